@@ -13,8 +13,8 @@ import torch
 import torch.distributed as dist
 
 import peergraph_pyg
-from peergraph import PeerLostError
 from peergraph.aggregate import layers
+from peergraph.errors import CollectiveMismatchError, PeerLostError
 from peergraph.fullgraph import FullGraph
 from peergraph.fullgraph.exchange.halo import HaloPlan
 from peergraph.fullgraph.exchange.machine_halo import MachineHaloPlan
@@ -139,6 +139,8 @@ def _check_ranks() -> None:
         world.agree(seed=group.machines.index)
     with pytest.raises(ValueError, match="share no memory"):
         SharedRegion.create(8, world)
+    with pytest.raises(CollectiveMismatchError, match=r"machine 0 \(a\) called Group.barrier"):
+        world.barrier() if group.machines.index == 0 else world.all_gather(0)
     large = torch.full((300_000,), world.rank)
     assert [int(x[-1]) for x in world.all_gather(large)] == list(range(world.world_size))
     assert world.broadcast(world.rank, src=1) == 1
@@ -164,7 +166,7 @@ def _check_sources() -> None:
             peergraph_pyg.full_graph(data, device="cpu")
 
 
-LONG_S = 60.0
+LONG_S = 120.0
 
 
 def _lose(victims: list[int]) -> tuple[str, float]:
@@ -187,14 +189,16 @@ def _lose(victims: list[int]) -> tuple[str, float]:
 
 @pytest.mark.parametrize(("hosts", "victims"), [("aabb", [3]), ("abb", [1, 2])])
 def test_a_lost_rank_or_machine_is_named(hosts: str, victims: list[int]) -> None:
-    for rank, result in enumerate(run_on_hosts(_lose, hosts, victims, may_die=victims)):
+    for rank, result in enumerate(
+        run_on_hosts(_lose, hosts, victims, may_die=victims, timeout_s=400)
+    ):
         if rank in victims:
             continue
         message, seconds = result
         assert "machine 1 (b" in message, message
         if hosts[rank] == "b":  # of the same machine
             assert "rank 3 of machine 1 (b) died (pid " in message, message
-        assert seconds < LONG_S / 2
+        assert seconds < 0.8 * LONG_S
 
 
 def test_parts_that_need_each_other_are_on_one_machine() -> None:

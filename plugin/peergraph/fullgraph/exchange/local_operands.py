@@ -1,4 +1,4 @@
-"""The way of tensors into code that runs on this rank's rows, and of their gradients back."""
+"""Brings tensors into code that runs on this rank's rows, and their gradients back."""
 
 from __future__ import annotations
 

@@ -108,6 +108,17 @@ def training_items(
     ]
 
 
+def imported_rows(facts: GraphFacts) -> list[int]:
+    """Returns the rows of other machines that each rank imports, in equal shares of a machine."""
+    found = [0] * facts.world_size
+    for machine, ranks in enumerate(facts.machines):
+        for rank in ranks:
+            received = (v.network_received for v in facts.volumes.values() if v.network)
+            rows = max((by_machine[machine] for by_machine in received), default=0)
+            found[rank] = -(-rows // len(ranks))
+    return found
+
+
 def total_bytes(items: Sequence[MemoryItem], world_size: int) -> tuple[int, ...]:
     """Returns the bytes of each rank for all items together."""
     return tuple(sum(item.num_bytes[rank] for item in items) for rank in range(world_size))

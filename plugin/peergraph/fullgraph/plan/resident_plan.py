@@ -10,6 +10,7 @@ from peergraph.fullgraph.plan.memory_items import (
     GraphFacts,
     MemoryItem,
     graph_items,
+    imported_rows,
     total_bytes,
     training_items,
 )
@@ -66,6 +67,11 @@ class ResidentPlan:
             names = list(layers[0].modes)
             seconds = {name: sum(layer.seconds(name) for layer in layers) for name in names}
             buffers = {name: _widest_buffers(layers, name) for name in names}
+            # Rows of other machines, and those that travel to them.
+            columns = max(layer.width * (2 if layer.sums else 1) for layer in layers)
+            imported = [rows * columns * element_bytes for rows in imported_rows(facts)]
+            for name, taken in buffers.items():
+                buffers[name] = tuple(map(sum, zip(taken, imported, strict=True)))
         usable = tuple(name for name in seconds if name in modes)
         return cls(facts, widths, tuple(items), tuple(layers), buffers, seconds, usable)
 

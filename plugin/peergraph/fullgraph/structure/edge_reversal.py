@@ -16,7 +16,7 @@ from peergraph.fullgraph.tensor.partitioned_tensor import PartitionedTensor
 
 
 class EdgeReversal:
-    """The reversed edges of a structure, and the way of features of edges to them and back.
+    """The reversed edges of a structure, and the exchange of features of edges with them.
 
     Edges keep their ids, but lie on the ranks of their sources. Made by :func:`reverse_edges`.
 

@@ -22,7 +22,8 @@ from peergraph.memory.group.rank_names import RankNames
 _PATIENCE = 0.9
 _FIRST_POLL_S, _LAST_POLL_S = 2e-5, 1e-3
 _PIECE_BYTES = 64 << 20
-_OK, _LOST = b"\0", b"\1"
+_OK, _LOST, _MISMATCH = b"\0", b"\1", b"\2"
+_ERRORS = {_LOST: PeerLostError, _MISMATCH: CollectiveMismatchError}
 
 
 class WorldGroup(Group):
@@ -86,23 +87,20 @@ class WorldGroup(Group):
                 try:
                     parts = link.exchange(_join(mine), call, self.timeout)
                     found = _OK + _join(parts)
+                except CollectiveMismatchError as error:
+                    found = _MISMATCH + str(error).encode()
                 except RuntimeError as error:
-                    found = _LOST + str(self._lost(error)).encode()
+                    assert self._channel is not None
+                    silent = self._channel.peers.find_silent()
+                    found = _LOST + (silent or str(error)).encode()
             found = bytes(node._exchange("on other machines", found)[0])
-            if found[:1] == _LOST:
-                raise PeerLostError(found[1:].decode())
+            if found[:1] != _OK:
+                raise _ERRORS[found[:1]](found[1:].decode())
             by_rank: list[bytes | memoryview] = [b""] * self.world_size
             for ranks, joined in zip(self.machines.ranks, _split(found[1:]), strict=True):
                 for rank, part in zip(ranks, _split(joined), strict=True):
                     by_rank[rank] = part
             return by_rank
-
-    def _lost(self, error: RuntimeError) -> RuntimeError:
-        """The error that names the machine that is lost, as far as it can be seen."""
-        if isinstance(error, CollectiveMismatchError):
-            return error
-        assert self._channel is not None
-        return PeerLostError(self._channel.peers.find_silent() or str(error))
 
     def __repr__(self) -> str:
         return f"WorldGroup(rank={self.rank}, world_size={self.world_size}, device={self.device})"
