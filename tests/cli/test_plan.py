@@ -235,7 +235,7 @@ def test_full_graph_on_several_machines(capsys: pytest.CaptureFixture[str]) -> N
     assert "full graph on 16 ranks" in printed
     assert "links of 4 x full4" in printed
     assert "it will not pay: 1 machine would take" in printed
-    assert main(["plan", *several, "--network", "10G", "--memory-budget", "1700M"]) == 0
+    assert main(["plan", *several, "--network", "10G", "--memory-budget", "2400M"]) == 0
     assert "fewer machines do not hold the graph" in capsys.readouterr().out
     dense = ("--nodes", "1e7", "--edges", "4e9", "--topology", "single")
     assert main(["plan", *several, *dense, "--network", "4000G"]) == 0
