@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -66,7 +67,7 @@ def _check_rows(store: Store) -> None:
         assert not padded[2].any()
 
 
-def _stores(device: str) -> None:
+def _stores(device: str, folder: str) -> None:
     place = device_of_rank(device)
     group = Group.current(device=place, timeout=60)
     machines = group.machines
@@ -86,6 +87,15 @@ def _stores(device: str) -> None:
                 store.close()
                 with pytest.raises(RuntimeError, match="closed"):
                     store.node_table("x").collective_read(torch.arange(3))  # type: ignore[attr-defined]
+    with named_case("read from a folder"):
+        whole = Store.build(mine, group=group)
+        if machines.index == 0:
+            whole.save(Path(folder, "graph"))
+        whole.close()
+        dist.barrier()
+        store = Store.load(Path(folder, "graph"), group=group, machines="shard")
+        _check_rows(store)
+        store.close()
     store = Store.build(mine, group=group, machines="shard")
     with named_case("what is not supported"):
         table = store.node_table("x")
@@ -137,13 +147,13 @@ def _options(group: Group) -> None:
 
 
 @pytest.mark.parametrize("hosts", ["aab"])
-def test_reads_and_options(hosts: str) -> None:
-    run_on_hosts(_stores, hosts, "cpu", timeout_s=_TIMEOUT_S)
+def test_reads_and_options(hosts: str, tmp_path: Path) -> None:
+    run_on_hosts(_stores, hosts, "cpu", str(tmp_path), timeout_s=_TIMEOUT_S)
 
 
 @pytest.mark.gpus(2)
-def test_reads_and_options_on_gpus() -> None:
-    run_on_hosts(_stores, "ab", "cuda", device="cuda", timeout_s=_TIMEOUT_S)
+def test_reads_and_options_on_gpus(tmp_path: Path) -> None:
+    run_on_hosts(_stores, "ab", "cuda", str(tmp_path), device="cuda", timeout_s=_TIMEOUT_S)
 
 
 def _shared(group: Group) -> Any:

@@ -112,7 +112,7 @@ class RowExchange:
 
     def _join_finished(self) -> None:
         for session in list(self._sessions):
-            if session.finished:
+            if session.finished or session.broken:
                 self._sessions.remove(session)
                 session.join()
 
