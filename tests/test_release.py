@@ -1,7 +1,8 @@
-"""The scripts of a release know the supported Pythons and versions."""
+"""A release says one version everywhere, and its scripts know the supported Pythons."""
 
 from __future__ import annotations
 
+import re
 import sys
 from pathlib import Path
 
@@ -10,6 +11,16 @@ from release import make_wheels, wheel_matrix
 from release.interpreters import interpreter
 
 from tests.versions import project
+
+ROOT = Path(__file__).parent.parent
+
+
+def test_one_version_everywhere() -> None:
+    version = project()["version"]
+    citation = (ROOT / "CITATION.cff").read_text()
+    assert re.findall(r"^version: (.+)$", citation, re.MULTILINE) == [version]
+    headings = re.findall(r"^## (\S+)", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
+    assert headings[0] == version
 
 
 def test_wheels_are_for_the_supported_pythons() -> None:
