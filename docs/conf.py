@@ -19,7 +19,9 @@ root_doc = "docs/index"
 include_patterns = [
     "docs/**.md",
     "docs/**.rst",
+    "CHANGELOG.md",
     "CONTRIBUTING.md",
+    "SECURITY.md",
     "benchmarks/README.md",
     "benchmarks/results/README.md",
     "benchmarks/results/**/README.md",
