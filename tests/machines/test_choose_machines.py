@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 import torch
 
 from peergraph.memory import DistributedTable, Group
@@ -22,7 +23,7 @@ def _source() -> GraphSource:
 
 
 def _builds() -> list[tuple[bool, str]]:
-    group = Group.current(device="cpu", timeout=60)
+    group = Group.current(device="cpu", timeout=200)
     source = _source() if group.rank == 0 else None
     found = []
 
@@ -52,15 +53,18 @@ def _builds() -> list[tuple[bool, str]]:
     return found
 
 
+@pytest.mark.timeout(500)
 def test_what_fits_each_machine_is_replicated() -> None:
-    found = run_on_hosts(_builds, "abb")
+    found = run_on_hosts(_builds, "abb", timeout_s=240)
     assert found[0] == found[1] == found[2]
     assert [is_split for is_split, _ in found[0]] == [False, True, False, True]
     reasons = [reason for _, reason in found[0]]
     assert reasons[0].startswith("machines='replicate': a whole store takes 5")
     assert reasons[1].startswith("machines='shard': a whole store takes 5")
     assert "of machine 1 (b), which may give 390.6 KiB" in reasons[1]
-    assert run_on_hosts(_alone, "a") == ["machines='replicate': there is one machine"]
+    assert run_on_hosts(_alone, "a", timeout_s=240) == [
+        "machines='replicate': there is one machine"
+    ]
 
 
 def _alone() -> str:

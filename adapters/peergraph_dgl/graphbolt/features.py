@@ -9,7 +9,7 @@ import torch
 from dgl import graphbolt as gb
 from torch import Tensor
 
-from peergraph.memory import Table
+from peergraph.memory import DistributedTable, Table
 from peergraph.store import EDGE, NODE, Store
 
 from ..backend.materialize import materialize
@@ -55,7 +55,12 @@ class TableFeature(_UnmovedFeature):
         return f"TableFeature({list(self.table.shape)}, {self.table.dtype})"
 
     def read(self, ids: Tensor | None = None) -> Tensor:
-        """Rows `ids` on the device of `ids`, or all rows on the CPU."""
+        """Rows `ids` on the device of `ids`, or all rows on the CPU.
+
+        Raises:
+            NotImplementedError: the rows are split over machines.
+        """
+        self._check_whole()
         if ids is None:
             return self.table.read()
         rows: Tensor = read_rows(self.table, ids, ids.device).wait()
@@ -63,6 +68,7 @@ class TableFeature(_UnmovedFeature):
 
     def read_async(self, ids: Tensor) -> Iterator[RowsFuture]:
         """As :meth:`read`, in one asynchronous stage (DGL 2.2 and later)."""
+        self._check_whole()
         yield read_rows(self.table, ids, ids.device)
 
     def read_async_num_stages(self, ids_device: torch.device) -> int:
@@ -89,6 +95,14 @@ class TableFeature(_UnmovedFeature):
             raise ValueError(f"value: expected {self.table.rows} rows, got {value.shape[0]}")
         else:
             self.table.load(value)
+
+    def _check_whole(self) -> None:
+        if isinstance(self.table, DistributedTable):
+            raise NotImplementedError(
+                f"{self!r}: GraphBolt fetches the features of a batch on one rank alone, and rows "
+                "are split over machines. dgl.dataloading.DataLoader brings them; or call "
+                'collective_read(ids) of the table on all ranks, or share with machines="replicate"'
+            )
 
     def accepts(self, value: Tensor) -> bool:
         """Whether a tensor has the dtype and the row shape of the table."""
