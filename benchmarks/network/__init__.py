@@ -1,1 +1,0 @@
-"""What several machines send each other for mini-batches: parts of network_bytes.py."""
