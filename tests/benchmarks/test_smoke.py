@@ -244,7 +244,8 @@ def test_fullgraph_modes(tmp_path: Path) -> None:
 def test_offload_pinning(tmp_path: Path) -> None:
     small = ["--gib", "0.01", "--threads", "1,2", "--at-once", "2", "--world", "1"]
     records, table = run("offload_pinning", tmp_path / "out.jsonl", *small)
-    assert [r["system"] for r in records] == ["populate", "populate", "pieces, 2 at once"]
+    systems = ["populate", "populate", "populate in pieces, 2 at once"]
+    assert [r["system"] for r in records] == systems
     assert "gbs" in table
 
 

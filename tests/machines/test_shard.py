@@ -70,7 +70,7 @@ class _Graphs:
     """The same graph split over machines and whole on each, and this rank's part of the seeds."""
 
     def __init__(self, device: torch.device, data: Any) -> None:
-        group = Group.current(device=device, timeout=60)
+        group = Group.current(device=device, timeout=120)
         self.machines = group.machines
         mine = data if self.machines.is_first_rank else None
         self.split = peergraph_pyg.share(mine, device=device, machines="shard", hot_ratio=_HOT)
@@ -207,6 +207,8 @@ def _check_traffic(graphs: _Graphs) -> None:
     assert isinstance(table, DistributedTable)
     split = table.row_set.split
     seeds = graphs.seeds(60)
+    # Ends loops before this one, in which threads of other ranks may still answer.
+    table.collective_read(torch.empty(0, dtype=torch.int64))
     before = store.network_traffic()
     needed: list[set[int]] = []
     edges: list[set[int]] = []
@@ -216,7 +218,7 @@ def _check_traffic(graphs: _Graphs) -> None:
         assert isinstance(of_edges, DistributedTable)
         needed.append(set(remote[0].tolist()))
         edges.append(set(batch.e_id[of_edges.is_remote(batch.e_id)].tolist()))
-    # Also what threads of ranks without seeds have answered.
+    # Counts the answers of ranks without seeds, too: their threads end with this loop.
     table.collective_read(torch.empty(0, dtype=torch.int64))
     traffic = store.network_traffic() - before
     found: list[Any] = [None] * machines.world_size
