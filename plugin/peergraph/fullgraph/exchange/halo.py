@@ -116,28 +116,13 @@ class HaloPlan(Halo):
         rank, device = layout.group.rank, layout.group.device
         offsets = [*layout.offsets, layout.size]
         rows = internal_rows.to(device)
-        if rows.numel() and not 0 <= int(rows.min()) <= int(rows.max()) < layout.size:
-            raise IndexError(
-                f"internal_rows must be in 0..{layout.size - 1}, got {int(rows.min())} to "
-                f"{int(rows.max())}"
-            )
+        check_rows(layout, rows)
         if layout.group.world_size == 1:
             none = torch.empty(0, dtype=torch.int64, device=device)
             narrow = torch.int32 if layout.size < 2**31 - 1 else torch.int64
             return cls(layout, none, none, ((0,),)), rows.to(narrow)
-        is_halo = torch.zeros(layout.size, dtype=torch.bool, device=device)
-        for piece in torch.split(rows, _PIECE):
-            is_halo[piece.long()] = True
-        own = slice(offsets[rank], offsets[rank + 1])
-        is_halo[own] = False
-        halo = is_halo.nonzero().squeeze(1)
-        del is_halo
-        num_local = layout.local_count
-        num_extended = num_local + halo.shape[0]
-        dtype = torch.int32 if num_extended < 2**31 - 1 else torch.int64
-        extended_row = torch.empty(layout.size, dtype=dtype, device=device)
-        extended_row[own] = torch.arange(num_local, dtype=dtype, device=device)
-        extended_row[halo] = torch.arange(num_local, num_extended, dtype=dtype, device=device)
+        halo = mark_halo(layout, rows).nonzero().squeeze(1)
+        extended_row = number_extended(layout, halo)
         bounds = torch.searchsorted(halo, torch.tensor(offsets, device=device))
         counts = tuple(bounds.diff().tolist())
         needed = tuple(layout.group.all_gather(counts))
@@ -295,3 +280,42 @@ def _fresh(found: Tensor, given: Tensor) -> Tensor:
 def _as_matrix(rows: Tensor) -> Tensor:
     """Returns contiguous rows as a matrix [rows, values] that shares their memory."""
     return rows.view(rows.shape[0], -1)
+
+
+def check_rows(layout: RowLayout, rows: Tensor) -> None:
+    """Raises IndexError for internal rows that the layout does not have."""
+    if rows.numel() and not 0 <= int(rows.min()) <= int(rows.max()) < layout.size:
+        raise IndexError(
+            f"internal_rows must be in 0..{layout.size - 1}, got {int(rows.min())} to "
+            f"{int(rows.max())}"
+        )
+
+
+def mark_halo(layout: RowLayout, rows: Tensor) -> Tensor:
+    """Returns a mask ``[rows of all ranks]`` of those of `rows` that other ranks have.
+
+    Args:
+        rows: internal rows, in any order and number.
+    """
+    is_halo = torch.zeros(layout.size, dtype=torch.bool, device=rows.device)
+    for piece in torch.split(rows, _PIECE):
+        is_halo[piece.long()] = True
+    is_halo[layout.rows_of(layout.group.rank)] = False
+    return is_halo
+
+
+def number_extended(layout: RowLayout, halo_rows: Tensor) -> Tensor:
+    """Returns the extended row of each internal row, for local rows and the halo; int32 where all
+    extended rows fit.
+
+    Args:
+        halo_rows: internal rows, in the order of the halo.
+    """
+    num_local, device = layout.local_count, halo_rows.device
+    num_extended = num_local + len(halo_rows)
+    dtype = torch.int32 if num_extended < 2**31 - 1 else torch.int64
+    extended_row = torch.empty(layout.size, dtype=dtype, device=device)
+    own = layout.rows_of(layout.group.rank)
+    extended_row[own] = torch.arange(num_local, dtype=dtype, device=device)
+    extended_row[halo_rows] = torch.arange(num_local, num_extended, dtype=dtype, device=device)
+    return extended_row

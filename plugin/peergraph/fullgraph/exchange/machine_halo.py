@@ -7,7 +7,13 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from peergraph.fullgraph.exchange.halo import Halo, HaloPlan
+from peergraph.fullgraph.exchange.halo import (
+    Halo,
+    HaloPlan,
+    check_rows,
+    mark_halo,
+    number_extended,
+)
 from peergraph.fullgraph.exchange.transport import DistributedTransport, Transport
 from peergraph.fullgraph.layout.row_layout import RowLayout
 from peergraph.memory import Group
@@ -66,23 +72,16 @@ class MachineHaloPlan(Halo):
     @classmethod
     def make(cls, layout: RowLayout, internal_rows: Tensor) -> tuple[MachineHaloPlan, Tensor]:
         """See :meth:`HaloPlan.make`. Collective."""
-        group, device = layout.group, layout.group.device
-        rows = internal_rows.to(device)
+        group = layout.group
+        rows = internal_rows.to(group.device)
         transport = Transport.of(group)
         assert isinstance(transport, DistributedTransport)
         transport.connect()
-        if rows.numel() and not 0 <= int(rows.min()) <= int(rows.max()) < layout.size:
-            raise IndexError(
-                f"internal_rows must be in 0..{layout.size - 1}, got {int(rows.min())} to "
-                f"{int(rows.max())}"
-            )
-        is_needed = torch.zeros(layout.size, dtype=torch.bool, device=device)
-        is_needed[rows.long()] = True
-        own = _slice_of(layout, group.rank)
-        is_needed[own] = False
+        check_rows(layout, rows)
+        is_needed = mark_halo(layout, rows)
         within, rows_within = _plan_within(layout, is_needed)
         for rank in group.machines.local_ranks:
-            is_needed[_slice_of(layout, rank)] = False
+            is_needed[layout.rows_of(rank)] = False
         imports = _find_imports(group.node_group, is_needed)
         del is_needed
         network, _ = HaloPlan.make(layout, imports.rows)
@@ -91,13 +90,7 @@ class MachineHaloPlan(Halo):
         halo_rows = torch.cat([rows_within, imports.rows, imports.rows_passed_on])
         is_empty = network.is_empty and all(group.all_gather(within.is_empty))
         plan = cls(layout, within, network, passed_on, halo_rows, is_empty)
-        dtype = torch.int32 if plan.num_extended < 2**31 - 1 else torch.int64
-        extended_row = torch.empty(layout.size, dtype=dtype, device=device)
-        extended_row[own] = torch.arange(plan.num_local, dtype=dtype, device=device)
-        extended_row[halo_rows] = torch.arange(
-            plan.num_local, plan.num_extended, dtype=dtype, device=device
-        )
-        return plan, extended_row.index_select(0, rows)
+        return plan, number_extended(layout, halo_rows).index_select(0, rows)
 
     @property
     def is_empty(self) -> bool:
@@ -137,7 +130,7 @@ class MachineHaloPlan(Halo):
         return out
 
     def _split(self, extended: Tensor) -> tuple[Tensor, Tensor]:
-        """Extended rows of this machine, and of the others."""
+        """Splits extended rows into those of this machine and those of other machines."""
         return extended[: self.num_of_machine], extended[self.num_of_machine :]
 
     def __repr__(self) -> str:
@@ -209,12 +202,8 @@ def _plan_within(layout: RowLayout, is_needed: Tensor) -> tuple[HaloPlan, Tensor
     group = layout.group
     ranks = group.machines.local_ranks
     of_machine = RowLayout(group.node_group, [layout.counts[r] for r in ranks], layout.positions)
-    found = [is_needed[_slice_of(layout, rank)].nonzero().squeeze(1) for rank in ranks]
+    found = [is_needed[layout.rows_of(rank)].nonzero().squeeze(1) for rank in ranks]
     offsets = zip(found, of_machine.offsets, strict=True)
     plan, _ = HaloPlan.make(of_machine, torch.cat([rows + offset for rows, offset in offsets]))
     starts = zip(found, ranks, strict=True)
     return plan, torch.cat([rows + layout.offsets[rank] for rows, rank in starts])
-
-
-def _slice_of(layout: RowLayout, rank: int) -> slice:
-    return slice(layout.offsets[rank], layout.offsets[rank] + layout.counts[rank])

@@ -151,6 +151,10 @@ class RowLayout:
             self._internal_rows = make()
         return self._internal_rows
 
+    def rows_of(self, rank: int) -> slice:
+        """The internal rows that a rank has."""
+        return slice(self.offsets[rank], self.offsets[rank] + self.counts[rank])
+
     def locate(self, ids: Tensor) -> tuple[Tensor, Tensor]:
         """Returns the rank and the local row of each of the user's rows `ids`, int64 on the CPU.
 
