@@ -10,7 +10,7 @@ from pathlib import Path
 
 
 def interpreter(version: str, given: Sequence[str] = ()) -> str:
-    """Returns the path of a Python: one that is given, `pythonVERSION` on PATH, or one of pyenv.
+    """Returns the path of an interpreter: one that is given, `pythonVERSION` on PATH, or of pyenv.
 
     Args:
         version: as in "3.12".

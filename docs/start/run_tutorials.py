@@ -61,7 +61,7 @@ class Tutorial:
         return cls(page, script, int(ranks[1]) if ranks else None)
 
     def filled(self, output: str) -> str:
-        """The page with what was printed in its blocks of text.
+        """The page, with the printed output in its text blocks.
 
         Raises:
             ValueError: a block printed something, and the page has no place for it.

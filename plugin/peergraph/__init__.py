@@ -18,7 +18,7 @@ from peergraph.store.embedding.embedding_state import EmbeddingState
 
 __version__ = version("peergraph")
 
-# Quiet unless the program sets up logging: docs/observe.md.
+# Prints nothing unless the program sets up logging: docs/observe.md.
 logging.getLogger("peergraph").addHandler(logging.NullHandler())
 
 __all__ = [

@@ -54,7 +54,7 @@ def _tensors(batch: Any) -> dict[Any, Tensor]:
 
 
 def _check_same(found: Iterable[Any], expected: Iterable[Any], least: int = 0) -> None:
-    """Checks that batches are equal, bit for bit, and that there are at least so many."""
+    """Checks that batches are equal, bit for bit, and that there are at least `least`."""
     count = 0
     for mine, other in zip(found, expected, strict=True):
         left, right = _tensors(mine), _tensors(other)

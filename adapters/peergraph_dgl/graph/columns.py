@@ -84,7 +84,7 @@ class StoreColumn(Column):  # type: ignore[misc]
             ) from error
 
     def selected(self) -> tuple[Table, Tensor] | None:
-        """The table and the ids that are read on first use; None where nothing is to be read."""
+        """The table and the ids of the read that is still to come; None where there is none."""
         if self.index is None or not isinstance(self.storage, TableTensor):
             return None
         if isinstance(self.index, LazyIndex):

@@ -82,7 +82,7 @@ class Samples:
         batches: its iterator, which reads features; it has made no batch.
     """
 
-    # As DGL's iterator: samples are made when they are asked for.
+    # Samples are made when they are asked for, as by DGL's own iterator.
     use_thread = False
 
     def __init__(self, loader: Any, batches: Any) -> None:
@@ -138,7 +138,7 @@ class Sample:
                 lazy = [c[-1].selected() for c in columns if isinstance(c[-1], StoreColumn)]
                 named = _split_only(lazy)
             found += named
-        others = (self._attached(item) for item in _items(self.value, LazyFeature))
+        others = (self._attached_requests(item) for item in _items(self.value, LazyFeature))
         found += _split_only(request for requests in others for request in requests)
         return _without_prefixes(found)
 
@@ -176,7 +176,7 @@ class Sample:
         table = _table_of(storage)
         return None if table is None or ids is None else (table, ids)
 
-    def _attached(self, item: LazyFeature) -> Iterator[Request | None]:
+    def _attached_requests(self, item: LazyFeature) -> Iterator[Request | None]:
         """What DGL's iterator reads of the storages that users attached."""
         storage = self.loader.other_storages[item.name]
         if isinstance(storage, TypedStorage):

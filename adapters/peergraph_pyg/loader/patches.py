@@ -267,7 +267,7 @@ def _brief(value: Any) -> str:
 
 
 def _gather_in_process(options: dict[str, Any]) -> None:
-    """Has the process that trains gather features, since it exchanges them with other machines.
+    """Has the training process gather features: it exchanges rows with other machines.
 
     Raises:
         NotImplementedError: workers were asked to gather them.

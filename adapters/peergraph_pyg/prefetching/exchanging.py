@@ -194,7 +194,7 @@ class _Results:
         return self
 
     def __next__(self) -> Result:
-        result = self._made.take()
+        result = self._made.next_result()
         if result.last:
             self._last = result
             raise StopIteration if result.error is None else result.error

@@ -143,14 +143,14 @@ class PrefetchIterator:
         return len(self._inner)  # type: ignore[arg-type]
 
     def __next__(self) -> Any:
-        result = self.take()
+        result = self.next_result()
         self.accept(result)
         try:
             return self.batch_of(result)
         finally:
             del result  # or the traceback and the exception would hold each other
 
-    def take(self) -> Result:
+    def next_result(self) -> Result:
         """Waits for the next result; the caller gives it to :meth:`accept` and :meth:`batch_of`."""
         if self._is_over:
             raise StopIteration

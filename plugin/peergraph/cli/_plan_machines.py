@@ -137,7 +137,7 @@ def predicted_step(plan: Plan, traffic: Sequence[Traffic], compute: float) -> St
 
 
 def _gradients(network: Network) -> Traffic:
-    # Each machine sends each part of the sum twice, except for its own, as in a ring of machines.
+    # A ring all-reduce: each machine sends every part of the sum twice, except for its own part.
     machines = network.machines
     count = round(2 * (machines - 1) / machines * network.parameters * _BYTES_OF_PARAMETER)
     return Traffic(

@@ -24,7 +24,7 @@ def test_training_and_inference(ranks: int) -> None:
 @pytest.mark.timeout(400)
 @pytest.mark.parametrize(("ranks", "chunks"), [(1, 3), (2, 2)])
 def test_layers(ranks: int, chunks: int) -> None:
-    """PyG's layers and Peergraph's in turns; on resident rows each layer is tried with both."""
+    """PyG's layers and Peergraph's alternate; on resident rows each layer is tried with both."""
     names = LAYERS[ranks - 1 :: 2]
     check_cases(conv_cases.__name__, names, ranks, both=False, offload=True, num_chunks=chunks)
 

@@ -31,7 +31,7 @@ def bytes_of_tensors() -> int:
 
 
 def test_host_memory_is_at_most_a_tenth_above_rows_and_structure() -> None:
-    """All tensors of a CPU rank count, those of the tier of the device too."""
+    """On a CPU rank all tensors count as host memory, also those of the device tier."""
     generator = torch.Generator().manual_seed(3)
     edges = torch.randint(NODES, (2, EDGES), generator=generator)
     x = torch.randn(NODES, WIDTH, generator=generator)

@@ -246,7 +246,7 @@ class _BackwardPass:
     def _inputs(
         self, chunk: PassChunk, place: Place, values: list[Any]
     ) -> tuple[list[Any], list[Tensor], list[GradientSum]]:
-        """The program's inputs in a chunk; the leaves among them, and the sum of each one."""
+        """Returns the program's inputs in a chunk, the leaves among them, and each leaf's sum."""
         inputs: list[Any] = []
         leaves: list[Tensor] = []
         sums: list[GradientSum] = []

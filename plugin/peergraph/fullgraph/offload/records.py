@@ -118,7 +118,7 @@ class Modes(NamedTuple):
         return cls(torch.is_grad_enabled(), cast)
 
     def are_current(self) -> bool:
-        """Returns whether torch has these modes, so that nothing is to be entered."""
+        """Returns whether torch's modes are these, so that a replay has none to enter."""
         if self.autocast[0] or torch.is_autocast_enabled(self.autocast[2]):
             return False
         return self.grad or not torch.is_grad_enabled()

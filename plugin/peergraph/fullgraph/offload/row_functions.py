@@ -1,4 +1,4 @@
-"""Functions of torch that run on a chunk's plain rows, with the results of the rules of partitioned
+"""Functions of torch on the plain rows of a chunk: the same results as the rules of partitioned
 tensors.
 
 Each takes the arguments of the function, with :class:`ChunkRows` in the place of partitioned

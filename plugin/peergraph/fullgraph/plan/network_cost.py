@@ -116,7 +116,7 @@ def network_cost(
     received, sent = _epoch_bytes(facts, resident.layers, element_bytes)
     seconds = max((*received, *sent)) / rate
     fewer = {}
-    for count in _smaller_numbers(facts.machines):
+    for count in _mergeable_counts(facts.machines):
         few, ranks = _on_fewer(facts, count)
         plan = ResidentPlan.make(few, topology.subset(ranks), resident.widths, element_bytes, modes)
         fitting = plan.fitting_modes(memory_budget)
@@ -142,7 +142,7 @@ def _epoch_bytes(
     return tuple(n * row_bytes for n in received), tuple(n * row_bytes for n in sent)
 
 
-def _smaller_numbers(machines: _Machines) -> list[int]:
+def _mergeable_counts(machines: _Machines) -> list[int]:
     """Numbers of machines to which ranks can be merged: divisors, where all have as many."""
     count = len(machines)
     if len(set(map(len, machines))) > 1:

@@ -54,7 +54,7 @@ class ResidentPlan:
         element_bytes: int,
         modes: Sequence[str],
     ) -> ResidentPlan:
-        """Returns the plan for the widths of a model, or of the graph alone without widths."""
+        """Returns the plan for a model with these widths; without widths, for the graph alone."""
         items, layers = graph_items(facts), list[LayerCost]()
         if widths is None:
             costs = mode_costs(facts, ASSUMED_WIDTH * element_bytes, topology)
@@ -117,7 +117,7 @@ class ResidentPlan:
         return f"{self._enough_gpus(budget) or 'no number of'} GPUs with this budget would do"
 
     def _enough_gpus(self, budget: int) -> int | None:
-        """How many GPUs hold the graph with even shares and whole blocks in two buffers."""
+        """The fewest GPUs that hold the graph, in equal shares with two buffers of a block."""
         ranks, items = self.facts.world_size, self.items
         held = sum(total_bytes(items, ranks))
         # Two buffers of n/P rows; on one rank the plan has none, so count a layer's widest rows.

@@ -109,7 +109,7 @@ def _internal_ends(structure: PartitionedCsc) -> tuple[Tensor, Tensor]:
 
 
 def _reverse(structure: PartitionedCsc) -> tuple[PartitionedCsc, AllToAllPlan]:
-    """Returns the reversed edges, and how rows of edges travel to them."""
+    """Returns the reversed edges, and the all-to-all plan of their rows."""
     nodes = structure.source_layout
     group = nodes.group
     sources, destinations = _internal_ends(structure)

@@ -97,8 +97,7 @@ class DistributedTable(Table):
         Args:
             ids: as :meth:`gather` takes them.
         """
-        ids = self._checked(ids, padded=False)
-        return (self._local_rows(ids) == -1).view(ids.shape)
+        return (self.locate(ids)[0] == -1).view(ids.shape)
 
     def gather(
         self, ids: torch.Tensor, out: torch.Tensor | None = None, *, padded: bool = False
@@ -114,7 +113,7 @@ class DistributedTable(Table):
         remote = remote_rows_of(self.row_set)
         location = None if remote is None or padded else remote.location_of(ids)
         if location is None:
-            ids = self._checked(ids, padded)
+            ids = self._checked_ids(ids, padded)
             location = self._locate(ids, remote, padded)
         shape = (*ids.shape, *self.shape[1:])
         target = out_tensor(out, shape, self.dtype, self.device)
@@ -144,7 +143,7 @@ class DistributedTable(Table):
         exchange = None if self._exchange is None else self._exchange()
         if exchange is None:
             raise RuntimeError("only the ranks that built a store can read rows of other machines")
-        ids = self._checked(ids, padded=False)
+        ids = self._checked_ids(ids, padded=False)
         with exchange.open(f"collective_read of {self.name}") as session:
             fetched = session.fetch([(self, ids)])
             with fetched.reading():
@@ -158,18 +157,15 @@ class DistributedTable(Table):
 
         Raises IndexError for an id on the CPU that is out of range.
         """
-        ids = self._checked(ids, padded=False)
+        ids = self._checked_ids(ids, padded=False)
         internal = self.row_set.internal_row(ids)
         return self._local_of(internal, ids), internal
 
-    def _checked(self, ids: torch.Tensor, padded: bool) -> torch.Tensor:
+    def _checked_ids(self, ids: torch.Tensor, padded: bool) -> torch.Tensor:
         checked = ids_on_device(ids, self.rows, self.device, padded)
         if self.device.type == "cpu":
             _C.check_ids(id_list(checked, padded=padded), self.rows, torch.get_num_threads())
         return checked
-
-    def _local_rows(self, ids: torch.Tensor) -> torch.Tensor:
-        return self._local_of(self.row_set.internal_row(ids), ids)
 
     def _local_of(self, internal: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
         """Local rows; -1 for rows of other machines. Ids out of range get local rows out of range,

@@ -11,7 +11,7 @@ from peergraph.memory.table.table import Table
 
 
 class RowSet:
-    """Finds users' rows in the tables of one node or edge type.
+    """Maps users' ids to rows in the tables of one node or edge type.
 
     Args:
         name: of the type, for errors.

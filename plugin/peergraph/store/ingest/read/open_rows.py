@@ -93,7 +93,7 @@ def _open_paths(names: Sequence[str], given: NodeFiles | EdgeFiles) -> RowReader
         if isinstance(given, NodeFiles):
             raise ValueError(f"{names[0]}: arrays have no columns: put them into tables")
         readers = [edge_columns(name, open_array(name)) for name in names]
-        return readers[0] if len(readers) == 1 else _Joined(readers)
+        return readers[0] if len(readers) == 1 else _JoinedRows(readers)
     paths = [path for name in names for path in _expand(name)]
     kinds = {_kind(path) for path in paths}
     if len(kinds) > 1:
@@ -146,7 +146,7 @@ def _query(query: str, workspace: Workspace) -> RowReader:
 
 
 @dataclass(frozen=True)
-class _Joined(RowReader):
+class _JoinedRows(RowReader):
     """Readers with the same columns, one after the other."""
 
     readers: Sequence[RowReader]
