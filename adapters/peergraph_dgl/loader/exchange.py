@@ -15,9 +15,8 @@ from dgl.dataloading.dataloader import restore_parent_storage_columns
 from dgl.frame import Frame, LazyFeature
 from torch import Tensor
 
-from peergraph.integration import ExchangeIterator
+from peergraph.integration import ExchangeIterator, is_split
 from peergraph.memory import DistributedTable, FetchedRows, Table
-from peergraph.store import Store
 
 from ..compat import frame_columns
 from ..graph.columns import StoreColumn
@@ -27,11 +26,6 @@ from ..graph.store_of import find_store
 Request = tuple[Table, Tensor]
 
 _only_samples: ContextVar[bool] = ContextVar("peergraph_dgl_only_samples", default=False)
-
-
-def is_split(store: Store | None) -> bool:
-    """Whether the rows of a store's tables are split over machines."""
-    return store is not None and store.exchange is not None
 
 
 @contextmanager

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from peergraph.integration import StatefulLoader
+from peergraph.integration import StatefulLoader, is_split
 
 from ..graph.store_of import find_store
-from .exchange import exchange_rows, is_split, only_samples
+from .exchange import exchange_rows, only_samples
 
 
 def stateful(loader: Any, seed: int = 0) -> StatefulLoader:

@@ -13,7 +13,7 @@ import torch
 from dgl.heterograph import DGLBlock
 from torch import Tensor
 
-from peergraph.integration import WORKER_OPTIONS
+from peergraph.integration import WORKER_OPTIONS, is_split
 from peergraph.sampling import NeighborSampler, Sample, exclude_edges, next_seed
 from peergraph.store import EdgeType, Store
 
@@ -23,7 +23,7 @@ from ..graph.columns import StoreColumn
 from ..graph.store_graph import StoreGraph
 from ..graph.store_of import find_store
 from .blocks import to_blocks
-from .exchange import is_split, iterate
+from .exchange import iterate
 
 _patches = new_patches()
 

@@ -28,14 +28,13 @@ from torch_geometric.loader import utils as loader_utils
 from torch_geometric.sampler import HGTSampler
 from torch_geometric.sampler import NeighborSampler as PygNeighborSampler
 
-from peergraph.integration import WORKER_OPTIONS
+from peergraph.integration import WORKER_OPTIONS, is_split
 from peergraph.store import Store
 
 from ..compat import canonical_edge_type, data_storage, patches
 from ..data.feature_store import FeatureStore
 from ..data.sparse_adjacency import ADJACENCY_KEYS, ADJACENCY_TYPES
 from ..data.store_of import check_unchanged, find_store, has_shared_structure
-from ..prefetching.exchanging import is_split
 from ..prefetching.prefetcher import is_plain, prefetch
 from . import batch_csc
 from .sampler import NeighborSampler

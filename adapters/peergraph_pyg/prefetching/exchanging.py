@@ -15,17 +15,12 @@ from torch_geometric.loader import LinkLoader, NodeLoader
 
 from peergraph.integration import ExchangeIterator, ThreadRng
 from peergraph.memory import DistributedTable, Table
-from peergraph.store import Store, TableTensor
+from peergraph.store import TableTensor
 
 from ..data.store_of import find_store
 from ..loader.sampler import NeighborSampler
 from .prefetch_iterator import PrefetchIterator, PrefetchOptions, Result
 from .thread_state import record_stream
-
-
-def is_split(store: Store | None) -> bool:
-    """Whether the rows of a store's tables are split over machines."""
-    return store is not None and store.exchange is not None
 
 
 @dataclass

@@ -10,10 +10,11 @@ from typing import Any
 
 import torch
 
+from peergraph.integration import is_split
 from peergraph.store import Store
 
 from ..data.store_of import find_store
-from .exchanging import exchange_rows, is_split
+from .exchanging import exchange_rows
 from .prefetch_iterator import PrefetchIterator, PrefetchOptions
 
 _VARIABLE = "PEERGRAPH_PREFETCH"

@@ -7,14 +7,13 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from peergraph.memory.distributed.machine_split import MachineSplit
+from peergraph.store.build.machine_split import NARROW_ROW_BYTES
 from peergraph.store.hotness.id_map import id_dtype
 from peergraph.store.input.source import EdgeType, NodeType
 from peergraph.store.placement.cost_model import HitRateCurve
 from peergraph.store.placement.plan import Item
 from peergraph.store.placement.reads import BatchReads
-
-# Wider rows are split over machines.
-_WHOLE_ROW_BYTES = 16
 
 
 @dataclass(frozen=True)
@@ -70,7 +69,7 @@ class SplitReads:
         remote: dict[NodeType | EdgeType, RemoteReads] = {}
         for item in items:
             row_bytes = item.bytes_of(1) if item.rows else 0
-            if item.kind not in ("node table", "edge table") or row_bytes <= _WHOLE_ROW_BYTES:
+            if item.kind not in ("node table", "edge table") or row_bytes <= NARROW_ROW_BYTES:
                 kept.append(item)
                 continue
             of: NodeType | EdgeType
@@ -89,7 +88,8 @@ class SplitReads:
                 else:
                     edges[of] = count - one
             remote[of] = replace(remote[of], row_bytes=remote[of].row_bytes + row_bytes)
-            kept.append(replace(item, rows=hot + -(-(item.rows - hot) // machines), of=of))
+            rows = MachineSplit(item.rows, hot, machines, index=0).local_rows
+            kept.append(replace(item, rows=rows, of=of))
         found = replace(reads, nodes=nodes, edges=edges)
         return cls(kept, found, tuple(remote.values()))
 

@@ -26,14 +26,13 @@ from peergraph.memory import Group
 from peergraph.memory.topology.machines import MACHINES, machine
 from peergraph.memory.topology.measure import known_topology, measure_topology
 from peergraph.memory.topology.topology import Topology
-from peergraph.store.placement.options import MACHINE_PLANS
+from peergraph.store.placement.options import DEFAULT_HOT_RATIO, MACHINE_PLANS
 from peergraph.store.placement.plan import Item, Plan
 from peergraph.store.placement.policies import POLICIES, plan_on
 from peergraph.store.placement.ratios import ShardRatios
 from peergraph.store.placement.reads import BatchReads
 
 _DEFAULT_BUDGET_SHARE = 0.6
-DEFAULT_HOT_RATIO = 0.25
 _HIDDEN_BYTES = {"float32": None, "bfloat16": 2, "float16": 2}
 
 
@@ -59,7 +58,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--gpus", type=integers, metavar="N,...", help="only these")
     add("--mask", type=pairs, default=(), metavar="A-B,...", help="links that are not to be used")
     add = parser.add_argument_group("several machines").add_argument
-    add("--machines", type=int, metavar="N", help="so many such machines")
+    add("--machines", type=int, metavar="N", help="the number of such machines")
     add("--network", type=byte_count, metavar="SIZE", help="bytes a second of each, such as 50G")
     add("--parameters", type=count, default=1_000_000, metavar="N", help="of the model (1e6)")
     add(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from peergraph.integration.exchange_iterator import ExchangeIterator
+from peergraph.integration.exchange_iterator import ExchangeIterator, is_split
 from peergraph.integration.explain_log import explain, is_explaining, note, note_fallback
 from peergraph.integration.patching import Patches, installed_version
 from peergraph.integration.sharing import SplitGraph, share_graph
@@ -26,6 +26,7 @@ __all__ = [
     "explain",
     "installed_version",
     "is_explaining",
+    "is_split",
     "layer_classes",
     "monitor",
     "note",

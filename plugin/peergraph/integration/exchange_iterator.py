@@ -19,6 +19,11 @@ from peergraph.store.store import Store
 Requests = Sequence[tuple[Table, Tensor]]
 
 
+def is_split(store: Store | None) -> bool:
+    """Whether the rows of a store's tables are split over machines."""
+    return store is not None and store.exchange is not None
+
+
 @dataclass
 class _Batch:
     """A batch on its way."""

@@ -20,7 +20,7 @@ from peergraph.store.placement.options import PlacementOptions, hot_ratio
 
 # Tables with narrower rows stay whole on each machine: labels, masks, weights and times, which take
 # less memory than the structure, and which samplers and users read outside of batches.
-_NARROW_BYTES = 16
+NARROW_ROW_BYTES = 16
 
 Splits = Mapping[NodeType | EdgeType, MachineSplit]
 
@@ -47,7 +47,7 @@ def machine_splits(schema: Schema, options: PlacementOptions, machines: Machines
 
 def is_split(spec: TableSpec) -> bool:
     """Whether the rows of a table are split over machines."""
-    return spec.row_bytes > _NARROW_BYTES
+    return spec.row_bytes > NARROW_ROW_BYTES
 
 
 def schema_of_machine(schema: Schema, splits: Splits) -> Schema:

@@ -78,7 +78,7 @@ class PlacementOptions(TypedDict, total=False):
 MACHINE_PLANS = ("replicate", "shard", "auto")
 
 # The hottest quarter of the nodes gets most reads of a graph with a power law.
-_DEFAULT_HOT_RATIO = 0.25
+DEFAULT_HOT_RATIO = 0.25
 
 _DEFAULTS: PlacementOptions = {
     "plan": "auto",
@@ -132,7 +132,7 @@ def hot_ratio(options: PlacementOptions) -> float:
     """The share of the rows of each node table that every machine has, of complete options."""
     given = options["hot_ratio"]
     if given is None:
-        return _DEFAULT_HOT_RATIO if options["machines"] == "shard" else 1.0
+        return DEFAULT_HOT_RATIO if options["machines"] == "shard" else 1.0
     if options["machines"] == "replicate":
         raise ValueError('hot_ratio is for machines="shard": machines="replicate" has all rows')
     is_number = isinstance(given, (int, float)) and not isinstance(given, bool)
