@@ -1,10 +1,10 @@
-"""Runs the tutorials of this folder and writes what they print and draw into it.
+"""Runs the scripts of tutorials and guides, and writes what they print and draw into their pages.
 
-    python docs/start/run_tutorials.py [PAGE...]
+    python docs/run_pages.py [PAGE...]                      # as in start/pyg
 
-A tutorial is a page; its Python blocks, one after the other, are the script. The block that follows
-a Python block and is marked ``text`` holds what that block prints. A block that imports matplotlib
-draws the page's picture, and is left out where there is no matplotlib.
+The Python blocks of a page, one after the other, are its script. The block that follows a Python
+block and is marked ``text`` holds what that block prints. A block that imports matplotlib draws the
+page's picture, and is left out where there is no matplotlib.
 """
 
 from __future__ import annotations
@@ -20,8 +20,17 @@ from dataclasses import dataclass
 from itertools import zip_longest
 from pathlib import Path
 
-FOLDER = Path(__file__).parent
-PAGES = ("pyg", "dgl", "full_batch", "larger_than_memory", "machines", "files")
+DOCS = Path(__file__).parent
+TUTORIALS = ("pyg", "dgl", "full_batch", "larger_than_memory", "machines", "files")
+GUIDES = (
+    "link_prediction",
+    "heterogeneous",
+    "temporal",
+    "own_messages",
+    "inference",
+    "captured_steps",
+)
+PAGES = (*(f"start/{name}" for name in TUTORIALS), *(f"guides/{name}" for name in GUIDES))
 _BLOCK = re.compile(r"^```(python|text)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _RANKS = re.compile(r"^torchrun --nproc-per-node (\d+)", re.MULTILINE)
 _END_OF_BLOCK = "--- end of block ---"
@@ -40,25 +49,30 @@ _TOLERANCE = 0.1
 
 
 @dataclass(frozen=True)
-class Tutorial:
+class Page:
     """A page, the script that its blocks make, and the number of ranks to run it on, if any."""
 
-    page: Path
+    path: Path
     script: str
     ranks: int | None
 
     @classmethod
-    def read(cls, name: str, *, draw: bool) -> Tutorial:
-        page = FOLDER / f"{name}.md"
-        text = page.read_text()
+    def read(cls, name: str, *, draw: bool) -> Page:
+        path = DOCS / f"{name}.md"
+        text = path.read_text()
         pieces = []
         for kind, code in _BLOCK.findall(text):
             if kind == "python":
                 pieces.append(code if draw or "matplotlib" not in code else _without_picture(code))
                 pieces.append(_PRINT_END)
         ranks = _RANKS.search(text)
-        script = (_STYLE if draw else "") + "".join(pieces)
-        return cls(page, script, int(ranks[1]) if ranks else None)
+        script = (_STYLE if draw and "matplotlib" in text else "") + "".join(pieces)
+        return cls(path, script, int(ranks[1]) if ranks else None)
+
+    @property
+    def picture(self) -> Path | None:
+        """The picture that the script draws, beside the page."""
+        return self.path.with_suffix(".svg") if "matplotlib" in self.path.read_text() else None
 
     def filled(self, output: str) -> str:
         """The page, with the printed output in its text blocks.
@@ -78,13 +92,13 @@ class Tutorial:
             last = "".join(line.rstrip() + "\n" for line in next(printed).splitlines())
             return block[0]
 
-        text = _BLOCK.sub(fill, self.page.read_text())
+        text = _BLOCK.sub(fill, self.path.read_text())
         self._expect_nothing(last)
         return text
 
     def _expect_nothing(self, printed: str) -> None:
         if printed.strip():
-            raise ValueError(f"{self.page.name}: no text block for {printed!r}")
+            raise ValueError(f"{self.path.name}: no text block for {printed!r}")
 
 
 def _without_picture(code: str) -> str:
@@ -113,20 +127,21 @@ def _similar(line: str, other: str) -> bool:
 
 def main(names: list[str]) -> None:
     for name in names or PAGES:
-        tutorial = Tutorial.read(name, draw=True)
+        page = Page.read(name, draw=True)
         with tempfile.TemporaryDirectory() as folder:
             script = Path(folder, "train.py")
-            script.write_text(tutorial.script)
-            launcher = ["-m", "torch.distributed.run", f"--nproc-per-node={tutorial.ranks}"]
-            command = [sys.executable, *(launcher if tutorial.ranks else []), str(script)]
-            # The tutorials say which lines change on GPUs; their output is that of a CPU.
+            script.write_text(page.script)
+            launcher = ["-m", "torch.distributed.run", f"--nproc-per-node={page.ranks}"]
+            command = [sys.executable, *(launcher if page.ranks else []), str(script)]
+            # The pages say which lines change on GPUs; their output is that of a CPU.
             environment = os.environ | {"CUDA_VISIBLE_DEVICES": "", "SOURCE_DATE_EPOCH": "0"}
             done = subprocess.run(
                 command, cwd=folder, env=environment, stdout=subprocess.PIPE, text=True, check=True
             )
-            tutorial.page.write_text(tutorial.filled(done.stdout))
-            shutil.copy(Path(folder, f"{name}.svg"), FOLDER)
-        print(f"docs/start/{name}.md")
+            page.path.write_text(page.filled(done.stdout))
+            if page.picture:
+                shutil.copy(Path(folder, page.picture.name), page.picture)
+        print(f"docs/{name}.md")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The tutorials of docs/start run, and print what their pages show."""
+"""The scripts of tutorials and guides run, and print what their pages show."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ import pytest
 
 from tests.scripts import run_python
 
-RUNNER = Path(__file__).parent.parent / "docs" / "start" / "run_tutorials.py"
+RUNNER = Path(__file__).parent.parent / "docs" / "run_pages.py"
 
 
 def load_runner() -> ModuleType:
-    spec = spec_from_file_location("run_tutorials", RUNNER)
+    spec = spec_from_file_location("run_pages", RUNNER)
     assert spec is not None
     assert spec.loader is not None
     module = module_from_spec(spec)
@@ -28,23 +28,24 @@ runner = load_runner()
 
 
 @pytest.mark.parametrize("name", runner.PAGES)
-def test_tutorial_prints_what_its_page_shows(
+def test_page_shows_what_its_script_prints(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if name == "dgl":
+    if name == "start/dgl":
         pytest.importorskip("peergraph_dgl", exc_type=ImportError)
     draw = find_spec("matplotlib") is not None
-    tutorial = runner.Tutorial.read(name, draw=draw)
+    page = runner.Page.read(name, draw=draw)
     script = tmp_path / "train.py"
-    script.write_text(tutorial.script)
+    script.write_text(page.script)
     monkeypatch.chdir(tmp_path)
     # The pages say which lines change on GPUs; what they show is the output of CPU ranks.
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    done = run_python(script, ranks=tutorial.ranks)
+    done = run_python(script, ranks=page.ranks)
     assert done.returncode == 0, done.stderr
-    assert runner.differences(tutorial.page.read_text(), tutorial.filled(done.stdout)) == []
-    assert not draw or (tmp_path / f"{name}.svg").stat().st_size > 1000
-    assert (runner.FOLDER / f"{name}.svg").exists(), "python docs/start/run_tutorials.py draws it"
+    assert runner.differences(page.path.read_text(), page.filled(done.stdout)) == []
+    if page.picture:
+        assert not draw or (tmp_path / page.picture.name).stat().st_size > 1000
+        assert page.picture.exists(), "python docs/run_pages.py draws it"
 
 
 def test_differences_are_noticed() -> None:
