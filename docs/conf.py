@@ -51,7 +51,7 @@ copybutton_prompt_text = "$ "
 # --- pages out of docstrings
 autodoc_member_order = "bysource"
 autodoc_preserve_defaults = True
-autodoc_typehints = "none"  # docstrings name shapes and dtypes
+autodoc_typehints = "signature"
 autodoc_typehints_format = "short"
 napoleon_numpy_docstring = False
 napoleon_use_rtype = False
