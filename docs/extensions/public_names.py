@@ -62,7 +62,8 @@ def _describe(package: str, name: str) -> list[str]:
     if isinstance(value, ModuleType):
         return [f"``{full}``: {(value.__doc__ or '').strip().splitlines()[0]}"]
     if isinstance(value, type):
-        return [f".. autoclass:: {full}", "   :members:", "   :show-inheritance:"]
+        bases = [] if value.__bases__ == (object,) else ["   :show-inheritance:"]
+        return [f".. autoclass:: {full}", "   :members:", *bases]
     if inspect.isroutine(value):
         return [f".. autofunction:: {full}"]
     return [f".. data:: {full}", f"   :type: {type(value).__name__}"]
@@ -83,5 +84,6 @@ def _escape(
 
 def setup(app: Sphinx) -> dict[str, bool]:
     app.add_directive("public-names", PublicNames)
-    app.connect("autodoc-process-docstring", _escape)
+    # Before napoleon, whose own emphasis stays.
+    app.connect("autodoc-process-docstring", _escape, priority=400)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

@@ -52,7 +52,7 @@ def find_communities(csc: Csc, *, rounds: int = 10, largest: int = 4096, seed: i
         csc, rounds, largest, seed: as for :func:`reorder`.
 
     Returns:
-        [nodes] int64: nodes of a community have the number of one of its nodes.
+        [nodes] int64: the number of a node of the same community, one number for each community.
 
     Synchronises. Takes about 40 bytes an edge meanwhile.
 

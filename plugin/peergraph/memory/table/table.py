@@ -372,7 +372,7 @@ class Table:
         """Returns this rank's shard as a tensor over its memory, without a copy. Not collective.
 
         Returns:
-            [len(shard_rows()), *row shape] on the table's device: row i is the internal row
+            [len(shard_rows()), *row shape], on the table's device. Row i is the internal row
             ``shard_rows()[i]``. Changes are changes of the table; other ranks see them once the
             stream is synchronised and a barrier has passed. Invalid once the table is closed.
 
