@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Iterable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,6 +22,13 @@ from peergraph.memory import DistributedTable, Group
 from peergraph.store import Store
 from tests.adapters.pyg.graphs import random_data, random_hetero
 from tests.machines.hosts import device_of_rank, run_on_hosts
+from tests.machines.shard_loaders import (
+    check_hetero_loaders,
+    check_hgt,
+    check_ingested,
+    check_loaders,
+    check_refused,
+)
 from tests.named_case import named_case
 
 _HOT = 0.25
@@ -301,16 +309,24 @@ def test_batches_and_losses_are_those_of_one_machine(hosts: str) -> None:
     run_on_hosts(_all_cases, hosts, "cpu", timeout_s=_TIMEOUT_S)
 
 
-def _few_cases() -> None:
+def _few_cases(folder: Path) -> None:
     graphs = _Graphs(torch.device("cpu"), _data())
     seeds = graphs.seeds(60)
     graphs.check(lambda graph: _loader(graph, seeds))
     _check_traffic(graphs)
+    check_loaders(graphs.check, graphs.machines)
+    check_refused(graphs.split)
     graphs.close()
+    graphs = _Graphs(torch.device("cpu"), _hetero())
+    check_hetero_loaders(graphs.check, graphs.machines)
+    check_hgt(graphs.split)
+    graphs.close()
+    with named_case("a store made of files"):
+        check_ingested(folder, Group.current(device="cpu", timeout=120))
 
 
-def test_machines_with_one_rank_and_with_three() -> None:
-    run_on_hosts(_few_cases, "abbb", timeout_s=_TIMEOUT_S)
+def test_machines_with_one_rank_and_with_three(tmp_path: Path) -> None:
+    run_on_hosts(_few_cases, "abbb", tmp_path, timeout_s=_TIMEOUT_S)
 
 
 @pytest.mark.gpus(2)

@@ -118,8 +118,15 @@ def _init_loader(original: Function, self: Any, *args: Any, **kwargs: Any) -> No
 def _iterate(original: Function, self: Any) -> Any:
     if not is_plain() and prefetches(self):
         return iter(prefetch(self))
-    # Without its last step, which gathers features.
-    return original(self).iterator if is_split(find_store(self.data)) else original(self)
+    batches = original(self)
+    if is_split(find_store(self.data)):
+        # Samples: the last step gathers features. It is PyG's iterator that keeps workers alive.
+        batches.transform_fn = _unchanged
+    return batches
+
+
+def _unchanged(sample: Any) -> Any:
+    return sample
 
 
 def prefetches(loader: Any) -> bool:

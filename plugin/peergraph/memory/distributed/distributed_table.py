@@ -10,6 +10,7 @@ import torch
 
 import peergraph._C as _C
 from peergraph.memory.distributed.remote_rows import Location, RemoteRows, remote_rows_of
+from peergraph.memory.distributed.row_bytes import copy_rows, select_rows
 from peergraph.memory.distributed.row_set import RowSet
 from peergraph.memory.group.naming import collective
 from peergraph.memory.table.id_list import id_list, ids_on_device, out_tensor
@@ -126,7 +127,7 @@ class DistributedTable(Table):
             if values is None:
                 raise RemoteRowsError(self._advice("has not been read for this batch"))
             flat = result.view(location.local.numel(), -1).view(torch.uint8)
-            flat.index_copy_(0, location.positions, values[location.slots])
+            copy_rows(flat, location.positions, select_rows(values, location.slots))
         if target is not result:
             target.copy_(result)
         return target

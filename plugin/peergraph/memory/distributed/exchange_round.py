@@ -13,6 +13,7 @@ from peergraph.memory.distributed.distributed_table import DistributedTable
 from peergraph.memory.distributed.exchange_network import ExchangeNetwork, Transfer
 from peergraph.memory.distributed.network_traffic import TrafficCounter
 from peergraph.memory.distributed.remote_rows import Location, RemoteRows
+from peergraph.memory.distributed.row_bytes import copy_rows, select_rows
 from peergraph.memory.distributed.row_set import RowSet
 
 Request = tuple[DistributedTable, torch.Tensor]
@@ -173,7 +174,7 @@ class ExchangeRound:
                     sizes = [(positions.numel(), table.row_bytes) for _, table, positions in pieces]
                     parts = _unpack(received[partner], sizes)
                     for (rows, table, positions), part in zip(pieces, parts, strict=True):
-                        self._merged[rows].buffers[table.name].index_copy_(0, positions, part)
+                        copy_rows(self._merged[rows].buffers[table.name], positions, part)
             self._hand_out()
             self._rows = None
 
@@ -337,7 +338,7 @@ class ExchangeRound:
             merged = self._merged[rows]
             slots = torch.searchsorted(merged.internal, self._asked[rows].get(rank, self._no_ids()))
             for table in self._layout.named(rows, mask):
-                yield merged.buffers[table.name][slots]
+                yield select_rows(merged.buffers[table.name], slots)
 
     def _take(
         self, came: Mapping[int, torch.Tensor], expected: Mapping[int, list[tuple[int, int]]]
@@ -354,7 +355,7 @@ class ExchangeRound:
             pieces = iter(_unpack(came[rank], expected[rank]))
             for rows, wanted in self._wanted.items():
                 for table in self._layout.named(rows, wanted.mask):
-                    wanted.rows.values[table.name].index_copy_(0, wanted.by_rank[i], next(pieces))
+                    copy_rows(wanted.rows.values[table.name], wanted.by_rank[i], next(pieces))
 
     def _no_ids(self) -> torch.Tensor:
         return torch.empty(0, dtype=torch.int64, device=self._device)
