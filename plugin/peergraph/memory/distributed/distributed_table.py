@@ -34,19 +34,19 @@ class DistributedTable(Table):
     """A table with its hottest rows on each machine and its other rows on one machine each
     (WholeGraph III-D; ``machines="shard"``).
 
-    Its shape is that of all rows. A machine's rows are a :class:`Table` of their own, placed by the
-    machine's plan. :meth:`gather` reads them, and rows of other machines that the loader of the
-    batch has received; it reads no others. A table pickles as a handle for processes of its
-    machine.
+    The shape counts the rows of all machines. Each machine keeps its own rows in a :class:`Table`,
+    placed by the machine's plan. :meth:`gather` reads the rows of this machine, and those rows of
+    other machines that a loader has received for the batch; for any other row it raises an error.
+    A table pickles as a handle for processes of its machine.
     """
 
     def __init__(self, shape: tuple[int, ...], local: Table, rows: RowSet, name: str) -> None:
         """
         Args:
-            shape: of all rows.
-            local: the rows of this machine, by local row.
-            rows: which machine has which rows.
-            name: by which the machines know the table; the same on all.
+            shape: the shape of the table, with the rows of all machines.
+            local: the table of this machine's rows, in the order of their local rows.
+            rows: the row set, which knows the machine of each row.
+            name: the table's name, the same on all machines.
         """
         self.shape = shape
         self.dtype = local.dtype
@@ -80,23 +80,24 @@ class DistributedTable(Table):
 
     @property
     def leases(self) -> list[_C.Lease]:
-        """The leases of this machine's rows."""
+        """The leases of the memory that holds this machine's rows."""
         return self.local.leases
 
     @property
     def allocated(self) -> dict[str, list[int]]:
-        """The bytes of each rank of this machine, by tier."""
+        """The bytes that each rank of this machine has allocated, by tier."""
         return self.local.allocated
 
     def connect(self, exchange: RowExchange) -> None:
-        """Has :meth:`collective_read` use an exchange."""
+        """Sets the exchange that :meth:`collective_read` uses."""
         self._exchange = weakref.ref(exchange)
 
     def is_remote(self, ids: torch.Tensor) -> torch.Tensor:
-        """Whether other machines have the rows: bool, of the shape of `ids`, on the table's device.
+        """Returns whether other machines have the rows: bool, in the shape of `ids`, on the table's
+        device.
 
         Args:
-            ids: as :meth:`gather` takes them.
+            ids: row ids as in :meth:`gather`.
         """
         return (self.locate(ids)[0] == -1).view(ids.shape)
 
@@ -133,12 +134,12 @@ class DistributedTable(Table):
         return target
 
     def collective_read(self, ids: torch.Tensor) -> torch.Tensor:
-        """Returns the rows `ids` of all machines, as :meth:`gather` would. Collective over all
-        ranks of all machines; each passes ids of its own, or none. Synchronises.
+        """Returns the rows `ids`, those of other machines included. Collective over all ranks of
+        all machines; each rank passes its own ids, or none. Synchronises.
 
         Raises:
             IndexError: an id is out of range.
-            PeerLostError: a rank did not come in time, or called something else.
+            PeerLostError: a rank did not join in time, or called something else.
             RuntimeError: this process is no rank of the store, or the store is closed.
         """
         exchange = None if self._exchange is None else self._exchange()
@@ -151,10 +152,11 @@ class DistributedTable(Table):
                 return self.gather(ids)
 
     def locate(self, ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """The local row of each id, -1 for rows of other machines; and the internal row of each.
+        """Returns the local row of each id, -1 for rows of other machines, and the internal row of
+        each id.
 
         Args:
-            ids: on the CPU or the table's device, any shape.
+            ids: row ids on the CPU or the table's device, any shape.
 
         Raises IndexError for an id on the CPU that is out of range.
         """
@@ -169,8 +171,8 @@ class DistributedTable(Table):
         return checked
 
     def _local_of(self, internal: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
-        """Local rows; -1 for rows of other machines. Ids out of range get local rows out of range,
-        which kernels report.
+        """Returns local rows, -1 for rows of other machines. Ids out of range get local rows that
+        are out of range too, so that kernels report them.
         """
         local = self.row_set.split.local_row(internal)
         flat = ids.flatten().long()
@@ -223,8 +225,9 @@ class DistributedTable(Table):
         chunk_bytes: int = 64 << 20,
         progress: bool | None = None,
     ) -> None:
-        """Writes those of the users' rows [start, start + len(source)) that this machine has. Every
-        machine loads the same rows. One-sided otherwise; as :meth:`Table.load`.
+        """Writes the users' rows [start, start + len(source)), as :meth:`Table.load`. One-sided.
+
+        It writes the rows that this machine has; every machine loads the same source.
         """
         check_source(source, start, chunk_bytes, self.shape, self.dtype)
         if self.row_bytes == 0:
@@ -243,8 +246,8 @@ class DistributedTable(Table):
         """Writes rows of this machine. One-sided.
 
         Args:
-            local: [n] local rows.
-            rows: [n, *row shape] on the CPU or the table's device.
+            local: [n] indices of local rows.
+            rows: [n, *row shape] values of these rows, on the CPU or the table's device.
         """
         self.local.scatter(local.to(self.device), rows)
 
@@ -254,7 +257,7 @@ class DistributedTable(Table):
         """Returns the users' rows [start, stop) on the CPU, as :meth:`Table.read`.
 
         Raises:
-            RemoteRowsError: another machine has one of them.
+            RemoteRowsError: another machine has one of these rows.
         """
         stop = self.rows if stop is None else stop
         if not 0 <= start <= stop <= self.rows:
@@ -265,7 +268,7 @@ class DistributedTable(Table):
         return result
 
     def shard_rows(self, rank: int | None = None) -> NoReturn:
-        """Raises NotImplementedError: internal rows are split over machines first."""
+        """Raises NotImplementedError: the rows are split over machines before ranks."""
         raise NotImplementedError(f"{self.name!r} is split over machines: use table.local")
 
     def local_shard(self) -> NoReturn:
@@ -293,7 +296,7 @@ class DistributedTable(Table):
 
 
 def _select(part: Source, positions: torch.Tensor) -> torch.Tensor:
-    """Some rows of a chunk, contiguous; only they are read of an array on disk."""
+    """Returns some rows of a chunk, contiguous. From an array on disk it reads only these rows."""
     if isinstance(part, torch.Tensor):
         return part[positions.to(part.device)]
     return torch.from_numpy(np.ascontiguousarray(part[positions.cpu().numpy()]))

@@ -16,7 +16,7 @@ from peergraph.errors import PeerLostError
 from peergraph.memory.group.group import Group
 
 _CPU = torch.device("cpu")
-# How long to look for further ranks that are missing, once one is.
+# After one rank timed out: how long to wait for each other rank, to name all missing ranks.
 _LOOK_S = 0.01
 
 
@@ -24,18 +24,19 @@ class ExchangeNetwork:
     """Sends bytes between ranks: from host memory over Gloo, between GPUs over NCCL.
 
     One thread at a time sends and receives. Messages between two ranks with the same tag arrive in
-    order. Ranks are those of torch.distributed.
+    order. Ranks are numbered as in torch.distributed.
     """
 
-    def __init__(self, group: Group, name: str, what: str) -> None:
+    def __init__(self, group: Group, name: str, purpose: str) -> None:
         """Connects all ranks of all machines. Collective.
 
         Args:
-            name: that no other network of these ranks has.
-            what: that connects, for errors.
+            group: the ranks of this machine.
+            name: a name that no other network of these ranks has.
+            purpose: the purpose of the network, for errors.
 
         Raises:
-            PeerLostError: a rank did not come in time.
+            PeerLostError: a rank did not join in time.
         """
         self.group = group
         try:
@@ -45,7 +46,7 @@ class ExchangeNetwork:
             self._gloo.barrier().wait()
         except RuntimeError as error:
             raise PeerLostError(
-                f"the ranks of all machines did not come to {what} within {group.timeout:g} s: "
+                f"the ranks of all machines did not come to {purpose} within {group.timeout:g} s: "
                 f"{error}"
             ) from error
         self._nccl = _nccl_group(group)
@@ -60,25 +61,26 @@ class ExchangeNetwork:
         parts: Mapping[int, torch.Tensor],
         sizes: Mapping[int, int],
         tag: int,
-        what: str,
+        purpose: str,
         *,
         by_nccl: bool = False,
     ) -> Transfer:
         """Begins to send to and receive from other ranks; empty messages are not sent.
 
         Args:
-            parts: uint8 [n] by receiver, contiguous and on the group's device.
-            sizes: by sender, the bytes that come.
-            tag: of the messages; 0 or more.
-            what: is transferred, for errors.
-            by_nccl: all ranks call this together; sent from GPU to GPU, in the current stream.
+            parts: the message to each receiver: uint8 [n], contiguous, on the group's device.
+            sizes: the bytes that each sender sends to this rank.
+            tag: the tag of the messages, 0 or more.
+            purpose: the purpose of the transfer, for errors.
+            by_nccl: whether to send from GPU to GPU, in the current stream; then all ranks make
+                this call together.
         """
         if by_nccl:
             return self._by_nccl(parts, sizes)
-        transfer = Transfer(self.group, what)
+        transfer = Transfer(self.group, purpose)
         for rank, part in parts.items():
             if part.numel():
-                # Waits for the GPU, where the part is there.
+                # Waits for the GPU if the part is on the GPU.
                 data = part.to(_CPU)
                 transfer.sends.append((data, self._pg().send([data], rank, tag)))
         for rank, size in sizes.items():
@@ -89,7 +91,7 @@ class ExchangeNetwork:
         return transfer
 
     def close(self) -> None:
-        """Closes the connections; the others' waits for this rank end with an error."""
+        """Closes the connections. Other ranks that wait for this rank get an error."""
         gloo, self._gloo = self._gloo, None
         abort = getattr(gloo, "abort", None)
         if abort is not None:
@@ -102,9 +104,9 @@ class ExchangeNetwork:
         empty = torch.empty(0, dtype=torch.uint8, device=device)
         outbox = torch.cat([parts.get(rank, empty) for rank in ranks])
         expected = [sizes.get(rank, 0) for rank in ranks]
-        given = [parts[rank].numel() if rank in parts else 0 for rank in ranks]
+        sent = [parts[rank].numel() if rank in parts else 0 for rank in ranks]
         inbox = torch.empty(sum(expected), dtype=torch.uint8, device=device)
-        dist.all_to_all_single(inbox, outbox, expected, given, group=self._nccl)
+        dist.all_to_all_single(inbox, outbox, expected, sent, group=self._nccl)
         transfer = Transfer(self.group, "")
         for rank, part in enumerate(torch.split(inbox, expected)):
             if part.numel():
@@ -118,20 +120,21 @@ class ExchangeNetwork:
 
 
 class Transfer:
-    """Messages on their way."""
+    """Messages that are being sent and received."""
 
-    def __init__(self, group: Group, what: str) -> None:
+    def __init__(self, group: Group, purpose: str) -> None:
         self._group = group
-        self._what = what
+        self._purpose = purpose
         self.sends: list[tuple[torch.Tensor, Any]] = []
         self.receives: dict[int, Any] = {}
         self.inboxes: dict[int, torch.Tensor] = {}
 
     def wait(self, device: torch.device | None = None) -> dict[int, torch.Tensor]:
-        """Returns what came, uint8 by sender; and waits until everything is sent.
+        """Waits until all messages are sent and received. Returns the received ones: uint8 by
+        sender.
 
         Args:
-            device: of what came; None: the group's.
+            device: the device of the returned tensors; None: the group's device.
 
         Raises:
             PeerLostError: a rank is lost or did not send in time.
@@ -152,13 +155,13 @@ class Transfer:
         except RuntimeError as error:
             if "timed out" not in str(error).lower():
                 raise PeerLostError(
-                    f"{_describe(self._group, rank)} is lost or has left {self._what}: see its "
+                    f"{_describe(self._group, rank)} is lost or has left {self._purpose}: see its "
                     f"error ({_first_line(error)})"
                 ) from error
             missing = [r for r in self.receives if r >= rank and self._is_missing(r)]
             names = ", ".join(_describe(self._group, r) for r in [*missing] or [rank])
             raise PeerLostError(
-                f"{names} did not come to {self._what} within {self._group.timeout:g} s. With "
+                f"{names} did not come to {self._purpose} within {self._group.timeout:g} s. With "
                 'machines="shard" all ranks of all machines iterate the same loaders in the same '
                 "order, a rank without seeds too"
             ) from error
@@ -182,7 +185,7 @@ def _first_line(error: Exception) -> str:
 
 def _gloo_group(group: Group, name: str) -> Any:
     machines, timeout = group.machines, timedelta(seconds=group.timeout)
-    # Not a group of torch.distributed's: see MachineBroadcast.
+    # It is not registered in torch.distributed: see MachineBroadcast.
     store = machines.substore(name)
     return dist.ProcessGroupGloo(store, machines.rank, machines.world_size, timeout)
 
@@ -191,15 +194,16 @@ _nccl_groups: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
 
 
 def _nccl_group(group: Group) -> Any:
-    """The process group for rows between GPUs, made once for torch's process group; None without
-    NCCL. Collective.
+    """Returns the process group that sends rows between GPUs; None without NCCL. Collective.
+
+    It is created once for each default process group of torch.
     """
     if group.device.type != "cuda" or "nccl" not in str(dist.get_backend_config()):
         return None
     world = dist.group.WORLD
     if world not in _nccl_groups:
-        made = dist.new_group(backend="nccl")
-        # Makes the communicator, while no other work is on the way.
-        dist.barrier(group=made, device_ids=[group.device.index])
-        _nccl_groups[world] = made
+        nccl = dist.new_group(backend="nccl")
+        # Creates the communicator while no other work is in progress.
+        dist.barrier(group=nccl, device_ids=[group.device.index])
+        _nccl_groups[world] = nccl
     return _nccl_groups[world]

@@ -1,4 +1,4 @@
-"""One exchange of rows: the rows that all ranks want for their next batch."""
+"""One exchange of rows: brings to all ranks the rows that they need for their next batch."""
 
 from __future__ import annotations
 
@@ -25,25 +25,26 @@ _WORD = 8
 
 
 class Layout:
-    """The tables of an exchange by row set, numbered equally on all ranks."""
+    """The tables of an exchange, grouped by row set, in the same order on all ranks."""
 
     def __init__(self, tables: Sequence[DistributedTable]) -> None:
         self.sets = list(dict.fromkeys(table.row_set for table in tables))
         self.tables = {s: [t for t in tables if t.row_set is s] for s in self.sets}
 
     def named(self, rows: RowSet, mask: int) -> list[DistributedTable]:
-        """The tables of a set that a mask of bits names."""
+        """Returns the tables of a row set for which a bit of the mask is set."""
         return [t for bit, t in enumerate(self.tables[rows]) if mask >> bit & 1]
 
 
 @dataclass
-class Wanted:
-    """Of one row set: the rows of other machines that a rank wants.
+class WantedRows:
+    """The rows of one row set that a rank wants from other machines.
 
     Attributes:
-        mask: the tables, as bits.
+        mask: the tables of the row set that it reads, as bits.
         rows: the distinct rows.
-        by_rank: by rank of the machine, the positions in them of those that the rank brings.
+        by_rank: for each rank of this machine, the positions in `rows` of the rows that this rank
+            fetches from the other machines.
     """
 
     mask: int
@@ -53,8 +54,8 @@ class Wanted:
 
 def wanted_rows(
     requests: Sequence[Request], layout: Layout, local_ranks: int
-) -> dict[RowSet, Wanted]:
-    """Finds the rows of other machines that a batch needs. Synchronises with a GPU.
+) -> dict[RowSet, WantedRows]:
+    """Returns the rows of other machines that a batch needs. Synchronises with a GPU.
 
     Raises IndexError for ids on the CPU that are out of range.
     """
@@ -75,21 +76,22 @@ def wanted_rows(
             Location(local, p, torch.searchsorted(distinct, r))
             for (local, _), p, r in zip(located, positions, remote, strict=True)
         ]
-        turns = rows.split.turn_of(distinct) % local_ranks
-        by_rank = [(turns == rank).nonzero().squeeze(1) for rank in range(local_ranks)]
-        found[rows] = Wanted(mask, RemoteRows(distinct, lists, locations), by_rank)
+        fetching = rows.split.cold_position(distinct) % local_ranks
+        by_rank = [(fetching == rank).nonzero().squeeze(1) for rank in range(local_ranks)]
+        found[rows] = WantedRows(mask, RemoteRows(distinct, lists, locations), by_rank)
     return found
 
 
 @dataclass
 class _Merged:
-    """Of one row set: the distinct rows that this rank brings to its machine.
+    """The distinct rows of one row set that this rank fetches for the ranks of its machine.
 
     Attributes:
-        mask: the tables that any rank of the machine wants, as bits.
+        mask: the tables that any rank of the machine reads, as bits.
         internal: int64, the internal rows, ascending.
-        by_partner: by rank of another machine, the positions in them of the rows that it sends.
-        buffers: by table name: uint8 [rows, row bytes].
+        by_partner: for each rank of another machine, the positions in `internal` of the rows that
+            it sends.
+        buffers: the received rows by table name: uint8 [rows, row bytes].
     """
 
     mask: int
@@ -99,11 +101,12 @@ class _Merged:
 
 
 class ExchangeRound:
-    """Rows travel from the machine that has them to one rank of each machine that needs them, once
-    a machine, and from there to the ranks that want them (WholeGraph III-D's hierarchy).
+    """Fetches rows in two steps (WholeGraph III-D's hierarchy).
 
-    Which rank of a machine brings or sends a row follows from the row. :meth:`begin` and
-    :meth:`complete` are collective over all ranks of all machines.
+    The machine that stores a row sends it once to each machine that needs it, to one rank there,
+    which passes it on to the ranks that want it. The number of a row determines which rank sends
+    and which rank receives it. :meth:`begin` and :meth:`complete` are collective over all ranks of
+    all machines.
     """
 
     def __init__(
@@ -111,19 +114,19 @@ class ExchangeRound:
         layout: Layout,
         network: ExchangeNetwork,
         traffic: TrafficCounter,
-        what: str,
+        loader: str,
         *,
         by_nccl: bool,
     ) -> None:
         """
         Args:
-            what: the loader, for errors.
+            loader: the loader and the tables that it reads, for errors.
             by_nccl: whether rows go from GPU to GPU; otherwise through host memory.
         """
         self._layout = layout
         self._network = network
         self._traffic = traffic
-        self._what = what
+        self._loader = loader
         self._by_nccl = by_nccl
         group = network.group
         self._machines = group.machines
@@ -137,31 +140,32 @@ class ExchangeRound:
 
     def begin(
         self,
-        wanted: Mapping[RowSet, Wanted],
+        wanted: Mapping[RowSet, WantedRows],
         headers: Mapping[int, Mapping[RowSet, tuple[int, int]]],
     ) -> None:
-        """Sends what was asked for on its way.
+        """Exchanges the ids of the wanted rows, and begins to send the rows.
 
         Args:
-            wanted: by this rank.
-            headers: by rank of this machine: by row set, the tables as bits, and how many rows it
-                wants this rank to bring.
+            wanted: the rows that this rank wants.
+            headers: for each rank of this machine and each row set: the tables as bits, and the
+                number of rows that the rank wants this rank to fetch.
         """
         self._wanted, self._headers = wanted, headers
         self._merge()
-        asked = self._ask()
-        self._rows = self._serve(asked)
+        requests = self._exchange_requests()
+        self._rows = self._serve(requests)
         if self._by_nccl:
             self.complete()
 
     @property
     def is_complete(self) -> bool:
-        """Whether all transfers are on their way in the stream."""
+        """Whether the rows have arrived; with NCCL, whether all transfers are in the stream."""
         return self._rows is None
 
     def complete(self) -> None:
-        """Waits for the rows, and brings them to the ranks of this machine that want them.
-        Idempotent; threads may call it at the same time.
+        """Waits for the rows, and passes them on to the ranks of this machine that want them.
+
+        Idempotent; several threads may call it at the same time.
         """
         with self._completing:
             if self._rows is None:
@@ -181,10 +185,10 @@ class ExchangeRound:
     def _transfer(
         self, parts: Mapping[int, torch.Tensor], sizes: Mapping[int, int], tag: int
     ) -> Transfer:
-        return self._network.transfer(parts, sizes, tag, self._what, by_nccl=self._by_nccl)
+        return self._network.transfer(parts, sizes, tag, self._loader, by_nccl=self._by_nccl)
 
     def _merge(self) -> None:
-        """Finds the distinct rows that the ranks of this machine want from this rank."""
+        """Merges the rows that the ranks of this machine want this rank to fetch."""
         ids = {
             rank: torch.cat(
                 [w.rows.internal[w.by_rank[i]] for w in self._wanted.values()] or [self._no_ids()]
@@ -197,9 +201,10 @@ class ExchangeRound:
         }
         parts = {rank: ids[rank].view(torch.uint8) for rank in self._others}
         self._traffic.add(local_bytes=sum(part.numel() for part in parts.values()))
-        came = self._transfer(parts, sizes, _LOCAL_IDS).wait()
-        messages = {rank: came[rank].view(torch.int64) for rank in came}
+        received = self._transfer(parts, sizes, _LOCAL_IDS).wait()
+        messages = {rank: received[rank].view(torch.int64) for rank in received}
         messages[self._machines.rank] = ids[self._machines.rank]
+        # By row set and by rank of this machine: the rows that the rank wants this rank to fetch.
         self._asked: dict[RowSet, dict[int, torch.Tensor]] = {s: {} for s in self._layout.sets}
         for rank, message in messages.items():
             counts = [count for _, count in self._headers[rank].values()]
@@ -220,20 +225,21 @@ class ExchangeRound:
         return merged
 
     def _by_partner(self, rows: RowSet, distinct: torch.Tensor) -> dict[int, torch.Tensor]:
-        machines, turns = rows.split.machine_of(distinct), rows.split.turn_of(distinct)
-        found = {}
+        machines, positions = rows.split.machine_of(distinct), rows.split.cold_position(distinct)
+        by_partner = {}
         for partner in self._partners:
             machine = self._machines.machine_of(partner)
             ranks = self._machines.ranks[machine]
-            sent = (machines == machine) & (turns % len(ranks) == ranks.index(partner))
-            found[partner] = sent.nonzero().squeeze(1)
-        return found
+            sent = (machines == machine) & (positions % len(ranks) == ranks.index(partner))
+            by_partner[partner] = sent.nonzero().squeeze(1)
+        return by_partner
 
-    def _ask(self) -> dict[int, dict[RowSet, tuple[int, torch.Tensor]]]:
-        """Sends ids to the ranks that have the rows.
+    def _exchange_requests(self) -> dict[int, dict[RowSet, tuple[int, torch.Tensor]]]:
+        """Sends the wanted ids to the ranks that have the rows, and receives theirs.
 
         Returns:
-            By rank of another machine, what it asks for: the tables as bits, and internal rows.
+            The requests of each rank of another machine, by row set: the tables as bits, and the
+            internal rows.
         """
         words = 2 * len(self._layout.sets)
         counts = {
@@ -244,14 +250,14 @@ class ExchangeRound:
         }
         sizes = dict.fromkeys(self._partners, _WORD * words)
         parts = {p: c.view(-1).view(torch.uint8) for p, c in counts.items()}
-        counted = self._network.transfer(parts, sizes, _COUNTS, self._what)
+        counts_transfer = self._network.transfer(parts, sizes, _COUNTS, self._loader)
         ids = {
             p: torch.cat([m.internal[m.by_partner[p]] for m in self._merged.values()])
             for p in self._partners
         }
         numbers = {
             p: message.view(torch.int64).view(-1, 2).tolist()
-            for p, message in counted.wait(_CPU).items()
+            for p, message in counts_transfer.wait(_CPU).items()
         }
         sent = sum(part.numel() for part in ids.values())
         received = {p: sum(count for _, count in numbers[p]) for p in self._partners}
@@ -261,25 +267,25 @@ class ExchangeRound:
             bytes_sent=_WORD * (sent + words * len(self._partners)),
             bytes_received=_WORD * (sum(received.values()) + words * len(self._partners)),
         )
-        came = self._transfer(
+        messages = self._transfer(
             {p: part.view(torch.uint8) for p, part in ids.items()},
             {p: _WORD * count for p, count in received.items()},
             _IDS,
         ).wait()
-        asked = {}
+        requests = {}
         for p in self._partners:
-            message = came[p].view(torch.int64) if p in came else self._no_ids()
+            message = messages[p].view(torch.int64) if p in messages else self._no_ids()
             split = torch.split(message, [count for _, count in numbers[p]])
-            asked[p] = {
+            requests[p] = {
                 s: (mask, part)
                 for s, (mask, _), part in zip(self._layout.sets, numbers[p], split, strict=True)
             }
-        return asked
+        return requests
 
-    def _serve(self, asked: Mapping[int, Mapping[RowSet, tuple[int, torch.Tensor]]]) -> Transfer:
-        """Sends rows to the ranks that asked for them."""
+    def _serve(self, requests: Mapping[int, Mapping[RowSet, tuple[int, torch.Tensor]]]) -> Transfer:
+        """Begins to send the requested rows, and to receive this rank's."""
         parts = {}
-        for partner, sets in asked.items():
+        for partner, sets in requests.items():
             pieces = [
                 _rows_of(table, rows.split.local_row(internal))
                 for rows, (mask, internal) in sets.items()
@@ -297,7 +303,9 @@ class ExchangeRound:
         return self._transfer(parts, sizes, _ROWS)
 
     def _pieces_from(self, partner: int) -> list[tuple[RowSet, DistributedTable, torch.Tensor]]:
-        """The parts of a message of rows: set, table, and positions in the merged rows."""
+        """Returns the pieces of a partner's message of rows, in order: the row set, the table, and
+        the positions in the merged rows.
+        """
         return [
             (rows, table, merged.by_partner[partner])
             for rows, merged in self._merged.items()
@@ -313,7 +321,7 @@ class ExchangeRound:
         )
 
     def _hand_out(self) -> None:
-        """Gives the ranks of this machine their rows, and takes this rank's."""
+        """Sends the fetched rows to the ranks of this machine, and receives this rank's rows."""
         parts = {
             rank: _pack(list(self._wanted_by(rank)), self._device) for rank in self._local_ranks
         }
@@ -325,24 +333,25 @@ class ExchangeRound:
             ]
             for i, rank in enumerate(self._local_ranks)
         }
-        mine = parts.pop(self._machines.rank)
+        own_part = parts.pop(self._machines.rank)
         self._traffic.add(local_bytes=sum(part.numel() for part in parts.values()))
         sizes = {rank: _packed_bytes(expected[rank]) for rank in self._others}
-        came = self._transfer(parts, sizes, _LOCAL_ROWS).wait()
-        came[self._machines.rank] = mine
-        self._take(came, expected)
+        received = self._transfer(parts, sizes, _LOCAL_ROWS).wait()
+        received[self._machines.rank] = own_part
+        self._store_received(received, expected)
 
     def _wanted_by(self, rank: int) -> Iterator[torch.Tensor]:
-        """The rows that a rank of this machine gets from this one, table by table."""
+        """Yields the rows that a rank of this machine gets from this rank, table by table."""
         for rows, (mask, _) in self._headers[rank].items():
             merged = self._merged[rows]
             slots = torch.searchsorted(merged.internal, self._asked[rows].get(rank, self._no_ids()))
             for table in self._layout.named(rows, mask):
                 yield select_rows(merged.buffers[table.name], slots)
 
-    def _take(
-        self, came: Mapping[int, torch.Tensor], expected: Mapping[int, list[tuple[int, int]]]
+    def _store_received(
+        self, received: Mapping[int, torch.Tensor], expected: Mapping[int, list[tuple[int, int]]]
     ) -> None:
+        """Copies the received rows to the batch's rows; `expected`: their number and row bytes."""
         for rows, wanted in self._wanted.items():
             for table in self._layout.named(rows, wanted.mask):
                 shape = (wanted.rows.internal.numel(), table.row_bytes)
@@ -350,9 +359,9 @@ class ExchangeRound:
                     shape, dtype=torch.uint8, device=self._device
                 )
         for i, rank in enumerate(self._local_ranks):
-            if rank not in came:
+            if rank not in received:
                 continue
-            pieces = iter(_unpack(came[rank], expected[rank]))
+            pieces = iter(_unpack(received[rank], expected[rank]))
             for rows, wanted in self._wanted.items():
                 for table in self._layout.named(rows, wanted.mask):
                     copy_rows(wanted.rows.values[table.name], wanted.by_rank[i], next(pieces))
@@ -362,8 +371,10 @@ class ExchangeRound:
 
 
 def _partners(ranks: Sequence[Sequence[int]], index: int, local_rank: int) -> list[int]:
-    """The ranks of other machines that exchange rows with a rank. Row number t of a machine is
-    brought by rank ``t % R`` of one machine and sent by rank ``t % S`` of the other.
+    """Returns the ranks of other machines that exchange rows with a rank.
+
+    Cold row number t of a machine with S ranks is sent by its rank ``t % S``, and received by rank
+    ``t % R`` of a machine with R ranks.
     """
     return [
         rank
@@ -374,7 +385,7 @@ def _partners(ranks: Sequence[Sequence[int]], index: int, local_rank: int) -> li
 
 
 def _rows_of(table: DistributedTable, local: torch.Tensor) -> torch.Tensor:
-    """uint8 [n, row bytes]: rows of this machine."""
+    """Returns rows of this machine as bytes: uint8 [n, row bytes]."""
     rows = table.local.gather(local)
     if rows.numel() == 0:
         return torch.empty((local.numel(), table.row_bytes), dtype=torch.uint8, device=rows.device)
@@ -386,7 +397,7 @@ def _packed_bytes(sizes: Sequence[tuple[int, int]]) -> int:
 
 
 def _pack(pieces: Sequence[torch.Tensor], device: torch.device) -> torch.Tensor:
-    """One message of matrices, each aligned."""
+    """Copies matrices into one message, each aligned."""
     sizes = [(len(piece), piece.size(1)) for piece in pieces]
     message = torch.empty(_packed_bytes(sizes), dtype=torch.uint8, device=device)
     for piece, part in zip(pieces, _unpack(message, sizes), strict=True):
@@ -395,7 +406,7 @@ def _pack(pieces: Sequence[torch.Tensor], device: torch.device) -> torch.Tensor:
 
 
 def _unpack(message: torch.Tensor, sizes: Sequence[tuple[int, int]]) -> Iterator[torch.Tensor]:
-    """The matrices of a message."""
+    """Yields the matrices of a message, as views."""
     begin = 0
     for count, width in sizes:
         yield message[begin : begin + count * width].view(count, width)

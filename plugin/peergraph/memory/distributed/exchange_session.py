@@ -1,4 +1,4 @@
-"""One iteration of a loader over all ranks, in which they exchange rows batch by batch."""
+"""One iteration of a loader, in which all ranks exchange rows batch by batch."""
 
 from __future__ import annotations
 
@@ -40,8 +40,9 @@ class FetchedRows:
 
     @profiled(EXCHANGE)
     def wait(self) -> None:
-        """Waits until the rows are here; on a GPU the current stream waits, and not the host,
-        where NCCL brings them. In the thread that iterates.
+        """Waits until the rows have arrived. Called by the thread that iterates.
+
+        If NCCL transfers the rows, the current stream waits, and the host does not.
         """
         self._complete()
         if self._device.type != "cuda":
@@ -53,7 +54,7 @@ class FetchedRows:
                 tensor.record_stream(stream)
 
     def mark_ready(self) -> torch.cuda.Event:
-        """On a GPU: an event after which the rows are there. The first call records it in the
+        """Returns the event after which the rows are on the GPU. The first call records it in the
         current stream.
         """
         if self._ready is None:
@@ -63,7 +64,7 @@ class FetchedRows:
 
     @contextmanager
     def reading(self) -> Iterator[None]:
-        """A context in which this thread's gathers find the rows; waits for them first."""
+        """Waits for the rows; returns a context in which this thread's gathers can read them."""
         self.wait()
         with reading_rows(self._rows):
             yield
@@ -72,13 +73,14 @@ class FetchedRows:
 class ExchangeSession:
     """One iteration of a loader. Every rank of every machine opens the session, and finishes it.
 
-    :meth:`fetch` is collective over the ranks that have a batch; for a rank that has finished, a
-    thread answers until all ranks have. Works as a context manager, which finishes.
+    :meth:`fetch` is collective over the ranks that have a batch. When a rank has finished, a thread
+    of it serves the other ranks until all have finished. As a context manager it finishes at the
+    end.
     """
 
     def __init__(
         self,
-        what: str,
+        loader: str,
         layout: Layout,
         network: ExchangeNetwork,
         traffic: TrafficCounter,
@@ -86,10 +88,11 @@ class ExchangeSession:
     ) -> None:
         """
         Args:
-            what: the loader and what it reads; the same on all ranks.
-            stream: on a GPU: in which rows are sent for other ranks when this one has finished.
+            loader: the loader and the tables that it reads, as text; the same on all ranks.
+            stream: the stream in which this rank sends rows to others when it has finished; None
+                without a GPU.
         """
-        self.what = what
+        self.loader = loader
         self.network = network
         self.finished = False
         """Whether this rank has no more batches."""
@@ -97,7 +100,7 @@ class ExchangeSession:
         self._layout = layout
         self._traffic = traffic
         self._hash = int.from_bytes(
-            hashlib.blake2b(what.encode(), digest_size=7).digest(), "little"
+            hashlib.blake2b(loader.encode(), digest_size=7).digest(), "little"
         )
         self._rounds = 0
         self._pending: ExchangeRound | None = None
@@ -106,22 +109,23 @@ class ExchangeSession:
 
     @profiled(EXCHANGE)
     def fetch(self, requests: Sequence[tuple[Table, torch.Tensor]]) -> FetchedRows:
-        """Asks other machines for the rows of this rank's next batch, and gives them theirs.
-        Collective over the ranks that have a batch; synchronises with a GPU for the numbers of
-        rows, and not with their transfer.
+        """Requests the rows of this rank's next batch from other machines, and sends theirs.
+
+        Collective over the ranks that have a batch. Synchronises with a GPU for the numbers of
+        rows, but not for the transfer of the rows.
 
         Args:
-            requests: tables and the users' ids that the batch will gather of them. Tables that are
-                not split are left out.
+            requests: pairs of a table and the users' ids that the batch will gather from it. Tables
+                that are not split over machines are ignored.
 
         Raises:
             IndexError: an id on the CPU is out of range; nothing has been exchanged.
-            PeerLostError: a rank is lost, or did not come in time.
+            PeerLostError: a rank is lost, or did not join in time.
             CollectiveMismatchError: a rank iterates another loader.
             RuntimeError: this rank has finished.
         """
         if self.finished:
-            raise RuntimeError(f"{self.what}: this iteration has been closed")
+            raise RuntimeError(f"{self.loader}: this iteration has been closed")
         group = self.network.group
         split = [(t, ids) for t, ids in requests if isinstance(t, DistributedTable)]
         wanted = wanted_rows(split, self._layout, group.world_size)
@@ -136,7 +140,7 @@ class ExchangeSession:
         self._traffic.add(batches=1)
 
         def complete() -> None:
-            # Unless it is, the thread that answers may be completing it.
+            # The serving thread may be completing it at the same time.
             if not pending.is_complete:
                 with self._guard():
                     pending.complete()
@@ -147,7 +151,7 @@ class ExchangeSession:
         return fetched
 
     def finish(self) -> None:
-        """Says that this rank has no more batches. Returns at once; a thread answers the other
+        """Declares that this rank has no more batches. Returns at once; a thread serves the other
         ranks. Idempotent.
         """
         if self.finished:
@@ -160,7 +164,7 @@ class ExchangeSession:
             self._thread.start()
 
     def join(self) -> None:
-        """Waits until all ranks have finished. Raises what has ended the exchange, if anything."""
+        """Waits until all ranks have finished. If an error has ended the exchange, raises it."""
         if self._thread is not None:
             self._thread.join()
         if self._error is not None:
@@ -200,13 +204,13 @@ class ExchangeSession:
     def _run(self, headers: dict[int, list[int]], wanted: Any) -> ExchangeRound:
         network = self.network
         anyone_done = any(words[2] for words in headers.values())
-        made = ExchangeRound(
+        exchange_round = ExchangeRound(
             self._layout,
             network,
             self._traffic,
-            self.what,
-            # A rank that has finished answers in a thread, which must not launch NCCL's kernels
-            # while the main thread may: NCCL wants one order on all ranks.
+            self.loader,
+            # A rank that has finished serves the others in a thread, which must not launch NCCL's
+            # kernels while the main thread may do so: NCCL needs the same order on all ranks.
             by_nccl=network.has_nccl and not anyone_done,
         )
         local = {
@@ -218,21 +222,24 @@ class ExchangeSession:
             for rank, words in headers.items()
             if rank in network.group.machines.local_ranks
         }
-        made.begin(wanted, local)
-        return made
+        exchange_round.begin(wanted, local)
+        return exchange_round
 
     def _exchange_headers(
         self, done: bool, counts: dict[RowSet, tuple[int, list[int]]]
     ) -> dict[int, list[int]]:
-        """Of every rank: the loader, the number of the round, whether it has finished, and by row
-        set, the tables as bits and how many rows it wants this rank to bring.
+        """Returns the header of every rank.
+
+        Its words: the hash of the loader, the number of the round, whether the rank has finished,
+        and for each row set the tables as bits and the number of rows that it wants this rank to
+        fetch.
         """
         network = self.network
         machines = network.group.machines
-        own = [self._hash, self._rounds, int(done)]
+        common = [self._hash, self._rounds, int(done)]
         parts, headers = {}, {}
         for rank in range(machines.world_size):
-            words = list(own)
+            words = list(common)
             for rows in self._layout.sets:
                 mask, by_rank = counts.get(rows, (0, []))
                 is_local = rank in machines.local_ranks and bool(by_rank)
@@ -241,12 +248,12 @@ class ExchangeSession:
                 headers[rank] = words
             else:
                 parts[rank] = torch.tensor(words, device="cpu").view(torch.uint8)
-        size = _WORD * (len(own) + 2 * len(self._layout.sets))
+        size = _WORD * (len(common) + 2 * len(self._layout.sets))
         remote = machines.world_size - len(machines.local_ranks)
         self._traffic.add(bytes_sent=size * remote, bytes_received=size * remote)
-        what = f"batch {self._rounds} of {self.what}"
-        came = network.transfer(parts, dict.fromkeys(parts, size), _HEADER, what).wait(_CPU)
-        for rank, message in came.items():
+        purpose = f"batch {self._rounds} of {self.loader}"
+        received = network.transfer(parts, dict.fromkeys(parts, size), _HEADER, purpose).wait(_CPU)
+        for rank, message in received.items():
             headers[rank] = message.view(torch.int64).tolist()
         headers = dict(sorted(headers.items()))
         self._check(headers)
@@ -264,13 +271,15 @@ class ExchangeSession:
             )
             raise CollectiveMismatchError(
                 f"this rank ({machines.rank} of {machines.name(machines.index)}) iterates "
-                f'{self.what}, and another loader is iterated by {names}. With machines="shard" '
+                f'{self.loader}, and another loader is iterated by {names}. With machines="shard" '
                 "all ranks of all machines iterate the same loaders in the same order"
             )
 
     @contextmanager
     def _guard(self) -> Iterator[None]:
-        """Ends the session where a round fails: the others' waits for this rank end."""
+        """Returns a context for a round. If the round fails, the session ends, so that other ranks
+        that wait for this rank get an error.
+        """
         if self._error is not None:
             raise RuntimeError(f"the exchange of rows has ended: {self._error}")
         try:

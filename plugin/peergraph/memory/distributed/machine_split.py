@@ -16,10 +16,10 @@ class MachineSplit:
     its other rows, in ascending order; their positions are its local rows.
 
     Args:
-        rows: of the table.
-        hot: how many of them every machine has.
-        machines: how many machines there are.
-        index: this machine.
+        rows: the number of rows of the table.
+        hot: the number of rows that every machine has.
+        machines: the number of machines.
+        index: the index of this machine.
     """
 
     rows: int
@@ -35,31 +35,31 @@ class MachineSplit:
 
     @property
     def local_rows(self) -> int:
-        """Rows that this machine stores."""
+        """The number of rows that this machine stores."""
         return self.rows_on(self.index)
 
     def rows_on(self, machine: int) -> int:
-        """Rows that a machine stores."""
+        """Returns the number of rows that a machine stores."""
         return self.hot + len(range(machine, self.rows - self.hot, self.machines))
 
     def internal_rows(self) -> torch.Tensor:
-        """int64 on the CPU: the internal row of each local row."""
+        """Returns the internal row of each local row: int64 on the CPU."""
         cold = torch.arange(self.hot + self.index, self.rows, self.machines, device="cpu")
         return torch.cat([torch.arange(self.hot, device="cpu"), cold])
 
     def local_row(self, internal: torch.Tensor) -> torch.Tensor:
-        """The local row of each internal row; -1 where another machine has it."""
+        """Returns the local row of each internal row; -1 where another machine has the row."""
         cold = internal - self.hot
-        own = self.hot + torch.div(cold, self.machines, rounding_mode="floor")
-        own = torch.where(cold % self.machines == self.index, own, -1)
-        return torch.where(cold < 0, internal, own)
+        local = self.hot + torch.div(cold, self.machines, rounding_mode="floor")
+        local = torch.where(cold % self.machines == self.index, local, -1)
+        return torch.where(cold < 0, internal, local)
 
     def machine_of(self, internal: torch.Tensor) -> torch.Tensor:
-        """The machine of each internal row that is not hot."""
+        """Returns the machine that stores each internal row; the rows must not be hot."""
         return (internal - self.hot) % self.machines
 
-    def turn_of(self, internal: torch.Tensor) -> torch.Tensor:
-        """The number of each row among the rows of its machine that are not hot. Modulo the ranks
-        of a machine it says which of them transfers the row.
+    def cold_position(self, internal: torch.Tensor) -> torch.Tensor:
+        """Returns the position of each row among the cold rows of its machine; the rows must not be
+        hot. The position modulo a machine's number of ranks is the rank that transfers the row.
         """
         return torch.div(internal - self.hot, self.machines, rounding_mode="floor")

@@ -1,4 +1,4 @@
-"""What the exchange of rows has sent over the network."""
+"""Counts the rows and bytes that the exchange of rows sends over the network."""
 
 from __future__ import annotations
 
@@ -10,17 +10,18 @@ from typing_extensions import Self
 
 @dataclass(frozen=True)
 class NetworkTraffic:
-    """What one rank has sent to and received from ranks of other machines, since its store was
-    built. A row that several ranks of a machine want in the same batch counts once: at the rank
-    that receives it for the machine.
+    """The traffic of one rank with ranks of other machines since its store was built.
+
+    A row that several ranks of a machine want in the same batch counts once: at the rank that
+    receives it for the machine.
 
     Args:
-        batches: exchanges that this rank asked for rows in.
-        ids_sent: rows that this rank asked other machines for.
-        ids_received: rows that other machines asked this rank for.
-        rows_sent, rows_received: the rows themselves, counted by table.
-        bytes_sent, bytes_received: of numbers of rows, ids and rows.
-        local_bytes: ids and rows that this rank sent to ranks of its own machine.
+        batches: number of exchanges in which this rank asked for rows.
+        ids_sent: number of rows that this rank asked other machines for.
+        ids_received: number of rows that other machines asked this rank for.
+        rows_sent, rows_received: number of rows, counted once for each table.
+        bytes_sent, bytes_received: bytes of headers, ids and rows.
+        local_bytes: bytes of ids and rows that this rank sent to ranks of its own machine.
     """
 
     batches: int = 0
@@ -52,11 +53,11 @@ class TrafficCounter:
         self._total = NetworkTraffic()
 
     def add(self, **counts: int) -> None:
-        """Adds to fields of :class:`NetworkTraffic`."""
+        """Adds numbers to fields of :class:`NetworkTraffic`."""
         with self._lock:
             self._total = self._total + NetworkTraffic(**counts)
 
     @property
     def total(self) -> NetworkTraffic:
-        """So far."""
+        """The traffic so far."""
         return self._total

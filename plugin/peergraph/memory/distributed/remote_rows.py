@@ -1,4 +1,4 @@
-"""Rows of other machines that were received for one batch, and where its gathers find them."""
+"""Rows of other machines that were received for one batch, and how its gathers find them."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from peergraph.memory.distributed.row_set import RowSet
 
 
 class Location(NamedTuple):
-    """Where the rows of a list of ids are; all on the device of the tables.
+    """Where the rows of a list of ids are. All tensors are on the device of the tables.
 
     Attributes:
         local: int64 [n], the local row of each id; -1 where another machine has the row, or where
             the id is padding.
-        positions: int64, the ids with rows on other machines.
-        slots: int64, the position of each of these in :attr:`RemoteRows.internal`.
+        positions: int64 [m], the positions of the ids with rows on other machines.
+        slots: int64 [m], the position of each of these rows in :attr:`RemoteRows.internal`.
     """
 
     local: torch.Tensor
@@ -28,12 +28,12 @@ class Location(NamedTuple):
 
 
 class RemoteRows:
-    """Of one row set: the distinct rows of other machines that a batch needs.
+    """The distinct rows of one row set that a batch needs from other machines.
 
     Args:
-        internal: int64 [n] internal rows, ascending.
+        internal: int64 [n], the internal rows, ascending.
         ids: the lists of users' ids that the batch will gather.
-        locations: of each of these lists.
+        locations: the location of each of these lists.
     """
 
     def __init__(
@@ -41,17 +41,17 @@ class RemoteRows:
     ) -> None:
         self.internal = internal
         self.values: dict[str, torch.Tensor] = {}
-        """By name of a table: uint8 [n, row bytes], once they have been received."""
+        """The received rows of each table, by its name: uint8 [n, row bytes]."""
         # The lists are kept, so that no other tensor gets their address.
         self._ids = ids
-        self._locations = {_key(i): found for i, found in zip(ids, locations, strict=True)}
+        self._locations = {_key(i): location for i, location in zip(ids, locations, strict=True)}
 
     def location_of(self, ids: torch.Tensor) -> Location | None:
-        """The location of a list that was announced; None for any other."""
+        """Returns the location of the rows of a list of ids; None if the list was not announced."""
         return self._locations.get(_key(ids))
 
     def slots_of(self, internal: torch.Tensor) -> torch.Tensor | None:
-        """The positions of rows in :attr:`internal`; None where one is missing. Synchronises."""
+        """Returns the rows' positions in :attr:`internal`, None if one is missing. Synchronises."""
         if self.internal.numel() == 0:
             return None if internal.numel() else internal
         slots = torch.searchsorted(self.internal, internal)
@@ -59,7 +59,7 @@ class RemoteRows:
         return slots if bool((self.internal[slots] == internal).all()) else None
 
     def tensors(self) -> Iterator[torch.Tensor]:
-        """Everything that gathers read."""
+        """Yields all tensors that gathers read."""
         yield self.internal
         yield from self.values.values()
         for location in self._locations.values():
@@ -78,14 +78,14 @@ _reading: ContextVar[Mapping[RowSet, RemoteRows] | None] = ContextVar(
 
 
 def remote_rows_of(rows: RowSet) -> RemoteRows | None:
-    """The rows of other machines that gathers of this thread may read at the moment."""
+    """Returns the rows of other machines that this thread's gathers can read at the moment."""
     reading = _reading.get()
     return None if reading is None else reading.get(rows)
 
 
 @contextmanager
 def reading_rows(rows: Mapping[RowSet, RemoteRows]) -> Iterator[None]:
-    """A context in which gathers of this thread find these rows."""
+    """Returns a context in which this thread's gathers can read these rows."""
     token = _reading.set(rows)
     try:
         yield

@@ -21,19 +21,20 @@ from peergraph.memory.group.group import Group
 class RowExchange:
     """Brings rows of distributed tables to the batches that need them.
 
-    A loader opens a session for each iteration. Sessions may overlap, where all ranks open, read
-    and finish them in the same order.
+    A loader opens a session for each iteration. Sessions may overlap if all ranks open, read and
+    finish them in the same order.
     """
 
     def __init__(self, group: Group, tables: Sequence[DistributedTable], name: str) -> None:
         """Connects all ranks of all machines. Collective.
 
         Args:
-            tables: of one store, in the same order on all ranks.
-            name: that no other exchange of these ranks has.
+            group: the ranks of this machine.
+            tables: the distributed tables of one store, in the same order on all ranks.
+            name: a name that no other exchange of these ranks has.
 
         Raises:
-            PeerLostError: a rank did not come in time.
+            PeerLostError: a rank did not join in time.
         """
         self._group = group
         self._name = name
@@ -49,30 +50,30 @@ class RowExchange:
         self._networks.append(self._connect())
         for table in tables:
             table.connect(self)
-        # Before the farewell to the ranks of the machine.
+        # Runs before the farewell to the ranks of the machine.
         self._at_exit = util.Finalize(self, _finish_at_exit, (weakref.ref(self),), exitpriority=0)
 
     @property
     def traffic(self) -> NetworkTraffic:
-        """What this rank has sent and received. Not collective."""
+        """The traffic of this rank so far. Not collective."""
         return self._traffic.total
 
     @property
     def stream(self) -> torch.cuda.Stream | None:
-        """On a GPU: the stream for exchanges that are a batch ahead of training."""
+        """The stream of exchanges that run a batch ahead of training; None without a GPU."""
         return self._stream
 
-    def open(self, what: str) -> ExchangeSession:
-        """Opens a session. Every rank of every machine does, in the same order.
+    def open(self, loader: str) -> ExchangeSession:
+        """Opens a session. Every rank of every machine opens the same sessions in the same order.
 
-        Waits until sessions that this rank has finished are finished by all ranks.
+        First waits until all ranks have finished the sessions that this rank has finished.
 
         Args:
-            what: the loader and what it reads; the same on all ranks.
+            loader: the loader and the tables that it reads, as text; the same on all ranks.
 
         Raises:
             RuntimeError: the exchange is closed.
-            PeerLostError: a former session, or this one's connection, failed.
+            PeerLostError: an earlier session failed, or the ranks did not connect.
         """
         if self._is_closed:
             raise RuntimeError("this store has been closed")
@@ -82,14 +83,15 @@ class RowExchange:
         if network is None:
             network = self._connect()
             self._networks.append(network)
-        session = ExchangeSession(what, self._layout, network, self._traffic, self._stream)
+        session = ExchangeSession(loader, self._layout, network, self._traffic, self._stream)
         self._sessions.append(session)
         return session
 
     def close(self) -> None:
-        """Finishes all sessions, waits until the other ranks have, and ends the connections.
+        """Finishes all sessions, waits until the other ranks have finished them too, and closes
+        the connections.
 
-        Idempotent. Raises what has ended a session, after closing the rest.
+        Idempotent. If an error has ended a session, raises this error after closing the rest.
         """
         if self._is_closed:
             return
@@ -123,9 +125,9 @@ class RowExchange:
 
 
 def _finish_at_exit(exchange: weakref.ref[RowExchange]) -> None:
-    """Answers the other ranks until they have finished, where this process ends well."""
-    found = exchange()
-    if found is not None and error_at_exit() is None:
-        # The others' errors name what has happened.
+    """Serves the other ranks until they have finished, if this process ends without an error."""
+    open_exchange = exchange()
+    if open_exchange is not None and error_at_exit() is None:
+        # The errors of the other ranks name the cause.
         with suppress(Exception):
-            found._answer_to_the_end()
+            open_exchange._answer_to_the_end()

@@ -1,4 +1,4 @@
-"""The rows of one node or edge type, which its tables have on the same machines."""
+"""The rows of one node or edge type, which all its tables keep on the same machines."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ class RowSet:
     """Maps users' ids to rows in the tables of one node or edge type.
 
     Args:
-        name: of the type, for errors.
-        split: which machine has which rows.
-        order: user id -> internal row; None: they are equal.
+        name: the name of the type, for errors.
+        split: the machine of each internal row.
+        order: the internal row of each user id; None: they are equal.
     """
 
     def __init__(self, name: str, split: MachineSplit, order: Table | None) -> None:
@@ -25,10 +25,11 @@ class RowSet:
         self._order = order
 
     def internal_row(self, ids: torch.Tensor) -> torch.Tensor:
-        """The internal rows of users' ids, flattened, as int64; ids out of range stay so.
+        """Returns the internal rows of users' ids, flattened, as int64. Ids out of range stay as
+        they are.
 
         Args:
-            ids: on the device of the tables.
+            ids: users' ids on the device of the tables.
         """
         ids = ids.flatten().long()
         if self._order is None or ids.numel() == 0:
@@ -39,13 +40,16 @@ class RowSet:
     def kept_rows(
         self, start: int, count: int, machine: int | None = None
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Which of the users' rows from `start` on a machine has.
+        """Finds the rows that a machine has among the users' rows [start, start + count).
 
         Args:
-            machine: None: this one.
+            start: the first row.
+            count: the number of rows.
+            machine: the index of the machine; None: this one.
 
         Returns:
-            int64 on the order's device: their positions from `start` on, and their local rows.
+            The positions of these rows, counted from `start`, and their local rows: both int64 on
+            the order's device.
         """
         split = self.split if machine is None else replace(self.split, index=machine)
         device = "cpu" if self._order is None else self._order.device
