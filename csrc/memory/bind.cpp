@@ -11,6 +11,7 @@
 #include "common/on_device.h"
 #include "memory/capture_mode.h"
 #include "memory/cuda_region.h"
+#include "memory/decode_gather.h"
 #include "memory/dlpack.h"
 #include "memory/error_slot.h"
 #include "memory/flags.h"
@@ -19,6 +20,7 @@
 #include "memory/huge_pages.h"
 #include "memory/lease.h"
 #include "memory/row_addresses.h"
+#include "memory/row_codec.h"
 #include "memory/staging.h"
 #include "memory/table_view.h"
 
@@ -129,6 +131,29 @@ py::object bytes_as_dlpack(uintptr_t address, int64_t num_bytes, int device, py:
   return py::reinterpret_steal<py::object>(capsule);
 }
 
+RowCodec make_row_codec(StoredType stored, DType dtype, int64_t columns, int64_t group_columns,
+                        int64_t scales_begin) {
+  PG_CHECK_ARG(columns >= 0 && columns <= INT32_MAX, "columns must be 0 .. 2^31-1");
+  PG_CHECK_ARG((group_columns > 0) == (stored == StoredType::kInt8 && columns > 0),
+               "group_columns is for int8, and positive there");
+  PG_CHECK_ARG(group_columns == 0 || (scales_begin >= columns && scales_begin % 4 == 0),
+               "scales_begin must be a multiple of 4 behind the values");
+  return {stored, dtype, columns, group_columns, scales_begin};
+}
+
+void decode_gather(const LeasedTable& leased, const RowCodec& codec, const IdList& ids,
+                   const TensorRef& out, const Launch& launch) {
+  const Opened table(leased);
+  PG_CHECK_ARG(codec.used_bytes() <= table->row_bytes,
+               "the codec's rows must fit the rows of the table");
+  PG_CHECK_ARG(codec.columns == 0 || out.dtype("out") == codec.dtype,
+               "out must have the codec's dtype");
+  const int64_t values = ids.count * codec.columns;
+  char* rows = out.bytes("out", values * out.item_bytes);
+  PG_ON_DEVICE(launch.device, decode_gather_cpu(*table, codec, ids, rows, launch.num_threads),
+               decode_gather_cuda(*table, codec, ids, rows, launch.device, launch.stream));
+}
+
 void signal_flag(uintptr_t flag, uint32_t value, const Launch& launch) {
   auto* word = reinterpret_cast<uint32_t*>(flag);
   PG_ON_DEVICE(launch.device, signal_flag_cpu(word, value), signal_flag_cuda(word, value, launch));
@@ -167,6 +192,8 @@ void register_ops(py::module_& m) {
                      gather_cuda(*table, ids, rows, launch.device, launch.stream));
       },
       py::arg("table"), py::arg("ids"), py::arg("out"), py::arg("launch"), ReleaseGil());
+  m.def("decode_gather", &decode_gather, py::arg("table"), py::arg("codec"), py::arg("ids"),
+        py::arg("out"), py::arg("launch"), ReleaseGil());
   m.def(
       "stage",
       [](const LeasedTable& leased, const IdList& ids, const TensorRef& buffer,
@@ -254,6 +281,15 @@ void register_memory(py::module_& m) {
         const Opened view(leased);
         return py::bytes(reinterpret_cast<const char*>(&*view), sizeof(TableView));
       });
+  py::enum_<StoredType>(m, "StoredType")
+      .value("float16", StoredType::kFloat16)
+      .value("bfloat16", StoredType::kBfloat16)
+      .value("float8_e4m3", StoredType::kFloat8E4m3)
+      .value("float8_e5m2", StoredType::kFloat8E5m2)
+      .value("int8", StoredType::kInt8);
+  py::class_<RowCodec>(m, "RowCodec")
+      .def(py::init(&make_row_codec), py::kw_only(), py::arg("stored"), py::arg("dtype"),
+           py::arg("columns"), py::arg("group_columns") = 0, py::arg("scales_begin") = 0);
   py::class_<IdList>(m, "IdList")
       .def(py::init(&make_id_list), py::kw_only(), py::arg("ids") = py::none(),
            py::arg("first") = 0, py::arg("count") = 0, py::arg("out_index") = py::none(),

@@ -86,6 +86,32 @@ class TableView:
     @property
     def rows(self) -> int: ...
 
+class StoredType:
+    __members__: typing.ClassVar[dict[str, StoredType]]
+    bfloat16: typing.ClassVar[StoredType]
+    float16: typing.ClassVar[StoredType]
+    float8_e4m3: typing.ClassVar[StoredType]
+    float8_e5m2: typing.ClassVar[StoredType]
+    int8: typing.ClassVar[StoredType]
+
+    def __init__(self, value: int) -> None: ...
+    def __int__(self) -> int: ...
+    @property
+    def name(self) -> str: ...
+    @property
+    def value(self) -> int: ...
+
+class RowCodec:
+    def __init__(
+        self,
+        *,
+        stored: StoredType,
+        dtype: DType,
+        columns: int,
+        group_columns: int = 0,
+        scales_begin: int = 0,
+    ) -> None: ...
+
 class IdList:
     def __init__(
         self,
@@ -418,6 +444,9 @@ def coo_to_csc(
     perm: torch.Tensor,
 ) -> bool: ...
 def crc32c(values: torch.Tensor, previous: int = 0) -> int: ...
+def decode_gather(
+    table: TableView, codec: RowCodec, ids: IdList, out: torch.Tensor, launch: Launch
+) -> None: ...
 def degrees(
     view: CscView, first: int, destinations: IdMapView, out: torch.Tensor, launch: Launch
 ) -> None: ...

@@ -15,6 +15,7 @@ from peergraph.memory.training.coalesce import SparseRows, coalesce
 from peergraph.memory.training.trained_table import TrainedTable
 from tests.aggregate.graphs import random_graph
 from tests.kernels.cases import case
+from tests.memory.narrow_rows import FLOATS, STORAGES, is_narrow, narrow_table, values
 from tests.memory.tables import random_ids, random_rows, split, table_of
 from tests.store.graphs import build, homogeneous_source
 
@@ -41,6 +42,22 @@ def gather_far_rows(device: torch.device) -> Iterator[Tensor]:
     table = table_of(rows, split(1001, "mixed"), Group.current(device=device), order=order)
     yield table.gather(random_ids(1001, (9000,), torch.int64).to(device))
     table.close()
+
+
+@case("decode_rows")
+def gather_of_narrow_rows(device: torch.device) -> Iterator[Tensor]:
+    """Packs of values and single ones, one group of scales and several, with padding."""
+    for storage, dtype in zip(STORAGES, (*FLOATS, *FLOATS), strict=False):
+        for width in (1, 7, 16, 132):
+            if is_narrow(storage, dtype):
+                rows = values((41, width), dtype)
+                group = Group.current(device=device)
+                table = narrow_table(rows, storage, split(41, "mixed"), group)
+                ids = random_ids(41, (300,), torch.int64)
+                ids[::3] = -1
+                yield table.gather(ids.to(device), padded=True)
+                yield table.gather(random_ids(41, (7,), torch.int32).to(device))
+                table.close()
 
 
 @case("copy_rows")

@@ -113,7 +113,16 @@ def _degrees(folder: Path, entry: EdgeEntry, num_nodes: int) -> dict[str, Any]:
 
 
 def _tables(tables: Sequence[TableEntry]) -> list[dict[str, Any]]:
-    return [{"name": table.name, **_array(table.array)} for table in tables]
+    return [
+        {
+            "name": table.name,
+            **_array(table.array),
+            "shape": list(table.shape),
+            "dtype": table.dtype,
+            "storage": None if table.storage is None else table.storage.name,
+        }
+        for table in tables
+    ]
 
 
 def _array(entry: ArrayEntry) -> dict[str, Any]:
@@ -154,7 +163,8 @@ def _render_tables(tables: Sequence[Mapping[str, Any]]) -> Iterator[str]:
 
 def _described(table: Mapping[str, Any]) -> str:
     shape = " x ".join(f"{size:,}" for size in table["shape"])
-    return f"{shape} {table['dtype']}, {format_bytes(table['bytes'])}"
+    stored = f" stored as {table['storage']}" if table.get("storage") else ""
+    return f"{shape} {table['dtype']}{stored}, {format_bytes(table['bytes'])}"
 
 
 def _row(name: str, value: str) -> Iterator[str]:

@@ -18,6 +18,7 @@ from peergraph.store.input.local_csc import (
     relations_with_edge_ids,
 )
 from peergraph.store.input.schema import Schema, TableSpec, agree_on_schema
+from peergraph.store.input.storage import StorageOption, checked_storage, with_storage
 from peergraph.store.placement.items import graph_items
 from peergraph.store.placement.plan import Item
 from peergraph.store.placement.reads import BatchReads
@@ -25,14 +26,19 @@ from peergraph.store.placement.reads import BatchReads
 _ALONE = Group(0, 1, torch.device("cpu"), 300.0)
 
 
-def saved_graph(folder: str | PathLike[str]) -> tuple[list[Item], BatchReads]:
+def saved_graph(
+    folder: str | PathLike[str], storage: StorageOption
+) -> tuple[list[Item], BatchReads]:
     """A store that :meth:`Store.save` wrote, its nodes by falling out-degree.
+
+    Args:
+        storage: of tables; of others as saved.
 
     Raises:
         FileNotFoundError, ValueError: as :meth:`Store.load`.
     """
     source = SavedStore.open(folder, True, _ALONE).source(_ALONE)
-    schema = agree_on_schema(source, _ALONE)
+    schema = with_storage(agree_on_schema(source, _ALONE), checked_storage(storage))
     local = local_structure(source, schema, _ALONE)
     heat = out_degrees(local, schema, _ALONE)
     orders = {t: hottest_first(h, _ALONE.device) for t, h in heat.items()}
@@ -43,20 +49,32 @@ def saved_graph(folder: str | PathLike[str]) -> tuple[list[Item], BatchReads]:
 
 
 def described_graph(
-    num_nodes: int, num_edges: int, row_bytes: Sequence[int], skew: float
+    num_nodes: int,
+    num_edges: int,
+    row_bytes: Sequence[int],
+    skew: float,
+    storage: StorageOption,
 ) -> tuple[list[Item], BatchReads]:
     """A graph by its sizes: lists of one length, and reads that fall as a power of the rank.
 
     Args:
-        row_bytes: of each node table.
+        row_bytes: of each node table, in float32; their names are x, x1, x2 and so on.
         skew: the power: 0 reads all nodes alike.
+        storage: of the tables.
 
     Raises:
-        ValueError: a size that is not positive, or a negative skew.
+        ValueError: a size that is not positive, or a negative skew; storage of a table that there
+            is not, or that is no table of float32.
     """
     check_sizes({"nodes": num_nodes, "edges": num_edges, "row-bytes": min(row_bytes), "skew": skew})
-    specs = {f"table{i}": TableSpec((num_nodes, n), torch.uint8) for i, n in enumerate(row_bytes)}
-    schema = Schema({NODE: num_nodes}, {EDGE: num_edges}, {NODE: specs}, {}, (), ())
+    specs = {
+        f"x{i or ''}": TableSpec((num_nodes, n), torch.uint8)
+        if n % 4
+        else TableSpec((num_nodes, n // 4), torch.float32)
+        for i, n in enumerate(row_bytes)
+    }
+    plain = Schema({NODE: num_nodes}, {EDGE: num_edges}, {NODE: specs}, {}, (), ())
+    schema = with_storage(plain, checked_storage(storage))
     whole, longer = divmod(num_edges, num_nodes)
     degrees = torch.full((num_nodes,), whole)
     degrees[:longer] += 1

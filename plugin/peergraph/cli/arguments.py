@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
+
+from peergraph.store import EdgeType, NodeType
+from peergraph.store.input.storage import StorageOption
 
 _UNITS = {"k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 
@@ -13,6 +17,31 @@ def integers(text: str) -> tuple[int, ...]:
         return tuple(int(part) for part in text.split(","))
     except ValueError:
         raise argparse.ArgumentTypeError(f"expected numbers like 15,10,5, got {text!r}") from None
+
+
+def storage(text: str) -> tuple[NodeType | EdgeType | None, str, str]:
+    """Type, name and storage of ``x=int8``, ``paper.x=int8`` or ``author,writes,paper.w=int8``."""
+    table, _, stored = text.rpartition("=")
+    kind, _, name = table.rpartition(".")
+    ends = kind.split(",")
+    if not name or not stored or len(ends) not in (1, 3):
+        raise argparse.ArgumentTypeError(f"expected [TYPE.]TABLE=STORAGE, got {text!r}")
+    if len(ends) == 3:
+        return (ends[0], ends[1], ends[2]), name, stored
+    return kind or None, name, stored
+
+
+def storage_option(
+    given: Sequence[tuple[NodeType | EdgeType | None, str, str]],
+) -> StorageOption:
+    """The option ``storage`` of values of :func:`storage`."""
+    found: dict[NodeType | EdgeType, str | dict[str, str]] = {}
+    for kind, name, stored in given:
+        of_kind = found.setdefault(kind, {}) if kind is not None else found
+        if not isinstance(of_kind, dict) or name in of_kind:
+            raise ValueError(f"--storage names {name!r} twice")
+        of_kind[name] = stored
+    return found
 
 
 def byte_count(text: str) -> int:

@@ -10,7 +10,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from peergraph.cli.arguments import byte_count
+from peergraph.cli.arguments import byte_count, storage, storage_option
 from peergraph.store import EDGE, NODE, BadRowsError, EdgeFiles, NodeFiles, Store
 from peergraph.store.ingest.formats.description import edge_files, edge_type, node_files
 from peergraph.store.ingest.formats.known_formats import FORMATS
@@ -56,6 +56,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--edges", action="append", default=[], metavar="FILES", help="of an edge type")
     add("--bad-rows", choices=("error", "skip"), default="error", help="what to do with them")
     add("--memory", type=byte_count, metavar="SIZE", help="to use (half of what is free, <= 16G)")
+    add(
+        "--storage",
+        type=storage,
+        action="append",
+        default=[],
+        metavar="[TYPE.]TABLE=STORAGE",
+        help="float16, bfloat16, float8_e4m3, float8_e5m2, int8 or int8:N; may be repeated",
+    )
     add("--progress", action=argparse.BooleanOptionalAction, help="show bars, or do not")
 
 
@@ -77,6 +85,7 @@ def run(args: argparse.Namespace) -> int:
             bad_rows=args.bad_rows,
             memory=args.memory,
             progress=args.progress,
+            storage=storage_option(args.storage),
         )
     except BadRowsError as error:
         print(f"peergraph ingest: {error}", file=sys.stderr)

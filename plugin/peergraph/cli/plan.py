@@ -12,7 +12,7 @@ from peergraph.cli._plan_full_graph import described_facts, ranks_of_machines, s
 from peergraph.cli._plan_graph import described_graph, saved_graph
 from peergraph.cli._plan_machines import Network, PlanOfMachines
 from peergraph.cli._plan_picture import draw
-from peergraph.cli.arguments import byte_count, integers
+from peergraph.cli.arguments import byte_count, integers, storage, storage_option
 from peergraph.fullgraph import FullGraphPlan
 from peergraph.fullgraph.exchange.mode_cost import MODES, STAGED_MODES
 from peergraph.fullgraph.layout.duplication import Duplication
@@ -42,6 +42,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--nodes", type=count, default=2_449_029, metavar="N", help="default: ogbn-products'")
     add("--edges", type=count, default=123_718_280, metavar="N")
     add("--row-bytes", type=integers, default=(400,), metavar="N,...", help="of node tables (400)")
+    add(
+        "--storage",
+        type=storage,
+        action="append",
+        default=[],
+        metavar="[TYPE.]TABLE=STORAGE",
+        help="narrow rows, such as x=int8 (x, x1, ... are the described tables); may be repeated",
+    )
     add("--skew", type=float, default=0.8, help="reads fall as this power of the rank (0.8)")
     add = parser.add_argument_group("machine").add_argument
     add(
@@ -190,6 +198,10 @@ def _plan_full_graph(args: argparse.Namespace, topology: Topology) -> int:
     """Prints the plan of training on the whole graph."""
     if args.picture is not None:
         raise ValueError("--picture is for plans of mini-batches")
+    if args.storage:
+        raise NotImplementedError(
+            "--storage is for plans of mini-batches: --full-graph counts rows as layers see them"
+        )
     machines = args.machines or 1
     if machines > 1:
         topology = topology.on_machines(ranks_of_machines(machines * topology.num_gpus, machines))
@@ -251,10 +263,11 @@ def _plan(
     args: argparse.Namespace, topology: Topology, network: Network | None
 ) -> tuple[Plan, BatchReads, PlanOfMachines | None]:
     """The plan of each machine, the reads of the whole graph, and what several machines send."""
+    stored = storage_option(args.storage)
     if args.store is not None:
-        items, reads = saved_graph(args.store)
+        items, reads = saved_graph(args.store, stored)
     else:
-        items, reads = described_graph(args.nodes, args.edges, args.row_bytes, args.skew)
+        items, reads = described_graph(args.nodes, args.edges, args.row_bytes, args.skew, stored)
     budget = args.budget
     if budget is None:
         budget = int(_DEFAULT_BUDGET_SHARE * min(topology.memory))

@@ -14,6 +14,9 @@ from peergraph.memory.group.machines import Machines
 from peergraph.memory.group.world_group import WorldGroup
 from peergraph.memory.region.region import SharedRegion
 from peergraph.memory.table.kernel_argument import table_argument
+from peergraph.memory.table.narrow_table import NarrowTable
+from peergraph.memory.table.row_codec import RowCodec
+from peergraph.memory.table.storage_report import StorageReport
 from peergraph.memory.table.table import Table
 from peergraph.memory.table.table_rows import TableRows
 from peergraph.memory.table.tiers import Tiers
@@ -28,10 +31,13 @@ __all__ = [
     "FetchedRows",
     "Group",
     "Machines",
+    "NarrowTable",
     "NetworkTraffic",
     "RemoteRowsError",
+    "RowCodec",
     "RowExchange",
     "SharedRegion",
+    "StorageReport",
     "Table",
     "TableRows",
     "Tiers",

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-from peergraph.memory import Table
+from peergraph.memory import DistributedTable, Group, NarrowTable, StorageReport, Table
 from peergraph.memory.table.partitions import Partitions
+from peergraph.memory.table.storage_report import merged_report
 from peergraph.store.csc.tiered_csc import TieredCsc
 from peergraph.store.hotness.id_map import IdMap
 from peergraph.store.input.schema import Schema
@@ -15,6 +17,8 @@ from peergraph.store.placement.added_tables import BuildRecord
 from peergraph.store.placement.allocation import Allocation
 from peergraph.store.placement.items import table_name, type_name
 from peergraph.store.placement.plan import Plan
+
+_logger = logging.getLogger(__name__)
 
 
 @dataclass
@@ -28,6 +32,7 @@ class StoreContents:
         structures: the CSC of each edge type.
         node_tables, edge_tables: by type and name.
         build_record: how the plan was made, for the placement of tables that are added.
+        storage_reports: by name of the table, what narrow storage has changed in its values.
     """
 
     schema: Schema
@@ -37,6 +42,7 @@ class StoreContents:
     node_tables: dict[NodeType, dict[str, Table]]
     edge_tables: dict[EdgeType, dict[str, Table]]
     build_record: BuildRecord
+    storage_reports: dict[str, StorageReport] = field(default_factory=dict)
 
     def all_tables(self) -> Iterator[tuple[str, str, Table]]:
         """Yields kind, name and table of everything but the structures, in the plan's words."""
@@ -55,6 +61,24 @@ class StoreContents:
         for edge_type, edge_tables in self.edge_tables.items():
             for name, table in edge_tables.items():
                 yield "edge table", table_name(edge_type, name), table
+
+    def report_storage(self, group: Group) -> None:
+        """Makes the reports of tables whose rows were encoded, and logs them. Collective."""
+        narrow = {}
+        for _, name, table in self.all_tables():
+            table = table.local if isinstance(table, DistributedTable) else table
+            if isinstance(table, NarrowTable) and name not in self.storage_reports:
+                narrow[name] = table
+        if not narrow:
+            return
+        found = group.all_gather([table.errors for table in narrow.values()])
+        for (name, table), errors in zip(narrow.items(), zip(*found, strict=True), strict=True):
+            if not any(part.rows for part in errors):
+                continue
+            report = merged_report(name, table.codec, errors)
+            self.storage_reports[name] = report
+            if group.rank == 0:
+                _logger.info("%s", report)
 
     def allocations(self) -> Iterator[Allocation]:
         """Yields the memory of each structure and table."""

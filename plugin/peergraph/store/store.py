@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from typing_extensions import Unpack
 
-from peergraph.memory import Group, NetworkTraffic, RowExchange, Table
+from peergraph.memory import Group, NetworkTraffic, RowExchange, StorageReport, Table
 from peergraph.memory.group.collective_call import collective_call_machines
 from peergraph.memory.group.naming import collective
 from peergraph.memory.region.closing import close_all
@@ -112,13 +112,14 @@ class Store:
             progress: whether long loads show bars; default: where stderr is a terminal.
             options: ``plan``, ``memory_budget``, ``hotness``, ``structure_hotness``,
                 ``graph_ratio``, ``feature_ratio``, ``first``, ``topology``, ``spill``,
-                ``host_budget``, ``machines``, ``hot_ratio``: see :class:`PlacementOptions`.
+                ``host_budget``, ``machines``, ``hot_ratio``, ``storage`` (`PlacementOptions`).
 
         Raises:
             ValueError, TypeError, IndexError: the source does not fit together; on every rank.
             ValueError: machines bring different graphs; compared are sizes, dtypes and edges.
             TypeError: an unknown keyword.
-            ValueError: ratios, id maps, or a plan by name or hand that take more than the budget.
+            ValueError: ratios, id maps, or a plan by name or hand that take more than the budget;
+                a value that the storage of its table cannot hold.
             MemoryError: a GPU or the host has less memory left than the plan needs; nothing has
                 been allocated then.
             OSError: `spill` has less room than the plan needs.
@@ -190,6 +191,11 @@ class Store:
     def plan(self) -> Plan:
         """Which rows are in which tier."""
         return self.contents.plan
+
+    @property
+    def storage_reports(self) -> dict[str, StorageReport]:
+        """By name of table, what narrow storage has changed in the values that it encoded."""
+        return self.contents.storage_reports
 
     @property
     def node_types(self) -> list[NodeType]:
@@ -289,8 +295,7 @@ class Store:
         self, name: str, values: Tensor | None, edge_type: EdgeType = EDGE, *, plan: str = "auto"
     ) -> Table:
         """Adds a table ``[num_edges, ...]`` by edge id, as :meth:`add_node_table`. Collective."""
-        taken = self.memory().allocations
-        ranks = self._ranks("add to it")
+        ranks, taken = self._ranks("add to it"), self.memory().allocations
         return add_table(self.contents, name, values, edge_type, plan, taken, ranks)
 
     @collective("Store.reversed")
@@ -298,8 +303,8 @@ class Store:
         """The same graph with every edge reversed: samplers on it draw out-neighbours.
 
         Edge type ``(s, r, d)`` becomes ``(d, r, s)``; node ids, edge ids and tables stay the same.
-        Its structure takes memory from the rest of this store's budget, until this store is closed.
-        The first call is collective, synchronises, and reads all edges on rank 0 (16 bytes each).
+        Its structure takes memory from the rest of this store's budget. The first call is
+        collective, synchronises, and reads all edges on rank 0 (16 bytes each).
 
         Raises:
             RuntimeError: this process is no rank of the store, and no rank has called it before.
@@ -341,16 +346,14 @@ class Store:
             print(measured)                       # compared with the plan's prediction
             everyone = measured.of_all_ranks(store.group)
 
-        Counted are Python calls of this process: gathers of the store's tables; lists that
-        neighbour samplers (of a static shape, too) and walks read, and the edge ids of the sample;
-        features that layers read without a gather (:class:`peergraph.memory.TableRows`), one read
-        per edge, without times. Counts are the same for the CPU and for CUDA. Separate kernels
-        count each read after it was queued. Synchronises at the end; not collective.
+        Counted are Python calls of this process: gathers of tables; lists that neighbour samplers
+        and walks read, and the edge ids of the sample; features that layers read without a gather
+        (:class:`peergraph.memory.TableRows`), one read per edge, without times. The CPU and CUDA
+        count the same. Synchronises at the end; not collective.
 
-        Not counted: processes that the store was sent to (workers of a DataLoader), users' kernels,
-        replays of CUDA graphs; weights, times and edge ids that weighted and temporal samplers look
-        up; lists that are searched for an edge (node2vec, negatives that avoid edges); empty lists
-        of walks with restarts; and lists of :meth:`reversed`, which has its own :meth:`measure`.
+        Not counted: other processes (workers of a DataLoader), users' kernels, replays of CUDA
+        graphs; weights, times and edge ids that samplers look up; lists that are searched for an
+        edge; empty lists of walks with restarts; lists of :meth:`reversed`, which has its own.
 
         Raises RuntimeError where the store is being measured already.
         """
@@ -370,15 +373,13 @@ class Store:
             recorder.stop()
 
     def register_reader(self, reader: Any) -> None:
-        """Has :meth:`close` call ``reader.close()`` first, if the reader still exists then."""
-        # Each is one step, since readers may begin and end in several threads.
+        """Has :meth:`close` call ``reader.close()`` first, if it still exists. Any thread may."""
         self._readers.append(weakref.ref(reader, self._readers.remove))
 
     @collective("Store.close")
     def close(self) -> None:
         """Frees everything. Collective, where the ranks built the store together; idempotent. Waits
-        for reads of other threads; later ones raise RuntimeError. Raises as
-        :meth:`SharedRegion.close`, after closing the rest.
+        for reads of other threads. Raises as :meth:`SharedRegion.close`, after closing the rest.
         """
         self.closed = True
         for ref in list(self._readers):
@@ -422,8 +423,7 @@ class Store:
         return self
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        # After an error the other ranks may not come to a collective close; the end of the
-        # process frees the memory.
+        # After an error other ranks may not come to close; the end of the process frees the memory.
         if error is None:
             self.close()
 

@@ -14,6 +14,7 @@ from peergraph.memory.distributed.row_bytes import copy_rows, select_rows
 from peergraph.memory.distributed.row_set import RowSet
 from peergraph.memory.group.naming import collective
 from peergraph.memory.table.id_list import id_list, ids_on_device, out_tensor
+from peergraph.memory.table.narrow_table import NarrowTable
 from peergraph.memory.table.read_counter import ReadCounter
 from peergraph.memory.table.source import Source, check_source
 from peergraph.memory.table.table import Table
@@ -127,8 +128,11 @@ class DistributedTable(Table):
             values = remote.values.get(self.name)
             if values is None:
                 raise RemoteRowsError(self._advice("has not been read for this batch"))
+            rows = select_rows(values, location.slots)
+            if isinstance(self.local, NarrowTable):
+                rows = self.local.codec.decode(rows).view(len(rows), -1).view(torch.uint8)
             flat = result.view(location.local.numel(), -1).view(torch.uint8)
-            copy_rows(flat, location.positions, select_rows(values, location.slots))
+            copy_rows(flat, location.positions, rows)
         if target is not result:
             target.copy_(result)
         return target
@@ -237,19 +241,33 @@ class DistributedTable(Table):
             for begin in range(0, len(source), step):
                 part = source[begin : begin + step]
                 positions, local = self.row_set.kept_rows(start + begin, len(part))
-                self.load_local(local, _select(part, positions))
+                rows = _select(part, positions)
+                self.load_local(local, rows, positions + (start + begin))
                 moved(len(part) * self.row_bytes)
         if self.device.type == "cuda":
             torch.cuda.current_stream(self.device).synchronize()
 
-    def load_local(self, local: torch.Tensor, rows: torch.Tensor) -> None:
+    def load_local(self, local: torch.Tensor, rows: torch.Tensor, ids: torch.Tensor) -> None:
         """Writes rows of this machine. One-sided.
 
         Args:
             local: [n] indices of local rows.
             rows: [n, *row shape] values of these rows, on the CPU or the table's device.
+            ids: [n] the users' numbers of the rows, for errors.
         """
-        self.local.scatter(local.to(self.device), rows)
+        if isinstance(self.local, NarrowTable):
+            self.local.write(local.to(self.device), rows, ids)
+        else:
+            self.local.scatter(local.to(self.device), rows)
+
+    def load_encoded(self, rows: torch.Tensor, start: int) -> None:
+        """As :meth:`load`, for rows as they are stored: uint8 [n, row bytes]. ValueError where the
+        table has no narrow storage.
+        """
+        if not isinstance(self.local, NarrowTable):
+            raise ValueError(f"the rows of {self.name!r} are stored as they are")
+        positions, local = self.row_set.kept_rows(start, len(rows))
+        self.local.stored.scatter(local.to(self.device), rows[positions.to(rows.device)])
 
     def read(
         self, start: int = 0, stop: int | None = None, out: torch.Tensor | None = None

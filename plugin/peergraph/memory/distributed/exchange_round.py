@@ -15,6 +15,7 @@ from peergraph.memory.distributed.network_traffic import TrafficCounter
 from peergraph.memory.distributed.remote_rows import Location, RemoteRows
 from peergraph.memory.distributed.row_bytes import copy_rows, select_rows
 from peergraph.memory.distributed.row_set import RowSet
+from peergraph.memory.table.narrow_table import NarrowTable
 
 Request = tuple[DistributedTable, torch.Tensor]
 
@@ -385,7 +386,9 @@ def _partners(ranks: Sequence[Sequence[int]], index: int, local_rank: int) -> li
 
 
 def _rows_of(table: DistributedTable, local: torch.Tensor) -> torch.Tensor:
-    """Returns rows of this machine as bytes: uint8 [n, row bytes]."""
+    """Returns rows of this machine as they are stored: uint8 [n, row bytes]."""
+    if isinstance(table.local, NarrowTable):
+        return table.local.stored.gather(local)
     rows = table.local.gather(local)
     if rows.numel() == 0:
         return torch.empty((local.numel(), table.row_bytes), dtype=torch.uint8, device=rows.device)

@@ -7,6 +7,7 @@ import torch
 import peergraph._C as _C
 from peergraph.memory.device.launching import launch_on
 from peergraph.memory.table.id_list import id_list, integers
+from peergraph.memory.table.narrow_table import NarrowTable
 from peergraph.memory.table.table import Table
 
 # How much longer a GPU takes for a row of another GPU's memory, or of the host's, than of its own.
@@ -62,7 +63,11 @@ class TableRows:
 
     @property
     def can_be_read(self) -> bool:
-        """Whether the device reaches all rows: on a GPU, whether none is on disk."""
+        """Whether kernels can read the rows: they have no narrow storage, and on a GPU none is on
+        disk.
+        """
+        if isinstance(self.table, NarrowTable):
+            return False
         return self.device.type == "cpu" or self.table.tiers.disk == 0
 
     def addresses(self) -> torch.Tensor:
@@ -104,6 +109,8 @@ class TableRows:
         reads are local. Reads in place cross the link at each read of a row on another GPU or the
         host.
         """
+        if isinstance(self.table, NarrowTable):
+            return False
         tiers, total = self.table.tiers, max(1, self.table.rows)
         if self.device.type == "cpu":
             return True

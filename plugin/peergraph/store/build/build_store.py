@@ -26,6 +26,7 @@ from peergraph.store.hotness.hotness import list_hotness, node_hotness
 from peergraph.store.input import local_csc
 from peergraph.store.input.schema import Schema, agree_on_schema
 from peergraph.store.input.source import EdgeType, GraphSource
+from peergraph.store.input.storage import checked_storage, with_storage
 from peergraph.store.placement.added_tables import BuildRecord
 from peergraph.store.placement.items import graph_items, id_items
 from peergraph.store.placement.machine_plan import agree_on_machine_plan
@@ -69,8 +70,9 @@ def build_store(
     Args:
         options: complete.
     """
-    group.agree(plan=options["plan"], ratios=shard_ratios(options))
-    schema = agree_on_schema(source, group)
+    storage = checked_storage(options["storage"])
+    group.agree(plan=options["plan"], ratios=shard_ratios(options), storage=storage)
+    schema = with_storage(agree_on_schema(source, group), storage)
     local = local_csc.local_structure(source, schema, group)
     degrees = local_csc.in_degrees(local, schema, group)
     permuted = local_csc.relations_with_edge_ids(local, group)
@@ -89,7 +91,7 @@ def build_store(
         list_reads = list_hotness(given, local, degrees, schema, group, ordered)
     order = RowOrder.by_hotness(node_reads, list_reads, degrees, schema, group.device)
     if options["machines"] == "shard":
-        check_same_splits(splits, order.nodes, group)
+        check_same_splits(schema, splits, order.nodes, group)
 
     @functools.cache
     def reads() -> BatchReads:
@@ -133,7 +135,9 @@ def build_store(
     group.synchronize()
     group.barrier()
     record = _build_record(options, reads, order, schema, ordered, group)
-    return StoreContents(schema, plan, id_maps, structures, node_tables, edge_tables, record)
+    contents = StoreContents(schema, plan, id_maps, structures, node_tables, edge_tables, record)
+    contents.report_storage(group)
+    return contents
 
 
 def _build_record(

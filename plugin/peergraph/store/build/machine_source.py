@@ -10,7 +10,7 @@ import functools
 import pickle
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -203,7 +203,7 @@ def _outline(source: GraphSource | None) -> _Outline:
 
 
 def _specs(tables: Mapping[str, Tensor | RowSource]) -> dict[str, TableSpec]:
-    return {n: TableSpec(tuple(v.shape), v.dtype) for n, v in tables.items()}
+    return {n: TableSpec.of(table) for n, table in tables.items()}
 
 
 def _edge_tensors(edges: EdgeSource) -> dict[str, Tensor]:
@@ -235,7 +235,7 @@ class SentRows(RowSource):
             of the rows that this machine has.
     """
 
-    kept: Callable[[int, int, RowSet], Tensor]
+    kept: Callable[[int, int, RowSet], Tensor] = field(kw_only=True)
 
 
 def _sent_rows(
@@ -274,7 +274,8 @@ def _sent_rows(
             spec.shape,
             spec.dtype,
             functools.partial(rows, name, spec),
-            functools.partial(kept, name, spec),
+            spec.storage,
+            kept=functools.partial(kept, name, spec),
         )
         for name, spec in specs.items()
     }

@@ -81,8 +81,11 @@ def row_sets(
     }
 
 
-def check_same_splits(splits: Splits, orders: Mapping[NodeType, Tensor], group: Group) -> None:
-    """Raises ValueError where machines split rows differently. Collective over all machines.
+def check_same_splits(
+    schema: Schema, splits: Splits, orders: Mapping[NodeType, Tensor], group: Group
+) -> None:
+    """Raises ValueError where machines split or store rows differently. Collective over all
+    machines.
 
     Args:
         orders: by node type, the users' ids of the rows.
@@ -93,6 +96,12 @@ def check_same_splits(splits: Splits, orders: Mapping[NodeType, Tensor], group: 
         mine = {
             "machines and hot_ratio": {str(t): [s.rows, s.hot] for t, s in splits.items()},
             "hotness": {str(t): digest for t, digest in digests.items()},
+            "storage": {
+                f"{name!r} of {t!r}": spec.storage
+                for tables in (schema.node_tables, schema.edge_tables)
+                for t, named in tables.items()
+                for name, spec in named.items()
+            },
         }
     found = group.all_gather_machines(mine)
     for machine, other in enumerate(found):

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+import torch
 from torch import Tensor
 
-from peergraph.memory import Group, Table, Tiers
+from peergraph.memory import Group, NarrowTable, RowCodec, Table, Tiers
 from peergraph.memory.distributed.distributed_table import DistributedTable
 from peergraph.memory.distributed.row_set import RowSet
 from peergraph.memory.group.collective_call import collective_call
@@ -20,7 +21,13 @@ from peergraph.store.csc.tiered_csc import TieredCsc
 from peergraph.store.hotness.id_map import IdMap, id_dtype
 from peergraph.store.input.local_csc import LocalCsc
 from peergraph.store.input.schema import Schema, TableSpec
-from peergraph.store.input.source import EdgeType, GraphSource, NodeType, RowSource
+from peergraph.store.input.source import (
+    EdgeType,
+    EncodedRows,
+    GraphSource,
+    NodeType,
+    RowSource,
+)
 from peergraph.store.placement.added_tables import place_added_table
 from peergraph.store.placement.allocation import Allocation
 from peergraph.store.placement.items import row_item, table_name, type_name
@@ -114,9 +121,11 @@ def build_table(
         start: the position of the first row.
         row_set: where the table is split over machines: which rows this one has.
     """
+    codec = spec.codec
+    shape = spec.shape if row_set is None else (row_set.split.local_rows, *spec.shape[1:])
     table = Table.create(
-        spec.shape if row_set is None else (row_set.split.local_rows, *spec.shape[1:]),
-        spec.dtype,
+        shape if codec is None else (shape[0], codec.row_bytes),
+        spec.dtype if codec is None else torch.uint8,
         tiers,
         group,
         order=order if row_set is None else None,
@@ -124,12 +133,14 @@ def build_table(
         spill=spill.folder,
         check=False,  # IdMap has checked the order
     )
+    if codec is not None:
+        table = NarrowTable(shape, codec, table, what)
     if row_set is not None:
         table = DistributedTable(spec.shape, table, row_set, what)
 
     def load() -> None:
         if isinstance(rows, RowSource):
-            _load_pieces(table, what, rows, start, progress)
+            _load_pieces(table, what, rows, start, progress, codec)
         elif rows is not None:
             table.load(rows, start, progress=progress)
 
@@ -139,16 +150,28 @@ def build_table(
 
 
 def _load_pieces(
-    table: Table, what: str, source: RowSource, start: int, progress: bool | None
+    table: Table,
+    what: str,
+    source: RowSource,
+    start: int,
+    progress: bool | None,
+    codec: RowCodec | None,
 ) -> None:
-    step = max(1, _PIECE_BYTES // max(1, table.row_bytes))
+    step = max(1, _PIECE_BYTES // max(1, table.row_bytes if codec is None else codec.user_bytes))
     stop = start + source.shape[0]
     with progress_bar(what, table.row_bytes * source.shape[0], progress) as moved:
         for begin in range(start, stop, step):
             end = min(begin + step, stop)
             if isinstance(source, SentRows) and isinstance(table, DistributedTable):
                 kept = source.kept(begin, end, table.row_set)
-                table.load_local(table.row_set.kept_rows(begin, end - begin)[1], kept)
+                positions, local = table.row_set.kept_rows(begin, end - begin)
+                table.load_local(local, kept, positions + begin)
+            elif (
+                isinstance(table, (NarrowTable, DistributedTable))
+                and isinstance(source, EncodedRows)
+                and source.codec == codec
+            ):
+                table.load_encoded(source.encoded(begin, end), begin)
             else:
                 rows = source.rows(begin, end)
                 _check_piece(what, rows, begin, end, table)

@@ -13,11 +13,16 @@ import torch
 
 import peergraph._C as _C
 from peergraph.json_fields import Fields, parse_json
+from peergraph.memory import RowCodec
 from peergraph.memory.device.launching import DTYPES
+from peergraph.memory.table.row_codec import codec_of, storage_name
 from peergraph.store.disk.checked_file import read_all
 from peergraph.store.input.source import EdgeType, NodeType
 
-FORMAT_VERSION = 2
+FORMAT_VERSION = 3
+"""Of folders with narrow storage; folders without are written as the version before."""
+
+_VERSION_WITHOUT_STORAGE = 2
 FILE_NAME = "manifest.json"
 BLOCK_BYTES = 4 << 20
 """Bytes of a block of a file; each block has a checksum, the last one may be shorter."""
@@ -51,9 +56,11 @@ class ArrayEntry:
     crc32c: tuple[int, ...]
 
     @classmethod
-    def read(cls, given: Fields, dtypes: Iterable[str], rows: int) -> ArrayEntry:
-        """From an entry of JSON; ``ValueError`` for other dtypes or another number of rows."""
-        given.only("name", "file", "dtype", "shape", "crc32c")
+    def read(cls, given: Fields, dtypes: Iterable[str], rows: int, *more: str) -> ArrayEntry:
+        """From an entry of JSON, which may have `more` keys; ``ValueError`` for other dtypes or
+        another number of rows.
+        """
+        given.only("name", "file", "dtype", "shape", "crc32c", *more)
         if not _PLAIN_NAME.fullmatch(given.text("file")):
             given.fail("file", "the plain name of a .npy file in the folder")
         shape = given.integers("shape")
@@ -65,11 +72,66 @@ class ArrayEntry:
 
 
 @dataclass(frozen=True)
+class StorageEntry:
+    """Narrow storage of a table: the file has encoded rows, uint8 ``[rows, row bytes]``.
+
+    Args:
+        name: of the storage.
+        dtype: torch's name of the users' dtype.
+        row_shape: of a row as users see it.
+    """
+
+    name: str
+    dtype: str
+    row_shape: tuple[int, ...]
+
+    @classmethod
+    def of(cls, codec: RowCodec) -> StorageEntry:
+        """The entry of a codec."""
+        return cls(codec.storage, str(codec.dtype).removeprefix("torch."), codec.row_shape)
+
+    @property
+    def codec(self) -> RowCodec:
+        """How the rows are encoded. Raises ValueError where there is no such storage."""
+        codec = codec_of(storage_name(self.name), DTYPE_NAMES[self.dtype], self.row_shape)
+        if codec is None:
+            raise ValueError(f"storage {self.name!r} is the dtype of the rows")
+        return codec
+
+    @classmethod
+    def read(cls, given: Fields, array: ArrayEntry) -> StorageEntry:
+        """From an entry of JSON; ``ValueError`` where the array has not such rows."""
+        given.only("name", "dtype", "row_shape")
+        dtype = given.one_of("dtype", DTYPE_NAMES)
+        entry = cls(given.text("name"), dtype, given.integers("row_shape"))
+        try:
+            row_bytes = entry.codec.row_bytes
+        except ValueError as error:
+            raise ValueError(f"{given.where}: {error}") from None
+        if array.dtype != "uint8" or array.shape[1:] != (row_bytes,):
+            given.fail("row_shape", f"of rows of {row_bytes} bytes, as uint8 in the file")
+        return entry
+
+
+@dataclass(frozen=True)
 class TableEntry:
-    """A table's name and rows."""
+    """A table's name and rows, and their narrow storage (None: the file has the users' rows)."""
 
     name: str
     array: ArrayEntry
+    storage: StorageEntry | None = None
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Of the table as users see it."""
+        if self.storage is None:
+            return self.array.shape
+        return (self.array.shape[0], *self.storage.row_shape)
+
+    @property
+    def dtype(self) -> str:
+        """Torch's name of the users' dtype."""
+        return self.array.dtype if self.storage is None else self.storage.dtype
 
 
 @dataclass(frozen=True)
@@ -120,6 +182,12 @@ class Manifest:
         """Nodes by type."""
         return {entry.type: entry.count for entry in self.nodes}
 
+    @property
+    def has_storage(self) -> bool:
+        """Whether a table has narrow storage."""
+        named = [entry.tables for entry in self.nodes] + [entry.tables for entry in self.edges]
+        return any(table.storage is not None for tables in named for table in tables)
+
     def arrays(self) -> list[ArrayEntry]:
         """The entries of all files."""
         found = []
@@ -135,7 +203,8 @@ class Manifest:
 
     def to_json(self) -> str:
         """The text that :func:`read_manifest` reads."""
-        values = {"format": FORMAT_VERSION, **_plain(self)}
+        version = FORMAT_VERSION if self.has_storage else _VERSION_WITHOUT_STORAGE
+        values = {"format": version, **_plain(self)}
         values["crc32c"] = _checksum(values)
         return json.dumps(values, indent=1)
 
@@ -158,8 +227,11 @@ def read_manifest(folder: Path, verify: bool) -> Manifest:
     values = parse_json(text, str(path))
     given = Fields(values, f"{path}: ")
     version = given.get("format")
-    if type(version) is not int or version != FORMAT_VERSION:
-        raise ValueError(f"{path}: format {version!r}, this version reads {FORMAT_VERSION}")
+    known = (_VERSION_WITHOUT_STORAGE, FORMAT_VERSION)
+    if type(version) is not int or version not in known:
+        raise ValueError(
+            f"{path}: format {version!r}, this version reads {known[0]} and {known[1]}"
+        )
     manifest = _read(given)
     if verify and values["crc32c"] != _checksum(values):
         raise ValueError(
@@ -172,7 +244,8 @@ def read_manifest(folder: Path, verify: bool) -> Manifest:
 def _plain(value: Any) -> Any:
     """Entries as dicts; a table's array is in the table's own dict."""
     if isinstance(value, TableEntry):
-        return {"name": value.name, **_plain(value.array)}
+        storage = {} if value.storage is None else {"storage": _plain(value.storage)}
+        return {"name": value.name, **_plain(value.array), **storage}
     if isinstance(value, tuple):
         return [_plain(item) for item in value]
     if is_dataclass(value):
@@ -190,9 +263,10 @@ def _checksum(values: dict[str, Any]) -> int:
 def _read(given: Fields) -> Manifest:
     given.only("format", "nodes", "edges", "embeddings", "crc32c")
     given.integer("crc32c")
-    nodes = tuple(map(_read_nodes, given.objects("nodes")))
+    is_narrow = given.get("format") == FORMAT_VERSION
+    nodes = tuple(_read_nodes(entry, is_narrow) for entry in given.objects("nodes"))
     counts = {entry.type: entry.count for entry in nodes}
-    edges = tuple(_read_edges(entry, counts) for entry in given.objects("edges"))
+    edges = tuple(_read_edges(entry, counts, is_narrow) for entry in given.objects("edges"))
     embeddings = tuple(_read_embedding(entry, counts) for entry in given.objects("embeddings"))
     manifest = Manifest(nodes, edges, embeddings)
     for what, names in (
@@ -205,13 +279,13 @@ def _read(given: Fields) -> Manifest:
     return manifest
 
 
-def _read_nodes(given: Fields) -> NodeEntry:
+def _read_nodes(given: Fields, is_narrow: bool) -> NodeEntry:
     given.only("type", "count", "tables")
     count = given.integer("count")
-    return NodeEntry(given.text("type"), count, _read_tables(given, "tables", count))
+    return NodeEntry(given.text("type"), count, _read_tables(given, "tables", count, is_narrow))
 
 
-def _read_edges(given: Fields, counts: dict[NodeType, int]) -> EdgeEntry:
+def _read_edges(given: Fields, counts: dict[NodeType, int], is_narrow: bool) -> EdgeEntry:
     given.only("type", "count", "indptr", "indices", "edge_ids", "tables")
     kind = given.texts("type")
     if len(kind) != 3 or kind[0] not in counts or kind[2] not in counts:
@@ -226,7 +300,7 @@ def _read_edges(given: Fields, counts: dict[NodeType, int]) -> EdgeEntry:
         _read_ids(given.object("indptr"), ("int64",), counts[kind[2]] + 1),
         _read_ids(given.object("indices"), _IDS, count),
         edge_ids,
-        _read_tables(given, "tables", count),
+        _read_tables(given, "tables", count, is_narrow),
     )
 
 
@@ -237,11 +311,20 @@ def _read_ids(given: Fields, dtypes: Iterable[str], count: int) -> ArrayEntry:
     return entry
 
 
-def _read_tables(given: Fields, key: str, rows: int) -> tuple[TableEntry, ...]:
-    tables = tuple(
-        TableEntry(entry.text("name"), ArrayEntry.read(entry, DTYPE_NAMES, rows))
-        for entry in given.objects(key)
-    )
+def _read_tables(
+    given: Fields, key: str, rows: int, may_be_narrow: bool = False
+) -> tuple[TableEntry, ...]:
+    """Tables without narrow storage, or all where `may_be_narrow`."""
+    more = ("storage",) if may_be_narrow else ()
+
+    def read(entry: Fields) -> TableEntry:
+        array = ArrayEntry.read(entry, DTYPE_NAMES, rows, *more)
+        storage = None
+        if may_be_narrow and entry.has("storage"):
+            storage = StorageEntry.read(entry.object("storage"), array)
+        return TableEntry(entry.text("name"), array, storage)
+
+    tables = tuple(map(read, given.objects(key)))
     _check_unique([table.name for table in tables], f"{given.where}.{key}: the name")
     return tables
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from peergraph.memory import DistributedTable, Group, Table
+from peergraph.memory import DistributedTable, Group, NarrowTable, Table
 from peergraph.memory.group.collective_call import collective_call
 from peergraph.store.contents import StoreContents
 from peergraph.store.csc.neighbor_lists import read_lists
@@ -22,6 +22,7 @@ from peergraph.store.disk.manifest import (
     EdgeEntry,
     Manifest,
     NodeEntry,
+    StorageEntry,
     TableEntry,
 )
 from peergraph.store.disk.npy_writer import NpyWriter, write_all
@@ -104,10 +105,14 @@ def _write_structure(
 
 
 def _write_tables(tables: dict[str, Table], folder: Path, stem: str) -> tuple[TableEntry, ...]:
-    return tuple(
-        TableEntry(name, _write_table(table, folder / f"{stem}.table{number}.npy"))
-        for number, (name, table) in enumerate(tables.items())
-    )
+    entries = []
+    for number, (name, table) in enumerate(tables.items()):
+        storage = None
+        if isinstance(table, NarrowTable):
+            storage, table = StorageEntry.of(table.codec), table.stored
+        array = _write_table(table, folder / f"{stem}.table{number}.npy")
+        entries.append(TableEntry(name, array, storage))
+    return tuple(entries)
 
 
 def _write_table(table: Table, path: Path) -> ArrayEntry:

@@ -22,7 +22,13 @@ from peergraph.store.disk.manifest import (
     read_manifest,
 )
 from peergraph.store.disk.saved_array import SavedArray
-from peergraph.store.input.source import EdgeSource, EdgeType, GraphSource, RowSource
+from peergraph.store.input.source import (
+    EdgeSource,
+    EdgeType,
+    EncodedRows,
+    GraphSource,
+    RowSource,
+)
 
 _CHUNK_IDS = 1 << 22
 
@@ -120,12 +126,20 @@ class SavedStore:
     def _rows(
         self, tables: tuple[TableEntry, ...], begin: int, end: int
     ) -> dict[str, Tensor | RowSource]:
-        return {t.name: _source(self.arrays[t.array.file], begin, end) for t in tables}
+        return {t.name: _source(t, self.arrays[t.array.file], begin, end) for t in tables}
 
 
-def _source(file: SavedArray, begin: int, end: int) -> RowSource:
-    rows: Callable[[int, int], Tensor] = file.read
-    return RowSource((end - begin, *file.entry.shape[1:]), file.dtype, rows)
+def _source(table: TableEntry, file: SavedArray, begin: int, end: int) -> RowSource:
+    read: Callable[[int, int], Tensor] = file.read
+    shape = (end - begin, *table.shape[1:])
+    if table.storage is None:
+        return RowSource(shape, file.dtype, read)
+    codec = table.storage.codec
+
+    def decoded(first: int, last: int) -> Tensor:
+        return codec.decode(read(first, last))
+
+    return EncodedRows(shape, codec.dtype, decoded, codec.storage, codec=codec, encoded=read)
 
 
 def _check_indptr(indptr: Tensor, nodes: tuple[int, int], file: SavedArray, num_edges: int) -> None:

@@ -105,14 +105,13 @@ class EdgeIngest:
         return EdgeEntry(self._type, num_edges, indptr, indices, edge_ids, files.entries())
 
     def _table_files(self) -> TableFiles:
-        work = self._workspace
         return TableFiles(
+            self._type,
             self._given.tables,
             self._reader.column_names,
             self._reader.is_text,
-            work.folder,
+            self._workspace,
             self._stem,
-            work.temporary,
             self._repeat,
         )
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from os import PathLike, fspath
 from pathlib import Path
 from typing import Any, Literal
@@ -24,6 +24,7 @@ from peergraph.store.ingest.values.id_values import is_integer_column, to_dense_
 from peergraph.store.ingest.values.numbers import Problems
 from peergraph.store.ingest.workspace import Workspace
 from peergraph.store.input.source import EDGE, NODE, EdgeType, NodeType
+from peergraph.store.input.storage import StorageOption, check_tables, checked_storage
 
 _LEAST_MEMORY = 64 << 20
 _MOST_DEFAULT_MEMORY = 16 << 30
@@ -42,6 +43,7 @@ def ingest(
     bad_rows: BadRowPolicy = "error",
     memory: int | None = None,
     progress: bool | None = None,
+    storage: StorageOption | None = None,
 ) -> IngestReport:
     """Makes a store's folder, as :meth:`Store.save` writes it, from files of other formats, in
     bounded memory. Runs in one process and is not collective; :meth:`Store.load` reads the result
@@ -65,6 +67,8 @@ def ingest(
         memory: bytes to use for edges, ids and buffers; default: half of what is free, 16 GB at
             most. Tables of nodes in the order of the files take none.
         progress: whether to show bars; default: for more than 1 GB, on a terminal.
+        storage: how tables are stored, as in :class:`PlacementOptions`: the folder then has rows of
+            fewer bytes, which :meth:`Store.load` takes as they are.
 
     Returns:
         Counts, bad rows, time and bytes.
@@ -73,7 +77,8 @@ def ingest(
         FileExistsError: the folder exists.
         FileNotFoundError: a file does not, or a pattern matches none.
         BadRowsError: rows cannot be used; names them by file and row. It is a ``ValueError``.
-        ValueError: files that do not fit together, or are not of their format.
+        ValueError: files that do not fit together, or are not of their format; a value that the
+            storage of its table cannot hold.
         ImportError: a package for a format is missing; says how to install it.
         OSError: the disk is full, or a file cannot be read.
     """
@@ -84,10 +89,13 @@ def ingest(
         memory = max(_LEAST_MEMORY, min(_MOST_DEFAULT_MEMORY, free_host_memory() // 2))
     if memory < 1:
         raise ValueError(f"memory must be a positive number of bytes, got {memory}")
-    given = _graph_files(source, nodes, edges, format)
+    given, narrow = _graph_files(source, nodes, edges, format), checked_storage(storage)
+    names: dict[NodeType | EdgeType, Iterable[str]] = {t: n.tables for t, n in given.nodes.items()}
+    names.update({t: e.tables for t, e in given.edges.items()})
+    check_tables(narrow, names)
     path = Path(fspath(folder))
     with new_folder(path) as part:
-        workspace = Workspace(part, memory, progress, bad_rows == "skip")
+        workspace = Workspace(part, memory, progress, bad_rows == "skip", storage=narrow)
         try:
             manifest = _GraphIngest(given, workspace).run()
         finally:
@@ -102,6 +110,7 @@ def ingest(
         time.perf_counter() - started,
         workspace.bytes_read,
         written,
+        workspace.storage_reports,
     )
 
 

@@ -109,9 +109,7 @@ class NodeIngest:
     ) -> TableFiles:
         work = self._workspace
         tables = self._given.tables
-        return TableFiles(
-            tables, columns, is_text, work.folder, self._stem, work.temporary, order=order
-        )
+        return TableFiles(self._type, tables, columns, is_text, work, self._stem, order=order)
 
     def _write_tables(
         self,

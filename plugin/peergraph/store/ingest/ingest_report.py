@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
+from peergraph.memory import StorageReport
 from peergraph.store.ingest.bad_rows import BadRows
 from peergraph.store.input.source import EdgeType, NodeType
 
@@ -20,6 +21,7 @@ class IngestReport:
         seconds: how long it took.
         bytes_read: of the files, those that are read twice counted twice.
         bytes_written: of the store's files.
+        storage_reports: by name of table, what narrow storage has changed in its values.
     """
 
     folder: Path
@@ -29,6 +31,7 @@ class IngestReport:
     seconds: float
     bytes_read: int
     bytes_written: int
+    storage_reports: dict[str, StorageReport] = field(default_factory=dict)
 
     def __str__(self) -> str:
         nodes, edges = sum(self.num_nodes.values()), sum(self.num_edges.values())
@@ -39,4 +42,5 @@ class IngestReport:
         ]
         if self.bad_rows.total:
             lines += [f"{self.bad_rows.total:,} bad rows were left out", str(self.bad_rows)]
+        lines += [str(report) for report in self.storage_reports.values()]
         return "\n".join(lines)

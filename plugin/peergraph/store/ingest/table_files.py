@@ -4,19 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from peergraph.store.disk.manifest import TableEntry
+from peergraph.memory import RowCodec
+from peergraph.memory.table.row_codec import codec_of
+from peergraph.memory.table.row_encoder import RowEncoder
+from peergraph.store.disk.manifest import StorageEntry, TableEntry
 from peergraph.store.disk.npy_writer import NpyWriter
 from peergraph.store.disk.saved_array import as_bytes
 from peergraph.store.ingest.read.batch import Batch
 from peergraph.store.ingest.values.numbers import Mask, Problems
 from peergraph.store.ingest.values.table_rows import TableRows
+from peergraph.store.ingest.workspace import Workspace
+from peergraph.store.input.source import EdgeType, NodeType
+from peergraph.store.input.storage import storage_of
+from peergraph.store.placement.items import table_name
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -28,30 +34,34 @@ class TableFiles:
     """The tables of one node or edge type. A context manager; its end completes the files.
 
     Args:
+        kind: the type.
         given: tables by name, as users describe them.
         column_names: of the type's files.
         is_text: of the reader.
-        folder, stem: the files are ``<stem>.table0.npy`` and so on.
+        workspace: whose folder gets the files.
+        stem: the files are ``<stem>.table0.npy`` and so on.
         repeat: how often each row is written.
         order: ``[rows]`` where row ``i`` goes; None: rows stay in their order.
-        temporary: a folder for rows that are put in order.
     """
 
     def __init__(
         self,
+        kind: NodeType | EdgeType,
         given: Mapping[str, Any],
         column_names: Sequence[str],
         is_text: bool,
-        folder: Path,
+        workspace: Workspace,
         stem: str,
-        temporary: Path,
         repeat: int = 1,
         order: NDArray[np.int64] | None = None,
     ) -> None:
         self._tables = [TableRows(n, t, column_names, is_text) for n, t in given.items()]
+        self._kind, self._workspace = kind, workspace
+        folder = workspace.folder
         self._paths = [folder / f"{stem}.table{i}.npy" for i in range(len(self._tables))]
-        self._temporary, self._repeat, self._order = temporary, repeat, order
+        self._repeat, self._order = repeat, order
         self._writers: list[NpyWriter | None] = [None] * len(self._tables)
+        self._encoders: list[RowEncoder | None] = [None] * len(self._tables)
         self._unordered: list[NDArray[np.uint8] | None] = [None] * len(self._tables)
         self._open = ExitStack()
 
@@ -122,7 +132,7 @@ class TableFiles:
             if self._repeat > 1:
                 kept = kept.repeat_interleave(self._repeat, dim=0)
             if self._order is None:
-                self._writer(i).write(kept)
+                self._append(i, kept)
             else:
                 places = numbers if keep is None else numbers[keep]
                 self._put(i, kept, self._order[places])
@@ -130,9 +140,14 @@ class TableFiles:
     def entries(self) -> tuple[TableEntry, ...]:
         """The entries of the manifest, after the end."""
         found = []
-        for table, writer in zip(self._tables, self._writers, strict=True):
+        for table, writer, encoder in zip(self._tables, self._writers, self._encoders, strict=True):
             assert writer is not None
-            found.append(TableEntry(table.name, writer.entry))
+            storage = None
+            if encoder is not None:
+                storage = StorageEntry.of(encoder.codec)
+                report = encoder.errors.report(encoder.name, encoder.codec)
+                self._workspace.storage_reports[encoder.name] = report
+            found.append(TableEntry(table.name, writer.entry, storage))
         return tuple(found)
 
     def __enter__(self) -> TableFiles:
@@ -155,9 +170,31 @@ class TableFiles:
                 table.finish_without_rows()
             assert table.dtype is not None
             assert table.row_shape is not None
-            writer = NpyWriter(self._paths[i], (None, *table.row_shape), table.dtype)
+            shape, dtype, codec = table.row_shape, table.dtype, self._codec(table)
+            if codec is not None:
+                self._encoders[i] = RowEncoder(codec, table_name(self._kind, table.name))
+                shape, dtype = (codec.row_bytes,), torch.uint8
+            writer = NpyWriter(self._paths[i], (None, *shape), dtype)
             self._writers[i] = self._open.enter_context(writer)
         return writer
+
+    def _codec(self, table: TableRows) -> RowCodec | None:
+        """The encoding of a table whose dtype and shape are known. Raises ValueError."""
+        storage = storage_of(self._workspace.storage, self._kind, table.name)
+        assert table.dtype is not None
+        assert table.row_shape is not None
+        try:
+            return codec_of(storage, table.dtype, table.row_shape)
+        except ValueError as error:
+            raise ValueError(f"table {table.name!r} of {self._kind!r}: {error}") from None
+
+    def _append(self, i: int, rows: Tensor) -> None:
+        """Writes rows behind those that have been written, encoded where the table is narrow."""
+        writer, encoder = self._writer(i), self._encoders[i]
+        if encoder is not None:
+            dtype = self._tables[i].dtype
+            rows = encoder.encode(rows.to(dtype).contiguous(), encoder.errors.rows)
+        writer.write(rows)
 
     def _put(self, i: int, rows: Tensor, places: NDArray[np.int64]) -> None:
         """Writes rows to their places in a mapped file."""
@@ -166,7 +203,7 @@ class TableFiles:
         if file is None:
             assert self._order is not None
             shape = (len(self._order), max(1, values.shape[1]))
-            path = self._temporary / f"{self._paths[i].name}.unordered"
+            path = self._workspace.temporary / f"{self._paths[i].name}.unordered"
             file = self._unordered[i] = np.memmap(path, np.uint8, "w+", shape=shape)
         file[places, : values.shape[1]] = values
 
@@ -180,4 +217,4 @@ class TableFiles:
         for begin in range(0, len(file), step):
             piece = torch.from_numpy(np.array(file[begin : begin + step]))
             rows = piece.view(table.dtype).view(len(piece), *table.row_shape)
-            self._writer(i).write(rows)
+            self._append(i, rows)

@@ -7,8 +7,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from peergraph.memory import StorageReport
 from peergraph.store.ingest.bad_rows import BadRows
 from peergraph.store.ingest.read.optional import require
+from peergraph.store.input.storage import CheckedStorage
 
 _LEAST_DATABASE_BYTES = 256 << 20
 
@@ -24,6 +26,8 @@ class Workspace:
         skips_bad_rows: whether bad rows of edges are left out; else they are an error.
         bad_rows: all that were found.
         bytes_read: of the files until now.
+        storage: by table, narrow storage.
+        storage_reports: of tables that have been encoded, by name.
     """
 
     folder: Path
@@ -32,6 +36,8 @@ class Workspace:
     skips_bad_rows: bool = False
     bad_rows: BadRows = field(default_factory=BadRows)
     bytes_read: int = 0
+    storage: CheckedStorage = field(default_factory=dict)
+    storage_reports: dict[str, StorageReport] = field(default_factory=dict)
     _database: Any = None
     _names: int = 0
 

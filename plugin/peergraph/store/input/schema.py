@@ -3,25 +3,42 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
-from peergraph.memory import Group
+from peergraph.memory import Group, RowCodec
+from peergraph.memory.table.row_codec import codec_of
 from peergraph.store.input.source import EdgeType, GraphSource, NodeType, RowSource
 
 
 @dataclass(frozen=True)
 class TableSpec:
-    """Shape ``[rows, ...]`` of all rows of a table, and dtype."""
+    """Shape ``[rows, ...]`` of all rows of a table, and dtype, as users see them; and how rows are
+    stored (None: as they are).
+    """
 
     shape: tuple[int, ...]
     dtype: torch.dtype
+    storage: str | None = None
+
+    @classmethod
+    def of(cls, table: Tensor | RowSource) -> TableSpec:
+        """Of a source's table."""
+        storage = table.storage if isinstance(table, RowSource) else None
+        return cls(tuple(table.shape), table.dtype, storage)
+
+    @property
+    def codec(self) -> RowCodec | None:
+        """How rows are stored in fewer bytes; None: they are stored as they are."""
+        return codec_of(self.storage, self.dtype, self.shape[1:])
 
     @property
     def row_bytes(self) -> int:
-        """Bytes of one row."""
+        """Bytes of one row as it is stored."""
+        if (codec := self.codec) is not None:
+            return codec.row_bytes
         return int(torch.Size(self.shape[1:]).numel()) * self.dtype.itemsize
 
 
@@ -91,7 +108,7 @@ def _describe(source: GraphSource | None) -> _Share | Exception | None:
 
 
 def _specs(tables: Mapping[str, Tensor | RowSource]) -> dict[str, TableSpec]:
-    return {n: TableSpec(tuple(v.shape), v.dtype) for n, v in tables.items()}
+    return {n: TableSpec.of(table) for n, table in tables.items()}
 
 
 def _undivided(share: _Share, holder: int, world_size: int) -> Schema:
@@ -145,10 +162,12 @@ def _merged_tables(parts: list[dict], rows: dict) -> dict:  # type: ignore[type-
         if _row_specs(tables) != _row_specs(parts[0]):
             raise ValueError("the ranks' sources differ in table names, row shapes or dtypes")
     return {
-        t: {n: TableSpec((rows[t], *s.shape[1:]), s.dtype) for n, s in specs.items()}
+        t: {n: replace(s, shape=(rows[t], *s.shape[1:])) for n, s in specs.items()}
         for t, specs in parts[0].items()
     }
 
 
 def _row_specs(tables: dict) -> dict:  # type: ignore[type-arg]
-    return {t: {n: (s.shape[1:], s.dtype) for n, s in v.items()} for t, v in tables.items()}
+    return {
+        t: {n: (s.shape[1:], s.dtype, s.storage) for n, s in v.items()} for t, v in tables.items()
+    }

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from peergraph.memory import RowCodec
 from peergraph.memory.table.id_list import integers
 
 NodeType = str
@@ -36,11 +37,27 @@ class RowSource:
         rows: called with ``(begin, end)``, positions in the table; returns those rows as a tensor
             ``[end - begin, ...]`` on the CPU or on the rank's GPU. All ranks raise its errors, and
             ``ValueError`` for rows of another number, shape or dtype.
+        storage: how the table stores the rows, where the option ``storage`` does not say it; None:
+            as they are.
     """
 
     shape: tuple[int, ...]
     dtype: torch.dtype
     rows: Callable[[int, int], Tensor]
+    storage: str | None = None
+
+
+@dataclass
+class EncodedRows(RowSource):
+    """Rows of a table that have been encoded for narrow storage, such as those of a saved store.
+
+    Args:
+        codec: the encoding; `rows` decodes.
+        encoded: called as `rows`; returns uint8 ``[end - begin, codec.row_bytes]`` on the CPU.
+    """
+
+    codec: RowCodec = field(kw_only=True)
+    encoded: Callable[[int, int], Tensor] = field(kw_only=True)
 
 
 @dataclass

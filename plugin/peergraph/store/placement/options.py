@@ -11,6 +11,7 @@ from typing_extensions import TypedDict
 from peergraph.memory.topology.topology import Topology
 from peergraph.store.hotness.hotness import HotnessSpec
 from peergraph.store.input.source import EdgeType
+from peergraph.store.input.storage import StorageOption, checked_storage
 from peergraph.store.placement.plan import Plan
 from peergraph.store.placement.ratios import ShardRatios
 from peergraph.store.placement.spill import Spill
@@ -59,6 +60,11 @@ class PlacementOptions(TypedDict, total=False):
             says why. Rows on disk (`spill`) do not count as fitting.
         hot_ratio: where rows are split over machines: the share (0..1) of the rows of each node
             table, hottest first, that every machine has; default 0.25. Equal on all machines.
+        storage: how tables of float32, float64, float16 or bfloat16 are stored: ``"float16"``,
+            ``"bfloat16"``, ``"float8_e4m3"``, ``"float8_e5m2"``, ``"int8"`` (with a scale for each
+            row) or ``"int8:N"`` (for each N columns of a row), by name of node and edge tables
+            (``{"x": "bfloat16"}``), or by type and name (``{"paper": {"x": "int8"}}``). Reads
+            return the data's dtype; see docs/narrow_storage.md. Equal on all machines.
     """
 
     plan: str | Plan
@@ -73,6 +79,7 @@ class PlacementOptions(TypedDict, total=False):
     host_budget: int | None
     machines: str
     hot_ratio: float | None
+    storage: StorageOption | None
 
 
 MACHINE_PLANS = ("replicate", "shard", "auto")
@@ -93,6 +100,7 @@ _DEFAULTS: PlacementOptions = {
     "host_budget": None,
     "machines": "replicate",
     "hot_ratio": None,
+    "storage": None,
 }
 
 
@@ -102,7 +110,7 @@ def complete_options(options: PlacementOptions) -> PlacementOptions:
     Raises:
         TypeError: a keyword that is no option of placement.
         ValueError: a ratio, `first`, `spill`, `host_budget` or `machines` that is out of range, or
-            `hot_ratio` with ``machines="replicate"``.
+            `hot_ratio` with ``machines="replicate"``; an unknown storage.
     """
     for name in options:
         if name not in _DEFAULTS:
@@ -115,6 +123,7 @@ def complete_options(options: PlacementOptions) -> PlacementOptions:
     disk_spill(complete)
     _check_machines(complete["machines"])
     hot_ratio(complete)
+    checked_storage(complete["storage"])
     return complete
 
 

@@ -1,0 +1,56 @@
+// How rows of a table are stored in fewer bytes than its users see, and how one value is read.
+#pragma once
+
+#include <cstdint>
+
+#include "common/element.h"
+#include "common/float8.h"
+#include "common/host_device.h"
+
+namespace peergraph {
+
+enum class StoredType : int32_t {
+  kFloat16 = 0,
+  kBfloat16 = 1,
+  kFloat8E4m3 = 2,
+  kFloat8E5m2 = 3,
+  kInt8 = 4
+};
+
+/// A stored row is its values one after the other, then, for int8, a float32 scale for each group
+/// of columns, then padding up to TableView::row_bytes.
+struct RowCodec {
+  StoredType stored = StoredType::kFloat16;
+  DType dtype = DType::kFloat32;  // of the users' rows
+  int64_t columns = 0;            // values of a row
+  int64_t group_columns = 0;      // columns with a common scale; 0: there are no scales
+  int64_t scales_begin = 0;       // byte of the row where the scales begin, a multiple of 4
+
+  int64_t stored_bytes() const {
+    return stored == StoredType::kFloat16 || stored == StoredType::kBfloat16 ? 2 : 1;
+  }
+
+  int64_t num_scales() const {
+    return group_columns == 0 ? 0 : (columns + group_columns - 1) / group_columns;
+  }
+
+  /// The bytes of a row that have a meaning.
+  int64_t used_bytes() const {
+    return group_columns == 0 ? columns * stored_bytes() : scales_begin + 4 * num_scales();
+  }
+};
+
+/// A value of two bytes, or of one, without its scale.
+template <int kBytes>
+PG_HD float widen_stored(StoredType stored, uint32_t bits) {
+  if (kBytes == 2) {
+    const uint16_t value = static_cast<uint16_t>(bits);
+    return stored == StoredType::kFloat16 ? widen(Half{value}) : widen(Bfloat16{value});
+  }
+  const uint8_t value = static_cast<uint8_t>(bits);
+  if (stored == StoredType::kFloat8E4m3) return widen(Float8E4m3{value});
+  if (stored == StoredType::kFloat8E5m2) return widen(Float8E5m2{value});
+  return static_cast<float>(static_cast<int8_t>(value));
+}
+
+}  // namespace peergraph

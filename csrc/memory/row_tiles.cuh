@@ -1,0 +1,92 @@
+// How warps share the rows of a gather or scatter: tiles of rows, whose addresses the lanes look up
+// together, and groups of lanes that copy a row.
+#pragma once
+
+#include <algorithm>
+
+#include "common/cuda_check.cuh"
+#include "common/warp.cuh"
+#include "memory/error_slot.h"
+#include "memory/gather.h"
+
+namespace peergraph {
+
+constexpr int kWarpsPerBlock = kBlockThreads / kWarpSize;
+
+struct CopyShape {
+  int64_t vectors_per_row;
+  int32_t lanes_per_row_log2;  // a power of two of at most 32 lanes copies a row
+  int32_t tile_rows;           // rows a warp looks up at a time, at most 32
+  int32_t host_tile_rows;      // the same, for rows in host memory
+  unsigned host_blocks;        // the first blocks of the grid, which read host memory alone
+};
+
+/// The rows a warp copies: tile by tile from `first` on, `step` rows apart, below `end`.
+struct WarpShare {
+  int64_t first;
+  int64_t end;
+  int64_t step;
+  int tile_rows;
+};
+
+/// Looks up row `i` of the op. Null for padding, for an id out of range, which is recorded, and for
+/// a row that the GPU does not read.
+__device__ __forceinline__ char* find_row(const TableView& table, const IdList& ids, int64_t i,
+                                          const ErrorSlot& errors) {
+  const int64_t id = ids.id(i);
+  if (id < 0 || id >= table.map.rows) {
+    if (!ids.admits(id, table.map.rows)) record_bad_id(errors, ids.out_row(i), id, table.map.rows);
+    return nullptr;
+  }
+  return table.find(id);
+}
+
+__device__ __forceinline__ char* from_lane(char* value, int lane) {
+  return reinterpret_cast<char*>(
+      __shfl_sync(kFullMask, reinterpret_cast<unsigned long long>(value), lane));
+}
+
+template <bool kSplitsHostRows>
+__device__ __forceinline__ WarpShare share_of_warp(const IdList& ids, const CopyShape& shape) {
+  int64_t begin = 0, end = ids.count;
+  unsigned block = blockIdx.x, blocks = gridDim.x;
+  int tile_rows = shape.tile_rows;
+  if (kSplitsHostRows && shape.host_blocks != 0) {
+    if (block < shape.host_blocks) {
+      begin = *ids.host_begin;
+      blocks = shape.host_blocks;
+      tile_rows = shape.host_tile_rows;
+    } else {
+      end = *ids.host_begin;
+      block -= shape.host_blocks;
+      blocks -= shape.host_blocks;
+    }
+  }
+  const int64_t warp = static_cast<int64_t>(block) * kWarpsPerBlock + warp_in_block();
+  return {begin + warp * tile_rows, end, int64_t{blocks} * kWarpsPerBlock * tile_rows, tile_rows};
+}
+
+/// The blocks that fill the current device.
+template <typename Kernel>
+int64_t resident_blocks(Kernel kernel, int device) {
+  int per_multiprocessor = 0, multiprocessors = 0;
+  PG_CUDA_CHECK(
+      cudaOccupancyMaxActiveBlocksPerMultiprocessor(&per_multiprocessor, kernel, kBlockThreads, 0));
+  PG_CUDA_CHECK(cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, device));
+  return std::max<int64_t>(1, static_cast<int64_t>(per_multiprocessor) * multiprocessors);
+}
+
+/// How warps share `count` rows of this many vectors, where `warps` are resident.
+inline CopyShape make_shape(int64_t vectors_per_row, int64_t count, int64_t warps,
+                            int rows_in_flight) {
+  CopyShape shape{vectors_per_row, 0, kWarpSize, 0, 0};
+  while (shape.lanes_per_row_log2 < 5 && (1 << shape.lanes_per_row_log2) < vectors_per_row)
+    ++shape.lanes_per_row_log2;
+  // Small batches: rather few rows in every warp than many in a few warps.
+  const int least = std::min(kWarpSize, rows_in_flight * (kWarpSize >> shape.lanes_per_row_log2));
+  shape.host_tile_rows = least;
+  while (shape.tile_rows > least && count < warps * shape.tile_rows) shape.tile_rows /= 2;
+  return shape;
+}
+
+}  // namespace peergraph
