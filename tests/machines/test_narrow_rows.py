@@ -1,0 +1,106 @@
+"""Rows with narrow storage that are split over machines: decoded batches, and narrow messages."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch_geometric.data import Data
+from torch_geometric.loader import NeighborLoader
+
+import peergraph_pyg
+from peergraph.memory import DistributedTable, NarrowTable
+from tests.adapters.pyg.graphs import random_data
+from tests.machines.hosts import device_of_rank, run_on_hosts
+from tests.memory.narrow_rows import expected_rows
+
+_STORAGE = {"x": "int8:8", "edge_attr": "float16"}
+# Of int8:8 with 32 columns: 32 values and 4 scales. Of float16: 4 x 3 values.
+_ROW_BYTES = {"x": 48, "edge_attr": 24}
+_FULL_ROW_BYTES = {"x": 128, "edge_attr": 48}
+
+
+def _data() -> Data:
+    data = random_data()
+    data.x = torch.randn(60, 32, generator=torch.Generator().manual_seed(2))
+    data.edge_attr = data.edge_attr.repeat(1, 2, 1)
+    return data
+
+
+def _batches(graph: Any, device: torch.device) -> list[tuple[Tensor, Tensor, Tensor]]:
+    torch.manual_seed(dist.get_rank())
+    seeds = torch.arange(dist.get_rank(), 60, dist.get_world_size())
+    loader = NeighborLoader(graph, [4, 3], input_nodes=seeds, batch_size=5)
+    return [(batch.n_id.cpu(), batch.x.cpu(), batch.edge_attr.cpu()) for batch in loader]
+
+
+def _split_rows(device: str) -> None:
+    place = device_of_rank(device)
+    plain = _data()
+    plain.x = expected_rows(plain.x, "int8:8")
+    plain.edge_attr = expected_rows(plain.edge_attr, "float16")
+    options: Any = {"device": place, "machines": "shard", "hot_ratio": 0.25}
+    narrow = peergraph_pyg.share(_data(), storage=_STORAGE, **options)
+    full = peergraph_pyg.share(plain, **options)
+    found, traffic = [], []
+    for graph in (narrow, full):
+        store = peergraph_pyg.store_of(graph)
+        table = store.node_table("x")
+        assert isinstance(table, DistributedTable)
+        assert table.dtype == torch.float32
+        table.collective_read(torch.empty(0, dtype=torch.int64))
+        before = store.network_traffic()
+        found.append(_batches(graph, place))
+        table.collective_read(torch.empty(0, dtype=torch.int64))
+        traffic.append(store.network_traffic() - before)
+    for mine, other in zip(*found, strict=True):
+        for left, right in zip(mine, other, strict=True):
+            assert left.dtype == right.dtype
+            assert torch.equal(left, right)
+    store = peergraph_pyg.store_of(narrow)
+    tables = {"x": store.node_table("x"), "edge_attr": store.edge_table("edge_attr")}
+    for name, table in tables.items():
+        assert isinstance(table, DistributedTable)
+        assert isinstance(table.local, NarrowTable)
+        assert table.row_bytes == _ROW_BYTES[name]
+        if name == "x":
+            every = torch.arange(60)
+            assert torch.equal(table.collective_read(every).cpu(), plain.x)
+    # The messages differ by the bytes of the rows: so many rows of x and of edge_attr.
+    rows = traffic[0].rows_received
+    assert rows == traffic[1].rows_received
+    less = {name: _FULL_ROW_BYTES[name] - _ROW_BYTES[name] for name in tables}
+    saved = traffic[1].bytes_received - traffic[0].bytes_received
+    of_nodes, rest = divmod(saved - rows * less["edge_attr"], less["x"] - less["edge_attr"])
+    assert rest == 0
+    assert 0 < of_nodes < rows
+    for graph in (narrow, full):
+        peergraph_pyg.store_of(graph).close()
+
+
+def _refusals() -> None:
+    data = _data()
+    data.x[53, 7] = float("inf")
+    # Which machine has the row depends on its place.
+    with pytest.raises(Exception, match=r"_N.x: row 53 has inf in column 7"):
+        peergraph_pyg.share(data, device="cpu", machines="shard", storage={"x": "int8"})
+    storage = {"x": "int8" if dist.get_rank() else "float16"}
+    with pytest.raises(ValueError, match="storage"):
+        peergraph_pyg.share(_data(), device="cpu", machines="shard", storage=storage)
+
+
+def _cases(device: str) -> None:
+    _split_rows(device)
+    _refusals()
+
+
+def test_two_machines() -> None:
+    run_on_hosts(_cases, "ab", "cpu", timeout_s=300)
+
+
+@pytest.mark.gpus(2)
+def test_two_machines_on_gpus() -> None:
+    run_on_hosts(_split_rows, "ab", "cuda", device="cuda", timeout_s=300)
