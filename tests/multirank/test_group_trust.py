@@ -160,7 +160,7 @@ def test_what_stands_in_torchs_store_is_checked_and_not_unpickled(tmp_path: Path
     file = tmp_path / "created"
     for text in _texts(str(file)):
         message = run_ranks(_writes_to_the_store, 2, text)[0]
-        assert "what torch.distributed's store has of rank 1 is not Peergraph's" in message
+        assert "the entry of rank 1 in torch.distributed's store is not Peergraph's" in message
     assert not file.exists()
 
 

@@ -9,7 +9,8 @@ from importlib import import_module
 
 import peergraph
 
-# Of each command the module, with add_arguments(parser) and run(args) -> exit status, and the help.
+# The module of each command, which has add_arguments(parser) and run(args) -> exit status, and the
+# help text.
 COMMANDS = {
     "demo": (
         "peergraph_demo.command",

@@ -1,4 +1,4 @@
-"""GPUs: what they are, how they are linked, and whether the compiled code fits them."""
+"""GPUs: their properties and links, and whether the compiled code runs on them."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ class Gpu:
 
 
 def has_device_file() -> bool:
-    """Whether this machine has an NVIDIA GPU, usable or not."""
+    """Returns whether this machine has an NVIDIA GPU, usable or not."""
     return Path("/dev/nvidiactl").exists()
 
 
 def find_gpus() -> list[Gpu]:
-    """The GPUs that torch can use. Makes a CUDA context on each, to ask for its free memory."""
+    """Returns the GPUs that torch can use. Creates a CUDA context on each, to read free memory."""
     count = torch.cuda.device_count() if torch.cuda.is_available() else 0
     return [describe(index) for index in range(count)]
 
@@ -40,16 +40,16 @@ def describe(index: int) -> Gpu:
     properties = torch.cuda.get_device_properties(index)
     try:
         free = torch.cuda.mem_get_info(index)[0]
-    except RuntimeError:  # not even a context fits
+    except RuntimeError:  # there is not even memory for a context
         free = 0
     capability = f"{properties.major}.{properties.minor}"
-    uuid = str(getattr(properties, "uuid", ""))  # not in the oldest torch
+    uuid = str(getattr(properties, "uuid", ""))  # the oldest supported torch lacks it
     return Gpu(properties.name, capability, properties.total_memory, free, uuid)
 
 
 @contextmanager
 def _nvml() -> Iterator[Any]:
-    """The module `pynvml`, initialised, or None where nvidia-ml-py or the driver is missing."""
+    """Yields the module `pynvml`, initialised; None if nvidia-ml-py or the driver is missing."""
     try:
         import pynvml
     except ImportError:
@@ -67,16 +67,16 @@ def _nvml() -> Iterator[Any]:
 
 
 def driver_version() -> str | None:
-    """The version of the NVIDIA driver; None if nvidia-ml-py or the driver is missing."""
+    """Returns the version of the NVIDIA driver; None if nvidia-ml-py or the driver is missing."""
     with _nvml() as nvml:
         return None if nvml is None else str(nvml.nvmlSystemGetDriverVersion())
 
 
 def link_matrix(gpus: list[Gpu]) -> list[list[str]]:
-    """How GPU i reaches GPU j: "self", "none", or the kind of link.
+    """Returns the link from GPU i to GPU j: "self", "none", or the kind of link.
 
-    The kinds are "NVLink", those of `nvidia-smi topo` for PCIe (PIX, PXB, PHB, NODE, SYS), and
-    "peer" where nvidia-ml-py is missing.
+    The kinds are "NVLink", the kinds of `nvidia-smi topo` for PCIe (PIX, PXB, PHB, NODE, SYS), and
+    "peer" if nvidia-ml-py is missing.
     """
     count = len(gpus)
     links = [["peer"] * count for _ in range(count)]
@@ -109,10 +109,10 @@ def _kind(nvml: Any, first: Gpu, second: Gpu) -> str:
 
 
 def runs_on(architectures: str, capability: str) -> bool:
-    """Whether code compiled for CMake's list of `architectures` runs on a GPU.
+    """Returns whether code compiled for CMake's list of `architectures` runs on a GPU.
 
-    `90-real` is machine code: it runs on its major version from its minor version on; `90` has
-    PTX beside it, which later GPUs translate; `90-virtual` is PTX only.
+    `90-real` is machine code: it runs on GPUs of its major version, from its minor version on. `90`
+    also contains PTX, which later GPUs translate. `90-virtual` contains PTX only.
     """
     major, minor = (int(part) for part in capability.split("."))
     for entry in architectures.split():

@@ -1,4 +1,4 @@
-"""`peergraph info FOLDER`: what a saved store holds."""
+"""`peergraph info FOLDER`: shows the contents of a saved store."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _FIRST_COLUMN = 22
 
 
 def run(folder: str, as_json: bool, picture: str | None) -> int:
-    """Prints and draws; 2 for a folder that is no store."""
+    """Prints and draws the facts. Returns the exit status: 2 if the folder is not a store."""
     try:
         facts = collect(Path(folder))
         if picture is not None:
@@ -35,10 +35,10 @@ def run(folder: str, as_json: bool, picture: str | None) -> int:
 
 
 def collect(folder: Path) -> dict[str, Any]:
-    """Types, counts, dtypes, bytes and degrees; reads the manifest and the offsets of the lists.
+    """Collects types, counts, dtypes, bytes and degrees. Reads the manifest and the CSC offsets.
 
     Raises:
-        FileNotFoundError, ValueError: as :meth:`Store.load`.
+        FileNotFoundError, ValueError: as in :meth:`Store.load`.
     """
     manifest = read_manifest(folder, verify=True)
     for entry in manifest.arrays():
@@ -82,7 +82,7 @@ def _edge_facts(folder: Path, entry: EdgeEntry, manifest: Manifest) -> dict[str,
 
 
 def _degrees(folder: Path, entry: EdgeEntry, num_nodes: int) -> dict[str, Any]:
-    """In-degrees: the mean, the largest, and nodes and edges by ranges of degrees."""
+    """Returns the mean and the largest in-degree, and the nodes and edges by ranges of degrees."""
     file = SavedArray.check(folder, entry.indptr, verify=False)
     nodes = torch.zeros(65, dtype=torch.int64, device="cpu")
     edges = torch.zeros(65, dtype=torch.int64, device="cpu")
@@ -91,7 +91,7 @@ def _degrees(folder: Path, entry: EdgeEntry, num_nodes: int) -> dict[str, Any]:
         degrees = file.read(begin, min(begin + _CHUNK_NODES, num_nodes) + 1).diff()
         if int(degrees.min()) < 0:
             raise ValueError(f"{file.path} must not fall")
-        # 0, 1, 2 to 3, 4 to 7, ...
+        # The ranges are 0, 1, 2 to 3, 4 to 7, ...
         ranges = torch.where(degrees > 0, degrees.double().log2().floor() + 1, 0).long()
         nodes += torch.bincount(ranges, minlength=65)
         edges.scatter_add_(0, ranges, degrees)
@@ -135,7 +135,7 @@ def _bytes(entry: ArrayEntry) -> int:
 
 
 def render(facts: Mapping[str, Any]) -> Iterator[str]:
-    """The lines to print."""
+    """Yields the lines to print."""
     yield f"{facts['folder']}: {format_bytes(facts['bytes'])}"
     for nodes in facts["nodes"]:
         ids = ", ids of their own" if nodes["ids"] else ""
@@ -172,7 +172,7 @@ def _row(name: str, value: str) -> Iterator[str]:
 
 
 def _render_degrees(degrees: Mapping[str, Any]) -> Iterator[str]:
-    """A bar for each range of degrees: its nodes, and the share of the edges that they have."""
+    """Yields a bar for each range of degrees: its nodes, and their share of the edges."""
     yield from _row("in-degree", f"mean {degrees['mean']:.2f}, largest {degrees['max']:,}")
     most = max((part["nodes"] for part in degrees["histogram"]), default=0)
     total = max(1, sum(part["edges"] for part in degrees["histogram"]))
@@ -184,12 +184,12 @@ def _render_degrees(degrees: Mapping[str, Any]) -> Iterator[str]:
 
 
 def range_name(part: Mapping[str, Any]) -> str:
-    """``0``, ``1``, ``2-3`` and so on."""
+    """Names a range of degrees: ``0``, ``1``, ``2-3`` and so on."""
     return str(part["from"]) if part["from"] == part["to"] else f"{part['from']}-{part['to']}"
 
 
 def draw(path: str | PathLike[str], facts: Mapping[str, Any]) -> None:
-    """Writes a picture of the degrees; the format is the name's ending (png, svg, pdf).
+    """Writes a picture of the degrees. The file name's ending is the format (png, svg, pdf).
 
     Raises:
         ImportError: matplotlib is missing.

@@ -1,4 +1,4 @@
-"""The machine's limits that a store in shared memory meets."""
+"""Limits of the machine that concern a store in shared memory."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Limits = dict[str, int | None]  # None: no limit
 
 
 def host_limits(root: Path = Path("/")) -> Limits:
-    """Memory in bytes, and counts; `root` is where /proc, /sys and /dev are found."""
+    """Returns memory in bytes, and counts. `root` is the folder with /proc, /sys and /dev."""
     shm = root / "dev/shm"
     return {
         "cpus": len(os.sched_getaffinity(0)),

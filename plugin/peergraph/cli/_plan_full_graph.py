@@ -1,4 +1,4 @@
-"""The graph of `peergraph plan --full-graph`: counted in a store, or expected by its sizes."""
+"""The graph of `peergraph plan --full-graph`: counted in a store, or estimated from its sizes."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ def saved_facts(
     """Counts a store that :meth:`Store.save` wrote, with its nodes in an order for `ranks` ranks.
 
     Args:
-        folder: of the store.
-        ranks: of all machines.
-        order: of the nodes.
-        machines: that have the ranks, each as many.
+        folder: the folder of the store.
+        ranks: the number of ranks of all machines.
+        order: the order of the nodes.
+        machines: the number of machines; each has the same number of ranks.
 
     Returns:
-        The facts, and, of a graph with one type of nodes, the rows that chunks need.
+        The facts, and for a graph with one node type the rows that chunks need.
 
     Raises:
-        FileNotFoundError, ValueError: as :meth:`Store.load`.
+        FileNotFoundError, ValueError: as in :meth:`Store.load`.
         ImportError: the order needs a package that is not installed.
     """
     source = SavedStore.open(folder, True, _ALONE).source(_ALONE)
@@ -70,21 +70,23 @@ def saved_facts(
 def described_facts(
     num_nodes: int, num_edges: int, row_bytes: int, skew: float, ranks: int, machines: int = 1
 ) -> GraphFacts:
-    """Expects what random orders of a graph of these sizes give.
+    """Estimates the facts of a graph of these sizes with its nodes in random order.
 
     Args:
-        row_bytes: of all tables of a node.
-        skew: out-degrees fall as this power of the rank; 0: all are equal.
-        ranks: of all machines.
-        machines: that have the ranks, each as many.
+        num_nodes: the number of nodes.
+        num_edges: the number of edges.
+        row_bytes: the bytes of a node in all tables together.
+        skew: the i-th largest out-degree is proportional to ``i ** -skew``; 0: all are equal.
+        ranks: the number of ranks of all machines.
+        machines: the number of machines; each has the same number of ranks.
 
     Raises:
-        ValueError: a size that is not positive, or a negative skew.
+        ValueError: a size is not positive, or the skew is negative.
     """
     check_sizes({"nodes": num_nodes, "edges": num_edges, "row-bytes": row_bytes, "skew": skew})
     degrees = torch.arange(1, num_nodes + 1, dtype=torch.float64, device="cpu").pow_(-skew)
     degrees *= num_edges / float(degrees.sum())
-    # The chance that a rank has none of the destinations of a node.
+    # The probability that a rank has none of the destinations of a node.
     expected = float(-torch.expm1(-degrees / ranks).sum())
     nodes, edges = num_nodes // ranks, num_edges // ranks // ranks
     rows = min(nodes, round(expected / ranks))
@@ -101,7 +103,7 @@ def described_facts(
 
 
 def ranks_of_machines(ranks: int, machines: int) -> tuple[tuple[int, ...], ...]:
-    """Returns the ranks of each machine, as many on each; none for one machine."""
+    """Returns the ranks of each machine, the same number on each; empty for one machine."""
     if machines == 1:
         return ()
     each = ranks // machines

@@ -1,4 +1,4 @@
-"""The graph of `peergraph plan`: a saved store, or one described by its sizes."""
+"""The graph of `peergraph plan`: a saved store, or a graph described by its sizes."""
 
 from __future__ import annotations
 
@@ -29,13 +29,15 @@ _ALONE = Group(0, 1, torch.device("cpu"), 300.0)
 def saved_graph(
     folder: str | PathLike[str], storage: StorageOption
 ) -> tuple[list[Item], BatchReads]:
-    """A store that :meth:`Store.save` wrote, its nodes by falling out-degree.
+    """Returns the items and reads of a store that :meth:`Store.save` wrote, with its nodes in
+    descending order of out-degree.
 
     Args:
-        storage: of tables; of others as saved.
+        folder: the folder of the store.
+        storage: the storage of tables; other tables keep the storage that was saved.
 
     Raises:
-        FileNotFoundError, ValueError: as :meth:`Store.load`.
+        FileNotFoundError, ValueError: as in :meth:`Store.load`.
     """
     source = SavedStore.open(folder, True, _ALONE).source(_ALONE)
     schema = with_storage(agree_on_schema(source, _ALONE), checked_storage(storage))
@@ -55,16 +57,20 @@ def described_graph(
     skew: float,
     storage: StorageOption,
 ) -> tuple[list[Item], BatchReads]:
-    """A graph by its sizes: lists of one length, and reads that fall as a power of the rank.
+    """Returns the items and reads of a graph of these sizes, with neighbour lists of one length.
 
     Args:
-        row_bytes: of each node table, in float32; their names are x, x1, x2 and so on.
-        skew: the power: 0 reads all nodes alike.
-        storage: of the tables.
+        num_nodes: the number of nodes.
+        num_edges: the number of edges.
+        row_bytes: the bytes of a row of each node table, in float32. The tables' names are x, x1,
+            x2 and so on.
+        skew: the reads of the i-th hottest node are proportional to ``i ** -skew``; 0: all nodes
+            are read equally often.
+        storage: the storage of the tables.
 
     Raises:
-        ValueError: a size that is not positive, or a negative skew; storage of a table that there
-            is not, or that is no table of float32.
+        ValueError: a size is not positive, or the skew is negative; `storage` names a table that
+            does not exist or is not of float32.
     """
     check_sizes({"nodes": num_nodes, "edges": num_edges, "row-bytes": min(row_bytes), "skew": skew})
     specs = {
@@ -85,7 +91,7 @@ def described_graph(
 
 
 def check_sizes(sizes: Mapping[str, float]) -> None:
-    """Raises ValueError for a size by option that is not positive, or a negative skew."""
+    """Raises ValueError if a size of an option is not positive, or the skew is negative."""
     for name, size in sizes.items():
         if size < (0 if name == "skew" else 1):
             raise ValueError(f"--{name} must be positive, got {size}")

@@ -1,4 +1,4 @@
-"""`peergraph plan --machines`: what the machines send each other, and how long it takes."""
+"""`peergraph plan --machines`: the traffic between machines, and the time that it takes."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ _BYTES_OF_PARAMETER = 4
 
 @dataclass(frozen=True)
 class Traffic:
-    """What each machine sends to other machines, or each GPU to others of its machine.
+    """Bytes that each machine sends to other machines, or each GPU to other GPUs of its machine.
 
     Args:
-        what: for the reader.
-        link: from where to where.
-        per: "step", or "build": once.
-        num_bytes: sent by the machine or GPU that sends most; it receives as many.
-        seconds: at the link's bandwidth.
+        what: the name of the data, for the reader.
+        link: the link, as in "machine to machine".
+        per: "step", or "build" for traffic at the start only.
+        num_bytes: bytes sent by the machine or GPU that sends most; it receives as many.
+        seconds: the time at the link's bandwidth.
         network: whether the bytes cross the network.
     """
 
@@ -37,13 +37,13 @@ class Traffic:
 
 @dataclass(frozen=True)
 class Network:
-    """The machines and what connects them.
+    """The machines and the network that connects them.
 
     Args:
-        machines: how many.
-        bandwidth: bytes a second that a machine sends, and receives at the same time.
-        parameters: float32 parameters of the model.
-        compute: seconds of a step besides reading the store and the network.
+        machines: the number of machines.
+        bandwidth: bytes per second that a machine sends, and receives at the same time.
+        parameters: the number of float32 parameters of the model.
+        compute: seconds of a step without reading the store and without the network.
     """
 
     machines: int
@@ -53,7 +53,7 @@ class Network:
 
     @classmethod
     def of(cls, machines: int, bandwidth: int | None, parameters: int, compute: float) -> Network:
-        """Raises ValueError for numbers that cannot be."""
+        """Checks the numbers of the options; raises ValueError for an impossible number."""
         if machines < 1:
             raise ValueError(f"--machines must be at least 1, got {machines}")
         if bandwidth is None:
@@ -70,8 +70,8 @@ class Step:
     """The predicted time of a step, in seconds.
 
     Args:
-        machine: the step if the network took no time: reading the store, and computing.
-        network: the time that the network is busy.
+        machine: the time of reading the store and computing, without the network.
+        network: the time in which the network is busy.
     """
 
     machine: float
@@ -79,16 +79,17 @@ class Step:
 
     @property
     def seconds(self) -> float:
-        """The network works during the step before: the longer of both counts."""
+        """The longer of both times: the network transfers during the previous step."""
         return max(self.machine, self.network)
 
 
 def replicate_traffic(num_bytes: int, network: Network) -> tuple[Traffic, ...]:
-    """Of a store on each machine: DDP's gradients at each step, and the graph once, where one
-    machine sends it to the others.
+    """Returns the traffic with a replica of the store on each machine: DDP's gradients at each
+    step, and the graph once, which one machine sends to the others.
 
     Args:
-        num_bytes: of the whole graph.
+        num_bytes: the bytes of the whole graph.
+        network: the machines and their network.
     """
     return (
         _gradients(network),
@@ -100,21 +101,24 @@ def replicate_traffic(num_bytes: int, network: Network) -> tuple[Traffic, ...]:
 def shard_traffic(
     num_bytes: int, split: SplitReads, topology: Topology, network: Network
 ) -> tuple[Traffic, ...]:
-    """Of rows split over machines: besides :func:`replicate_traffic`'s gradients and graph, the
-    rows that a machine's mini-batches need of other machines, each once, and their ids; inside the
-    machine, rows that came for another GPU.
+    """Returns the traffic with rows split over machines.
+
+    It is the gradients and the graph as in :func:`replicate_traffic`; the rows that a machine's
+    mini-batches need from other machines, each once, with their ids; and inside the machine the
+    rows that one GPU receives for another.
 
     Args:
-        num_bytes: of the whole graph.
-        split: of the same graph.
-        topology: of each machine.
+        num_bytes: the bytes of the whole graph.
+        split: the items and reads of one machine.
+        topology: the topology of each machine.
+        network: the machines and their network.
     """
     ids = round(sum(r.rows * r.id_bytes for r in split.remote))
     rows = round(sum(r.rows * r.row_bytes for r in split.remote))
     gpus = topology.num_gpus
     others = (gpus - 1) / gpus
     inside = round(others * sum(r.rows_of_batch * (r.row_bytes + r.id_bytes) for r in split.remote))
-    # Where GPUs do not reach each other, rows go through the host's memory.
+    # If GPUs cannot access each other, rows go through the host's memory.
     rate = min(topology.bulk.ingress)
     path = "GPU to GPU"
     if not rate:
@@ -129,7 +133,7 @@ def shard_traffic(
 
 
 def predicted_step(plan: Plan, traffic: Sequence[Traffic], compute: float) -> Step:
-    """The time of a step by the plan's predictions and the traffic."""
+    """Returns the time of a step by the plan's predictions and the traffic."""
     read = sum(p.seconds for p in plan.predictions)
     inside = sum(t.seconds for t in traffic if t.per == "step" and not t.network)
     wire = sum(t.seconds for t in traffic if t.per == "step" and t.network)
@@ -156,12 +160,14 @@ class PlanOfMachines:
     """The prediction for several machines.
 
     Args:
-        chosen: the plan over machines, and why.
-        plan: of each machine.
-        traffic: what the machines send each other.
-        step: its time.
+        network: the machines and their network.
+        chosen: the plan over machines, and the reason for it.
+        plan: the plan of each machine.
+        traffic: the traffic between machines and inside them.
+        step: the predicted time of a step.
         alone: seconds of a step on one such machine that has the whole graph.
-        stored, room: bytes that each machine stores, and that it may.
+        stored: bytes that each machine stores.
+        room: bytes that each machine can store.
     """
 
     network: Network
@@ -176,7 +182,7 @@ class PlanOfMachines:
     @classmethod
     def make(
         cls,
-        asked: str,
+        option: str,
         items: Sequence[Item],
         reads: BatchReads,
         topology: Topology,
@@ -187,10 +193,12 @@ class PlanOfMachines:
         """Plans each machine, and predicts the traffic.
 
         Args:
-            asked: "replicate", "shard" or "auto", which replicates if the GPUs' budgets and the
-                host's memory of such a machine hold everything.
-            items, reads: of the whole graph.
-            topology: of each machine.
+            option: "replicate", "shard" or "auto", which replicates if everything fits into the
+                GPUs' budgets and the host's memory of such a machine.
+            items: the items of the whole graph.
+            reads: the reads of a mini-batch in the whole graph.
+            topology: the topology of each machine.
+            network: the machines and their network.
             hot_ratio: as in :class:`SplitReads`.
             plan_items: plans one machine.
         """
@@ -199,7 +207,7 @@ class PlanOfMachines:
         num_bytes = sum(item.num_bytes for item in items)
         room = topology.num_gpus * (whole.memory_budget or 0) + topology.host_memory
         memory = MachineMemory("each machine", num_bytes, room)
-        chosen = choose_machine_plan(asked, [memory] * network.machines)
+        chosen = choose_machine_plan(option, [memory] * network.machines)
         plan, stored, traffic = whole, num_bytes, replicate_traffic(num_bytes, network)
         if chosen.name == "shard":
             split = SplitReads.of(items, reads, network.machines, topology.num_gpus, hot_ratio)
@@ -210,7 +218,7 @@ class PlanOfMachines:
         return cls(network, chosen, plan, traffic, step, alone, stored, room)
 
     def to_dict(self) -> dict[str, object]:
-        """For JSON."""
+        """Returns the prediction as plain values for JSON."""
         return {
             "plan": self.chosen.name,
             "reason": self.chosen.reason,

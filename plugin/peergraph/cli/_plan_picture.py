@@ -1,4 +1,4 @@
-"""The picture of `peergraph plan`: what lies where, and the bytes on each link."""
+"""The picture of `peergraph plan`: the rows on each tier, and the bytes on each link."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from peergraph.store.placement.plan import Plan, format_bytes
 from peergraph.store.placement.prediction import format_links, format_seconds, total_link_bytes
 
 _TIERS = {"replicated": "#4c78a8", "sharded": "#54a24b", "host": "#e4c580"}
-# Of a bar, a share that has room for its number.
+# The smallest share of a bar that has room for its number.
 _LEAST_NAMED = 0.08
 
 
 def draw(path: str | PathLike[str], plan: Plan, topology: Topology) -> None:
-    """Writes a picture; the format is the name's ending (png, svg, pdf).
+    """Writes a picture. The file name's ending is the format (png, svg, pdf).
 
     Raises:
         ImportError: matplotlib is missing.
@@ -36,7 +36,7 @@ def draw(path: str | PathLike[str], plan: Plan, topology: Topology) -> None:
 
 
 def _draw_tiers(axes: Any, plan: Plan) -> None:
-    """Of each item, the rows on each tier and beside them the reads that they get."""
+    """Draws the rows of each item on each tier, and next to them the share of their reads."""
     items = [
         (f"{p.kind} {p.name}", p.tiers, q)
         for p, q in zip(plan.placements, plan.predictions, strict=True)
@@ -63,11 +63,11 @@ def _draw_tiers(axes: Any, plan: Plan) -> None:
 
 
 def _draw_links(axes: Any, plan: Plan) -> None:
-    """The bytes of a mini-batch as a map: each row a reader, each column where it reads."""
+    """Draws the bytes of a mini-batch as a map: a row for each reader, a column for each source."""
     moved = total_link_bytes(plan.predictions)
     count = plan.world_size
     unit, cells = format_links(moved)
-    # Own memory would outshine all links.
+    # Reads of a GPU's own memory are left out: they are much larger than reads over links.
     links = [[0.0 if i == j else v for j, v in enumerate(row)] for i, row in enumerate(moved)]
     axes.imshow(links, cmap="Greens", aspect="auto", vmax=1.3 * max(1e-9, *map(max, links)))
     for i, row in enumerate(cells):

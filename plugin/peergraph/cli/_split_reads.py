@@ -1,4 +1,4 @@
-"""What one of several machines stores and reads, where they split the rows of tables."""
+"""The rows that each of several machines stores and reads if they split the rows of tables."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from peergraph.store.placement.reads import BatchReads
 
 @dataclass(frozen=True)
 class RemoteReads:
-    """Rows of one type that a machine needs of other machines for a step.
+    """Rows of one type that a machine needs from other machines for a step.
 
     Args:
-        rows: distinct rows of the mini-batches of all its GPUs.
-        rows_of_batch: of the mini-batch of one GPU.
-        row_bytes: of all split tables of the type.
-        id_bytes: of a row's number.
+        rows: number of distinct rows in the mini-batches of all its GPUs.
+        rows_of_batch: number of rows in the mini-batch of one GPU.
+        row_bytes: bytes of a row in all split tables of the type together.
+        id_bytes: bytes of a row's id.
     """
 
     rows: float
@@ -38,9 +38,9 @@ class SplitReads:
     """Items and reads of one of several machines that split the rows of tables.
 
     Args:
-        items: with the rows that this machine has.
-        reads: of these rows by a mini-batch.
-        remote: by type with split tables, what it needs of other machines.
+        items: the items, with the rows that this machine has.
+        reads: the reads of these rows by a mini-batch.
+        remote: for each type with split tables, the rows that it needs from other machines.
     """
 
     items: list[Item]
@@ -51,16 +51,20 @@ class SplitReads:
     def of(
         cls, items: Sequence[Item], reads: BatchReads, machines: int, gpus: int, hot_ratio: float
     ) -> SplitReads:
-        """Rows of more than 16 bytes are split: each machine has the hottest rows of a node table
-        and an equal share of the others; edge tables have no hot rows.
+        """Splits the tables with rows of more than 16 bytes over the machines.
+
+        Each machine has the hottest rows of a node table and an equal share of the other rows; edge
+        tables have no hot rows.
 
         Args:
-            items, reads: of the whole graph.
-            gpus: of each machine.
-            hot_ratio: share of the rows of a node table that each machine has.
+            items: the items of the whole graph.
+            reads: the reads of a mini-batch in the whole graph.
+            machines: the number of machines.
+            gpus: the number of GPUs of each machine.
+            hot_ratio: the share of the rows of a node table that every machine has.
 
         Raises:
-            ValueError: a ratio outside of 0..1.
+            ValueError: the ratio is not in 0..1.
         """
         if not 0 <= hot_ratio <= 1:
             raise ValueError(f"--hot-ratio must be in 0..1, got {hot_ratio}")
@@ -95,8 +99,9 @@ class SplitReads:
 
 
 def _curve_of_machine(curve: HitRateCurve, hot: int, machines: int) -> HitRateCurve:
-    """The curve of the rows that one of the machines has: the first `hot`, and every `machines`-th
-    of the others."""
+    """Returns the curve of the rows that one machine has: the first `hot` rows, and every
+    `machines`-th of the other rows.
+    """
     total = int(curve.rows[-1])
     cold = hot + -(-(curve.rows[curve.rows > hot] - hot) // machines)
     rows = np.unique(np.concatenate([curve.rows[curve.rows < hot], [hot], cold, [0]]))

@@ -12,7 +12,7 @@ _UNITS = {"k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 
 
 def integers(text: str) -> tuple[int, ...]:
-    """``15,10,5``."""
+    """Parses numbers, as in ``15,10,5``."""
     try:
         return tuple(int(part) for part in text.split(","))
     except ValueError:
@@ -45,7 +45,7 @@ def storage_option(
 
 
 def byte_count(text: str) -> int:
-    """``512M``, ``10GiB``, ``4096``."""
+    """Parses a number of bytes, as in ``512M``, ``10GiB`` or ``4096``."""
     number = text.lower().removesuffix("b").removesuffix("i")
     unit = _UNITS.get(number[-1:], 1)
     try:

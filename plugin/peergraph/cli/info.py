@@ -1,4 +1,4 @@
-"""`peergraph info`: versions, what was compiled, GPUs and links, limits, and advice; or a store."""
+"""`peergraph info`: versions, the compiled module, GPUs, links, limits and advice; or a store."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Prints the facts; 2 for a folder that is no store."""
+    """Prints the facts. Returns the exit status: 2 if the folder is not a store."""
     if args.folder is not None:
         return _info_store.run(args.folder, args.json, args.picture)
     if args.picture is not None:
@@ -69,7 +69,7 @@ def collect() -> Facts:
 
 
 def versions() -> dict[str, str | None]:
-    """Versions by package, from metadata: importing a framework only to ask would take seconds."""
+    """Returns versions by package, from metadata: importing a framework would take seconds."""
     found: dict[str, str | None] = {"python": platform.python_version()}
     for package, names in PACKAGES.items():
         found[package] = next(filter(None, map(installed, names)), None)
@@ -84,7 +84,7 @@ def installed(name: str) -> str | None:
 
 
 def advice(facts: Facts) -> Iterator[str]:
-    """What to do about what is missing, most important first."""
+    """Yields advice about missing parts, the most important first."""
     compiled = facts["compiled"]
     if facts["gpu_present"]:
         yield from gpu_advice(facts)
@@ -109,7 +109,7 @@ def advice(facts: Facts) -> Iterator[str]:
 
 
 def gpu_advice(facts: Facts) -> Iterator[str]:
-    """What keeps a machine's GPU from being used."""
+    """Yields the reasons why the machine's GPU cannot be used."""
     compiled, driver = facts["compiled"], facts["driver"]
     torch_cuda = facts["versions"]["torch-cuda"]
     if not compiled["cuda"]:
@@ -165,7 +165,7 @@ def render(facts: Facts) -> Iterator[str]:
 
 
 def cuda(compiled: Facts) -> str:
-    """What the CUDA part was compiled for, or how to get it."""
+    """Describes the architectures of the CUDA part, or how to get it."""
     if compiled["cuda"]:
         return f"nvcc {compiled['nvcc']} for {compiled['architectures']}"
     why = compiled["why_no_cuda"]

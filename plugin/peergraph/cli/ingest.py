@@ -68,7 +68,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Makes the folder and prints what was done; 1 for bad rows, 2 for what cannot be."""
+    """Makes the folder and prints a report. Returns the exit status: 1 for bad rows, 2 for bad
+    arguments or files.
+    """
     try:
         if args.source is not None and _is_dgl(args) and find_spec("dgl") is not None:
             import_module("peergraph_dgl")  # helps DGL with the installed torch
@@ -114,7 +116,7 @@ def _edge_argument(text: str) -> tuple[tuple[str, str, str], EdgeFiles]:
 
 
 def _parsed(text: str, known: dict[str, Any]) -> tuple[str | None, dict[str, Any]]:
-    """Type and arguments of ``[TYPE=]FILES[:KEY=VALUE,...]``."""
+    """Parses type and arguments of ``[TYPE=]FILES[:KEY=VALUE,...]``."""
     files, *options = _OPTIONS.split(text, maxsplit=1)
     named = _TYPE.match(files)
     kind = None if named is None else named[1]

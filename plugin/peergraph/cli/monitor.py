@@ -1,4 +1,4 @@
-"""`peergraph monitor script.py`: a script as it is, and lines on what it reads and waits for."""
+"""`peergraph monitor script.py`: runs an unchanged script, and shows its reads and waits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`peergraph plan`: where a graph would lie, and what reading it or training would cost."""
+"""`peergraph plan`: where a graph would be placed, and the predicted cost of reads or training."""
 
 from __future__ import annotations
 
@@ -151,7 +151,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Prints and draws the plan; 2 for arguments that cannot be."""
+    """Prints and draws the plan. Returns the exit status: 2 for impossible arguments."""
     try:
         topology = _topology(args)
         if topology is None:  # another rank prints
@@ -178,7 +178,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _parse_duplication(text: str) -> list[tuple[int, float, float]]:
-    """``32:7.87:3.82,64:...``."""
+    """Parses chunk counts with their duplication, as in ``32:7.87:3.82,64:...``."""
     found = []
     for word in text.split(","):
         try:
@@ -240,7 +240,7 @@ def _plan_full_graph(args: argparse.Namespace, topology: Topology) -> int:
 
 
 def _assumed(reads: BatchReads, args: argparse.Namespace) -> str:
-    """What the predictions rest on, which nobody has counted."""
+    """Describes the assumptions of the predictions that were not measured."""
     rows = sum(count for _, count in reads.nodes.values())
     lists = sum(count for _, count in reads.expanded.values())
     neighbours = sum(reads.edges.values())
@@ -262,7 +262,9 @@ def _network(args: argparse.Namespace) -> Network | None:
 def _plan(
     args: argparse.Namespace, topology: Topology, network: Network | None
 ) -> tuple[Plan, BatchReads, PlanOfMachines | None]:
-    """The plan of each machine, the reads of the whole graph, and what several machines send."""
+    """Returns the plan of each machine, the reads of the whole graph, and the traffic of several
+    machines (None for one machine).
+    """
     stored = storage_option(args.storage)
     if args.store is not None:
         items, reads = saved_graph(args.store, stored)
@@ -285,7 +287,7 @@ def _plan(
 
 
 def _topology(args: argparse.Namespace) -> Topology | None:
-    """The machine that is asked for; None on ranks that need not print."""
+    """Returns the topology that the arguments name; None on ranks that need not print."""
     if args.topology is not None and args.measure:
         raise ValueError("--measure is for this machine, --topology for another")
     if args.measure:
@@ -314,7 +316,7 @@ def _topology(args: argparse.Namespace) -> Topology | None:
 
 
 def count(text: str) -> int:
-    """``111e6`` or ``111000000``."""
+    """Parses a count, as in ``111e6`` or ``111000000``."""
     try:
         return int(float(text))
     except (ValueError, OverflowError):
@@ -322,7 +324,7 @@ def count(text: str) -> int:
 
 
 def pairs(text: str) -> tuple[tuple[int, int], ...]:
-    """``0-1,2-3``."""
+    """Parses links, as in ``0-1,2-3``."""
     try:
         split = [part.split("-") for part in text.split(",")]
         return tuple((int(a), int(b)) for a, b in split)

@@ -1,4 +1,4 @@
-"""`peergraph run script.py`: a script as Python runs it, with the adapters' help for imports."""
+"""`peergraph run script.py`: runs a script like Python, with the adapters' help for imports."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Runs the script in this process; 2 where there is none. Its exit status is its own.
+    """Runs the script in this process. Returns the script's exit status, 2 if there is no script.
 
-    Where DGL is installed, `peergraph_dgl` is imported first. Processes that the script starts
+    If DGL is installed, `peergraph_dgl` is imported first. Processes that the script starts
     (`mp.spawn`, torchrun, DataLoader workers) do the same when they import DGL.
     """
     if not args.is_module and not Path(args.script).exists():
@@ -44,6 +44,6 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _help_children() -> None:
-    """Has every Python process that is started from here read `startup/sitecustomize.py`."""
+    """Makes every Python process that this process starts read `startup/sitecustomize.py`."""
     known = os.environ.get("PYTHONPATH")
     os.environ["PYTHONPATH"] = os.pathsep.join([str(STARTUP), *([known] if known else [])])

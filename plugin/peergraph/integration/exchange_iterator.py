@@ -20,13 +20,13 @@ Requests = Sequence[tuple[Table, Tensor]]
 
 
 def is_split(store: Store | None) -> bool:
-    """Whether the rows of a store's tables are split over machines."""
+    """Returns whether the rows of a store's tables are split over machines."""
     return store is not None and store.exchange is not None
 
 
 @dataclass
 class _Batch:
-    """A batch on its way."""
+    """A batch that is being prepared."""
 
     sample: Any = None
     fetched: FetchedRows | None = None
@@ -37,7 +37,7 @@ class _Batch:
 
 @dataclass
 class _Opened:
-    """What ends with the iteration."""
+    """The samples and the session, which are closed when the iteration ends."""
 
     samples: Iterator[Any]
     session: ExchangeSession | None = None
@@ -51,13 +51,13 @@ class _Opened:
 
 
 class ExchangeIterator:
-    """Iterates batches with rows that other machines have.
+    """Iterates batches that need rows of other machines.
 
-    Each ``next`` takes the next sample, sends for its rows, and returns the batch whose rows it
-    sent for the time before: rows travel while the loop trains. Ranks of all machines iterate the
-    same loaders in the same order; where a rank has fewer batches, or leaves its loop, the others
-    go on. ``next`` is called in one thread, the one that trains: on GPUs the order of NCCL's
-    kernels follows from it.
+    Each ``next`` takes the next sample, requests its rows, and returns the batch of the sample
+    before, so that rows are transferred while the loop trains. Ranks of all machines iterate the
+    same loaders in the same order. If a rank has fewer batches, or leaves its loop, the others go
+    on. ``next`` is called by one thread only, the training thread: on GPUs it determines the order
+    of NCCL's kernels.
     """
 
     def __init__(
@@ -66,7 +66,7 @@ class ExchangeIterator:
         samples: Iterator[Any],
         requests: Callable[[Any], Requests],
         finish: Callable[[Any, FetchedRows], Any],
-        what: str,
+        loader: str,
         *,
         ahead: bool = True,
         deliver: Callable[[Any], None] | None = None,
@@ -74,18 +74,21 @@ class ExchangeIterator:
     ) -> None:
         """
         Args:
-            store: with rows that are split over machines.
-            samples: of this rank's batches; it is closed with this iterator, if it has ``close``.
-            requests: of a sample: the tables that the batch reads, each with the users' ids. Tables
-                that are not split are left out.
-            finish: makes the batch of a sample. Gathers of this thread find the rows that were
-                requested; later ones do within ``fetched.reading()``.
-            what: the loader and what it reads, for errors; the same on all ranks.
-            ahead: False: rows are sent for when the batch is asked for.
-            deliver: called with a sample before its batch, or its error, is given to the loop, and
+            store: a store with rows that are split over machines.
+            samples: the samples of this rank's batches. If the iterator has ``close``, it is called
+                when the iteration ends.
+            requests: returns the tables that the batch of a sample reads, each with the users' ids.
+                Tables that are not split are ignored.
+            finish: makes the batch of a sample. During the call this thread's gathers can read the
+                requested rows; later gathers can do so within ``fetched.reading()``.
+            loader: the loader and the tables that it reads, as text for errors; the same on all
+                ranks.
+            ahead: whether to request rows one batch ahead; otherwise they are requested when the
+                loop asks for their batch.
+            deliver: called with a sample before its batch, or its error, is passed to the loop, and
                 with None at the end.
-            record_stream: keeps the memory of a batch until a stream has used it. On a GPU samples
-                are requested and batches finished in a stream of the exchange.
+            record_stream: keeps the memory of a batch until a stream has used it. On a GPU, samples
+                are requested and batches are made in a stream of the exchange.
         """
         exchange = store.exchange
         if exchange is None:
@@ -94,7 +97,7 @@ class ExchangeIterator:
         self._exchange = exchange
         self._requests = requests
         self._make = finish
-        self._what = what
+        self._loader = loader
         self._is_ahead = ahead
         self._deliver = deliver or (lambda sample: None)
         self._record_stream = record_stream
@@ -102,7 +105,7 @@ class ExchangeIterator:
         self._is_over = False
         self._opened = _Opened(samples)
         self._close = weakref.finalize(self, _Opened.close, self._opened)
-        # At the end of the process the exchange itself tells the other ranks.
+        # At the end of the process the exchange itself informs the other ranks.
         self._close.atexit = False
         store.register_reader(self)
 
@@ -120,7 +123,7 @@ class ExchangeIterator:
             raise StopIteration
         with self._on_stream():
             if self._opened.session is None:
-                self._opened.session = self._exchange.open(self._what)
+                self._opened.session = self._exchange.open(self._loader)
                 self._next = self._take()
             elif not self._is_ahead:
                 self._next = self._take()
@@ -139,7 +142,7 @@ class ExchangeIterator:
             try:
                 raise batch.error
             finally:
-                del batch  # or the traceback and the exception would hold each other
+                del batch  # otherwise the traceback and the exception keep each other alive
         if batch.ready is not None:
             stream = torch.cuda.current_stream(self._store.device)
             stream.wait_event(batch.ready)
@@ -148,7 +151,7 @@ class ExchangeIterator:
         return batch.batch
 
     def close(self) -> None:
-        """Ends the iteration: this rank has no more batches. Does not wait for the others."""
+        """Ends the iteration: this rank has no more batches. Does not wait for the other ranks."""
         self._is_over = True
         self._next = None
         self._close()
@@ -163,7 +166,7 @@ class ExchangeIterator:
         return torch.cuda.stream(stream)
 
     def _take(self) -> _Batch | None:
-        """Takes a sample and sends for its rows; None where there is none."""
+        """Takes the next sample and requests its rows; returns None after the last sample."""
         session = self._opened.session
         assert session is not None
         batch = _Batch()
@@ -181,7 +184,8 @@ class ExchangeIterator:
         except (IndexError, TypeError, ValueError) as error:
             if session.broken:
                 raise
-            # Of this batch: the other ranks get theirs, and the loop may go on with the next one.
+            # The error concerns this batch only: the other ranks get their rows, and the loop may
+            # go on with the next batch.
             batch.error = error
             batch.fetched = session.fetch(())
         if self._exchange.stream is not None:
@@ -189,7 +193,7 @@ class ExchangeIterator:
         return batch
 
     def _finish(self, batch: _Batch) -> None:
-        """Makes the batch, unless that is done."""
+        """Makes the batch, unless it is made already."""
         fetched, batch.fetched = batch.fetched, None
         if fetched is None:
             return

@@ -21,19 +21,21 @@ _lines: ContextVar[list[str] | None] = ContextVar("peergraph_explain_log", defau
 
 
 def is_explaining() -> bool:
-    """Whether :func:`explain` makes the current call."""
+    """Returns whether the current call is made by :func:`explain`."""
     return _lines.get() is not None
 
 
 def note(line: str) -> None:
-    """Adds a line to what :func:`explain` returns; does nothing in other calls."""
+    """Adds a line to the result of :func:`explain`; does nothing in other calls."""
     lines = _lines.get()
     if lines is not None:
         lines.append(line)
 
 
 def note_fallback(layer: torch.nn.Module, line: str) -> None:
-    """As :func:`note`, for a step that the framework's own code runs; logs each line once."""
+    """Does the same as :func:`note` for a step that the framework's own code runs, and logs each
+    line once.
+    """
     note(line)
     if _logger.isEnabledFor(logging.INFO):
         _log_once(f"{type(layer).__name__}: {line}")
@@ -45,18 +47,18 @@ def _log_once(line: str) -> None:
 
 
 def explain(layer: torch.nn.Module, *args: Any, **kwargs: Any) -> str:
-    """Names the code that runs each step of a layer's call, by making the call on a copy.
+    """Names the code that runs each step of a layer's call. Makes the call on a copy of the layer.
 
     Args:
-        layer: a layer, or a model of several.
-        args, kwargs: of the call, as in ``explain(layer, x, edge_index)``.
+        layer: a layer, or a model of several layers.
+        args, kwargs: the arguments of the call, as in ``explain(layer, x, edge_index)``.
 
     Returns:
-        A line for each step: Peergraph's kernel and the sparse matrix that it runs over, or why the
-        framework's own code runs. The layer and the random state stay as they are.
+        A line for each step: Peergraph's kernel and the sparse matrix that it runs over, or the
+        reason why the framework's own code runs. The layer and the random state do not change.
 
     Raises:
-        TypeError: `layer` is no module.
+        TypeError: `layer` is not a module.
     """
     check_module(layer)
     lines: list[str] = []
@@ -71,7 +73,7 @@ def explain(layer: torch.nn.Module, *args: Any, **kwargs: Any) -> str:
 
 
 def _copy(module: Module) -> Module:
-    """A deep copy that shares cached tuples, through whose tensors gradients may flow."""
+    """Returns a deep copy that shares cached tuples: gradients may flow through their tensors."""
     values = [value for part in module.modules() for value in vars(part).values()]
     shared: dict[int, Any] = {id(value): value for value in values if isinstance(value, tuple)}
     return copy.deepcopy(module, shared)

@@ -11,11 +11,12 @@ from typing import Any
 class Patches:
     """Attributes of modules and classes of one framework, replaced together.
 
-    False while nothing is replaced, so that ``if not patches: ...`` installs them once.
+    The object is false while nothing is replaced, so that ``if not patches: ...`` installs the
+    replacements once.
 
     Args:
-        package: distribution that the attributes belong to, such as ``"torch_geometric"``.
-        written_for: version of it that the replacements were written for; errors name it.
+        package: the distribution that the attributes belong to, such as ``"torch_geometric"``.
+        written_for: the version for which the replacements were written; errors name it.
     """
 
     def __init__(self, package: str, written_for: str) -> None:
@@ -32,8 +33,8 @@ class Patches:
         The new function keeps the signature and the docstring of the original.
 
         Args:
-            owner: module or class.
-            name: of a function or method, which a class may inherit.
+            owner: the module or class.
+            name: the name of a function or method, which a class may inherit.
             replacement: called with the original function and then the call's arguments.
 
         Raises:
@@ -48,12 +49,12 @@ class Patches:
         self.set(owner, name, replaced)
 
     def set(self, owner: Any, name: str, value: Any) -> None:
-        """Gives an attribute that exists another value.
+        """Replaces the value of an existing attribute.
 
         Args:
-            owner: module or class.
-            name: of the attribute.
-            value: the new one.
+            owner: the module or class.
+            name: the name of the attribute.
+            value: the new value.
 
         Raises:
             AttributeError: the installed version of the package has no such attribute.
@@ -84,7 +85,7 @@ class Patches:
 
 
 def installed_version(package: str) -> str:
-    """The version of an installed distribution; ``"(unknown version)"`` where it has none."""
+    """Returns the version of an installed distribution, ``"(unknown version)"`` if it has none."""
     try:
         return version(package)
     except PackageNotFoundError:

@@ -1,4 +1,4 @@
-"""`share_graph`: a framework's graph of one rank becomes a graph of all ranks, over one store."""
+"""`share_graph`: turns one rank's graph of a framework into a graph of all ranks over one store."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ Graph = TypeVar("Graph")
 
 @dataclass(frozen=True)
 class SplitGraph(Generic[Outline]):
-    """A graph split in what is pickled, what fills the store, and tensors that are sent.
+    """A graph split into a part to pickle, the contents of the store, and tensors to send.
 
     Args:
         outline: the part that is pickled and sent to all ranks.
-        source: what the store is filled with.
-        tensors: on the CPU, for rank 0 of each machine.
+        source: the contents of the store.
+        tensors: the tensors that rank 0 of each machine gets, on the CPU.
     """
 
     outline: Outline
@@ -40,7 +40,7 @@ class SplitGraph(Generic[Outline]):
 
 @dataclass(frozen=True)
 class _Outlined:
-    """The outline as it is sent, and shapes and dtypes of the tensors that follow."""
+    """The outline as it is sent, with the shapes and dtypes of the tensors that follow it."""
 
     outline: bytes
     specs: list[tuple[tuple[int, ...], torch.dtype]]
@@ -56,35 +56,36 @@ def share_graph(
     progress: bool | None = None,
     **options: Unpack[PlacementOptions],
 ) -> Graph:
-    """Builds a store of rank 0's graph on each machine, and gives each rank its graph over it.
+    """Builds a store of rank 0's graph on each machine, and makes each rank's graph over the store.
+
     Collective over all ranks of all machines.
 
     Args:
-        split: takes the graph apart; called on rank 0 of each machine that brings the graph.
-        join: called on every rank with its copy of the outline, rank 0's tensors (none on the
-            other ranks) and the store.
-        brings: whether this rank has the graph; counts on rank 0 of each machine. Machines that
-            have none get it from the first one that has.
-        device: as ``peergraph.memory.Group.current`` takes it.
+        split: splits the graph; called on rank 0 of each machine that has the graph.
+        join: makes a rank's graph; called on every rank with a copy of the outline, the tensors
+            (none on ranks other than rank 0) and the store.
+        brings: whether this rank has the graph; only rank 0 of each machine is asked. Machines
+            without the graph get it from the first machine that has it.
+        device: the device, as in ``peergraph.memory.Group.current``.
         timeout: seconds to wait for the other ranks.
-        progress: whether long loads show bars; default: where stderr is a terminal.
+        progress: whether to show progress bars of long loads; default: if stderr is a terminal.
         options: see :class:`peergraph.store.PlacementOptions`.
 
     Returns:
-        What `join` returned.
+        The result of `join`.
 
     Raises:
         TypeError: an unknown keyword.
-        Exception: whatever `split` raises on rank 0 is raised on all ranks, as are errors of
-            pickling the outline and of building the store.
-        ValueError: the machines bring different graphs.
+        Exception: an error of `split` on rank 0, of pickling the outline or of building the store
+            is raised on all ranks.
+        ValueError: the machines have different graphs.
     """
     complete = complete_options(options)
     group = Group.current(device=device, timeout=timeout)
 
     with group.collective("share"):
         sending = Sending.find(brings and group.rank == 0, group)
-        # Where no machine has a graph, `split` says so.
+        # If no machine has a graph, `split` raises the error.
         gets = sending is not None and group.machines.rank in sending.receivers
         parts: SplitGraph[Outline] | None = collective_call_machines(
             group, lambda: split() if group.rank == 0 and not gets else None

@@ -1,4 +1,4 @@
-"""Loaders that go on where they were: seed, epoch and batch number determine every batch."""
+"""Loaders that can be resumed: seed, epoch and batch number determine every batch."""
 
 from __future__ import annotations
 
@@ -20,12 +20,13 @@ _ORDER = -1
 class StatefulLoader:
     """A loader with ``state_dict`` and ``load_state_dict``, as torchdata's StatefulDataLoader.
 
-    Each batch follows from the seed, the epoch, its number in the epoch and this rank's number in
-    torch.distributed, and from nothing else: not from random numbers that the training draws. So a
-    run that comes back from a checkpoint gets the batches that it would have got.
+    Each batch depends only on the seed, the epoch, its number in the epoch and this rank's number
+    in torch.distributed. It does not depend on random numbers that the training draws, so a run
+    that is resumed from a checkpoint gets the same batches as without the interruption.
 
-    It has all attributes of the loader. Random numbers that functions of torch draw on the CPU or a
-    GPU are determined so; of numpy and Python, only those that the order of an epoch takes.
+    It has all attributes of the loader. The state determines the random numbers that functions of
+    torch draw on the CPU and on GPUs. Random numbers of numpy and Python are determined only for
+    the order of an epoch.
     """
 
     def __init__(
@@ -36,12 +37,12 @@ class StatefulLoader:
     ) -> None:
         """
         Args:
-            loader: a torch DataLoader, or one of PyG or DGL.
-            seed: the same on all ranks; ranks get different batches.
-            iterate: makes the iterator that reads an epoch, which may read ahead.
+            loader: a torch DataLoader, or a loader of PyG or DGL.
+            seed: the seed, the same on all ranks; ranks get different batches.
+            iterate: makes the iterator of an epoch, which may read ahead.
 
         Raises:
-            TypeError: `seed` is no int.
+            TypeError: `seed` is not an int.
         """
         if isinstance(seed, bool) or not isinstance(seed, int):
             raise TypeError(f"seed must be an int, got {seed!r}")
@@ -50,18 +51,19 @@ class StatefulLoader:
         self._iterate = iterate
         self._epoch = self._batch = 0
         self._is_set = True
-        # DGL shuffles the order of the epoch before.
+        # DGL shuffles the order of the previous epoch.
         self._first_order = _dgl_order(loader)
 
     def set_epoch(self, epoch: int, start_batch: int = 0) -> None:
-        """Has the next iteration be of this epoch, from this batch on.
+        """Sets the epoch and the first batch of the next iteration.
 
         Args:
-            epoch: from 0.
-            start_batch: how many batches to leave out; at least as many as there are: none is left.
+            epoch: the number of the epoch, from 0.
+            start_batch: the number of batches to skip. If the epoch has no more batches than that,
+                the iteration is empty.
 
         Raises:
-            ValueError: one of them is no int of at least 0.
+            ValueError: an argument is not an int of at least 0.
         """
         for name, value in (("epoch", epoch), ("start_batch", start_batch)):
             if isinstance(value, bool) or not isinstance(value, int) or value < 0:
@@ -69,14 +71,14 @@ class StatefulLoader:
         self._epoch, self._batch, self._is_set = epoch, start_batch, True
 
     def state_dict(self) -> dict[str, int]:
-        """Seed, epoch, and the number of batches that the loop has got of it."""
+        """Returns the seed, the epoch, and the number of its batches that the loop has got."""
         return {"seed": self._seed, "epoch": self._epoch, "batch": self._batch}
 
     def load_state_dict(self, state_dict: dict[str, int]) -> None:
-        """Has the next iteration go on where the state was taken.
+        """Resumes at the batch at which the state was taken, in the next iteration.
 
         Raises:
-            ValueError: the state is of a loader with another seed, or is none.
+            ValueError: the state belongs to a loader with another seed, or is not a state.
         """
         if state_dict.keys() != self.state_dict().keys():
             raise ValueError(f"expected the state of a StatefulLoader, got {state_dict!r}")
@@ -107,13 +109,13 @@ class StatefulLoader:
         return len(self.loader)
 
     def __getattr__(self, name: str) -> Any:
-        if name == "loader":  # not there yet: this object is being unpickled
+        if name == "loader":  # not set yet: this object is being unpickled
             raise AttributeError(name)
         return getattr(self.loader, name)
 
 
 class KeyedEpoch:
-    """One epoch of a loader with random numbers by the number of the batch; iterated once."""
+    """One epoch of a loader, with random numbers by the number of the batch; iterated once."""
 
     def __init__(self, loader: Any, key: tuple[int, ...], start_batch: int) -> None:
         self.loader = loader
@@ -131,7 +133,7 @@ class KeyedEpoch:
 
 
 class KeyedIterator:
-    """Iterates a loader from a batch on."""
+    """Iterates a loader, starting at a batch."""
 
     def __init__(self, loader: Any, key: tuple[int, ...], start_batch: int) -> None:
         self._key = key
@@ -189,12 +191,12 @@ def _seeded_globals(seed: int) -> Iterator[None]:
 
 
 def _index_iterator(iterator: Any) -> Iterator[Any] | None:
-    """What gives the seeds of a batch, where batches are made in this thread when they are asked
-    for; reading it leaves a batch out. None: batches must be made to be left out.
+    """Returns the iterator over the seeds of batches, if this thread makes batches on demand:
+    advancing it skips a batch. Returns None if batches can be skipped only by making them.
     """
     if getattr(iterator, "use_thread", False):
         return None
-    # PyG's iterator and DGL's are around torch's.
+    # The iterators of PyG and DGL wrap torch's.
     inner = getattr(iterator, "iterator", getattr(iterator, "dataloader_it", iterator))
     if getattr(inner, "_num_workers", 1) != 0 or not hasattr(inner, "_dataset_fetcher"):
         return None

@@ -1,4 +1,4 @@
-"""Layers of a model change their class in place, to Peergraph's and back."""
+"""Changes the classes of a model's layers in place, to Peergraph's and back."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ def layer_classes(
     """Pairs the framework's layer classes with Peergraph's subclasses of them.
 
     Args:
-        candidates: such as the values of a module's namespace; anything but a proper subclass of
-            `base` is passed over.
-        base: what all layers of Peergraph inherit.
-        attribute: of such a layer, its class in the framework.
+        candidates: classes and other objects, such as the values of a module's namespace; all but
+            proper subclasses of `base` are ignored.
+        base: the base class of all layers of Peergraph.
+        attribute: the name of the attribute with the framework's class of such a layer.
     """
     return {
         getattr(layer, attribute): layer
@@ -44,15 +44,15 @@ def swap_layers(
     The modules stay the same objects, with their parameters, buffers, mode and hooks.
 
     Args:
-        model: any module; a layer itself too.
-        classes: the new class by the old one; subclasses of the old one are left alone.
-        set_layer_class: called with a module and its new class.
+        model: any module, also a single layer.
+        classes: the new class of each old class; subclasses of old classes are not changed.
+        set_layer_class: changes the class; called with a module and its new class.
 
     Returns:
         `model`.
 
     Raises:
-        TypeError: `model` is no module.
+        TypeError: `model` is not a module.
     """
     check_module(model)
     for module in model.modules():

@@ -1,4 +1,4 @@
-"""Random numbers of a thread, or of a batch, in the place of torch's default generators."""
+"""Random numbers of a thread, or of a batch, instead of torch's default generators."""
 
 from __future__ import annotations
 
@@ -31,21 +31,22 @@ _METHODS = (
     "bernoulli",
     "multinomial",
 )
-# Functions that take a generator, which is the default one where they are given none.
+# Functions with an argument `generator`, by default torch's default generator.
 _DRAWING = frozenset(
     [getattr(torch, name) for name in _SAMPLERS] + [getattr(Tensor, name) for name in _METHODS]
 )
-# Functions that take no generator, and the method that does the same with one.
+# Functions without an argument `generator`, and the method that does the same with a generator.
 _LIKE = {torch.rand_like: Tensor.uniform_, torch.randn_like: Tensor.normal_}
 
 
 class ThreadRng(TorchFunctionMode):
     """A mode in which random functions of torch draw from generators of this thread.
 
-    The CPU's generator starts at the state that torch's default generator has when this object is
-    made, so that the functions give the numbers that they would have given then. The generator of a
-    GPU is seeded with the state of the CPU's. A generator that a caller passes is used as before;
-    functions that take none, such as dropout, draw from torch's default generator.
+    The CPU generator starts at the state that torch's default generator has when this object is
+    created, so that the functions return the numbers that they would have returned at that time.
+    The generator of a GPU is seeded with the state of the CPU generator. If a caller passes a
+    generator, it is used. Functions that accept no generator, such as dropout, draw from torch's
+    default generator.
     """
 
     def __init__(self) -> None:
@@ -55,7 +56,7 @@ class ThreadRng(TorchFunctionMode):
 
     @property
     def state(self) -> Tensor:
-        """The state of the CPU's generator, as ``torch.get_rng_state`` gives it."""
+        """The state of the CPU generator, in the form of ``torch.get_rng_state``."""
         return self._generators[torch.device("cpu")].get_state()
 
     @state.setter
@@ -65,7 +66,7 @@ class ThreadRng(TorchFunctionMode):
         self._generators[cpu].set_state(state)
 
     def reseed(self, seed: int) -> None:
-        """Starts all generators anew."""
+        """Seeds all generators again."""
         self.state = torch.Generator().manual_seed(seed).get_state()
 
     def _generator(self, device: torch.device) -> torch.Generator:
@@ -90,7 +91,7 @@ class ThreadRng(TorchFunctionMode):
 
 
 def _device(args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.device:
-    """The device on which a function with these arguments draws."""
+    """Returns the device on which a function with these arguments draws."""
     for value in (*args, *kwargs.values()):
         if isinstance(value, Tensor):
             return value.device

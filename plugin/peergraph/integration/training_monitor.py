@@ -1,4 +1,4 @@
-"""`monitor`: what a training reads from where, and what it waits for, while it runs."""
+"""`monitor`: shows what a training run reads from each memory, and what it waits for."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ _running: Monitor | None = None
 
 @dataclass
 class _Counts:
-    """What has happened since the monitor began."""
+    """Counts and times since the monitor began."""
 
     seconds: float = 0.0
     batches: int = 0
     rows: Counter[str] = field(default_factory=Counter)
     """Rows and neighbour lists read, by tier."""
     moved: Counter[str] = field(default_factory=Counter)
-    """Bytes by the memory that they come from."""
+    """Bytes read, by the memory that they come from."""
     times: dict[str, float] = field(default_factory=dict)
-    """Seconds of the host by range."""
+    """Seconds that the host has spent in each range."""
 
     def since(self, before: _Counts) -> _Counts:
-        """The difference to earlier counts."""
+        """Returns the difference to earlier counts."""
         return _Counts(
             self.seconds - before.seconds,
             self.batches - before.batches,
@@ -47,7 +47,7 @@ class _Counts:
         )
 
     def line(self) -> str:
-        """As text."""
+        """Formats the counts as one line."""
         parts = [f"{self.batches / self.seconds:.1f} batches/s"] if self.batches else []
         total = sum(self.rows.values())
         if total:
@@ -70,9 +70,9 @@ class _Counts:
 
 
 class Monitor:
-    """Counts the reads and the ranges of this process; made by :func:`monitor`.
+    """Counts the reads and the ranges of this process; created by :func:`monitor`.
 
-    ``str(monitor)`` is the line of everything since it began, for a progress bar
+    ``str(monitor)`` is one line on everything since the monitor began, such as for a progress bar
     (``bar.set_postfix_str(monitor)``). On a GPU it waits for the device.
     """
 
@@ -91,8 +91,8 @@ class Monitor:
         self._is_reporting = False
 
     def add_time(self, name: str, seconds: float) -> None:
-        """Adds a range; a line may be due, which the main thread writes."""
-        if os.getpid() != self._process:  # a worker of a DataLoader, whose counts nobody reads
+        """Adds the time of a range. The main thread writes a line if one is due."""
+        if os.getpid() != self._process:  # a DataLoader worker: nobody reads its counts
             return
         with self._lock:
             self._times[name] = self._times.get(name, 0.0) + seconds
@@ -105,7 +105,7 @@ class Monitor:
             self._show()
 
     def add_bytes(self, name: str, num_bytes: int) -> None:
-        """Adds bytes of an exchange or of chunks."""
+        """Adds the bytes of an exchange or of chunks."""
         with self._lock:
             self._bytes[name] += num_bytes
 
@@ -134,7 +134,7 @@ class Monitor:
         return self._counts().line()
 
     def _measure_stores(self) -> None:
-        """Begins to count the reads of stores that are new."""
+        """Begins to count the reads of new stores."""
         self._num_stores = len(open_stores)
         stores: list[Store] = list(open_stores)
         for store in stores:
@@ -143,10 +143,10 @@ class Monitor:
             self._recorders[id(store)] = store, self._measured.enter_context(store.measure())
 
     def _show(self) -> None:
-        """Writes the line of the time since the last one, unless a CUDA graph is captured."""
+        """Writes a line on the time since the last line, unless a CUDA graph is being captured."""
         if any(capturing(store.device) for store, _ in self._recorders.values()):
             return
-        self._is_reporting = True  # Reading counters may itself be in ranges.
+        self._is_reporting = True  # Reading the counters may itself enter ranges.
         try:
             now = self._counts()
             self._write(now.since(self._shown).line())
@@ -157,7 +157,7 @@ class Monitor:
     def _write(self, line: str) -> None:
         from tqdm import tqdm
 
-        # Above progress bars.
+        # tqdm writes the line above progress bars.
         tqdm.write(f"peergraph {time.perf_counter() - self._begin:.0f} s | {line}", sys.stderr)
 
     def _counts(self) -> _Counts:
@@ -180,7 +180,7 @@ class Monitor:
 
 
 def _sources(world_size: int, rank: int) -> list[tuple[str, str]]:
-    """The tier of each source that a store's counters tell apart, and the memory that it is in."""
+    """Returns the tier and the memory of each source that a store's counters distinguish."""
     own = "own memory"
     ranks = [own if other == rank else f"rank {other}" for other in range(world_size)]
     return [
@@ -192,33 +192,34 @@ def _sources(world_size: int, rank: int) -> list[tuple[str, str]]:
 
 
 def monitor(every: float | None = 10.0) -> Monitor:
-    """Shows what this process reads from where, and what it waits for, while it runs::
+    """Shows what this process reads from each memory, and what it waits for, while it runs::
 
         peergraph.monitor()                    # anywhere before the training; one line
         with peergraph.monitor(every=60): ...  # or for a part of it
 
-    Every `every` seconds a line on stderr says: mini-batches a second; the share of rows and
-    neighbour lists that were read from each tier; bytes a second from this rank's memory, each
+    Every `every` seconds it writes a line to stderr: mini-batches per second; the share of rows and
+    neighbour lists that were read from each tier; bytes per second from this rank's memory, each
     other rank, the host, and the exchange of full graphs; and the share of the host's time in each
-    range of :data:`peergraph.profiling.NAMES`, ``wait_batch`` and ``exchange`` among them. Ranges
-    of threads that make batches ahead count, too, so shares may add up to more than 100 %; on a GPU
-    they are the time in which work is given to it and results are waited for, not that of kernels.
+    range of :data:`peergraph.profiling.NAMES`, including ``wait_batch`` and ``exchange``. Ranges of
+    threads that prefetch batches count too, so the shares may add up to more than 100 %. On a GPU
+    a range is the time in which the host launches work and waits for results, not the time of the
+    kernels.
 
     Counting adds small kernels after the reads (:meth:`peergraph.store.Store.measure`), and each
-    line waits for the GPU once. Under torchrun rank 0 writes; reads of workers of a DataLoader,
-    replays of CUDA graphs and users' kernels are not seen. Not collective. ``peergraph monitor
-    script.py`` does the same for a script as it is.
+    line waits for the GPU once. Under torchrun rank 0 writes. Reads of DataLoader workers, replays
+    of CUDA graphs and users' kernels are not counted. Not collective. ``peergraph monitor
+    script.py`` does the same for an unchanged script.
 
     Args:
-        every: seconds from one line to the next; None: no lines, for ``str(monitor)`` alone.
+        every: seconds between two lines; None: no lines, for ``str(monitor)`` alone.
 
     Returns:
-        The monitor, which ends with its context, with :meth:`Monitor.stop`, or with the process.
-        Until then its stores cannot be measured by :meth:`peergraph.store.Store.measure`.
+        The monitor. It ends with its context, with :meth:`Monitor.stop`, or with the process. Until
+        then :meth:`peergraph.store.Store.measure` cannot measure its stores.
 
     Raises:
         ValueError: `every` is not positive.
-        RuntimeError: another monitor runs.
+        RuntimeError: another monitor is running.
     """
     global _running
     if every is not None and not every > 0:

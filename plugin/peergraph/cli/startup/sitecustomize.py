@@ -1,7 +1,7 @@
-"""Read at the start of Python processes below `peergraph run`: `import dgl` gets help in them too.
+"""Run at the start of child processes of `peergraph run`, so that `import dgl` works in them too.
 
-The help comes with `peergraph_dgl`, which is imported when DGL is, not before: most processes never
-import it.
+`peergraph_dgl` provides the help for the import. It is imported when DGL is imported, not before:
+most processes never import DGL.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from types import ModuleType
 
 
 class _AdapterFirst(MetaPathFinder, Loader):
-    """On the first import of DGL imports the adapter, which does it, and hands over the result."""
+    """On the first import of DGL imports the adapter, which imports DGL, and returns DGL."""
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None

@@ -11,7 +11,8 @@ import torch
 
 @contextmanager
 def cupy_stream(device: torch.device) -> Iterator[Any]:
-    """A context in which CuPy uses `device` and torch's current stream of it; yields the stream.
+    """Returns a context in which CuPy uses `device` and torch's current stream on it; yields the
+    stream.
 
     A user's own kernels then run in order with torch's and Peergraph's. Raises ImportError without
     CuPy.
@@ -22,7 +23,7 @@ def cupy_stream(device: torch.device) -> Iterator[Any]:
     import cupy
 
     address = torch.cuda.current_stream(device).cuda_stream
-    # From version 14 on; before, the class that it supersedes.
+    # CuPy has it from version 14 on; older versions have ExternalStream.
     from_external = getattr(cupy.cuda.Stream, "from_external", None)
     if from_external is None:
         stream = cupy.cuda.ExternalStream(address)
@@ -33,7 +34,7 @@ def cupy_stream(device: torch.device) -> Iterator[Any]:
 
 
 class _Address:
-    """A stream by its address, as the CUDA stream protocol has it."""
+    """A stream given by its address, in the form of the CUDA stream protocol."""
 
     def __init__(self, address: int) -> None:
         self._address = address

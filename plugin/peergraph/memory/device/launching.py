@@ -1,4 +1,4 @@
-"""Launches: where functions of the compiled module run, on what elements, and in what memory."""
+"""Launch arguments, element types and memory for functions of the compiled module."""
 
 from __future__ import annotations
 
@@ -10,15 +10,16 @@ import torch
 
 import peergraph._C as _C
 
-# NumPy's limit, too. For smaller sizes the allocator reuses memory that was touched before.
-_WORTH_HUGE_PAGES = 4 << 20
+# Least bytes of a tensor in huge pages, as in NumPy. For smaller sizes the allocator reuses memory
+# that was touched before.
+_MIN_HUGE_PAGE_BYTES = 4 << 20
 
 _most_blocks: ContextVar[int] = ContextVar("peergraph_most_blocks", default=0)
 
 DTYPES: dict[torch.dtype, _C.DType] = {
     getattr(torch, name): dtype for name, dtype in _C.DType.__members__.items()
 }
-"""Elements that kernels compute with, as the compiled module names them."""
+"""The element types of kernels, by dtype of torch."""
 
 Launch = _C.Launch
 """Where a function of the compiled module runs: its device, stream and threads."""
@@ -29,9 +30,10 @@ def launch_on(
     stream: torch.cuda.Stream | None = None,
     num_threads: int | None = None,
 ) -> Launch:
-    """Returns a launch on `device`, in `stream` (default: the current one).
+    """Returns the launch arguments for `device` and `stream` (default: the current stream).
 
-    A GPU without an index is the current one. `num_threads` on the CPU: torch's by default.
+    A GPU without an index means the current GPU. `num_threads` is the number of CPU threads
+    (default: torch's).
     """
     threads = torch.get_num_threads() if num_threads is None else num_threads
     if device.type == "cpu":
@@ -42,12 +44,12 @@ def launch_on(
 
 
 def stream_address(device: torch.device) -> int:
-    """Of the current CUDA stream of `device`; 0 on the CPU."""
+    """Returns the address of the current CUDA stream of `device`; 0 for the CPU."""
     return 0 if device.type == "cpu" else torch.cuda.current_stream(device).cuda_stream
 
 
 def with_index(device: torch.device) -> torch.device:
-    """The device; a GPU without an index is the current one."""
+    """Returns the device with its index; a GPU without an index means the current GPU."""
     if device.type == "cuda" and device.index is None:
         return torch.device("cuda", torch.cuda.current_device())
     return device
@@ -55,10 +57,12 @@ def with_index(device: torch.device) -> torch.device:
 
 @contextmanager
 def limit_blocks(count: int) -> Iterator[None]:
-    """Within this, in this thread, kernels that gather take at most `count` blocks of 256 threads.
+    """Returns a context in which gather kernels of this thread use at most `count` blocks of 256
+    threads.
 
-    For gathers beside other work on the GPU: waiting for memory takes few threads, and the others'
-    places are free for kernels of other streams. 0: no limit. ValueError for a negative count.
+    It is for gathers that run concurrently with other work on the GPU: few threads suffice to wait
+    for memory, and the other blocks are free for kernels of other streams. 0 means no limit. Raises
+    ValueError for a negative count.
     """
     if count < 0:
         raise ValueError(f"count must be 0 or more, got {count}")
@@ -70,23 +74,25 @@ def limit_blocks(count: int) -> Iterator[None]:
 
 
 def most_blocks() -> int:
-    """What :func:`limit_blocks` says here; 0: no limit."""
+    """Returns the limit that :func:`limit_blocks` has set in this context; 0 means no limit."""
     return _most_blocks.get()
 
 
 def empty(shape: int | Sequence[int], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
-    """As ``torch.empty``; large tensors on the CPU are in huge pages, where the system has them."""
-    made = torch.empty(shape, dtype=dtype, device=device)
-    if device.type == "cpu" and made.nbytes >= _WORTH_HUGE_PAGES:
-        _C.ask_for_huge_pages(made.data_ptr(), made.nbytes)
-    return made
+    """Does the same as ``torch.empty``; large tensors on the CPU are in huge pages if the system
+    has them.
+    """
+    tensor = torch.empty(shape, dtype=dtype, device=device)
+    if device.type == "cpu" and tensor.nbytes >= _MIN_HUGE_PAGE_BYTES:
+        _C.ask_for_huge_pages(tensor.data_ptr(), tensor.nbytes)
+    return tensor
 
 
 class Buffers:
     """Allocates memory for a function of the compiled module while it runs.
 
-    The object is the callback `allocate(num_bytes) -> address`; :meth:`tensor` returns what was
-    allocated at an address. The memory is kept as long as the object.
+    The object is the callback `allocate(num_bytes) -> address`; :meth:`tensor` returns the memory
+    at an address as a tensor. The memory lives as long as the object.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -100,7 +106,7 @@ class Buffers:
         return address
 
     def tensor(self, address: int, dtype: torch.dtype, count: int) -> torch.Tensor:
-        """The first `count` items of the buffer at `address`; empty for address 0."""
+        """Returns the first `count` items of the buffer at `address`; empty for address 0."""
         if address == 0:
             return torch.empty(0, dtype=dtype, device=self._device)
         return self._buffers[address][: count * dtype.itemsize].view(dtype)

@@ -1,4 +1,4 @@
-"""Files that keep measurements of this machine."""
+"""Files that store measurements of this machine."""
 
 from __future__ import annotations
 
@@ -14,23 +14,27 @@ from peergraph.atomic_write import write_atomically
 
 
 def cache_file(name: str, parts: Sequence[str]) -> Path:
-    """``$XDG_CACHE_HOME/peergraph/<name>-<digest>.json``, of the parts and the GPUs' driver."""
+    """Returns ``$XDG_CACHE_HOME/peergraph/<name>-<digest>.json``, with a digest of the parts and of
+    the GPUs' driver.
+    """
     folder = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
     key = hashlib.sha256("\n".join([*parts, _driver()]).encode()).hexdigest()[:16]
     return Path(folder) / "peergraph" / f"{name}-{key}.json"
 
 
 def identity(device: torch.device) -> str:
-    """Names a GPU, or the machine where there is none."""
+    """Returns a name that identifies a GPU, or the machine for the CPU."""
     if device.type == "cpu":
         return f"cpu of {os.uname().nodename}"
     properties = torch.cuda.get_device_properties(device)
-    # The oldest torch does not know it.
+    # The oldest supported torch lacks the property.
     return str(getattr(properties, "uuid", f"{os.uname().nodename} {device}"))
 
 
 def host_reads_file(device: torch.device, world_size: int) -> Path:
-    """The file with the speeds of a GPU's reads of host memory while `world_size` ranks read it."""
+    """Returns the file with the speeds of a GPU's reads of host memory while `world_size` ranks
+    read it.
+    """
     return cache_file("host-reads", [identity(device), str(world_size)])
 
 

@@ -1,4 +1,4 @@
-"""Errors that kernels report: ids out of range, known once the device has run the kernel."""
+"""Errors that kernels report, such as ids out of range: raised after the device has run them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import peergraph._C as _C
 def raise_pending(device: torch.device) -> None:
     """Raises the IndexError that an earlier kernel on `device` has reported by now.
 
-    Costs one read of host memory where there is none; does not synchronise then.
+    Without an error it costs one read of host memory, and does not synchronise.
     """
     if device.type == "cuda":
         _C.raise_pending(device.index)
@@ -20,8 +20,8 @@ def synchronize(device: str | torch.device | None = None) -> None:
     """Waits for a device, by default the current GPU, and raises its pending errors.
 
     Kernels find ids out of range asynchronously: a `gather` on a GPU returns before they have run.
-    The IndexError comes with this call, or else with a later one that uses the device.
-    Without a GPU there is nothing to wait for.
+    This call raises the IndexError, or else a later call that uses the device raises it. Without a
+    GPU the call returns at once.
     """
     if not _C.has_cuda or not torch.cuda.is_available():
         return

@@ -9,12 +9,12 @@ from functools import cache
 import torch
 
 # The size of each of the two buffers: large enough that starting the threads that fill a buffer
-# costs little beside the copy.
+# costs little compared with the copy.
 _BUFFER_BYTES = 32 << 20
 
 
 class PinnedPipeline:
-    """Two pinned buffers, used in turn: the CPU works on one while the GPU copies the other.
+    """Two pinned buffers, used alternately: the CPU works on one while the GPU copies the other.
 
     The buffers are kept between calls, since the GPU may still read a buffer when the call that
     filled it has returned. One thread at a time uses a pipeline; others wait.
@@ -48,7 +48,7 @@ class PinnedPipeline:
                 copied.synchronize()
                 try:
                     yield slice(begin, begin + count), buffer[: count * row_bytes].view(count, -1)
-                finally:  # Copies may be under way also where the piece failed.
+                finally:  # Copies may be in progress even if the piece failed.
                     copied.record(stream)
 
     def upload(
@@ -96,7 +96,7 @@ class PinnedPipeline:
             _finish(out, *last)
 
     def _allocate(self, rows: int, row_bytes: int) -> None:
-        """Allocates the buffers, unless there are buffers that hold such a row."""
+        """Allocates the buffers, unless there are buffers that hold a row of this size."""
         if self._buffers and self._buffers[0].numel() >= row_bytes:
             return
         for copied in self._copied:
@@ -119,5 +119,5 @@ def _finish(out: torch.Tensor, part: slice, buffer: torch.Tensor, copied: torch.
 
 @cache
 def pinned_pipeline(device: torch.device) -> PinnedPipeline:
-    """The pipeline that this process keeps for a GPU; it allocates memory at its first use."""
+    """Returns the process's pipeline for a GPU; it allocates memory at its first use."""
     return PinnedPipeline(device)

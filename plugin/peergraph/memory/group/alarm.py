@@ -1,4 +1,4 @@
-"""Ends this rank's waits where another rank is lost, including those in torch.distributed."""
+"""Ends this rank's waits when another rank is lost, including waits in torch.distributed."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from peergraph.memory.group.interrupt import Interrupt
 from peergraph.memory.group.peers import Peers
 from peergraph.memory.group.torch_waits import abort_communicators, close_connections
 
-# After NCCL's communicators are aborted, only waits for Gloo and for a communicator that is being
-# created remain.
+# Time for the waits that end when NCCL's communicators are aborted. Waits for Gloo and for a
+# communicator that is being created remain.
 _ABORT_S = 1.0
-# After this the process ends.
+# Then the process ends.
 _LAST_RESORT_S = 10.0
 
 
 class Alarm:
-    """Makes the group unusable and raises PeerLostError in the main thread, at whatever line it is,
-    as KeyboardInterrupt. NCCL's and Gloo's own timeouts are minutes.
+    """Makes the group unusable, and raises PeerLostError in the main thread, at whatever line it
+    is, like KeyboardInterrupt. The timeouts of NCCL and Gloo are minutes long.
     """
 
     def __init__(self, peers: Peers, process_group: weakref.ref[Any]) -> None:
@@ -41,23 +41,23 @@ class Alarm:
         return world is not None and self._process_group() is world
 
     def sound(self, cause: str) -> None:
-        """Ends all waits; called in a thread of its own, which may take seconds."""
+        """Ends all waits. It may take seconds, so it is called in a separate thread."""
         with self._peers.lock:
             if self._peers.closed:
                 return
-            # A collective that runs or has failed raises in the main thread by itself.
-            tell = self._peers.lost is None and self.is_current()
+            # A collective that is running or has failed raises in the main thread by itself.
+            must_interrupt = self._peers.lost is None and self.is_current()
             self._peers.give_up(PeerLostError(cause))
-            if tell:
+            if must_interrupt:
                 self._interrupt.arm(str(self._peers.lost))
         give_up_waits()
         if self.is_current():
             abort_communicators()
-        if tell:
-            self._insist()
+        if must_interrupt:
+            self._end_remaining_waits()
 
-    def _insist(self) -> None:
-        """Ends the waits that aborting does not end, until the main thread has raised."""
+    def _end_remaining_waits(self) -> None:
+        """Ends the waits that remain after NCCL is aborted, until the main thread has raised."""
         if self._interrupt.raised.wait(_ABORT_S):
             return
         close_connections(c.pid for c in self._peers.connections.values())

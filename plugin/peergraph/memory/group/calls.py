@@ -1,4 +1,4 @@
-"""The collective that a rank is in: its name and number go with every value, to find mismatches."""
+"""The collective that a rank is in. Its name and number go with every value, to find mismatches."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ class Call:
     """A collective that a rank has called.
 
     Attributes:
-        number: of the call among the rank's calls, from 1.
-        names: of the collective, then of the nested collectives that the rank is in.
+        number: the number of the call among the rank's calls, from 1.
+        names: the name of the collective, then the names of the nested collectives in it.
     """
 
     number: int
     names: tuple[str, ...]
 
     def encode(self) -> bytes:
-        """For :meth:`decode`."""
+        """Encodes the call for :meth:`decode`."""
         return json.dumps([self.number, self.names]).encode()
 
     @classmethod
     def decode(cls, text: bytes) -> Call:
-        """What :meth:`encode` gave."""
+        """Decodes the result of :meth:`encode`."""
         number, names = json.loads(text)
         return cls(number, tuple(names))
 
@@ -37,7 +37,7 @@ class Call:
         return f"{self.names[0]} (call {self.number})"
 
     def in_full(self) -> str:
-        """The call with its nested collectives, as text."""
+        """Formats the call with its nested collectives."""
         return f"{' > '.join(self.names)} (call {self.number})"
 
 
@@ -46,25 +46,27 @@ class Calls:
 
     def __init__(self) -> None:
         self._count = 0
-        self._own = threading.local()
+        self._of_thread = threading.local()
 
     @contextmanager
     def enter(self, name: str) -> Iterator[Call]:
-        """A context in which this thread is in that collective, nested in the one it is in."""
-        outer: Call | None = getattr(self._own, "call", None)
+        """Returns a context in which this thread is in a collective of that name. If the thread is
+        in a collective already, the new one is nested in it.
+        """
+        outer: Call | None = getattr(self._of_thread, "call", None)
         if outer is None:
             self._count += 1
-            self._own.call = Call(self._count, (name,))
+            self._of_thread.call = Call(self._count, (name,))
         else:
-            self._own.call = Call(outer.number, (*outer.names, name))
+            self._of_thread.call = Call(outer.number, (*outer.names, name))
         try:
-            yield self._own.call
+            yield self._of_thread.call
         finally:
-            self._own.call = outer
+            self._of_thread.call = outer
 
 
 def difference(encoded: Sequence[bytes], names: RankNames) -> str | None:
-    """Describes which ranks are in which collectives; None if all are in the same one."""
+    """Describes which ranks are in which collectives; None if all are in the same collective."""
     if len(set(encoded)) == 1:
         return None
     calls = [Call.decode(text) for text in encoded]

@@ -1,7 +1,7 @@
 """Exchanges of byte strings between the ranks of one host.
 
 An exchange names the missing ranks, ends at a deadline, and ends at once on a signal. Every two
-ranks have a connection: no rank serves the others, and a death is the end of a stream.
+ranks have a connection: no rank serves the others, and the end of a stream shows a rank's death.
 Exchanges are not on a hot path: loads from shared memory are one-sided.
 """
 
@@ -18,7 +18,7 @@ from peergraph.memory.group.calls import Call, difference
 from peergraph.memory.group.connection import Kind, Part
 from peergraph.memory.group.peers import Peers
 
-# How long another wait lasts before the peers are polled.
+# In other waits than exchanges: how often the peers are polled.
 _LOOK_INTERVAL_S = 0.05
 
 
@@ -30,14 +30,14 @@ class Channel:
         self._pid = os.getpid()
         self._busy = False
         self._broken_off: tuple[int, BaseException] | None = None
-        # A rank that has dropped its group takes no further part.
+        # A rank that has dropped its group leaves it.
         weakref.finalize(self, _leave, self._pid, peers).atexit = False
 
     def exchange(self, call: Call, value: bytes, timeout: float) -> list[memoryview]:
         """Returns every rank's value, in order of rank. Collective.
 
-        Raises PeerLostError where a rank is missing, CollectiveMismatchError where one is in
-        another collective.
+        Raises PeerLostError if a rank is missing, CollectiveMismatchError if a rank is in another
+        collective.
         """
         with self._collective(call, timeout) as deadline:
             encoded = call.encode()
@@ -58,7 +58,7 @@ class Channel:
         """Waits for ranks that announce themselves in another way. Raises PeerLostError.
 
         Args:
-            missing: ``missing(seconds)`` waits that long and returns the ranks that have not come.
+            missing: ``missing(seconds)`` waits that long and returns the ranks that are missing.
         """
         with self._collective(call, timeout) as deadline:
             while ranks := missing(_LOOK_INTERVAL_S):
@@ -68,7 +68,7 @@ class Channel:
                     raise self.peers.timeout_error(ranks, call, timeout)
 
     def break_off(self, call: Call, error: BaseException) -> None:
-        """Gives the group up: this rank does not finish the collective."""
+        """Gives up the group because this rank does not finish the collective."""
         if os.getpid() == self._pid:
             self._broken_off = self._broken_off or (call.number, error)
             reason = (
@@ -78,9 +78,9 @@ class Channel:
                 self.peers.give_up(PeerLostError(reason))
 
     def end_of(self, call: Call, error: Exception) -> BaseException:
-        """The error that a collective raises: the one that broke it off.
+        """Returns the error that a collective raises: the first error, which broke it off.
 
-        Cleaning up after that must fail too, and its error is not shown.
+        The cleaning up after that error fails too, and the error of the cleaning up is not shown.
         """
         if self._broken_off is None or not isinstance(error, PeerLostError):
             return error
@@ -88,7 +88,9 @@ class Channel:
         return first if number == call.number else error
 
     def _arrivals(self, call: Call, deadline: float, timeout: float) -> Iterator[tuple[int, Part]]:
-        """The other ranks' parts as they come, until all are there and this rank's is sent."""
+        """Yields the other ranks' parts as they arrive, until all have arrived and this rank's part
+        is sent.
+        """
         connections = self.peers.connections
         missing = set(connections)
         while True:
@@ -107,9 +109,10 @@ class Channel:
 
     @contextmanager
     def _collective(self, call: Call, timeout: float) -> Iterator[float]:
-        """Yields the deadline of a collective. If it fails, the group is given up.
+        """Yields the deadline of a collective. If the collective fails, gives up the group.
 
-        The other ranks are told: a rank that joined late would disturb their next collectives.
+        Giving up also informs the other ranks: a rank that joined late would disturb their next
+        collectives.
         """
         if os.getpid() != self._pid:
             raise RuntimeError(

@@ -16,9 +16,9 @@ T = TypeVar("T")
 
 
 def collective_call(group: Group, work: Callable[[], T]) -> T:
-    """Runs `work` on every rank; if it fails on one, every rank raises that error. Collective.
+    """Runs `work` on every rank. If it fails on one rank, every rank raises that error. Collective.
 
-    An error that cannot be pickled is a RuntimeError with its type and text on the other ranks.
+    If the error cannot be pickled, the other ranks raise a RuntimeError with its type and text.
     """
     result: T | None = None
     error: Exception | None = None
@@ -39,10 +39,10 @@ def collective_call(group: Group, work: Callable[[], T]) -> T:
 
 
 def collective_call_machines(group: Group, work: Callable[[], T]) -> T:
-    """As :func:`collective_call`, over the ranks of all machines. Collective.
+    """Does the same as :func:`collective_call`, over the ranks of all machines. Collective.
 
-    On the other machines an exception of Python's own has its type and text; any other is a
-    RuntimeError with its type and text.
+    The other machines raise an exception of the same type and text if the type is built into
+    Python, else a RuntimeError with the type and text.
     """
     if group.machines.count == 1:
         return collective_call(group, work)
@@ -53,7 +53,8 @@ def collective_call_machines(group: Group, work: Callable[[], T]) -> T:
     except PeerLostError:
         raise
     except MachineFailedError as failed:
-        # Came in the place of a value that `work` waited for: this exchange is over.
+        # Another machine sent its error instead of the value that `work` waited for: the exchange
+        # is over.
         raise _error_of(failed, group) from None
     except Exception as caught:
         error = caught
@@ -69,8 +70,8 @@ def collective_call_machines(group: Group, work: Callable[[], T]) -> T:
 
 def _error_of(failed: MachineFailedError, group: Group) -> Exception:
     machine, kind, text = group.machines.describe(failed.machine), failed.kind, failed.text
-    found = getattr(builtins, kind, None)
-    if isinstance(found, type) and issubclass(found, Exception):
-        with suppress(TypeError):  # some take other arguments
-            return found(f"on {machine}: {text}")
+    error_type = getattr(builtins, kind, None)
+    if isinstance(error_type, type) and issubclass(error_type, Exception):
+        with suppress(TypeError):  # some types take other arguments
+            return error_type(f"on {machine}: {text}")
     return RuntimeError(f"on {machine}: {kind}: {text}")

@@ -22,9 +22,9 @@ class Kind(IntEnum):
     VALUE = 1
     """A rank's part in an exchange."""
     LOST = 2
-    """The value says why the sender gave the group up."""
+    """The sender has given up the group; the value is the reason."""
     FAREWELL = 3
-    """The sender leaves; the value is the error that it died of, empty for success."""
+    """The sender leaves the group; the value is the error that ended it, empty for success."""
 
 
 class Part(NamedTuple):
@@ -37,7 +37,7 @@ class Part(NamedTuple):
 class Connection:
     """The connection to one other rank: received parts, unsent messages, and whether it has ended.
 
-    No method waits. The socket is authenticated: only the rank sends over it.
+    No method waits. The socket is authenticated: nobody but the rank sends over it.
     """
 
     def __init__(self, rank: int, connected: socket.socket, pid: int) -> None:
@@ -49,11 +49,11 @@ class Connection:
         self.pidfd = _open_pidfd(pid)
         """Readable once the process has ended; None where the system has no pidfd."""
         self.ended = False
-        """Nothing more will come."""
+        """Whether the stream or the process has ended: no more messages will arrive."""
         self.farewell: str | None = None
-        """What its last message said; None where it ended without one."""
+        """The value of the rank's farewell; None without a farewell."""
         self.lost: str | None = None
-        """Why it gave the group up; None while it has not."""
+        """The reason why the rank has given up the group; None if it has not."""
         self._parts: deque[Part] = deque()
         self._outgoing: deque[memoryview] = deque()
         self._header = bytearray()
@@ -66,7 +66,7 @@ class Connection:
 
     @property
     def is_sending(self) -> bool:
-        """Whether something is still to be sent to a rank that is there."""
+        """Whether messages are still to be sent and the rank has not ended."""
         return bool(self._outgoing) and not self.ended
 
     def send(self, kind: Kind, value: bytes, call: bytes = b"") -> None:
@@ -80,7 +80,7 @@ class Connection:
         """Sends as much as the system accepts now."""
         while self.is_sending:
             if self._sending:
-                # A signal's exception came in between: how much was sent is not known any more.
+                # A signal's exception has interrupted a send: the number of sent bytes is unknown.
                 self._outgoing.clear()
                 with suppress(OSError):
                     self.socket.shutdown(socket.SHUT_WR)
@@ -94,7 +94,7 @@ class Connection:
     def receive(self) -> None:
         """Receives what has arrived."""
         while not self.ended:
-            # A signal's exception came in between: messages cannot be told apart any more.
+            # A signal's exception has interrupted a receive: the next message's begin is unknown.
             self._garbled |= self._receiving
             self._receiving = True
             try:
@@ -108,7 +108,7 @@ class Connection:
         self._receiving = False
 
     def take(self) -> Part | None:
-        """The rank's part in the next exchange, if it has come."""
+        """Returns the rank's part in the next exchange; None if it has not arrived."""
         return self._parts.popleft() if self._parts else None
 
     def look(self) -> None:
@@ -116,7 +116,7 @@ class Connection:
         was_alive = self.process is None or self.process.is_alive()
         self.receive()
         if not was_alive:
-            # A process that it forked may hold the socket open.
+            # A process that the rank has forked may keep the socket open.
             self.ended = True
 
     def close(self) -> None:
@@ -135,7 +135,7 @@ class Connection:
             self._blocked = True
             return
         except OSError:
-            # The other end is closed. What it sent before can still be read.
+            # The other end is closed. Messages that it sent before can still be read.
             self._outgoing.clear()
             return
         while sent:

@@ -1,6 +1,6 @@
 """The farewell that a rank sends as its process ends: success, or the error that ended it.
 
-A process that is killed sends none; the other ranks see the end of its connections.
+A process that is killed sends no farewell; the other ranks see the end of its connections.
 """
 
 from __future__ import annotations
@@ -18,22 +18,24 @@ from peergraph.errors import PeerLostError
 from peergraph.memory.group.device_waits import give_up_waits
 from peergraph.memory.group.peers import Peers, all_peers
 
-# How much later than on torch's connections the end of a process may be seen here.
+# torch's connections may show the end of a process this much earlier than Peergraph's.
 _DEATH_LAG_S = 0.5
 _LOOK_INTERVAL_S = 0.02
 _LONGEST_TEXT = 300
-# In errors of torch that follow from the end of a process on another machine.
+# Words in the errors that torch raises after the end of a process on another machine.
 _NETWORK_WORDS = ("gloo", "nccl", "connection", "socket", "broken pipe")
 
 
 def send_farewell_at_exit() -> None:
-    """Makes this process send a farewell to its peers when it ends, and name the first death."""
+    """Makes this process send a farewell to its peers when it ends. If it ends because another rank
+    died, its error names that rank.
+    """
     _register(os.getpid())
 
 
 @functools.cache
 def _register(pid: int) -> None:
-    # Runs in processes of multiprocessing, too, where atexit and sys.excepthook do not.
+    # Runs in processes of multiprocessing too, where atexit and sys.excepthook do not run.
     util.Finalize(None, _send_farewells, exitpriority=-1)
     if sys.version_info >= (3, 13) and multiprocessing.parent_process() is not None:
         _record_exit_code()
@@ -41,10 +43,11 @@ def _register(pid: int) -> None:
 
 
 def _record_exit_code() -> None:
-    """Keeps the exit code of this process of multiprocessing for :func:`error_at_exit`.
+    """Records the exit code of this process of multiprocessing for :func:`error_at_exit`.
 
-    From Python 3.13 on, a process of multiprocessing runs its exit functions when the exception
-    that ended it is gone. It flushes its streams before, in a frame that has the exit code.
+    From Python 3.13 on, a process of multiprocessing runs its exit functions after it has dropped
+    the exception that ended it. Before that it flushes its streams, in a frame that has the exit
+    code.
     """
     flush = util._flush_std_streams  # type: ignore[attr-defined]
 
@@ -79,7 +82,9 @@ def _name_the_cause(
 
 
 def _lost(error: BaseException) -> str | None:
-    """The death that led to an error which does not name it; None if there was none."""
+    """Returns the text about the death that caused an error; None if no death caused it, or if the
+    error names it already.
+    """
     if isinstance(error, PeerLostError) or not isinstance(error, RuntimeError):
         return None
     return next((lost for peers in all_peers() if (lost := _first_death(peers, error))), None)
@@ -93,19 +98,19 @@ def _send_farewells() -> None:
             print(f"peergraph: PeerLostError: {cause}", file=sys.stderr, flush=True)
         peers.leave(cause)
     if error is not None:
-        # Nobody watches the other ranks from here on, and a GPU that waits ends no process.
+        # From here on nobody watches the other ranks, and the process cannot end while a GPU waits.
         give_up_waits()
 
 
 def error_at_exit() -> BaseException | None:
-    """The exception that ends this process; None where it ends well.
+    """Returns the exception that ends this process; None if it ends without an error.
 
-    An exit code other than 0 that a script gives itself (sys.exit) cannot be seen here.
+    An exit code other than 0 that a script passes to sys.exit is not visible here.
     """
-    error = sys.exc_info()[1]  # in multiprocessing's processes it is still on its way
+    error = sys.exc_info()[1]  # in a process of multiprocessing it is still being handled
     if error is None and _exit_codes and _exit_codes[-1] != 0:
         return SystemExit(_exit_codes[-1])
-    if error is None and not hasattr(sys, "ps1"):  # where a prompt is, it ended nothing
+    if error is None and not hasattr(sys, "ps1"):  # in an interactive session it ended nothing
         error = getattr(sys, "last_exc", None) or getattr(sys, "last_value", None)
     if isinstance(error, SystemExit):
         if error.code in (None, 0):
@@ -115,7 +120,9 @@ def error_at_exit() -> BaseException | None:
 
 
 def _cause(peers: Peers, error: BaseException) -> str:
-    """The text of a farewell: the first death, where this rank ends because of another's."""
+    """Returns the text of a farewell: this rank's error, or the death of another rank that caused
+    it.
+    """
     may_follow = isinstance(error, RuntimeError) or bool(_exit_codes)
     if may_follow and (lost := _first_death(peers, error)):
         return lost
@@ -124,13 +131,14 @@ def _cause(peers: Peers, error: BaseException) -> str:
 
 
 def _first_death(peers: Peers, error: BaseException) -> str | None:
-    """Why the group is lost; waits a moment, since torch may see a death earlier.
+    """Returns why the group is lost, None if it is not. Waits a moment, since torch may see a death
+    earlier.
 
     Args:
-        error: that ends this process.
+        error: the error that ends this process.
     """
     deadline = time.monotonic() + _DEATH_LAG_S
-    # The watcher's error must not come while this one is looked at.
+    # The watcher must not raise its error while this error is handled.
     peers.when_raised()
     with peers.lock:
         while peers.lost is None and not peers.closed and time.monotonic() < deadline:

@@ -1,4 +1,4 @@
-"""Waits of devices and threads for other ranks, which end where a rank is lost."""
+"""Ends waits of devices and threads for other ranks when a rank is lost."""
 
 from __future__ import annotations
 
@@ -12,7 +12,10 @@ _given_up: list[weakref.ref[Tensor]] = []
 
 
 def register_wait(given_up: Tensor) -> None:
-    """Has `given_up` [1] int32 set to 1, where a rank is lost, while the tensor lives."""
+    """Registers a wait: `given_up`, an int32 tensor [1], is set to 1 when a rank is lost.
+
+    The registration ends with the tensor's lifetime.
+    """
     with _lock:
         _given_up[:] = [known for known in _given_up if known() is not None]
         _given_up.append(weakref.ref(given_up))

@@ -11,9 +11,10 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-# DistributedDataParallel imports it too. Where that is after init_process_group, its functions keep
-# the process group for good, as a default value, and destroy_process_group leaves Gloo's threads
-# running: one that needs the interpreter while that shuts down aborts the process.
+# Imported early, before init_process_group: DistributedDataParallel imports this module too. If it
+# is imported after init_process_group, its functions keep the process group as a default value for
+# ever, and destroy_process_group leaves Gloo's threads running. A thread that needs the interpreter
+# while that shuts down aborts the process.
 import torch.distributed.nn.functional
 
 import peergraph._C as _C
@@ -33,20 +34,20 @@ _TORCHRUN_VARIABLES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 class Group:
     """The ranks of one host, one process each, that share memory (WholeGraph III-B).
 
-    Made with :meth:`current`. Across hosts training is data parallel; each host has a group of its
-    own. A pickled group names the ranks but takes no part in collectives.
+    :meth:`current` returns it. Training over several hosts is data parallel, with one group for
+    each host. A pickled group names the ranks but takes no part in collectives.
     """
 
     rank: int
-    """This process among the host's ranks, from 0."""
+    """The number of this process among the host's ranks, from 0."""
     world_size: int
-    """How many ranks the host has."""
+    """The number of ranks of the host."""
     device: torch.device
-    """Where this rank computes: the CPU or one GPU."""
+    """The device on which this rank computes: the CPU or one GPU."""
     timeout: float
     """Seconds that a collective waits for the other ranks."""
     names: RankNames
-    """How errors name the ranks of the group."""
+    """Names the ranks of the group in errors."""
     machines: Machines
     """All machines of the process group, and the ranks of each."""
 
@@ -78,24 +79,25 @@ class Group:
     ) -> Group:
         """Returns the group of this host's ranks. The first call for a process group is collective.
 
-        Uses torch.distributed where it is initialised; else initialises it from torchrun's
-        environment variables; else the process is the only rank.
+        Uses torch.distributed if it is initialised; otherwise initialises it from torchrun's
+        environment variables if they are set; otherwise this process is the only rank.
 
         Args:
             device: "cpu", "cuda" or "cuda:i". Default: the GPU of this local rank if the process
                 group uses NCCL or, without a process group, if there is a GPU; else the CPU.
             timeout: seconds that collectives wait for other ranks. Default: the environment
                 variable PEERGRAPH_TIMEOUT, else 300.
-            watch: whether a thread watches the other ranks' processes. Where one dies, it ends what
-                this rank waits for, in torch.distributed, too (NCCL's communicators are aborted),
-                and the main thread raises PeerLostError, at any line, as for KeyboardInterrupt.
-                A process that ends without an exception has not died. The first call for a process
-                group decides. Default: the environment variable PEERGRAPH_WATCH, else yes.
+            watch: whether a thread watches the other ranks' processes. When one dies, the thread
+                ends this rank's waits, also those in torch.distributed (it aborts NCCL's
+                communicators), and the main thread raises PeerLostError, at any line, like
+                KeyboardInterrupt. A process that ends without an exception has not died. The first
+                call for a process group decides. Default: the environment variable PEERGRAPH_WATCH,
+                else True.
 
         Raises:
             PeerLostError: a rank died or did not call this within the timeout.
-            ValueError: the device or the timeout is not one.
-            RuntimeError: the device is a GPU, and this build or machine has none.
+            ValueError: the device or the timeout is not valid.
+            RuntimeError: the device is a GPU, and the machine has no GPU or the build no CUDA.
         """
         timeout = _check_timeout(timeout)
         watches = _check_watch(watch)
@@ -121,14 +123,14 @@ class Group:
 
     @property
     def torch_ranks(self) -> tuple[int, ...]:
-        """torch.distributed's number of each rank."""
+        """The number of each rank in torch.distributed."""
         return self.machines.local_ranks
 
     def barrier(self) -> None:
-        """Waits for all ranks, and for this rank's GPU: what was written before is seen after.
+        """Waits for all ranks, and for this rank's GPU: then every rank sees all earlier writes.
 
-        Collective. Raises PeerLostError naming the ranks that died or did not come in time, and
-        CollectiveMismatchError, which is one, where ranks called another collective.
+        Collective. Raises PeerLostError naming the ranks that died or did not join in time, and its
+        subclass CollectiveMismatchError if ranks called another collective.
         """
         self.synchronize()
         self._exchange("Group.barrier", b"")
@@ -136,8 +138,8 @@ class Group:
     def all_gather(self, value: Any) -> list[Any]:
         """Returns every rank's value in order of rank. Collective; any picklable object.
 
-        Raises PeerLostError as :meth:`barrier` does. A value that cannot be pickled is an error on
-        every rank: pickle's own on the rank that has it, RuntimeError on the others.
+        Raises PeerLostError as :meth:`barrier` does. If a value cannot be pickled, the rank that
+        passed it raises pickle's error, and the others raise RuntimeError.
         """
         data, error = pack(value)
         parts = self._exchange("Group.all_gather", data)
@@ -148,7 +150,7 @@ class Group:
     def broadcast(self, value: Any, src: int = 0) -> Any:
         """Returns rank `src`'s value on every rank. Collective; any picklable object.
 
-        Raises as :meth:`all_gather` does, and ValueError where there is no rank `src`.
+        Raises as :meth:`all_gather` does, and ValueError if there is no rank `src`.
         """
         if not 0 <= src < self.world_size:
             raise ValueError(f"src must be a rank of 0..{self.world_size - 1}, got {src}")
@@ -159,15 +161,15 @@ class Group:
         return unpack(parts[src], self.names([src]))
 
     def all_gather_machines(self, value: Any) -> list[Any]:
-        """Returns every machine's value in order of the machines; rank 0's of each node group is
-        taken. Collective over all ranks of all machines.
+        """Returns the value of rank 0 of each machine's node group, in order of the machines.
+        Collective over all ranks of all machines.
 
         Args:
-            value: of numbers, texts, lists and dicts with texts as keys (JSON), and small: it goes
+            value: a small value of JSON (numbers, texts, lists, dicts with texts as keys): it goes
                 through torch.distributed's store.
 
-        Raises PeerLostError naming the machines that did not come in time, or as :meth:`barrier`;
-        and, within collective_call_machines, MachineFailedError where a machine failed before.
+        Raises PeerLostError naming the machines that did not join in time, or as :meth:`barrier`;
+        within collective_call_machines also MachineFailedError, if a machine has failed before.
         """
         values = self.all_gather_results(value)
         failed = MachineFailedError.find(values)
@@ -176,7 +178,9 @@ class Group:
         return values
 
     def all_gather_results(self, value: Any) -> list[Any]:
-        """As :meth:`all_gather_machines`; machines that failed have their errors in the list."""
+        """Does the same as :meth:`all_gather_machines`, but returns the errors of failed machines
+        in the list instead of raising them.
+        """
         if self.machines.count == 1:
             return [self.broadcast(value)]
         with self.collective("Group.all_gather_machines"), self._calls.enter("machines") as call:
@@ -186,9 +190,9 @@ class Group:
             return list(self.broadcast(values))
 
     def agree(self, **arguments: object) -> None:
-        """Raises ValueError on every rank where their arguments differ, by their `repr`.
+        """Raises ValueError on every rank if the ranks' arguments differ, compared by their `repr`.
 
-        Collective. The error names the first argument that differs and who has what.
+        Collective. The error names the first argument that differs, and its values by rank.
         """
         with self.collective("Group.agree"):
             texts = {name: repr(value) for name, value in arguments.items()}
@@ -198,17 +202,17 @@ class Group:
 
     @contextmanager
     def collective(self, name: str) -> Iterator[None]:
-        """Within the context this rank is in a collective of that name, which errors tell.
+        """Returns a context in which this rank is in a collective of that name, for errors.
 
-        Where a signal ends it (KeyboardInterrupt, SystemExit), the others' waits end, too.
+        If a signal ends it (KeyboardInterrupt, SystemExit), the waits of the other ranks end too.
         """
         with self._calls.enter(name) as call:
             try:
                 yield
             except Exception as error:
-                found = error if self._channel is None else self._channel.end_of(call, error)
-                if found is not error:
-                    raise found from None
+                first = error if self._channel is None else self._channel.end_of(call, error)
+                if first is not error:
+                    raise first from None
                 raise
             except BaseException as error:
                 if self._channel is not None:
@@ -216,9 +220,10 @@ class Group:
                 raise
 
     def await_ranks(self, missing: Callable[[float], list[int]]) -> None:
-        """Waits until `missing(seconds)`, which waits so long itself, returns no rank. Collective.
+        """Waits until no rank is missing. Collective.
 
-        Raises PeerLostError as :meth:`barrier` does.
+        `missing(seconds)` waits for at most that time and returns the missing ranks. Raises
+        PeerLostError as :meth:`barrier` does.
         """
         if self.world_size > 1:
             with self._calls.enter("Group.await_ranks") as call:

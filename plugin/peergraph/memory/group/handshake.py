@@ -24,7 +24,7 @@ from peergraph.memory.group.process import pid_namespace
 from peergraph.memory.group.rank_names import RankNames
 
 _NAME_BYTES, _SECRET_BYTES = 16, 32
-# More than a host has ranks: other processes may connect, too.
+# More than a host has ranks, because other processes may connect too.
 _BACKLOG = 1024
 _RETRY_S = 0.01
 _CREDENTIALS = struct.Struct("iII")  # pid, uid, gid
@@ -33,7 +33,7 @@ _HELLO = struct.Struct(f"!I{_SECRET_BYTES}s")  # the caller's rank, the called r
 
 @dataclass(frozen=True)
 class Endpoint:
-    """How to reach a rank and to recognise it."""
+    """The address of a rank's socket, and the values by which other ranks recognise the rank."""
 
     name: str
     secret: str
@@ -41,12 +41,12 @@ class Endpoint:
     namespace: str
 
     def to_dict(self) -> dict[str, str | int]:
-        """For :meth:`from_dict`; plain values."""
+        """Returns the endpoint as plain values, for :meth:`from_dict`."""
         return asdict(self)
 
     @classmethod
     def from_dict(cls, values: Mapping[str, object]) -> Endpoint:
-        """Raises ValueError for what :meth:`to_dict` cannot have given."""
+        """Reverses :meth:`to_dict`; raises ValueError for values that it cannot have returned."""
         endpoint = cls(*(values.get(key) for key in cls.__dataclass_fields__))  # type: ignore[arg-type]
         texts = (endpoint.name, endpoint.secret, endpoint.namespace)
         if not all(isinstance(t, str) for t in texts) or type(endpoint.pid) is not int:
@@ -64,7 +64,7 @@ class Endpoint:
 
     @property
     def secret_bytes(self) -> bytes:
-        """The secret as it is sent."""
+        """The secret in the form in which it is sent."""
         return bytes.fromhex(self.secret)
 
 
@@ -89,7 +89,7 @@ class Listener:
 
 
 class Handshake:
-    """Connects this rank with all others: it calls the lower ranks, the higher ranks call it."""
+    """Connects this rank with all others: it calls lower ranks, and higher ranks call it."""
 
     def __init__(
         self, rank: int, endpoints: list[Endpoint], listener: Listener, names: RankNames
@@ -99,12 +99,13 @@ class Handshake:
         self._endpoints = endpoints
         self._listener = listener
         self._connected: dict[int, tuple[socket.socket, int]] = {}
-        # Connections that are not authenticated yet: the expected rank, process, received bytes.
+        # Connections that are not authenticated yet: the expected rank (None: any higher rank), the
+        # process id, and the received bytes.
         self._pending: dict[socket.socket, tuple[int | None, int, bytearray]] = {}
         self._selector = selectors.DefaultSelector()
 
     def connect(self, timeout: float, deadline: float) -> list[Connection]:
-        """Returns the connections. PeerLostError where a rank cannot be reached in time."""
+        """Returns the connections. Raises PeerLostError if a rank cannot be reached in time."""
         try:
             self._selector.register(self._listener.socket, selectors.EVENT_READ)
             for rank in range(self._rank):
@@ -117,7 +118,7 @@ class Handshake:
                     raise PeerLostError(f"{self._names(missing)} did not join within {timeout:g} s")
                 for key, _ in self._selector.select(max(0.0, deadline - time.monotonic())):
                     self._serve(key.fileobj)  # type: ignore[arg-type]
-            return [Connection(rank, *found) for rank, found in self._connected.items()]
+            return [Connection(rank, *connected) for rank, connected in self._connected.items()]
         except BaseException:
             for connected, _ in self._connected.values():
                 connected.close()
@@ -191,13 +192,15 @@ class Handshake:
             connected.close()
 
     def _await(self, connected: socket.socket, rank: int | None, pid: int) -> None:
-        """Waits for the other end to authenticate as `rank`; None: as any higher rank."""
+        """Registers a connection until the other end authenticates as `rank`; None: as any higher
+        rank.
+        """
         connected.setblocking(False)
         self._pending[connected] = (rank, pid, bytearray())
         self._selector.register(connected, selectors.EVENT_READ)
 
     def _caller(self, hello: bytes, pid: int) -> int | None:
-        """The rank of the caller; None if it is no rank."""
+        """Returns the rank of the caller; None if the caller is no rank."""
         if len(hello) != _HELLO.size:
             return None
         rank, secret = _HELLO.unpack(hello)
@@ -207,13 +210,15 @@ class Handshake:
         return rank if known and self._can_be(self._endpoints[rank], pid, os.geteuid()) else None
 
     def _can_be(self, endpoint: Endpoint, pid: int, uid: int) -> bool:
-        """Whether that process can be the rank. Across PID namespaces numbers mean nothing."""
+        """Returns whether that process can be the rank. Across PID namespaces the process ids
+        differ and are ignored.
+        """
         same_numbers = endpoint.namespace == self._listener.endpoint.namespace
         return uid == os.geteuid() and (endpoint.pid == pid or not same_numbers)
 
 
 def _read(connected: socket.socket, num_bytes: int) -> bytes:
-    """Received bytes; none where the other end is closed."""
+    """Returns the received bytes; no bytes if the other end is closed."""
     try:
         return connected.recv(num_bytes)
     except OSError:
@@ -221,7 +226,7 @@ def _read(connected: socket.socket, num_bytes: int) -> bytes:
 
 
 def _process_behind(connected: socket.socket) -> tuple[int, int]:
-    """The process id and user of the other end, from the kernel."""
-    found = connected.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
-    pid, uid, _ = _CREDENTIALS.unpack(found)
+    """Returns the process id and the user id of the other end, from the kernel."""
+    credentials = connected.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+    pid, uid, _ = _CREDENTIALS.unpack(credentials)
     return pid, uid

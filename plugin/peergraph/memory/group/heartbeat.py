@@ -18,27 +18,31 @@ from peergraph.memory.group.machines import Machines
 from peergraph.memory.group.peers import Peers
 
 _INTERVAL_S = 1.0
-# A thread of Python may wait long for the interpreter, while a function of C builds a graph.
+# A Python thread may wait this long for the interpreter while a C function builds a graph.
 _LONGEST_SILENCE_S = 60.0
-# Where torch has failed already, a machine this long silent is the reason.
+# If torch has failed already, a machine that has been silent for this long is the cause.
 _SUSPICIOUS_SILENCE_S = 2.5 * _INTERVAL_S
 _FAREWELL_S = 3.0
 
 
 class Heartbeat:
-    """A thread that says that this rank is alive, and looks whether the other machines are."""
+    """A thread that sends signs of life of this rank, and checks those of the other machines."""
 
     def __init__(self, machines: Machines, peers: Peers, alarm: Alarm, timeout: float) -> None:
         """
         Args:
-            timeout: seconds; a machine that is silent for so long, or for a minute, is lost.
+            machines: all machines.
+            peers: the ranks of this machine.
+            alarm: the alarm to sound when a machine is lost.
+            timeout: seconds; a machine that is silent for this time, or for a minute, is lost.
         """
         self._machines = machines
         self._peers = peers
         self._alarm = alarm
         self._limit = min(timeout, _LONGEST_SILENCE_S)
         self._store = machines.substore("heartbeat")
-        # If this process serves the store, it does so until the others have seen the farewell.
+        # If this process serves the store, the reference keeps the store alive until the other
+        # machines have seen the farewell.
         self._served: Store = dist.distributed_c10d._get_default_store()
         self._keys = ["losses", "server has left"]
         self._keys += [f"{kind}/{m}" for m in range(machines.count) for kind in ("beat", "left")]
@@ -61,7 +65,11 @@ class Heartbeat:
         self._wake.set()
 
     def leave(self, cause: str) -> None:
-        """Tells the other machines that this rank ends: of an error, or "" for success."""
+        """Tells the other machines that this rank ends.
+
+        Args:
+            cause: the error that ends it, or "" for success.
+        """
         if threading.current_thread() is self._thread:
             return
         self._cause = self._cause or cause or None
@@ -70,8 +78,8 @@ class Heartbeat:
         self._thread.join(_FAREWELL_S)
 
     def find_silent(self) -> str | None:
-        """Where torch's network has failed: the machine that is lost, as far as can be seen within
-        seconds; None where all are alive.
+        """Returns which machine is lost, after torch's network has failed; None if all are alive.
+        Waits for seconds until it is certain.
         """
         deadline = time.monotonic() + _SUSPICIOUS_SILENCE_S + 2 * _INTERVAL_S
         while self._thread.is_alive() and time.monotonic() < deadline:
@@ -96,7 +104,8 @@ class Heartbeat:
                 self._wake.wait(_INTERVAL_S)
                 self._wake.clear()
         except RuntimeError as error:
-            # The process that serves the store has ended. If it did so in peace, nobody is lost.
+            # The process that serves the store has ended. If it ended without error, nobody is
+            # lost.
             if self._alarm.is_current() and not self._server_has_left and not self._leaves:
                 self._alarm.sound(
                     f"{self._machines.describe(0)} is lost: torch.distributed's store, which its "
@@ -104,11 +113,12 @@ class Heartbeat:
                 )
 
     def _is_over(self) -> bool:
-        """Sends what is to be said; returns True once this rank has said farewell."""
+        """Sends a pending loss or farewell; returns True once this rank has sent its farewell."""
         if self._cause is not None:
             self._store.compare_set("loss", "", self._cause)
             self._store.add("losses", 1)
-        # Also once the process group is destroyed: the process may still end with an error.
+        # The loop goes on after the process group is destroyed: the process may still end with an
+        # error.
         if not self._leaves:
             return False
         self._store.add(f"left/{self._machines.index}", 1)
@@ -119,7 +129,9 @@ class Heartbeat:
         return True
 
     def _look(self) -> str | None:
-        """Gives a sign of life and reads the others'. Returns who is lost, if any."""
+        """Sends a sign of life and reads the signs of the other machines. Returns who is lost; None
+        if nobody is.
+        """
         self._store.add(f"beat/{self._machines.index}", 1)
         losses, server_has_left, *counts = map(int, self._store.multi_get(self._keys))
         if losses and self._cause is None:

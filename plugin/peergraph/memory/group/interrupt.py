@@ -22,14 +22,16 @@ class Interrupt:
             _set(_named(message, self.raised))
 
     def disarm(self) -> None:
-        """Cancels the error, for good: the main thread has raised it in another way, or ends."""
+        """Cancels the error for good: the main thread has raised it in another way, or it ends."""
         if threading.current_thread() is threading.main_thread():
             self.raised.set()
             _set(None)
 
 
 def _named(message: str, raised: threading.Event) -> type[PeerLostError]:
-    """An exception class with the message built in: the interpreter takes no instance."""
+    """Returns an exception class that contains the message. The interpreter takes a class, and no
+    instance.
+    """
 
     class Named(PeerLostError):
         def __init__(self, *args: object) -> None:

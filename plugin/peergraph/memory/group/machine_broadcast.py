@@ -1,4 +1,4 @@
-"""Tensors that one machine has, sent to others over the process group's network."""
+"""Sends tensors of one machine to other machines, over the process group's network."""
 
 from __future__ import annotations
 
@@ -21,16 +21,17 @@ _CPU = torch.device("cpu")
 class MachineBroadcast:
     """Sends from one rank to the first ranks of some machines, over Gloo.
 
-    Every method is collective over these ranks only. Where the sender's data cannot be had, it
-    raises its error, and the receivers RuntimeError.
+    Every method is collective over these ranks only. If the sender cannot make its data, it raises
+    its error, and the receivers raise RuntimeError.
     """
 
     def __init__(self, group: Group, name: str, sender: int, receivers: Sequence[int]) -> None:
         """
         Args:
-            name: that no other broadcast between these machines has.
-            sender: rank in torch.distributed of the rank that has the data.
-            receivers: ranks in torch.distributed of the ranks that get them.
+            group: the ranks of this machine.
+            name: a name that no other broadcast between these machines has.
+            sender: the rank, in torch.distributed, that has the data.
+            receivers: the ranks, in torch.distributed, that receive the data.
         """
         self._sender = sender
         self.receivers = tuple(receivers)
@@ -44,10 +45,10 @@ class MachineBroadcast:
         """Returns the sender's tensor, on the CPU.
 
         Args:
-            make: called by the sender only.
-            shape, dtype: of the tensor.
+            make: makes the tensor; called by the sender only.
+            shape, dtype: the shape and dtype of the tensor.
         """
-        values = self._made(make)
+        values = self._on_sender(make)
         if values is None:
             values = torch.empty(tuple(shape), dtype=dtype, device=_CPU)
         values = values.detach().to(_CPU).contiguous()
@@ -60,19 +61,20 @@ class MachineBroadcast:
     def scatter(
         self, make: Callable[[], Sequence[Tensor]], shape: Sequence[int], dtype: torch.dtype
     ) -> Tensor:
-        """Sends each receiver a tensor of its own, and returns this rank's, on the CPU.
+        """Sends a different tensor to each receiver, and returns this rank's tensor, on the CPU.
 
         Args:
-            make: called by the sender only: its own tensor, then those of the receivers, in order.
-            shape, dtype: of this rank's tensor.
+            make: makes the tensor of the sender, then the tensor of each receiver, in order; called
+                by the sender only.
+            shape, dtype: the shape and dtype of this rank's tensor.
         """
-        made = self._made(make)
-        if made is None:
+        tensors = self._on_sender(make)
+        if tensors is None:
             values = torch.empty(tuple(shape), dtype=dtype, device=_CPU)
             if values.numel():
                 self._gloo.recv([values.view(-1).view(torch.uint8)], 0, 0).wait()
             return values
-        parts = [part.detach().to(_CPU).contiguous() for part in made]
+        parts = [tensor.detach().to(_CPU).contiguous() for tensor in tensors]
         sends = [
             self._gloo.send([part.view(-1).view(torch.uint8)], receiver + 1, 0)
             for receiver, part in enumerate(parts[1:])
@@ -84,38 +86,40 @@ class MachineBroadcast:
 
     def bytes(self, make: Callable[[], bytes]) -> bytes:
         """Returns the sender's bytes."""
-        data = self._made(lambda: torch.frombuffer(bytearray(make()), dtype=torch.uint8))
+        data = self._on_sender(lambda: torch.frombuffer(bytearray(make()), dtype=torch.uint8))
         size = torch.tensor([0 if data is None else data.numel()])
         self._broadcast(size)
         return self.tensor(lambda: data, (int(size),), torch.uint8).numpy().tobytes()  # type: ignore[arg-type, return-value]
 
     def close(self) -> None:
-        """Closes the connections; the others' waits for this rank end with an error."""
+        """Closes the connections. Other ranks that wait for this rank get an error."""
         self._gloo = None
 
     def _broadcast(self, tensor: Tensor) -> None:
         self._gloo.broadcast(tensor, 0).wait()
 
-    def _made(self, make: Callable[[], T]) -> T | None:
-        """What the sender makes; None on receivers. They are told where it fails."""
+    def _on_sender(self, make: Callable[[], T]) -> T | None:
+        """Returns the result of `make` on the sender, None on receivers. If `make` fails, all ranks
+        raise an error.
+        """
         has_failed = torch.zeros(1, dtype=torch.int64)
-        made: T | None = None
+        result: T | None = None
         try:
             if self._is_sender:
-                made = make()
+                result = make()
         except Exception:
             self._broadcast(has_failed.fill_(1))
             raise
         self._broadcast(has_failed)
         if int(has_failed):
             raise RuntimeError(f"rank {self._sender} could not send its graph: see its error")
-        return made
+        return result
 
 
 def _connect(group: Group, name: str, ranks: list[int]) -> Any:
-    """A process group of these ranks, which all call this."""
-    # Not a group of torch.distributed's: its names are those of its ranks, so that a second group
-    # of the same ranks finds the addresses of the first.
+    """Returns a process group of these ranks. Collective over them."""
+    # It is not created by torch.distributed, which names a group by its ranks, so that a second
+    # group of the same ranks finds the addresses of the first.
     gloo: Any = dist.ProcessGroupGloo(
         group.machines.substore(f"broadcast/{name}"),
         ranks.index(group.machines.rank),

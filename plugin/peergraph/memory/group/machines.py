@@ -19,13 +19,13 @@ _PATIENCE = 0.9
 
 
 class MachineFailedError(Exception):
-    """A machine sent its error in the place of the value that another one waited for."""
+    """A machine has sent its error instead of the value that another machine waits for."""
 
     def __init__(self, machine: int, kind: str, text: str) -> None:
         """
         Args:
-            machine: that failed.
-            kind, text: of its error.
+            machine: the number of the machine that failed.
+            kind, text: the type name and the text of its error.
         """
         super().__init__(machine, kind, text)
         self.machine, self.kind, self.text = machine, kind, text
@@ -34,12 +34,12 @@ class MachineFailedError(Exception):
 
     @classmethod
     def encode(cls, error: Exception) -> dict[str, list[str]]:
-        """An error, in the place of a value."""
+        """Encodes an error, to be sent instead of a value."""
         return {cls._KEY: [type(error).__name__, str(error)]}
 
     @classmethod
     def find(cls, values: Sequence[Any]) -> MachineFailedError | None:
-        """The first error among the values of all machines."""
+        """Returns the first error among the values of all machines; None without errors."""
         for machine, value in enumerate(values):
             if isinstance(value, dict) and cls._KEY in value:
                 return cls(machine, *value[cls._KEY])
@@ -48,13 +48,14 @@ class MachineFailedError(Exception):
 
 @dataclass(frozen=True)
 class Place:
-    """Where a rank runs.
+    """The place where a rank runs.
 
     Args:
-        host: processes with the same host share memory, sockets and process numbers.
-        clique: GPUs with the same clique map each other's memory (NVLink, PCIe). A clique is the
-            GPUs of one host; fabric handles would make it wider than a host.
-        name: of the machine, in errors.
+        host: the identity of the host. Processes with the same host share memory, sockets and
+            process numbers.
+        clique: the identity of the clique. GPUs with the same clique map each other's memory
+            (NVLink, PCIe). A clique is the GPUs of one host; fabric handles would make it wider.
+        name: the name of the machine in errors.
     """
 
     host: str
@@ -63,7 +64,7 @@ class Place:
 
 
 class Machines:
-    """The machines of a process group: their ranks, and which one this is.
+    """The machines of a process group, their ranks, and the index of this machine.
 
     A machine is a host: ranks that share memory. The ranks of this machine are the node group
     (:class:`peergraph.memory.Group`); :attr:`ranks` are numbers in torch.distributed. Machines are
@@ -73,18 +74,18 @@ class Machines:
     ranks: tuple[tuple[int, ...], ...]
     """The ranks of each machine, ascending."""
     index: int
-    """This machine among the machines."""
+    """The index of this machine."""
     rank: int
-    """This process among all ranks: torch.distributed's."""
+    """The rank of this process in torch.distributed."""
     cliques: tuple[tuple[int, ...], ...]
     """The ranks of each set of GPUs that map each other's memory."""
 
     def __init__(self, rank: int, places: Sequence[Place], store: Store | None = None) -> None:
         """
         Args:
-            rank: of this process among all ranks.
-            places: of all ranks.
-            store: through which the machines exchange values; None: there is one machine.
+            rank: the rank of this process among all ranks.
+            places: the places of all ranks.
+            store: the store through which the machines exchange values; None: there is one machine.
         """
         self.rank = rank
         self.ranks = _grouped([p.host for p in places])
@@ -121,31 +122,31 @@ class Machines:
         return self.rank == self.local_ranks[0]
 
     def machine_of(self, rank: int) -> int:
-        """The machine of one of all ranks."""
+        """Returns the machine of a rank, numbered as in torch.distributed."""
         return next(m for m, ranks in enumerate(self.ranks) if rank in ranks)
 
     def name(self, machine: int) -> str:
-        """As in "machine 1 (node-b)"."""
+        """Names a machine, as in "machine 1 (node-b)"."""
         return f"machine {machine} ({self._names[machine]})"
 
     def describe(self, machine: int) -> str:
-        """As in "machine 1 (node-b; ranks 4, 5)"."""
+        """Names a machine and its ranks, as in "machine 1 (node-b; ranks 4, 5)"."""
         return f"machine {machine} ({self._names[machine]}; {name_ranks(self.ranks[machine])})"
 
     def rank_names(self) -> RankNames:
-        """Names of the ranks of this machine's node group."""
+        """Returns the names of the ranks of this machine's node group."""
         return RankNames(self.local_ranks, self.name(self.index) if self.count > 1 else None)
 
-    def exchange(self, value: Any, what: str, timeout: float) -> list[Any]:
-        """Every machine's value, in order of the machines. Collective over the first ranks of all
-        machines; other ranks do not call it. See :meth:`Group.all_gather_machines`.
+    def exchange(self, value: Any, call: str, timeout: float) -> list[Any]:
+        """Returns every machine's value, in order of the machines. Collective over the first ranks
+        of all machines; other ranks do not call it. See :meth:`Group.all_gather_machines`.
 
         Args:
-            value: small, and made of what JSON has: nothing in torch's store is unpickled.
-            what: the collective, for errors.
-            timeout: seconds; the other machines must come within 90 % of them.
+            value: a small value of JSON: nothing in torch's store is unpickled.
+            call: the collective, for errors.
+            timeout: seconds; the other machines must join within 90 % of this time.
 
-        Raises PeerLostError naming the machines that did not come.
+        Raises PeerLostError naming the machines that did not join.
         """
         if self._store is None:
             return [value]
@@ -157,22 +158,22 @@ class Machines:
             while not self._store.check([key]):
                 if time.monotonic() >= deadline:
                     raise PeerLostError(
-                        f"{self.describe(machine)} did not join within {timeout:g} s: {what}"
+                        f"{self.describe(machine)} did not join within {timeout:g} s: {call}"
                     )
                 time.sleep(_POLL_S)
         values = [json.loads(self._store.get(key)) for key in keys]
         if self._exchanges > 1:
-            # Whoever came to this exchange has read the one before.
+            # Every machine that has joined this exchange has read the values of the one before.
             self._store.delete_key(self._key(self._exchanges - 1, self.index))
         return values
 
     def next_name(self) -> str:
-        """A name that is new on every rank; all ranks of all machines call it equally often."""
+        """Returns a new name, the same on all ranks if all call this equally often."""
         self._names_given += 1
         return str(self._names_given)
 
     def substore(self, name: str) -> Store:
-        """A part of torch.distributed's store for a process group between the machines."""
+        """Returns a part of torch.distributed's store for a process group between the machines."""
         assert self._store is not None
         return PrefixStore(name, self._store)
 
@@ -184,8 +185,8 @@ class Machines:
 
 
 def _grouped(identities: Sequence[str]) -> tuple[tuple[int, ...], ...]:
-    """The positions of equal identities, in order of their first position."""
-    found: dict[str, list[int]] = {}
+    """Groups the positions of equal identities, in order of their first position."""
+    groups: dict[str, list[int]] = {}
     for position, identity in enumerate(identities):
-        found.setdefault(identity, []).append(position)
-    return tuple(map(tuple, found.values()))
+        groups.setdefault(identity, []).append(position)
+    return tuple(map(tuple, groups.values()))

@@ -1,4 +1,4 @@
-"""Names for collectives that are functions or methods."""
+"""Names collective functions and methods in errors."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ T = TypeVar("T")
 
 
 def collective(name: str) -> Callable[[Callable[P, T]], Callable[P, T]]:
-    """Decorates a collective function: errors name it, as in :meth:`Group.collective`.
+    """Decorates a collective function, so that errors name it, as in :meth:`Group.collective`.
 
-    The group is the first argument that is a group or has one; without a group errors name nothing.
+    The group is the first argument that is a group or has an attribute `group`. Without a group
+    errors do not name the function.
     """
 
     def decorate(function: Callable[P, T]) -> Callable[P, T]:

@@ -1,4 +1,4 @@
-"""The other ranks of the host as this rank sees them: who is connected, who has ended and why."""
+"""The state of the host's other ranks: which are connected, which have ended and why."""
 
 from __future__ import annotations
 
@@ -14,31 +14,31 @@ from peergraph.memory.group.calls import Call
 from peergraph.memory.group.connection import Connection, Kind
 from peergraph.memory.group.rank_names import RankNames
 
-# How often a process is polled whose end cannot be waited for.
+# How often to poll a process without a pidfd: its end cannot be waited for.
 _LOOK_INTERVAL_S = 0.2
 
 
 class Peers:
-    """A connection to every other rank, and whether the group is still usable."""
+    """The connections to all other ranks, and whether the group is still usable."""
 
     def __init__(self, rank: int, connections: Iterable[Connection], names: RankNames) -> None:
         self.rank = rank
         self.names = names
         self.connections = {c.rank: c for c in sorted(connections, key=lambda c: c.rank)}
         self.lock = threading.RLock()
-        """Of everything here: a thread may watch while another one is in a collective."""
+        """Protects all fields: a thread may watch while another thread is in a collective."""
         self.lost: PeerLostError | None = None
-        """What collectives raise once the group is unusable."""
+        """The error that collectives raise once the group is unusable."""
         self.when_raised: Callable[[], None] = lambda: None
         """Called before a collective raises :attr:`lost`."""
         self.when_closed: Callable[[], None] = lambda: None
         """Called before the descriptors are closed."""
         self.when_lost: Callable[[str], None] = lambda cause: None
-        """Called with the cause where a rank of this host has died."""
+        """Called with the cause when a rank of this host has died."""
         self.when_leaving: Callable[[str], None] = lambda cause: None
         """Called with the cause before this rank sends its farewell."""
         self.find_silent: Callable[[], str | None] = lambda: None
-        """Called where torch's network has failed; returns which machine is lost, if any."""
+        """Called when torch's network has failed; returns which machine is lost, if any."""
         self.closed = False
         _all.add(self)
 
@@ -69,7 +69,7 @@ class Peers:
                 connection.receive()
 
     def raise_if_gone(self, awaited: Sequence[int], call: Call) -> None:
-        """Raises PeerLostError where one of these ranks will not come to the collective."""
+        """Raises PeerLostError if one of these ranks will not join the collective."""
         for connection in self.connections.values():
             if connection.lost is not None:
                 raise PeerLostError(connection.lost)
@@ -78,7 +78,7 @@ class Peers:
             raise PeerLostError(self.death_of(gone) or self._departure(gone, call))
 
     def death_of(self, ranks: Iterable[int]) -> str | None:
-        """Which of these ranks have died, and of what; None if none ended with an error."""
+        """Returns which of these ranks have died, and the error; None if no rank has died."""
         ended = [self.connections[r] for r in ranks if self.connections[r].ended]
         for connection in ended:
             if connection.farewell:
@@ -89,14 +89,15 @@ class Peers:
         return f"{self.names([c.rank for c in dead])} died (pid {_pids(dead)})"
 
     def abandonment(self) -> str | None:
-        """Returns why a rank gave the group up that has ended since, without an error of its own.
+        """Returns the reason of a rank that gave up the group and ended later without an error.
 
-        None where there is no such rank. No collective, torch's included, can succeed after it.
+        Returns None if there is no such rank. After such an end no collective can succeed, torch's
+        collectives included.
         """
         return next((c.lost for c in self.connections.values() if c.ended and c.lost), None)
 
     def timeout_error(self, ranks: Sequence[int], call: Call, timeout: float) -> PeerLostError:
-        """The error for ranks that have not joined a collective in time."""
+        """Returns the error for ranks that have not joined a collective in time."""
         text = f"{self.names(ranks)} did not join within {timeout:g} s: {call}"
         late = [self.connections[r] for r in ranks]
         stopped = [c for c in late if c.process is not None and c.process.is_stopped()]
@@ -107,7 +108,7 @@ class Peers:
         return PeerLostError(text)
 
     def give_up(self, error: PeerLostError) -> None:
-        """Makes the group unusable, and tells the other ranks why."""
+        """Makes the group unusable, and sends the reason to the other ranks."""
         if self.lost is not None:
             return
         self.lost = error
@@ -115,7 +116,7 @@ class Peers:
             connection.send(Kind.LOST, str(error).encode())
 
     def leave(self, cause: str = "") -> None:
-        """Sends a farewell: the error that this rank died of, or "" for success."""
+        """Sends a farewell: the error that ends this rank, or "" for success."""
         if not self.closed:
             self.when_leaving(cause)
         with self.lock:
@@ -139,7 +140,7 @@ class Peers:
 
 
 def all_peers() -> list[Peers]:
-    """The peers of all groups that this process is in."""
+    """Returns the peers of all groups that this process is in."""
     return list(_all)
 
 

@@ -18,12 +18,12 @@ class RankNames:
     def __init__(self, ranks: Sequence[int], machine: str | None = None) -> None:
         """
         Args:
-            ranks: torch's rank of each rank of the group.
-            machine: of the group; None: it is the only one.
+            ranks: the rank in torch.distributed of each rank of the group.
+            machine: the name of the group's machine; None: it is the only machine.
         """
         self._ranks = list(ranks)
         self._suffix = "" if machine is None else f" of {machine}"
 
     def __call__(self, ranks: Sequence[int]) -> str:
-        """As in "rank 1", or "ranks 4, 5 of machine 1 (node-b)"; takes ranks of the group."""
+        """Names ranks of the group, as in "rank 1", or "ranks 4, 5 of machine 1 (node-b)"."""
         return name_ranks([self._ranks[r] for r in ranks]) + self._suffix

@@ -1,7 +1,7 @@
 """Finds the ranks of this host through torch.distributed's store, and connects to each of them.
 
-Anyone who reaches that store can read and write it. So nothing in it is unpickled: it holds names,
-which are checked, and the ranks of a host then authenticate each other.
+Anyone who reaches that store can read and write it. Therefore nothing in it is unpickled: it
+contains names, which are checked, and the ranks of a host then authenticate each other.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from peergraph.memory.group.watcher import Watcher
 T = TypeVar("T")
 
 _FIRST_POLL_S, _LAST_POLL_S = 1e-4, 5e-3
-# For a store that answers late.
+# Additional time for a store that answers late.
 _GRACE_S = 1.0
 _MOST_BYTES = 4096
 
@@ -48,14 +48,14 @@ class Joined:
     world_size: int
     calls: Calls
     channel: Channel | None
-    """None for the only rank of all."""
+    """None if this is the only rank of all machines."""
     machines: Machines
 
     def watch(self, timeout: float) -> None:
-        """Watches for the death of other ranks from now on.
+        """Starts to watch for the death of other ranks.
 
         Args:
-            timeout: seconds after which a machine that gives no sign of life is lost.
+            timeout: seconds after which a machine without a sign of life is lost.
         """
         if self.channel is None:
             return
@@ -70,7 +70,7 @@ class Joined:
 
 
 class _Latest:
-    """The group that this process has joined, for one process group of torch."""
+    """The group that this process has joined for the latest process group of torch."""
 
     process_group: weakref.ref[Any] | None = None
     joined: Joined | None = None
@@ -81,13 +81,13 @@ _latest = _Latest()
 
 
 def join(timeout: float, watch: bool) -> Joined:
-    """Finds the ranks of this host; once for each process group. Collective.
+    """Finds the ranks of this host, once for each process group. Collective.
 
     Args:
         timeout: seconds to wait for the other ranks.
         watch: whether to watch for the death of other ranks from then on.
 
-    Raises PeerLostError where a rank does not come, in this call and in later ones.
+    Raises PeerLostError if a rank does not join, in this call and in later calls.
     """
     world = dist.group.WORLD
     if _latest.process_group is None or _latest.process_group() is not world:
@@ -119,16 +119,16 @@ def _meet(timeout: float) -> Joined:
     listener = Listener()
     try:
         host = host_identity()
-        # A clique of GPUs is those of a host.
+        # The GPUs of a host are one clique.
         place = {"host": host, "clique": host, "name": host_name()}
-        mine = json.dumps({**place, "endpoint": listener.endpoint.to_dict()})
-        texts = _answer(
-            lambda: _exchange(store, rank, size, mine, deadline, timeout), deadline, timeout
+        text = json.dumps({**place, "endpoint": listener.endpoint.to_dict()})
+        texts = _call_with_deadline(
+            lambda: _exchange(store, rank, size, text, deadline, timeout), deadline, timeout
         )
         found = [_parse(r, text) for r, text in enumerate(texts)]
         machines = Machines(rank, [place for place, _ in found])
         if machines.count > 1:
-            # The name of a socket is random: no other run has it, nor this one's restarts.
+            # The name of a socket is random: other runs and restarts of this run have other names.
             client = store_client(store, f"peergraph/{found[0][1].name}")
             machines = Machines(rank, [place for place, _ in found], client)
         local = machines.local_ranks
@@ -145,11 +145,11 @@ def _meet(timeout: float) -> Joined:
     return Joined(own, len(local), Calls(), Channel(Peers(own, connections, names)), machines)
 
 
-def _answer(work: Callable[[], T], deadline: float, timeout: float) -> T:
-    """Returns what `work` returns, within the deadline.
+def _call_with_deadline(work: Callable[[], T], deadline: float, timeout: float) -> T:
+    """Returns the result of `work`; raises PeerLostError after the deadline.
 
-    Calls of the store have no time limit where the rank that serves it is stopped, and signals do
-    not end them.
+    If the rank that serves the store is stopped, calls of the store have no time limit, and signals
+    do not end them.
     """
     results: queue.SimpleQueue[tuple[T | None, BaseException | None]] = queue.SimpleQueue()
 
@@ -173,13 +173,13 @@ def _answer(work: Callable[[], T], deadline: float, timeout: float) -> T:
 
 
 def _exchange(
-    store: Store, rank: int, size: int, mine: str, deadline: float, timeout: float
+    store: Store, rank: int, size: int, text: str, deadline: float, timeout: float
 ) -> list[bytes]:
-    """Every rank's text."""
+    """Publishes this rank's text; returns every rank's text."""
     # A store may serve several process groups, one after the other.
     generation = store.add(f"peergraph/joins/{rank}", 1)
     keys = [f"peergraph/{generation}/{r}" for r in range(size)]
-    store.set(keys[rank], mine)
+    store.set(keys[rank], text)
     missing = _wait(store, keys, deadline)
     if missing:
         raise PeerLostError(f"{name_ranks(missing)} did not join within {timeout:g} s")
@@ -187,7 +187,7 @@ def _exchange(
 
 
 def _wait(store: Store, keys: Sequence[str], deadline: float) -> list[int]:
-    """Waits until the keys are set; returns the positions of those that are not at the deadline."""
+    """Waits until the keys are set. Returns the positions of keys missing at the deadline."""
     pause = _FIRST_POLL_S
     while not store.check(list(keys)):
         if time.monotonic() >= deadline:
@@ -198,7 +198,7 @@ def _wait(store: Store, keys: Sequence[str], deadline: float) -> list[int]:
 
 
 def _parse(rank: int, text: bytes) -> tuple[Place, Endpoint]:
-    """A rank's place and endpoint. RuntimeError for anything else."""
+    """Reads a rank's place and endpoint. Raises RuntimeError for any other text."""
     try:
         if len(text) > _MOST_BYTES:
             raise ValueError("it is too long")
@@ -213,5 +213,5 @@ def _parse(rank: int, text: bytes) -> tuple[Place, Endpoint]:
         return place, Endpoint.from_dict(found["endpoint"])
     except ValueError as error:
         raise RuntimeError(
-            f"what torch.distributed's store has of rank {rank} is not Peergraph's: {error}"
+            f"the entry of rank {rank} in torch.distributed's store is not Peergraph's: {error}"
         ) from error

@@ -1,4 +1,4 @@
-"""A connection of its own to the store of torch.distributed."""
+"""A separate connection to the store of torch.distributed."""
 
 from __future__ import annotations
 
@@ -11,14 +11,15 @@ from torch.distributed import (  # type: ignore[attr-defined]
 
 
 def store_client(store: Store, prefix: str) -> Store:
-    """A store behind that of a process group, over a connection of its own where torch has one.
+    """Returns a client of a process group's store, with a separate connection if torch allows it.
 
     A call of a store blocks calls of other threads over the same connection, and may last for
     minutes.
 
     Args:
-        prefix: of the keys. Prefixes of `store` are dropped, so this one must be unique: processes
-            that a launcher has restarted use the same store.
+        store: the store of the process group.
+        prefix: the prefix of the keys. Prefixes of `store` are dropped, so this prefix must be
+            unique: processes that a launcher has restarted use the same store.
     """
     while isinstance(store, PrefixStore):
         store = store.underlying_store

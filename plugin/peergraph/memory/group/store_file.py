@@ -11,9 +11,9 @@ from torch.distributed import FileStore, Store  # type: ignore[attr-defined]
 
 
 class StoreFile:
-    """A file without a name that holds a store, for processes of this host and user.
+    """A file without a name that contains a store, for processes of this host and user.
 
-    It exists while the process that made it keeps it open, whichever rank dies.
+    It exists while the process that created it keeps it open, whichever rank dies.
     """
 
     def __init__(self) -> None:
@@ -22,10 +22,10 @@ class StoreFile:
         self.path = f"/proc/{os.getpid()}/fd/{self._fd}"
 
     def close(self) -> None:
-        """Processes that have the store open keep it."""
+        """Closes the file in this process. Processes that have opened the store keep it."""
         os.close(self._fd)
 
 
 def open_store(path: str, world_size: int) -> Store:
-    """Opens the store in such a file for `world_size` ranks."""
+    """Opens the store in the file of a :class:`StoreFile` for `world_size` ranks."""
     return FileStore(path, world_size)

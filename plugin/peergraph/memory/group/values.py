@@ -1,6 +1,6 @@
 """Values that ranks send each other: pickled, or a marker for a value that cannot be pickled.
 
-Only ranks' values are unpickled: :mod:`peergraph.memory.group.handshake` accepts no one else.
+Only values of ranks are unpickled: :mod:`peergraph.memory.group.handshake` accepts no other sender.
 """
 
 from __future__ import annotations
@@ -31,7 +31,12 @@ def pack(value: Any) -> tuple[bytes, Exception | None]:
 
 
 def unpack(data: bytes | memoryview, rank: str) -> Any:
-    """The value that the rank of this name packed. RuntimeError where it cannot be had here."""
+    """Returns the value that a rank packed. Raises RuntimeError if it cannot be unpickled here.
+
+    Args:
+        data: the packed value.
+        rank: the name of the rank, for errors.
+    """
     try:
         value = pickle.loads(data)
     except Exception as error:
@@ -46,18 +51,18 @@ def unpack(data: bytes | memoryview, rank: str) -> Any:
 def disagreement(arguments: Sequence[Mapping[str, str]], names: RankNames) -> str | None:
     """Describes the first argument that differs between the ranks; None if none does."""
     for name in arguments[0]:
-        texts = [given[name] for given in arguments]
+        texts = [of_rank[name] for of_rank in arguments]
         if len(set(texts)) > 1:
-            said = [
+            values = [
                 f"{text} on {names([r for r, other in enumerate(texts) if other == text])}"
                 for text in dict.fromkeys(texts)
             ]
-            return f"the ranks disagree about {name}: {', '.join(said)}"
+            return f"the ranks disagree about {name}: {', '.join(values)}"
     return None
 
 
 def summary(error: BaseException) -> str:
-    """Type and text, as the last line of a traceback has them."""
+    """Returns the type and text of an error, as in the last line of a traceback."""
     return "".join(traceback.format_exception_only(type(error), error)).strip()
 
 
@@ -72,12 +77,13 @@ class Failure:
 
     @classmethod
     def of(cls, error: BaseException) -> Failure:
-        """Never fails, whatever the exception."""
+        """Converts an exception; never fails."""
         text = "".join(traceback.format_exception(type(error), error, error.__traceback__))
         return cls(_pickled(error), summary(error), text)
 
     def exception(self, rank: str) -> Exception:
-        """The exception, or a RuntimeError that names it; its cause has the traceback there.
+        """Returns the exception, or a RuntimeError that names it. Its cause contains the traceback
+        of the other rank.
 
         Args:
             rank: the name of the rank that raised it.

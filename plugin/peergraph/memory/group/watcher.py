@@ -1,4 +1,4 @@
-"""Watches for the death of other ranks of this host, and then ends this rank's waits.
+"""Watches for the death of other ranks of this host, and ends this rank's waits when one dies.
 
 The watcher sees a death at once, from the end of a connection or of the process.
 """
@@ -12,7 +12,7 @@ import threading
 from peergraph.memory.group.alarm import Alarm
 from peergraph.memory.group.peers import Peers
 
-# How often a process is polled whose end cannot be waited for.
+# How often to poll a process without a pidfd: its end cannot be waited for.
 _LOOK_INTERVAL_S = 0.2
 
 

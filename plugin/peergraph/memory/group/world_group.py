@@ -27,11 +27,11 @@ _ERRORS = {_LOST: PeerLostError, _MISMATCH: CollectiveMismatchError}
 
 
 class WorldGroup(Group):
-    """The ranks of all machines; ranks are those of torch.distributed.
+    """The ranks of all machines, numbered as in torch.distributed.
 
-    It has the collectives of a :class:`Group` over the ranks of all machines. Its ranks share no
+    It has the collectives of a :class:`Group`, over the ranks of all machines. Its ranks share no
     memory: a :class:`SharedRegion` needs :attr:`node_group`. Values go through the first rank of
-    each machine, and over the network once for each two machines.
+    each machine, and over the network once for each pair of machines.
     """
 
     def __init__(self, node_group: Group) -> None:
@@ -54,7 +54,7 @@ class WorldGroup(Group):
 
     @staticmethod
     def of(group: Group) -> Group:
-        """Returns the group of the ranks of all machines: `group` itself where there is one."""
+        """Returns the group of the ranks of all machines: `group` itself for one machine."""
         if isinstance(group, WorldGroup) or group.machines.count == 1:
             return group
         return WorldGroup(group)
@@ -81,23 +81,23 @@ class WorldGroup(Group):
         node = self._node_group
         link = _Link.of(self.machines)
         with self._calls.enter(name) as call:
-            mine = list(node._exchange("on this machine", value))
-            found = b""
+            local_values = list(node._exchange("on this machine", value))
+            result = b""
             if node.rank == 0:
                 try:
-                    parts = link.exchange(_join(mine), call, self.timeout)
-                    found = _OK + _join(parts)
+                    parts = link.exchange(_join(local_values), call, self.timeout)
+                    result = _OK + _join(parts)
                 except CollectiveMismatchError as error:
-                    found = _MISMATCH + str(error).encode()
+                    result = _MISMATCH + str(error).encode()
                 except RuntimeError as error:
                     assert self._channel is not None
                     silent = self._channel.peers.find_silent()
-                    found = _LOST + (silent or str(error)).encode()
-            found = bytes(node._exchange("on other machines", found)[0])
-            if found[:1] != _OK:
-                raise _ERRORS[found[:1]](found[1:].decode())
+                    result = _LOST + (silent or str(error)).encode()
+            result = bytes(node._exchange("on other machines", result)[0])
+            if result[:1] != _OK:
+                raise _ERRORS[result[:1]](result[1:].decode())
             by_rank: list[bytes | memoryview] = [b""] * self.world_size
-            for ranks, joined in zip(self.machines.ranks, _split(found[1:]), strict=True):
+            for ranks, joined in zip(self.machines.ranks, _split(result[1:]), strict=True):
                 for rank, part in zip(ranks, _split(joined), strict=True):
                     by_rank[rank] = part
             return by_rank
@@ -114,7 +114,7 @@ class _WorldNames(RankNames):
         self._machines = machines
 
     def __call__(self, ranks: Sequence[int]) -> str:
-        """As in "rank 1 of machine 0 (a), ranks 2, 3 of machine 1 (b)"."""
+        """Names ranks, as in "rank 1 of machine 0 (a), ranks 2, 3 of machine 1 (b)"."""
         of_machines: dict[int, list[int]] = {}
         for rank in ranks:
             of_machines.setdefault(self._machines.machine_of(rank), []).append(rank)
@@ -127,7 +127,7 @@ class _WorldNames(RankNames):
 class _Link:
     """The connections between the first ranks of all machines, over Gloo.
 
-    Waits are polls, so that the error of a lost machine comes at any time.
+    Waits are polls, so that the error of a lost machine can be raised at any time.
     """
 
     def __init__(self, machines: Machines) -> None:
@@ -137,7 +137,7 @@ class _Link:
 
     @classmethod
     def of(cls, machines: Machines) -> _Link:
-        """The link of a process group, made at the first call, which all ranks make."""
+        """Returns the link of a process group, created at the first call. All ranks call this."""
         if machines not in _links:
             _links[machines] = cls(machines)
         return _links[machines]
@@ -147,7 +147,7 @@ class _Link:
 
         Raises:
             CollectiveMismatchError: another machine is in another collective.
-            PeerLostError: a machine did not come in time.
+            PeerLostError: a machine did not join in time.
             RuntimeError: a connection was lost.
         """
         self._connect(call, timeout)
@@ -161,9 +161,9 @@ class _Link:
         ]
         calls = {m: bytes(found).decode() for m, (found, _) in enumerate(frames)}
         if len(set(calls.values())) > 1:
-            said = [f"{self._machines.name(m)} called {other}" for m, other in calls.items()]
+            callers = [f"{self._machines.name(m)} called {other}" for m, other in calls.items()]
             raise CollectiveMismatchError(
-                f"the machines are in different collectives: {', '.join(said)}"
+                f"the machines are in different collectives: {', '.join(callers)}"
             )
         return [bytes(found) for _, found in frames]
 
@@ -187,7 +187,7 @@ class _Link:
     def _broadcast(
         self, frame: bytes, size: int, machine: int, call: Call, timeout: float
     ) -> bytes:
-        """Returns the `size` bytes of a machine; `frame` is this machine's."""
+        """Returns the `size` bytes that a machine sends; `frame` holds those of this machine."""
         if machine == self._machines.index:
             data = torch.frombuffer(bytearray(frame), dtype=torch.uint8)
         else:
@@ -217,7 +217,7 @@ def _wait(work: Any) -> None:
 
 
 def _join(parts: Sequence[bytes | memoryview]) -> bytes:
-    """Returns one message, for :func:`_split`."""
+    """Joins parts into one message, for :func:`_split`."""
     lengths = [len(part) for part in parts]
     return b"".join([struct.pack(f"<{len(parts) + 1}q", len(parts), *lengths), *parts])
 

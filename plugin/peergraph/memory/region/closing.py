@@ -12,21 +12,22 @@ _POLL_SECONDS = 0.0005
 
 
 def is_used(lease: _C.Lease) -> bool:
-    """Whether a thread of this process holds the lease."""
+    """Returns whether a thread of this process holds the lease."""
     return lease.used_here or lease.used_elsewhere
 
 
 def wait_until_unused(lease: _C.Lease, timeout: float) -> None:
     """Waits until no thread of this process holds a lease that has been closed.
 
-    Polls instead of waiting for a signal: so there is no lock that a signal handler, the garbage
-    collector or a forked child could find taken.
+    Polls, so that there is no lock which a signal handler, the garbage collector or a forked child
+    could find locked.
 
     Args:
+        lease: the closed lease.
         timeout: seconds.
 
     Raises:
-        RuntimeError: this thread holds the lease, or another one still does after `timeout`.
+        RuntimeError: this thread holds the lease, or another thread still holds it after `timeout`.
     """
     if lease.used_here:
         raise RuntimeError("memory cannot be closed within an operation that uses it")

@@ -15,33 +15,35 @@ _PAGE = 4096
 
 
 def granted_bytes(sizes: Iterable[int], device_type: str) -> int:
-    """The bytes that allocations of these sizes take, rounded up by the driver or the system."""
+    """Returns the bytes that allocations take, with the rounding of the driver or the system."""
     granule = GPU_GRANULE if device_type == "cuda" else _PAGE
     return sum(-(-size // granule) * granule for size in sizes)
 
 
 def free_gpu_memory(device: torch.device) -> int:
-    """Bytes that can be allocated on a GPU, after torch has returned its cached memory."""
+    """Returns the bytes that can be allocated on a GPU, after torch has freed its cached memory."""
     torch.cuda.empty_cache()
     return torch.cuda.mem_get_info(device)[0]
 
 
 def free_host_memory(root: Path = Path("/")) -> int:
-    """Bytes that this process can still allocate, by the machine's and its control groups' limits.
+    """Returns the bytes that this process can still allocate within the limits of the machine and
+    of its control groups.
 
-    The environment variable PEERGRAPH_HOST_MEMORY sets it where memory grows on demand.
+    On systems whose memory grows on demand the environment variable PEERGRAPH_HOST_MEMORY sets the
+    number.
 
     Args:
-        root: where /proc and /sys are found.
+        root: the folder that contains /proc and /sys.
 
     Raises:
-        ValueError: that variable is no number.
+        ValueError: the variable is not a number.
     """
-    announced = read_variable("PEERGRAPH_HOST_MEMORY", _parse_bytes, "a number of bytes", None)
-    if announced is not None:
-        return announced
-    rooms = [_read_number(limit) - _kept(limit.parent) for limit in _limit_files(root)]
-    return max(0, min([available_memory(root), *rooms]))
+    from_variable = read_variable("PEERGRAPH_HOST_MEMORY", _parse_bytes, "a number of bytes", None)
+    if from_variable is not None:
+        return from_variable
+    left = [_read_number(limit) - _unevictable_bytes(limit.parent) for limit in _limit_files(root)]
+    return max(0, min([available_memory(root), *left]))
 
 
 def _parse_bytes(text: str) -> int | None:
@@ -51,19 +53,21 @@ def _parse_bytes(text: str) -> int | None:
 
 
 def available_memory(root: Path) -> int:
-    """Bytes that the machine has left, page cache that can be dropped among them."""
+    """Returns the bytes that the machine has left, including page cache that can be dropped."""
     lines = (root / "proc/meminfo").read_text().splitlines()
     kilobytes = dict(line.split(":", 1) for line in lines)["MemAvailable"]
     return int(kilobytes.split()[0]) * 1024
 
 
 def cgroup_memory(root: Path) -> int | None:
-    """The tightest memory limit of this process's control groups, version 2 or 1."""
+    """Returns the smallest memory limit of this process's control groups (version 2 or 1) in bytes;
+    None without a limit.
+    """
     return min(map(_read_number, _limit_files(root)), default=None)
 
 
 def _limit_files(root: Path) -> Iterator[Path]:
-    """Files with the limits that are set."""
+    """Yields the files of the control groups that contain a memory limit."""
     mount = root / "sys/fs/cgroup"
     for line in (root / "proc/self/cgroup").read_text().splitlines():
         number, controllers, path = line.split(":", 2)
@@ -80,19 +84,19 @@ def _limit_files(root: Path) -> Iterator[Path]:
                 yield file
 
 
-def _kept(group: Path) -> int:
-    """Bytes that a control group uses and cannot drop."""
+def _unevictable_bytes(group: Path) -> int:
+    """Returns the bytes that a control group uses and cannot drop."""
     used = max(_read_number(group / name) for name in ("memory.current", "memory.usage_in_bytes"))
     pages = group / "memory.stat"
     lines = pages.read_text().splitlines() if pages.is_file() else []
     counts = dict(line.split() for line in lines)
     files = ("active_file", "inactive_file")
-    # Version 1 counts the groups below apart.
+    # Version 1 has separate counts that include the groups below.
     cached = sum(int(counts.get(f"total_{name}", counts.get(name, 0))) for name in files)
     return max(0, used - cached)
 
 
 def _read_number(file: Path) -> int:
-    """A file's number; -1 for a word, or no file."""
+    """Returns the number in a file; -1 if the file contains a word or does not exist."""
     text = file.read_text().strip() if file.is_file() else ""
     return int(text) if text.isdigit() else -1

@@ -1,7 +1,7 @@
-"""One rank's part of a region: made here, or mapped from the process that made it.
+"""One rank's part of a region: allocated here, or mapped from the process that allocated it.
 
-A part stays mapped while anything refers to it (a region, a tensor over it) and is released by
-reference counting; a process forked from the one that mapped it releases nothing.
+A part stays mapped while a region or a tensor refers to it; reference counting releases it. In a
+forked child of the process that mapped it nothing is released.
 """
 
 from __future__ import annotations
@@ -40,20 +40,22 @@ class Part(Protocol):
 
 
 class Handle(Protocol):
-    """Names a part to the other processes of the machine; small, and safe to pickle."""
+    """Identifies a part for the other processes of the machine; small, and safe to pickle."""
 
     @property
     def num_bytes(self) -> int:
-        """Size of the part."""
+        """The size of the part."""
 
     def open(self, device: torch.device) -> Part:
-        """Maps the part here, for use from `device`."""
+        """Maps the part in this process, for use from `device`."""
 
 
 @dataclass(frozen=True)
 class HostHandle:
-    """A file without a name, of a living process; the inode tells it from a later one of the same
-    number."""
+    """The handle of a file without a name, which a living process keeps open.
+
+    The inode (`identity`) distinguishes it from a later file with the same descriptor number.
+    """
 
     pid: int
     fd: int
@@ -62,7 +64,9 @@ class HostHandle:
     on_disk: bool = False
 
     def open(self, device: torch.device) -> HostPart:
-        """Maps the memory. RuntimeError where the process that made it is gone or out of reach."""
+        """Maps the memory. Raises RuntimeError if the process that allocated it has ended or cannot
+        be accessed.
+        """
         known = _open_parts.get((self, device))
         if isinstance(known, HostPart):
             return known
@@ -90,7 +94,7 @@ class HostHandle:
 
 
 class HostPart:
-    """Shared memory of the host, pinned for `device` when that is a GPU, or a file on disk."""
+    """Shared memory of the host, pinned if `device` is a GPU, or a file on disk."""
 
     def __init__(self, fd: int, handle: HostHandle, device: torch.device) -> None:
         self.num_bytes = handle.num_bytes
@@ -111,10 +115,12 @@ class HostPart:
     def create(
         cls, num_bytes: int, device: torch.device, folder: str | PathLike[str] | None
     ) -> tuple[HostPart, HostHandle, int]:
-        """Returns the part, its handle, and the descriptor that others open it by.
+        """Allocates a part. Returns it, its handle, and the descriptor by which others open it.
 
         Args:
-            folder: where the file is to lie; None: in memory.
+            num_bytes: the size of the part.
+            device: the device that uses the part.
+            folder: the folder for the file; None: the part is in memory.
         """
         fd = _memory_file(num_bytes) if folder is None else _disk_file(num_bytes, folder)
         try:
@@ -156,7 +162,8 @@ def _disk_file(num_bytes: int, folder: str | PathLike[str]) -> int:
             str(folder),
         )
     with tempfile.TemporaryFile(dir=folder) as file:
-        # Taken now: of a file that finds no room later, the system kills who writes to it.
+        # Allocates the blocks now: if a write found the disk full, the system would kill the
+        # writer.
         try:
             os.posix_fallocate(file.fileno(), 0, num_bytes)
         except OSError as error:
@@ -167,7 +174,7 @@ def _disk_file(num_bytes: int, folder: str | PathLike[str]) -> int:
 
 @dataclass(frozen=True)
 class CudaHandle:
-    """A CUDA IPC handle, with the process and GPU it comes from."""
+    """A CUDA IPC handle, with the process and the GPU that it comes from."""
 
     pid: int
     device: int
@@ -175,7 +182,7 @@ class CudaHandle:
     ipc: bytes | None
 
     def open(self, device: torch.device) -> CudaPart:
-        """Maps the memory. RuntimeError where the GPUs cannot reach each other."""
+        """Maps the memory. Raises RuntimeError if `device` cannot access the memory of the GPU."""
         known = _open_parts.get((self, device))
         if isinstance(known, CudaPart):
             return known
@@ -189,7 +196,7 @@ class CudaHandle:
                 "access); place the data on the host tier, or replicate it"
             )
         if self.pid == os.getpid():
-            return self._reach_own(device)
+            return self._open_own(device)
         try:
             address = _C.open_ipc(device.index, self.ipc)
         except RuntimeError as error:
@@ -202,8 +209,8 @@ class CudaHandle:
         part.release_with(_C.close_ipc)
         return part
 
-    def _reach_own(self, device: torch.device) -> CudaPart:
-        """This process's own memory, for another of its GPUs: IPC is between processes only."""
+    def _open_own(self, device: torch.device) -> CudaPart:
+        """Opens this process's memory for another of its GPUs: IPC works between processes only."""
         own = _open_parts.get((self, torch.device("cuda", self.device)))
         if not isinstance(own, CudaPart):
             raise RuntimeError(f"this memory of cuda:{self.device} has been freed")
@@ -212,7 +219,7 @@ class CudaHandle:
 
 
 class CudaPart:
-    """GPU memory, made here or mapped through CUDA IPC."""
+    """GPU memory, allocated here or mapped through CUDA IPC."""
 
     def __init__(self, device: int, address: int, handle: CudaHandle) -> None:
         self.num_bytes = handle.num_bytes
@@ -227,7 +234,10 @@ class CudaPart:
     def create(
         cls, num_bytes: int, device: torch.device, shared: bool
     ) -> tuple[CudaPart, CudaHandle]:
-        """Returns the part and its handle. It is never freed unless `release_with` is called."""
+        """Allocates a part. Returns it and its handle.
+
+        The part is never freed unless `release_with` is called.
+        """
         address = _C.cuda_malloc(device.index, num_bytes)
         if address == 0:
             torch.cuda.empty_cache()
@@ -242,12 +252,14 @@ class CudaPart:
         except RuntimeError:
             if shared:
                 raise
-            ipc = None  # a single rank needs it for its child processes only
+            ipc = None  # a single rank needs the handle for its child processes only
         handle = CudaHandle(os.getpid(), device.index, num_bytes, ipc)
         return cls(device.index, address, handle), handle
 
     def release_with(self, function: Callable[[int, int], None]) -> None:
-        """From now on calls `function(device, address)` when nothing refers to the part."""
+        """Sets the function that frees the part: ``function(device, address)`` is called when
+        nothing refers to the part.
+        """
         _finalize(self, function, self._device, self.address)
 
     def tensor(self) -> torch.Tensor:
@@ -256,17 +268,18 @@ class CudaPart:
 
 
 def _bytes(part: Part, device: int) -> torch.Tensor:
-    # DLPack names the device; other ways let torch guess it, and copy where the guess differs.
+    # DLPack names the device. With other ways torch guesses the device, and copies if it guesses
+    # wrong.
     capsule = _C.bytes_as_dlpack(part.address, part.num_bytes, device, part)
     return torch.utils.dlpack.from_dlpack(capsule)
 
 
 def close_later(owner: object, fd: int) -> weakref.finalize[..., Any]:
-    """Closes the descriptor when the owner is gone; returns what closes it now."""
+    """Closes the descriptor when the owner is freed; returns a function that closes it at once."""
     return _finalize(owner, os.close, fd)
 
 
-# One mapping of a part in a process for each device, however many handles of it are unpickled.
+# A process maps a part once for each device, however many handles of it are unpickled.
 _open_parts: weakref.WeakValueDictionary[tuple[Handle, torch.device], Part] = (
     weakref.WeakValueDictionary()
 )
@@ -276,7 +289,8 @@ def _finalize(
     part: object, function: Callable[..., None], *args: int
 ) -> weakref.finalize[..., Any]:
     finalizer = weakref.finalize(part, _release, os.getpid(), function, *args)
-    finalizer.atexit = False  # the system does it; tensors may still be in use by other threads
+    # At exit the system releases the memory; other threads may still use tensors.
+    finalizer.atexit = False
     return finalizer
 
 

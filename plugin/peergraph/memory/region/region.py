@@ -1,4 +1,4 @@
-"""Regions: one allocation per rank, mapped by all of them (WholeGraph III-B)."""
+"""Regions: one allocation for each rank, mapped by all ranks (WholeGraph III-B)."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ from peergraph.memory.region.parts import CudaPart, Handle, HostPart, Part, clos
 
 
 class SharedRegion:
-    """Memory of every rank of a group, mapped in all of them: the paper's pointer table.
+    """Memory of every rank of a group, mapped in all ranks: the paper's pointer table.
 
-    On CUDA device memory shared by CUDA IPC; else anonymous shared memory of the host, pinned when
-    the group computes on GPUs. Made with :meth:`create`, released with :meth:`close`. Where it is
-    only dropped, the other ranks' parts are unmapped, and this rank's GPU memory stays allocated
-    until the process ends, for others may still read it.
+    On CUDA it is device memory shared by CUDA IPC; otherwise it is anonymous shared memory of the
+    host, pinned if the group computes on GPUs. :meth:`create` allocates a region, :meth:`close`
+    frees it. If a region is dropped without :meth:`close`, the other ranks' parts are unmapped, and
+    this rank's GPU memory stays allocated until the process ends, since others may still read it.
 
-    Pickles as a handle, which maps the parts in any process of this machine while the ranks live
-    (DataLoader workers, `mp.spawn` children); such a copy closes without a collective.
+    A region pickles as a handle, which maps the parts in any process of this machine while the
+    ranks live (DataLoader workers, `mp.spawn` children). Such a copy closes without a collective.
     """
 
     group: Group
     device: torch.device
     sizes: list[int]
-    """Bytes of each rank's part."""
+    """The size of each rank's part in bytes."""
 
     def __init__(
         self, group: Group, device: torch.device, handles: Sequence[Handle | None]
@@ -47,10 +47,10 @@ class SharedRegion:
             None if handle is None else handle.open(group.device) for handle in handles
         ]
         self.lease = _C.Lease()
-        """What works with the memory is inside of it; views of the memory carry it."""
+        """Every operation that uses the memory holds this lease; views of the memory carry it."""
         self._pid = os.getpid()
-        # Only on the region that `create` returned, which closes collectively.
-        self._own: _Own | None = None
+        # None in copies; only the region that `create` returned closes collectively.
+        self._allocation: _Allocation | None = None
 
     @classmethod
     @collective("SharedRegion.create")
@@ -66,16 +66,17 @@ class SharedRegion:
         Args:
             num_bytes: size of this rank's part; ranks may differ, and 0 is allowed.
             group: the ranks.
-            device: "cpu" or the group's own device, the default.
-            folder: with "cpu", where a file without a name is to hold the bytes, which then need
-                not fit into memory; GPUs do not read them.
+            device: "cpu" or the group's device, the default.
+            folder: with "cpu": the folder for a file without a name that holds the bytes, which
+                then need not fit into memory; GPUs do not read them.
 
-        Host memory and files start as zeros; GPU memory is not initialised.
+        Host memory and files start as zeros; GPU memory is not initialised. If a rank fails, every
+        rank raises its error.
 
-        Raises, on every rank where any of them fails:
+        Raises:
             ValueError: a size is negative, or the device is another one.
-            MemoryError: the memory does not suffice.
-            OSError: the folder does not.
+            MemoryError: there is not enough memory.
+            OSError: there is not enough space on disk.
             RuntimeError: parts cannot be mapped.
             PeerLostError: a rank is missing.
         """
@@ -84,38 +85,38 @@ class SharedRegion:
                              "node_group")  # fmt: skip
         target = _check_device(device, group)
         group.agree(device=target.type, folder=folder is not None)
-        own = _Own()
+        allocation = _Allocation()
         try:
-            collective_call(group, lambda: own.allocate(num_bytes, group, target, folder))
-            handles = group.all_gather(own.handle)
+            collective_call(group, lambda: allocation.allocate(num_bytes, group, target, folder))
+            handles = group.all_gather(allocation.handle)
             region = collective_call(group, lambda: cls(group, target, handles))
         except Exception:
-            own.release(group)
+            allocation.release(group)
             raise
-        region._own = own
+        region._allocation = allocation
         if group.world_size == 1:
-            own.free_when_unused()
+            allocation.free_when_unused()
         return region
 
     @property
     def addresses(self) -> list[int]:
-        """Address of each rank's part in this process; 0 where a part is empty."""
+        """The address of each rank's part in this process; 0 for an empty part."""
         self.lease.check()
         return [0 if part is None else part.address for part in self._parts]
 
     def local(self, dtype: torch.dtype, shape: Sequence[int]) -> torch.Tensor:
         """Returns the beginning of this rank's part as a tensor, without a copy. Not collective.
 
-        Raises ValueError where the part is too small.
+        Raises ValueError if the part is too small.
         """
         return self.part(self.group.rank, dtype, shape)
 
     def part(self, rank: int, dtype: torch.dtype, shape: Sequence[int]) -> torch.Tensor:
         """Returns the beginning of a rank's part as a tensor, without a copy. Not collective.
 
-        The tensor keeps the part mapped; after :meth:`close` its contents mean nothing.
+        The tensor keeps the part mapped; after :meth:`close` its contents are undefined.
 
-        Raises ValueError where there is no such rank, or its part is too small.
+        Raises ValueError if there is no such rank, or if its part is too small.
         """
         self.lease.check()
         if not 0 <= rank < len(self.sizes):
@@ -132,43 +133,45 @@ class SharedRegion:
         return part.tensor()[:num_bytes].view(dtype).view(tuple(shape))
 
     def close(self, why: str = "this shared memory has been closed") -> None:
-        """Unmaps the other ranks' parts, waits for all ranks, frees this one's. Collective.
+        """Unmaps the other ranks' parts, waits for all ranks, and frees this rank's part.
+        Collective.
 
-        Waits for what other threads of this process do with the memory, at most half as long as for
-        ranks, and for the GPU; what begins later raises RuntimeError. A second call does nothing. A
-        copy that came by pickle, or lives in a forked process, closes on its own.
+        First waits for operations of other threads of this process that use the memory, at most
+        half of the group's timeout, and for the GPU. Operations that begin later raise
+        RuntimeError. A second call does nothing. An unpickled copy, or a copy in a forked process,
+        closes without the other ranks.
 
         Args:
-            why: what those who use the memory later are told.
+            why: the text of the error that later operations raise.
 
         Raises:
-            PeerLostError: a rank is missing; what no other rank can be using is released.
-            RuntimeError: on a rank, work with the memory does not end, or is what called this (by
-                way of the garbage collector). All ranks raise it, and the memory stays until they
-                end.
+            PeerLostError: a rank is missing; memory that no other rank can be using is released.
+            RuntimeError: on some rank an operation on the memory does not end, or such an operation
+                has called this (by way of the garbage collector). All ranks raise it, and the
+                memory stays allocated until they end.
         """
         if not self.lease.close(why):
             return
-        own, self._own = self._own, None
+        allocation, self._allocation = self._allocation, None
         parts, self._parts = self._parts, []
         try:
-            if own is None or os.getpid() != self._pid:
-                self._settle()
+            if allocation is None or os.getpid() != self._pid:
+                self._wait_until_unused()
                 return
-            # Nobody may unmap or free what another rank's kernels still touch.
-            collective_call(self.group, self._settle)
+            # No rank may unmap or free memory that another rank's kernels still use.
+            collective_call(self.group, self._wait_until_unused)
         except PeerLostError:
-            if own is None or is_used(self.lease):
-                _never_released.append((parts, own))
+            if allocation is None or is_used(self.lease):
+                _never_released.append((parts, allocation))
                 raise
         except BaseException:
-            _never_released.append((parts, own))
+            _never_released.append((parts, allocation))
             raise
         parts.clear()
-        own.release(self.group)
+        allocation.release(self.group)
 
-    def _settle(self) -> None:
-        """Waits for what this process does with the memory."""
+    def _wait_until_unused(self) -> None:
+        """Waits for the operations of this process that use the memory."""
         wait_until_unused(self.lease, self.group.timeout / 2)
         self.group.synchronize()
 
@@ -177,12 +180,12 @@ class SharedRegion:
         return (SharedRegion, (self.group, self.device, self._handles))
 
 
-# Memory that work may still be under way with.
+# Memory that unfinished operations may still use.
 _never_released: list[object] = []
 
 
-class _Own:
-    """This rank's part on the way from its allocation to its release."""
+class _Allocation:
+    """This rank's part, from its allocation to its release."""
 
     def __init__(self) -> None:
         self.part: Part | None = None
@@ -205,13 +208,13 @@ class _Own:
             self._close_fd = close_later(self, fd)
 
     def free_when_unused(self) -> None:
-        """Lets go of GPU memory as soon as no tensor refers to it; host memory always does."""
+        """Frees the part as soon as no tensor refers to it."""
         if isinstance(self.part, CudaPart):
             self.part.release_with(_C.cuda_free)
         self.part = None
 
     def release(self, group: Group) -> None:
-        """Frees the part once no rank has it mapped; where a rank is lost, GPU memory stays."""
+        """Frees the part once no rank has it mapped. If a rank is lost, it keeps GPU memory."""
         self._close_fd()
         group.barrier()
         self.free_when_unused()

@@ -1,4 +1,4 @@
-"""Machines by name, with their makers' nominal figures: to plan for one that is not at hand."""
+"""Machines by name, with nominal figures, to plan for a machine that is not available."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _DGX1_LINKS = {
 
 
 def dgx1() -> Topology:
-    """The DGX-1 with eight V100s (XGNN Figure 2 b, Figure 7)."""
+    """Returns the DGX-1 with eight V100s (XGNN Figure 2 b, Figure 7)."""
     bandwidth = [[0.0] * 8 for _ in range(8)]
     for (a, b), links in _DGX1_LINKS.items():
         bandwidth[a][b] = bandwidth[b][a] = links * _NVLINK2
@@ -45,7 +45,7 @@ def dgx1() -> Topology:
 
 
 def fully_linked(count: int) -> Topology:
-    """H200s behind a switch: any number of peers together is as fast as one."""
+    """Returns H200s behind a switch: a GPU reads all its peers together as fast as one peer."""
     return Topology.from_matrix(
         [[1900e9 if i == j else 340e9 for j in range(count)] for i in range(count)],
         51e9,
@@ -57,7 +57,7 @@ def fully_linked(count: int) -> Topology:
 
 
 def pcie_only(count: int) -> Topology:
-    """GPUs that reach the host and no other GPU."""
+    """Returns GPUs that access the host's memory and no other GPU's."""
     bandwidth = [[900e9 if i == j else 0.0 for j in range(count)] for i in range(count)]
     return Topology.from_matrix(
         bandwidth, _PCIE3, memory=32 * _GIB, host_memory=256 * _GIB, name=f"pcie{count}"
@@ -81,7 +81,7 @@ MACHINES: dict[str, Callable[[], Topology]] = {
 
 
 def machine(name: str) -> Topology:
-    """A machine of :data:`MACHINES`; ``ValueError`` for an unknown name."""
+    """Returns a machine of :data:`MACHINES`. Raises ``ValueError`` for an unknown name."""
     if name not in MACHINES:
         raise ValueError(f"topology must be one of {', '.join(MACHINES)}, got {name!r}")
     return MACHINES[name]()

@@ -1,4 +1,4 @@
-"""Measures a machine's links once, with the gather that uses them, and keeps the result."""
+"""Measures a machine's links once, by timing gathers, and stores the result."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from peergraph.memory.topology.topology import Topology
 ROW_BYTES = (16, 32, 64, 128, 512, 1024)
 """The row widths that are measured."""
 
-# The version of the method: results of another method are not used.
+# The version of the method. Results of another version are not used.
 _METHOD = "4"
 
 _BULK_BYTES = 1 << 16  # rows so wide that they count as bulk
@@ -25,23 +25,24 @@ _BULK_BYTES = 1 << 16  # rows so wide that they count as bulk
 
 @collective("measure_topology")
 def measure_topology(group: Group, *, force: bool = False) -> Topology:
-    """The links of the group's GPUs: measured once per machine, then read from the cache.
+    """Returns the links of the group's GPUs: measured once per machine, then read from the cache.
 
-    Collective. Gathers of random rows of :data:`ROW_BYTES` bytes, and of 64 KiB for bulk, timed by
-    CUDA events while all GPUs do the same: of own memory, of each peer in turn, of all peers
-    together, of pinned host memory by rising address, and of it in no order. Latencies are those of
-    a gather of one row. Takes 1 GiB of every GPU, up to 16 GiB of the machine's memory, and about
-    ten seconds; synchronises. The cache is a file in ``$XDG_CACHE_HOME/peergraph``, by the
-    GPUs' identities and the driver. Ranks without a GPU measure the machine's memory as each of
-    them sees it.
+    Collective; synchronises. Times gathers of random rows of :data:`ROW_BYTES` bytes, and of 64 KiB
+    for bulk, by CUDA events, while all GPUs do the same. The rows are in the GPU's own memory, in
+    each peer's memory, in the memory of all peers, and in pinned host memory, in ascending order of
+    address and in random order. The latency is the time of a gather of one row. The measurement
+    takes 1 GiB of every GPU, up to 16 GiB of the machine's memory, and about ten seconds. The cache
+    is a file in ``$XDG_CACHE_HOME/peergraph``, named by the GPUs' identities and the driver. Ranks
+    without a GPU measure the machine's memory.
 
     Args:
-        force: measure even where a result is there, and replace it.
+        group: the ranks.
+        force: measure even if there is a result, and replace the result.
 
     Raises:
-        NotImplementedError: GPUs that do not reach each other; plan with
-            :meth:`Topology.from_matrix` there.
-        MemoryError: no room for the tables.
+        NotImplementedError: GPUs that cannot access each other's memory; describe such a machine by
+            :meth:`Topology.from_matrix`.
+        MemoryError: not enough memory for the tables.
         PeerLostError: a rank is missing.
     """
     known = None if force else cached_topology(group)
@@ -57,14 +58,14 @@ def measure_topology(group: Group, *, force: bool = False) -> Topology:
 
 @collective("cached_topology")
 def cached_topology(group: Group) -> Topology | None:
-    """What :meth:`measure_topology` found earlier for these GPUs, or None. Collective."""
+    """Returns the stored result of :func:`measure_topology` for these GPUs, or None. Collective."""
     path = _cache_file(group)
     return group.broadcast(_read(path) if group.rank == 0 else None)  # type: ignore[no-any-return]
 
 
 def known_topology() -> Topology | None:
-    """As :func:`cached_topology` of a rank on each GPU that this process sees (one rank where it
-    sees none). Not collective.
+    """Returns the same as :func:`cached_topology` with a rank on each GPU that this process sees
+    (one rank if it sees none). Not collective.
     """
     devices = [torch.device("cpu")]
     if _C.has_cuda and torch.cuda.is_available():
@@ -75,7 +76,7 @@ def known_topology() -> Topology | None:
 def _read(path: Path) -> Topology | None:
     try:
         return Topology.from_json(path.read_text())
-    except (OSError, ValueError):  # ValueError: damaged or of another version, measured anew
+    except (OSError, ValueError):  # ValueError: damaged, or of another version
         return None
 
 
@@ -127,20 +128,21 @@ def _name(group: Group) -> str:
 def _cache_bytes(device: torch.device) -> int:
     if device.type == "cpu":
         return 0
-    # The oldest torch does not know it.
+    # The oldest supported torch lacks the property.
     return int(getattr(torch.cuda.get_device_properties(device), "L2_cache_size", 0))
 
 
 def _check_peers(group: Group) -> None:
-    """Raises, on all ranks, where GPUs do not reach each other."""
+    """Raises NotImplementedError on all ranks if GPUs cannot access each other's memory."""
     devices = group.all_gather(group.device)
     if group.device.type == "cpu":
         return
     index = group.device.index or 0
-    mine = [d.index for d in devices if d != group.device and not _C.can_access(index, d.index)]
-    for rank, out_of_reach in enumerate(group.all_gather(mine)):
-        if out_of_reach:
+    peers = [d.index for d in devices if d != group.device]
+    inaccessible = [peer for peer in peers if not _C.can_access(index, peer)]
+    for rank, inaccessible_peers in enumerate(group.all_gather(inaccessible)):
+        if inaccessible_peers:
             raise NotImplementedError(
                 f"measuring links: GPU {devices[rank].index} does not reach the memory of GPU "
-                f"{out_of_reach[0]}; describe the machine by Topology.from_matrix"
+                f"{inaccessible_peers[0]}; describe the machine by Topology.from_matrix"
             )

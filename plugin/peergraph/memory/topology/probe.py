@@ -20,15 +20,16 @@ from peergraph.memory.table.table import Table
 from peergraph.memory.table.tiers import Tiers
 from peergraph.memory.topology.rates import Rates
 
-_SCATTERED = 32  # bytes of a read in no order
+_SCATTERED = 32  # bytes of a read in random order
 _STAGED_ROW_BYTES = (32, 128, 512, 1024)
-_DENSE = 1 << 30  # the part of the host's memory that is read by rising address
-# Narrow rows: more of them, or the call would take longer than the reads.
+_DENSE = 1 << 30  # the part of the host's memory that is read in ascending order of address
+# Least bytes of a gather: of narrow rows it reads more, or the call would take longer than the
+# reads.
 _GPU_LEAST_BYTES, _CPU_LEAST_BYTES = 64 << 20, 0
 # On a GPU: rows per gather (milliseconds from the host, enough to fill it) and calls timed.
 _GPU_READS, _GPU_CALLS = 1 << 18, 10
 _CPU_READS, _CPU_CALLS = 1 << 13, 3
-# Smaller tables would be read through caches of address translation that real ones overflow.
+# The caches of address translation must not hold the tables, since real tables are larger.
 _GPU_BYTES, _HOST_BYTES = 1 << 30, 16 << 30
 _CPU_BYTES = 1 << 24
 
@@ -52,12 +53,12 @@ class Probe:
         self.host = SharedRegion.create(self.host_size if group.rank == 0 else 0, group, "cpu")
 
     def close(self) -> None:
-        """Frees both. Collective."""
+        """Frees the memory. Collective."""
         self.host.close()
         self.shards.close()
 
     def random_rows(self, row_bytes: int, reads: int) -> Rates:
-        """Gathers of `reads` random rows. Collective; synchronises."""
+        """Measures the rates of gathers of `reads` random rows. Collective; synchronises."""
         world, rank, device = self.group.world_size, self.group.rank, self.group.device
         out = torch.empty((reads, row_bytes), dtype=torch.uint8, device=device)
         each = self.size // row_bytes
@@ -73,7 +74,7 @@ class Probe:
         def rate(table: Table, ids: torch.Tensor) -> float:
             return float(out.numel()) / self._seconds(lambda: table.gather(ids, out))
 
-        # Row k lies on rank k % world; in each round every rank has another peer.
+        # Row k is on rank k % world. In each round every rank reads from a different peer.
         rows = torch.randint(each, (reads,), device=device) * world
         bandwidth = [0.0] * world
         for shift in range(world):
@@ -89,20 +90,22 @@ class Probe:
         return Rates(*zip(*everyone, strict=True))
 
     def host_reads(self) -> tuple[float, ...]:
-        """Reads per second from the host in no order. Collective; synchronises."""
+        """Measures each GPU's reads per second of host memory in random order. Collective;
+        synchronises.
+        """
         out = torch.empty((self.reads, _SCATTERED), dtype=torch.uint8, device=self.group.device)
         seconds = self._host_seconds(self._on_host(_SCATTERED, self.reads, self.host_size), out)
         return tuple(self.group.all_gather(self.reads / seconds))
 
     def choose_host_reads(self) -> tuple[tuple[int, tuple[float, ...]], ...]:
-        """Measures how fast this GPU reads host rows by each way, and keeps the speeds.
+        """Measures how fast this GPU reads host rows in each way, and stores the speeds.
 
-        Once with rows that are close together, once with rows in all of the host memory.
-        Collective; synchronises.
+        Measures once with rows that are close together, and once with rows in all of the host
+        memory. Collective; synchronises.
 
         Returns:
-            By row bytes: bytes per second of each GPU for rows that are far apart, where CPU
-            threads read all or a share of them.
+            By row bytes: bytes per second of each GPU for rows that are far apart, with CPU threads
+            that read all or a share of them.
         """
         if not self.on_gpu:
             return ()
@@ -117,7 +120,7 @@ class Probe:
         return tuple((w, tuple(rates[w] for rates in everyone)) for w in _STAGED_ROW_BYTES)
 
     def _speeds(self, width: int, num_bytes: int) -> Speeds:
-        """The speeds for random rows in the first `num_bytes` bytes of the host memory."""
+        """Measures the speeds for random rows in the first `num_bytes` bytes of the host memory."""
         ids = self._on_host(width, self.reads, num_bytes)
         out = torch.empty((self.reads, width), dtype=torch.uint8, device=self.group.device)
         tiers, regions = Tiers.all_host(self.host_size // width), {"host": self.host}
@@ -131,14 +134,17 @@ class Probe:
         return alone._replace(both=speed(alone.both_share))
 
     def _on_host(self, row_bytes: int, reads: int, num_bytes: int) -> torch.Tensor:
-        """Random rows in the first `num_bytes` bytes of the host memory."""
+        """Returns random rows in the first `num_bytes` bytes of the host memory."""
         rows = min(num_bytes, self.host_size) // row_bytes
         return torch.randint(rows, (reads,), device=self.group.device)
 
     def _host_seconds(
         self, ids: torch.Tensor, out: torch.Tensor, *, by_address: bool = False
     ) -> float:
-        """Returns the seconds of one gather from host memory; the ids are not sorted before it."""
+        """Returns the seconds of one gather from host memory. The ids are not sorted.
+
+        `by_address` says that they are in ascending order already.
+        """
         out_index = torch.arange(ids.numel(), device=ids.device) if by_address else None
         host_begin = ids.new_zeros(1) if by_address else None
         rows = self.host_size // out.shape[1]
@@ -156,7 +162,7 @@ class Probe:
         )
 
     def _seconds(self, run: Callable[[], object]) -> float:
-        """The time of one call while all ranks make it. Collective; synchronises."""
+        """Returns the seconds of one call while all ranks make it. Collective; synchronises."""
         run()
         self.group.barrier()
         if not self.on_gpu:

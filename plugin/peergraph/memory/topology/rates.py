@@ -21,8 +21,8 @@ class Rates:
     Args:
         bandwidth: ``[n][n]``: GPU i reads from GPU j's memory, 0 where it cannot; the diagonal is
             its own memory.
-        ingress: ``[n]``: GPU i reads from all GPUs that it reaches at once, all GPUs doing so.
-            With a switch it is no more than one pair has; with links of their own, their sum.
+        ingress: ``[n]``: GPU i reads from all its peers at once, while all GPUs do so. With a
+            switch it is at most the bandwidth of one pair; with separate links it is their sum.
         host: ``[n]``: GPU i reads the machine's memory.
     """
 
@@ -51,13 +51,13 @@ class Rates:
                 raise ValueError(f"bandwidth[{gpu}][{gpu}]: a GPU must reach its own memory")
 
     def select(self, gpus: Sequence[int], masked: Iterable[tuple[int, int]] = ()) -> Rates:
-        """The rates among some GPUs, renumbered in this order, without the masked pairs.
+        """Returns the rates among some GPUs, renumbered in this order, without the masked pairs.
 
-        A GPU may be named several times, as of several such machines.
+        A GPU may occur several times, for several machines of this kind.
         """
-        gone = {pair for a, b in masked for pair in ((a, b), (b, a))}
+        removed = {pair for a, b in masked for pair in ((a, b), (b, a))}
         bandwidth = tuple(
-            tuple(0.0 if (i, j) in gone else self.bandwidth[i][j] for j in gpus) for i in gpus
+            tuple(0.0 if (i, j) in removed else self.bandwidth[i][j] for j in gpus) for i in gpus
         )
         links = [sum(row) - row[k] for k, row in enumerate(bandwidth)]
         ingress = tuple(
@@ -67,7 +67,7 @@ class Rates:
 
 
 def mix(low: Rates, high: Rates, share: float, scale: float) -> Rates:
-    """(1 - share) of `low` and share of `high`, times `scale`."""
+    """Returns ``scale * ((1 - share) * low + share * high)`` for all rates."""
 
     def between(a: Vector, b: Vector) -> Vector:
         return tuple(scale * ((1 - share) * x + share * y) for x, y in zip(a, b, strict=True))
@@ -79,6 +79,6 @@ def mix(low: Rates, high: Rates, share: float, scale: float) -> Rates:
     )
 
 
-def read_rates(given: Fields) -> Rates:
-    """What :func:`dataclasses.asdict` made of rates. Raises ValueError where it is none."""
-    return Rates(given.matrix("bandwidth"), given.numbers("ingress"), given.numbers("host"))
+def read_rates(fields: Fields) -> Rates:
+    """Reads the result of :func:`dataclasses.asdict`. Raises ValueError for other data."""
+    return Rates(fields.matrix("bandwidth"), fields.numbers("ingress"), fields.numbers("host"))

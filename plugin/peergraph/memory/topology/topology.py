@@ -16,23 +16,23 @@ class Topology:
     """The GPUs of one machine, their links and memories. ``print(topology)`` shows a table.
 
     Bandwidths are bytes per second, latencies seconds, memories bytes. Rank i of a node group is
-    GPU i. XGNN 4.2 places partitions by it.
+    GPU i. XGNN 4.2 places partitions by the topology.
 
     Args:
-        name: for people.
-        bulk: large copies.
-        latency: ``[n][n]``: time of the smallest read, its launch included; 0 where not known.
-        host_latency: ``[n]``: the same from the host.
-        memory: of each GPU.
-        host_memory: of the machine.
-        rows: by row bytes, rising: random rows, as a gather reads them (of the host by rising
-            address). Where it is empty, rows are taken to be as fast as bulk copies.
-        host_reads: ``[n]``: reads per second of the machine's memory in no order of address, which
-            wait for address translation; empty: no slower than rows.
-        caches: bytes of each GPU's second-level cache; empty: not known, taken to be none.
+        name: a name for people.
+        bulk: the rates of large copies.
+        latency: ``[n][n]``: time of the smallest read, its launch included; 0 if not known.
+        host_latency: ``[n]``: the same for reads from the host.
+        memory: ``[n]``: the memory of each GPU.
+        host_memory: the memory of the machine.
+        rows: by row bytes, ascending: the rates of random rows, as a gather reads them (from the
+            host in ascending order of address). Empty: rows are as fast as bulk copies.
+        host_reads: ``[n]``: reads per second of the machine's memory in random order of address,
+            which wait for address translation. Empty: they are no slower than rows.
+        caches: ``[n]``: bytes of each GPU's second-level cache. Empty: GPUs have no cache.
         staged: by row bytes, ascending: ``[n]`` bytes per second of rows that are far apart in the
-            machine's memory, where CPU threads read all or a share of them for each GPU; empty:
-            CPU threads read none.
+            machine's memory, with CPU threads that read all or a share of them for each GPU. Empty:
+            CPU threads read no rows.
     """
 
     name: str
@@ -81,15 +81,19 @@ class Topology:
         ingress: Sequence[float] | None = None,
         name: str = "matrix",
     ) -> Topology:
-        """A topology from bandwidths alone (latencies 0).
+        """Makes a topology from bandwidths alone (latencies are 0).
 
         Args:
             bandwidth: ``[n][n]`` as in :class:`Rates`.
-            host, memory: of each GPU, or one number for all.
-            ingress: default: every link is a GPU's own, so their sum.
+            host: bandwidth from the host to each GPU, or one number for all GPUs.
+            memory: bytes of each GPU, or one number for all GPUs.
+            host_memory: bytes of the machine.
+            ingress: as in :class:`Rates`. Default: separate links, so the sum of the bandwidths.
+            name: a name for people.
 
         Raises:
-            ValueError: not square, negative, or a GPU that does not reach its own memory.
+            ValueError: the matrix is not square, a number is negative, or a GPU does not reach its
+                own memory.
         """
         matrix = tuple(tuple(float(v) for v in row) for row in bandwidth)
         count = len(matrix)
@@ -108,24 +112,24 @@ class Topology:
 
     @property
     def num_gpus(self) -> int:
-        """How many GPUs it has."""
+        """The number of GPUs."""
         return len(self.bulk.bandwidth)
 
     def neighbors(self, gpu: int) -> tuple[int, ...]:
-        """The other GPUs whose memory a GPU reads, rising."""
+        """Returns the other GPUs whose memory a GPU can read, ascending."""
         row = self.bulk.bandwidth[gpu]
         return tuple(j for j, rate in enumerate(row) if rate > 0 and j != gpu)
 
     @property
     def is_fully_linked(self) -> bool:
-        """Whether every GPU reads every other one's memory."""
+        """Whether every GPU can read every other GPU's memory."""
         return all(len(self.neighbors(g)) == self.num_gpus - 1 for g in range(self.num_gpus))
 
     def subset(self, gpus: Sequence[int]) -> Topology:
-        """Some GPUs only, renumbered in the order given.
+        """Returns the topology of some GPUs, renumbered in the given order.
 
         Raises:
-            ValueError: none, repeated, or unknown GPUs.
+            ValueError: no GPU, a GPU that occurs twice, or an unknown GPU.
         """
         if not gpus or len(set(gpus)) != len(gpus):
             raise ValueError(f"gpus must name at least one GPU and none twice, got {list(gpus)}")
@@ -133,15 +137,17 @@ class Topology:
         return self._select(f"{self.name}[{','.join(map(str, gpus))}]", gpus, ())
 
     def on_machines(self, ranks: Sequence[Sequence[int]]) -> Topology:
-        """As many such machines, whose ranks have GPUs 0, 1, ... of each.
+        """Returns the topology of several machines of this kind. The ranks of each machine use its
+        GPUs 0, 1, ...
 
-        Links between machines are taken to be those between the GPUs of these numbers in one.
+        A link between GPUs i and j of two machines is taken to be as fast as the link between GPUs
+        i and j of one machine.
 
         Args:
-            ranks: the ranks of each machine; all of them are 0..n - 1.
+            ranks: the ranks of each machine; together they are 0..n - 1.
 
         Raises:
-            ValueError: a machine has more ranks than this one has GPUs.
+            ValueError: a machine has more ranks than this topology has GPUs.
         """
         gpus = {rank: gpu for of_machine in ranks for gpu, rank in enumerate(of_machine)}
         self._check(list(gpus.values()), "ranks")
@@ -149,10 +155,10 @@ class Topology:
         return self._select(name, [gpus[rank] for rank in range(len(gpus))], ())
 
     def masked(self, links: Iterable[tuple[int, int]]) -> Topology:
-        """Without some links, each taken away in both directions.
+        """Returns the topology without some links; each is removed in both directions.
 
         Raises:
-            ValueError: a pair that is no link between two GPUs of the machine.
+            ValueError: a pair is not a link between two GPUs of the machine.
         """
         pairs = [(int(a), int(b)) for a, b in links]
         for a, b in pairs:
@@ -164,8 +170,10 @@ class Topology:
         return self._select(f"{self.name}, masked", range(self.num_gpus), pairs)
 
     def rates(self, row_bytes: int) -> Rates:
-        """Random rows of a width: interpolated between the widths next to it; narrower rows than
-        measured come at the narrowest one's rows per second, wider ones at the widest one's rate.
+        """Returns the rates of random rows of a width, interpolated between the measured widths.
+
+        Rows narrower than all measured ones have the narrowest width's rows per second; wider rows
+        have the widest width's bytes per second.
         """
         if row_bytes <= 0:
             raise ValueError(f"row_bytes must be positive, got {row_bytes}")
@@ -182,8 +190,11 @@ class Topology:
         return mix(slow, fast, math.log(row_bytes / low) / math.log(high / low), 1.0)
 
     def staged_rates(self, row_bytes: int) -> Vector | None:
-        """What CPU threads bring to each GPU of rows of a width: as of the widest measured one that
-        is no wider, by rows per second of the narrowest for narrower ones; None: not known.
+        """Returns the bytes per second of rows of a width that CPU threads bring to each GPU; None
+        if they are not known.
+
+        It is the rate of the widest measured width that is not wider. Rows narrower than all
+        measured ones have the narrowest width's rows per second.
         """
         if not self.staged:
             return None
@@ -193,31 +204,31 @@ class Topology:
         return next(rates for width, rates in reversed(self.staged) if width <= row_bytes)
 
     def to_json(self) -> str:
-        """As JSON; :meth:`from_json` reverses it."""
+        """Returns the topology as JSON; :meth:`from_json` reverses it."""
         return json.dumps(asdict(self))
 
     @classmethod
     def from_json(cls, text: str) -> Topology:
-        """What :meth:`to_json` wrote.
+        """Reads a topology that :meth:`to_json` has written.
 
         Raises:
-            ValueError: the text is no such JSON; it says which value, what was expected and what
-                was found.
+            ValueError: the text is not such JSON. The error names the value, what was expected and
+                what was found.
         """
-        given = Fields(parse_json(text, "not a topology: the text"), "not a topology: ")
-        rows = given.entries("rows", 2)
-        staged = given.entries("staged", 2)
+        fields = Fields(parse_json(text, "not a topology: the text"), "not a topology: ")
+        rows = fields.entries("rows", 2)
+        staged = fields.entries("staged", 2)
         return cls(
-            given.text("name"),
-            read_rates(given.object("bulk")),
-            given.matrix("latency"),
-            given.numbers("host_latency"),
-            tuple(map(int, given.numbers("memory"))),
-            int(given.number("host_memory")),
-            tuple((of.integer("0"), read_rates(of.object("1"))) for of in rows),
-            given.numbers("host_reads"),
-            tuple(map(int, given.numbers("caches"))),
-            tuple((of.integer("0"), of.numbers("1")) for of in staged),
+            fields.text("name"),
+            read_rates(fields.object("bulk")),
+            fields.matrix("latency"),
+            fields.numbers("host_latency"),
+            tuple(map(int, fields.numbers("memory"))),
+            int(fields.number("host_memory")),
+            tuple((entry.integer("0"), read_rates(entry.object("1"))) for entry in rows),
+            fields.numbers("host_reads"),
+            tuple(map(int, fields.numbers("caches"))),
+            tuple((entry.integer("0"), entry.numbers("1")) for entry in staged),
         )
 
     def __str__(self) -> str:

@@ -10,33 +10,33 @@ from torch import Tensor
 import peergraph._C as _C
 from peergraph.memory.device.launching import launch_on
 
-# Longer runs are summed in pieces: a group of lanes would take long for a row that all ids name.
+# Longer runs are summed in pieces: one group of lanes would take long for a very frequent row.
 _PIECE = 128
 
 
 @dataclass(frozen=True)
 class SparseRows:
-    """Values of some rows: keys int64 [n], values [n, width]; on one device."""
+    """Values of some rows: keys int64 [n] and values [n, width], on one device."""
 
     keys: Tensor
     values: Tensor
 
     @property
     def count(self) -> int:
-        """Rows."""
+        """The number of rows."""
         return self.keys.numel()
 
 
 def accumulator(dtype: torch.dtype) -> torch.dtype:
-    """The dtype of sums and optimizer state: float64 for float64, else float32."""
+    """Returns the dtype of sums and optimizer state: float64 for float64, else float32."""
     return torch.float64 if dtype == torch.float64 else torch.float32
 
 
 def coalesce(rows: SparseRows) -> SparseRows:
     """Returns each key once, ascending, with the sum of its values in order of appearance.
 
-    Values may be of any of :data:`DTYPES`; sums are of the accumulator's dtype. The same bits on
-    CPU and GPU. Synchronises: the number of keys is known afterwards.
+    Values may have any dtype of :data:`DTYPES`; sums have the accumulator's dtype. CPU and GPU give
+    the same bits. Synchronises, since the number of keys must be known.
     """
     if rows.count == 0:
         return SparseRows(rows.keys, rows.values.to(accumulator(rows.values.dtype)))
@@ -49,7 +49,9 @@ def coalesce(rows: SparseRows) -> SparseRows:
 
 
 def _sum_pieces(values: Tensor, positions: Tensor, counts: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Sums pieces of the runs, at most _PIECE long; the pieces' sums are still to be summed."""
+    """Sums pieces of the runs, at most _PIECE long. Returns the sums of the pieces as the values of
+    shorter runs, with their positions and counts.
+    """
     pieces = (counts + _PIECE - 1) // _PIECE
     lengths = torch.full((int(pieces.sum()),), _PIECE, device=counts.device)
     last = pieces.cumsum(0) - 1

@@ -15,30 +15,31 @@ from peergraph.memory.training.rounds import Rounds
 from peergraph.profiling import EXCHANGE, profiled
 
 _ALIGNMENT = 16
-# Batches differ in size: parts have room for somewhat larger ones, so that they rarely grow.
+# Batches differ in size: parts have room for larger batches, so that they rarely grow.
 _HEADROOM = 1.25
 
 
 @dataclass(frozen=True)
 class Outgoing:
-    """The rows that a rank sends for one table, in order of owner, and their number by owner."""
+    """The rows that a rank sends for one table, in order of owner, and their number per owner."""
 
     rows: SparseRows
     counts: list[int]
 
 
 class Exchange:
-    """Brings rows to their owners through shared memory, in one round of the ranks.
+    """Sends rows to their owners through shared memory, in one round of the ranks.
 
     Each rank writes its rows to its part of a region, and each owner reads its rows from all parts.
-    A part that must grow takes a second round.
+    If a part must grow, there is a second round.
     """
 
     def __init__(self, group: Group, tables: Sequence[tuple[int, torch.dtype]]) -> None:
-        """Collective. `tables`: of each, the width of its values and their dtype."""
+        """Collective. `tables`: the width and the dtype of each table's values."""
         self._group = group
         self._tables = list(tables)
-        # Whether this rank has failed; by table, whether it sends rows, and how many to each rank.
+        # The words: whether the rank has failed; for each table, whether it sends rows, and the
+        # number of rows for each rank.
         self._rounds = Rounds(group, 1 + len(self._tables) * (1 + group.world_size))
         self._region: SharedRegion | None = None
 
@@ -48,10 +49,10 @@ class Exchange:
         for a table to which no rank sends. Collective; waits for this rank's current stream.
 
         Args:
-            outgoing: for each table; None in the place of one that this rank has nothing to say
-                about, or of all where it has failed.
+            outgoing: the rows for each table, None for a table to which this rank sends no rows.
+                None instead of the list if this rank has failed.
 
-        Raises RuntimeError where another rank has failed, PeerLostError where one is missing.
+        Raises RuntimeError if another rank has failed, PeerLostError if a rank is missing.
         """
         fits = True
         if outgoing is not None:
@@ -72,7 +73,7 @@ class Exchange:
 
     @profiled(EXCHANGE)
     def wait(self) -> None:
-        """A barrier of the ranks; waits for this rank's current stream first. Collective."""
+        """Waits for this rank's current stream, then for all ranks. Collective."""
         _synchronize(self._group.device)
         self._rounds.exchange()
 
@@ -92,14 +93,17 @@ class Exchange:
         return words
 
     def _counts(self, words: list[int]) -> list[list[int] | None]:
-        """By table, the number of rows for each owner; None for a table without a message."""
+        """Returns, for each table, the number of rows for each owner; None for a table without rows
+        from this rank.
+        """
         step = 1 + self._group.world_size
         return [
-            words[at + 1 : at + step] if words[at] else None for at in range(1, len(words), step)
+            words[first + 1 : first + step] if words[first] else None
+            for first in range(1, len(words), step)
         ]
 
     def _offsets(self, counts: Sequence[list[int] | None]) -> list[int]:
-        """The offsets of each table's keys and values in a part; last, the end."""
+        """Returns the offsets of each table's keys and values in a part; the last is the end."""
         offsets = [0]
         for (width, dtype), count in zip(self._tables, counts, strict=True):
             rows = sum(count or [])
@@ -112,7 +116,9 @@ class Exchange:
         return self._region is not None and needed <= self._region.sizes[self._group.rank]
 
     def _grow(self, needed: list[int]) -> bool:
-        """Allocates a larger region if any rank needs one; then all write again. Collective."""
+        """Allocates a larger region if any rank needs one. Returns whether it did; then all ranks
+        must write again. Collective.
+        """
         sizes = [0] * len(needed) if self._region is None else self._region.sizes
         if all(n <= s for n, s in zip(needed, sizes, strict=True)):
             return False
@@ -124,7 +130,7 @@ class Exchange:
         return True
 
     def _part(self, rank: int, counts: Sequence[list[int] | None], table: int) -> SparseRows:
-        """A table's rows in the part of a rank."""
+        """Returns views of a table's rows in the part of a rank."""
         offsets = self._offsets(counts)
         width, dtype = self._tables[table]
         rows = sum(counts[table] or [])
@@ -156,9 +162,9 @@ class Exchange:
             return None
         incoming = []
         for rank, rank_counts in enumerate(counts):
-            mine = rank_counts[table] or [0] * self._group.world_size
-            begin = sum(mine[: self._group.rank])
-            end = begin + mine[self._group.rank]
+            by_owner = rank_counts[table] or [0] * self._group.world_size
+            begin = sum(by_owner[: self._group.rank])
+            end = begin + by_owner[self._group.rank]
             rows = self._part(rank, rank_counts, table)
             incoming.append(SparseRows(rows.keys[begin:end], rows.values[begin:end]))
         return incoming

@@ -1,4 +1,4 @@
-"""Sends sums of gradients to the other machines, each of which has all rows."""
+"""Sends sums of gradients to the other machines. Each machine has all rows."""
 
 from __future__ import annotations
 
@@ -15,16 +15,18 @@ _ALIGNMENT = 16
 
 
 class MachineExchange:
-    """Brings each rank's rows to one rank of every other machine, by an all-to-all of all ranks.
+    """Sends each rank's rows to one rank of every other machine, by an all-to-all of all ranks.
 
-    A rank sends its rows over the network once to each machine, to the rank with its number there,
-    or its number modulo the number of ranks. That machine's ranks then share them out to owners.
+    A rank sends its rows over the network once to each machine: to the rank there whose number is
+    the sender's number modulo the machine's number of ranks. The ranks of that machine then send
+    the rows to their owners.
     """
 
     def __init__(self, group: Group, tables: Sequence[tuple[int, torch.dtype]]) -> None:
         """
         Args:
-            tables: of each, the width of its values and their dtype.
+            group: the ranks of this machine.
+            tables: the width and the dtype of each table's values.
 
         Raises:
             NotImplementedError: the process group has no backend for tensors on the device.
@@ -41,16 +43,16 @@ class MachineExchange:
 
     @property
     def num_slots(self) -> int:
-        """The most ranks from which a rank of this machine gets rows."""
+        """The largest number of ranks from which one rank of this machine gets rows."""
         return len(self._slots)
 
     def source(self, slot: int, rank: int) -> int | None:
-        """The rank in torch.distributed from which `rank` of this machine gets its rows number
-        `slot`; None: it gets none.
+        """Returns the sender, as a rank in torch.distributed, from which `rank` of this machine
+        gets rows in a slot; None if the slot has no sender.
         """
-        machine, turn = self._slots[slot]
+        machine, wrap = self._slots[slot]
         ranks = self._group.machines.ranks[machine]
-        position = turn * self._group.world_size + rank
+        position = wrap * self._group.world_size + rank
         return ranks[position] if position < len(ranks) else None
 
     def send(self, rows: Sequence[SparseRows | None] | None) -> list[list[SparseRows | None]]:
@@ -58,10 +60,10 @@ class MachineExchange:
         machines; synchronises.
 
         Args:
-            rows: for each table; None in the place of one that this rank has nothing to say about,
-                or of all where it has failed.
+            rows: the rows for each table, None for a table to which this rank sends no rows. None
+                instead of the list if this rank has failed.
 
-        Raises RuntimeError where another rank has failed.
+        Raises RuntimeError if another rank has failed.
         """
         received = self._exchange_headers(rows)
         failed = [rank for rank, words in enumerate(received) if words[0]]
@@ -82,17 +84,19 @@ class MachineExchange:
 
     @property
     def _slots(self) -> list[tuple[int, int]]:
-        machines, here = self._group.machines, self._group.world_size
+        # A machine with more ranks than this one takes several slots: one for each time that the
+        # ranks of this machine are counted through.
+        machines, world_size = self._group.machines, self._group.world_size
         return [
-            (m, turn)
+            (m, wrap)
             for m, ranks in enumerate(machines.ranks)
             if m != machines.index
-            for turn in range(-(-len(ranks) // here))
+            for wrap in range(-(-len(ranks) // world_size))
         ]
 
     def _exchange_headers(self, rows: Sequence[SparseRows | None] | None) -> list[list[int]]:
-        """Of every rank: whether it has failed, and by table one more than its number of rows, 0
-        for nothing.
+        """Returns the header of every rank: whether it has failed, and for each table the number of
+        rows plus 1, 0 for a table without rows.
         """
         shape = (self._group.machines.world_size, 1 + len(self._tables))
         header = torch.zeros(shape, dtype=torch.int64)
@@ -101,13 +105,13 @@ class MachineExchange:
         else:
             counts = [0 if r is None else 1 + r.count for r in rows]
             header[self._targets, 1:] = torch.tensor(counts)
-        given = header.to(self._device)
-        received = torch.empty_like(given)
-        dist.all_to_all_single(received, given)
+        sent = header.to(self._device)
+        received = torch.empty_like(sent)
+        dist.all_to_all_single(received, sent)
         return [list(map(int, words)) for words in received.tolist()]
 
     def _offsets(self, counts: Sequence[int]) -> list[int]:
-        """The offsets of each table's ids and values in a message; last, its end."""
+        """Returns the offsets of each table's ids and values in a message; the last is its end."""
         offsets = [0]
         for (width, dtype), count in zip(self._tables, counts, strict=True):
             for num_bytes in (8 * max(0, count), max(0, count) * width * dtype.itemsize):
@@ -117,8 +121,8 @@ class MachineExchange:
     def _pack(self, rows: Sequence[SparseRows | None]) -> Tensor:
         offsets = self._offsets([-1 if r is None else r.count for r in rows])
         message = torch.zeros(offsets[-1], dtype=torch.uint8, device=self._group.device)
-        for table, given in enumerate(rows):
-            for part, values in enumerate(() if given is None else (given.keys, given.values)):
+        for table, sent in enumerate(rows):
+            for part, values in enumerate(() if sent is None else (sent.keys, sent.values)):
                 if values.numel():
                     data = values.contiguous().view(-1).view(torch.uint8)
                     begin = offsets[2 * table + part]
@@ -127,20 +131,20 @@ class MachineExchange:
 
     def _unpack(self, message: Tensor, counts: Sequence[int]) -> list[SparseRows | None]:
         offsets = self._offsets(counts)
-        found: list[SparseRows | None] = []
+        tables: list[SparseRows | None] = []
         for table, ((width, dtype), count) in enumerate(zip(self._tables, counts, strict=True)):
             if count < 0:
-                found.append(None)
+                tables.append(None)
                 continue
             ids, values = offsets[2 * table : 2 * table + 2]
             keys = message[ids : ids + 8 * count].clone().view(torch.int64)
             data = message[values : values + count * width * dtype.itemsize].clone().view(dtype)
-            found.append(SparseRows(keys, data.view(count, width)))
-        return found
+            tables.append(SparseRows(keys, data.view(count, width)))
+        return tables
 
 
 def _device_of(group: Group) -> torch.device:
-    """Where tensors must be for the process group to send them."""
+    """Returns the device on which the process group sends and receives tensors."""
     backends = str(dist.get_backend_config())
     if group.device.type == "cuda" and "nccl" in backends:
         return group.device

@@ -16,14 +16,14 @@ _WORD_BYTES = 8
 class Rounds:
     """All-gathers a few integers in microseconds; :meth:`Group.all_gather` takes milliseconds.
 
-    Also a barrier of the ranks' host threads; it does not wait for GPUs.
+    It is also a barrier of the ranks' host threads; it does not wait for GPUs.
 
-    Each rank has a counter of its rounds and two rows of words, used in turn: nobody starts round
-    n + 2 before everyone has read round n.
+    Each rank has a counter of its rounds and two rows of words, which it uses alternately: no rank
+    starts round n + 2 before all ranks have read round n.
     """
 
     def __init__(self, group: Group, words: int) -> None:
-        """Collective. `words`: the most integers a rank gives."""
+        """Collective. `words`: the largest number of integers that a rank sends in a round."""
         self._group = group
         self._words = words
         self._round = 0
@@ -37,7 +37,7 @@ class Rounds:
     def exchange(self, values: Sequence[int] = ()) -> list[list[int]]:
         """Returns every rank's values, in order of rank. Collective.
 
-        Raises PeerLostError where a rank is missing.
+        Raises PeerLostError if a rank is missing.
         """
         rank = self._group.rank
         addresses = self._region.addresses

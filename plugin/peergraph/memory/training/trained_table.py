@@ -1,4 +1,4 @@
-"""Trained tables: which rank updates which row, and the update in place."""
+"""Trained tables: assigns each row to the rank that updates it, and updates rows in place."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from peergraph.memory.training.exchange import Outgoing, join
 
 
 def owned_tiers(tiers: Tiers, world_size: int) -> Tiers:
-    """The tiers, with a few rows moved so that each rank owns the rows of its shard.
+    """Returns the tiers with a few rows moved, so that each rank owns the rows of its shard.
 
-    Row r belongs to rank r % world_size, and the sharded rows are split round robin from the first
-    sharded row on, whose number must therefore be a multiple of the world size.
+    Rank ``r % world_size`` owns row r. The sharded rows are split round robin, starting at the
+    first sharded row, so the number of that row must be a multiple of the world size.
     """
     if tiers.sharded == 0:
         return tiers
@@ -43,11 +43,13 @@ class TrainedTable:
         self.group = table.group
         self.width = table.shape[1]
         self.accumulator = accumulator(table.dtype)
-        # Rows of each owner, rounded up: keys are owner * span + the row's place among its own.
+        # Rows of each owner, rounded up: a key is owner * span + the row's index at the owner.
         self._span = max(1, -(-table.rows // self.group.world_size))
 
     def new_state(self, value: float) -> Table:
-        """A table of optimizer state, all rows `value`. Collective; follow with a barrier."""
+        """Returns a table of optimizer state with all elements `value`. Collective; call a barrier
+        afterwards.
+        """
         on_gpus = self.table.tiers.replicated + self.table.tiers.sharded
         tiers = Tiers(sharded=on_gpus, host=self.table.tiers.host)
         shape = self.table.shape
@@ -57,25 +59,25 @@ class TrainedTable:
         return state
 
     def outgoing(self, ids: Sequence[Tensor], grads: Sequence[Tensor]) -> Outgoing:
-        """This rank's gradients, the sum for each row, in order of owner. Synchronises.
+        """Sums this rank's gradients of each row; returns the sums in order of owner. Synchronises.
 
         Args:
             ids: int32 or int64 user ids, any shape, on the CPU or the table's device.
-            grads: one for each, [*ids.shape, width] of the table's dtype.
+            grads: the gradients for each tensor of ids: [*ids.shape, width] of the table's dtype.
 
-        Raises IndexError where an id is out of range, ValueError where gradients are of other
-        shapes than the rows.
+        Raises IndexError if an id is out of range, ValueError if gradients have other shapes than
+        the rows.
         """
-        given = self._flat(ids, grads)
-        return self._by_owner(SparseRows(self._keys(given.keys), given.values))
+        rows = self._flat(ids, grads)
+        return self._by_owner(SparseRows(self._keys(rows.keys), rows.values))
 
     def summed(self, ids: Sequence[Tensor], grads: Sequence[Tensor]) -> SparseRows:
-        """This rank's gradients, the sum for each user id. Synchronises; arguments and errors as
+        """Sums this rank's gradients of each user id. Synchronises; arguments and errors as in
         :meth:`outgoing`.
         """
-        given = self._flat(ids, grads)
-        self._check(given.keys)
-        return coalesce(given)
+        rows = self._flat(ids, grads)
+        self._check(rows.keys)
+        return coalesce(rows)
 
     def _flat(self, ids: Sequence[Tensor], grads: Sequence[Tensor]) -> SparseRows:
         for row_ids, grad in zip(ids, grads, strict=True):
@@ -91,9 +93,9 @@ class TrainedTable:
         empty = torch.empty((0, self.width), dtype=self.table.dtype, device=device)
         return SparseRows(flat, torch.cat([empty, *values]))
 
-    def _by_owner(self, given: SparseRows) -> Outgoing:
+    def _by_owner(self, rows: SparseRows) -> Outgoing:
         device = self.table.device
-        rows = coalesce(given)
+        rows = coalesce(rows)
         world = self.group.world_size
         bounds = torch.arange(world + 1, device=device) * self._span
         ends = torch.searchsorted(rows.keys, bounds).tolist()
@@ -105,10 +107,11 @@ class TrainedTable:
         """Applies gradients to the rows that this rank owns.
 
         Args:
-            incoming: of each rank; they are summed in this order.
-            states: in the order that the rule has them.
+            incoming: the gradients of each rank; they are summed in this order.
+            rule: the optimizer's update.
+            states: the optimizer's state tables, in the order of the rule.
         """
-        # One rank's gradients are summed already, in order.
+        # The gradients of a single rank are summed already.
         rows = incoming[0] if len(incoming) == 1 else coalesce(join(incoming))
         world = self.group.world_size
         owned = (rows.keys - self.group.rank * self._span) * world + self.group.rank
@@ -128,6 +131,7 @@ class TrainedTable:
 
     def _copy_rows(self, rows: Tensor) -> None:
         """Copies updated rows to the other copies of their shards."""
+        # A table without an order: its ids are internal rows.
         table = self.table
         by_row = Table(
             table.shape,
@@ -140,11 +144,11 @@ class TrainedTable:
             table.split,
             staged=0.0,
         )
-        plain = by_row.write_views
-        fresh = torch.empty((rows.numel(), self.width), dtype=table.dtype, device=table.device)
-        _C.gather(plain[0], id_list(rows), fresh, launch_on(table.device))
-        for view in plain[1:]:
-            _C.scatter(view, id_list(rows), fresh, launch_on(table.device))
+        views = by_row.write_views
+        updated = torch.empty((rows.numel(), self.width), dtype=table.dtype, device=table.device)
+        _C.gather(views[0], id_list(rows), updated, launch_on(table.device))
+        for view in views[1:]:
+            _C.scatter(view, id_list(rows), updated, launch_on(table.device))
 
     def _check(self, ids: Tensor) -> None:
         bad = (ids < 0) | (ids >= self.table.rows)
@@ -162,7 +166,7 @@ class TrainedTable:
 
 
 def _fill(table: Table, value: float) -> None:
-    """Sets all elements in this rank's memory."""
+    """Sets all elements of the table in this rank's memory to `value`."""
     for region in table._regions.values():
         size = region.sizes[table.group.rank] // table.dtype.itemsize
         if size:
