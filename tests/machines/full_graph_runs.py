@@ -105,12 +105,15 @@ def pyg_runs(device: torch.device) -> Results:
     conv = SAGEConv(5, 4).double().to(device)
     forward = functools.partial(conv, data.x, reversed_index)
     results["reversed"] = _trained(conv, forward, data.y, data.train_mask)
-    data = random_data()
-    data.x = data.x.double()
-    data = peergraph_pyg.full_graph(data, order="random", device=device, offload=True, num_chunks=2)
-    model = peergraph_pyg.accelerate(MODELS["GCN"]().double().to(device))
-    forward = functools.partial(model, data.x, data.edge_index)
-    results["GCN, offloaded"] = _trained(model, forward, data.y, data.train_mask)
+    for name in ("GCN", "GAT"):
+        data = random_data()
+        data.x = data.x.double()
+        data = peergraph_pyg.full_graph(
+            data, order="random", device=device, offload=True, num_chunks=3
+        )
+        model = peergraph_pyg.accelerate(MODELS[name]().double().to(device))
+        forward = functools.partial(model, data.x, data.edge_index)
+        results[f"{name}, offloaded"] = _trained(model, forward, data.y, data.train_mask)
     return results
 
 

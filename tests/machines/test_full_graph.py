@@ -25,6 +25,7 @@ from peergraph.store import EDGE, NODE
 from tests.adapters.pyg.graphs import random_data
 from tests.machines.full_graph_runs import Results, dgl_runs, pyg_runs
 from tests.machines.hosts import device_of_rank, run_on_hosts
+from tests.machines.offloaded_graphs import check_offloaded_bytes, check_written_rows
 from tests.named_case import named_case
 
 CPU = torch.device("cpu")
@@ -44,6 +45,8 @@ def _runs(device: str, with_dgl: bool = False) -> Results:
         results |= dgl_runs()
     if device == "cpu":
         _check_bytes()
+        check_offloaded_bytes()
+        check_written_rows()
         _check_ranks()
         _check_sources()
     dist.barrier()

@@ -228,7 +228,7 @@ def _plan_full_graph(args: argparse.Namespace, topology: Topology) -> int:
         hidden_bytes=_HIDDEN_BYTES[args.hidden_dtype],
         labelled=args.labelled,
         spreads=[
-            *(spread_of(found, edges / max(1, sum(facts.rows))) for found in counted),
+            *(spread_of(found, edges / max(1, sum(facts.rows)), facts) for found in counted),
             *(spread_given(given, ranks, facts) for given in args.duplication),
         ],
     )

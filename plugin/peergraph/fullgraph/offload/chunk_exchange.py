@@ -1,7 +1,8 @@
 """Which source rows move between host, device and ranks for each batch of chunks (HongTu 5).
 
 A batch is one chunk of every rank. The owner of a row loads the row once for all ranks that need
-it in a batch, and passes it on. Rows that the batch before had stay on the device.
+it in a batch, and passes it on; to another machine once for all ranks there. Rows that the batch
+before had stay on the device.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from torch import Tensor
 
 from peergraph.fullgraph.exchange.halo import HaloPlan
 from peergraph.fullgraph.exchange.transport import split_rows
+from peergraph.fullgraph.offload.machine_merge import ExchangedRows, MergedRows, merge_batches
 
 
 @dataclass
@@ -47,11 +49,26 @@ class ExchangeBatch:
     taken_back: list[Tensor] = field(default_factory=list)
     """For each rank, positions in the window of the rows whose gradients it returns; without
     deduplication, local rows."""
+    merged_sources: MergedRows | None = None
+    """With deduplication, on several machines: how the rows come from their owners."""
+    merged_gradients: MergedRows | None = None
+    """With deduplication, on several machines: how gradients go back to the owners."""
 
     @property
     def own_stop(self) -> int:
         """Kept and loaded rows together: the position of the first received row."""
         return len(self.kept) + len(self.loaded)
+
+    @property
+    def rows_sent(self) -> int:
+        """Rows that this rank sends to other ranks."""
+        return self.merged_sources.rows_sent if self.merged_sources else sum(map(len, self.sent))
+
+    @property
+    def rows_returned(self) -> int:
+        """Rows whose gradients this rank sends to other ranks."""
+        merged = self.merged_gradients
+        return merged.rows_returned if merged else len(self.returned)
 
     def leaving_rows(self) -> Tensor:
         """Returns the local rows at the positions :attr:`leaving`."""
@@ -82,7 +99,8 @@ class ChunkExchange:
         needed: the distinct extended rows that each batch of this rank needs, ascending; as many
             batches on all ranks.
         deduplicate_ranks: whether a row that several ranks need in a batch is loaded once and
-            passed on from the window of its owner; else the owner loads the row for each of them.
+            passed on from the window of its owner; else the owner loads and sends the row for each
+            of them.
         reuse_chunks: whether rows that the batch before had are kept.
     """
 
@@ -109,12 +127,20 @@ class ChunkExchange:
         self._has_left = torch.zeros(plan.num_local, dtype=torch.bool, device=self._device)
         self.batches: list[ExchangeBatch] = []
         """By batch."""
+        group = plan.layout.group
+        self._merges = deduplicate_ranks and group.node_group is not group and not plan.is_empty
+        self._sources, self._gradients = list[ExchangedRows](), list[ExchangedRows]()
         for batch in range(len(self._needed)):
             self._add_batch(batch)
         self._finish_batch(len(self._needed))
         self.untouched = (~self._has_left).nonzero().squeeze(1).to(self._dtype)
         """Local rows that no window has, ascending."""
+        if self._merges:
+            merged = (merge_batches(plan, rows) for rows in (self._sources, self._gradients))
+            for batch, sources, gradients in zip(self.batches, *merged, strict=True):
+                batch.merged_sources, batch.merged_gradients = sources, gradients
         del self._needed, self._wanted, self._marks, self._positions, self._has_left
+        del self._sources, self._gradients
 
     @property
     def continues_sums(self) -> bool:
@@ -191,10 +217,14 @@ class ChunkExchange:
         self.counts.sent += sum(map(len, sent))
         self.counts.kept += len(kept)
         self.counts.loaded += len(loaded)
+        own_rows = sent
         if self.deduplicate_ranks:
             sent = [self._positions[part.long()] for part in sent]
         else:
             self.counts.loaded += sum(map(len, sent))
+        if self._merges:
+            internal, places = self._internal(received), self._positions[received.long()]
+            self._sources.append(ExchangedRows(internal, places, own_rows, sent))
         self.batches.append(
             ExchangeBatch(window, kept_positions, loaded, again, self._by_owner(received), sent)
         )
@@ -219,9 +249,17 @@ class ChunkExchange:
         after = self._wanted[following] if following < len(self._wanted) else None
         if after is not None and self.reuse_chunks:
             wanted = [self._difference(*pair) for pair in zip(wanted, after, strict=True)]
+        own_rows = wanted
         if self.deduplicate_ranks:
             wanted = [self._positions[part.long()] for part in wanted]
         batch.taken_back = wanted
+        if self._merges:
+            internal = self._internal(rows)
+            self._gradients.append(ExchangedRows(internal, batch.returned, own_rows, wanted))
+
+    def _internal(self, remote: Tensor) -> Tensor:
+        """Returns the internal rows of extended rows of other ranks."""
+        return self.plan.halo_rows[remote.long() - self.plan.num_local]
 
     def _wanted_before(self, number: int) -> list[Tensor]:
         if number == 0:

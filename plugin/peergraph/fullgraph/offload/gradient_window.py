@@ -10,6 +10,7 @@ from torch import Tensor
 from peergraph.aggregate.kernels.arguments import sum_dtype
 from peergraph.fullgraph.exchange.transport import split_rows
 from peergraph.fullgraph.offload.chunk_exchange import ChunkExchange
+from peergraph.fullgraph.offload.machine_merge import MergedRows
 from peergraph.fullgraph.offload.row_store import RowStore
 from peergraph.fullgraph.offload.transfers import CopyQueue, InFlight, Mark
 
@@ -22,7 +23,8 @@ class GradientWindow:
     """Sums of gradients of source rows, which go to their owners when the rows leave the window.
 
     The sums of a row have a fixed order: batch by batch, in a batch this rank's and then those
-    of the other ranks in rank order. Half types are summed in float32 within a window.
+    of the other ranks in rank order; those of ranks of another machine are added up there before.
+    Half types are summed in float32 within a window.
 
     Args:
         exchange: the plan of the batches.
@@ -91,13 +93,15 @@ class GradientWindow:
         batch, exchange = self.exchange.batches[number], self.exchange
         buffer = self._buffers[number % 2]
         received: list[Tensor] = []
-        if not exchange.plan.is_empty:
+        if batch.merged_gradients is not None:
+            self._return(buffer, batch.merged_gradients)
+        elif not exchange.plan.is_empty:
             returned = buffer.index_select(0, batch.returned)
             received = [buffer.new_empty((len(t), *self.store.features)) for t in batch.taken_back]
             exchange.plan.transport.all_to_all(
                 received, list(split_rows(returned, batch.returned_counts))
             )
-        if exchange.deduplicate_ranks:
+        if exchange.deduplicate_ranks and batch.merged_gradients is None:
             for positions, part in zip(batch.taken_back, received, strict=bool(received)):
                 buffer.index_add_(0, positions, part)
         rows, leaving = batch.leaving_rows(), buffer.index_select(0, batch.leaving)
@@ -108,6 +112,18 @@ class GradientWindow:
         if not exchange.deduplicate_ranks:
             for others, part in zip(batch.taken_back, received, strict=bool(received)):
                 self._start(self.store.add, others, part)
+
+    def _return(self, buffer: Tensor, merged: MergedRows) -> None:
+        """Adds sums up within machines, then at their owners, rank by rank."""
+        for given, taken in (
+            (merged.taken, merged.passed_on),
+            (torch.split(merged.imported, merged.imported_counts), merged.own),
+        ):
+            sent = [buffer.index_select(0, rows) for rows in given]
+            received = [buffer.new_empty((len(rows), *self.store.features)) for rows in taken]
+            self.exchange.plan.transport.all_to_all(received, sent)
+            for rows, part in zip(taken, received, strict=True):
+                buffer.index_add_(0, rows, part)
 
     def finish(self) -> None:
         """Lets the current stream wait until all sums are in the store."""

@@ -7,6 +7,7 @@ from torch import Tensor
 
 from peergraph.fullgraph.exchange.transport import split_rows
 from peergraph.fullgraph.offload.chunk_exchange import ChunkExchange
+from peergraph.fullgraph.offload.machine_merge import MergedRows
 from peergraph.fullgraph.offload.row_store import RowStore
 
 
@@ -49,12 +50,26 @@ class SourceWindow:
         plan = self.exchange.plan
         if plan.is_empty:
             return
+        if batch.merged_sources is not None:
+            self._import(buffer, batch.merged_sources)
+            return
         if self.exchange.deduplicate_ranks:
             sent = [buffer.index_select(0, positions) for positions in batch.sent]
         else:
             sent = [self.store.gather(rows) for rows in batch.sent]
         received = buffer[batch.own_stop : len(batch.rows)]
         plan.transport.all_to_all(split_rows(received, batch.received_counts), sent)
+
+    def _import(self, buffer: Tensor, merged: MergedRows) -> None:
+        """Exchanges rows with their owners, once for each machine, then within machines."""
+        for positions, counts, sent in (
+            (merged.imported, merged.imported_counts, merged.own),
+            (torch.cat(merged.taken), [len(rows) for rows in merged.taken], merged.passed_on),
+        ):
+            received = self.store.empty(len(positions))
+            parts = [buffer.index_select(0, rows) for rows in sent]
+            self.exchange.plan.transport.all_to_all(split_rows(received, counts), parts)
+            buffer.index_copy_(0, positions.long(), received)
 
     def rows(self, number: int) -> Tensor:
         """Returns the window of a batch, [window rows, *features]."""

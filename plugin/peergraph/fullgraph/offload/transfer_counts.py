@@ -30,7 +30,7 @@ class TransferCounts:
     def add_sources(self, exchange: ChunkExchange, store: RowStore, number: int) -> None:
         """Counts the source rows of a batch."""
         batch = exchange.batches[number]
-        sent = sum(map(len, batch.sent))
+        sent = batch.rows_sent
         loaded = len(batch.loaded) + sent * (not exchange.deduplicate_ranks)
         self.to_device += loaded * _moved_row(store)
         self.to_ranks += sent * store.row_bytes
@@ -49,7 +49,7 @@ class TransferCounts:
             again = written
         self.to_device += again * _moved_row(store)
         self.from_device += written * _moved_row(store)
-        self.to_ranks += len(batch.returned) * store.row_bytes
+        self.to_ranks += batch.rows_returned * store.row_bytes
 
     def add_zeros(self, exchange: ChunkExchange, store: RowStore) -> None:
         """Counts the zeros that are written before the first gradients."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from os import PathLike
 from typing import Any
 
@@ -10,9 +11,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from peergraph.fullgraph.exchange.transport import Transport
 from peergraph.fullgraph.offload.gathering import visit_rows
 from peergraph.fullgraph.offload.offloaded_tensor import OffloadedTensor
 from peergraph.fullgraph.tensor.partitioned_tensor import PartitionedTensor
+from peergraph.memory.distributed.distributed_table import DistributedTable
 from peergraph.memory.group.collective_call import collective_call
 from peergraph.memory.group.naming import collective
 from peergraph.memory.table.table import Table
@@ -31,11 +34,11 @@ def write_rows(rows: PartitionedTensor, target: Target) -> None:
         rows: [rows, *features].
         target: a table of a store, whose rows are overwritten; the name of a ``.npy`` file, which
             is made anew, for ``numpy.load(name, mmap_mode="r")``, on a disk that all machines
-            share; or an array or memory map that all ranks share. A tensor over a table is its
-            ``table``.
+            share; or an array or memory map that all ranks of a machine share. A tensor over a
+            table is its ``table``. Of several machines, each has a table or an array of its own,
+            and gets the rows of all machines; each row crosses the network once for each machine.
 
     Raises:
-        NotImplementedError: a table or an array, with ranks of several machines.
         TypeError: the dtype is none of NumPy's, or not the target's.
         ValueError: rows are not the first dimension, or the target has another shape.
         OSError: the disk is full; on every rank, and the file is removed.
@@ -51,15 +54,49 @@ def write_rows(rows: PartitionedTensor, target: Target) -> None:
         _write_file(rows, os.fspath(target))
         return
     group = rows.layout.group
-    if group.node_group is not group:
-        raise NotImplementedError(
-            "writing rows of several machines to a table or an array, of which each machine has "
-            "its own: write a file on a disk that all machines share"
-        )
+    collective_call(group, lambda: _check_target(rows, target))
+    send = _to_machines(rows) if group.node_group is not group else None
+    _write(rows, target, send)
+    group.barrier()
+
+
+def _check_target(rows: PartitionedTensor, target: Table | np.ndarray[Any, Any]) -> None:
     if tuple(target.shape) != tuple(rows.shape):
         raise ValueError(f"target must have the shape {list(rows.shape)}, got {list(target.shape)}")
-    _write(rows, target)
-    group.barrier()
+    dtype = rows.dtype if isinstance(target, Table) else _numpy_dtype(rows.dtype)
+    if target.dtype != dtype:
+        raise TypeError(f"target must be {dtype} as the rows, got {target.dtype}")
+
+
+def _to_machines(rows: PartitionedTensor) -> Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]:
+    """Returns a function that sends rows to one rank of each other machine. Collective, as the
+    function is; it takes ids and rows, and returns them with those that came.
+    """
+    group = rows.layout.group
+    machines, transport = group.machines, Transport.of(group)
+    place = machines.local_ranks.index(group.rank)
+    partners = {
+        others[place % len(others)]
+        for machine, others in enumerate(machines.ranks)
+        if machine != machines.index
+    }
+    everyone = group.all_gather(sorted(partners))
+
+    def send(ids: Tensor, part: Tensor) -> tuple[Tensor, Tensor]:
+        counts = group.all_gather(len(ids))
+        received = []
+        for mine in (ids.contiguous(), part.contiguous()):
+            inputs = [mine if rank in partners else mine[:0] for rank in range(group.world_size)]
+            inputs[group.rank] = mine
+            outputs = [
+                mine.new_empty((count if group.rank in (rank, *to) else 0, *mine.shape[1:]))
+                for rank, (count, to) in enumerate(zip(counts, everyone, strict=True))
+            ]
+            transport.all_to_all(outputs, inputs)
+            received.append(torch.cat(outputs))
+        return received[0], received[1]
+
+    return send
 
 
 def _write_file(rows: PartitionedTensor, name: str) -> None:
@@ -91,19 +128,20 @@ def _write_file(rows: PartitionedTensor, name: str) -> None:
         raise
 
 
-def _write(rows: PartitionedTensor, target: Any) -> None:
+def _write(
+    rows: PartitionedTensor,
+    target: Any,
+    send: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]] | None = None,
+) -> None:
     layout = rows.layout
-    if isinstance(target, Table):
-        if target.dtype != rows.dtype:
-            raise TypeError(f"target must be {rows.dtype} as the rows, got {target.dtype}")
-    elif target is not None and target.dtype != _numpy_dtype(rows.dtype):
-        raise TypeError(
-            f"target must be {_numpy_dtype(rows.dtype)} as the rows, got {target.dtype}"
-        )
 
     def write(start: int, part: Tensor) -> None:
         ids = layout.positions[start : start + len(part)]
-        if isinstance(target, Table):
+        if send is not None:
+            ids, part = send(ids, part)
+        if isinstance(target, DistributedTable):
+            target.scatter_kept(ids, part)
+        elif isinstance(target, Table):
             target.scatter(ids, part)
         elif target is not None:
             target[ids.cpu().numpy()] = part.cpu().numpy()

@@ -47,16 +47,19 @@ def count_parts(
     ]
 
 
-def spread_of(counted: Duplication, degree: float) -> Spread:
+def spread_of(counted: Duplication, degree: float, facts: GraphFacts) -> Spread:
     """Returns counted rows as plans take them.
 
     Args:
         degree: edges for each node.
+        facts: of the graph.
     """
     nodes, ranks = max(1, counted.num_nodes), counted.world_size
     # Of the rows that a rank receives, as many stay from the chunk before as of all rows.
     sent = counted.alpha * (ranks - 1) / ranks * counted.loaded / max(1, counted.distinct)
-    return Spread(counted.num_chunks, counted.alpha, counted.loaded / nodes, True, sent, degree)
+    network = _share_of_network(facts, counted.num_chunks) * sent
+    loaded = counted.loaded / nodes
+    return Spread(counted.num_chunks, counted.alpha, loaded, True, sent, degree, network)
 
 
 def spread_given(given: tuple[int, float, float], ranks: int, facts: GraphFacts) -> Spread:
@@ -72,7 +75,14 @@ def spread_given(given: tuple[int, float, float], ranks: int, facts: GraphFacts)
     expected = expected_spread(facts, chunks)
     random = expected.sent / max(expected.alpha * (ranks - 1) / ranks, 1e-9)
     sent = needed * (ranks - 1) / ranks * random if ranks > 1 else 0.0
-    return Spread(chunks, needed, loaded, True, sent, expected.degree)
+    network = _share_of_network(facts, chunks) * sent
+    return Spread(chunks, needed, loaded, True, sent, expected.degree, network)
+
+
+def _share_of_network(facts: GraphFacts, chunks: int) -> float:
+    """The share of the rows that ranks receive which cross the network, as of a random order."""
+    expected = expected_spread(facts, chunks)
+    return expected.network / max(expected.sent, 1e-9)
 
 
 def format_duplication(counted: Sequence[Duplication]) -> list[str]:

@@ -84,4 +84,11 @@ def _passes(plan: OffloadPlan) -> list[str]:
     table.append(
         ("epoch", *map(format_bytes, totals), format_seconds(plan.seconds), f"mostly {longest}")
     )
-    return columns(table, 1)
+    lines = columns(table, 1)
+    if plan.network is not None:
+        size, seconds = plan.network_bytes, format_seconds(plan.network_bytes / plan.network)
+        lines.append(
+            f"  network: a machine receives {format_bytes(size)} each epoch and sends about as "
+            f"much; {seconds} at {plan.network / 1e9:g} GB/s"
+        )
+    return lines

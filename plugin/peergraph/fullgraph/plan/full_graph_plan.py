@@ -49,7 +49,8 @@ class FullGraphPlan:
             not known, at most all.
         candidates: modes that :meth:`mode_for` chooses from: one with stages, since each has a list
             of the edges of its own, and ``in_kernel``.
-        network: what several machines send each other; None: there is one, or rows are offloaded.
+        network: what several machines send each other; None: there is one, or rows are offloaded,
+            of which `offload` says it.
     """
 
     facts: GraphFacts
@@ -112,7 +113,7 @@ class FullGraphPlan:
                 not known, at most all.
             spreads: counted rows of chunks, for offloaded training.
             network: bytes a second that each of several machines sends and receives; None:
-                :data:`peergraph.fullgraph.plan.network_cost.ASSUMED_NETWORK`.
+                :data:`peergraph.fullgraph.plan.network_rate.ASSUMED_NETWORK`.
 
         Raises:
             ValueError: an unknown mode, widths that are not positive, or too little memory; the
@@ -151,6 +152,7 @@ class FullGraphPlan:
                     hidden_bytes=hidden_bytes,
                     labelled=labelled,
                     spreads=spreads,
+                    network=network,
                 )
             except ValueError as error:
                 if offload or not too_large:
@@ -236,9 +238,7 @@ class FullGraphPlan:
             heads=self.heads,
             hidden_bytes=None if self.offload is None else self.hidden_bytes,
             labelled=self.labelled,
-            network=None
-            if self.network is None or self.network.is_assumed
-            else self.network.bandwidth,
+            network=self._known_network,
         )
         if self.offload is None and plan.offload is not None:
             raise ValueError(
@@ -252,10 +252,17 @@ class FullGraphPlan:
         a second.
 
         Raises:
-            ValueError: there is one machine, rows are offloaded, or it is not positive.
+            ValueError: there is one machine, or it is not positive.
         """
+        if self.offload is not None and self.offload.network is not None:
+            return replace(
+                self,
+                offload=self.offload.with_network(
+                    self.facts, self.topology, self.element_bytes, bandwidth
+                ),
+            )
         if self.network is None:
-            raise ValueError("network is for resident training on several machines")
+            raise ValueError("network is for training on several machines")
         resident = ResidentPlan.make(
             self.facts, self.topology, self.widths, self.element_bytes, self.modes
         )
@@ -270,6 +277,13 @@ class FullGraphPlan:
             bandwidth=bandwidth,
         )
         return replace(self, network=found)
+
+    @property
+    def _known_network(self) -> float | None:
+        """The bandwidth that was given, if there are several machines."""
+        if self.offload is not None:
+            return self.offload.network
+        return None if self.network is None or self.network.is_assumed else self.network.bandwidth
 
     @property
     def world_size(self) -> int:
@@ -289,7 +303,7 @@ class FullGraphPlan:
     def seconds(self) -> float:
         """Predicted time of an epoch, without products; 0 if resident without widths.
 
-        With several machines the network is included, unless the graph is offloaded.
+        With several machines the network is included.
         """
         if self.offload is not None:
             return self.offload.seconds

@@ -10,13 +10,11 @@ from peergraph.fullgraph.exchange.mode_cost import quickest
 from peergraph.fullgraph.layout.volume import Matrix, Volume
 from peergraph.fullgraph.plan.layer_cost import LayerCost
 from peergraph.fullgraph.plan.memory_items import GraphFacts
+from peergraph.fullgraph.plan.network_rate import check_network
 from peergraph.fullgraph.plan.resident_plan import ASSUMED_WIDTH, ResidentPlan
 from peergraph.memory import Topology
 from peergraph.store.placement.plan import format_bytes
 from peergraph.store.placement.prediction import format_seconds
-
-ASSUMED_NETWORK = 12.5e9
-"""Bytes a second that each machine sends and receives where nothing is known: 100 Gb/s."""
 
 _Machines = Sequence[Sequence[int]]
 
@@ -103,16 +101,14 @@ def network_cost(
         element_bytes: bytes of an element of the layers.
         modes: that the ranks can use.
         memory_budget: bytes of each rank; None: no limit.
-        bandwidth: bytes a second of each machine; None: :data:`ASSUMED_NETWORK`.
+        bandwidth: bytes a second of each machine; None: see :func:`check_network`.
 
     Raises:
         ValueError: the bandwidth is not positive.
     """
-    if bandwidth is not None and not bandwidth > 0:
-        raise ValueError(f"network must be a positive number of bytes a second, got {bandwidth}")
+    rate = check_network(bandwidth)
     if len(facts.machines) < 2:
         return None
-    rate = bandwidth or ASSUMED_NETWORK
     received, sent = _epoch_bytes(facts, resident.layers, element_bytes)
     seconds = max((*received, *sent)) / rate
     fewer = {}

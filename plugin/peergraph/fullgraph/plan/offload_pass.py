@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from peergraph.fullgraph.exchange.mode_cost import sum_seconds
 from peergraph.fullgraph.plan.memory_items import GraphFacts
+from peergraph.fullgraph.plan.network_rate import ASSUMED_NETWORK
 from peergraph.fullgraph.plan.offload_cost import DEVICE, FILE, TIERS, USER, Placement
 from peergraph.fullgraph.plan.offload_schedule import ChunkedPass, Schedule
 from peergraph.fullgraph.plan.offload_spread import Spread
@@ -33,9 +34,10 @@ class PassCost:
         from_host, to_host: bytes over the link of the rank to the host.
         from_files, to_files: bytes of files; they cross the host link, too.
         from_ranks: bytes that the rank receives from other ranks.
+        network: bytes that the rank's machine receives from other machines; it sends about as many.
         seconds: expected.
-        bound: the longest part: "host link", "files", "links between GPUs", "the GPU" or
-            "launches".
+        bound: the longest part: "host link", "files", "links between GPUs", "network", "the GPU"
+            or "launches".
     """
 
     name: str
@@ -44,6 +46,7 @@ class PassCost:
     from_files: int
     to_files: int
     from_ranks: int
+    network: int
     seconds: float
     bound: str
 
@@ -58,6 +61,8 @@ class _Moved:
     """Of whole row sets, before the first chunk."""
     exchanged: float = 0.0
     """Received from other ranks."""
+    network: float = 0.0
+    """Received by the machine from other machines."""
 
 
 def pass_cost(
@@ -69,6 +74,7 @@ def pass_cost(
     spread: Spread,
     topology: Topology,
     element_bytes: int,
+    network: float = ASSUMED_NETWORK,
 ) -> PassCost:
     """Predicts one pass over all chunks, bytes over measured rates.
 
@@ -80,9 +86,10 @@ def pass_cost(
         number: of the pass.
         row_bytes: of all rows of the busiest rank, by name.
         element_bytes: bytes of an element of the layers.
+        network: bytes a second that each of several machines receives.
     """
     step = schedule.passes[number]
-    moved = _moved_bytes(number, schedule, facts.world_size, row_bytes, placement, spread)
+    moved = _moved_bytes(number, schedule, facts, row_bytes, placement, spread)
     link_in, link_out = sum(moved.incoming.values()), sum(moved.outgoing.values())
     files = moved.incoming[FILE], moved.outgoing[FILE]
     host = min(topology.bulk.host)
@@ -92,6 +99,7 @@ def pass_cost(
         "host link": (max(link_in, link_out) + _DUPLEX * min(link_in, link_out)) / host,
         "files": sum(files) * facts.world_size / FILE_RATE,
         "links between GPUs": moved.exchanged / between,
+        "network": moved.network / network,
         "the GPU": _device_seconds(step, facts, spread, topology, element_bytes)
         + _access(topology, link_in + link_out + 2 * moved.exchanged),
         "launches": spread.chunks * queue,
@@ -107,6 +115,7 @@ def pass_cost(
         round(files[0]),
         round(files[1]),
         round(moved.exchanged),
+        round(moved.network),
         seconds + moved.loaded / host,
         bound,
     )
@@ -115,7 +124,7 @@ def pass_cost(
 def _moved_bytes(
     number: int,
     schedule: Schedule,
-    ranks: int,
+    facts: GraphFacts,
     row_bytes: Mapping[str, int],
     placement: Placement,
     spread: Spread,
@@ -127,10 +136,11 @@ def _moved_bytes(
         found.incoming[placed[name]] += row_bytes[name] * placement.outside(name)
     for name in step.writes:
         found.outgoing[placed[name]] += row_bytes[name] * placement.outside(name)
+    of_machine = facts.world_size / max(1, len(facts.machines))
+    part = spread.loaded(step.share) / max(spread.batches, 1e-9)
     for name in (*step.sources, *step.adds):
-        found.exchanged += (
-            row_bytes[name] * spread.sent * spread.loaded(step.share) / max(spread.batches, 1e-9)
-        )
+        found.exchanged += row_bytes[name] * spread.sent * part
+        found.network += row_bytes[name] * of_machine * spread.network * part
     for name in step.sources:
         if (name, number) in placement.loaded:
             found.loaded += row_bytes[name] * (placed[name] != DEVICE)

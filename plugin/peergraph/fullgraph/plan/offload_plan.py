@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from peergraph.fullgraph.plan.memory_items import GraphFacts, MemoryItem, total_bytes
+from peergraph.fullgraph.plan.network_rate import check_network
 from peergraph.fullgraph.plan.offload_cost import (
     DEVICE,
     FILE,
@@ -51,6 +52,8 @@ class OffloadPlan:
         passes: their bytes and times.
         device_room, host_room, file_room: bytes of one rank for stored rows.
         memory_budget: bytes of each rank's device.
+        network: bytes a second that each of several machines sends and receives; None: there is
+            one machine.
     """
 
     num_chunks: int
@@ -69,11 +72,17 @@ class OffloadPlan:
     host_room: int
     file_room: int
     memory_budget: int
+    network: float | None = None
 
     @property
     def seconds(self) -> float:
         """Expected time of an epoch."""
         return sum(p.seconds for p in self.passes)
+
+    @property
+    def network_bytes(self) -> int:
+        """Bytes that a machine receives from others in an epoch; it sends about as many."""
+        return sum(p.network for p in self.passes)
 
     @property
     def bytes_by_tier(self) -> dict[str, int]:
@@ -103,6 +112,23 @@ class OffloadPlan:
         ranks = len(self.items[0].num_bytes)
         return max(total_bytes(self.items, ranks)) + self.bytes_by_tier[DEVICE]
 
+    def with_network(
+        self, facts: GraphFacts, topology: Topology, element_bytes: int, bandwidth: float
+    ) -> OffloadPlan:
+        """Returns the same plan for another network; the arguments are those of the plan.
+
+        Raises ValueError for a bandwidth that is not positive.
+        """
+        rate = check_network(bandwidth)
+        passes = tuple(
+            pass_cost(
+                number, self.schedule, facts, self.row_bytes, self.placement, self.spread, topology,
+                element_bytes, rate,
+            )
+            for number in range(len(self.passes))
+        )  # fmt: skip
+        return replace(self, passes=passes, network=rate)
+
     def to_dict(self) -> dict[str, Any]:
         """The plan as plain values, for JSON."""
         return {
@@ -120,6 +146,8 @@ class OffloadPlan:
             "bytes_by_tier": self.bytes_by_tier,
             "alpha": self.spread.alpha,
             "seconds": self.seconds,
+            "network": self.network,
+            "network_bytes": self.network_bytes,
             "passes": [vars(p) for p in self.passes],
         }
 
@@ -139,6 +167,7 @@ def make_offload_plan(
     hidden_bytes: int | None = None,
     labelled: float | None = None,
     spreads: Sequence[Spread] = (),
+    network: float | None = None,
 ) -> OffloadPlan:
     """Returns the plan of offloaded training: number of chunks, tiers of rows, bytes and times.
 
@@ -156,6 +185,8 @@ def make_offload_plan(
         labelled: share of the nodes that the loss is computed of; None: not known, at most all.
         spreads: rows that chunks need, counted for some numbers of chunks; none: as of a random
             order of nodes.
+        network: bytes a second of each of several machines; None: see
+            :func:`peergraph.fullgraph.plan.network_rate.check_network`.
 
     Raises:
         ValueError: a number of chunks or a share that is not positive, or not enough memory; the
@@ -163,7 +194,7 @@ def make_offload_plan(
     """
     if num_chunks is not None and (isinstance(num_chunks, bool) or num_chunks < 1):
         raise ValueError(f"num_chunks must be positive, got {num_chunks}")
-    ranks = facts.world_size
+    ranks, rate = facts.world_size, check_network(network)
     if labelled is not None and not 0 < labelled <= 1:
         raise ValueError(f"labelled must be a share of the nodes in (0, 1], got {labelled}")
     schedule = make_schedule(widths, heads, 1.0 if labelled is None else labelled)
@@ -209,7 +240,7 @@ def make_offload_plan(
             continue
         passes = tuple(
             pass_cost(
-                number, schedule, facts, row_bytes, placement, spread, topology, element_bytes
+                number, schedule, facts, row_bytes, placement, spread, topology, element_bytes, rate
             )
             for number in range(len(schedule.passes))
         )
@@ -229,6 +260,7 @@ def make_offload_plan(
                 passes,
                 *rooms,
                 memory_budget,
+                rate if len(facts.machines) > 1 else None,
             )
         )
     if not found:

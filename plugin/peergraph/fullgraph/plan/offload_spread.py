@@ -23,6 +23,8 @@ class Spread:
             most that they can be.
         sent: rows that ranks receive from each other.
         degree: out-degree with which nodes of equal degree would need as many rows.
+        network: of `sent`, rows that machines receive from each other, once for all ranks of a
+            machine that receive the row in the same batch.
     """
 
     chunks: int
@@ -31,6 +33,7 @@ class Spread:
     counted: bool
     sent: float = 0.0
     degree: float = math.inf
+    network: float = 0.0
 
     def loaded(self, share: float = 1.0) -> float:
         """Rows that cross the host links if only a share of the nodes is summed at."""
@@ -58,7 +61,8 @@ def expected_spread(facts: GraphFacts, chunks: int) -> Spread:
     batches = max(1.0, _loaded(degree, chunks))
     # Each rank receives the rows of its chunks that others have and its chunk before had not.
     sent = (ranks - 1) * _loaded(degree / ranks, chunks)
-    return Spread(chunks, alpha, batches, False, sent, degree)
+    network = _between_machines(degree, facts, chunks)
+    return Spread(chunks, alpha, batches, False, sent, degree, network)
 
 
 def spread_at(facts: GraphFacts, chunks: int, counted: Sequence[Spread]) -> Spread:
@@ -79,13 +83,15 @@ def spread_at(facts: GraphFacts, chunks: int, counted: Sequence[Spread]) -> Spre
         share = (found - 1) / (of_random - 1) if of_random > 1 else 0.0
         return 1 + max(0.0, share) * (expected - 1)
 
+    scale = nearest.sent / max(random.sent, 1e-9)
     return Spread(
         chunks,
         between(nearest.alpha, random.alpha, expected.alpha),
         between(nearest.batches, random.batches, expected.batches),
         True,
-        nearest.sent * expected.sent / max(random.sent, 1e-9),
+        scale * expected.sent,
         expected.degree,
+        scale * expected.network,
     )
 
 
@@ -108,3 +114,17 @@ def _loaded(degree: float, parts: int) -> float:
     """The same without rows that the part before had."""
     chance = -math.expm1(-degree / parts)
     return chance + (parts - 1) * chance * (1 - chance)
+
+
+def _between_machines(degree: float, facts: GraphFacts, chunks: int) -> float:
+    """Rows that cross the network, in rows of all nodes. A row that one rank of a machine has kept
+    and another rank needs crosses it again.
+    """
+    chance = -math.expm1(-degree / (facts.world_size * chunks))
+    total = 0.0
+    for ranks in facts.machines:
+        first, later = (-math.expm1(len(ranks) * math.log1p(-p)) if p < 1 else 1.0
+                        for p in (chance, chance * (1 - chance)))  # fmt: skip
+        elsewhere = 1 - len(ranks) / facts.world_size
+        total += elsewhere * (first + (chunks - 1) * later)
+    return total

@@ -221,6 +221,20 @@ class DistributedTable(Table):
             'write them before the store is built, or build it with machines="replicate"'
         )
 
+    def scatter_kept(self, ids: torch.Tensor, values: torch.Tensor) -> None:
+        """Writes those of the rows `ids` that this machine has. One-sided; where hot rows are
+        written, each machine writes them.
+
+        Args:
+            ids: [n] users' ids.
+            values: [n, *row shape] on the table's device.
+
+        Raises IndexError for an id on the CPU that is out of range.
+        """
+        local, _ = self.locate(ids)
+        kept = (local >= 0).nonzero().squeeze(1)
+        self.load_local(local[kept], values[kept], ids[kept])
+
     def load(
         self,
         source: Source,

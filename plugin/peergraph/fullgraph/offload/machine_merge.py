@@ -1,0 +1,144 @@
+"""Source rows of a batch, and their gradients, cross the network once for each machine.
+
+Of the ranks of a machine that need a row of another machine in a batch, one exchanges the row with
+its owner: the importer. It passes the row on to the others, and adds up their gradients.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from peergraph.fullgraph.exchange.halo import HaloPlan
+from peergraph.fullgraph.exchange.transport import split_rows
+
+
+@dataclass
+class ExchangedRows:
+    """The rows that a rank exchanges in a batch, ascending by internal row.
+
+    Args:
+        rows: [n] internal rows of other ranks.
+        positions: [n] their positions in this rank's window.
+        own_rows: for each rank, local rows of this rank that it needs.
+        own_positions: for each rank, their positions in this rank's window.
+    """
+
+    rows: Tensor
+    positions: Tensor
+    own_rows: list[Tensor]
+    own_positions: list[Tensor]
+
+
+@dataclass
+class MergedRows:
+    """The same exchange in two steps, as positions in the window of this rank.
+
+    Args:
+        imported: of rows of other ranks that this rank exchanges with their owners, by owner.
+        imported_counts: how many of them belong to each rank.
+        own: for each rank, of this rank's rows that it imports.
+        passed_on: for each rank, of imported rows that this rank passes on to it.
+        taken: for each rank, of rows that it passes on to this rank.
+    """
+
+    imported: Tensor
+    imported_counts: list[int]
+    own: list[Tensor]
+    passed_on: list[Tensor]
+    taken: list[Tensor]
+
+    @property
+    def rows_sent(self) -> int:
+        """Rows that this rank sends, where owners send them."""
+        return sum(map(len, self.own)) + sum(map(len, self.passed_on))
+
+    @property
+    def rows_returned(self) -> int:
+        """Rows that this rank sends, where gradients go back to their owners."""
+        return len(self.imported) + sum(map(len, self.taken))
+
+
+def merge_batches(plan: HaloPlan, batches: Sequence[ExchangedRows]) -> list[MergedRows]:
+    """Chooses an importer for each row of another machine. Collective; synchronises.
+
+    Args:
+        plan: of the exchange between all ranks of all machines.
+        batches: as many on all ranks.
+    """
+    group = plan.layout.group
+    machines, ranks, offsets = group.machines, range(group.world_size), plan.layout.offsets
+    device = plan.halo_rows.device
+    starts = torch.tensor([*offsets[1:], plan.layout.size], device=device)
+    machine_of = torch.tensor([machines.machine_of(rank) for rank in ranks], device=device)
+    owners = [torch.searchsorted(starts, batch.rows.long(), right=True) for batch in batches]
+    is_far = [machine_of[owner] != machines.index for owner in owners]
+    far = [batch.rows.long()[mask] for batch, mask in zip(batches, is_far, strict=True)]
+    of_machine = _gather_within(plan, far)
+    found = []
+    for number, batch in enumerate(batches):
+        local = machines.local_ranks
+        lists = [of_machine[rank][number] for rank in local]
+        chosen = dict(zip(local, choose_importers(lists, local), strict=True))
+        mine = chosen[group.rank]
+        far_positions = batch.positions[is_far[number]]
+        imports = ~is_far[number]
+        imports[is_far[number]] = mine == group.rank
+        none = batch.positions[:0]
+        passed_on, taken = [none] * len(ranks), [none] * len(ranks)
+        for rank, rows in zip(local, lists, strict=True):
+            if rank != group.rank:
+                taken[rank] = far_positions[mine == rank]
+                needed = rows[chosen[rank] == group.rank]
+                passed_on[rank] = far_positions[torch.searchsorted(far[number], needed)]
+        own = list(batch.own_positions)
+        for machine, others in enumerate(machines.ranks):
+            if machine == machines.index:
+                continue
+            wanted = [batch.own_rows[rank].long() + offsets[group.rank] for rank in others]
+            for rank, importers in zip(others, choose_importers(wanted, others), strict=True):
+                own[rank] = own[rank][importers == rank]
+        counts = owners[number][imports].bincount(minlength=len(ranks)).tolist()
+        found.append(MergedRows(batch.positions[imports], counts, own, passed_on, taken))
+    return found
+
+
+def choose_importers(lists: Sequence[Tensor], ranks: Sequence[int]) -> list[Tensor]:
+    """Returns the importer of each row in each list: of the ranks that have the row, each imports
+    about as many as the others.
+
+    Args:
+        lists: of ranks of one machine, distinct internal rows, int64.
+        ranks: whose lists they are.
+    """
+    rows = torch.cat(list(lists))
+    sizes = [len(some) for some in lists]
+    if not len(rows):
+        return [rows] * len(lists)
+    distinct, inverse, counts = torch.unique(rows, return_inverse=True, return_counts=True)
+    # Places in `rows` by row, for each row in the order of the lists.
+    places = torch.argsort(inverse, stable=True)
+    chosen = places[counts.cumsum(0) - counts + distinct % counts]
+    of_list = torch.tensor(list(ranks), device=rows.device).repeat_interleave(
+        torch.tensor(sizes, device=rows.device)
+    )
+    return list(torch.split(of_list[chosen][inverse], sizes))
+
+
+def _gather_within(plan: HaloPlan, batches: list[Tensor]) -> dict[int, list[Tensor]]:
+    """Returns the rows of each rank of this machine, by batch. Collective over all machines."""
+    group = plan.layout.group
+    sizes = group.all_gather([len(rows) for rows in batches])
+    local = set(group.machines.local_ranks)
+    mine = torch.cat(batches) if batches else plan.halo_rows[:0].long()
+    none = mine[:0]
+    received = [
+        mine.new_empty(sum(of_rank)) if rank in local else none
+        for rank, of_rank in enumerate(sizes)
+    ]
+    sent = [mine if rank in local else none for rank in range(group.world_size)]
+    plan.transport.all_to_all(received, sent)
+    return {rank: split_rows(received[rank], sizes[rank]) for rank in local}

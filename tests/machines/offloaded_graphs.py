@@ -1,0 +1,149 @@
+"""Offloaded graphs over machines: bytes on the network, and rows that are written to tables."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import pairwise
+from typing import Any
+
+import pytest
+import torch
+from torch_geometric.data import Data
+from torch_geometric.nn import GCNConv
+
+import peergraph_pyg
+from peergraph.fullgraph import write_rows
+from peergraph.fullgraph.exchange.transport import Transport
+from peergraph.fullgraph.offload.chunk_exchange import ChunkExchange
+from peergraph.fullgraph.plan.offload_cost import place_rows
+from peergraph.fullgraph.plan.offload_pass import pass_cost
+from peergraph.fullgraph.plan.offload_schedule import make_schedule
+from peergraph.fullgraph.plan.offload_spread import expected_spread
+from peergraph.memory import DistributedTable, Group
+from peergraph.store import NODE, GraphSource, Store
+from tests.named_case import named_case
+
+_NODES, _EDGES, _CHUNKS = 1200, 4000, 3
+_WIDTHS = (16, 32, 8)
+_ROW_BYTES = 4 * _WIDTHS[0]
+
+
+class _Model(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.convs = torch.nn.ModuleList(GCNConv(*pair) for pair in pairwise(_WIDTHS))
+
+    def forward(self, x: torch.Tensor, edge_index: Any) -> torch.Tensor:
+        first, second = self.convs
+        out: torch.Tensor = second(first(x, edge_index).relu(), edge_index)
+        return out
+
+
+def _graph() -> Any:
+    random = torch.Generator().manual_seed(3)
+    data = Data(
+        x=torch.randn(_NODES, _WIDTHS[0], generator=random),
+        edge_index=torch.randint(_NODES, (2, _EDGES), generator=random),
+    )
+    return peergraph_pyg.full_graph(
+        data, order="random", device="cpu", offload=True, num_chunks=_CHUNKS
+    )
+
+
+def _received(exchange: ChunkExchange) -> Iterator[set[int]]:
+    """By batch, the internal rows of other machines that this rank's window gets."""
+    plan = exchange.plan
+    layout, group = plan.layout, plan.layout.group
+    offsets = torch.tensor([*layout.offsets, layout.size])
+    own = [torch.arange(*offsets[rank : rank + 2]) for rank in group.machines.local_ranks]
+    here = set(torch.cat(own).tolist())
+    for batch in exchange.batches:
+        rows = batch.rows[batch.own_stop :].long()
+        yield set(plan.halo_rows[rows - plan.num_local].tolist()) - here
+
+
+def check_offloaded_bytes() -> None:
+    """A row crosses the network once a batch and machine, as the gradient does that goes back; and
+    about as many as the plan expects.
+    """
+    data = _graph()
+    graph = peergraph_pyg.partition_of(data)
+    group, transport = graph.group, Transport.of(graph.group)
+    assert graph.offloaded is not None
+    graph.offloaded.stores.use["device"].budget = 0
+    data.x = graph.node_rows(data.x.full_tensor())
+
+    def sent(work: Any) -> int:
+        before = transport.network_bytes
+        work()
+        return sum(group.all_gather(transport.network_bytes - before))
+
+    torch.manual_seed(0)
+    model = peergraph_pyg.accelerate(_Model())
+
+    def epoch() -> None:
+        model(data.x, data.edge_index).square().mean().backward()
+
+    with named_case("rows of a batch"):
+        out: list[torch.Tensor] = []
+        structure = next(iter(graph.structures.values()))
+        exchange = structure.chunked.exchange()
+        found = sent(lambda: out.append(structure.spmm("copy_u", "sum", data.x).full_tensor()))
+        by_rank = group.all_gather([sorted(rows) for rows in _received(exchange)])
+        machines = group.machines.ranks
+        once = sum(
+            len(set().union(*(by_rank[rank][batch] for rank in ranks)))
+            for ranks in machines
+            for batch in range(_CHUNKS)
+        )
+        each = sum(len(rows) for of_rank in by_rank for rows in of_rank)
+        # full_tensor gathers all rows on all ranks.
+        gathered = sum(
+            count * sum(other not in ranks for other in range(group.world_size))
+            for ranks in machines
+            for count in (graph.node_layouts[NODE].counts[rank] for rank in ranks)
+        )
+        assert found - gathered * _ROW_BYTES == once * _ROW_BYTES
+        assert once < each
+    with named_case("bytes of an epoch"):
+        for _ in range(3):  # From the third epoch on, the sum of the features is kept.
+            counted = sent(epoch) / len(machines)
+        plan = graph.plan
+        schedule = make_schedule(_WIDTHS, 0, 1.0)
+        rows = {r.name: int(r.share * _NODES / group.world_size) * r.columns * 4
+                for r in schedule.rows}  # fmt: skip
+        placement = place_rows(schedule, rows, (0, 1 << 40, 0))
+        assert placement is not None
+        spread = expected_spread(plan.facts, _CHUNKS)
+        facts, topology = plan.facts, plan.topology
+        expected = sum(
+            pass_cost(number, schedule, facts, rows, placement, spread, topology, 4).network
+            for number in range(len(schedule.passes))
+        )
+        assert expected == pytest.approx(counted, rel=0.1)
+        slow, quick = (plan.with_network(rate) for rate in (1e6, 1e12))
+        assert slow.offload is not None
+        assert slow.offload.network_bytes > 0
+        assert slow.seconds > quick.seconds
+        assert "network: a machine receives" in str(slow)
+
+
+def check_written_rows() -> None:
+    """Tables of each machine, and arrays, get the rows of all machines."""
+    data = _graph()
+    group = Group.current("cpu")
+    values = data.x.full_tensor() + 1
+    source = GraphSource({NODE: _NODES}, {}, {NODE: {"out": torch.zeros(values.shape)}})
+    mine = source if group.rank == 0 else None
+    for machines in ("replicate", "shard"):
+        with named_case("rows in tables", machines):
+            store = Store.build(mine, group=group, machines=machines)
+            table = store.node_table("out")
+            assert isinstance(table, DistributedTable) == (machines == "shard")
+            write_rows(data.x + 1, table)
+            ids = torch.arange(_NODES)
+            found = table.collective_read(ids) if machines == "shard" else table.gather(ids)  # type: ignore[attr-defined]
+            assert torch.equal(found, values)
+            with pytest.raises(TypeError, match=r"float32.*float64|float64.*float32"):
+                write_rows(data.x.double(), table)
+            store.close()
