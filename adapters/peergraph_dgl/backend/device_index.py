@@ -230,7 +230,9 @@ class SubgraphIndex:
 
 
 def is_device_index(index: Any) -> bool:
-    """Whether an index is a :class:`DeviceIndex`; `isinstance` is misled by its ``__class__``."""
+    """Returns whether an index is a :class:`DeviceIndex`; `isinstance` is misled by its
+    ``__class__``.
+    """
     return type(index) is DeviceIndex
 
 

@@ -148,7 +148,7 @@ class EdgeList:
         return tuple(tensor for tensor in tensors if tensor is not None)
 
     def csc(self) -> Csc:
-        """The CSC that the kernels take; edge features are in the order of the edge ids."""
+        """Returns the CSC that the kernels take; edge features are in the order of the edge ids."""
         csc = self._make_csc()
         csc.count_use(counted=not is_explaining())
         return csc
@@ -164,13 +164,15 @@ class EdgeList:
         return self._csc
 
     def reverse(self) -> EdgeList:
-        """The same edges from destinations to sources."""
+        """Returns the same edges from destinations to sources."""
         if self._reversed is None:
             self._reversed = EdgeList(self.num_dst, self.num_src, self.dst, self.src)
         return self._reversed
 
     def permute(self, edge_ids: Tensor) -> EdgeList:
-        """A list whose edge `edge_ids[i]` is edge `i` of this one; without ids, this list."""
+        """Returns a list whose edge `edge_ids[i]` is edge `i` of this one; without ids, this
+        list.
+        """
         # DGL gives an empty list, of any dtype, for no ids.
         if edge_ids.numel() == 0 or is_arange(edge_ids.contiguous()):
             return self
@@ -180,7 +182,7 @@ class EdgeList:
         return EdgeList(self.num_src, self.num_dst, src, dst)
 
     def select(self, edge_ids: Tensor) -> EdgeList:
-        """The edges of these ids, in their order."""
+        """Returns the edges of these ids, in their order."""
         ids = edge_ids.long()
         return EdgeList(self.num_src, self.num_dst, self.src[ids], self.dst[ids])
 
@@ -206,7 +208,7 @@ class EdgeList:
         return self._by_destination
 
     def in_degrees(self) -> Tensor:
-        """[num_dst] number of edges of each destination."""
+        """Returns the [num_dst] number of edges of each destination."""
         if self._in_degrees is None:
             self._in_degrees = self._make_csc().in_degrees().to(self.src.dtype)
         return self._in_degrees
@@ -229,13 +231,13 @@ class EdgeList:
         return values.index_fill_(0, empty, value) if empty.numel() else values
 
     def has_zero_in_degrees(self) -> bool:
-        """Whether a destination has no edges. Synchronises with a GPU at the first call."""
+        """Returns whether a destination has no edges. Synchronises with a GPU at the first call."""
         if self._has_zero_in_degrees is None:
             self._has_zero_in_degrees = bool((self.in_degrees() == 0).any())
         return self._has_zero_in_degrees
 
     def out_degrees(self) -> Tensor:
-        """[num_src] number of edges of each source."""
+        """Returns the [num_src] number of edges of each source."""
         if self._out_degrees is None:
             counts = torch.bincount(self.src, minlength=self.num_src)
             self._out_degrees = counts.to(self.src.dtype)
@@ -253,7 +255,7 @@ class EdgeList:
         return dgl_index.create_unitgraph_from_csr(*counts, indptr, self.src, ids, formats, True)
 
     def to(self, device: torch.device, dtype: torch.dtype) -> EdgeList:
-        """A copy on another device, or with node ids of another dtype."""
+        """Returns a copy on another device, or with node ids of another dtype."""
 
         def moved(tensor: Tensor | None) -> Tensor | None:
             return None if tensor is None else tensor.to(device, dtype, non_blocking=True)
@@ -280,7 +282,7 @@ class EdgeList:
 
 
 def edge_list_of(index: Any, etype: int) -> EdgeList:
-    """The edges of one relation of DGL's own index, in the order of their ids."""
+    """Returns the edges of one relation of DGL's own index, in the order of their ids."""
     source, destination = index.metagraph.find_edge(etype)
     counts = index.num_nodes(source), index.num_nodes(destination)
     if not index.num_edges(etype):

@@ -1,4 +1,4 @@
-"""What all graph indices that Peergraph gives to DGL's graph classes have in common."""
+"""The base class of the graph indices that Peergraph passes to DGL's graph classes."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ class GraphIndex(Generic[EdgesT]):
         return not set(sources) & set(destinations)
 
     def _ends(self) -> tuple[list[int], list[int]]:
-        """Source and destination types of the edge_lists."""
+        """Returns the source types and the destination types of the relations."""
         ends = [self.metagraph.find_edge(etype) for etype in range(len(self.edge_lists))]
         return [source for source, _ in ends], [destination for _, destination in ends]
 
@@ -110,7 +110,9 @@ class GraphIndex(Generic[EdgesT]):
 
 
 def is_graph_index(index: Any) -> bool:
-    """Whether an index is a :class:`GraphIndex`; `isinstance` is misled by its ``__class__``."""
+    """Returns whether an index is a :class:`GraphIndex`; `isinstance` is misled by its
+    ``__class__``.
+    """
     return issubclass(type(index), GraphIndex)
 
 

@@ -42,7 +42,7 @@ def spmm(edges: Edges, op: str, reduce: str, lhs: Feature, rhs: Feature) -> Tens
 
 
 def spmm_zero_filled(edges: Edges, op: str, reduce: str, lhs: Feature, rhs: Feature) -> Tensor:
-    """As :func:`spmm`, with 0 for all destinations without edges."""
+    """Does the same as :func:`spmm`, with 0 for all destinations without edges."""
     csc = edges.csc()
     if op == "copy_lhs":
         return csc.spmm("copy_u", reduce, _operand(op, lhs))
@@ -91,7 +91,7 @@ def sddmm_by_type(
     lhs_target: str,
     rhs_target: str,
 ) -> tuple[Tensor, ...]:
-    """As :func:`sddmm`, for each of several relations.
+    """Does the same as :func:`sddmm`, for each of several relations.
 
     Args:
         relations: edges with the types of their ends.
@@ -133,7 +133,8 @@ def spmm_by_type(
     lhs: Sequence[Feature],
     rhs: Sequence[Feature],
 ) -> tuple[Feature, ...]:
-    """As :func:`spmm`, reduced at the destinations over the edges of several relations.
+    """Does the same as :func:`spmm`, reduced at the destinations over the edges of several
+    relations.
 
     Args:
         relations: edges with the types of their ends.
@@ -163,7 +164,7 @@ def spmm_by_type(
 def softmax_by_type(
     relations: Sequence[TypedEdges], scores: Sequence[Feature], norm_by: str
 ) -> tuple[Feature, ...]:
-    """As :func:`softmax`, at each node over the edges of several relations.
+    """Does the same as :func:`softmax`, at each node over the edges of several relations.
 
     Args:
         relations: edges with the types of their ends.

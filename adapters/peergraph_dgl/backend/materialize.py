@@ -44,7 +44,7 @@ def _to_ndarray(original: Callable[[Any], Any], data: Any) -> Any:
 
 
 def materialize(tensor: Tensor) -> Tensor:
-    """The values of a tensor in memory, on the tensor's device; read only.
+    """Returns the values of a tensor in memory, on the tensor's device; read only.
 
     A plain tensor is returned as it is. A table's rows are not copied where they are contiguous on
     the CPU in the user's order, as edge tables of CPU ranks are; other tables are read completely.

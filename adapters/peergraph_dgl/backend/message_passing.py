@@ -57,12 +57,12 @@ def use_kernels(setting: str) -> None:
 
 @functools.cache
 def library_has_cuda() -> bool:
-    """Whether DGL's C library was built with CUDA."""
+    """Returns whether DGL's C library was built with CUDA."""
     return bool(dgl.ndarray.gpu(0).exist)
 
 
 def is_unsupported_by_dgl(device: torch.device) -> bool:
-    """Whether DGL's C library was not built for `device`."""
+    """Returns whether DGL's C library was not built for `device`."""
     return device.type != "cpu" and not (device.type == "cuda" and library_has_cuda())
 
 
@@ -90,7 +90,9 @@ def uninstall() -> None:
 
 
 def edge_lists_of(index: Any) -> list[Edges]:
-    """The edges of a graph by relation; those of DGL's own index are copied once and cached."""
+    """Returns the edges of a graph by relation; those of DGL's own index are copied once and
+    cached.
+    """
     if is_graph_index(index):
         edge_lists: list[Edges] = index.edge_lists
         return edge_lists
@@ -103,7 +105,7 @@ def edge_lists_of(index: Any) -> list[Edges]:
 
 
 def _served_edge_lists(index: Any) -> list[Edges] | None:
-    """The edges by relation if Peergraph's kernels serve the graph, else None."""
+    """Returns the edges by relation if Peergraph's kernels serve the graph, else None."""
     if is_graph_index(index):
         return edge_lists_of(index)
     served = _setting == "always" and F.to_backend_ctx(index.ctx).type == "cpu"

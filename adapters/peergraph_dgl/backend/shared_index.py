@@ -35,7 +35,7 @@ class SharedArray:
     length: int
 
     def tensor(self) -> Tensor:
-        """A view of the array; it keeps the memory mapped."""
+        """Returns a view of the array; it keeps the memory mapped."""
         num_bytes = self.length * self.dtype.itemsize
         memory = self.region.part(0, torch.uint8, (self.offset + num_bytes,))
         return memory[self.offset :].view(self.dtype)
@@ -64,7 +64,7 @@ class IndexLayout:
 
 
 def pack(graph: Any) -> tuple[IndexLayout, list[Tensor]]:
-    """The structure of a graph on the CPU, in all sparse formats that it allows.
+    """Returns the structure of a graph on the CPU, in all sparse formats that it allows.
 
     Does not change the graph: missing formats are created in a copy of it.
     """
@@ -80,7 +80,7 @@ def share_arrays(layout: IndexLayout, arrays: Sequence[Tensor], group: Group) ->
     """Copies rank 0's arrays into memory of all ranks. Collective.
 
     Args:
-        arrays: on rank 0; none on the others.
+        arrays: the arrays, on rank 0; empty on the other ranks.
     """
     offsets = layout.offsets
     region = SharedRegion.create(offsets[-1] if group.rank == 0 else 0, group, _CPU)

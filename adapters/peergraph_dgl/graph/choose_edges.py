@@ -7,7 +7,8 @@ from torch import Tensor
 
 
 def choose_edges(destinations: Tensor, fanout: int, replace: bool) -> Tensor:
-    """Positions of at most `fanout` edges of each destination; with `replace`, exactly `fanout`.
+    """Chooses at most `fanout` edges of each destination; with `replace`, exactly `fanout`. Returns
+    their positions.
 
     Args:
         destinations: [edges] destination of each edge, in any order; may be on a GPU.
@@ -28,12 +29,12 @@ def choose_edges(destinations: Tensor, fanout: int, replace: bool) -> Tensor:
 
 
 def first_edges(order: Tensor, destinations: Tensor, offsets: Tensor, fanout: int) -> Tensor:
-    """The `fanout` edges of each destination that come first in a given order of all edges.
+    """Returns the `fanout` edges of each destination that come first in a given order of all edges.
 
     Args:
         order: [edges] a permutation of the positions of edges.
         destinations: [edges] row of the destination of each edge.
-        offsets: [rows] number of edges of the rows before.
+        offsets: [rows] number of edges of all previous rows.
         fanout: edges per destination.
 
     Returns:

@@ -42,7 +42,7 @@ class StoreColumn(Column):  # type: ignore[misc]
     fetched: FetchedRows | None = None
     """Rows of other machines that a loader has received for the batch of this column."""
     unread: tuple[NodeType | EdgeType, str] | None = None
-    """Owner and name of the table, where a worker has sent the ids without the rows."""
+    """Owner and name of the table, if a worker has sent the ids without the rows."""
 
     @classmethod
     def from_table(cls, tensor: TableTensor) -> StoreColumn:
@@ -84,7 +84,7 @@ class StoreColumn(Column):  # type: ignore[misc]
             ) from error
 
     def selected(self) -> tuple[Table, Tensor] | None:
-        """The table and the ids of the read that is still to come; None where there is none."""
+        """Returns the table and the ids of the pending read; None without one."""
         if self.index is None or not isinstance(self.storage, TableTensor):
             return None
         if isinstance(self.index, LazyIndex):
@@ -117,7 +117,7 @@ class StoreColumn(Column):  # type: ignore[misc]
         return StoreColumn(*copy.deepcopy(self._flushed(), memo))
 
     def _flushed(self) -> tuple[Any, ...]:
-        """The constructor's arguments after pending reads, which DGL's columns pickle.
+        """Returns the constructor's arguments after pending reads, which DGL's columns pickle.
 
         A column without storage, as DGL sends it from its workers, keeps its index.
         """
@@ -144,7 +144,7 @@ class StoreColumn(Column):  # type: ignore[misc]
         return column
 
     def connect(self, store: Store) -> None:
-        """Has a column that a worker has sent without rows read the tables of this process."""
+        """Connects a column that a worker has sent without rows to the tables of this process."""
         if self.unread is not None:
             self.storage, self.unread = TableTensor(store, *self.unread, _CPU), None
 
@@ -157,7 +157,7 @@ class StoreColumn(Column):  # type: ignore[misc]
         return self._with_index(index)
 
     def update(self, rowids: Tensor, feats: Tensor) -> None:
-        """Writes rows: to the store, or out of place as the class says."""
+        """Writes rows to the store, or out of place, as the class describes."""
         table = self.table
         fits = tuple(feats.shape[1:]) == tuple(self.scheme.shape) and feats.dtype == self.dtype
         if table is None or not self.writes_through or feats.requires_grad or not fits:

@@ -20,7 +20,7 @@ class FrameCache:
         self._frames: dict[NodeType | EdgeType, Frame] = {}
 
     def frame(self, owner: NodeType | EdgeType, rows: int) -> Frame:
-        """The frame of a node or edge type; a new one if tables were added to the store."""
+        """Returns the frame of a node or edge type; a new one if tables were added to the store."""
         names = table_names(self._store, owner)
         frame = self._frames.get(owner)
         if frame is None or list(frame.keys()) != names:

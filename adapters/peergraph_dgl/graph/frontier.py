@@ -58,7 +58,9 @@ class FrontierSampler:
         return found
 
     def induced(self, nodes: IdsByType) -> tuple[dict[NodeType, Tensor], Edges]:
-        """The nodes in order, and all edges among them with positions of their endpoints."""
+        """Returns the nodes in order, and all edges among them with positions of their
+        endpoints.
+        """
         key = "induced"
         if key not in self._samplers:
             self._check_process()
@@ -104,7 +106,9 @@ class FrontierSampler:
     def _weight_and_mask_names(
         self, prob: str | None
     ) -> tuple[dict[EdgeType, str], dict[EdgeType, str]]:
-        """The relations where ``prob`` is a weight, and the relations where it is a mask."""
+        """Returns the relations where ``prob`` is a weight, and the relations where it is a
+        mask.
+        """
         weighted: dict[EdgeType, str] = {}
         masked: dict[EdgeType, str] = {}
         if prob is None:

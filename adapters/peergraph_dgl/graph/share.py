@@ -47,19 +47,19 @@ def share(
 
     Args:
         g: the graph, on the first rank of the machine; homogeneous or heterogeneous, on any device.
-            The argument of other ranks is ignored; they may pass ``None``. On several machines each
-            brings the same graph, or only one does: the first that has it sends it to those whose
-            first rank passes ``None``.
+            The argument of other ranks is ignored; they may pass ``None``. If the first rank of a
+            machine passes ``None``, the first machine that has the graph sends it to that machine.
+            Machines that have the graph must have the same graph.
         device: ``"cpu"``, ``"cuda"`` or ``"cuda:i"``, the device of this rank; default: see
             ``peergraph.memory.Group.current``.
         timeout: seconds to wait for the other ranks.
-        progress: whether long loads show bars; default: where stderr is a terminal.
+        progress: whether to show progress bars of long loads; default: if stderr is a terminal.
         options: placement of structure and tables: ``plan``, ``memory_budget``, ``hotness``,
             ``spill``, ``host_budget``, ``machines`` and the others of
             :class:`peergraph.store.PlacementOptions`.
 
     Raises:
-        TypeError: rank 0's graph is no ``DGLGraph``, or is a block, or a keyword is unknown. All
+        TypeError: rank 0's graph is not a ``DGLGraph``, or is a block, or a keyword is unknown. All
             errors are raised on all ranks.
         ValueError: the graph is shared already, or machines bring different graphs.
         MemoryError, OSError: the host, or the folder `spill`, has less room than the plan needs.
@@ -97,7 +97,7 @@ class _Outline:
 
 
 def _split(g: Any) -> SplitGraph[_Outline]:
-    """The tensors are the arrays of DGL's graph index."""
+    """Splits a graph; the tensors are the arrays of DGL's graph index."""
     if not isinstance(g, DGLGraph):
         raise TypeError(f"g must be a DGLGraph on rank 0, got {type(g).__name__}")
     if g.is_block:

@@ -48,9 +48,9 @@ def read_rows(
     """Starts to read the rows ``ids`` to ``device``. One-sided.
 
     Args:
-        table: on any tier, of CPU or GPU ranks.
-        ids: int32 or int64 on any device.
-        device: target of the rows.
+        table: a table on any tier, of CPU or GPU ranks.
+        ids: int32 or int64 ids on any device.
+        device: the device of the result.
         pin_memory: whether rows on the CPU get pinned memory; ignored without a GPU.
 
     Other threads read large selections from tables of CPU ranks, and the current stream reads
@@ -181,7 +181,9 @@ class TypedStorage(FeatureStorage):  # type: ignore[misc]
         device: str | torch.device,
         pin_memory: bool = False,
     ) -> RowsFuture:
-        """As :meth:`TableStorage.fetch`, for a dict of ids by type; waits for a dict of rows."""
+        """Does the same as :meth:`TableStorage.fetch`, for a dict of ids by type; waits for a dict
+        of rows.
+        """
         futures = {
             owner: self.storages[owner].fetch(ids, device, pin_memory)
             for owner, ids in indices.items()

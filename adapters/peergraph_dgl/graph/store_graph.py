@@ -114,12 +114,12 @@ class StoreGraph:
         return TypeData(self.store, self._only(self.canonical_etypes, "edata: g.edges[t].data"))
 
     def num_nodes(self, ntype: NodeType | None = None) -> _int:
-        """Number of nodes of a type, or of all types."""
+        """Returns the number of nodes of a type, or of all types."""
         types = self.ntypes if ntype is None else [ntype]
         return sum(self.store.num_nodes(t) for t in types)
 
     def num_edges(self, etype: Any = None) -> _int:
-        """Number of edges of a type, or of all types."""
+        """Returns the number of edges of a type, or of all types."""
         types = self.canonical_etypes if etype is None else [self.to_canonical_etype(etype)]
         return sum(self.store.num_edges(t) for t in types)
 
@@ -127,15 +127,17 @@ class StoreGraph:
     number_of_edges = num_edges
 
     def int(self) -> StoreGraph:
-        """The same graph with int32 ids; ``ValueError`` if they do not fit."""
+        """Returns the same graph with int32 ids; ``ValueError`` if they do not fit."""
         return StoreGraph(self.store, _check_idtype(self.store, torch.int32))
 
     def long(self) -> StoreGraph:
-        """The same graph with int64 ids."""
+        """Returns the same graph with int64 ids."""
         return StoreGraph(self.store, torch.int64)
 
     def to_canonical_etype(self, etype: Any = None) -> EdgeType:
-        """The (source, relation, destination) triple of an edge type; ``DGLError`` if ambiguous."""
+        """Returns the (source, relation, destination) triple of an edge type; ``DGLError`` if
+        ambiguous.
+        """
         if etype in self.canonical_etypes:
             found: EdgeType = etype
             return found
@@ -147,13 +149,13 @@ class StoreGraph:
         return fitting[0]
 
     def get_node_storage(self, key: str, ntype: NodeType | None = None) -> TableStorage:
-        """The feature storage of a node table, see :class:`TableStorage`."""
+        """Returns the feature storage of a node table, see :class:`TableStorage`."""
         return TableStorage(
             self.store, key, self._only(self.ntypes, "ntype") if ntype is None else ntype
         )
 
     def get_edge_storage(self, key: str, etype: Any = None) -> TableStorage:
-        """The feature storage of an edge table, see :class:`TableStorage`."""
+        """Returns the feature storage of an edge table, see :class:`TableStorage`."""
         return TableStorage(self.store, key, self.to_canonical_etype(etype))
 
     def sample_neighbors(
@@ -199,7 +201,7 @@ class StoreGraph:
         store_ids: bool = True,
         output_device: Any = None,
     ) -> DGLGraph:
-        """The induced subgraph of nodes (ids or masks), as ``dgl.node_subgraph``."""
+        """Returns the induced subgraph of nodes (ids or masks), as ``dgl.node_subgraph``."""
         ids, found = self._sampler.induced(nodes)
         if relabel_nodes:
             return _to_device(self._subgraphs.build(found, ids, store_ids), output_device)
@@ -219,7 +221,9 @@ class StoreGraph:
         store_ids: bool = True,
         output_device: Any = None,
     ) -> DGLGraph:
-        """The subgraph of edge ids, as ``dgl.edge_subgraph``; needs ``from_store(edges=True)``."""
+        """Returns the subgraph of edge ids, as ``dgl.edge_subgraph``; needs
+        ``from_store(edges=True)``.
+        """
         wanted = self._by_edge_type(edges) or {}
         found = {}
         for edge_type in self.canonical_etypes:
@@ -234,7 +238,7 @@ class StoreGraph:
         return _to_device(result, output_device)
 
     def find_edges(self, eid: Any, etype: Any = None) -> tuple[Tensor, Tensor]:
-        """Sources and destinations of edges; needs ``from_store(edges=True)``."""
+        """Returns sources and destinations of edges; needs ``from_store(edges=True)``."""
         source, destination = endpoints(self.store, self.to_canonical_etype(etype), _as_ids(eid))
         return source.to(self.idtype), destination.to(self.idtype)
 

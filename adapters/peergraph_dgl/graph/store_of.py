@@ -26,7 +26,7 @@ _idtypes: WeakKeyDictionary[Store, torch.dtype] = WeakKeyDictionary()
 class StoreHandle:
     """An attribute of a shared graph and of its copies.
 
-    It pickles as None where a graph is pickled with its values.
+    It pickles as None if a graph is pickled with its values.
     """
 
     store: Store
@@ -70,7 +70,7 @@ def store_of(graph: Any) -> Store:
 
 
 def find_store(graph: Any) -> Store | None:
-    """As :func:`store_of`, but returns ``None`` for a graph without a store."""
+    """Does the same as :func:`store_of`, but returns ``None`` for a graph without a store."""
     shared = getattr(graph, _ATTRIBUTE, None)
     return shared.store if isinstance(shared, StoreHandle) else None
 
@@ -81,7 +81,7 @@ def record_idtype(store: Store, idtype: torch.dtype) -> None:
 
 
 def idtype_of(store: Store) -> torch.dtype:
-    """The id type of the graph that was shared in this process; int64 for other stores."""
+    """Returns the id type of the graph that was shared in this process; int64 for other stores."""
     return _idtypes.get(store, torch.int64)
 
 

@@ -16,7 +16,7 @@ _CPU = torch.device("cpu")
 
 
 def table_names(store: Store, owner: NodeType | EdgeType) -> list[str]:
-    """The names of a type's tables, without the endpoint tables of edges."""
+    """Returns the names of a type's tables, without the endpoint tables of edges."""
     if isinstance(owner, tuple):
         return [n for n in store.edge_table_names(owner) if n not in ENDPOINT_TABLES]
     return store.node_table_names(owner)
@@ -70,7 +70,7 @@ class NodeView:
         self._idtype = idtype
 
     def __getitem__(self, node_type: NodeType | None) -> TypeView:
-        """The data of a type; None: of the only type."""
+        """Returns the data of a type; None: of the only type."""
         if node_type is None and len(self._store.node_types) == 1:
             node_type = self._store.node_types[0]
         if not isinstance(node_type, str):
@@ -82,7 +82,7 @@ class NodeView:
         return TypeView(TypeData(self._store, node_type))
 
     def __call__(self, ntype: NodeType | None = None) -> Tensor:
-        """All node ids of a type."""
+        """Returns all node ids of a type."""
         (only,) = self._store.node_types if ntype is None else [ntype]
         return torch.arange(self._store.num_nodes(only), dtype=self._idtype, device="cpu")
 
@@ -95,7 +95,7 @@ class EdgeView:
         self._canonical = canonical
 
     def __getitem__(self, edge_type: Any) -> TypeView:
-        """The data of a type; None: of the only type."""
+        """Returns the data of a type; None: of the only type."""
         named = isinstance(edge_type, tuple) and all(isinstance(name, str) for name in edge_type)
         if not (named or edge_type is None or isinstance(edge_type, str)):
             raise NotImplementedError(

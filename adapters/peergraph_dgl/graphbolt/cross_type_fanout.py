@@ -33,7 +33,7 @@ class InEdges(NamedTuple):
         return row_of_edges(self.indptr, self.row.numel())
 
     def select(self, positions: Tensor) -> InEdges:
-        """The edges at ascending positions."""
+        """Returns the edges at ascending positions."""
         counts = torch.bincount(self.destinations[positions], minlength=self.indptr.numel() - 1)
         indptr = torch.cat([counts.new_zeros(1), counts.cumsum(0)])
         return InEdges(indptr, self.row[positions], self.edge_ids[positions])
@@ -82,7 +82,7 @@ def sample_across_types(
 
 
 def _type_offsets(counts: Mapping[NodeType, int]) -> dict[NodeType, int]:
-    """The first position of each type among the nodes of all types."""
+    """Returns the first position of each type among the nodes of all types."""
     offsets, total = {}, 0
     for node_type, count in counts.items():
         offsets[node_type] = total
@@ -112,7 +112,7 @@ def _draw_with_replacement(
 def _split_by_relation(
     in_edges: Mapping[EdgeType, InEdges], chosen: Tensor
 ) -> dict[EdgeType, InEdges]:
-    """The chosen edges by relation; `chosen` are ascending positions among all edges."""
+    """Returns the chosen edges by relation; `chosen` are ascending positions among all edges."""
     sizes = torch.tensor([e.row.numel() for e in in_edges.values()], device=chosen.device)
     ends = sizes.cumsum(0)
     cuts = [0, *torch.searchsorted(chosen, ends).tolist()]

@@ -27,7 +27,7 @@ class _UnmovedFeature(gb.Feature):  # type: ignore[misc]
         self._metadata = dict(metadata or {})
 
     def metadata(self) -> dict[str, Any]:
-        """The metadata that the feature store was made with."""
+        """Returns the metadata that the feature store was made with."""
         return self._metadata
 
     def to(self, device: Any) -> _UnmovedFeature:
@@ -55,7 +55,7 @@ class TableFeature(_UnmovedFeature):
         return f"TableFeature({list(self.table.shape)}, {self.table.dtype})"
 
     def read(self, ids: Tensor | None = None) -> Tensor:
-        """Rows `ids` on the device of `ids`, or all rows on the CPU.
+        """Returns rows `ids` on the device of `ids`, or all rows on the CPU.
 
         Raises:
             NotImplementedError: the rows are split over machines.
@@ -67,20 +67,20 @@ class TableFeature(_UnmovedFeature):
         return rows
 
     def read_async(self, ids: Tensor) -> Iterator[RowsFuture]:
-        """As :meth:`read`, in one asynchronous stage (DGL 2.2 and later)."""
+        """Does the same as :meth:`read`, in one asynchronous stage (DGL 2.2 and later)."""
         self._check_whole()
         yield read_rows(self.table, ids, ids.device)
 
     def read_async_num_stages(self, ids_device: torch.device) -> int:
-        """The number of stages of :meth:`read_async`."""
+        """Returns the number of stages of :meth:`read_async`."""
         return 1
 
     def size(self) -> torch.Size:
-        """The shape of a row."""
+        """Returns the shape of a row."""
         return torch.Size(self.table.shape[1:])
 
     def count(self) -> int:
-        """The number of rows."""
+        """Returns the number of rows."""
         return int(self.table.rows)
 
     def update(self, value: Tensor, ids: Tensor | None = None) -> None:
@@ -105,7 +105,7 @@ class TableFeature(_UnmovedFeature):
             )
 
     def accepts(self, value: Tensor) -> bool:
-        """Whether a tensor has the dtype and the row shape of the table."""
+        """Returns whether a tensor has the dtype and the row shape of the table."""
         return value.dtype == self.table.dtype and value.shape[1:] == self.size()
 
 
@@ -125,26 +125,26 @@ class LocalFeature(_UnmovedFeature):
         return f"LocalFeature({list(self.values.shape)}, {self.values.dtype})"
 
     def read(self, ids: Tensor | None = None) -> Tensor:
-        """Rows `ids` on the device of `ids`, or the tensor itself."""
+        """Returns rows `ids` on the device of `ids`, or the tensor itself."""
         if ids is None:
             return self.values
         return self.values.index_select(0, ids.to(self.values.device)).to(ids.device)
 
     def read_async(self, ids: Tensor) -> Iterator[RowsFuture]:
-        """As :meth:`read`, in one stage (DGL 2.2 and later)."""
+        """Does the same as :meth:`read`, in one stage (DGL 2.2 and later)."""
         rows = self.read(ids)
         yield RowsFuture(lambda: rows)
 
     def read_async_num_stages(self, ids_device: torch.device) -> int:
-        """The number of stages of :meth:`read_async`."""
+        """Returns the number of stages of :meth:`read_async`."""
         return 1
 
     def size(self) -> torch.Size:
-        """The shape of a row."""
+        """Returns the shape of a row."""
         return self.values.shape[1:]
 
     def count(self) -> int:
-        """The number of rows."""
+        """Returns the number of rows."""
         return self.values.shape[0]
 
     def update(self, value: Tensor, ids: Tensor) -> None:
@@ -210,15 +210,15 @@ class FeatureStore(gb.FeatureStore):  # type: ignore[misc]
         return self[domain, type_name, feature_name].read(ids)
 
     def size(self, domain: str, type_name: str | None, feature_name: str) -> torch.Size:
-        """The shape of a row."""
+        """Returns the shape of a row."""
         return self[domain, type_name, feature_name].size()
 
     def count(self, domain: str, type_name: str | None, feature_name: str) -> int:
-        """The number of rows."""
+        """Returns the number of rows."""
         return self[domain, type_name, feature_name].count()
 
     def metadata(self, domain: str, type_name: str | None, feature_name: str) -> dict[str, Any]:
-        """The metadata of a feature that the constructor got."""
+        """Returns the metadata of a feature that the constructor got."""
         return self[domain, type_name, feature_name].metadata()
 
     def update(
@@ -256,7 +256,7 @@ class FeatureStore(gb.FeatureStore):  # type: ignore[misc]
             self._local[key] = LocalFeature(value.detach(), self._metadata.get(key))
 
     def keys(self) -> list[Key]:
-        """The keys of all features, tables of the store first."""
+        """Returns the keys of all features, tables of the store first."""
         store = self.store
         untyped = store.is_homogeneous
         nodes: list[Key] = [

@@ -133,7 +133,8 @@ class SamplingGraph(gb.SamplingGraph):  # type: ignore[misc]
     def sample_layer_neighbors(
         self, nodes: Nodes, fanouts: Tensor, replace: bool = False, probs_name: str | None = None
     ) -> gb.SampledSubgraphImpl:
-        """As :meth:`sample_neighbors`, by LABOR: one random number for each source node.
+        """Does the same as :meth:`sample_neighbors`, by LABOR: one random number for each source
+        node.
 
         Raises:
             NotImplementedError: `replace` is set.
@@ -152,13 +153,14 @@ class SamplingGraph(gb.SamplingGraph):  # type: ignore[misc]
         node_timestamp_attr_name: str | None = None,
         edge_timestamp_attr_name: str | None = None,
     ) -> gb.SampledSubgraphImpl:
-        """As :meth:`sample_neighbors`, of edges with times before those of the seed nodes.
+        """Does the same as :meth:`sample_neighbors`, with edges with times before those of the seed
+        nodes.
 
         With times of both nodes and edges, and with one fanout across edge types, all in-edges are
         read.
 
         Args:
-            nodes: as there; duplicates are allowed, with different times.
+            nodes: as in :meth:`sample_neighbors`; duplicates are allowed, with different times.
             input_nodes_timestamp: [S] int32 or int64 times of `nodes`, by type as `nodes`.
             node_timestamp_attr_name: name of node tables of int32 or int64 times. Only sources with
                 an earlier time than the seed node are drawn. Types without such a table are not
@@ -176,7 +178,7 @@ class SamplingGraph(gb.SamplingGraph):  # type: ignore[misc]
         return self._sample(nodes, fanouts, replace, probs_name, labor=False, times=times)
 
     def in_subgraph(self, nodes: Nodes) -> gb.SampledSubgraphImpl:
-        """All in-edges of the nodes."""
+        """Returns all in-edges of the nodes."""
         return self._sample(nodes, torch.tensor([-1], device="cpu"), False, None, labor=False)
 
     def sample_negative_edges_uniform(
@@ -189,7 +191,7 @@ class SamplingGraph(gb.SamplingGraph):  # type: ignore[misc]
     def sample_negative_edges_uniform_2(
         self, edge_type: str | None, node_pairs: Tensor, negative_ratio: int
     ) -> Tensor:
-        """The [P, 2] pairs, then ``P * negative_ratio`` pairs with random destinations."""
+        """Returns the [P, 2] pairs, then ``P * negative_ratio`` pairs with random destinations."""
         sources = node_pairs[:, 0]
         drawn = self._random_destinations(edge_type, sources, negative_ratio)
         negatives = torch.stack([sources.repeat_interleave(negative_ratio), drawn], dim=1)

@@ -111,7 +111,7 @@ class HopSampler:
         return SampledHop(sources, in_edges)
 
     def _weighted(self, name: str | None) -> dict[EdgeType, str]:
-        """The relations with a table of weights; the others draw uniformly."""
+        """Returns the relations with a table of weights; the others draw uniformly."""
         tables = {t: self._store.edge_table_names(t) for t in self._store.edge_types}
         found = {t: name for t, names in tables.items() if name is not None and name in names}
         if name is not None and not found:
@@ -125,7 +125,9 @@ class HopSampler:
     def _allowed_edges(
         self, sample: Sample, weighted: Mapping[EdgeType, str], times: TimeLimits | None
     ) -> tuple[dict[EdgeType, InEdges], dict[EdgeType, Tensor]]:
-        """The edges with a positive weight and, with `times`, earlier sources; their weights."""
+        """Returns the edges with a positive weight and, with `times`, earlier sources; their
+        weights.
+        """
         in_edges, values = {}, {}
         for edge_type in self._store.edge_types:
             block = sample.block(0, edge_type)
@@ -152,7 +154,7 @@ class HopSampler:
     def _before_seed_time(
         self, sample: Sample, edges: InEdges, edge_type: EdgeType, times: TimeLimits
     ) -> InEdges:
-        """The edges whose sources have an earlier time than their seed nodes."""
+        """Returns the edges whose sources have an earlier time than their seed nodes."""
         source, _, target = edge_type
         assert times.node_time is not None
         if times.node_time not in self._store.node_table_names(source):

@@ -1,4 +1,4 @@
-"""Loaders over a store that is split over machines: batches get rows of other machines."""
+"""Loaders over a store that is split over machines: their batches get rows of other machines."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _only_samples: ContextVar[bool] = ContextVar("peergraph_dgl_only_samples", defau
 
 @contextmanager
 def only_samples() -> Iterator[None]:
-    """A context in which a loader over a split store iterates samples, without their features."""
+    """Returns a context in which a loader over a split store iterates samples without features."""
     token = _only_samples.set(True)
     try:
         yield
@@ -39,10 +39,11 @@ def only_samples() -> Iterator[None]:
 
 
 def iterate(loader: Any, batches: Any) -> Any:
-    """The iterator of a loader whose store may be split over machines.
+    """Returns the iterator of a loader; its store may be split over machines.
 
     Args:
-        batches: DGL's iterator, which has made no batch.
+        loader: a loader of DGL.
+        batches: DGL's iterator of the loader, at its beginning.
     """
     if not is_split(find_store(loader.graph)):
         return batches
@@ -51,10 +52,11 @@ def iterate(loader: Any, batches: Any) -> Any:
 
 
 def exchange_rows(loader: Any, samples: Iterator[Any]) -> ExchangeIterator:
-    """The batches of a loader, with rows of other machines.
+    """Returns the batches of a loader, with rows of other machines.
 
     Args:
-        samples: of :class:`Samples`, or an iterator around it.
+        loader: a loader of DGL.
+        samples: a :class:`Samples`, or a wrapper of it.
     """
     store = find_store(loader.graph)
     assert store is not None
@@ -72,11 +74,11 @@ class Samples:
     """The samples of a loader: batches before their features are read.
 
     Args:
-        loader: of DGL.
-        batches: its iterator, which reads features; it has made no batch.
+        loader: a loader of DGL.
+        batches: DGL's iterator of the loader, which reads features, at its beginning.
     """
 
-    # Samples are made when they are asked for, as by DGL's own iterator.
+    # Samples are made on demand, as in DGL's own iterator.
     use_thread = False
 
     def __init__(self, loader: Any, batches: Any) -> None:
@@ -89,7 +91,7 @@ class Samples:
         return self
 
     def __len__(self) -> int:
-        """The number of samples of the whole iteration."""
+        """Returns the number of samples of the whole iteration."""
         return len(self._loader)
 
     def __next__(self) -> Sample:
@@ -105,12 +107,12 @@ class Samples:
 
 @dataclass
 class Sample:
-    """A sample, and what makes a batch of it.
+    """A sample that can be turned into a batch.
 
     Args:
         value: graphs and ids as a sampler of DGL returns them.
-        loader: of DGL.
-        batches: its iterator.
+        loader: the loader of DGL.
+        batches: DGL's iterator of the loader.
     """
 
     value: Any
@@ -118,10 +120,10 @@ class Sample:
     batches: Any
 
     def requests(self) -> list[Request]:
-        """The rows of split tables that the batch may read, with their tables.
+        """Returns the split tables that the batch may read, with the ids of the rows.
 
-        They are those of the columns that the sampler prefetches; where it prefetches no split
-        column of nodes, of all columns of nodes; the same of edges.
+        These are the tables of the node columns that the sampler prefetches. If it prefetches no
+        split node column, they are the tables of all node columns. The same holds for edge columns.
         """
         found: list[Request] = []
         for domain in ("node", "edge"):
@@ -137,8 +139,8 @@ class Sample:
         return _without_prefixes(found)
 
     def finish(self, fetched: FetchedRows) -> Any:
-        """The batch. DGL's iterator reads the columns that the sampler prefetches; the others are
-        read on first use, for which they keep the rows.
+        """Makes the batch. DGL's iterator reads the columns that the sampler prefetches; other
+        columns keep the fetched rows and are read on first use.
         """
         for domain in ("node", "edge"):
             for *_, column in self._frame_columns(domain):
@@ -148,7 +150,7 @@ class Sample:
         return next(self.batches)
 
     def _frame_columns(self, domain: str) -> Iterator[tuple[Frame, Any, str, Any]]:
-        """Frame, type, name and column of all columns of nodes or of edges."""
+        """Yields the frame, type, name and column of all node columns, or of all edge columns."""
         for graph in _graphs(self.value):
             frames, types = {
                 "node": (graph._node_frames, graph.ntypes),
@@ -161,7 +163,7 @@ class Sample:
     def _prefetched(
         self, frame: Frame, kind: Any, name: str, column: LazyFeature
     ) -> Request | None:
-        """What DGL's iterator reads of a column."""
+        """Returns the read of a column by DGL's iterator; None if it reads no table."""
         of_edges, graph = isinstance(kind, tuple), self.loader.graph
         ids = frame.get(dgl.EID if of_edges else dgl.NID) if column.id_ is None else column.id_
         storage = (graph.get_edge_storage if of_edges else graph.get_node_storage)(
@@ -171,7 +173,7 @@ class Sample:
         return None if table is None or ids is None else (table, ids)
 
     def _attached_requests(self, item: LazyFeature) -> Iterator[Request | None]:
-        """What DGL's iterator reads of the storages that users attached."""
+        """Yields the reads of the storages that users attached, by DGL's iterator."""
         storage = self.loader.other_storages[item.name]
         if isinstance(storage, TypedStorage):
             for owner, ids in item.id_.items():
@@ -191,8 +193,8 @@ def _split_only(requests: Iterable[Request | None]) -> list[Request]:
 
 
 def _without_prefixes(requests: list[Request]) -> list[Request]:
-    """Leaves out ids that are the first ones of another list of the same table, as the nodes of a
-    block are of those of the block before.
+    """Drops a list of ids that is the beginning of another list for the same table. For example,
+    the nodes of a block begin with the nodes of the next block.
     """
     longest: dict[tuple[int, int], Request] = {}
     for table, ids in requests:
@@ -203,7 +205,7 @@ def _without_prefixes(requests: list[Request]) -> list[Request]:
 
 
 def _items(batch: Any, kind: type) -> Iterator[Any]:
-    """The objects of a class within nested lists, tuples and dicts."""
+    """Yields the objects of a class within nested lists, tuples and dicts."""
     if isinstance(batch, kind):
         yield batch
     elif isinstance(batch, Mapping):

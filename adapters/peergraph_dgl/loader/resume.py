@@ -1,4 +1,4 @@
-"""`stateful`: loaders that go on where they were after a restart."""
+"""`stateful`: loaders that a restarted run can resume at the same batch."""
 
 from __future__ import annotations
 
@@ -12,25 +12,25 @@ from .exchange import exchange_rows, only_samples
 
 
 def stateful(loader: Any, seed: int = 0) -> StatefulLoader:
-    """A ``DataLoader`` of DGL with ``state_dict()``, ``load_state_dict(state)`` and
-    ``set_epoch(epoch, start_batch)``, as torchdata's StatefulDataLoader has them.
+    """Returns a ``DataLoader`` with ``state_dict()``, ``load_state_dict(state)`` and
+    ``set_epoch(epoch, start_batch)``, as in torchdata's StatefulDataLoader.
 
-    Every batch follows from the seed, the epoch, its number and the rank, not from
-    ``torch.manual_seed`` or ``numpy.random.seed``. Batches that are left out are not sampled,
-    unless workers or DGL's prefetching thread make them.
+    Every batch depends only on the seed, the epoch, its number and the rank, and not on
+    ``torch.manual_seed`` or ``numpy.random.seed``. Skipped batches are not sampled, unless workers
+    or DGL's prefetching thread make them.
 
     Args:
         loader: a new ``dgl.dataloading.DataLoader``, not yet iterated.
-        seed: the same on all ranks.
+        seed: the seed, the same on all ranks.
 
     Raises:
-        TypeError: `seed` is no int.
+        TypeError: `seed` is not an int.
     """
 
     def iterate(epoch: Any) -> Iterator[Any]:
         if not is_split(find_store(getattr(loader, "graph", None))):
             return iter(epoch)
-        # Rows are exchanged a batch ahead, and samples follow from the numbers of their batches.
+        # Rows are exchanged a batch ahead; samples depend on the numbers of their batches.
         with only_samples():
             samples = iter(epoch)
         return exchange_rows(loader, samples)

@@ -92,7 +92,7 @@ def _labor_blocks(
 
 
 def _unsupported_labor(sampler: Any) -> list[str]:
-    """The arguments of a LABOR sampler that the core does not implement, as text.
+    """Returns the arguments of a LABOR sampler that the core does not implement, as text.
 
     They are importance sampling, which edge weights imply, and dependency between batches.
     """
@@ -156,7 +156,9 @@ def _core(sampler: Any, settings: _Settings) -> NeighborSampler:
 
 
 def _fanouts(g: Any, fanouts: Any) -> Fanouts:
-    """Fanouts by relation in the order of hops; DGL's lists begin with the input layer."""
+    """Converts fanouts to lists by relation in the order of hops; DGL's lists begin with the input
+    layer.
+    """
     by_type: dict[EdgeType, list[int]] = {edge_type: [] for edge_type in g.canonical_etypes}
     for fanout in reversed(list(fanouts)):
         if not isinstance(fanout, Mapping):
@@ -217,7 +219,7 @@ def _check_seeds(g: Any, seeds: Any) -> None:
 def _excluded_edges(
     g: Any, sample: Sample, exclude_eids: Any, weights: dict[EdgeType, str], store: Store
 ) -> dict[EdgeType, Tensor]:
-    """Ids of the edges to remove from the sample, by relation."""
+    """Returns ids of the edges to remove from the sample, by relation."""
     parts: dict[EdgeType, list[Tensor]] = {}
     if exclude_eids is not None:
         if not isinstance(exclude_eids, Mapping):
@@ -236,10 +238,11 @@ def _excluded_edges(
 def zero_weight_edges(
     sample: Sample, weights: Mapping[EdgeType, str], store: Store
 ) -> dict[EdgeType, Tensor]:
-    """Ids of sampled edges with weight 0, which the core draws for nodes without other edges.
+    """Returns ids of sampled edges with weight 0, which the core draws for nodes without other
+    edges.
 
     Args:
-        sample: with edge ids.
+        sample: a sample with edge ids.
         weights: names of edge tables by relation.
     """
     assert sample.edge_ids is not None

@@ -21,8 +21,8 @@ def accelerate(model: Model) -> Model:
     """Replaces DGL's layers anywhere in `model` by those of ``peergraph_dgl.nn``, in place.
 
     The modules stay the same objects, with their parameters, buffers, mode and hooks, so optimizers
-    and references stay valid; only their class changes. Subclasses that users wrote stay as they
-    are. These layers run on Peergraph's kernels on the CPU as well.
+    and references stay valid; only their class changes. Subclasses that users wrote are not
+    changed. The new layers run on Peergraph's kernels, on the CPU as well.
 
     Args:
         model: any module, or a layer.

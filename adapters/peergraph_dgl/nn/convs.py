@@ -56,7 +56,7 @@ class SAGEConv(FastLayer, dgl_nn.SAGEConv):  # type: ignore[misc]
     dgl_class = dgl_nn.SAGEConv
 
     def check_steps(self) -> None:
-        # This must be checked before dropout: the fall-back to DGL draws its random numbers anew.
+        # This must be checked before dropout: the fallback to DGL draws random numbers again.
         require(self._aggre_type != "lstm", "the reduce function is a network")
 
     def fused(self, graph: KernelGraph, feat: Features, edge_weight: Any = None) -> Tensor:
@@ -135,7 +135,7 @@ class GATConv(FastLayer, dgl_nn.GATConv):  # type: ignore[misc]
             )
 
         csc = graph.edges.csc()
-        # Which weights are dropped is by the ids of partitioned edges.
+        # Dropout of the weights of partitioned edges depends on the edge ids.
         one_end = destination_x is None and weights is None and dropout == 0
         out = csc.run_layer(attend, x) if one_end else attend(csc, x)
         out = _add_residual(self, graph, out, source, target)

@@ -87,7 +87,7 @@ class KernelGraph:
         self.edata[func.out_field] = kernels.sddmm(self.edges, op, lhs, rhs, *targets)
 
     def _operands(self, func: Any, ends: str) -> tuple[str, Tensor | None, Tensor | None]:
-        """The kernel's operation and its two operands."""
+        """Returns the kernel's operation and its two operands."""
         data = {"u": self.srcdata, "v": self.dstdata, "e": self.edata}
         if isinstance(func, CopyMessageFunction):
             feature = self._feature(data[func.name[-1]], func.in_field)

@@ -101,7 +101,9 @@ class FastLayer(torch.nn.Module):
         return source, target
 
     def _check_edge_weight(self, graph: KernelGraph, weight: Any, x: Tensor) -> Tensor | None:
-        """A weight for each edge, [edges]; Unsupported if it has features or another dtype."""
+        """Returns a weight for each edge, [edges]; Unsupported if it has features or another
+        dtype.
+        """
         if weight is None:
             return None
         weight = materialize(weight)

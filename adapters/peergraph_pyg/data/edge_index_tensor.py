@@ -32,7 +32,9 @@ class EdgeIndexTensor(StoreTensor):
         return self.store, self.edge_type
 
     def materialize(self, device: torch.device | None = None) -> Tensor:
-        """All edges as a plain tensor on ``device`` (default: the store's). Synchronises."""
+        """Returns all edges as a plain tensor on ``device`` (default: the store's).
+        Synchronises.
+        """
         return self.store.edge_index(self.edge_type).to(self.device if device is None else device)
 
     def _source(self) -> str:

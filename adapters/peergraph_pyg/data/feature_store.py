@@ -99,11 +99,11 @@ class FeatureStore(torch_geometric.data.FeatureStore):  # type: ignore[misc]
         return [self._tensor_attr_cls(None, name) for owner, name in self._tensors if owner == NODE]
 
     def tensors(self) -> list[TableTensor]:
-        """The tensors of all node and edge types."""
+        """Returns the tensors of all node and edge types."""
         return list(self._tensors.values())
 
     def tensors_named(self, name: str) -> list[TableTensor]:
-        """The tensors of all node and edge types that have this name."""
+        """Returns the tensors of all node and edge types that have this name."""
         return [tensor for (_, own), tensor in self._tensors.items() if own == name]
 
     def add_edge_tensors(self, batch: Any, edge_ids: Any) -> None:

@@ -43,7 +43,9 @@ class GraphStore(torch_geometric.data.GraphStore):  # type: ignore[misc]
         return self.store.num_nodes(edge_type[0]), self.store.num_nodes(edge_type[2])
 
     def get_all_edge_attrs(self) -> list[EdgeAttr]:
-        """One COO attribute per edge type, with its number of sources and destinations."""
+        """Returns a COO attribute for each edge type, with its number of sources and
+        destinations.
+        """
         homogeneous = self.store.is_homogeneous
         return [
             self._edge_attr_cls(None if homogeneous else key, EdgeLayout.COO, size=self._size(key))
@@ -102,7 +104,7 @@ class GraphStore(torch_geometric.data.GraphStore):  # type: ignore[misc]
 
 
 def _offsets(ids: Tensor, count: int) -> Tensor:
-    """Offsets ``[count + 1]`` of the groups of equal ids among sorted ids."""
+    """Returns offsets ``[count + 1]`` of the groups of equal ids among sorted ids."""
     offsets = torch.zeros(count + 1, dtype=torch.int64, device="cpu")
     torch.cumsum(torch.bincount(ids, minlength=count), 0, out=offsets[1:])
     return offsets

@@ -23,12 +23,12 @@ class LazyTable(TableTensor):
 
     @classmethod
     def of(cls, tensor: TableTensor) -> Self:
-        """A lazy tensor over the table of `tensor`."""
+        """Returns a lazy tensor over the table of `tensor`."""
         return cls(tensor.store, tensor.owner, tensor.table_name, tensor.device)
 
     def rows(self, ids: Tensor, out: Tensor | None = None) -> Tensor:
-        """The rows ``ids``; gathered only for an ``out`` or for another device, or where rows are
-        split over machines.
+        """Returns the rows ``ids``; gathered only for an ``out`` or for another device, or where
+        rows are split over machines.
         """
         in_place = out is None and ids.dim() == 1 and self.device == self.table.device
         if not in_place or isinstance(self.table, DistributedTable):
@@ -50,12 +50,12 @@ class _Values:
         self._tensor: Tensor | None = None
 
     def found(self) -> Tensor | None:
-        """The matrix if the rows were gathered, else None."""
+        """Returns the matrix if the rows were gathered, else None."""
         of_base = None if self.base is None else self.base.found()
         return self._tensor if of_base is None else of_base[: self.rows.shape[0]]
 
     def materialize(self) -> Tensor:
-        """The matrix; the first call gathers these rows, not those of the base."""
+        """Returns the matrix; the first call gathers these rows, not those of the base."""
         found = self.found()
         if found is None:
             # A tensor made in inference mode could not take part in autograd later.
@@ -64,7 +64,7 @@ class _Values:
         return found
 
     def shared(self) -> Tensor:
-        """The matrix as a view of the base's matrix, so that both see writes."""
+        """Returns the matrix as a view of the base's matrix, so that both see writes."""
         return self.materialize() if self.base is None else self.base.shared()[: self.rows.shape[0]]
 
 
@@ -83,7 +83,7 @@ class LazyRows(StoragelessTensor):
     def __new__(cls, rows: TableRows, values: _Values | None = None) -> Self:
         """Args:
         rows: rows of a table.
-        values: their values, which another tensor shares.
+        values: the values of the rows, if another tensor shares them.
         """
         tensor = cls._make(rows.shape, rows.dtype, rows.device)
         tensor.table_rows = rows
@@ -96,17 +96,19 @@ class LazyRows(StoragelessTensor):
         return self._matrix.found() is not None
 
     def materialize(self) -> Tensor:
-        """The rows as a plain tensor, gathered at the first call; asynchronous on CUDA."""
+        """Returns the rows as a plain tensor, gathered at the first call; asynchronous on CUDA."""
         return self._matrix.materialize()
 
     def source(self, reads: int) -> Tensor | TableRows:
-        """The table or the gathered rows, whichever a kernel should read `reads` rows from."""
+        """Returns the table or the gathered rows, whichever a kernel should read `reads` rows
+        from.
+        """
         if self.is_gathered or not self.table_rows.pays_to_read(reads):
             return self.materialize()
         return self.table_rows
 
     def first(self, count: int) -> Tensor:
-        """The first `count` rows."""
+        """Returns the first `count` rows."""
         if self.is_gathered:
             return self.materialize()[:count]
         rows = self.table_rows.first(count)
@@ -168,7 +170,7 @@ class LazyRows(StoragelessTensor):
         return self._matrix.shared().data_ptr()
 
     def numpy(self, *, force: bool = False) -> Any:
-        """The gathered rows as a NumPy array that shares their memory."""
+        """Returns the gathered rows as a NumPy array that shares their memory."""
         return self._matrix.shared().numpy(force=force)
 
     def __dlpack__(self, **kwargs: Any) -> Any:
@@ -182,7 +184,7 @@ class LazyRows(StoragelessTensor):
         return self._matrix.shared()._typed_storage()  # type: ignore[no-untyped-call]
 
     def pin_memory(self, device: Any = None) -> Tensor:
-        """The gathered rows, pinned."""
+        """Returns the gathered rows, pinned."""
         return self.materialize().pin_memory()
 
     def record_stream(self, stream: torch.cuda.Stream) -> None:  # type: ignore[override]
@@ -196,7 +198,7 @@ class LazyRows(StoragelessTensor):
 def _first_rows(
     tensor: Any, dim: int = 0, start: Any = None, end: Any = None, step: int = 1
 ) -> int | None:
-    """The number of rows of a slice that takes the first rows; None for other slices."""
+    """Returns the number of rows of a slice that takes the first rows; None for other slices."""
     if dim not in (0, -tensor.dim()) or start or step != 1:
         return None
     rows = int(tensor.shape[0])
@@ -209,12 +211,14 @@ def is_plain(value: Any) -> bool:
 
 
 def rows_or_tensor(x: Tensor, reads: int) -> Tensor | TableRows:
-    """The table or matrix of features from which a kernel should read `reads` rows in all."""
+    """Returns the table or matrix of features from which a kernel should read `reads` rows in
+    all.
+    """
     return x.source(reads) if isinstance(x, LazyRows) and not _wants_gradient(x) else gathered(x)
 
 
 def gathered(x: Tensor) -> Tensor:
-    """The features as a plain tensor that passes gradients on to `x`."""
+    """Returns the features as a plain tensor that passes gradients on to `x`."""
     if not isinstance(x, LazyRows):
         return x
     return x.clone() if _wants_gradient(x) else x.materialize()

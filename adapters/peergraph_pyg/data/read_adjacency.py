@@ -1,4 +1,4 @@
-"""Takes a user's ``adj_t`` or ``adj`` apart: its edges, their values, and its layout."""
+"""Splits a user's ``adj_t`` or ``adj`` into its edges, their values, and its layout."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class MatrixParts:
 
 
 def matrix_key(storage: Any) -> str | None:
-    """The name of the attribute that holds a storage's edges as a matrix; None without one.
+    """Returns the name of the attribute that holds a storage's edges as a matrix; None without one.
 
     Raises:
         ValueError: there are two such attributes.
@@ -42,11 +42,11 @@ def matrix_key(storage: Any) -> str | None:
 def read_matrix(
     storage: Any, key: str, edge_type: EdgeType, num_nodes: Mapping[NodeType, int]
 ) -> MatrixParts:
-    """Takes an ``adj_t`` or ``adj`` apart.
+    """Splits an ``adj_t`` or ``adj`` into its parts.
 
     Raises:
-        NotImplementedError: it is no sparse matrix, has another layout, or requires gradients.
-        ValueError: its size is not that of the node types.
+        NotImplementedError: it is not a sparse matrix, has another layout, or requires gradients.
+        ValueError: its size does not fit the numbers of nodes.
     """
     value = storage[key]
     if isinstance(value, AdjacencyTensor):
@@ -121,7 +121,9 @@ def _entries(matrix: Tensor) -> list[Tensor]:
 def _edge_source(
     first: Tensor, second: Tensor, compressed: bool, by_destination: bool
 ) -> EdgeSource:
-    """The edges of entries, given by two index vectors of which the first may be compressed."""
+    """Returns the edges of entries, given by two index vectors of which the first may be
+    compressed.
+    """
     if not compressed:
         return EdgeSource(coo=torch.stack([second, first] if by_destination else [first, second]))
     if by_destination:

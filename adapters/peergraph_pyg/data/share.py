@@ -1,4 +1,4 @@
-"""`share`: a PyG graph of one rank becomes a PyG graph of all ranks, over one store."""
+"""`share`: turns one rank's PyG graph into a PyG graph of all ranks, over one store."""
 
 from __future__ import annotations
 
@@ -46,23 +46,23 @@ def share(
 
     Every rank gets data of the same type. Its ``edge_index`` (or ``adj_t``, or ``adj``) and its
     tensors and NumPy arrays with a row for each node or edge are store tensors; all else is a copy
-    of rank 0's. PyG's ``NeighborLoader`` and ``LinkNeighborLoader`` take it as it is.
+    of rank 0's. PyG's ``NeighborLoader`` and ``LinkNeighborLoader`` accept it without changes.
     ``store_of(data).close()`` (collective) or the end of the last rank frees the memory; reading it
     later raises ``RuntimeError``, also in loaders that are being iterated.
 
-    Data that was made of shared data can be shared again: if a transform changed its nodes or
-    edges, or to let all ranks share new columns. It gets a new store, filled from the first one,
-    which may then be closed.
+    Data that was made from shared data can be shared again, for example after a transform has
+    changed its nodes or edges, or to share new columns. It gets a new store, filled from the first
+    one, which may then be closed.
 
     Args:
         data: the graph, on the first rank of the machine. The argument of other ranks is ignored;
-            they may pass ``None``, or the result of the same transforms. On several machines each
-            brings the same graph, or only one does: the first that has it sends it to those whose
-            first rank passes ``None``.
+            they may pass ``None``, or the result of the same transforms. If the first rank of a
+            machine passes ``None``, the first machine that has the graph sends it to that machine.
+            Machines that have the graph must have the same graph.
         device: ``"cpu"``, ``"cuda"`` or ``"cuda:i"``; default: see
             ``peergraph.memory.Group.current``.
         timeout: seconds to wait for the other ranks.
-        progress: whether long loads show bars; default: where stderr is a terminal.
+        progress: whether to show progress bars of long loads; default: if stderr is a terminal.
         options: placement of structure and tables: ``plan``, ``memory_budget``, ``hotness``,
             ``spill``, ``host_budget``, ``machines`` and the others of
             :class:`peergraph.store.PlacementOptions`.

@@ -29,11 +29,11 @@ class SparseLayout:
     """Describes a matrix of edges without its entries. Edge ids are positions of entries.
 
     Args:
-        edge_type: whose edges it holds.
+        edge_type: the type of its edges.
         transposed: whether rows are destinations (``adj_t``) or sources (``adj``).
         layout: ``torch.sparse_csr``, ``torch.sparse_csc``, ``torch.sparse_coo``, or ``None`` for a
             ``SparseTensor`` of torch-sparse.
-        dtype: of the values; ``None`` for a ``SparseTensor`` without values.
+        dtype: dtype of the values; ``None`` for a ``SparseTensor`` without values.
         values: name of the edge table with the values; ``None``: all are 1, or there are none.
         coalesced: ``is_coalesced()`` of a COO matrix.
     """
@@ -46,11 +46,11 @@ class SparseLayout:
     coalesced: bool = True
 
     def row_col(self, source: T, destination: T) -> tuple[T, T]:
-        """The value for rows and the value for columns."""
+        """Returns the value for rows and the value for columns."""
         return (destination, source) if self.transposed else (source, destination)
 
     def tensor(self, store: Store) -> Any:
-        """The matrix over the store: an :class:`AdjacencyTensor` or a ``SparseTensor``."""
+        """Returns the matrix over the store: an :class:`AdjacencyTensor` or a ``SparseTensor``."""
         if self.layout is not None:
             return AdjacencyTensor(store, self)
         if not torch_geometric.typing.WITH_TORCH_SPARSE:
@@ -58,7 +58,7 @@ class SparseLayout:
         return SparseAdjacency(store, self)
 
     def materialize(self, store: Store, device: torch.device) -> Any:
-        """The matrix of all edges. Synchronises."""
+        """Returns the matrix of all edges. Synchronises."""
         source, destination = store.edge_index(self.edge_type).to(device)
         row, col = self.row_col(source, destination)
         values = self._ones(row)
@@ -70,16 +70,16 @@ class SparseLayout:
     def of_batch(
         self, store: Store, row: Tensor, col: Tensor, edge_ids: Any, nodes: tuple[int, int]
     ) -> Any:
-        """The matrix of sampled edges, sorted; parallel edges are entries of their own.
+        """Returns the matrix of sampled edges, sorted; parallel edges are separate entries.
         Synchronises for COO.
 
         Args:
             row, col: ``[edges]`` local ids of sources and destinations.
-            edge_ids: ``[edges]`` user ids; ``None`` from samplers that give none.
-            nodes: sources and destinations of the batch.
+            edge_ids: ``[edges]`` user ids; ``None`` if the sampler returns no edge ids.
+            nodes: number of sources and of destinations of the batch.
 
         Raises:
-            ValueError: there are no edge ids to look values up by, and the layout needs some.
+            ValueError: the layout has values, and there are no edge ids by which to look them up.
         """
         first, second = self.row_col(*(ends.to(store.device, torch.int64) for ends in (row, col)))
         sizes = self.row_col(*nodes)
@@ -171,7 +171,9 @@ class AdjacencyTensor(StoreTensor):
         return self.store.num_edges(self.sparse_layout.edge_type) * (16 + width)
 
     def materialize(self, device: torch.device | None = None) -> Tensor:
-        """The matrix as a plain tensor on ``device`` (default: the store's). Synchronises."""
+        """Returns the matrix as a plain tensor on ``device`` (default: the store's).
+        Synchronises.
+        """
         matrix: Tensor = self.sparse_layout.materialize(
             self.store, self.device if device is None else device
         )
@@ -212,23 +214,23 @@ class SparseAdjacency(SparseTensor):  # type: ignore[misc]
 
     @property
     def storage(self) -> Any:
-        """What torch-sparse computes with: read anew each time, since it takes memory."""
+        """The storage that torch-sparse computes with: read at every use, since it takes memory."""
         return self.sparse_layout.materialize(self.store, self.store.device).storage
 
     def nnz(self) -> int:
-        """The number of edges."""
+        """Returns the number of edges."""
         return self.store.num_edges(self.sparse_layout.edge_type)
 
     def sparse_sizes(self) -> tuple[int, int]:
-        """The numbers of rows and columns."""
+        """Returns the numbers of rows and columns."""
         return self.sparse_layout.row_col(*_nodes(self.store, self.sparse_layout.edge_type))
 
     def sparse_size(self, dim: int) -> int:
-        """The number of rows or columns."""
+        """Returns the number of rows or columns."""
         return self.sparse_sizes()[dim]
 
     def device(self) -> torch.device:
-        """The device of results."""
+        """Returns the device of results."""
         return self.store.device
 
     def set_value_(self, *args: Any, **kwargs: Any) -> NoReturn:
@@ -254,7 +256,7 @@ class SparseAdjacency(SparseTensor):  # type: ignore[misc]
         )
 
     def reduce_to_process(self) -> Any:
-        """A handle: another process of the machine reads the same memory."""
+        """Returns a handle: another process of the machine reads the same memory."""
         return type(self), (self.store, self.sparse_layout)
 
     def __copy__(self) -> SparseAdjacency:
@@ -272,7 +274,7 @@ ADJACENCY_TYPES = (AdjacencyTensor, SparseAdjacency)
 
 
 def component_tensors(tensor: Tensor) -> list[Tensor]:
-    """The dense tensors that make up a tensor of any layout."""
+    """Returns the dense tensors that make up a tensor of any layout."""
     if tensor.layout is torch.sparse_coo:
         return coo_tensors(tensor)
     if tensor.layout is torch.sparse_csr:

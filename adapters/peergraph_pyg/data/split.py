@@ -37,7 +37,7 @@ from .store_of import find_store, has_shared_structure, mark
 
 @dataclass(frozen=True)
 class _Placeholder:
-    """Stands in an outline for a table of the store, or without a name for its edges."""
+    """Replaces a table of the store in an outline, or the store's edges if it has no name."""
 
     owner: NodeType | EdgeType
     name: str | None = None
@@ -58,7 +58,9 @@ class _Contents:
 
 
 def split(data: Any) -> tuple[Data | HeteroData, GraphSource]:
-    """Gives an outline of the data, which is small enough to send, and the source of its store."""
+    """Returns an outline of the data, which is small enough to send, and the source of its
+    store.
+    """
     if not isinstance(data, (Data, HeteroData)):
         raise TypeError(f"data must be Data or HeteroData on rank 0, got {type(data).__name__}")
     contents = _Contents()
@@ -68,7 +70,7 @@ def split(data: Any) -> tuple[Data | HeteroData, GraphSource]:
             raise ValueError("data.num_nodes is not set and cannot be inferred")
         _split_nodes(data_storage(data), data_storage(outline), NODE, contents)
         _split_edges(data_storage(data), data_storage(outline), EDGE, contents)
-        # A graph without edge_index is one without edges.
+        # A graph without edge_index has no edges.
         contents.edges.setdefault(
             EDGE, EdgeSource(coo=torch.empty(2, 0, dtype=torch.int64, device="cpu"))
         )
@@ -87,7 +89,7 @@ def split(data: Any) -> tuple[Data | HeteroData, GraphSource]:
 
 
 def join(outline: Any, store: Store) -> Any:
-    """Puts store tensors in the place of an outline's placeholders."""
+    """Replaces the placeholders of an outline by store tensors."""
     for storage in outline.stores:
         for key, value in list(storage.items()):
             if isinstance(value, (_Placeholder, SparseLayout)):
@@ -97,7 +99,7 @@ def join(outline: Any, store: Store) -> Any:
 
 
 def is_shared(data: Data | HeteroData) -> bool:
-    """Whether a store has the structure and all node and edge attributes of the data."""
+    """Returns whether a store has the structure and all node and edge attributes of the data."""
     if not has_shared_structure(data):
         return False
     values = [value for s in data.node_stores for _, value in row_attributes(s, s.is_node_attr)]
@@ -114,7 +116,7 @@ def _read_other_tensors(outline: Any) -> None:
 
 
 def row_attributes(storage: Any, is_of: Callable[[str], bool]) -> Iterator[tuple[str, Any]]:
-    """The attributes with a row for each node or each edge, without the edges themselves."""
+    """Yields the attributes with a row for each node or each edge, without the edges themselves."""
     for key, value in storage.items():
         # PyG 2.6 cannot ask this of a matrix.
         if key in ADJACENCY_KEYS or key == "edge_index" or not is_of(key):
@@ -171,7 +173,7 @@ def _implies_num_nodes(key: str, value: Any) -> bool:
 
 
 def _has_rows(storage: Any, key: str, value: Any) -> bool:
-    """Whether a node-level or edge-level value is a dense array, not a list or a frame."""
+    """Returns whether a node-level or edge-level value is a dense array, not a list or a frame."""
     if isinstance(value, np.ndarray):
         is_dense = value.dtype.kind in "biuf"
     else:
@@ -180,9 +182,10 @@ def _has_rows(storage: Any, key: str, value: Any) -> bool:
 
 
 def _row_source(key: str, value: Any) -> Tensor | RowSource:
-    """The source of the table of an attribute."""
+    """Returns the source of the table of an attribute."""
     if isinstance(value, TableTensor):
-        # A table of another store is read piece by piece, as a copy may not fit beside two stores.
+        # A table of another store is read piece by piece: memory may not hold a copy of it and two
+        # stores.
         return RowSource(tuple(value.shape), value.dtype, value.table.read)
     return _to_tensor(key, value)
 

@@ -1,7 +1,7 @@
-"""Finds the store behind PyG's data, or behind a pair of feature store and graph store.
+"""Finds the store of PyG's data, or of a pair of feature store and graph store.
 
-The store is that of the data's tensors. Data also has a mark, which its copies and what transforms
-make of it keep, so that data that lost its shared structure is recognised.
+It is the store of the data's tensors. Data also has a mark, which copies and results of transforms
+keep, so that data that has lost its shared structure is recognised.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ _MARK = "_peergraph"
 
 
 class _Keeper:
-    """Keeps the store of data alive that has no shared tensor.
+    """Keeps a store alive for data without shared tensors.
 
-    Pickled for a child process that is being started, it takes the store along. Pickled to a file,
+    Pickled for a child process that is being started, it contains the store. Pickled to a file,
     where a store has no meaning, it becomes ``True``.
     """
 
@@ -52,18 +52,18 @@ def mark(data: Data | HeteroData, store: Store, *, keep: bool) -> None:
 
 
 def is_marked(data: Data | HeteroData) -> bool:
-    """Whether the data came from :func:`share`, or is a copy of such data."""
+    """Returns whether the data came from :func:`share`, or is a copy of such data."""
     return _MARK in graph_storage(data).__dict__
 
 
 def kept_store(data: Data | HeteroData) -> Store | None:
-    """The store that the mark keeps alive, if any."""
+    """Returns the store that the mark keeps alive, if any."""
     keeper = graph_storage(data).__dict__.get(_MARK)
     return keeper.store if isinstance(keeper, _Keeper) else None
 
 
 def store_of(data: Any) -> Store:
-    """The store behind ``data``.
+    """Returns the store behind ``data``.
 
     Args:
         data: ``Data`` or ``HeteroData`` that :func:`share` returned (or a copy of it), or the pair
@@ -82,7 +82,7 @@ def store_of(data: Any) -> Store:
 
 
 def find_store(data: Any) -> Store | None:
-    """The store behind ``data``; ``None`` without one."""
+    """Returns the store behind ``data``; ``None`` without one."""
     if not isinstance(data, (Data, HeteroData)):
         return pair_store(data)
     # Edges that were shared again are in a newer store than features are.
@@ -92,7 +92,7 @@ def find_store(data: Any) -> Store | None:
 
 
 def pair_store(data: Any) -> Store | None:
-    """The store of a pair of Peergraph's feature store and graph store."""
+    """Returns the store of a pair of Peergraph's feature store and graph store."""
     if not isinstance(data, (tuple, list)) or len(data) != 2:
         return None
     features, graph = data
@@ -104,7 +104,8 @@ def pair_store(data: Any) -> Store | None:
 
 
 def has_shared_structure(data: Any) -> bool:
-    """Whether ``data`` has the nodes and edges of its store, so that the store can sample it.
+    """Returns whether ``data`` has the nodes and edges of its store, so that the store can sample
+    it.
 
     Edge types may be missing. False for data without a store, and for data whose structure was
     changed after it was shared.
@@ -128,7 +129,7 @@ def check_unchanged(data: Any) -> None:
 
 
 def _changed_attributes(data: Data | HeteroData) -> list[str]:
-    """The names of attributes whose nodes or edges are not those of the data's store."""
+    """Returns the names of attributes whose nodes or edges are not those of the data's store."""
     store = find_store(data)
     changed = [] if store is None else _changed_num_nodes(data, store)
     if isinstance(data, Data) and next(_edge_attributes(data), None) is None:
@@ -143,7 +144,7 @@ def _changed_attributes(data: Data | HeteroData) -> list[str]:
 
 
 def _changed_num_nodes(data: Data | HeteroData, store: Store) -> list[str]:
-    """The names of the ``num_nodes`` that differ from the store's."""
+    """Returns the names of the ``num_nodes`` that differ from the store's."""
     if isinstance(data, Data):
         named: dict[str, Any] = {NODE: ("num_nodes", data_storage(data))}
     else:

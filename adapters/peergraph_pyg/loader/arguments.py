@@ -18,7 +18,7 @@ Times = Tensor | dict[NodeType, Tensor]
 
 
 def check_num_neighbors(given: Any) -> NumNeighbors:
-    """The fanouts as a ``NumNeighbors`` of PyG.
+    """Returns the fanouts as a ``NumNeighbors`` of PyG.
 
     Raises:
         TypeError: neither a list of ints nor a dict of such lists.
@@ -49,7 +49,7 @@ def _check_fanouts(of_type: Any, given: Any) -> None:
 
 
 def weight_tables(data: Any, name: str) -> dict[EdgeType, str]:
-    """The name of the table of weights by edge type, for types that have the attribute.
+    """Returns the name of the table of weights by edge type, for types that have the attribute.
 
     Raises:
         ValueError: no edge type has the attribute, or it was not shared.
@@ -68,7 +68,7 @@ def weight_tables(data: Any, name: str) -> dict[EdgeType, str]:
 
 
 def time_tables(data: Any, name: str) -> tuple[dict[NodeType, str], dict[EdgeType, str]]:
-    """The names of the tables of times, by node type or else by edge type.
+    """Returns the names of the tables of times, by node type or else by edge type.
 
     Raises:
         ValueError: neither nodes nor edges have the attribute, or both, or it was not shared.

@@ -18,12 +18,12 @@ from ..data import csc_cache
 class BatchCsc:
     """The CSC of one relation of a sample, for all its hops or for the first ones.
 
-    A sample lists its edges hop by hop, and the targets of a hop are the rows that the hop before
+    A sample lists its edges hop by hop, and the targets of a hop are the rows that the previous hop
     added. So the edges are sorted by destination already. ``trim_to_layer`` keeps the edges of the
-    first hops, whose offsets are the same up to the last target that is left.
+    first hops; their offsets stay the same up to the last remaining target.
 
     Args:
-        sample: from ``peergraph.sampling``.
+        sample: a sample of ``peergraph.sampling``.
         edge_type: one of its relations.
     """
 
@@ -38,7 +38,7 @@ class BatchCsc:
         self._by_size: dict[tuple[int, int, int], Csc] = {}
 
     def csc(self, edge_index: Tensor, num_destinations: int, num_sources: int) -> Csc | None:
-        """The CSC of the first edges; None unless they are the edges of whole hops.
+        """Returns the CSC of the first edges; None unless they are the edges of whole hops.
 
         Does not synchronise.
 
@@ -65,7 +65,7 @@ class BatchCsc:
         return self._by_size[key]
 
     def tensors(self) -> list[Tensor]:
-        """The tensors on the device."""
+        """Returns the tensors on the device."""
         return [*self._indptr, *([] if self._offsets is None else [self._offsets])]
 
     def _fit(self, edges: int, num_destinations: int, num_sources: int) -> bool:
@@ -75,13 +75,13 @@ class BatchCsc:
         return num_sources >= sources and num_destinations >= self._last_target(edges)
 
     def _last_target(self, edges: int) -> int:
-        """The number of rows up to the last target of the first edges."""
+        """Returns the number of rows up to the last target of the first edges."""
         hops = self._ends.index(edges)
         targets = zip(self._indptr[:hops], self._first_target[:hops], strict=True)
         return max((first + indptr.numel() - 1 for indptr, first in targets), default=0)
 
     def _all_offsets(self) -> Tensor:
-        """[targets + 1] offsets of the edges of all hops."""
+        """Returns the [targets + 1] offsets of the edges of all hops."""
         if self._offsets is None:
             pieces, done = [], 0
             hops = zip(self._indptr, self._first_target, self._ends[:-1], strict=True)
@@ -117,7 +117,7 @@ def attach_to(row: Tensor | None, edge_index: Any) -> None:
 
 
 def _targets_in_order(sample: Sample, edge_type: EdgeType) -> bool:
-    """Whether the targets of each hop come after those of the hop before."""
+    """Returns whether the targets of each hop come after those of the hop before."""
     done = 0
     indptr, first_target = sample.indptr[edge_type], sample.first_target[edge_type]
     for hop, (offsets, first) in enumerate(zip(indptr, first_target, strict=True)):

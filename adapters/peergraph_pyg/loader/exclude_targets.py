@@ -24,20 +24,20 @@ class ExcludeTargets:
     device and synchronises a few times.
 
     Args:
-        edge_type: of the target links, in a graph with types.
+        edge_type: the edge type of the target links, in a graph with types.
         reverse: whether to remove the edges of the opposite direction too: True in a graph without
             types, else their edge type.
 
     Raises:
-        ValueError: an edge type that the batch does not have, or none where it has types; a batch
-            that is not of a link loader.
+        ValueError: the batch does not have the edge type; no edge type is given, and the batch has
+            types; or the batch is not from a link loader.
     """
 
     edge_type: EdgeType | None = None
     reverse: bool | EdgeType = False
 
     def __call__(self, out: Any) -> Any:
-        """A copy of the sampler's output without the target links."""
+        """Returns a copy of the sampler's output without the target links."""
         sources, targets = _positives(out.metadata)
         typed = isinstance(out.row, dict)
         forward = self._check_edge_type("edge_type", self.edge_type, out) if typed else None
@@ -61,7 +61,7 @@ class ExcludeTargets:
 
 
 def _positives(metadata: Any) -> tuple[Tensor, Tensor]:
-    """The rows of sources and destinations of the positive links."""
+    """Returns the rows of sources and destinations of the positive links."""
     if not isinstance(metadata, tuple) or len(metadata) < 4:
         raise ValueError("transform_sampler_output: expected a batch of a link loader")
     if len(metadata) > 4:  # triplets
@@ -86,7 +86,7 @@ def _remove(out: Any, key: EdgeType | None, begin: Tensor, end: Tensor) -> None:
 
 
 def _connects_target(out: Any, key: EdgeType | None, begin: Tensor, end: Tensor) -> Tensor:
-    """Whether each edge connects the two ends of a link."""
+    """Returns whether each edge connects the two ends of a link."""
     row, col = _by_type(out.row, key), _by_type(out.col, key)
     first, second = (None, None) if key is None else (key[0], key[2])
     sources, destinations = _by_type(out.node, first), _by_type(out.node, second)

@@ -27,7 +27,7 @@ def lazy(data: Shared, *names: str) -> Shared:
     Args:
         data: returned by :func:`peergraph_pyg.share`, or the pair of
             :func:`peergraph_pyg.stores`. It is not changed.
-        names: of tensors, in all node and edge types that have one; default: ``"x"``.
+        names: names of tensors, in all node and edge types that have them; default: ``"x"``.
 
     Returns:
         A shallow copy.

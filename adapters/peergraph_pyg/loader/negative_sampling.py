@@ -1,4 +1,6 @@
-"""PyG's negative sampling for weights that are in a store, on a GPU, or more than 2^24."""
+"""PyG's negative sampling with weights in a store, with weights on a GPU, or for over 2^24
+nodes.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,7 @@ class CpuNegativeSampling(NegativeSampling):  # type: ignore[misc]
 
     Args:
         given: the user's settings.
-        num_nodes: of the source type and of the destination type.
+        num_nodes: numbers of nodes of the source type and of the destination type.
 
     Raises:
         ValueError: the number of weights is not the number of nodes.
@@ -34,7 +36,7 @@ class CpuNegativeSampling(NegativeSampling):  # type: ignore[misc]
         self._sums: dict[str, Tensor] = {}
 
     def sample(self, num_samples: int, endpoint: Any, num_nodes: int | None = None) -> Tensor:
-        """``[num_samples]`` node ids."""
+        """Draws ``[num_samples]`` node ids."""
         weights = self.src_weight if endpoint == "src" else self.dst_weight
         if weights is None or weights.numel() <= _MAX_CATEGORIES:
             drawn: Tensor = super().sample(num_samples, endpoint, num_nodes)

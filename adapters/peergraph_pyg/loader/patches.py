@@ -1,7 +1,7 @@
 """Replaces the functions of PyG that construct samplers, take loaders' options and fill batches.
 
-PyG has no registry for samplers, so importing ``peergraph_pyg`` replaces a few functions. They
-treat data that is not shared as before.
+PyG has no registry for samplers, so importing ``peergraph_pyg`` replaces a few functions. For data
+that is not shared they do the same as before.
 """
 
 from __future__ import annotations
@@ -41,7 +41,8 @@ from .sampler import NeighborSampler
 
 Function = Callable[..., Any]
 
-# By loader or sampler of PyG that needs pyg-lib or torch-sparse: what serves shared data instead.
+# For each loader or sampler of PyG that needs pyg-lib or torch-sparse: its replacement for shared
+# data.
 _INSTEAD = {
     HGTSampler: "NeighborLoader with num_neighbors by edge type",
     ShaDowKHopSampler: "NeighborLoader with disjoint=True and subgraph_type='induced'",
@@ -81,7 +82,7 @@ def _init_sampler(original: Function, self: Any, *args: Any, **kwargs: Any) -> N
 
 
 def _pyg_can_sample() -> bool:
-    """Whether PyG's own sampler has one of the libraries that it needs."""
+    """Returns whether PyG's own sampler has one of the libraries that it needs."""
     return bool(typing.WITH_PYG_LIB or typing.WITH_TORCH_SPARSE)
 
 
@@ -130,8 +131,8 @@ def _unchanged(sample: Any) -> Any:
 
 
 def prefetches(loader: Any) -> bool:
-    """Whether a loader prefetches by itself: its sampler samples a store on a GPU, or the rows of
-    its batches come from other machines.
+    """Returns whether a loader prefetches by itself: its sampler samples a store on a GPU, or the
+    rows of its batches come from other machines.
 
     Other samplers may not be safe in a thread, or may draw from generators of their own.
     """
@@ -207,7 +208,7 @@ def _complete_nodes(data: Any, given: Any, input_id: Any, store: Store) -> Any:
     """Completes ``input_nodes`` that PyG would reject, or with which it would ignore ``input_id``.
 
     Raises:
-        ValueError: a graph with types, and no node type of it.
+        ValueError: the graph has types, and no node type of it is given.
     """
     if not isinstance(data, HeteroData) and (isinstance(data, Data) or store.is_homogeneous):
         if isinstance(data, Data) and (given is not None or input_id is None):
@@ -231,10 +232,10 @@ def _complete_nodes(data: Any, given: Any, input_id: Any, store: Store) -> Any:
 
 
 def _complete_links(data: Any, given: Any, store: Store) -> Any:
-    """Completes an ``edge_label_index`` that stands for all edges where PyG would not find them.
+    """Completes an ``edge_label_index`` that means all edges, if PyG would not find them.
 
     Raises:
-        ValueError: a graph with types and no edge type, or a type without edges.
+        ValueError: the graph has types and no edge type is given, or the type has no edges.
     """
     if isinstance(data, Data):
         storage = data_storage(data)
@@ -273,10 +274,10 @@ def _brief(value: Any) -> str:
 
 
 def _gather_in_process(options: dict[str, Any]) -> None:
-    """Has the training process gather features: it exchanges rows with other machines.
+    """Makes the training process gather features, because it exchanges rows with other machines.
 
     Raises:
-        NotImplementedError: workers were asked to gather them.
+        NotImplementedError: the options make workers gather features.
     """
     workers = options.get("kwargs", {}).get("num_workers", 0)
     if options.get("filter_per_worker") and workers > 0:

@@ -1,4 +1,4 @@
-"""`stateful`: loaders that go on where they were after a restart."""
+"""`stateful`: loaders that a restarted run can resume at the same batch."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from .patches import prefetches
 
 
 def stateful(loader: Any, seed: int = 0) -> StatefulLoader:
-    """A loader of PyG with ``state_dict()``, ``load_state_dict(state)`` and ``set_epoch(epoch,
-    start_batch)``, as torchdata's StatefulDataLoader has them.
+    """Returns a loader with ``state_dict()``, ``load_state_dict(state)`` and ``set_epoch(epoch,
+    start_batch)``, as in torchdata's StatefulDataLoader.
 
-    Every batch follows from the seed, the epoch, its number and the rank, not from
-    ``torch.manual_seed``. Batches that are left out are not sampled, unless workers make them.
-    Loaders that prefetch do so still.
+    Every batch depends only on the seed, the epoch, its number and the rank, and not on
+    ``torch.manual_seed``. Skipped batches are not sampled, unless workers make them. Loaders that
+    prefetch continue to prefetch.
 
     Args:
         loader: ``NeighborLoader``, ``LinkNeighborLoader``, or any other loader of PyG or torch.
-        seed: the same on all ranks.
+        seed: the seed, the same on all ranks.
 
     Raises:
-        TypeError: `seed` is no int.
+        TypeError: `seed` is not an int.
     """
 
     def iterate(epoch: Any) -> Iterator[Any]:

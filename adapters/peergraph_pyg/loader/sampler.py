@@ -215,7 +215,7 @@ class NeighborSampler(torch_geometric.sampler.NeighborSampler):  # type: ignore[
         )
 
     def _sampled_edge_type(self, edge_type: EdgeType) -> EdgeType:
-        """The edge type of the sampled store for an edge type of the graph."""
+        """Returns the edge type of the sampled store for an edge type of the graph."""
         return reverse_type(edge_type) if self._backward else edge_type
 
     @property

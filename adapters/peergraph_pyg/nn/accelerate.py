@@ -21,36 +21,36 @@ Model = TypeVar("Model", bound=torch.nn.Module)
 
 
 def accelerate(model: Model) -> Model:
-    """Makes PyG's layers anywhere in `model` those of ``peergraph_pyg.nn``, in place.
+    """Replaces PyG's layers anywhere in `model` by those of ``peergraph_pyg.nn``, in place.
 
     The modules stay the same objects, with their parameters, buffers, mode and hooks, so optimizers
-    and references go on working; only their class changes. Subclasses that users wrote are left
-    alone. PyG's ready-made models (``GraphSAGE``, ``GAT``, ``GIN``), given the numbers of sampled
-    nodes and edges, no longer compute hidden rows that the next layer drops (:mod:`.trim`).
+    and references stay valid; only their class changes. Subclasses that users wrote are not
+    changed. PyG's ready-made models (``GraphSAGE``, ``GAT``, ``GIN``), called with the numbers of
+    sampled nodes and edges, no longer compute hidden rows that the next layer drops (:mod:`.trim`).
 
     Args:
-        model: any module; a layer itself too.
+        model: any module, or a layer.
 
     Returns:
         `model`.
 
     Raises:
-        TypeError: `model` is no module.
+        TypeError: `model` is not a module.
     """
     return _swap(model, _FAST)
 
 
 def revert(model: Model) -> Model:
-    """Makes the layers of ``peergraph_pyg.nn`` anywhere in `model` PyG's, in place.
+    """Replaces the layers of ``peergraph_pyg.nn`` anywhere in `model` by PyG's, in place.
 
     Args:
-        model: any module; a layer itself too.
+        model: any module, or a layer.
 
     Returns:
         `model`.
 
     Raises:
-        TypeError: `model` is no module.
+        TypeError: `model` is not a module.
     """
     return _swap(model, _PYG)
 

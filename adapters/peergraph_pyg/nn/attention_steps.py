@@ -1,4 +1,4 @@
-"""Steps that the layers of attention share: the structure, heads, and weights of edges."""
+"""Steps that all attention layers have: the structure, the heads, and the weights of edges."""
 
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ def combine_heads(layer: FastLayer, out: Tensor, target: Tensor | None) -> Tenso
 
 
 def with_attention_weights(out: Tensor, by_edges: Callable[[], Any], wanted: bool | None) -> Any:
-    """Returns the result, with the weights of edges if they are wanted.
+    """Returns the result, with the weights of edges if `wanted`.
 
-    PyG's code computes the weights beside it, so that asking for them does not change the result.
+    PyG's code computes the weights separately, so that they do not change the result.
     """
     return (out, by_edges()[1]) if wanted else out

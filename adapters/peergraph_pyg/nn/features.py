@@ -14,7 +14,7 @@ from ..data.lazy_features import gathered, is_plain, rows_or_tensor
 
 
 class Ends(NamedTuple):
-    """Features at the ends of edges; `x_dst` is None where there are none."""
+    """Features of the sources and destinations of edges; `x_dst` is None without destinations'."""
 
     x_src: Tensor
     x_dst: Tensor | None

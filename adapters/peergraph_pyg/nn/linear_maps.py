@@ -1,4 +1,4 @@
-"""Linear maps of PyG's layers: which ones can be multiplied within a sum over neighbours."""
+"""Linear maps of PyG's layers: checks which can be fused with a sum over neighbours."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def require_weight(weight: Any, x: Tensor, width: int) -> None:
 
 
 def is_plain_map(linear: Any) -> bool:
-    """Returns whether a map is PyG's linear map as it is, without hooks."""
+    """Returns whether a map is PyG's own linear map, without hooks."""
     plain = type(linear) is Linear and "forward" not in linear.__dict__
     return plain and not has_hooks(linear)
 

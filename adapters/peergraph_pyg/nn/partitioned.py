@@ -26,10 +26,10 @@ _by_relation: MutableMapping[Tensor, Any] = WeakIdKeyDictionary()
 
 
 def split_weights(edge_index: Any, edge_weight: Any = None) -> tuple[Any, Any]:
-    """Returns edges, and their weights: those given, or the values of a partitioned matrix.
+    """Returns edges and their weights: `edge_weight`, or the values of a partitioned matrix.
 
     Raises:
-        ValueError: there are both.
+        ValueError: there are weights, and the matrix has values too.
     """
     if not is_weighted(edge_index):
         return edge_index, edge_weight
@@ -39,7 +39,7 @@ def split_weights(edge_index: Any, edge_weight: Any = None) -> tuple[Any, Any]:
 
 
 def is_weighted(value: Any) -> bool:
-    """Returns whether a value stands for a partitioned matrix with values."""
+    """Returns whether a value is a partitioned matrix with values."""
     return isinstance(value, PartitionedEdgeIndex) and isinstance(
         value.edge_weight, PartitionedTensor
     )
@@ -52,7 +52,7 @@ def partitioned_structure(
 
     Args:
         edge_index: the edges.
-        size: of the call, or None.
+        size: the argument `size` of the call, or None.
         x: features of nodes.
         e: a value for each edge, or None.
     """
@@ -86,7 +86,7 @@ def relation_structures(
     Args:
         edge_index: all edges.
         edge_type: [edges] partitioned, the relation of each.
-        num_relations: numbers of relations that are looked for.
+        num_relations: the number of relations.
     """
     structure = edge_index.structure
     _require_rows("edge types", edge_type, structure.edge_layout, dtypes=None)
@@ -95,13 +95,13 @@ def relation_structures(
     if kept is not None and kept[0] == state and kept[1] is structure:
         found: list[PartitionedStructure] = kept[2]
         return found
-    made = []
+    structures = []
     for relation in range(num_relations):
         mask = edge_type == relation
         assert isinstance(mask, PartitionedTensor)
-        made.append(select_edges(structure, mask))
-    _by_relation[edge_type] = (state, structure, made)
-    return made
+        structures.append(select_edges(structure, mask))
+    _by_relation[edge_type] = (state, structure, structures)
+    return structures
 
 
 def _require_rows(name: str, value: Any, layout: RowLayout, dtypes: Any = FEATURE_DTYPES) -> None:

@@ -1,4 +1,4 @@
-"""Loaders over a store that is split over machines: batches get rows of other machines."""
+"""Loaders over a store that is split over machines: their batches get rows of other machines."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from .thread_state import record_stream
 
 @dataclass
 class Sampled:
-    """A sample, and the state of random numbers after it, where its number in the epoch sets it."""
+    """A sample, and the random state after it if the batch's number in the epoch determines it."""
 
     sample: Any
     random_state: Tensor | None
@@ -33,7 +33,7 @@ class Sampled:
 
 @contextmanager
 def _random_numbers(state: Tensor | None) -> Iterator[ThreadRng | None]:
-    """A context that goes on with the random numbers of a sample."""
+    """Returns a context that continues the random numbers of a sample."""
     if state is None:
         yield None
         return
@@ -47,12 +47,12 @@ class RowsOfSamples:
     """The last step of a loader: gathers the features of its samples.
 
     Args:
-        loader: of PyG; it is not changed.
+        loader: a loader of PyG; it is not changed.
     """
 
     def __init__(self, loader: NodeLoader | LinkLoader) -> None:
-        # Samples are changed before their ids are read.
-        self._change = loader.transform_sampler_output
+        # Samples are transformed before their ids are read.
+        self._transform = loader.transform_sampler_output
         self._loader = copy.copy(loader)
         self._loader.transform_sampler_output = None
         sampler = getattr(loader, "node_sampler", None) or loader.link_sampler
@@ -60,21 +60,21 @@ class RowsOfSamples:
         self._tensors = list(_split_tensors(loader.data))
 
     @property
-    def what(self) -> str:
-        """The loader and what it reads; the same on all ranks."""
+    def description(self) -> str:
+        """The loader and the tables that it reads, as text; the same on all ranks."""
         names = ", ".join(sorted(_name(tensor) for tensor in self._tensors))
         return f"{type(self._loader).__name__} of {names or 'no split tables'}"
 
     def sampled(self, sample: Any, random_state: Tensor | None) -> Sampled:
-        """What the loader's ``transform_sampler_output`` makes of a sample."""
-        if self._change is None:
+        """Applies the loader's ``transform_sampler_output`` to a sample."""
+        if self._transform is None:
             return Sampled(sample, random_state)
         with _random_numbers(random_state) as rng:
-            changed = self._change(sample)
-            return Sampled(changed, None if rng is None else rng.state)
+            transformed = self._transform(sample)
+            return Sampled(transformed, None if rng is None else rng.state)
 
     def requests(self, sampled: Sampled) -> list[tuple[Table, Tensor]]:
-        """The tables that the batch reads, and the ids."""
+        """Returns the tables that the batch reads, and the ids of the rows."""
         found = []
         for tensor in self._tensors:
             ids = self._ids(tensor, sampled.sample)
@@ -83,7 +83,7 @@ class RowsOfSamples:
         return found
 
     def batch(self, sampled: Sampled) -> Any:
-        """The batch of a sample."""
+        """Returns the batch of a sample."""
         with _random_numbers(sampled.random_state):
             return self._loader.filter_fn(sampled.sample)
 
@@ -104,7 +104,7 @@ def _name(tensor: TableTensor) -> str:
 
 
 def _split_tensors(data: Any) -> Iterator[TableTensor]:
-    """The tensors of a loader's data with rows on other machines."""
+    """Yields the tensors of a loader's data that have rows on other machines."""
     if isinstance(data, (Data, HeteroData)):
         values: Iterable[Any] = (v for storage in data.stores for v in storage.values())
     else:
@@ -121,15 +121,15 @@ def exchange_rows(
     device: torch.device,
     options: PrefetchOptions,
 ) -> ExchangeIterator:
-    """The batches of a loader, with rows of other machines.
+    """Returns the batches of a loader, with rows of other machines.
 
     Args:
-        loader: PyG's, or one around it.
-        samples: what the loader's sampler makes.
-        depth: how many samples a thread makes ahead. Samplers that may not be safe in a thread
-            make each sample when its batch is asked for, as with 0.
-        device: of the thread's stream.
-        options: of the thread.
+        loader: a loader of PyG, or a wrapper of it.
+        samples: the samples of the loader's sampler.
+        depth: the number of samples that a thread makes ahead. With 0, and with samplers that may
+            not be safe in a thread, each sample is made when the loop asks for its batch.
+        device: the device of the thread's stream.
+        options: the options of the thread.
     """
     while not isinstance(loader, (NodeLoader, LinkLoader)):
         loader = loader.loader
@@ -144,7 +144,7 @@ def exchange_rows(
             sampled,
             rows.requests,
             lambda sample, fetched: rows.batch(sample),
-            rows.what,
+            rows.description,
             ahead=False,
             record_stream=record_stream,
         )
@@ -154,14 +154,14 @@ def exchange_rows(
         results,
         lambda result: rows.requests(results.sample_of(result)),
         lambda result, fetched: rows.batch(result.batch),
-        rows.what,
+        rows.description,
         deliver=results.deliver,
         record_stream=record_stream,
     )
 
 
 class _Samples:
-    """Samples as they are made, in the thread that makes them."""
+    """Transforms samples in the thread that makes them."""
 
     def __init__(self, samples: Iterator[Any], rows: RowsOfSamples) -> None:
         self._samples = samples
@@ -179,36 +179,36 @@ class _Samples:
 
 
 class _Results:
-    """What a thread has made of samples, before the loop takes it."""
+    """The samples that a thread has made ahead."""
 
-    def __init__(self, made: PrefetchIterator) -> None:
-        self._made = made
+    def __init__(self, prefetched: PrefetchIterator) -> None:
+        self._prefetched = prefetched
         self._last: Result | None = None
 
     def __iter__(self) -> Iterator[Any]:
         return self
 
     def __next__(self) -> Result:
-        result = self._made.next_result()
+        result = self._prefetched.next_result()
         if result.last:
             self._last = result
             raise StopIteration if result.error is None else result.error
         return result
 
     def __len__(self) -> int:
-        return len(self._made)
+        return len(self._prefetched)
 
     def sample_of(self, result: Result) -> Sampled:
-        """The sample of a result; raises its error."""
-        sampled: Sampled = self._made.batch_of(result)
+        """Returns the sample of a result; raises its error."""
+        sampled: Sampled = self._prefetched.batch_of(result)
         return sampled
 
     def deliver(self, result: Result | None) -> None:
-        """The loop takes a result; None: it has taken all."""
+        """Called when the loop takes a result; None: the loop has taken all results."""
         accepted = result or self._last
         if accepted is not None:
-            self._made.accept(accepted)
+            self._prefetched.accept(accepted)
 
     def close(self) -> None:
         """Ends the thread."""
-        self._made.close()
+        self._prefetched.close()

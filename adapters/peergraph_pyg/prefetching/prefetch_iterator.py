@@ -51,7 +51,7 @@ class PrefetchOptions:
             raise ValueError(f"max_blocks must be 0 or more, got {self.max_blocks}")
 
     def blocks_on(self, device: torch.device) -> int:
-        """The most thread blocks of a gather on this device; 0: no limit.
+        """Returns the largest number of thread blocks of a gather on this device; 0: no limit.
 
         The default is one block for each multiprocessor. Training on 2 H200s (papers-sized graph,
         30-30-30 at 1024, sharded) took 117.1 ms a step with batches that were made before, 136.6 ms
@@ -69,7 +69,7 @@ class PrefetchOptions:
 
 @dataclass
 class Result:
-    """A batch or an error, which the thread gives the loop."""
+    """A batch or an error, which the thread passes to the loop."""
 
     batch: Any
     error: BaseException | None
@@ -87,7 +87,7 @@ class _Credit:
 
 
 class _Channel:
-    """Queues between thread and loop; the loop gives a credit for each batch in advance."""
+    """Queues between thread and loop. The loop sends a credit for each batch in advance."""
 
     def __init__(self) -> None:
         self.credits: SimpleQueue[_Credit] = SimpleQueue()
@@ -100,10 +100,11 @@ class PrefetchIterator:
 
     Args:
         inner: iterator over the batches; only the thread reads it.
-        depth: most batches that are made ahead.
-        device: of the thread's stream; a CPU has no stream.
-        options: how much of a GPU the thread takes.
-        store: that the batches are sampled from; once it is closed, ``next`` raises RuntimeError.
+        depth: the largest number of batches that are made ahead.
+        device: the device of the thread's stream; a CPU has no stream.
+        options: the share of a GPU that the thread takes.
+        store: the store that the batches are sampled from; once it is closed, ``next`` raises
+            RuntimeError.
     """
 
     def __init__(
@@ -139,7 +140,7 @@ class PrefetchIterator:
         return self
 
     def __len__(self) -> int:
-        """The number of batches of the whole iteration, by the loader's own iterator."""
+        """Returns the number of batches of the whole iteration, by the loader's own iterator."""
         return len(self._inner)  # type: ignore[arg-type]
 
     def __next__(self) -> Any:
@@ -148,10 +149,12 @@ class PrefetchIterator:
         try:
             return self.batch_of(result)
         finally:
-            del result  # or the traceback and the exception would hold each other
+            del result  # otherwise the traceback and the exception keep each other alive
 
     def next_result(self) -> Result:
-        """Waits for the next result; the caller gives it to :meth:`accept` and :meth:`batch_of`."""
+        """Waits for the next result; the caller passes it to :meth:`accept` and
+        :meth:`batch_of`.
+        """
         if self._is_over:
             raise StopIteration
         with profile_range(WAIT_BATCH):
@@ -164,8 +167,8 @@ class PrefetchIterator:
         return result
 
     def accept(self, result: Result) -> None:
-        """Lets the thread make another batch, as the loop takes this result; in the order of the
-        results. Random numbers of the loop then follow those of the batch.
+        """Lets the thread make another batch when the loop takes a result. Results are accepted in
+        their order. The loop's random numbers then continue those of the batch.
         """
         seed = self._sync_rng(result.random_state)
         if result.last:
@@ -175,7 +178,9 @@ class PrefetchIterator:
             self._channel.credits.put(_Credit(seed, self._record_event()))
 
     def batch_of(self, result: Result) -> Any:
-        """The batch of a result, for which the current stream waits; or raises its error."""
+        """Returns the batch of a result, or raises its error. The current stream waits for the
+        batch.
+        """
         if result.error is not None:
             try:
                 raise result.error
@@ -188,11 +193,11 @@ class PrefetchIterator:
         return result.batch
 
     def close(self) -> None:
-        """Ends the thread after the batch that it is making; iteration is over then."""
+        """Ends the thread after the batch that it is making. Then the iteration is over."""
         self._close()
 
     def _record_event(self) -> torch.cuda.Event | None:
-        """An event after all work that the loop has given to the GPU."""
+        """Records an event after all work that the loop has launched on the GPU."""
         if self._device.type != "cuda":
             return None
         event = torch.cuda.Event(blocking=True)  # type: ignore[no-untyped-call]

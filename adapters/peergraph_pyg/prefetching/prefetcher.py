@@ -33,13 +33,14 @@ def prefetch(
     priority: int = -1,
     max_blocks: int | None = None,
 ) -> PrefetchLoader:
-    """A loader that makes the next batches of ``loader`` while the loop works on the last one.
+    """Returns a loader that makes the next batches of ``loader`` while the loop works on the last.
 
-    For each iteration a thread makes the batches, in order, on a CUDA stream of its own: sampling,
-    gathering, and all else that the loader does, ``transform`` included (WholeGraph IV-C6: a GPU
-    stays busy if it need not wait for its data). The training loop gets each batch as soon as it is
-    made, and its stream waits for the thread's; the host does not synchronise. The loop's ``next``
-    raises the exceptions of the loader. The thread ends when the loop is left or the store closed.
+    For each iteration a thread makes the batches, in order, on a separate CUDA stream: it samples,
+    gathers, and does everything else that the loader does, ``transform`` included (WholeGraph
+    IV-C6: a GPU stays busy if it need not wait for its data). The training loop gets each batch as
+    soon as it is made, and its stream waits for the thread's; the host does not synchronise. The
+    loop's ``next`` raises the exceptions of the loader. The thread ends when the loop ends or the
+    store is closed.
 
     Loaders that sample a store on a GPU prefetch by themselves. For these, this function sets
     another depth; the environment variable ``PEERGRAPH_PREFETCH`` sets the depth of all of them
@@ -55,18 +56,18 @@ def prefetch(
     Args:
         loader: any loader of PyG or torch. The process that iterates makes the batches, or the
             loader's own workers.
-        depth: number of batches that are made or wait, beside the one that the loop works on; each
-            takes memory. 0: each batch is made when the loop asks for it. None:
+        depth: number of batches that are being made or are waiting, without the batch that the loop
+            works on; each takes memory. 0: each batch is made when the loop asks for it. None:
             ``PEERGRAPH_PREFETCH``, by default 1.
-        priority: of the thread's stream on a GPU: -1, its kernels start before queued kernels of
-            the model, or 0, they wait for their turn.
-        max_blocks: most thread blocks (of 256 threads) of a kernel that gathers, so that the
-            model's kernels find free multiprocessors. 0: no limit. None: as many as the GPU has
-            multiprocessors.
+        priority: priority of the thread's stream on a GPU. -1: its kernels start before queued
+            kernels of the model; 0: they wait for their turn.
+        max_blocks: largest number of thread blocks (of 256 threads) of a gather kernel, so that the
+            model's kernels find free multiprocessors. 0: no limit. None: the number of
+            multiprocessors of the GPU.
 
     Raises:
-        ValueError: a negative depth or `max_blocks`, another priority.
-        TypeError: one of them is no integer.
+        ValueError: `depth` or `max_blocks` is negative, or `priority` is another number.
+        TypeError: one of them is not an integer.
     """
     return PrefetchLoader(
         loader,
@@ -123,11 +124,11 @@ class PrefetchLoader:
         return len(self.loader)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """One batch, made now: as ``loader(index)``."""
+        """Makes one batch at once, as ``loader(index)`` does."""
         return self.loader(*args, **kwargs)
 
     def __getattr__(self, name: str) -> Any:
-        if name == "loader":  # not there yet: this object is being unpickled
+        if name == "loader":  # not set yet: this object is being unpickled
             raise AttributeError(name)
         return getattr(self.loader, name)
 
@@ -136,8 +137,8 @@ class PrefetchLoader:
 
 
 def plain_iterator(loader: Any) -> Iterator[Any]:
-    """Iterates a loader without prefetching, even if it would by itself. Where the store is split
-    over machines, PyG's loaders give samples without features then.
+    """Iterates a loader without prefetching, even if it would prefetch by itself. If the store is
+    split over machines, PyG's loaders then return samples without features.
     """
     token = _plainly.set(True)
     try:
@@ -147,12 +148,12 @@ def plain_iterator(loader: Any) -> Iterator[Any]:
 
 
 def is_plain() -> bool:
-    """Whether :func:`plain_iterator` asks a loader for its iterator right now."""
+    """Returns whether :func:`plain_iterator` is asking a loader for its iterator."""
     return _plainly.get()
 
 
 def _device_of(store: Store | None) -> torch.device:
-    """The device of a loader's work: the store's, else the current one."""
+    """Returns the device of a loader's work: the store's, else the current one."""
     if store is not None and store.device.type == "cuda":
         return torch.device(store.device)
     if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]

@@ -1,7 +1,7 @@
 """State that torch keeps for each thread, set up for the thread that makes batches.
 
 The thread draws the numbers that the loop would have drawn, computes in the loop's modes, and works
-on a CUDA stream of its own; its batches then move to the stream of the loop.
+on a separate CUDA stream; its batches then move to the stream of the loop.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Modes:
 
     @classmethod
     def current(cls) -> Modes:
-        """The modes of this thread."""
+        """Returns the modes of this thread."""
         return cls(
             torch.is_grad_enabled(),
             torch.is_inference_mode_enabled(),
@@ -73,10 +73,13 @@ class Modes:
 
 
 def take_stream(device: torch.device, priority: int = -1) -> torch.cuda.Stream:
-    """Gives a stream whose work starts after the current stream's, which may write the tables.
+    """Returns a stream that starts after the work of the current stream, which may write the
+    tables.
 
     Args:
-        priority: the smaller, the sooner its kernels run; the current stream usually has 0.
+        device: the device of the stream.
+        priority: the priority of its kernels; smaller numbers run sooner. The current stream
+            usually has 0.
     """
     try:
         stream = _idle_streams[device, priority].pop()
@@ -128,7 +131,7 @@ def record_stream(stream: torch.cuda.Stream, batch: Any) -> None:
 
 
 def _contents(value: Any) -> Iterable[Any]:
-    """The items of a container, and the attributes of any object."""
+    """Yields the items of a container, and the attributes of any object."""
     if isinstance(value, Mapping):
         yield from value.values()
     elif isinstance(value, (list, tuple, set, frozenset)):

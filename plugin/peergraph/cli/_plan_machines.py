@@ -150,7 +150,9 @@ def _gradients(network: Network) -> Traffic:
 
 
 def _graph(num_bytes: int, network: Network) -> Traffic:
-    """One machine sends the whole graph to the others in one broadcast."""
+    """Returns the traffic of one machine that sends the whole graph to the others in one
+    broadcast.
+    """
     count = num_bytes if network.machines > 1 else 0
     return Traffic("graph", "machine 0 to the others", "build", count, count / network.bandwidth)
 

@@ -34,7 +34,7 @@ def storage(text: str) -> tuple[NodeType | EdgeType | None, str, str]:
 def storage_option(
     given: Sequence[tuple[NodeType | EdgeType | None, str, str]],
 ) -> StorageOption:
-    """The option ``storage`` of values of :func:`storage`."""
+    """Returns the option ``storage`` of values of :func:`storage`."""
     found: dict[NodeType | EdgeType, str | dict[str, str]] = {}
     for kind, name, stored in given:
         of_kind = found.setdefault(kind, {}) if kind is not None else found

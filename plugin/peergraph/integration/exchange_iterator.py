@@ -113,7 +113,7 @@ class ExchangeIterator:
         return self
 
     def __len__(self) -> int:
-        """The number of batches of the whole iteration."""
+        """Returns the number of batches of the whole iteration."""
         return len(self._opened.samples)  # type: ignore[arg-type]
 
     def __next__(self) -> Any:

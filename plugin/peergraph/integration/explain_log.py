@@ -47,7 +47,8 @@ def _log_once(line: str) -> None:
 
 
 def explain(layer: torch.nn.Module, *args: Any, **kwargs: Any) -> str:
-    """Names the code that runs each step of a layer's call. Makes the call on a copy of the layer.
+    """Names the code that runs each step of a layer's call. Makes the call on a copy of the
+    layer.
 
     Args:
         layer: a layer, or a model of several layers.

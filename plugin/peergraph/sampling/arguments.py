@@ -15,7 +15,7 @@ from peergraph.sampling.sample import EdgeType, NodeType
 if TYPE_CHECKING:
     from peergraph.store import Store
 
-# Each kind of sample draws its random numbers from a range of streams of its own, so that one seed
+# Each kind of sample draws its random numbers from a separate range of streams, so that one seed
 # may serve several samplers. K-hop samples take the streams below WALK_STREAM.
 WALK_STREAM = 1 << 31
 NEGATIVE_STREAM = 3 << 30
@@ -102,5 +102,5 @@ def check_node_ids(name: str, ids: object, store: Store, node_type: NodeType) ->
 
 
 def store_device(store: Store) -> torch.device:
-    """The store's device; a GPU with its index."""
+    """Returns the store's device; a GPU with its index."""
     return with_index(torch.device(store.device))

@@ -72,7 +72,7 @@ class Sample:
         return max((len(edges) for edges in self.num_sampled_edges.values()), default=0)
 
     def block(self, hop: int, edge_type: EdgeType | None = None) -> Block:
-        """The CSC block of a hop (0 is the first, nearest to the seeds) and a relation.
+        """Returns the CSC block of a hop (0 is the first, nearest to the seeds) and a relation.
 
         Args:
             hop: ``0 .. num_hops - 1``.

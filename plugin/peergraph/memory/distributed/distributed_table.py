@@ -275,8 +275,8 @@ class DistributedTable(Table):
             self.local.scatter(local.to(self.device), rows)
 
     def load_encoded(self, rows: torch.Tensor, start: int) -> None:
-        """As :meth:`load`, for rows as they are stored: uint8 [n, row bytes]. ValueError where the
-        table has no narrow storage.
+        """Does the same as :meth:`load`, for rows as they are stored: uint8 [n, row bytes].
+        ValueError where the table has no narrow storage.
         """
         if not isinstance(self.local, NarrowTable):
             raise ValueError(f"the rows of {self.name!r} are stored as they are")

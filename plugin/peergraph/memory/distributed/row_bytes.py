@@ -19,7 +19,7 @@ def copy_rows(target: torch.Tensor, positions: torch.Tensor, rows: torch.Tensor)
 
 
 def select_rows(rows: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
-    """The rows at positions of a matrix: uint8 [m, row bytes].
+    """Returns the rows at positions of a matrix: uint8 [m, row bytes].
 
     Args:
         rows: uint8 [n, row bytes], contiguous.
@@ -29,7 +29,7 @@ def select_rows(rows: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
 
 
 def _widest_word(*matrices: torch.Tensor) -> torch.dtype:
-    """The widest dtype that divides the rows, and the addresses that they begin at."""
+    """Returns the widest dtype that divides the rows, and the addresses that they begin at."""
     for dtype in (torch.int64, torch.int32, torch.int16):
         size = dtype.itemsize
         if all(m.size(1) % size == 0 and m.data_ptr() % size == 0 for m in matrices):

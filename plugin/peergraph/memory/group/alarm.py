@@ -36,7 +36,9 @@ class Alarm:
         peers.when_raised = self._interrupt.disarm
 
     def is_current(self) -> bool:
-        """Whether torch.distributed's process group is still the one that the ranks joined."""
+        """Returns whether torch.distributed's process group is still the one that the ranks
+        joined.
+        """
         world = dist.group.WORLD
         return world is not None and self._process_group() is world
 

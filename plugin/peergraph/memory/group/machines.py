@@ -98,7 +98,7 @@ class Machines:
 
     @classmethod
     def alone(cls, rank: int = 0, world_size: int = 1) -> Machines:
-        """One machine with `world_size` ranks."""
+        """Returns one machine with `world_size` ranks."""
         return cls(rank, [Place("", "", "")] * world_size)
 
     @property

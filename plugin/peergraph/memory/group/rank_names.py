@@ -25,5 +25,7 @@ class RankNames:
         self._suffix = "" if machine is None else f" of {machine}"
 
     def __call__(self, ranks: Sequence[int]) -> str:
-        """Names ranks of the group, as in "rank 1", or "ranks 4, 5 of machine 1 (node-b)"."""
+        """Names ranks of the group, as in "rank 1", or "ranks 4, 5 of machine 1
+        (node-b)".
+        """
         return name_ranks([self._ranks[r] for r in ranks]) + self._suffix

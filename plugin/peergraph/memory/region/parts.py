@@ -36,7 +36,7 @@ class Part(Protocol):
     num_bytes: int
 
     def tensor(self) -> torch.Tensor:
-        """The bytes as a uint8 tensor that keeps the part mapped."""
+        """Returns the bytes as a uint8 tensor that keeps the part mapped."""
 
 
 class Handle(Protocol):
@@ -131,7 +131,7 @@ class HostPart:
             raise
 
     def tensor(self) -> torch.Tensor:
-        """The bytes as a uint8 tensor that keeps the part mapped."""
+        """Returns the bytes as a uint8 tensor that keeps the part mapped."""
         return _bytes(self, -1)
 
 
@@ -263,7 +263,7 @@ class CudaPart:
         _finalize(self, function, self._device, self.address)
 
     def tensor(self) -> torch.Tensor:
-        """The bytes as a uint8 tensor that keeps the part mapped."""
+        """Returns the bytes as a uint8 tensor that keeps the part mapped."""
         return _bytes(self, self._device)
 
 

@@ -33,8 +33,8 @@ class Negatives(NamedTuple):
         source: int64 user ids: binary [num_negatives]; triplet [positives, amount], the positives'
             sources repeated.
         destination: int64 user ids of the same shape.
-        is_edge: bool of the same shape, True: the pair is an existing edge, as all tries were; None
-            unless existing edges are avoided.
+        is_edge: bool of the same shape: whether the pair is an existing edge, because all tries
+            gave edges; None unless existing edges are avoided.
     """
 
     source: Tensor
@@ -63,7 +63,8 @@ class NegativeSampler:
             negative takes only nodes that are no later than its positive. Later nodes are drawn
             again, like edges; after the last try the earliest node is taken (as in PyG),
             whatever its time. Triplets draw no sources, so they use `dst_time` only.
-        tries: most draws of a negative; after the last one an edge is kept and marked.
+        tries: the largest number of draws of a negative. If the last draw is an edge too, it is
+            kept and marked.
 
     Reads the in-degrees at construction for ``"degree"`` and synchronises then.
 
@@ -123,7 +124,7 @@ class NegativeSampler:
         Args:
             sources: [P] user ids of the positives' sources, int32 or int64, on any device; for
                 binary negatives their number suffices.
-            seed: of the random numbers, ``0 .. 2**64 - 1``.
+            seed: the seed of the random numbers, ``0 .. 2**64 - 1``.
             time: [P] int32 or int64 times of the positives, where nodes have times. Of binary
                 negatives the i-th belongs to positive ``i % P``.
 
@@ -205,7 +206,7 @@ class NegativeSampler:
 
 
 def check_amount(amount: float, mode: str) -> float:
-    """Negatives per positive."""
+    """Checks the number of negatives per positive."""
     if isinstance(amount, bool) or not isinstance(amount, (int, float)):
         raise TypeError(f"amount: expected a number, got {amount!r}")
     if not 0 < amount < 2**31:

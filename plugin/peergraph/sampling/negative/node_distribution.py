@@ -23,7 +23,7 @@ class NodeDistribution:
     """The distribution of one endpoint of a negative edge.
 
     Args:
-        num_nodes: of the type.
+        num_nodes: the number of nodes of the type.
         ends: [num_nodes] int64 running sum of integer weights; None: uniform.
         times: [num_nodes] int64; None: nodes have no times.
         earliest: the first node with the smallest time.

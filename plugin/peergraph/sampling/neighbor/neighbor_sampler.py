@@ -35,7 +35,7 @@ class KHopResult(Protocol):
     indptr: dict[EdgeType, list[Tensor]]
 
     def block(self, hop: int, edge_type: EdgeType | None = None) -> Block:
-        """The CSC block of a hop and a relation."""
+        """Returns the CSC block of a hop and a relation."""
 
 
 Result = TypeVar("Result", bound=KHopResult)
@@ -59,7 +59,7 @@ class NeighborSampler:
         disjoint: every seed gets its own subgraph; subgraphs share no nodes.
         edge_ids: also return the user's edge ids.
         duplicate_counts: also return how often each node was sampled as a neighbour.
-        index_dtype: of the sample's ``row`` and ``col``: ``torch.int64`` or ``torch.int32``.
+        index_dtype: dtype of the sample's ``row`` and ``col``: ``torch.int64`` or ``torch.int32``.
         replace: draw with replacement: every target with a neighbour gets `fanout` draws.
         weights: name of an edge table of one float32 or float64 column: neighbours are drawn in
             proportion to it, without replacement one after the other (Efraimidis and Spirakis
@@ -176,7 +176,7 @@ class NeighborSampler:
         Args:
             seeds: [S] user ids, int32 or int64, on any device; by node type where the store has
                 several. Duplicates are allowed and each becomes a row of its own.
-            seed: of the random numbers, ``0 .. 2**64 - 1``.
+            seed: the seed of the random numbers, ``0 .. 2**64 - 1``.
             seed_time: with `node_time` or `edge_time`: a time for each seed, int32 or int64, by
                 node type like `seeds`. Default: the times of the seeds in `node_time`.
 
@@ -209,7 +209,9 @@ class NeighborSampler:
     def _run_counted(
         self, measuring: ReadRecorder, draw: Callable[[_C.KHopSampler], Result]
     ) -> Result:
-        """As :meth:`run`; counts the neighbour lists and the edge ids that the sample reads."""
+        """Does the same as :meth:`run`; counts the neighbour lists and the edge ids that the sample
+        reads.
+        """
         # The position of an edge in the CSC tells the tier of its id. Draws by weights or edge
         # times look up more ids than the sample has: these are not counted by position.
         by_position = self.edge_ids and not self.options.reads_edges

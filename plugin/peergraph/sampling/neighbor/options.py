@@ -1,4 +1,4 @@
-"""The options by which the relations of a sampler choose neighbours, checked, and their tables."""
+"""Checks the options by which a sampler chooses neighbours, and finds their tables."""
 
 from __future__ import annotations
 

@@ -21,8 +21,8 @@ class Workspace:
     """The work space of one running sample.
 
     Args:
-        map_sizes: nodes of each type; a direct map of 4 bytes a node is made for each.
-        device: of the maps.
+        map_sizes: number of nodes of each type; each type gets a direct map of 4 bytes per node.
+        device: device of the maps.
 
     Attributes:
         maps: the direct maps, all -1 at first. Code that writes to them restores the -1.
@@ -42,7 +42,7 @@ class Workspace:
             self._last_use = torch.cuda.Event()  # type: ignore[no-untyped-call]
 
     def launch(self) -> Launch:
-        """The launch arguments for the stream that borrowed the work space."""
+        """Returns the launch arguments for the stream that borrowed the work space."""
         return launch_on(self._device, self._stream)
 
     def begin_use(self) -> None:

@@ -23,7 +23,7 @@ def make_shape(
     max_nodes: MaxNodes | None,
     max_edges: MaxEdges | None,
 ) -> StaticShape:
-    """The capacities that the arguments of :class:`StaticShapeSampler` mean; errors as there."""
+    """Returns the capacities for the arguments of :class:`StaticShapeSampler`; errors as there."""
     store, num_hops = sampler.store, sampler.num_hops
     types, relations = list(store.node_types), list(store.edge_types)
     if not isinstance(num_seeds, Mapping):
@@ -64,7 +64,7 @@ def make_shape(
 def _most_edges(
     sampler: NeighborSampler, edge_type: EdgeType, hop: int, targets: int
 ) -> int | None:
-    """The largest possible number of edges; None if the fanout does not bound it."""
+    """Returns the largest possible number of edges; None if the fanout does not bound it."""
     fanout = sampler.fanouts[edge_type][hop]
     num_edges = sampler.store.num_edges(edge_type)
     if targets == 0 or num_edges == 0:
@@ -100,7 +100,7 @@ def sample_bounds(
     """Returns `max_nodes` and `max_edges` for a :class:`StaticShapeSampler`, from given samples.
 
     Args:
-        samples: of batches of the size that will be sampled.
+        samples: samples of batches of the size that will be sampled.
         slack: factor, at least 1, between the largest count in the samples and the bound.
 
     Raises:

@@ -35,7 +35,7 @@ class Padding:
     """Pads a sample that has passed :func:`check_capacity`.
 
     Args:
-        sample: on the CPU.
+        sample: a sample on the CPU.
         shape: the capacities.
         expand_all: whether hops expand all nodes so far.
         first_seeds: for each type of the seeds, in order: the capacity and the number of the seeds

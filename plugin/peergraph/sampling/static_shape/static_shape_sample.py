@@ -25,15 +25,15 @@ class StaticShape:
     edges_per_hop: dict[EdgeType, list[int]]
 
     def padding_row(self, node_type: NodeType) -> int:
-        """The row that is always padding."""
+        """Returns the row that is always padding."""
         return self.rows_per_hop[node_type][0] - 1
 
     def row_begins(self, node_type: NodeType) -> list[int]:
-        """The begin of each segment of rows, and the number of all rows."""
+        """Returns the beginning of each segment of rows, and the number of all rows."""
         return [0, *accumulate(self.rows_per_hop[node_type])]
 
     def edge_begins(self, edge_type: EdgeType) -> list[int]:
-        """The begin of the edges of each hop, and the number of all edges."""
+        """Returns the beginning of the edges of each hop, and the number of all edges."""
         return [0, *accumulate(self.edges_per_hop[edge_type])]
 
 
@@ -76,7 +76,7 @@ class StaticShapeSample:
     first_target: dict[EdgeType, list[int]] = field(repr=False)
 
     def block(self, hop: int, edge_type: EdgeType | None = None) -> Block:
-        """The CSC block of a hop and a relation, as :meth:`Sample.block` gives it.
+        """Returns the CSC block of a hop and a relation, as :meth:`Sample.block` gives it.
 
         Padding rows are targets without edges; `row` and `edge_ids` are padding from ``indptr[-1]``
         on.
@@ -103,7 +103,7 @@ class StaticShapeSample:
         )
 
     def compact(self) -> Sample:
-        """The sample without its padding. Synchronises with a GPU."""
+        """Returns the sample without its padding. Synchronises with a GPU."""
         return _Compaction(self).to_sample()
 
 

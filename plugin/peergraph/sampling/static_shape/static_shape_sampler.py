@@ -105,8 +105,8 @@ class StaticShapeSampler:
         Args:
             seeds: [num_seeds] user ids, int32 or int64, on the store's device, as many as the
                 capacity for seeds; by node type where the store has several.
-            seed: of the random numbers, ``0 .. 2**64 - 1``; or a tensor of one int64 (its bits) on
-                the store's device.
+            seed: the seed of the random numbers, ``0 .. 2**64 - 1``; or a tensor of one int64 (its
+                bits) on the store's device.
             num_seeds: the number of seeds that are used, a tensor of one int64 on the store's
                 device, by node type like `seeds`; the others are padding. Default: all.
             seed_time: as for :meth:`NeighborSampler.sample`, on the store's device.

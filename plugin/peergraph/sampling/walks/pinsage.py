@@ -36,11 +36,11 @@ class PinSageLayer:
 
     Args:
         row: [edges] int64 sources, as rows of the sample's nodes.
-        col: [edges] int64 targets, ascending; a target's edges by falling visits, equal ones by
-            first visit.
-        visits: [edges] int32 how often the walks from the target came to the source.
-        num_targets: nodes whose neighbours the layer has.
-        num_sources: nodes found up to this layer.
+        col: [edges] int64 targets, ascending. The edges of a target are in descending order of
+            visits; of equal visits, the source that was visited first comes first.
+        visits: [edges] int32 number of visits of the walks from the target to the source.
+        num_targets: number of nodes whose neighbours the layer has.
+        num_sources: number of nodes found up to this layer.
     """
 
     row: Tensor
@@ -150,8 +150,8 @@ class PinSageSampler:
         Args:
             seeds: [S] user ids, int32 or int64, on any device. Duplicates are allowed and each
                 becomes a row of its own; a node found is the first row of that node.
-            seed: of the random numbers, ``0 .. 2**64 - 1``. The walks of layer 0 are those that
-                `RandomWalker.walk` takes, `num_walks` from each seed in turn.
+            seed: the seed of the random numbers, ``0 .. 2**64 - 1``. The walks of layer 0 are those
+                that `RandomWalker.walk` takes, `num_walks` from each seed in turn.
 
         Raises:
             IndexError: a seed that is no node, the first such.

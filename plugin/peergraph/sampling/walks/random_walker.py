@@ -117,7 +117,7 @@ class RandomWalker:
             start: [S] user ids, int32 or int64, of the destination type of ``metapath[0]``, on any
                 device; duplicates walk independently.
             length: steps, ``0 .. 2**30 - 1``.
-            seed: of the random numbers, ``0 .. 2**64 - 1``.
+            seed: the seed of the random numbers, ``0 .. 2**64 - 1``.
             restart_prob: probability of a restart before each step but the first.
             restart: ``"jump"``, the step goes back to the start (random walk with restart), or
                 ``"end"``, the walk ends (DGL).
@@ -181,7 +181,7 @@ class RandomWalker:
         accept: Sequence[int] = ALWAYS_ACCEPT,
         stay: bool = False,
     ) -> Walks:
-        """As :meth:`walk`, without checks; probabilities are multiples of 2**-53."""
+        """Does the same as :meth:`walk`, without checks; probabilities are multiples of 2**-53."""
         store, device = self.store, store_device(self.store)
         measuring = None if capturing(device) else store.measuring
         nodes = torch.empty((start.numel(), length + 1), dtype=torch.int64, device=device)

@@ -22,12 +22,12 @@ class PartLayout:
 
     @property
     def edge_begin_offset(self) -> int:
-        """Byte offset of edge_begin, behind indptr."""
+        """Byte offset of edge_begin, which follows indptr."""
         return _aligned(8 * (self.rows + 1))
 
     @property
     def indices_offset(self) -> int:
-        """Byte offset of indices, behind edge_begin."""
+        """Byte offset of indices, which follow edge_begin."""
         return self.edge_begin_offset + _aligned(8 * self.rows)
 
     @property
@@ -44,18 +44,22 @@ class PartLayout:
 
 
 def structure_bytes(degrees: Tensor, index_dtype: torch.dtype) -> Tensor:
-    """[N + 1] bytes of the first k destinations of a structure, hottest first."""
+    """Returns the bytes of the first k destinations of a structure, hottest first, for each k:
+    [N + 1].
+    """
     each = list_bytes(degrees, index_dtype)
     return torch.cat([torch.zeros(1, dtype=torch.int64, device="cpu"), each.cumsum(0)])
 
 
 def list_bytes(degrees: Tensor, index_dtype: torch.dtype) -> Tensor:
-    """[N] bytes of each destination's list, with its bounds and first position."""
+    """Returns the bytes of each destination's list, with its bounds and first position: [N]."""
     return degrees * index_dtype.itemsize + 16
 
 
 def split_by_tier(degrees: Tensor, tiers: Tiers, world_size: int) -> dict[str, list[Tensor]]:
-    """By tier, the degrees of each rank's destinations; for the sharded tier, of each shard's."""
+    """Returns, by tier, the degrees of each rank's destinations; for the sharded tier, of each
+    shard's.
+    """
     hot, shards, host, disk = torch.split(
         degrees, [tiers.replicated, tiers.sharded, tiers.host, tiers.disk]
     )
@@ -70,10 +74,13 @@ def split_by_tier(degrees: Tensor, tiers: Tiers, world_size: int) -> dict[str, l
 def part_bytes(
     degrees: Tensor, index_dtype: torch.dtype, tiers: Tiers, world_size: int
 ) -> dict[str, list[int]]:
-    """By tier, the bytes of a structure on each rank; for the sharded tier, in each shard.
+    """Returns, by tier, the bytes of a structure on each rank; for the sharded tier, in each shard.
 
     Args:
-        degrees: [destinations] in the order of the rows.
+        degrees: [destinations] degrees, in the order of the rows.
+        index_dtype: the dtype of the sources.
+        tiers: the numbers of rows on each tier.
+        world_size: the number of ranks.
     """
     width = index_dtype.itemsize
     return {

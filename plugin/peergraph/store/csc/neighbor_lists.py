@@ -25,10 +25,11 @@ def write_lists(
     destinations: IdMap,
     sources: IdMap,
 ) -> Iterator[int]:
-    """Writes the neighbour lists of destinations first, first + 1, ... One-sided; yields the number
-    of edges written after each chunk.
+    """Writes the neighbour lists of destinations first, first + 1, ... One-sided. After each chunk
+    yields the number of edges written.
 
     Args:
+        structure: the structure to write to.
         first: user id of the first destination.
         indptr: [n + 1] int64, from 0; on the CPU or the device.
         indices: [E] users' ids of the sources, int32 or int64.
@@ -97,8 +98,8 @@ class CscRange(NamedTuple):
 def read_range(
     structure: TieredCsc, start: int, stop: int | None, destinations: IdMap, sources: IdMap
 ) -> CscRange:
-    """The lists of destinations start .. stop - 1, on the structure's device; raises as
-    :meth:`Store.read_csc`. One-sided; synchronises once, for the number of edges.
+    """Returns the lists of destinations start .. stop - 1, on the structure's device. One-sided;
+    synchronises once, for the number of edges. Raises the errors of :meth:`Store.read_csc`.
     """
     count = structure.num_destinations
     stop = count if stop is None else stop
@@ -131,12 +132,14 @@ def read_range(
 
 
 def read_degrees(structure: TieredCsc, destinations: IdMap) -> Tensor:
-    """[destinations] int64 in-degrees by user id, on the CPU. One-sided; synchronises."""
+    """Returns the in-degrees by user id: [destinations] int64 on the CPU. One-sided;
+    synchronises.
+    """
     return _degrees(structure, 0, structure.num_destinations, destinations).cpu()
 
 
 def _degrees(structure: TieredCsc, first: int, count: int, destinations: IdMap) -> Tensor:
-    """[count] int64 in-degrees of first, first + 1, ... by user id, on the device."""
+    """Returns the in-degrees of first, first + 1, ... by user id: [count] int64 on the device."""
     degrees = torch.empty(count, dtype=torch.int64, device=structure.device)
     _C.degrees(
         structure.view,
@@ -149,10 +152,12 @@ def _degrees(structure: TieredCsc, first: int, count: int, destinations: IdMap) 
 
 
 def read_edge_index(structure: TieredCsc, to_user: IdMap, from_user: IdMap) -> Tensor:
-    """``[2, E]`` int64 on the CPU (sources, destinations), in the order of the edge ids.
+    """Returns sources and destinations, in the order of the edge ids: ``[2, E]`` int64 on the CPU.
 
     Args:
-        to_user, from_user: renumberings of destinations and sources.
+        structure: the structure to read.
+        to_user: the renumbering of destinations.
+        from_user: the renumbering of sources.
     """
     out = torch.empty((2, structure.num_edges), dtype=torch.int64, device="cpu")
     first, at = 0, 0
@@ -169,7 +174,7 @@ def read_edge_index(structure: TieredCsc, to_user: IdMap, from_user: IdMap) -> T
 
 
 def _chunks(indptr: Tensor) -> Iterator[tuple[int, int]]:
-    """Ranges of destinations with at most _CHUNK_EDGES edges (or one destination) each."""
+    """Yields ranges of destinations with at most _CHUNK_EDGES edges, or with one destination."""
     begin, count = 0, indptr.numel() - 1
     while begin < count:
         reach = int(indptr[begin]) + _CHUNK_EDGES

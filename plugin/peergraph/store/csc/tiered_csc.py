@@ -21,19 +21,20 @@ from peergraph.store.hotness.id_map import id_dtype, map_view
 
 @dataclass
 class TieredCsc:
-    """The in-neighbours of one relation's destinations; :attr:`view` is what kernels get.
+    """The in-neighbours of one relation's destinations. Kernels get :attr:`view`.
 
     Args:
-        tiers: destinations by tier.
-        num_sources, num_edges: of the relation.
-        world_size: number of shards.
-        rank: of this process, which reads its own replica.
-        device: of the rank.
-        regions: by tier name, without empty tiers.
-        layouts: by tier name, one layout per rank; for shards, one per partition.
-        partitions: which ranks store which shards.
-        edge_ids: [num_edges] CSC position -> the user's edge id; None: they are equal.
-        order: [destinations] internal id -> row; None: they are equal.
+        tiers: the number of destinations on each tier.
+        num_sources, num_edges: the numbers of sources and of edges of the relation.
+        world_size: the number of shards.
+        rank: the rank of this process, which reads its own replica.
+        device: the device of the rank.
+        regions: the region of each tier by its name, without empty tiers.
+        layouts: the layouts of each tier by its name: one for each rank, or for shards one for each
+            partition.
+        partitions: the partitions, which know the shards of each rank.
+        edge_ids: [num_edges] the user's edge id of each CSC position; None: they are equal.
+        order: [destinations] the row of each internal id; None: they are equal.
     """
 
     tiers: Tiers
@@ -65,10 +66,14 @@ class TieredCsc:
         Args:
             degrees: [destinations] int64 on the CPU, in the order of the rows, the same on every
                 rank.
-            partitions: which ranks store which shards; None: rank i stores shard i.
-            spill: folder for the destinations on disk. GPUs cannot sample from there:
-                NotImplementedError.
-            order: internal id -> row, in the memory of every rank; the structure takes it over.
+            num_sources: the number of sources.
+            tiers: the number of destinations on each tier.
+            group: the ranks.
+            partitions: the partitions, which know the shards of each rank; None: rank i stores
+                shard i.
+            spill: the folder for the destinations on disk. On GPUs it raises NotImplementedError,
+                since GPUs cannot sample from disk.
+            order: the row of each internal id, in the memory of every rank; the structure frees it.
         """
         check_spill(spill, tiers)
         if tiers.disk and group.device.type == "cuda":
@@ -96,7 +101,7 @@ class TieredCsc:
                     memory = region.local(torch.uint8, (held_bytes,))[begin:].view(torch.int64)
                     _write_indptr(memory[: layouts[tier][part].rows + 1], parts[part])
             regions[tier] = region
-        # Lists are written to where every rank's indptr says.
+        # A rank that writes lists reads the indptr of all ranks.
         group.barrier()
         num_edges = int(degrees.sum())
         return cls(
@@ -119,7 +124,7 @@ class TieredCsc:
 
     @property
     def num_destinations(self) -> int:
-        """Rows of the structure."""
+        """The number of rows of the structure."""
         return self.tiers.rows
 
     @property
@@ -136,7 +141,7 @@ class TieredCsc:
         return [self._make_view(s) for s in self.partitions.write_addresses(bases, sizes)]
 
     def positions_view(self) -> _C.CscView:
-        """A view in which the id of an edge is its position in the user's CSC."""
+        """Returns a view in which the id of an edge is its position in the user's CSC."""
         bases, sizes = self._bases("sharded"), self._sizes("sharded")
         shards = self.partitions.read_addresses(self.rank, bases, sizes)
         return self._make_view(shards, _C.TableView())
@@ -162,7 +167,7 @@ class TieredCsc:
         )
 
     def set_edge_ids(self, edge_ids: Table) -> None:
-        """Gives the structure its edge ids; their rows may be written later."""
+        """Sets the edge ids; their rows may be written later."""
         self.edge_ids = edge_ids
         # The view that wrote the lists has no edge ids.
         self._view = None
@@ -180,14 +185,14 @@ class TieredCsc:
         ]
 
     def num_bytes(self, tier: str) -> int:
-        """Bytes of a tier, all ranks together."""
+        """Returns the bytes of a tier of all ranks together."""
         return sum(layout.num_bytes for layout in self.layouts[tier])
 
     def __getstate__(self) -> dict[str, object]:
         return {**self.__dict__, "_view": None}
 
     def close(self) -> None:
-        """Collective, where the structure was created by the ranks together."""
+        """Frees the structure. Collective if the ranks created it together."""
         self._view = None
         why = "this store has been closed"
         regions = (partial(region.close, why) for region in self.regions.values())

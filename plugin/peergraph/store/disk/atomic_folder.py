@@ -22,12 +22,13 @@ def new_folder(folder: Path) -> Iterator[Path]:
     """Yields an empty folder next to `folder`, which is renamed to `folder` at the end of the block
     and synchronised with the disk; after an error it is removed.
 
-    Folders that killed saves of the same `folder` left are removed first: a process locks
-    (``flock``) the folder that it writes, and the system ends the lock with the process.
+    Folders of earlier saves to the same `folder` that were killed are removed first. A process
+    locks (``flock``) the folder that it writes, and the system releases the lock when the process
+    ends.
 
     Raises:
-        FileExistsError: `folder` exists, at the beginning or by the end.
-        OSError: the folder cannot be made.
+        FileExistsError: `folder` exists, at the beginning or at the end.
+        OSError: the folder cannot be created.
     """
     if os.path.lexists(folder):
         raise FileExistsError(errno.EEXIST, "the folder to save into exists", str(folder))
@@ -47,12 +48,12 @@ def new_folder(folder: Path) -> Iterator[Path]:
 
 
 def _make_part(folder: Path) -> tuple[Path, int]:
-    """The folder to write into, and the descriptor that keeps it locked."""
+    """Creates the folder to write into. Returns it, and the descriptor that keeps it locked."""
     while True:
         part = folder.with_name(f"{folder.name}.part-{os.getpid()}-{secrets.token_hex(4)}")
         part.mkdir()
         lock = _lock(part)
-        # Another save may have taken it for abandoned before it was locked.
+        # Before it was locked, another save may have removed it as abandoned.
         if lock is not None and os.path.exists(part):
             return part, lock
         if lock is not None:
@@ -71,7 +72,9 @@ def _remove_abandoned(folder: Path) -> None:
 
 
 def _lock(part: Path) -> int | None:
-    """A descriptor that holds the folder's lock; None where another process holds it."""
+    """Locks a folder. Returns the descriptor that holds the lock; None if another process holds
+    it.
+    """
     fd = os.open(part, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -82,7 +85,7 @@ def _lock(part: Path) -> int | None:
 
 
 def _rename_new(part: Path, folder: Path) -> None:
-    """Renames where nothing of the new name exists; ``rename`` would replace an empty folder."""
+    """Renames if nothing of the new name exists; ``rename`` would replace an empty folder."""
     rename = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
     if rename is not None:
         names = os.fsencode(part), os.fsencode(folder)
@@ -91,7 +94,7 @@ def _rename_new(part: Path, folder: Path) -> None:
         number = ctypes.get_errno()
         if number not in (errno.EINVAL, errno.ENOSYS):
             raise OSError(number, os.strerror(number), str(folder))
-    # A system or file system that has no such call.
+    # The system or the file system has no such call.
     if os.path.lexists(folder):
         raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(folder))
     part.rename(folder)

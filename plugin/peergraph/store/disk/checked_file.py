@@ -16,8 +16,8 @@ def open_regular(path: Path) -> Iterator[int]:
 
     Raises:
         FileNotFoundError: there is no file.
-        ValueError: it is a symbolic link or no regular file.
-        OSError: it cannot be opened.
+        ValueError: the file is a symbolic link, or not a regular file.
+        OSError: the file cannot be opened.
     """
     try:
         fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -42,8 +42,8 @@ def read_into(fd: int, path: Path, offset: int, buffer: memoryview) -> None:
     """Fills the buffer with the bytes of a file from `offset` on.
 
     Raises:
-        ValueError: the file ends before.
-        OSError: it cannot be read.
+        ValueError: the file is too short.
+        OSError: the file cannot be read.
     """
     done = 0
     while done < len(buffer):
@@ -56,10 +56,11 @@ def read_into(fd: int, path: Path, offset: int, buffer: memoryview) -> None:
 
 
 def read_all(path: Path, most: int) -> bytes:
-    """The contents of a regular file of at most `most` bytes.
+    """Returns the contents of a regular file of at most `most` bytes.
 
     Raises:
-        FileNotFoundError, ValueError, OSError: as :func:`open_regular`; or the file is larger.
+        FileNotFoundError, OSError: as in :func:`open_regular`.
+        ValueError: as in :func:`open_regular`, or the file is larger.
     """
     with open_regular(path) as fd:
         size = os.fstat(fd).st_size

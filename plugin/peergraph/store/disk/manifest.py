@@ -1,4 +1,4 @@
-"""The manifest of a saved store: describes its files; reading it checks it."""
+"""The manifest of a saved store: describes its files. Reading a manifest checks it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from peergraph.store.disk.checked_file import read_all
 from peergraph.store.input.source import EdgeType, NodeType
 
 FORMAT_VERSION = 3
-"""Of folders with narrow storage; folders without are written as the version before."""
+"""The version of folders with narrow storage; other folders are written in the previous version."""
 
 _VERSION_WITHOUT_STORAGE = 2
 FILE_NAME = "manifest.json"
@@ -44,10 +44,10 @@ class ArrayEntry:
     """One ``.npy`` file.
 
     Args:
-        file: its name in the folder.
-        dtype: torch's name.
-        shape: ``(rows, ...)``.
-        crc32c: checksums of its blocks of :data:`BLOCK_BYTES`, header included.
+        file: the name of the file in the folder.
+        dtype: torch's name of the dtype.
+        shape: the shape of the array, ``(rows, ...)``.
+        crc32c: the checksums of the blocks of :data:`BLOCK_BYTES` bytes, header included.
     """
 
     file: str
@@ -57,8 +57,8 @@ class ArrayEntry:
 
     @classmethod
     def read(cls, given: Fields, dtypes: Iterable[str], rows: int, *more: str) -> ArrayEntry:
-        """From an entry of JSON, which may have `more` keys; ``ValueError`` for other dtypes or
-        another number of rows.
+        """Reads an entry of JSON, which may have `more` keys. Raises ``ValueError`` for other
+        dtypes or another number of rows.
         """
         given.only("name", "file", "dtype", "shape", "crc32c", *more)
         if not _PLAIN_NAME.fullmatch(given.text("file")):
@@ -76,9 +76,9 @@ class StorageEntry:
     """Narrow storage of a table: the file has encoded rows, uint8 ``[rows, row bytes]``.
 
     Args:
-        name: of the storage.
+        name: the name of the storage.
         dtype: torch's name of the users' dtype.
-        row_shape: of a row as users see it.
+        row_shape: the shape of a row as users see it.
     """
 
     name: str
@@ -87,12 +87,12 @@ class StorageEntry:
 
     @classmethod
     def of(cls, codec: RowCodec) -> StorageEntry:
-        """The entry of a codec."""
+        """Makes the entry of a codec."""
         return cls(codec.storage, str(codec.dtype).removeprefix("torch."), codec.row_shape)
 
     @property
     def codec(self) -> RowCodec:
-        """How the rows are encoded. Raises ValueError where there is no such storage."""
+        """Returns the codec of the rows. Raises ValueError for an unknown storage."""
         codec = codec_of(storage_name(self.name), DTYPE_NAMES[self.dtype], self.row_shape)
         if codec is None:
             raise ValueError(f"storage {self.name!r} is the dtype of the rows")
@@ -100,7 +100,7 @@ class StorageEntry:
 
     @classmethod
     def read(cls, given: Fields, array: ArrayEntry) -> StorageEntry:
-        """From an entry of JSON; ``ValueError`` where the array has not such rows."""
+        """Reads an entry of JSON. Raises ``ValueError`` if the array's rows do not fit."""
         given.only("name", "dtype", "row_shape")
         dtype = given.one_of("dtype", DTYPE_NAMES)
         entry = cls(given.text("name"), dtype, given.integers("row_shape"))
@@ -123,7 +123,7 @@ class TableEntry:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Of the table as users see it."""
+        """The shape of the table as users see it."""
         if self.storage is None:
             return self.array.shape
         return (self.array.shape[0], *self.storage.row_shape)
@@ -157,7 +157,7 @@ class EdgeEntry:
 
 @dataclass(frozen=True)
 class EmbeddingEntry:
-    """An embedding, and the state of its optimizer (None: it had none)."""
+    """An embedding, and the state of its optimizer (None: it has no state)."""
 
     name: str
     type: NodeType
@@ -179,7 +179,7 @@ class Manifest:
 
     @property
     def num_nodes(self) -> dict[NodeType, int]:
-        """Nodes by type."""
+        """The number of nodes of each type."""
         return {entry.type: entry.count for entry in self.nodes}
 
     @property
@@ -189,7 +189,7 @@ class Manifest:
         return any(table.storage is not None for tables in named for table in tables)
 
     def arrays(self) -> list[ArrayEntry]:
-        """The entries of all files."""
+        """Returns the entries of all files."""
         found = []
         for nodes in self.nodes:
             found += [table.array for table in nodes.tables]
@@ -202,7 +202,7 @@ class Manifest:
         return found
 
     def to_json(self) -> str:
-        """The text that :func:`read_manifest` reads."""
+        """Returns the text that :func:`read_manifest` reads."""
         version = FORMAT_VERSION if self.has_storage else _VERSION_WITHOUT_STORAGE
         values = {"format": version, **_plain(self)}
         values["crc32c"] = _checksum(values)
@@ -210,14 +210,15 @@ class Manifest:
 
 
 def read_manifest(folder: Path, verify: bool) -> Manifest:
-    """The manifest of a folder.
+    """Reads the manifest of a folder.
 
     Args:
-        verify: whether to compare its checksum.
+        folder: the folder of the store.
+        verify: whether to compare the manifest's checksum.
 
     Raises:
         FileNotFoundError: there is no manifest.
-        ValueError: it is not as :meth:`Manifest.to_json` writes it.
+        ValueError: the manifest is not in the form that :meth:`Manifest.to_json` writes.
     """
     path = folder / FILE_NAME
     try:
@@ -242,7 +243,7 @@ def read_manifest(folder: Path, verify: bool) -> Manifest:
 
 
 def _plain(value: Any) -> Any:
-    """Entries as dicts; a table's array is in the table's own dict."""
+    """Converts entries to dicts; the array of a table is in the table's own dict."""
     if isinstance(value, TableEntry):
         storage = {} if value.storage is None else {"storage": _plain(value.storage)}
         return {"name": value.name, **_plain(value.array), **storage}
@@ -254,7 +255,7 @@ def _plain(value: Any) -> Any:
 
 
 def _checksum(values: dict[str, Any]) -> int:
-    """The checksum of all other values; formatting does not matter."""
+    """Returns the checksum of all other values; formatting does not matter."""
     rest = {key: value for key, value in values.items() if key != "crc32c"}
     text = torch.frombuffer(bytearray(json.dumps(rest, sort_keys=True).encode()), dtype=torch.uint8)
     return _C.crc32c(text)
@@ -314,7 +315,7 @@ def _read_ids(given: Fields, dtypes: Iterable[str], count: int) -> ArrayEntry:
 def _read_tables(
     given: Fields, key: str, rows: int, may_be_narrow: bool = False
 ) -> tuple[TableEntry, ...]:
-    """Tables without narrow storage, or all where `may_be_narrow`."""
+    """Reads tables; tables with narrow storage only if `may_be_narrow`."""
     more = ("storage",) if may_be_narrow else ()
 
     def read(entry: Fields) -> TableEntry:

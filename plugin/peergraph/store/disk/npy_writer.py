@@ -19,17 +19,17 @@ from peergraph.store.disk.saved_array import as_bytes, numpy_dtype, stored_dtype
 
 
 class NpyWriter:
-    """Creates a file, reserves its space, and writes its rows in order. A context manager: its end
-    checks that all rows were written and waits until they are on the disk.
+    """Creates a file, reserves its space, and writes its rows in order. It is a context manager:
+    its end checks that all rows were written, and waits until they are on the disk.
 
     Args:
-        path: must not exist.
-        shape: of all rows. Where the number of rows is None, no space is reserved, and the end
-            writes the number that has come.
-        dtype: of all rows.
+        path: the path of the new file.
+        shape: the shape of all rows. If the number of rows is None, no space is reserved, and the
+            end writes the number of rows to the header.
+        dtype: the dtype of all rows.
 
     Raises:
-        OSError: no room, or a write fails; here and from every method.
+        OSError: the disk is full, or a write fails; raised here and by every method.
     """
 
     def __init__(self, path: Path, shape: tuple[int | None, ...], dtype: torch.dtype) -> None:
@@ -58,7 +58,7 @@ class NpyWriter:
 
     @property
     def entry(self) -> ArrayEntry:
-        """The entry of the manifest; complete after the end."""
+        """The entry of the manifest; complete after the end of the context."""
         name = str(self._dtype).removeprefix("torch.")
         rows = self._rows if self._known_rows is None else self._known_rows
         return ArrayEntry(self._path.name, name, (rows, *self._row_shape), tuple(self._checksums))
@@ -86,13 +86,13 @@ class NpyWriter:
             os.close(self._fd)
 
     def _size(self, rows: int) -> int:
-        """Bytes of a file with `rows` rows."""
+        """Returns the bytes of a file with `rows` rows."""
         return self._header_bytes + torch.Size((rows, *self._row_shape)).numel() * (
             self._dtype.itemsize
         )
 
     def _write_number_of_rows(self) -> None:
-        """Writes the header anew, and computes the checksum of the first block anew."""
+        """Writes the header again, and computes the checksum of the first block again."""
         header = _header((self._rows, *self._row_shape), self._dtype)
         if len(header) != self._header_bytes:  # NumPy leaves room for 21 digits
             raise RuntimeError(f"{self._path}: the header cannot take {self._rows} rows")
@@ -118,7 +118,7 @@ class NpyWriter:
 
 
 def write_all(fd: int, values: memoryview) -> None:
-    """Writes all of the bytes."""
+    """Writes all bytes of the buffer."""
     while len(values):
         values = values[os.write(fd, values) :]
 

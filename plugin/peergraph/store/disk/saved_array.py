@@ -25,7 +25,7 @@ _MOST_THREADS = 8
 
 
 def stored_dtype(dtype: torch.dtype) -> torch.dtype:
-    """The dtype in files: NumPy stores dtypes that it does not know as integers."""
+    """Returns the dtype in files: NumPy stores dtypes that it does not know as integers."""
     try:
         torch.empty(0, dtype=dtype, device="cpu").numpy()
         return dtype
@@ -39,7 +39,7 @@ def numpy_dtype(dtype: torch.dtype) -> np.dtype[Any]:
 
 
 def as_bytes(values: Tensor) -> Tensor:
-    """The elements of a contiguous CPU tensor as uint8, without a copy."""
+    """Returns the elements of a contiguous CPU tensor as uint8, without a copy."""
     return values.reshape(-1).view(torch.uint8)
 
 
@@ -49,10 +49,10 @@ class SavedArray:
 
     Args:
         path: the file.
-        entry: of the manifest.
+        entry: the entry of the manifest.
         header_bytes: bytes before the first row.
-        num_bytes: of the file.
-        verify: whether checksums are compared as rows are read.
+        num_bytes: size of the file.
+        verify: whether to compare checksums when rows are read.
     """
 
     path: Path
@@ -63,11 +63,11 @@ class SavedArray:
 
     @classmethod
     def check(cls, folder: Path, entry: ArrayEntry, verify: bool) -> SavedArray:
-        """Checks header and length; and the checksum of a file without rows.
+        """Checks header and length, and the checksum if the file has no rows.
 
         Raises:
             FileNotFoundError: there is no such file.
-            ValueError: it is not as the manifest says.
+            ValueError: the file does not agree with the manifest.
         """
         path = folder / entry.file
         try:
@@ -96,7 +96,7 @@ class SavedArray:
 
     @property
     def rows(self) -> int:
-        """Rows of the file."""
+        """The number of rows of the file."""
         return self.entry.shape[0]
 
     @property
@@ -105,11 +105,11 @@ class SavedArray:
         return math.prod(self.entry.shape[1:]) * self.dtype.itemsize
 
     def read(self, begin: int, end: int) -> Tensor:
-        """A copy of rows begin..end, on the CPU; their blocks' checksums are compared.
+        """Returns a copy of rows begin..end, on the CPU. Compares the checksums of their blocks.
 
         Raises:
-            ValueError: a block is not as it was saved, or the file has been cut since.
-            OSError: it cannot be read.
+            ValueError: a block has changed since it was saved, or the file is too short.
+            OSError: the file cannot be read.
         """
         out = torch.empty((end - begin, *self.entry.shape[1:]), dtype=self.dtype, device="cpu")
         self._read_blocks(begin, end, as_bytes(out))
@@ -123,13 +123,15 @@ class SavedArray:
             self._read_blocks(begin, end, None)
 
     def map(self, begin: int = 0, end: int | None = None) -> Tensor:
-        """Rows begin..end (default: all) by memory map, not verified. Not to be written to."""
+        """Returns rows begin..end (default: all) by memory map, not verified. Not to be written
+        to.
+        """
         end = self.rows if end is None else end
         shape = (end - begin, *self.entry.shape[1:])
         if 0 in shape:
             return torch.empty(shape, dtype=self.dtype, device="cpu")
         with open_regular(self.path) as fd:
-            # Private, since torch warns about read-only memory.
+            # The map is private and writable, since torch warns about read-only memory.
             mapped = mmap.mmap(fd, self.num_bytes, mmap.MAP_PRIVATE)
         values = torch.frombuffer(
             mapped,
@@ -187,7 +189,7 @@ def _memory(values: Tensor) -> memoryview:
 
 
 def _for_each(work: Callable[[int], None], blocks: range) -> None:
-    """Calls `work` with each block, in several threads; the first error is raised."""
+    """Calls `work` with each block, in several threads; raises the first error."""
     threads = min(torch.get_num_threads(), _MOST_THREADS, len(blocks))
     if threads <= 1:
         for block in blocks:
@@ -208,10 +210,10 @@ def _check_header(fd: int, path: Path, num_bytes: int, entry: ArrayEntry) -> int
         if version != (1, 0):
             raise ValueError(f"format version {version[0]}.{version[1]}, expected 1.0")
         shape, fortran_order, dtype = np.lib.format.read_array_header_1_0(stream)
-    except Exception as error:  # what NumPy raises for damaged headers is not documented
+    except Exception as error:  # NumPy's errors for damaged headers are not documented
         raise ValueError(f"{path} has no valid .npy header: {error}") from error
     expected = (entry.shape, False, numpy_dtype(DTYPE_NAMES[entry.dtype]))
-    # Byte orders compare as different, too.
+    # The string also contains the byte order.
     if (shape, fortran_order, dtype) != expected or dtype.str != expected[2].str:
         raise ValueError(
             f"{path} must be {_described(*expected)}, as the manifest says, "

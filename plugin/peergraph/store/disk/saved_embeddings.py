@@ -21,10 +21,11 @@ from peergraph.store.embedding.optimizers import STATE_NAMES
 def describe(
     embeddings: Sequence[Embedding], write: Callable[[Table, str], ArrayEntry]
 ) -> tuple[EmbeddingEntry, ...]:
-    """Writes all embeddings' tables; returns their entries of the manifest.
+    """Writes all tables of embeddings; returns their entries of the manifest.
 
     Args:
-        write: writes a table into a file of this name.
+        embeddings: the embeddings.
+        write: writes a table to a file of the given name.
     """
     entries = []
     for number, embedding in enumerate(embeddings):
@@ -50,7 +51,7 @@ def describe(
 def restore(store: EmbeddingOwner, saved: SavedStore) -> None:
     """Makes the embeddings of a saved store. Collective.
 
-    Raises ValueError on every rank where a checksum differs, or state is not the optimizer's.
+    Raises ValueError on every rank if a checksum differs, or if state does not fit the optimizer.
     """
     for entry in saved.manifest.embeddings:
         _restore_embedding(store, saved, entry)

@@ -38,9 +38,9 @@ class SavedStore:
     """A saved store whose manifest agrees with its files.
 
     Args:
-        folder: of the store.
-        manifest: its contents.
-        arrays: its files, by name.
+        folder: the folder of the store.
+        manifest: the manifest.
+        arrays: the files by name.
     """
 
     folder: Path
@@ -49,15 +49,18 @@ class SavedStore:
 
     @classmethod
     def open(cls, folder: str | PathLike[str], verify: bool, group: Group) -> SavedStore:
-        """Checks the manifest, and header and length of every file. Collective.
+        """Checks the manifest, and header and length of every file. Collective. If a rank fails,
+        every rank raises its error.
 
         Args:
-            verify: compare checksums, too, here and as rows are read.
+            folder: the folder of the store.
+            verify: whether to compare checksums, here and when rows are read.
+            group: the ranks.
 
-        Raises, on every rank:
-            FileNotFoundError: there is no saved store, or a file of it is missing.
-            ValueError: a part of it is not as :meth:`Store.save` writes it, or the ranks load
-                different stores.
+        Raises:
+            FileNotFoundError: there is no saved store, or one of its files is missing.
+            ValueError: a part of the store is not in the form that :meth:`Store.save` writes, or
+                the ranks load different stores.
         """
         if not isinstance(verify, bool):
             raise TypeError(f"verify must be True or False, got {verify!r}")
@@ -75,10 +78,10 @@ class SavedStore:
         return saved
 
     def source(self, group: Group) -> GraphSource:
-        """This rank's part: an equal range of destinations with their edges, and sources that read
-        table rows later. Collective; reads the structure.
+        """Returns this rank's part: an equal range of destinations with their edges, and row
+        sources that read the tables later. Collective; reads the structure.
 
-        Raises ValueError on every rank if the structure is no CSC, or a checksum differs.
+        Raises ValueError on every rank if the structure is not a CSC, or if a checksum differs.
         """
         return collective_call(group, lambda: self._share(group.rank, group.world_size))
 
@@ -97,7 +100,7 @@ class SavedStore:
     def _edges(
         self, entry: EdgeEntry, num_sources: int, nodes: tuple[int, int]
     ) -> tuple[EdgeSource, tuple[int, int]]:
-        """In-edges of a range of destinations, and the range of their CSC positions."""
+        """Returns the in-edges of a range of destinations, and the range of their CSC positions."""
         file = self.arrays[entry.indptr.file]
         indptr = file.read(nodes[0], nodes[1] + 1)
         _check_indptr(indptr, nodes, file, entry.count)
@@ -109,7 +112,9 @@ class SavedStore:
         return EdgeSource(csc=(indptr - first, indices), edge_ids=edge_ids), (first, last)
 
     def _ids(self, entry: ArrayEntry, first: int, last: int, limit: int) -> Tensor:
-        """Positions first..last of ids below a limit, by memory map."""
+        """Returns the ids at positions first..last, by memory map; checks that they are below a
+        limit.
+        """
         file = self.arrays[entry.file]
         file.verify_rows(first, last)
         ids = file.map(first, last)
@@ -143,7 +148,7 @@ def _source(table: TableEntry, file: SavedArray, begin: int, end: int) -> RowSou
 
 
 def _check_indptr(indptr: Tensor, nodes: tuple[int, int], file: SavedArray, num_edges: int) -> None:
-    """Raises ValueError where a range of indptr is inconsistent."""
+    """Raises ValueError if a range of indptr is inconsistent."""
     begin, end = nodes
     ends = [(begin, indptr[0], 0, 0 if begin == 0 else num_edges)]
     ends += [(end, indptr[-1], num_edges if end == file.rows - 1 else 0, num_edges)]

@@ -25,7 +25,7 @@ from peergraph.store.placement.items import table_name
 from peergraph.store.placement.plan import Plan
 from peergraph.store.placement.planner import place_table
 
-# State tensors of Adam; "auto" leaves room for them.
+# The number of state tensors of Adam; "auto" leaves room for them.
 _MOST_STATES = 2
 
 
@@ -36,8 +36,8 @@ class RowState:
     Args:
         optimizer: the optimizer's name.
         step: steps with gradients so far.
-        tables: by name, with the embedding's rows.
-        restored: whether it came from disk and no optimizer has taken it over yet.
+        tables: the tables of the state by name, with the embedding's rows.
+        restored: whether it came from disk and no optimizer uses it yet.
         release: frees the optimizer's buffers. Collective.
     """
 
@@ -66,15 +66,15 @@ class EmbeddingOwner(Protocol):
         """Nodes of a type."""
 
     def id_map(self, node_type: NodeType = ...) -> IdMap:
-        """The renumbering of a node type."""
+        """Returns the renumbering of a node type."""
 
 
 class Embedding(nn.Module):
     """Trained rows in the memory of all ranks: ``torch.nn.Embedding(sparse=True)`` for tables as
     large as a store's.
 
-    ``embedding(ids)`` gathers rows; the backward pass keeps the gradients of those rows only, on
-    the rank that read them, until an optimizer of :mod:`peergraph.optim` takes them to the ranks
+    ``embedding(ids)`` gathers rows. The backward pass keeps the gradients of these rows, on the
+    rank that has read them, until an optimizer of :mod:`peergraph.optim` sends them to the ranks
     that own the rows. The rows are not a parameter of the module: other optimizers and
     DistributedDataParallel do not see them, and :meth:`torch.nn.Module.to` does not move them.
     """
@@ -98,28 +98,31 @@ class Embedding(nn.Module):
 
         Args:
             store: the :class:`peergraph.store.Store` with which the rows are saved and closed. Or
-                a group: then :meth:`close` frees the rows.
-            embedding_dim: elements of a row.
-            name: distinguishes the embeddings of a node type.
-            node_type: with a store: a row for each node of the type, placed in its order of
-                hotness, read by the users' node ids.
-            num_embeddings: a group's rows; with a store, None or the number of its nodes.
-            plan: ``"replicated"``, ``"sharded"``, ``"host"``, or ``"auto"``, which replicates or
-                shards what fits 60 % of the free GPU memory together with Adam's state; one copy in
-                the machine's memory where there is no GPU. Optimizer state is sharded where rows
-                are replicated.
+                a group; then :meth:`close` frees the rows.
+            embedding_dim: the number of elements of a row.
+            name: a name that distinguishes the embeddings of a node type.
+            node_type: with a store: the node type. Each of its nodes has a row, which is read by
+                the user's node id; rows are placed in the nodes' order of hotness.
+            num_embeddings: with a group: the number of rows; with a store: None or the number of
+                nodes.
+            plan: ``"replicated"``, ``"sharded"``, ``"host"``, or ``"auto"``. ``"auto"`` replicates
+                or shards the rows that fit into 60 % of the free GPU memory together with Adam's
+                state; without a GPU it keeps one copy in the machine's memory. Optimizer state of
+                replicated rows is sharded.
             dtype: float32 (also for None: torch's default), float64, float16 or bfloat16.
-            init: None: standard normal. A tensor [rows, embedding_dim], on one rank or the same on
-                all that have it. Or a function that fills a tensor in place, such as those of
-                :mod:`torch.nn.init`; it is called on pieces of rows. Random numbers follow from
-                rank 0's generator of torch, whatever the number of ranks and the plan.
+            init: None: standard normal. Or a tensor [rows, embedding_dim], on one rank or the same
+                on all ranks that pass one. Or a function that fills a tensor in place, such as
+                those of :mod:`torch.nn.init`; it is called on pieces of rows. Random numbers come
+                from rank 0's generator of torch, and do not depend on the number of ranks or the
+                plan.
             in_state_dict: whether :meth:`state_dict` contains all rows, as a tensor ``weight`` on
                 the CPU. For large tables pass False, and save the store.
 
         Raises:
-            ValueError: the name is taken, or sizes, dtype or init do not fit, or the ranks differ.
+            ValueError: the name is taken, or sizes, dtype or init do not fit, or the ranks pass
+                different arguments.
             KeyError: the store has no such node type.
-            MemoryError: the memory does not suffice.
+            MemoryError: there is not enough memory.
         """
         super().__init__()
         group = store if isinstance(store, Group) else _group_of(store)
@@ -154,7 +157,8 @@ class Embedding(nn.Module):
         )
         self.trained = TrainedTable(table)
         write_initial(table, init, table_name(node_type, name))
-        # Makes autograd call the backward pass; not a parameter, so no other optimizer steps it.
+        # Makes autograd call the backward pass. It is not a parameter, so that no other optimizer
+        # updates it.
         self._anchors = (torch.zeros(0, device=table.device, requires_grad=True),)
         self._pending: list[tuple[Tensor, Tensor]] = []
         if owner is not None:
@@ -166,12 +170,12 @@ class Embedding(nn.Module):
         return self.trained.table
 
     def tables(self) -> dict[str, Table]:
-        """The rows, ``"weight"``, and the optimizer's state."""
+        """Returns the rows, ``"weight"``, and the optimizer's state."""
         return {"weight": self.table, **(self.row_state.tables if self.row_state else {})}
 
     @property
     def anchor(self) -> Tensor:
-        """An empty tensor that stands for the rows in ``param_groups`` of optimizers."""
+        """An empty tensor that represents the rows in ``param_groups`` of optimizers."""
         return self._anchors[0]
 
     @property
@@ -180,7 +184,8 @@ class Embedding(nn.Module):
         return self._pending
 
     def forward(self, ids: Tensor) -> Tensor:
-        """The rows ``ids``, ``[*ids.shape, embedding_dim]`` on the table's device. One-sided.
+        """Returns the rows ``ids``, ``[*ids.shape, embedding_dim]`` on the table's device.
+        One-sided.
 
         Args:
             ids: int32 or int64, any shape, on the CPU or the table's device.
@@ -221,7 +226,7 @@ class Embedding(nn.Module):
         unexpected_keys: list[str],
         error_msgs: list[str],
     ) -> None:
-        """Collective where the module has its rows in the state: every rank loads."""
+        """Collective if the state contains the rows: every rank loads them."""
         if not self.in_state_dict:
             return
         key = f"{prefix}weight"
@@ -294,7 +299,7 @@ def _check_rows(
 
 
 def _with_state(spec: TableSpec) -> TableSpec:
-    """A table with rows as wide as those of the embedding and Adam's state together."""
+    """Returns the spec of a table with rows as wide as a row with its Adam state."""
     rows, width = spec.shape
     state = _MOST_STATES * width * accumulator(spec.dtype).itemsize // spec.dtype.itemsize
     return TableSpec((rows, width + state), spec.dtype)

@@ -13,22 +13,22 @@ from peergraph.memory.group.naming import collective
 from peergraph.store.embedding.embedding import Embedding
 from peergraph.store.embedding.sparse_optimizer import SparseOptimizer
 
-# torch.distributed.checkpoint takes long to import: those who use it have imported it.
+# torch.distributed.checkpoint takes long to import; its users have imported it already.
 if TYPE_CHECKING:
     from torch.distributed.checkpoint.metadata import ChunkStorageMetadata, MetadataIndex
     from torch.distributed.checkpoint.planner import WriteItem
 
 
 class RowRange(Tensor):
-    """Rows of a table in the users' order, of which this rank saves some and loads some.
+    """The rows of a table in the users' order, as a tensor for torch.distributed.checkpoint.
 
-    torch.distributed.checkpoint asks for them as it asks a DTensor. A tensor without memory: no
-    other function of torch takes it.
+    It has the methods of a DTensor by which torch.distributed.checkpoint saves and loads this
+    rank's range of rows. It has no memory, and no other function of torch accepts it.
     """
 
     @staticmethod
     def __new__(cls, table: Table, saved: tuple[int, int], loaded: tuple[int, int]) -> RowRange:
-        """Made as a tensor of the table's shape and dtype."""
+        """Makes a tensor of the table's shape and dtype."""
         made: RowRange = Tensor._make_wrapper_subclass(
             cls, table.shape, dtype=table.dtype, device=torch.device("cpu")
         )
@@ -37,8 +37,9 @@ class RowRange(Tensor):
     def __init__(self, table: Table, saved: tuple[int, int], loaded: tuple[int, int]) -> None:
         """
         Args:
-            saved: the rows that this rank writes; those of all ranks are all rows.
-            loaded: the rows that this rank reads; those of a machine's ranks are all rows.
+            table: the table.
+            saved: the rows that this rank writes. The ranks together write all rows.
+            loaded: the rows that this rank reads. The ranks of a machine together read all rows.
         """
         super().__init__()
         self._table = table
@@ -50,7 +51,7 @@ class RowRange(Tensor):
     def __torch_dispatch__(  # type: ignore[override]
         cls, func: Any, types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
-        """No operation of torch reads rows."""
+        """Raises NotImplementedError: no operation of torch reads the rows."""
         raise NotImplementedError(
             f"{func} of rows in a checkpoint: save them by torch.distributed.checkpoint.save, "
             "whose async_save copies tensors and is not supported"
@@ -70,7 +71,8 @@ class RowRange(Tensor):
         return [WriteItem(index, WriteItemType.SHARD, tensor_data=data)] if chunk.sizes[0] else []
 
     def __create_chunk_list__(self) -> list[ChunkStorageMetadata]:
-        # Asked for before rows are loaded, into memory that `store` then writes to the table.
+        # Called before rows are loaded. They are loaded into memory that `store` then writes to the
+        # table.
         chunk = self._chunk(self._loaded)
         self._rows = torch.empty(chunk.sizes, dtype=self._table.dtype, device="cpu")
         return [chunk]
@@ -79,7 +81,7 @@ class RowRange(Tensor):
         return self._table.read(*self._saved) if self._rows is None else self._rows
 
     def store(self) -> None:
-        """Writes the rows that were loaded to the table. Follow with a barrier."""
+        """Writes the loaded rows to the table. Call a barrier afterwards."""
         if self._rows is None:
             raise ValueError("torch.distributed.checkpoint has loaded no rows of this table")
         self._table.load(self._rows, self._loaded[0])
@@ -101,20 +103,20 @@ class EmbeddingState:
         dcp.save(state, checkpoint_id=folder)       # all ranks
         dcp.load(state, checkpoint_id=folder)
 
-    A checkpoint has the rows in the users' order: it loads into any number of ranks and machines,
-    and any placement. Each rank saves an equal range of rows, once over all machines, and loads a
-    range of them; no rank holds more than its range.
+    A checkpoint has the rows in the users' order, so it can be loaded by any number of ranks and
+    machines, with any placement. Each rank saves an equal range of rows, so that each row is saved
+    once, and loads a range of rows. No rank keeps more than its range in memory.
     """
 
     def __init__(self, *trained: Embedding | SparseOptimizer) -> None:
         """
         Args:
-            trained: embeddings, or optimizers with their embeddings and state; the same, in the
-                same order, when a checkpoint is saved and loaded.
+            trained: embeddings, or optimizers with their embeddings and state. Save and load a
+                checkpoint with the same arguments in the same order.
 
         Raises:
-            TypeError: an argument is neither.
-            ValueError: there is none, or they are on different groups of ranks.
+            TypeError: an argument is neither an embedding nor an optimizer.
+            ValueError: there are no arguments, or they are on different groups of ranks.
         """
         for given in trained:
             if not isinstance(given, Embedding | SparseOptimizer):
@@ -128,8 +130,8 @@ class EmbeddingState:
         self.group: Group = next(self._embeddings())[1].trained.group
 
     def state_dict(self) -> dict[str, Any]:
-        """Rows, optimizer state, numbers of steps, and options of the optimizers such as the
-        learning rate. One-sided.
+        """Returns rows, optimizer state, numbers of steps, and options of the optimizers such as
+        the learning rate. One-sided.
         """
         state: dict[str, Any] = {}
         for name, embedding in self._embeddings():
@@ -145,10 +147,11 @@ class EmbeddingState:
 
     @collective("EmbeddingState.load_state_dict")
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Takes over what torch.distributed.checkpoint has read. Collective.
+        """Sets rows, state and options to those that torch.distributed.checkpoint has read.
+        Collective.
 
         Raises:
-            KeyError: the checkpoint was saved of other tables or optimizers.
+            KeyError: the checkpoint contains other tables or optimizers.
         """
         for name, embedding in self._embeddings():
             for part in embedding.tables():

@@ -18,16 +18,18 @@ from peergraph.store.build.machine_source import Sending
 Init = Tensor | Callable[[Tensor], Any] | None
 """A tensor of all rows, a function that fills a tensor in place, or None: standard normal."""
 
-# Fixed, so that random numbers do not depend on the number of ranks.
+# The size of a piece is fixed, so that random numbers do not depend on the number of ranks.
 _PIECE_ELEMENTS = 4 << 20
 
 
-def write_initial(table: Table, init: Init, what: str) -> None:
+def write_initial(table: Table, init: Init, label: str) -> None:
     """Fills a table [rows, width] on each machine. Collective over all machines.
 
     Args:
-        init: a tensor on one rank or the same on all; else each rank passes the same kind.
-        what: for the progress bar.
+        table: the table.
+        init: a tensor on one rank, or the same tensor on several ranks; otherwise each rank passes
+            the same kind of value.
+        label: the label of the progress bar.
     """
     group = table.group
     collective_call_machines(group, lambda: _check(table, init))
@@ -41,7 +43,7 @@ def write_initial(table: Table, init: Init, what: str) -> None:
     if isinstance(init, Tensor):
         _load_share(table, init, holders)
     elif not any(holders):
-        _draw(table, torch.nn.init.normal_ if init is None else init, what)
+        _draw(table, torch.nn.init.normal_ if init is None else init, label)
     group.barrier()
 
 
@@ -54,7 +56,7 @@ def _check(table: Table, init: Init) -> None:
 
 
 def _send(table: Table, init: Init, link: MachineBroadcast) -> Tensor:
-    """Sends the rows to machines that have none, or receives them."""
+    """Sends the rows to machines without the tensor, or receives them."""
 
     def rows() -> Tensor:
         assert isinstance(init, Tensor)
@@ -64,46 +66,46 @@ def _send(table: Table, init: Init, link: MachineBroadcast) -> Tensor:
 
 
 def _load_share(table: Table, rows: Tensor, holders: list[bool]) -> None:
-    """Writes this rank's rows of a tensor that some ranks have."""
+    """Writes this rank's share of the rows of a tensor that some ranks have."""
     place, count = sum(holders[: table.group.rank]), sum(holders)
     begin, end = (table.rows * p // count for p in (place, place + 1))
     table.load(rows[begin:end].detach().to(table.dtype), begin)
 
 
-def _draw(table: Table, fill: Callable[[Tensor], Any], what: str) -> None:
-    """Draws pieces of rows, dealt to the ranks in turn; each piece has its own seed."""
+def _draw(table: Table, fill: Callable[[Tensor], Any], label: str) -> None:
+    """Draws pieces of rows, assigned to the ranks in turn. Each piece has its own seed."""
     group = table.group
     drawn = int(torch.randint(2**62, (), device="cpu")) if group.rank == 0 else None
     first_seed = group.all_gather_machines(drawn)[0]
     # A function may fail on one rank.
-    collective_call(group, lambda: _draw_share(table, fill, first_seed, what))
+    collective_call(group, lambda: _draw_share(table, fill, first_seed, label))
 
 
-def _draw_share(table: Table, fill: Callable[[Tensor], Any], first_seed: int, what: str) -> None:
+def _draw_share(table: Table, fill: Callable[[Tensor], Any], first_seed: int, label: str) -> None:
     group = table.group
     step = max(1, _PIECE_ELEMENTS // max(1, table.shape[1]))
     starts = range(0, table.rows, step)[group.rank :: group.world_size]
     with (
         torch.random.fork_rng(devices=[]),
         torch.no_grad(),
-        progress_bar(what, len(starts) * step * table.row_bytes, None) as moved,
+        progress_bar(label, len(starts) * step * table.row_bytes, None) as moved,
     ):
         for begin in starts:
             torch.default_generator.manual_seed(first_seed + begin // step)
             shape = (min(step, table.rows - begin), table.shape[1])
             piece = torch.empty(shape, dtype=accumulator(table.dtype), device="cpu")
-            _check_filled(what, fill(piece), piece, shape)
+            _check_filled(label, fill(piece), piece, shape)
             table.load(piece.to(table.dtype), begin, progress=False)
             moved(step * table.row_bytes)
 
 
-def _check_filled(what: str, returned: Any, piece: Tensor, shape: tuple[int, int]) -> None:
+def _check_filled(label: str, returned: Any, piece: Tensor, shape: tuple[int, int]) -> None:
     """Raises ValueError if a function returned another tensor or resized its argument."""
     if tuple(piece.shape) != shape:
         raise ValueError(
-            f"{what}: init must fill {list(shape)} in place, it left {list(piece.shape)}"
+            f"{label}: init must fill {list(shape)} in place, it left {list(piece.shape)}"
         )
     if isinstance(returned, Tensor) and returned.data_ptr() != piece.data_ptr():
         raise ValueError(
-            f"{what}: init must fill its argument in place, it returned another tensor"
+            f"{label}: init must fill its argument in place, it returned another tensor"
         )

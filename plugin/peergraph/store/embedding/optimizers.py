@@ -16,7 +16,7 @@ Embeddings = Embedding | Iterable[Embedding] | Iterable[dict[str, Any]]
 class SparseSGD(SparseOptimizer):
     """``torch.optim.SGD`` on the rows that have gradients.
 
-    Momentum and weight decay change rows without gradients too: NotImplementedError.
+    Momentum and weight decay would change rows without gradients: they raise NotImplementedError.
     """
 
     def __init__(
@@ -34,10 +34,10 @@ class SparseSGD(SparseOptimizer):
         """Collective.
 
         Args:
-            embeddings: one, several, or dicts ``{"params": embeddings, "lr": ...}``.
+            embeddings: an embedding, several, or dicts ``{"params": embeddings, "lr": ...}``.
             lr, maximize: as in torch.
-            momentum, dampening, weight_decay, nesterov: must be off.
-            reduce: how the ranks' gradients of a row are combined: ``"mean"``, the sum divided by
+            momentum, dampening, weight_decay, nesterov: must be 0 or False.
+            reduce: the way to combine the ranks' gradients of a row: ``"mean"``, the sum divided by
                 the number of ranks as in DistributedDataParallel, or ``"sum"``.
         """
         defaults = {
@@ -62,9 +62,9 @@ class SparseSGD(SparseOptimizer):
 
 
 class SparseAdagrad(SparseOptimizer):
-    """``torch.optim.Adagrad`` on the rows that have gradients. State: one value an element.
+    """``torch.optim.Adagrad`` on the rows that have gradients. The state is one value per element.
 
-    Weight decay is not supported for sparse gradients, as in torch: NotImplementedError.
+    Weight decay is not supported for sparse gradients, as in torch: it raises NotImplementedError.
     """
 
     _state_names: ClassVar[tuple[str, ...]] = ("sum",)
@@ -117,7 +117,7 @@ class SparseAdagrad(SparseOptimizer):
 
 class SparseAdam(SparseOptimizer):
     """``torch.optim.SparseAdam``: moments of a row change only when it has gradients; bias
-    correction uses the number of steps of the table. State: two values an element.
+    correction uses the number of steps of the table. The state is two values per element.
     """
 
     _state_names: ClassVar[tuple[str, ...]] = ("exp_avg", "exp_avg_sq")

@@ -1,4 +1,4 @@
-"""The base of the embeddings' optimizers: gradients, their exchange between ranks, state."""
+"""The base class of the embeddings' optimizers: gradients, their exchange between ranks, state."""
 
 from __future__ import annotations
 
@@ -23,14 +23,15 @@ from peergraph.store.embedding.embedding import Embedding, RowState, load_rows
 
 
 class SparseOptimizer(torch.optim.Optimizer, Joinable):
-    """Trains the rows of embeddings that have gradients, where the rows live.
+    """Updates the rows of embeddings that have gradients, on the ranks that store the rows.
 
-    A :class:`torch.optim.Optimizer`, so learning-rate schedulers take it, with one `param_groups`
-    entry for each group of embeddings. Its state belongs to the embeddings, and is saved with their
-    store.
+    It is a :class:`torch.optim.Optimizer`, so learning-rate schedulers accept it, with one
+    `param_groups` entry for each group of embeddings. Its state belongs to the embeddings, and is
+    saved with their store.
 
-    Works over ranks like DistributedDataParallel: gradients of all ranks are summed, and every rank
-    must call :meth:`step` equally often, with or without gradients. If ranks have different numbers
+    It works over ranks like DistributedDataParallel: gradients of all ranks are summed, and every
+    rank must call :meth:`step` equally often, with or without gradients. If ranks have different
+    numbers
     of batches, use :class:`torch.distributed.algorithms.Join` with the model before its optimizer:
     ``with Join([model, optimizer]):``. The result equals that of one process that trains on the
     batches of all ranks.
@@ -83,14 +84,14 @@ class SparseOptimizer(torch.optim.Optimizer, Joinable):
         """Updates the rows that have gradients on any rank. Collective; synchronises.
 
         Gradients stay until :meth:`zero_grad`, as in torch. The sum for a row is deterministic: it
-        goes by each rank's backward passes in order, then over the ranks in order.
+        is summed over each rank's backward passes in order, then over the ranks in order.
 
         Args:
-            closure: evaluates the model anew and returns the loss, which is returned.
+            closure: evaluates the model again and returns the loss; `step` returns this loss.
 
         Raises:
             IndexError: an id that was looked up is out of range.
-            RuntimeError: another rank failed, or another optimizer has taken over an embedding.
+            RuntimeError: another rank failed, or an embedding has a newer optimizer.
             PeerLostError: a rank is missing.
         """
         loss = None
@@ -110,7 +111,7 @@ class SparseOptimizer(torch.optim.Optimizer, Joinable):
 
     @property
     def embeddings(self) -> list[Embedding]:
-        """The embeddings that it trains."""
+        """The embeddings that the optimizer trains."""
         return list(self._of_anchor.values())
 
     def zero_grad(self, set_to_none: bool = True) -> None:
@@ -119,7 +120,7 @@ class SparseOptimizer(torch.optim.Optimizer, Joinable):
             embedding.zero_grad()
 
     def state_dict(self) -> dict[str, Any]:
-        """Steps and state of all rows as tensors on the CPU, in order of users' ids, as in torch.
+        """Returns steps and state of all rows, as tensors on the CPU in order of users' ids.
 
         For large tables save the store instead. One-sided; synchronises.
         """
@@ -139,19 +140,19 @@ class SparseOptimizer(torch.optim.Optimizer, Joinable):
         super().load_state_dict({**state_dict, "state": {}})
         for index, kept in enumerate(self._states.values()):
             loaded = states.get(index)
-            if loaded is None:  # torch's has no state before the first step
+            if loaded is None:  # torch's optimizer has no state before the first step
                 continue
             kept.step = int(loaded["step"])
             for name, table in kept.tables.items():
                 load_rows(table, loaded[name].to(table.dtype))
 
     def join_hook(self, **kwargs: Any) -> JoinHook:
-        """Takes part in the steps of ranks that have more batches."""
+        """Returns a hook that takes part in the steps of ranks with more batches."""
         return _StepAlong(self)
 
     @property
     def join_device(self) -> torch.device:
-        """The device on which Join counts the ranks that have more batches."""
+        """The device on which Join counts the ranks with more batches."""
         return self._group.device
 
     @property
@@ -165,10 +166,10 @@ class SparseOptimizer(torch.optim.Optimizer, Joinable):
 
     @abstractmethod
     def _rule(self, group: dict[str, Any], step: int, grad_scale: float) -> _C.UpdateRule:
-        """The update rule of a step; the first step is 1."""
+        """Returns the update rule of a step; the first step is 1."""
 
     def _first_value(self, group: dict[str, Any]) -> float:
-        """The initial value of the state."""
+        """Returns the initial value of the state."""
         return 0.0
 
     @property
@@ -176,7 +177,9 @@ class SparseOptimizer(torch.optim.Optimizer, Joinable):
         return next(iter(self._of_anchor.values())).trained.group
 
     def _take_state(self, embedding: Embedding, group: dict[str, Any]) -> RowState:
-        """State from disk for this kind of optimizer, or new state. Collective."""
+        """Returns the state from disk if it is for this kind of optimizer, else new state.
+        Collective.
+        """
         kind = type(self).__name__
         kept = embedding.row_state
         if kept is not None and kept.restored and kept.optimizer == kind:
@@ -200,7 +203,9 @@ class SparseOptimizer(torch.optim.Optimizer, Joinable):
                 )
 
     def _collect(self) -> list[Any]:
-        """For each embedding, gradients of the rows that this rank owns, or None. Collective."""
+        """Returns, for each embedding, the gradients of the rows that this rank owns, or None.
+        Collective.
+        """
         if self._group.machines.count > 1:
             return self._collect_from_machines()
         if self._group.world_size == 1:
@@ -213,28 +218,28 @@ class SparseOptimizer(torch.optim.Optimizer, Joinable):
         try:
             outgoing = [self._outgoing(e) for e in self._of_anchor.values()]
         except Exception:
-            with suppress(RuntimeError):  # raise this rank's error, not that of the exchange
+            with suppress(RuntimeError):  # raise this rank's error, not the exchange's
                 self._exchange.send(None)
             raise
         return self._exchange.send(outgoing)
 
     def _collect_from_machines(self) -> list[Any]:
-        """As :meth:`_collect`, of the ranks of all machines, in order of their ranks."""
+        """Does the same as :meth:`_collect` over the ranks of all machines, in order of rank."""
         trained = [e.trained for e in self._of_anchor.values()]
         tables = [(t.width, t.accumulator) for t in trained]
         if self._machine_exchange is None:
             self._machine_exchange = MachineExchange(self._group, tables)
         network = self._machine_exchange
         try:
-            mine = [self._summed(e) for e in self._of_anchor.values()]
+            summed = [self._summed(e) for e in self._of_anchor.values()]
         except Exception:
             with suppress(RuntimeError):
                 network.send(None)
             raise
-        given = [mine, *network.send(mine)]
+        by_machine = [summed, *network.send(summed)]
         outgoing = [
             None if rows is None else t.outgoing([rows.keys], [rows.values])
-            for slot in given
+            for slot in by_machine
             for t, rows in zip(trained, slot, strict=True)
         ]
         by_rank: list[Any]
@@ -242,7 +247,7 @@ class SparseOptimizer(torch.optim.Optimizer, Joinable):
             by_rank = [None if sent is None else [sent.rows] for sent in outgoing]
         else:
             if self._exchange is None:
-                self._exchange = Exchange(self._group, tables * len(given))
+                self._exchange = Exchange(self._group, tables * len(by_machine))
             by_rank = self._exchange.send(outgoing)
         found: list[dict[int, SparseRows]] = [{} for _ in trained]
         for at, rows_by_rank in enumerate(by_rank):

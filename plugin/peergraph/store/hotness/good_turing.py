@@ -1,6 +1,6 @@
 """Estimates the reads of the next epoch from the counts of one epoch (Good and Turing).
 
-A row that was read once is often not read again, and some rows that were not read will be.
+A row that was read once is often not read again, and some rows without reads will be read.
 """
 
 from __future__ import annotations
@@ -8,16 +8,16 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-# Counts from here on are their own estimate.
+# A count from this number on is itself the estimate.
 _RARE = 8
 
 
 def expected_reads(counts: Tensor) -> Tensor:
-    """How often each row is read in another epoch, float64, on the device of the counts.
+    """Estimates how often each row is read in another epoch: float64, on the device of the counts.
 
-    Good and Turing's estimate (Good 1953): rows that were read r times are read
-    (r + 1) N(r + 1) / N(r) times the next time, N(r) rows having been read r times. The most read
-    rows of a few batches, for which N(r + 1) is 0, are read r times again.
+    Good and Turing's estimate (Good 1953): a row that was read r times will be read
+    (r + 1) N(r + 1) / N(r) times, where N(r) is the number of rows that were read r times. Where
+    N(r + 1) is 0, as for the hottest rows of a few batches, the estimate is r.
 
     Args:
         counts: [rows] int64, how often each row was read.

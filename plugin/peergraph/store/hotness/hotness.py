@@ -1,4 +1,4 @@
-"""How often nodes are read: by degree, by counts (GNNLab's pre-sampling), or as users give."""
+"""How often nodes are read: by degree, by counts (GNNLab's pre-sampling), or by users' values."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ BY_DEGREE = ("out_degree", "in_degree")
 
 @dataclass(frozen=True)
 class Hotness:
-    """Counted reads, by users' node ids; :func:`peergraph.sampling.presample` counts.
+    """Counted reads by users' node ids. :func:`peergraph.sampling.presample` counts them.
 
     Args:
         features: by node type ``[num_nodes]``: the number of mini-batches that had the node among
             their inputs. It orders the nodes.
         structure: by edge type ``[num destinations]``: how often the node's in-neighbours were
             sampled.
-        batches: mini-batches, over all ranks.
-        edges: by edge type, sampled edges.
-        hops: of the samples.
+        batches: number of mini-batches of all ranks.
+        edges: by edge type: number of sampled edges.
+        hops: number of hops of the samples.
     """
 
     features: Mapping[NodeType, Tensor]
@@ -51,16 +51,21 @@ def node_hotness(
     group: Group,
     needed: bool,
 ) -> dict[NodeType, Tensor]:
-    """[num_nodes] per node type, on the CPU, the same on every rank. Collective.
+    """Returns the hotness of the nodes: [num_nodes] for each node type, on the CPU, the same on
+    every rank. Collective.
 
     Args:
         given: "out_degree", "in_degree", or values by user id. Rank 0's values are used, but every
             rank must give the same kind.
+        local: this rank's part of the structure.
         degrees: in-degrees by user id.
-        needed: whether values are computed; otherwise `given` is only checked.
+        schema: the types and sizes of the graph.
+        group: the ranks.
+        needed: whether to compute values; otherwise `given` is only checked.
 
     Raises:
-        ValueError, TypeError: values that do not fit the graph, kinds that differ; on every rank.
+        ValueError, TypeError: values do not fit the graph, or ranks give different kinds; on every
+            rank.
     """
     _check_kinds(group, given if isinstance(given, str) else "values")
     if isinstance(given, str):
@@ -90,11 +95,12 @@ def list_hotness(
     group: Group,
     needed: bool,
 ) -> dict[EdgeType, Tensor]:
-    """[destinations] per edge type: how often lists are read; otherwise as :func:`node_hotness`.
+    """Returns how often neighbour lists are read: [destinations] for each edge type. Otherwise as
+    :func:`node_hotness`.
 
     Args:
-        given: as for :func:`node_hotness`, where counts give the reads of lists; or values by edge
-            type.
+        given: as in :func:`node_hotness`, or values by edge type. Of counts the reads of lists are
+            taken.
     """
     if isinstance(given, Hotness):
         counts: Mapping[EdgeType, Tensor] = given.structure
@@ -130,7 +136,7 @@ def _check_kinds(group: Group, kind: str) -> None:
 
 
 def _from_first_rank(group: Group, values: Tensor) -> Tensor:
-    """[n] float64 on the CPU, rank 0's. Collective."""
+    """Returns rank 0's values: [n] float64 on the CPU. Collective."""
 
     def write(shared: Tensor) -> None:
         if group.rank == 0:

@@ -14,12 +14,12 @@ from peergraph.memory.table.id_list import check_distinct
 
 
 def id_dtype(num_ids: int) -> torch.dtype:
-    """The narrowest of int32 and int64 that holds ids below `num_ids`."""
+    """Returns the narrowest of int32 and int64 that holds ids below `num_ids`."""
     return torch.int32 if num_ids <= torch.iinfo(torch.int32).max else torch.int64
 
 
 def hottest_first(hotness: Tensor, device: torch.device) -> Tensor:
-    """[num_nodes] int64 on the CPU: the ids by falling hotness, then by id.
+    """Returns the ids in descending order of hotness, then by id: [num_nodes] int64 on the CPU.
 
     Args:
         device: the device that sorts.
@@ -47,7 +47,8 @@ class IdMap:
             order: [num_nodes] internal id -> user id on the CPU, the same on every rank.
 
         Raises:
-            IndexError, ValueError: the first id that makes it no permutation.
+            IndexError, ValueError: the order is not a permutation; the error names the first wrong
+                id.
         """
         check_distinct("order", order, order.numel(), "nodes")
         inverse = torch.empty_like(order).scatter_(
@@ -66,13 +67,15 @@ class IdMap:
         return map_view(self.to_user)
 
     def close(self) -> None:
-        """Frees the maps. Collective, where the ranks made them together."""
+        """Frees the maps. Collective if the ranks made them together."""
         tables = (self.to_internal, self.to_user)
         close_all(table.close for table in tables if table is not None)
 
 
 def replicated_ids(ids: Tensor, group: Group) -> Table:
-    """A table of ids with all rows in this rank's memory, or, without a GPU, in the machine's."""
+    """Makes a table of ids with all rows in this rank's memory, or without a GPU in the
+    machine's.
+    """
     tiers = Tiers.all_replicated if group.device.type == "cuda" else Tiers.all_host
     table = Table.create((ids.numel(),), id_dtype(ids.numel()), tiers(ids.numel()), group)
     if table.rows and (group.rank == 0 or group.device.type == "cuda"):
@@ -81,7 +84,7 @@ def replicated_ids(ids: Tensor, group: Group) -> Table:
 
 
 def map_view(table: Table | None) -> _C.IdMapView:
-    """A table of ids as the compiled module takes it; None stands for the identity."""
+    """Returns a table of ids as the compiled module takes it; None means the identity."""
     if table is None or table.rows == 0:
         return _C.IdMapView()
     return _C.IdMapView(table.as_tensor(), table.leases)

@@ -294,11 +294,13 @@ class EdgeIngest:
 def _both_directions(
     source: NDArray[Any], destination: NDArray[Any]
 ) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Sources and destinations ``[2 * rows]``: each edge is followed by its reverse."""
+    """Returns sources and destinations ``[2 * rows]``: each edge is followed by its reverse."""
     both = np.stack([source, destination], axis=1)
     return both.reshape(-1), np.ascontiguousarray(both[:, ::-1]).reshape(-1)
 
 
 def _edges_of_rows(rows: NDArray[np.int64]) -> NDArray[np.int64]:
-    """The numbers of the two edges of each row, where each edge is followed by its reverse."""
+    """Returns the numbers of the two edges of each row, where each edge is followed by its
+    reverse.
+    """
     return np.stack([2 * rows, 2 * rows + 1], axis=1).reshape(-1)

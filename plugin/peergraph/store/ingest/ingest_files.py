@@ -166,7 +166,7 @@ class _GraphIngest:
         readers: Mapping[EdgeType, RowReader],
         ends: Mapping[EdgeType, tuple[str, str]],
     ) -> NumberedNodes:
-        """The nodes of a type without files: as many as the largest id says, or the ids."""
+        """Returns the nodes of a type without files: as many as the largest id says, or the ids."""
         columns = [
             (readers[edge_type], ends[edge_type][0 if at == 0 else 1])
             for edge_type in readers
@@ -190,7 +190,7 @@ class _GraphIngest:
 
 
 def _ends(edge_type: EdgeType, files: EdgeFiles, reader: RowReader) -> tuple[str, str]:
-    """The columns of sources and destinations."""
+    """Returns the columns of sources and destinations."""
     names = reader.column_names
     if files.source is not None and files.destination is not None:
         for name in (files.source, files.destination):
@@ -205,7 +205,7 @@ def _ends(edge_type: EdgeType, files: EdgeFiles, reader: RowReader) -> tuple[str
 
 
 def _is_integer(reader: RowReader, column: str) -> bool:
-    """Whether a column's first values are integers; True where there are none."""
+    """Returns whether a column's first values are integers; True where there are none."""
     for batch in reader.batches([column], _BATCH_ROWS):
         if len(batch):
             return is_integer_column(batch.columns[column])
@@ -213,7 +213,7 @@ def _is_integer(reader: RowReader, column: str) -> bool:
 
 
 def _largest(reader: RowReader, column: str) -> int:
-    """The largest id of a column; -1 where there is none."""
+    """Returns the largest id of a column; -1 where there is none."""
     known = reader.largest(column)
     if known is not None:
         return known

@@ -49,7 +49,7 @@ class NumberedNodes:
     tables: tuple[TableEntry, ...]
 
     def entry(self, node_type: NodeType) -> NodeEntry:
-        """The entry of the manifest."""
+        """Returns the entry of the manifest."""
         assert self.count is not None
         return NodeEntry(node_type, self.count, self.tables)
 
@@ -158,8 +158,8 @@ class NodeIngest:
     def _numbered(
         self, reader: RowReader
     ) -> tuple[IdNumbers | None, NDArray[np.int64] | None, NDArray[np.int64] | None]:
-        """The numbers of ids, if they must be looked up; the node of each row, if rows are not in
-        the order of the nodes; and the rows that are used, if not all are.
+        """Returns the numbers of ids, if they must be looked up; the node of each row, if rows are
+        not in the order of the nodes; and the rows that are used, if not all are.
         """
         name = self._given.id
         if name is None:
@@ -182,7 +182,7 @@ class NodeIngest:
         return facts
 
     def _order(self, reader: RowReader, name: str, num_rows: int) -> NDArray[np.int64]:
-        """The ids ``[rows]``, which must be the numbers from 0 on in some order."""
+        """Returns the ids ``[rows]``, which must be the numbers from 0 on in some order."""
         bad_rows, places = self._workspace.bad_rows, RowPlaces()
         bad_before = bad_rows.total
         order = np.zeros(num_rows, np.int64)
@@ -261,7 +261,7 @@ class _IdFacts:
 
 
 def _is_new(ids: NDArray[Any], seen: NDArray[np.bool_]) -> bool:
-    """Whether all ids are in range, new and different."""
+    """Returns whether all ids are in range, new and different."""
     if len(ids) and (int(ids.min()) < 0 or int(ids.max()) >= len(seen)):
         return False
     return not seen[ids].any() and len(np.unique(ids)) == len(ids)

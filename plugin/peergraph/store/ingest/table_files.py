@@ -113,7 +113,7 @@ class TableFiles:
         return sum(max(0, array.num_rows) * array.row_bytes for array in arrays)
 
     def read(self, batch: Batch, rows: NDArray[np.int64], problems: Problems) -> list[Tensor]:
-        """The rows of all tables that belong to a batch.
+        """Returns the rows of all tables that belong to a batch.
 
         Args:
             rows: numbers of the batch's rows over all files.
@@ -138,7 +138,7 @@ class TableFiles:
                 self._put(i, kept, self._order[places])
 
     def entries(self) -> tuple[TableEntry, ...]:
-        """The entries of the manifest, after the end."""
+        """Returns the entries of the manifest, after the end."""
         found = []
         for table, writer, encoder in zip(self._tables, self._writers, self._encoders, strict=True):
             assert writer is not None
@@ -179,7 +179,7 @@ class TableFiles:
         return writer
 
     def _codec(self, table: TableRows) -> RowCodec | None:
-        """The encoding of a table whose dtype and shape are known. Raises ValueError."""
+        """Returns the encoding of a table whose dtype and shape are known. Raises ValueError."""
         storage = storage_of(self._workspace.storage, self._kind, table.name)
         assert table.dtype is not None
         assert table.row_shape is not None

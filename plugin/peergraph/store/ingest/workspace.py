@@ -66,7 +66,7 @@ class Workspace:
         return self._database
 
     def unique_name(self, stem: str) -> str:
-        """A name that no table or file of this ingest has."""
+        """Returns a name that no table or file of this ingest has."""
         self._names += 1
         return f"{stem}{self._names}"
 
@@ -79,10 +79,10 @@ class Workspace:
 
 
 def quoted(text: str) -> str:
-    """A string of SQL."""
+    """Quotes a string for SQL."""
     return "'" + text.replace("'", "''") + "'"
 
 
 def identifier(name: str) -> str:
-    """A name in SQL."""
+    """Quotes a name for SQL."""
     return '"' + name.replace('"', '""') + '"'

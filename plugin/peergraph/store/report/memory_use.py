@@ -13,11 +13,11 @@ from peergraph.store.placement.prediction import columns
 
 
 class Scratch(Protocol):
-    """Memory that a sampler keeps besides a store."""
+    """Memory that a sampler keeps in addition to the store."""
 
     @property
     def num_bytes(self) -> int:
-        """Bytes at the moment."""
+        """The current number of bytes."""
 
 
 @dataclass(frozen=True)
@@ -25,10 +25,10 @@ class MemoryUse:
     """Bytes by rank and tier; ``print(store.memory())`` shows them as a table.
 
     Args:
-        allocations: of id maps, structures and tables.
-        device_type: "cuda" or "cpu", of replicated and sharded rows.
-        rank: of this process.
-        scratch: name and bytes of buffers that samplers keep on this rank's device, in torch's
+        allocations: the allocations of id maps, structures and tables.
+        device_type: the device of replicated and sharded rows, "cuda" or "cpu".
+        rank: the rank of this process.
+        scratch: names and bytes of buffers that samplers keep on this rank's device, in torch's
             allocator.
     """
 
@@ -39,14 +39,18 @@ class MemoryUse:
 
     @property
     def world_size(self) -> int:
-        """Ranks."""
+        """The number of ranks."""
         return len(self.allocations[0].replicated) if self.allocations else 1
 
     def tier(self, name: str, rank: int | None = None) -> int:
-        """Bytes asked for: of the host or the disk, or of a tier on a rank (None: this one).
+        """Returns the requested bytes of the host or the disk, or of another tier on a rank.
+
+        Args:
+            name: "replicated", "sharded", "host" or "disk".
+            rank: None: this rank.
 
         Raises:
-            ValueError: a tier other than "replicated", "sharded", "host" and "disk".
+            ValueError: the name is another one.
         """
         if name not in ("replicated", "sharded", "host", "disk"):
             raise ValueError(
@@ -58,19 +62,19 @@ class MemoryUse:
         return sum(getattr(e, name)[on] for e in self.allocations)
 
     def device_bytes(self, rank: int | None = None) -> int:
-        """Bytes that a rank (None: this one) takes of its device, as the driver hands them out:
-        in blocks of 2 MiB on a GPU, in pages without one. Without :attr:`scratch`.
+        """Returns the bytes that a rank (None: this rank) takes on its device, without
+        :attr:`scratch`. They are rounded up to blocks of 2 MiB on a GPU, to pages on the CPU.
         """
         on = self.rank if rank is None else rank
         regions = (size for e in self.allocations for size in e.of_rank(on))
         return granted_bytes(regions, self.device_type)
 
     def host_bytes(self) -> int:
-        """Bytes of the host tier in the machine's memory, once for all ranks, in pages."""
+        """Returns the bytes of the host tier of all ranks together, rounded up to pages."""
         return granted_bytes((e.host for e in self.allocations), "cpu")
 
     def scratch_bytes(self) -> int:
-        """Bytes that samplers keep on this rank's device."""
+        """Returns the bytes that samplers keep on this rank's device."""
         return sum(count for _, count in self.scratch)
 
     def __str__(self) -> str:

@@ -6,4 +6,4 @@ import weakref
 from typing import Any
 
 open_stores: weakref.WeakSet[Any] = weakref.WeakSet()
-"""Each :class:`peergraph.store.Store` that exists; one that was closed may be among them."""
+"""Each :class:`peergraph.store.Store` that exists, closed stores included."""

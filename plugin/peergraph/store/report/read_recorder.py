@@ -18,14 +18,14 @@ from peergraph.store.report.read_report import ItemReads, ReadReport
 
 
 class ReadRecorder:
-    """The counters of a store on one rank; made by :meth:`Store.measure`.
+    """The counters of a store on one rank; created by :meth:`Store.measure`.
 
     ``print(measured)`` compares the reads so far with the plan's prediction.
     """
 
     def __init__(self, plan: Plan, rank: int, device: torch.device) -> None:
         self.sampling = Stopwatch(device)
-        """Seconds in samplers."""
+        """Measures the seconds in samplers."""
         self._plan = plan
         self._rank = rank
         self._device = device
@@ -52,8 +52,9 @@ class ReadRecorder:
         """Adds reads of neighbour lists.
 
         Args:
-            rows: internal ids, on the device.
-            drawn: int64, how many neighbours of each were taken.
+            edge_type: the relation.
+            rows: internal ids of the destinations, on the device.
+            drawn: int64, the number of neighbours that were drawn for each destination.
         """
         self._lists[edge_type][1].add(rows, drawn)
 
@@ -63,7 +64,7 @@ class ReadRecorder:
             self._samples += 1
 
     def add_walks(self) -> None:
-        """Counts a call of a walker: it is a mini-batch if nothing else is sampled."""
+        """Counts a call of a walker. It counts as a mini-batch if nothing else is sampled."""
         with self._lock:
             self._walks += 1
 
@@ -76,7 +77,7 @@ class ReadRecorder:
         self._lists.clear()
 
     def result(self) -> ReadReport:
-        """The reads of this rank so far. Synchronises."""
+        """Returns the reads of this rank so far. Synchronises."""
         if self._result is not None:
             return self._result
         items = []
@@ -103,7 +104,7 @@ class ReadRecorder:
         )
 
     def of_all_ranks(self, group: Group) -> ReadReport:
-        """The reads of all ranks so far. Collective; synchronises."""
+        """Returns the reads of all ranks so far. Collective; synchronises."""
         return self.result().of_all_ranks(group)
 
     def __str__(self) -> str:

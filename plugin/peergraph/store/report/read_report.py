@@ -25,12 +25,12 @@ class ItemReads:
     """The reads of a structure, its edge ids or a table.
 
     Args:
-        kind, name: of the item, as in the plan.
-        reads: by measured rank, then by source, lists or rows read: replicated, from each rank's
-            shards, from the host, and from tiers behind it.
-        read_bytes: the same in bytes. A list's bounds count 32 bytes each, as does a neighbour.
-        seconds: by measured rank, of gathers and the like; of structures 0, see
-            :attr:`ReadReport.sampling`.
+        kind, name: the kind and the name of the item, as in the plan.
+        reads: for each measured rank, the number of lists or rows read from each source: replicated
+            rows, each rank's shards, the host, and the slower tiers.
+        read_bytes: the same in bytes. A list's bounds count 32 bytes each, and so does a neighbour.
+        seconds: for each measured rank, the seconds of gathers and similar reads; 0 for structures,
+            see :attr:`ReadReport.sampling`.
     """
 
     kind: str
@@ -40,7 +40,9 @@ class ItemReads:
     seconds: tuple[float, ...]
 
     def hits(self, world_size: int) -> tuple[float, ...]:
-        """The shares of reads that went to replicated and sharded rows, the host, and behind."""
+        """Returns the shares of reads of replicated rows, sharded rows, the host, and slower
+        tiers.
+        """
         by_source = [sum(counts) for counts in zip(*self.reads, strict=True)]
         tiers = [by_source[0], sum(by_source[1 : 1 + world_size]), *by_source[1 + world_size :]]
         return tuple(count / max(1, sum(tiers)) for count in tiers)
@@ -51,12 +53,12 @@ class ReadReport:
     """The reads of one rank, or of all; ``print`` compares them with the plan's prediction.
 
     Args:
-        plan: of the store.
-        ranks: that were measured.
-        batches: of each of them, mini-batches: samples drawn, or where there were none, calls that
-            walked, or gathers of the table that was gathered from most often.
-        items: reads of what was read at all.
-        sampling: of each of them, seconds in samplers, edge ids included.
+        plan: the plan of the store.
+        ranks: the ranks that were measured.
+        batches: for each measured rank, the number of mini-batches: of samples, or without samples
+            of calls of walkers, or without both of gathers of the table with most gathers.
+        items: the items that were read, with their reads.
+        sampling: for each measured rank, the seconds in samplers, edge ids included.
     """
 
     plan: Plan
@@ -66,15 +68,16 @@ class ReadReport:
     sampling: tuple[float, ...]
 
     def item(self, kind: str, name: str) -> ItemReads:
-        """The reads of one item; ``KeyError`` where it was not read."""
+        """Returns the reads of one item. Raises ``KeyError`` if it was not read."""
         for item in self.items:
             if (item.kind, item.name) == (kind, name):
                 return item
         raise KeyError(f"no reads of {kind} {name!r}")
 
     def link_bytes(self) -> list[list[float]]:
-        """Bytes of a mini-batch, a row for each measured rank: from each rank (of its own memory,
-        replicated rows too), in the last column from the host.
+        """Returns the bytes of a mini-batch: a row for each measured rank, a column for each rank
+        that they are read from, and a last column for the host. Replicated rows count as reads of
+        the rank's own memory.
         """
         world = self.plan.world_size
         rows = []
@@ -89,11 +92,13 @@ class ReadReport:
         return rows
 
     def seconds_per_batch(self) -> float:
-        """Sampling and gathering of one mini-batch, on the slowest of the measured ranks."""
+        """Returns the seconds of sampling and gathering a mini-batch, on the slowest measured
+        rank.
+        """
         return self._slowest(*(item.seconds for item in self.items), self.sampling)
 
     def of_all_ranks(self, group: Group) -> ReadReport:
-        """The measurements of all ranks as one. Collective."""
+        """Returns the measurements of all ranks in one report. Collective."""
         found: list[ReadReport] = group.all_gather(self)
         names = dict.fromkeys((i.kind, i.name) for m in found for i in m.items)
         sources = max((len(i.reads[0]) for m in found for i in m.items), default=0)

@@ -195,7 +195,7 @@ class EdgeBuckets:
         self._path(number).unlink(missing_ok=True)
 
     def _runs(self, number: int) -> Iterator[EdgeRun]:
-        """The runs of a bucket, one after the other, as they came."""
+        """Yields the runs of a bucket, one after the other, as they came."""
         bucket, path = self._buckets[number], self._path(number)
         source_dtype = torch.empty(0, dtype=self.index_dtype, device="cpu").numpy().dtype
         edge_dtype = np.int64 if self._by_edge else np.int32

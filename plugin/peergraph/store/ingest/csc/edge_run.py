@@ -38,7 +38,7 @@ class EdgeRun:
 
     @classmethod
     def of(cls, arrays: Iterable[NDArray[Any]], first_edge: int) -> EdgeRun:
-        """A run of the three arrays."""
+        """Returns a run of the three arrays."""
         destination, source, edge = arrays
         return cls(destination, source, edge, first_edge)
 
@@ -51,16 +51,16 @@ class EdgeRun:
         return self.edge.astype(np.int64) + self.first_edge
 
     def select(self, mask: NDArray[np.bool_], first_destination: int = 0) -> EdgeRun:
-        """The edges of a mask, with `first_destination` taken from their destinations."""
+        """Returns the edges of a mask, with `first_destination` taken from their destinations."""
         destination = self.destination[mask] - np.int32(first_destination)
         return EdgeRun(destination, self.source[mask], self.edge[mask], self.first_edge)
 
     def arrays(self) -> list[NDArray[Any]]:
-        """The arrays, in the order in which they stand in a file."""
+        """Returns the arrays, in the order in which they stand in a file."""
         return [self.destination, self.source, self.edge]
 
     def tensors(self) -> tuple[Tensor, Tensor, Tensor, int]:
-        """The run as the compiled module takes it."""
+        """Returns the run as the compiled module takes it."""
         destination, source, edge = map(torch.from_numpy, self.arrays())
         return destination, source, edge, self.first_edge
 

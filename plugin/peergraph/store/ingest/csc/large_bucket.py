@@ -48,7 +48,7 @@ def _ranges(degrees: NDArray[np.int64], most_edges: int) -> Iterator[tuple[int, 
 
 
 def _selected(runs: ReadRuns, begin: int, end: int) -> Iterator[EdgeRun]:
-    """The edges of a range of destinations."""
+    """Yields the edges of a range of destinations."""
     for run in runs():
         yield run.select((run.destination >= begin) & (run.destination < end), begin)
 
@@ -56,7 +56,7 @@ def _selected(runs: ReadRuns, begin: int, end: int) -> Iterator[EdgeRun]:
 def _one_destination(
     runs: ReadRuns, destination: int, degree: int, most_edges: int, order: RunOrder
 ) -> Iterator[SortedEdges]:
-    """The edges of a destination that has more than can be held."""
+    """Yields the edges of a destination that has more than can be held."""
     degrees = torch.tensor([degree], dtype=torch.int64, device="cpu")
     for piece in _pieces(lambda: _selected(runs, destination, destination + 1), most_edges, order):
         yield SortedEdges(degrees, piece.indices, piece.edge_ids)

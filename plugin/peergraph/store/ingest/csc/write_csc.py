@@ -74,7 +74,7 @@ def write_csc(
 
 
 def _is_range(ids: Tensor, begin: int) -> bool:
-    """Whether the ids are the numbers from `begin` on."""
+    """Returns whether the ids are the numbers from `begin` on."""
     expected = torch.arange(begin, begin + len(ids), dtype=ids.dtype, device="cpu")
     return torch.equal(ids, expected)
 

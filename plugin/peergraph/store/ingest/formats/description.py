@@ -28,7 +28,7 @@ _SEPARATOR = ","
 
 
 def description_files(path: Path) -> GraphFiles:
-    """The files that a description names. Its keys are the arguments of :class:`NodeFiles`,
+    """Returns the files that a description names. Its keys are the arguments of :class:`NodeFiles`,
     :class:`EdgeFiles`, :class:`Columns`, :class:`Rows` and :class:`CsvFormat`::
 
         {"nodes": {"paper": {"files": "papers/*.parquet", "id": "pid", "tables": {"x": "f*"}}},
@@ -65,7 +65,8 @@ def description_files(path: Path) -> GraphFiles:
 
 
 def node_files(values: Any, where: str, folder: Path) -> NodeFiles:
-    """The files of a node type. Raises ValueError where they are not described as they should be.
+    """Returns the files of a node type. Raises ValueError where they are not described as they
+    should be.
 
     Args:
         values: the arguments.
@@ -76,7 +77,7 @@ def node_files(values: Any, where: str, folder: Path) -> NodeFiles:
 
 
 def edge_files(values: Any, where: str, folder: Path) -> EdgeFiles:
-    """The files of an edge type; as :func:`node_files`."""
+    """Returns the files of an edge type; as :func:`node_files`."""
     return _made(EdgeFiles, values, where, folder)
 
 
@@ -138,7 +139,7 @@ def _path(given: Any, where: str, folder: Path) -> str:
 
 
 def _is_single(values: Mapping[str, Any], kind: type) -> bool:
-    """Whether an object describes the only type, and not types by name."""
+    """Returns whether an object describes the only type, and not types by name."""
     names = {field.name for field in fields(kind)}
     return (
         bool(values)

@@ -23,7 +23,7 @@ FORMATS: dict[str, Callable[[Path], GraphFiles]] = {
 
 
 def described_files(source: str | PathLike[str], format: str = "auto") -> GraphFiles:
-    """The files of a dataset.
+    """Returns the files of a dataset.
 
     Args:
         source: its folder or file.

@@ -17,13 +17,13 @@ _TRIPLES = "train_hrt.npy"
 
 
 def is_lsc(path: Path) -> bool:
-    """Whether a folder is one of the challenge, or its folder ``processed``."""
+    """Returns whether a folder is one of the challenge, or its folder ``processed``."""
     folder = _processed(path)
     return (folder / _TRIPLES).is_file() or any(folder.glob(f"*{_SEPARATOR}*/edge_index.npy"))
 
 
 def lsc_files(path: Path) -> GraphFiles:
-    """The files of MAG240M (nodes and edges of several types) or WikiKG90Mv2 (triples).
+    """Returns the files of MAG240M (nodes and edges of several types) or WikiKG90Mv2 (triples).
 
     MAG240M: numbers of nodes without features come from ``meta.pt``. Tables are ``x``, ``y``,
     ``year``; unlabelled papers have NaN. WikiKG90Mv2: entities are nodes of one type with the table
@@ -60,7 +60,7 @@ def _processed(path: Path) -> Path:
 
 
 def _counts(folder: Path) -> dict[str, int]:
-    """The numbers in ``meta.pt``."""
+    """Returns the numbers in ``meta.pt``."""
     for file in (folder / "meta.pt", folder.parent / "meta.pt"):
         if file.is_file():
             meta = torch.load(file, weights_only=True)

@@ -33,15 +33,15 @@ _SEPARATOR = "___"
 
 
 def is_ogb(path: Path) -> bool:
-    """Whether a folder is a dataset of OGB, or its folder ``raw``."""
+    """Returns whether a folder is a dataset of OGB, or its folder ``raw``."""
     raw = _raw(path)
     names = ("edge.csv.gz", "data.npz", "triplet-type-list.csv.gz")
     return any((raw / name).is_file() for name in names)
 
 
 def ogb_files(path: Path) -> GraphFiles:
-    """The files of a dataset of OGB, homogeneous or heterogeneous, of text or of arrays. Tables
-    have PyG's names (``x``, ``y``, ``edge_attr``); splits by node become masks.
+    """Returns the files of a dataset of OGB, homogeneous or heterogeneous, of text or of arrays.
+    Tables have PyG's names (``x``, ``y``, ``edge_attr``); splits by node become masks.
 
     Args:
         path: the dataset's folder (with ``raw``, and ``split`` if there is one), or ``raw``.
@@ -118,7 +118,9 @@ def _heterogeneous(path: Path, raw: Path) -> GraphFiles:
 
 
 def _tables(folder: Path, what: str) -> dict[str, Any]:
-    """The tables of nodes or edges: ``node-feat.csv.gz``, ``node_year.csv.gz`` and so on."""
+    """Returns the tables of nodes or edges: ``node-feat.csv.gz``, ``node_year.csv.gz`` and so
+    on.
+    """
     found: dict[str, Any] = {}
     for file in sorted(folder.glob(f"{what}*.csv.gz")):
         name = file.name.removesuffix(".csv.gz")
@@ -147,7 +149,7 @@ def _masks(path: Path, node_type: NodeType | None, num_nodes: int) -> dict[str, 
 
 
 def _one_graph(path: Path) -> int:
-    """The number of nodes of a dataset's only graph."""
+    """Returns the number of nodes of a dataset's only graph."""
     (counts,) = _read(path).values()
     if len(counts) != 1:
         raise ValueError(f"{path.parent} has {len(counts)} graphs, a store has one")
@@ -155,7 +157,7 @@ def _one_graph(path: Path) -> int:
 
 
 def _read(path: Path, header: bool = False) -> Mapping[str, NDArray[Any]]:
-    """The columns of a file of integers; all rows are held."""
+    """Returns the columns of a file of integers; all rows are held."""
     reader = CsvRows([path], CsvFormat(header=header))
     parts: dict[str, list[NDArray[Any]]] = {name: [] for name in reader.column_names}
     for batch in reader.batches(list(parts), 1 << 20):
@@ -170,7 +172,7 @@ def _read(path: Path, header: bool = False) -> Mapping[str, NDArray[Any]]:
 
 
 def _read_text(path: Path) -> list[list[str]]:
-    """The rows of a file of names."""
+    """Returns the rows of a file of names."""
     reader = CsvRows([path], _PLAIN)
     names = reader.column_names
     rows: list[list[str]] = []

@@ -19,7 +19,7 @@ _STRUCTURE = ("edge_index", "adj_t", "adj")
 
 
 def processed_file(path: Path) -> Path | None:
-    """The file in a dataset's folder, or in its folder ``processed``."""
+    """Returns the file in a dataset's folder, or in its folder ``processed``."""
     for folder in (path, path / "processed"):
         for name in _NAMES:
             if (folder / name).is_file():
@@ -28,8 +28,9 @@ def processed_file(path: Path) -> Path | None:
 
 
 def pyg_files(path: Path) -> GraphFiles:
-    """The graph of a processed file: tensors of one row per node or per edge are tables; others are
-    left out. The file is mapped, and nothing but tensors and PyG's own classes is unpickled.
+    """Returns the graph of a processed file: tensors of one row per node or per edge are tables;
+    others are left out. The file is mapped, and nothing but tensors and PyG's own classes is
+    unpickled.
 
     Args:
         path: the file, or a dataset's folder.
@@ -139,7 +140,7 @@ def _tables(values: Mapping[str, Any], rows: int) -> dict[str, Tensor]:
 
 
 def _rows(name: str, value: Any) -> int | None:
-    """Rows of a tensor that may be a table."""
+    """Returns the number of rows of a tensor that may be a table."""
     if not isinstance(value, Tensor) or value.dim() == 0 or name in _STRUCTURE:
         return None
     return value.size(0) if value.layout == torch.strided else None

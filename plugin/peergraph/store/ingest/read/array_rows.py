@@ -71,7 +71,7 @@ class ArrayRows(RowReader):
 
 
 def tensor_column(values: Tensor | NDArray[Any]) -> ArrayColumn:
-    """A column of values in memory, or mapped."""
+    """Returns a column of values in memory, or mapped."""
     if isinstance(values, Tensor):
         tensor = values.detach()
         row_bytes = tensor.element_size() * (tensor[0].numel() if len(tensor) else 0)

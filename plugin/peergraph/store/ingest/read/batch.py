@@ -75,10 +75,10 @@ class RowReader(ABC):
         """
 
     def largest(self, column: str) -> int | None:
-        """The largest number of a column, where it is known without reading it."""
+        """Returns the largest number of a column, where it is known without reading it."""
         return None
 
 
 def row_range(begin: int, end: int) -> NDArray[np.int64]:
-    """The numbers of rows that follow each other."""
+    """Returns the numbers of rows that follow each other."""
     return np.arange(begin, end, dtype=np.int64)

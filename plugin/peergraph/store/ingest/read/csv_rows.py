@@ -103,7 +103,7 @@ class CsvRows(RowReader):
     def _read_text(
         self, path: Path, columns: Sequence[str], batch_rows: int, done: int
     ) -> Iterator[Batch]:
-        """The rows of a file from kept row `done` on, with all columns as strings."""
+        """Yields the rows of a file from kept row `done` on, with all columns as strings."""
         try:
             for batch in self._read(path, columns, batch_rows, as_text=True):
                 count = len(batch)
@@ -174,7 +174,7 @@ class CsvRows(RowReader):
         return _Opened(raw, raw if kind is None else self._arrow.CompressedInputStream(raw, kind))
 
     def _names(self, path: Path) -> list[str]:
-        """The columns of a file; none where it is empty."""
+        """Returns the columns of a file; none where it is empty."""
         try:
             with self._open(path) as (_, stream):
                 read = self._csv.ReadOptions(
@@ -220,7 +220,9 @@ class _Opened:
 
 
 def _row_numbers(begin: int, end: int, skipped: Sequence[int]) -> NDArray[np.int64]:
-    """The numbers in the file of kept rows begin..end; `skipped` has numbers that were not kept."""
+    """Returns the numbers in the file of kept rows begin..end; `skipped` has numbers that were not
+    kept.
+    """
     kept = np.arange(begin, end, dtype=np.int64)
     before = np.sort(np.asarray(skipped, np.int64)) - np.arange(len(skipped))
     return kept + np.searchsorted(before, kept, side="right")

@@ -33,7 +33,7 @@ class FileRows:
         self._held: NDArray[Any] | None = None
 
     def read(self, begin: int, end: int) -> NDArray[Any]:
-        """Rows begin..end.
+        """Returns rows begin..end.
 
         Raises:
             ValueError: there are fewer.
@@ -55,7 +55,7 @@ class FileRows:
             self._append(batch, begin)
 
     def count(self) -> int:
-        """All rows; reads those that are left."""
+        """Returns all rows; reads those that are left."""
         if self._batches is None:
             self._batches = self._reader.batches(self._reader.column_names, _BATCH_ROWS)
         held = 0 if self._held is None else len(self._held)

@@ -52,13 +52,13 @@ class NpyFile:
         return int(np.prod(self.shape[1:], dtype=np.int64)) * self.dtype.itemsize
 
     def read(self, begin: int, end: int) -> NDArray[Any]:
-        """A copy of rows begin..end, in the machine's byte order. Compressed arrays are read
-        quickest from front to back.
+        """Returns a copy of rows begin..end, in the machine's byte order. Compressed arrays are
+        read quickest from front to back.
         """
         return self.read_elements(begin * self.row_bytes, (end - begin, *self.shape[1:]))
 
     def read_elements(self, offset: int, shape: tuple[int, ...]) -> NDArray[Any]:
-        """A copy of the elements that begin `offset` bytes after the header."""
+        """Returns a copy of the elements that begin `offset` bytes after the header."""
         values = np.empty(shape, self.dtype)
         buffer = values.reshape(-1).view(np.uint8).data
         start = self._offset + self._header_bytes + offset
@@ -115,6 +115,6 @@ class NpyFile:
 
 
 def npz_names(path: Path) -> list[str]:
-    """Names of the arrays in a ``.npz`` file."""
+    """Returns the names of the arrays in a ``.npz`` file."""
     with zipfile.ZipFile(path) as archive:
         return [name.removesuffix(".npy") for name in archive.namelist()]

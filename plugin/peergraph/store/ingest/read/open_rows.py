@@ -28,7 +28,7 @@ _COMPRESSED = {".gz", ".bz2", ".zst", ".lz4"}
 
 
 def open_rows(given: NodeFiles | EdgeFiles, workspace: Workspace) -> RowReader:
-    """The rows of a node or edge type.
+    """Returns the rows of a node or edge type.
 
     Raises:
         FileNotFoundError: no file of that name, or none that matches.
@@ -44,7 +44,7 @@ def open_rows(given: NodeFiles | EdgeFiles, workspace: Workspace) -> RowReader:
 
 
 def open_array(path: str | PathLike[str]) -> NpyFile:
-    """A ``.npy`` file, or ``archive.npz:name``."""
+    """Opens a ``.npy`` file, or ``archive.npz:name``."""
     text = fspath(path)
     if ".npz:" in text:
         archive, _, member = text.rpartition(":")
@@ -53,7 +53,7 @@ def open_array(path: str | PathLike[str]) -> NpyFile:
 
 
 def open_file(path: str | PathLike[str], csv: CsvFormat) -> RowReader:
-    """The rows of one Parquet or CSV file.
+    """Returns the rows of one Parquet or CSV file.
 
     Raises:
         FileNotFoundError, ValueError, ImportError: as :func:`open_rows`.
@@ -63,7 +63,7 @@ def open_file(path: str | PathLike[str], csv: CsvFormat) -> RowReader:
 
 
 def is_array_path(value: object) -> bool:
-    """Whether a name is one that :func:`open_array` opens."""
+    """Returns whether a name is one that :func:`open_array` opens."""
     return isinstance(value, (str, PathLike)) and (
         fspath(value).endswith(".npy") or ".npz:" in fspath(value)
     )
@@ -102,7 +102,7 @@ def _open_paths(names: Sequence[str], given: NodeFiles | EdgeFiles) -> RowReader
 
 
 def _expand(name: str) -> list[Path]:
-    """The files of a path, glob or folder, in the order of their names."""
+    """Returns the files of a path, glob or folder, in the order of their names."""
     path = Path(name)
     if path.is_dir():
         found = [p for p in sorted(path.iterdir()) if p.is_file() and _known_kind(p) is not None]
@@ -132,7 +132,7 @@ def _kind(path: Path) -> str:
 
 
 def _query(query: str, workspace: Workspace) -> RowReader:
-    """The result of a query, which is stored so that it can be read several times."""
+    """Returns the result of a query, which is stored so that it can be read several times."""
     path = workspace.temporary / f"{workspace.unique_name('query')}.parquet"
     errors = require("duckdb", "queries").Error
     try:

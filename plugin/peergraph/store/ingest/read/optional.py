@@ -9,7 +9,7 @@ _EXTRAS = {"pyarrow": "ingest", "duckdb": "ingest", "dgl": "dgl", "torch_geometr
 
 
 def require(module: str, purpose: str) -> Any:
-    """A module of an optional package.
+    """Returns a module of an optional package.
 
     Args:
         purpose: what needs it, for the message.

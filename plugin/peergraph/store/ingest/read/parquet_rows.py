@@ -60,7 +60,7 @@ class ParquetRows(RowReader):
                 raise ValueError(f"{path} cannot be read from row {begin} on: {error}") from error
 
     def largest(self, column: str) -> int | None:
-        """The largest value by the files' statistics; None where they have none."""
+        """Returns the largest value by the files' statistics; None where they have none."""
         found = [-1]
         for path in self._paths:
             metadata = self._open(path).metadata

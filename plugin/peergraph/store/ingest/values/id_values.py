@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 
 
 def to_dense_ids(column: Any, problems: Problems) -> NDArray[Any]:
-    """``[n]`` int32 or int64, contiguous; rows without an integer are added to the problems.
+    """Returns ``[n]`` int32 or int64, contiguous; rows without an integer are added to the
+    problems.
 
     Raises:
         TypeError: the column has no numbers, and no strings of numbers.
@@ -32,7 +33,7 @@ def to_dense_ids(column: Any, problems: Problems) -> NDArray[Any]:
 
 
 def is_integer_column(column: Any) -> bool:
-    """Whether a column has integers, and not strings or numbers with decimals."""
+    """Returns whether a column has integers, and not strings or numbers with decimals."""
     if isinstance(column, np.ndarray):
         return column.dtype.kind in "iu"
     arrow = require("pyarrow", "Arrow arrays")
@@ -41,8 +42,8 @@ def is_integer_column(column: Any) -> bool:
 
 
 def to_keys(column: Any, as_text: bool, problems: Problems) -> Any:
-    """Ids as they are looked up: an Arrow array of strings or of int64. Missing ones are added to
-    the problems, and are null.
+    """Converts ids for the look-up: an Arrow array of strings or of int64. Missing ones are
+    added to the problems, and are null.
     """
     arrow = require("pyarrow", "Arrow arrays")
     if not as_text:

@@ -43,7 +43,7 @@ class Problems:
             self.add(f"{what} {reason}", mask)
 
     def any(self, num_rows: int) -> Mask:
-        """Rows with a problem."""
+        """Returns which rows have a problem."""
         found = np.zeros(num_rows, np.bool_)
         for mask in self.masks.values():
             found |= mask
@@ -51,8 +51,8 @@ class Problems:
 
 
 def to_numbers(column: Any, problems: Problems, missing_is_nan: bool = False) -> NDArray[Any]:
-    """The numbers of a column ``[n]`` or ``[n, width]``: integers, floats or booleans in the
-    machine's byte order. Rows without one are added to the problems, and have 0.
+    """Returns the numbers of a column ``[n]`` or ``[n, width]``: integers, floats or booleans in
+    the machine's byte order. Rows without one are added to the problems, and have 0.
 
     Args:
         column: an array of NumPy or Arrow.
@@ -120,7 +120,7 @@ def _per_row(mask: Any) -> Mask:
 
 
 def _lists(column: Any, problems: Problems, missing_is_nan: bool) -> NDArray[Any]:
-    """[n, width] of a column of lists of one length."""
+    """Returns [n, width] of a column of lists of one length."""
     arrow = require("pyarrow", "Arrow arrays")
     if column.null_count:
         raise TypeError(f"{column.null_count} lists are missing; fill them with a WHERE or a query")

@@ -26,7 +26,7 @@ class RowNumbers:
         self._next = 0
 
     def of(self, batch: Batch) -> NDArray[np.int64]:
-        """``[n]`` the numbers of a batch that follows the batches before."""
+        """Returns ``[n]`` the numbers of a batch that follows the batches before."""
         if batch.file != self._file:
             self._file, self._first = batch.file, self._next
         last = max([*batch.rows[-1:], *(row for row, _ in batch.skipped)], default=-1)
@@ -52,7 +52,7 @@ class RowPlaces:
         self._file_starts: dict[str, int] = {}
 
     def of(self, batch: Batch) -> NDArray[np.int64]:
-        """``[n]`` the numbers of a batch that follows the batches before."""
+        """Returns ``[n]`` the numbers of a batch that follows the batches before."""
         count = len(batch)
         numbers = np.arange(self.total, self.total + count, dtype=np.int64)
         self._file_starts.setdefault(batch.file, self.total)
@@ -80,7 +80,7 @@ class RowPlaces:
 
 
 def is_among(numbers: NDArray[np.int64], ascending: NDArray[np.int64]) -> NDArray[np.bool_]:
-    """``[n]`` whether each number is among some ascending ones."""
+    """Returns whether each number is among some ascending ones."""
     if len(ascending) == 0:
         return np.zeros(len(numbers), np.bool_)
     at = np.minimum(np.searchsorted(ascending, numbers), len(ascending) - 1)

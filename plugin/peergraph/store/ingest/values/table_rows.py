@@ -74,7 +74,7 @@ class TableRows:
             self._set_columns(described.columns, column_names)
 
     def read(self, batch: Batch, rows: NDArray[np.int64], problems: Problems) -> Tensor:
-        """The table's rows of a batch, ``[n, ...]``; rows with problems are 0.
+        """Returns the table's rows of a batch, ``[n, ...]``; rows with problems are 0.
 
         Args:
             rows: numbers of the batch's rows over all files.
@@ -124,7 +124,7 @@ class TableRows:
         self._is_text = reader.is_text
 
     def _file_matrix(self, batch: Batch) -> NDArray[Any]:
-        """``[n, width]`` of all columns; NaN where a value is missing."""
+        """Returns ``[n, width]`` of all columns; NaN where a value is missing."""
         parts = []
         for name, column in batch.columns.items():
             problems = Problems()
@@ -137,7 +137,7 @@ class TableRows:
         return np.concatenate(parts, axis=1)
 
     def _holds_exactly(self, values: Tensor) -> bool:
-        """Whether the values have a dtype that NumPy does not know, which stays."""
+        """Returns whether the values have a dtype that NumPy does not know, which stays."""
         unknown = stored_dtype(values.dtype) != values.dtype
         if unknown and self.dtype not in (None, values.dtype):
             raise NotImplementedError(
@@ -238,7 +238,7 @@ def _dtype(name: str, given: torch.dtype | str | None) -> torch.dtype | None:
 
 
 def _take(array: ArrayColumn, rows: NDArray[np.int64]) -> NDArray[Any]:
-    """Rows by ascending number."""
+    """Returns rows by ascending number."""
     if len(rows) == 0:
         return array.read(0, 0)
     first, last = int(rows[0]), int(rows[-1])
