@@ -5,6 +5,9 @@
 Peers: `wholegraph` (chunked and continuous memory, on the devices and on the host), `nccl` (the
 five-step gather by collectives), `torch` (index_select on a rank's own memory, and a plain copy of
 as many bytes, which is the limit of a gather from own memory).
+
+With `--storages bfloat16,int8`, tables with narrow storage are gathered, too: `ratio` is their time
+over that of float32 rows, `floor_ms` the time of their bytes on the links at `--floor-gbs`.
 """
 
 from __future__ import annotations
@@ -22,7 +25,9 @@ from harness.records import Timing
 from inputs.arrays import check_rows, feature_rows, fill_features, random_ids
 from inputs.counter_hash import CHUNK
 
-from peergraph.memory import Table, Tiers
+from peergraph.memory import NarrowTable, Table, Tiers
+from peergraph.memory.table.row_codec import codec_of, storage_name
+from peergraph.memory.table.row_encoder import RowEncoder
 from peergraph.reference.gather import five_step_gather
 
 _ID_SETS = 4
@@ -83,6 +88,62 @@ def run_peergraph(session: Session, plan: str, dim: int) -> None:
             add(session, "peergraph", timing, dim, plan=plan, table_rows=rows)
 
 
+def run_narrow(session: Session, plan: str, dim: int, storage: str) -> None:
+    """As run_peergraph, with fewer bytes a row and the same rows for users."""
+    rows, args = table_rows(session.args, plan, session.world, dim), session.args
+    codec = codec_of(storage_name(storage), torch.float32, (dim,))
+    assert codec is not None
+    system = f"peergraph {storage}"
+    with session.section(f"{system} {plan} {dim}", system=system, plan=plan, dim=dim):
+        with session.stage(f"table of {rows} rows"):
+            shape = (rows, codec.row_bytes)
+            stored = Table.create(shape, torch.uint8, _TIERS[plan](rows), session.group)
+            table = NarrowTable((rows, dim), codec, stored, storage)
+            fill(session, table)
+        with closing(table):
+            ids = [
+                random_ids(session.rank * 1000 + i, args.count, rows, session.device)
+                for i in range(_ID_SETS)
+            ]
+
+            def check() -> None:
+                some = ids[0][:256]
+                expected = RowEncoder(codec, storage).encode(feature_rows(some, dim), 0)
+                if not torch.equal(table.gather(some), codec.decode(expected)):
+                    raise AssertionError(f"{system}: gathered rows differ from the table's")
+
+            session.together(check)
+            timing = measure(session, lambda i, _: table.gather(ids[i % _ID_SETS]), hold=True)
+            floor = floor_ms(args, plan, session.world, codec.row_bytes, dim)
+            add(
+                session,
+                system,
+                timing,
+                dim,
+                plan=plan,
+                against=plan,
+                table_rows=rows,
+                row_bytes=codec.row_bytes,
+                floor_ms=floor,
+            )
+
+
+def floor_ms(
+    args: argparse.Namespace, plan: str, world: int, row_bytes: int, dim: int
+) -> float | None:
+    """The time of a gather's bytes: on the link that a plan reads by, or in the GPU's memory."""
+    if len(args.floor_gbs) != len(_TIERS):
+        return None
+    memory, peers, host = (rate * 1e6 for rate in args.floor_gbs)
+    read, written = args.count * row_bytes, args.count * dim * 4
+    by_link = {
+        "replicated": 0.0,
+        "sharded": read * (world - 1) / world / peers,
+        "host": read / host,
+    }[plan]
+    return max(by_link, (read + written) / memory)
+
+
 def run_wholegraph(session: Session, plan: str, dim: int) -> None:
     peer = session.wholegraph
     location = "cpu" if plan == "host" else "cuda"
@@ -140,6 +201,8 @@ def run(session: Session) -> None:
             if plan == "host" and dim not in args.host_dims:
                 continue
             run_peergraph(session, plan, dim)
+            for storage in args.storages:
+                run_narrow(session, plan, dim, storage)
             # On one rank replicated and sharded tables are alike: one comparison will do.
             if session.wholegraph is not None and plan != "replicated":
                 run_wholegraph(session, plan, dim)
@@ -158,6 +221,13 @@ def arguments() -> argparse.ArgumentParser:
     result.add_argument("--count", type=int, default=1 << 20, help="rows gathered at a time")
     result.add_argument("--table-gib", type=float, default=8.0, help="on each device")
     result.add_argument("--host-gib", type=float, default=4.0, help="on the host, in all")
+    result.add_argument("--storages", type=words, default="", help="bfloat16, int8 and so on")
+    result.add_argument(
+        "--floor-gbs",
+        type=integers,
+        default="",
+        help="GB/s of a GPU's memory, of all its links to GPUs, and of the host's: 4000,370,55",
+    )
     result.add_argument("--wholegraph-kinds", type=words, default="chunked,continuous")
     return result
 

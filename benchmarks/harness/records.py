@@ -170,7 +170,7 @@ _COLUMNS = {
                           "difference_ppm", "same_classes"],
     "layers": ["system", *_TIMES, "peak_gib", "against", "ratio"],
     "dgl_layers": ["kind", "threads", "system", *_TIMES, "against", "ratio"],
-    "gather": ["system", "plan", *_TIMES, "ms_host", "gbs", "against", "ratio"],
+    "gather": ["system", "plan", *_TIMES, "floor_ms", "ms_host", "gbs", "against", "ratio"],
     "embedding": ["op", "system", "plan", *_TIMES, "ms_lookup", "ms_backward", "ms_step",
                   "against", "ratio"],
     "sampling": ["system", "plan", *_TIMES, "edges", "nodes", "edges_per_s", "against", "ratio"],

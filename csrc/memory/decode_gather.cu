@@ -45,7 +45,7 @@ __device__ __forceinline__ Pack<T, kPack> widen_pack(
 }
 
 template <typename T, int kBytes, int kPack>
-__global__ void __launch_bounds__(kBlockThreads, 4)
+__global__ void __launch_bounds__(kBlockThreads, 3)
     decode_rows(const __grid_constant__ TableView table, const RowCodec codec,
                 const __grid_constant__ IdList ids, T* out, CopyShape shape, ErrorSlot errors) {
   using Stored = Pack<typename UnsignedOf<kBytes>::type, kPack>;
