@@ -115,7 +115,7 @@ class FastLayer(torch.nn.Module):
         return flat
 
     def _check_degrees(self, graph: KernelGraph) -> None:
-        """Raises Unsupported where DGL's code raises for nodes without in-edges."""
+        """Raises Unsupported if DGL's code raises for nodes without in-edges."""
         if not self._allow_zero_in_degree and graph.edges.has_zero_in_degrees():
             raise Unsupported("there are nodes without in-edges")
 

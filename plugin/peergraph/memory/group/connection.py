@@ -47,7 +47,7 @@ class Connection:
         self.pid = pid
         self.process = ProcessId.of(pid)
         self.pidfd = _open_pidfd(pid)
-        """Readable once the process has ended; None where the system has no pidfd."""
+        """Readable once the process has ended; None if the system has no pidfd."""
         self.ended = False
         """Whether the stream or the process has ended: no more messages will arrive."""
         self.farewell: str | None = None

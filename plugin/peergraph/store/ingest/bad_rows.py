@@ -1,4 +1,4 @@
-"""Rows that cannot be used: counted by file and reason, the first ones with their numbers."""
+"""Rows that cannot be used: counts them by file and reason, and names the first ones."""
 
 from __future__ import annotations
 
@@ -43,7 +43,10 @@ class BadRows:
         """Counts rows of one batch.
 
         Args:
-            values: of the first rows, where they say more than the reason.
+            file: the name of the file.
+            reason: the reason why the rows cannot be used.
+            rows: the numbers of the rows.
+            values: the values of the first rows, if they tell more than the reason.
         """
         if len(rows) == 0:
             return
@@ -68,7 +71,7 @@ class BadRows:
 
     @property
     def total(self) -> int:
-        """All rows; a row with two reasons counts twice."""
+        """The number of all rows; a row with two reasons counts twice."""
         return sum(self.counts.values())
 
     def __str__(self) -> str:

@@ -1,4 +1,4 @@
-"""How users describe the files of a graph."""
+"""The classes by which users describe the files of a graph."""
 
 from __future__ import annotations
 
@@ -24,11 +24,13 @@ class Columns:
     """A table made of columns of the files of its node or edge type.
 
     Args:
-        columns: a name: the table has one value per row (``[rows]``), or ``[rows, width]`` where
-            the column has lists. Or a pattern such as ``"f*"``, or a list of names: ``[rows,
-            number of columns]``, a pattern's in the order of the file.
-        dtype: of the table; default: the column's. Numbers with decimals in CSV files are float32.
-        nan: missing values and NaN: ``"error"`` (bad rows), ``"keep"`` as NaN or ``"zero"``.
+        columns: a name: the table has one value per row (``[rows]``), or ``[rows, width]`` if the
+            column has lists. Or a pattern such as ``"f*"``, or a list of names: the table is
+            ``[rows, number of columns]``; the columns of a pattern are in the order of the file.
+        dtype: dtype of the table; default: the column's dtype. Numbers with decimals in CSV files
+            are float32.
+        nan: the treatment of missing values and NaN: ``"error"`` (they are bad rows), ``"keep"``
+            (they are NaN) or ``"zero"``.
     """
 
     columns: str | Sequence[str]
@@ -41,16 +43,16 @@ class Columns:
 
 @dataclass(frozen=True)
 class Rows:
-    """A table in a file of its own, or in memory.
+    """A table in a separate file, or in memory.
 
     Args:
         values: a path of a ``.npy`` file, ``archive.npz:name``, a tensor or an array of NumPy, of
             ``[rows, ...]``; or a path of a Parquet or CSV file: all of its columns, ``[rows,
             columns]``. Row ``i`` belongs to row ``i`` of the node or edge type's files, or to node
-            or edge ``i`` where it has none.
-        dtype: of the table; default: the values'.
+            or edge ``i`` if it has no files.
+        dtype: dtype of the table; default: the dtype of the values.
         nan: as in :class:`Columns`.
-        csv: how a CSV file is written.
+        csv: the format of CSV files.
     """
 
     values: Any
@@ -69,22 +71,23 @@ name that ends in ``.npy``, a path, a tensor or an array for :class:`Rows`."""
 
 @dataclass(frozen=True)
 class NodeFiles:
-    """The nodes of one type. Without any file, nodes are what edges name.
+    """The nodes of one type. Without any file, the nodes are the ids that edges name.
 
     Args:
-        files: paths, globs or folders of Parquet or CSV files, or anything that gives Arrow record
-            batches (a table, a dataset, a reader). Rows come in the order of the list, those of a
-            glob in the order of the names.
+        files: paths, globs or folders of Parquet or CSV files, or an object that provides Arrow
+            record batches (a table, a dataset, a reader). Rows are in the order of the list; the
+            files of a glob are in the order of their names.
         id: the column of ids. Without it, row ``i`` is node ``i``.
         numbering: ``"dense"``: ids are the node numbers, ``0 .. num_nodes - 1``. ``"mapped"``: ids
             are strings or any integers; nodes are numbered in the order of the rows (without files:
-            of the ids), and edges' ids are looked up. ``"auto"``: dense where the ids are the
-            integers from 0 on in any order, else mapped.
-        num_nodes: their number, where nothing else says it; default: the largest id plus one.
-        tables: by name, see :data:`Table`.
-        where: condition of SQL (DuckDB): other rows are left out.
-        query: SELECT of DuckDB in place of `files`, for joins; ORDER BY decides the order of rows.
-        csv: how CSV files are written.
+            of the ids), and edges' ids are looked up. ``"auto"``: dense if the ids are the integers
+            from 0 on in any order, else mapped.
+        num_nodes: the number of nodes, if no file determines it; default: the largest id plus one.
+        tables: the tables by name, see :data:`Table`.
+        where: a condition of SQL (DuckDB); rows that do not satisfy it are left out.
+        query: a SELECT of DuckDB instead of `files`, for joins; ORDER BY determines the order of
+            rows.
+        csv: the format of CSV files.
     """
 
     files: Any = None
@@ -119,13 +122,13 @@ class EdgeFiles:
             array of shape ``[2, E]`` (sources, destinations) or ``[E, 2]`` (columns ``"0"``,
             ``"1"``).
         source, destination: names of the columns; default: the first two.
-        tables: by name, see :data:`Table`. Edges are numbered in the order of the rows.
+        tables: the tables by name, see :data:`Table`. Edges are numbered in the order of the rows.
         where, query, csv: as in :class:`NodeFiles`.
-        add_reverse: every edge is followed by its reverse, with the same row of each table (as
-            OGB's `add_inverse_edge`); the edge type must lead from a node type to itself.
-        edge_ids: whether samples can name edges by their number in the files. Without, an edge's
-            id is its position in the CSC, which saves 4 or 8 bytes per edge; there can be no
-            tables then.
+        add_reverse: whether every edge is followed by its reverse, with the same row of each table
+            (as in OGB's `add_inverse_edge`); the edge type must lead from a node type to itself.
+        edge_ids: whether edge ids are the numbers of the edges in the files. Otherwise an edge's id
+            is its position in the CSC, which saves 4 or 8 bytes per edge; then there can be no
+            tables.
     """
 
     files: Any = None

@@ -25,10 +25,10 @@ class IdNumbers:
     """The numbers of the nodes of one type: a table ``(id, node)``.
 
     Args:
-        workspace: has the database.
-        table: its name.
-        as_text: ids are strings, not int64.
-        count: nodes.
+        workspace: the workspace with the database.
+        table: the name of the table.
+        as_text: whether ids are strings; otherwise they are int64.
+        count: the number of nodes.
     """
 
     workspace: Workspace
@@ -43,11 +43,14 @@ class IdNumbers:
         """Numbers the ids in the order of the rows.
 
         Args:
-            keys: numbers of rows, and their ids (Arrow arrays), batch by batch; null is no id.
+            keys: the numbers of the rows, and their ids (Arrow arrays), batch by batch; null means
+                that there is no id.
+            as_text: whether ids are strings; otherwise they are int64.
+            workspace: the workspace with the database.
 
         Returns:
-            The numbers; the rows that have an id for the first time, ascending; and the other rows
-            with the id that an earlier row has.
+            The numbers; the rows with an id that no earlier row has, ascending; and the other rows
+            with their ids.
         """
         database = workspace.database
         given = workspace.unique_name("rows")

@@ -35,12 +35,13 @@ class EdgeIngest:
     """Reads the files of one edge type.
 
     Args:
-        edge_type, number: its name, and its place in the manifest.
+        edge_type: the edge type.
+        number: the position of the edge type in the manifest.
         given: the files.
-        reader: of them.
-        ends: names of the columns of sources and destinations.
-        nodes: of sources and destinations.
-        workspace: where results go.
+        reader: the reader of the files.
+        ends: the names of the columns of sources and destinations.
+        nodes: the nodes of the source type and of the destination type.
+        workspace: the state of the ingest, to which results are written.
     """
 
     def __init__(
@@ -183,8 +184,8 @@ class EdgeIngest:
             source, destination = _both_directions(source, destination)
         return buckets.add(source, destination)
 
-    # Ids that are looked up: the ends are found in any order, tables are read in a pass of their
-    # own.
+    # Ids that are looked up: the ends are found in any order, and tables are read in a separate
+    # pass.
 
     def _add_looked_up(self, buckets: EdgeBuckets, files: TableFiles) -> NDArray[np.int64]:
         """Returns the numbers of the rows that were left out, ascending."""

@@ -49,24 +49,26 @@ def ingest(
     bounded memory. Runs in one process and is not collective; :meth:`Store.load` reads the result
     on any number of ranks. See docs/ingest.md.
 
-    The folder equals, byte by byte, that of a store built from the same edges in memory. It appears
-    when it is complete: until then it is ``<name>.part-...`` beside, which an error removes and,
-    after a kill, the next ingest of the same name.
+    The folder is equal, byte by byte, to the saved folder of a store that is built from the same
+    edges in memory. It appears when it is complete. Until then the files are in a folder
+    ``<name>.part-...`` next to it, which is removed after an error, or after a kill by the next
+    ingest of the same name.
 
     Args:
-        folder: to be made; must not exist.
+        folder: the folder to make; it must not exist.
         source: a folder or file of a known format, or a description (``.json``, ``.toml``), or
             :class:`GraphFiles`.
-        nodes, edges: the files by type, in place of `source`; without a mapping: of a graph of one
-            node type and one edge type. Node types that only edges name have as many nodes as their
-            largest id says, or as there are different strings.
-        format: of `source`: ``"auto"``, ``"ogb"``, ``"lsc"``, ``"dgl"``, ``"pyg"`` or
+        nodes, edges: the files by type, instead of `source`; without a mapping, the files of a
+            graph with one node type and one edge type. The number of nodes of a type that only
+            edges name is the largest id plus one, or the number of different strings.
+        format: the format of `source`: ``"auto"``, ``"ogb"``, ``"lsc"``, ``"dgl"``, ``"pyg"`` or
             ``"description"``.
-        bad_rows: ``"error"``: raise after all rows of a type have been read; ``"skip"``: leave out
-            bad rows of edges, and of nodes rows with a missing or repeated id that is looked up.
-        memory: bytes to use for edges, ids and buffers; default: half of what is free, 16 GB at
-            most. Tables of nodes in the order of the files take none.
-        progress: whether to show bars; default: for more than 1 GB, on a terminal.
+        bad_rows: ``"error"``: raise an error after all rows of a type have been read; ``"skip"``:
+            leave out bad rows of edges, and rows of nodes with a missing or repeated id if ids are
+            looked up.
+        memory: bytes to use for edges, ids and buffers; default: half of the free memory, at most
+            16 GB. Tables of nodes in the order of the files take no memory.
+        progress: whether to show progress bars; default: for more than 1 GB, on a terminal.
         storage: how tables are stored, as in :class:`PlacementOptions`: the folder then has rows of
             fewer bytes, which :meth:`Store.load` takes as they are.
 
@@ -75,11 +77,12 @@ def ingest(
 
     Raises:
         FileExistsError: the folder exists.
-        FileNotFoundError: a file does not, or a pattern matches none.
-        BadRowsError: rows cannot be used; names them by file and row. It is a ``ValueError``.
-        ValueError: files that do not fit together, or are not of their format; a value that the
-            storage of its table cannot hold.
-        ImportError: a package for a format is missing; says how to install it.
+        FileNotFoundError: a file does not exist, or a pattern matches no file.
+        BadRowsError: rows cannot be used; the error names their files and numbers. It is a
+            ``ValueError``.
+        ValueError: the files do not fit together or have another format, or the storage of a table
+            cannot hold a value.
+        ImportError: a package for a format is missing; the error tells how to install it.
         OSError: the disk is full, or a file cannot be read.
     """
     started = time.perf_counter()
@@ -205,7 +208,7 @@ def _ends(edge_type: EdgeType, files: EdgeFiles, reader: RowReader) -> tuple[str
 
 
 def _is_integer(reader: RowReader, column: str) -> bool:
-    """Returns whether a column's first values are integers; True where there are none."""
+    """Returns whether a column's first values are integers; True if there are none."""
     for batch in reader.batches([column], _BATCH_ROWS):
         if len(batch):
             return is_integer_column(batch.columns[column])
@@ -213,7 +216,7 @@ def _is_integer(reader: RowReader, column: str) -> bool:
 
 
 def _largest(reader: RowReader, column: str) -> int:
-    """Returns the largest id of a column; -1 where there is none."""
+    """Returns the largest id of a column; -1 if there is none."""
     known = reader.largest(column)
     if known is not None:
         return known

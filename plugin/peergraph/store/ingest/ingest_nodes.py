@@ -39,9 +39,9 @@ class NumberedNodes:
     """The nodes of one type.
 
     Args:
-        count: how many; None: as many as edges name.
-        ids: their ids, where they are not the numbers.
-        tables: the entries of the manifest.
+        count: the number of nodes; None: the edges determine it.
+        ids: the ids of the nodes if they are not the node numbers, else None.
+        tables: the tables' entries of the manifest.
     """
 
     count: int | None
@@ -58,9 +58,10 @@ class NodeIngest:
     """Reads the files of one node type.
 
     Args:
-        node_type, number: its name, and its place in the manifest.
+        node_type: the node type.
+        number: the position of the node type in the manifest.
         given: the files.
-        workspace: where results go.
+        workspace: the state of the ingest, to which results are written.
     """
 
     def __init__(
@@ -231,7 +232,7 @@ class NodeIngest:
 
 
 class _IdFacts:
-    """What a column of ids has, batch by batch."""
+    """Facts about a column of ids, collected batch by batch."""
 
     def __init__(self) -> None:
         self.num_rows = 0

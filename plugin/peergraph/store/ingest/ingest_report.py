@@ -1,4 +1,4 @@
-"""What an ingest did."""
+"""The report of an ingest."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ class IngestReport:
     """The result of :meth:`Store.ingest`; ``print`` shows it.
 
     Args:
-        folder: the store.
-        num_nodes, num_edges: by type.
-        bad_rows: rows that were left out.
-        seconds: how long it took.
-        bytes_read: of the files, those that are read twice counted twice.
-        bytes_written: of the store's files.
-        storage_reports: by name of table, what narrow storage has changed in its values.
+        folder: the folder of the store.
+        num_nodes, num_edges: the number of nodes or edges of each type.
+        bad_rows: the rows that were left out.
+        seconds: the duration of the ingest.
+        bytes_read: the bytes read from the files; files that are read twice count twice.
+        bytes_written: the bytes of the store's files.
+        storage_reports: for each table with narrow storage, by name: the changes of its values.
     """
 
     folder: Path

@@ -34,14 +34,14 @@ class TableFiles:
     """The tables of one node or edge type. A context manager; its end completes the files.
 
     Args:
-        kind: the type.
-        given: tables by name, as users describe them.
-        column_names: of the type's files.
-        is_text: of the reader.
-        workspace: whose folder gets the files.
-        stem: the files are ``<stem>.table0.npy`` and so on.
-        repeat: how often each row is written.
-        order: ``[rows]`` where row ``i`` goes; None: rows stay in their order.
+        kind: the node type or edge type.
+        given: the tables by name, as users describe them.
+        column_names: the columns of the type's files.
+        is_text: whether the values come from text, see :attr:`RowReader.is_text`.
+        workspace: the workspace; the files are written to its folder.
+        stem: the stem of the file names: ``<stem>.table0.npy`` and so on.
+        repeat: the number of times that each row is written.
+        order: ``[rows]`` the new position of each row; None: rows stay in their order.
     """
 
     def __init__(
@@ -77,7 +77,7 @@ class TableFiles:
         return bool(self._tables)
 
     def check_rows(self, num_rows: int, what: str) -> None:
-        """Raises ValueError where a table with a file of its own has another number of rows."""
+        """Raises ValueError if a table with a file of its own has another number of rows."""
         for table in self._tables:
             if table.array is None:
                 continue
@@ -88,7 +88,7 @@ class TableFiles:
                 )
 
     def check_filter(self, where: str | None, what: str) -> None:
-        """Raises NotImplementedError where a filter of rows meets a table with its own file."""
+        """Raises NotImplementedError if a filter of rows meets a table with its own file."""
         if where is not None and self.has_arrays:
             raise NotImplementedError(
                 f"{what}: where goes without tables that have a file of their own: write the rows "
@@ -116,7 +116,9 @@ class TableFiles:
         """Returns the rows of all tables that belong to a batch.
 
         Args:
-            rows: numbers of the batch's rows over all files.
+            batch: the batch.
+            rows: the numbers of the batch's rows over all files.
+            problems: gets the rows without a value.
         """
         return [table.read(batch, rows, problems) for table in self._tables]
 
@@ -124,8 +126,9 @@ class TableFiles:
         """Appends the rows of a batch.
 
         Args:
-            numbers: of the rows over all files.
-            keep: None: all.
+            rows: the rows of each table.
+            numbers: the numbers of the rows over all files.
+            keep: a mask of the rows to write; None: all rows.
         """
         for i, values in enumerate(rows):
             kept = values if keep is None else values[torch.from_numpy(keep)]

@@ -1,4 +1,4 @@
-"""What the steps of one ingest share: folders, memory, the database, bad rows."""
+"""The state that the steps of one ingest share: folders, memory, the database, bad rows."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ class Workspace:
     """The state of one ingest.
 
     Args:
-        folder: the new store's files.
-        memory: bytes to use.
-        progress: as :func:`peergraph.progress.progress_bar` takes it.
-        skips_bad_rows: whether bad rows of edges are left out; else they are an error.
-        bad_rows: all that were found.
-        bytes_read: of the files until now.
-        storage: by table, narrow storage.
-        storage_reports: of tables that have been encoded, by name.
+        folder: the folder of the new store's files.
+        memory: the number of bytes to use.
+        progress: whether to show progress, as in :func:`peergraph.progress.progress_bar`.
+        skips_bad_rows: whether bad rows of edges are left out; otherwise they are an error.
+        bad_rows: the bad rows that were found so far.
+        bytes_read: the bytes read from the files so far.
+        storage: the narrow storage of each table that has one.
+        storage_reports: the reports of encoded tables, by name.
     """
 
     folder: Path

@@ -1,4 +1,4 @@
-"""Edges in buckets by destination: what does not fit into memory goes to files."""
+"""Edges in buckets by destination: edges that do not fit into memory are written to files."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from peergraph.store.ingest.values.read_only import as_tensor
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-_EDGES_PER_BUCKET = 1 << 18  # whose results are in a core's cache
+_EDGES_PER_BUCKET = 1 << 18  # their results fit into a core's cache
 _NODES_PER_BUCKET = 1 << 17
 _MOST_BUCKETS = 1024
 _MOST_SHIFT = 31  # destinations within a bucket are int32
@@ -38,7 +38,7 @@ _READ_BYTES = 128  # of an edge of a batch: as it is read, converted, and partit
 
 @dataclass
 class _Bucket:
-    """The edges of a range of destinations: those in the file come first."""
+    """The edges of a range of destinations: the edges in the file come before those in memory."""
 
     num_edges: int = 0
     in_file: list[tuple[int, int]] = field(default_factory=list)  # edges, first edge id of a run
@@ -46,15 +46,15 @@ class _Bucket:
 
 
 class EdgeBuckets:
-    """Takes the edges of one relation batch by batch, and gives them back by destination.
+    """Takes the edges of one relation batch by batch, and returns them sorted by destination.
 
     Args:
-        folder: for the buckets' files; exists.
-        num_sources, num_destinations: limits of the ids.
-        expected_edges: an estimate, which decides the number of buckets.
-        memory: bytes to use. A bucket that exceeds them is sorted in pieces.
-        by_edge: the edges come in any order, with their ids; a destination's edges are sorted by
-            id. Else an edge's id is its position.
+        folder: an existing folder for the buckets' files.
+        num_sources, num_destinations: the limits of the ids.
+        expected_edges: an estimate of the number of edges, which determines the number of buckets.
+        memory: the number of bytes to use. A larger bucket is sorted in pieces.
+        by_edge: whether edges are added in any order, with their ids; a destination's edges are
+            then sorted by id. Otherwise an edge's id is its position.
     """
 
     def __init__(
@@ -68,7 +68,7 @@ class EdgeBuckets:
     ) -> None:
         self.num_edges = 0
         self.is_sorted = not by_edge
-        """Whether the edges came sorted by destination."""
+        """Whether the edges were added in order of destination."""
         self.index_dtype = id_dtype(num_sources)
         """The dtype of sources: the narrowest that holds their ids."""
         self._folder, self._memory, self._by_edge = folder, memory, by_edge
@@ -86,7 +86,7 @@ class EdgeBuckets:
 
     @property
     def batch_edges(self) -> int:
-        """Edges that a batch should have, for the memory that it takes."""
+        """The number of edges that a batch should have, so that it fits into the memory."""
         return max(1 << 10, min(4 << 20, self._memory // 4 // _READ_BYTES))
 
     def add(
@@ -95,14 +95,14 @@ class EdgeBuckets:
         destination: NDArray[Any],
         edge_ids: NDArray[np.int64] | None = None,
     ) -> bool:
-        """Takes a batch, all or nothing.
+        """Adds all edges of a batch, or none.
 
         Args:
             source, destination: [n] int32 or int64, both of one dtype, contiguous.
-            edge_ids: [n], where the edges come in any order.
+            edge_ids: [n] the edges' ids if they are added in any order, else None.
 
         Returns:
-            False where an id is out of range; then nothing was taken.
+            Whether the edges were added: False if an id is out of range.
         """
         if len(source) == 0:
             return True
@@ -141,7 +141,7 @@ class EdgeBuckets:
         """Yields all edges by destination, and removes them; several threads sort.
 
         Args:
-            edge_id_dtype: None: edge ids are not asked for.
+            edge_id_dtype: the dtype of the edge ids; None: no edge ids.
         """
         order = RunOrder(self._by_edge, self.index_dtype, edge_id_dtype)
         threads = torch.get_num_threads()
@@ -164,7 +164,7 @@ class EdgeBuckets:
                 yield sorting.result()
 
     def _hand_out(self, whole: EdgeRun, counts: NDArray[np.int64]) -> None:
-        """Gives each bucket its part of a batch that is ordered by bucket."""
+        """Adds to each bucket its part of a batch that is ordered by bucket."""
         ends = np.cumsum(counts)
         for number in np.flatnonzero(counts):
             begin, end = int(ends[number] - counts[number]), int(ends[number])

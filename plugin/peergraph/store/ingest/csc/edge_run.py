@@ -17,7 +17,7 @@ import peergraph._C as _C
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-_MOST_PIECES = 512  # of one call of the system
+_MOST_PIECES = 512  # of one system call
 
 
 @dataclass(frozen=True)
@@ -25,10 +25,10 @@ class EdgeRun:
     """Edges of one bucket from one batch.
 
     Args:
-        destination: [n] int32, less the bucket's first destination.
-        source: [n] int32 or int64.
-        edge: [n] int32 or int64, the edge's id less `first_edge`.
-        first_edge: see there.
+        destination: [n] int32, destinations minus the bucket's first destination.
+        source: [n] int32 or int64, sources.
+        edge: [n] int32 or int64, the edges' ids minus `first_edge`.
+        first_edge: the number that is added to `edge`.
     """
 
     destination: NDArray[np.int32]
@@ -47,16 +47,16 @@ class EdgeRun:
 
     @property
     def ids(self) -> NDArray[np.int64]:
-        """[n] the edges' ids."""
+        """The edges' ids, [n]."""
         return self.edge.astype(np.int64) + self.first_edge
 
     def select(self, mask: NDArray[np.bool_], first_destination: int = 0) -> EdgeRun:
-        """Returns the edges of a mask, with `first_destination` taken from their destinations."""
+        """Returns the edges of a mask; subtracts `first_destination` from their destinations."""
         destination = self.destination[mask] - np.int32(first_destination)
         return EdgeRun(destination, self.source[mask], self.edge[mask], self.first_edge)
 
     def arrays(self) -> list[NDArray[Any]]:
-        """Returns the arrays, in the order in which they stand in a file."""
+        """Returns the arrays, in their order in a file."""
         return [self.destination, self.source, self.edge]
 
     def tensors(self) -> tuple[Tensor, Tensor, Tensor, int]:
@@ -67,13 +67,13 @@ class EdgeRun:
 
 @dataclass(frozen=True)
 class SortedEdges:
-    """Edges by destination, as they follow each other in a CSC.
+    """A piece of edges sorted by destination, in the order of a CSC.
 
     Args:
-        degrees: [destinations] int64, of the destinations that follow. Where a piece goes on with
-            the last destination of the piece before, that one's whole degree stood there.
+        degrees: [destinations] int64, the degrees of the piece's destinations. If a piece continues
+            the last destination of the previous piece, that piece has the whole degree.
         indices: [n] sources.
-        edge_ids: [n]; None: not asked for.
+        edge_ids: [n] edge ids; None: no edge ids.
     """
 
     degrees: Tensor
@@ -83,12 +83,13 @@ class SortedEdges:
 
 @dataclass(frozen=True)
 class RunOrder:
-    """How runs are sorted.
+    """The options for sorting runs.
 
     Args:
-        by_edge: edges of a destination are sorted by their ids; else they stay as they come.
-        index_dtype: of sources.
-        edge_id_dtype: None: without edge ids.
+        by_edge: whether the edges of a destination are sorted by their ids; otherwise they keep
+            their order.
+        index_dtype: the dtype of sources.
+        edge_id_dtype: the dtype of edge ids; None: no edge ids.
     """
 
     by_edge: bool

@@ -1,4 +1,4 @@
-"""Buckets that do not fit into memory: of few destinations with many edges."""
+"""Sorts buckets that do not fit into memory: they have few destinations with many edges."""
 
 from __future__ import annotations
 
@@ -23,8 +23,9 @@ def sort_large_bucket(
 
     Args:
         runs: reads the bucket from its beginning, a run at a time.
-        num_destinations: of the bucket.
-        most_edges: to hold at once; a run may have more.
+        num_destinations: the number of destinations of the bucket.
+        most_edges: the largest number of edges in memory at once; a run may have more.
+        order: the options for sorting.
     """
     degrees = np.zeros(num_destinations, np.int64)
     for run in runs():
@@ -56,7 +57,7 @@ def _selected(runs: ReadRuns, begin: int, end: int) -> Iterator[EdgeRun]:
 def _one_destination(
     runs: ReadRuns, destination: int, degree: int, most_edges: int, order: RunOrder
 ) -> Iterator[SortedEdges]:
-    """Yields the edges of a destination that has more than can be held."""
+    """Yields the edges of a destination that has more than `most_edges`."""
     degrees = torch.tensor([degree], dtype=torch.int64, device="cpu")
     for piece in _pieces(lambda: _selected(runs, destination, destination + 1), most_edges, order):
         yield SortedEdges(degrees, piece.indices, piece.edge_ids)

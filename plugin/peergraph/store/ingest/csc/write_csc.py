@@ -1,4 +1,4 @@
-"""The files of a relation's CSC, from its edges in buckets."""
+"""Writes the files of a relation's CSC, from its edges in buckets."""
 
 from __future__ import annotations
 
@@ -32,11 +32,15 @@ def write_csc(
     moved: Callable[[int], object] = lambda _: None,
 ) -> tuple[ArrayEntry, ArrayEntry, ArrayEntry | None]:
     """Empties the buckets into ``<stem>.indptr.npy``, ``.indices.npy`` and ``.edge_ids.npy``. The
-    last one is left out where ids are the positions.
+    last file is left out if ids are the positions.
 
     Args:
-        keep_edge_ids: whether to write it at all; without it, an edge's id is its position.
-        missing_ids: ids that no edge has, ascending; larger ids move down.
+        buckets: the edges.
+        folder: the folder of the files.
+        stem: the stem of the file names.
+        num_destinations: the number of destinations.
+        keep_edge_ids: whether to write edge ids; otherwise an edge's id is its position.
+        missing_ids: ids that no edge has, ascending; larger ids are reduced accordingly.
         moved: called with the number of edges that have been written.
 
     Returns:
@@ -44,7 +48,7 @@ def write_csc(
     """
     num_edges = buckets.num_edges
     ids_dtype = id_dtype(num_edges) if keep_edge_ids and not buckets.is_sorted else None
-    # Ids before they move down may need more bits.
+    # Ids may need more bits before they are reduced.
     sort_dtype = torch.int64 if ids_dtype is not None and len(missing_ids) else ids_dtype
     with ExitStack() as files:
 

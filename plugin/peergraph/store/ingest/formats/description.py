@@ -65,24 +65,23 @@ def description_files(path: Path) -> GraphFiles:
 
 
 def node_files(values: Any, where: str, folder: Path) -> NodeFiles:
-    """Returns the files of a node type. Raises ValueError where they are not described as they
-    should be.
+    """Returns the files of a node type. Raises ValueError for a wrong description.
 
     Args:
-        values: the arguments.
-        where: names them in errors.
-        folder: of relative paths.
+        values: the arguments of :class:`NodeFiles`.
+        where: the name of the values in errors.
+        folder: the folder of relative paths.
     """
     return _made(NodeFiles, values, where, folder)
 
 
 def edge_files(values: Any, where: str, folder: Path) -> EdgeFiles:
-    """Returns the files of an edge type; as :func:`node_files`."""
+    """Returns the files of an edge type, as :func:`node_files` does for a node type."""
     return _made(EdgeFiles, values, where, folder)
 
 
 def edge_type(text: str, where: str) -> EdgeType:
-    """``source type,relation,destination type``."""
+    """Parses ``source type,relation,destination type``."""
     names = text.split(_SEPARATOR)
     if len(names) != 3:
         raise ValueError(

@@ -21,10 +21,10 @@ class ArrayColumn:
     """Rows that a function reads.
 
     Args:
-        num_rows: how many; -1: not known before they have been read.
-        row_bytes: bytes of one.
-        read: called with ``(begin, end)``, returns the rows as an array.
-        count: returns the number of rows, where it is not known before; reads all that are left.
+        num_rows: the number of rows; -1: it is not known before they are read.
+        row_bytes: the bytes of a row.
+        read: called with ``(begin, end)``; returns the rows as an array.
+        count: reads all remaining rows and returns the number of rows; None if it is known before.
     """
 
     num_rows: int
@@ -35,11 +35,11 @@ class ArrayColumn:
 
 @dataclass(frozen=True)
 class ArrayRows(RowReader):
-    """Columns of equal length, which stand for a file.
+    """Columns of equal length, read like a file.
 
     Args:
-        name: names them in messages.
-        columns: by name.
+        name: the name of the columns in messages.
+        columns: the columns by name.
     """
 
     name: str

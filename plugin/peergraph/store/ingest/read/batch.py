@@ -18,10 +18,10 @@ class Batch:
     """Rows that follow each other in one file.
 
     Args:
-        file: names it in messages.
+        file: the name of the file in messages.
         rows: ``[n]`` int64, the number of each row in the file, from 0 on, headers not counted.
         columns: arrays of NumPy or Arrow by name, ``[n]`` or ``[n, width]``.
-        num_bytes: what was read for them, for progress bars.
+        num_bytes: the bytes that were read for the rows, for progress bars.
         skipped: rows of the file that could not be read, with the reason.
     """
 
@@ -36,7 +36,7 @@ class Batch:
 
 
 class RowReader(ABC):
-    """Reads rows of some files, as often as it is asked to, in the same order."""
+    """Reads the rows of some files; every pass yields them in the same order."""
 
     is_text = False
     """Whether types of columns were guessed from text."""
@@ -49,33 +49,33 @@ class RowReader(ABC):
     @property
     @abstractmethod
     def num_rows(self) -> int | None:
-        """Number of rows, where it is known without reading them."""
+        """The number of rows; None if it is not known without reading them."""
 
     @property
     def expected_rows(self) -> int:
-        """An estimate of the number of rows where that is not known."""
+        """The number of rows, or an estimate if it is not known."""
         assert self.num_rows is not None
         return self.num_rows
 
     @property
     @abstractmethod
     def num_bytes(self) -> int:
-        """The sum of :attr:`Batch.num_bytes`, at most, where all columns are read."""
+        """The largest sum of :attr:`Batch.num_bytes`, which is reached if all columns are read."""
 
     @abstractmethod
     def batches(self, columns: Sequence[str], batch_rows: int) -> Iterator[Batch]:
         """Yields all rows.
 
         Args:
-            columns: to be read.
-            batch_rows: most rows of a batch.
+            columns: the names of the columns to read.
+            batch_rows: the largest number of rows of a batch.
 
         Raises:
-            ValueError: a file cannot be read: it names the file.
+            ValueError: a file cannot be read; the error names the file.
         """
 
     def largest(self, column: str) -> int | None:
-        """Returns the largest number of a column, where it is known without reading it."""
+        """Returns the largest number of a column; None if it is not known without reading it."""
         return None
 
 

@@ -20,20 +20,20 @@ _BLOCK_BYTES = 16 << 20
 _SAMPLE_BYTES = 1 << 16
 _COMPRESSION = {".gz": "gzip", ".bz2": "bz2", ".zst": "zstd", ".lz4": "lz4"}
 _COMPRESSED = 5
-"""How much smaller than their content compressed files are, roughly."""
+"""The ratio of the sizes of decompressed and compressed files, roughly."""
 
 
 @dataclass(frozen=True)
 class CsvFormat:
-    """How CSV files are written.
+    """The format of CSV files.
 
     Args:
-        delimiter: between values; default: a tab in ``.tsv`` files, else a comma.
-        header: whether the first line has the names of the columns. Else they are ``f0``, ``f1``
-            and so on.
-        skip_rows: lines before the header or the first row.
+        delimiter: the delimiter between values; default: a tab in ``.tsv`` files, else a comma.
+        header: whether the first line has the names of the columns. Otherwise they are ``f0``,
+            ``f1`` and so on.
+        skip_rows: the number of lines before the header or the first row.
         types: Arrow's names of types by column, such as ``{"id": "string"}`` for ids with leading
-            zeros; default: what the first values look like.
+            zeros; default: types are guessed from the first values.
     """
 
     delimiter: str | None = None
@@ -47,8 +47,8 @@ class CsvRows(RowReader):
     skipped and reported (:attr:`Batch.skipped`).
 
     Args:
-        paths: the files; one at least. ``.gz``, ``.bz2``, ``.zst`` and ``.lz4`` are decompressed.
-        csv: how they are written.
+        paths: at least one file. ``.gz``, ``.bz2``, ``.zst`` and ``.lz4`` are decompressed.
+        csv: the format of the files.
     """
 
     is_text = True
@@ -84,8 +84,8 @@ class CsvRows(RowReader):
         return sum(path.stat().st_size for path in self._paths)
 
     def batches(self, columns: Sequence[str], batch_rows: int) -> Iterator[Batch]:
-        """Yields all rows, as :class:`RowReader` says. Where values of a file are not like its
-        first ones, its columns are strings from there on.
+        """Yields all rows, see :class:`RowReader`. If later values of a file do not have the types
+        of the first ones, its columns are strings from there on.
         """
         for path in self._paths:
             names = self._names(path)
@@ -151,7 +151,7 @@ class CsvRows(RowReader):
         return csv.open_csv(
             stream,
             read_options=csv.ReadOptions(
-                # The handler is told a row's number only without threads.
+                # The handler gets a row's number only without threads.
                 use_threads=skip is None,
                 block_size=_BLOCK_BYTES,
                 skip_rows=given.skip_rows,

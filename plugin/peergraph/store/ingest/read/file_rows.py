@@ -19,9 +19,9 @@ class FileRows:
     """Rows of a reader as a matrix.
 
     Args:
-        reader: of the file.
-        name: of the file in messages.
-        to_matrix: makes ``[n, width]`` of a batch.
+        reader: the reader of the file.
+        name: the name of the file in messages.
+        to_matrix: converts a batch to a matrix ``[n, width]``.
     """
 
     def __init__(
@@ -36,7 +36,7 @@ class FileRows:
         """Returns rows begin..end.
 
         Raises:
-            ValueError: there are fewer.
+            ValueError: there are fewer rows.
         """
         if self._batches is None or begin < self._begin:
             self._batches = self._reader.batches(self._reader.column_names, _BATCH_ROWS)

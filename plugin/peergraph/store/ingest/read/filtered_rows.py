@@ -17,7 +17,7 @@ class FilteredRows(RowReader):
     """The rows of a reader that satisfy a condition. The other rows do not count as bad rows.
 
     Args:
-        reader: of all rows.
+        reader: the reader of all rows.
         where: the condition, in DuckDB's SQL.
         database: a connection of DuckDB.
     """

@@ -1,4 +1,4 @@
-"""Opens what users name: paths, globs, folders, arrays, Arrow objects, queries."""
+"""Opens the files that users name: paths, globs, folders, arrays, Arrow objects, queries."""
 
 from __future__ import annotations
 

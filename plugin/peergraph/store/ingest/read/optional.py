@@ -9,13 +9,14 @@ _EXTRAS = {"pyarrow": "ingest", "duckdb": "ingest", "dgl": "dgl", "torch_geometr
 
 
 def require(module: str, purpose: str) -> Any:
-    """Returns a module of an optional package.
+    """Imports a module of an optional package.
 
     Args:
-        purpose: what needs it, for the message.
+        module: the name of the module.
+        purpose: the purpose for which the module is needed, for the message.
 
     Raises:
-        ImportError: it is not installed; says how to install it.
+        ImportError: the package is not installed; the error tells how to install it.
     """
     try:
         return import_module(module)

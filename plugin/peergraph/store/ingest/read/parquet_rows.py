@@ -60,7 +60,7 @@ class ParquetRows(RowReader):
                 raise ValueError(f"{path} cannot be read from row {begin} on: {error}") from error
 
     def largest(self, column: str) -> int | None:
-        """Returns the largest value by the files' statistics; None where they have none."""
+        """Returns the largest value by the files' statistics; None if they have none."""
         found = [-1]
         for path in self._paths:
             metadata = self._open(path).metadata
@@ -87,7 +87,7 @@ class ParquetRows(RowReader):
 
 
 def check_columns(file: str, names: Sequence[str], wanted: Sequence[str]) -> None:
-    """Raises ValueError where a file lacks columns."""
+    """Raises ValueError if a file lacks columns."""
     missing = [name for name in wanted if name not in names]
     if missing:
         raise ValueError(f"{file} has no column {missing[0]!r}, it has {', '.join(names)}")

@@ -14,8 +14,8 @@ _AHEAD = 2
 
 @contextmanager
 def read_ahead(batches: Iterator[Batch]) -> Iterator[Iterator[Batch]]:
-    """Within the block, a thread reads up to two batches ahead; the first error is raised where
-    its batch would have come.
+    """Returns a context in which a thread reads up to two batches ahead. An error of the thread is
+    raised in place of its batch.
     """
     waiting: queue.Queue[Batch | BaseException | None] = queue.Queue(_AHEAD)
     stopped = threading.Event()

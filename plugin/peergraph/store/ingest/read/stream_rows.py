@@ -59,8 +59,9 @@ def spool_to_parquet(name: str, reader: Any, path: Path) -> ParquetRows:
     """Writes record batches, which can be read only once, to a Parquet file; returns its reader.
 
     Args:
-        reader: of Arrow, or an object with ``__arrow_c_stream__``.
-        path: of the new file.
+        name: the name of the rows in messages.
+        reader: a reader of Arrow, or an object with ``__arrow_c_stream__``.
+        path: the path of the new file.
     """
     arrow = require("pyarrow", "reading Arrow record batches")
     parquet = require("pyarrow.parquet", "reading Arrow record batches")

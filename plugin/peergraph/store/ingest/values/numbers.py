@@ -23,7 +23,7 @@ NAN = "is NaN"
 
 @dataclass
 class Problems:
-    """Why rows have no value: masks ``[n]`` by reason."""
+    """The reasons why rows have no value: a mask ``[n]`` for each reason."""
 
     masks: dict[str, Mask] = field(default_factory=dict)
 

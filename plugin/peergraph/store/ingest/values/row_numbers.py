@@ -17,7 +17,7 @@ _MOST_GAPS = 1000  # between the rows of a batch that is remembered row by row
 
 class RowNumbers:
     """Numbers the rows of batches over all files, in the order in which they are read. Lines that
-    could not be read have numbers, too.
+    could not be read have numbers too.
     """
 
     def __init__(self) -> None:
@@ -40,8 +40,8 @@ class RowNumbers:
 
 
 class RowPlaces:
-    """Numbers the rows of batches from 0 on, without those that could not be read or do not satisfy
-    a condition, and remembers where they stand.
+    """Numbers the rows of batches from 0 on, without rows that could not be read or that do not
+    satisfy a condition, and remembers their positions in the files.
     """
 
     def __init__(self) -> None:

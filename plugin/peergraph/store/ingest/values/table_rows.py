@@ -41,13 +41,14 @@ class TableRows:
     """One table: the rows that belong to a batch.
 
     Args:
-        name: of the table.
-        given: as users describe it.
-        column_names: of the files of its type; empty where there are none.
-        is_text: numbers with decimals are float32, unless users say otherwise.
+        name: the name of the table.
+        given: the table as users describe it.
+        column_names: the columns of the files of its type; empty without files.
+        is_text: whether the values come from text: numbers with decimals are then float32 by
+            default.
 
     Raises:
-        ValueError: it names a column that is not there, a dtype that there is not.
+        ValueError: the description names a column or a dtype that does not exist.
         FileNotFoundError: there is no such file.
     """
 
@@ -58,16 +59,16 @@ class TableRows:
         described = _described(given)
         self._csv = described.csv if isinstance(described, Rows) else CsvFormat()
         self.dtype = _dtype(name, described.dtype)
-        """Of the table; None until the first rows have come."""
+        """The dtype of the table; None until the first rows are read."""
         self._nan, self._is_text = described.nan, is_text
         self.row_shape: tuple[int, ...] | None = None
-        """The shape of a row; None until the first rows have come."""
+        """The shape of a row; None until the first rows are read."""
         self.array: ArrayColumn | None = None
-        """The rows, where the table has a file of its own."""
+        """The rows, if the table has a separate file."""
         self.columns: list[str] = []
         """Columns that a batch must have."""
         self._is_matrix = False
-        self._holds_bits = False  # integers that stand for values of a dtype unknown to NumPy
+        self._holds_bits = False  # integers with the bits of a dtype unknown to NumPy
         if isinstance(described, Rows):
             self._set_array(described.values)
         else:
