@@ -2,14 +2,18 @@
 
     python benchmarks/accuracy_offload.py cora.npz citeseer.npz amazon_photo.npz
 
-The same script, seeds, initial weights and dropout masks on all sides: an unmodified GCN of PyG
+The same script, seeds, initial weights and dropout masks on all sides: unmodified models of PyG
 over `peergraph_pyg.full_graph(data, offload=True)`. The test accuracy is that of the best
-validation epoch; `loss` is how far the last training loss is from that of exact rows.
+validation epoch; `loss` is how far the last training loss is from that of exact rows; `bytes` are
+those that an epoch moves between host and device, over those of exact rows.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from statistics import mean, stdev
 from typing import Any, NamedTuple
@@ -17,8 +21,9 @@ from typing import Any, NamedTuple
 import torch
 import torch.nn.functional as F
 import torch_geometric
+from harness.common import words_of
 from harness.sections import write_section
-from torch_geometric.nn import GCN
+from torch_geometric.nn import GAT, GCN, GraphSAGE
 from tqdm import tqdm
 
 import peergraph_pyg
@@ -28,6 +33,12 @@ from peergraph_demo.inputs import to_pyg
 from peergraph_demo.npz_file import load_npz
 
 _KINDS = {"exact": None, "bfloat16": torch.bfloat16, "float16": torch.float16}
+_HEADS = 4
+_MODELS: dict[str, Callable[..., torch.nn.Module]] = {
+    "GCN": GCN,
+    "SAGE": GraphSAGE,
+    "GAT": partial(GAT, heads=_HEADS),
+}
 
 
 class Result(NamedTuple):
@@ -35,11 +46,27 @@ class Result(NamedTuple):
 
     accuracy: float
     loss: float
+    moved: int
+    """Bytes between host and device in the last epoch."""
+
+
+class Row(NamedTuple):
+    """Results of all seeds on a graph with a model, by kind of stored rows."""
+
+    graph: NodeGraph
+    model: str
+    results: dict[str, list[Result]]
 
 
 def main() -> None:
     args = parse_arguments()
-    rows = [measure(load_npz(path), args) for path in args.graphs]
+    rows = []
+    for path in args.graphs:
+        graph = load_npz(path)
+        for model in args.models:
+            rows.append(Row(graph, model, measure(graph, model, args)))
+            if args.records is not None:
+                write_records(args.records, rows[-1], args)
     text = report(rows, args)
     print(text)
     if args.out is not None:
@@ -51,7 +78,8 @@ def parse_arguments() -> argparse.Namespace:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("graphs", type=Path, nargs="+", help=".npz files of labelled graphs")
-    parser.add_argument("--kinds", default="exact,bfloat16", help=f"of {', '.join(_KINDS)}")
+    parser.add_argument("--kinds", type=words_of(_KINDS), default=["exact", "bfloat16"])
+    parser.add_argument("--models", type=words_of(_MODELS), default=list(_MODELS))
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--epochs", type=int, default=60)
     parser.add_argument("--eval-every", type=int, default=5)
@@ -62,42 +90,55 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--weight-decay", type=float, default=5e-4)
     parser.add_argument("--chunks", type=int, default=2)
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
+    parser.add_argument("--records", type=Path, help="file that gets a line for each training")
     parser.add_argument("--out", type=Path, help="Markdown file whose section is replaced")
     return parser.parse_args()
 
 
-def measure(graph: NodeGraph, args: argparse.Namespace) -> dict[str, Any]:
+def measure(graph: NodeGraph, model: str, args: argparse.Namespace) -> dict[str, list[Result]]:
     """Results of all seeds, by kind of stored rows."""
     group = Group.current(args.device)
     widths = [graph.x.shape[1], *[args.hidden] * (args.layers - 1), graph.num_classes]
     results: dict[str, list[Result]] = {}
-    for kind in args.kinds.split(","):
+    for kind in args.kinds:
         data = to_pyg(graph)
         data.x = data.x.float()
         parts = peergraph_pyg.full_graph(
             data, offload=True, num_chunks=args.chunks, widths=widths, hidden_dtype=_KINDS[kind],
             group=group,
         )  # fmt: skip
-        seeds = tqdm(range(args.seeds), desc=f"{graph.name}, {kind}", unit=" seeds")
-        results[kind] = [train(parts, graph, args, seed) for seed in seeds]
-    return {"graph": graph, **results}
+        # All rows that passes store are outside of the device, so that transfers are counted.
+        full = peergraph_pyg.partition_of(parts)
+        assert full.offloaded is not None
+        full.offloaded.stores.use["device"].budget = 0
+        parts.x = full.node_rows(data.x)
+        seeds = tqdm(range(args.seeds), desc=f"{graph.name}, {model}, {kind}", unit=" seeds")
+        results[kind] = [train(parts, graph, model, args, seed) for seed in seeds]
+    return results
 
 
-def train(data: Any, graph: NodeGraph, args: argparse.Namespace, seed: int) -> Result:
+def train(
+    data: Any, graph: NodeGraph, name: str, args: argparse.Namespace, seed: int
+) -> Result:
     """Trains a model and evaluates it every few epochs."""
     torch.manual_seed(seed)
-    model = GCN(graph.x.shape[1], args.hidden, args.layers, graph.num_classes, args.dropout)
+    model: Any = _MODELS[name](
+        graph.x.shape[1], args.hidden, args.layers, graph.num_classes, args.dropout
+    )
     model = peergraph_pyg.accelerate(model.to(args.device))
     optimizer = torch.optim.Adam(model.parameters(), lr=args.lr, weight_decay=args.weight_decay)
     labels = data.y[data.train_mask]
-    best, at_best, last = -1.0, 0.0, 0.0
+    stores = peergraph_pyg.partition_of(data).offloaded.stores
+    best, at_best, last, moved = -1.0, 0.0, 0.0, 0
     for epoch in range(args.epochs):
+        before = stores.moved.to_device + stores.moved.from_device
         model.train()
         optimizer.zero_grad()
         loss = F.cross_entropy(model(data.x, data.edge_index)[data.train_mask], labels)
         loss.backward()
         optimizer.step()
         last = loss.item()
+        moved = stores.moved.to_device + stores.moved.from_device - before
         if (epoch + 1) % args.eval_every == 0:
             model.eval()
             with torch.no_grad():
@@ -108,34 +149,54 @@ def train(data: Any, graph: NodeGraph, args: argparse.Namespace, seed: int) -> R
                 )
             if val > best:
                 best, at_best = val, test
-    return Result(100 * at_best, last)
+    return Result(100 * at_best, last, moved)
 
 
-def report(rows: list[dict[str, Any]], args: argparse.Namespace) -> str:
+def write_records(path: Path, row: Row, args: argparse.Namespace) -> None:
+    """Appends a line for each training."""
+    case = {
+        "bench": "accuracy_offload",
+        "graph": row.graph.name,
+        "model": row.model,
+        "device": args.device,
+        "torch": torch.__version__,
+        **{name: getattr(args, name) for name in ("epochs", "layers", "hidden", "dropout", "lr")},
+    }
+    with path.open("a") as file:
+        for kind, results in row.results.items():
+            for seed, result in enumerate(results):
+                record = {**case, "stored": kind, "seed": seed, **result._asdict()}
+                file.write(json.dumps(record) + "\n")
+
+
+def report(rows: list[Row], args: argparse.Namespace) -> str:
     """A Markdown table with what was run."""
-    kinds = args.kinds.split(",")
+    kinds = args.kinds
     question = (
         "What does it cost to store rows of offloaded layers, their sums and gradients in half the "
         "bytes? Test accuracy in percent at the best validation epoch, mean and standard deviation "
         f"of {args.seeds} seeds, the difference of each seed's accuracies with its standard error, "
-        "and how far the last training losses are apart, relative to the exact ones:"
+        "how far the last training losses are apart, relative to the exact ones, and the bytes "
+        "that an epoch moves between host and device over those of exact rows, counted with all "
+        "stored rows on the host (features keep their type; GAT and SAGE read them in each epoch):"
     )
-    head = ["graph", "nodes", "edges", *kinds]
-    head += [f"{kind}: {what}" for kind in kinds[1:] for what in ("difference", "loss")]
-    lines = [f"| {' | '.join(head)} |", "| --- |" + " ---: |" * (len(head) - 1)]
-    for row in rows:
-        graph: NodeGraph = row["graph"]
-        cells = [graph.name, f"{graph.num_nodes:,}", f"{graph.num_edges:,}"]
-        cells += [spread([result.accuracy for result in row[kind]]) for kind in kinds]
+    head = ["graph", "nodes", "edges", "model", *kinds]
+    head += [f"{kind}: {what}" for kind in kinds[1:] for what in ("difference", "loss", "bytes")]
+    lines = [f"| {' | '.join(head)} |", "| --- | ---: | ---: | --- |" + " ---: |" * (len(head) - 4)]
+    for graph, model, results in rows:
+        cells = [graph.name, f"{graph.num_nodes:,}", f"{graph.num_edges:,}", model]
+        cells += [spread([result.accuracy for result in results[kind]]) for kind in kinds]
         for kind in kinds[1:]:
-            pairs = list(zip(row[kinds[0]], row[kind], strict=True))
+            pairs = list(zip(results[kinds[0]], results[kind], strict=True))
             apart = [b.accuracy - a.accuracy for a, b in pairs]
             error = stdev(apart) / len(apart) ** 0.5 if len(apart) > 1 else 0.0
             losses = [abs(b.loss - a.loss) / a.loss for a, b in pairs]
-            cells += [f"{mean(apart):+.2f} ± {error:.2f}", f"{mean(losses):.1e}"]
+            moved = sum(b.moved for _, b in pairs) / max(1, sum(a.moved for a, _ in pairs))
+            cells += [f"{mean(apart):+.2f} ± {error:.2f}", f"{mean(losses):.1e}", f"{moved:.2f}"]
         lines.append(f"| {' | '.join(cells)} |")
     method = (
-        f"{args.layers}-layer GCN of PyG, hidden {args.hidden}, dropout {args.dropout}, Adam with "
+        f"{args.layers}-layer models of PyG, hidden {args.hidden}, GAT with {_HEADS} heads, "
+        f"dropout {args.dropout}, Adam with "
         f"learning rate {args.lr} and weight decay {args.weight_decay}, {args.epochs} epochs, "
         f"`full_graph(data, offload=True, num_chunks={args.chunks}, hidden_dtype=...)`, the same "
         f"initial weights and dropout masks in all columns. Device: {args.device}; torch "

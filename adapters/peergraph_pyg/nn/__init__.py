@@ -2,6 +2,7 @@
 
 from .convs import (
     GATConv,
+    GatedGraphConv,
     GATv2Conv,
     GCNConv,
     GINConv,
@@ -17,6 +18,7 @@ __all__ = [
     "GCNConv",
     "GINConv",
     "GINEConv",
+    "GatedGraphConv",
     "GraphConv",
     "RGCNConv",
     "SAGEConv",

@@ -191,6 +191,20 @@ class GraphConv(FastLayer, pyg.GraphConv):  # type: ignore[misc]
         return weighted_operands(kwargs)
 
 
+class GatedGraphConv(FastLayer, pyg.GatedGraphConv):  # type: ignore[misc]
+    """PyG's GatedGraphConv: sums of products, without a message for each edge, and gated units."""
+
+    pyg_class = pyg.GatedGraphConv
+
+    def forward(self, x: Tensor, edge_index: Any, edge_weight: Tensor | None = None) -> Any:
+        """As PyG's."""
+        edge_index, edge_weight = split_weights(edge_index, edge_weight)
+        return pyg.GatedGraphConv.forward(self, x, edge_index, edge_weight)
+
+    def _operands(self, kwargs: dict[str, Any]) -> tuple[Ends, Tensor | None]:
+        return weighted_operands(kwargs)
+
+
 class RGCNConv(FastLayer, pyg.RGCNConv):  # type: ignore[misc]
     """PyG's RGCNConv; the structure of each relation is kept."""
 

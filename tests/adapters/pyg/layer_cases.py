@@ -29,6 +29,8 @@ def arguments(name: str, bipartite: bool = False) -> tuple[Any, ...]:
     width = (WIDTH, WIDTH + 1) if bipartite and name != "GCNConv" else WIDTH
     if name in ("GINConv", "GINEConv"):
         return (mlp(),)
+    if name == "GatedGraphConv":
+        return (WIDTH + 1, 2)
     return (width, CHANNELS, RELATIONS) if name == "RGCNConv" else (width, CHANNELS)
 
 
@@ -70,7 +72,7 @@ def edge_inputs(
 ) -> tuple[Tensor, ...]:
     """What layer `name` takes for edges besides the edge index, with gradients."""
     random = torch.Generator().manual_seed(2)
-    if name in ("GCNConv", "GraphConv"):
+    if name in ("GCNConv", "GraphConv", "GatedGraphConv"):
         weight = torch.rand(count, generator=random).to(device, dtype)
         return (weight.requires_grad_(),)
     if name == "GINEConv":

@@ -22,7 +22,7 @@ import torch_geometric.nn
 from peergraph_pyg import accelerate
 from peergraph_pyg import nn as fast
 
-CONVS = ("sage", "gcn", "gat", "gatv2", "gin", "graph", "rgcn", "hetero")
+CONVS = ("sage", "gcn", "gat", "gatv2", "gin", "graph", "gated_graph", "rgcn", "hetero")
 FILES = (
     *(f"test/nn/conv/test_{name}_conv.py" for name in CONVS),
     "test/nn/conv/test_message_passing.py",

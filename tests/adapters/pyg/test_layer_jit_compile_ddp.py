@@ -100,7 +100,7 @@ def test_messages_the_other_way(name: str) -> None:
     plain = pair(name, *arguments(name))[1]
     turned = plain(inputs[0], inputs[1].flip(0), *inputs[2:])
     torch.testing.assert_close(ours(*inputs), turned, rtol=1e-5, atol=1e-5)
-    if name not in ("GCNConv", "RGCNConv"):
+    if name not in ("GCNConv", "RGCNConv", "GatedGraphConv"):
         x = inputs[0]
         assert_same(theirs, ours, (x, x + 1), *inputs[1:])
 
