@@ -117,9 +117,7 @@ def measure(graph: NodeGraph, model: str, args: argparse.Namespace) -> dict[str,
     return results
 
 
-def train(
-    data: Any, graph: NodeGraph, name: str, args: argparse.Namespace, seed: int
-) -> Result:
+def train(data: Any, graph: NodeGraph, name: str, args: argparse.Namespace, seed: int) -> Result:
     """Trains a model and evaluates it every few epochs."""
     torch.manual_seed(seed)
     model: Any = _MODELS[name](

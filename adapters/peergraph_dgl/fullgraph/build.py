@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Sequence
-from os import PathLike
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -13,8 +12,9 @@ from dgl import DGLGraph
 from dgl.frame import Frame
 from dgl.graph_index import from_coo
 from torch import Tensor
+from typing_extensions import Unpack
 
-from peergraph.fullgraph import FullGraph
+from peergraph.fullgraph import FullGraph, FullGraphOptions
 from peergraph.memory import Group, WorldGroup
 from peergraph.store import Store
 
@@ -38,14 +38,8 @@ def full_graph(
     g: Any,
     memory_budget: int | None = None,
     *,
-    offload: bool | None = None,
-    num_chunks: int | None = None,
-    widths: Sequence[int] | None = None,
-    host_memory: int | None = None,
-    folder: str | PathLike[str] | None = None,
-    hidden_dtype: torch.dtype | None = None,
-    order: Any = "auto",
     group: Group | None = None,
+    **options: Unpack[FullGraphOptions],
 ) -> PartitionedGraph:
     """Partitions a graph over the ranks for exact full-graph training. Collective.
 
@@ -60,26 +54,10 @@ def full_graph(
             each rank reads its rows only. Where some ranks pass None, the others' graph is shared
             first, and sent to machines that have none.
         memory_budget: bytes of each rank's device; None: what is free.
-        offload: whether features wider than one column, and rows of layers, are kept in host memory
-            and computed chunk by chunk (HongTu), with the same results; None: where the graph does
-            not fit into the budget.
-        num_chunks: of each rank's nodes, if rows are offloaded; None: as planned.
-        widths: columns of the input and of each layer's output, for the plan; None: the model is
-            not known, and a wide one is assumed.
-        host_memory: bytes of the host for offloaded rows of all ranks; None: what is free. Features
-            on the CPU, also mapped files, are read where they are and take none of it; they must
-            not be changed.
-        folder: where files without a name hold offloaded rows for which the host has no room, best
-            on an NVMe drive; None: no files.
-        hidden_dtype: ``torch.bfloat16`` or ``torch.float16``, in which offloaded rows of layers,
-            their sums and gradients are stored: half the memory and transfers, and results that
-            are rounded. They are computed in their own dtype. None: nothing is rounded.
-        order: how nodes are numbered before they are cut into blocks: ``"auto"``, ``"random"``,
-            ``"communities"``, ``"original"``, ``"metis"``, or a tensor [nodes] with the rank of
-            each node, as ``dgl.metis_partition_assignment`` gives it; also by node type. See
-            :meth:`peergraph.fullgraph.FullGraph.build`.
         group: the ranks, for a ``DGLGraph`` without a store; None:
             ``peergraph.memory.Group.current()``, each rank with its GPU if there is one.
+        options: ``order``, ``offload``, ``num_chunks``, ``widths``, ``host_memory``, ``folder``,
+            ``hidden_dtype`` and others: see :class:`peergraph.fullgraph.FullGraphOptions`.
 
     Raises:
         TypeError: `g` is none of these, or a block.
@@ -87,16 +65,6 @@ def full_graph(
         NotImplementedError: data that requires gradients.
         ValueError, MemoryError: the budget, or the host, is too small; says what is needed.
     """
-    options = {
-        "order": order,
-        "memory_budget": memory_budget,
-        "offload": offload,
-        "num_chunks": num_chunks,
-        "widths": widths,
-        "host_memory": host_memory,
-        "folder": folder,
-        "hidden_dtype": hidden_dtype,
-    }
     g = _share_where_lacking(g, group)
     if isinstance(g, PartitionedGraph) or not isinstance(g, (DGLGraph, StoreGraph, Store)):
         raise TypeError(f"g must be a DGLGraph or a Store, got {type(g).__name__}")
@@ -107,10 +75,11 @@ def full_graph(
     install()
     store = g if isinstance(g, Store) else find_store(g)
     if store is None:
-        return _from_graph(g, Group.current() if group is None else group, options)
+        group = Group.current() if group is None else group
+        return _from_graph(g, group, memory_budget, options)
     if group is not None and group is not store.group:
         raise ValueError("group: the graph is in a store, whose ranks hold it; pass None")
-    parts = FullGraph.from_store(store, **options)
+    parts = FullGraph.from_store(store, memory_budget=memory_budget, **options)
     if isinstance(g, DGLGraph):
         graph = _make_graph(parts, g.idtype)
         _copy_frames(g, graph, parts)
@@ -137,7 +106,9 @@ def _share_where_lacking(g: Any, group: Group | None) -> Any:
     return share(g, device=group.device, plan="host")
 
 
-def _from_graph(g: DGLGraph, group: Group, options: dict[str, Any]) -> PartitionedGraph:
+def _from_graph(
+    g: DGLGraph, group: Group, memory_budget: int | None, options: FullGraphOptions
+) -> PartitionedGraph:
     index = g._graph
     lists = [
         index.edge_lists[number] if is_device_index(index) else edge_list_of(index, number)
@@ -154,6 +125,7 @@ def _from_graph(g: DGLGraph, group: Group, options: dict[str, Any]) -> Partition
         edge_row_bytes={
             t: _row_bytes(f) for t, f in zip(g.canonical_etypes, g._edge_frames, strict=True)
         },
+        memory_budget=memory_budget,
         **options,
     )
     graph = _make_graph(parts, g.idtype)

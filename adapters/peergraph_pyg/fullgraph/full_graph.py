@@ -6,8 +6,7 @@ import copy
 import functools
 import math
 import warnings
-from collections.abc import Callable, Sequence
-from os import PathLike
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -16,9 +15,11 @@ from torch import Tensor
 from torch_geometric import EdgeIndex
 from torch_geometric.data import Data, HeteroData
 from torch_geometric.index import ptr2index
+from typing_extensions import Unpack
 
 from peergraph.fullgraph import (
     FullGraph,
+    FullGraphOptions,
     PartitionedEdgeIndex,
     PartitionedTensor,
 )
@@ -41,15 +42,9 @@ def full_graph(
     data: Any,
     memory_budget: int | None = None,
     *,
-    offload: bool | None = None,
-    num_chunks: int | None = None,
-    widths: Sequence[int] | None = None,
-    host_memory: int | None = None,
-    folder: str | PathLike[str] | None = None,
-    hidden_dtype: torch.dtype | None = None,
-    order: Any = "auto",
     device: Any = None,
     group: Group | None = None,
+    **options: Unpack[FullGraphOptions],
 ) -> Any:
     """Partitions a graph over all ranks, for training and inference on all of it. Collective.
 
@@ -64,26 +59,11 @@ def full_graph(
             some ranks pass None, the others' data is shared first, and sent to machines that have
             none.
         memory_budget: bytes for each rank's device; None: what is free.
-        offload: whether features wider than one column, and rows of layers, are kept in host memory
-            and computed chunk by chunk (HongTu), with the same results; None: where the graph does
-            not fit into the budget.
-        num_chunks: of each rank's nodes, if rows are offloaded; None: as planned.
-        widths: columns of the input and of each layer's output, for the plan; None: the model is
-            not known, and a wide one is assumed.
-        host_memory: bytes of the host for offloaded rows of all ranks; None: what is free. Features
-            on the CPU, also mapped files, are read where they are and take none of it; they must
-            not be changed.
-        folder: where files without a name hold offloaded rows for which the host has no room, best
-            on an NVMe drive; None: no files.
-        hidden_dtype: ``torch.bfloat16`` or ``torch.float16``, in which offloaded rows of layers,
-            their sums and gradients are stored: half the memory and transfers, and results that
-            are rounded. They are computed in their own dtype. None: nothing is rounded.
-        order: how nodes are numbered before they are cut in blocks: ``"auto"``, ``"random"``,
-            ``"communities"``, ``"original"``, ``"metis"``, or the rank of each node, [nodes]; also
-            by node type. See :meth:`peergraph.fullgraph.FullGraph.build`.
         device: of this rank, as ``peergraph.memory.Group.current`` takes it; for data without a
             store.
         group: the ranks, for data without a store; None: ``Group.current(device)``.
+        options: ``order``, ``offload``, ``num_chunks``, ``widths``, ``host_memory``, ``folder``,
+            ``hidden_dtype`` and others: see :class:`peergraph.fullgraph.FullGraphOptions`.
 
     Returns:
         A copy of the data. Tensors with a row for each node or edge are partitioned tensors, on the
@@ -99,24 +79,14 @@ def full_graph(
     """
     utilities.install()
     data = _as_data(_share_where_lacking(data, device, group))
-    options = {
-        "order": order,
-        "memory_budget": memory_budget,
-        "offload": offload,
-        "num_chunks": num_chunks,
-        "widths": widths,
-        "host_memory": host_memory,
-        "folder": folder,
-        "hidden_dtype": hidden_dtype,
-    }
     store = find_store(data)
     if store is not None and has_shared_structure(data):
         if group is not None and group is not store.group:
             raise ValueError("group: the graph is in a store, whose ranks hold it; pass None")
-        graph = FullGraph.from_store(store, **options)
+        graph = FullGraph.from_store(store, memory_budget=memory_budget, **options)
     else:
         group = Group.current(device) if group is None else group
-        graph = _build(group, data, options)
+        graph = _build(group, data, memory_budget, options)
     result = copy.copy(data)
     for node_type, storage in _node_storages(result):
         for key, value in list(row_attributes(storage, storage.is_node_attr)):
@@ -149,7 +119,9 @@ def partition_of(data: Data | HeteroData) -> FullGraph:
     return found
 
 
-def _build(group: Group, data: Data | HeteroData, options: dict[str, Any]) -> FullGraph:
+def _build(
+    group: Group, data: Data | HeteroData, memory_budget: int | None, options: FullGraphOptions
+) -> FullGraph:
     counts = _num_nodes(data)
     edges = {key: _edges(key, storage, counts) for key, storage in _edge_storages(data)}
     return FullGraph.build(
@@ -158,6 +130,7 @@ def _build(group: Group, data: Data | HeteroData, options: dict[str, Any]) -> Fu
         edges,
         row_bytes={key: _row_bytes(s, s.is_node_attr) for key, s in _node_storages(data)},
         edge_row_bytes={key: _row_bytes(s, s.is_edge_attr) for key, s in _edge_storages(data)},
+        memory_budget=memory_budget,
         **options,
     )
 

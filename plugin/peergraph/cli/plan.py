@@ -22,6 +22,7 @@ from peergraph.fullgraph.plan.counted_spread import (
     spread_given,
     spread_of,
 )
+from peergraph.fullgraph.plan.offload_schedule import LAYER_TYPES
 from peergraph.memory import Group
 from peergraph.memory.topology.machines import MACHINES, machine
 from peergraph.memory.topology.measure import known_topology, measure_topology
@@ -131,6 +132,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add("--heads", type=int, default=0, help="of attention, for offloaded training (0: sums)")
     add(
+        "--layer-type",
+        choices=LAYER_TYPES,
+        default="gcn",
+        help="of layers that sum, for offloaded training: what they need besides sums (gcn)",
+    )
+    add(
         "--duplication",
         type=_parse_duplication,
         default=(),
@@ -225,6 +232,7 @@ def _plan_full_graph(args: argparse.Namespace, topology: Topology) -> int:
         host_memory=(args.host_memory or topology.host_memory) * machines or None,
         file_memory=args.file_memory,
         heads=args.heads,
+        layer_type=args.layer_type,
         hidden_bytes=_HIDDEN_BYTES[args.hidden_dtype],
         labelled=args.labelled,
         spreads=[

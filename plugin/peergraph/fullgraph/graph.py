@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import cache, partial
-from os import PathLike
 from typing import Any
 
 import torch
 from torch import Tensor
+from typing_extensions import Unpack
 
 import peergraph._C as _C
 from peergraph.fullgraph.exchange.copy_transport import CopyTransport
@@ -36,11 +37,11 @@ from peergraph.fullgraph.plan.available_memory import (
 )
 from peergraph.fullgraph.plan.choose_order import (
     ChosenOrder,
-    GivenOrder,
     OrderChooser,
     check_order,
     order_digest,
 )
+from peergraph.fullgraph.plan.full_graph_options import FullGraphOptions, all_options
 from peergraph.fullgraph.plan.full_graph_plan import FullGraphPlan
 from peergraph.fullgraph.plan.memory_items import GraphFacts
 from peergraph.fullgraph.structure.build_structure import build_structure
@@ -49,7 +50,7 @@ from peergraph.fullgraph.structure.partitioned_csc import PartitionedCsc
 from peergraph.fullgraph.structure.partitioned_structure import PartitionedStructure
 from peergraph.fullgraph.tensor.conversions import from_local
 from peergraph.fullgraph.tensor.partitioned_tensor import PartitionedTensor
-from peergraph.memory import Group, Topology, WorldGroup
+from peergraph.memory import Group, WorldGroup
 from peergraph.memory.group.naming import collective
 from peergraph.memory.region.free_memory import free_gpu_memory, free_host_memory
 from peergraph.memory.table.table import Table
@@ -110,22 +111,10 @@ class FullGraph:
         num_nodes: int | Mapping[NodeType, int],
         edges: GivenEdges | Mapping[EdgeType, GivenEdges],
         *,
-        order: GivenOrder = "auto",
         memory_budget: int | None = None,
-        offload: bool | None = None,
-        num_chunks: int | None = None,
-        host_memory: int | None = None,
-        folder: str | PathLike[str] | None = None,
-        mode: str | None = None,
-        topology: Topology | str | None = None,
-        widths: Sequence[int] | None = None,
-        heads: int = 0,
-        hidden_dtype: torch.dtype | None = None,
-        labelled: float | None = None,
         row_bytes: Mapping[NodeType, int] | None = None,
         edge_row_bytes: Mapping[EdgeType, int] | None = None,
-        seed: int = 0,
-        progress: bool | None = None,
+        **options: Unpack[FullGraphOptions],
     ) -> FullGraph:
         """Partitions a graph that every rank has. Collective over all machines; synchronises.
 
@@ -142,37 +131,10 @@ class FullGraph:
             edges: of the graph, or by relation (source type, name, destination type): COO
                 [2, edges], a :class:`peergraph.aggregate.Csc`, or (indptr, indices[, edge_ids]);
                 int32 or int64, on any device. The same on all ranks.
-            order: of nodes. "random"; "communities", found by label propagation; "original";
-                "metis", which needs ``pip install "peergraph[partition]"``; a tensor [nodes] with
-                the rank of each node, as METIS or DGL give it; any of these by node type; or
-                "auto": random, unless the busiest rank exchanges a fifth fewer rows with another
-                order, by count of distinct remote rows.
             memory_budget: bytes of each rank's device; None: what is free.
-            offload: whether rows of features and layers are kept in host memory and computed chunk
-                by chunk (HongTu); None: where resident training would exceed the budget, which is
-                counted with the given widths, else with three layers of 256 columns.
-            num_chunks: of each rank's nodes, for offloaded training; None: by the shortest expected
-                epoch.
-            host_memory: bytes of the host for rows of all ranks; None: what is free. Features on
-                the CPU are read where they are, see :meth:`node_rows`, and take none of it.
-            folder: where files without a name hold rows for which the host has no room, best on an
-                NVMe drive; None: no files.
-            mode: how rows are exchanged: "halo", "blocks" or "in_kernel"; None: the one that is
-                expected to be the quickest, for each width of rows on GPUs that reach each other's
-                memory.
-            topology: whose links times are predicted for, or its name; None: this machine as it was
-                measured, else an assumed one.
-            widths: columns of the input and of each layer's output, for the plan.
-            heads: of attention, for the plan of offloaded training; 0: layers that sum.
-            hidden_dtype: torch.bfloat16 or torch.float16, in which offloaded training stores rows
-                of layers, their sums and gradients; they are computed in their own dtype. Features
-                keep theirs. None: all rows keep their dtype. Without effect on a resident graph.
-            labelled: share of the nodes that the loss is computed of, for that plan; None: not
-                known, at most all.
             row_bytes: bytes of a node's tables, by node type, for the plan.
             edge_row_bytes: bytes of an edge's tables, by relation, for the plan.
-            seed: of random orders and partitioners.
-            progress: whether to show a bar; None: for long work, on a terminal.
+            options: see :class:`peergraph.fullgraph.FullGraphOptions`.
 
         Raises:
             TypeError, ValueError: arguments that do not fit, or that differ between ranks; a budget
@@ -189,30 +151,18 @@ class FullGraph:
         for edge_type, of_type in given.items():
             _check_edge_type(edge_type, counts)
             readers[edge_type] = edge_reader(of_type, counts[edge_type[2]])
-        return _build(
-            group,
-            counts,
-            readers,
-            order=order,
-            memory_budget=memory_budget,
-            offload=offload,
-            num_chunks=num_chunks,
-            host_memory=host_memory,
-            folder=folder,
-            mode=mode,
-            topology=topology,
-            widths=widths,
-            heads=heads,
-            hidden_dtype=hidden_dtype,
-            labelled=labelled,
-            row_bytes=row_bytes,
-            edge_row_bytes=edge_row_bytes,
-            seed=seed,
-            progress=progress,
-        )
+        return _build(group, counts, readers, memory_budget, row_bytes, edge_row_bytes, options)
 
     @classmethod
-    def from_store(cls, store: Store, **options: Any) -> FullGraph:
+    def from_store(
+        cls,
+        store: Store,
+        *,
+        memory_budget: int | None = None,
+        row_bytes: Mapping[NodeType, int] | None = None,
+        edge_row_bytes: Mapping[EdgeType, int] | None = None,
+        **options: Unpack[FullGraphOptions],
+    ) -> FullGraph:
         """Partitions the graph of a store. Collective over its ranks; synchronises.
 
         Each rank reads the lists of a range of destinations (:meth:`Store.read_csc`) and sends the
@@ -220,9 +170,10 @@ class FullGraph:
         and "metis". The order "original" is that of the user's ids, whatever order the store has.
 
         Args:
-            store: with all its relations. Its tables count as `row_bytes` and `edge_row_bytes`
-                where these are not given.
-            options: those of :meth:`build` that have names.
+            store: with all its relations.
+            memory_budget: bytes of each rank's device; None: what is free.
+            row_bytes, edge_row_bytes: bytes of tables, for the plan; None: those of the store.
+            options: see :class:`peergraph.fullgraph.FullGraphOptions`.
 
         Raises:
             RuntimeError: this process is no rank of the store.
@@ -246,7 +197,10 @@ class FullGraph:
             store.group,
             counts,
             readers,
-            **{"row_bytes": rows, "edge_row_bytes": edge_rows, **options},
+            memory_budget,
+            rows if row_bytes is None else row_bytes,
+            edge_rows if edge_row_bytes is None else edge_row_bytes,
+            options,
         )
 
     def node_rows(self, table: Table | Tensor, node_type: NodeType = NODE) -> PartitionedTensor:
@@ -293,66 +247,20 @@ def _build(
     group: Group,
     num_nodes: dict[NodeType, int],
     readers: dict[EdgeType, EdgeReader],
-    *,
-    order: GivenOrder = "auto",
-    memory_budget: int | None = None,
-    offload: bool | None = None,
-    num_chunks: int | None = None,
-    host_memory: int | None = None,
-    folder: str | PathLike[str] | None = None,
-    mode: str | None = None,
-    topology: Topology | str | None = None,
-    widths: Sequence[int] | None = None,
-    heads: int = 0,
-    hidden_dtype: torch.dtype | None = None,
-    labelled: float | None = None,
-    row_bytes: Mapping[NodeType, int] | None = None,
-    edge_row_bytes: Mapping[EdgeType, int] | None = None,
-    seed: int = 0,
-    progress: bool | None = None,
+    memory_budget: int | None,
+    row_bytes: Mapping[NodeType, int] | None,
+    edge_row_bytes: Mapping[EdgeType, int] | None,
+    given: FullGraphOptions,
 ) -> FullGraph:
     group = WorldGroup.of(group)
-    orders = check_order(order, num_nodes)
-    if hidden_dtype not in (None, torch.bfloat16, torch.float16):
-        raise ValueError(
-            f"hidden_dtype must be torch.bfloat16, torch.float16 or None, got {hidden_dtype}"
-        )
-    # One rank has nothing to agree on, and a digest reads all edges.
-    digests = {
-        f"edges of {t}": reader.digest(group.device) if group.world_size > 1 else ""
-        for t, reader in readers.items()
-    }
-    group.agree(
-        num_nodes=num_nodes,
-        **digests,
-        order={t: order_digest(given) for t, given in orders.items()},
-        memory_budget=memory_budget,
-        offload=offload,
-        num_chunks=num_chunks,
-        host_memory=host_memory,
-        mode=mode,
-        topology=topology if isinstance(topology, str | None) else topology.name,
-        widths=None if widths is None else list(widths),
-        heads=heads,
-        hidden_dtype=str(hidden_dtype),
-        labelled=labelled,
-        seed=seed,
-    )
-    num_edges = sum(reader.num_edges for reader in readers.values())
-    share_bytes = _EDGE_BYTES * num_edges // group.world_size
-    is_auto = any(isinstance(given, str) and given == "auto" for given in orders.values())
-    total = (_PASSES + _MORE_PASSES * (is_auto and group.world_size > 1)) * share_bytes
-    with progress_bar("partitioning", total, progress if group.rank == 0 else False) as bar:
-
-        def step(edges: int) -> None:
-            bar(edges * _EDGE_BYTES)
-
-        shares: dict[EdgeType, Share] = {}
-        for edge_type, reader in readers.items():
-            shares[edge_type] = _read(reader, group, num_edges)
-            step(shares[edge_type].num_edges)
+    options = all_options(given)
+    orders = check_order(options["order"], num_nodes)
+    _agree(group, num_nodes, readers, orders, memory_budget, options)
+    is_auto = any(isinstance(order, str) and order == "auto" for order in orders.values())
+    with _progress(group, readers, is_auto, options["progress"]) as step:
+        shares = _read_shares(group, readers, step)
         _check_ends(group, num_nodes, shares)
-        chosen = OrderChooser(group, num_nodes, shares, seed, step).choose(orders)
+        chosen = OrderChooser(group, num_nodes, shares, options["seed"], step).choose(orders)
         facts = GraphFacts(
             {t: counts for t, (_, counts) in chosen.parts.items()},
             chosen.volumes,
@@ -362,46 +270,129 @@ def _build(
             chosen.reason,
             group.machines.ranks,
         )
-        plan = FullGraphPlan.make(
-            facts,
-            group_topology(group, topology),
-            widths=widths,
-            heads=heads,
-            hidden_bytes=None if hidden_dtype is None else hidden_dtype.itemsize,
-            memory_budget=device_budget(group, memory_budget),
-            labelled=labelled,
-            mode=mode,
-            modes=_modes(group, mode),
-            offload=offload,
-            num_chunks=num_chunks,
-            host_memory=host_budget(group, host_memory),
-            file_memory=file_budget(group, folder),
-        )
+        plan = _plan(group, facts, memory_budget, options)
         # Exchanges of chunks of rows bring each rank its rows from their owners.
         Transport.of(group).by_machine = plan.offload is None
         layouts = {t: RowLayout.from_order(group, *parts) for t, parts in chosen.parts.items()}
-        structures: dict[EdgeType, PartitionedCsc] = {}
-        for edge_type in readers:
-            share = shares.pop(edge_type)
-            count = share.num_edges
-            choice: ModeChoice = plan.mode
-            if plan.chooses_by_width:
-                choice = cache(partial(plan.mode_for, edge_type))
-            structures[edge_type] = build_structure(
-                layouts[edge_type[0]],
-                layouts[edge_type[2]],
-                share,
-                choice,
-                ids_on_host=plan.offload is not None,
-            )
-            step(count)
-            del share  # its memory is for the rows of nodes
+        structures = _build_structures(layouts, shares, plan, step)
     if group.rank == 0:
         _logger.info("full graph, nodes ordered by %s: %s", chosen.name, plan)
     if plan.offload is None:
         return FullGraph(group, layouts, structures, chosen, plan)
-    offloaded = OffloadedGraph(group, plan.offload, layouts, structures, folder, hidden_dtype)
+    offloaded = OffloadedGraph(
+        group, plan.offload, layouts, structures, options["folder"], options["hidden_dtype"]
+    )
     return FullGraph(group, layouts, offloaded.structures, chosen, plan, offloaded)
+
+
+def _agree(
+    group: Group,
+    num_nodes: dict[NodeType, int],
+    readers: dict[EdgeType, EdgeReader],
+    orders: Mapping[NodeType, Any],
+    memory_budget: int | None,
+    options: FullGraphOptions,
+) -> None:
+    """Raises ValueError on all ranks if they have other graphs or arguments. Collective."""
+    # One rank has nothing to agree on, and a digest reads all edges.
+    digests = {
+        f"edges of {t}": reader.digest(group.device) if group.world_size > 1 else ""
+        for t, reader in readers.items()
+    }
+    topology, widths = options["topology"], options["widths"]
+    # Folders and progress may differ.
+    same = ("offload", "num_chunks", "host_memory", "mode", "heads", "layer_type", "labelled",
+            "seed")  # fmt: skip
+    group.agree(
+        num_nodes=num_nodes,
+        **digests,
+        order={t: order_digest(order) for t, order in orders.items()},
+        memory_budget=memory_budget,
+        topology=topology if isinstance(topology, str | None) else topology.name,
+        widths=None if widths is None else list(widths),
+        hidden_dtype=str(options["hidden_dtype"]),
+        **{name: options[name] for name in same},  # type: ignore[literal-required]
+    )
+
+
+@contextmanager
+def _progress(
+    group: Group, readers: dict[EdgeType, EdgeReader], is_auto: bool, progress: bool | None
+) -> Iterator[Callable[[int], None]]:
+    """Within the context, a bar of passes over the edges; gives what moves it by edges."""
+    share_bytes = _EDGE_BYTES * _num_edges(readers) // group.world_size
+    total = (_PASSES + _MORE_PASSES * (is_auto and group.world_size > 1)) * share_bytes
+    with progress_bar("partitioning", total, progress if group.rank == 0 else False) as bar:
+
+        def step(edges: int) -> None:
+            bar(edges * _EDGE_BYTES)
+
+        yield step
+
+
+def _num_edges(readers: dict[EdgeType, EdgeReader]) -> int:
+    return sum(reader.num_edges for reader in readers.values())
+
+
+def _read_shares(
+    group: Group, readers: dict[EdgeType, EdgeReader], step: Callable[[int], None]
+) -> dict[EdgeType, Share]:
+    """Returns this rank's share of the edges of each relation. Collective."""
+    num_edges = _num_edges(readers)
+    shares: dict[EdgeType, Share] = {}
+    for edge_type, reader in readers.items():
+        shares[edge_type] = _read(reader, group, num_edges)
+        step(shares[edge_type].num_edges)
+    return shares
+
+
+def _plan(
+    group: Group, facts: GraphFacts, memory_budget: int | None, options: FullGraphOptions
+) -> FullGraphPlan:
+    """Returns the plan for what the ranks and their hosts have. Collective."""
+    hidden_dtype, mode = options["hidden_dtype"], options["mode"]
+    return FullGraphPlan.make(
+        facts,
+        group_topology(group, options["topology"]),
+        widths=options["widths"],
+        heads=options["heads"],
+        layer_type=options["layer_type"],
+        hidden_bytes=None if hidden_dtype is None else hidden_dtype.itemsize,
+        memory_budget=device_budget(group, memory_budget),
+        labelled=options["labelled"],
+        mode=mode,
+        modes=_modes(group, mode),
+        offload=options["offload"],
+        num_chunks=options["num_chunks"],
+        host_memory=host_budget(group, options["host_memory"]),
+        file_memory=file_budget(group, options["folder"]),
+    )
+
+
+def _build_structures(
+    layouts: dict[NodeType, RowLayout],
+    shares: dict[EdgeType, Share],
+    plan: FullGraphPlan,
+    step: Callable[[int], None],
+) -> dict[EdgeType, PartitionedCsc]:
+    """Returns the structure of each relation; takes the shares. Collective."""
+    structures: dict[EdgeType, PartitionedCsc] = {}
+    for edge_type in list(shares):
+        share = shares.pop(edge_type)
+        count = share.num_edges
+        choice: ModeChoice = plan.mode
+        if plan.chooses_by_width:
+            choice = cache(partial(plan.mode_for, edge_type))
+        structures[edge_type] = build_structure(
+            layouts[edge_type[0]],
+            layouts[edge_type[2]],
+            share,
+            choice,
+            ids_on_host=plan.offload is not None,
+        )
+        step(count)
+        del share  # its memory is for the rows of nodes
+    return structures
 
 
 def _read(reader: EdgeReader, group: Group, num_edges: int) -> Share:

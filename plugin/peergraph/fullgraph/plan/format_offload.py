@@ -20,7 +20,7 @@ def _chunks(plan: OffloadPlan) -> list[str]:
     spread = plan.spread
     how = "counted" if spread.counted else "at most, as of a random order"
     widths = "-".join(map(str, plan.widths))
-    model = f"attention with {plan.heads} heads" if plan.heads else "sums"
+    model = f"attention with {plan.heads} heads" if plan.heads else f"sums ({plan.layer_type})"
     lines = [
         f"  chunks of a rank: {plan.num_chunks} ({plan.chunks_reason}); rows that all chunks need: "
         f"{spread.alpha:.2f} for each node ({how})"

@@ -13,6 +13,7 @@ from peergraph.fullgraph.plan.network_cost import NetworkCost, network_cost
 from peergraph.fullgraph.plan.offload_cost import DEVICE
 from peergraph.fullgraph.plan.offload_plan import OffloadPlan, make_offload_plan
 from peergraph.fullgraph.plan.offload_spread import Spread
+from peergraph.fullgraph.plan.offloaded_model import OffloadedModel
 from peergraph.fullgraph.plan.resident_plan import ASSUMED_WIDTH, ResidentPlan
 from peergraph.memory import Topology
 from peergraph.store import EdgeType
@@ -43,6 +44,7 @@ class FullGraphPlan:
         offload: of training with rows in host memory; None: everything is on the devices.
         host_memory, file_memory: bytes of the host and of files, for all ranks together.
         heads: of attention, for offloaded training; 0: layers that sum.
+        layer_type: of layers that sum, for offloaded training: "gcn", "sage", "gin" or "ggnn".
         hidden_bytes: bytes of an element of rows that offloaded training stores; None:
             `element_bytes`.
         labelled: share of the nodes that the loss is computed of, for offloaded training; None:
@@ -69,6 +71,7 @@ class FullGraphPlan:
     host_memory: int = _UNKNOWN_MEMORY
     file_memory: int = 0
     heads: int = 0
+    layer_type: str = "gcn"
     hidden_bytes: int | None = None
     labelled: float | None = None
     candidates: tuple[str, ...] = ()
@@ -90,6 +93,7 @@ class FullGraphPlan:
         host_memory: int | None = None,
         file_memory: int = 0,
         heads: int = 0,
+        layer_type: str = "gcn",
         hidden_bytes: int | None = None,
         labelled: float | None = None,
         spreads: Sequence[Spread] = (),
@@ -107,6 +111,7 @@ class FullGraphPlan:
                 :func:`make_offload_plan`.
             host_memory, file_memory: bytes for all ranks together; None: the topology's.
             heads: of attention, for offloaded training; 0: layers that sum.
+            layer_type: of layers that sum, for offloaded training: "gcn", "sage", "gin" or "ggnn".
             hidden_bytes: bytes of an element of rows that offloaded training stores; None:
                 `element_bytes`.
             labelled: share of the nodes that the loss is computed of, for offloaded training; None:
@@ -141,19 +146,15 @@ class FullGraphPlan:
                 offloaded = make_offload_plan(
                     facts,
                     topology,
-                    widths=model,
-                    assumed=widths is None,
-                    element_bytes=element_bytes,
+                    OffloadedModel(model, widths is None, element_bytes, heads, layer_type,
+                                   hidden_bytes, labelled),
                     memory_budget=memory_budget,
                     host_memory=host_memory,
                     file_memory=file_memory,
                     num_chunks=num_chunks,
-                    heads=heads,
-                    hidden_bytes=hidden_bytes,
-                    labelled=labelled,
                     spreads=spreads,
                     network=network,
-                )
+                )  # fmt: skip
             except ValueError as error:
                 if offload or not too_large:
                     raise
@@ -179,6 +180,7 @@ class FullGraphPlan:
             host_memory=host_memory,
             file_memory=file_memory,
             heads=heads,
+            layer_type=layer_type,
             hidden_bytes=hidden_bytes,
             labelled=labelled,
             candidates=_candidates(resident.seconds, wanted),
@@ -236,6 +238,7 @@ class FullGraphPlan:
             host_memory=self.host_memory,
             file_memory=self.file_memory,
             heads=self.heads,
+            layer_type=self.layer_type,
             hidden_bytes=None if self.offload is None else self.hidden_bytes,
             labelled=self.labelled,
             network=self._known_network,

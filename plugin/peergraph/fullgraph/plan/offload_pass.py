@@ -133,7 +133,7 @@ def _moved_bytes(
     tiers = (*TIERS, USER)
     found = _Moved(dict.fromkeys(tiers, 0.0), dict.fromkeys(tiers, 0.0))
     for name in step.reads:
-        found.incoming[placed[name]] += row_bytes[name] * placement.outside(name)
+        found.incoming[placed[name]] += row_bytes[name] * placement.outside(name) * step.share
     for name in step.writes:
         found.outgoing[placed[name]] += row_bytes[name] * placement.outside(name)
     of_machine = facts.world_size / max(1, len(facts.machines))

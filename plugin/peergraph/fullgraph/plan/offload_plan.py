@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -21,16 +20,15 @@ from peergraph.fullgraph.plan.offload_cost import (
     working_bytes,
 )
 from peergraph.fullgraph.plan.offload_pass import PassCost, pass_cost
-from peergraph.fullgraph.plan.offload_schedule import FEATURES, SOURCE, Schedule, make_schedule
+from peergraph.fullgraph.plan.offload_schedule import SOURCE, Schedule
 from peergraph.fullgraph.plan.offload_spread import Spread, spread_at
+from peergraph.fullgraph.plan.offloaded_model import OffloadedModel
 from peergraph.memory import Topology
 from peergraph.store.placement.plan import format_bytes
 
 CHUNK_COUNTS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024)
 """Numbers of chunks of a rank that a plan chooses from."""
 _AS_QUICK, _CHUNK_SHARE = 1.02, 1 / 16
-_ASSUMED_HEADS = 4
-_LABELLED_ROWS = 4  # the output of labelled nodes, its logarithms of softmax, gradients of both
 
 
 @dataclass(frozen=True)
@@ -43,6 +41,7 @@ class OffloadPlan:
         widths: of the model, or those that are assumed.
         assumed: whether the widths are assumed.
         heads: of attention; 0: none.
+        layer_type: of layers that sum: "gcn", "sage", "gin" or "ggnn".
         hidden_bytes: bytes of an element of rows that passes store.
         items: memory of each rank's device, without stored rows.
         schedule: the passes of an epoch.
@@ -61,6 +60,7 @@ class OffloadPlan:
     widths: tuple[int, ...]
     assumed: bool
     heads: int
+    layer_type: str
     hidden_bytes: int
     items: tuple[MemoryItem, ...]
     schedule: Schedule
@@ -137,6 +137,7 @@ class OffloadPlan:
             "widths": list(self.widths),
             "assumed_widths": self.assumed,
             "heads": self.heads,
+            "layer_type": self.layer_type,
             "hidden_bytes": self.hidden_bytes,
             "bytes": {item.name: list(item.num_bytes) for item in self.items},
             "rows": {
@@ -155,127 +156,159 @@ class OffloadPlan:
 def make_offload_plan(
     facts: GraphFacts,
     topology: Topology,
+    model: OffloadedModel,
     *,
-    widths: Sequence[int],
-    assumed: bool,
-    element_bytes: int,
     memory_budget: int,
     host_memory: int,
     file_memory: int = 0,
     num_chunks: int | None = None,
-    heads: int = 0,
-    hidden_bytes: int | None = None,
-    labelled: float | None = None,
     spreads: Sequence[Spread] = (),
     network: float | None = None,
 ) -> OffloadPlan:
-    """Returns the plan of offloaded training: number of chunks, tiers of rows, bytes and times.
+    """Returns the plan with the shortest expected epoch among those that fit.
+
+    Of numbers of chunks whose epochs take about as long, it is the smallest whose chunks take at
+    most a sixteenth of the budget.
 
     Args:
-        facts, topology: as of :class:`FullGraphPlan`.
-        widths: columns of the input and of each layer's output.
-        assumed: whether the widths are assumed because none were given.
-        element_bytes: bytes of an element of the layers.
+        facts: of the graph.
+        topology: the links between ranks and their hosts.
+        model: what is known of the model.
         memory_budget: bytes of each rank's device.
-        host_memory: bytes of the host for all ranks together.
-        file_memory: bytes of files for all ranks together.
-        num_chunks: of each rank; None: the number with the shortest expected epoch.
-        heads: of attention; 0: layers that sum.
-        hidden_bytes: bytes of an element of rows that passes store; None: `element_bytes`.
-        labelled: share of the nodes that the loss is computed of; None: not known, at most all.
+        host_memory, file_memory: bytes for all ranks together.
+        num_chunks: of each rank; None: the best of :data:`CHUNK_COUNTS`.
         spreads: rows that chunks need, counted for some numbers of chunks; none: as of a random
             order of nodes.
         network: bytes a second of each of several machines; None: see
             :func:`peergraph.fullgraph.plan.network_rate.check_network`.
 
     Raises:
-        ValueError: a number of chunks or a share that is not positive, or not enough memory; the
-            message has a table of what is needed and for what.
+        ValueError: a number of chunks that is not positive, or not enough memory; the message has a
+            table of what is needed and for what.
     """
     if num_chunks is not None and (isinstance(num_chunks, bool) or num_chunks < 1):
         raise ValueError(f"num_chunks must be positive, got {num_chunks}")
-    ranks, rate = facts.world_size, check_network(network)
-    if labelled is not None and not 0 < labelled <= 1:
-        raise ValueError(f"labelled must be a share of the nodes in (0, 1], got {labelled}")
-    schedule = make_schedule(widths, heads, 1.0 if labelled is None else labelled)
-    stored_bytes = hidden_bytes or element_bytes
-    row_bytes = {
-        r.name: math.ceil(r.share * max(facts.rows))
-        * r.columns
-        * (element_bytes if r.name == FEATURES else stored_bytes)
-        for r in schedule.rows
-    }
-    fixed = _device_items(facts, widths[0] * element_bytes)
-    if labelled is not None:
-        logits = [math.ceil(labelled * rows) * widths[-1] * element_bytes for rows in facts.rows]
-        kept = tuple(_LABELLED_ROWS * size for size in logits)
-        fixed.append(MemoryItem("labelled rows", "output, loss and gradients", kept))
-    host_room, file_room = host_memory // ranks, file_memory // ranks
+    rooms = host_memory, file_memory
+    planner = _Planner(
+        facts, topology, model, memory_budget, rooms, spreads, check_network(network)
+    )
     found: list[OffloadPlan] = []
     refused = ""
     for count in CHUNK_COUNTS if num_chunks is None else (num_chunks,):
-        spread = spread_at(facts, count, spreads)
-        # A model that is not known may have attention.
-        edge_columns = 2 * (heads or (_ASSUMED_HEADS if assumed else 0))
-        # Buffers for sources are needed where a whole row set does not fit on the device, and for
-        # rows that are widened.
-        for stages in (False, True) if stored_bytes == element_bytes else (True,):
-            working = working_bytes(facts, schedule, spread, element_bytes, edge_columns, stages)
-            lists = row_list_bytes(facts, spread, stages)
-            items = (
-                *fixed,
-                MemoryItem("row lists", "which rows chunks read", lists),
-                MemoryItem("chunk", "rows of a chunk, staging", working),
-            )
-            device_room = memory_budget - max(total_bytes(items, ranks))
-            rooms = (max(0, device_room), max(0, host_room), file_room)
-            placement = place_rows(schedule, row_bytes, rooms, element_bytes // stored_bytes)
-            if stages or (placement is not None and placement.has_sources_on_device(schedule)):
-                break
-        if device_room < 0:
-            refused = _no_device(items, ranks, memory_budget, count)
-            continue
-        if placement is None:
-            refused = _no_host(schedule, row_bytes, rooms, count)
-            continue
-        passes = tuple(
-            pass_cost(
-                number, schedule, facts, row_bytes, placement, spread, topology, element_bytes, rate
-            )
-            for number in range(len(schedule.passes))
-        )
-        found.append(
-            OffloadPlan(
-                count,
-                "",
-                tuple(widths),
-                assumed,
-                heads,
-                stored_bytes,
-                items,
-                schedule,
-                row_bytes,
-                placement,
-                spread,
-                passes,
-                *rooms,
-                memory_budget,
-                rate if len(facts.machines) > 1 else None,
-            )
-        )
+        plan = planner.plan(count)
+        if isinstance(plan, OffloadPlan):
+            found.append(plan)
+        else:
+            refused = plan
     if not found:
         raise ValueError(refused)
-    least = min(plan.seconds for plan in found)
-    quick = [plan for plan in found if plan.seconds <= _AS_QUICK * least]
-    # Small chunks leave memory for buffers that the plan does not count.
-    small = [p for p in quick if max(p.items[-1].num_bytes) <= _CHUNK_SHARE * memory_budget]
-    best = small[0] if small else quick[-1]
     reason = (
         "as asked for"
         if num_chunks is not None
         else f"the shortest expected epoch of {len(found)} numbers that fit"
     )
-    return OffloadPlan(**{**vars(best), "chunks_reason": reason})
+    return replace(_quickest(found, memory_budget), chunks_reason=reason)
+
+
+def _quickest(plans: Sequence[OffloadPlan], memory_budget: int) -> OffloadPlan:
+    """Returns the plan of the shortest epoch; of about equal ones, that of the fewest chunks."""
+    least = min(plan.seconds for plan in plans)
+    quick = [plan for plan in plans if plan.seconds <= _AS_QUICK * least]
+    # Small chunks leave memory for buffers that the plan does not count.
+    small = [p for p in quick if max(p.items[-1].num_bytes) <= _CHUNK_SHARE * memory_budget]
+    return small[0] if small else quick[-1]
+
+
+class _Planner:
+    """Plans a number of chunks.
+
+    Args:
+        facts, topology, model, memory_budget, spreads: see :func:`make_offload_plan`.
+        rooms: bytes of the host and of files for all ranks together.
+        network: bytes a second of each of several machines.
+    """
+
+    def __init__(
+        self,
+        facts: GraphFacts,
+        topology: Topology,
+        model: OffloadedModel,
+        memory_budget: int,
+        rooms: tuple[int, int],
+        spreads: Sequence[Spread],
+        network: float,
+    ) -> None:
+        self._facts, self._topology, self._model = facts, topology, model
+        self._memory_budget, self._spreads, self._network = memory_budget, spreads, network
+        host_memory, file_memory = rooms
+        ranks = facts.world_size
+        self._host_room, self._file_room = max(0, host_memory // ranks), file_memory // ranks
+        self._schedule = model.schedule()
+        self._row_bytes = model.row_bytes(self._schedule, facts)
+        self._fixed = _device_items(facts, model.widths[0] * model.element_bytes)
+        self._fixed += model.labelled_items(facts)
+
+    def plan(self, count: int) -> OffloadPlan | str:
+        """Returns the plan for a number of chunks, or why there is none."""
+        model, schedule, row_bytes = self._model, self._schedule, self._row_bytes
+        spread = spread_at(self._facts, count, self._spreads)
+        items, rooms, placement = self._place(spread)
+        if rooms[0] < 0:
+            return _no_device(items, self._facts.world_size, self._memory_budget, count)
+        if placement is None:
+            return _no_host(schedule, row_bytes, rooms, count)
+        passes = tuple(
+            pass_cost(number, schedule, self._facts, row_bytes, placement, spread,
+                      self._topology, model.element_bytes, self._network)
+            for number in range(len(schedule.passes))
+        )  # fmt: skip
+        return OffloadPlan(
+            num_chunks=count,
+            chunks_reason="",
+            widths=model.widths,
+            assumed=model.assumed,
+            heads=model.heads,
+            layer_type=model.layer_type,
+            hidden_bytes=model.stored_bytes,
+            items=items,
+            schedule=schedule,
+            row_bytes=row_bytes,
+            placement=placement,
+            spread=spread,
+            passes=passes,
+            device_room=rooms[0],
+            host_room=rooms[1],
+            file_room=rooms[2],
+            memory_budget=self._memory_budget,
+            network=self._network if len(self._facts.machines) > 1 else None,
+        )
+
+    def _place(
+        self, spread: Spread
+    ) -> tuple[tuple[MemoryItem, ...], tuple[int, int, int], Placement | None]:
+        """Returns the memory of the device, the room for rows by tier, and where rows are.
+
+        Room that is negative is missing. Buffers for sources are needed where a whole row set does
+        not fit on the device, and for rows that are widened.
+        """
+        facts, model, schedule = self._facts, self._model, self._schedule
+        element = model.element_bytes
+        widening = element // model.stored_bytes
+        for stages in (False, True) if widening == 1 else (True,):
+            working = working_bytes(facts, schedule, spread, element, model.edge_columns, stages)
+            items = (
+                *self._fixed,
+                MemoryItem("row lists", "which rows chunks read",
+                           row_list_bytes(facts, spread, stages)),
+                MemoryItem("chunk", "rows of a chunk, staging", working),
+            )  # fmt: skip
+            device_room = self._memory_budget - max(total_bytes(items, facts.world_size))
+            rooms = device_room, self._host_room, self._file_room
+            fitting = max(0, device_room), *rooms[1:]
+            placement = place_rows(schedule, self._row_bytes, fitting, widening)
+            if stages or (placement is not None and placement.has_sources_on_device(schedule)):
+                break
+        return items, rooms, placement
 
 
 def _device_items(facts: GraphFacts, feature_bytes: int) -> list[MemoryItem]:

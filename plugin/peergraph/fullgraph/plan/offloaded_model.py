@@ -1,0 +1,89 @@
+"""What the plan of offloaded training knows of the model."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from peergraph.fullgraph.plan.memory_items import GraphFacts, MemoryItem
+from peergraph.fullgraph.plan.offload_schedule import (
+    FEATURES,
+    LAYER_TYPES,
+    Schedule,
+    make_schedule,
+)
+
+_ASSUMED_HEADS = 4
+# Copies of what the loss is computed of: the output of labelled nodes, its logarithms of softmax,
+# and gradients of both; and of the last layer's sums and own rows: the rows and their gradients.
+_LABELLED_OUTPUTS, _LABELLED_INPUTS = 4, 2
+
+
+@dataclass(frozen=True)
+class OffloadedModel:
+    """The layers of a model, and the types of its rows.
+
+    Args:
+        widths: columns of the input and of each layer's output.
+        assumed: whether the widths are not known, but assumed.
+        element_bytes: bytes of an element of the layers.
+        heads: of attention; 0: layers that sum.
+        layer_type: of layers that sum, one of :data:`LAYER_TYPES`.
+        hidden_bytes: bytes of an element of rows that passes store; None: `element_bytes`.
+        labelled: share of the nodes that the loss is computed of; None: not known, at most all.
+
+    Raises:
+        ValueError: an unknown layer type, or a share that is not in (0, 1].
+    """
+
+    widths: tuple[int, ...]
+    assumed: bool
+    element_bytes: int
+    heads: int = 0
+    layer_type: str = "gcn"
+    hidden_bytes: int | None = None
+    labelled: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.layer_type not in LAYER_TYPES:
+            raise ValueError(
+                f"layer_type must be one of {', '.join(LAYER_TYPES)}, got {self.layer_type!r}"
+            )
+        if self.labelled is not None and not 0 < self.labelled <= 1:
+            raise ValueError(
+                f"labelled must be a share of the nodes in (0, 1], got {self.labelled}"
+            )
+
+    @property
+    def stored_bytes(self) -> int:
+        """Bytes of an element of rows that passes store."""
+        return self.hidden_bytes or self.element_bytes
+
+    @property
+    def edge_columns(self) -> int:
+        """Elements that are computed for each edge. A model that is assumed may have attention."""
+        return 2 * (self.heads or (_ASSUMED_HEADS if self.assumed else 0))
+
+    def schedule(self) -> Schedule:
+        """Returns the passes of an epoch."""
+        labelled = 1.0 if self.labelled is None else self.labelled
+        return make_schedule(self.widths, self.heads, labelled, self.layer_type)
+
+    def row_bytes(self, schedule: Schedule, facts: GraphFacts) -> dict[str, int]:
+        """Returns the bytes of all rows of the busiest rank, by name. Features keep their type."""
+        return {
+            rows.name: math.ceil(rows.share * max(facts.rows))
+            * rows.columns
+            * (self.element_bytes if rows.name == FEATURES else self.stored_bytes)
+            for rows in schedule.rows
+        }
+
+    def labelled_items(self, facts: GraphFacts) -> list[MemoryItem]:
+        """Returns the memory of labelled rows, which are on the device; none if not known."""
+        if self.labelled is None:
+            return []
+        columns = _LABELLED_OUTPUTS * self.widths[-1]
+        columns += _LABELLED_INPUTS * (min(self.widths[-2:]) + self.widths[-2])
+        row_bytes = columns * self.element_bytes
+        kept = tuple(math.ceil(self.labelled * rows) * row_bytes for rows in facts.rows)
+        return [MemoryItem("labelled rows", "output, loss and gradients", kept)]
