@@ -210,7 +210,7 @@ class _GruCell(Function):
                     value if value is None else value.detach().requires_grad_(need)
                     for value, need in zip(values, needs, strict=True)
                 ]
-                out = torch.gru_cell(*leaves)
+                out = torch.gru_cell(*leaves)  # type: ignore[arg-type]
             wanted = [leaf for leaf in leaves if leaf is not None and leaf.requires_grad]
             found = iter(torch.autograd.grad(out, wanted, grad[part]))
             for rows in of_rows:
