@@ -2,11 +2,11 @@
 
     python benchmarks/ingest.py --nodes 20e6 --edges 200e6 --formats parquet,npy,csv --memory 2G
 
-Files are made first, and dropped from the page cache. `moved_gb` are the bytes that the process
-reads and writes, buckets included; `at_disk_rate` is the time in which the disk alone would move
-them over the time it took, with rates that are measured in the same folder; `cpu_s` is the time of
-all threads, which other work on the machine disturbs less. `peak_gib` is the most memory that the
-process held.
+With ``--features N``, nodes have N floats in an ``.npy`` file. Files are made first, and dropped
+from the page cache. `moved_gb` are the bytes that the process reads and writes, buckets included;
+`at_disk_rate` is the time in which the disk alone would move them over the time it took, with rates
+that are measured in the same folder; `cpu_s` is the time of all threads, which other work on the
+machine disturbs less. `peak_gib` is the most memory that the process held.
 """
 
 from __future__ import annotations
@@ -30,9 +30,10 @@ from harness.records import render
 from peergraph.cli import byte_count
 
 _CHUNK = 1 << 22
-_COLUMNS = ["format", "nodes", "edges", "memory_gib", "input_gb", "s", "cpu_s", "cores"]
+_FEATURES = "features.npy"
+_COLUMNS = ["format", "nodes", "edges", "features", "memory_gib", "input_gb", "s", "cpu_s", "cores"]
 _COLUMNS += ["million_edges_per_s", "input_mbs", "moved_gb", "disk_read_mbs", "disk_write_mbs"]
-_COLUMNS += ["at_disk_rate", "peak_gib"]
+_COLUMNS += ["at_disk_rate", "peak_gib", "load"]
 
 
 def chunks(num_nodes: int, num_edges: int) -> Iterator[np.ndarray]:
@@ -67,6 +68,16 @@ def make(path: Path, num_nodes: int, num_edges: int) -> None:
     with Writer(path, schema) as writer:
         for edges in chunks(num_nodes, num_edges):
             writer.write_table(pyarrow.table([*edges], schema=schema))
+
+
+def make_features(path: Path, num_nodes: int, columns: int) -> None:
+    """Writes random floats, ``[nodes, columns]``."""
+    out = np.lib.format.open_memmap(path, "w+", np.float32, (num_nodes, columns))
+    random = np.random.default_rng(1)
+    step = max(1, _CHUNK // columns)
+    for begin in range(0, num_nodes, step):
+        out[begin : begin + step] = random.random(out[begin : begin + step].shape, np.float32)
+    out.flush()
 
 
 def forget(path: Path) -> None:
@@ -105,7 +116,9 @@ def ingest_and_report(edges: str, store: str, num_nodes: int, memory: int) -> No
 
     before, cpu = moved(), time.process_time()
     files = EdgeFiles(edges)
-    nodes = NodeFiles(num_nodes=num_nodes)
+    features = Path(edges).with_name(_FEATURES)
+    tables = {"x": str(features)} if features.exists() else {}
+    nodes = NodeFiles(num_nodes=num_nodes, tables=tables)
     report = Store.ingest(store, nodes=nodes, edges=files, memory=memory, progress=False)
     after = moved()
     facts = {
@@ -124,7 +137,9 @@ def measure(
 ) -> dict[str, Any]:
     """One record."""
     store = folder / "store"
-    forget(path)
+    inputs = [found for found in (path, path.with_name(_FEATURES)) if found.exists()]
+    for given in inputs:
+        forget(given)
     read_rate, write_rate = disk_rates(folder, probe)
     command = [sys.executable, __file__, "--child", str(path), str(store)]
     command += ["--nodes", str(num_nodes), "--memory", str(memory)]
@@ -132,7 +147,7 @@ def measure(
     facts = json.loads(done.stdout.splitlines()[-1])
     assert facts["edges"] == num_edges
     shutil.rmtree(store)
-    size = path.stat().st_size
+    size = sum(given.stat().st_size for given in inputs)
     disk_seconds = facts["read"] / read_rate + facts["written"] / write_rate
     return {
         "bench": "ingest",
@@ -159,6 +174,7 @@ def main() -> int:
     add = arguments.add_argument
     add("--nodes", type=float, default=1e5)
     add("--edges", type=float, default=1e6)
+    add("--features", type=int, default=0, help="floats of each node (0)")
     add("--formats", default="npy", help="npy, parquet, csv")
     add("--memory", default="1G", help="one or more, such as 512M,8G")
     add("--probe", type=byte_count, default=1 << 30, help="bytes to measure the disk with (1G)")
@@ -173,11 +189,14 @@ def main() -> int:
     rows = []
     with tempfile.TemporaryDirectory(dir=args.folder) as name:
         folder = Path(name)
+        if args.features:
+            make_features(folder / _FEATURES, num_nodes, args.features)
         for ending in args.formats.split(","):
             path = folder / f"edges.{ending}"
             make(path, num_nodes, num_edges)
             for memory in map(byte_count, args.memory.split(",")):
-                rows.append(measure(path, folder, num_nodes, num_edges, memory, args.probe))
+                found = measure(path, folder, num_nodes, num_edges, memory, args.probe)
+                rows.append({**found, "features": args.features, "load": os.getloadavg()[0]})
                 if args.out:
                     with open(args.out, "a") as file:
                         file.write(json.dumps(rows[-1]) + "\n")

@@ -61,8 +61,9 @@ def write_csc(
         indptr.write(torch.zeros(1, dtype=torch.int64, device="cpu"))
         first, written, is_identity = 0, 0, True
         for piece in buckets.sorted_edges(sort_dtype):
-            indptr.write(first + piece.degrees.cumsum(0))
-            first += int(piece.degrees.sum())
+            ends = piece.degrees.cumsum(0, dtype=torch.int64).add_(first)
+            indptr.write(ends)
+            first = int(ends[-1]) if len(ends) else first
             indices.write(piece.indices)
             if edge_ids is not None and piece.edge_ids is not None:
                 ids = _moved_down(piece.edge_ids, missing_ids)
