@@ -3,6 +3,7 @@
 
 #include <pybind11/pybind11.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -82,14 +83,19 @@ struct type_caster<peergraph::TensorRef> {
 
   bool load(handle source, bool) {
     if (!hasattr(source, "data_ptr")) return false;
+    if (!source.attr("is_contiguous")().cast<bool>())
+      throw value_error("a tensor is not contiguous in memory: call contiguous() first");
     value.data = reinterpret_cast<void*>(source.attr("data_ptr")().cast<uintptr_t>());
     const peergraph::Element element = peergraph::element_of(source.attr("dtype"));
     value.type = element.type;
     value.item_bytes = element.bytes;
     const auto shape = reinterpret_borrow<tuple>(object(source.attr("shape")));
-    if (shape.size() > peergraph::TensorRef::kMaxDims) return false;
-    value.num_dims = static_cast<int>(shape.size());
-    for (int dim = 0; dim < value.num_dims; ++dim) value.sizes[dim] = shape[dim].cast<int64_t>();
+    constexpr size_t kMaxDims = peergraph::TensorRef::kMaxDims;
+    value.num_dims = static_cast<int>(std::min(shape.size(), kMaxDims));
+    // The last of many dimensions stands for itself and all that follow.
+    value.sizes.fill(1);
+    for (size_t dim = 0; dim < shape.size(); ++dim)
+      value.sizes[std::min(dim, kMaxDims - 1)] *= shape[dim].cast<int64_t>();
     return true;
   }
 };

@@ -21,7 +21,8 @@ enum class ScalarType : int32_t {
   kOther = 6
 };
 
-/// The memory belongs to the caller and must outlive the operation. Values lie side by side.
+/// The memory belongs to the caller and must outlive the operation. Values are contiguous. Where a
+/// tensor has more than kMaxDims dimensions, its last size is the product of the remaining sizes.
 struct TensorRef {
   static constexpr int kMaxDims = 8;
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -252,11 +253,9 @@ def _close_twice_at_once() -> None:
         began.wait()
         store.close()
 
-    threads = [threading.Thread(target=close) for _ in range(2)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(2) as threads:
+        for closed in [threads.submit(close) for _ in range(2)]:
+            closed.result()
     store.close()
 
 

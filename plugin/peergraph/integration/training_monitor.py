@@ -87,7 +87,6 @@ class Monitor:
         self._shown = _Counts()
         self._measured = ExitStack()
         self._recorders: dict[int, tuple[Store, ReadRecorder]] = {}
-        self._num_stores = 0
         self._is_reporting = False
 
     def add_time(self, name: str, seconds: float) -> None:
@@ -98,7 +97,7 @@ class Monitor:
             self._times[name] = self._times.get(name, 0.0) + seconds
         if self._is_reporting or threading.current_thread() is not threading.main_thread():
             return
-        if len(open_stores) != self._num_stores:
+        if any(id(store) not in self._recorders for store in list(open_stores)):
             self._measure_stores()
         due = self._shown.seconds + (self._every or 0)
         if self._shows and time.perf_counter() - self._begin >= due:
@@ -135,7 +134,6 @@ class Monitor:
 
     def _measure_stores(self) -> None:
         """Begins to count the reads of new stores."""
-        self._num_stores = len(open_stores)
         stores: list[Store] = list(open_stores)
         for store in stores:
             if id(store) in self._recorders or store.closed or store.measuring is not None:

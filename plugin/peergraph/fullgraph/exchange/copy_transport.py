@@ -131,7 +131,7 @@ class _Buffers:
         ]
         self._parts[group.rank][self._flags_at :].zero_()
         on_gpu = group.device.type == "cuda"
-        self._given_up = torch.zeros(1, dtype=torch.int32, pin_memory=on_gpu)
+        self._given_up = torch.zeros(1, dtype=torch.int32, device="cpu", pin_memory=on_gpu)
         register_wait(self._given_up)
         self._sent = [0] * group.world_size
         self._received = [0] * group.world_size

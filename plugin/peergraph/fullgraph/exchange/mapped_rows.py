@@ -63,7 +63,7 @@ class MappedRows:
         self._round = 0
         self._addresses: dict[int, Tensor] = {}
         on_gpu = self._group.device.type == "cuda"
-        self._given_up = torch.zeros(1, dtype=torch.int32, pin_memory=on_gpu)
+        self._given_up = torch.zeros(1, dtype=torch.int32, device="cpu", pin_memory=on_gpu)
         register_wait(self._given_up)
 
     @property

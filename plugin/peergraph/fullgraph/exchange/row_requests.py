@@ -34,7 +34,7 @@ class RowRequests:
         group = layout.group
         self._transport = Transport.of(group)
         owner, local_rows = layout.locate(ids.detach().reshape(-1))
-        offsets = torch.tensor(layout.offsets)
+        offsets = torch.tensor(layout.offsets, device="cpu")
         distinct, inverse = torch.unique(offsets[owner] + local_rows, return_inverse=True)
         owner = torch.searchsorted(offsets, distinct, right=True) - 1
         wanted = distinct - offsets[owner]

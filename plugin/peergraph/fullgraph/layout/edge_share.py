@@ -314,7 +314,7 @@ class StoreReader:
         They are kept: a share that is read in pieces asks for the same cuts for each piece.
         """
         if world_size not in self._cuts_by_size:
-            counts = torch.tensor(cut_blocks(self._in_degrees, world_size))
+            counts = torch.tensor(cut_blocks(self._in_degrees, world_size), device="cpu")
             destinations = torch.cat([counts.new_zeros(1), counts.cumsum(0)])
             edges = torch.cat([counts.new_zeros(1), self._in_degrees.cpu().long().cumsum(0)])
             cuts = destinations.tolist(), edges[destinations].tolist()
@@ -360,4 +360,4 @@ def _describe(tensor: Tensor) -> str:
 def _digest(values: Tensor, device: torch.device) -> int:
     """A digest of all values, made in pieces of bounded memory."""
     pieces = [digest_rows(piece.to(device).long()) for piece in torch.split(values, _CHUNK)]
-    return digest_rows(torch.tensor(pieces, dtype=torch.int64)) & (1 << 64) - 1
+    return digest_rows(torch.tensor(pieces, dtype=torch.int64, device="cpu")) & (1 << 64) - 1

@@ -39,12 +39,12 @@ def place_parts(rows: Sequence[Sequence[int]], machines: Sequence[Sequence[int]]
     """
     count = len(rows)
     machine_of = {rank: m for m, ranks in enumerate(machines) for rank in ranks}
-    weight = torch.tensor(rows, dtype=torch.int64).view(count, count)
+    weight = torch.tensor(rows, dtype=torch.int64, device="cpu").view(count, count)
     weight = (weight + weight.t()).fill_diagonal_(0)
     rank_of = list(range(count))
     while True:
         # [parts, machines] rows between a part and those of a machine.
-        on = torch.nn.functional.one_hot(torch.tensor([machine_of[r] for r in rank_of]),
+        on = torch.nn.functional.one_hot(torch.tensor([machine_of[r] for r in rank_of], device="cpu"),
                                          len(machines))  # fmt: skip
         to_machine, place = weight @ on, on.argmax(1)
         inside = to_machine.gather(1, place.unsqueeze(1))

@@ -100,7 +100,7 @@ class RowLayout:
         counts = [small + (rank < larger) for rank in range(group.world_size)]
         start = sum(counts[: group.rank])
         positions = torch.arange(start, start + counts[group.rank], device=group.device)
-        return cls(group, counts, positions, lambda: torch.arange(size))
+        return cls(group, counts, positions, lambda: torch.arange(size, device="cpu"))
 
     @classmethod
     def from_order(cls, group: Group, order: Tensor, counts: Sequence[int]) -> RowLayout:
@@ -120,10 +120,10 @@ class RowLayout:
             )
         order = order.to("cpu", torch.int64)
         size = order.numel()
-        internal_rows = torch.full((size,), -1)
+        internal_rows = torch.full((size,), -1, device="cpu")
         if size and (int(order.min()) < 0 or int(order.max()) >= size):
             raise ValueError(f"order must hold row numbers of 0..{size - 1}")
-        internal_rows[order] = torch.arange(size)
+        internal_rows[order] = torch.arange(size, device="cpu")
         if size and int(internal_rows.min()) < 0:
             raise ValueError("order must hold every row once")
         start = sum(counts[: group.rank])
@@ -169,7 +169,7 @@ class RowLayout:
             )
         ids = torch.where(ids < 0, ids + self.size, ids)
         internal = self.internal_rows[ids]
-        offsets = torch.tensor(self.offsets)
+        offsets = torch.tensor(self.offsets, device="cpu")
         # Ranks without rows have the offset of the next one; `right` finds the last of them.
         owner = torch.searchsorted(offsets, internal, right=True) - 1
         return owner, internal - offsets[owner]
@@ -235,7 +235,7 @@ class RowLayout:
             )
         key = ("ids", digest)
         layout = self._by_content.get(key)
-        if layout is None and torch.equal(ids_on_cpu, torch.arange(self.size)):
+        if layout is None and torch.equal(ids_on_cpu, torch.arange(self.size, device="cpu")):
             layout = self
         if layout is None:
             layout = self._make_selection(ids_on_cpu)
@@ -246,7 +246,7 @@ class RowLayout:
         """Returns the row numbers of a range, always the same tensor. Not collective."""
         key = (start, stop, step)
         if key not in self._ranges:
-            self._ranges[key] = torch.arange(start, stop, step)
+            self._ranges[key] = torch.arange(start, stop, step, device="cpu")
         return self._ranges[key]
 
     def known_selection(self, tensor: Tensor) -> RowLayout | None:
@@ -358,7 +358,7 @@ class RowLayout:
 
         def internal_rows() -> Tensor:
             result = torch.empty_like(owner)
-            result[torch.argsort(owner, stable=True)] = torch.arange(len(owner))
+            result[torch.argsort(owner, stable=True)] = torch.arange(len(owner), device="cpu")
             return result
 
         return RowLayout(
@@ -381,5 +381,5 @@ class RowLayout:
     def _gather_internal_rows(self) -> Tensor:
         order = torch.cat(self.group.all_gather(self.positions.cpu()))
         result = torch.empty_like(order)
-        result[order] = torch.arange(self.size)
+        result[order] = torch.arange(self.size, device="cpu")
         return result

@@ -43,7 +43,7 @@ def setitem(x: Tensor, index: Any, value: Any) -> None:
     if isinstance(rows, PartitionedTensor) and rows.dtype != torch.bool:
         refuse("assignment", "rows are written by partitioned ids")
     if isinstance(rows, int) and not isinstance(rows, bool):
-        rows = torch.tensor([rows])
+        rows = torch.tensor([rows], device="cpu")
     chosen = selection(x.layout, rows)
     parts[place] = slice(None)
     if not all(isinstance(part, slice) and part == slice(None) for part in parts):

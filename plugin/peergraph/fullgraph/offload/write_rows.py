@@ -154,6 +154,6 @@ def _write(
 
 def _numpy_dtype(dtype: torch.dtype) -> np.dtype[Any]:
     try:
-        return torch.empty(0, dtype=dtype).numpy().dtype
+        return torch.empty(0, dtype=dtype, device="cpu").numpy().dtype
     except TypeError:
         raise TypeError(f"NumPy has no {dtype}: convert the rows first, rows.float()") from None

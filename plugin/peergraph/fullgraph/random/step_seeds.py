@@ -66,7 +66,7 @@ class StepSeeds:
         """Writes the seeds of the next replay, in the order of the current stream."""
         if self._draws and self.values is not None:
             pinned = self._device.type == "cuda"
-            drawn = torch.tensor([draw() for draw in self._draws], pin_memory=pinned)
+            drawn = torch.tensor([draw() for draw in self._draws], device="cpu", pin_memory=pinned)
             self.values[: len(drawn)].copy_(drawn, non_blocking=True)
 
 

@@ -79,7 +79,7 @@ def setitem(x: Any, index: Any, value: Any) -> None:
         return
     columns = parts[:place] + parts[place + 1 :]
     if isinstance(rows, int) and not isinstance(rows, bool):
-        rows = torch.tensor([rows])
+        rows = torch.tensor([rows], device="cpu")
     chosen = selection(x.layout, rows) if not _are_ids(rows) else None
     if chosen is None:
         not_implemented("assignment", "rows are written by partitioned ids")

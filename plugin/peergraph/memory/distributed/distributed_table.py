@@ -189,6 +189,8 @@ class DistributedTable(Table):
         positions = (local == -1).nonzero().squeeze(1)
         slots = positions if remote is None else remote.slots_of(internal[positions])
         if slots is None or (remote is None and positions.numel()):
+            if remote is not None:
+                positions = positions[~torch.isin(internal[positions], remote.internal)]
             first = int(ids.flatten()[positions[0]])
             machine = int(self.row_set.split.machine_of(internal[positions[:1]]))
             where = self.group.machines.describe(machine)

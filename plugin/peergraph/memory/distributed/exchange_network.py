@@ -202,7 +202,7 @@ def _nccl_group(group: Group) -> Any:
         return None
     world = dist.group.WORLD
     if world not in _nccl_groups:
-        nccl = dist.new_group(backend="nccl")
+        nccl = dist.new_group(backend="nccl", timeout=timedelta(seconds=group.timeout))
         # Creates the communicator while no other work is in progress.
         dist.barrier(group=nccl, device_ids=[group.device.index])
         _nccl_groups[world] = nccl

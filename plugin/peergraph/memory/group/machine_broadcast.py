@@ -87,7 +87,7 @@ class MachineBroadcast:
     def bytes(self, make: Callable[[], bytes]) -> bytes:
         """Returns the sender's bytes."""
         data = self._on_sender(lambda: torch.frombuffer(bytearray(make()), dtype=torch.uint8))
-        size = torch.tensor([0 if data is None else data.numel()])
+        size = torch.tensor([0 if data is None else data.numel()], device="cpu")
         self._broadcast(size)
         return self.tensor(lambda: data, (int(size),), torch.uint8).numpy().tobytes()  # type: ignore[arg-type, return-value]
 
@@ -102,7 +102,7 @@ class MachineBroadcast:
         """Returns the result of `make` on the sender, None on receivers. If `make` fails, all ranks
         raise an error.
         """
-        has_failed = torch.zeros(1, dtype=torch.int64)
+        has_failed = torch.zeros(1, dtype=torch.int64, device="cpu")
         result: T | None = None
         try:
             if self._is_sender:
@@ -127,5 +127,5 @@ def _connect(group: Group, name: str, ranks: list[int]) -> Any:
         timedelta(seconds=group.timeout),
     )
     # Gloo fails on a rank that is still connecting when another one, already connected, ends.
-    gloo.allreduce([torch.zeros(1)]).wait()
+    gloo.allreduce([torch.zeros(1, device="cpu")]).wait()
     return gloo

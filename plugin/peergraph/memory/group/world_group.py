@@ -73,6 +73,10 @@ class WorldGroup(Group):
         """See :meth:`Group.all_gather_machines`."""
         return self._node_group.all_gather_machines(value)
 
+    def all_gather_results(self, value: Any) -> list[Any]:
+        """See :meth:`Group.all_gather_results`."""
+        return self._node_group.all_gather_results(value)
+
     def await_ranks(self, missing: Callable[[float], list[int]]) -> None:
         """Raises RuntimeError: only ranks of one machine wait for each other by shared memory."""
         raise RuntimeError("ranks of several machines share no memory: use the node_group")

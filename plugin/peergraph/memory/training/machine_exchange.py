@@ -99,12 +99,12 @@ class MachineExchange:
         rows plus 1, 0 for a table without rows.
         """
         shape = (self._group.machines.world_size, 1 + len(self._tables))
-        header = torch.zeros(shape, dtype=torch.int64)
+        header = torch.zeros(shape, dtype=torch.int64, device="cpu")
         if rows is None:
             header[:, 0] = 1
         else:
             counts = [0 if r is None else 1 + r.count for r in rows]
-            header[self._targets, 1:] = torch.tensor(counts)
+            header[self._targets, 1:] = torch.tensor(counts, device="cpu")
         sent = header.to(self._device)
         received = torch.empty_like(sent)
         dist.all_to_all_single(received, sent)

@@ -111,9 +111,9 @@ def _check_same(source: GraphSource | None, group: Group) -> None:
     found = group.all_gather_machines(_sum(brought) if brought else None)
     given = [m for m, mine in enumerate(found) if mine is not None]
     for machine in given[1:]:
-        for name, value in found[given[0]].items():
-            other = found[machine].get(name)
-            if other != value or found[machine].keys() != found[given[0]].keys():
+        for name in {**found[given[0]], **found[machine]}:
+            value, other = found[given[0]].get(name), found[machine].get(name)
+            if value != other:
                 first, second = (group.machines.name(m) for m in (given[0], machine))
                 raise ValueError(
                     f"the machines bring different graphs: {name} is {value} on {first} and "

@@ -202,7 +202,7 @@ def _checked_ids(name: str, ids: Tensor, dim: int) -> Tensor:
             f"{name} must be a {dim}-D int32 or int64 tensor, "
             f"got {ids.dim()}-D {str(ids.dtype).removeprefix('torch.')}"
         )
-    return ids
+    return ids.contiguous()
 
 
 def _check_indptr(indptr: Tensor, num_edges: int) -> None:
