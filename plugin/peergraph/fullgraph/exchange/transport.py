@@ -6,7 +6,6 @@ import logging
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Literal, Protocol
-from weakref import WeakKeyDictionary
 
 import torch
 import torch.distributed as dist
@@ -28,7 +27,6 @@ _REDUCE_OPS = {
     "prod": dist.ReduceOp.PRODUCT,
 }
 _HALF = (torch.float16, torch.bfloat16)
-_transports: WeakKeyDictionary[Group, Transport] = WeakKeyDictionary()
 
 
 class Pending(Protocol):
@@ -57,23 +55,28 @@ class Transport:
 
     @staticmethod
     def of(group: Group) -> Transport:
-        """Returns the transport of a group, always the same object. Not collective.
+        """Returns the transport of a group's ranks, always the same object. Not collective.
 
         Several ranks exchange rows by copies between GPUs (:class:`CopyTransport`) and, on CPUs
         and where GPUs do not reach each other's memory, by torch.distributed, as ranks of several
         machines do. The environment variable PEERGRAPH_TRANSPORT, ``copy`` or ``torch``, chooses
         one of them for the ranks of a machine.
         """
-        transport = _transports.get(group)
-        if transport is None:
-            transport = _transports[group] = _kind_for(group)(group)
-            _logger.info("rank %d exchanges rows by %s", group.rank, type(transport).__name__)
+        registered: Transport | None = group.shared.get(Transport)
+        if registered is not None:
+            return registered
+        kind = _kind_for(group)
+        key = kind, group.device, group.timeout
+        if key not in group.shared:
+            group.shared[key] = kind(group)
+            _logger.info("rank %d exchanges rows by %s", group.rank, kind.__name__)
+        transport: Transport = group.shared[key]
         return transport
 
     @staticmethod
     def register(group: Group, transport: Transport) -> None:
         """From now on `transport` is the transport of a group. Not collective."""
-        _transports[group] = transport
+        group.shared[Transport] = transport
 
     one_part_a_rank = True
     """Whether each rank gives one tensor to a reduction; a chunk of rows is one of several."""

@@ -43,17 +43,17 @@ def place_parts(rows: Sequence[Sequence[int]], machines: Sequence[Sequence[int]]
     weight = (weight + weight.t()).fill_diagonal_(0)
     rank_of = list(range(count))
     while True:
-        # [parts, machines] rows between a part and those of a machine.
-        on = torch.nn.functional.one_hot(torch.tensor([machine_of[r] for r in rank_of], device="cpu"),
-                                         len(machines))  # fmt: skip
-        to_machine, place = weight @ on, on.argmax(1)
-        inside = to_machine.gather(1, place.unsqueeze(1))
-        # Rows that come into the machine of part b when part a moves there.
-        gain = to_machine[:, place] - inside
+        machine_of_part = torch.tensor([machine_of[rank] for rank in rank_of], device="cpu")
+        is_on_machine = torch.nn.functional.one_hot(machine_of_part, len(machines))
+        # [parts, machines] rows between a part and all parts of a machine.
+        to_machine = weight @ is_on_machine
+        own_machine = to_machine.gather(1, machine_of_part.unsqueeze(1))
+        # [parts, parts] what moving part a to the machine of part b saves, if b stays there.
+        gain = to_machine[:, machine_of_part] - own_machine
+        # Exchanging a and b saves both gains, but for the rows between a and b, counted in each.
         saved = gain + gain.t() - 2 * weight
-        saved[place.unsqueeze(1) == place] = 0
-        best = int(saved.argmax())
-        a, b = divmod(best, count)
+        saved[machine_of_part.unsqueeze(1) == machine_of_part] = 0
+        a, b = divmod(int(saved.argmax()), count)
         if int(saved[a, b]) <= 0:
             return rank_of
         rank_of[a], rank_of[b] = rank_of[b], rank_of[a]

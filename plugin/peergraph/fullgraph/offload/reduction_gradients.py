@@ -246,7 +246,9 @@ def _adds_up_over_chunks(call: Call, known: Sequence[Tensor]) -> bool:
     of_rows: list[bool] = []
     for tensor, value in zip(call.tensors, call.probes, strict=True):
         if isinstance(value, PartitionedTensor) and value.is_floating_point():
-            local = torch.rand(value._local.shape, generator=generator, dtype=torch.float64, device="cpu")
+            local = torch.rand(
+                value._local.shape, generator=generator, dtype=torch.float64, device="cpu"
+            )
             local = local.to(value._local.device, value._local.dtype)
             value = wrap(local, value.layout, value.partitioned_dim)
         if tensor.requires_grad:

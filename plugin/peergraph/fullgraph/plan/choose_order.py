@@ -297,7 +297,9 @@ class OrderChooser:
                 for t, share in self.shares.items()
                 for s in pieces_of(share)
             ]
-            mine = torch.cat(ends, 1) if ends else torch.zeros((2, 0), dtype=torch.int64, device="cpu")
+            mine = (
+                torch.cat(ends, 1) if ends else torch.zeros((2, 0), dtype=torch.int64, device="cpu")
+            )
             source, destination = self._at_rank_0(mine.to(device))
             found = torch.zeros((2, count), dtype=torch.int64, device=device)
 

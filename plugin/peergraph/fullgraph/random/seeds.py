@@ -20,12 +20,11 @@ Seed = int | Tensor
 _Draw = Callable[[torch.Generator | None], Seed]
 
 _checked: WeakKeyDictionary[Group, dict[int, int]] = WeakKeyDictionary()
-_draws: WeakKeyDictionary[Group, _Draw] = WeakKeyDictionary()
 
 
 def draw_seeds_by(group: Group, draw: _Draw) -> None:
     """From now on the seeds of a group are what `draw` returns for the generator or None."""
-    _draws[group] = draw
+    group.shared[draw_seeds_by] = draw
 
 
 def shared_seed(group: Group | None, generator: torch.Generator | None = None) -> Seed:
@@ -49,8 +48,9 @@ def shared_seed(group: Group | None, generator: torch.Generator | None = None) -
         raise NotImplementedError(
             f"generator must be of the CPU for partitioned tensors, got one of {generator.device}"
         )
-    if group is not None and group in _draws:
-        return _draws[group](generator)
+    if group is not None and draw_seeds_by in group.shared:
+        drawn: Seed = group.shared[draw_seeds_by](generator)
+        return drawn
     source = torch.default_generator if generator is None else generator
     step = current_step()
     return _draw(group, source) if step is None else step.take(lambda: _draw(group, source))

@@ -50,6 +50,9 @@ class Group:
     """Names the ranks of the group in errors."""
     machines: Machines
     """All machines of the process group, and the ranks of each."""
+    shared: dict[Any, Any]
+    """Objects that are made once for these ranks, by key. All groups that :meth:`current` returns
+    for a process group have the same dictionary."""
 
     def __init__(
         self,
@@ -60,6 +63,7 @@ class Group:
         channel: Channel | None = None,
         calls: Calls | None = None,
         machines: Machines | None = None,
+        shared: dict[Any, Any] | None = None,
     ) -> None:
         self.rank = rank
         self.world_size = world_size
@@ -69,6 +73,7 @@ class Group:
         self.names = self.machines.rank_names()
         self._channel = channel
         self._calls = calls or Calls()
+        self.shared = {} if shared is None else shared
 
     @classmethod
     def current(
@@ -114,6 +119,7 @@ class Group:
             joined.channel,
             joined.calls,
             joined.machines,
+            joined.shared,
         )
 
     @property

@@ -12,7 +12,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 import torch.distributed as dist
@@ -50,6 +50,8 @@ class Joined:
     channel: Channel | None
     """None if this is the only rank of all machines."""
     machines: Machines
+    shared: dict[Any, Any] = field(default_factory=dict)
+    """See :attr:`Group.shared`."""
 
     def watch(self, timeout: float) -> None:
         """Starts to watch for the death of other ranks.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import struct
 import time
-import weakref
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any
@@ -83,7 +82,7 @@ class WorldGroup(Group):
 
     def _exchange(self, name: str, value: bytes) -> Sequence[bytes | memoryview]:
         node = self._node_group
-        link = _Link.of(self.machines)
+        link = _Link.of(node)
         with self._calls.enter(name) as call:
             local_values = list(node._exchange("on this machine", value))
             result = b""
@@ -140,11 +139,12 @@ class _Link:
         self._gloo: Any = None
 
     @classmethod
-    def of(cls, machines: Machines) -> _Link:
+    def of(cls, group: Group) -> _Link:
         """Returns the link of a process group, created at the first call. All ranks call this."""
-        if machines not in _links:
-            _links[machines] = cls(machines)
-        return _links[machines]
+        if cls not in group.shared:
+            group.shared[cls] = cls(group.machines)
+        link: _Link = group.shared[cls]
+        return link
 
     def exchange(self, message: bytes, call: Call, timeout: float) -> list[bytes]:
         """Returns the messages of all machines. Collective over their first ranks.
@@ -207,9 +207,6 @@ class _Link:
                 f"{call.in_full()} ({error})"
             ) from error
         return data.numpy().tobytes()
-
-
-_links: weakref.WeakKeyDictionary[Machines, _Link] = weakref.WeakKeyDictionary()
 
 
 def _wait(work: Any) -> None:
