@@ -52,6 +52,8 @@ def check_copies() -> None:
     transport = Transport.of(Group.current())
     if transport.group.world_size > 1:
         assert type(transport) is CopyTransport
+    # Its memory is made once, however many groups and graphs there are.
+    assert Transport.of(Group.current()) is transport
     check_exchanges(transport)  # without shared memory, which the next call makes
     ranks = range(transport.group.world_size)
     device = transport.group.device

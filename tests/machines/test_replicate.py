@@ -104,6 +104,12 @@ def _checks_stores() -> None:
         source = _source(seed=machines.index) if group.rank == 0 else None
         with pytest.raises(ValueError, match=r"different graphs: edges of .* on machine 1 \(b\)"):
             Store.build(source, group=group)
+    with named_case("a table that one machine lacks"):
+        source = _source() if group.rank == 0 else None
+        if source is not None and machines.index:
+            del source.node_tables[NODE]["x"]
+        with pytest.raises(ValueError, match=r"different graphs: .*'x'.* missing on machine 1"):
+            Store.build(source, group=group)
     with named_case("no graph"), pytest.raises(ValueError, match="no rank"):
         Store.build(None, group=group)
     with named_case("parts are not sent"):

@@ -63,6 +63,12 @@ def _check_rows(store: Store) -> None:
             table.gather(remote)
         with pytest.raises(RemoteRowsError, match="collective_read"):
             table.read()
+        exchange = table._exchange and table._exchange()
+        assert exchange is not None
+        with exchange.open("one row") as session:
+            fetched = session.fetch([(table, remote[:1])])
+            with fetched.reading(), pytest.raises(RemoteRowsError, match=f"row {remote[1]} on"):
+                table.gather(remote[:2])
         padded = table.gather(torch.cat([near[:2], torch.tensor([-1])]), padded=True)
         assert not padded[2].any()
 

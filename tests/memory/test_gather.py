@@ -131,6 +131,8 @@ def test_sizes_of_bound_tensors_are_checked(group: Group) -> None:
         _C.scatter(table.view, id_list(ids), small, launch)
     with pytest.raises(ValueError, match="out must be int64"):
         _C.row_addresses(table.view, id_list(ids), small, launch)
+    with pytest.raises(ValueError, match="not contiguous"):
+        _C.gather(table.view, id_list(ids), torch.empty(12, device=group.device)[::2], launch)
     table.close()
 
 
@@ -142,7 +144,9 @@ def test_widths_in_bytes(group: Group, width: int) -> None:
     table.close()
 
 
-@named_cases("shape", [(9,), (9, 0), (9, 3, 2), (9, 2, 1, 3), (1, 4), (0, 4), (0,)])
+@named_cases(
+    "shape", [(9,), (9, 0), (9, 3, 2), (9, 2, 1, 3, 1, 1, 2, 1, 2), (1, 4), (0, 4), (0,)]
+)
 def test_shapes(group: Group, shape: tuple[int, ...]) -> None:
     rows = random_rows(shape, torch.float32)
     table = table_of(rows, split(shape[0], "mixed"), group)

@@ -41,7 +41,8 @@ def test_csc_input(device: torch.device) -> None:
     for dtype, with_ids in product([torch.int32, torch.int64], [False, True]):
         with named_case(dtype, "ids", with_ids):
             indptr = torch.tensor([0, 2, 2, 5])
-            indices = torch.tensor([2, 0, 1, 1, 2], dtype=dtype)
+            # A column of a matrix: not contiguous, also where the store does not copy it.
+            indices = torch.tensor([[2, 9], [0, 9], [1, 9], [1, 9], [2, 9]], dtype=dtype)[:, 0]
             edge_ids = torch.tensor([4, 0, 3, 1, 2]) if with_ids else None
             source = GraphSource.homogeneous(
                 3, EdgeSource(csc=(indptr, indices), edge_ids=edge_ids)

@@ -116,8 +116,9 @@ def _check_same(source: GraphSource | None, group: Group) -> None:
             if value != other:
                 first, second = (group.machines.name(m) for m in (given[0], machine))
                 raise ValueError(
-                    f"the machines bring different graphs: {name} is {value} on {first} and "
-                    f"{other} on {second}; give each machine the same, or only one of them"
+                    f"the machines bring different graphs: {name} is {value or 'missing'} on "
+                    f"{first} and {other or 'missing'} on {second}; give each machine the same, or "
+                    "only one of them"
                 )
 
 
