@@ -114,7 +114,7 @@ def _copy_to_cpu(rows: Tensor, pin_memory: bool) -> RowsFuture:
 
 
 class _Pool:
-    """Threads of this process; started anew after a fork, which copies no threads."""
+    """Threads of this process. They are started again after a fork, which copies no threads."""
 
     def __init__(self) -> None:
         self._pid = -1

@@ -141,7 +141,7 @@ def _sample(
 def _core(sampler: Any, settings: _Settings) -> NeighborSampler:
     known = _samplers.get(sampler)
     if known is None or known[0] != settings:
-        made = NeighborSampler(
+        core = NeighborSampler(
             settings.store,
             dict(settings.fanouts),
             frontier="all",
@@ -151,7 +151,7 @@ def _core(sampler: Any, settings: _Settings) -> NeighborSampler:
             layer_dependency=settings.layer_dependency,
             index_dtype=settings.idtype,
         )
-        _samplers[sampler] = known = (settings, made)
+        _samplers[sampler] = known = (settings, core)
     return known[1]
 
 

@@ -203,7 +203,7 @@ def _is_coalesced(tensor: Any) -> Any:
 class SparseAdjacency(SparseTensor):  # type: ignore[misc]
     """A ``SparseTensor`` of torch-sparse over the edges of one type; its methods read all of it.
 
-    Results have values of their own; ``pickle`` and ``torch.save`` write the values, and processes
+    Results have separate values; ``pickle`` and ``torch.save`` write the values, and processes
     of ``multiprocessing`` get a handle. ``set_value_``, ``fill_value_`` and ``requires_grad_``,
     which would change a copy, raise ``NotImplementedError``.
     """

@@ -24,11 +24,11 @@ def check_num_neighbors(given: Any) -> NumNeighbors:
         TypeError: neither a list of ints nor a dict of such lists.
         ValueError: a number below -1.
     """
-    of_pyg = isinstance(given, NumNeighbors)
-    for values in [given.values, given.default or []] if of_pyg else [given]:
+    is_pyg = isinstance(given, NumNeighbors)
+    for values in [given.values, given.default or []] if is_pyg else [given]:
         for of_type in values.values() if isinstance(values, Mapping) else [values]:
             _check_fanouts(of_type, given)
-    if of_pyg:
+    if is_pyg:
         return given
     if isinstance(given, Mapping):
         return NumNeighbors(dict(given))
@@ -74,13 +74,13 @@ def time_tables(data: Any, name: str) -> tuple[dict[NodeType, str], dict[EdgeTyp
         ValueError: neither nodes nor edges have the attribute, or both, or it was not shared.
     """
     found = list(_shared_tensors(data, name))
-    of_nodes = {t.owner: t.table_name for t in found if isinstance(t.owner, str)}
-    of_edges = {t.owner: t.table_name for t in found if isinstance(t.owner, tuple)}
-    if of_nodes and of_edges:
+    node_tables = {t.owner: t.table_name for t in found if isinstance(t.owner, str)}
+    edge_tables = {t.owner: t.table_name for t in found if isinstance(t.owner, tuple)}
+    if node_tables and edge_tables:
         raise ValueError(f"time_attr: {name!r} is an attribute of nodes and of edges")
     if not found:
         raise ValueError(f"time_attr: neither nodes nor edges have an attribute {name!r}")
-    return of_nodes, of_edges
+    return node_tables, edge_tables
 
 
 def _shared_tensors(data: Any, name: str) -> Iterator[TableTensor]:

@@ -49,8 +49,10 @@ def saved_facts(
         into = destinations.repeat_interleave(csc.indptr.diff())
         shares[edge_type] = EdgeShare(csc.indices, into, csc.edge_ids if csc.edge_ids is not None
                                       else ids)  # fmt: skip
-    of_machines = ranks_of_machines(ranks, machines)
-    chooser = OrderChooser(_ALONE, schema.num_nodes, shares, 0, blocks=ranks, machines=of_machines)
+    machine_ranks = ranks_of_machines(ranks, machines)
+    chooser = OrderChooser(
+        _ALONE, schema.num_nodes, shares, 0, blocks=ranks, machines=machine_ranks
+    )
     chosen = chooser.choose(check_order(order, schema.num_nodes))
     counted = []
     if len(chosen.parts) == 1:
@@ -62,7 +64,7 @@ def saved_facts(
         {t: sum(map(_row_bytes, tables.values())) for t, tables in schema.edge_tables.items()},
         chosen.name,
         chosen.reason,
-        of_machines,
+        machine_ranks,
     )
     return facts, counted
 
@@ -90,16 +92,16 @@ def described_facts(
     expected = float(-torch.expm1(-degrees / ranks).sum())
     nodes, edges = num_nodes // ranks, num_edges // ranks // ranks
     rows = min(nodes, round(expected / ranks))
-    of_machines = ranks_of_machines(ranks, machines)
+    machine_ranks = ranks_of_machines(ranks, machines)
     by_machine = float(-torch.expm1(-degrees / machines).sum())
     between = min(nodes, round(by_machine / ranks))
     network = tuple(
-        tuple(0 if rank in here else between for rank in range(ranks)) for here in of_machines
+        tuple(0 if rank in here else between for rank in range(ranks)) for here in machine_ranks
     )
     volume = Volume(((rows,) * ranks,) * ranks, ((edges,) * ranks,) * ranks, network)
     reason = "expected of a graph of this size, not counted"
     return GraphFacts({NODE: (nodes,) * ranks}, {EDGE: volume}, {NODE: row_bytes}, {}, "random",
-                      reason, of_machines)  # fmt: skip
+                      reason, machine_ranks)  # fmt: skip
 
 
 def ranks_of_machines(ranks: int, machines: int) -> tuple[tuple[int, ...], ...]:

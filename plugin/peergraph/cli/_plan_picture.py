@@ -57,7 +57,7 @@ def _draw_tiers(axes: Any, plan: Plan) -> None:
             names.append(f"{name}\n{what}")
     axes.set_yticks(range(len(names)), names)
     axes.set_xlabel("%")
-    axes.set_title("Where rows lie, and where reads go")
+    axes.set_title("Rows and reads by tier")
     handles = [axes.barh(0, 0, color=color) for color in _TIERS.values()]
     axes.legend(handles, list(_TIERS), loc="lower center", bbox_to_anchor=(0.5, -0.28), ncols=3)
 

@@ -107,6 +107,6 @@ def _curve_of_machine(curve: HitRateCurve, hot: int, machines: int) -> HitRateCu
     rows = np.unique(np.concatenate([curve.rows[curve.rows < hot], [hot], cold, [0]]))
     among_all = np.where(rows <= hot, rows, np.minimum(total, hot + (rows - hot) * machines))
     share = np.interp(among_all, curve.rows, curve.share)
-    of_hot = curve.hit_rate(hot)
-    share = np.where(rows <= hot, share, of_hot + (share - of_hot) / machines)
+    hot_share = curve.hit_rate(hot)
+    share = np.where(rows <= hot, share, hot_share + (share - hot_share) / machines)
     return HitRateCurve(rows, share / share[-1] if share[-1] else share)

@@ -37,10 +37,10 @@ def storage_option(
     """Returns the option ``storage`` of values of :func:`storage`."""
     found: dict[NodeType | EdgeType, str | dict[str, str]] = {}
     for kind, name, stored in given:
-        of_kind = found.setdefault(kind, {}) if kind is not None else found
-        if not isinstance(of_kind, dict) or name in of_kind:
+        tables = found.setdefault(kind, {}) if kind is not None else found
+        if not isinstance(tables, dict) or name in tables:
             raise ValueError(f"--storage names {name!r} twice")
-        of_kind[name] = stored
+        tables[name] = stored
     return found
 
 

@@ -60,8 +60,8 @@ class Patches:
             AttributeError: the installed version of the package has no such attribute.
         """
         self._get(owner, name)
-        own = vars(owner)
-        self._originals.setdefault((owner, name), (name in own, own.get(name)))
+        attributes = vars(owner)
+        self._originals.setdefault((owner, name), (name in attributes, attributes.get(name)))
         setattr(owner, name, value)
 
     def undo(self) -> None:

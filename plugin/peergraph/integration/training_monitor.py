@@ -179,10 +179,10 @@ class Monitor:
 
 def _sources(world_size: int, rank: int) -> list[tuple[str, str]]:
     """Returns the tier and the memory of each source that a store's counters distinguish."""
-    own = "own memory"
-    ranks = [own if other == rank else f"rank {other}" for other in range(world_size)]
+    local = "own memory"
+    ranks = [local if other == rank else f"rank {other}" for other in range(world_size)]
     return [
-        ("replicated", own),
+        ("replicated", local),
         *(("sharded", memory) for memory in ranks),
         ("host", "host"),
         ("disk", "disk"),

@@ -43,7 +43,7 @@ def presample(
         store: the graph; samples do not depend on its plan.
         fanouts: as in training, see :class:`NeighborSampler`.
         train_nodes: [S] this rank's training nodes, as seeds of the sampler; in each epoch they are
-            shuffled anew and cut into batches, node types mixed. May be empty.
+            shuffled and cut into batches of mixed node types. May be empty.
         batch_size: seeds per mini-batch, all node types together.
         epochs: number of passes over the training nodes.
         seed: seed of shuffles and samples; ranks with the same seed sample differently.

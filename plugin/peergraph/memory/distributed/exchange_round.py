@@ -62,14 +62,14 @@ def wanted_rows(
     """
     found = {}
     for rows in layout.sets:
-        mine = [(table, ids) for table, ids in requests if table.row_set is rows]
-        if not mine:
+        in_set = [(table, ids) for table, ids in requests if table.row_set is rows]
+        if not in_set:
             continue
         mask = sum(
-            1 << bit for bit, t in enumerate(layout.tables[rows]) if any(t is m for m, _ in mine)
+            1 << bit for bit, t in enumerate(layout.tables[rows]) if any(t is r for r, _ in in_set)
         )
-        lists = list({id(ids): ids for _, ids in mine}.values())
-        located = [mine[0][0].locate(ids) for ids in lists]
+        lists = list({id(ids): ids for _, ids in in_set}.values())
+        located = [in_set[0][0].locate(ids) for ids in lists]
         positions = [(local == -1).nonzero().squeeze(1) for local, _ in located]
         remote = [internal[p] for (_, internal), p in zip(located, positions, strict=True)]
         distinct = torch.unique(torch.cat(remote))

@@ -137,14 +137,15 @@ def _meet(timeout: float) -> Joined:
         names = machines.rank_names()
         if size == 1:
             return Joined(0, 1, Calls(), None, machines)
-        own = local.index(rank)
-        connections = Handshake(own, [found[r][1] for r in local], listener, names).connect(
+        local_rank = local.index(rank)
+        connections = Handshake(local_rank, [found[r][1] for r in local], listener, names).connect(
             timeout, deadline
         )
     finally:
         listener.close()
     send_farewell_at_exit()
-    return Joined(own, len(local), Calls(), Channel(Peers(own, connections, names)), machines)
+    channel = Channel(Peers(local_rank, connections, names))
+    return Joined(local_rank, len(local), Calls(), channel, machines)
 
 
 def _call_with_deadline(work: Callable[[], T], deadline: float, timeout: float) -> T:

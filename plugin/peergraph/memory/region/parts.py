@@ -211,11 +211,11 @@ class CudaHandle:
 
     def _open_own(self, device: torch.device) -> CudaPart:
         """Opens this process's memory for another of its GPUs: IPC works between processes only."""
-        own = _open_parts.get((self, torch.device("cuda", self.device)))
-        if not isinstance(own, CudaPart):
+        part = _open_parts.get((self, torch.device("cuda", self.device)))
+        if not isinstance(part, CudaPart):
             raise RuntimeError(f"this memory of cuda:{self.device} has been freed")
         _C.enable_peer_access(device.index, self.device)
-        return own
+        return part
 
 
 class CudaPart:

@@ -175,7 +175,7 @@ class NeighborSampler:
 
         Args:
             seeds: [S] user ids, int32 or int64, on any device; by node type where the store has
-                several. Duplicates are allowed and each becomes a row of its own.
+                several. Duplicates are allowed, and each becomes a separate row.
             seed: the seed of the random numbers, ``0 .. 2**64 - 1``.
             seed_time: with `node_time` or `edge_time`: a time for each seed, int32 or int64, by
                 node type like `seeds`. Default: the times of the seeds in `node_time`.

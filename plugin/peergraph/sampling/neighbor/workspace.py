@@ -73,12 +73,12 @@ class WorkspacePool:
         # By the address of the stream of the last use. list.pop and list.append are atomic, so
         # no lock is needed, which a fork could leave held.
         self._idle: defaultdict[int, list[Workspace]] = defaultdict(list)
-        self._made: weakref.WeakSet[Workspace] = weakref.WeakSet()
+        self._workspaces: weakref.WeakSet[Workspace] = weakref.WeakSet()
 
     @property
     def num_bytes(self) -> int:
         """Bytes of the maps of all work spaces, those in use included."""
-        return len(self._made) * 4 * sum(self._map_sizes)
+        return len(self._workspaces) * 4 * sum(self._map_sizes)
 
     @contextmanager
     def borrow(self) -> Iterator[Workspace]:
@@ -98,6 +98,6 @@ class WorkspacePool:
                 return idle.pop()
             except IndexError:
                 continue
-        made = Workspace(self._map_sizes, self.device)
-        self._made.add(made)
-        return made
+        workspace = Workspace(self._map_sizes, self.device)
+        self._workspaces.add(workspace)
+        return workspace

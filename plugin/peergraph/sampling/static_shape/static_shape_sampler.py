@@ -241,26 +241,28 @@ def _to_sample(
     rows, tensor, dtype = shape.rows_per_hop, buffers.tensor, sampler.index_dtype
     num_rows = {t: sum(rows[t]) for t in rows}
     num_edges = {t: sum(bounds) for t, bounds in shape.edges_per_hop.items()}
-    of_type = dict(zip(rows, nodes, strict=True))
-    of_relation = dict(zip(shape.edges_per_hop, edges, strict=True))
+    node_results = dict(zip(rows, nodes, strict=True))
+    edge_results = dict(zip(shape.edges_per_hop, edges, strict=True))
     lengths = [len(r) for r in rows.values()] + [len(r) for r in shape.edges_per_hop.values()]
     counts = torch.split(tensor(count_address, torch.int64, sum(lengths)), lengths)
-    by_relation = {t: blocks[r :: len(edges)] for r, t in enumerate(of_relation)}
+    by_relation = {t: blocks[r :: len(edges)] for r, t in enumerate(edge_results)}
     return StaticShapeSample(
-        nodes={t: tensor(n[0], torch.int64, num_rows[t]) for t, n in of_type.items()},
-        row={t: tensor(e[0], dtype, num_edges[t]) for t, e in of_relation.items()},
-        col={t: tensor(e[1], dtype, num_edges[t]) for t, e in of_relation.items()},
-        edge_ids={t: tensor(e[2], torch.int64, num_edges[t]) for t, e in of_relation.items()}
+        nodes={t: tensor(n[0], torch.int64, num_rows[t]) for t, n in node_results.items()},
+        row={t: tensor(e[0], dtype, num_edges[t]) for t, e in edge_results.items()},
+        col={t: tensor(e[1], dtype, num_edges[t]) for t, e in edge_results.items()},
+        edge_ids={t: tensor(e[2], torch.int64, num_edges[t]) for t, e in edge_results.items()}
         if sampler.edge_ids
         else None,
-        batch={t: tensor(n[1], torch.int64, num_rows[t]) for t, n in of_type.items()}
+        batch={t: tensor(n[1], torch.int64, num_rows[t]) for t, n in node_results.items()}
         if sampler.disjoint
         else None,
-        duplicate_counts={t: tensor(n[2], torch.int32, num_rows[t]) for t, n in of_type.items()}
+        duplicate_counts={
+            t: tensor(n[2], torch.int32, num_rows[t]) for t, n in node_results.items()
+        }
         if sampler.duplicate_counts
         else None,
         num_nodes=dict(zip(rows, counts, strict=False)),
-        num_edges=dict(zip(of_relation, counts[len(rows) :], strict=True)),
+        num_edges=dict(zip(edge_results, counts[len(rows) :], strict=True)),
         shape=shape,
         indptr={
             t: [tensor(b[0], torch.int64, b[2] + 1) for b in bs] for t, bs in by_relation.items()

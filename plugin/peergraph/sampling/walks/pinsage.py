@@ -149,7 +149,7 @@ class PinSageSampler:
 
         Args:
             seeds: [S] user ids, int32 or int64, on any device. Duplicates are allowed and each
-                becomes a row of its own; a node found is the first row of that node.
+                becomes a separate row; edges refer to the first row of a node.
             seed: the seed of the random numbers, ``0 .. 2**64 - 1``. The walks of layer 0 are those
                 that `RandomWalker.walk` takes, `num_walks` from each seed in turn.
 

@@ -33,7 +33,7 @@ class PartLayout:
     @property
     def num_bytes(self) -> int:
         """Bytes of the part; 0 if it has no rows."""
-        # Several parts of a rank are contiguous, so the next one must be aligned, too.
+        # Several parts of a rank are contiguous, so the next one must be aligned too.
         return _aligned(self.indices_offset + self.index_bytes * self.edges) if self.rows else 0
 
     def addresses(self, base: int) -> tuple[int, int, int]:

@@ -195,7 +195,7 @@ def _create(
 
 
 def _noting(items: Iterable[_Item], errors: list[Exception]) -> Iterator[_Item]:
-    """Yields the items; an error of theirs is noted, too, for DuckDB changes its type."""
+    """Yields the items. Records an error of the iteration, because DuckDB changes its type."""
     try:
         yield from items
     except Exception as error:

@@ -91,7 +91,7 @@ class NodeIngest:
         return NumberedNodes(count, ids, entries)
 
     def _without_rows(self) -> NumberedNodes:
-        """Nodes that have tables in files of their own, or none."""
+        """Returns the nodes of a type whose tables are in separate files, or that has no tables."""
         files = self._table_files([], False, None)
         with files:
             count = self._given.num_nodes

@@ -77,7 +77,7 @@ class TableFiles:
         return bool(self._tables)
 
     def check_rows(self, num_rows: int, what: str) -> None:
-        """Raises ValueError if a table with a file of its own has another number of rows."""
+        """Raises ValueError if a table with a separate file has another number of rows."""
         for table in self._tables:
             if table.array is None:
                 continue
@@ -97,18 +97,20 @@ class TableFiles:
 
     @property
     def has_arrays(self) -> bool:
-        """Whether a table has a file of its own."""
+        """Whether a table has a separate file."""
         return any(table.array is not None for table in self._tables)
 
     @property
     def array_rows(self) -> int | None:
-        """Rows of a table with a file of its own; None: not known, or there is none."""
+        """The number of rows of a table with a separate file; None if it is not known, or if there
+        is no such table.
+        """
         arrays = [table.array for table in self._tables if table.array is not None]
         return next((array.num_rows for array in arrays if array.num_rows >= 0), None)
 
     @property
     def array_bytes(self) -> int:
-        """Bytes of all tables with a file of their own."""
+        """The bytes of all tables with separate files."""
         arrays = [table.array for table in self._tables if table.array is not None]
         return sum(max(0, array.num_rows) * array.row_bytes for array in arrays)
 

@@ -72,12 +72,12 @@ def node_files(values: Any, where: str, folder: Path) -> NodeFiles:
         where: the name of the values in errors.
         folder: the folder of relative paths.
     """
-    return _made(NodeFiles, values, where, folder)
+    return _construct(NodeFiles, values, where, folder)
 
 
 def edge_files(values: Any, where: str, folder: Path) -> EdgeFiles:
     """Returns the files of an edge type, as :func:`node_files` does for a node type."""
-    return _made(EdgeFiles, values, where, folder)
+    return _construct(EdgeFiles, values, where, folder)
 
 
 def edge_type(text: str, where: str) -> EdgeType:
@@ -90,14 +90,14 @@ def edge_type(text: str, where: str) -> EdgeType:
     return names[0], names[1], names[2]
 
 
-def _made(kind: type[_Described], values: Any, where: str, folder: Path) -> _Described:
+def _construct(kind: type[_Described], values: Any, where: str, folder: Path) -> _Described:
     names = [field.name for field in fields(kind)]
     _check_object(values, where, names)
     arguments = dict(values)
     if arguments.get("files") is not None:
         arguments["files"] = _paths(arguments["files"], f"{where}.files", folder)
     if "csv" in arguments:
-        arguments["csv"] = _made(CsvFormat, arguments["csv"], f"{where}.csv", folder)
+        arguments["csv"] = _construct(CsvFormat, arguments["csv"], f"{where}.csv", folder)
     if "tables" in arguments:
         tables = arguments["tables"]
         _check_object(tables, f"{where}.tables", None)
@@ -115,7 +115,7 @@ def _made(kind: type[_Described], values: Any, where: str, folder: Path) -> _Des
 def _table(given: Any, where: str, folder: Path) -> Any:
     if isinstance(given, Mapping):
         kind: Any = Rows if "values" in given else Columns
-        return _made(kind, given, where, folder)
+        return _construct(kind, given, where, folder)
     if is_array_path(given):
         return _path(given, where, folder)
     if isinstance(given, str) or (
