@@ -144,9 +144,7 @@ def test_widths_in_bytes(group: Group, width: int) -> None:
     table.close()
 
 
-@named_cases(
-    "shape", [(9,), (9, 0), (9, 3, 2), (9, 2, 1, 3, 1, 1, 2, 1, 2), (1, 4), (0, 4), (0,)]
-)
+@named_cases("shape", [(9,), (9, 0), (9, 3, 2), (9, 2, 1, 3, 1, 1, 2, 1, 2), (1, 4), (0, 4), (0,)])
 def test_shapes(group: Group, shape: tuple[int, ...]) -> None:
     rows = random_rows(shape, torch.float32)
     table = table_of(rows, split(shape[0], "mixed"), group)
