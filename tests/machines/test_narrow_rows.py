@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,9 +14,11 @@ from torch_geometric.loader import NeighborLoader
 
 import peergraph_pyg
 from peergraph.memory import DistributedTable, NarrowTable
+from peergraph.store import Store
 from tests.adapters.pyg.graphs import random_data
 from tests.machines.hosts import device_of_rank, run_on_hosts
 from tests.memory.narrow_rows import expected_rows
+from tests.named_case import named_case
 
 _STORAGE = {"x": "int8:8", "edge_attr": "float16"}
 # Of int8:8 with 32 columns: 32 values and 4 scales. Of float16: 4 x 3 values.
@@ -81,6 +84,33 @@ def _split_rows(device: str) -> None:
         peergraph_pyg.store_of(graph).close()
 
 
+def _other_sources(folder: Path) -> None:
+    """Rows that one machine sends, and rows of a saved store."""
+    expected = expected_rows(_data().x, "int8:8")
+    every = torch.arange(60)
+    data = _data() if dist.get_rank() == 0 else None
+    sent = peergraph_pyg.share(data, device="cpu", machines="shard", storage=_STORAGE)
+    table = peergraph_pyg.store_of(sent).node_table("x")
+    assert isinstance(table, DistributedTable)
+    assert torch.equal(table.collective_read(every), expected)
+    peergraph_pyg.store_of(sent).close()
+    whole = peergraph_pyg.store_of(peergraph_pyg.share(_data(), device="cpu", storage=_STORAGE))
+    if dist.get_rank() == 0:
+        whole.save(folder / "store")
+    whole.close()
+    dist.barrier()
+    for storage, values in (
+        (None, expected),
+        ({"x": "float32"}, expected),
+        ({"x": "float16"}, expected_rows(expected, "float16")),
+    ):
+        options: Any = {"machines": "shard", "storage": storage}
+        with named_case(storage), Store.load(folder / "store", device="cpu", **options) as store:
+            table = store.node_table("x")
+            assert isinstance(table, DistributedTable)
+            assert torch.equal(table.collective_read(every), values)
+
+
 def _refusals() -> None:
     data = _data()
     data.x[53, 7] = float("inf")
@@ -92,13 +122,14 @@ def _refusals() -> None:
         peergraph_pyg.share(_data(), device="cpu", machines="shard", storage=storage)
 
 
-def _cases(device: str) -> None:
-    _split_rows(device)
+def _cases(folder: Path) -> None:
+    _split_rows("cpu")
+    _other_sources(folder)
     _refusals()
 
 
-def test_two_machines() -> None:
-    run_on_hosts(_cases, "ab", "cpu", timeout_s=300)
+def test_two_machines(tmp_path: Path) -> None:
+    run_on_hosts(_cases, "ab", tmp_path, timeout_s=300)
 
 
 @pytest.mark.gpus(2)

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 from torch_geometric.loader import LinkNeighborLoader, NeighborLoader
-from torch_geometric.nn import GraphSAGE
+from torch_geometric.nn import GCN, GraphSAGE
 
 import peergraph_pyg
 from peergraph.memory import NarrowTable
@@ -134,6 +134,19 @@ def test_layers_that_read_the_store(device: torch.device) -> None:
         batch = next(iter(loader))
         results.append(model(batch.x, batch.edge_index))
     torch.testing.assert_close(*results)
+    _close(*pair)
+
+
+def test_full_graphs(device: torch.device) -> None:
+    pair = _pair("int8", device)
+    for options in ({}, {"offload": True, "num_chunks": 2, "widths": [5, 8, 3]}):
+        losses = []
+        for graph in pair:
+            parts = peergraph_pyg.full_graph(graph, **options)
+            torch.manual_seed(1)
+            model = accelerate(GCN(5, 8, 2, 3).to(device))
+            losses.append(model(parts.x, parts.edge_index).square().mean().item())
+        assert losses[0] == pytest.approx(losses[1], rel=1e-5)
     _close(*pair)
 
 
