@@ -1,4 +1,4 @@
-"""Loads the compiled module `_C`, or says why it cannot be loaded."""
+"""Loads the compiled module `_C`, or explains why it cannot be loaded."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ SUFFIX = EXTENSION_SUFFIXES[0]
 
 
 def explain(error: ImportError, folders: Iterable[str]) -> str:
-    """The likely causes of `error`, most likely first, for a package in `folders`."""
+    """Returns the likely causes of `error`, most likely first, for a package in `folders`."""
     wanted = "_C" + SUFFIX
     found = {path.name for folder in folders for path in Path(folder).glob("_C.*.so")}
     others = sorted(found - {wanted})

@@ -13,7 +13,7 @@ def write_atomically(path: Path, text: str) -> None:
     Creates a missing folder.
 
     Raises:
-        OSError: it cannot be written; then nothing has changed.
+        OSError: the file cannot be written; then nothing has changed.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_name(f".{path.name}.{secrets.token_hex(4)}")

@@ -13,12 +13,12 @@ def read_variable(name: str, parse: Callable[[str], T], expected: str, default: 
     """Returns the value of an environment variable.
 
     Args:
-        name: of the variable.
-        parse: makes the value of its text; raises ValueError or KeyError for a text that is none.
-        expected: what the text must be, for the error.
+        name: the name of the variable.
+        parse: converts the text to the value; raises ValueError or KeyError for a wrong text.
+        expected: a description of valid texts, for the error.
         default: the value if the variable is not set.
 
-    Raises ValueError, which names the variable, what was expected and what came.
+    Raises ValueError, which names the variable, what was expected and what was found.
     """
     text = os.environ.get(name)
     if text is None:

@@ -8,5 +8,5 @@ from peergraph import _C
 
 
 def num_gpus() -> int:
-    """The number of GPUs of this process that torch finds; 0 if the CUDA part was not compiled."""
+    """Returns the number of GPUs that torch finds; 0 if the CUDA part was not compiled."""
     return torch.cuda.device_count() if _C.has_cuda else 0

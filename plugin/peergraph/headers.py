@@ -8,7 +8,7 @@ import peergraph._C as _C
 
 
 def include_path() -> str:
-    """The folder for a compiler's ``-I``, from which ``#include <peergraph.cuh>`` is found.
+    """Returns the folder for a compiler's ``-I``, for ``#include <peergraph.cuh>``.
 
     The header has XGNN's device functions (section 3) ``num_neighbors``, ``neighbors`` and
     ``features`` over a store, for CUDA kernels of your own: nvcc, NVRTC (CuPy) and host compilers,

@@ -1,4 +1,4 @@
-"""JSON that others may have written: read with the name and the kind of each value checked."""
+"""Reads JSON from unknown sources; checks the name and the kind of each value."""
 
 from __future__ import annotations
 
@@ -11,13 +11,15 @@ _MAX_INT = 2**63 - 1
 
 
 def parse_json(text: str | bytes, where: str) -> Any:
-    """The value that `text` is the JSON of.
+    """Parses JSON.
 
     Args:
-        where: what the text is, for errors.
+        text: the JSON text.
+        where: the name of the text, for errors.
 
     Raises:
-        ValueError: no JSON, not UTF-8, nested too deeply, or an object names a key twice.
+        ValueError: the text is not JSON, is not UTF-8, is nested too deeply, or has an object with
+            a key that occurs twice.
     """
 
     def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -32,17 +34,17 @@ def parse_json(text: str | bytes, where: str) -> Any:
         return json.loads(text, object_pairs_hook=unique)
     except RecursionError:
         raise ValueError(f"{where} is not valid: its JSON is nested too deeply") from None
-    except ValueError as error:  # JSONDecodeError and UnicodeDecodeError, too
+    except ValueError as error:  # includes JSONDecodeError and UnicodeDecodeError
         raise ValueError(f"{where} is not valid JSON: {error}") from error
 
 
 class Fields:
-    """The values of a JSON object. Every method raises ValueError that says where the value stands,
-    what was expected and what was found.
+    """The values of a JSON object. Every method raises a ValueError that names the value, what was
+    expected and what was found.
 
     Args:
-        value: what should be the object.
-        where: names it in errors, such as ``"manifest.json: nodes[0]"``.
+        value: the value, which must be an object.
+        where: the name of the object in errors, such as ``"manifest.json: nodes[0]"``.
     """
 
     def __init__(self, value: Any, where: str) -> None:
@@ -57,76 +59,76 @@ class Fields:
         raise ValueError(f"{self._at(key)} must be {expected}, got {_short(self._values.get(key))}")
 
     def only(self, *keys: str) -> None:
-        """Raises where the object has other keys."""
+        """Raises ValueError if the object has other keys."""
         unknown = [key for key in self._values if key not in keys]
         if unknown:
             raise ValueError(f"{self.where} has an unknown key {unknown[0]!r}")
 
     def get(self, key: str) -> Any:
-        """The value, of any kind."""
+        """Returns the value, of any kind."""
         if key not in self._values:
             raise ValueError(f"{self.where} has no key {key!r}")
         return self._values[key]
 
     def has(self, key: str) -> bool:
-        """Whether the key is there, and not null."""
+        """Returns whether the object has the key, with a value that is not null."""
         return self._values.get(key) is not None
 
     def names(self) -> list[str]:
-        """All keys."""
+        """Returns all keys."""
         return list(self._values)
 
     def text(self, key: str) -> str:
-        """A string."""
+        """Returns a string."""
         value = self.get(key)
         if not isinstance(value, str):
             self.fail(key, "a string")
         return value
 
     def one_of(self, key: str, names: Iterable[str]) -> str:
-        """One of some strings."""
+        """Returns a string that is one of `names`."""
         value, known = self.text(key), list(names)
         if value not in known:
             self.fail(key, f"one of {', '.join(known)}")
         return value
 
     def flag(self, key: str) -> bool:
-        """True or false."""
+        """Returns true or false."""
         value = self.get(key)
         if not isinstance(value, bool):
             self.fail(key, "true or false")
         return value
 
     def integer(self, key: str) -> int:
-        """An integer from 0 to 2**63 - 1."""
+        """Returns an integer from 0 to 2**63 - 1."""
         value = self.get(key)
         if not _is_count(value):
             self.fail(key, "an integer from 0 to 2**63 - 1")
         return int(value)
 
     def integers(self, key: str) -> tuple[int, ...]:
-        """A list of such integers."""
+        """Returns a list of integers from 0 to 2**63 - 1."""
         value = self.get(key)
         if not isinstance(value, (list, tuple)) or not all(map(_is_count, value)):
             self.fail(key, "a list of integers from 0 to 2**63 - 1")
         return tuple(value)
 
     def number(self, key: str) -> float:
-        """A finite number."""
+        """Returns a finite number."""
         value = self.get(key)
         if not _is_number(value):
             self.fail(key, "a finite number")
         return float(value)
 
     def numbers(self, key: str) -> tuple[float, ...]:
-        """A list of finite numbers."""
+        """Returns a list of finite numbers."""
         value = self.get(key)
         if not isinstance(value, (list, tuple)) or not all(map(_is_number, value)):
             self.fail(key, "a list of finite numbers")
         return tuple(value)
 
     def matrix(self, key: str) -> tuple[tuple[float, ...], ...]:
-        """A list of lists of finite numbers."""
+        """Returns a list of lists of finite numbers."""
         value = self.get(key)
         if not isinstance(value, (list, tuple)) or not all(
             isinstance(row, (list, tuple)) and all(map(_is_number, row)) for row in value
@@ -135,7 +137,7 @@ class Fields:
         return tuple(map(tuple, value))
 
     def integer_lists(self, key: str) -> tuple[tuple[int, ...], ...]:
-        """A list of lists of integers from 0 to 2**63 - 1."""
+        """Returns a list of lists of integers from 0 to 2**63 - 1."""
         value = self.get(key)
         if not isinstance(value, (list, tuple)) or not all(
             isinstance(row, (list, tuple)) and all(map(_is_count, row)) for row in value
@@ -144,22 +146,22 @@ class Fields:
         return tuple(map(tuple, value))
 
     def texts(self, key: str) -> tuple[str, ...]:
-        """A list of strings."""
+        """Returns a list of strings."""
         value = self.get(key)
         if not isinstance(value, (list, tuple)) or not all(isinstance(text, str) for text in value):
             self.fail(key, "a list of strings")
         return tuple(value)
 
     def object(self, key: str) -> Fields:
-        """An object."""
+        """Returns an object."""
         return Fields(self.get(key), self._at(key))
 
     def objects(self, key: str) -> list[Fields]:
-        """A list of objects."""
+        """Returns a list of objects."""
         return [Fields(value, f"{self._at(key)}[{i}]") for i, value in enumerate(self.items(key))]
 
     def entries(self, key: str, length: int) -> list[Fields]:
-        """A list of lists of so many values, whose keys are ``"0"``, ``"1"`` and so on."""
+        """Returns a list of lists of `length` values, with the keys ``"0"``, ``"1"`` and so on."""
         entries = self.items(key)
         if not all(isinstance(e, (list, tuple)) and len(e) == length for e in entries):
             self.fail(key, f"a list of lists of {length}")
@@ -169,7 +171,7 @@ class Fields:
         ]
 
     def items(self, key: str) -> list[Any]:
-        """A list of anything."""
+        """Returns a list of any values."""
         value = self.get(key)
         if not isinstance(value, (list, tuple)):
             self.fail(key, "a list")

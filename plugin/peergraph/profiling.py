@@ -69,7 +69,7 @@ class Observer(Protocol):
 
 
 def _wants_nvtx() -> bool:
-    """Whether this process emits NVTX ranges: Nsight's tools set the second variable."""
+    """Returns whether this process emits NVTX ranges: Nsight's tools set the second variable."""
     chosen = os.environ.get("PEERGRAPH_NVTX")
     if chosen not in (None, "0", "1"):
         raise ValueError(f"PEERGRAPH_NVTX must be 0 or 1, got {chosen!r}")
@@ -83,7 +83,7 @@ _open_names = threading.local()
 
 
 def profile_range(name: str) -> AbstractContextManager[object]:
-    """A context of this name in the profiles that are being recorded; else an empty context.
+    """Returns a context that records a range if a profile is being recorded; else an empty context.
 
     Args:
         name: one of :data:`NAMES`.
@@ -92,7 +92,7 @@ def profile_range(name: str) -> AbstractContextManager[object]:
 
 
 def profiled(name: str) -> Callable[[Callable[P, Result]], Callable[P, Result]]:
-    """A decorator: each call of the function is a range of this name."""
+    """Returns a decorator: each call of the decorated function is a range of this name."""
 
     def decorate(function: Callable[P, Result]) -> Callable[P, Result]:
         @wraps(function)
@@ -114,7 +114,7 @@ def count_bytes(name: str, num_bytes: int) -> None:
 
 
 def observe(observer: Observer | None) -> None:
-    """From now on adds the ranges of all threads to `observer`; None: no longer."""
+    """Sets the observer that gets the ranges of all threads from now on; None: no observer."""
     global _observer
     _observer = observer
 
@@ -158,7 +158,7 @@ class _Range:
 
 
 def _names_of_this_thread() -> set[str]:
-    """Names of the ranges that are open and counted."""
+    """Returns the names of the ranges that are open and counted."""
     names: set[str] | None = getattr(_open_names, "names", None)
     if names is None:
         names = _open_names.names = set()

@@ -13,12 +13,12 @@ _BAR_FROM_BYTES = 1 << 30
 def progress_bar(
     what: str, num_bytes: int, progress: bool | None
 ) -> Iterator[Callable[[int], object]]:
-    """A bar for `num_bytes` bytes; gives the function that is called with the bytes of each step.
+    """Shows a progress bar; yields a function that is called with the bytes of each step.
 
     Args:
-        what: in front of the bar.
-        num_bytes: to be moved in all.
-        progress: whether to show it; None: for more than 1 GB, on a terminal.
+        what: the label of the bar.
+        num_bytes: the number of bytes to be moved in all.
+        progress: whether to show the bar; None: for more than 1 GB, on a terminal.
     """
     if progress is None:
         progress = num_bytes > _BAR_FROM_BYTES and sys.stderr.isatty()

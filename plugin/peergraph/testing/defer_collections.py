@@ -1,4 +1,4 @@
-"""Imported first by the process that forks ranks: garbage is looked for once all is imported.
+"""Imported first by the process that forks ranks: defers garbage collection until all is imported.
 
 :mod:`peergraph.testing.freeze` turns collections on again.
 """

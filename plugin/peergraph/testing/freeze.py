@@ -1,6 +1,6 @@
-"""Imported last by the process that forks ranks: what is imported is never collected as garbage.
+"""Imported last by the process that forks ranks: exempts imported objects from garbage collection.
 
-Collections in ranks then do not read and write all of it, which would copy its memory pages.
+Collections in ranks then do not write to these objects, which would copy their memory pages.
 """
 
 from __future__ import annotations

@@ -22,9 +22,9 @@ from peergraph.errors import PeerLostError
 from peergraph.memory.group.store_file import StoreFile, open_store
 from peergraph.testing.starting import Start, context_of
 
-# How long other ranks' errors are waited for where a rank's error follows from another's end.
+# If a rank's error follows from another rank's end: how long to wait for the other rank's error.
 _CAUSE_WAIT_S = 1.0
-# What Gloo says where another rank has ended.
+# Texts of Gloo's errors after another rank has ended.
 _LOST_CONNECTION = ("Connection closed by peer", "Connection reset by peer")
 
 
@@ -45,25 +45,29 @@ def run_ranks(
 
     Args:
         fn: a function of a module's top level; its result and arguments are pickled.
-        timeout_s: for all of it, once the processes have been started.
-        may_die: ranks that may end without a result; theirs is None.
+        world_size: the number of ranks.
+        args: the arguments of the function.
+        timeout_s: seconds for the whole run, after the processes have been started.
+        device: "cpu" or "cuda".
+        may_die: the ranks that may end without a result; their result is None.
         start: "forked" from a process that has imported torch and peergraph and done nothing with
             them, in milliseconds; variables that libraries read when they are loaded must be set
             before the first call, and all ranks hash strings alike. "fresh": by new interpreters,
             in seconds.
 
     Raises:
-        RuntimeError: a rank raised (with its traceback), died, or gave what cannot be unpickled.
-            Where one rank's error follows from another's, both are told, the cause first.
+        RuntimeError: a rank raised an error (with its traceback), died, or returned a value that
+            cannot be unpickled. If one rank's error follows from another's, both are shown, the
+            cause first.
         TimeoutError: a rank took longer.
     """
     if device not in ("cpu", "cuda"):
         raise ValueError(f'device must be "cpu" or "cuda", got {device!r}')
-    # Served from here, so that the death of a rank, any rank, does not take it away.
+    # This process serves the store, so that the store outlives any rank.
     store = StoreFile()
     context = context_of(start)
-    # Not by multiprocessing: the environment is set before the function's module is imported, and
-    # tensors are not file descriptors of a process that may end.
+    # Pickled here and not by multiprocessing: so the environment is set before the function's
+    # module is imported, and tensors are not file descriptors of a process that may end.
     task = pickle.dumps((fn, args))
     start_method = multiprocessing.get_start_method()
     processes: list[BaseProcess] = []
@@ -88,7 +92,8 @@ def run_ranks(
             sender.close()
             processes.append(process)
             pipes.append(receiver)
-        # From here: the first start waits until the process that forks has imported all it needs.
+        # The deadline begins here: the first start waits until the forking process has imported
+        # everything.
         deadline = time.monotonic() + timeout_s
         return _collect(processes, pipes, deadline, timeout_s, may_die)
     finally:
@@ -146,7 +151,7 @@ def _run(
 
 
 def _follows_from_an_end(error: Exception) -> bool:
-    """Whether another rank's end is why this rank raised."""
+    """Returns whether this rank's error follows from another rank's end."""
     return isinstance(error, PeerLostError) or any(t in str(error) for t in _LOST_CONNECTION)
 
 
@@ -193,7 +198,7 @@ class _LostRankError(RuntimeError):
 
 
 def _receive(pipe: Connection, rank: int, process: BaseProcess, may_die: bool) -> Any:
-    """Returns what a rank returned, None for one that died as it may; raises RuntimeError."""
+    """Returns a rank's result, None if it died and may die. Raises RuntimeError for an error."""
     try:
         message = pipe.recv_bytes()
     except EOFError:

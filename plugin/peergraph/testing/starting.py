@@ -1,4 +1,4 @@
-"""How the processes of ranks are started."""
+"""Starts the processes of ranks."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Start = Literal["forked", "fresh"]
 
 # Forked ranks find these imported. Importing starts no thread and touches no GPU.
 _imported = ["peergraph.testing.ranks", "peergraph.sampling"]
-# Read when the libraries are loaded: a process with threads is none to fork from.
+# Libraries read these variables when they are loaded. A process with threads must not be forked.
 _ONE_THREAD = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
 
@@ -29,7 +29,7 @@ def preload(*modules: str) -> None:
 
 
 def context_of(start: Start) -> ForkServerContext | SpawnContext:
-    """The context that starts processes so.
+    """Returns the context that starts processes in this way.
 
     Raises ValueError for another `start`.
     """
@@ -47,7 +47,9 @@ def context_of(start: Start) -> ForkServerContext | SpawnContext:
 
 @contextmanager
 def _environment_of_the_server() -> Iterator[None]:
-    """Has a process that is started meanwhile start no threads and import from this one's paths."""
+    """Returns a context in which started processes start no threads, and import from this process's
+    paths.
+    """
     given = dict.fromkeys(_ONE_THREAD, "1")
     # Python before 3.13 does not pass the paths on before the server imports.
     given["PYTHONPATH"] = os.pathsep.join(path or os.getcwd() for path in sys.path)
