@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 def progress_bar(total: int, what: str, unit: str, *, show: bool = True) -> tqdm[Any]:
-    """A bar on stderr; in a log file it writes a line in ten seconds at most."""
+    """Returns a bar on stderr; in a log file it writes a line in ten seconds at most."""
     from tqdm import tqdm
 
     interval = 0.1 if sys.stderr.isatty() else 10.0

@@ -40,7 +40,7 @@ class PhaseClock:
         loader.filter_fn = self._timed_filter
 
     def batches(self) -> Iterator[Any]:
-        """The loader's batches of one epoch."""
+        """Yields the loader's batches of one epoch."""
         self.seconds = dict.fromkeys(PHASES, 0.0)
         self._thread = get_ident()
         batches = iter(prefetch(self._loader, 0) if self.synchronise else self._loader)

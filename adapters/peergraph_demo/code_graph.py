@@ -37,14 +37,16 @@ _SKIPPED_FOLDERS = frozenset({"__pycache__", "test", "tests", *_SITE_FOLDERS})
 
 
 def installation_roots() -> list[Path]:
-    """The standard library and the folders of installed packages, in the order of the path."""
+    """Returns the standard library and the folders of installed packages, in the order of the
+    path.
+    """
     roots = [Path(sysconfig.get_paths()["stdlib"])]
     roots += [Path(p) for p in sys.path if Path(p).name in _SITE_FOLDERS]
     return list(dict.fromkeys(root.resolve() for root in roots if root.is_dir()))
 
 
 def cache_path() -> Path:
-    """The file that keeps the graph of this interpreter and its installed packages."""
+    """Returns the file that keeps the graph of this interpreter and its installed packages."""
     base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     installed = sorted(f"{d.name}=={d.version}" for d in metadata.distributions())
     parts = [str(FORMAT_VERSION), sys.version, *map(str, installation_roots()), *installed]
@@ -53,7 +55,7 @@ def cache_path() -> Path:
 
 
 def load_code_graph(*, rebuild: bool = False, progress: bool = True) -> NodeGraph:
-    """The code graph of the running installation, from the cache or built and cached now.
+    """Returns the code graph of the running installation, from the cache or built and cached now.
 
     A cache file that cannot be read is rebuilt. Raises OSError if the cache cannot be written.
     """
@@ -76,7 +78,8 @@ def load_code_graph(*, rebuild: bool = False, progress: bool = True) -> NodeGrap
 
 
 def find_sources(roots: Sequence[Path], package_bytes: int = PACKAGE_BYTES) -> list[SourceFile]:
-    """The modules below `roots`, by name; the first root wins where two have the same module.
+    """Returns the modules below `roots`, by name; the first root wins where two have the same
+    module.
 
     A package has at most `package_bytes` of source, its outer modules first.
     """
@@ -156,14 +159,16 @@ def _parse(sources: Sequence[SourceFile], progress: bool) -> Iterator[FileFacts]
 
 
 def find_edges(files: Sequence[FileFacts]) -> set[tuple[int, int]]:
-    """All edges as (source, destination), without self loops; nodes are numbered over all files."""
+    """Returns all edges as (source, destination), without self loops; nodes are numbered over all
+    files.
+    """
     names = [name for facts in files for name in facts.names]
     # A submodule hides what its package defines under the same name.
     ids = {name: i for i, name in reversed(list(enumerate(names)))}
     exports = {f"{facts.names[0]}.{k}": v for facts in files for k, v in facts.exports.items()}
 
     def resolve(name: str, left: int = _MAX_REEXPORTS) -> int | None:
-        """The node of a dotted name, through re-exports, or else the node around it."""
+        """Returns the node of a dotted name, through re-exports, or else the node around it."""
         if name in ids or left == 0:
             return ids.get(name)
         if name in exports:

@@ -31,7 +31,7 @@ def prepare(options: DemoOptions) -> None:
 
 
 def load_graph(options: DemoOptions, *, progress: bool = True) -> NodeGraph:
-    """The graph that `options.data` names."""
+    """Returns the graph that `options.data` names."""
     if options.data == CODE:
         return load_code_graph(progress=progress)
     if options.data == PRODUCTS:
@@ -40,7 +40,7 @@ def load_graph(options: DemoOptions, *, progress: bool = True) -> NodeGraph:
 
 
 def to_pyg(graph: NodeGraph) -> Data:
-    """A PyG `Data` with edge_index, x, y and masks.
+    """Returns a PyG `Data` with edge_index, x, y and masks.
 
     A directed graph's edges are used both ways: a pair linked in both directions has two edges
     each way.

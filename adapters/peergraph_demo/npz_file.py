@@ -127,7 +127,9 @@ def _read(file: Any, path: Path, name: str | None) -> NodeGraph:
 
 
 def _array(file: Any, key: str, path: Path, kinds: str, dim: int) -> Array:
-    """An array of the file, of one of NumPy's kinds of dtypes. Raises ValueError naming the key."""
+    """Returns an array of the file, of one of NumPy's kinds of dtypes. Raises ValueError naming the
+    key.
+    """
     try:
         array = file[key]
     except Exception as error:  # what zipfile and NumPy raise for damaged files is not documented

@@ -80,7 +80,8 @@ class DemoOptions:
             raise ValueError(f"--scale is for --data products, not for --data {self.data}")
 
     def resolve(self, num_gpus: int) -> tuple[str, int]:
-        """The device type and the number of ranks for a machine with `num_gpus` usable GPUs.
+        """Returns the device type and the number of ranks for a machine with `num_gpus` usable
+        GPUs.
 
         Under torchrun the ranks are those that it started. Raises ValueError if they, or the GPUs,
         do not fit the options.
@@ -102,7 +103,7 @@ class DemoOptions:
         return device, ranks
 
     def training(self, num_train: int, ranks: int) -> Training:
-        """How to train on a graph with `num_train` training nodes.
+        """Returns how to train on a graph with `num_train` training nodes.
 
         By default batches have 1024 seeds a rank and there are 3 epochs; on smaller graphs the
         batches are smaller, then the epochs more, so that training takes enough steps. With the

@@ -48,7 +48,7 @@ class FileFacts:
 
 
 def parse_file(source: SourceFile) -> FileFacts | None:
-    """The facts of one file, or None if it cannot be read or parsed."""
+    """Returns the facts of one file, or None if it cannot be read or parsed."""
     visitor = _Visitor(source)
     try:
         with warnings.catch_warnings():
@@ -192,7 +192,7 @@ class GiveawayWords:
 
 @lru_cache(maxsize=1 << 17)
 def split_words(identifier: str) -> tuple[str, ...]:
-    """The lower-case words of a snake_case or camelCase name, without single letters."""
+    """Returns the lower-case words of a snake_case or camelCase name, without single letters."""
     return tuple(w.lower() for w in _WORD.findall(identifier) if len(w) > 1)
 
 

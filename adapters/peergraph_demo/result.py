@@ -37,5 +37,5 @@ class DemoResult:
     measured: str | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        """The result as plain values."""
+        """Returns the result as plain values."""
         return asdict(self)

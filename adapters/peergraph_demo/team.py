@@ -35,11 +35,11 @@ class Team:
             print(text, flush=True)
 
     def bar(self, total: int, what: str, unit: str) -> tqdm[Any]:
-        """A progress bar, shown by the first rank."""
+        """Returns a progress bar, shown by the first rank."""
         return progress_bar(total, what, unit, show=self.is_first)
 
     def distribute(self, model: nn.Module) -> nn.Module:
-        """The model with gradients averaged over the ranks. Collective."""
+        """Returns the model with gradients averaged over the ranks. Collective."""
         devices = [self.device] if self.device.type == "cuda" else None
         return DistributedDataParallel(model, device_ids=devices)
 
@@ -60,7 +60,7 @@ class Team:
         return [float(v) for v in total / self.ranks]
 
     def accuracy(self, correct: Tensor, nodes: Tensor) -> float:
-        """The share of `nodes` that all ranks' counts of correct ones make. Collective."""
+        """Returns the share of correct nodes among the nodes of all ranks. Collective."""
         total = correct.clone()
         dist.all_reduce(total)
         return int(total) / len(nodes)

@@ -127,7 +127,9 @@ def new_patches() -> Patches:
 
 
 def find(name: str) -> tuple[Any, str]:
-    """The owner and the attribute of a name in :data:`REPLACED` or :data:`PRIVATE_NAMES`."""
+    """Returns the owner and the attribute of a name in :data:`REPLACED` or
+    :data:`PRIVATE_NAMES`.
+    """
     module, _, path = name.partition(":")
     *owners, attribute = path.split(".")
     owner: Any = import_module(module)
@@ -137,18 +139,21 @@ def find(name: str) -> tuple[Any, str]:
 
 
 def frame_columns(frame: Frame) -> dict[str, Any]:
-    """The columns of a frame by name, unlike ``frame[name]`` without reading their values."""
+    """Returns the columns of a frame by name, unlike ``frame[name]`` without reading their
+    values.
+    """
     columns: dict[str, Any] = frame._columns
     return columns
 
 
 def created_formats(index: Any) -> set[str]:
-    """The sparse formats that DGL's own index has in memory."""
+    """Returns the sparse formats that DGL's own index has in memory."""
     return set(heterograph_index._CAPI_DGLHeteroGetCreatedFormats(index))
 
 
 def coo_of(index: Any, etype: int) -> tuple[Tensor, Tensor]:
-    """Sources and destinations of a non-empty relation in the order of edge ids, without a copy.
+    """Returns sources and destinations of a non-empty relation in the order of edge ids, without a
+    copy.
 
     The C library is called directly: DGL's method makes several other calls, whose time a block of
     a mini-batch, used once, does not pay back.
@@ -171,7 +176,9 @@ def csr_of(index: Any, etype: int, transposed: bool) -> tuple[Tensor, Tensor, Te
 
 
 def pickle_index(graph: dgl.DGLGraph) -> tuple[int, Any, list[Tensor]]:
-    """The version, metadata and arrays of a graph's index in DGL's format for child processes."""
+    """Returns the version, metadata and arrays of a graph's index in DGL's format for child
+    processes.
+    """
     states = heterograph_index._CAPI_DGLHeteroForkingPickle(graph._graph)
     return states.version, states.meta, [dgl.backend.from_dgl_nd(array) for array in states.arrays]
 
