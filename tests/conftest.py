@@ -7,6 +7,7 @@ import os
 import signal
 import warnings
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -27,6 +28,11 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 NUM_GPUS = num_gpus()
+# Processes that wake up do not interrupt others: where a sending rank was interrupted, a thread of
+# Gloo spins until it gets the lock that the rank holds.
+if NUM_GPUS == 0:
+    with suppress(OSError):
+        os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
 # What most tests of ranks take seconds to import; optimizers import the compiler.
 preload("pytest", "torch._dynamo")
 if NUM_GPUS == 0:  # importing PyG prints torch's configuration, which initialises CUDA

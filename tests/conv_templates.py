@@ -1,17 +1,17 @@
-"""Parses the templates of PyG's layers once, for the processes that import this module.
+"""Makes PyG's layers once, for the processes that import this module and for their forks.
 
-PyG parses and compiles them for every class of layers, which takes longer than most tests of a
-layer. What PyG makes of the templates is the same.
+PyG parses and compiles templates for every class of layers, which takes longer than most tests of
+a layer. What PyG makes of the templates is the same.
 """
 
 from __future__ import annotations
 
 from functools import partial
 
+import torch
 from jinja2 import BytecodeCache, Environment
 from jinja2.bccache import Bucket
 from torch_geometric import template
-from torch_geometric.nn import GATConv
 
 _compiled: dict[str, bytes] = {}
 
@@ -28,4 +28,9 @@ class _InMemory(BytecodeCache):
 
 
 template.Environment = partial(Environment, bytecode_cache=_InMemory())
-GATConv(1, 1)  # Has both kinds of templates.
+
+from tests.adapters.pyg.full_graph import conv_cases  # noqa: E402 - it may make layers
+
+with torch.random.fork_rng():
+    for make, _ in (*conv_cases.FUSED.values(), *conv_cases.OTHERS.values()):
+        make()

@@ -78,7 +78,10 @@ def install() -> None:
         replacements[compat.edge_function(name)] = functools.partial(_refuse, name)
     by_id = {id(original): original for original in replacements}
     for module in list(sys.modules.values()):
-        for name, value in list(getattr(module, "__dict__", {}).items()):
+        names = getattr(module, "__dict__", {})
+        if by_id.keys().isdisjoint(map(id, list(names.values()))):
+            continue
+        for name, value in list(names.items()):
             if id(value) in by_id and by_id[id(value)] is value:
                 compat.full_graph_patches.replace(module, name, replacements[value])
     compat.full_graph_patches.replace(compat.Aggregation, "__call__", aggregate)

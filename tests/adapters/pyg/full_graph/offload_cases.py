@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -25,6 +24,7 @@ from peergraph.memory import Group
 from .conv_cases import mlp, plain, typed, weighted, with_attributes
 from .graphs import CLASSES, EDGE_WIDTH, WIDTH, small_graph, small_hetero
 from .model_cases import DeepGCN, Hetero, ToHetero
+from .ranks import copy_of
 from .training_cases import RGCN
 
 HIDDEN, STEPS, DROPOUT = 8, 2, 0.4
@@ -150,7 +150,7 @@ def _check(name: str, make: Callable[[], nn.Module], call: Call) -> None:
     for options in ({}, {"offload": True, "num_chunks": chunks}):
         parts = peergraph_pyg.full_graph(data, **options)
         nodes = parts["paper"] if hetero else parts
-        found.append(_train(copy.deepcopy(model), parts, call, nodes))
+        found.append(_train(copy_of(model), parts, call, nodes))
     np.testing.assert_allclose(found[1], found[0], TOLERANCE, TOLERANCE, err_msg=f"{chunks} chunks")
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable
 from typing import Any
 
@@ -20,7 +19,7 @@ from tests.adapters.pyg.test_real_data import SHARED_DATA, edge_index, features
 
 from .graphs import CLASSES, RELATIONS, WIDTH, small_graph, small_hetero
 from .model_cases import DeepGCN, Hetero, ToHetero
-from .ranks import assert_close, partition_of_case, shared
+from .ranks import assert_close, copy_of, partition_of_case, shared
 
 # Curves over 50 epochs, and longer, are a benchmark: benchmarks/fullgraph_curves.py.
 EPOCHS = 4
@@ -87,11 +86,11 @@ def check_curve(
     """Checks that losses are PyG's in one process."""
     group = Group.current("cpu")
     # Computed once, and not by each rank.
-    own = curve(copy.deepcopy(model), data, call, **options) if group.rank == 0 else None
+    own = curve(copy_of(model), data, call, **options) if group.rank == 0 else None
     expected, expected_share = group.all_gather(own)[0]
     assert expected[-1] < expected[0], "the reference does not learn"
     partitioned = partition_of_case(data)
-    ours = peergraph_pyg.accelerate(copy.deepcopy(model))
+    ours = peergraph_pyg.accelerate(copy_of(model))
     found, share = curve(ours, partitioned, call, **options)
     np.testing.assert_allclose(found, expected, rtol=tolerance, atol=tolerance)
     if tolerance < 1e-6:
@@ -99,11 +98,11 @@ def check_curve(
     else:
         # Adam makes steps of rounding in gradients that are zero, of biases before BatchNorm, which
         # show in evaluation alone: evaluation is compared with equal parameters.
-        model_of_ours = copy.deepcopy(model)
+        model_of_ours = copy_of(model)
         model_of_ours.load_state_dict(ours.state_dict())
         assert share == share_right(model_of_ours, data, call, data)
     # PyG's own layers are compared step by step by other tests.
-    found, _ = curve(copy.deepcopy(model), partitioned, call, **{**options, "epochs": 2})
+    found, _ = curve(copy_of(model), partitioned, call, **{**options, "epochs": 2})
     np.testing.assert_allclose(found, expected[:2], rtol=tolerance, atol=tolerance)
 
 
