@@ -1,4 +1,4 @@
-"""Run by test_restart.py under torchrun: a rank is killed once, and the training comes back.
+"""Run by test_restart.py as the agent of a machine: a rank is killed once, and comes back.
 
 Afterwards each rank trains again without a failure and compares.
 """
@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader
 
@@ -79,11 +80,13 @@ class Training:
         self.loader.load_state_dict(state["loader"])
 
 
-def main(folder: Path) -> None:
+def main(folder: Path, host: str) -> None:
     """The work of one rank."""
+    os.environ.update(PEERGRAPH_HOSTID=host, GLOO_SOCKET_IFNAME="lo")
+    torch.set_num_threads(1)
     dist.init_process_group("gloo")
     group = Group.current(device="cpu", timeout=60)
-    assert group.machines.ranks == ((0,), (1, 2)), group.machines
+    assert sorted(map(len, group.machines.ranks)) == [1, 2], group.machines
     rank, checkpoint = dist.get_rank(), folder / "checkpoint"
     # Not TORCHELASTIC_RESTART_COUNT: each machine's launcher counts the failures of its own ranks.
     has_failed = checkpoint.exists()
@@ -117,5 +120,27 @@ def main(folder: Path) -> None:
     dist.destroy_process_group()
 
 
+def launch(endpoint: str, host: str, ranks: int, folder: Path) -> None:
+    """What torchrun does on a machine, with ranks that are forked from a process of one thread."""
+    # Else ranks find the addresses of the first attempt in the agent's store.
+    os.environ["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = "1"
+    config = LaunchConfig(
+        min_nodes=2,
+        max_nodes=2,
+        nproc_per_node=ranks,
+        run_id="1",
+        rdzv_backend="c10d",
+        rdzv_endpoint=endpoint,
+        rdzv_configs={"is_host": host == "host-a"},
+        local_addr="127.0.0.1",
+        max_restarts=1,
+        start_method="forkserver",
+    )
+    # Not this module's, which is __main__ here.
+    from tests.machines.restarted_training import main as importable
+
+    elastic_launch(config, importable)(folder, host)
+
+
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    launch(sys.argv[1], sys.argv[2], int(sys.argv[3]), Path(sys.argv[4]))

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
+import pytest
 import torch.distributed as dist
 import torch.multiprocessing
 
@@ -27,20 +25,17 @@ open(f"{sys.argv[1]}/rank{group.rank}of{group.world_size}", "w")
 """
 
 
-def test_program(tmp_path: Path) -> None:
+def test_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     program = tmp_path / "program.py"
     program.write_text(PROGRAM)
     results = tmp_path / "results"
     results.mkdir()
     done = run_python(program, results)
     assert done.returncode == 0, done.stderr
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
     command = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
-    subprocess.run(
-        [sys.executable, *command, str(program), str(results)],
-        check=True,
-        timeout=250,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-    )
+    done = run_python(*command, program, results, timeout_s=250)
+    assert done.returncode == 0, done.stderr
     expected = ["rank0of1", "rank0of2", "rank1of2"]
     assert sorted(path.name for path in results.iterdir()) == expected
 
