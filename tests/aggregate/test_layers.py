@@ -230,6 +230,30 @@ def test_gcn_counts_one_self_loop_per_node(device: torch.device) -> None:
     assert_same(found, expected)
 
 
+def test_gin_and_gine_are_their_formulas(device: torch.device) -> None:
+    graph = random_graph(device, NODES, 20, EDGES)
+    source, destination = graph.edge_index
+    x = features(NODES, (IN,), device, torch.float64, grad=False)
+    edges = features(EDGES, (IN,), device, torch.float64, grad=False)
+    zeros = torch.zeros(20, IN, dtype=torch.float64, device=device)
+    sums = zeros.index_add(0, destination, x[source])
+    relu_sums = zeros.index_add(0, destination, (x[source] + edges).relu())
+    counts = torch.bincount(destination, minlength=20).clamp(min=1)[:, None]
+    for eps in (
+        0.0,
+        0.3,
+        -2,
+        torch.tensor([0.3], device=device),
+        torch.tensor(-0.5, device=device),
+    ):
+        given = eps.double() if isinstance(eps, Tensor) else eps
+        with named_case(eps):
+            own = x[:20] * (1 + given)
+            assert_same(layers.gin(graph.csc(), x, given), sums + own)
+            assert_same(layers.gin(graph.csc(), x, given, reduce="mean"), sums / counts + own)
+            assert_same(layers.gine(graph.csc(), x, edges, given), relu_sums + own)
+
+
 def test_attention_adds_self_loops_in_one_pass_only(device: torch.device) -> None:
     graph = random_graph(device, NODES, NODES, EDGES)
     # Of a depth that one pass can do on a GPU.

@@ -39,6 +39,21 @@ def test_an_order_is_a_permutation(
     near.close()
 
 
+@named_cases(
+    ("shape", "message"),
+    [
+        ((), "shape must have at least one dimension, the rows"),
+        ((-1,), r"shape must not have negative sizes, got \(-1,\)"),
+        ((3, -2), r"shape must not have negative sizes, got \(3, -2\)"),
+        ((4, 2), "do not add up to the table's 4 rows"),
+    ],
+)
+def test_a_shape_has_rows_and_no_negative_sizes(shape: tuple[int, ...], message: str) -> None:
+    group = Group.current(device="cpu")
+    with pytest.raises(ValueError, match=message):
+        Table.create(shape, torch.float32, Tiers.all_replicated(3), group)
+
+
 def test_an_order_that_is_a_permutation(device: torch.device) -> None:
     group = Group.current(device=device)
     order = torch.tensor([2, 0, 1], device=device)

@@ -8,6 +8,7 @@ import torch
 
 from peergraph.reference import walks as reference
 from peergraph.sampling import NegativeSampler
+from peergraph.sampling.negative.node_distribution import running_sum
 from peergraph.store import EdgeSource, GraphSource, Store
 from tests.named_case import named_case
 from tests.pairwise import pairwise
@@ -149,6 +150,10 @@ def test_hardly_any_weight(device: torch.device) -> None:
     for node_weight in (weight, weight[[0, 2, 3, 0]], weight[[0, 2, 1, 0]]):
         got = NegativeSampler(store, dst_weight=node_weight).sample(50, 3)
         assert set(got.destination.tolist()) == {int(node_weight.argmax())}
+    # The least weight above 0 keeps the least share that there is.
+    sums = running_sum("dst_weight", weight, 4, NODE)
+    assert sums is not None
+    assert sums.diff(prepend=sums.new_zeros(1))[:3].tolist() == [0, 1, 0]
 
 
 def test_uniform_pairs_are_independent(device: torch.device) -> None:
