@@ -298,7 +298,7 @@ def test_offload(tmp_path: Path) -> None:
     pytest.importorskip("torch_geometric")
     small = ["--parts", "epochs,switches,chunks", "--graphs", "tiny/40", "--models", "GCN:0-8-0"]
     more = ["--budgets", "1M", "--chunks", "2", "--worlds", "1,2", "--resident", "--offload"]
-    quick = ["--warmup", "0", "--iterations", "3"]
+    quick = ["--warmup", "0", "--iterations", "2"]
     figures = tmp_path / "figures"
     records, table = run(
         "offload", tmp_path / "out.jsonl", *small, *more, *quick, "--figures", figures

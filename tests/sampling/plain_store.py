@@ -90,12 +90,12 @@ def make_structure(
         users = user_of[internal]
         begin = indptr[users]
         degrees = indptr[users + 1] - begin
-        lists = [new_indices[indptr[u] : indptr[u + 1]] for u in users.tolist()]
-        arrays = (
-            torch.cat([torch.zeros(1, dtype=torch.int64), degrees.cumsum(0)]),
-            torch.cat(lists) if lists else new_indices[:0],
-            begin,
+        ends = degrees.cumsum(0)
+        # Where the edges of each row are: as many as its degree, from its begin on.
+        edges = torch.arange(int(degrees.sum())) + (begin - ends + degrees).repeat_interleave(
+            degrees
         )
+        arrays = (torch.cat([torch.zeros(1, dtype=torch.int64), ends]), new_indices[edges], begin)
         near = [_host(a, device) if on_host else a.to(device) for a in arrays]
         held.extend(near)
         a, b, c = (t.data_ptr() for t in near)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 _U32 = 0xFFFFFFFF
 _U64 = 0xFFFFFFFFFFFFFFFF
 
 
-def philox(key: int, counter_low: int, counter_high: int) -> list[int]:
+@lru_cache(maxsize=1 << 16)
+def philox(key: int, counter_low: int, counter_high: int) -> tuple[int, ...]:
     """One block of Philox4x32-10 (Salmon et al. 2011): four 32-bit words."""
     k0, k1 = key & _U32, key >> 32
     c = [counter_low & _U32, counter_low >> 32, counter_high & _U32, counter_high >> 32]
@@ -14,7 +17,7 @@ def philox(key: int, counter_low: int, counter_high: int) -> list[int]:
         a, b = 0xD2511F53 * c[0], 0xCD9E8D57 * c[2]
         c = [(b >> 32) ^ c[1] ^ k0, b & _U32, (a >> 32) ^ c[3] ^ k1, a & _U32]
         k0, k1 = (k0 + 0x9E3779B9) & _U32, (k1 + 0xBB67AE85) & _U32
-    return c
+    return tuple(c)
 
 
 def random_bits(seed: int, stream: int, position: int, draw: int) -> int:

@@ -117,7 +117,7 @@ def test_full_graph(tmp_path: Path) -> None:
     results = []
     for ranks in (1, 2):
         report = tmp_path / f"{ranks}.json"
-        command = [*DEMO, "--data", data, *SMALL, "--full-graph", "--epochs", "6"]
+        command = [*DEMO, "--data", data, *SMALL, "--full-graph", "--epochs", "4"]
         command += ["--ranks", str(ranks), "--dropout", "0.5", "--json", report]
         done = run_python(*command, ranks=ranks)
         assert done.returncode == 0, done.stderr

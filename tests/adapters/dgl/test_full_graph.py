@@ -14,7 +14,7 @@ from peergraph.testing import run_ranks
 from tests.named_case import named_case
 
 # Curves over 50 epochs, and longer, are a benchmark: benchmarks/fullgraph_curves.py.
-EPOCHS = 4
+EPOCHS = 3
 FEW = 2
 # Trained for all epochs with accelerated layers; DGL's own layers, and other models, for a few.
 LONG = ("GCN", "SAGE mean", "GAT", "GIN", "R-GCN", "deep, BatchNorm", "hetero")

@@ -23,7 +23,7 @@ from tests.named_case import named_case
 from .full_graph.graphs import CLASSES, WIDTH, small_graph
 
 Make = Callable[[], nn.Module]
-EPOCHS = 3
+EPOCHS = 2
 
 MODELS: dict[str, Make] = {
     "GCN": lambda: pyg.GCN(WIDTH, 8, 2, CLASSES, norm="batch_norm"),

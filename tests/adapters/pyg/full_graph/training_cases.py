@@ -151,7 +151,10 @@ def by_ids() -> None:
 
 
 def few_nodes() -> None:
-    """Graphs with fewer nodes than ranks, without edges, and with one training node."""
+    """Graphs with fewer nodes than ranks, without edges, and with one training node.
+
+    PyG's layers; test_full_graph_devices.py trains Peergraph's.
+    """
     for num_nodes, num_edges in ((1, 0), (2, 3), (4, 5), (9, 0)):
         data = small_graph(num_nodes, num_edges, seed=num_nodes)
         data.train_mask = torch.zeros(num_nodes, dtype=torch.bool)
@@ -162,7 +165,14 @@ def few_nodes() -> None:
             del data[name]
         # With one node, [1, heads, depth] of a parameter may be rows of nodes: GAT's step raises.
         for make in (pyg.GCN, pyg.GraphSAGE, pyg.GIN, *([pyg.GAT] if num_nodes > 1 else [])):
-            check_curve(make(WIDTH, 8, 2, CLASSES), data, epochs=2)
+            torch.manual_seed(0)
+            model = make(WIDTH, 8, 2, CLASSES)
+            found, wanted = (
+                curve(copy_of(model), given, lambda m, d: m(d.x, d.edge_index), epochs=2)
+                for given in (peergraph_pyg.full_graph(data), data)
+            )
+            np.testing.assert_allclose(found[0], wanted[0], 1e-8, 1e-8)
+            assert found[1] == wanted[1]
 
 
 def dropout() -> list[float]:
