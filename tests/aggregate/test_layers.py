@@ -254,6 +254,17 @@ def test_gin_and_gine_are_their_formulas(device: torch.device) -> None:
             assert_same(layers.gine(graph.csc(), x, edges, given), relu_sums + own)
 
 
+def test_rgcn_by_basis_is_its_formula(device: torch.device) -> None:
+    graph = random_graph(device, NODES, 20, EDGES)
+    source, destination = graph.edge_index
+    x = features(NODES, (IN,), device, torch.float64, grad=False)
+    given = parameters(device, torch.float64, EDGES)
+    coefficients, bases = given["coefficients"].detach(), given["bases"].detach()
+    messages = torch.einsum("eb,ei,bio->eo", coefficients, x[source], bases)
+    expected = messages.new_zeros(20, OUT).index_add(0, destination, messages)
+    assert_same(layers.rgcn_by_basis(graph.csc(), x, coefficients, bases), expected)
+
+
 def test_attention_adds_self_loops_in_one_pass_only(device: torch.device) -> None:
     graph = random_graph(device, NODES, NODES, EDGES)
     # Of a depth that one pass can do on a GPU.

@@ -9,6 +9,7 @@ import pytest
 from peergraph.memory.topology.machines import MACHINES, machine
 from peergraph.memory.topology.rates import Rates
 from peergraph.memory.topology.topology import Topology
+from tests.named_case import named_cases
 
 
 def two(link: float = 50.0, host: float = 10.0) -> Topology:
@@ -104,8 +105,10 @@ def test_masks_and_subsets_reach_the_rows() -> None:
     assert with_rows().subset([1]).rates(64).bandwidth == ((8.0,),)
 
 
-@pytest.mark.parametrize(
-    ("row_bytes", "host"), [(16, 0.5), (64, 2.0), (128, 4.0), (256, 6.0), (4096, 6.0)]
+@named_cases(
+    ("row_bytes", "host"),
+    # 96 bytes are at 29 % of the way, by logarithms.
+    [(16, 0.5), (64, 2.0), (96, 3.1699250), (128, 4.0), (256, 6.0), (4096, 6.0)],
 )
 def test_rates_between_widths(row_bytes: int, host: float) -> None:
     assert with_rows().rates(row_bytes).host == pytest.approx((host, host))
