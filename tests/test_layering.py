@@ -24,7 +24,7 @@ PARTS = {  # of an area, in the order in which they may import each other
         *("static_shape", "walks", "negative", "presampling"),
     ],
     "aggregate": [
-        *("kernels", "sparse", "ops", "messages", "structure", "csc", "communities"),
+        *("kernels", "sparse", "ops", "messages", "structure", "csc", "traced", "communities"),
         *("functions", "layers"),
     ],
     "fullgraph": [

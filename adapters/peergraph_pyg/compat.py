@@ -34,6 +34,8 @@ patches = Patches("torch_geometric", PYG)
 full_graph_patches = Patches("torch_geometric", PYG)
 """The functions of PyG that :mod:`.fullgraph.utilities` replaces."""
 
+TORCH = tuple(int(part) for part in torch.__version__.split(".")[:2])
+
 # Where torch keeps the hooks of all modules; torch 2.4 has no function that looks there.
 _GLOBAL_HOOKS = tuple(
     f"_global_{kind}_hooks" for kind in ("forward", "forward_pre", "backward", "backward_pre")
@@ -94,6 +96,13 @@ def canonical_edge_type(data: HeteroData, names: Any) -> Any:
 
 # torch
 
+_COMPILES_LAYERS = TORCH >= (2, 6)
+
+
+def compiles_layers() -> bool:
+    """False only where a torch below 2.6 compiles: it cannot leave a call by an exception."""
+    return _COMPILES_LAYERS or not torch.compiler.is_compiling()
+
 
 def is_traced() -> bool:
     """Whether TorchScript traces the call, or a mode of torch sees its operations."""
@@ -134,9 +143,9 @@ def version_of(tensor: Tensor) -> int:
     return tensor._version
 
 
-def view_base(tensor: Tensor) -> Tensor:
-    """The tensor that a view is of; the tensor itself if it is no view."""
-    return tensor if tensor._base is None else tensor._base
+def memory_of(tensor: Tensor) -> int:
+    """A number that tensors have in common if they share memory, unique among living tensors."""
+    return int(tensor.untyped_storage()._cdata)
 
 
 def coo_tensors(tensor: Tensor) -> list[Tensor]:

@@ -142,13 +142,6 @@ def test_autocast_leaves_float64(graph: Graph) -> None:
         assert g_spmm(graph.csc(), "copy_u", "sum", double(graph, "u")).dtype == torch.float64
 
 
-def test_no_second_gradient(graph: Graph) -> None:
-    x = double(graph, "u", 3)
-    out = g_spmm(graph.csc(), "mul", "sum", x, double(graph, "e"))
-    with pytest.raises(NotImplementedError, match="create_graph=True"):
-        torch.autograd.grad(out.sum(), x, create_graph=True)
-
-
 CPU = random_graph(torch.device("cpu"), num_sources=5, num_destinations=4, num_edges=6)
 X, V, E = torch.ones(5, 3), torch.ones(4, 3), torch.ones(6, 3)
 

@@ -17,10 +17,10 @@ import torch
 from torch import Tensor
 from torch_geometric import EdgeIndex
 
-from peergraph.aggregate import Csc
+from peergraph.aggregate import Csc, TracedEdges, register_finder
 from peergraph.integration import is_explaining, note
 
-from ..compat import version_of, view_base
+from ..compat import memory_of, version_of
 from .lazy_features import is_plain
 
 # Edge indices that the cache holds: the edge types of a heterogeneous graph, or the layers
@@ -80,13 +80,14 @@ class BatchStructure(Protocol):
         ...
 
 
-# By `id` of the edge index; an entry is removed with its edge index.
+# By the memory of the edge index; an entry is removed with its edge index. Compiled code makes
+# slices that do not know which tensor they are a view of.
 _attached: dict[int, tuple[weakref.ref[Tensor], int, BatchStructure]] = {}
 
 
 def attach(edge_index: Tensor, structure: BatchStructure) -> None:
     """Attaches a batch's structure to its edge index, for as long as nothing writes to it."""
-    key = id(edge_index)
+    key = memory_of(edge_index)
     entry = weakref.ref(edge_index, lambda _: _attached.pop(key, None))
     _attached[key] = entry, version_of(edge_index), structure
 
@@ -99,12 +100,12 @@ def attached(edge_index: Tensor) -> BatchStructure | None:
     """
     if not _attached or edge_index.is_inference():
         return None
-    whole = view_base(edge_index)
-    entry = _attached.get(id(whole))
-    if entry is None or entry[0]() is not whole or entry[1] != version_of(whole):
+    entry = _attached.get(memory_of(edge_index))
+    whole = None if entry is None else entry[0]()
+    if entry is None or whole is None or entry[1] != version_of(whole):
         return None
     starts = edge_index.storage_offset() == whole.storage_offset()
-    begins = starts and edge_index.stride() == whole.stride()
+    begins = starts and edge_index.stride() == whole.stride() and edge_index.dtype == whole.dtype
     return entry[2] if begins and edge_index.dim() == 2 and edge_index.shape[0] == 2 else None
 
 
@@ -145,7 +146,9 @@ def _set_origin(origin: _Origin) -> Iterator[None]:
         _origin.reset(token)
 
 
-def csc_of(edge_index: Tensor, num_destinations: int, num_sources: int) -> Csc:
+def csc_of(
+    edge_index: Tensor, num_destinations: int, num_sources: int, *, counted: bool = True
+) -> Csc:
     """Returns the structure of an edge index, made once as long as the edge index is not written.
 
     The sampler made the structure of a loader's batch; to look it up does not synchronise, to make
@@ -155,6 +158,7 @@ def csc_of(edge_index: Tensor, num_destinations: int, num_sources: int) -> Csc:
     Args:
         edge_index: [2, edges] int32 or int64, plain or PyG's EdgeIndex.
         num_destinations, num_sources: bounds of its two rows.
+        counted: whether this is a use of the structure (``Csc.count_use``).
 
     Raises:
         IndexError: the first id out of range.
@@ -182,7 +186,7 @@ def csc_of(edge_index: Tensor, num_destinations: int, num_sources: int) -> Csc:
         csc = kept[key] = Csc.from_edge_index(
             plain(edge_index).data, num_destinations, num_sources, transient=None
         )
-    uses = csc.count_use(counted=not is_explaining())
+    uses = csc.count_use(counted=counted and not is_explaining())
     note(f"structure: {'kept' if uses else 'made'} for this edge index; {_gradients_of(csc)}")
     return csc
 
@@ -227,3 +231,49 @@ def plain(edge_index: Tensor) -> Tensor:
 def _state_of(tensor: Tensor) -> Hashable:
     tensor = plain(tensor)
     return version_of(tensor), tensor.data_ptr(), tuple(tensor.shape), tensor.stride()
+
+
+FINDER = "peergraph_pyg"
+"""The name by which compiled layers find structures here."""
+
+
+def _find(edges: TracedEdges, counted: bool) -> list[Csc]:
+    """Returns the structures of the edges of a compiled layer."""
+    edge_index, edge_type = edges.edge_index, edges.edge_type
+    sizes = edges.num_destinations, edges.num_sources
+    if edge_type is None:
+        return [csc_of(edge_index, *sizes, counted=counted)]
+    with _lock:
+        kept = _entry_of((edge_index, edge_type)).by_key
+        key = ("relations", *edges.relations, *sizes)
+        found = [kept[each] for each in _keys(key, edges.relations) if each in kept]
+    if len(found) < len(edges.relations):
+        found = _split_relations(edge_index, edge_type, edges.relations, *sizes)
+        kept.update(zip(_keys(key, edges.relations), found, strict=True))
+    for csc in found:
+        csc.count_use(counted=counted)
+    return found
+
+
+def _keys(key: tuple[Hashable, ...], relations: list[int]) -> list[Hashable]:
+    return [(*key, relation) for relation in relations]
+
+
+def _split_relations(
+    edge_index: Tensor,
+    edge_type: Tensor,
+    relations: list[int],
+    num_destinations: int,
+    num_sources: int,
+) -> list[Csc]:
+    """Returns the structure of each relation's edges; raises IndexError for edges of none."""
+    made = []
+    for relation in relations:
+        chosen = edge_index[:, edge_type == relation]
+        made.append(Csc.from_edge_index(chosen, num_destinations, num_sources, transient=None))
+    if sum(csc.num_edges for csc in made) != edge_index.shape[1]:
+        raise IndexError(f"edge_type is out of bounds: there are {len(relations)} relations")
+    return made
+
+
+register_finder(FINDER, _find)

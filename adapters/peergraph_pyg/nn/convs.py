@@ -15,13 +15,13 @@ import torch_geometric
 from torch import Tensor
 from torch_geometric.nn import conv as pyg
 
-from peergraph.aggregate import Structure, layers
+from peergraph.aggregate import Structure, TracedStructure, layers
 from peergraph.aggregate.layers import without_autocast
 from peergraph.fullgraph import PartitionedEdgeIndex
-from peergraph.integration import is_explaining, note, require
+from peergraph.integration import Unsupported, is_explaining, note, require
 
-from ..data.csc_cache import cache_key, can_be_cached
-from ..data.lazy_features import gathered
+from ..data.csc_cache import FINDER, cache_key, can_be_cached
+from ..data.lazy_features import gathered, is_plain
 from .attention_steps import combine_heads, structure_of_one_pass, with_attention_weights
 from .features import (
     Ends,
@@ -82,7 +82,8 @@ class GCNConv(FastLayer, pyg.GCNConv):  # type: ignore[misc]
         self._require_steps("propagate")
         require(isinstance(x, Tensor), f"x is a {kind_of(x)}")
         csc = self._structure(edge_index, None, Ends(x, None), None)
-        require(csc.num_destinations == csc.num_sources, f"there is {csc}")
+        if csc.num_destinations != csc.num_sources:
+            raise Unsupported(f"there is {csc}")
         weight = weight_to_reorder(self.lin, x)
         out = layers.gcn(
             csc,
@@ -96,6 +97,9 @@ class GCNConv(FastLayer, pyg.GCNConv):  # type: ignore[misc]
             how = "edges weighted" if layers.weights_edges(csc, x.dtype) else "rows scaled"
             note(f"forward: peergraph, sum over {csc}, {how} by the degrees")
         return out
+
+    def _makes_edges(self) -> bool:
+        return bool(self.normalize and self.add_self_loops)
 
     def _by_weights(self, x: Any, edge_index: Any, edge_weight: Tensor | None) -> Any:
         # The edge index that ``cached=True`` keeps may come from another one than this.
@@ -120,10 +124,12 @@ class GINConv(FastLayer, pyg.GINConv):  # type: ignore[misc]
             require(self._require_settings() == "sum", f"aggr is {self.aggr}")
             self._require_steps("propagate")
             require(are_first_rows(ends.x_dst, ends.x_src), "destinations are other rows")
-            require(ends.x_src.dim() == 2, f"x is {list(ends.x_src.shape)}")
+            if ends.x_src.dim() != 2:
+                raise Unsupported(f"x is {list(ends.x_src.shape)}")
             csc = self._structure(edge_index, size, ends, None)
             out = without_autocast(lambda: layers.gin(csc, ends.x_src, self.eps))
-            note(f"propagate: peergraph, sum over {csc}")
+            if is_explaining():
+                note(f"propagate: peergraph, sum over {csc}")
             return out
 
         return self._fused_or_fallback(
@@ -213,7 +219,9 @@ class RGCNConv(FastLayer, pyg.RGCNConv):  # type: ignore[misc]
     def forward(self, x: Any, edge_index: Any, edge_type: Tensor | None = None) -> Any:
         """As PyG's. Structures are kept for as long as `edge_index` and `edge_type` live."""
         partitioned = isinstance(edge_index, PartitionedEdgeIndex)
-        if edge_type is not None and (partitioned or can_be_cached(edge_index, edge_type)):
+        is_compiled = torch.compiler.is_compiling() and is_plain(edge_index) and is_plain(edge_type)
+        known = partitioned or is_compiled or can_be_cached(edge_index, edge_type)
+        if edge_type is not None and known:
             with cache_key("RGCNConv", edge_index, edge_type):
                 return self._fused_or_fallback(
                     lambda: self._by_relation(x, edge_index, edge_type),
@@ -248,13 +256,23 @@ class RGCNConv(FastLayer, pyg.RGCNConv):  # type: ignore[misc]
         if isinstance(edge_index, PartitionedEdgeIndex):
             self._structure(edge_index, size, ends, None)
             structures = [*relation_structures(edge_index, edge_type, self.num_relations)]
+        elif torch.compiler.is_compiling():
+            self._structure(edge_index, size, ends, None)
+            structures = [
+                TracedStructure(
+                    FINDER, edge_index, size[1], size[0], edge_type=edge_type, relation=relation
+                )
+                for relation in range(self.num_relations)
+            ]
         else:
             structures = [
                 self._structure(edge_index[:, edge_type == relation], size, ends, None)
                 for relation in range(self.num_relations)
             ]
-        typed = sum(csc.num_edges for csc in structures)
-        require(typed == edge_index.shape[1], "there are types of no relation")
+        typed = edge_index.shape[1]
+        if not torch.compiler.is_compiling():
+            typed = sum(csc.num_edges for csc in structures)
+            require(typed == edge_index.shape[1], "there are types of no relation")
         weight = self.weight
         if self.num_bases is not None:
             require_weight(self.comp, self.comp, 1)
@@ -271,8 +289,12 @@ class RGCNConv(FastLayer, pyg.RGCNConv):  # type: ignore[misc]
             bias=self.bias,
         )
         for csc in structures:
-            note(f"propagate: peergraph, {reduce} over {csc}")
+            if is_explaining():
+                note(f"propagate: peergraph, {reduce} over {csc}")
         return out
+
+    def _makes_edges(self) -> bool:
+        return True
 
     def _operands(self, kwargs: dict[str, Any]) -> tuple[Ends, Tensor | None]:
         require(kwargs["edge_type_ptr"] is None, "pyg-lib multiplies by segments")
@@ -312,6 +334,9 @@ class GATConv(FastLayer, pyg.GATConv):  # type: ignore[misc]
             step="forward",
         )
 
+    def _makes_edges(self) -> bool:
+        return bool(self.add_self_loops)
+
     def _in_one_pass(self, x: Any, edge_index: Any, size: Size) -> Tensor:
         pair = ends_of(x)
         csc = structure_of_one_pass(self, pair, edge_index, size, self.att_src.dtype)
@@ -339,7 +364,8 @@ class GATConv(FastLayer, pyg.GATConv):  # type: ignore[misc]
             return combine_heads(self, out, target)
 
         out = csc.run_layer(attend, h) if one_end else attend(csc, h)
-        note(f"forward: peergraph, attention in one pass over {csc}")
+        if is_explaining():
+            note(f"forward: peergraph, attention in one pass over {csc}")
         return out
 
     def edge_updater(self, edge_index: Any, size: Size = None, **kwargs: Any) -> Tensor:
@@ -357,7 +383,8 @@ class GATConv(FastLayer, pyg.GATConv):  # type: ignore[misc]
                 negative_slope=self.negative_slope,
                 dropout=self.dropout if self.training else 0.0,
             )
-            note(f"edge_updater: peergraph, softmax over {csc}")
+            if is_explaining():
+                note(f"edge_updater: peergraph, softmax over {csc}")
             return weights
 
         result: Tensor = self._fused_or_fallback(
@@ -411,6 +438,9 @@ class GATv2Conv(FastLayer, pyg.GATv2Conv):  # type: ignore[misc]
             step="forward",
         )
 
+    def _makes_edges(self) -> bool:
+        return bool(self.add_self_loops)
+
     def _in_one_pass(self, x: Any, edge_index: Any) -> Tensor:
         single = not isinstance(x, (tuple, list))
         pair = ends_of((x, x) if single else x)
@@ -428,7 +458,8 @@ class GATv2Conv(FastLayer, pyg.GATv2Conv):  # type: ignore[misc]
             negative_slope=self.negative_slope,
             add_self_loops=self.add_self_loops,
         )
-        note(f"forward: peergraph, attention in one pass over {csc}")
+        if is_explaining():
+            note(f"forward: peergraph, attention in one pass over {csc}")
         return combine_heads(self, out, target)
 
     def _operands(self, kwargs: dict[str, Any]) -> tuple[Ends, Tensor | None]:

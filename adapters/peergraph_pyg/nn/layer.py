@@ -16,13 +16,13 @@ from torch_geometric.nn.aggr import (
 )
 from torch_geometric.nn.conv import MessagePassing
 
-from peergraph.aggregate import FEATURE_DTYPES, Structure, layers, supports
+from peergraph.aggregate import FEATURE_DTYPES, Structure, TracedStructure, layers, supports
 from peergraph.aggregate.layers import without_autocast
 from peergraph.fullgraph import PartitionedEdgeIndex
 from peergraph.integration import Unsupported, is_explaining, note, note_fallback, require
 
 from .. import compat
-from ..data.csc_cache import csc_of
+from ..data.csc_cache import FINDER, csc_of
 from ..data.lazy_features import LazyRows, is_plain, rows_or_tensor
 from .features import (
     Ends,
@@ -42,6 +42,7 @@ _REDUCE = {
     MaxAggregation: "max",
     MinAggregation: "min",
 }
+_STEPS = ("propagate", "edge_updater")
 _METHODS = ("message", "aggregate", "update", "message_and_aggregate", "edge_update")
 
 Size = tuple[int | None, int | None] | None
@@ -64,7 +65,8 @@ class FastLayer(MessagePassing):  # type: ignore[misc]
             reduce = self._require_settings()
             csc = self._structure(edge_index, size, x, e)
             out = self._aggregate(csc, reduce, x.x_src, e)
-            note(f"propagate: peergraph, {reduce} over {csc}")
+            if is_explaining():
+                note(f"propagate: peergraph, {reduce} over {csc}")
             return out
 
         result: Tensor = self._fused_or_fallback(
@@ -167,14 +169,25 @@ class FastLayer(MessagePassing):  # type: ignore[misc]
             step: names the step in the log of ``explain``; None: the fallback's steps log
                 themselves.
         """
-        if torch.compiler.is_compiling():
+        if torch.compiler.is_compiling() and not self._is_compiled(step):
             return fallback()
         try:
             return fused()
         except Unsupported as reason:
-            if step is not None:
+            if step is not None and not torch.compiler.is_compiling():
                 note_fallback(self, f"{step}: PyG, {reason}")
         return fallback()
+
+    def _is_compiled(self, step: str | None) -> bool:
+        """Returns whether Peergraph runs the call in compiled code, if its settings allow it.
+
+        Not for edges that PyG's code makes anew in each call: their structure would be made too.
+        """
+        return compat.compiles_layers() and (step not in _STEPS or not self._makes_edges())
+
+    def _makes_edges(self) -> bool:
+        """Returns whether PyG's ``forward`` passes other edges to the layer's steps."""
+        return False
 
     def _require_settings(self, by_columns: bool = False) -> str:
         """Returns the reduction; raises Unsupported if the layer is set to do anything else.
@@ -184,10 +197,11 @@ class FastLayer(MessagePassing):  # type: ignore[misc]
                 ``decomposed_layers``, which has PyG aggregate a few columns at a time, makes no
                 difference.
         """
-        require(not compat.is_traced(), "the model is traced")
-        # These differentiate by another mechanism than autograd.
-        require(not compat.has_function_transform(), "there is a transform of torch.func")
-        require(not compat.has_forward_mode(), "there is forward-mode autograd")
+        if not torch.compiler.is_compiling():
+            require(not compat.is_traced(), "the model is traced")
+            # These differentiate by another mechanism than autograd.
+            require(not compat.has_function_transform(), "there is a transform of torch.func")
+            require(not compat.has_forward_mode(), "there is forward-mode autograd")
         require(not self.explain, "the layer is being explained")
         require(self.decomposed_layers == 1 or by_columns, "decomposed_layers is set")
         require(self.flow == "source_to_target", f"flow is {self.flow}")
@@ -231,15 +245,22 @@ class FastLayer(MessagePassing):  # type: ignore[misc]
                 continue
             self._require_features(features, edge_index)
             rows = features.shape[0]
-            require(sizes[end] in (None, rows), f"{rows} rows for size {sizes[end]}")
+            # torch.compile would fix the numbers in a message that is made in every call.
+            if sizes[end] is not None and sizes[end] != rows:
+                raise Unsupported(f"{rows} rows for size {sizes[end]}")
             sizes[end] = rows
         if e is not None:
             known = is_plain(e) and e.dtype in FEATURE_DTYPES and e.device == edge_index.device
             require(known, f"edge weights are {kind_of(e)}")
-            require(e.shape[:1] == edge_index.shape[1:], f"edge weights are {list(e.shape)}")
+            if e.dim() == 0 or e.shape[0] != edge_index.shape[1]:
+                raise Unsupported(f"edge weights are {list(e.shape)}")
         sources = sizes[0]
         assert sources is not None
-        return csc_of(edge_index, sources if sizes[1] is None else sizes[1], sources)
+        destinations = sources if sizes[1] is None else sizes[1]
+        if torch.compiler.is_compiling():
+            require(plain, f"edge_index is a {kind_of(edge_index)}")
+            return TracedStructure(FINDER, edge_index, destinations, sources)
+        return csc_of(edge_index, destinations, sources)
 
     def _require_features(self, x: Tensor, edge_index: Tensor) -> None:
         if isinstance(edge_index, PartitionedEdgeIndex):

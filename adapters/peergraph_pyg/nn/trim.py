@@ -8,7 +8,14 @@ import torch
 from torch import Tensor
 from torch_geometric.nn.models.basic_gnn import BasicGNN
 
-from ..compat import TrimToLayer, has_forward_hooks, model_trim, trim_adj, trim_feat
+from ..compat import (
+    TrimToLayer,
+    compiles_layers,
+    has_forward_hooks,
+    model_trim,
+    trim_adj,
+    trim_feat,
+)
 from ..data.lazy_features import LazyRows
 from . import convs
 from .features import first_rows
@@ -50,7 +57,7 @@ class FastTrim(TrimToLayer):  # type: ignore[misc]
         nodes, edges = num_sampled_nodes_per_hop, num_sampled_edges_per_hop
         plain = type(x) in (Tensor, LazyRows) and type(edge_index) is Tensor
         few_hops = isinstance(edges, list) and len(edges) < len(self.trimmed_layers)
-        if not plain or not isinstance(nodes, list) or few_hops or torch.compiler.is_compiling():
+        if not plain or not isinstance(nodes, list) or few_hops or not compiles_layers():
             result: tuple[Any, Any, Tensor | None] = super().forward(
                 layer, nodes, edges, x, edge_index, edge_attr
             )

@@ -58,11 +58,12 @@ class CpuBackend final : public Backend {
     const CscView& csc = relation.csc;
     if (relation.choice.is_uniform_without_replacement())
       lists_.reset(new Neighbors[hop.num_targets]);
+    if (relation.choice.timed()) times_.plan(csc, hop);
     workers_.run(hop.num_targets, kTargetsPerThread, [&](int64_t begin, int64_t end) {
       if (relation.choice.is_uniform_without_replacement())
         count_neighbors_cpu(csc, hop, begin, end, lists_.get());
       else
-        count_choices_cpu(csc, relation.choice, hop, begin, end);
+        count_choices_cpu(csc, relation.choice, hop, times_, begin, end);
     });
     scan_offsets(hop);
   }
@@ -194,11 +195,12 @@ class CpuBackend final : public Backend {
     if (relation.choice.is_uniform_without_replacement())
       sample_neighbors_cpu(relation.csc, hop, lists_.get(), begin, end, scratch);
     else
-      choose_neighbors_cpu(relation.csc, relation.choice, hop, begin, end);
+      choose_neighbors_cpu(relation.csc, relation.choice, hop, times_, begin, end);
   }
 
   Workers workers_;
   std::unique_ptr<Neighbors[]> lists_;  // lists of the targets of the hop that was planned last
+  ListTimes times_;                     // of the hop that was planned last
 };
 
 }  // namespace

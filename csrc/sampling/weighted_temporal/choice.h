@@ -77,9 +77,19 @@ struct Candidates {
   }
 
   /// The time as an unsigned number with the same order.
-  PG_HD uint64_t time_key(int64_t i) const {
-    return static_cast<uint64_t>(time(i)) ^ (uint64_t{1} << 63);
+  PG_HD static uint64_t key_of_time(int64_t time) {
+    return static_cast<uint64_t>(time) ^ (uint64_t{1} << 63);
   }
+
+  PG_HD uint64_t time_key(int64_t i) const { return key_of_time(time(i)); }
+
+  /// The key by which the most recent neighbours come first.
+  PG_HD static uint64_t age_key(int64_t time) {
+    const uint64_t age = ~key_of_time(time);
+    return age == kNoKey ? age - 1 : age;
+  }
+
+  PG_HD static uint64_t uniform_key(uint64_t random) { return random >> 1; }
 
   PG_HD bool admits(int64_t i) const { return !choice.timed() || time(i) <= latest; }
 
@@ -99,13 +109,15 @@ struct Candidates {
     if (choice.timed()) {
       const int64_t when = time(i);
       if (when > latest) return kNoKey;
-      if (choice.last) {
-        const uint64_t age = ~(static_cast<uint64_t>(when) ^ (uint64_t{1} << 63));
-        return age == kNoKey ? age - 1 : age;
-      }
+      if (choice.last) return age_key(when);
     }
+    return random_key(i);
+  }
+
+  /// The key of a neighbour that is not later than the seed, unless the most recent are taken.
+  PG_HD uint64_t random_key(int64_t i) const {
     const uint64_t bits = random_of(i);
-    if (!choice.weighted()) return bits >> 1;
+    if (!choice.weighted()) return uniform_key(bits);
     const double w = weight(i);
     return w > 0 ? weighted_key(exponential(bits), w) : weightless_key(bits);
   }

@@ -10,10 +10,9 @@
 namespace peergraph {
 namespace {
 
-int64_t count_admitted(const Candidates& candidates) {
-  if (!candidates.choice.timed()) return candidates.list.degree;
+int64_t count_not_after(const int64_t* times, int64_t count, int64_t latest) {
   int64_t admitted = 0;
-  for (int64_t i = 0; i < candidates.list.degree; ++i) admitted += candidates.admits(i) ? 1 : 0;
+  for (int64_t i = 0; i < count; ++i) admitted += times[i] <= latest ? 1 : 0;
   return admitted;
 }
 
@@ -80,8 +79,11 @@ class Least {
 class Chooser {
  public:
   /// Calls emit(i, pick) for i = 0 .. count-1; count is that of count_choices_cpu.
+  /// `times` are those of the list, if the choice depends on times.
   template <typename Emit>
-  void run(const Candidates& candidates, int64_t fanout, int64_t count, const Emit& emit) {
+  void run(const Candidates& candidates, const int64_t* times, int64_t fanout, int64_t count,
+           const Emit& emit) {
+    times_ = times;
     if (count == 0) return;
     if (candidates.choice.replace && fanout >= 0 && candidates.choice.last)
       draw_among_last(candidates, count, emit);
@@ -109,16 +111,63 @@ class Chooser {
   /// list.
   const std::vector<Ranked>& in_order_of_time(const Candidates& candidates, int64_t count) {
     by_time_.clear();
-    const auto add = [&](int64_t i) { by_time_.push_back({candidates.time_key(i), i}); };
-    if (count == candidates.list.degree)
-      for (int64_t i = 0; i < count; ++i) add(i);
-    else
-      for (const Ranked& one : least_of(candidates, count)) add(one.position);
+    const auto add = [&](int64_t i) {
+      by_time_.push_back({Candidates::key_of_time(times_[i]), i});
+    };
+    const int64_t admitted = find_admitted(candidates);
+    const int64_t* const positions = admitted_.data();
+    if (count == admitted) {
+      for (int64_t i = 0; i < count; ++i) add(positions[i]);
+    } else if (candidates.choice.last && is_in_order(positions, admitted)) {
+      for (int64_t i = admitted - count; i < admitted; ++i) add(positions[i]);
+    } else {
+      least_.begin(count, admitted, candidates.choice.last);
+      rank_admitted(candidates, admitted);
+      for (const Ranked& one : least_.end()) add(one.position);
+    }
     // Lists are often sorted by time, as edges are when they are recorded.
     const Before order{false};
     if (!std::is_sorted(by_time_.begin(), by_time_.end(), order))
       std::sort(by_time_.begin(), by_time_.end(), order);
     return by_time_;
+  }
+
+  /// Writes the positions of the neighbours that are not later than the seed; returns how many.
+  int64_t find_admitted(const Candidates& candidates) {
+    const int64_t degree = candidates.list.degree;
+    if (static_cast<int64_t>(admitted_.size()) < degree) admitted_.resize(2 * degree);
+    int64_t found = 0;
+    for (int64_t i = 0; i < degree; ++i) {
+      admitted_[found] = i;
+      found += times_[i] <= candidates.latest ? 1 : 0;
+    }
+    return found;
+  }
+
+  bool is_in_order(const int64_t* positions, int64_t count) const {
+    for (int64_t i = 1; i < count; ++i)
+      if (times_[positions[i]] < times_[positions[i - 1]]) return false;
+    return true;
+  }
+
+  /// As rank(), for the admitted neighbours of a choice by time.
+  void rank_admitted(const Candidates& candidates, int64_t admitted) {
+    const Choice& choice = candidates.choice;
+    const int64_t* const positions = admitted_.data();
+    if (choice.last) {
+      for (int64_t i = 0; i < admitted; ++i)
+        least_.offer({Candidates::age_key(times_[positions[i]]), positions[i]});
+    } else if (choice.weighted() || choice.per_source) {
+      for (int64_t i = 0; i < admitted; ++i)
+        least_.offer({candidates.random_key(positions[i]), positions[i]});
+    } else {
+      // Vectorised, for the list up to the last admitted neighbour.
+      bits_.clear();
+      bits_.add(candidates.position, positions[admitted - 1] + 1);
+      const uint64_t* random = bits_.make(candidates.random);
+      for (int64_t i = 0; i < admitted; ++i)
+        least_.offer({Candidates::uniform_key(random[positions[i]]), positions[i]});
+    }
   }
 
   /// Draws with replacement among the `count` most recent neighbours.
@@ -188,6 +237,8 @@ class Chooser {
     }
   }
 
+  const int64_t* times_ = nullptr;
+  std::vector<int64_t> admitted_;
   DrawBits bits_;
   std::vector<double> weights_, exponentials_;
   std::vector<uint64_t> keys_;
@@ -196,23 +247,52 @@ class Chooser {
   std::vector<uint64_t> sums_;
 };
 
-}  // namespace
-
-void count_choices_cpu(const CscView& csc, const Choice& choice, const Hop& hop, int64_t begin,
-                       int64_t end) {
-  for (int64_t t = begin; t < end; ++t)
-    hop.offsets[t] =
-        choice.edges_of(hop.fanout, count_admitted(candidates_of(csc, choice, hop, t)));
+/// Reads the times of a list to `to`, or to `some` if that is null.
+int64_t* read_times(const TimeReader& reader, const Candidates& candidates, int64_t* to,
+                    std::vector<int64_t>& some) {
+  if (to == nullptr) {
+    some.resize(candidates.list.degree);
+    to = some.data();
+  }
+  reader.read(candidates, to);
+  return to;
 }
 
-void choose_neighbors_cpu(const CscView& csc, const Choice& choice, const Hop& hop, int64_t begin,
-                          int64_t end) {
+}  // namespace
+
+void count_choices_cpu(const CscView& csc, const Choice& choice, const Hop& hop,
+                       const ListTimes& times, int64_t begin, int64_t end) {
+  const TimeReader reader(csc, choice);
+  std::vector<int64_t> some;
+  for (int64_t t = begin; t < end; ++t) {
+    if (!choice.timed()) {
+      hop.offsets[t] = choice.edges_of(hop.fanout, hop.degree(csc, t));
+      continue;
+    }
+    const Candidates candidates = candidates_of(csc, choice, hop, t);
+    const int64_t degree = candidates.list.degree;
+    int64_t* const of_list = read_times(reader, candidates, times.of(t), some);
+    hop.offsets[t] =
+        choice.edges_of(hop.fanout, count_not_after(of_list, degree, candidates.latest));
+  }
+}
+
+void choose_neighbors_cpu(const CscView& csc, const Choice& choice, const Hop& hop,
+                          const ListTimes& times, int64_t begin, int64_t end) {
   Chooser chooser;
+  const TimeReader reader(csc, choice);
+  std::vector<int64_t> some;
   for (int64_t t = begin; t < end; ++t) {
     const Candidates candidates = candidates_of(csc, choice, hop, t);
     const Neighbors& list = candidates.list;
     const int64_t slot = hop.offsets[t];
-    chooser.run(candidates, hop.fanout, hop.offsets[t + 1] - slot, [&](int64_t i, int64_t pick) {
+    const int64_t count = hop.offsets[t + 1] - slot;
+    const int64_t* of_list = nullptr;
+    if (choice.timed() && count > 0) {
+      of_list = times.of(t);
+      if (of_list == nullptr) of_list = read_times(reader, candidates, nullptr, some);
+    }
+    chooser.run(candidates, of_list, hop.fanout, count, [&](int64_t i, int64_t pick) {
       store_id(hop.sources, hop.index_bytes, slot + i,
                load_id(list.indices, hop.index_bytes, pick));
       if (hop.edge_ids != nullptr) hop.edge_ids[slot + i] = csc.edge_id(list.edge_begin + pick);

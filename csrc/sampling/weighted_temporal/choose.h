@@ -6,6 +6,7 @@
 
 #include "sampling/common/hop.h"
 #include "sampling/weighted_temporal/choice.h"
+#include "sampling/weighted_temporal/list_times.h"
 #include "store/csc_view.h"
 
 namespace peergraph {
@@ -21,13 +22,14 @@ PG_HD Candidates candidates_of(const CscView& csc, const Choice& choice, const H
       choice.timed() && hop.targets[target] >= 0 ? hop.seed_times[hop.target_trees[target]] : 0};
 }
 
-/// Writes offsets[t] = number of edges of target t, for targets [begin, end).
-void count_choices_cpu(const CscView& csc, const Choice& choice, const Hop& hop, int64_t begin,
-                       int64_t end);
+/// Writes offsets[t] = number of edges of target t, for targets [begin, end). `times` are planned
+/// for the hop, and get the times of these targets' lists.
+void count_choices_cpu(const CscView& csc, const Choice& choice, const Hop& hop,
+                       const ListTimes& times, int64_t begin, int64_t end);
 
-/// As sample_neighbors_cpu.
-void choose_neighbors_cpu(const CscView& csc, const Choice& choice, const Hop& hop, int64_t begin,
-                          int64_t end);
+/// As sample_neighbors_cpu; `times` are those of count_choices_cpu.
+void choose_neighbors_cpu(const CscView& csc, const Choice& choice, const Hop& hop,
+                          const ListTimes& times, int64_t begin, int64_t end);
 
 /// As count_neighbors_cuda.
 void count_choices_cuda(const CscView& csc, const Choice& choice, const Hop& hop, uintptr_t stream);

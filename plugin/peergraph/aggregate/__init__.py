@@ -16,6 +16,8 @@ from peergraph.aggregate.messages.message import Message, message
 from peergraph.aggregate.ops.attention import attention_fits
 from peergraph.aggregate.sparse.index_tensors import is_arange, row_of_edges
 from peergraph.aggregate.structure import Structure
+from peergraph.aggregate.traced.edges import TracedEdges, register_finder
+from peergraph.aggregate.traced.structure import TracedStructure
 
 FEATURE_DTYPES = tuple(DTYPES)
 
@@ -24,6 +26,8 @@ __all__ = [
     "Csc",
     "Message",
     "Structure",
+    "TracedEdges",
+    "TracedStructure",
     "attention",
     "attention_fits",
     "edge_softmax",
@@ -33,6 +37,7 @@ __all__ = [
     "is_arange",
     "layers",
     "message",
+    "register_finder",
     "reorder",
     "row_of_edges",
     "spmm_add_self",

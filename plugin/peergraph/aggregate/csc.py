@@ -45,7 +45,8 @@ class Csc:
     """In-neighbours of each destination, and the order of edge tensors.
 
     The transpose, over which gradients of sources are summed, is made when it is first needed and
-    kept. Implements :class:`peergraph.aggregate.structure.Structure`.
+    kept. Implements :class:`peergraph.aggregate.structure.Structure`. Sums, means and values of
+    edges are differentiable any number of times, other operations once.
 
     Args:
         indptr: [destinations + 1] int32 or int64.

@@ -25,7 +25,8 @@ def g_spmm(
 
     Messages are never written to memory. Destinations without edges get zeros. Sums are kept in
     float32, in float64 for float64. The forward always reduces in a fixed order. Of several edges
-    with the extremum, the first has the gradient. Differentiable once in `x` and `e`.
+    with the extremum, the first has the gradient. Sums and means are differentiable any number
+    of times in `x` and `e`, extrema once.
 
     Under ``torch.amp`` operands other than float64 are cast to autocast's dtype, as by a matrix
     product.
@@ -72,7 +73,8 @@ def g_sddmm(
 ) -> Tensor:
     """A value for each edge from its source, its destination or itself (WholeGraph III-C4).
 
-    Products are summed in float32, in float64 for float64. Differentiable once in both operands.
+    Products are summed in float32, in float64 for float64. Differentiable any number of
+    times in both operands.
     Under ``torch.amp`` operands other than float64 are cast to autocast's dtype.
 
     Args:
@@ -235,7 +237,8 @@ def spmm_linear(
     Adds up ``g_spmm(csc, "copy_u", reduce, x) @ weight.T`` over pairs of a structure (the edges of
     one relation) and its weight, and ``self_x @ self_weight.T + bias``. Products are added as they
     are made, and so are their gradients: no two matrices are added in a pass of their own. Products
-    leave out isolated destinations at the end. Sums and means are differentiable once.
+    leave out isolated destinations at the end. Sums and means are differentiable any
+    number of times.
 
     Args:
         structures: one, or several of the same numbers of nodes.

@@ -21,7 +21,9 @@ class Structure(Protocol):
     :class:`peergraph.aggregate.Csc` holds all edges on one device; a structure that is partitioned
     over devices can implement the same methods. Features of sources are [sources, *features],
     those of destinations [destinations, *features], those of edges [edges, *features] in the order
-    of the structure's edge ids. All operations are differentiable once in their tensors.
+    of the structure's edge ids. All operations are
+    differentiable in their tensors; :class:`peergraph.aggregate.Csc` says which ones more than
+    once.
     """
 
     @property

@@ -21,12 +21,14 @@ _lines: ContextVar[list[str] | None] = ContextVar("peergraph_explain_log", defau
 
 
 def is_explaining() -> bool:
-    """Returns whether the current call is made by :func:`explain`."""
-    return _lines.get() is not None
+    """Returns whether the current call is made by :func:`explain`, outside of a compiler."""
+    return not torch.compiler.is_compiling() and _lines.get() is not None
 
 
 def note(line: str) -> None:
     """Adds a line to the result of :func:`explain`; does nothing in other calls."""
+    if torch.compiler.is_compiling():
+        return
     lines = _lines.get()
     if lines is not None:
         lines.append(line)

@@ -234,15 +234,11 @@ def test_looks_like_pyg(name: str) -> None:
         torch.testing.assert_close(copied(*args), theirs(*args))
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_compilers_see_pyg(name: str) -> None:
+# PyG's own GATConv, GATv2Conv and RGCNConv cannot be compiled alone.
+@pytest.mark.parametrize("name", [n for n in NAMES if n[:3] not in ("GAT", "RGC")])
+def test_torchscript_sees_pyg(name: str) -> None:
     theirs, ours = pair(name, *arguments(name))
     args = (features(9), edges(), *edge_inputs(name, 40))
     expected = theirs(*args)
-    is_scripted = name not in ("GATConv", "GATv2Conv", "RGCNConv")  # PyG's own cannot be alone.
-    if is_scripted:
-        torch.testing.assert_close(torch.jit.script(ours)(*args), expected)
-    if not is_scripted or name == "SAGEConv":
-        compiled = torch.compile(ours, backend="eager")
-        torch.testing.assert_close(compiled(*args), expected)
+    torch.testing.assert_close(torch.jit.script(ours)(*args), expected)
     torch.testing.assert_close(ours(*args), expected)

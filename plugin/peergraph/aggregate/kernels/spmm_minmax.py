@@ -25,13 +25,21 @@ def _empty_minmax(
 ) -> tuple[Tensor, Tensor]:
     operand = first_operand(x, e)
     out = operand.new_empty(matrix.num_rows, operand.shape[1])
-    return out, torch.empty_like(out, dtype=_dtype_of_positions(matrix))
+    dtype = dtype_of_positions(matrix.indptr, matrix.num_edges)
+    return out, torch.empty_like(out, dtype=dtype)
 
 
-def _dtype_of_positions(matrix: CsrTensors) -> torch.dtype:
-    """int32 on the CPU where positions fit: writing them takes about as long as comparing."""
-    fits = matrix.indices.device.type == "cpu" and matrix.num_edges <= _MAX_INT32
-    return torch.int32 if fits else matrix.indptr.dtype
+def dtype_of_positions(ids: Tensor, num_edges: int) -> torch.dtype:
+    """Returns the dtype of positions of edges.
+
+    int32 on the CPU where positions fit: writing them takes about as long as comparing.
+
+    Args:
+        ids: offsets, or ids of the same dtype and device.
+        num_edges: bound of the positions.
+    """
+    fits = ids.device.type == "cpu" and num_edges <= _MAX_INT32
+    return torch.int32 if fits else ids.dtype
 
 
 @kernel(_empty_minmax)

@@ -7,13 +7,25 @@ from collections.abc import Callable, Iterator
 from dataclasses import fields, is_dataclass
 from functools import wraps
 from types import NoneType
-from typing import Any, ParamSpec, TypeVar, cast, get_args, get_type_hints
+from typing import (  # noqa: UP035
+    Any,
+    List,
+    ParamSpec,
+    TypeVar,
+    cast,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
 import torch
 from torch import Tensor
+from torch.utils._pytree import tree_flatten, tree_unflatten
 
 _Args = ParamSpec("_Args")
 _Result = TypeVar("_Result")
+
+_operators: dict[Any, tuple[Any, _Parameters]] = {}
 
 
 def is_traced() -> bool:
@@ -59,9 +71,46 @@ def kernel(
                 return cast("_Result", operator(*parameters.split(*args, **kwargs)))
             return function(*args, **kwargs)
 
+        _operators[call] = operator, parameters
         return call
 
     return decorate
+
+
+Gradients = Callable[..., list[Any]]
+
+
+def add_gradient(function: Callable[..., Any], gradients: Gradients) -> None:
+    """Gives the operator of a :func:`kernel` a gradient.
+
+    Args:
+        function: decorated by :func:`kernel`.
+        gradients: takes what needs a gradient of the operator's parameters, the arguments of the
+            function, its result, and a gradient for each tensor of the result; returns a gradient
+            or None for each argument of the function; for a dataclass a list of those of its first
+            fields.
+    """
+    operator, parameters = _operators[function]
+
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+        leaves, ctx.spec = tree_flatten((list(inputs), output))
+        ctx.is_tensor = [isinstance(leaf, Tensor) for leaf in leaves]
+        ctx.others = [leaf for leaf in leaves if not isinstance(leaf, Tensor)]
+        ctx.save_for_backward(*(leaf for leaf in leaves if isinstance(leaf, Tensor)))
+
+    def backward(ctx: Any, *grads: Any) -> tuple[Any, ...]:
+        tensors, others = iter(ctx.saved_tensors), iter(ctx.others)
+        leaves = [next(tensors) if found else next(others) for found in ctx.is_tensor]
+        inputs, output = tree_unflatten(leaves, ctx.spec)
+        found = gradients(ctx.needs_input_grad, parameters.join(inputs), output, *grads)
+        flat = parameters.flat_gradients(found)
+        if any(isinstance(gradient, list) for gradient in flat):
+            # torch then wants lists for all lists.
+            pairs = zip(flat, inputs, strict=True)
+            flat = [[] if given == [] and grad is None else grad for grad, given in pairs]
+        return tuple(flat)
+
+    operator.register_autograd(backward, setup_context=setup_context)
 
 
 class _Parameters:
@@ -87,7 +136,7 @@ class _Parameters:
             for parameter, annotation in self._types.items()
             for name, annotation in _flat_types(parameter, annotation)
         ]
-        return inspect.Signature(made, return_annotation=self._result)
+        return inspect.Signature(made, return_annotation=_as_torch_spells(self._result))
 
     def split(self, *args: Any, **kwargs: Any) -> list[Any]:
         """The operator's arguments for a call of the function. torch.compile traces it."""
@@ -105,10 +154,28 @@ class _Parameters:
                 flat.append(part)
         return flat
 
-    def join(self, flat: tuple[Any, ...]) -> list[Any]:
+    def flat_gradients(self, gradients: list[Any]) -> list[Any]:
+        """The gradients of the operator's arguments, given those of the function's."""
+        flat: list[Any] = []
+        for gradient, parts in zip(gradients, self._parts, strict=True):
+            if parts[0][0] == ():
+                flat.append(gradient)
+            else:
+                known = [] if gradient is None else list(gradient)
+                flat += [*known, *[None] * (len(parts) - len(known))]
+        return flat
+
+    def join(self, flat: tuple[Any, ...] | list[Any]) -> list[Any]:
         """The function's arguments for a call of the operator."""
         rest = iter(flat)
         return [_joined(annotation, rest) for annotation in self._types.values()]
+
+
+def _as_torch_spells(annotation: Any) -> Any:
+    """The annotation as all versions of torch know it: 2.4 does not know ``list[int]``."""
+    if get_origin(annotation) is list:
+        return List.__getitem__(get_args(annotation)[0])  # noqa: UP006
+    return annotation
 
 
 def _struct(annotation: Any) -> Any:
@@ -122,7 +189,7 @@ def _struct(annotation: Any) -> Any:
 def _flat_types(name: str, annotation: Any) -> Iterator[tuple[str, Any]]:
     struct = _struct(annotation)
     if struct is None:
-        yield name, annotation
+        yield name, _as_torch_spells(annotation)
         return
     may_be_none = NoneType in get_args(annotation)
     for field, kind in get_type_hints(struct).items():

@@ -79,8 +79,8 @@ def gcn(
     Returns:
         [destinations, out].
 
-    Asynchronous on a GPU, but for the making of the transpose. Differentiable once in all
-    tensors.
+    Asynchronous on a GPU, but for the making of the transpose. Differentiable any
+    number of times in all tensors.
 
     Raises:
         ValueError: an unknown norm; arguments or shapes that do not go together.

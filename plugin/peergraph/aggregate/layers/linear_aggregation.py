@@ -47,7 +47,8 @@ def sage(
     Returns:
         [destinations, out].
 
-    Asynchronous on a GPU, but for the making of the transpose. Differentiable once.
+    Asynchronous on a GPU, but for the making of the transpose. Sums and means are differentiable
+    any number of times, others once.
 
     Raises:
         ValueError: shapes or devices that do not go together, an unknown reduction.

@@ -33,6 +33,8 @@ def node_scores(h: Tensor, *vectors: Tensor) -> tuple[Tensor, ...]:
     if has_torch_function_unary(h):  # a tensor that is more than its values records the whole
         handled: tuple[Tensor, ...] = handle_torch_function(node_scores, (h,), h, *vectors)
         return handled
+    if torch.compiler.is_compiling():  # which makes one pass of these
+        return h, *((h * vector).sum(-1) for vector in vectors)
     found: tuple[Tensor, ...] = _Scores.apply(h, *vectors)  # type: ignore[no-untyped-call]
     return found
 

@@ -12,7 +12,7 @@ from torch import Tensor
 from peergraph.aggregate.kernels.torch_operator import is_traced
 from peergraph.aggregate.messages.expression import Expression, parse, rows_of
 from peergraph.aggregate.messages.launcher import Launcher, has_cupy
-from peergraph.aggregate.ops.once_differentiable import once_differentiable
+from peergraph.aggregate.ops.gradient_checks import once_differentiable
 from peergraph.aggregate.ops.operands import (
     autocast,
     check_operand,
@@ -207,7 +207,7 @@ class _Fused(torch.autograd.Function):
         return out
 
     @staticmethod
-    @once_differentiable
+    @once_differentiable("a message of the user on a GPU")
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         arg, *saved = ctx.saved_tensors
         operands = dict(zip(ctx.names, saved, strict=True))

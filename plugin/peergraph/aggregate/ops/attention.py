@@ -12,7 +12,7 @@ import peergraph._C as _C
 from peergraph.aggregate.kernels.arguments import DTYPES, launch_on, sum_dtype
 from peergraph.aggregate.kernels.attention import AttentionInputs, OutputGradient
 from peergraph.aggregate.kernels.torch_operator import is_traced
-from peergraph.aggregate.ops.once_differentiable import once_differentiable
+from peergraph.aggregate.ops.gradient_checks import once_differentiable
 from peergraph.aggregate.ops.operands import check_operand, use_deterministic, view_if_aliased
 from peergraph.aggregate.sparse.csr import CsrMatrix
 
@@ -27,17 +27,22 @@ def attention_fits(x: Tensor) -> bool:
     16-byte vectors and up to 1024 bytes for all heads, or as a number of values and up to 128 for
     all heads. It takes others where they fit once each head is padded with zeros to a power of two.
     """
-    return x.dim() == 3 and x.dtype in DTYPES and _depth_for(x) is not None
+    return x.dim() == 3 and x.dtype in DTYPES and depth_for(x) is not None
 
 
-def _depth_for(x: Tensor) -> int | None:
+def depth_for(x: Tensor) -> int | None:
     """Returns the depth of heads that a kernel takes, padding included, or None."""
-    heads, depth = x.shape[1:]
-    if has_kernel(x.dtype, heads, depth, x.device):
+    fitting: int | None = _fitting_depth(x.dtype, *x.shape[1:], x.device)
+    return fitting
+
+
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+def _fitting_depth(dtype: torch.dtype, heads: int, depth: int, device: torch.device) -> int | None:
+    if has_kernel(dtype, heads, depth, device):
         return depth
-    vector = 16 // x.itemsize
+    vector = 16 // dtype.itemsize
     padded = vector << max(0, -(-depth // vector) - 1).bit_length()
-    return padded if has_kernel(x.dtype, heads, padded, x.device) else None
+    return padded if has_kernel(dtype, heads, padded, device) else None
 
 
 def has_kernel(dtype: torch.dtype, heads: int, depth: int, device: torch.device) -> bool:
@@ -81,7 +86,7 @@ def attention(
         operands = [t for t in (x, left, right, att) if t is not None]
         nothing = torch.stack([t[:0].sum().to(x.dtype) for t in operands]).sum()
         return nothing.expand(matrix.num_rows, heads, depth)
-    fitting = depth if is_traced() else _depth_for(x)
+    fitting = depth if is_traced() else depth_for(x)
     if fitting is None:
         raise NotImplementedError(
             f"attention over {heads} heads of {depth} does not fit {x.device}"
@@ -116,8 +121,8 @@ def attention(
     # Operands are made dense here and not in the function's forward: torch 2.4 compiles wrong
     # gradients if forward and backward call operations of the same name, and the backward makes the
     # incoming gradient dense.
-    given = map(_dense, (x, left, right, att))
-    result: Tensor = _Attention.apply(  # type: ignore[no-untyped-call]
+    given = map(dense, (x, left, right, att))
+    result: Tensor = Attention.apply(  # type: ignore[no-untyped-call]
         *given, matrix, loops, float(negative_slope), transpose, fixed
     )
     return result
@@ -134,7 +139,7 @@ def _check_shape(name: str, tensor: Tensor | None, shape: tuple[int, ...], x: Te
         raise TypeError(f"{name} must be a float tensor, got {tensor.dtype}")
 
 
-def _dense(tensor: Tensor | None) -> Tensor | None:
+def dense(tensor: Tensor | None) -> Tensor | None:
     """Returns the tensor contiguous, at an address that is a multiple of 16 bytes."""
     if tensor is None:
         return None
@@ -164,7 +169,7 @@ def _dots(left: Tensor, right: Tensor, dtype: torch.dtype) -> Tensor:
     return out
 
 
-class _Attention(torch.autograd.Function):
+class Attention(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any,
@@ -186,10 +191,10 @@ class _Attention(torch.autograd.Function):
         return out
 
     @staticmethod
-    @once_differentiable
+    @once_differentiable("attention in one pass")
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         x, left, right, att, out, lse = ctx.saved_tensors
-        given = _dense(grad)
+        given = dense(grad)
         assert given is not None
         needs = ctx.needs_input_grad[:4]
         of_columns = needs[0] or needs[1]

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from peergraph.aggregate.ops.once_differentiable import once_differentiable
+from peergraph.aggregate.ops.gradient_checks import once_differentiable
 from peergraph.aggregate.ops.operands import check_operand, flat
 from peergraph.aggregate.sparse.csr import CsrMatrix
 
@@ -30,7 +30,7 @@ class _EdgeSoftmax(torch.autograd.Function):
         return out
 
     @staticmethod
-    @once_differentiable
+    @once_differentiable("softmax over edges")
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
         (out,) = ctx.saved_tensors
         return ctx.matrix.edge_softmax(out, grad), None

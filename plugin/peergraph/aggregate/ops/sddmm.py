@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor
 
 from peergraph.aggregate.kernels.arguments import TARGETS
-from peergraph.aggregate.ops.once_differentiable import once_differentiable
+from peergraph.aggregate.ops.edge_maps import EdgeProducts
 from peergraph.aggregate.ops.operands import (
     autocast,
     check_operand,
@@ -18,7 +16,6 @@ from peergraph.aggregate.ops.operands import (
     use_deterministic,
     view_if_aliased,
 )
-from peergraph.aggregate.ops.source_gradients import sum_to_sources
 from peergraph.aggregate.sparse.csr import Backward, CsrMatrix, check_backward
 
 OPERATIONS = ("copy", "add", "sub", "mul", "div", "dot")
@@ -58,7 +55,7 @@ def sddmm(
                 f"lhs and rhs must have rows that broadcast, got {list(features)} and "
                 f"{list(right.shape[1:])}"
             ) from None
-        left, right = _expand(left, features), _expand(right, features)
+        left, right = expand(left, features), expand(right, features)
     if op == "dot":
         if not features:
             raise ValueError("op 'dot' needs features to sum over, got one number for each row")
@@ -72,7 +69,7 @@ def sddmm(
             transpose = matrix.gradient_matrix(backward, fixed_order)
     message = _MESSAGES.get(op, op)
     shape = (columns(features), depth)
-    result: Tensor = _Sddmm.apply(  # type: ignore[no-untyped-call]
+    result: Tensor = EdgeProducts.apply(  # type: ignore[no-untyped-call]
         flat(left),
         None if right is None else flat(view_if_aliased(right, left)),
         matrix,
@@ -95,95 +92,10 @@ def _check(name: str, operand: Tensor, target: str, matrix: CsrMatrix) -> None:
     check_operand(name, operand, matrix.device, rows, what)
 
 
-def _expand(operand: Tensor, features: tuple[int, ...]) -> Tensor:
+def expand(operand: Tensor, features: tuple[int, ...]) -> Tensor:
     """Returns the operand broadcast to all features, with missing leading dimensions."""
     if operand.shape[1:] == features:
         return operand
     missing = len(features) - (operand.dim() - 1)
     shape = (operand.shape[0], *[1] * missing, *operand.shape[1:])
     return operand.reshape(shape).expand(-1, *features)
-
-
-class _Sddmm(torch.autograd.Function):
-    @staticmethod
-    def forward(
-        ctx: Any,
-        left: Tensor,
-        right: Tensor | None,
-        matrix: CsrMatrix,
-        message: str,
-        targets: str,
-        shape: tuple[int, int],
-        transpose: CsrMatrix | None,
-    ) -> Tensor:
-        uses_values = message in ("mul", "div")
-        needs = ctx.needs_input_grad
-        keep_left = uses_values and needs[1]
-        keep_right = uses_values and (needs[0] or message == "div")
-        ctx.save_for_backward(left if keep_left else None, right if keep_right else None)
-        ctx.matrix, ctx.message, ctx.targets = matrix, message, targets
-        ctx.heads, ctx.transpose = shape[0], transpose
-        return matrix.sddmm(left, right, message, targets, *shape)
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        left, right = ctx.saved_tensors
-        message, (lhs, rhs) = ctx.message, ctx.targets
-        gradient = _Gradient(ctx.matrix, ctx.transpose, grad)
-        grad_left = grad_right = None
-        if ctx.needs_input_grad[0]:
-            factor = right.reciprocal() if message == "div" else right
-            grad_left = gradient.of(lhs, factor, rhs)
-        if ctx.needs_input_grad[1]:
-            grad_right = gradient.of(rhs, left, lhs)
-            if message == "sub":
-                grad_right = -grad_right
-            if message == "div":
-                # d(l / r) = -l / r^2, whose square may be out of range.
-                grad_right = -(grad_right / right) / right
-        return grad_left, grad_right, None, None, None, None, None
-
-
-class _Gradient:
-    """Takes the gradient of edge values to one of their operands.
-
-    Args:
-        matrix: the structure.
-        transpose: what sums for sources run over, None for atomics.
-        grad: [edges, heads].
-    """
-
-    def __init__(self, matrix: CsrMatrix, transpose: CsrMatrix | None, grad: Tensor) -> None:
-        self._matrix, self._transpose, self._grad = matrix, transpose, grad
-
-    def of(self, target: str, factor: Tensor | None, factor_target: str) -> Tensor:
-        """Returns the gradient times `factor`, summed over the edges of each row of `target`."""
-        grad = self._grad
-        if factor is None:
-            return grad if target == "e" else self._sum(target, None, grad, "copy_e")
-        if target == "e":
-            return self._times(factor, factor_target)
-        if factor_target == target:
-            return self._by_head(self._sum(target, None, grad, "copy_e"), factor)
-        if factor_target == "e":
-            return self._sum(target, None, self._by_head(grad, factor), "copy_e")
-        return self._sum(target, factor, grad, "mul")
-
-    def _sum(self, target: str, x: Tensor | None, e: Tensor, message: str) -> Tensor:
-        if target == "u":
-            return sum_to_sources(self._matrix, self._transpose, x, e, message)
-        return self._matrix.spmm(x, e, message)
-
-    def _times(self, factor: Tensor, factor_target: str) -> Tensor:
-        """Returns the gradient of each edge times its row of `factor`."""
-        if factor_target == "e":
-            return self._by_head(self._grad, factor)
-        targets, columns = "e" + factor_target, factor.shape[1]
-        return self._matrix.sddmm(self._grad, factor, "mul", targets, columns, 1)
-
-    def _by_head(self, narrow: Tensor, wide: Tensor) -> Tensor:
-        """Returns `wide`, each head of it times a value of `narrow`."""
-        rows, heads = narrow.shape
-        depth = wide.shape[1] // max(1, heads)
-        return (narrow.unsqueeze(-1) * wide.view(rows, heads, depth)).flatten(1)

@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 
 from peergraph.aggregate.kernels.arguments import MESSAGES
-from peergraph.aggregate.ops.once_differentiable import once_differentiable
+from peergraph.aggregate.ops.edge_maps import DestinationSums
+from peergraph.aggregate.ops.gradient_checks import once_differentiable
 from peergraph.aggregate.ops.operands import (
     align,
     autocast,
@@ -18,11 +19,6 @@ from peergraph.aggregate.ops.operands import (
     use_deterministic,
 )
 from peergraph.aggregate.ops.sddmm import sddmm
-from peergraph.aggregate.ops.source_gradients import (
-    divide_by_degrees,
-    gradient_of_sums,
-    sum_to_sources,
-)
 from peergraph.aggregate.ops.spmm_table_rows import reduce_table
 from peergraph.aggregate.sparse.csr import Backward, CsrMatrix, check_backward
 from peergraph.memory import TableRows
@@ -78,62 +74,9 @@ def spmm(
     if reduce in ("max", "min"):
         found = _MinMax.apply(x, e, matrix, message, reduce == "min", transpose is not None)  # type: ignore[no-untyped-call]
     else:
-        found = _Sum.apply(x, e, matrix, message, reduce == "mean", transpose)  # type: ignore[no-untyped-call]
+        found = DestinationSums.apply(x, e, matrix, message, reduce == "mean", transpose)  # type: ignore[no-untyped-call]
     result: Tensor = found
     return result.reshape(matrix.num_rows, *features)
-
-
-class _Sum(torch.autograd.Function):
-    """Sum or mean of messages."""
-
-    @staticmethod
-    def forward(
-        ctx: Any,
-        x: Tensor | None,
-        e: Tensor | None,
-        matrix: CsrMatrix,
-        message: str,
-        mean: bool,
-        transpose: CsrMatrix | None,
-    ) -> Tensor:
-        keep_x = message in ("mul", "div") and ctx.needs_input_grad[1]
-        keep_e = message in ("mul", "div")
-        ctx.save_for_backward(x if keep_x else None, e if keep_e else None)
-        ctx.matrix, ctx.message, ctx.mean, ctx.transpose = matrix, message, mean, transpose
-        ctx.e_columns = 1 if e is None else e.shape[1]
-        return matrix.spmm(x, e, message, mean)
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        x, e = ctx.saved_tensors
-        matrix, message = ctx.matrix, ctx.message
-        backwards = message if message in ("mul", "div") else "copy_u"
-        weight = e if backwards != "copy_u" else None
-        if ctx.mean and weight is None and not ctx.needs_input_grad[1]:
-            grad, weight = gradient_of_sums(matrix, grad)
-            backwards = "copy_u" if weight is None else "mul"
-        elif ctx.mean:
-            grad = divide_by_degrees(matrix, grad)
-        grad_x = grad_e = None
-        if ctx.needs_input_grad[0]:
-            grad_x = sum_to_sources(matrix, ctx.transpose, grad, weight, backwards)
-        if ctx.needs_input_grad[1]:
-            grad_e = _grad_of_edges(matrix, message, grad, x, e, ctx.e_columns)
-        return grad_x, grad_e, None, None, None, None
-
-
-def _grad_of_edges(
-    matrix: CsrMatrix, message: str, grad: Tensor, x: Tensor | None, e: Tensor | None, heads: int
-) -> Tensor:
-    depth = grad.shape[1] // heads
-    if message in ("mul", "div"):
-        assert e is not None
-        product = matrix.sddmm(x, grad, "mul", "uv", heads, depth)
-        return product if message == "mul" else -(product / e) / e
-    by_head = grad.reshape(grad.shape[0], heads, depth).sum(-1) if depth != 1 else grad
-    by_head = -by_head if message == "sub" else by_head
-    return matrix.sddmm(by_head, None, "copy_u", "vv", heads, 1)
 
 
 class _MinMax(torch.autograd.Function):
@@ -157,7 +100,7 @@ class _MinMax(torch.autograd.Function):
         return out
 
     @staticmethod
-    @once_differentiable
+    @once_differentiable("max and min over edges")
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         arg, x, e = ctx.saved_tensors
         wanted = [bool(ctx.needs_input_grad[0]), bool(ctx.needs_input_grad[1])]

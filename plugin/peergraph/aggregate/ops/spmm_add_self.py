@@ -5,9 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
-from peergraph.aggregate.ops.once_differentiable import once_differentiable
+from peergraph.aggregate.ops.edge_maps import edge_products, source_sums
+from peergraph.aggregate.ops.gradient_checks import unbatched
 from peergraph.aggregate.ops.operands import (
     as_tensor,
     pays_to_fuse,
@@ -55,13 +57,13 @@ def spmm_add_self(
     matrix = matrix.trim_isolated_tail()
     transpose = matrix.gradient_matrix(backward, use_deterministic(deterministic))
     weight = None if e is None else e.unsqueeze(1)
-    result: Tensor = _SpmmAddSelf.apply(  # type: ignore[no-untyped-call]
+    result: Tensor = SpmmAddSelf.apply(  # type: ignore[no-untyped-call]
         x, weight, self_weight, bias, count, matrix, transpose
     )
     return result
 
 
-class _SpmmAddSelf(torch.autograd.Function):
+class SpmmAddSelf(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any,
@@ -87,7 +89,7 @@ class _SpmmAddSelf(torch.autograd.Function):
         return out
 
     @staticmethod
-    @once_differentiable
+    @unbatched
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         x, e, self_weight = ctx.saved_tensors
         matrix: CsrMatrix = ctx.matrix
@@ -95,9 +97,11 @@ class _SpmmAddSelf(torch.autograd.Function):
         grad = grad.contiguous()
         grad_x = grad_e = grad_self_weight = None
         if ctx.needs_input_grad[0]:
-            grad_x = _to_sources(matrix, ctx.transpose, grad, e, self_weight)
+            to_sources = _to_sources_again if torch.is_grad_enabled() else _to_sources
+            grad_x = to_sources(matrix, ctx.transpose, grad, e, self_weight)
         if ctx.needs_input_grad[1]:
-            grad_e = matrix.sddmm(x, grad, "mul", "uv", 1, grad.shape[1])
+            rows, shape = grad[: matrix.num_rows], (1, grad.shape[1])
+            grad_e = edge_products(matrix, ctx.transpose, x, rows, "mul", "uv", shape)
         if ctx.needs_input_grad[2]:
             grad_self_weight = (grad * x[:count]).sum_to_size(self_weight.shape)
         grad_bias = grad.sum(0) if ctx.needs_input_grad[3] else None
@@ -120,3 +124,16 @@ def _to_sources(
     out = sum_to_sources(matrix, transpose, grad, e, message)
     out[:count].addcmul_(grad, self_weight)
     return out
+
+
+def _to_sources_again(
+    matrix: CsrMatrix,
+    transpose: CsrMatrix | None,
+    grad: Tensor,
+    e: Tensor | None,
+    self_weight: Tensor,
+) -> Tensor:
+    """As :func:`_to_sources`, differentiable."""
+    message = "copy_u" if e is None else "mul"
+    sums = source_sums(matrix, transpose, grad[: matrix.num_rows], e, message)
+    return sums + F.pad(grad * self_weight, (0, 0, 0, matrix.num_columns - grad.shape[0]))

@@ -9,7 +9,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from peergraph.aggregate.ops.once_differentiable import once_differentiable
+from peergraph.aggregate.ops.edge_maps import source_sums
+from peergraph.aggregate.ops.gradient_checks import unbatched
 from peergraph.aggregate.ops.operands import (
     as_tensor,
     check_operand,
@@ -20,6 +21,7 @@ from peergraph.aggregate.ops.operands import (
 from peergraph.aggregate.ops.source_gradients import (
     accumulates_in,
     add_sum_to_sources_,
+    divide_by_degrees,
     gradient_of_sums,
     sum_to_sources,
 )
@@ -54,10 +56,10 @@ def spmm_linear(
     if plain and isinstance(x, Tensor) and (mean or reduce == "sum") and x.numel() > 0:
         if pays_to_fuse(x):
             transposes = [matrix.gradient_matrix(backward, fixed_order) for matrix in matrices]
-            result: Tensor = _Linear.apply(  # type: ignore[no-untyped-call]
+            result: tuple[Tensor, ...] = Linear.apply(  # type: ignore[no-untyped-call]
                 x, self_x, self_weight, bias, count, matrices, mean, transposes, *weights
             )
-            return result
+            return result[0]
         # Without a gradient of x, autograd needs the products only.
         sums = (matrix.spmm(x, None, "copy_u", mean) for matrix in matrices)
     else:
@@ -182,7 +184,12 @@ class _AddProduct(torch.autograd.Function):
         )
 
 
-class _Linear(torch.autograd.Function):
+class Linear(torch.autograd.Function):
+    """Sums and their products; the sums that gradients of weights need are results too.
+
+    So second derivatives reach `x` through these sums without keeping `x` itself.
+    """
+
     @staticmethod
     def forward(
         ctx: Any,
@@ -195,7 +202,7 @@ class _Linear(torch.autograd.Function):
         mean: bool,
         transposes: list[CsrMatrix | None],
         *weights: Tensor,
-    ) -> Tensor:
+    ) -> tuple[Tensor, ...]:
         ctx.matrices, ctx.mean, ctx.transposes = matrices, mean, transposes
         kept: list[Tensor | None] = []
 
@@ -210,11 +217,14 @@ class _Linear(torch.autograd.Function):
         ctx.self_is_x = self_x is None
         grad_self_x = (x if self_x is None else self_x) if ctx.needs_input_grad[2] else None
         ctx.save_for_backward(grad_self_x, self_weight, *weights, *kept)
-        return out
+        ctx.set_materialize_grads(False)
+        return out, *(sums for sums in kept if sums is not None)
 
     @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
+    @unbatched
+    def backward(ctx: Any, grad: Tensor | None, *grad_kept: Tensor | None) -> tuple[Any, ...]:
+        if grad is None or torch.is_grad_enabled() or any(g is not None for g in grad_kept):
+            return _gradients_again(ctx, grad, list(grad_kept))
         grad = grad.contiguous()
         self_x, self_weight, *rest = ctx.saved_tensors
         weights, kept = rest[: len(ctx.matrices)], rest[len(ctx.matrices) :]
@@ -254,3 +264,45 @@ def _to_sources(
     if self_weight is not None:
         out[:count].addmm_(grad, self_weight)
     return out
+
+
+def _gradients_again(
+    ctx: Any, grad: Tensor | None, grad_kept: list[Tensor | None]
+) -> tuple[Any, ...]:
+    """As the backward of :class:`Linear`, differentiable, and with gradients of its sums.
+
+    Args:
+        ctx: of the function.
+        grad: of the products, or None.
+        grad_kept: of each of the sums that are results, or None.
+    """
+    needs = ctx.needs_input_grad
+    self_x, self_weight, *rest = ctx.saved_tensors
+    weights, kept = rest[: len(ctx.matrices)], rest[len(ctx.matrices) :]
+    out: Tensor | None = None
+    if needs[0] and grad is not None and ctx.self_is_x and self_weight is not None:
+        isolated = ctx.matrices[0].num_columns - grad.shape[0]
+        out = F.pad(grad @ self_weight, (0, 0, 0, isolated))
+    grad_weights: list[Tensor | None] = []
+    edges = zip(ctx.matrices, ctx.transposes, weights, kept, strict=True)
+    for matrix, transpose, weight, sums in edges:
+        rows = None if grad is None else grad[: matrix.num_rows]
+        grad_weights.append(None if rows is None or sums is None else rows.t() @ sums)
+        of_sums = None if sums is None else grad_kept.pop(0)
+        if needs[0] and (rows is not None or of_sums is not None):
+            products = None if rows is None else rows @ weight
+            terms = [term for term in (products, of_sums) if term is not None]
+            total = terms[0] if len(terms) == 1 else terms[0] + terms[1]
+            total = divide_by_degrees(matrix, total) if ctx.mean else total
+            to_sources = source_sums(matrix, transpose, total.contiguous(), None, "copy_u")
+            out = to_sources if out is None else out + to_sources
+    if grad is None:
+        return out, *[None] * 7, *grad_weights
+    return (
+        out,
+        grad @ self_weight if needs[1] else None,
+        grad.t() @ self_x[: grad.shape[0]] if needs[2] else None,
+        grad.sum(0) if needs[3] else None,
+        *[None] * 4,
+        *grad_weights,
+    )

@@ -16,7 +16,7 @@ from torch import Tensor
 
 import peergraph._C as _C
 from peergraph.aggregate.kernels.arguments import MESSAGES, Schedule, launch_on
-from peergraph.aggregate.ops.once_differentiable import once_differentiable
+from peergraph.aggregate.ops.gradient_checks import once_differentiable
 from peergraph.aggregate.ops.source_gradients import divide_by_degrees
 from peergraph.aggregate.sparse.column_blocks import take_columns
 from peergraph.aggregate.sparse.csr import CsrMatrix
@@ -242,7 +242,7 @@ class _InKernelSum(torch.autograd.Function):
         return sums.forward(x, e, mean)
 
     @staticmethod
-    @once_differentiable
+    @once_differentiable("a sum over partitioned edges")
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         if not ctx.needs_input_grad[0]:
             return None, None, None, None

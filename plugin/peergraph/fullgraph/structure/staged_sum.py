@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from peergraph.aggregate.ops.once_differentiable import once_differentiable
+from peergraph.aggregate.ops.gradient_checks import once_differentiable
 from peergraph.aggregate.ops.source_gradients import divide_by_degrees
 from peergraph.aggregate.sparse.column_blocks import take_columns
 from peergraph.aggregate.sparse.csr import CsrMatrix
@@ -156,7 +156,7 @@ class _StagedSum(torch.autograd.Function):
         return out.div_(_divisors(blocks.matrix, out.dtype)) if mean else out
 
     @staticmethod
-    @once_differentiable
+    @once_differentiable("a sum over partitioned edges")
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         blocks: SourceBlocks | MachineBlocks = ctx.blocks
         if not ctx.needs_input_grad[0]:

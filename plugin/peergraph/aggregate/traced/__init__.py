@@ -1,0 +1,1 @@
+"""A structure for torch.compile: operators look the edges up when the compiled code runs."""

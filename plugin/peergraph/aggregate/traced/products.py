@@ -1,0 +1,147 @@
+"""Aggregation followed by linear maps as an operator of torch, with gradients; see `sums.py`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from peergraph.aggregate.kernels.torch_operator import add_gradient, kernel
+from peergraph.aggregate.ops.spmm_linear import Linear
+from peergraph.aggregate.sparse.csr import CsrMatrix
+from peergraph.aggregate.traced.context import Context, given_or_empty, gradient_matrix
+from peergraph.aggregate.traced.edges import TracedEdges
+
+
+def _empty_products(
+    x: Tensor,
+    self_x: Tensor | None,
+    self_weight: Tensor | None,
+    bias: Tensor | None,
+    weights: list[Tensor],
+    edges: TracedEdges,
+    mean: bool,
+    keep: list[bool],
+) -> list[Tensor]:
+    count = edges.num_destinations
+    kept = [x.new_empty(count, x.shape[1]) for each in keep if each]
+    return [x.new_empty(count, weights[0].shape[0]), *kept]
+
+
+@kernel(_empty_products)
+def traced_spmm_linear(
+    x: Tensor,
+    self_x: Tensor | None,
+    self_weight: Tensor | None,
+    bias: Tensor | None,
+    weights: list[Tensor],
+    edges: TracedEdges,
+    mean: bool,
+    keep: list[bool],
+) -> list[Tensor]:
+    """Returns the products, and the sums of each relation whose `keep` is true.
+
+    Sums of the last rows, which have no edges, may have no values: nobody reads them.
+    """
+    count = edges.num_destinations
+    matrices = [csc.matrix.trim_isolated_tail() for csc in edges.structures(counted=True)]
+    context = Context([True, False, False, False, *[False] * 4, *keep])
+    without: list[CsrMatrix | None] = [None] * len(matrices)
+    with torch.no_grad():
+        out, *kept = Linear.forward(
+            context, x, self_x, self_weight, bias, count, matrices, mean, without, *weights
+        )
+    return [out, *(_padded(sums, count) for sums in kept)]
+
+
+def _padded(rows: Tensor, count: int) -> Tensor:
+    """Returns the rows as the first ones of `count`; the others have no values."""
+    if rows.shape[0] == count:
+        return rows
+    out = rows.new_empty(count, rows.shape[1])
+    out[: rows.shape[0]] = rows
+    return out
+
+
+def _empty_gradients_of_products(
+    grad: Tensor,
+    self_x: Tensor | None,
+    self_weight: Tensor | None,
+    weights: list[Tensor],
+    kept: list[Tensor],
+    edges: TracedEdges,
+    mean: bool,
+    self_is_x: bool,
+    needs: list[bool],
+) -> list[Tensor]:
+    width = 0 if self_weight is None else self_weight.shape[1]
+    found = [
+        grad.new_empty(edges.num_sources, weights[0].shape[1]),
+        grad.new_empty(grad.shape[0], width),
+        grad.new_empty(grad.shape[1], width),
+        grad.new_empty(grad.shape[1]),
+        *(grad.new_empty(weight.shape) for weight in weights),
+    ]
+    return [each if need else grad.new_empty(0) for each, need in zip(found, needs, strict=True)]
+
+
+@kernel(_empty_gradients_of_products)
+def traced_spmm_linear_gradients(
+    grad: Tensor,
+    self_x: Tensor | None,
+    self_weight: Tensor | None,
+    weights: list[Tensor],
+    kept: list[Tensor],
+    edges: TracedEdges,
+    mean: bool,
+    self_is_x: bool,
+    needs: list[bool],
+) -> list[Tensor]:
+    """Returns the gradients of x, self_x, self_weight, bias and weights of the products.
+
+    Args:
+        grad: of the products.
+        self_x: features of destinations, or `x`; None where no gradient needs them.
+        self_weight, weights, edges, mean: as for :func:`traced_spmm_linear`.
+        kept: the sums, for each weight that needs a gradient.
+        self_is_x: whether the self term is that of `x`.
+        needs: which gradients are wanted.
+    """
+    found = [csc.matrix.trim_isolated_tail() for csc in edges.structures(counted=False)]
+    sums = iter(kept)
+    rows = [
+        next(sums)[: matrix.num_rows] if need else None
+        for matrix, need in zip(found, needs[4:], strict=True)
+    ]
+    context = Context(
+        [*needs[:4], *[False] * 4, *needs[4:]],
+        (self_x, self_weight, *weights, *rows),
+        matrices=found,
+        transposes=[gradient_matrix(matrix, needs[0]) for matrix in found],
+        mean=mean,
+        self_is_x=self_is_x,
+    )
+    with torch.no_grad():
+        gradients = Linear.backward(context, grad)
+    wanted = [*gradients[:4], *gradients[8:]]
+    return [given_or_empty(each, grad) for each in wanted]
+
+
+def _gradients_of_products(
+    needs: tuple[Any, ...], inputs: list[Any], output: list[Tensor], grads: list[Any]
+) -> list[Any]:
+    x, self_x, self_weight, _, weights, edges, mean, keep = inputs
+    # A list of tensors may have one flag for all of them.
+    each = needs[4] if isinstance(needs[4], (list, tuple)) else [needs[4]] * len(weights)
+    of_weights = [bool(need) and kept for need, kept in zip(each, keep, strict=True)]
+    wanted = [*(bool(need) for need in needs[:4]), *of_weights]
+    own = (x if self_x is None else self_x) if wanted[2] else None
+    found = traced_spmm_linear_gradients(
+        grads[0], own, self_weight, weights, output[1:], edges, mean, self_x is None, wanted
+    )
+    given = [grad if need else None for grad, need in zip(found, wanted, strict=True)]
+    return [*given[:4], given[4:], None, None, None]
+
+
+add_gradient(traced_spmm_linear, _gradients_of_products)

@@ -1,0 +1,257 @@
+"""`TracedStructure`: what layers run over while torch.compile traces them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import replace
+from typing import Any, NoReturn, TypeVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from peergraph.aggregate.kernels.arguments import sum_dtype
+from peergraph.aggregate.kernels.attention import AttentionInputs
+from peergraph.aggregate.messages.message import Message
+from peergraph.aggregate.ops.attention import attention_fits, depth_for
+from peergraph.aggregate.ops.operands import align, autocast, columns, flat, view_if_aliased
+from peergraph.aggregate.ops.sddmm import expand
+from peergraph.aggregate.traced.edge_values import (
+    traced_attention,
+    traced_edge_softmax,
+    traced_in_degrees,
+    traced_sddmm,
+    traced_self_loops,
+)
+from peergraph.aggregate.traced.edges import TracedEdges
+from peergraph.aggregate.traced.products import traced_spmm_linear
+from peergraph.aggregate.traced.sums import traced_spmm, traced_spmm_add_self, traced_spmm_minmax
+
+_Result = TypeVar("_Result")
+
+
+class TracedStructure:
+    """Edges whose structure compiled code looks up when it runs.
+
+    Implements :class:`peergraph.aggregate.Structure` for what layers of one graph need; operations
+    are operators of torch. The structure that is found is that of
+    :func:`peergraph.aggregate.Csc`, so results and gradients are the same as without a compiler.
+
+    Args:
+        finder: name of the function that finds structures: see :func:`register_finder`.
+        edge_index: [2, edges] int32 or int64.
+        num_destinations, num_sources: bounds of its two rows.
+        edge_type, relation: [edges] and the one whose edges are meant; None: all edges.
+    """
+
+    orders_products = False
+    transient = True
+
+    def __init__(
+        self,
+        finder: str,
+        edge_index: Tensor,
+        num_destinations: int,
+        num_sources: int,
+        *,
+        edge_type: Tensor | None = None,
+        relation: int | None = None,
+    ) -> None:
+        relations = [] if relation is None else [relation]
+        self._edges = TracedEdges(
+            finder, edge_index, edge_type, relations, num_destinations, num_sources
+        )
+
+    @property
+    def num_sources(self) -> int:
+        """Rows of features of sources."""
+        return self._edges.num_sources
+
+    @property
+    def num_destinations(self) -> int:
+        """Rows of features of destinations, and of aggregated messages."""
+        return self._edges.num_destinations
+
+    @property
+    def num_edges(self) -> int:
+        """Rows of features of edges; those of all relations."""
+        return self._edges.num_edges
+
+    @property
+    def device(self) -> torch.device:
+        """Device of features."""
+        return self._edges.edge_index.device
+
+    def keeps(self, x: Any, e: Tensor | None = None) -> bool:
+        """Returns False: nothing is kept of features."""
+        return False
+
+    def kept(self, x: Tensor, key: Hashable, make: Callable[[], Tensor]) -> Tensor:
+        """Returns ``make()``."""
+        return make()
+
+    def cached(self, key: Hashable, make: Callable[[], _Result]) -> _Result:
+        """Returns ``make()``: compiled code makes it in each call."""
+        return make()
+
+    def run_layer(self, layer: Callable[[Any, Tensor], Tensor], x: Tensor) -> Tensor:
+        """Returns ``layer(self, x)``."""
+        return layer(self, x)
+
+    def in_degrees(self) -> Tensor:
+        """Returns the number of edges to each destination, [destinations]."""
+        return traced_in_degrees(self._edges)
+
+    def count_self_loops(self, dtype: torch.dtype) -> Tensor:
+        """Returns the number of edges from source i to destination i, [destinations]."""
+        return traced_self_loops(self._edges, dtype)
+
+    def out_degrees(self) -> NoReturn:
+        """Raises ``NotImplementedError``."""
+        raise NotImplementedError("torch.compile: out_degrees of a traced structure")
+
+    def spmm(self, message: str, reduce: str, x: Any = None, e: Tensor | None = None) -> Tensor:
+        """Reduces messages at destinations: see :func:`peergraph.aggregate.g_spmm`.
+
+        ``dot`` and rows of tables are not among the operands.
+        """
+        x, e = autocast(x), autocast(e)
+        x, e, features = align(x, e)
+        rows = self.num_destinations
+        if reduce in ("max", "min"):
+            out, _ = traced_spmm_minmax(x, e, self._edges, message, reduce == "min")
+        else:
+            out = traced_spmm(x, e, self._edges, message, reduce == "mean")
+        return out.reshape(rows, *features)
+
+    def spmm_transposed(
+        self, message: str, x: Tensor | None = None, e: Tensor | None = None
+    ) -> NoReturn:
+        """Raises ``NotImplementedError``."""
+        raise NotImplementedError("torch.compile: spmm_transposed of a traced structure")
+
+    def spmm_add_self(
+        self, x: Any, self_weight: Tensor, e: Tensor | None = None, bias: Tensor | None = None
+    ) -> Tensor:
+        """Sums messages and weighted self rows: :func:`peergraph.aggregate.spmm_add_self`."""
+        given = [tensor for tensor in (self_weight, e, bias) if tensor is not None]
+        if all(tensor.dtype == x.dtype for tensor in given) and not _has_autocast(x):
+            weight = None if e is None else e.unsqueeze(1)
+            return traced_spmm_add_self(x, weight, self_weight, bias, self._edges)
+        out = self.spmm("copy_u" if e is None else "mul", "sum", x, e)
+        out = torch.addcmul(out, x[: self.num_destinations], self_weight)
+        return out if bias is None else out + bias
+
+    def spmm_linear(
+        self,
+        reduce: str,
+        x: Any,
+        weight: Tensor,
+        self_weight: Tensor | None = None,
+        bias: Tensor | None = None,
+        *,
+        self_x: Tensor | None = None,
+        others: Sequence[tuple[Any, Tensor]] = (),
+    ) -> Tensor:
+        """Aggregates and multiplies: see :func:`peergraph.aggregate.spmm_linear`."""
+        structures = [self, *(other for other, _ in others)]
+        weights = [weight, *(given for _, given in others)]
+        optional = [t for t in (self_weight, bias, self_x) if t is not None]
+        same = all(tensor.dtype == x.dtype for tensor in (*weights, *optional))
+        if reduce in ("sum", "mean") and same and not _has_autocast(x):
+            relations = [found for each in structures for found in each._edges.relations]
+            keep = [torch.is_grad_enabled() and given.requires_grad for given in weights]
+            mean, edges = reduce == "mean", replace(self._edges, relations=relations)
+            own = self_x if self_weight is not None else None
+            return traced_spmm_linear(x, own, self_weight, bias, weights, edges, mean, keep)[0]
+        out = bias
+        if self_weight is not None:
+            rows = x[: self.num_destinations] if self_x is None else self_x
+            out = F.linear(rows, self_weight, bias)
+        for structure, given in zip(structures, weights, strict=True):
+            product = F.linear(structure.spmm("copy_u", reduce, x), given)
+            out = product if out is None else out + product
+        assert out is not None
+        return out
+
+    def sddmm(
+        self,
+        op: str,
+        lhs: Tensor,
+        rhs: Tensor | None = None,
+        lhs_target: str = "u",
+        rhs_target: str = "v",
+    ) -> Tensor:
+        """Computes a value for each edge: see :func:`peergraph.aggregate.g_sddmm`.
+
+        ``dot`` is not among the operations.
+        """
+        left, right = autocast(lhs), autocast(rhs)
+        assert left is not None
+        features = tuple(left.shape[1:])
+        if right is not None and right.shape[1:] != features:
+            features = tuple(torch.broadcast_shapes(features, right.shape[1:]))  # type: ignore[no-untyped-call]
+            left, right = expand(left, features), expand(right, features)
+        values = traced_sddmm(
+            flat(left),
+            None if right is None else flat(view_if_aliased(right, left)),
+            self._edges,
+            "copy_u" if op == "copy" else op,
+            lhs_target + rhs_target,
+            columns(features),
+            1,
+        )
+        return values.reshape(self.num_edges, *features)
+
+    def edge_softmax(self, scores: Tensor) -> Tensor:
+        """Normalises scores of edges: see :func:`peergraph.aggregate.edge_softmax`."""
+        if scores.dtype != torch.float64 and _has_autocast(scores):
+            scores = scores.float()
+        return traced_edge_softmax(flat(scores), None, self._edges).reshape(scores.shape)
+
+    def supports_attention(self, x: Tensor) -> bool:
+        """Returns whether :meth:`attention` takes `x` [sources, heads, depth]."""
+        return attention_fits(x)
+
+    def attention(
+        self,
+        x: Tensor,
+        left: Tensor | None = None,
+        right: Tensor | None = None,
+        *,
+        att: Tensor | None = None,
+        negative_slope: float = 0.2,
+        self_loops: int | None = None,
+    ) -> Tensor:
+        """Sums sources by attention in one pass: see :func:`peergraph.aggregate.attention`."""
+        depth, wide = x.shape[2], att is not None
+        fitting = depth_for(x)
+        assert fitting is not None
+        x, att = _padded(x, fitting - depth), _padded(att, fitting - depth)
+        right = _padded(right, fitting - depth) if wide else right
+        kept = sum_dtype(x.dtype)
+        left, att = _to(left, kept), _to(att, kept)
+        right = right if wide else _to(right, kept)
+        loops = -1 if self_loops is None else self_loops
+        inputs = AttentionInputs(x, left, right, att, loops, float(negative_slope))
+        return traced_attention(inputs, self._edges)[0][..., :depth]
+
+    def fuses_messages(self) -> bool:
+        """Returns False: messages of users are operations of torch."""
+        return False
+
+    def reduce_message(self, message: Message, **operands: Tensor | None) -> NoReturn:
+        """Raises ``NotImplementedError``."""
+        raise NotImplementedError("torch.compile: reduce_message of a traced structure")
+
+
+def _has_autocast(x: Tensor) -> bool:
+    return torch.is_autocast_enabled(x.device.type)
+
+
+def _padded(tensor: Any, columns: int) -> Any:
+    return tensor if tensor is None or columns == 0 else F.pad(tensor, (0, columns))
+
+
+def _to(tensor: Tensor | None, dtype: torch.dtype) -> Tensor | None:
+    return None if tensor is None else tensor.to(dtype)
