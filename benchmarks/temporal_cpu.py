@@ -1,0 +1,146 @@
+"""Temporal samples on the CPU by two builds of Peergraph, which take turns batch by batch.
+
+    python benchmarks/temporal_cpu.py --before ~/other/plugin --after plugin
+
+Each build runs in a process of its own, on one thread. A batch's time is that of the process on the
+processor (user and system), which other work on the machine disturbs least. Samples are compared to
+the bit. Times of edges are random ("random"), or in the order of the edges ("sorted"), as they are
+where edges are recorded as they happen.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+_NODES, _DEGREE = 100_000, 25
+_CASES = [
+    (time, order, strategy, degree)
+    for time in ("edges", "nodes")
+    for order in ("random", "sorted")
+    for strategy in ("uniform", "last")
+    for degree in (_DEGREE, 8 * _DEGREE)
+]
+
+
+def work() -> None:
+    """Answers requests: a case makes a sampler, a number samples a batch."""
+    import hashlib
+    import time
+
+    import torch
+
+    from peergraph.sampling import NeighborSampler
+    from peergraph.store import EdgeSource, GraphSource, Store
+
+    torch.set_num_threads(1)
+    sampler: Any = None
+    for line in sys.stdin:
+        request = json.loads(line)
+        if isinstance(request, list):
+            of, order, strategy, degree = request
+            random = torch.Generator().manual_seed(0)
+            nodes = _NODES * _DEGREE // degree
+            edges = nodes * degree
+            ends = torch.randint(nodes, (2, edges), generator=random)
+            count = edges if of == "edges" else nodes
+            times = torch.arange(count)
+            if order == "random":
+                times = torch.randperm(count, generator=random)
+            tables = {"t": times}
+            source = GraphSource.homogeneous(
+                nodes,
+                EdgeSource(coo=ends),
+                **{f"{'edge' if of == 'edges' else 'node'}_tables": tables},
+            )
+            store = Store.build(source)
+            name = "edge_time" if of == "edges" else "node_time"
+            sampler = NeighborSampler(
+                store,
+                [10, 5],
+                disjoint=True,
+                temporal_strategy=strategy,
+                **{name: "t"},
+            )
+            seeds = torch.randint(nodes, (64, 256), generator=random)
+            latest = torch.full((256,), count * 3 // 4)
+            answer: Any = None
+        else:
+            begin = time.process_time()
+            sample = sampler.sample(seeds[request % 64], request, seed_time=latest)
+            seconds = time.process_time() - begin
+            digest = hashlib.sha1()
+            for part in (*sample.row.values(), *sample.edge_ids.values()):
+                digest.update(part.numpy().tobytes())
+            answer = [seconds, digest.hexdigest()]
+        print(json.dumps(answer), flush=True)
+
+
+class Build:
+    """A process that samples with one build.
+
+    Args:
+        plugin: folder of the build's package ``peergraph``.
+    """
+
+    def __init__(self, plugin: Path) -> None:
+        environment = {**os.environ, "PYTHONPATH": str(plugin.resolve()), "OMP_NUM_THREADS": "1"}
+        self._process = subprocess.Popen(
+            [sys.executable, __file__, "--work"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env=environment,
+        )
+
+    def ask(self, request: Any) -> Any:
+        """Returns the answer to a request."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write(json.dumps(request) + "\n")
+        self._process.stdin.flush()
+        return json.loads(self._process.stdout.readline())
+
+    def close(self) -> None:
+        """Ends the process."""
+        self._process.communicate()
+
+
+def main() -> None:
+    """Prints a table in Markdown."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--before", type=Path, help="folder of the other build's package")
+    parser.add_argument("--after", type=Path, help="folder of this build's package")
+    parser.add_argument("--rounds", type=int, default=40)
+    parser.add_argument("--work", action="store_true", help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    if args.work:
+        return work()
+    builds = [Build(args.before), Build(args.after)]
+    print("| times of | order | strategy | degree | before, ms | after, ms | ratio |")
+    print("| --- | --- | --- | ---: | ---: | ---: | ---: |")
+    for case in _CASES:
+        for build in builds:
+            build.ask(case)
+        seconds: list[list[float]] = [[], []]
+        for number in range(args.rounds):
+            answers = [build.ask(number) for build in builds]
+            if answers[0][1] != answers[1][1]:
+                raise AssertionError(f"{case}: batch {number} differs")
+            for kept, answer in zip(seconds, answers, strict=True):
+                kept.append(answer[0])
+        before, after = (1e3 * statistics.median(kept) for kept in seconds)
+        row = [*map(str, case), f"{before:.2f}", f"{after:.2f}", f"{before / after:.2f}"]
+        print(f"| {' | '.join(row)} |", flush=True)
+    for build in builds:
+        build.close()
+
+
+if __name__ == "__main__":
+    main()
