@@ -123,7 +123,6 @@ KNOWN: dict[str, Callable[[], Any]] = {
     "_backward_cls": _torch("torch.autograd.Function"),
     "_backward_hooks": MODULE,
     "_backward_pre_hooks": MODULE,
-    "_base": TENSOR,
     "_cdata": lambda: torch.ones(1).untyped_storage(),
     "_dataset_fetcher": LOADER,
     "_current_graph_task_id": _torch("torch._C"),
