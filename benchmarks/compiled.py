@@ -28,17 +28,17 @@ MODELS = {"GraphSAGE": GraphSAGE, "GCN": GCN, "GIN": GIN, "GAT": GAT}
 _WARMUP = 3
 
 
-def trainer(model: Any, call: Any) -> Callable[[Any], float]:
+def trainer(model: Any, call: Any) -> Callable[[Any], Any]:
     """Returns a step that trains `model` by way of `call` and returns the loss."""
     optimizer = torch.optim.Adam(model.parameters())
 
-    def step(batch: Any) -> float:
+    def step(batch: Any) -> Any:
         optimizer.zero_grad()
         out = call(batch.x, batch.edge_index)[: batch.batch_size]
         loss = torch.nn.functional.cross_entropy(out, batch.y[: batch.batch_size])
         loss.backward()
         optimizer.step()
-        return float(loss)
+        return loss.item()
 
     return step
 

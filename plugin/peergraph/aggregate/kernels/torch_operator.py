@@ -174,7 +174,8 @@ class _Parameters:
 def _as_torch_spells(annotation: Any) -> Any:
     """The annotation as all versions of torch know it: 2.4 does not know ``list[int]``."""
     if get_origin(annotation) is list:
-        return List.__getitem__(get_args(annotation)[0])  # noqa: UP006
+        spelled: Any = List  # noqa: UP006
+        return spelled[get_args(annotation)[0]]
     return annotation
 
 
