@@ -60,7 +60,7 @@ class Team:
         return [float(v) for v in total / self.ranks]
 
     def accuracy(self, correct: Tensor, nodes: Tensor) -> float:
-        """Returns the share of correct nodes among the nodes of all ranks. Collective."""
+        """Returns the share of `nodes` that the ranks have classified correctly. Collective."""
         total = correct.clone()
         dist.all_reduce(total)
         return int(total) / len(nodes)
