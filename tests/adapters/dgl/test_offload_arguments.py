@@ -22,6 +22,7 @@ def partition(x: torch.Tensor, **options: Any) -> Any:
     edges = torch.randint(NODES, (2, 900), generator=torch.Generator().manual_seed(1))
     graph = dgl.graph((edges[0], edges[1]), num_nodes=NODES)
     graph.ndata["x"] = x
+    graph.ndata["y"], graph.ndata["mask"] = torch.arange(NODES) % 4, torch.arange(NODES) < 90
     given = {"offload": True, "num_chunks": 64, "memory_budget": 50_000, "order": "random"}
     group = Group(0, 1, torch.device("cpu"), 60.0)
     return peergraph_dgl.full_graph(graph, group=group, **{**given, **options})
@@ -44,3 +45,41 @@ def test_widths_host_memory_and_folder(tmp_path: Path) -> None:
         partition(x, host_memory=-1)
     with pytest.raises(ValueError, match="host memory is not enough"):
         partition(x, host_memory=0, widths=[16, 16, 16, 4])
+
+
+def train(graph: Any) -> list[float]:
+    """Losses of a GCN whose rows are all outside of the device."""
+    stores = graph.ndata["x"]._content.space.stores
+    stores.use["device"].budget = stores.sequential_device_bytes = 0
+    torch.manual_seed(3)
+    layers = torch.nn.ModuleList(
+        dgl.nn.GraphConv(16, n, allow_zero_in_degree=True) for n in (16, 16, 4)
+    )
+    mask = graph.ndata["mask"]
+    optimizer = torch.optim.Adam(layers.parameters())
+    losses = []
+    for _ in range(3):
+        h = graph.ndata["x"]
+        for layer in layers:
+            h = layer(graph, h if layer is layers[0] else h.relu())
+        loss = torch.nn.functional.cross_entropy(h[mask], graph.ndata["y"][mask])
+        del h
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    return losses
+
+
+def test_training_with_rows_in_files_and_in_bfloat16(tmp_path: Path) -> None:
+    x = torch.randn(NODES, 16)
+    widths = [16, 16, 16, 4]
+    exact = train(partition(x, widths=widths))
+    graph = partition(x, widths=widths, host_memory=0, folder=tmp_path)
+    assert train(graph) == exact
+    use = graph.ndata["x"]._content.space.stores.use
+    assert (use["file"].peak > 0, use["host"].peak) == (True, 0)
+    rounded = train(partition(x, widths=widths, memory_budget=1 << 20, hidden_dtype=torch.bfloat16))
+    assert rounded != exact
+    assert rounded == pytest.approx(exact, rel=2**-8)
+    assert not list(tmp_path.iterdir())

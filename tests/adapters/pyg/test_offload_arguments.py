@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
 from torch_geometric.data import Data
 from torch_geometric.nn import GCN
 
@@ -45,6 +47,72 @@ def test_widths_host_memory_and_folder(tmp_path: Path) -> None:
         partition(x, folder=tmp_path / "none")
     with pytest.raises(ValueError, match="host memory is not enough"):
         partition(x, host_memory=0, widths=[16, 16, 16, 4], num_chunks=64, memory_budget=50_000)
+
+
+def train(data: Data, steps: int = 3) -> list[float]:
+    """Losses of a GCN whose rows are all outside of the device."""
+    graph = peergraph_pyg.partition_of(data)
+    assert graph.offloaded is not None
+    stores = graph.offloaded.stores
+    stores.use["device"].budget = stores.sequential_device_bytes = 0
+    x = graph.offloaded.rows(data.x.full_tensor(), graph.node_layouts["_N"], "features")
+    labels, mask = (graph.node_rows(t) for t in (torch.arange(NODES) % 4, torch.arange(NODES) < 90))
+    torch.manual_seed(3)
+    model = peergraph_pyg.accelerate(GCN(16, 16, 3, 4))
+    optimizer = torch.optim.Adam(model.parameters())
+    losses = []
+    for _ in range(steps):
+        optimizer.zero_grad()
+        loss = F.cross_entropy(model(x, data.edge_index)[mask], labels[mask])
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    return losses
+
+
+def test_training_with_rows_in_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The losses of rows on the host; a full disk is the system's error and leaves nothing."""
+    x = torch.randn(NODES, 16)
+    expected = train(partition(x, widths=[16, 16, 16, 4]))
+    data = partition(x, widths=[16, 16, 16, 4], host_memory=0, folder=tmp_path)
+    assert train(data) == expected
+    use = peergraph_pyg.partition_of(data).offloaded.stores.use  # type: ignore[union-attr]
+    assert (use["file"].peak > 0, use["host"].peak) == (True, 0)
+    assert not list(tmp_path.iterdir())
+
+    def refuse(*_: object) -> None:
+        raise OSError(28, os.strerror(28))
+
+    monkeypatch.setattr(os, "posix_fallocate", refuse)
+    data = partition(x, widths=[16, 16, 16, 4], host_memory=0, folder=tmp_path)
+    with pytest.raises(OSError, match="on disk cannot be had: No space left"):
+        train(data)
+    assert not list(tmp_path.iterdir())
+
+
+def test_hidden_dtype() -> None:
+    """Half the bytes are stored and moved; chunks give the same losses to rounding."""
+    x = torch.randn(NODES, 16)
+    found = {}
+    for dtype in (None, torch.bfloat16, torch.float16):
+        for chunks in (1, 4):
+            data = partition(x, widths=[16, 16, 16, 4], num_chunks=chunks, hidden_dtype=dtype,
+                             memory_budget=1 << 24)  # fmt: skip
+            losses = train(data)
+            stores = peergraph_pyg.partition_of(data).offloaded.stores  # type: ignore[union-attr]
+            found[dtype, chunks] = losses, stores.use["host"].peak, stores.moved.from_device
+    exact, *bytes_of_exact = found[None, 4]
+    for dtype, tolerance in ((torch.bfloat16, 2**-8), (torch.float16, 2**-11)):
+        losses, *num_bytes = found[dtype, 4]
+        assert losses != exact
+        assert losses == pytest.approx(exact, rel=tolerance)
+        assert losses == pytest.approx(found[dtype, 1][0], rel=tolerance)
+        # Gradients of labelled rows keep their dtype.
+        assert num_bytes == pytest.approx([0.5 * size for size in bytes_of_exact], rel=0.1)
+    with pytest.raises(ValueError, match=r"hidden_dtype must be .*, got torch.int8"):
+        partition(x, hidden_dtype=torch.int8)
+    with pytest.raises(TypeError, match="unexpected keyword argument hidden: expected order, "):
+        partition(x, hidden=torch.bfloat16)
 
 
 @pytest.mark.filterwarnings("error")
