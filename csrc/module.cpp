@@ -17,7 +17,7 @@ void register_fullgraph(py::module_& m);
 
 namespace {
 
-/// What the bindings of all areas take.
+/// Registers the types that the bindings of all areas take.
 void register_common(py::module_& m) {
   py::class_<Launch>(m, "Launch")
       .def(py::init([](int device, uintptr_t stream, int num_threads) {
@@ -43,7 +43,7 @@ PYBIND11_MODULE(_C, m) {
 #else
   m.attr("has_cuda") = false;
 #endif
-  // Why there is no CUDA part; empty where there is one.
+  // The reason why there is no CUDA part; empty if there is one.
   m.attr("no_cuda") = PEERGRAPH_NO_CUDA;
   m.attr("compiler") = PEERGRAPH_COMPILER;
   // nvcc's version and what it compiled for; both empty in a build without CUDA.

@@ -1,4 +1,4 @@
-// Which of two messages is the extremum.
+// Selects the extremum of two messages.
 #pragma once
 
 #include <cstdint>
@@ -7,13 +7,14 @@
 
 namespace peergraph {
 
-/// A message and its position; position -1 stands for none.
+/// A message and its position; position -1 means that there is no message.
 template <typename Value>
 struct Best {
   Value value = 0;
   int64_t position = -1;
 
-  /// Takes `other` if it is better: NaN before numbers, as in torch; of equals the first position.
+  /// Takes `other` if it is better. NaN is better than numbers, as in torch; of equal values the
+  /// one at the first position is better.
   PG_HD void offer(const Best& other, bool minimum) {
     if (other.position < 0) return;
     const bool other_nan = other.value != other.value, nan = value != value;

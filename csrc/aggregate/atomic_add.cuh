@@ -1,4 +1,4 @@
-// Atomic additions of several values that lie next to each other.
+// Atomic additions of several adjacent values.
 #pragma once
 
 #include "aggregate/lane_columns.cuh"

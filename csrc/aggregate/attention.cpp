@@ -1,5 +1,5 @@
-// Graph attention and its gradients on the CPU: threads share out the nodes, a node's edges are
-// scored and summed at once.
+// Graph attention and its gradients on the CPU: each thread takes some nodes, and scores and sums
+// the edges of a node at once.
 #include "aggregate/attention.h"
 
 #include <algorithm>
@@ -12,8 +12,8 @@
 namespace peergraph {
 namespace {
 
-/// leaky_relu of each lane and its slope there, without comparisons: GCC makes those of 512 bits
-/// lane by lane.
+/// leaky_relu of each lane and its slope there, without comparisons: GCC compiles comparisons of
+/// 512 bits lane by lane.
 template <typename V, int kLanes, int kBytes>
 PG_INLINE void leaky(const WidePack<V, kLanes, kBytes>& sum, V slope,
                      WidePack<V, kLanes, kBytes>* value, WidePack<V, kLanes, kBytes>* slopes) {
@@ -41,17 +41,17 @@ PG_INLINE V slope_at(V sum, V slope) {
   return sum > 0 ? V{1} : slope;
 }
 
-/// What threads need for the edges of one node, all heads of an edge side by side.
+/// A thread's work space for the edges of one node; all heads of an edge are adjacent.
 template <typename Value>
 struct Scratch {
   std::vector<int64_t> others;  // by edge: the other end
-  std::vector<Value> sums;      // what leaky_relu is taken of, where scores are not dynamic
+  std::vector<Value> sums;      // arguments of leaky_relu, if scores are not dynamic
   std::vector<Value> weights;   // scores, then softmax
   std::vector<Value> grads;     // of scores
   std::vector<Value> tops;      // by head
 };
 
-/// The edges of one node: those to a destination (kToRow), or from a source.
+/// The edges of one node: the edges to a destination (kToRow), or from a source.
 template <typename T, int kBytes, bool kToRow>
 class Edges {
  public:
@@ -84,7 +84,8 @@ class Edges {
       score_static();
   }
 
-  /// Scores become softmax over the edges; `lse` gets the log of the sum of exp(score) by head.
+  /// Replaces scores by their softmax over the edges; writes the log of the sum of exp(score) of
+  /// each head to `lse`.
   PG_INLINE void softmax(Value* lse) {
     auto& tops = scratch_.tops;
     tops.resize(inputs_.heads);
@@ -93,7 +94,7 @@ class Edges {
       lse[h] = count_ == 0 ? Value{0} : tops[h] + std::log(lse[h]);
   }
 
-  /// Scores become softmax, and gradients of the scores are computed.
+  /// Replaces scores by their softmax, and computes the gradients of the scores.
   PG_INLINE void differentiate(const AttentionBackward& op) {
     const int64_t heads = inputs_.heads, depth = inputs_.depth;
     Value* weights = scratch_.weights.data();
@@ -118,7 +119,7 @@ class Edges {
     }
   }
 
-  /// The gradient of left or right, by head, where scores are not dynamic.
+  /// Computes the gradient of left or right, by head, if scores are not dynamic.
   PG_INLINE void sum_narrow(Value* out) const {
     const int64_t heads = inputs_.heads;
     std::fill(out, out + heads, Value{0});
@@ -130,8 +131,8 @@ class Edges {
     }
   }
 
-  /// Calls add(edge, first column, weight, grad, sums) for each edge, where weight and grad are
-  /// those of the columns, then finish(first column, sums), for all columns.
+  /// For all columns: calls add(edge, first column, weight, grad, sums) for each edge, with the
+  /// weight and the gradient of the columns, then finish(first column, sums).
   template <int kSums, typename Add, typename Finish>
   PG_INLINE void sum_wide(const Add& add, const Finish& finish) const {
     if (heads_.layout(kLanesOf<Value>) == Layout::kRuns)
@@ -145,7 +146,7 @@ class Edges {
   PG_INLINE const T* wide(const void* values, int64_t node) const {
     return static_cast<const T*>(values) + node * inputs_.columns();
   }
-  /// x of the source plus `right` of the destination: what leaky_relu is taken of.
+  /// The argument of leaky_relu: x of the source plus `right` of the destination.
   template <int kLanes>
   PG_INLINE void add_ends(int64_t k, int64_t first, WidePack<Value, kLanes, kBytes>* sum) const {
     WidePack<Value, kLanes, kBytes> right;
@@ -156,7 +157,7 @@ class Edges {
   PG_INLINE Value slope() const { return slope_; }
 
  private:
-  /// Asks for the row of an edge ahead.
+  /// Prefetches the row of a later edge.
   PG_INLINE void ask(const void* values, int64_t k, bool of_rows) const {
     if (k >= count_) return;
     prefetch_row(wide(of_rows ? values : inputs_.x, scratch_.others[k]), inputs_.columns());

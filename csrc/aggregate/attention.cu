@@ -1,5 +1,5 @@
 // Graph attention on a GPU: a warp for a destination or a chunk of its edges. Each source's row is
-// read once; sums are rescaled when a greater score comes (online softmax).
+// read once; sums are rescaled when a greater score is found (online softmax).
 #include "aggregate/attention.cuh"
 
 namespace peergraph {
@@ -79,7 +79,7 @@ __global__ void __launch_bounds__(kAttentionThreadBound)
           Value best = top[m];
 #pragma unroll
           for (int k = 0; k < kInFlight; ++k) best = scores[k][m] > best ? scores[k][m] : best;
-          // Of NaN and of -inf alone there is nothing to subtract.
+          // If all scores are NaN or -inf, there is no maximum to subtract.
           const Value base = best == -INFINITY ? Value{0} : best;
           const Value shrunk = exp(top[m] - base);
           total[m] *= shrunk;
@@ -97,7 +97,7 @@ __global__ void __launch_bounds__(kAttentionThreadBound)
         }
       }
     }
-    // All lanes exchange before any writes: between writes the warp would not be together.
+    // All lanes exchange values before any lane writes: the writes diverge.
 #pragma unroll
     for (int m = 0; m < kItems; ++m) {
       for (int offset = lane.lanes; offset < kWarpSize; offset *= 2) {
@@ -138,7 +138,7 @@ __global__ void __launch_bounds__(kAttentionThreadBound)
   }
 }
 
-/// Puts the chunks of each long row together, in their order.
+/// Combines the chunks of each long row, in their order.
 template <typename T>
 __global__ void __launch_bounds__(kAttentionThreadBound)
     combine_attention(const __grid_constant__ RowWork work,

@@ -1,4 +1,4 @@
-// How the lanes of a warp share out the heads of an edge, and what an edge is made of.
+// The assignment of an edge's heads to the lanes of a warp, and the values of an edge.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +10,7 @@
 
 namespace peergraph {
 
-/// Stands in a list of ids for an edge that is left out.
+/// Marks an edge that is left out, in a list of ids.
 constexpr unsigned kNoNode = 0xffffffffu;
 
 struct HeadShape {
@@ -18,7 +18,7 @@ struct HeadShape {
   int32_t per_head = 1;    // vectors of a head: a power of two
 };
 
-/// The vectors of a lane, strided by the lanes of an edge; every vector lies within one head.
+/// The vectors of a lane, strided by the lanes of an edge; every vector is within one head.
 template <typename Value, int kVec, int kItems>
 struct HeadLanes {
   int lanes, groups, group;
@@ -64,13 +64,13 @@ struct HeadLanes {
     }
   }
 
-  /// Adds up what the groups of lanes have; all lanes of the warp must call it.
+  /// Adds up the values of the groups of lanes; all lanes of the warp must call it.
   __device__ __forceinline__ Value over_groups(Value sum) const {
     return sum_over_groups(sum, lanes);
   }
 };
 
-/// The other ends of a node's edges, self loops dealt with, read a warp's worth at a time.
+/// The other ends of a node's edges, with self loops handled, read kWarpSize edges at a time.
 class OtherEnds {
  public:
   __device__ __forceinline__ OtherEnds(const CsrMatrix& matrix, const RowPart& part, int64_t loops)
@@ -81,7 +81,7 @@ class OtherEnds {
 
   __device__ __forceinline__ int64_t count() const { return count_; }
 
-  /// The `i`-th one; kNoNode for what is no edge.
+  /// The other end of the `i`-th edge; kNoNode if the edge is left out.
   __device__ __forceinline__ unsigned at(int64_t i) const {
     if (i >= count_) return kNoNode;
     const int64_t position = part_.begin + i;

@@ -1,5 +1,5 @@
-// Graph attention: softmax of edge scores and the weighted sum of sources in one pass, with no
-// number kept for an edge; gradients compute the scores again.
+// Graph attention: softmax of edge scores and the weighted sum of sources in one pass. No values of
+// edges are stored; the gradients compute the scores again.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +11,7 @@
 
 namespace peergraph {
 
-/// What attention is computed from. Accumulators are float, or double for double.
+/// The inputs of attention. Accumulators are float, or double for double.
 ///
 /// The score of an edge for a head is leaky_relu(left[source] + right[destination]) (Velickovic et
 /// al. 2018), or, `dynamic`, the sum over the head's columns of att * leaky_relu(x[source] +
@@ -22,8 +22,8 @@ struct Attention {
   bool dynamic = false;
   int64_t heads = 1;
   int64_t depth = 1;  // columns of a head
-  /// -1: the edges as they are. Else edges from a node to itself are left out, and the first
-  /// `loops` rows have one each.
+  /// -1: self loops are used as they are. Otherwise self loops are left out, and the first `loops`
+  /// rows get one self loop each.
   int64_t loops = -1;
   double slope = 0.2;          // of leaky_relu below 0
   const void* x = nullptr;     // [num_columns, heads * depth] of dtype
@@ -41,11 +41,11 @@ struct AttentionForward {
   void* lse = nullptr;  // [num_rows, heads] accumulators, written: log of the sum of exp(score)
 };
 
-/// All results are accumulators; null where not wanted.
+/// All results are accumulators; null results are not computed.
 struct AttentionBackward {
   Attention inputs;
   const void* grad = nullptr;   // [num_rows, heads * depth] of dtype
-  const void* lse = nullptr;    // as the forward gave it
+  const void* lse = nullptr;    // written by the forward pass
   const void* delta = nullptr;  // [num_rows, heads]: sum over the head of grad * out
   void* grad_x = nullptr;       // [num_columns, heads * depth]
   void* grad_left = nullptr;    // [num_columns, heads]
@@ -55,10 +55,10 @@ struct AttentionBackward {
 
 void attention_cpu(const AttentionForward& op, int num_threads);
 
-/// Writes what belongs to destinations: grad_right and grad_att.
+/// Writes the gradients of destinations: grad_right and grad_att.
 void attention_backward_rows_cpu(const AttentionBackward& op, int num_threads);
 
-/// Writes what belongs to sources: grad_x and grad_left. `transpose` has the edges by source.
+/// Writes the gradients of sources: grad_x and grad_left. `transpose` has the edges by source.
 void attention_backward_columns_cpu(const AttentionBackward& op, const CsrMatrix& transpose,
                                     int num_threads);
 
@@ -69,13 +69,13 @@ bool attention_fits_cuda(DType dtype, int64_t heads, int64_t depth);
 /// As attention_cpu, on a GPU; asynchronous. `allocate` as in spmm.h.
 void attention_cuda(const AttentionForward& op, const Launch& launch, const Allocate& allocate);
 
-/// As attention_backward_rows_cpu. Where grad_x is not null, also adds grad_x and grad_left by
-/// atomics, in no fixed order, to zeros.
+/// As attention_backward_rows_cpu. If grad_x is not null, it also adds grad_x and grad_left to
+/// zeros by atomics, in no fixed order.
 void attention_backward_rows_cuda(const AttentionBackward& op, const Launch& launch,
                                   const Allocate& allocate);
 
-/// As attention_backward_columns_cpu. Where grad_right is not null, which is for scores that are
-/// not dynamic, also adds it by atomics, in no fixed order, to zeros.
+/// As attention_backward_columns_cpu. If grad_right is not null (only for scores that are not
+/// dynamic), it also adds grad_right to zeros by atomics, in no fixed order.
 void attention_backward_columns_cuda(const AttentionBackward& op, const CsrMatrix& transpose,
                                      const Launch& launch, const Allocate& allocate);
 #endif

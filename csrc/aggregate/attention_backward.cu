@@ -1,16 +1,16 @@
 // Gradients of graph attention on a GPU. A warp walks the edges of a destination, or of a source in
-// the transpose, and computes each edge's weight again from what the forward kept for its
-// destination.
+// the transpose, and computes each edge's weight again from the values that the forward pass stored
+// for the destination.
 #include "aggregate/atomic_add.cuh"
 #include "aggregate/attention.cuh"
 
 namespace peergraph {
 namespace {
 
-/// Which ends of edges a warp walks.
+/// The node whose edges a warp walks.
 enum class By { kDestination, kSource };
 
-/// What an edge's gradient needs of its source.
+/// The values of the source that an edge's gradient needs.
 template <typename T, int kVec, int kItems>
 struct SourceEnd {
   Pack<T, kVec> x[kItems];
@@ -24,7 +24,7 @@ struct SourceEnd {
   }
 };
 
-/// What it needs of its destination.
+/// The values of the destination that an edge's gradient needs.
 template <typename T, int kVec, int kItems>
 struct DestinationEnd {
   Pack<T, kVec> grad[kItems];
@@ -53,7 +53,7 @@ struct GradOutput {
   Value* left;
   Value* right;
   Value* att;
-  /// [slots of the queue, width]: what the node's gradients are for each chunk.
+  /// [slots of the queue, width]: the node's gradients for each chunk.
   Value* partial;
   int64_t width;
 };
@@ -85,8 +85,8 @@ __global__ void __launch_bounds__(kAttentionThreadBound)
     } else {
       destination.template load<kDynamic>(op, part.row, lane);
     }
-    // Of the node that the warp is at: rows of features, and a number for each head. By source:
-    // grad_x and grad_left; by destination: grad_right, or grad_right and grad_att.
+    // The gradients of the warp's current node: rows of features, and a number for each head. By
+    // source: grad_x and grad_left; by destination: grad_right, or grad_right and grad_att.
     Value wide[kItems][kVec], wide_att[kItems][kVec], narrow_sum[kItems];
 #pragma unroll
     for (int m = 0; m < kItems; ++m) {
@@ -175,7 +175,7 @@ __global__ void __launch_bounds__(kAttentionThreadBound)
         }
       }
     }
-    // All lanes exchange before any writes: between writes the warp would not be together.
+    // All lanes exchange values before any lane writes: the writes diverge.
 #pragma unroll
     for (int m = 0; m < kItems; ++m) {
       narrow_sum[m] = lane.over_groups(narrow_sum[m]);
@@ -186,7 +186,7 @@ __global__ void __launch_bounds__(kAttentionThreadBound)
       }
     }
     __syncwarp();
-    // A partial result has the same parts behind each other.
+    // A partial result has the same parts one after the other.
     const bool whole = part.slot < 0;
     Value* partial = whole ? nullptr : output.partial + part.slot * output.width;
     constexpr bool kWide = kBySource || kDynamic;

@@ -1,5 +1,5 @@
-// Python face of the aggregate area. Tensors are dense; shapes agree: the callers have checked
-// them.
+// Python bindings of the aggregate area. The callers have checked that tensors are dense and that
+// shapes agree.
 #include "common/bind.h"
 
 #include <pybind11/pybind11.h>
@@ -67,7 +67,7 @@ LeasedOperands make_operands(Message message, const OptionalTensor& x, const Opt
   return {checked({message, pointer(x), pointer(e), columns, e_columns, nullptr}), {}};
 }
 
-/// `leases` are of the table that `addresses` point into.
+/// `leases` are the leases of the table that `addresses` point into.
 LeasedOperands make_indirect_operands(Message message, const TensorRef& addresses,
                                       uintptr_t address_bits, const OptionalTensor& e,
                                       int64_t columns, int64_t e_columns, const Leases& leases) {
@@ -179,7 +179,7 @@ void bind_attention(const Attention& inputs, const TensorRef& out, const TensorR
                attention_cuda(op, launch, with_gil(allocate)));
 }
 
-/// Gradients without elements are not wanted.
+/// Gradients without elements are not computed.
 void bind_attention_backward(const Attention& inputs, const TensorRef& grad, const TensorRef& lse,
                              const TensorRef& delta, const TensorRef& grad_x,
                              const TensorRef& grad_left, const TensorRef& grad_right,

@@ -17,8 +17,8 @@
 
 namespace peergraph {
 
-/// What code is made for elements of T, as each width, layout and size takes its time to compile:
-/// all for the type that most features have.
+/// The variants of code that are compiled for elements of T. Each width, layout and size takes time
+/// to compile, so only the most frequent type has all variants.
 template <typename T>
 constexpr bool kIsCommon = std::is_same_v<T, float>;
 template <typename T>
@@ -26,15 +26,15 @@ constexpr int kMostBytes = kIsCommon<T>     ? 64
                            : sizeof(T) == 8 ? 32
                                             : kLeastVectorBytes;
 
-/// Packs whose sums the vector registers hold, beside those of a message.
+/// The number of packs of sums that fit into the vector registers together with a message.
 template <typename T, int kBytes>
 constexpr int kMaxPacks = !kIsCommon<T>  ? 1
                           : kBytes >= 32 ? 4
                                          : 2;
 
 /// Calls visit(first column, constant packs, constant lanes) for blocks that cover `columns`: of
-/// `kPacks` packs of `kLanes`, of one, or of fewer lanes. The last block may begin within the one
-/// before: those columns are computed twice, alike.
+/// `kPacks` packs of `kLanes`, of one, or of fewer lanes. The last block may overlap the previous
+/// one: the columns in both are computed twice, with the same result.
 template <int kPacks, int kLanes, typename Visit>
 PG_INLINE void each_block(int64_t columns, const Visit& visit) {
   constexpr std::integral_constant<int, 1> kOne{};
@@ -48,7 +48,7 @@ PG_INLINE void each_block(int64_t columns, const Visit& visit) {
   }
   constexpr int64_t kWidth = kPacks * kLanes;
   if constexpr (kPacks > 1) {
-    // Of what is left, a block costs less than half of its packs one by one.
+    // For the remaining columns: a block costs less than half of its packs one by one.
     const int64_t blocks = columns < kWidth ? 0 : (columns + kWidth / 2 - 1) / kWidth;
     for (int64_t block = 0; block < blocks; ++block, c += kWidth)
       visit(std::min(c, columns - kWidth), std::integral_constant<int, kPacks>{},
@@ -58,13 +58,13 @@ PG_INLINE void each_block(int64_t columns, const Visit& visit) {
     visit(std::min(c, columns - kLanes), kOne, std::integral_constant<int, kLanes>{});
 }
 
-/// How the values of an operand go to the columns of what is computed.
+/// The mapping of an operand's values to the columns of the result.
 enum class Layout { kSame, kRuns, kAny };
 
 /// Values of an operand for runs of columns.
 class ColumnRuns {
  public:
-  /// `values` go to `columns`, which they divide; there may be none of either.
+  /// Maps `values` values to `columns` columns, a multiple of them; both may be 0.
   ColumnRuns(int64_t columns, int64_t values)
       : group_(columns / std::max<int64_t>(1, values)), value_of_(columns) {
     for (int64_t c = 0; c < columns; ++c) value_of_[c] = static_cast<int32_t>(c / group_);
@@ -76,7 +76,7 @@ class ColumnRuns {
     const bool is_one = group_ == static_cast<int64_t>(value_of_.size());
     return is_one || group_ % lanes == 0 ? Layout::kRuns : Layout::kAny;
   }
-  /// By column.
+  /// The value of each column.
   const int32_t* values() const { return value_of_.data(); }
 
  private:
@@ -84,7 +84,7 @@ class ColumnRuns {
   std::vector<int32_t> value_of_;
 };
 
-/// Reads the lanes from column `first` on of a row whose values `value_of` gives.
+/// Reads the lanes of a row from column `first` on; `value_of` maps columns to values.
 template <Layout kLayout, typename V, int kLanes, int kBytes, typename T>
 PG_INLINE void read(const T* row, const int32_t* value_of, int64_t first,
                     WidePack<V, kLanes, kBytes>* pack) {
@@ -99,28 +99,28 @@ PG_INLINE void read(const T* row, const int32_t* value_of, int64_t first,
   }
 }
 
-/// Edges ahead whose rows are asked for.
+/// The number of edges by which rows are prefetched ahead.
 constexpr int64_t kAhead = 8;
 
-/// Asks for the cache lines of `count` elements.
+/// Prefetches the cache lines of `count` elements.
 template <typename T>
 PG_INLINE void prefetch_row(const T* row, int64_t count) {
   const char* bytes = reinterpret_cast<const char*>(row);
   for (int64_t at = 0; at < count * static_cast<int64_t>(sizeof(T)); at += 64) prefetch(bytes + at);
 }
 
-/// Calls body(first row, last row) for pieces of about as many edges, in at most `num_threads`
-/// threads. `columns` are values of work at each edge.
+/// Calls body(first row, last row) for pieces of rows with about equally many edges, in at most
+/// `num_threads` threads. `columns` is the number of values that are computed for each edge.
 template <typename Body>
 void each_piece(const CsrMatrix& rows, int64_t columns, int num_threads, const Body& body) {
   constexpr int64_t kValuesPerThread = 1 << 15;
-  // Some pieces for each thread, for rows differ in more than their edges.
+  // Several pieces for each thread, since rows with equally many edges may differ in time.
   constexpr int64_t kPiecesPerThread = 8;
   const int64_t work = rows.num_rows + rows.num_edges;
   const int64_t grain = std::max<int64_t>(1, kValuesPerThread / std::max<int64_t>(1, columns));
   const int64_t threads = pieces_of(work, grain, num_threads);
   const int64_t pieces = threads == 1 ? 1 : threads * kPiecesPerThread;
-  // The first row whose edges and predecessors make up a share of the work.
+  // The first row at which all rows before it make up that share of the work.
   const auto cut = [&](int64_t piece) {
     const int64_t share = static_cast<int64_t>(static_cast<double>(work) / pieces * piece);
     int64_t low = 0, high = rows.num_rows;
@@ -141,8 +141,9 @@ void each_piece(const CsrMatrix& rows, int64_t columns, int num_threads, const B
   parallel_pieces(pieces, static_cast<int>(threads), visit, torch_team());
 }
 
-/// What the edges of some rows carry, a few packs of columns at a time. Subtraction is addition of
-/// what is multiplied by -1. Code is made for kGiven, or for any message where that is not known.
+/// The messages of the edges of some rows, a few packs of columns at a time. A subtraction is
+/// computed as the addition of the operand times -1. The code is compiled for kGiven, or for any
+/// message if the message is not known.
 template <Message kGiven, bool kKnown, Layout kLayout, typename T, int kBytes>
 class Messages {
  public:
@@ -151,7 +152,7 @@ class Messages {
   static constexpr bool kCopiesU = kKnown && kGiven == Message::kCopyU;
   static constexpr int kVectorBytes = kBytes;
 
-  /// `last_position`: of the edges to be visited.
+  /// `last_position`: the last position of the edges to be visited.
   PG_INLINE Messages(const CsrMatrix& rows, const Operands& operands, const ColumnRuns& runs,
                      int64_t last_position)
       : rows_(rows),

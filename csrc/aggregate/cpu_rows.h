@@ -1,4 +1,4 @@
-// Loops that the CPU implementations of this area share.
+// Loops that several CPU implementations of this area use.
 #pragma once
 
 #include <algorithm>
@@ -17,7 +17,7 @@ PG_INLINE const T* row_of(const Operands& operands, int64_t column) {
   return static_cast<const T*>(operands.x) + column * operands.row_stride();
 }
 
-/// Rows a thread should at least have, so that starting it pays.
+/// The least number of rows for which it pays to start a thread.
 inline int64_t row_grain(int64_t rows, int64_t edges, int64_t columns) {
   constexpr int64_t kValuesPerThread = 1 << 16;
   const int64_t values = std::max<int64_t>(1, (edges + rows) * columns);

@@ -13,8 +13,8 @@ namespace {
                           " is out of range for " + std::to_string(limit) + " nodes");
 }
 
-/// A counting sort. Counts are kept one item late, so that, once every edge has moved the place of
-/// its column, the places are the offsets.
+/// A counting sort. Counts are stored one item later, so that the positions of the columns are the
+/// offsets after every edge has advanced the position of its column.
 template <typename Offset, typename Id>
 void transpose(const CsrMatrix& rows, const Transposed& out) {
   const Offset* indptr = static_cast<const Offset*>(rows.indptr);
@@ -46,7 +46,7 @@ void transpose(const CsrMatrix& rows, const Transposed& out) {
 
 template <typename Id>
 bool begins(const Id* keys, int64_t count, int64_t num_keys, Id* indptr) {
-  Id last = -1;  // its beginning is known, and those of all before it
+  Id last = -1;  // the beginnings of this key and of all keys before it are known
   for (int64_t i = 0; i < count; ++i) {
     const Id key = keys[i];
     if (key < last) return false;

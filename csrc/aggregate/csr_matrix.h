@@ -1,4 +1,4 @@
-// A sparse matrix by rows, as the kernels of this area walk it.
+// A sparse matrix by rows (CSR), which the kernels of this area read.
 #pragma once
 
 #include <cstdint>
@@ -8,21 +8,21 @@
 
 namespace peergraph {
 
-/// How a GPU shares the rows of a matrix out among its warps (neighbour partitioning, MGG 3.2). The
+/// The assignment of a matrix's rows to the warps of a GPU (neighbour partitioning, MGG 3.2). The
 /// defaults were measured on an H200.
 struct Schedule {
   int64_t chunk = 256;     // edges of a chunk of a long row
   int64_t long_row = 512;  // rows of more edges are cut in chunks
-  /// A block lives as long as its longest row, and the places of its other warps on the
-  /// multiprocessor stay empty meanwhile: two warps, at most kMaxWarpsPerBlock.
+  /// At most kMaxWarpsPerBlock. A block lives as long as its longest row, and the slots of its
+  /// other warps on the multiprocessor stay empty until then; so a block has two warps.
   int32_t warps_per_block = 2;
   int64_t max_chunks = 0;  // bound of the chunks of all long rows; 0: no row is cut
 };
 
 constexpr int32_t kMaxWarpsPerBlock = 2;
 
-/// Rows are destinations and columns sources, or the reverse in a transpose. Ids are trusted: the
-/// caller has checked them.
+/// Rows are destinations and columns are sources; in a transpose it is the reverse. The caller has
+/// checked the ids.
 struct CsrMatrix {
   const void* indptr = nullptr;    // [num_rows + 1]
   const void* indices = nullptr;   // [num_edges] columns

@@ -1,4 +1,4 @@
-// Edge softmax on a GPU: a warp for a row, its scores in registers where they fit, so that memory
+// Edge softmax on a GPU: a warp for a row, with its scores in registers if they fit, so that memory
 // is read once; a block for a long row.
 #include <type_traits>
 
@@ -10,7 +10,7 @@ namespace {
 
 constexpr int kLongThreads = 512;
 constexpr int kLongWarps = kLongThreads / kWarpSize;
-constexpr int64_t kLongScores = 1024;  // edges from which on a row has a block
+constexpr int64_t kLongScores = 1024;  // a row with at least so many edges gets a block
 constexpr int kKept = 8;               // edges whose scores a lane keeps
 
 /// Rows left to the second launch.
@@ -85,8 +85,8 @@ struct Entry {
   }
 };
 
-/// The threads that share a row: 2^lanes_log2 lanes have a head each, all groups of so many lanes
-/// share the edges. One warp, or all warps of a block.
+/// The threads that work on a row: one warp, or all warps of a block. In a group of 2^lanes_log2
+/// lanes each lane has one head; the groups take turns over the edges.
 template <bool kBlock>
 struct Team {
   int lanes;
@@ -198,7 +198,7 @@ void launch_rows(const EdgeSoftmax& op, int lanes_log2, const RowQueue& queue,
   PG_LAUNCH_CHECK("softmax_long_rows");
 }
 
-/// Room for all rows that can be long.
+/// Allocates a queue with room for all rows that can be long.
 RowQueue make_row_queue(int64_t num_edges, const Allocate& allocate, cudaStream_t stream) {
   RowQueue queue;
   if (num_edges <= kLongScores) return queue;

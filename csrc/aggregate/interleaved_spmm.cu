@@ -1,6 +1,6 @@
-// Sums over local and remote neighbours on a GPU (MGG 3.3, 3.4). A warp asks for the rows of some
-// remote edges, sums local edges while they come over the link, and then adds them: warps of a
-// multiprocessor that wait for the link leave it to those that sum.
+// Sums over local and remote neighbours on a GPU (MGG 3.3, 3.4). A warp requests the rows of some
+// remote edges, sums local edges while the rows come over the link, and then adds the rows. While
+// some warps of a multiprocessor wait for the link, others sum.
 #include "aggregate/interleaved_spmm.h"
 #include "aggregate/lane_columns.cuh"
 #include "aggregate/neighbor_partition.cuh"
@@ -11,8 +11,8 @@ namespace {
 
 constexpr int kMaxInterleavedThreads = kMaxInterleavedWarps * kWarpSize;
 
-/// Rows next to each other; lane k holds the local and the remote edges of the k-th row, counted
-/// from the first edge of the first row.
+/// Adjacent rows; lane k holds the local and the remote edges of the k-th row, counted from the
+/// first edge of the first row.
 struct RowPairs {
   int64_t first_row;
   int64_t first_local;
@@ -36,8 +36,8 @@ struct RowPairs {
   }
 };
 
-/// The work of one launch: all rows, or the chunks that an earlier launch has queued: first those
-/// of a row's local edges, then those of its remote ones.
+/// The work of one launch: all rows, or the chunks that an earlier launch has queued: first the
+/// chunks of a row's local edges, then the chunks of its remote edges.
 struct PairWork {
   CsrMatrix local;
   CsrMatrix remote;
@@ -54,7 +54,7 @@ struct PairWork {
     return queued ? size() : (local.num_rows + rows_per_run - 1) / rows_per_run;
   }
 
-  /// The rows of run `i` but those that are queued instead.
+  /// The rows of run `i` without the queued rows.
   __device__ __forceinline__ RowPairs run(int64_t i) const {
     if (queued) return chunk(queue.chunks[i]);
     RowPairs run;
@@ -88,19 +88,19 @@ struct PairWork {
     return local.end(row) - local.begin(row) + remote.end(row) - remote.begin(row);
   }
 
-  /// Chunks of the local edges of a row; those of its remote edges follow.
+  /// The number of chunks of a row's local edges; the chunks of its remote edges follow them.
   __device__ __forceinline__ int64_t local_chunks(int64_t row) const {
     return chunks_of(local.end(row) - local.begin(row));
   }
 
  private:
-  /// As spmm_rows cuts them: short ones are one chunk.
+  /// The number of chunks as in spmm_rows: a short row is one chunk.
   __device__ __forceinline__ int64_t chunks_of(int64_t edges) const {
     if (edges <= local.schedule.long_row) return edges > 0 ? 1 : 0;
     return (edges + local.schedule.chunk - 1) / local.schedule.chunk;
   }
 
-  /// Where a chunk of the edges from `begin` to `end` begins, and how many edges it has.
+  /// The first edge of a chunk of the edges from `begin` to `end`, and the chunk's number of edges.
   __device__ __forceinline__ int64_t cut(int64_t begin, int64_t end, int64_t part,
                                          EdgeSpan* edges) const {
     const bool is_whole = end - begin <= local.schedule.long_row;
@@ -131,13 +131,13 @@ struct RemoteEdges {
   T scale;
 };
 
-/// The rows of some remote edges, on their way: kBatch for each group of lanes.
+/// The rows of some remote edges that are being read: kBatch for each group of lanes.
 template <MessageKind kKind, typename T, int kVec, int kBatch>
 struct RemoteRows {
   using Value = AccumulatorOf<T>;
   Pack<T, kVec> rows[kBatch];
 
-  /// Asks for the rows of the edges from `step` on.
+  /// Requests the rows of the edges from `step` on.
   __device__ __forceinline__ void request(const LaneColumns<kVec, 1>& lane,
                                           const RemoteEdges<T>& edges, int step) {
 #pragma unroll
@@ -184,7 +184,7 @@ __global__ void __launch_bounds__(kMaxInterleavedThreads, 1)
                      const __grid_constant__ Operands remote_operands, LaneShape shape,
                      SpmmOutput<T> output) {
   using Value = AccumulatorOf<T>;
-  // As many as registers hold beside the remote rows.
+  // As many rows as fit into registers together with the remote rows.
   constexpr bool kFew = kKind != MessageKind::kMul && sizeof(T) == 4 && kBatch < 8;
   constexpr int kInFlight = kFew ? 8 : 4;
   const LaneColumns<kVec, 1> lane(shape, local_operands);
@@ -223,7 +223,8 @@ __global__ void __launch_bounds__(kMaxInterleavedThreads, 1)
       const EdgeSpan next_local = run.local_of(next_row), next_remote = run.remote_of(next_row);
       Value sum[1][kVec] = {};
       Value remote_sum[kVec] = {};
-      // Local edges come in pieces of kWarpSize, as many behind each batch of remote ones.
+      // Local edges are summed in pieces of kWarpSize, equally many after each batch of remote
+      // edges.
       const uint32_t remotes = remote.end - remote.begin;
       const uint32_t batches =
           remotes / kWarpSize * (kWarpSize / batch) + (remotes % kWarpSize + batch - 1) / batch;
@@ -255,9 +256,9 @@ __global__ void __launch_bounds__(kMaxInterleavedThreads, 1)
         if (is_last) break;
         left = following;
       }
-      // All lanes exchange before any writes: between writes the warp would not be together.
-      // The two sums meet last, as if one kernel had added the remote sum to what another had
-      // written.
+      // All lanes exchange values before any lane writes: the writes diverge.
+      // The two sums are added last, as if one kernel had added the remote sum to the local sum
+      // that another kernel had written.
 #pragma unroll
       for (int i = 0; i < kVec; ++i) sum[0][i] = sum_over_groups(sum[0][i], lane.lanes);
       if (remotes > 0) {
@@ -322,7 +323,7 @@ template <MessageKind kKind, typename T, int kVec>
 void launch_for_partition(const PairWork& work, const InterleavedSpmm& op,
                           const LaneLaunch<kVec, 1>& shape, const SpmmOutput<T>& output,
                           cudaStream_t stream) {
-  // Vectors of each lane; edges with values of their own have code for one number only.
+  // Vectors of each lane; for messages with edge values only one number is compiled.
   const int groups = kWarpSize >> shape.shape.lanes_log2;
   const int batch = std::min(op.interleaving.partition, kWarpSize) / groups;
   if constexpr (kKind == MessageKind::kMul) {

@@ -11,13 +11,13 @@
 
 namespace peergraph {
 
-/// How a GPU interleaves local and remote edges: the three parameters of MGG 4. Results do not
+/// The parameters of the interleaving of local and remote edges on a GPU (MGG 4). Results do not
 /// depend on them.
 struct Interleaving {
   /// Remote edges whose rows a warp reads before it adds any of them (MGG's ps): as many as 1, 2, 4
   /// or 8 vectors of each lane hold, at most kWarpSize.
   int32_t partition = 16;
-  /// Rows next to each other whose local and remote edges one warp sums (dist); 1..kMaxDistance.
+  /// Number of adjacent rows that one warp sums (dist); 1..kMaxDistance.
   int32_t distance = 4;
   int32_t warps_per_block = 4;  // wpb; 1..kMaxInterleavedWarps
 };
@@ -25,9 +25,9 @@ struct Interleaving {
 constexpr int32_t kMaxDistance = 32;
 constexpr int32_t kMaxInterleavedWarps = 16;
 
-/// The edges of each row in two matrices with as many rows: `local` from rows of x in this GPU's
-/// memory, `remote` from rows that lie where `remote_operands.x_rows` says. The schedule of `local`
-/// says which rows are cut in chunks: those with many edges in one of the two.
+/// The edges of each row are in two matrices with the same number of rows. `local` has the sources
+/// in this GPU's memory; `remote` has the sources at the addresses `remote_operands.x_rows`. The
+/// schedule of `local` determines which rows are cut in chunks: rows with many edges in one matrix.
 struct InterleavedSpmm {
   CsrMatrix local;
   CsrMatrix remote;
@@ -39,7 +39,7 @@ struct InterleavedSpmm {
   void* out = nullptr;  // [local.num_rows, columns]; empty rows become zeros
 };
 
-/// The local edges of each row in order, then the remote ones. All memory is this CPU's.
+/// Sums the local edges of each row in order, then the remote edges. All memory is this CPU's.
 void interleaved_spmm_cpu(const InterleavedSpmm& op, int num_threads);
 
 #ifdef PEERGRAPH_CUDA

@@ -1,6 +1,6 @@
-// How the lanes of a warp share out the columns of a message, and how they read messages: several
-// edges at a time, each by as many lanes as its columns need, with enough rows in flight to cover
-// the latency of memory (MGG 3.3).
+// The assignment of a message's columns to the lanes of a warp, and the reading of messages:
+// several edges at a time, each by as many lanes as its columns need, with enough rows in flight to
+// cover the latency of memory (MGG 3.3).
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,7 @@
 
 namespace peergraph {
 
-/// How many values of e an edge has for the columns of a lane.
+/// The number of values of e that an edge has for the columns of a lane.
 enum class EdgeValues : int32_t { kNone, kOne, kByGroup, kFull };
 
 /// Launch parameters: 2^lanes_log2 lanes work on an edge, kWarpSize / lanes edges at a time.
@@ -51,8 +51,8 @@ struct LaneColumns {
   }
 };
 
-/// What is known of a message at compile time: the hot ones are, the others share their code.
-/// kScale: times the one value that each edge has.
+/// The kinds of messages. Frequent messages have separate code, the others are kGeneric. kScale: u
+/// times the single value of the edge.
 enum class MessageKind { kCopyU, kScale, kMul, kGeneric };
 
 template <MessageKind kKind, typename Value>
@@ -62,17 +62,18 @@ __device__ __forceinline__ Value apply_kind(Message message, Value u, Value e) {
   return apply(message, u, e);
 }
 
-/// Where rows lie: in a matrix, or anywhere, where Operands::x_rows says.
+/// Rows are in a matrix, or at the addresses Operands::x_rows.
 enum class RowLayout { kDense, kIndirect };
 
-/// What a lane has read of an edge to come: its column, and its value where messages are scaled.
+/// The values of a later edge that a lane has read: its column, and its value if messages are
+/// scaled.
 template <typename T>
 struct EdgeAhead {
   unsigned column = 0;
   T scale = {};
 };
 
-/// Reads the edge at `position` ahead.
+/// Reads the edge at `position` in advance.
 template <MessageKind kKind, typename T>
 __device__ __forceinline__ void read_ahead(const CsrMatrix& matrix, const Operands& operands,
                                            int64_t position, EdgeAhead<T>* ahead) {
@@ -81,9 +82,9 @@ __device__ __forceinline__ void read_ahead(const CsrMatrix& matrix, const Operan
     ahead->scale = static_cast<const T*>(operands.e)[matrix.edge(position)];
 }
 
-/// Calls visit(position, item, i, value) for value i of each vector of each message of some edges
-/// that is this lane's share. Spans count from `first_edge`. `ahead` holds the first kWarpSize of
-/// the edges, one in each lane, and then those of the span that following() returns.
+/// Calls visit(position, item, i, value) for this lane's values of the messages of some edges:
+/// value i of each vector. Spans count from `first_edge`. `ahead` holds the first kWarpSize edges,
+/// one in each lane, and afterwards the first edges of the span that following() returns.
 template <MessageKind kKind, RowLayout kLayout, int kInFlight, typename T, int kVec, int kItems,
           typename Following, typename Visit>
 __device__ __forceinline__ void each_message(const CsrMatrix& matrix, const Operands& operands,
@@ -107,7 +108,8 @@ __device__ __forceinline__ void each_message(const CsrMatrix& matrix, const Oper
       read_ahead<kKind>(matrix, operands, first_edge + span.begin + own_lane, ahead);
   };
   if (part.begin == part.end) read_next(following());
-  // Each lane reads the ids of one edge; those of the next kWarpSize edges are under way meanwhile.
+  // Each lane reads the ids of one edge, while the ids of the next kWarpSize edges are being
+  // loaded.
   for (uint32_t first = part.begin; first < part.end; first += kWarpSize) {
     const int count = static_cast<int>(min(part.end - first, uint32_t{kWarpSize}));
     const unsigned own_column = ahead->column;
@@ -214,7 +216,7 @@ __device__ __forceinline__ void each_message(const CsrMatrix& matrix, const Oper
   }
 }
 
-/// As above for a part that nothing follows.
+/// As above, for a part that is not followed by another one.
 template <MessageKind kKind, RowLayout kLayout, int kInFlight, typename T, int kVec, int kItems,
           typename Visit>
 __device__ __forceinline__ void each_message(const CsrMatrix& matrix, const Operands& operands,
@@ -227,7 +229,7 @@ __device__ __forceinline__ void each_message(const CsrMatrix& matrix, const Oper
       matrix, operands, lane, part.begin, span, [] { return EdgeSpan{0, 0}; }, &ahead, visit);
 }
 
-/// What a kernel on vectors of kVec values and kItems vectors a lane is launched with.
+/// The launch parameters of a kernel with kItems vectors of kVec values per lane.
 template <int kVec, int kItems>
 struct LaneLaunch {
   LaneShape shape;

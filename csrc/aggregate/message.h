@@ -1,4 +1,4 @@
-// What an edge carries: a function of its source's feature u and its own feature e.
+// The message of an edge: a function of its source's feature u and its own feature e.
 #pragma once
 
 #include <cstdint>
@@ -32,7 +32,7 @@ PG_HD Value apply(Message message, Value u, Value e) {
   }
 }
 
-/// The gradient that reaches u from a message's gradient.
+/// The gradient of u, given the message's gradient.
 template <typename Value>
 PG_HD Value grad_of_u(Message message, Value grad, Value e) {
   if (message == Message::kMul) return grad * e;
@@ -40,7 +40,7 @@ PG_HD Value grad_of_u(Message message, Value grad, Value e) {
   return grad;
 }
 
-/// The gradient that reaches e from a message's gradient.
+/// The gradient of e, given the message's gradient.
 template <typename Value>
 PG_HD Value grad_of_e(Message message, Value grad, Value u, Value e) {
   if (message == Message::kSub) return -grad;
@@ -69,16 +69,18 @@ void with_message(Message message, Body&& body) {
   PG_CHECK_ARG(false, "message must be 0..5");
 }
 
-/// Features of messages: x by column of the adjacency, e by edge. Columns of e are as many as those
-/// of x or a divisor: value h of an edge serves the columns h * group .. (h + 1) * group - 1.
+/// Features of messages: x by column of the adjacency, e by edge. The number of columns of e
+/// divides the number of columns of x: value h of an edge belongs to the columns h * group .. (h +
+/// 1) * group
+/// - 1 of x.
 struct Operands {
   Message message = Message::kCopyU;
-  const void* x = nullptr;  // [num_columns, columns]; null where the message does not use it
+  const void* x = nullptr;  // [num_columns, columns]; null if the message does not use it
   const void* e = nullptr;  // [num_edges, e_columns]; likewise
   int64_t columns = 0;
   int64_t e_columns = 1;
-  /// [num_columns] where each row of x lies, 0 for a row of zeros; null: behind each other from x
-  /// on. Then x is no address, but has the bits that are set in any row's.
+  /// [num_columns] the address of each row of x, 0 for a row of zeros; null: the rows are adjacent,
+  /// from x on. With addresses, x is the bitwise or of all addresses.
   const int64_t* x_rows = nullptr;
   /// Elements from a row of x to the next one, at least `columns`; 0: `columns`. Used where
   /// messages are reduced at rows.

@@ -1,5 +1,5 @@
-// How warps share out rows (neighbour partitioning, MGG 3.2): one row at a time, long rows in
-// chunks, so that a hub does not keep one warp busy while all others have finished.
+// The assignment of rows to warps (neighbour partitioning, MGG 3.2): one row at a time, long rows
+// in chunks, so that a hub does not keep one warp busy after all others have finished.
 #pragma once
 
 #include <algorithm>
@@ -12,30 +12,31 @@
 
 namespace peergraph {
 
-/// Threads of a block at most; Schedule::warps_per_block says how many there are. Kernels declare
-/// no more: for 256 threads ptxas gives SpMM 79 registers a thread in place of 72, and an eighth
-/// fewer warps fit a multiprocessor, which costs 7 % of the time.
+/// The largest number of threads of a block; Schedule::warps_per_block is the actual number.
+/// Kernels declare no more: for 256 threads ptxas gives SpMM 79 registers per thread instead of 72,
+/// so that an eighth fewer warps fit a multiprocessor, which costs 7 % of the time.
 constexpr int kMaxRowThreads = kMaxWarpsPerBlock * kWarpSize;
 
-/// What the attention kernels declare. They run as many threads as the others, but the registers
-/// that ptxas chooses for this number make GAT 5 % faster.
+/// The number of threads that attention kernels declare. They run with as many threads as the
+/// others, but the number of registers that ptxas chooses for this declaration makes GAT 5 %
+/// faster.
 constexpr int kAttentionThreadBound = 256;
 
-/// Chunk `part` of the `parts` of a row; the chunks of a row lie next to each other.
+/// Chunk `part` of the `parts` of a row; the chunks of a row are adjacent in the queue.
 struct Chunk {
   int64_t row;
   int32_t part;
   int32_t parts;
 };
 
-/// Filled by the warps that meet a long row. `capacity` 0: no row is cut.
+/// A queue that warps fill when they find a long row. `capacity` 0: no row is cut.
 struct ChunkQueue {
   unsigned long long* count = nullptr;
   Chunk* chunks = nullptr;
   int64_t capacity = 0;
 };
 
-/// Queues the chunks of a row next to each other. All lanes of the warp call this.
+/// Queues the chunks of a row, adjacent to each other. All lanes of the warp call this.
 __device__ inline void enqueue_chunks(const ChunkQueue& queue, int64_t row, int32_t parts) {
   unsigned long long first = 0;
   if (lane_id() == 0) first = atomicAdd(queue.count, static_cast<unsigned>(parts));
@@ -60,8 +61,8 @@ struct EdgeSpan {
   uint32_t end;
 };
 
-/// Rows next to each other that one warp reduces, one after the other; lane k holds those of the
-/// k-th row. Their edges are fewer than 2^32.
+/// Adjacent rows that one warp reduces one after the other; lane k holds the edges of the k-th row.
+/// All together have fewer than 2^32 edges.
 struct RowRun {
   int64_t first_row;
   int64_t first_edge;
@@ -79,7 +80,7 @@ struct RowRun {
   }
 };
 
-/// The work of one launch: all rows, or what an earlier launch has queued.
+/// The work of one launch: all rows, or the chunks that an earlier launch has queued.
 struct RowWork {
   CsrMatrix matrix;
   ChunkQueue queue;
@@ -91,7 +92,7 @@ struct RowWork {
     return queued ? size() : (matrix.num_rows + rows_per_run - 1) / rows_per_run;
   }
 
-  /// The rows of run `i` but those that are queued or skipped.
+  /// The rows of run `i` without the queued and the skipped rows.
   __device__ __forceinline__ RowRun run(int64_t i) const {
     if (queued) {
       RowPart part;
@@ -124,7 +125,7 @@ struct RowWork {
     return count < queue.capacity ? count : queue.capacity;
   }
 
-  /// Finds item `i`; false where it has been queued instead. The same for all lanes of a warp.
+  /// Finds item `i`; returns false if it was queued instead. The same for all lanes of a warp.
   __device__ __forceinline__ bool find(int64_t i, RowPart* part) const {
     if (queued) {
       const Chunk chunk = queue.chunks[i];
@@ -146,7 +147,7 @@ struct RowWork {
   }
 };
 
-/// An empty queue in scratch memory; with capacity 0 there is none.
+/// Makes an empty queue in scratch memory; capacity 0 takes no memory.
 inline ChunkQueue make_queue(int64_t capacity, const Allocate& allocate, cudaStream_t stream) {
   ChunkQueue queue;
   if (capacity == 0) return queue;
@@ -167,8 +168,8 @@ inline RowWork make_row_work(const CsrMatrix& matrix, const Allocate& allocate,
   return work;
 }
 
-/// Rows that follow each other are better reduced by one warp where they are short: it reads the
-/// edges of the next row while it waits for the features of this one.
+/// The number of adjacent rows for one warp. Several short rows are faster in one warp: it reads
+/// the edges of the next row while it waits for the features of the current row.
 inline int32_t rows_of_run(const CsrMatrix& matrix) {
   constexpr int64_t kEdgesOfRun = 512, kMostRows = 16;
   constexpr int64_t kLeastRuns = 1 << 14;  // that keep a GPU busy to the end
@@ -190,12 +191,12 @@ inline unsigned row_threads(const Schedule& schedule) {
   return static_cast<unsigned>(schedule.warps_per_block * kWarpSize);
 }
 
-/// Blocks that give each item a warp.
+/// The number of blocks that have a warp for each item.
 inline unsigned blocks_for_items(int64_t items, const Schedule& schedule) {
   return grid_for(items, schedule.warps_per_block, int64_t{1} << 30);
 }
 
-/// Blocks that share the queued chunks, which are seldom as many as there is room for.
+/// The number of blocks that work on the queued chunks; the queue is seldom full.
 inline unsigned blocks_for_queue(const RowWork& work) {
   return grid_for(work.queue.capacity, work.matrix.schedule.warps_per_block, 1 << 14);
 }

@@ -12,12 +12,12 @@ namespace peergraph {
 
 /// Padded rows begin at multiples of this, so that each is read in whole sectors of memory.
 constexpr int64_t kPaddedRowBytes = 32;
-/// Narrower rows are read in a few values anyway.
+/// Narrower rows have few values, so that they are read quickly without padding.
 constexpr int64_t kLeastPaddedBytes = 64;
-/// A copy reads and writes each row once: it pays where edges read each row more often.
+/// A copy reads and writes each row once. It pays if edges read each row at least this many times.
 constexpr int64_t kLeastReadsOfPadded = 4;
 
-/// Whether messages are summed faster from a padded copy of x.
+/// Returns whether messages are summed faster from a padded copy of x.
 template <typename T>
 bool pays_to_pad(const CsrMatrix& matrix, const Operands& operands) {
   const bool one_value = operands.message == Message::kCopyU ||

@@ -7,7 +7,7 @@
 namespace peergraph {
 namespace {
 
-/// Where the rows of an operand are, and which of a row's values each column takes.
+/// The rows of an operand, and the value of a row that each column uses.
 template <typename T>
 class Reader {
  public:

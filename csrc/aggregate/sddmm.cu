@@ -1,5 +1,5 @@
-// g-SDDMM on a GPU: a warp for each run of edges, whatever rows they are in; groups of lanes
-// take values of edges, several at a time.
+// g-SDDMM on a GPU: a warp for each run of edges, regardless of their rows; groups of lanes compute
+// values of edges, several at a time.
 #include "aggregate/lane_columns.cuh"
 #include "aggregate/neighbor_partition.cuh"
 #include "aggregate/sddmm.h"
@@ -93,7 +93,7 @@ __global__ void __launch_bounds__(kMaxRowThreads)
             sums[k] += apply<Value>(op.message, widen(left.values[i]), widen(right.values[i]));
         }
       }
-      // All lanes exchange before any writes: between writes the warp would not be together.
+      // All lanes exchange values before any lane writes: the writes diverge.
 #pragma unroll
       for (int k = 0; k < kInFlight; ++k)
         for (int offset = lanes / 2; offset > 0; offset /= 2)

@@ -1,4 +1,4 @@
-// A function of the features at the two ends of each edge, and of its own: g-SDDMM
+// A function of the features of each edge's two ends and of the edge's feature: g-SDDMM
 // (WholeGraph III-C4).
 #pragma once
 
@@ -11,10 +11,11 @@
 
 namespace peergraph {
 
-/// Where an operand's row is looked up.
+/// The id by which an operand's row is looked up.
 enum class Target : int32_t { kColumn = 0, kRow = 1, kEdge = 2 };
 
-/// [rows, columns]; value h of a row serves as many of the op's columns as `columns` goes into.
+/// [rows, columns]. `columns` divides the op's columns; value h of a row belongs to the h-th group
+/// of them.
 struct EdgeOperand {
   const void* data = nullptr;
   Target target = Target::kColumn;

@@ -1,4 +1,4 @@
-// Softmax over the edges of one node, all heads of an edge side by side.
+// Softmax over the edges of one node; all heads of an edge are adjacent.
 #pragma once
 
 #include <algorithm>
@@ -9,7 +9,7 @@
 
 namespace peergraph {
 
-/// As softmax_by_head, of as many heads; 0: of `heads`.
+/// As softmax_by_head, for kHeads heads; 0: for `heads` heads.
 template <int kHeads, int kBytes, typename Value>
 PG_INLINE void softmax_of(Value* values, int64_t edges, int64_t heads, Value* tops, Value* totals) {
   // Sums of a constant number of heads stay in registers.

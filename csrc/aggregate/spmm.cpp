@@ -1,4 +1,4 @@
-// g-SpMM on the CPU: a row at a time, its columns in as many vectors as the registers hold.
+// g-SpMM on the CPU: a row at a time, its columns in as many vectors as fit into the registers.
 #include "aggregate/spmm.h"
 
 #include <vector>
@@ -8,8 +8,8 @@
 namespace peergraph {
 namespace {
 
-/// Sums the messages of a row, as many columns at a time as the vector registers hold. `out` gets
-/// the columns from `first` on; its elements are those of the operation or its accumulators.
+/// Sums the messages of a row, as many columns at a time as fit into the vector registers. Writes
+/// the columns from `first` on to `out`, in the type of the operation's elements or accumulators.
 template <typename T, int kPacks, int kLanes, int kBytes, typename Messages, typename Out>
 PG_INLINE void sum_row(const Spmm& op, const Messages& messages, int64_t row, int64_t first,
                        Out* out) {
@@ -49,7 +49,7 @@ void spmm_cpu(const Spmm& op, int num_threads) {
       for (int64_t row = begin; row < end; ++row) sum_into(row, out + row * columns);
       return;
     }
-    // Blocks of columns may overlap, so that `out` is added to once the whole row has been summed.
+    // Blocks of columns may overlap, so the sums are added to `out` after the whole row is summed.
     std::vector<Value> sums(columns);
     for (int64_t row = begin; row < end; ++row) {
       sum_into(row, sums.data());

@@ -14,7 +14,7 @@ __global__ void __launch_bounds__(kMaxRowThreads)
     spmm_rows(const __grid_constant__ RowWork work, const __grid_constant__ Operands operands,
               LaneShape shape, SpmmOutput<T> output) {
   using Value = AccumulatorOf<T>;
-  // Twice as many rows in flight where nothing but rows and a number for each is read.
+  // Twice as many rows in flight if only rows, or rows and one number for each, are read.
   constexpr bool kFew = kKind == MessageKind::kCopyU || kKind == MessageKind::kScale;
   constexpr int kInFlight = kFew && kItems == 1 ? 8 : 4;
   const LaneColumns<kVec, kItems> lane(shape, operands);
@@ -34,7 +34,7 @@ __global__ void __launch_bounds__(kMaxRowThreads)
           work.matrix, operands, lane, run.first_edge, edges,
           [&] { return run.edges_of(run.next()); }, &ahead,
           [&](int64_t, int m, int i, Value value) { sum[m][i] += value; });
-      // All lanes exchange before any writes: between writes the warp would not be together.
+      // All lanes exchange values before any lane writes: the writes diverge.
 #pragma unroll
       for (int m = 0; m < kItems; ++m)
 #pragma unroll
@@ -72,7 +72,7 @@ void launch_rows(RowWork work, const Operands& operands, const LaneLaunch<kVec, 
                  const SpmmOutput<T>& output, cudaStream_t stream) {
   const Schedule schedule = work.matrix.schedule;
   work.rows_per_run = rows_of_run(work.matrix);
-  // They would read and write the sums that are there.
+  // Empty rows would read and write the existing sums.
   work.skips_empty = output.accumulate;
   const int64_t runs = (work.matrix.num_rows + work.rows_per_run - 1) / work.rows_per_run;
   const dim3 rows(blocks_for_items(runs, schedule), shape.slices);

@@ -17,7 +17,7 @@ struct Spmm {
   DType dtype = DType::kFloat32;  // of x, e and out
   bool mean = false;              // divide by the number of edges
   bool accumulate = false;        // add to `out` instead of writing it
-  /// [matrix.num_rows, operands.columns]. Empty rows become zeros, or stay as they are where the
+  /// [matrix.num_rows, operands.columns]. Empty rows become zeros, or keep their values if the
   /// operation accumulates. Each value is rounded to dtype once, after the addition.
   void* out = nullptr;
 };

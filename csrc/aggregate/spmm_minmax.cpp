@@ -9,7 +9,7 @@
 namespace peergraph {
 namespace {
 
-/// A minimum is the maximum of what is multiplied by -1.
+/// A minimum is computed as the maximum of the messages times -1.
 template <bool kNan, typename T, int kPacks, int kLanes, int kBytes, typename Messages>
 PG_INLINE void best_of_row(const SpmmMinMax& op, const Messages& messages, int64_t row,
                            int64_t first) {
@@ -59,11 +59,12 @@ PG_INLINE void best_of_rows(const SpmmMinMax& op, const Messages& messages, int6
   }
 }
 
-/// Whether messages can be NaN; false only for copied floats, of which there is a shorter way.
+/// Returns whether messages can be NaN. Only for copied floats it can be false, which selects
+/// faster code.
 bool can_be_nan(const SpmmMinMax& op, int num_threads) {
   const bool copies = op.operands.message == Message::kCopyU && op.operands.x_rows == nullptr;
   const int64_t count = op.matrix.num_columns * op.operands.columns;
-  // Looking at each value once must cost little beside the edges.
+  // Checking each value once must cost little compared with the edges.
   if (!copies || op.dtype != DType::kFloat32 || op.matrix.num_edges < 2 * op.matrix.num_columns)
     return true;
   std::atomic<bool> found{false};
@@ -77,7 +78,7 @@ bool can_be_nan(const SpmmMinMax& op, int num_threads) {
   return found;
 }
 
-/// Positions within a row are kept in lanes as wide as those of the values.
+/// Positions within a row are kept in lanes as wide as the lanes of the values.
 void check_degrees(const SpmmMinMax& op) {
   constexpr int64_t kMost = std::numeric_limits<int32_t>::max();
   if (op.dtype == DType::kFloat64 || op.matrix.num_edges <= kMost) return;
@@ -86,7 +87,8 @@ void check_degrees(const SpmmMinMax& op) {
                  "extrema: a row has more than 2^31 - 1 edges");
 }
 
-/// Threads split the values of an edge, each with its group of columns: no two write to one place.
+/// Each thread takes some values of every edge, with their columns: no two threads write to the
+/// same element.
 template <typename T>
 void grad_groups(const SpmmMinMaxBackward& op, int64_t first, int64_t last) {
   using Value = AccumulatorOf<T>;
@@ -120,7 +122,7 @@ void spmm_minmax_cpu(const SpmmMinMax& op, int num_threads) {
   if (op.matrix.num_rows == 0 || op.operands.columns == 0) return;
   check_degrees(op);
   const bool nan = can_be_nan(op, num_threads);
-  // GCC compares wider vectors lane by lane; but there are more of those of 256 bits with AVX-512.
+  // GCC compares wider vectors lane by lane. AVX-512 has more registers of 256 bits.
   each_piece_of_messages<32>(op.matrix, op.operands, op.dtype, num_threads,
                              [&](const auto& messages, int64_t first, int64_t last) PG_INLINED {
                                using Given = std::decay_t<decltype(messages)>;

@@ -1,4 +1,4 @@
-// Largest or smallest messages on a GPU: as spmm.cu, with (value, position) in the place of sums.
+// Largest or smallest messages on a GPU: as spmm.cu, with (value, position) instead of sums.
 #include "aggregate/arg_minmax.h"
 #include "aggregate/lane_columns.cuh"
 #include "aggregate/neighbor_partition.cuh"
@@ -50,7 +50,7 @@ __global__ void __launch_bounds__(kMaxRowThreads)
         work.matrix, operands, lane, part, [&](int64_t position, int m, int i, Value value) {
           best[m][i].offer({value, position}, output.minimum);
         });
-    // All lanes exchange before any writes: between writes the warp would not be together.
+    // All lanes exchange values before any lane writes: the writes diverge.
 #pragma unroll
     for (int m = 0; m < kItems; ++m)
 #pragma unroll

@@ -5,7 +5,7 @@
 namespace peergraph {
 namespace {
 
-/// The forward's winner of one row and column; position -1 where there is none.
+/// The message that was the extremum of one row and column; position -1 if there is none.
 template <typename T>
 struct Winner {
   using Value = AccumulatorOf<T>;
@@ -65,7 +65,8 @@ __global__ void __launch_bounds__(kBlockThreads)
   }
 }
 
-/// A thread has all columns of a row that share a value of an edge: no other writes to that value.
+/// A thread has all columns of a row that use the same value of an edge: no other thread writes to
+/// that value.
 template <typename T>
 __global__ void __launch_bounds__(kBlockThreads)
     add_to_edges(const __grid_constant__ SpmmMinMaxBackward op) {

@@ -1,4 +1,4 @@
-// How kernels that sum messages write the sums of a row or of its chunks.
+// Writes the sums of a row, or of its chunks, for kernels that sum messages.
 #pragma once
 
 #include <cstdint>
@@ -17,13 +17,13 @@ struct SpmmOutput {
   bool mean;
   bool accumulate;
 
-  /// What a row of `degree` edges with this sum adds to the output.
+  /// The value that a row of `degree` edges with this sum adds to the output.
   __device__ __forceinline__ AccumulatorOf<T> result(AccumulatorOf<T> sum, int64_t degree) const {
     return mean ? sum / static_cast<AccumulatorOf<T>>(degree > 0 ? degree : 1) : sum;
   }
 };
 
-/// Writes the sums of a row of `degree` edges or, at a `slot` that is not -1, those of its chunk.
+/// Writes the sums of a row of `degree` edges or, if `slot` is not -1, the sums of its chunk.
 template <typename T, int kVec, int kItems>
 __device__ __forceinline__ void write_sums(const Operands& operands,
                                            const LaneColumns<kVec, kItems>& lane, int64_t row,

@@ -1,4 +1,4 @@
-// Sums from rows to columns on the CPU: threads share out the columns of features.
+// Sums from rows to columns on the CPU: each thread takes some columns of the features.
 #include "aggregate/spmm_transposed.h"
 
 #include <algorithm>
@@ -9,7 +9,8 @@
 namespace peergraph {
 namespace {
 
-/// Threads split the columns of features: no two write to one place, and sums keep their order.
+/// Each thread takes some columns of the features: no two threads write to the same element, and
+/// the order of sums is fixed.
 template <Message kMessage, typename T>
 void scatter_add_columns(const SpmmTransposed& op, int64_t first, int64_t last) {
   using Value = AccumulatorOf<T>;

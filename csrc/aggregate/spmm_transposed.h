@@ -1,5 +1,5 @@
-// Sums of messages that run along the edges backwards: from each row to its columns. The gradient
-// of g-SpMM without a transpose (WholeGraph III-C4).
+// Sums of messages that go along the edges backwards, from each row to its columns: the gradient of
+// g-SpMM without a transpose (WholeGraph III-C4).
 #pragma once
 
 #include <cstdint>
@@ -16,10 +16,10 @@ struct SpmmTransposed {
   CsrMatrix matrix;
   Operands operands;  // x by row of the adjacency
   DType dtype = DType::kFloat32;
-  /// [num_columns] how often a column occurs at most, or null. Where it says once, the one message
-  /// is stored, not added.
+  /// [num_columns] upper bounds of how often each column occurs, or null. If a column occurs once,
+  /// its message is stored, not added.
   const int32_t* counts = nullptr;
-  /// [num_columns, of.columns] of float (double for double), zeros at the start.
+  /// [num_columns, operands.columns] of float (double for double), zeros at the start.
   void* out = nullptr;
 };
 

@@ -1,4 +1,4 @@
-// Several values at once, read and written with the caching that suits them.
+// Reads and writes several values at once, with suitable caching.
 #pragma once
 
 #include <cstring>
@@ -30,7 +30,7 @@ struct RawOf<2> {
   using type = short;
 };
 
-/// Past the L1 cache: rows of other nodes hardly ever recur within a multiprocessor.
+/// Reads without the L1 cache: a multiprocessor seldom reads rows of other nodes again.
 template <typename T, int kVec>
 __device__ __forceinline__ Pack<T, kVec> load_pack(const T* at) {
   using Raw = typename RawOf<sizeof(T) * kVec>::type;
@@ -40,8 +40,8 @@ __device__ __forceinline__ Pack<T, kVec> load_pack(const T* at) {
   return pack;
 }
 
-/// As load_pack, but the load stays where it is written: nvcc would move it to the first use,
-/// behind a branch, and loads that should be under way together would wait for each other.
+/// As load_pack, but the load stays in its place: nvcc would move it to the first use, behind a
+/// branch, and loads that should be in flight together would wait for each other.
 template <typename T, int kVec>
 __device__ __forceinline__ Pack<T, kVec> load_pack_here(const T* at) {
   constexpr int kBytes = sizeof(T) * kVec;
@@ -69,8 +69,8 @@ __device__ __forceinline__ Pack<T, kVec> load_pack_here(const T* at) {
   return pack;
 }
 
-/// As load_pack_here where `wanted`; else `pack` keeps its values. Neither a branch nor a second
-/// read stands in for what is not wanted.
+/// As load_pack_here if `wanted`; otherwise `pack` keeps its values, without a branch and without a
+/// read.
 template <typename T, int kVec>
 __device__ __forceinline__ void load_pack_if(bool wanted, const T* at, Pack<T, kVec>* pack) {
   static_assert(sizeof(*pack) == 16);
@@ -87,7 +87,7 @@ __device__ __forceinline__ void load_pack_if(bool wanted, const T* at, Pack<T, k
   memcpy(pack, &raw, sizeof(raw));
 }
 
-/// By way of the L1 cache, for what neighbouring edges share.
+/// Reads through the L1 cache, for values that neighbouring edges share.
 template <typename T, int kVec>
 __device__ __forceinline__ Pack<T, kVec> load_shared_pack(const T* at) {
   using Raw = typename RawOf<sizeof(T) * kVec>::type;
@@ -97,7 +97,7 @@ __device__ __forceinline__ Pack<T, kVec> load_shared_pack(const T* at) {
   return pack;
 }
 
-/// Results are not read again soon: they should not push features out of the L2 cache.
+/// Writes results, which are not read again soon and should not evict features from the L2 cache.
 template <typename T, int kVec>
 __device__ __forceinline__ void store_pack(T* at, const Pack<T, kVec>& pack) {
   using Raw = typename RawOf<sizeof(T) * kVec>::type;

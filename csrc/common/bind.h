@@ -50,7 +50,7 @@ inline Allocate with_gil(const pybind11::function& allocate) {
   };
 }
 
-/// What a dtype of torch stands for.
+/// The element type of a dtype of torch.
 struct Element {
   ScalarType type;
   int bytes;

@@ -1,4 +1,4 @@
-// The element types of features, and the type that sums of them are kept in.
+// The element types of features, and the types of their sums.
 #pragma once
 
 #include <cstdint>

@@ -47,7 +47,7 @@ PG_INLINE void exp_of(WidePack<float, kLanes, kBytes>* pack) {
   }
 }
 
-/// Replaces `count` values by their exp. A value's result does not depend on where it stands.
+/// Replaces `count` values by their exp. A value's result does not depend on its position.
 template <int kBytes>
 PG_INLINE void exp_all(float* values, int64_t count) {
   // GCC compares wider vectors lane by lane.

@@ -9,7 +9,7 @@
 
 namespace peergraph {
 
-/// Hands chunks from the threads that prepare them to the one thread that uses them.
+/// Passes chunks from the threads that prepare them to the one thread that uses them.
 class OrderedChunks {
  public:
   explicit OrderedChunks(int64_t chunks) : ready_(chunks) {}
@@ -21,8 +21,8 @@ class OrderedChunks {
     }
   }
 
-  /// Calls use(chunk) for all in order, by one thread, which prepares more where the next is not
-  /// ready. It stops early only where prepare threw in another thread.
+  /// Calls use(chunk) for all chunks in order, by one thread. If the next chunk is not ready, the
+  /// thread prepares another one. It stops early only if prepare threw in another thread.
   template <typename Prepare, typename Use>
   void consume(const Prepare& prepare, const Use& use) {
     const auto chunks = static_cast<int64_t>(ready_.size());

@@ -1,5 +1,5 @@
-// A fixed number of floats or doubles, in vectors as wide as the caller has. Arithmetic is by lane,
-// and the same for any width.
+// A fixed number of floats or doubles, in vectors of the caller's width. Arithmetic is by lane, and
+// results are the same for any width.
 #pragma once
 
 #include <cstdint>
@@ -118,8 +118,8 @@ struct WidePack {
     for (int i = 0; i < kParts; ++i) part[i] *= factor;
   }
 
-  /// Takes the lanes of `other` that are larger, or NaN where this is none (kNan: there may be
-  /// such), and sets `tag` in those lanes of `tags`.
+  /// Takes the lanes of `other` that are larger, or that are NaN where this lane is not (kNan:
+  /// there may be NaN), and writes `tag` to these lanes of `tags`.
   template <bool kNan, typename Tag>
   PG_INLINE void take_larger(const WidePack& other, Tag tag, WidePack<Tag, kLanes, kBytes>* tags) {
     WidePack<Tag, kLanes, kBytes> given;

@@ -1,5 +1,5 @@
-// Splits a range over threads: short-lived ones, which work in a forked process as well (data
-// loaders fork, and OpenMP's do not survive it), or those that torch keeps.
+// Splits a range over threads: short-lived threads, which also work in a forked process (data
+// loaders fork, and OpenMP's threads do not survive a fork), or the threads that torch keeps.
 #pragma once
 
 #include <algorithm>
@@ -14,14 +14,14 @@
 
 namespace peergraph {
 
-/// How many pieces parallel_for makes of [0, n).
+/// The number of pieces into which parallel_for splits [0, n).
 inline int64_t pieces_of(int64_t n, int64_t grain, int num_threads) {
   return std::max<int64_t>(1, std::min<int64_t>(num_threads, n / std::max<int64_t>(1, grain)));
 }
 
-/// Calls body(0), ..., body(pieces - 1) in at most `num_threads` threads, the caller's among them;
-/// a thread that is done with a piece takes the next. With `team` they are its threads, else they
-/// are started here. An exception of any piece is rethrown here.
+/// Calls body(0), ..., body(pieces - 1) in at most `num_threads` threads, including the calling
+/// thread; a thread that has finished a piece takes the next. `team` runs the threads if given,
+/// otherwise they are started here. An exception of any piece is rethrown here.
 template <typename Body>
 void parallel_pieces(int64_t pieces, int num_threads, const Body& body, RunTeam team = nullptr) {
   if (pieces <= 1 || num_threads <= 1) {
@@ -39,7 +39,7 @@ void parallel_pieces(int64_t pieces, int num_threads, const Body& body, RunTeam 
       if (!has_failed.exchange(true)) error = std::current_exception();
     }
   };
-  // The work is done however few threads there are.
+  // The work is done even if there are fewer threads.
   if (team != nullptr) {
     team([](void* data) { (*static_cast<decltype(work)*>(data))(); },
          const_cast<void*>(static_cast<const void*>(&work)), static_cast<unsigned>(most), 0);
@@ -48,7 +48,7 @@ void parallel_pieces(int64_t pieces, int num_threads, const Body& body, RunTeam 
     threads.reserve(most - 1);
     try {
       while (static_cast<int64_t>(threads.size()) < most - 1) threads.emplace_back(work);
-    } catch (const std::system_error&) {  // no more threads are to be had
+    } catch (const std::system_error&) {  // the system allows no more threads
     }
     work();
     for (auto& t : threads) t.join();

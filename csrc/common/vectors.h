@@ -1,13 +1,12 @@
-// Runs loops with the widest vectors that this CPU has, in a binary compiled for the least.
+// Runs loops with the widest vectors of this CPU, in a binary compiled for the oldest CPUs.
 #pragma once
 
 #include <atomic>
 #include <type_traits>
 
-/// On functions of vectors: only where they are inlined do they get the instructions of their
-/// caller.
+/// For functions of vectors: they get the instructions of their caller only if they are inlined.
 #define PG_INLINE inline __attribute__((always_inline))
-/// The same on lambdas, behind their arguments.
+/// The same for lambdas, after their arguments.
 #define PG_INLINED __attribute__((always_inline))
 
 #if defined(__x86_64__) && (defined(__GNUC__) || defined(__clang__))
@@ -35,7 +34,7 @@ inline int widest_vector_bytes() {
 #endif
 }
 
-/// What with_vectors takes at most; tests narrow it.
+/// The widest vectors that with_vectors may use, in bytes; tests reduce it.
 inline std::atomic<int>& vector_bytes_limit() {
   static std::atomic<int> limit{64};
   return limit;
@@ -59,9 +58,9 @@ __attribute__((flatten, noinline)) void with_128_bits(const Body& body) {
   body(std::integral_constant<int, kLeastVectorBytes>{});
 }
 
-/// Calls body(std::integral_constant<int, bytes of a vector>{}), compiled for such vectors. What
-/// `body` calls must be PG_INLINE. Products and sums are not fused in any of them (the build says
-/// so), and so the results are the same. Each width up to `kMost` takes its time to compile.
+/// Calls body(std::integral_constant<int, bytes of a vector>{}), compiled for such vectors.
+/// Functions that `body` calls must be PG_INLINE. The build forbids fused products and sums, so the
+/// results are the same for all widths. Each width up to `kMost` takes time to compile.
 template <int kMost, typename Body>
 void with_vectors(const Body& body) {
 #ifdef PG_WIDER_VECTORS
@@ -75,11 +74,11 @@ void with_vectors(const Body& body) {
   with_128_bits(body);
 }
 
-/// Asks for the cache line at `address`, for reading.
+/// Prefetches the cache line at `address`, for reading.
 PG_INLINE void prefetch(const void* address) { __builtin_prefetch(address, 0, 3); }
 
-/// The same into the second cache, for random reads of memory some hundred reads ahead: a core
-/// waits for several times as many lines there as in the first one.
+/// Prefetches into the second-level cache, for random reads some hundred reads ahead: it can have
+/// several times as many outstanding lines as the first-level cache.
 PG_INLINE void prefetch_far(const void* address) { __builtin_prefetch(address, 0, 2); }
 
 }  // namespace peergraph

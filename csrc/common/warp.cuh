@@ -10,7 +10,7 @@ namespace peergraph {
 constexpr int kWarpSize = 32;
 constexpr unsigned kFullMask = 0xffffffffu;  // all lanes take part in a warp's collective
 
-/// For blocks of one dimension.
+/// The lane of this thread, in blocks of one dimension.
 __device__ __forceinline__ int lane_id() { return static_cast<int>(threadIdx.x % kWarpSize); }
 
 __device__ __forceinline__ int warp_in_block() { return static_cast<int>(threadIdx.x / kWarpSize); }

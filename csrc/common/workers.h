@@ -1,5 +1,5 @@
-// Threads that stay for a while, for work of many short parallel steps. Like those of parallel_for
-// they do not outlive a call from Python, so that a fork finds none.
+// Threads for work of many short parallel steps. Like the threads of parallel_for they do not
+// outlive a call from Python, so that no such threads exist when the process forks.
 #pragma once
 
 #include <atomic>
@@ -15,7 +15,8 @@
 
 namespace peergraph {
 
-/// As many threads as were ever needed at once, the caller among them; one caller at a time.
+/// Has as many threads as were ever needed at once, including the calling thread. One caller at a
+/// time.
 class Workers {
  public:
   explicit Workers(int num_threads) : num_threads_(num_threads) {}
@@ -41,7 +42,7 @@ class Workers {
     if (n > 0) run_pieces(pieces, [&](int64_t p) { body(n * p / pieces, n * (p + 1) / pieces); });
   }
 
-  /// Calls body(0), ..., body(pieces - 1), each in a thread of its own. An exception of any is
+  /// Calls body(0), ..., body(pieces - 1), each in a separate thread. An exception of any piece is
   /// rethrown here.
   template <typename Body>
   void run_pieces(int64_t pieces, const Body& body) {
@@ -68,7 +69,7 @@ class Workers {
  private:
   static constexpr int kPatience = 64;  // yields before a thread sleeps
 
-  /// Lets all threads look at a new job; without one they end.
+  /// Gives all threads a new job; without a job they end.
   void begin(std::function<void(int64_t)> job, int64_t pieces) {
     {
       const std::lock_guard<std::mutex> hold(mutex_);
@@ -86,7 +87,7 @@ class Workers {
     is_done_.wait(hold, [&] { return left_ == 0; });
   }
 
-  /// The life of a thread; `seen` is the last job that was not for it.
+  /// The loop of a thread; `seen` is the last job before the thread started.
   void serve(int64_t piece, int64_t seen) {
     while (true) {
       for (int i = 0; i < kPatience && generation_ == seen; ++i) std::this_thread::yield();
@@ -95,7 +96,7 @@ class Workers {
         has_job_.wait(hold, [&] { return generation_ != seen; });
         seen = generation_;
       }
-      // Both stay as they are until all threads have said that they are done.
+      // Both stay the same until all threads have reported that they are done.
       if (!job_) return;
       if (piece < pieces_) job_(piece);
       const std::lock_guard<std::mutex> hold(mutex_);

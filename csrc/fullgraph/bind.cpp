@@ -1,5 +1,5 @@
-// Python face of full-graph training. Tensors are dense; shapes agree: the callers have checked
-// them.
+// Python bindings of full-graph training. The callers have checked that tensors are dense and that
+// shapes agree.
 #include "common/bind.h"
 
 #include <pybind11/pybind11.h>

@@ -1,4 +1,4 @@
-// ReLU that keeps one bit of each element for its gradient, in place of the result.
+// ReLU that stores one bit of each element for its gradient, instead of the result.
 #pragma once
 
 #include <cstdint>
@@ -8,7 +8,7 @@
 
 namespace peergraph {
 
-/// Elements that share a byte of a bitmask; the first has the lowest bit.
+/// The number of elements in a byte of a bitmask; the first element has the lowest bit.
 constexpr int kElementsOfByte = 8;
 
 struct BitmaskOp {

@@ -1,4 +1,4 @@
-// Random numbers of rows on the CPU: blocks of the generator side by side in vectors.
+// Random numbers of rows on the CPU: several blocks of the generator are computed in one vector.
 #include "fullgraph/row_random.h"
 
 #include <algorithm>
@@ -9,11 +9,11 @@
 namespace peergraph {
 namespace {
 
-// More lanes than compilers unroll before they vectorise.
+// With fewer lanes, compilers unroll the loops over lanes completely and do not vectorise them.
 constexpr int kLanes = 32;
 constexpr int64_t kBlocksPerThread = 4096;
 
-/// Consecutive blocks of the generator. Their elements lie side by side, too.
+/// Consecutive blocks of the generator. Their elements are consecutive too.
 struct Blocks {
   int64_t count;
   int64_t element;      // the first one
@@ -21,7 +21,7 @@ struct Blocks {
   uint32_t words[kLanes][4];
 };
 
-/// Goes through the blocks of all rows from block `first` on; the blocks of a row are side by side.
+/// Iterates the blocks of all rows, from block `first` on, row by row.
 class BlockCursor {
  public:
   BlockCursor(const RandomRows& rows, int columns_per_block, int64_t first)

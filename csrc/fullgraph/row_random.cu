@@ -20,7 +20,7 @@ struct BlockPlace {
   int64_t block;
 };
 
-/// Divisions of 32 bits take a third of the time of those of 64.
+/// Divisions of 32 bits take a third of the time of divisions of 64 bits.
 template <typename Index>
 __device__ __forceinline__ BlockPlace place_of(int64_t i, int64_t per_row) {
   const auto index = static_cast<Index>(i), width = static_cast<Index>(per_row);
@@ -28,7 +28,7 @@ __device__ __forceinline__ BlockPlace place_of(int64_t i, int64_t per_row) {
   return {static_cast<int64_t>(row), static_cast<int64_t>(index - row * width)};
 }
 
-/// The elements of a block in global memory: a whole vector, or those columns that there are.
+/// The elements of a block in global memory: a whole vector, or the columns that exist.
 template <typename T, int kColumns, bool kVectors>
 struct Elements {
   int64_t first;

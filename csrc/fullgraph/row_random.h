@@ -12,11 +12,11 @@
 
 namespace peergraph {
 
-/// Rows that numbers are drawn for. Row i has the id row_ids[i]; equal ids have equal numbers.
+/// The rows for which numbers are drawn. Row i has the id row_ids[i]; equal ids get equal numbers.
 struct RandomRows {
   uint64_t seed = 0;
-  /// On the device that computes: where the seed lies, in place of `seed`. A CUDA graph reads it
-  /// anew at each replay.
+  /// The address of the seed on the device that computes; null: `seed`. A CUDA graph reads the seed
+  /// again at each replay.
   const uint64_t* seed_address = nullptr;
   const int64_t* row_ids = nullptr;  // [num_rows]
   int64_t num_rows = 0;
@@ -37,8 +37,7 @@ struct FillRandom {
   void* out = nullptr;  // [num_rows, columns]
 };
 
-/// Writes one number for each (row, column). A number of a narrower type is the same number with
-/// fewer digits.
+/// Writes one number for each (row, column). Narrower types get the same numbers, rounded.
 void fill_random_cpu(const FillRandom& op, int num_threads);
 
 /// out = x * scale where the element is kept, else 0. The element is kept if its 32 random bits are

@@ -1,5 +1,5 @@
-// The errors for ids out of range, the same from the CPU and the GPU, and for bounds that samples
-// of a static shape did not keep to.
+// The errors for ids out of range, the same on the CPU and the GPU, and for samples of a static
+// shape that exceed their bounds.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// Python face of the memory area.
+// Python bindings of the memory area.
 #include "common/bind.h"
 
 #include <pybind11/pybind11.h>
@@ -39,7 +39,7 @@ IdMapView id_map(const OptionalTensor& ids) {
   return {pointer<const void>(ids), ids ? ids->id_bytes("ids") : 0};
 }
 
-/// Addresses of regions: a region is mapped, or another GPU's, and no tensor of this process.
+/// Takes addresses, since a region may be mapped or on another GPU, and is not a tensor.
 LeasedTable make_table_view(int64_t replicated, int64_t sharded, int64_t rows, int64_t row_bytes,
                             int rank, const std::vector<uintptr_t>& replicas,
                             const std::vector<uintptr_t>& shards, uintptr_t host,

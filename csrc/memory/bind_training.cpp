@@ -1,4 +1,4 @@
-// Python face of trained tables.
+// Python bindings of trained tables.
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 

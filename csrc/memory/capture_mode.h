@@ -1,4 +1,4 @@
-// How work of one thread on a GPU meets a CUDA graph that another thread captures.
+// Lets a thread work on a GPU while another thread captures a CUDA graph.
 #pragma once
 
 namespace peergraph {

@@ -7,13 +7,13 @@
 
 namespace peergraph {
 
-/// Allocates on `device`; returns 0 where its memory does not suffice.
+/// Allocates on `device`; returns 0 if there is not enough memory.
 uintptr_t cuda_malloc(int device, int64_t bytes);
 
 /// Waits for the device and frees what cuda_malloc returned.
 void cuda_free(int device, uintptr_t address);
 
-/// The handle by which other processes open what cuda_malloc returned.
+/// The handle by which other processes open memory of cuda_malloc.
 std::string ipc_handle(int device, uintptr_t address);
 
 /// Maps another process's allocation for `device`; peer access is enabled on first use.
@@ -25,7 +25,7 @@ void close_ipc(int device, uintptr_t address);
 /// Whether kernels on `device` can access memory of `peer`.
 bool can_access(int device, int peer);
 
-/// Lets kernels on `device` access what this process allocated on `peer`.
+/// Lets kernels on `device` access memory that this process has allocated on `peer`.
 void enable_peer_access(int device, int peer);
 
 /// Pins mapped host memory, so that kernels of every device of this process can access it at the

@@ -7,7 +7,7 @@
 namespace peergraph {
 namespace {
 
-/// The device's share of a slot, in one allocation.
+/// The part of a slot in device memory, in one allocation.
 struct DeviceWords {
   int64_t best_position;
   int32_t lock;
@@ -20,7 +20,7 @@ void reset(const ErrorSlot& slot) {
   const DeviceWords fresh{INT64_MAX, 0};
   slot.report->pending = 0;
   PG_CUDA_CHECK(cudaMemcpy(slot.best_position, &fresh, sizeof(fresh), cudaMemcpyHostToDevice));
-  // A copy from pageable memory may still be under way, and streams need not wait for it.
+  // A copy from pageable memory may still be in progress, and streams do not wait for it.
   PG_CUDA_CHECK(cudaDeviceSynchronize());
 }
 

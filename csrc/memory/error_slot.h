@@ -27,14 +27,14 @@ struct ErrorSlot {
 /// The device's slot, made at the first call.
 ErrorSlot error_slot(int device);
 
-/// Raises IndexError where a kernel has reported a bad id by now (OverflowError for a bound that
-/// was too small), and clears the report. Reads one word of host memory where none has; else waits
-/// for the device, so that the id at the smallest position is named.
+/// Raises IndexError if a kernel has reported a bad id (OverflowError for a bound that was too
+/// small), and clears the report. Without a report it reads one word of host memory; with one it
+/// waits for the device, so that the error names the id at the smallest position.
 void raise_pending(int device);
 
 #ifdef __CUDACC__
 /// Reports that `id`, at `position` of the op's ids, is not below `limit`. Of all reports the one
-/// at the smallest position stays. Slow, for it is for bad ids only.
+/// at the smallest position stays. It is slow, since it is called for bad ids only.
 __device__ inline void record_bad_id(const ErrorSlot& slot, int64_t position, int64_t id,
                                      int64_t limit, BadId what = BadId::kTableRow) {
   volatile int64_t* best = slot.best_position;

@@ -15,7 +15,7 @@ constexpr int64_t kGrainBytes = 256 << 10;
 constexpr int64_t kGrainIds = 64 << 10;
 
 int64_t rows_per_grain(int64_t row_bytes) {
-  // A row costs about as much as copying 64 bytes, however narrow it is.
+  // Even a narrow row costs about as much as copying 64 bytes.
   return std::max<int64_t>(1, kGrainBytes / std::max<int64_t>(64, row_bytes));
 }
 
@@ -33,8 +33,8 @@ int64_t first_bad_position(const IdList& ids, int64_t limit, int num_threads) {
   return first.load();
 }
 
-/// How many rows, from `row` on, are contiguous both in the table and in the caller's memory; at
-/// most `limit`.
+/// The number of rows, from `row` on, that are contiguous both in the table and in the caller's
+/// memory; at most `limit`.
 int64_t run_length(const TableView& table, const IdList& ids, int64_t row, int64_t limit) {
   if (ids.id_bytes != 0 || ids.out_index != nullptr || table.order.value_bytes != 0) return 1;
   const int64_t in_shards = row - table.map.replicated;

@@ -50,7 +50,7 @@ struct Gather {
 
   __device__ __forceinline__ Vector load(const char* row, const IdList&, int64_t, int64_t v,
                                          int64_t) const {
-    // Read once by this SM: no use in its L1 cache.
+    // This SM reads the row once, so the L1 cache is of no use.
     return row == nullptr ? Vector{} : __ldcg(reinterpret_cast<const Vector*>(row) + v);
   }
   __device__ __forceinline__ void store(const TableView&, char*, const IdList&, int64_t i,
@@ -59,7 +59,7 @@ struct Gather {
   }
 };
 
-/// As Gather, with row i written to row ids.out_index[i] of the result.
+/// As Gather, but writes row i to row ids.out_index[i] of the result.
 template <typename Vector>
 struct IndexedGather : Gather<Vector> {
   static constexpr bool kSplitsHostRows = true;

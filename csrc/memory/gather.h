@@ -59,8 +59,8 @@ void check_ids(const IdList& ids, int64_t limit, int num_threads);
 /// from this CPU.
 void gather_cpu(const TableView& table, const IdList& ids, char* out, int num_threads);
 
-/// The row of ids.id(i) = values[i], in every replica. Checks the ids first. Of duplicate ids, any
-/// one's value remains, and wide rows may mix them.
+/// The row of ids.id(i) = values[i], in every replica. Checks the ids first. For duplicate ids any
+/// of their values remains; a wide row may contain parts of several.
 void scatter_cpu(const TableView& table, const IdList& ids, const char* values, int num_threads);
 
 #ifdef PEERGRAPH_CUDA

@@ -1,5 +1,4 @@
-// Host memory that several processes map: files without a name to leave behind, in memory (memfd)
-// or on disk.
+// Host memory that several processes map: files without a name, in memory (memfd) or on disk.
 #pragma once
 
 #include <cstdint>
@@ -8,7 +7,7 @@ namespace peergraph {
 
 /// Maps the first `bytes` bytes of an open file, shared and writable.
 ///
-/// on_disk: it is a real file, of which only what is touched is read.
+/// on_disk: the file is on disk; pages are read when they are touched, without read-ahead.
 uintptr_t map_shared(int fd, int64_t bytes, bool on_disk);
 
 /// Undoes map_shared.

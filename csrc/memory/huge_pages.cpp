@@ -62,7 +62,7 @@ void populate_pages(uintptr_t address, int64_t bytes, int num_threads) {
     const int64_t end = std::min(bytes, begin + kPiece);
     void* first = reinterpret_cast<void*>(address + begin);
     if (madvise(first, static_cast<size_t>(end - begin), MADV_POPULATE_WRITE) == 0) return;
-    // Before Linux 5.14, or within a page: a write of what is there maps a page.
+    // Before Linux 5.14, or within a page: writing a page's own contents maps it.
     for (int64_t offset = begin; offset < end; offset += page) {
       auto* byte = reinterpret_cast<volatile char*>(address + offset);
       *byte = *byte;

@@ -16,8 +16,8 @@ void* map_aligned(int fd, size_t bytes);
 /// Requests huge pages for private memory that has not been touched.
 void ask_for_huge_pages(uintptr_t address, int64_t bytes);
 
-/// Maps all pages of private memory now, in `num_threads` threads; their contents are zeros where
-/// they were not written before. Memory that the system does not have is not reported.
+/// Maps all pages of private memory at once, in `num_threads` threads. Pages that were not written
+/// before contain zeros. A lack of memory is not reported.
 void populate_pages(uintptr_t address, int64_t bytes, int num_threads);
 
 /// Makes huge pages of shared memory from map_aligned, best before it is written: untouched pages

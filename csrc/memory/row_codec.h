@@ -34,7 +34,7 @@ struct RowCodec {
     return group_columns == 0 ? 0 : (columns + group_columns - 1) / group_columns;
   }
 
-  /// The bytes of a row that have a meaning.
+  /// The bytes of a row without padding.
   int64_t used_bytes() const {
     return group_columns == 0 ? columns * stored_bytes() : scales_begin + 4 * num_scales();
   }

@@ -82,7 +82,7 @@ inline CopyShape make_shape(int64_t vectors_per_row, int64_t count, int64_t warp
   CopyShape shape{vectors_per_row, 0, kWarpSize, 0, 0};
   while (shape.lanes_per_row_log2 < 5 && (1 << shape.lanes_per_row_log2) < vectors_per_row)
     ++shape.lanes_per_row_log2;
-  // Small batches: rather few rows in every warp than many in a few warps.
+  // Small batches are spread over all warps, with few rows in each.
   const int least = std::min(kWarpSize, rows_in_flight * (kWarpSize >> shape.lanes_per_row_log2));
   shape.host_tile_rows = least;
   while (shape.tile_rows > least && count < warps * shape.tile_rows) shape.tile_rows /= 2;

@@ -1,5 +1,5 @@
-// Sums of runs and the optimizers' update. In both a group of lanes, a power of two of at most 32,
-// has a row, so that narrow rows do not leave lanes without work.
+// Sums of runs and the optimizers' update. In both, a group of lanes (a power of two, at most 32)
+// works on a row, so that narrow rows do not leave lanes idle.
 #include <algorithm>
 #include <type_traits>
 
@@ -12,13 +12,13 @@ namespace {
 // Bytes that a lane reads of a row at a time, where rows are multiples of it.
 constexpr int kVectorBytes = 16;
 
-/// Elements that lie side by side, moved as one.
+/// Adjacent elements that are moved at once.
 template <typename T, int kCount>
 struct alignas(sizeof(T) * kCount) Pack {
   T values[kCount];
 };
 
-/// Which rows and columns a thread has.
+/// The rows and columns of a thread.
 struct Lanes {
   int64_t row, row_step;
   int column, column_step;
@@ -50,7 +50,7 @@ __global__ void __launch_bounds__(kBlockThreads)
     const int64_t begin = runs.offsets[r], end = runs.offsets[r + 1];
     for (int64_t c = lanes.column; c < packs_per_row; c += lanes.column_step) {
       Pack<A, kCount> sum = {};
-      // Unrolled, so that several rows are on their way while the sum waits.
+      // Unrolled, so that several rows are in flight while the sum waits.
 #pragma unroll 4
       for (int64_t i = begin; i < end; ++i) {
         const Pack<T, kCount> row = values[runs.positions[i] * packs_per_row + c];
@@ -119,7 +119,7 @@ __global__ void __launch_bounds__(kBlockThreads)
 template <typename A, typename Body>
 void with_pack(int64_t width, Body&& body) {
   constexpr int kMost = kVectorBytes / static_cast<int>(sizeof(A));
-  // Rows lie behind each other from an aligned address on, so all of them are aligned.
+  // Rows are adjacent and the first is aligned, so all rows are aligned.
   if (width % kMost == 0) return body(std::integral_constant<int, kMost>{});
   body(std::integral_constant<int, 1>{});
 }

@@ -41,12 +41,12 @@ struct TrainedRows {
   TableView states[kMaxStates];
 };
 
-/// Raises ValueError where tables, widths and rule do not fit together.
+/// Raises ValueError if tables, widths and rule do not fit together.
 void check_update(const TrainedRows& trained, const RowGradients& grads, const UpdateRule& rule,
                   int num_states);
 
-/// Updates the rows, in every replica, and their state. Rows must be in range and distinct, here
-/// and among the ranks that update at once.
+/// Updates the rows, in every replica, and their state. Rows must be in range, and distinct also
+/// from the rows that other ranks update at the same time.
 void sparse_update_cpu(const TrainedRows& trained, const RowGradients& grads,
                        const UpdateRule& rule, int num_threads);
 

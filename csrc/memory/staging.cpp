@@ -8,7 +8,7 @@
 namespace peergraph {
 namespace {
 
-// So large that starting a copy does not count, so small that the first begins soon.
+// Large enough that the start of a copy costs little, small enough that the first copy begins soon.
 constexpr int64_t kPieceBytes = 512 << 10;
 
 IdList slice(const IdList& ids, int64_t begin, int64_t count) {

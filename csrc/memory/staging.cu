@@ -5,7 +5,8 @@ namespace peergraph {
 
 void copy_to_gpu(char* target, const char* source, int64_t num_bytes, int device,
                  uintptr_t stream) {
-  // Not put back: of a new thread that would be GPU 0, where it would make a context.
+  // The previous device is not restored: in a new thread that is GPU 0, and setting it would create
+  // a context there.
   PG_CUDA_CHECK(cudaSetDevice(device));
   PG_CUDA_CHECK(cudaMemcpyAsync(target, source, num_bytes, cudaMemcpyHostToDevice,
                                 reinterpret_cast<cudaStream_t>(stream)));

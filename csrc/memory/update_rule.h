@@ -1,4 +1,4 @@
-// What an optimizer does to one element of a row: torch's formulas for sparse gradients, with the
+// An optimizer's update of one element of a row: torch's formulas for sparse gradients, with the
 // same bits on CPU and GPU.
 #pragma once
 

@@ -57,7 +57,7 @@ LeasedSpec make_spec(const std::vector<NodeTypeTuple>& node_types,
                      const std::vector<RelationTuple>& relations, bool expand_all, bool disjoint,
                      bool induced, bool edge_ids, bool duplicate_counts, int index_bytes) {
   SamplerSpec spec;
-  Leases leases;  // of structures first: what they say when they are closed names the store
+  Leases leases;  // the structures' leases first: their error after a close names the store
   for (const auto& [source, destination, csc, fanouts, choice] : relations) {
     spec.relations.push_back({source, destination, csc.unopened(), fanouts, choice.unopened()});
     add_leases(leases, csc.leases());

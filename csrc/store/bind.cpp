@@ -1,4 +1,4 @@
-// Python face of the store area.
+// Python bindings of the store area.
 #include "common/bind.h"
 
 #include <pybind11/pybind11.h>
@@ -28,7 +28,7 @@ namespace {
 
 using OptionalTensor = std::optional<TensorRef>;
 
-/// Addresses of one part: indptr, indices, edge_begin. Parts lie in regions, which are no tensors.
+/// Addresses of one part: indptr, indices, edge_begin. Parts are in regions, which are not tensors.
 using PartAddresses = std::array<uintptr_t, 3>;
 
 CscPart make_part(const PartAddresses& a) {
@@ -68,7 +68,7 @@ LeasedCsc make_csc_view(int64_t replicated, int64_t sharded, int64_t rows, int64
   return {view, std::move(leases)};
 }
 
-/// `destinations` from users' ids, `sources` to users' ids.
+/// `destinations` maps from users' ids, `sources` maps to users' ids.
 Leased<GraphView> make_graph_view(const LeasedCsc& lists, const LeasedIdMap& destinations,
                                   const LeasedIdMap& sources) {
   Leases leases = lists.leases();

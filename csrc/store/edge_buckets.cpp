@@ -13,7 +13,7 @@ namespace peergraph {
 namespace {
 
 constexpr int64_t kGrain = 1 << 16;
-constexpr int64_t kEdgesInCache = 1 << 18;  // results of so many edges are in a core's cache
+constexpr int64_t kEdgesInCache = 1 << 18;  // the results of so many edges fit into a core's cache
 
 template <typename Id>
 struct Pieces {
@@ -175,7 +175,8 @@ void sort_runs(const std::vector<EdgeRun>& runs, bool by_edge, int64_t* degrees,
     for_each_edge<Source, Edge>(runs, put);
     return;
   }
-  // Two passes, each to few places at a time, are quicker than one to places all over memory.
+  // Two passes that each write to few places at a time are faster than one pass that writes to
+  // places all over memory.
   const auto grouped = group_edges<Source, Edge>(runs, next, total, shift);
   for (int64_t e = 0; e < total; ++e)
     put(grouped.destination[e], grouped.source[e], grouped.edge[e]);

@@ -10,9 +10,9 @@
 
 namespace peergraph {
 
-/// What partition_edges found.
+/// The result of partition_edges.
 struct PartitionedEdges {
-  /// Edges with an id out of range. Where there are any, nothing has been written.
+  /// The number of edges with an id out of range. If there are any, nothing has been written.
   int64_t num_bad = 0;
   /// Whether no destination is smaller than the one before it.
   bool is_sorted = true;

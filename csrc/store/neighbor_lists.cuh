@@ -1,4 +1,4 @@
-// What one worker (a CPU thread, or a lane of a group on the GPU) does with one neighbour list.
+// The work on one neighbour list by one worker: a CPU thread, or a lane of a group on the GPU.
 #pragma once
 
 #include "common/ids.h"

@@ -20,8 +20,9 @@ struct ListChunk {
   int64_t* edge_ids = nullptr;  // [indptr[count]] for gather_lists; null: edge ids are not read
 };
 
-/// Writes the lists of a chunk into their part (every replica on the replicated tier), sources
-/// renumbered. The parts' indptr must stand. Sources must be in range: the caller has checked.
+/// Writes the lists of a chunk into their part (every replica on the replicated tier), with sources
+/// renumbered. The parts' indptr must be written before. The caller has checked that sources are in
+/// range.
 void scatter_lists_cpu(const CscView& view, const ListChunk& chunk, const IdMapView& destinations,
                        const IdMapView& sources, int num_threads);
 void scatter_lists_cuda(const CscView& view, const ListChunk& chunk, const IdMapView& destinations,

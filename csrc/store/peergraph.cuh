@@ -21,7 +21,7 @@ struct GraphView {
   IdMapView rows;   // destination -> its row in `lists`
   IdMapView users;  // source as `lists` has it -> the user's id
 
-  /// Destinations.
+  /// The number of destinations.
   PG_HD int64_t num_nodes() const { return lists.map.rows; }
 };
 
@@ -33,10 +33,11 @@ struct NeighborList {
 
   PG_HD int64_t size() const { return list.degree; }
 
-  /// The user's id of the i-th.
+  /// The user's id of the i-th in-neighbour.
   PG_HD int64_t operator[](int64_t i) const { return users(row(i)); }
 
-  /// The row of the i-th in every table of its node type, for features_of_row: spares two lookups.
+  /// The row of the i-th in-neighbour in every table of its node type, for features_of_row. It
+  /// saves two look-ups.
   PG_HD int64_t row(int64_t i) const { return load_id(list.indices, index_bytes, i); }
 };
 
@@ -65,7 +66,7 @@ PG_HD const T* features(const TableView& table, int64_t id) {
   return reinterpret_cast<const T*>(table.find(id));
 }
 
-/// As features, by the row that NeighborList::row gives.
+/// As features, by the row that NeighborList::row returns.
 template <typename T>
 PG_HD const T* features_of_row(const TableView& table, int64_t row) {
   return reinterpret_cast<const T*>(table.row(row));

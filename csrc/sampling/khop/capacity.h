@@ -37,9 +37,8 @@ inline int64_t draws_per_target(const RelationSpec& relation, int64_t fanout) {
   return !relation.choice.replace && fanout >= relation.csc.num_edges ? -1 : fanout;
 }
 
-/// Whether the GPU reserves `fanout` slots for each target in place of counting the edges
-/// first: for small hops, and for hops in which most targets can be expected to use their
-/// slots.
+/// Returns whether the GPU reserves `fanout` slots for each target instead of counting the edges
+/// first. It does so for small hops, and for hops in which most targets probably use their slots.
 inline bool reserves_by_fanout(int64_t num_targets, int64_t fanout) {
   constexpr int64_t kSmallReservation = int64_t{1} << 22;
   constexpr int64_t kLargeReservation = int64_t{1} << 28;
