@@ -139,7 +139,7 @@ def attention(i: Inputs) -> Tensor:
 def refused(i: Inputs) -> int:
     """Errors of partitioned tensors; the count is the same for plain ones."""
     if not isinstance(i.x, PartitionedTensor):
-        return 14
+        return 16
     full = make_inputs(i.w.device).x
     labels = make_inputs(i.w.device).labels
     other = distribute(full, RowLayout.contiguous(i.x.layout.group, 13))
@@ -158,6 +158,8 @@ def refused(i: Inputs) -> int:
         (NotImplementedError, "to_local", lambda: torch.linalg.svd(i.x)),
         (NotImplementedError, "along the partitioned dimension", lambda: list(i.x)),
         (NotImplementedError, "full_tensor", lambda: i.x.sort(0)),
+        (NotImplementedError, "sparse=True", lambda: F.embedding(i.labels, i.w, sparse=True)),
+        (NotImplementedError, "padding_idx", lambda: F.embedding(i.labels, i.x, padding_idx=1)),
         (IndexError, "out of bounds", lambda: i.x[13]),
         (IndexError, "row ids must be in", lambda: i.x[torch.tensor([40])]),
         (IndexError, "one element for each of 13 rows", lambda: i.x[torch.ones(4).bool()]),

@@ -188,7 +188,7 @@ class ExchangeIterator:
             # go on with the next batch.
             batch.error = error
             batch.fetched = session.fetch(())
-        if self._exchange.stream is not None:
+        if batch.fetched.is_queued:
             self._finish(batch)
         return batch
 

@@ -70,6 +70,8 @@ for _op in (
 @function_rule(torch.gather, Tensor.gather)
 def gather(input: Any, dim: int, index: Any, *, sparse_grad: bool = False) -> Tensor:
     """As `torch.gather`; rows are gathered by an index that is equal along columns."""
+    if sparse_grad:
+        not_implemented("gather", "sparse_grad=True: gradients of partitioned rows are dense")
     dim %= input.dim()
     if not isinstance(input, PartitionedTensor):
         if index.partitioned_dim != dim:
@@ -255,7 +257,11 @@ def embedding(
     """Rows of a plain table by partitioned ids, or of a partitioned table."""
     if max_norm is not None or scale_grad_by_freq:
         not_implemented("embedding", "max_norm or scale_grad_by_freq is given")
+    if sparse:
+        not_implemented("embedding", "sparse=True: gradients of partitioned rows are dense")
     if isinstance(weight, PartitionedTensor):
+        if padding_idx is not None:
+            not_implemented("embedding", "padding_idx is given for partitioned rows")
         return select_rows(weight, input)
     rows = replicated(weight, input.layout.group)
     return from_local(

@@ -22,6 +22,7 @@ Request = tuple[DistributedTable, torch.Tensor]
 _CPU = torch.device("cpu")
 _LOCAL_IDS, _COUNTS, _IDS, _ROWS, _LOCAL_ROWS = range(1, 6)
 _ALIGNMENT = 16
+_MOST_TABLES = 63  # one bit of an int64 each
 _WORD = 8
 
 
@@ -31,6 +32,13 @@ class Layout:
     def __init__(self, tables: Sequence[DistributedTable]) -> None:
         self.sets = list(dict.fromkeys(table.row_set for table in tables))
         self.tables = {s: [t for t in tables if t.row_set is s] for s in self.sets}
+        for rows, of_set in self.tables.items():
+            if len(of_set) > _MOST_TABLES:
+                raise NotImplementedError(
+                    f"{rows.name!r} has {len(of_set)} tables with rows split over machines, and "
+                    f"the exchange takes {_MOST_TABLES}: join some, or build with "
+                    'machines="replicate"'
+                )
 
     def named(self, rows: RowSet, mask: int) -> list[DistributedTable]:
         """Returns the tables of a row set for which a bit of the mask is set."""

@@ -38,6 +38,11 @@ class FetchedRows:
         self._device = device
         self._ready: torch.cuda.Event | None = None
 
+    @property
+    def is_queued(self) -> bool:
+        """Whether all transfers are queued on a GPU's stream; then :meth:`wait` returns at once."""
+        return self._ready is not None
+
     @profiled(EXCHANGE)
     def wait(self) -> None:
         """Waits until the rows have arrived. Called by the thread that iterates.
