@@ -134,8 +134,9 @@ def _sums(widths: Sequence[int], labelled: float, layer_type: str) -> Schedule:
         ]
     own_rows = [FEATURES] if layer_type in ("sage", "gin") else []
     count = len(layers)
+    computes_labelled = layer_type == "sage" and count > 1 and not layers[-1][1]
     # With the pass that adds gradients of labelled nodes' own rows to those of the others.
-    adds_labelled = layer_type == "sage" and count > 1 and not layers[-1][1]
+    adds_labelled = computes_labelled and count > 2
     total = 2 * count - 1 + adds_labelled
 
     def backward(layer: int) -> int:
@@ -154,7 +155,7 @@ def _sums(widths: Sequence[int], labelled: float, layer_type: str) -> Schedule:
             reads += [summed, *own_rows]
         else:
             sources.append(_rows_name(layer, layers))
-            if last and adds_labelled:
+            if last and computes_labelled:
                 # Labelled nodes' own rows are computed again.
                 reads.append(f"sum of layer {layer}")
                 reads.append(_rows_name(layer - 1, layers) if layer > 1 else FEATURES)
