@@ -54,6 +54,7 @@ class OffloadedGraph:
         self.spaces = RowSpaces(self.stores)
         """Rows by chunk."""
         chunks = {}
+        self._node_spaces = []
         for node_type, layout in layouts.items():
             degrees = torch.zeros(layout.local_count, dtype=torch.int64, device=group.device)
             for (_, _, destination), structure in structures.items():
@@ -61,7 +62,7 @@ class OffloadedGraph:
                     degrees += structure.local.in_degrees()
             # Nodes without edges are read and written, too.
             chunks[node_type] = Chunks.balanced(layout, plan.num_chunks, balance_cost(degrees + 1))
-            self.spaces.add(layout, chunks[node_type])
+            self._node_spaces.append(self.spaces.add(layout, chunks[node_type]))
         self.structures = {
             edge_type: OffloadedCsc(self.spaces, ChunkedCsc(structure, chunks[edge_type[2]]))
             for edge_type, structure in structures.items()

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, MutableMapping, Sequence
 from contextlib import contextmanager
 from typing import Any, NoReturn
+from weakref import WeakValueDictionary
 
 import torch
 from torch import Tensor
@@ -242,12 +243,13 @@ class RowSpaces:
     def __init__(self, stores: RowStores) -> None:
         self.stores = stores
         self.rank = VirtualRank(stores.group)
-        self._by_layout: dict[RowLayout, RowSpace] = {}
+        # The graph, tensors and recorders keep spaces; layouts of selections come and go.
+        self._by_layout: MutableMapping[RowLayout, RowSpace] = WeakValueDictionary()
         self.selections: OrderedDict[RowLayout, Any] = OrderedDict()
         """The last selections of rows, which go with the graph."""
 
     def add(self, layout: RowLayout, chunks: Chunks) -> RowSpace:
-        """Returns the space of a layout, made at the first call."""
+        """Returns the space of a layout, which lives as long as the caller keeps it."""
         space = self._by_layout.get(layout)
         if space is None:
             space = RowSpace(self, layout, chunks)
