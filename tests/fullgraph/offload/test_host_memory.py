@@ -125,3 +125,28 @@ def test_full_disk_in_training_leaves_nothing(
     assert stores.use["file"].used == 0
     assert train() > 0
     assert not list(tmp_path.iterdir())
+
+
+def test_memory_of_selections_is_freed() -> None:
+    """Each step trains on another mask; what belongs to the masks of former steps is freed."""
+    generator = torch.Generator().manual_seed(3)
+    edges = torch.randint(400, (2, 6000), generator=generator)
+    graph = FullGraph.build(
+        Group(0, 1, torch.device("cpu"), 60.0), 400, edges, order="original", offload=True,
+        num_chunks=3, widths=[8, 8, 8], memory_budget=1 << 22,
+    )  # fmt: skip
+    assert graph.offloaded is not None
+    rows = graph.offloaded.rows(torch.ones(400, 8), graph.node_layouts["_N"], "features")
+    layer = nn.Linear(8, 8)
+    held = []
+    for step in range(30):
+        mask = graph.node_rows(torch.rand(400, generator=generator) < 0.2)
+        h = layer(rows)
+        scores = graph.structures[EDGE].sddmm("add", h[:, 0], h[:, 1])
+        weights = graph.structures[EDGE].edge_softmax(scores)
+        out = graph.structures[EDGE].spmm("mul", "sum", h, weights)
+        out[mask].square().mean().backward()
+        del h, scores, weights, out, mask
+        if step >= 19:  # the last selections are kept
+            held.append(bytes_of_tensors())
+    assert max(held) < 1.1 * min(held)  # masks differ in size
