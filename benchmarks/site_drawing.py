@@ -74,7 +74,7 @@ def draw_bars(chart: Chart, path: Path) -> Path:
 
 
 def draw_overview(bars: list[tuple[str, str, str, float]], path: Path) -> Path:
-    """How many times as quick as each peer."""
+    """Draws the speed-up over each peer."""
     figure, axes = plt.subplots(figsize=(8, 0.9 + 0.36 * len(bars)))
     for i, (_, peer, color, ratio) in enumerate(bars):
         axes.barh(i, ratio, 0.7, color=color)
@@ -85,7 +85,7 @@ def draw_overview(bars: list[tuple[str, str, str, float]], path: Path) -> Path:
     axes.tick_params(axis="y", length=0)
     axes.invert_yaxis()
     axes.set_xlim(0, 1.45 * max(bar[3] for bar in bars))
-    axes.set_xlabel("times as quick as the peer, in the same run on NVIDIA H200s (1 = as quick)")
+    axes.set_xlabel("speed-up over the peer, in the same run on NVIDIA H200s (1: equally fast)")
     return _save(figure, path)
 
 

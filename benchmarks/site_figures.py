@@ -270,7 +270,7 @@ def filled(page: str) -> str:
 
 
 def overview() -> list[tuple[str, str, str, float]]:
-    """The bars of the README's chart: what, beside whom, and how many times as quick."""
+    """Returns the bars of the README's chart: case, peer, colour and speed-up."""
     bars = []
     for chart, case, peer in (
         (gather(), "128", "WholeGraph"),

@@ -121,7 +121,7 @@ class ReadReport:
     def __str__(self) -> str:
         who = ", ".join(map(str, self.ranks))
         count = min(self.batches) if len(set(self.batches)) == 1 else f"{min(self.batches)} or more"
-        comparison = ", beside the plan's prediction" if self.plan.predictions else ""
+        comparison = ", compared with the plan's prediction" if self.plan.predictions else ""
         lines = [f"reads of a mini-batch on rank {who}, measured over {count}{comparison}:"]
         lines += columns(list(self._hits()), 3)
         lines += columns(list(self._links()), 2)
