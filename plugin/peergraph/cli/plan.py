@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from peergraph.cli._plan_full_graph import described_facts, ranks_of_machines, saved_facts
@@ -38,7 +38,15 @@ _HIDDEN_BYTES = {"float32": None, "bfloat16": 2, "float16": 2}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add = parser.add_argument_group("graph").add_argument
+    _add_graph(parser.add_argument_group("graph").add_argument)
+    _add_machine(parser.add_argument_group("machine").add_argument)
+    _add_machines(parser.add_argument_group("several machines").add_argument)
+    _add_placement(parser.add_argument_group("plan").add_argument)
+    _add_full_graph(parser.add_argument_group("full-graph training").add_argument)
+    _add_output(parser.add_argument_group("output").add_argument)
+
+
+def _add_graph(add: Callable[..., object]) -> None:
     add("--store", metavar="FOLDER", help="a saved store; else the graph is described by sizes")
     add("--nodes", type=count, default=2_449_029, metavar="N", help="default: ogbn-products'")
     add("--edges", type=count, default=123_718_280, metavar="N")
@@ -52,7 +60,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="narrow rows, such as x=int8 (x, x1, ... are the described tables); may be repeated",
     )
     add("--skew", type=float, default=0.8, help="reads fall as this power of the rank (0.8)")
-    add = parser.add_argument_group("machine").add_argument
+
+
+def _add_machine(add: Callable[..., object]) -> None:
     add(
         "--topology",
         metavar="NAME",
@@ -66,7 +76,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add("--gpus", type=integers, metavar="N,...", help="only these")
     add("--mask", type=pairs, default=(), metavar="A-B,...", help="links that are not to be used")
-    add = parser.add_argument_group("several machines").add_argument
+
+
+def _add_machines(add: Callable[..., object]) -> None:
     add("--machines", type=int, metavar="N", help="the number of such machines")
     add("--network", type=byte_count, metavar="SIZE", help="bytes a second of each, such as 50G")
     add("--parameters", type=count, default=1_000_000, metavar="N", help="of the model (1e6)")
@@ -91,7 +103,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="SECONDS",
         help="of a step besides reading the graph: the model's passes (0)",
     )
-    add = parser.add_argument_group("plan").add_argument
+
+
+def _add_placement(add: Callable[..., object]) -> None:
     add("--policy", choices=POLICIES, default="auto")
     add(
         "--budget",
@@ -103,11 +117,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--graph-ratio", type=float, metavar="R", help="share of the structure on GPUs")
     add("--feature-ratio", type=float, metavar="R", help="share of the tables on GPUs")
     add("--first", choices=("structure", "features"), help="gets memory before the other")
-    add = parser.add_argument_group("full-graph training").add_argument
+
+
+def _add_full_graph(add: Callable[..., object]) -> None:
     add(
         "--full-graph",
         action="store_true",
-        help="plan training on the whole graph at once in place of mini-batches",
+        help="plan training on the whole graph at once instead of mini-batches",
     )
     add(
         "--widths",
@@ -121,7 +137,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default="auto",
         help="keep rows in host memory (auto: where the budget does not suffice)",
     )
-    add("--num-chunks", type=int, metavar="N", help="of each GPU (default: the quickest)")
+    add("--num-chunks", type=int, metavar="N", help="of each GPU (default: the fastest)")
     add("--host-memory", type=byte_count, metavar="SIZE", help="for rows (the topology's)")
     add("--file-memory", type=byte_count, default=0, metavar="SIZE", help="for rows (0)")
     add(
@@ -148,11 +164,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--labelled",
         type=float,
         metavar="SHARE",
-        help="of the nodes that the loss is computed of, for offloaded training (at most all)",
+        help="share of nodes that the loss is computed from, for offloaded training (at most all)",
     )
     add("--order", choices=ORDERS, default="auto", help="of a saved store's nodes (auto)")
-    add("--mode", choices=MODES, help="how rows are exchanged (default: the quickest)")
-    add = parser.add_argument_group("output").add_argument
+    add("--mode", choices=MODES, help="how rows are exchanged (default: the fastest)")
+
+
+def _add_output(add: Callable[..., object]) -> None:
     add("--json", action="store_true", help="print one JSON object")
     add("--picture", metavar="FILE", help="draw it, as PNG or SVG")
 
