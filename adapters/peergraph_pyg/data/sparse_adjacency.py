@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from multiprocessing.reduction import ForkingPickler
 from typing import Any, NoReturn, TypeVar
@@ -164,11 +163,6 @@ class AdjacencyTensor(StoreTensor):
 
     def _arguments(self) -> tuple[Any, ...]:
         return self.store, self.sparse_layout
-
-    def _whole_bytes(self) -> int:
-        # Two int64 and the values of each entry.
-        width = math.prod(self.shape[2:]) * self.element_size()
-        return self.store.num_edges(self.sparse_layout.edge_type) * (16 + width)
 
     def materialize(self, device: torch.device | None = None) -> Tensor:
         """Returns the matrix as a plain tensor on ``device`` (default: the store's).

@@ -38,7 +38,6 @@ class Chunks:
                 f"offsets must ascend from 0 to the {layout.local_count} local rows and have an "
                 f"item more than there are chunks, got {_shortened(self.offsets)}"
             )
-        self._counts: tuple[tuple[int, ...], ...] | None = None
 
     @classmethod
     def even(cls, layout: RowLayout, count: int) -> Chunks:
@@ -94,12 +93,6 @@ class Chunks:
         if not 0 <= chunk < self.count:
             raise IndexError(f"chunk must be one of 0..{self.count - 1}, got {chunk}")
         return self.offsets[chunk], self.offsets[chunk + 1]
-
-    def sizes_by_rank(self) -> tuple[tuple[int, ...], ...]:
-        """Returns ``sizes[rank][chunk]``: rows of each chunk. Collective at the first call."""
-        if self._counts is None:
-            self._counts = tuple(self.layout.group.all_gather(self.sizes))
-        return self._counts
 
     def edge_chunks(self, csc: Csc, edge_layout: RowLayout) -> Chunks:
         """Returns the chunks of the edges to each chunk's rows. Not collective; synchronises.

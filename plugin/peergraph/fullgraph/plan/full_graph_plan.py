@@ -170,7 +170,7 @@ class FullGraphPlan:
             element_bytes=element_bytes,
             memory_budget=memory_budget,
             mode=chosen,
-            reason=_reason(resident, chosen, mode, fitting),
+            reason=_reason(resident, mode, fitting),
             items=resident.items,
             layers=resident.layers,
             buffers=resident.buffers,
@@ -414,7 +414,7 @@ def _candidates(seconds: dict[str, float], usable: Sequence[str]) -> tuple[str, 
     return best + tuple(mode for mode in usable if mode not in STAGED_MODES)
 
 
-def _reason(resident: ResidentPlan, chosen: str, asked: str | None, fitting: Sequence[str]) -> str:
+def _reason(resident: ResidentPlan, asked: str | None, fitting: Sequence[str]) -> str:
     """Why a mode of exchange is used, in words."""
     facts, seconds = resident.facts, resident.seconds
     if asked is not None:

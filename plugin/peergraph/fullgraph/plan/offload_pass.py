@@ -100,7 +100,7 @@ def pass_cost(
         "files": sum(files) * facts.world_size / FILE_RATE,
         "links between GPUs": moved.exchanged / between,
         "network": moved.network / network,
-        "the GPU": _device_seconds(step, facts, spread, topology, element_bytes)
+        "the GPU": _device_seconds(step, facts, topology, element_bytes)
         + _access(topology, link_in + link_out + 2 * moved.exchanged),
         "launches": spread.chunks * queue,
     }
@@ -160,7 +160,6 @@ def _moved_bytes(
 def _device_seconds(
     step: ChunkedPass,
     facts: GraphFacts,
-    spread: Spread,
     topology: Topology,
     element_bytes: int,
 ) -> float:
