@@ -12,6 +12,7 @@ from torch import Tensor
 
 from peergraph.aggregate import Csc, Message, g_spmm, message
 from peergraph.aggregate.messages import launcher
+from peergraph.aggregate.messages import message as message_module
 from peergraph.aggregate.messages.cuda_source import source
 from peergraph.aggregate.messages.expression import parse
 from peergraph.aggregate.messages.launcher import Launcher
@@ -58,7 +59,7 @@ def where(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> to
     if request.param == "emulated":
         launch = request.getfixturevalue("emulator").launch
         monkeypatch.setattr(Launcher, "_launch", lambda self, *args: launch(self, *args))
-        monkeypatch.setattr(Message, "is_fused", lambda self, csc: True)
+        monkeypatch.setattr(message_module, "fuses_messages", lambda matrix: True)
     if request.param != "gpu":
         return torch.device("cpu")
     from tests.conftest import require_gpus
@@ -221,12 +222,18 @@ def test_as_g_spmm_has_it(where: torch.device) -> None:
         assert_same(found, g_spmm(graph.csc(), "mul", reduce, x, e))
 
 
-def test_second_derivatives_of_kernels_raise(where: torch.device) -> None:
+def test_second_derivatives(where: torch.device, request: pytest.FixtureRequest) -> None:
     graph = random_graph(where, num_edges=20)
-    made = message("u * u")
+    csc = graph.csc()
     u = features(graph.num_sources, (2,), where, torch.float64)
-    with pytest.raises(NotImplementedError, match="create_graph=True"):
-        torch.autograd.grad(made(graph.csc(), u=u).sum(), u, create_graph=True)
+    if request.node.callspec.params["where"] != "torch":
+        with pytest.raises(NotImplementedError, match="create_graph=True"):
+            torch.autograd.grad(message("u * u")(csc, u=u).sum(), u, create_graph=True)
+        return
+    (grad,) = torch.autograd.grad(message("u ** 3")(csc, u=u).sum(), u, create_graph=True)
+    (second,) = torch.autograd.grad(grad.sum(), u)
+    counts = torch.bincount(graph.edge_index[0], minlength=graph.num_sources)
+    torch.testing.assert_close(second, 6 * u.detach() * counts.unsqueeze(1))
 
 
 @pytest.mark.parametrize("reduce", ["mean", "min"])

@@ -86,6 +86,7 @@ CASES: dict[str, dict[str, Any]] = {
     "GATv2Conv": {"heads": 2},
     "GATConv with edges": {"heads": 2, "edge_dim": 3, "add_self_loops": False},
     "RGCNConv with bases": {"num_bases": 2},
+    "GatedGraphConv": {},
 }
 
 
