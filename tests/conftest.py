@@ -73,6 +73,18 @@ def pytest_runtestloop() -> None:
     gc.enable()
 
 
+# Tests that take longest. They begin first, so that no worker runs one when the others have ended.
+_LONGEST = (
+    "tests/machines/",
+    "tests/aggregate/test_gradcheck_compile_amp.py",
+    "tests/adapters/dgl/test_import_dgl.py",
+)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    items.sort(key=lambda item: not item.nodeid.startswith(_LONGEST))
+
+
 @pytest.hookimpl(optionalhook=True)  # of pytest-xdist
 def pytest_xdist_auto_num_workers() -> int:
     """One after the other on GPUs: tests measure free memory, and each process takes some.
