@@ -17,7 +17,6 @@ from torch import Tensor
 
 import peergraph_dgl
 from peergraph.memory import NarrowTable
-from peergraph_dgl.graphbolt import FeatureStore
 from tests.memory.narrow_rows import STORAGES, expected_rows
 from tests.named_case import named_case
 
@@ -90,9 +89,10 @@ def test_values_of_the_shared_graph(device: torch.device) -> None:
 
 
 def test_features_of_graphbolt(device: torch.device) -> None:
+    graphbolt = pytest.importorskip("peergraph_dgl.graphbolt", exc_type=ImportError)
     narrow, plain = _pair("float8_e4m3", random_graph, device=device)
     store = peergraph_dgl.store_of(narrow)
-    features = [FeatureStore(store), FeatureStore(peergraph_dgl.store_of(plain))]
+    features = [graphbolt.FeatureStore(store), graphbolt.FeatureStore(peergraph_dgl.store_of(plain))]
     ids = torch.tensor([7, 1, 1])
     checked = 0
     for name, value in _floats(plain.ndata).items():
