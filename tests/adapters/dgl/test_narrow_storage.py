@@ -92,7 +92,10 @@ def test_features_of_graphbolt(device: torch.device) -> None:
     graphbolt = pytest.importorskip("peergraph_dgl.graphbolt", exc_type=ImportError)
     narrow, plain = _pair("float8_e4m3", random_graph, device=device)
     store = peergraph_dgl.store_of(narrow)
-    features = [graphbolt.FeatureStore(store), graphbolt.FeatureStore(peergraph_dgl.store_of(plain))]
+    features = [
+        graphbolt.FeatureStore(store),
+        graphbolt.FeatureStore(peergraph_dgl.store_of(plain)),
+    ]
     ids = torch.tensor([7, 1, 1])
     checked = 0
     for name, value in _floats(plain.ndata).items():
