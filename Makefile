@@ -12,6 +12,7 @@ PIP_INSTALL := $(BIN)/pip install -q --no-compile
 TOOLS := $(VENV)/.tools
 PACKAGES := $(VENV)/.packages
 WHEEL := build/editable/compile.log
+MODULES := build/editable/modules
 BUILT := $(VENV)/.built
 TESTERS := $(VENV)/.testers
 LINTERS := $(VENV)/.linters
@@ -99,7 +100,15 @@ $(TOOLS): $(BIN)/pip constraints.txt
 	@$(PIP_INSTALL) scikit-build-core pybind11 cmake ninja
 	@touch $@
 
-$(WHEEL): $(TOOLS) $(SOURCES)
+# An editable install knows each module by its file. It is made anew where a file has come, moved or gone.
+$(MODULES): FORCE
+	@mkdir -p $(@D) && find plugin adapters -name '*.py' | sort > $@.now
+	@cmp -s $@.now $@ || cp $@.now $@
+
+.PHONY: FORCE
+FORCE:
+
+$(WHEEL): $(TOOLS) $(SOURCES) $(MODULES)
 	@$(BIN)/python csrc/cmake/make_editable.py $(@D)
 
 $(BUILT): $(PACKAGES) $(WHEEL)

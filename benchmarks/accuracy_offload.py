@@ -107,10 +107,10 @@ def measure(graph: NodeGraph, model: str, args: argparse.Namespace) -> dict[str,
             data, offload=True, num_chunks=args.chunks, widths=widths, hidden_dtype=_KINDS[kind],
             group=group,
         )  # fmt: skip
-        # All rows that passes store are outside of the device, so that transfers are counted.
+        # Without a budget on the device, all stored rows go to the host: transfers are counted.
         full = peergraph_pyg.partition_of(parts)
         assert full.offloaded is not None
-        full.offloaded.stores.use["device"].budget = 0
+        full.offloaded.allocator.use["device"].budget = 0
         parts.x = full.node_rows(data.x)
         seeds = tqdm(range(args.seeds), desc=f"{graph.name}, {model}, {kind}", unit=" seeds")
         results[kind] = [train(parts, graph, model, args, seed) for seed in seeds]
@@ -126,7 +126,7 @@ def train(data: Any, graph: NodeGraph, name: str, args: argparse.Namespace, seed
     model = peergraph_pyg.accelerate(model.to(args.device))
     optimizer = torch.optim.Adam(model.parameters(), lr=args.lr, weight_decay=args.weight_decay)
     labels = data.y[data.train_mask]
-    stores = peergraph_pyg.partition_of(data).offloaded.stores
+    stores = peergraph_pyg.partition_of(data).offloaded.allocator
     best, at_best, last, moved = -1.0, 0.0, 0.0, 0
     for epoch in range(args.epochs):
         before = stores.moved.to_device + stores.moved.from_device

@@ -49,7 +49,7 @@ from harness.records import Timing
 from inputs.arrays import batch_nodes
 from systems.systems import Case, CaseRunner, System, add_arguments, systems
 from torch_geometric.loader import NeighborLoader
-from training import Trainer, data_of
+from training import Trainer, again_and_again, data_of
 
 import peergraph_pyg
 
@@ -127,7 +127,7 @@ class Ways:
             peergraph_pyg.lazy(data) if layers == "lazy" else data,
             num_neighbors=case.fanouts,
             batch_size=case.batch,
-            input_nodes=_epoch_seeds(session, case.batch),
+            input_nodes=epoch_seeds(session, case.batch),
             shuffle=True,
             filter_per_worker=False,
         )
@@ -144,7 +144,7 @@ class Ways:
         self._record("compute", step)
 
     def plain(self) -> None:
-        indices = _again_and_again(self._loader.batch_sampler)
+        indices = again_and_again(self._loader.batch_sampler)
 
         def step(_: int, mark: Mark) -> None:
             sample = self._loader.collate_fn(next(indices))
@@ -161,7 +161,7 @@ class Ways:
             self._loader, depth, priority=priority, max_blocks=max_blocks
         )
         batches, blocks = (
-            _again_and_again(ahead),
+            again_and_again(ahead),
             ahead.prefetch_options.blocks_on(self._session.device),
         )
 
@@ -202,18 +202,13 @@ class Ways:
         return max(walls)
 
 
-def _epoch_seeds(session: Session, batch: int) -> torch.Tensor:
+def epoch_seeds(session: Session, batch: int) -> torch.Tensor:
     """This rank's share of the training nodes: full batches, as many as an epoch has."""
     spec, rank, world = session.args.graph, session.rank, session.world
     steps = -(-spec.train_nodes // (batch * world))
     return torch.cat(
         [batch_nodes(spec, i, batch, rank, world, session.device).cpu() for i in range(steps)]
     )
-
-
-def _again_and_again(loader: Any) -> Iterator[Any]:
-    while True:
-        yield from loader
 
 
 def _limits(text: str) -> list[int | None]:

@@ -29,6 +29,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -36,6 +37,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
+from harness.common import floats, integers
 from harness.records import render
 from inputs.graphs import GraphSpec, get_spec, make_csc
 from network.two_machines import FIRST, limit_rate, run_on_two_machines, why_not
@@ -214,13 +216,13 @@ def record(rounds: list[dict[str, float]], args: argparse.Namespace) -> dict[str
     return found
 
 
-def run_rank(args: argparse.Namespace) -> None:
+def run_rank(args: argparse.Namespace, rank: int) -> None:
     """One machine; the first prints the records."""
     torch.set_num_threads(1)
     dist.init_process_group(
         "gloo",
         init_method=f"tcp://{FIRST}:29400",
-        rank=args.rank,
+        rank=rank,
         world_size=2,
         timeout=timedelta(seconds=args.timeout),
     )
@@ -228,7 +230,7 @@ def run_rank(args: argparse.Namespace) -> None:
     training = Training(args)
     for is_ddp in (False, True):
         for found in measure(training, args, is_ddp):
-            if args.rank == 0:
+            if rank == 0:
                 print(json.dumps(found), flush=True)
     dist.barrier()
     for data in (training.whole, training.split):
@@ -241,27 +243,20 @@ def main() -> int:
         description=__doc__.splitlines()[0], formatter_class=argparse.ArgumentDefaultsHelpFormatter
     )
     parser.add_argument("--graph", default="arxiv/4")
-    parser.add_argument("--fanout", type=numbers(int), default="10,5")
+    parser.add_argument("--fanout", type=integers, default="10,5")
     parser.add_argument("--batch", type=int, default=512)
     parser.add_argument("--hidden", type=int, default=128)
     parser.add_argument("--hot-ratio", type=float, default=0.25)
-    parser.add_argument("--wires", type=numbers(float), default="0.33,1,3")
+    parser.add_argument("--wires", type=floats, default="0.33,1,3")
     parser.add_argument("--steps", type=int, default=10, help="of each epoch, timed")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--timeout", type=float, default=1200.0, help="seconds for all of it")
     parser.add_argument("--out", type=Path, help="file that JSON lines are appended to")
-    parser.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
-    parser.add_argument("rank", type=int, nargs="?", help=argparse.SUPPRESS)
     args = parser.parse_args()
-    if args.child:
-        run_rank(args)
-        return 0
     if reason := why_not():
         print(f"exchange_overlap: {reason}", file=sys.stderr)
         return 2
-    here = Path(__file__)
-    arguments = [*sys.argv[1:], "--child"]
-    done = run_on_two_machines(here, arguments, here.parent, args.timeout)
+    done = run_on_two_machines(partial(run_rank, args), args.timeout)
     if done.returncode:
         print(done.stdout, done.stderr, sep="\n", file=sys.stderr)
         return 1
@@ -271,15 +266,6 @@ def main() -> int:
         with args.out.open("a") as file:
             file.writelines(json.dumps(found) + "\n" for found in records)
     return 0
-
-
-def numbers(kind: Any) -> Any:
-    """A parser of numbers with commas between them."""
-
-    def parse(text: str) -> list[Any]:
-        return [kind(part) for part in text.split(",")]
-
-    return parse
 
 
 if __name__ == "__main__":

@@ -24,19 +24,11 @@ from harness.ranks import Session
 from harness.records import Timing
 from inputs.arrays import check_rows, feature_rows, fill_features, random_ids
 from inputs.counter_hash import CHUNK
+from inputs.feature_tables import TIERS, check_table, feature_table
 
-from peergraph.memory import NarrowTable, Table, Tiers
-from peergraph.memory.table.row_codec import codec_of, storage_name
-from peergraph.memory.table.row_encoder import RowEncoder
 from peergraph.reference.gather import five_step_gather
 
 _ID_SETS = 4
-_FILL_BYTES = 256 << 20
-_TIERS = {
-    "replicated": Tiers.all_replicated,
-    "sharded": Tiers.all_sharded,
-    "host": Tiers.all_host,
-}
 
 
 def table_rows(args: argparse.Namespace, plan: str, world: int, dim: int) -> int:
@@ -47,18 +39,6 @@ def table_rows(args: argparse.Namespace, plan: str, world: int, dim: int) -> int
         "host": args.host_gib,
     }[plan]
     return max(world, int(gib * 2**30) // (4 * dim))
-
-
-def fill(session: Session, table: Table) -> None:
-    """Each rank makes the rows of its share and writes them."""
-    rows, dim = table.shape
-    begin, end = rows * session.rank // session.world, rows * (session.rank + 1) // session.world
-    step = max(1, _FILL_BYTES // (4 * dim))
-    chunk = torch.empty(min(step, end - begin), dim, device=session.device)
-    for first in range(begin, end, step):
-        part = chunk[: min(step, end - first)]
-        table.load(fill_features(first, part), first)
-    session.barrier()
 
 
 def time_gather(
@@ -79,60 +59,46 @@ def time_gather(
 
 def run_peergraph(session: Session, plan: str, dim: int) -> None:
     rows = table_rows(session.args, plan, session.world, dim)
-    with session.section(f"peergraph {plan} {dim}", system="peergraph", plan=plan, dim=dim):
-        with session.stage(f"table of {rows} rows"):
-            table = Table.create((rows, dim), torch.float32, _TIERS[plan](rows), session.group)
-            fill(session, table)
-        with closing(table):
-            timing = time_gather(session, f"peergraph {plan}", rows, dim, table.gather)
-            add(session, "peergraph", timing, dim, plan=plan, table_rows=rows)
+    with (
+        session.section(f"peergraph {plan} {dim}", system="peergraph", plan=plan, dim=dim),
+        closing(feature_table(session, plan, rows, dim)) as table,
+    ):
+        timing = time_gather(session, f"peergraph {plan}", rows, dim, table.gather)
+        add(session, "peergraph", timing, dim, plan=plan, table_rows=rows)
 
 
 def run_narrow(session: Session, plan: str, dim: int, storage: str) -> None:
     """As run_peergraph, with fewer bytes a row and the same rows for users."""
     rows, args = table_rows(session.args, plan, session.world, dim), session.args
-    codec = codec_of(storage_name(storage), torch.float32, (dim,))
-    assert codec is not None
     system = f"peergraph {storage}"
-    with session.section(f"{system} {plan} {dim}", system=system, plan=plan, dim=dim):
-        with session.stage(f"table of {rows} rows"):
-            shape = (rows, codec.row_bytes)
-            stored = Table.create(shape, torch.uint8, _TIERS[plan](rows), session.group)
-            table = NarrowTable((rows, dim), codec, stored, storage)
-            fill(session, table)
-        with closing(table):
-            ids = [
-                random_ids(session.rank * 1000 + i, args.count, rows, session.device)
-                for i in range(_ID_SETS)
-            ]
-
-            def check() -> None:
-                some = ids[0][:256]
-                expected = RowEncoder(codec, storage).encode(feature_rows(some, dim), 0)
-                if not torch.equal(table.gather(some), codec.decode(expected)):
-                    raise AssertionError(f"{system}: gathered rows differ from the table's")
-
-            session.together(check)
-            timing = measure(session, lambda i, _: table.gather(ids[i % _ID_SETS]), hold=True)
-            floor = floor_ms(args, plan, session.world, codec.row_bytes, dim)
-            add(
-                session,
-                system,
-                timing,
-                dim,
-                plan=plan,
-                against=plan,
-                table_rows=rows,
-                row_bytes=codec.row_bytes,
-                floor_ms=floor,
-            )
+    with (
+        session.section(f"{system} {plan} {dim}", system=system, plan=plan, dim=dim),
+        closing(feature_table(session, plan, rows, dim, storage)) as table,
+    ):
+        ids = [
+            random_ids(session.rank * 1000 + i, args.count, rows, session.device)
+            for i in range(_ID_SETS)
+        ]
+        session.together(lambda: check_table(system, table, ids[0]))
+        timing = measure(session, lambda i, _: table.gather(ids[i % _ID_SETS]), hold=True)
+        add(
+            session,
+            system,
+            timing,
+            dim,
+            plan=plan,
+            against=plan,
+            table_rows=rows,
+            row_bytes=table.row_bytes,
+            floor_ms=floor_ms(args, plan, session.world, table.row_bytes, dim),
+        )
 
 
 def floor_ms(
     args: argparse.Namespace, plan: str, world: int, row_bytes: int, dim: int
 ) -> float | None:
     """The time of a gather's bytes: on the link that a plan reads by, or in the GPU's memory."""
-    if len(args.floor_gbs) != len(_TIERS):
+    if len(args.floor_gbs) != len(TIERS):
         return None
     memory, peers, host = (rate * 1e6 for rate in args.floor_gbs)
     read, written = args.count * row_bytes, args.count * dim * 4
@@ -213,7 +179,7 @@ def run(session: Session) -> None:
 
 
 def arguments() -> argparse.ArgumentParser:
-    result = parser(__doc__.splitlines()[0], tuple(_TIERS), "replicated,sharded,host")
+    result = parser(__doc__.splitlines()[0], tuple(TIERS), "replicated,sharded,host")
     result.add_argument("--dims", type=integers, default="16,64,100,128,256,602,1024")
     result.add_argument(
         "--host-dims", type=integers, default="64,128,1024", help="of the host plan"

@@ -23,6 +23,7 @@ from typing import Any
 import numpy as np
 import torch
 import torch.distributed as dist
+from harness.common import floats, integers
 from inputs.graphs import get_spec, make_csc
 from network.gather_bytes import Layout, Sent, distinct_rows, distributed, hierarchy
 from torch import Tensor
@@ -171,8 +172,8 @@ def main() -> int:
     parser.add_argument("--dim", type=int, default=128, help="float32 columns")
     parser.add_argument("--batch", type=int, default=256)
     parser.add_argument("--batches", type=int, default=4, help="of each rank, at most")
-    parser.add_argument("--fanout", type=numbers(int), default="15,10,5")
-    parser.add_argument("--hot-ratios", type=numbers(float), default="0,0.1,0.25")
+    parser.add_argument("--fanout", type=integers, default="15,10,5")
+    parser.add_argument("--hot-ratios", type=floats, default="0,0.1,0.25")
     parser.add_argument("--timeout", type=float, default=600.0, help="seconds for the ranks")
     parser.add_argument("--out", type=Path, help="file that JSON lines are appended to")
     args = parser.parse_args()
@@ -183,15 +184,6 @@ def main() -> int:
         with args.out.open("a") as file:
             file.writelines(json.dumps(record) + "\n" for record in records)
     return 0
-
-
-def numbers(kind: Any) -> Any:
-    """A parser of numbers with commas between them."""
-
-    def parse(text: str) -> list[Any]:
-        return [kind(part) for part in text.split(",")]
-
-    return parse
 
 
 if __name__ == "__main__":

@@ -17,6 +17,8 @@ entropy over the training nodes, backward and Adam, in float32 without TF32.
 - `chunks`: epochs in 1, 2, 3 and 4 times as many chunks (Figure 10).
 - `inference`: the rows of all nodes with a GraphSAGE of the widths of each model, trained for
   `--epochs`, beside PyG's layer-wise inference.
+- `accuracy`: validation and test accuracy of 100 epochs on the labelled graphs of `--data`, beside
+  PyG's (Figure 8); with no other part, `--graphs` is not used.
 
 In `switches` and `chunks` all rows of nodes are on the host, as HongTu's are. `--chunks paper` cuts
 a graph in as many chunks as HongTu does, all GPUs together.
@@ -42,6 +44,7 @@ from pathlib import Path
 import torch
 from harness.common import integers, main, parser, words, words_of
 from harness.ranks import Session
+from offloading.accuracy import measure_accuracy
 from offloading.data import Data
 from offloading.duplication import measure_duplication
 from offloading.inference import infer
@@ -52,7 +55,7 @@ from offloading.training import SWITCHES, Run, train
 
 from peergraph.cli.arguments import byte_count
 
-_PARTS = ("duplication", "epochs", "switches", "chunks", "inference")
+_PARTS = ("duplication", "epochs", "switches", "chunks", "inference", "accuracy")
 _TIMES_CHUNKS = (1, 2, 3, 4)
 _CHUNKS = 8  # of each rank, where nobody says how many
 _GPUS = 4  # of HongTu
@@ -115,14 +118,17 @@ def runs(args: argparse.Namespace, graph: str) -> Iterable[Run]:
 def run(session: Session) -> None:
     torch.backends.cuda.matmul.allow_tf32 = False
     args = session.args
-    for name in args.graphs:
+    if "accuracy" in args.parts:
+        for path in args.data:
+            measure_accuracy(session, Path(path))
+    for name in args.graphs if args.parts != ["accuracy"] else ():
         if "duplication" in args.parts and session.world == 1:
             with session.section(f"duplication {name}", part="duplication", graph=name):
                 measure_duplication(session, name)
         if args.parts == ["duplication"]:
             continue
         data = Data(session, name, args.features)
-        train(session, data, runs(args, name))
+        train(session, data, runs(args, name), is_last="inference" not in args.parts)
         if "inference" in args.parts:
             for _, widths in args.models:
                 for budget in args.budgets:
@@ -167,6 +173,7 @@ def arguments() -> argparse.ArgumentParser:
     add("--offload", action="store_true", help="also where the graph fits")
     add("--resident", action="store_true", help="the same without offloading, too")
     add("--epochs", type=int, default=3, help="of training before inference")
+    add("--data", type=words, default="", help=".npz files of labelled graphs")
     add("--features", type=Path, metavar="FOLDER", help="features are in a file there, mapped")
     add("--parts-of-epoch", action="store_true", help="what the GPU does in an epoch")
     add("--worlds", type=integers, default="1", help="ranks of each launch")

@@ -19,8 +19,8 @@ from harness.ranks import Session, synchronize
 
 from peergraph.fullgraph.layout.edge_share import PIECE_EDGES, EdgeShare, UnreadShare
 from peergraph.fullgraph.layout.row_layout import RowLayout
-from peergraph.fullgraph.offload.chunked_csc import ChunkedCsc
-from peergraph.fullgraph.offload.chunks import Chunks
+from peergraph.fullgraph.offload.chunks.chunked_csc import ChunkedCsc
+from peergraph.fullgraph.offload.chunks.chunks import Chunks
 from peergraph.fullgraph.structure.build_structure import build_structure
 
 
@@ -79,8 +79,8 @@ def run(session: Session) -> None:
     csc = kept[-1]
     assert isinstance(csc, ChunkedCsc)
     timed("reverse", csc.reversed)
-    timed("exchange", csc.exchange)
-    session.note(f"rows of a pass: {csc.exchange().counts}")
+    timed("transfers", csc.transfers)
+    session.note(f"rows of a pass: {csc.transfers().counts}")
 
 
 def arguments() -> argparse.ArgumentParser:

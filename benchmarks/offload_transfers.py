@@ -21,12 +21,12 @@ from harness.ranks import Session, synchronize
 from torch import Tensor
 
 from peergraph.fullgraph.layout.row_layout import RowLayout
-from peergraph.fullgraph.offload.chunk_pass import ChunkPass
-from peergraph.fullgraph.offload.chunked_csc import ChunkedCsc
-from peergraph.fullgraph.offload.chunks import Chunks
-from peergraph.fullgraph.offload.row_store import RowStore
-from peergraph.fullgraph.offload.row_stores import RowStores
-from peergraph.fullgraph.offload.transfer_counts import TransferCounts
+from peergraph.fullgraph.offload.chunks.chunked_csc import ChunkedCsc
+from peergraph.fullgraph.offload.chunks.chunks import Chunks
+from peergraph.fullgraph.offload.passes.chunk_pass import ChunkPass
+from peergraph.fullgraph.offload.rows.row_allocator import RowAllocator
+from peergraph.fullgraph.offload.rows.row_store import RowStore
+from peergraph.fullgraph.offload.rows.transfer_counts import TransferCounts
 from peergraph.fullgraph.structure.partitioned_csc import PartitionedCsc
 
 Step = Callable[[], TransferCounts]
@@ -40,7 +40,7 @@ class Case:
         self.session = session
         self.layout = RowLayout.contiguous(session.group, args.rows * args.world)
         self.chunks = Chunks.even(self.layout, args.chunks)
-        self.stores = RowStores(session.group, 1 << 40)
+        self.stores = RowAllocator(session.group, 1 << 40)
         begin = time.perf_counter()
         self.host = [self._store(), self._store()]
         synchronize(session.device)
@@ -145,8 +145,8 @@ class Case:
     def gradients(self, csc: ChunkedCsc) -> Step:
         """Adds rows to their owners in host memory."""
         store = self.host[1]
-        exchange = csc.exchange()
-        ones = torch.ones(exchange.capacity, self.session.args.dim, device=self.session.device)
+        transfers = csc.transfers()
+        ones = torch.ones(transfers.capacity, self.session.args.dim, device=self.session.device)
 
         def run() -> TransferCounts:
             with ChunkPass(self.chunks, gradients=[(store, csc)]) as chunk_pass:
@@ -184,9 +184,9 @@ def run(session: Session) -> None:
     with session.stage("graph"):
         csc = case.edges()
         begin = time.perf_counter()
-        counts = csc.exchange().counts
+        counts = csc.transfers().counts
         synchronize(session.device)
-        session.note(f"exchange planned in {time.perf_counter() - begin:.2f} s: {counts}")
+        session.note(f"transfers planned in {time.perf_counter() - begin:.2f} s: {counts}")
     time_step(session, "sources", case.sources(csc))
     time_step(session, "gradients", case.gradients(csc))
 

@@ -75,7 +75,7 @@ class Sage(torch.nn.Module):
 
 
 def by_csr(conv: SAGEConv, layer: Layer, x: Tensor) -> Tensor:
-    ones = torch.ones(layer.indices.numel(), device=x.device)
+    ones = torch.ones(layer.indices.numel(), dtype=x.dtype, device=x.device)
     size = (layer.num_destinations, x.shape[0])
     matrix = torch.sparse_csr_tensor(
         layer.indptr, layer.indices, ones, size=size, check_invariants=False
@@ -143,14 +143,14 @@ class Trainer:
         if session.world > 1:
             ids = [device.index] if device.type == "cuda" else None
             self.model = DistributedDataParallel(self.model, device_ids=ids)
-        self._optimizer = torch.optim.Adam(self.model.parameters(), lr=3e-3)
+        self.optimizer = torch.optim.Adam(self.model.parameters(), lr=3e-3)
         self.loss = torch.zeros(())
 
     def step(self, x: Any, edges: Any, labels: Tensor) -> None:
         loss = F.cross_entropy(self.model(x, edges)[: labels.numel()], labels)
-        self._optimizer.zero_grad(set_to_none=True)
+        self.optimizer.zero_grad(set_to_none=True)
         loss.backward()
-        self._optimizer.step()
+        self.optimizer.step()
         self.loss = loss.detach()
 
     def finish(self, session: Session, timing: Timing, case: Case) -> None:
@@ -197,7 +197,7 @@ def train_on_loader(session: Session, data: Any, case: Case, way: str) -> None:
     # Only the ways of the loader need the adapter.
     from peergraph_pyg import prefetch
 
-    batches = _again_and_again(prefetch(loader, 0))
+    batches = again_and_again(prefetch(loader, 0))
 
     def step(i: int, mark: Mark) -> None:
         batch = next(batches)
@@ -208,7 +208,8 @@ def train_on_loader(session: Session, data: Any, case: Case, way: str) -> None:
     trainer.finish(session, measure(session, step), case)
 
 
-def _again_and_again(loader: Any) -> Iterator[Any]:
+def again_and_again(loader: Any) -> Iterator[Any]:
+    """Yields the batches of the loader, epoch after epoch, without end."""
     while True:
         yield from loader
 

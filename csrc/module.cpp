@@ -13,6 +13,7 @@ void register_store(py::module_& m);
 void register_sampling(py::module_& m);
 void register_walks(py::module_& m);
 void register_aggregate(py::module_& m);
+void register_dense(py::module_& m);
 void register_fullgraph(py::module_& m);
 
 namespace {
@@ -56,5 +57,6 @@ PYBIND11_MODULE(_C, m) {
   peergraph::register_sampling(m);
   peergraph::register_walks(m);
   peergraph::register_aggregate(m);
+  peergraph::register_dense(m);
   peergraph::register_fullgraph(m);
 }

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import gc
+import importlib
 import os
 import signal
 import warnings
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
 from peergraph import num_gpus
 from peergraph.testing import preload
+from tests import shared_forks
 from tests.gpu_turns import turn
 
 # What is imported and collected stays: looking for garbage in it takes a third of the time.
@@ -37,6 +40,9 @@ if NUM_GPUS == 0:
 preload("pytest", "torch._dynamo")
 if NUM_GPUS == 0:  # importing PyG prints torch's configuration, which initialises CUDA
     preload("tests.conv_templates", "torch_geometric.loader", "peergraph_pyg", "peergraph_dgl")
+    preload("tests.seeds_without_gpus")
+    importlib.import_module("tests.seeds_without_gpus")
+preload("tests.huge_pages")
 
 REQUIRED_GPUS = int(os.environ.get("PEERGRAPH_REQUIRE_GPUS", "0"))
 
@@ -63,12 +69,18 @@ def device(request: pytest.FixtureRequest) -> torch.device:
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "gpus(n): the test needs n GPUs")
     config.addinivalue_line("markers", "alone: on GPUs, no other test runs beside it")
+    if hasattr(config, "workerinput"):
+        shared_forks.adopt(config.workerinput["forks"])
+
+
+@pytest.hookimpl(optionalhook=True)  # of pytest-xdist, in its main process
+def pytest_configure_node(node: Any) -> None:
+    node.workerinput["forks"] = shared_forks.start()
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtestloop() -> None:
     """Leaves modules and the collected tests out of later collections of garbage."""
-    gc.collect()
     gc.freeze()
     gc.enable()
 

@@ -111,6 +111,11 @@ def _of_newer_torch(name: str) -> Callable[[], Any]:
     )
 
 
+def _with_cuda(name: str) -> Any:
+    """torch's module, where torch is compiled for GPUs."""
+    return torch._C if torch.version.cuda else SimpleNamespace(**{name: None})
+
+
 TENSOR, MODULE = _torch("torch.Tensor"), lambda: torch.nn.Linear(1, 1)
 LOADER = lambda: iter(torch.utils.data.DataLoader([1]))  # noqa: E731
 KNOWN: dict[str, Callable[[], Any]] = {
@@ -125,6 +130,7 @@ KNOWN: dict[str, Callable[[], Any]] = {
     "_backward_pre_hooks": MODULE,
     "_cdata": lambda: torch.ones(1).untyped_storage(),
     "_dataset_fetcher": LOADER,
+    "_cuda_getCurrentRawStream": lambda: _with_cuda("_cuda_getCurrentRawStream"),
     "_current_graph_task_id": _torch("torch._C"),
     "_current_level": _torch("torch.autograd.forward_ad"),
     "_disable_current_modes": _torch("torch.utils._python_dispatch"),

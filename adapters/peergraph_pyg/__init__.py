@@ -10,6 +10,8 @@ from peergraph.integration import explain
 from peergraph.store import Store, StoreTensor, TableTensor
 
 from . import nn
+from .captured.capture import capture
+from .captured.captured_training import CapturedTraining
 from .data.edge_index_tensor import EdgeIndexTensor
 from .data.feature_store import FeatureStore
 from .data.graph_store import GraphStore
@@ -28,6 +30,7 @@ from .prefetching.prefetcher import prefetch
 
 __all__ = [
     "AdjacencyTensor",
+    "CapturedTraining",
     "EdgeIndexTensor",
     "ExcludeTargets",
     "FeatureStore",
@@ -37,6 +40,7 @@ __all__ = [
     "StoreTensor",
     "TableTensor",
     "accelerate",
+    "capture",
     "explain",
     "full_graph",
     "lazy",

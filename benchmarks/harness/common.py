@@ -41,6 +41,10 @@ def integers(text: str) -> list[int]:
     return [int(word) for word in words(text)]
 
 
+def floats(text: str) -> list[float]:
+    return [float(word) for word in words(text)]
+
+
 def cases(text: str) -> list[tuple[list[int], int]]:
     """ "15-10-5:1024,10-25:6000" -> fanouts and batch size of each case."""
     pairs = (word.split(":") for word in words(text))

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import ctypes
+import multiprocessing
 import os
 import signal
+import socket
 import subprocess
 import sys
-from collections.abc import Sequence
+import tempfile
+import traceback
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
 # The address of the first machine.
 FIRST = "10.0.0.1"
-# Two network namespaces and a cable between them, without privileges; then a command on each.
+# Two network namespaces and a cable between them.
 _NETWORK = r"""
 set -e
 mount -t tmpfs none /run
@@ -25,54 +30,106 @@ for side in a b; do
   ip -n $side link set lo up
   ip -n $side link set v$side up
 done
-run() {
-  GLOO_SOCKET_IFNAME=v$1 nsenter --net=/run/netns/$1 unshare --uts sh -c \
-    'hostname "host-$0" && exec "$@"' "$@"
-}
 """
-_ISOLATED = ["unshare", "--user", "--map-root-user", "--net", "--mount", "--uts", "bash", "-c"]
-_RUN = 'run b "$@" 1 & other=$!; run a "$@" 0; wait $other'
+# Kinds of namespaces, of <linux/sched.h>.
+_MOUNT, _UTS, _USER, _NET = 0x00020000, 0x04000000, 0x10000000, 0x40000000
 _BURST = 1 << 16
 
 
 def why_not() -> str | None:
     """Why this machine cannot be two; None where it can."""
-    script = _NETWORK + "run a true; run b true"
-    try:
-        subprocess.run([*_ISOLATED, script], check=True, capture_output=True, text=True, timeout=30)
-    except FileNotFoundError as error:
-        return f"network namespaces need util-linux and iproute2: {error}"
-    except subprocess.CalledProcessError as error:
-        return f"this machine allows no network namespaces: {error.stderr.strip()}"
+    done = run_on_two_machines(_nothing, 60)
+    if done.returncode:
+        return f"this machine allows no network namespaces: {done.stderr.strip()[-500:]}"
     return None
 
 
+def _nothing(rank: int) -> None:
+    pass
+
+
 def run_on_two_machines(
-    program: Path, arguments: Sequence[str], python_path: Path, timeout_s: float
+    main: Callable[[int], None], timeout_s: float
 ) -> subprocess.CompletedProcess[str]:
-    """Runs ``python program *arguments RANK`` on both machines, and returns what both have printed.
+    """Calls ``main(rank)`` on both machines, and returns what both have printed.
+
+    Both are forks of this process, which must have no other thread: what it has imported, they need
+    not import.
 
     Args:
-        python_path: folder for imports.
+        main: the work of a rank, 0 or 1. The exit code is 1 where it raises.
         timeout_s: for both; then they are killed.
 
-    Raises subprocess.TimeoutExpired.
+    Raises TimeoutError.
     """
-    command = [*_ISOLATED, _NETWORK + _RUN, "", sys.executable, str(program), *arguments]
-    with subprocess.Popen(
-        command,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(python_path)},
-        start_new_session=True,
-    ) as process:
+    with tempfile.TemporaryDirectory() as folder:
+        texts = [Path(folder, name) for name in ("out", "err")]
+        process = multiprocessing.get_context("fork").Process(target=_both, args=(main, *texts))
+        process.start()
+        assert process.pid is not None
         try:
-            out, errors = process.communicate(timeout=timeout_s)
+            process.join(timeout_s)
+            if process.exitcode is None:
+                raise TimeoutError(f"two machines took more than {timeout_s:g} s")
         finally:
             with suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
-    return subprocess.CompletedProcess(command, process.returncode, out, errors)
+            process.join()
+        out, errors = (text.read_text() for text in texts)
+        return subprocess.CompletedProcess([], process.exitcode, out, errors)
+
+
+def _both(main: Callable[[int], None], out: Path, errors: Path) -> None:
+    os.setsid()
+    for path, descriptor in ((out, 1), (errors, 2)):
+        # Several processes write to it.
+        opened = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+        os.dup2(opened, descriptor)
+    _become_root()
+    subprocess.run(["bash", "-c", _NETWORK], check=True)
+    ranks = [_fork(main, rank, side) for rank, side in enumerate("ab")]
+    codes = [os.waitstatus_to_exitcode(os.waitpid(rank, 0)[1]) for rank in ranks]
+    sys.exit(int(any(codes)))
+
+
+def _become_root() -> None:
+    """Becomes root in namespaces of its own, which takes no privileges."""
+    user, group = os.geteuid(), os.getegid()
+    _call("unshare", _USER | _NET | _MOUNT | _UTS)
+    Path("/proc/self/setgroups").write_text("deny")
+    Path("/proc/self/uid_map").write_text(f"0 {user} 1")
+    Path("/proc/self/gid_map").write_text(f"0 {group} 1")
+    # Mounts of this process are not the system's.
+    subprocess.run(["mount", "--make-rprivate", "/"], check=True)
+
+
+def _fork(main: Callable[[int], None], rank: int, side: str) -> int:
+    """Starts the rank of a machine, and returns its process id."""
+    pid = os.fork()
+    if pid:
+        return pid
+    code = 1
+    try:
+        with open(f"/run/netns/{side}") as network:
+            _call("setns", network.fileno(), _NET)
+        _call("unshare", _UTS)
+        socket.sethostname(f"host-{side}")
+        os.environ["GLOO_SOCKET_IFNAME"] = f"v{side}"
+        main(rank)
+        code = 0
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+
+
+def _call(name: str, *arguments: int) -> None:
+    """Calls `unshare` or `setns` of the C library, which Python has since version 3.12."""
+    if getattr(ctypes.CDLL(None, use_errno=True), name)(*arguments) != 0:
+        number = ctypes.get_errno()
+        raise OSError(number, f"{name}: {os.strerror(number)}")
 
 
 def limit_rate(bytes_per_second: float) -> None:

@@ -13,7 +13,8 @@ from inputs.local_graphs import get_local_spec, make_local_csc
 from torch import Tensor
 
 from peergraph.fullgraph import FullGraph, PartitionedTensor
-from peergraph.fullgraph.offload.offloaded_tensor import from_store
+from peergraph.fullgraph.offload.rows.row_allocator import Role
+from peergraph.fullgraph.offload.tensor.offloaded_tensor import from_store
 from peergraph.fullgraph.tensor.conversions import from_local
 from peergraph.store import NODE
 
@@ -37,6 +38,10 @@ class Data:
             # The device is for training.
             self.edges = indptr.cpu(), indices.cpu()
 
+    def drop_edges(self) -> None:
+        """Gives the host the memory of the edges back."""
+        self.edges = self.edges[0].new_empty(0), self.edges[1].new_empty(0)
+
     def features(self, graph: FullGraph, columns: int) -> PartitionedTensor:
         """[nodes, columns] float32 where the graph keeps rows; no rank makes those of others.
 
@@ -50,8 +55,9 @@ class Data:
         if graph.offloaded is None:
             rows = torch.empty(count, columns, device=device)
             return from_local(fill_features(first, rows), layout)
-        stores = graph.offloaded.stores
-        store = stores.allocate(layout, (columns,), torch.float32, what="features")
+        allocator = graph.offloaded.allocator
+        role: Role = "sequential" if graph.offloaded.features_on_device else "given"
+        store = allocator.allocate(layout, (columns,), torch.float32, role, what="features")
         step = max(1, _PIECE // columns)
         for start in range(0, count, step):
             piece = torch.empty(min(step, count - start), columns, device=device)

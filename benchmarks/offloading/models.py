@@ -28,7 +28,9 @@ class Gnn(torch.nn.Module):
             elif kind == "GIN":
                 layer = GINConv(torch.nn.Linear(before, after))
             elif kind == "GAT":
-                layer = GATConv(before, after if last else after // heads, 1 if last else heads)
+                shape = (after, 1) if last else (after // heads, heads)
+                # Loops would be added to all edges at once, on the device.
+                layer = GATConv(before, *shape, add_self_loops=False)
             else:
                 layer = torch.nn.ModuleList(
                     [torch.nn.Linear(before, after), GatedGraphConv(after, 1)]

@@ -1,4 +1,4 @@
-"""Tables and pictures of recorded epochs, beside HongTu's tables 3 and 5 to 9 and figures 9 to 11.
+"""Tables and pictures of recorded epochs, beside HongTu's tables 3 and 5 to 9 and figures 8 to 11.
 
 python benchmarks/offloading/report.py RECORDS FOLDER
 """
@@ -6,7 +6,6 @@ python benchmarks/offloading/report.py RECORDS FOLDER
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 if __name__ == "__main__":
@@ -16,6 +15,8 @@ from harness.records import Record, read_records
 from inputs.local_graphs import get_local_spec
 
 from offloading.bars import draw_bars
+from offloading.markdown import table
+from offloading.paper_tables import accuracy_by_epoch, tables_of_paper
 from offloading.published import DEDUPLICATION, FOUR_GPUS, IN_MEMORY_ONE_GPU, ONE_GPU
 
 _HARDWARE = "four A100-80 over PCIe 4"
@@ -26,32 +27,15 @@ def write_report(records: Path, folder: Path) -> list[Path]:
     rows = [r for r in read_records(records) if r["bench"] == "offload" and "error" not in r]
     folder.mkdir(parents=True, exist_ok=True)
     sections, paths = [], []
-    for make in (_duplication, _epochs, _switches, _parts, _chunks, _scaling, _inference):
+    makers = (_duplication, _epochs, tables_of_paper, accuracy_by_epoch, _switches, _parts, _chunks,
+              _scaling, _inference)  # fmt: skip
+    for make in makers:
         section, pictures = make(rows, folder)
         sections += section
         paths += pictures
     page = folder / "offload.md"
     page.write_text("\n".join(sections) + "\n")
     return [page, *paths]
-
-
-def table(head: Sequence[str], lines: Iterable[Sequence[object]]) -> list[str]:
-    """A table in Markdown; numbers to the right."""
-    cells = [[_text(cell) for cell in line] for line in lines]
-    return [
-        f"| {' | '.join(head)} |",
-        f"| {' | '.join(['---'] + ['---:'] * (len(head) - 1))} |",
-        *(f"| {' | '.join(line)} |" for line in cells),
-        "",
-    ]
-
-
-def _text(value: object) -> str:
-    if value is None:
-        return ""
-    if isinstance(value, float):
-        return f"{value:.0f}" if abs(value) >= 1000 else f"{value:.3g}"
-    return str(value)
 
 
 def _base(row: Record) -> str:
@@ -112,7 +96,7 @@ def _epochs(rows: list[Record], folder: Path) -> tuple[list[str], list[Path]]:
              r["loss"]]
         )  # fmt: skip
     head = ["graph", "model", "GPUs", "memory", "chunks", "budget, GiB", "epoch, s",
-            f"HongTu, {_HARDWARE}, s", "planned, s", "from host, GB", "to host, GB",
+            "HongTu, as many A100-80, s", "planned, s", "from host, GB", "to host, GB",
             "to GPUs, GB", "allocated, GiB", "driver, GiB", "host rows, GiB", "prepared, s",
             "first epoch, s", "first loss"]  # fmt: skip
     text = ["## Epochs (Tables 5 to 7)", "", *table(head, lines)]

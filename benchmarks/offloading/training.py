@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import gc
+import re
 import time
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import torch
 import torch.nn.functional as F
@@ -19,8 +22,8 @@ import peergraph_pyg
 from offloading.data import Data
 from offloading.models import Gnn
 from peergraph.fullgraph import FullGraph, PartitionedEdgeIndex
-from peergraph.fullgraph.offload.chunked_csc import ChunkedCsc
-from peergraph.fullgraph.offload.offloaded_csc import OffloadedCsc
+from peergraph.fullgraph.offload.chunks.chunked_csc import ChunkedCsc
+from peergraph.fullgraph.offload.edges.offloaded_csc import OffloadedCsc
 from peergraph.store import EDGE
 from peergraph_pyg.fullgraph import utilities
 
@@ -86,23 +89,31 @@ class Run:
         return self.heads if self.kind == "GAT" else 0
 
     @property
+    def layer_type(self) -> str:
+        """Of layers that sum, for the plan."""
+        return "gcn" if self.kind == "GAT" else self.kind.lower()
+
+    @property
     def prepared(self) -> Run:
         """What must be equal for runs that use the same prepared graph."""
-        heads = self.attention_heads
-        return replace(self, kind="", switches="", part="", heads=heads)
+        return replace(self, switches="", part="", heads=self.attention_heads)
 
 
-def train(session: Session, data: Data, runs: Iterable[Run]) -> None:
-    """Times epochs of several runs; those that can have the same prepared graph."""
+def train(session: Session, data: Data, runs: Iterable[Run], is_last: bool = False) -> None:
+    """Times epochs of several runs; those that can have the same prepared graph.
+
+    Args:
+        is_last: whether nobody needs the edges afterwards: the host gets their memory back.
+    """
     waiting = list(runs)
     while waiting:
         key = waiting[0].prepared
         same = [run for run in waiting if run.prepared == key]
         waiting = [run for run in waiting if run.prepared != key]
-        _train_together(session, data, same)
+        _train_together(session, data, same, is_last and not waiting)
 
 
-def _train_together(session: Session, data: Data, runs: list[Run]) -> None:
+def _train_together(session: Session, data: Data, runs: list[Run], is_last: bool) -> None:
     """Prepares a graph, and trains on it; the first run that fails ends it."""
     clear_device(session)
     prepared: Prepared | None = None
@@ -110,7 +121,7 @@ def _train_together(session: Session, data: Data, runs: list[Run]) -> None:
         with session.section(_title(run, data), **_fields(run, data)):
             try:
                 if prepared is None:
-                    prepared = session.together(lambda: Prepared(session, data, runs[0]))
+                    prepared = session.together(lambda: Prepared(session, data, runs[0], is_last))
                 _time_epochs(session, data, run, prepared)
             except (RuntimeError, MemoryError, ValueError) as error:
                 if not isinstance(error, MemoryError | ValueError) and not is_out_of_memory(error):
@@ -127,9 +138,10 @@ class Prepared:
     Args:
         data: the graph.
         run: says in which memory.
+        drops_edges: whether `data` has no edges afterwards.
     """
 
-    def __init__(self, session: Session, data: Data, run: Run) -> None:
+    def __init__(self, session: Session, data: Data, run: Run, drops_edges: bool = False) -> None:
         spec, widths = data.spec, run.of(data.spec)
         y, mask = data.labels()
         self.session = session
@@ -145,14 +157,17 @@ class Prepared:
             host_memory=run.host,
             widths=widths,
             heads=run.attention_heads,
+            layer_type=run.layer_type,
             labelled=spec.train_nodes / spec.num_nodes,
             row_bytes={"_N": 4 * widths[0] + 9},
         )
         synchronize(session.device)
         self.build_s = time.perf_counter() - begin
         """Seconds of the preparation, without rows of nodes."""
+        if drops_edges:
+            data.drop_edges()
         if run.streamed and self.graph.offloaded is not None:
-            self.graph.offloaded.stores.use["device"].budget = 0
+            self.graph.offloaded.allocator.use["device"].budget = 0
         begin = time.perf_counter()
         self.x = data.features(self.graph, widths[0])
         synchronize(session.device)
@@ -189,8 +204,8 @@ class Prepared:
         backward = forward.reversed()
         synchronize(self.session.device)
         reversed_s = time.perf_counter() - begin
-        forward.exchange()
-        backward.exchange()
+        forward.transfers()
+        backward.transfers()
         synchronize(self.session.device)
         return time.perf_counter() - begin - reversed_s
 
@@ -211,7 +226,7 @@ class Prepared:
         """Bytes that this rank has moved so far."""
         if self.graph.offloaded is None:
             return {}
-        counts = self.graph.offloaded.stores.moved
+        counts = self.graph.offloaded.allocator.moved
         return {
             "from_host": counts.to_device,
             "to_host": counts.from_device,
@@ -222,17 +237,26 @@ class Prepared:
     def reset_peaks(self) -> None:
         """Begins to look for the most memory that is used from now on."""
         if self.graph.offloaded is not None:
-            for use in self.graph.offloaded.stores.use.values():
+            for use in self.graph.offloaded.allocator.use.values():
                 use.peak = use.used + use.kept
+        reset_process_peak()
         if self.session.device.type == "cuda":
             torch.cuda.reset_peak_memory_stats()
 
     def peaks(self) -> dict[str, float | None]:
-        """GiB of the busiest rank, by the allocator and by the driver, and of rows by tier."""
+        """GiB of the busiest rank, by the allocator and by the driver, and of rows by tier.
+
+        `host_gib` is the most physical memory of a rank's process, mapped files included;
+        `planned_gib` and `planned_host_gib` are what the plan counts of a rank.
+        """
         found: dict[str, float | None] = {}
-        gather = self.session.group.all_gather
+        gather, plan = self.session.group.all_gather, self.graph.plan
+        found["host_gib"] = max(gather(process_peak())) / 2**30
+        found["planned_gib"] = max(plan.bytes_by_rank) / 2**30
+        if plan.offload is not None:
+            found["planned_host_gib"] = plan.offload.bytes_by_tier["host"] / 2**30
         if self.graph.offloaded is not None:
-            use = self.graph.offloaded.stores.use
+            use = self.graph.offloaded.allocator.use
             for tier in ("device", "host", "file"):
                 found[f"rows_{tier}_gib"] = max(gather(use[tier].peak)) / 2**30
         if self.session.device.type == "cuda":
@@ -244,6 +268,20 @@ class Prepared:
             found["peak_gib"] = max(of for of, _ in peaks) / 2**30
             found["driver_gib"] = max(of for _, of in peaks) / 2**30
         return found
+
+
+def reset_process_peak() -> None:
+    """Begins to look for the most physical memory of this process, where the kernel can."""
+    with suppress(OSError):
+        Path("/proc/self/clear_refs").write_text("5")
+
+
+def process_peak() -> int:
+    """The most bytes of physical memory that this process has had; 0: not known."""
+    with suppress(OSError):
+        found = re.search(r"VmHWM:\s*(\d+) kB", Path("/proc/self/status").read_text())
+        return 1024 * int(found[1]) if found else 0
+    return 0
 
 
 def clear_device(session: Session) -> None:
@@ -303,8 +341,8 @@ def _time_epochs(session: Session, data: Data, run: Run, prepared: Prepared) -> 
 
 
 def _predicted(run: Run, graph: FullGraph) -> float | None:
-    """Milliseconds of an epoch; the plan is for sums or attention with rows where they fit."""
-    if run.streamed or run.kind == "GGNN":
+    """Milliseconds of an epoch; the plan is for rows where they fit."""
+    if run.streamed:
         return None
     return 1e3 * graph.plan.seconds or None
 

@@ -1,4 +1,4 @@
-// The assignment of an edge's heads to the lanes of a warp, and the values of an edge.
+// Divides the heads of an edge among the lanes of a warp, and computes the values of an edge.
 #pragma once
 
 #include <cstdint>
@@ -18,7 +18,8 @@ struct HeadShape {
   int32_t per_head = 1;    // vectors of a head: a power of two
 };
 
-/// The vectors of a lane, strided by the lanes of an edge; every vector is within one head.
+/// The columns of an edge that one lane works on: kItems vectors of kVec columns. The lanes of an
+/// edge take its vectors in turn. All columns of a vector belong to one head.
 template <typename Value, int kVec, int kItems>
 struct HeadLanes {
   int lanes, groups, group;

@@ -67,19 +67,42 @@ LeasedOperands make_operands(Message message, const OptionalTensor& x, const Opt
   return {checked({message, pointer(x), pointer(e), columns, e_columns, nullptr}), {}};
 }
 
-/// `leases` are the leases of the table that `addresses` point into.
+/// `codec` describes narrow rows; `leases` are the leases of the table that `addresses` point into.
 LeasedOperands make_indirect_operands(Message message, const TensorRef& addresses,
                                       uintptr_t address_bits, const OptionalTensor& e,
-                                      int64_t columns, int64_t e_columns, const Leases& leases) {
+                                      int64_t columns, int64_t e_columns, const Leases& leases,
+                                      const std::optional<RowCodec>& codec) {
   const auto* rows = pointer<const int64_t>(addresses);
-  return {checked({message, pointer(address_bits), pointer(e), columns, e_columns, rows}), leases};
+  Operands operands =
+      checked({message, pointer(address_bits), pointer(e), columns, e_columns, rows});
+  if (codec) {
+    PG_CHECK_ARG(codec->columns == columns, "the codec must have the columns of the operation");
+    operands.codec = *codec;
+  }
+  return {operands, leases};
 }
 
+/// Raises unless narrow rows are widened to the dtype of the operation.
+void check_codec(const Operands& operands, DType dtype) {
+  PG_CHECK_ARG(!operands.is_narrow() || operands.codec.dtype == dtype,
+               "the operation must have the codec's dtype");
+}
+
+/// `out` [rows, at least the columns of the operands]: the sums are written from `first_column` on.
+/// `dtype` is that of the operands; None: that of `out`.
 void bind_spmm(const CsrMatrix& matrix, const LeasedOperands& operands, bool mean, bool accumulate,
                const TensorRef& out, const Launch& launch,
-               [[maybe_unused]] const py::function& allocate) {
+               [[maybe_unused]] const py::function& allocate, std::optional<DType> dtype,
+               int64_t first_column) {
   const Opened opened(operands);
-  const Spmm op{matrix, *opened, out.dtype("out"), mean, accumulate, out.data};
+  const int64_t stride = out.size(1);
+  PG_CHECK_ARG(first_column >= 0 && first_column + opened->columns <= stride,
+               "out has too few columns");
+  Spmm op{matrix, *opened, dtype.value_or(out.dtype("out")), mean, accumulate};
+  check_codec(*opened, op.dtype);
+  op.out = static_cast<char*>(out.data) + first_column * out.item_bytes;
+  op.out_dtype = out.dtype("out");
+  op.out_stride = stride;
   PG_ON_DEVICE(launch.device, spmm_cpu(op, launch.num_threads),
                spmm_cuda(op, launch, with_gil(allocate)));
 }
@@ -120,6 +143,7 @@ void bind_spmm_minmax(const CsrMatrix& matrix, const LeasedOperands& operands, b
                       const TensorRef& out, const TensorRef& arg, const Launch& launch,
                       [[maybe_unused]] const py::function& allocate) {
   const Opened opened(operands);
+  check_codec(*opened, out.dtype("out"));
   const SpmmMinMax op{matrix,   *opened,  out.dtype("out"),   minimum,
                       out.data, arg.data, arg.id_bytes("arg")};
   PG_ON_DEVICE(launch.device, spmm_minmax_cpu(op, launch.num_threads),
@@ -266,7 +290,7 @@ void register_types(py::module_& m) {
            py::arg("columns"), py::arg("e_columns"))
       .def(py::init(&make_indirect_operands), py::kw_only(), py::arg("message"),
            py::arg("addresses"), py::arg("address_bits"), py::arg("e"), py::arg("columns"),
-           py::arg("e_columns"), py::arg("leases"));
+           py::arg("e_columns"), py::arg("leases"), py::arg("codec") = py::none());
   py::class_<Attention>(m, "Attention")
       .def(py::init(&make_attention), py::kw_only(), py::arg("matrix"), py::arg("x"),
            py::arg("left"), py::arg("right"), py::arg("att"), py::arg("loops"), py::arg("slope"));
@@ -278,7 +302,7 @@ void register_aggregate(py::module_& m) {
   register_types(m);
   m.def("spmm", &bind_spmm, py::arg("matrix"), py::arg("operands"), py::kw_only(), py::arg("mean"),
         py::arg("accumulate"), py::arg("out"), py::arg("launch"), py::arg("allocate"),
-        ReleaseGil());
+        py::arg("dtype") = py::none(), py::arg("first_column") = 0, ReleaseGil());
   m.def("interleaved_spmm", &bind_interleaved_spmm, py::arg("local"), py::arg("local_operands"),
         py::arg("remote"), py::arg("remote_operands"), py::kw_only(), py::arg("mean"),
         py::arg("interleaving"), py::arg("out"), py::arg("launch"), py::arg("allocate"),

@@ -14,6 +14,7 @@
 #include "common/element.h"
 #include "common/pack.h"
 #include "common/parallel.h"
+#include "memory/decode_gather.h"
 
 namespace peergraph {
 
@@ -143,8 +144,8 @@ void each_piece(const CsrMatrix& rows, int64_t columns, int num_threads, const B
 
 /// The messages of the edges of some rows, a few packs of columns at a time. A subtraction is
 /// computed as the addition of the operand times -1. The code is compiled for kGiven, or for any
-/// message if the message is not known.
-template <Message kGiven, bool kKnown, Layout kLayout, typename T, int kBytes>
+/// message if the message is not known; and for rows of x that are stored in fewer bytes (kNarrow).
+template <Message kGiven, bool kKnown, Layout kLayout, bool kNarrow, typename T, int kBytes>
 class Messages {
  public:
   using Element = T;
@@ -170,7 +171,11 @@ class Messages {
     const int64_t ahead = std::min(position + kAhead, last_position_);
     const T* x = nullptr;
     const T* e = nullptr;
-    if (uses_u(message)) {
+    T decoded[kNarrow ? kPacks * kLanes : 1];
+    if constexpr (kNarrow) {
+      decode(position, ahead, first, kPacks * kLanes, decoded);
+      x = decoded;
+    } else if (uses_u(message)) {
       x = row_of<T>(operands_, rows_.column(position)) + first;
       prefetch_row(row_of<T>(operands_, rows_.column(ahead)) + first, kPacks * kLanes);
     }
@@ -203,6 +208,17 @@ class Messages {
   }
 
  private:
+  /// Widens `count` values of the row of x at `position`, and prefetches those at `ahead`.
+  PG_INLINE void decode(int64_t position, int64_t ahead, int64_t first, int64_t count,
+                        T* out) const {
+    const auto row_at = [&](int64_t at) PG_INLINED {
+      return reinterpret_cast<const char*>(operands_.x_rows[rows_.column(at)]);
+    };
+    const int64_t bytes = operands_.codec.stored_bytes();
+    prefetch_row(row_at(ahead) + first * bytes, count * bytes);
+    decode_columns(row_at(position), operands_.codec, first, count, out);
+  }
+
   PG_INLINE const T* edge(int64_t position) const {
     return static_cast<const T*>(operands_.e) + rows_.edge(position) * operands_.e_columns;
   }
@@ -223,13 +239,13 @@ void each_piece_of_messages(const CsrMatrix& rows, const Operands& operands, DTy
   PG_CHECK_ARG(Message::kCopyU <= operands.message && operands.message <= Message::kDiv,
                "message must be 0..5");
   const ColumnRuns runs(operands.columns, operands.e_columns);
-  const auto run = [&](auto message, auto known, auto layout, auto element) {
+  const auto run_rows = [&](auto message, auto known, auto layout, auto is_narrow, auto element) {
     using T = decltype(element);
     each_piece(rows, operands.columns, num_threads, [&](int64_t first, int64_t last) {
       with_vectors<kMostBytes<T>>([&](auto bytes) PG_INLINED {
         constexpr int kBytes = std::min<int>(kMost, decltype(bytes)::value);
-        const Messages<message, known, layout, T, kBytes> messages(rows, operands, runs,
-                                                                   rows.end(last - 1) - 1);
+        const Messages<message, known, layout, is_narrow, T, kBytes> messages(
+            rows, operands, runs, rows.end(last - 1) - 1);
         body(messages, first, last);
       });
     });
@@ -242,9 +258,17 @@ void each_piece_of_messages(const CsrMatrix& rows, const Operands& operands, DTy
   constexpr std::integral_constant<Layout, Layout::kRuns> kRuns{};
   constexpr std::integral_constant<Layout, Layout::kAny> kAny{};
   constexpr std::true_type kKnown{};
+  const auto run = [&](auto message, auto known, auto layout, auto element) {
+    run_rows(message, known, layout, std::false_type{}, element);
+  };
   with_dtype(dtype, [&](auto element) {
     using T = decltype(element);
     const Message given = operands.message == Message::kSub ? Message::kAdd : operands.message;
+    if (operands.is_narrow()) {
+      if (given == Message::kCopyU)
+        return run_rows(kCopyU, kKnown, kSame, std::true_type{}, element);
+      return run_rows(kMul, std::false_type{}, kAny, std::true_type{}, element);
+    }
     if (given == Message::kCopyU) return run(kCopyU, kKnown, kSame, element);
     if constexpr (kIsCommon<T>) {
       const Layout layout = runs.layout(kLanesOf<AccumulatorOf<T>>);

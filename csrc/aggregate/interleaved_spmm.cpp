@@ -31,8 +31,8 @@ void divide_by_degrees(const InterleavedSpmm& op, int num_threads) {
 void interleaved_spmm_cpu(const InterleavedSpmm& op, int num_threads) {
   PG_CHECK_ARG(op.dtype == DType::kFloat32 || op.dtype == DType::kFloat64,
                "local and remote edges are summed in float32 and float64");
-  spmm_cpu({op.local, op.local_operands, op.dtype, false, false, op.out}, num_threads);
-  spmm_cpu({op.remote, op.remote_operands, op.dtype, false, true, op.out}, num_threads);
+  spmm_cpu({op.local, op.local_operands, op.dtype, false, false, op.out, op.dtype}, num_threads);
+  spmm_cpu({op.remote, op.remote_operands, op.dtype, false, true, op.out, op.dtype}, num_threads);
   if (!op.mean) return;
   if (op.dtype == DType::kFloat32) return divide_by_degrees<float>(op, num_threads);
   divide_by_degrees<double>(op, num_threads);

@@ -11,20 +11,20 @@ namespace {
 
 constexpr int kMaxInterleavedThreads = kMaxInterleavedWarps * kWarpSize;
 
-/// Adjacent rows; lane k holds the local and the remote edges of the k-th row, counted from the
-/// first edge of the first row.
+/// Up to kWarpSize adjacent rows, each with local and with remote edges. Lane k holds the edges of
+/// row first_row + k.
 struct RowPairs {
   int64_t first_row;
-  int64_t first_local;
-  int64_t first_remote;
-  EdgeSpan local;
-  EdgeSpan remote;
-  unsigned left;  // bits of the rows that are still to be summed, the same for all lanes
+  int64_t first_local;   // position of the first local edge of first_row
+  int64_t first_remote;  // position of the first remote edge of first_row
+  EdgeSpan local;        // local edges of this lane's row, counted from first_local
+  EdgeSpan remote;       // remote edges of this lane's row, counted from first_remote
+  unsigned left;         // bit k: row first_row + k has not been summed yet; equal in all lanes
 
-  /// The next of the rows that are left, counted from the first; -1: none is left.
+  /// Returns k of the next row first_row + k that has not been summed yet; -1: there is none.
   __device__ __forceinline__ int next() const { return __ffs(left) - 1; }
 
-  /// The local and the remote edges of a row; none of row -1.
+  /// Return the local and the remote edges of row first_row + `row`; no edges for row -1.
   __device__ __forceinline__ EdgeSpan local_of(int row) const { return of(local, row); }
   __device__ __forceinline__ EdgeSpan remote_of(int row) const { return of(remote, row); }
 
@@ -355,7 +355,8 @@ void launch_interleaved(const InterleavedSpmm& op, const Allocate& allocate, cud
   const bool is_large = op.local.num_edges + op.remote.num_edges >= int64_t{1} << 32;
   work.rows_per_run = is_large ? 1 : op.interleaving.distance;
   auto* partial = allocate_partials<AccumulatorOf<T>>(op.local, operands.columns, allocate);
-  const SpmmOutput<T> output{static_cast<T*>(op.out), partial, operands.columns, op.mean, false};
+  const SpmmOutput<T> output{static_cast<T*>(op.out), partial, operands.columns, op.mean, false,
+                             operands.columns};
   if (operands.message == Message::kCopyU) {
     launch_for_partition<MessageKind::kCopyU, T>(work, op, shape, output, stream);
   } else if (operands.e_columns == 1) {

@@ -8,6 +8,7 @@
 
 #include "aggregate/message.h"
 #include "aggregate/neighbor_partition.cuh"
+#include "aggregate/row_vector.cuh"
 #include "aggregate/vector_access.cuh"
 #include "common/element.h"
 
@@ -32,6 +33,7 @@ struct LaneColumns {
   int64_t columns[kItems];
   bool active[kItems];
   int64_t e_columns[kItems];
+  int64_t scales_at[kItems];  // bytes of a narrow row
 
   __device__ __forceinline__ LaneColumns(const LaneShape& shape, const Operands& operands)
       : shape(shape) {
@@ -47,6 +49,7 @@ struct LaneColumns {
       columns[m] = first + static_cast<int64_t>(m * lanes + lane) * kVec;
       active[m] = columns[m] < operands.columns;
       e_columns[m] = by_group ? columns[m] / width : columns[m];
+      scales_at[m] = scale_of_column(operands.codec, active[m] ? columns[m] : 0);
     }
   }
 };
@@ -61,9 +64,6 @@ __device__ __forceinline__ Value apply_kind(Message message, Value u, Value e) {
   if constexpr (kKind == MessageKind::kMul || kKind == MessageKind::kScale) return u * e;
   return apply(message, u, e);
 }
-
-/// Rows are in a matrix, or at the addresses Operands::x_rows.
-enum class RowLayout { kDense, kIndirect };
 
 /// The values of a later edge that a lane has read: its column, and its value if messages are
 /// scaled.
@@ -93,7 +93,7 @@ __device__ __forceinline__ void each_message(const CsrMatrix& matrix, const Oper
                                              const Following& following, EdgeAhead<T>* ahead,
                                              const Visit& visit) {
   using Value = AccumulatorOf<T>;
-  constexpr bool kByAddress = kLayout == RowLayout::kIndirect;
+  constexpr bool kByAddress = kLayout != RowLayout::kDense;
   constexpr bool kScales = kKind == MessageKind::kScale;
   constexpr bool kMayUseE = kKind != MessageKind::kCopyU && !kScales;
   const bool reads_x = kKind != MessageKind::kGeneric || uses_u(operands.message);
@@ -127,33 +127,36 @@ __device__ __forceinline__ void each_message(const CsrMatrix& matrix, const Oper
       if (mode == EdgeValues::kOne) own_weight = widen(e[own_edge]);
     }
 
+    unsigned rows_found = 0;
+    if constexpr (kByAddress) {
+      rows_found = __ballot_sync(kFullMask, own_row != 0);
+      if (rows_found == 0) continue;
+    }
+    const int a_row_found = __ffs(static_cast<int>(rows_found)) - 1;
+
     // Reads kCount edges for each group of lanes before it uses any of them.
     const auto visit_edges = [&](auto count_of_group, int step) {
       constexpr int kCount = decltype(count_of_group)::value;
-      Pack<T, kVec> us[kCount][kItems];
+      RowVector<kLayout, T, kVec> us[kCount][kItems];
       Pack<T, kVec> es[kMayUseE ? kCount : 1][kItems] = {};
       if (reads_x) {
 #pragma unroll
         for (int k = 0; k < kCount; ++k) {
           const int edge = step + k * lane.groups + lane.group;
+          // Loads have no condition: with one, nvcc copies each result behind its load, which
+          // waits for it. Groups without an edge, or without its row, read another one's again.
+          const char* row;
           if constexpr (kByAddress) {
-            // Shuffles take the number of a lane modulo kWarpSize.
-            const auto* row = reinterpret_cast<const T*>(__shfl_sync(kFullMask, own_row, edge));
-#pragma unroll
-            for (int m = 0; m < kItems; ++m) {
-              us[k][m] = {};
-              if (edge < count && lane.active[m] && row != nullptr)
-                us[k][m] = load_pack<T, kVec>(row + lane.columns[m]);
-            }
+            const bool found = edge < kWarpSize && (rows_found >> edge & 1) != 0;
+            row = reinterpret_cast<const char*>(
+                __shfl_sync(kFullMask, own_row, found ? edge : a_row_found));
           } else {
-            // Loads have no condition: with one, nvcc copies each result behind its load, which
-            // waits for it. Groups without an edge read the last one's row again.
             const unsigned column = __shfl_sync(kFullMask, own_column, min(edge, count - 1));
-            const auto* row = reinterpret_cast<const T*>(x + uint64_t{column} * stride);
-#pragma unroll
-            for (int m = 0; m < kItems; ++m)
-              us[k][m] = load_pack_here<T, kVec>(row + (lane.active[m] ? lane.columns[m] : 0));
+            row = x + uint64_t{column} * stride;
           }
+#pragma unroll
+          for (int m = 0; m < kItems; ++m)
+            us[k][m].load_here(row, lane.active[m] ? lane.columns[m] : 0, lane.scales_at[m]);
         }
       }
       Value weights[kMayUseE || kScales ? kCount : 1] = {};
@@ -170,11 +173,13 @@ __device__ __forceinline__ void each_message(const CsrMatrix& matrix, const Oper
 #pragma unroll
           for (int m = 0; m < kItems; ++m) {
             if (edge >= count || !lane.active[m]) continue;
-            if (mode == EdgeValues::kFull) {
-              es[k][m] = load_pack<T, kVec>(row + lane.e_columns[m]);
-            } else {
-              es[k][m].values[0] = row[lane.e_columns[m]];
+            if constexpr (!is_narrow(kLayout) || kVec == 1) {
+              if (mode == EdgeValues::kFull) {
+                es[k][m] = load_pack<T, kVec>(row + lane.e_columns[m]);
+                continue;
+              }
             }
+            es[k][m].values[0] = row[lane.e_columns[m]];
           }
         }
       }
@@ -182,8 +187,13 @@ __device__ __forceinline__ void each_message(const CsrMatrix& matrix, const Oper
       for (int k = 0; k < kCount; ++k) {
         const int edge = step + k * lane.groups + lane.group;
         if (edge >= count) continue;
+        if constexpr (kByAddress) {
+          if ((rows_found >> edge & 1) == 0) continue;  // the id is out of range
+        }
 #pragma unroll
         for (int m = 0; m < kItems; ++m) {
+          Value u[kVec] = {};
+          if (reads_x) us[k][m].widen_to(operands.codec, u);
 #pragma unroll
           for (int i = 0; i < kVec; ++i) {
             Value weight = 0;
@@ -194,8 +204,8 @@ __device__ __forceinline__ void each_message(const CsrMatrix& matrix, const Oper
                        : mode == EdgeValues::kFull ? widen(es[k][m].values[i])
                                                    : widen(es[k][m].values[0]);
             }
-            const Value u = reads_x ? widen(us[k][m].values[i]) : Value{0};
-            visit(first_edge + first + edge, m, i, apply_kind<kKind>(operands.message, u, weight));
+            visit(first_edge + first + edge, m, i,
+                  apply_kind<kKind>(operands.message, u[i], weight));
           }
         }
       }
@@ -257,6 +267,18 @@ bool can_use_vectors(const Operands& operands, const void* out) {
   return values != EdgeValues::kByGroup || operands.group() % kVec == 0;
 }
 
+/// Whether narrow rows can be read in vectors of kNarrowVec values; the last vector of a row may
+/// end in its scales or its padding.
+inline bool can_use_narrow_vectors(const Operands& operands) {
+  const RowCodec& codec = operands.codec;
+  const int64_t bytes = kNarrowVec * codec.stored_bytes();
+  const bool one_scale = codec.num_scales() <= 1 || codec.group_columns % kNarrowVec == 0;
+  const EdgeValues values = edge_values_of(operands, false);
+  const bool one_weight = values != EdgeValues::kByGroup || operands.group() % kNarrowVec == 0;
+  return one_scale && one_weight && operands.columns >= kNarrowVec &&
+         reinterpret_cast<uintptr_t>(operands.x) % bytes == 0;
+}
+
 template <int kVec, int kItems>
 LaneLaunch<kVec, kItems> lane_launch(const Operands& operands) {
   LaneLaunch<kVec, kItems> launch;
@@ -264,7 +286,7 @@ LaneLaunch<kVec, kItems> lane_launch(const Operands& operands) {
   int32_t log2 = 0;
   while (log2 < 5 && (int64_t{1} << log2) * per_lane < operands.columns) ++log2;
   launch.shape.lanes_log2 = log2;
-  launch.shape.edge_values = edge_values_of(operands, kVec > 1);
+  launch.shape.edge_values = edge_values_of(operands, kVec > 1 && !operands.is_narrow());
   const int64_t tile = (int64_t{1} << log2) * per_lane;
   const int64_t slices = (operands.columns + tile - 1) / tile;
   PG_CHECK_ARG(slices <= 65535, "features of so many columns are not supported on a GPU");
@@ -283,6 +305,22 @@ void with_lanes(DType dtype, const Operands& operands, const void* out, const Bo
     } else {
       body(element, lane_launch<1, kNarrowItems>(operands));
     }
+  });
+}
+
+/// Calls body(std::integral_constant<RowLayout, layout>{}, T{}, LaneLaunch<kVec, kItems>) for
+/// narrow rows.
+template <typename Body>
+void with_narrow_lanes(DType dtype, const Operands& operands, const Body& body) {
+  with_stored_kind(operands.codec.stored, [&](auto kind) {
+    const std::integral_constant<RowLayout, layout_of(decltype(kind)::value)> layout;
+    with_dtype(dtype, [&](auto element) {
+      if (can_use_narrow_vectors(operands)) {
+        body(layout, element, lane_launch<kNarrowVec, 1>(operands));
+      } else {
+        body(layout, element, lane_launch<1, kNarrowItems>(operands));
+      }
+    });
   });
 }
 

@@ -6,6 +6,7 @@
 
 #include "common/check.h"
 #include "common/host_device.h"
+#include "memory/row_codec.h"
 
 namespace peergraph {
 
@@ -85,7 +86,11 @@ struct Operands {
   /// Elements from a row of x to the next one, at least `columns`; 0: `columns`. Used where
   /// messages are reduced at rows.
   int64_t x_stride = 0;
+  /// How the rows at the addresses are stored; x contains the bits of their size, too. Without
+  /// columns: in the operation's elements.
+  RowCodec codec = {};
 
+  PG_HD bool is_narrow() const { return codec.columns > 0; }
   PG_HD int64_t row_stride() const { return x_stride > 0 ? x_stride : columns; }
   PG_HD int64_t group() const { return columns / (e_columns > 0 ? e_columns : 1); }
 };

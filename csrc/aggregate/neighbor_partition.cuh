@@ -47,7 +47,8 @@ __device__ inline void enqueue_chunks(const ChunkQueue& queue, int64_t row, int3
   }
 }
 
-/// Edges begin .. end - 1, all of a row or the chunk at `slot` of the queue (-1: all).
+/// Edges begin .. end - 1 of a row: all of its edges if `slot` is -1, else the chunk at `slot` of
+/// the queue.
 struct RowPart {
   int64_t row;
   int64_t begin;
@@ -61,18 +62,18 @@ struct EdgeSpan {
   uint32_t end;
 };
 
-/// Adjacent rows that one warp reduces one after the other; lane k holds the edges of the k-th row.
-/// All together have fewer than 2^32 edges.
+/// Up to kWarpSize adjacent rows that one warp reduces one after the other. Lane k holds the edges
+/// of row first_row + k. All rows together have fewer than 2^32 edges.
 struct RowRun {
   int64_t first_row;
-  int64_t first_edge;
-  EdgeSpan span;  // of this lane's row
-  unsigned left;  // bits of the rows that are still to be reduced, the same for all lanes
+  int64_t first_edge;  // position of the first edge of first_row
+  EdgeSpan span;       // edges of this lane's row, counted from first_edge
+  unsigned left;       // bit k: row first_row + k has not been reduced yet; equal in all lanes
 
-  /// The next of the rows that are left, counted from the first of the run; -1: none is left.
+  /// Returns k of the next row first_row + k that has not been reduced yet; -1: there is none.
   __device__ __forceinline__ int next() const { return __ffs(left) - 1; }
 
-  /// The edges of a row; none of row -1.
+  /// Returns the edges of row first_row + `row`; no edges for row -1.
   __device__ __forceinline__ EdgeSpan edges_of(int row) const {
     const EdgeSpan edges{__shfl_sync(kFullMask, span.begin, row & (kWarpSize - 1)),
                          __shfl_sync(kFullMask, span.end, row & (kWarpSize - 1))};

@@ -28,11 +28,26 @@ PG_INLINE void sum_row(const Spmm& op, const Messages& messages, int64_t row, in
   }
 }
 
+/// Writes or adds the sums of a row to `out`, rounded to its type.
+template <typename Out, typename Value>
+PG_INLINE void write_row(const std::vector<Value>& sums, bool accumulate, Out* out) {
+  for (size_t c = 0; c < sums.size(); ++c)
+    narrow(accumulate ? Value{widen(out[c])} + sums[c] : sums[c], out + c);
+}
+
 }  // namespace
 
+void check_out_dtype(DType dtype, DType out_dtype) {
+  const bool narrows =
+      dtype == DType::kFloat32 && (out_dtype == DType::kFloat16 || out_dtype == DType::kBfloat16);
+  PG_CHECK_ARG(dtype == out_dtype || narrows,
+               "out must have the dtype of the operands, or float16 or bfloat16 for float32");
+}
+
 void spmm_cpu(const Spmm& op, int num_threads) {
+  check_out_dtype(op.dtype, op.out_dtype);
   if (op.matrix.num_rows == 0 || op.operands.columns == 0) return;
-  const int64_t columns = op.operands.columns;
+  const int64_t columns = op.operands.columns, stride = op.row_stride();
   const auto sum_rows = [&](const auto& messages, int64_t begin, int64_t end) PG_INLINED {
     using Given = std::decay_t<decltype(messages)>;
     using T = typename Given::Element;
@@ -44,17 +59,23 @@ void spmm_cpu(const Spmm& op, int num_threads) {
             sum_row<T, packs, lanes, kBytes>(op, messages, row, first, out);
           });
     };
-    T* out = static_cast<T*>(op.out);
-    if (!op.accumulate) {
-      for (int64_t row = begin; row < end; ++row) sum_into(row, out + row * columns);
+    if (!op.accumulate && op.dtype == op.out_dtype) {
+      T* out = static_cast<T*>(op.out);
+      for (int64_t row = begin; row < end; ++row) sum_into(row, out + row * stride);
       return;
     }
     // Blocks of columns may overlap, so the sums are added to `out` after the whole row is summed.
     std::vector<Value> sums(columns);
-    for (int64_t row = begin; row < end; ++row) {
-      sum_into(row, sums.data());
-      T* row_out = out + row * columns;
-      for (int64_t c = 0; c < columns; ++c) narrow(Value{widen(row_out[c])} + sums[c], row_out + c);
+    const auto write_rows = [&](auto* out) PG_INLINED {
+      for (int64_t row = begin; row < end; ++row) {
+        sum_into(row, sums.data());
+        write_row(sums, op.accumulate, out + row * stride);
+      }
+    };
+    if (op.dtype == op.out_dtype) return write_rows(static_cast<T*>(op.out));
+    if constexpr (std::is_same_v<T, float>) {
+      if (op.out_dtype == DType::kFloat16) return write_rows(static_cast<Half*>(op.out));
+      write_rows(static_cast<Bfloat16*>(op.out));
     }
   };
   each_piece_of_messages<64>(op.matrix, op.operands, op.dtype, num_threads, sum_rows);

@@ -64,6 +64,7 @@ __global__ void __launch_bounds__(kMaxRowThreads)
 #pragma unroll
       for (int i = 0; i < kVec; ++i) {
         const int64_t column = lane.columns[m] + i;
+        if (is_narrow(kLayout) && column >= operands.columns) continue;  // scales or padding
         if (part.slot < 0) {
           output.write(part.row * operands.columns + column, best[m][i]);
         } else {
@@ -116,15 +117,22 @@ void spmm_minmax_cuda(const SpmmMinMax& op, const Launch& launch, const Allocate
   check_columns(op.matrix);
   DeviceGuard guard(launch.device);
   const auto stream = reinterpret_cast<cudaStream_t>(launch.stream);
-  const RowWork work = make_row_work(op.matrix, allocate, stream);
-  with_lanes(op.dtype, op.operands, op.out, [&](auto element, auto shape) {
+  const auto run = [&](auto layout, auto element, auto shape) {
     using T = decltype(element);
     using Slot = Best<AccumulatorOf<T>>;
+    const RowWork work = make_row_work(op.matrix, allocate, stream);
     MinMaxOutput<T> output{static_cast<T*>(op.out), op.arg, op.arg_bytes, op.minimum, nullptr};
     output.partial = allocate_partials<Slot>(op.matrix, op.operands.columns, allocate);
+    launch_rows<decltype(layout)::value, T>(work, op.operands, shape, output, stream);
+  };
+  if (op.operands.is_narrow()) {
+    with_narrow_lanes(op.dtype, op.operands, run);
+    return;
+  }
+  with_lanes(op.dtype, op.operands, op.out, [&](auto element, auto shape) {
     op.operands.x_rows == nullptr
-        ? launch_rows<RowLayout::kDense, T>(work, op.operands, shape, output, stream)
-        : launch_rows<RowLayout::kIndirect, T>(work, op.operands, shape, output, stream);
+        ? run(std::integral_constant<RowLayout, RowLayout::kDense>{}, element, shape)
+        : run(std::integral_constant<RowLayout, RowLayout::kIndirect>{}, element, shape);
   });
 }
 

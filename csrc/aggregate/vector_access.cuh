@@ -3,6 +3,8 @@
 
 #include <cstring>
 
+#include "common/load_here.cuh"
+
 namespace peergraph {
 
 /// kVec values that are read and written at once.
@@ -40,51 +42,23 @@ __device__ __forceinline__ Pack<T, kVec> load_pack(const T* at) {
   return pack;
 }
 
-/// As load_pack, but the load stays in its place: nvcc would move it to the first use, behind a
-/// branch, and loads that should be in flight together would wait for each other.
+/// As load_pack, but the load stays in its place.
 template <typename T, int kVec>
 __device__ __forceinline__ Pack<T, kVec> load_pack_here(const T* at) {
-  constexpr int kBytes = sizeof(T) * kVec;
-  static_assert(kBytes == 16 || kBytes == 8 || kBytes == 4 || kBytes == 2);
+  const auto raw = load_here<sizeof(T) * kVec>(at);
   Pack<T, kVec> pack;
-  if constexpr (kBytes == 16) {
-    uint4 raw;
-    asm volatile("ld.global.cg.v4.u32 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(raw.x), "=r"(raw.y), "=r"(raw.z), "=r"(raw.w)
-                 : "l"(at));
-    memcpy(&pack, &raw, sizeof(pack));
-  } else if constexpr (kBytes == 8) {
-    unsigned long long raw;
-    asm volatile("ld.global.cg.u64 %0, [%1];" : "=l"(raw) : "l"(at));
-    memcpy(&pack, &raw, sizeof(pack));
-  } else if constexpr (kBytes == 4) {
-    unsigned raw;
-    asm volatile("ld.global.cg.u32 %0, [%1];" : "=r"(raw) : "l"(at));
-    memcpy(&pack, &raw, sizeof(pack));
-  } else {
-    unsigned short raw;
-    asm volatile("ld.global.cg.u16 %0, [%1];" : "=h"(raw) : "l"(at));
-    memcpy(&pack, &raw, sizeof(pack));
-  }
+  memcpy(&pack, raw.words, sizeof(pack));
   return pack;
 }
 
-/// As load_pack_here if `wanted`; otherwise `pack` keeps its values, without a branch and without a
-/// read.
+/// As load_pack_here if `wanted`; otherwise `pack` keeps its values, without a branch.
 template <typename T, int kVec>
 __device__ __forceinline__ void load_pack_if(bool wanted, const T* at, Pack<T, kVec>* pack) {
-  static_assert(sizeof(*pack) == 16);
-  uint4 raw;
-  memcpy(&raw, pack, sizeof(raw));
-  asm volatile(
-      "{\n"
-      ".reg .pred wanted;\n"
-      "setp.ne.u32 wanted, %5, 0;\n"
-      "@wanted ld.global.cg.v4.u32 {%0, %1, %2, %3}, [%4];\n"
-      "}"
-      : "+r"(raw.x), "+r"(raw.y), "+r"(raw.z), "+r"(raw.w)
-      : "l"(at), "r"(static_cast<unsigned>(wanted)));
-  memcpy(pack, &raw, sizeof(raw));
+  Words<sizeof(*pack)> raw;
+  static_assert(sizeof(raw) == sizeof(*pack));
+  memcpy(raw.words, pack, sizeof(*pack));
+  load_if(wanted, at, &raw);
+  memcpy(pack, raw.words, sizeof(*pack));
 }
 
 /// Reads through the L1 cache, for values that neighbouring edges share.

@@ -15,6 +15,11 @@ namespace peergraph {
 
 enum class DType : int32_t { kFloat32 = 0, kFloat64 = 1, kFloat16 = 2, kBfloat16 = 3 };
 
+/// Bytes of an element.
+constexpr int64_t bytes_of(DType dtype) {
+  return dtype == DType::kFloat64 ? 8 : dtype == DType::kFloat32 ? 4 : 2;
+}
+
 struct Half {
   uint16_t bits;
 };

@@ -19,23 +19,31 @@ struct Float8E5m2 {
   uint8_t bits;
 };
 
+/// Returns the bits of a finite float8 number as float32. `magnitude` has all its bits except the
+/// sign; `bias_difference` is the exponent bias of float32 (127) less that of the float8 type.
+PG_HD uint32_t widen_magnitude(uint32_t magnitude, uint32_t mantissa_bits,
+                               uint32_t bias_difference) {
+  const uint32_t shifted = magnitude << (23u - mantissa_bits);
+  const bool is_subnormal = magnitude >> mantissa_bits == 0;
+  const uint32_t normal = shifted + (bias_difference << 23);
+  // Let m be the type's smallest normal number. A subnormal number is a number of [m, 2m) with the
+  // same mantissa, less m.
+  const uint32_t smallest = (bias_difference + 1u) << 23;
+  const float subnormal = float_of_bits(shifted | smallest) - float_of_bits(smallest);
+  return is_subnormal ? bits_of_float(subnormal) : normal;
+}
+
 PG_HD float widen(Float8E4m3 value) {
   const uint32_t sign = static_cast<uint32_t>(value.bits & 0x80u) << 24;
   const uint32_t magnitude = value.bits & 0x7fu;
-  // A subnormal number is the mantissa of a number in [2^-6, 2^-5), less 2^-6.
-  const uint32_t subnormal = bits_of_float(float_of_bits(magnitude << 20 | 0x3c800000u) - 0x1p-6f);
-  const uint32_t normal = (magnitude << 20) + (120u << 23);
-  const uint32_t finite = magnitude < 8u ? subnormal : normal;
+  const uint32_t finite = widen_magnitude(magnitude, 3, 120);
   return float_of_bits(sign | (magnitude == 0x7fu ? 0x7fc00000u : finite));
 }
 
 PG_HD float widen(Float8E5m2 value) {
   const uint32_t sign = static_cast<uint32_t>(value.bits & 0x80u) << 24;
   const uint32_t magnitude = value.bits & 0x7fu;
-  // A subnormal number is the mantissa of a number in [2^-14, 2^-13), less 2^-14.
-  const uint32_t subnormal = bits_of_float(float_of_bits(magnitude << 21 | 0x38800000u) - 0x1p-14f);
-  const uint32_t normal = (magnitude << 21) + (112u << 23);
-  const uint32_t finite = magnitude < 4u ? subnormal : normal;
+  const uint32_t finite = widen_magnitude(magnitude, 2, 112);
   const uint32_t special = magnitude == 0x7cu ? 0x7f800000u : 0x7fc00000u;
   return float_of_bits(sign | (magnitude >= 0x7cu ? special : finite));
 }

@@ -47,11 +47,12 @@ PG_HD void philox_round(uint32_t& c0, uint32_t& c1, uint32_t& c2, uint32_t& c3, 
   c3 = static_cast<uint32_t>(p0);
 }
 
-PG_HD Philox4x32 philox(uint64_t key, uint64_t counter_low, uint64_t counter_high) {
+PG_HD Philox4x32 philox(uint64_t key, uint64_t counter_low, uint64_t counter_high,
+                        int rounds = kPhiloxRounds) {
   PhiloxKey keys(key);
   Philox4x32 c{{static_cast<uint32_t>(counter_low), static_cast<uint32_t>(counter_low >> 32),
                 static_cast<uint32_t>(counter_high), static_cast<uint32_t>(counter_high >> 32)}};
-  for (int round = 0; round < kPhiloxRounds; ++round, keys.next())
+  for (int round = 0; round < rounds; ++round, keys.next())
     philox_round(c.v[0], c.v[1], c.v[2], c.v[3], keys);
   return c;
 }

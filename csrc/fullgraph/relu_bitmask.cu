@@ -1,57 +1,11 @@
 // Bitmasks on a GPU: a thread reads and writes the elements of one byte as vectors of 16 bytes
 // where addresses allow it.
+#include "common/bit_group.cuh"
 #include "common/cuda_check.cuh"
 #include "fullgraph/relu_bitmask.h"
 
 namespace peergraph {
 namespace {
-
-template <typename T>
-constexpr int kElementsOfVector = 16 / sizeof(T);
-
-template <typename T>
-struct alignas(16) Vector {
-  T values[kElementsOfVector<T>];
-};
-
-/// The elements of one byte.
-template <typename T, bool kVectors>
-struct Group {
-  T values[kElementsOfByte];
-
-  __device__ __forceinline__ void load(const T* from, int count) {
-    if constexpr (kVectors) {
-#pragma unroll
-      for (int v = 0; v < kElementsOfByte / kElementsOfVector<T>; ++v) {
-        const auto vector = reinterpret_cast<const Vector<T>*>(from)[v];
-#pragma unroll
-        for (int i = 0; i < kElementsOfVector<T>; ++i)
-          values[v * kElementsOfVector<T> + i] = vector.values[i];
-      }
-    } else {
-#pragma unroll
-      for (int i = 0; i < kElementsOfByte; ++i)
-        if (i < count) values[i] = from[i];
-    }
-  }
-
-  __device__ __forceinline__ void store(T* to, int count) const {
-    if constexpr (kVectors) {
-#pragma unroll
-      for (int v = 0; v < kElementsOfByte / kElementsOfVector<T>; ++v) {
-        Vector<T> vector;
-#pragma unroll
-        for (int i = 0; i < kElementsOfVector<T>; ++i)
-          vector.values[i] = values[v * kElementsOfVector<T> + i];
-        reinterpret_cast<Vector<T>*>(to)[v] = vector;
-      }
-    } else {
-#pragma unroll
-      for (int i = 0; i < kElementsOfByte; ++i)
-        if (i < count) to[i] = values[i];
-    }
-  }
-};
 
 template <typename T, bool kVectors, bool kIsRelu>
 __global__ void __launch_bounds__(kBlockThreads) bitmask(const __grid_constant__ BitmaskOp op) {
@@ -59,7 +13,7 @@ __global__ void __launch_bounds__(kBlockThreads) bitmask(const __grid_constant__
   for (int64_t b = global_thread(); b < bytes; b += grid_threads()) {
     const int64_t first = b * kElementsOfByte;
     const auto count = static_cast<int>(min(int64_t{kElementsOfByte}, op.num_elements - first));
-    Group<T, kVectors> group;
+    BitGroup<T, kVectors> group;
     group.load(static_cast<const T*>(op.x) + first, count);
     unsigned bits = kIsRelu ? 0 : op.bits[b];
 #pragma unroll

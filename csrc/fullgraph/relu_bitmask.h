@@ -3,13 +3,11 @@
 
 #include <cstdint>
 
+#include "common/bit_group.h"
 #include "common/element.h"
 #include "common/launch.h"
 
 namespace peergraph {
-
-/// The number of elements in a byte of a bitmask; the first element has the lowest bit.
-constexpr int kElementsOfByte = 8;
 
 struct BitmaskOp {
   DType dtype = DType::kFloat32;
@@ -18,7 +16,7 @@ struct BitmaskOp {
   uint8_t* bits = nullptr;  // [num_elements / 8, rounded up]; bits behind the last element are 0
   void* out = nullptr;      // [num_elements]; may be x
 
-  PG_HD int64_t num_bytes() const { return (num_elements + kElementsOfByte - 1) / kElementsOfByte; }
+  PG_HD int64_t num_bytes() const { return mask_bytes(num_elements); }
 };
 
 /// out = max(x, 0), NaN where x is NaN; writes a bit for each element, 0 where the gradient is 0.

@@ -93,7 +93,7 @@ IdList make_id_list(const OptionalTensor& ids, int64_t first, int64_t count,
           max_blocks};
 }
 
-/// A DLPack tensor of bytes, with what it points to.
+/// A DLPack tensor of bytes, its shape, and the owner of its memory.
 struct Bytes {
   DlManagedTensor managed;
   int64_t shape;
@@ -110,12 +110,13 @@ void delete_bytes(DlManagedTensor* managed) {
 }
 
 void delete_unused_capsule(PyObject* capsule) {
-  if (!PyCapsule_IsValid(capsule, "dltensor")) return;  // its taker deletes the tensor
+  // A consumer has renamed the capsule and deletes the tensor.
+  if (!PyCapsule_IsValid(capsule, "dltensor")) return;
   auto* managed = static_cast<DlManagedTensor*>(PyCapsule_GetPointer(capsule, "dltensor"));
   managed->deleter(managed);
 }
 
-/// Memory as a DLPack capsule of uint8 [num_bytes], which keeps `owner` alive.
+/// Returns memory as a DLPack capsule of uint8 [num_bytes], which keeps `owner` alive.
 py::object bytes_as_dlpack(uintptr_t address, int64_t num_bytes, int device, py::object owner) {
   auto* bytes = new Bytes{{}, num_bytes, owner.release().ptr()};
   const DlDevice place = device < 0 ? DlDevice{1, 0} : DlDevice{2, device};

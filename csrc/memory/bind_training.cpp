@@ -22,7 +22,7 @@ UpdateRule make_rule(Optimizer optimizer, double step_size, double grad_scale, d
   return {optimizer, step_size, grad_scale, eps, beta1, beta2};
 }
 
-/// Sums the rows of `values` [rows, width] that belong together; `offsets` [count + 1].
+/// Sums runs of rows of `values` [rows, width]; `offsets` [count + 1] bounds the runs.
 void sum_runs(const TensorRef& values, const TensorRef& positions, const TensorRef& offsets,
               const TensorRef& out, const Launch& launch) {
   const DType dtype = values.dtype("values");

@@ -11,39 +11,47 @@ namespace {
 constexpr int64_t kGrainValues = 64 << 10;
 
 template <typename Stored, typename T>
-void decode_values(const char* row, int64_t columns, T* out) {
-  const Stored* values = reinterpret_cast<const Stored*>(row);
-  for (int64_t c = 0; c < columns; ++c) narrow(widen(values[c]), &out[c]);
+void decode_values(const char* row, int64_t first, int64_t count, T* out) {
+  const Stored* values = reinterpret_cast<const Stored*>(row) + first;
+  for (int64_t i = 0; i < count; ++i) narrow(widen(values[i]), &out[i]);
 }
 
 template <typename T>
-void decode_scaled(const char* row, const RowCodec& codec, T* out) {
+void decode_scaled(const char* row, const RowCodec& codec, int64_t first, int64_t count, T* out) {
   const int8_t* values = reinterpret_cast<const int8_t*>(row);
   const float* scales = reinterpret_cast<const float*>(row + codec.scales_begin);
-  for (int64_t begin = 0; begin < codec.columns; begin += codec.group_columns) {
-    const float scale = *scales++;
-    const int64_t end = std::min(codec.columns, begin + codec.group_columns);
-    for (int64_t c = begin; c < end; ++c) narrow(static_cast<float>(values[c]) * scale, &out[c]);
+  for (int64_t c = first; c < first + count;) {
+    const int64_t group = c / codec.group_columns;
+    const int64_t end = std::min(first + count, (group + 1) * codec.group_columns);
+    const float scale = scales[group];
+    for (; c < end; ++c) narrow(static_cast<float>(values[c]) * scale, out++);
   }
 }
 
 template <typename T>
-void decode_row(const char* row, const RowCodec& codec, T* out) {
+void decode_to(const char* row, const RowCodec& codec, int64_t first, int64_t count, T* out) {
   switch (codec.stored) {
     case StoredType::kFloat16:
-      return decode_values<Half>(row, codec.columns, out);
+      return decode_values<Half>(row, first, count, out);
     case StoredType::kBfloat16:
-      return decode_values<Bfloat16>(row, codec.columns, out);
+      return decode_values<Bfloat16>(row, first, count, out);
     case StoredType::kFloat8E4m3:
-      return decode_values<Float8E4m3>(row, codec.columns, out);
+      return decode_values<Float8E4m3>(row, first, count, out);
     case StoredType::kFloat8E5m2:
-      return decode_values<Float8E5m2>(row, codec.columns, out);
+      return decode_values<Float8E5m2>(row, first, count, out);
     case StoredType::kInt8:
-      return decode_scaled(row, codec, out);
+      return decode_scaled(row, codec, first, count, out);
   }
 }
 
 }  // namespace
+
+void decode_columns(const char* row, const RowCodec& codec, int64_t first, int64_t count,
+                    void* out) {
+  with_dtype(codec.dtype, [&](auto type) {
+    decode_to(row, codec, first, count, static_cast<decltype(type)*>(out));
+  });
+}
 
 void decode_gather_cpu(const TableView& table, const RowCodec& codec, const IdList& ids, char* out,
                        int num_threads) {
@@ -59,7 +67,7 @@ void decode_gather_cpu(const TableView& table, const RowCodec& codec, const IdLi
         if (ids.id(i) == kPadding)
           std::memset(target, 0, codec.columns * sizeof(T));
         else
-          decode_row(table.find(ids.id(i)), codec, target);
+          decode_to(table.find(ids.id(i)), codec, 0, codec.columns, target);
       }
     });
   });

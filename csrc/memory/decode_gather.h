@@ -1,5 +1,5 @@
-// Gathers of rows that are stored in fewer bytes than the caller gets: a gather that widens the
-// values while it copies them.
+// Gathers rows with narrow storage, which are stored in fewer bytes than the caller gets. The
+// values are widened while they are copied.
 #pragma once
 
 #include <cstdint>
@@ -10,11 +10,16 @@
 namespace peergraph {
 
 /// out[ids.out_row(i)] = the values of the row of ids.id(i), widened to codec.dtype: a stored value
-/// as float32, times the scale of its column in float32 where there are scales, rounded to
-/// codec.dtype (to nearest, ties to even). Checks the ids first. All memory must be accessible from
-/// this CPU.
+/// becomes float32, is multiplied by the scale of its column if the codec has scales, and is
+/// rounded to codec.dtype (to nearest, ties to even). Checks the ids first. All memory must be
+/// accessible from this CPU.
 void decode_gather_cpu(const TableView& table, const RowCodec& codec, const IdList& ids, char* out,
                        int num_threads);
+
+/// Widens the values `first` .. `first` + `count` - 1 of a stored row, as decode_gather_cpu does.
+/// `out` has room for `count` values of codec.dtype.
+void decode_columns(const char* row, const RowCodec& codec, int64_t first, int64_t count,
+                    void* out);
 
 #ifdef PEERGRAPH_CUDA
 /// As decode_gather_cpu, on `device` in `stream`, with ids and out in memory the device reaches.

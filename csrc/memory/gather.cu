@@ -15,16 +15,16 @@
 namespace peergraph {
 namespace {
 
-// Rows a group of lanes has in flight: narrow vectors need more of them, unless rows go by lines.
+// The number of rows that a group of lanes reads at the same time. Narrow vectors need more rows,
+// unless rows are read by whole lines.
 template <typename Vector, bool kByLines>
 constexpr int kRowsInFlight = sizeof(Vector) == 16 || kByLines ? 4 : 8;
 
 // Other GPUs' memory is read in lines of this many bytes.
 constexpr uint32_t kLineBytes = 128;
 
-/// The lanes left idle before a row so that each step of the lanes begins at a line boundary. A
-/// step that begins inside a line shares that line with the step before, so that it is requested
-/// twice.
+/// The number of lanes that stay idle before a row, so that each step of the lanes begins at a line
+/// boundary. If a step began inside a line, this step and the one before would both request it.
 template <typename Vector>
 __device__ __forceinline__ int64_t lanes_before_row(const char* row) {
   return static_cast<uint32_t>(reinterpret_cast<uintptr_t>(row)) % kLineBytes / sizeof(Vector);
@@ -50,7 +50,7 @@ struct Gather {
 
   __device__ __forceinline__ Vector load(const char* row, const IdList&, int64_t, int64_t v,
                                          int64_t) const {
-    // This SM reads the row once, so the L1 cache is of no use.
+    // This SM reads the row once, so the L1 cache is not used.
     return row == nullptr ? Vector{} : __ldcg(reinterpret_cast<const Vector*>(row) + v);
   }
   __device__ __forceinline__ void store(const TableView&, char*, const IdList&, int64_t i,
@@ -85,7 +85,7 @@ struct Scatter {
   }
 };
 
-/// Copies between rows of the table and dense rows of the caller; `Copy` gives the direction.
+/// Copies rows between the table and a dense matrix of the caller; `Copy` gives the direction.
 template <typename Vector, template <typename> class Copy, bool kByLines>
 __global__ void __launch_bounds__(kBlockThreads, 4)
     copy_rows(const __grid_constant__ TableView table, const __grid_constant__ IdList ids,
@@ -133,21 +133,12 @@ __global__ void __launch_bounds__(kBlockThreads, 4)
   }
 }
 
-/// The number of blocks that read host memory. Every row there needs an address translation, and
-/// the machine caches the latest ones: rows in flight that are far apart evict each other's.
-/// Measured on an H200 with rows of 512 bytes: 8 blocks read random rows of 40 GiB at 30 GB/s, 128
-/// blocks at 21; where all translations fit into the cache, 8 blocks are too few for the link.
-unsigned host_blocks(const TableView& table) {
-  constexpr int64_t kCachedBytes = int64_t{16} << 30;
-  return table.map.host * table.row_bytes > kCachedBytes ? 8 : 64;
-}
-
 template <typename Vector, template <typename> class Copy, bool kByLines, typename Data>
 void launch(const TableView& table, const IdList& ids, Data* data, int device,
             cudaStream_t stream) {
   const ErrorSlot errors = error_slot(device);
   const auto kernel = copy_rows<Vector, Copy, kByLines>;
-  // The same for all devices of a host; a query costs as much as a launch.
+  // Queried once, since a query costs as much as a launch. The GPUs of a host are of one model.
   static const int64_t resident = resident_blocks(kernel, device);
   const int64_t max_blocks = ids.max_blocks == 0 ? resident : std::min(resident, ids.max_blocks);
   CopyShape shape = make_shape(table.row_bytes / static_cast<int64_t>(sizeof(Vector)), ids.count,
@@ -161,13 +152,13 @@ void launch(const TableView& table, const IdList& ids, Data* data, int device,
   PG_LAUNCH_CHECK("copy_rows");
 }
 
-/// Whether steps that begin at line boundaries request fewer lines: not where a row is one step,
-/// nor where all rows begin at line boundaries.
+/// Whether fewer lines are requested if steps begin at line boundaries. This makes no difference if
+/// a row is a single step, or if all rows begin at line boundaries.
 bool saves_lines(const TableView& table, int64_t vector_bytes) {
   return table.row_bytes > kWarpSize * vector_bytes && table.row_bytes % kLineBytes != 0;
 }
 
-/// Launches with the widest vector that all rows are aligned to.
+/// Launches with the widest vector to which all rows are aligned.
 template <template <typename> class Copy, template <typename> class DataOf>
 void dispatch(const TableView& table, const IdList& ids, uintptr_t data, int device,
               uintptr_t stream_address) {

@@ -17,13 +17,14 @@ struct IdList {
   int32_t id_bytes = 0;  // 4 or 8; 0: the range
   int64_t first = 0;
   int64_t count = 0;
-  // Gathers only: id(i)'s row becomes row out_index[i] of the result. Null: row i.
+  // Gathers only: the row of id(i) becomes row out_index[i] of the result. Null: row i.
   const int64_t* out_index = nullptr;
   // With out_index only: the ids are sorted by row, and those from *host_begin on have their rows
   // in host memory, which few GPU threads read fastest. Null: not known.
   const int64_t* host_begin = nullptr;
-  bool padded = false;     // gathers only: an id of -1 is no error and gives a row of zeros
-  int64_t max_blocks = 0;  // of a GPU's kernel, for rows not in host memory; 0: what fills the GPU
+  bool padded = false;  // gathers only: an id of -1 is no error and gives a row of zeros
+  // The most blocks of a GPU's kernel that read rows outside host memory; 0: they fill the GPU.
+  int64_t max_blocks = 0;
 
   /// Whether `id` is in 0 .. limit-1, or is padding where that is allowed.
   PG_HD bool admits(int64_t id, int64_t limit) const {

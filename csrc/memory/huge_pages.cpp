@@ -54,7 +54,7 @@ void ask_for_huge_pages(uintptr_t address, int64_t bytes) {
 }
 
 void populate_pages(uintptr_t address, int64_t bytes, int num_threads) {
-  // Small enough for all threads to have work until the end.
+  // Pieces are small, so that all threads have work until the end.
   constexpr int64_t kPiece = 16 * static_cast<int64_t>(kHugePageBytes);
   const auto page = static_cast<int64_t>(page_bytes());
   parallel_pieces((bytes + kPiece - 1) / kPiece, num_threads, [&](int64_t piece) {
@@ -62,7 +62,7 @@ void populate_pages(uintptr_t address, int64_t bytes, int num_threads) {
     const int64_t end = std::min(bytes, begin + kPiece);
     void* first = reinterpret_cast<void*>(address + begin);
     if (madvise(first, static_cast<size_t>(end - begin), MADV_POPULATE_WRITE) == 0) return;
-    // Before Linux 5.14, or within a page: writing a page's own contents maps it.
+    // Linux before 5.14, or a part of a page: writing a byte's own value maps its page.
     for (int64_t offset = begin; offset < end; offset += page) {
       auto* byte = reinterpret_cast<volatile char*>(address + offset);
       *byte = *byte;
@@ -72,7 +72,7 @@ void populate_pages(uintptr_t address, int64_t bytes, int num_threads) {
 
 void make_huge_pages(uintptr_t address, int64_t bytes) {
   const auto huge_bytes = static_cast<size_t>(bytes) / kHugePageBytes * kHugePageBytes;
-  // A page is made huge only where a page is mapped already.
+  // Only pages that are mapped already are made huge: reading maps them.
   for (size_t offset = 0; offset < huge_bytes; offset += kHugePageBytes)
     static_cast<void>(*reinterpret_cast<const volatile char*>(address + offset));
   if (huge_bytes > 0) madvise(reinterpret_cast<void*>(address), huge_bytes, MADV_COLLAPSE);

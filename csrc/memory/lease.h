@@ -67,7 +67,7 @@ class Entered {
 template <typename View>
 class Opened;
 
-/// A view of memory that may be closed, as Python holds it.
+/// A view of memory that may be closed. Python objects hold views in this form.
 template <typename View>
 class Leased {
  public:
@@ -76,7 +76,7 @@ class Leased {
 
   const Leases& leases() const { return leases_; }
 
-  /// The view for another view that is made of it and takes over its leases.
+  /// The view, although the leases are not held. Only for making another view with these leases.
   const View& unopened() const { return view_; }
 
  private:

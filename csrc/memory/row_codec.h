@@ -1,4 +1,4 @@
-// How rows of a table are stored in fewer bytes than its users see, and how one value is read.
+// The format of rows with narrow storage, and the widening of one stored value.
 #pragma once
 
 #include <cstdint>
@@ -21,10 +21,10 @@ enum class StoredType : int32_t {
 /// of columns, then padding up to TableView::row_bytes.
 struct RowCodec {
   StoredType stored = StoredType::kFloat16;
-  DType dtype = DType::kFloat32;  // of the users' rows
-  int64_t columns = 0;            // values of a row
-  int64_t group_columns = 0;      // columns with a common scale; 0: there are no scales
-  int64_t scales_begin = 0;       // byte of the row where the scales begin, a multiple of 4
+  DType dtype = DType::kFloat32;  // the dtype that users see
+  int64_t columns = 0;            // the number of values in a row
+  int64_t group_columns = 0;      // adjacent columns that share a scale; 0: there are no scales
+  int64_t scales_begin = 0;       // offset of the scales in a row in bytes, a multiple of 4
 
   int64_t stored_bytes() const {
     return stored == StoredType::kFloat16 || stored == StoredType::kBfloat16 ? 2 : 1;
@@ -40,7 +40,7 @@ struct RowCodec {
   }
 };
 
-/// A value of two bytes, or of one, without its scale.
+/// Widens a stored value of kBytes bytes, 1 or 2. Does not multiply it by its scale.
 template <int kBytes>
 PG_HD float widen_stored(StoredType stored, uint32_t bits) {
   if (kBytes == 2) {

@@ -9,16 +9,16 @@
 namespace peergraph {
 namespace {
 
-// Bytes that a lane reads of a row at a time, where rows are multiples of it.
+// The bytes of a row that a lane reads at once, if the row's bytes are a multiple of it.
 constexpr int kVectorBytes = 16;
 
-/// Adjacent elements that are moved at once.
+/// Adjacent elements that a lane reads or writes at once.
 template <typename T, int kCount>
 struct alignas(sizeof(T) * kCount) Pack {
   T values[kCount];
 };
 
-/// The rows and columns of a thread.
+/// The first row and column that a thread works on, and the steps to its next ones.
 struct Lanes {
   int64_t row, row_step;
   int column, column_step;
@@ -50,7 +50,8 @@ __global__ void __launch_bounds__(kBlockThreads)
     const int64_t begin = runs.offsets[r], end = runs.offsets[r + 1];
     for (int64_t c = lanes.column; c < packs_per_row; c += lanes.column_step) {
       Pack<A, kCount> sum = {};
-      // Unrolled, so that several rows are in flight while the sum waits.
+      // The additions run in order, one after the other. Unrolling lets the loads of four rows run
+      // at the same time.
 #pragma unroll 4
       for (int64_t i = begin; i < end; ++i) {
         const Pack<T, kCount> row = values[runs.positions[i] * packs_per_row + c];

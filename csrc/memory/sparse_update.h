@@ -1,5 +1,5 @@
-// Updates rows of a table in place: gradients of equal rows are summed, then an optimizer reads
-// gradient, state and row and writes state and row, in one pass.
+// Updates rows of a table in place. First the gradients of equal rows are summed. Then one pass
+// reads gradient, optimizer state and row, and writes state and row.
 #pragma once
 
 #include <cstdint>
@@ -11,15 +11,15 @@
 
 namespace peergraph {
 
-/// Runs of a sorted list: run r has the rows positions[offsets[r] .. offsets[r + 1] - 1].
+/// Runs of a sorted list: run r consists of the rows positions[offsets[r] .. offsets[r + 1] - 1].
 struct Runs {
   const int64_t* positions;
   const int64_t* offsets;  // [count + 1], ascending from 0
   int64_t count;
 };
 
-/// Row r of `out` is the sum of the rows of run r of `values`, added in order. `values` has rows of
-/// `width` elements of `dtype`, `out` of its accumulator's type.
+/// Writes the sum of the rows of run r of `values`, added in order, to row r of `out`. Rows have
+/// `width` elements, of `dtype` in `values` and of its accumulator's type in `out`.
 void sum_runs_cpu(const void* values, DType dtype, int64_t width, const Runs& runs, void* out,
                   int num_threads);
 
@@ -37,7 +37,8 @@ constexpr int kMaxStates = 2;
 struct TrainedRows {
   TableView table;
   DType dtype;
-  // Tables of the accumulator's type with as many rows as the table and nothing replicated.
+  // Tables with elements of the accumulator's type, as many rows as `table`, and no replicated
+  // rows.
   TableView states[kMaxStates];
 };
 

@@ -8,7 +8,8 @@
 namespace peergraph {
 namespace {
 
-// Large enough that the start of a copy costs little, small enough that the first copy begins soon.
+// The bytes of a piece: so many that starting its copy costs little, so few that the first copy
+// begins soon.
 constexpr int64_t kPieceBytes = 512 << 10;
 
 IdList slice(const IdList& ids, int64_t begin, int64_t count) {

@@ -176,7 +176,7 @@ py::tuple sample_static_shape(const LeasedSpec& leased, const std::vector<Padded
                               uint64_t seed, const OptionalTensor& seed_on_device,
                               const OptionalTensor& seed_times,
                               const std::vector<TensorRef>& direct, const Bounds& max_nodes,
-                              const Bounds& max_edges, const py::function& allocate,
+                              const Bounds& max_edges, bool reported, const py::function& allocate,
                               const Launch& launch) {
   const Opened opened(leased);
   const SamplerSpec& spec = *opened;
@@ -194,8 +194,8 @@ py::tuple sample_static_shape(const LeasedSpec& leased, const std::vector<Padded
     result = sample_static_shape_cuda(
         spec, make_padded_seeds(spec, seeds), seed,
         reinterpret_cast<const uint64_t*>(int64_values(seed_on_device, "seed", 1)),
-        int64_values(seed_times, "seed_times"), maps, {max_nodes, max_edges}, allocate_with_gil,
-        arena, launch.device, launch.stream);
+        int64_values(seed_times, "seed_times"), maps, {max_nodes, max_edges, reported},
+        allocate_with_gil, arena, launch.device, launch.stream);
   }
   return to_python(result.padded) + py::make_tuple(address_of(result.counts));
 }
@@ -225,7 +225,8 @@ void register_sampling(py::module_& m) {
 #ifdef PEERGRAPH_CUDA
   spec.def("sample_static_shape", &sample_static_shape, py::arg("seeds"), py::arg("seed"),
            py::arg("seed_on_device"), py::arg("seed_times"), py::arg("direct"),
-           py::arg("max_nodes"), py::arg("max_edges"), py::arg("allocate"), py::arg("launch"));
+           py::arg("max_nodes"), py::arg("max_edges"), py::arg("reported"), py::arg("allocate"),
+           py::arg("launch"));
 #endif
 }
 

@@ -30,7 +30,7 @@ Tables make_tables() {
   return tables;
 }
 
-/// By tables, on any CPU ("slicing by 8").
+/// Computes the checksum by tables, on any CPU ("slicing by 8").
 uint32_t update_by_tables(uint32_t crc, const unsigned char* data, int64_t num_bytes) {
   static const Tables tables = make_tables();
   for (; num_bytes >= kWord; data += kWord, num_bytes -= kWord) {
@@ -46,10 +46,11 @@ uint32_t update_by_tables(uint32_t crc, const unsigned char* data, int64_t num_b
 }
 
 #ifdef PG_WIDER_VECTORS
-// An instruction waits three cycles for the one before it: three streams keep the CPU busy.
+// A CRC instruction waits three cycles for the previous one, so three independent streams keep the
+// CPU busy.
 constexpr int64_t kLeastForStreams = 4096;
 
-/// The product of two polynomials modulo the checksum's; the highest bit is the coefficient of 1.
+/// Multiplies polynomials modulo the checksum's. The highest bit is the coefficient of x^0.
 uint32_t multiply(uint32_t a, uint32_t b) {
   uint32_t product = 0;
   for (uint32_t bit = 1u << 31; bit != 0; bit >>= 1) {
@@ -59,7 +60,7 @@ uint32_t multiply(uint32_t a, uint32_t b) {
   return product;
 }
 
-/// The factor of a checksum if `num_bytes` zeros follow: x to the power of their bits.
+/// Returns the factor by which a checksum changes if `num_bytes` zeros follow: x^(8 num_bytes).
 uint32_t shift_of(int64_t num_bytes) {
   uint32_t power = 1u << 31, square = 1u << 30;
   for (int64_t bits = 8 * num_bytes; bits != 0; bits >>= 1) {
@@ -69,7 +70,7 @@ uint32_t shift_of(int64_t num_bytes) {
   return power;
 }
 
-/// By the instruction of x86-64 CPUs that have SSE 4.2.
+/// Computes the checksum by the CRC instruction of x86-64 CPUs with SSE 4.2.
 __attribute__((target("sse4.2"))) uint32_t update_by_instruction(uint32_t crc,
                                                                  const unsigned char* data,
                                                                  int64_t num_bytes) {

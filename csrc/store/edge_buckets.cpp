@@ -13,7 +13,8 @@ namespace peergraph {
 namespace {
 
 constexpr int64_t kGrain = 1 << 16;
-constexpr int64_t kEdgesInCache = 1 << 18;  // the results of so many edges fit into a core's cache
+// The sorted results of this many edges fit into a core's cache.
+constexpr int64_t kEdgesInCache = 1 << 18;
 
 template <typename Id>
 struct Pieces {
@@ -175,14 +176,13 @@ void sort_runs(const std::vector<EdgeRun>& runs, bool by_edge, int64_t* degrees,
     for_each_edge<Source, Edge>(runs, put);
     return;
   }
-  // Two passes that each write to few places at a time are faster than one pass that writes to
-  // places all over memory.
+  // Two passes that write to few places at a time are faster than one pass with random writes.
   const auto grouped = group_edges<Source, Edge>(runs, next, total, shift);
   for (int64_t e = 0; e < total; ++e)
     put(grouped.destination[e], grouped.source[e], grouped.edge[e]);
 }
 
-/// Calls body with a null pointer of int32_t or int64_t.
+/// Calls body with a null pointer to int32_t or int64_t, as a type tag.
 template <typename Body>
 void with_width(int bytes, const char* name, const Body& body) {
   PG_CHECK_ARG(bytes == 4 || bytes == 8, std::string(name) + " must be 4 or 8");

@@ -1,4 +1,5 @@
-// The work on one neighbour list by one worker: a CPU thread, or a lane of a group on the GPU.
+// Copies one neighbour list. A CPU thread copies all of it; on a GPU, each lane of a group copies a
+// part.
 #pragma once
 
 #include "common/ids.h"

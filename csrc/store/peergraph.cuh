@@ -4,7 +4,7 @@
 // A kernel takes GraphView and TableView by value, best as `const __grid_constant__` parameters, so
 // that the arrays in them are not copied; peergraph.store.graph_argument and
 // peergraph.memory.table_argument give the values. Nodes and edges are named by the users' ids.
-// Nothing is checked: ids must be in range, 0 .. graph.num_nodes() - 1, 0 .. table.map.rows - 1.
+// Ids are not checked. They must be in range, 0 .. graph.num_nodes() - 1, 0 .. table.map.rows - 1.
 #pragma once
 
 #include "common/fixed_width.h"

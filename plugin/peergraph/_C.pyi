@@ -246,6 +246,7 @@ class KHopSampler:
         direct: collections.abc.Sequence[torch.Tensor],
         max_nodes: collections.abc.Sequence[collections.abc.Sequence[int]],
         max_edges: collections.abc.Sequence[collections.abc.Sequence[int]],
+        reported: bool,
         allocate: collections.abc.Callable[[int], int],
         launch: Launch,
     ) -> tuple[typing.Any, ...]: ...
@@ -373,6 +374,7 @@ class Operands:
         columns: int,
         e_columns: int,
         leases: collections.abc.Sequence[Lease],
+        codec: RowCodec | None = None,
     ) -> None: ...
 
 class Attention:
@@ -401,6 +403,27 @@ class Distribution:
     @property
     def value(self) -> int: ...
 
+def activate(
+    *,
+    x: torch.Tensor,
+    bias: torch.Tensor | None,
+    relu: bool,
+    p: float,
+    seed: torch.Tensor | None,
+    bits: torch.Tensor | None,
+    out: torch.Tensor,
+    launch: Launch,
+) -> None: ...
+def activate_backward(
+    *,
+    grad: torch.Tensor,
+    bits: torch.Tensor,
+    p: float,
+    out: torch.Tensor,
+    partial: torch.Tensor | None,
+    launch: Launch,
+) -> None: ...
+def activation_parts(num_rows: int) -> int: ...
 def alignment_bits(table: TableView) -> int: ...
 def apply_bitmask(
     *, x: torch.Tensor, bits: torch.Tensor, out: torch.Tensor, launch: Launch
@@ -443,6 +466,9 @@ def coo_to_csc(
     indices: torch.Tensor,
     perm: torch.Tensor,
 ) -> bool: ...
+def copy_rows(
+    operands: Operands, *, dtype: DType, first_column: int, out: torch.Tensor, launch: Launch
+) -> None: ...
 def crc32c(values: torch.Tensor, previous: int = 0) -> int: ...
 def decode_gather(
     table: TableView, codec: RowCodec, ids: IdList, out: torch.Tensor, launch: Launch
@@ -514,9 +540,21 @@ def partition_edges(
     counts: torch.Tensor,
     num_threads: int,
 ) -> tuple[int, bool]: ...
+def place_edges(
+    matrix: CsrMatrix,
+    *,
+    indptr: torch.Tensor,
+    ranks: torch.Tensor,
+    rows: torch.Tensor,
+    edge_ids: torch.Tensor,
+    launch: Launch,
+) -> None: ...
 def populate_pages(address: int, bytes: int, num_threads: int) -> None: ...
 def post_round(address: int, round: int, lease: Lease) -> None: ...
 def random_walk(csc: CscView, walks: Walks, launch: Launch) -> None: ...
+def rank_edges(
+    matrix: CsrMatrix, *, counts: torch.Tensor, ranks: torch.Tensor, launch: Launch
+) -> None: ...
 def relu_bitmask(
     *, x: torch.Tensor, bits: torch.Tensor, out: torch.Tensor, launch: Launch
 ) -> None: ...
@@ -565,6 +603,8 @@ def spmm(
     out: torch.Tensor,
     launch: Launch,
     allocate: collections.abc.Callable[[int], int],
+    dtype: DType | None = None,
+    first_column: int = 0,
 ) -> None: ...
 def spmm_minmax(
     matrix: CsrMatrix,

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from peergraph.aggregate import Csc, attention, attention_fits
 from peergraph.aggregate.ops import attention as ops
-from tests.named_case import named_case
+from tests.named_case import named_case, named_cases
 from tests.pairwise import pairwise
 
 from .graphs import (
@@ -102,7 +102,7 @@ def check(
     assert_same_with_gradients(found, expected, list(given.values()), list(twins.values()))
 
 
-@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@named_cases("shape", SHAPES)
 def test_shapes(shape: tuple[int, int], device: torch.device) -> None:
     assert attention_fits(torch.empty(0, *shape, device=device))
     for kind, loops in product(["gat", "gatv2", "left"], [None, 30]):
@@ -125,7 +125,7 @@ def test_padded_depth(
             check(random_graph(device), kind, shape, device, self_loops=loops)
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
+@named_cases("dtype", DTYPES)
 def test_dtypes(dtype: torch.dtype, device: torch.device) -> None:
     graph = random_graph(device, 12, 9, 40)
     for kind, shape in product(["gat", "gatv2"], [(2, 8), (4, 1)]):
@@ -133,7 +133,7 @@ def test_dtypes(dtype: torch.dtype, device: torch.device) -> None:
             check(graph, kind, shape, device, dtype)
 
 
-@pytest.mark.parametrize(
+@named_cases(
     ("kind", "shape", "deterministic"),
     pairwise(["gat", "gatv2"], [(4, 8), (2, 64), (4, 2)], [False, True]),
 )

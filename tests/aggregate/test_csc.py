@@ -8,7 +8,8 @@ import pytest
 import torch
 
 from peergraph.aggregate import Csc, g_spmm
-from peergraph.aggregate.sparse.index_tensors import indptr_if_sorted, is_arange
+from peergraph.aggregate.sparse.csr import CsrMatrix
+from peergraph.aggregate.sparse.index_tensors import indptr_if_sorted, is_arange, row_of_edges
 from peergraph.sampling import Block
 from tests.aggregate.graphs import features, random_graph
 from tests.named_case import named_cases
@@ -256,3 +257,34 @@ def test_negative_numbers_of_nodes() -> None:
             Csc.from_edge_index(edge_index, *count)
     with pytest.raises(ValueError, match="num_sources must not be negative, got -3"):
         Csc(torch.zeros(1, dtype=torch.int64), edge_index[0], -3)
+
+
+def test_edges_grouped_by_column(device: torch.device) -> None:
+    """The same edges as in the transpose, perhaps in another order."""
+    for dtype in (torch.int32, torch.int64):
+        for num_edges in (0, 300):
+            for grouped in (False, True):
+                graph = random_graph(device, 40, 30, num_edges, dtype, grouped)
+                matrix = graph.csc().matrix
+                found, expected = matrix.grouped_by_column(), matrix.transpose()
+                assert torch.equal(found.indptr, expected.indptr.int())
+                columns = row_of_edges(found.indptr, num_edges)
+                keys = [
+                    columns * (30 * num_edges + 1)
+                    + each.indices * num_edges
+                    + (each.edge_ids if each.edge_ids is not None else 0)
+                    for each in (found, expected)
+                ]
+                assert torch.equal(*(key.sort().values for key in keys))
+
+
+def test_padding_is_not_grouped(device: torch.device) -> None:
+    """Edges behind the last row of a structure of a fixed shape may have any columns."""
+    indptr = torch.tensor([0, 2, 3], device=device)
+    indices = torch.tensor([1, 0, 1, 10**6, -5], device=device)
+    matrix = CsrMatrix(indptr, indices, 2)
+    grouped = matrix.grouped_by_column()
+    assert grouped.indptr.tolist() == [0, 1, 3]
+    assert sorted(grouped.indices[:3].tolist()) == [0, 0, 1]
+    x = torch.ones(2, 8, device=device)
+    assert grouped.spmm(x, None, "copy_u").tolist() == [[1.0] * 8, [2.0] * 8]

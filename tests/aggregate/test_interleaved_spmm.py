@@ -11,6 +11,7 @@ from peergraph.aggregate.kernels.arguments import Schedule
 from tests.aggregate.graphs import Graph, features, hub_graph, random_graph
 from tests.aggregate.interleaved import SplitSources
 from tests.named_case import named_case
+from tests.pairwise import pairwise
 
 # All partitions of all widths, and the least and the most of the others.
 SETTINGS = [(1, 1, 1), (2, 3, 2), (4, 1, 16), (8, 32, 1), (16, 4, 4), (32, 2, 8), (1000, 5, 3)]
@@ -47,24 +48,31 @@ def expected(graph: Graph, x: Tensor, e: Tensor | None, mean: bool) -> Tensor:
     return out
 
 
+CASES = pairwise(
+    ["random", "hub", "dense", "none", "int32"],
+    WIDTHS,
+    ["no e", "a weight", "as wide as x"],
+    [(False, 0.5), (True, 0.9), (False, 0.0), (False, 1.0)],
+)
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=["float32", "float64"])
 def test_sums(device: torch.device, dtype: torch.dtype) -> None:
-    for name, graph in graphs(device).items():
-        for width in WIDTHS:
+    made = graphs(device)
+    for name, width, given, (mean, share) in (case.values for case in CASES):
+        with named_case(name, width, given, mean, share):
+            graph, e = made[name], None
             x = features(graph.num_sources, (width,), device, dtype, grad=False)
-            for e_columns in (0, 1, width):
-                e = None
-                if e_columns:
-                    e = features(graph.num_edges, (e_columns,), device, dtype, 6, grad=False)
-                for mean, share in ((False, 0.5), (True, 0.9), (False, 0.0), (False, 1.0)):
-                    split = SplitSources(graph, int(share * graph.num_sources))
-                    with named_case(name, width, e_columns, mean, share):
-                        found = [split.sums(x, e, mean, setting) for setting in settings()]
-                        assert all(torch.equal(other, found[0]) for other in found)
-                        if not mean:
-                            assert torch.equal(split.sums(x, e, False, None), found[0])
-                        want = expected(graph, x, e, mean)
-                        torch.testing.assert_close(found[0].double(), want, **TOLERANCE[dtype])
+            if given != "no e":
+                columns = 1 if given == "a weight" else width
+                e = features(graph.num_edges, (columns,), device, dtype, 6, grad=False)
+            split = SplitSources(graph, int(share * graph.num_sources))
+            found = [split.sums(x, e, mean, setting) for setting in settings()]
+            assert all(torch.equal(other, found[0]) for other in found)
+            if not mean:
+                assert torch.equal(split.sums(x, e, False, None), found[0])
+            want = expected(graph, x, e, mean)
+            torch.testing.assert_close(found[0].double(), want, **TOLERANCE[dtype])
 
 
 def test_rows_that_are_not_cut(device: torch.device) -> None:

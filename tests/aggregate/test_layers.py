@@ -165,9 +165,7 @@ def check(
     assert_same_with_gradients(*results, *inputs)
 
 
-@pytest.mark.parametrize(
-    ("num_destinations", "num_edges"), [(NODES, EDGES), (20, EDGES), (20, 500), (20, 0)]
-)
+@named_cases(("num_destinations", "num_edges"), [(NODES, EDGES), (20, EDGES), (20, 500), (20, 0)])
 def test_any_structure_serves(num_destinations: int, num_edges: int, device: torch.device) -> None:
     for name, layer in LAYERS.items():
         with named_case(name):

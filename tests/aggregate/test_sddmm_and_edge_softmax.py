@@ -17,7 +17,7 @@ from tests.aggregate.graphs import (
     hub_graph,
     random_graph,
 )
-from tests.named_case import named_case
+from tests.named_case import named_case, named_cases
 
 OPERATIONS = ["add", "sub", "mul", "div", "dot"]
 
@@ -46,7 +46,7 @@ def check(
     assert_same_with_gradients(found, expected, operands, twins)
 
 
-@pytest.mark.parametrize("op", OPERATIONS)
+@named_cases("op", OPERATIONS)
 def test_operations_and_targets(device: torch.device, op: str) -> None:
     for lhs, rhs in product("uve", "uve"):
         with named_case(lhs, rhs):
@@ -59,14 +59,14 @@ def test_copy(device: torch.device) -> None:
             check(random_graph(device), "copy", target, "v", (5,), ())
 
 
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@named_cases("dtype", DTYPES)
 def test_dtypes(device: torch.device, dtype: torch.dtype) -> None:
     for op in ("add", "dot"):
         with named_case(op):
             check(random_graph(device, num_edges=80), op, "u", "v", (2, 8), (2, 8), dtype)
 
 
-@pytest.mark.parametrize(
+@named_cases(
     ("op", "dtype"),
     [
         ("sub", torch.float32),
@@ -81,7 +81,7 @@ def test_widths(device: torch.device, op: str, dtype: torch.dtype) -> None:
             check(random_graph(device, 12, 9, 60), op, "u", "v", (width,), (width,), dtype)
 
 
-@pytest.mark.parametrize(
+@named_cases(
     ("lhs", "rhs"),
     [
         ((), ()),
@@ -91,7 +91,6 @@ def test_widths(device: torch.device, op: str, dtype: torch.dtype) -> None:
         ((4,), (2, 4)),
         ((7, 33), (7, 33)),
     ],
-    ids=str,
 )
 def test_broadcast(device: torch.device, lhs: tuple[int, ...], rhs: tuple[int, ...]) -> None:
     for op, targets in product(["add", "div"], ["uv", "eu", "ve"]):
@@ -99,8 +98,8 @@ def test_broadcast(device: torch.device, lhs: tuple[int, ...], rhs: tuple[int, .
             check(random_graph(device), op, targets[0], targets[1], lhs, rhs)
 
 
-@pytest.mark.parametrize("grouped", [False, True])
-@pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
+@named_cases("grouped", [False, True])
+@named_cases("dtype", [torch.int32, torch.int64])
 def test_structures(device: torch.device, dtype: torch.dtype, grouped: bool) -> None:
     graph = random_graph(device, dtype=dtype, grouped=grouped)
     for op, targets in product(["mul", "dot"], ["uv", "ve", "eu"]):
@@ -127,7 +126,7 @@ def softmax_check(graph: Graph, shape: tuple[int, ...], dtype: torch.dtype) -> N
 SHAPES: list[tuple[int, ...]] = [(), (1,), (3,), (8,)]
 
 
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@named_cases("dtype", DTYPES)
 def test_softmax(device: torch.device, dtype: torch.dtype) -> None:
     for shape in SHAPES:
         with named_case(shape):
@@ -140,8 +139,8 @@ def test_softmax_of_heads(device: torch.device) -> None:
             softmax_check(random_graph(device, num_edges=200), (heads,), torch.float64)
 
 
-@pytest.mark.parametrize("grouped", [False, True])
-@pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
+@named_cases("grouped", [False, True])
+@named_cases("dtype", [torch.int32, torch.int64])
 def test_softmax_of_structures(device: torch.device, dtype: torch.dtype, grouped: bool) -> None:
     softmax_check(random_graph(device, dtype=dtype, grouped=grouped), (2, 3), torch.float64)
 

@@ -65,7 +65,7 @@ def test_messages_and_reductions(device: torch.device, message: str) -> None:
             check(random_graph(device), message, reduce, (2, 4), (2, 4))
 
 
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@named_cases("dtype", DTYPES)
 def test_dtypes(device: torch.device, dtype: torch.dtype) -> None:
     for message, reduce in product(["copy_u", "mul"], ["sum", "mean"]):
         with named_case(message, reduce):
@@ -92,7 +92,7 @@ def test_extrema_of_half_precision(device: torch.device, dtype: torch.dtype) -> 
     assert gradient.float().sum() == nonempty * 24
 
 
-@pytest.mark.parametrize(
+@named_cases(
     ("reduce", "dtype"),
     [
         ("sum", torch.float32),
@@ -129,7 +129,7 @@ def test_shapes(device: torch.device, shapes: tuple[tuple[int, ...], tuple[int, 
             check(random_graph(device), message, reduce, *shapes)
 
 
-@pytest.mark.parametrize(
+@named_cases(
     ("grouped", "dtype", "reduce"),
     pairwise([False, True], [torch.int32, torch.int64], ["mean", "min"]),
 )
@@ -150,9 +150,7 @@ def test_hub_of_wide_rows(device: torch.device, width: int) -> None:
     check(hub_graph(device, 3_000), "mul", "sum", (width, 40), (width,), torch.float32)
 
 
-@pytest.mark.parametrize(
-    "sizes", [(0, 0, 0), (5, 4, 0), (1, 1, 1), (1, 1, 700), (0, 3, 0)], ids=str
-)
+@named_cases("sizes", [(0, 0, 0), (5, 4, 0), (1, 1, 1), (1, 1, 700), (0, 3, 0)])
 def test_small_graphs(device: torch.device, sizes: tuple[int, int, int]) -> None:
     for message, reduce in product(["copy_u", "copy_e", "mul"], ["mean", "max"]):
         # All edges of the graph of 700 have the same source, so copies of it are ties.
@@ -210,7 +208,7 @@ def test_duplicate_counts(device: torch.device, dtype: torch.dtype) -> None:
         check(graph, "mul", "sum", shape, (), dtype, csc, backward="atomic")
 
 
-@pytest.mark.parametrize("reduce", REDUCTIONS)
+@named_cases("reduce", REDUCTIONS)
 def test_deterministic(device: torch.device, reduce: str) -> None:
     graph = hub_graph(device, 1500)
     check(graph, "mul", reduce, (3, 4), (3,), torch.float64, deterministic=True)

@@ -8,8 +8,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from peergraph.aggregate import Csc, spmm_linear
-from tests.named_case import named_case
+from peergraph.aggregate import Csc, g_spmm, spmm_add_self, spmm_linear
+from peergraph.aggregate.sparse import csr
+from peergraph.aggregate.sparse.csr import CsrMatrix
+from tests.named_case import named_case, named_cases
 from tests.pairwise import pairwise
 
 from .graphs import DTYPES, TOLERANCE, Graph, features, random_graph
@@ -90,7 +92,7 @@ def check(
     torch.testing.assert_close(gradients(found, wanted), gradients(expected, wanted), **tolerance)
 
 
-@pytest.mark.parametrize(
+@named_cases(
     ("backward", "reduce", "relations", "self_rows"),
     pairwise(["transpose", "atomic"], ["sum", "mean"], [1, 3], ["none", "rows", "first rows"]),
 )
@@ -249,3 +251,46 @@ def test_bad_arguments() -> None:
     few = Csc(torch.zeros(4, dtype=torch.int64), torch.zeros(0).long(), 2)
     with pytest.raises(ValueError, match="destinations must be the first sources"):
         spmm_linear(few, "sum", x[:2], weight, weight)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_gradients_over_grouped_edges(
+    device: torch.device, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As over the transpose: of products, of weighted sums, and of sums with own rows."""
+    csc, other = (random_graph(device, SOURCES, COUNT, 200, seed=seed).csc() for seed in (0, 1))
+    given = operands(device, dtype, 2, WIDTH)
+    x, weights, own = given["x"], given["weights"], given["self_weight"]
+    e = features(200, (), device, dtype, seed=6)
+    one = torch.full((1,), 1.5, device=device, dtype=dtype)
+
+    def run() -> list[Tensor]:
+        outs = [
+            spmm_linear([csc, other], "mean", x, weights, own),
+            g_spmm(csc, "mul", "sum", x, e),
+            spmm_add_self(csc, x, one, e),
+        ]
+        wanted = [x, e, *weights]
+        total = torch.stack([out.float().square().sum() for out in outs]).sum()
+        return list(torch.autograd.grad(total, wanted))
+
+    expected = run()
+    monkeypatch.setattr(CsrMatrix, "gradient_matrix", lambda matrix, *_: matrix.grouped_by_column())
+    for found, wanted in zip(run(), expected, strict=True):
+        scale = float(wanted.abs().max())
+        torch.testing.assert_close(found, wanted, rtol=2e-2, atol=1e-2 * scale)
+
+
+def test_when_edges_are_grouped(device: torch.device, monkeypatch: pytest.MonkeyPatch) -> None:
+    """For batches with many values to sum, on a GPU, where any order is allowed."""
+    graph = random_graph(device, SOURCES, COUNT)
+    matrix = Csc.from_edge_index(graph.edge_index, COUNT, SOURCES, transient=True).matrix
+    if device.type == "cuda":
+        assert matrix.gradient_matrix("auto", False, 8) is None
+        monkeypatch.setattr(csr, "_GROUPED_VALUES", 8 * 300)
+        assert matrix.gradient_matrix("auto", False, 7) is None
+        assert matrix.gradient_matrix("auto", False, 8) is matrix.grouped_by_column()
+        assert matrix.gradient_matrix("atomic", False, 8) is None
+        unknown = Csc.from_edge_index(graph.edge_index, COUNT, SOURCES, transient=None).matrix
+        assert unknown.gradient_matrix("auto", False, 8) is None
+    assert matrix.gradient_matrix("auto", True, 8) is matrix.transpose()

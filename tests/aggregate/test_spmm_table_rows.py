@@ -12,7 +12,7 @@ import peergraph
 from peergraph.aggregate import Csc, g_spmm
 from peergraph.memory import Group, Table, TableRows
 from tests.memory.tables import TIER_KINDS, split, table_of
-from tests.named_case import named_case
+from tests.named_case import named_case, named_cases
 
 from .graphs import DTYPES, features, hub_graph, random_graph
 
@@ -35,7 +35,7 @@ def reduce_and_wait(csc: Csc, rows: TableRows) -> None:
     peergraph.synchronize()
 
 
-@pytest.mark.parametrize("kind", TIER_KINDS)
+@named_cases("kind", TIER_KINDS)
 def test_tiers(kind: str, device: torch.device) -> None:
     table, ids, x = rows_of(device, (8,), kind)
     csc = random_graph(device).csc()
@@ -45,7 +45,7 @@ def test_tiers(kind: str, device: torch.device) -> None:
     table.close()
 
 
-@pytest.mark.parametrize("shape", WIDTHS, ids=str)
+@named_cases("shape", WIDTHS)
 def test_widths(shape: tuple[int, ...], device: torch.device) -> None:
     for dtype, id_dtype in product(DTYPES, [torch.int32, torch.int64]):
         with named_case(dtype, id_dtype):

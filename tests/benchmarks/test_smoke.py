@@ -98,6 +98,22 @@ def test_minibatch(tmp_path: Path) -> None:
     assert all(r["ms"] >= r["ms_sample"] > 0 for r in records)
 
 
+def test_minibatch_by_storage(tmp_path: Path) -> None:
+    width = ["--feature-dim", "20", "--storages", "bfloat16,int8", "--features", "replicated,host"]
+    chosen = [*CASES, *width, "--world", "1", "--plans", "replicated"]
+    records, table = run("minibatch", tmp_path / "out.jsonl", *chosen)
+    found = [(r["system"], r["plan"], r["layers"], r["row_bytes"]) for r in records]
+    assert found == [
+        (storage, plan, way, row_bytes)
+        for plan, ways in (("replicated", ("gathered", "in place")), ("host", ("gathered",)))
+        for storage, row_bytes in (("float32", 80), ("bfloat16", 40), ("int8", 24))
+        for way in ways
+    ]
+    assert all(r["ratio"] == 1 for r in records if r["system"] == "float32")
+    assert all(min(r["ms_sample"], r["ms_sum"]) > 0 for r in records)
+    assert "stored_gbs" in table
+
+
 def test_training(tmp_path: Path) -> None:
     pytest.importorskip("torch_geometric")
     model = [
@@ -290,7 +306,7 @@ def test_fullgraph_mgg(tmp_path: Path) -> None:
 def test_offload_structure(tmp_path: Path) -> None:
     small = ["--nodes", "50", "--edges", "700", "--chunks", "3", "--world", "2"]
     records, table = run("offload_structure", tmp_path / "out.jsonl", *small)
-    assert [r["system"] for r in records] == ["build", "chunks", "reverse", "exchange"]
+    assert [r["system"] for r in records] == ["build", "chunks", "reverse", "transfers"]
     assert "rest" in table
 
 
@@ -422,6 +438,17 @@ def test_end_to_end(tmp_path: Path) -> None:
     assert "over_compute" in table
     pytest.importorskip("matplotlib")
     assert len(list(tmp_path.glob("breakdown_*.svg"))) == 3
+
+
+def test_small_batches(tmp_path: Path) -> None:
+    pytest.importorskip("torch_geometric")
+    sizes = ["--graph", "tiny/20", "--cases", "3-2:16", "--feature-dim", "8", "--hidden", "8"]
+    records, table = run("small_batches", tmp_path / "out.jsonl", *sizes, "--world", "1")
+    ways = ["loader", "captured", "compute", "batches"]
+    assert [(r["layers"], r["way"]) for r in records] == [
+        (layers, way) for layers in ("loader", "accelerated") for way in ways
+    ]
+    assert "ms_host" in table
 
 
 def test_placement(tmp_path: Path) -> None:

@@ -8,8 +8,8 @@ import torch
 from peergraph.fullgraph.layout import edge_share
 from peergraph.fullgraph.layout.edge_share import EdgeListReader, UnreadShare
 from peergraph.fullgraph.layout.row_layout import RowLayout
-from peergraph.fullgraph.offload import reversed_edges
-from peergraph.fullgraph.offload.reversed_edges import ReversedEdges
+from peergraph.fullgraph.offload.chunks import reversed_edges
+from peergraph.fullgraph.offload.chunks.reversed_edges import ReversedEdges
 from peergraph.fullgraph.structure.build_structure import build_structure
 from peergraph.memory import Group
 from peergraph.testing import run_ranks

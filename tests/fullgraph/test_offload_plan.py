@@ -8,8 +8,8 @@ from peergraph.fullgraph.layout.volume import Volume
 from peergraph.fullgraph.plan.full_graph_plan import FullGraphPlan
 from peergraph.fullgraph.plan.memory_items import GraphFacts
 from peergraph.fullgraph.plan.offload_plan import OffloadPlan
-from peergraph.fullgraph.plan.offload_schedule import make_schedule
 from peergraph.fullgraph.plan.offload_spread import Spread, expected_spread
+from peergraph.fullgraph.plan.schedule.make_schedule import make_schedule
 from peergraph.memory import machine
 
 NODE, EDGE = "_N", ("_N", "_E", "_N")

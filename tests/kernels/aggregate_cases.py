@@ -10,6 +10,8 @@ from torch import Tensor
 
 import peergraph._C as _C
 from peergraph.aggregate import attention, edge_softmax, g_sddmm, g_spmm
+from peergraph.aggregate.ops.activate import activation_of, gradient_of_activation
+from peergraph.aggregate.ops.side_by_side import sums_and_self_rows
 from tests.aggregate.graphs import Graph, features, hub_graph, random_graph
 from tests.aggregate.interleaved import SplitSources
 from tests.kernels.cases import case
@@ -64,6 +66,48 @@ def sums_of_remote_rows(device: torch.device) -> Iterator[Tensor]:
             for e_columns in (1, width):
                 e = features(graph.num_edges, (e_columns,), device, seed=6, grad=False)
                 yield split.sums(x, e, True, setting)
+
+
+@case("spmm_rows", "combine_spmm", "copy_vectors", exact=False)
+def narrowed_sums(device: torch.device) -> Iterator[Tensor]:
+    """Sums beside the rows' own features, rounded to half precision or not."""
+    for graph in graphs(device):
+        matrix = graph.csc().matrix
+        for columns in (1, 7, 64):
+            x = features(graph.num_sources, (columns,), device, grad=False)
+            own = features(graph.num_destinations, (8,), device, seed=6, grad=False)
+            for dtype in (torch.float32, torch.float16, torch.bfloat16):
+                yield sums_and_self_rows(matrix, x, True, None, dtype)
+                yield sums_and_self_rows(matrix, x, False, own.to(dtype), dtype)
+
+
+@case("rank_edges", "place_edges")
+def grouped_edges(device: torch.device) -> Iterator[Tensor]:
+    """Offsets of the columns; rows and ids of their edges, sorted."""
+    for graph in graphs(device):
+        grouped = graph.csc().matrix.grouped_by_column()
+        assert grouped.edge_ids is not None
+        yield grouped.indptr
+        yield grouped.edge_ids.sort().values
+        yield grouped.indices[grouped.edge_ids.argsort()]
+
+
+@case("activate", "activate_backward", exact=False)
+def activations(device: torch.device) -> Iterator[Tensor]:
+    """Widths of whole vectors and others, more columns than a block has; aligned and not."""
+    seed = torch.tensor([7], device=device)
+    for dtype in DTYPES:
+        for columns in (1, 8, 13, 64, 2100):
+            values = features(30 * columns + 1, (), device, dtype, grad=False)
+            bias = features(columns, (), device, dtype, seed=7, grad=False)
+            for flat in (values[:-1], values[1:]):
+                x = flat.view(30, columns)
+                out, bits = activation_of(x, bias, True, 0.3, seed)
+                assert bits is not None
+                yield from (out, bits.float())
+                of_x, of_bias = gradient_of_activation(x, bits, 0.3, True)
+                assert of_bias is not None
+                yield from (of_x, of_bias)
 
 
 @case("spmm_rows", "scatter_add_rows", exact=False)

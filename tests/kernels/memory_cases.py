@@ -9,11 +9,12 @@ from torch import Tensor
 
 import peergraph._C as _C
 from peergraph.aggregate import g_spmm
+from peergraph.aggregate.ops.side_by_side import sums_and_self_rows
 from peergraph.memory import Group, TableRows
 from peergraph.memory.device.launching import launch_on
 from peergraph.memory.training.coalesce import SparseRows, coalesce
 from peergraph.memory.training.trained_table import TrainedTable
-from tests.aggregate.graphs import random_graph
+from tests.aggregate.graphs import features, hub_graph, random_graph
 from tests.kernels.cases import case
 from tests.memory.narrow_rows import FLOATS, STORAGES, is_narrow, narrow_table, values
 from tests.memory.tables import random_ids, random_rows, split, table_of
@@ -81,6 +82,29 @@ def rows_where_they_lie(device: torch.device) -> Iterator[Tensor]:
     ids = random_ids(70, (40,), torch.int64).to(device)
     yield g_spmm(random_graph(device).csc(), "copy_u", "sum", TableRows(table, ids))
     table.close()
+
+
+@case(
+    *("find_rows", "spmm_rows", "combine_spmm", "minmax_rows", "combine_minmax", "copy_vectors"),
+    exact=False,
+)
+def narrow_rows_where_they_lie(device: torch.device) -> Iterator[Tensor]:
+    """Vectors of 8 values, the last of them in padding, and single values; rows in chunks."""
+    csc = hub_graph(device, 1100).csc()
+    ids = random_ids(70, (50,), torch.int64).to(device)
+    for storage, dtype in zip(STORAGES, (*FLOATS, *FLOATS), strict=False):
+        for width in (1, 7, 36, 100, 264):
+            if is_narrow(storage, dtype):
+                group = Group.current(device=device)
+                rows = features(70, (width,), torch.device("cpu"), dtype, grad=False)
+                table = narrow_table(rows, storage, split(70, "mixed"), group)
+                x = TableRows(table, ids)
+                weights = features(csc.num_edges, (), device, dtype, seed=6, grad=False)
+                yield g_spmm(csc, "copy_u", "mean", x)
+                yield g_spmm(csc, "mul", "mean", x, weights)
+                yield g_spmm(csc, "copy_u", "max", x)
+                yield sums_and_self_rows(csc.matrix, x, True, None, dtype)
+                table.close()
 
 
 @case("sum_runs", "update_rows")

@@ -79,42 +79,69 @@ def _trained(model: nn.Module, forward: Callable[[], Tensor], y: Tensor, mask: T
     return [tensor.detach().cpu().clone() for tensor in found]
 
 
-def pyg_runs(device: torch.device) -> Results:
-    """Of models of PyG on this rank's part of the graphs. Collective."""
+def pyg_runs(device: torch.device, hosts: str = "") -> Results:
+    """Of models of PyG on this rank's part of the graphs. Collective.
+
+    Machines of different sizes, as in "abbb", train all models. Of other `hosts`, those that are
+    next to each other, as in "aabb", train one half, and others the other half.
+    """
+    cases = _pyg_cases(device)
+    turns = {"aabb": slice(0, None, 2), "abab": slice(1, None, 2)}
     results: Results = {}
+    for name in list(cases)[turns.get(hosts, slice(None))]:
+        torch.manual_seed(3)
+        results[name] = cases[name]()
+    return results
+
+
+def _pyg_cases(device: torch.device) -> dict[str, Callable[[], list[Tensor]]]:
+    modes = [("GCN", "blocks"), *((name, "halo") for name in MODELS)]
+    return {
+        **{f"{n}, {mode}": functools.partial(_resident, device, n, mode) for n, mode in modes},
+        "hetero": functools.partial(_hetero, device),
+        "reversed": functools.partial(_reversed, device),
+        **{f"{n}, offloaded": functools.partial(_offloaded, device, n) for n in ("GCN", "GAT")},
+    }
+
+
+def _graph(device: torch.device, **options: Any) -> Any:
     data = random_data()
     data.x = data.x.double()
-    data = peergraph_pyg.full_graph(data, order="random", device=device)
-    structure = peergraph_pyg.partition_of(data).structures
-    for name, mode in [("GCN", "blocks"), *((name, "halo") for name in MODELS)]:
-        for relation in structure.values():
-            relation.resident.mode = mode
-        torch.manual_seed(3)
-        model = peergraph_pyg.accelerate(MODELS[name]().double().to(device))
-        forward = functools.partial(model, data.x, data.edge_index)
-        results[f"{name}, {mode}"] = _trained(model, forward, data.y, data.train_mask)
-    torch.manual_seed(4)
+    return peergraph_pyg.full_graph(data, order="random", device=device, **options)
+
+
+def _resident(device: torch.device, name: str, mode: Any) -> list[Tensor]:
+    data = _graph(device)
+    for relation in peergraph_pyg.partition_of(data).structures.values():
+        relation.resident.mode = mode
+    return _train_model(name, data, device)
+
+
+def _offloaded(device: torch.device, name: str) -> list[Tensor]:
+    return _train_model(name, _graph(device, offload=True, num_chunks=3), device)
+
+
+def _train_model(name: str, data: Any, device: torch.device) -> list[Tensor]:
+    model = peergraph_pyg.accelerate(MODELS[name]().double().to(device))
+    forward = functools.partial(model, data.x, data.edge_index)
+    return _trained(model, forward, data.y, data.train_mask)
+
+
+def _hetero(device: torch.device) -> list[Tensor]:
     hetero = random_hetero()
     for node_type in ("paper", "author"):
         hetero[node_type].x = hetero[node_type].x.double()
     hetero = peergraph_pyg.full_graph(hetero, order="original", device=device)
     model = Relations().double().to(device)
     paper = hetero["paper"]
-    results["hetero"] = _trained(model, lambda: model(hetero), paper.y, paper.train_mask)
-    reversed_index = data.edge_index.flip(0)
+    return _trained(model, lambda: model(hetero), paper.y, paper.train_mask)
+
+
+def _reversed(device: torch.device) -> list[Tensor]:
+    data = _graph(device)
     conv = SAGEConv(5, 4).double().to(device)
-    forward = functools.partial(conv, data.x, reversed_index)
-    results["reversed"] = _trained(conv, forward, data.y, data.train_mask)
-    for name in ("GCN", "GAT"):
-        data = random_data()
-        data.x = data.x.double()
-        data = peergraph_pyg.full_graph(
-            data, order="random", device=device, offload=True, num_chunks=3
-        )
-        model = peergraph_pyg.accelerate(MODELS[name]().double().to(device))
-        forward = functools.partial(model, data.x, data.edge_index)
-        results[f"{name}, offloaded"] = _trained(model, forward, data.y, data.train_mask)
-    return results
+    forward = functools.partial(conv, data.x, data.edge_index.flip(0))
+    return _trained(conv, forward, data.y, data.train_mask)
 
 
 def dgl_runs() -> Results:

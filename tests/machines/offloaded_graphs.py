@@ -14,11 +14,11 @@ from torch_geometric.nn import GCNConv
 import peergraph_pyg
 from peergraph.fullgraph import write_rows
 from peergraph.fullgraph.exchange.transport import Transport
-from peergraph.fullgraph.offload.chunk_exchange import ChunkExchange
+from peergraph.fullgraph.offload.chunks.source_transfers import SourceTransfers
 from peergraph.fullgraph.plan.offload_cost import place_rows
 from peergraph.fullgraph.plan.offload_pass import pass_cost
-from peergraph.fullgraph.plan.offload_schedule import make_schedule
 from peergraph.fullgraph.plan.offload_spread import expected_spread
+from peergraph.fullgraph.plan.schedule.make_schedule import make_schedule
 from peergraph.memory import DistributedTable, Group
 from peergraph.store import NODE, GraphSource, Store
 from tests.named_case import named_case
@@ -50,14 +50,14 @@ def _graph() -> Any:
     )
 
 
-def _received(exchange: ChunkExchange) -> Iterator[set[int]]:
+def _received(transfers: SourceTransfers) -> Iterator[set[int]]:
     """By batch, the internal rows of other machines that this rank's window gets."""
-    plan = exchange.plan
+    plan = transfers.plan
     layout, group = plan.layout, plan.layout.group
     offsets = torch.tensor([*layout.offsets, layout.size])
     own = [torch.arange(*offsets[rank : rank + 2]) for rank in group.machines.local_ranks]
     here = set(torch.cat(own).tolist())
-    for batch in exchange.batches:
+    for batch in transfers.batches:
         rows = batch.rows[batch.own_stop :].long()
         yield set(plan.halo_rows[rows - plan.num_local].tolist()) - here
 
@@ -70,7 +70,7 @@ def check_offloaded_bytes() -> None:
     graph = peergraph_pyg.partition_of(data)
     group, transport = graph.group, Transport.of(graph.group)
     assert graph.offloaded is not None
-    graph.offloaded.stores.use["device"].budget = 0
+    graph.offloaded.allocator.use["device"].budget = 0
     data.x = graph.node_rows(data.x.full_tensor())
 
     def sent(work: Any) -> int:
@@ -87,9 +87,9 @@ def check_offloaded_bytes() -> None:
     with named_case("rows of a batch"):
         out: list[torch.Tensor] = []
         structure = next(iter(graph.structures.values()))
-        exchange = structure.chunked.exchange()
+        transfers = structure.chunked.transfers()
         found = sent(lambda: out.append(structure.spmm("copy_u", "sum", data.x).full_tensor()))
-        by_rank = group.all_gather([sorted(rows) for rows in _received(exchange)])
+        by_rank = group.all_gather([sorted(rows) for rows in _received(transfers)])
         machines = group.machines.ranks
         once = sum(
             len(set().union(*(by_rank[rank][batch] for rank in ranks)))
@@ -106,7 +106,7 @@ def check_offloaded_bytes() -> None:
         assert found - gathered * _ROW_BYTES == once * _ROW_BYTES
         assert once < each
     with named_case("bytes of an epoch"):
-        for _ in range(3):  # From the third epoch on, the sum of the features is kept.
+        for _ in range(3):  # The third epoch reuses the sum of the features, as later ones do.
             counted = sent(epoch) / len(machines)
         plan = graph.plan
         schedule = make_schedule(_WIDTHS, 0, 1.0)

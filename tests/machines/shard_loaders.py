@@ -90,6 +90,9 @@ def check_loaders(check: Check, machines: Machines) -> None:
         loader = nodes(graph, num_workers=2, persistent_workers=True)
         for _ in range(2):
             yield from loader
+        # Where garbage collection ends them, torch waits five seconds for each of the workers.
+        iterator = loader._iterator
+        getattr(iterator, "iterator", iterator)._shutdown_workers()
 
     def balanced(graph: Any) -> Iterator[Any]:
         yield from nodes(graph, sampler=ImbalancedSampler(graph.y[seeds]))

@@ -39,8 +39,8 @@ def _one_thread_a_rank(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
 
 
-def _runs(device: str, with_dgl: bool = False) -> Results:
-    results = pyg_runs(device_of_rank(device))
+def _runs(device: str, hosts: str = "", with_dgl: bool = False) -> Results:
+    results = pyg_runs(device_of_rank(device), hosts)
     if with_dgl:
         results |= dgl_runs()
     if device == "cpu":
@@ -70,7 +70,7 @@ def _compare(found: list[Results], expected: Results, tolerance: float) -> None:
 @pytest.mark.parametrize("hosts", ["aabb", "abbb", "abab"])
 def test_results_are_those_of_one_process(hosts: str, expected: Results) -> None:
     with_dgl = HAS_DGL and hosts == "abab"
-    _compare(run_on_hosts(_runs, hosts, "cpu", with_dgl, timeout_s=400), expected, 1e-9)
+    _compare(run_on_hosts(_runs, hosts, "cpu", hosts, with_dgl, timeout_s=400), expected, 1e-9)
 
 
 @pytest.mark.gpus(2)

@@ -1,4 +1,4 @@
-"""Tables with narrow storage, and what plain torch makes of their rows."""
+"""Makes tables with narrow storage, and computes with plain torch what they return."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ FLOATS = [torch.float32, torch.float64, torch.float16, torch.bfloat16]
 
 
 def expected_rows(x: Tensor, storage: str) -> Tensor:
-    """The rows that a table with this storage returns for `x`, by torch on the CPU."""
+    """Computes with plain torch on the CPU what a table of this storage returns for `x`."""
     name, _, group = storage.partition(":")
     if name != "int8" or x.numel() == 0:
         return x.to(STORED_DTYPES[name]).to(x.dtype)
@@ -30,7 +30,7 @@ def expected_rows(x: Tensor, storage: str) -> Tensor:
 
 
 def values(shape: tuple[int, ...], dtype: torch.dtype, seed: int = 0) -> Tensor:
-    """Values that all storages hold, of sizes that differ much, zeros among them."""
+    """Draws values that all storages can hold: some large, some small, some zero."""
     generator = torch.Generator().manual_seed(seed)
     drawn = torch.randn(shape, generator=generator) * 10
     sizes = 10.0 ** torch.randint(-3, 1, shape, generator=generator)
@@ -40,7 +40,11 @@ def values(shape: tuple[int, ...], dtype: torch.dtype, seed: int = 0) -> Tensor:
 def narrow_table(
     x: Tensor, storage: str, tiers: Tiers, group: Group, **order: Tensor
 ) -> NarrowTable:
-    """A table filled by rank 0, seen by all ranks; the storage is not the dtype of `x`."""
+    """Makes a table that rank 0 fills with `x`. Collective.
+
+    Args:
+        storage: must not be the dtype of `x`.
+    """
     codec = codec_of(storage, x.dtype, tuple(x.shape[1:]))
     assert codec is not None
     spill = tempfile.gettempdir() if tiers.disk else None
@@ -54,5 +58,5 @@ def narrow_table(
 
 
 def is_narrow(storage: str, dtype: torch.dtype) -> bool:
-    """Whether the storage changes how rows of the dtype are stored."""
+    """Returns whether rows of this dtype are stored in another dtype."""
     return STORED_DTYPES[storage.partition(":")[0]] != dtype

@@ -9,11 +9,9 @@ import pytest
 import torch
 
 import peergraph
-from peergraph.aggregate import g_spmm
-from peergraph.memory import Group, NarrowTable, RowCodec, Table, TableRows, table_argument
+from peergraph.memory import Group, NarrowTable, RowCodec, Table, table_argument
 from peergraph.memory.table.row_codec import STORED_DTYPES, codec_of, storage_name
 from peergraph.memory.table.row_encoder import RowEncoder
-from tests.aggregate.graphs import random_graph
 from tests.memory.narrow_rows import (
     FLOATS,
     STORAGES,
@@ -291,13 +289,6 @@ def test_rows_that_kernels_would_read_in_place(device: torch.device) -> None:
         table.local_shard()
     with pytest.raises(ValueError, match="stored as float16"):
         table.as_tensor()
-    ids = random_ids(70, (40,), torch.int64).to(device)
-    rows = TableRows(table, ids)
-    assert not rows.can_be_read
-    assert not rows.pays_to_read(10)
-    graph = random_graph(device).csc()
-    expected = g_spmm(graph, "copy_u", "sum", expected_rows(x, "float16").to(device)[ids])
-    assert torch.equal(g_spmm(graph, "copy_u", "sum", rows), expected)
     table.close()
 
 

@@ -9,6 +9,7 @@ import torch
 
 from peergraph.memory.device.pinned_pipeline import PinnedPipeline
 from tests.memory.tables import random_rows, same_bits
+from tests.named_case import named_cases
 
 
 class Immediate:
@@ -32,7 +33,7 @@ def stream(device: torch.device, monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 # One piece, several, an uneven last one, rows wider than the buffers, no rows.
-@pytest.mark.parametrize(
+@named_cases(
     ("rows", "row_bytes", "buffer_bytes"),
     [(9, 4, 1000), (9, 4, 12), (10, 4, 12), (5, 300, 64), (0, 4, 12), (1, 1, 1)],
 )

@@ -14,6 +14,7 @@ from peergraph.memory.table.host_gather import HostGather, Staging
 from peergraph.memory.table.id_list import sort_by_row
 from peergraph.memory.table.staged_rows import StagedRows, disk_launch, staging_launch
 from peergraph.memory.table.table_view import cpu_view, dense_view
+from tests.memory.narrow_rows import expected_rows, narrow_table, values
 from tests.memory.small_buffers import small_buffers
 from tests.memory.tables import random_rows, same_bits, split, table_of
 
@@ -74,8 +75,7 @@ def test_these_rows_and_no_others(
 
     ids = torch.randint(-2, 205, (17, 31))
     out = torch.full((17, 31, 5), 7, dtype=torch.int16)
-    result = dense_view(out, ids.numel(), 10)
-    found.gather(ids, result, found.ready())
+    found.gather(ids, out, found.ready())
     expected = torch.full_like(out, 7)
     expected[is_staged(ids)] = rows[ids[is_staged(ids)]]
     assert same_bits(out, expected)
@@ -83,16 +83,16 @@ def test_these_rows_and_no_others(
     # The same of a part of the ids, whose rows belong elsewhere.
     part = torch.randperm(ids.numel())[:300]
     out.fill_(7)
-    found.gather(ids.flatten()[part], result, found.ready(), part)
+    found.gather(ids.flatten()[part], out, found.ready(), part)
     chosen_part = torch.zeros(ids.numel(), dtype=torch.bool).index_fill(0, part, True)
     expected[~chosen_part.view_as(ids)] = 7
     assert same_bits(out, expected)
 
     chosen = torch.randperm(203)[:90]
-    values = random_rows((90, 5), torch.int16, seed=3)
-    found.scatter(chosen, values, found.ready())
+    changes = random_rows((90, 5), torch.int16, seed=3)
+    found.scatter(chosen, changes, found.ready())
     changed = is_staged(chosen)
-    rows[chosen[changed]] = values[changed]
+    rows[chosen[changed]] = changes[changed]
     assert same_bits(table.read(), rows)
     table.close()
 
@@ -123,13 +123,41 @@ def test_kernels_and_threads_together(share: float, kind: str) -> None:
     others.close()
 
 
+@pytest.mark.parametrize("storage", ["bfloat16", "float8_e5m2", "int8:4"])
+@pytest.mark.parametrize("share", [0.5, 1.0])
+def test_narrow_rows_are_decoded(share: float, storage: str) -> None:
+    """Rows that kernels read, and rows that threads bring, in the users' dtype."""
+    x, order = values((5000, 12), torch.float32), torch.randperm(5000)
+    group = Group.current(device="cpu")
+    table = narrow_table(x, storage, split(5000, "mixed"), group, order=order)
+    stored = table.stored
+    near = stored.tiers.replicated + stored.tiers.sharded
+    without_host = x.clone()
+    without_host[order >= near] = 0
+    others = narrow_table(without_host, storage, stored.tiers, group, order=order)
+    ids = torch.randint(-1, 5000, (6000,), dtype=torch.int32)
+    out = torch.full((6000, 12), 7.0)
+    staging = Staging(share, others.stored.view, staged_rows(stored, order, with_host=True))
+    gather = HostGather(
+        stored.tiers, stored.row_bytes, group.device, order, stored.view, staging=staging
+    )
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
+        gather.gather(ids, out, True, table.codec.native)
+    expected = expected_rows(x, storage)[ids.long()]
+    expected[ids < 0] = 0
+    assert torch.equal(out, expected)
+    table.close()
+    others.close()
+
+
 def test_rows_wider_than_a_buffer() -> None:
     rows = random_rows((40, 300), torch.uint8)
     table = table_of(rows, split(40, "host"), Group.current(device="cpu"))
     found = staged_rows(table, None, with_host=True)
     ids = torch.randint(40, (90,))
     out = torch.zeros(90, 300, dtype=torch.uint8)
-    found.gather(ids, dense_view(out, 90, 300), found.ready())
+    found.gather(ids, out, found.ready())
     assert same_bits(out, rows[ids])
     table.close()
 

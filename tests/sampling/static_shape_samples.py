@@ -36,7 +36,7 @@ def assert_padded(fixed: StaticShapeSample) -> None:
     for t, rows in shape.rows_per_hop.items():
         assert fixed.nodes[t].numel() == sum(rows)
         used = torch.zeros(sum(rows), dtype=torch.bool)
-        for begin, count in zip(shape.row_begins(t), fixed.num_nodes[t].tolist(), strict=False):
+        for begin, count in zip(shape.row_offsets(t), fixed.num_nodes[t].tolist(), strict=False):
             used[begin : begin + count] = True
         assert not used[shape.padding_row(t)]
         assert bool((fixed.nodes[t].cpu()[~used] == -1).all())
@@ -46,7 +46,7 @@ def assert_padded(fixed: StaticShapeSample) -> None:
             assert bool((fixed.duplicate_counts[t].cpu()[~used] == 0).all())
     for t, room in shape.edges_per_hop.items():
         assert fixed.row[t].numel() == fixed.col[t].numel() == sum(room)
-        begins = shape.edge_begins(t)
+        begins = shape.edge_offsets(t)
         for hop, count in enumerate(fixed.num_edges[t].tolist()):
             padding = slice(begins[hop] + count, begins[hop + 1])
             assert bool((fixed.row[t][padding] == shape.padding_row(t[0])).all())
@@ -65,6 +65,6 @@ def assert_block(
     assert int(block.indptr[0]) == 0
     assert int(block.indptr[-1]) == count
     targets = torch.arange(block.num_targets, device=degrees.device) + block.first_target
-    begin = fixed.shape.edge_begins(edge_type)[hop]
+    begin = fixed.shape.edge_offsets(edge_type)[hop]
     col = fixed.col[edge_type][begin : begin + count]
     assert torch.equal(targets.repeat_interleave(degrees).to(col.dtype), col)

@@ -49,7 +49,7 @@ class Sage(torch.nn.Module):
         )
 
     def forward(self, x: Tensor, sample: StaticShapeSample) -> Tensor:
-        rows = sample.shape.row_begins(NODE)
+        rows = sample.shape.row_offsets(NODE)
         for layer, hop in zip(self.layers, (1, 0), strict=True):
             # What the layers behind will read: the rows of the hops before.
             means = [

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from peergraph.sampling import NeighborSampler, Sample, exclude_edges
+from tests.named_case import named_cases
 from tests.pairwise import pairwise
 from tests.sampling.plain_store import EDGE, INDEX_DTYPES, LAYOUTS, NODE, PlainStore, random_csc
 from tests.sampling.walk_graphs import BY, OF, RELATIONS, TAGS, TYPES
@@ -56,7 +57,7 @@ def assert_without(
         assert got.duplicate_counts[t].tolist() == counts.tolist()
 
 
-@pytest.mark.parametrize(
+@named_cases(
     ("frontier", "disjoint", "index_dtype"),
     pairwise(["new", "all"], [False, True], INDEX_DTYPES),
 )

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from peergraph.sampling import NeighborSampler
-from tests.named_case import named_case
+from tests.named_case import named_case, named_cases
 from tests.sampling.plain_store import (
     EDGE,
     INDEX_DTYPES,
@@ -25,7 +25,7 @@ from tests.sampling.reference_samples import RELATIONS, TYPES, assert_equals_ref
 from tests.sampling.weighted_temporal_kinds import each_kind, prepare, times_of
 
 
-@pytest.mark.parametrize("layout", LAYOUT_PARAMS)
+@named_cases("layout", LAYOUT_PARAMS)
 def test_homogeneous(device: torch.device, layout: Layout) -> None:
     for index_dtype, disjoint in product(INDEX_DTYPES, [False, True]):
         with named_case(index_dtype, "disjoint", disjoint):

@@ -14,7 +14,7 @@ import torch
 import peergraph
 from peergraph.sampling import NeighborSampler, RandomWalker, StaticShapeSampler
 from tests.conftest import REQUIRED_GPUS
-from tests.named_case import named_case
+from tests.named_case import named_case, named_cases
 from tests.sampling.flat_store import FlatStore, assert_valid
 from tests.sampling.plain_store import EDGE, NODE
 from tests.sampling.static_shape_samples import assert_same_sample
@@ -47,8 +47,8 @@ def hub_store(device: torch.device, degree: int) -> FlatStore:
     return FlatStore(indptr, indices)
 
 
-@pytest.mark.parametrize("fanout", [10, 1000, -1])
-@pytest.mark.parametrize("disjoint", [False, True])
+@named_cases("fanout", [10, 1000, -1])
+@named_cases("disjoint", [False, True])
 def test_hub(device: torch.device, fanout: int, disjoint: bool) -> None:
     store = hub_store(device, on(device, 200_000, 10_000_000))
     sampler = NeighborSampler(store, [fanout, 2], disjoint=disjoint)

@@ -10,7 +10,7 @@ from peergraph.reference import walks as reference
 from peergraph.sampling import NegativeSampler
 from peergraph.sampling.negative.node_distribution import running_sum
 from peergraph.store import EdgeSource, GraphSource, Store
-from tests.named_case import named_case
+from tests.named_case import named_case, named_cases
 from tests.pairwise import pairwise
 from tests.sampling.plain_store import (
     EDGE,
@@ -25,7 +25,7 @@ from tests.sampling.walk_graphs import BY, RELATIONS, TYPES, assert_chances, csc
 ONES = torch.ones(4)
 
 
-@pytest.mark.parametrize(
+@named_cases(
     ("index_dtype", "weighted", "timed", "avoid_edges", "mode"),
     pairwise(
         INDEX_DTYPES,
@@ -122,7 +122,7 @@ def test_avoided_edges(device: torch.device) -> None:
     assert got.destination.tolist() == [[1]] * 4
 
 
-@pytest.mark.parametrize(
+@named_cases(
     "weight",
     [
         torch.tensor([0, 1, 2, 0, 5], dtype=torch.int32),
@@ -132,7 +132,6 @@ def test_avoided_edges(device: torch.device) -> None:
         torch.tensor([1e308, 0.5e308, 1.5e308], dtype=torch.float64),
         torch.tensor([1e-310, 2e-310], dtype=torch.float64),
     ],
-    ids=str,
 )
 def test_weights(device: torch.device, weight: torch.Tensor) -> None:
     count = weight.numel()

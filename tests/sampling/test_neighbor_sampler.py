@@ -25,7 +25,7 @@ from tests.sampling.plain_store import (
 from tests.sampling.reference_samples import RELATIONS, TYPES, assert_equals_reference
 
 
-@pytest.mark.parametrize("layout", LAYOUT_PARAMS)
+@named_cases("layout", LAYOUT_PARAMS)
 def test_homogeneous(device: torch.device, layout: Layout) -> None:
     for index_dtype in INDEX_DTYPES:
         with named_case(index_dtype):
@@ -47,7 +47,7 @@ def test_fanouts(device: torch.device, fanouts: list[int]) -> None:
             assert_equals_reference(store, sampler, {NODE: SEEDS}, 2**64 - 1)
 
 
-@pytest.mark.parametrize(
+@named_cases(
     ("fanout", "degree"),
     [(33, 5000), (3000, 3001), (3000, 20_000), (5000, 5001), (2047, 2048), (7, 2048), (7, 2049)],
 )

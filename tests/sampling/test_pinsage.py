@@ -10,7 +10,7 @@ import torch
 
 from peergraph.reference import walks as reference
 from peergraph.sampling import PinSageSample, PinSageSampler, RandomWalker
-from tests.named_case import named_case
+from tests.named_case import named_case, named_cases
 from tests.sampling.cuda_streams import in_own_stream
 from tests.sampling.plain_store import LAYOUTS, Layout, PlainStore, csc_with_degrees, random_csc
 from tests.sampling.walk_graphs import BY, OF, RELATIONS, TAGS, TYPES, csc_of
@@ -38,8 +38,8 @@ def assert_equals_reference(
     return got
 
 
-@pytest.mark.parametrize("layout", LAYOUTS.values(), ids=LAYOUTS.keys())
-@pytest.mark.parametrize("index_dtype", [torch.int32, torch.int64])
+@named_cases("layout", LAYOUTS.values())
+@named_cases("index_dtype", [torch.int32, torch.int64])
 def test_homogeneous(device: torch.device, layout: Layout, index_dtype: torch.dtype) -> None:
     rng = np.random.default_rng(1)
     csc = random_csc(rng, 70, 70, 5)
@@ -68,7 +68,7 @@ def test_bipartite(device: torch.device, layout: str) -> None:
         )
 
 
-@pytest.mark.parametrize(
+@named_cases(
     ("num_walks", "walk_length", "num_neighbors"),
     [(1, 1, 1), (1, 1, 9), (9, 1, 2), (100, 5, 600), (40, 30, 10), (1500, 2, 50)],
 )

@@ -12,7 +12,7 @@ import torch
 from peergraph.reference import walks as reference
 from peergraph.sampling import NegativeSampler, PinSageSampler, RandomWalker
 from peergraph.store import EdgeSource, GraphSource, Store
-from tests.named_case import named_case
+from tests.named_case import named_case, named_cases
 from tests.sampling.plain_store import (
     EDGE,
     INDEX_DTYPES,
@@ -50,7 +50,7 @@ def assert_equals_reference(
         assert got.edge_ids is None
 
 
-@pytest.mark.parametrize(
+@named_cases(
     "options",
     [
         {},
@@ -61,7 +61,6 @@ def assert_equals_reference(
         {"p": 3.0, "q": 0.5, "dead_end": "pad"},
         {"p": 50.0},
     ],
-    ids=str,
 )
 def test_one_relation(device: torch.device, options: dict) -> None:
     for (name, layout), index_dtype in product(LAYOUTS.items(), INDEX_DTYPES):
@@ -76,7 +75,7 @@ def test_one_relation(device: torch.device, options: dict) -> None:
             assert_equals_reference(store, walker, start, 9, 5, **options)
 
 
-@pytest.mark.parametrize("metapath", [[BY, OF], [OF, BY], [OF, TAGS], [BY], TAGS], ids=str)
+@named_cases("metapath", [[BY, OF], [OF, BY], [OF, TAGS], [BY], TAGS])
 def test_metapath(device: torch.device, metapath: list) -> None:
     for layout in ("single", "three tiers"):
         with named_case(layout):
@@ -198,7 +197,7 @@ def test_uniform_steps(device: torch.device) -> None:
         assert_chances(nodes[:, step], {1: 1, 2: 1, 3: 2, 4: 1})
 
 
-@pytest.mark.parametrize(("p", "q"), [(0.25, 4.0), (4.0, 0.25), (2.0, 2.0), (1.0, 8.0), (8.0, 1.0)])
+@named_cases(("p", "q"), [(0.25, 4.0), (4.0, 0.25), (2.0, 2.0), (1.0, 8.0), (8.0, 1.0)])
 def test_node2vec_steps(device: torch.device, p: float, q: float) -> None:
     # From 0 to 1, whose neighbours are 0, 2 (also one of 0's), and 3, 4 (not).
     csc = csc_of([[1, 2, 1], [0, 2, 3, 4, 2], [1], [1], [1]])

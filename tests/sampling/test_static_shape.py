@@ -84,7 +84,7 @@ def without_places(sample: Sample, counts: dict[str, int], room: int) -> Sample:
     return sample
 
 
-@pytest.mark.parametrize("layout", LAYOUT_PARAMS)
+@named_cases("layout", LAYOUT_PARAMS)
 def test_homogeneous(device: torch.device, layout: Layout) -> None:
     for index_dtype in INDEX_DTYPES:
         with named_case(index_dtype):
@@ -197,6 +197,22 @@ def test_too_little_room(device: torch.device, bounds: dict[str, list[int]], mat
             with pytest.raises(OverflowError, match=expected):
                 sample_and_wait(fixed, torch.tensor([1, 2], device=device), 0)
             peergraph.synchronize(device)  # it is reported once
+
+
+def test_too_little_room_that_is_not_reported(device: torch.device) -> None:
+    """A count tells it: it equals the capacity."""
+    csc = csc_with_degrees([0, 1, 5], num_nodes=6)
+    sampler = NeighborSampler(PlainStore.homogeneous(csc, device=device), [5])
+    seeds = torch.tensor([1, 2], device=device)
+    bounds: list[dict[str, list[int]]] = [{"max_nodes": [2]}, {"max_edges": [3]}]
+    for given, nodes, edges in zip(bounds, ([2, 2], [2, 3]), ([6], [3]), strict=True):
+        fixed = StaticShapeSampler(sampler, 2, reports_overflow=False, **given)
+        sample = fixed.sample(seeds, 0)
+        peergraph.synchronize(device)
+        if "max_nodes" in given:
+            assert sample.num_nodes[NODE].tolist() == nodes
+        assert sample.num_edges[EDGE].tolist() == edges
+        assert sample.nodes[NODE].numel() == sum(fixed.shape.rows_per_hop[NODE])
 
 
 def test_bad_seeds(device: torch.device) -> None:

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from peergraph.sampling import NeighborSampler
+from tests.named_case import named_cases
 from tests.sampling.plain_store import EDGE, NODE, PlainStore, csc_with_degrees
 from tests.sampling.uniformity import assert_uniform
 
@@ -25,7 +26,7 @@ def sampled_neighbors(
     return sample.nodes[NODE][sample.row[EDGE]].view(times, fanout).cpu().numpy()
 
 
-@pytest.mark.parametrize(
+@named_cases(
     ("degree", "fanout"),
     [
         *[(2, 1), (3, 2), (4, 2), (5, 3), (5, 4), (9, 8), (7, 3), (60, 2), (400, 1)],

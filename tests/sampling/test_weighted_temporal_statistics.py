@@ -11,6 +11,7 @@ from scipy import stats
 
 from peergraph.reference.weighted_temporal import exponential
 from peergraph.sampling import NeighborSampler
+from tests.named_case import named_cases
 from tests.sampling.plain_store import EDGE, NODE, PlainStore, csc_with_degrees
 from tests.sampling.uniformity import LEAST_P, assert_uniform
 
@@ -82,19 +83,21 @@ def chances_one_by_one(weights: list[float], fanout: int) -> dict[tuple[int, ...
     return chances
 
 
-@pytest.mark.parametrize("weights", WEIGHTS, ids=str)
-@pytest.mark.parametrize("fanout", [1, 2, 3])
+@named_cases(
+    ("weights", "fanout"),
+    [
+        (w, fanout) for w in WEIGHTS for fanout in (1, 2, 3) if fanout != len(w)
+    ],  # else all are taken
+)
 def test_weights_without_replacement(
     device: torch.device, weights: list[float], fanout: int
 ) -> None:
-    if fanout == len(weights):
-        pytest.skip("all are taken")
     outcomes = drawn(device, fanout, 20_000, weights=weights)
     assert_follows(np.sort(outcomes, axis=1), chances_one_by_one(weights, fanout))
 
 
-@pytest.mark.parametrize("weights", WEIGHTS, ids=str)
-@pytest.mark.parametrize("fanout", [1, 4, 40])
+@named_cases("weights", WEIGHTS)
+@named_cases("fanout", [1, 4, 40])
 def test_weights_with_replacement(device: torch.device, weights: list[float], fanout: int) -> None:
     outcomes = drawn(device, fanout, 40_000 // fanout, weights=weights, replace=True)
     chances = {(i,): w / sum(weights) for i, w in enumerate(weights)}

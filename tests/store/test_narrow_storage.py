@@ -173,6 +173,46 @@ def test_saved_and_loaded(tmp_path: Path) -> None:
         assert torch.equal(store.node_table("x").read(), expected_rows(x, "float16"))
 
 
+def test_added_tables(tmp_path: Path, device: torch.device) -> None:
+    added = torch.randn(60, 9)
+    with Store.build(homogeneous_source(), device=device) as store:
+        weights = torch.rand(store.num_edges(), 2)
+        table = store.add_node_table("added", added, storage="int8:4")
+        store.add_edge_table("v", weights, storage=torch.bfloat16, plan="host")
+        assert torch.equal(table.read(), expected_rows(added, "int8:4"))
+        assert store.storage_reports["_N.added"].storage == "int8:4"
+        assert store.storage_reports["_N-_E-_N.v"].rows == store.num_edges()
+        placed = {p.name: p for p in store.plan.placements}
+        assert placed["_N-_E-_N.v"].bytes_host == 4 * store.num_edges()
+        assert store.add_node_table("plain", added, storage="float32").dtype == torch.float32
+        assert type(store.node_table("plain")) is Table
+        store.save(tmp_path / "store")
+    with Store.load(tmp_path / "store", device=device) as store:
+        table = store.node_table("added")
+        assert isinstance(table, NarrowTable)
+        assert torch.equal(table.read(), expected_rows(added, "int8:4"))
+        assert torch.equal(store.edge_table("v").read(), expected_rows(weights, "bfloat16"))
+
+
+def test_added_tables_that_do_not_fit(device: torch.device) -> None:
+    x = torch.ones(60, 4)
+    x[23, 1] = 1e6
+    with Store.build(homogeneous_source(), device=device) as store:
+        before = store.plan
+        for values, storage, message in (
+            (x, "float16", r"_N.new: row 23 has 1e\+06 in column 1"),
+            (x.long(), "int8", "table 'new' of '_N': storage 'int8' is for tables of"),
+            (x, "int5", "table 'new': storage must be one of"),
+            (x, "float64", "'float64' is for tables of that dtype"),
+        ):
+            with pytest.raises(ValueError, match=message):
+                store.add_node_table("new", values, storage=storage)
+            assert "new" not in store.node_table_names()
+            assert store.plan == before
+        table = store.add_node_table("new", x, storage="bfloat16")
+        assert torch.equal(table.read(), x.bfloat16().float())
+
+
 def test_damaged_manifests(tmp_path: Path) -> None:
     with Store.build(homogeneous_source(), device="cpu", storage={"x": "int8"}) as store:
         store.save(tmp_path / "store")

@@ -13,12 +13,12 @@ from torch import Tensor
 from peergraph.memory import Group
 from peergraph.store import EDGE, NODE, EdgeSource, GraphSource, Plan, RowSource, Store
 from peergraph.testing import run_ranks
-from tests.named_case import named_case
+from tests.named_case import named_case, named_cases
 from tests.store.graphs import PLANS, build, heterogeneous_source, homogeneous_source
 from tests.store.same_graph import assert_same_graph
 
 
-@pytest.mark.parametrize("plan", PLANS)
+@named_cases("plan", PLANS)
 def test_homogeneous(plan: str, device: torch.device) -> None:
     source = homogeneous_source()
     with build(source, plan, device=device, memory_budget=5000) as store:
@@ -28,7 +28,7 @@ def test_homogeneous(plan: str, device: torch.device) -> None:
         assert_same_graph(store, source)
 
 
-@pytest.mark.parametrize("plan", PLANS)
+@named_cases("plan", PLANS)
 def test_heterogeneous(plan: str, device: torch.device) -> None:
     source = heterogeneous_source()
     with build(source, plan, device=device, memory_budget=3000) as store:
@@ -53,7 +53,7 @@ def test_csc_input(device: torch.device) -> None:
                 assert torch.equal(store.edge_index(), in_csc_order[:, order])
 
 
-@pytest.mark.parametrize("plan", PLANS)
+@named_cases("plan", PLANS)
 def test_graphs_without_edges(plan: str, device: torch.device) -> None:
     for num_nodes in (0, 1, 5):
         with named_case("nodes", num_nodes):

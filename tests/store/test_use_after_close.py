@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -26,6 +27,7 @@ from peergraph.sampling import (
 )
 from peergraph.store import EdgeSource, GraphSource, Store, TableTensor, graph_argument
 from peergraph.testing import run_ranks
+from tests.named_case import named_case
 
 NODES, EDGES = 20000, 200000
 CLOSED = "this (store|table) has been closed"
@@ -163,7 +165,17 @@ def _after_close(device: str) -> None:
         store.close()
 
 
-def _close_meanwhile(name: str, device: str) -> None:
+def _close_meanwhile(device: str) -> None:
+    for name in USES:
+        if name not in SERIAL:
+            print(
+                name, file=sys.stderr, flush=True
+            )  # The last one, if the system ends the process.
+            with named_case(name):
+                _close_while_others_work(name, device)
+
+
+def _close_while_others_work(name: str, device: str) -> None:
     store = make_store(device)
     use = USES[name](store)
     wanted, found = use(), [0]
@@ -202,9 +214,8 @@ def test_use_after_close(device: torch.device) -> None:
 SERIAL = ("embedding",)  # whose steps are not for several threads
 
 
-@pytest.mark.parametrize("name", [name for name in USES if name not in SERIAL])
-def test_close_while_other_threads_work(name: str, device: torch.device) -> None:
-    run_ranks(_close_meanwhile, 1, name, device.type, device=device.type)
+def test_close_while_other_threads_work(device: torch.device) -> None:
+    run_ranks(_close_meanwhile, 1, device.type, device=device.type)
 
 
 def test_tensors_over_the_memory_keep_it() -> None:

@@ -1,4 +1,4 @@
-"""Runs DGL's message passing on Peergraph's kernels, on devices that DGL's C library lacks.
+"""Runs DGL's message passing on Peergraph's kernels, where DGL's C library has no support.
 
 DGL's Python code (``update_all``, ``apply_edges``, ``multi_update_all``, user-defined functions,
 ``edge_softmax``, ``segment_reduce``, ``gather_mm``, all layers) calls the C library through a few

@@ -96,9 +96,9 @@ def attached(edge_index: Tensor) -> BatchStructure | None:
     """Returns the structure that a loader attached, if nothing has written to the edge index.
 
     Args:
-        edge_index: of a batch, or a slice of its first edges.
+        edge_index: of a batch, or a slice of its first edges. Sparse tensors have none.
     """
-    if not _attached or edge_index.is_inference():
+    if not _attached or edge_index.is_inference() or edge_index.layout != torch.strided:
         return None
     entry = _attached.get(memory_of(edge_index))
     whole = None if entry is None else entry[0]()

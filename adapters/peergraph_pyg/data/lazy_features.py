@@ -124,7 +124,7 @@ class LazyRows(StoragelessTensor):
             if func in (aten.detach.default, aten.alias.default):
                 return LazyRows(tensor.table_rows, tensor._matrix)
             if func is aten.slice.Tensor:
-                count = _first_rows(*args, **kwargs)
+                count = _count_leading_rows(*args, **kwargs)
                 if count is not None:
                     return tensor.first(count)
             if torch.Tag.inplace_view in func.tags:
@@ -195,10 +195,10 @@ class LazyRows(StoragelessTensor):
                 tensor.record_stream(stream)
 
 
-def _first_rows(
+def _count_leading_rows(
     tensor: Any, dim: int = 0, start: Any = None, end: Any = None, step: int = 1
 ) -> int | None:
-    """Returns the number of rows of a slice that takes the first rows; None for other slices."""
+    """Returns n if a slice takes the first n rows of a tensor; None for other slices."""
     if dim not in (0, -tensor.dim()) or start or step != 1:
         return None
     rows = int(tensor.shape[0])

@@ -48,6 +48,14 @@ _WITHOUT_WEIGHTS = (
 )
 
 
+# Packages that import nothing of PyG and have most of the modules.
+_OTHERS = {
+    *sys.stdlib_module_names,
+    *("torch", "numpy", "scipy", "sympy", "mpmath", "networkx", "pandas", "pyarrow"),
+    *("dgl", "torchdata", "pydantic", "requests", "peergraph", "peergraph_dgl"),
+}
+
+
 def install() -> None:
     """Replaces PyG's functions wherever they were imported. The first call does."""
     if compat.full_graph_patches:
@@ -77,7 +85,9 @@ def install() -> None:
     for name in compat.UNSERVED_FUNCTIONS:
         replacements[compat.edge_function(name)] = functools.partial(_refuse, name)
     by_id = {id(original): original for original in replacements}
-    for module in list(sys.modules.values()):
+    for full_name, module in list(sys.modules.items()):
+        if full_name.partition(".")[0] in _OTHERS:
+            continue
         names = getattr(module, "__dict__", {})
         if by_id.keys().isdisjoint(map(id, list(names.values()))):
             continue

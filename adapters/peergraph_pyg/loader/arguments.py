@@ -49,7 +49,10 @@ def _check_fanouts(of_type: Any, given: Any) -> None:
 
 
 def weight_tables(data: Any, name: str) -> dict[EdgeType, str]:
-    """Returns the name of the table of weights by edge type, for types that have the attribute.
+    """Finds the tables that hold the edge weights of the attribute `name`.
+
+    Returns:
+        The name of the table for each edge type that has the attribute.
 
     Raises:
         ValueError: no edge type has the attribute, or it was not shared.
@@ -58,17 +61,21 @@ def weight_tables(data: Any, name: str) -> dict[EdgeType, str]:
     tables = {t.owner: t.table_name for t in found if isinstance(t.owner, tuple)}
     if not tables:
         if found and isinstance(data, Data) and data.num_nodes == data.num_edges:
-            # PyG decides so, for batches too.
+            # PyG takes it for a node attribute, in batches too.
             raise ValueError(
-                f"weight_attr: {name!r} is taken for an attribute of nodes, of which there are as "
-                "many as edges; a name with 'edge' in it says what it is"
+                f"weight_attr: {name!r} is taken for an attribute of nodes, because there are as "
+                "many nodes as edges; give the attribute a name that contains 'edge'"
             )
         raise ValueError(f"weight_attr: no edge type has an attribute {name!r}")
     return tables
 
 
 def time_tables(data: Any, name: str) -> tuple[dict[NodeType, str], dict[EdgeType, str]]:
-    """Returns the names of the tables of times, by node type or else by edge type.
+    """Finds the tables that hold the times of the attribute `name`.
+
+    Returns:
+        The name of the table for each node type, and for each edge type, that has the attribute;
+        one of the two dicts is empty.
 
     Raises:
         ValueError: neither nodes nor edges have the attribute, or both, or it was not shared.

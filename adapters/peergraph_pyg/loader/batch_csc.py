@@ -121,7 +121,8 @@ def _targets_in_order(sample: Sample, edge_type: EdgeType) -> bool:
     done = 0
     indptr, first_target = sample.indptr[edge_type], sample.first_target[edge_type]
     for hop, (offsets, first) in enumerate(zip(indptr, first_target, strict=True)):
-        if first < done or (offsets.numel() == 0 and sample.num_sampled_edges[edge_type][hop]):
+        size = offsets.numel()
+        if first < done or (size == 0 and sample.num_sampled_edges[edge_type][hop]):
             return False
-        done = first + max(0, offsets.numel() - 1)
+        done = first + max(0, size - 1)
     return True

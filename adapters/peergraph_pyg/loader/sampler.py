@@ -231,15 +231,26 @@ class NeighborSampler(torch_geometric.sampler.NeighborSampler):  # type: ignore[
         if kwargs:
             given = ", ".join(kwargs)
             raise NotImplementedError(f"sampling by {given} is not supported for a shared graph")
+        if seed_time is None and self.is_temporal:
+            self._check_seed_times(seed)
+        return self.draw(seed, next_seed(), seed_time)
+
+    @property
+    def core(self) -> sampling.NeighborSampler:
+        """The core's sampler with the present settings; another one after they were changed."""
         core = self._core  # another thread may set new fanouts meanwhile
         if core is None:
             core = self._core = self._compile()
-        if seed_time is None and self.is_temporal:
-            self._check_seed_times(seed)
-        sample = core.sample(seed, next_seed(), seed_time=seed_time)
+        return core
+
+    def draw(
+        self, nodes: Tensor | dict[NodeType, Tensor], seed: int, seed_time: Any = None
+    ) -> SamplerOutput | HeteroSamplerOutput:
+        """Samples the neighbourhood of `nodes` by a given seed of the random numbers."""
+        sample = self.core.sample(nodes, seed, seed_time=seed_time)
         if self._backward:
             sample = _reverse_edges(sample)
-        out = _homogeneous_output(sample) if self._homogeneous else self._hetero_output(sample)
+        out = homogeneous_output(sample) if self._homogeneous else self._hetero_output(sample)
         if self._induced:  # there are no edges of a hop
             out.num_sampled_nodes = out.num_sampled_edges = None
         elif not self._backward:  # backward samples are grouped by source
@@ -288,7 +299,8 @@ class NeighborSampler(torch_geometric.sampler.NeighborSampler):  # type: ignore[
         return {**self.__dict__, "_core": None, "_negatives": (None, None)}
 
 
-def _homogeneous_output(sample: Sample) -> SamplerOutput:
+def homogeneous_output(sample: Sample) -> SamplerOutput:
+    """Returns a sample without types as PyG's loaders take it."""
     return SamplerOutput(
         node=sample.nodes[NODE],
         row=sample.row[EDGE],

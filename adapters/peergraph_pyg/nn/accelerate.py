@@ -10,11 +10,12 @@ from torch_geometric.nn.models.basic_gnn import BasicGNN
 from peergraph.integration import layer_classes, swap_layers
 
 from ..compat import set_layer_class
-from . import convs
+from . import convs, models
 from .layer import FastLayer
 from .trim import disable_trim, enable_trim
 
 _FAST = layer_classes(vars(convs).values(), FastLayer, "pyg_class")
+_FAST |= layer_classes(vars(models).values(), models.FastModel, "pyg_class")
 _PYG = {fast: pyg for pyg, fast in _FAST.items()}
 
 Model = TypeVar("Model", bound=torch.nn.Module)
@@ -25,8 +26,10 @@ def accelerate(model: Model) -> Model:
 
     The modules stay the same objects, with their parameters, buffers, mode and hooks, so optimizers
     and references stay valid; only their class changes. Subclasses that users wrote are not
-    changed. PyG's ready-made models (``GraphSAGE``, ``GAT``, ``GIN``), called with the numbers of
-    sampled nodes and edges, no longer compute hidden rows that the next layer drops (:mod:`.trim`).
+    changed. PyG's ready-made models (``GraphSAGE``, ``GCN``, ``GAT``, ``GIN``) change their class,
+    too: bias, ReLU and dropout between their layers become one pass (:mod:`.models`). Called with
+    the numbers of sampled nodes and edges, they no longer compute hidden rows that the next layer
+    drops (:mod:`.trim`).
 
     Args:
         model: any module, or a layer.
@@ -56,8 +59,15 @@ def revert(model: Model) -> Model:
 
 
 def _swap(model: Model, classes: Any) -> Model:
-    swap_layers(model, classes, set_layer_class)
+    swap_layers(model, classes, _set_class)
     for module in model.modules():
         if isinstance(module, BasicGNN):
             (enable_trim if classes is _FAST else disable_trim)(module)
     return model
+
+
+def _set_class(module: Any, cls: Any) -> None:
+    if isinstance(module, BasicGNN):
+        module.__class__ = cls
+    else:
+        set_layer_class(module, cls)

@@ -9,11 +9,14 @@ import torch
 from torch import Tensor
 
 from peergraph.aggregate import Structure, layers
+from peergraph.aggregate.layers import without_autocast
 from peergraph.fullgraph import PartitionedEdgeIndex
 from peergraph.integration import Unsupported, require
 
-from .features import Ends
+from .features import Ends, is_partitioned
 from .layer import FastLayer, Size
+from .linear_maps import CAST_DTYPES
+from .withheld_bias import bias_to_add
 
 
 def structure_of_one_pass(
@@ -25,7 +28,7 @@ def structure_of_one_pass(
     layer._require_features(x.x_src, edge_index)
     dropout = layer.dropout if layer.training else 0.0
     heads, depth = layer.heads, layer.out_channels
-    reason = layers.why_not_one_pass(x.x_src, heads, depth, parameter_dtype, dropout)
+    reason = _why_not_one_pass(x.x_src, heads, depth, parameter_dtype, dropout)
     if reason is not None:
         raise Unsupported(reason)
     require(size is None or None not in size, "size is not all given")
@@ -36,11 +39,32 @@ def structure_of_one_pass(
     return csc
 
 
-def combine_heads(layer: FastLayer, out: Tensor, target: Tensor | None) -> Tensor:
+def _why_not_one_pass(
+    x: Tensor, heads: int, depth: int, parameter_dtype: torch.dtype, dropout: float
+) -> str | None:
+    """As ``layers.why_not_one_pass``; under autocast, for what the linear maps make of `x`."""
+    kind = x.device.type
+    if not torch.is_autocast_enabled(kind) or torch.compiler.is_compiling() or is_partitioned(x):
+        return layers.why_not_one_pass(x, heads, depth, parameter_dtype, dropout)
+    if not {x.dtype, parameter_dtype} <= CAST_DTYPES:
+        return f"x is {x.dtype} and weights {parameter_dtype} under autocast"
+    dtype = torch.get_autocast_dtype(kind)
+    cast = torch.empty(0, *x.shape[1:], dtype=dtype, device=x.device)
+    return without_autocast(lambda: layers.why_not_one_pass(cast, heads, depth, dtype, dropout))
+
+
+def combine_heads(
+    layer: FastLayer, out: Tensor, target: Tensor | None, dtype: torch.dtype
+) -> Tensor:
+    """Returns the result of a layer with parameters of `dtype`, which is the result's at least."""
     residual = None
     if layer.res is not None and target is not None:
         residual = layer.res(target)
-    return layers.combine_heads(out, concat=layer.concat, residual=residual, bias=layer.bias)
+    bias = bias_to_add(layer, layer.bias)
+    found = layers.combine_heads(out, concat=layer.concat, residual=residual, bias=bias)
+    if bias is not layer.bias:  # What follows takes any dtype.
+        return found
+    return found.to(torch.promote_types(found.dtype, dtype))
 
 
 def with_attention_weights(out: Tensor, by_edges: Callable[[], Any], wanted: bool | None) -> Any:

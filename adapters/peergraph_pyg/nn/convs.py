@@ -36,6 +36,7 @@ from .features import (
 from .layer import FastLayer, Size
 from .linear_maps import require_weight, weight_to_reorder
 from .partitioned import relation_structures, split_weights
+from .withheld_bias import bias_to_add
 
 
 class SAGEConv(FastLayer, pyg.SAGEConv):  # type: ignore[misc]
@@ -50,7 +51,10 @@ class SAGEConv(FastLayer, pyg.SAGEConv):  # type: ignore[misc]
             require(not self.project, "features are projected before")
             require(self.root_weight, "there is no root weight")
             ends = ends_of((x, x) if isinstance(x, Tensor) else x)
-            out = self._aggregate_and_project(ends, edge_index, size, self.lin_l, self.lin_r)
+            maps = self.lin_l, self.lin_r
+            out = self._aggregate_and_project(
+                ends, edge_index, size, *maps, adds_bias_last=not self.normalize
+            )
             return F.normalize(out, p=2.0, dim=-1) if self.normalize else out
 
         return self._fused_or_fallback(
@@ -89,7 +93,7 @@ class GCNConv(FastLayer, pyg.GCNConv):  # type: ignore[misc]
             csc,
             self.lin(x) if weight is None else x,
             weight=weight,
-            bias=self.bias,
+            bias=bias_to_add(self, self.bias),
             add_self_loops=self.add_self_loops,
             norm_dtype=x.dtype,
         )
@@ -240,6 +244,8 @@ class RGCNConv(FastLayer, pyg.RGCNConv):  # type: ignore[misc]
         require(both, "x is not given")
         ends = Ends(*pair)
         reduce = self._require_projection(ends, edge_index)
+        # PyG adds products to zeros of float32.
+        require(not torch.is_autocast_enabled(ends.x_src.device.type), "there is autocast")
         # PyG starts with zeros of torch's default dtype.
         dtype = ends.x_src.dtype
         wide = torch.promote_types(dtype, torch.get_default_dtype()) == dtype
@@ -302,7 +308,7 @@ class RGCNConv(FastLayer, pyg.RGCNConv):  # type: ignore[misc]
 
 
 class GATConv(FastLayer, pyg.GATConv):  # type: ignore[misc]
-    """PyG's GATConv; without edge features, dropout and autocast, in one pass over the edges.
+    """PyG's GATConv; without edge features and dropout, in one pass over the edges.
 
     Else the weights of edges are written, a number for each edge and head; messages are not.
     """
@@ -352,16 +358,18 @@ class GATConv(FastLayer, pyg.GATConv):  # type: ignore[misc]
         destination_h = None if alone else to_target(target).view(-1, *heads)
 
         def attend(structure: Structure, features: Tensor) -> Tensor:
-            out = layers.gat(
-                structure,
-                features.view(-1, *heads),
-                self.att_src[0],
-                None if target is None else self.att_dst[0],
-                destination_x=destination_h,
-                negative_slope=self.negative_slope,
-                add_self_loops=self.add_self_loops,
+            out = without_autocast(
+                lambda: layers.gat(
+                    structure,
+                    features.view(-1, *heads),
+                    self.att_src[0].to(features.dtype),
+                    None if target is None else self.att_dst[0].to(features.dtype),
+                    destination_x=destination_h,
+                    negative_slope=self.negative_slope,
+                    add_self_loops=self.add_self_loops,
+                )
             )
-            return combine_heads(self, out, target)
+            return combine_heads(self, out, target, self.att_src.dtype)
 
         out = csc.run_layer(attend, h) if one_end else attend(csc, h)
         if is_explaining():
@@ -407,7 +415,7 @@ class GATConv(FastLayer, pyg.GATConv):  # type: ignore[misc]
 
 
 class GATv2Conv(FastLayer, pyg.GATv2Conv):  # type: ignore[misc]
-    """PyG's GATv2Conv; without edge features, dropout and autocast, in one pass over the edges.
+    """PyG's GATv2Conv; without edge features and dropout, in one pass over the edges.
 
     Else scores are PyG's, which writes the features of both ends of each edge.
     """
@@ -450,17 +458,19 @@ class GATv2Conv(FastLayer, pyg.GATv2Conv):  # type: ignore[misc]
         left = self.lin_l(source).view(-1, *heads)
         same = single and self.share_weights
         right = left if same else self.lin_r(target).view(-1, *heads)
-        out = layers.gatv2(
-            csc,
-            left,
-            right,
-            self.att[0],
-            negative_slope=self.negative_slope,
-            add_self_loops=self.add_self_loops,
+        out = without_autocast(
+            lambda: layers.gatv2(
+                csc,
+                left,
+                right,
+                self.att[0].to(left.dtype),
+                negative_slope=self.negative_slope,
+                add_self_loops=self.add_self_loops,
+            )
         )
         if is_explaining():
             note(f"forward: peergraph, attention in one pass over {csc}")
-        return combine_heads(self, out, target)
+        return combine_heads(self, out, target, self.att.dtype)
 
     def _operands(self, kwargs: dict[str, Any]) -> tuple[Ends, Tensor | None]:
         return ends_of(kwargs["x"]), kwargs["alpha"]

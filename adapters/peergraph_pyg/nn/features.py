@@ -10,7 +10,7 @@ from peergraph.fullgraph import PartitionedTensor
 from peergraph.integration import note, require
 from peergraph.memory import TableRows
 
-from ..data.lazy_features import gathered, is_plain, rows_or_tensor
+from ..data.lazy_features import LazyRows, gathered, is_plain, rows_or_tensor
 
 
 class Ends(NamedTuple):
@@ -46,7 +46,12 @@ def is_partitioned(value: Any) -> bool:
 
 def first_rows(x: Tensor, count: int) -> Tensor:
     """Returns the first rows of `x`, marked so that :func:`are_first_rows` knows them."""
-    rows: Tensor = x.narrow(0, 0, count)
+    # The first operation that torch passes on to a subclass takes longer than a launch.
+    rows: Tensor
+    if isinstance(x, LazyRows) and not x.requires_grad:
+        rows = x.first(count)
+    else:
+        rows = x.narrow(0, 0, count)
     rows.peergraph_first_of = x  # type: ignore[attr-defined]
     return rows
 
@@ -56,8 +61,13 @@ def are_first_rows(rows: Tensor | None, x: Tensor) -> bool:
 
     Slices that users made do not count: users may ask for their gradients.
     """
-    if rows is None or (type(x) is not Tensor and not isinstance(x, PartitionedTensor)):
+    if type(x) is not Tensor and not isinstance(x, PartitionedTensor):
         return False
+    return _is_marked(rows, x)
+
+
+def _is_marked(rows: Tensor | None, x: Tensor) -> bool:
+    """Returns whether `rows` are `x`, or the result of :func:`first_rows` of `x`."""
     return rows is x or getattr(rows, "peergraph_first_of", None) is x
 
 
@@ -84,6 +94,8 @@ def table_rows_or_tensor(x: Tensor, num_reads: int) -> Tensor | TableRows:
 def self_rows(x: Ends) -> Tensor | None:
     """Returns features of destinations; None if there are none or they are the first rows."""
     if x.x_dst is None or are_first_rows(x.x_dst, x.x_src):
+        return None
+    if type(x.x_src) is LazyRows and _is_marked(x.x_dst, x.x_src):
         return None
     return gathered(x.x_dst)
 

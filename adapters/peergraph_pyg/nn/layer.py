@@ -35,6 +35,7 @@ from .features import (
 from .linear_maps import is_plain_map, require_weight
 from .message_arguments import collect
 from .partitioned import partitioned_structure
+from .withheld_bias import bias_to_add
 
 _REDUCE = {
     SumAggregation: "sum",
@@ -115,7 +116,14 @@ class FastLayer(MessagePassing):  # type: ignore[misc]
         return without_autocast(lambda: csc.spmm("mul", reduce, wide, weight))
 
     def _aggregate_and_project(
-        self, x: Ends, edge_index: Any, size: Size, to_rows: Any, to_self: Any
+        self,
+        x: Ends,
+        edge_index: Any,
+        size: Size,
+        to_rows: Any,
+        to_self: Any,
+        *,
+        adds_bias_last: bool = True,
     ) -> Tensor:
         """Returns ``to_rows(propagate(x)) + to_self(x of destinations)``; raises Unsupported.
 
@@ -123,6 +131,7 @@ class FastLayer(MessagePassing):  # type: ignore[misc]
             x: features; the layer reduces them without weights of edges.
             edge_index, size: as for ``propagate``.
             to_rows, to_self: PyG's linear maps; the second has no bias.
+            adds_bias_last: the bias is the layer's last step.
         """
         reduce = self._require_projection(x, edge_index)
         source, target = x
@@ -141,7 +150,7 @@ class FastLayer(MessagePassing):  # type: ignore[misc]
             reduce=reduce,
             self_weight=None if target is None else to_self.weight,
             self_x=self_rows(x),
-            bias=bias,
+            bias=bias_to_add(self, bias) if adds_bias_last else bias,
         )
         if is_explaining():
             note(f"propagate: peergraph, {reduce} over {csc}")
@@ -156,7 +165,10 @@ class FastLayer(MessagePassing):  # type: ignore[misc]
         for end in x.distinct:
             self._require_features(end, edge_index)
             require(end.ndim == 2, "x is no matrix")
-        require(not torch.is_autocast_enabled(x.x_src.device.type), "there is autocast")
+        # Sums of plain tensors are rounded to autocast's dtype as they are written.
+        plain = not is_partitioned(x.x_src) and not torch.compiler.is_compiling()
+        casts = torch.is_autocast_enabled(x.x_src.device.type)
+        require(not casts or (plain and reduce in ("sum", "mean")), "there is autocast")
         return reduce
 
     def _fused_or_fallback(

@@ -13,10 +13,18 @@ from peergraph.integration import require
 from ..compat import has_hooks
 from ..data.lazy_features import is_plain
 
+CAST_DTYPES = {torch.float32, torch.float16, torch.bfloat16}
+"""What autocast casts."""
+
 
 def require_weight(weight: Any, x: Tensor, width: int) -> None:
-    """Raises Unsupported unless `weight` is a plain tensor that multiplies rows of `x`."""
-    require(is_plain(weight) and weight.dtype == x.dtype, "weights are of another kind")
+    """Raises Unsupported unless `weight` is a plain tensor that multiplies rows of `x`.
+
+    Under autocast both may be float32, float16 or bfloat16.
+    """
+    dtypes = {weight.dtype, x.dtype}
+    casts = torch.is_autocast_enabled(x.device.type) and dtypes <= CAST_DTYPES
+    require(is_plain(weight) and (casts or len(dtypes) == 1), "weights are of another kind")
     fits = weight.device == x.device and weight.shape[width] == x.shape[1]
     require(fits, "weights do not fit")
 

@@ -10,6 +10,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import lru_cache
 from types import FunctionType, MethodType, ModuleType
 from typing import Any
 
@@ -137,7 +138,12 @@ def _contents(value: Any) -> Iterable[Any]:
     elif isinstance(value, (list, tuple, set, frozenset)):
         yield from value
     yield from getattr(value, "__dict__", {}).values()
-    for kind in type(value).__mro__:
-        names = kind.__dict__.get("__slots__", ())
-        for name in (names,) if isinstance(names, str) else names:
-            yield getattr(value, name, None)
+    for name in _slots_of(type(value)):  # type: ignore[arg-type]
+        yield getattr(value, name, None)
+
+
+@lru_cache(maxsize=256)
+def _slots_of(kind: type) -> list[str]:
+    """Returns the names of the slots of a class. Looking them up is slow."""
+    slots = (base.__dict__.get("__slots__", ()) for base in kind.__mro__)
+    return [name for names in slots for name in ((names,) if isinstance(names, str) else names)]

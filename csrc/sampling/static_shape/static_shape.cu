@@ -270,7 +270,7 @@ class StaticShapeKHop : private SampleMemory {
     append_unique_cuda(hop, segment, arena_, stream_);
     if (out.capacity > 0) write_edges_cuda(hop, out, stream_);
     clamp_hop_counts_cuda(hop, hop_number, edges, out.capacity, found,
-                          segment.capacity - segment.count, device_, stream_);
+                          segment.capacity - segment.count, bounds_.reported, device_, stream_);
   }
 
   const SamplerSpec& spec_;

@@ -26,6 +26,7 @@ struct PaddedSeeds {
 struct StaticShapeBounds {
   std::vector<std::vector<int64_t>> nodes;  // by type: new nodes of each hop
   std::vector<std::vector<int64_t>> edges;  // by relation: edges of each hop
+  bool reported = true;  // whether a bound that is too small is recorded as an error
 };
 
 struct StaticShapeResult {
@@ -37,9 +38,10 @@ struct StaticShapeResult {
 };
 
 /// Draws the sample that sample_khop draws, by the seed at `seed_at` unless that is null. Seeds
-/// that are no nodes, counts of seeds that are too large and bounds that are too small are
-/// recorded in the error slot of the device, which must exist before a graph is captured; the
-/// contents of the sample are then undefined. `direct` holds one direct map per node type, all
+/// that are no nodes, counts of seeds that are too large and, if `bounds.reported`, bounds that are
+/// too small are recorded in the error slot of the device, which must exist before a graph is
+/// captured; the contents of the sample are then undefined. The count of a bound that is too small
+/// equals the bound. `direct` holds one direct map per node type, all
 /// kUnknown, and is left so, also after errors; disjoint samples do not use it.
 StaticShapeResult sample_static_shape_cuda(const SamplerSpec& spec,
                                            const std::vector<PaddedSeeds>& seeds, uint64_t seed,

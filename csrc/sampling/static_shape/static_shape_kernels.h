@@ -30,7 +30,8 @@ void write_positions_cuda(const Segments& segments, int32_t* positions, uintptr_
 /// After append_unique_cuda: updates *edges and *found (the new nodes of the hop, of all
 /// relations so far), and clamps them and the offsets to the capacities.
 void clamp_hop_counts_cuda(const Hop& hop, int hop_number, int64_t* edges, int64_t edge_capacity,
-                           int64_t* found, int64_t node_capacity, int device, uintptr_t stream);
+                           int64_t* found, int64_t node_capacity, bool reported, int device,
+                           uintptr_t stream);
 
 /// Fills the edges of the hop from *edges on with padding.
 void pad_edges_cuda(const EdgeOutput& out, const int64_t* edges, int64_t target_padding_row,

@@ -111,7 +111,7 @@ class Csc:
 
     def _init(self, matrix: CsrMatrix, transient: bool | None) -> None:
         self.matrix = matrix
-        matrix.transient = transient is not False
+        matrix.transient, matrix.is_of_one_batch = transient is not False, transient is True
         self.deterministic: bool | None = None
         """Whether gradients of attention are added in a fixed order; None: as torch is set."""
         self._uses = 0 if transient is None else None
@@ -231,17 +231,17 @@ class Csc:
 
     @property
     def num_sources(self) -> int:
-        """Rows of features of sources."""
+        """Returns the number of sources. Features of sources have one row for each."""
         return self.matrix.num_columns
 
     @property
     def num_destinations(self) -> int:
-        """Rows of features of destinations, and of aggregated messages."""
+        """Returns the number of destinations: the rows of their features and of results."""
         return self.matrix.num_rows
 
     @property
     def num_edges(self) -> int:
-        """Rows of features of edges."""
+        """Returns the number of edges. Features of edges have one row for each."""
         return self.matrix.num_edges
 
     @property

@@ -28,17 +28,17 @@ class Structure(Protocol):
 
     @property
     def num_sources(self) -> int:
-        """Rows of features of sources."""
+        """Returns the number of sources. Features of sources have one row for each."""
         ...
 
     @property
     def num_destinations(self) -> int:
-        """Rows of features of destinations, and of aggregated messages."""
+        """Returns the number of destinations: the rows of their features and of results."""
         ...
 
     @property
     def num_edges(self) -> int:
-        """Rows of features of edges."""
+        """Returns the number of edges. Features of edges have one row for each."""
         ...
 
     @property

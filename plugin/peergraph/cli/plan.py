@@ -22,7 +22,7 @@ from peergraph.fullgraph.plan.counted_spread import (
     spread_given,
     spread_of,
 )
-from peergraph.fullgraph.plan.offload_schedule import LAYER_TYPES
+from peergraph.fullgraph.plan.schedule.make_schedule import LAYER_TYPES
 from peergraph.memory import Group
 from peergraph.memory.topology.machines import MACHINES, machine
 from peergraph.memory.topology.measure import known_topology, measure_topology

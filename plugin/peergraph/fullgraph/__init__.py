@@ -4,7 +4,7 @@ from peergraph.fullgraph.captured_step import CapturedStep, capture
 from peergraph.fullgraph.graph import FullGraph
 from peergraph.fullgraph.layout.duplication import Duplication, count_duplication, cut_chunks
 from peergraph.fullgraph.layout.row_layout import RowLayout
-from peergraph.fullgraph.offload.write_rows import write_rows
+from peergraph.fullgraph.offload.functions.write_rows import write_rows
 from peergraph.fullgraph.plan.full_graph_options import FullGraphOptions
 from peergraph.fullgraph.plan.full_graph_plan import FullGraphPlan
 from peergraph.fullgraph.random.plain_tensors import keyed_random

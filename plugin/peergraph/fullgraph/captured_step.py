@@ -6,7 +6,6 @@ For graphs of which the host queues kernels more slowly than a GPU runs them.
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import suppress
 from typing import Any, Generic, TypeVar
 
 import torch
@@ -14,19 +13,12 @@ from torch import Tensor
 from torch.utils._pytree import tree_map
 
 from peergraph.fullgraph.random.step_seeds import StepSeeds
-from peergraph.memory import Group
+from peergraph.memory import Group, record_cuda_graph
 
 _Result = TypeVar("_Result")
 
 # What is made at the first uses of features and masks, is kept from the second on.
 _MIN_WARMUP = 2
-
-_HINTS = (
-    "the step could not be captured as a CUDA graph. Within the step nothing may be read on the "
-    "host (.item(), float(loss), print, masks or sizes that the step computes), no data may come "
-    "from the CPU, an optimizer needs capturable=True, and no loss of a step before may be alive "
-    "with its graph of gradients"
-)
 
 
 def capture(
@@ -120,30 +112,10 @@ class CapturedStep(Generic[_Result]):
         return copied
 
     def _capture(self) -> torch.cuda.CUDAGraph:
-        graph = torch.cuda.CUDAGraph()
-        try:
-            with (
-                self._seeds.capture_draws(),
-                torch.cuda.graph(graph, stream=self._stream, capture_error_mode="thread_local"),
-            ):
-                result = self._step()
-        except RuntimeError as error:
-            # The end of a capture that has failed raises an error of its own.
-            cause: BaseException = error
-            while cause.__context__ is not None:
-                cause = cause.__context__
-            self._end_failed_capture()
-            raise RuntimeError(f"{_HINTS}: {cause}") from error
+        with self._seeds.capture_draws():
+            graph, result = record_cuda_graph(self._step, self._stream)
         self._result = tree_map(_detached, result)
         return graph
-
-    def _end_failed_capture(self) -> None:
-        """Captures one kernel: until a capture ends well, torch refuses random numbers."""
-        with (
-            suppress(RuntimeError),
-            torch.cuda.graph(torch.cuda.CUDAGraph(), stream=self._stream),
-        ):
-            torch.zeros(1, device=self._device)
 
 
 def _detached(value: Any) -> Any:

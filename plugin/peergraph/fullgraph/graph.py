@@ -28,7 +28,7 @@ from peergraph.fullgraph.layout.edge_share import (
 )
 from peergraph.fullgraph.layout.row_layout import RowLayout
 from peergraph.fullgraph.offload.offloaded_graph import OffloadedGraph
-from peergraph.fullgraph.offload.table_rows import is_offloaded, read_rows
+from peergraph.fullgraph.offload.rows.store_table import is_offloaded, read_rows
 from peergraph.fullgraph.plan.available_memory import (
     device_budget,
     file_budget,
@@ -271,7 +271,7 @@ def _build(
             group.machines.ranks,
         )
         plan = _plan(group, facts, memory_budget, options)
-        # Exchanges of chunks of rows bring each rank its rows from their owners.
+        # With rows in host memory, each rank gets the rows of a chunk directly from their owners.
         Transport.of(group).by_machine = plan.offload is None
         layouts = {t: RowLayout.from_order(group, *parts) for t, parts in chosen.parts.items()}
         structures = _build_structures(layouts, shares, plan, step)

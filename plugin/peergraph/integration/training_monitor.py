@@ -11,7 +11,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from types import TracebackType
 
-from peergraph.memory.table.read_counter import capturing
+from peergraph.memory.device.capture_mode import is_capturing
 from peergraph.profiling import CHUNK, observe
 from peergraph.store import Store
 from peergraph.store.placement.plan import format_bytes
@@ -142,7 +142,7 @@ class Monitor:
 
     def _show(self) -> None:
         """Writes a line on the time since the last line, unless a CUDA graph is being captured."""
-        if any(capturing(store.device) for store, _ in self._recorders.values()):
+        if any(is_capturing(store.device) for store, _ in self._recorders.values()):
             return
         self._is_reporting = True  # Reading the counters may itself enter ranges.
         try:

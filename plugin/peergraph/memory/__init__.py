@@ -1,6 +1,7 @@
 """Memory shared by the ranks of a host, and tables of rows in it (WholeGraph III-B, III-C3)."""
 
 from peergraph.memory.device.capture_mode import use_thread_local_capture_mode
+from peergraph.memory.device.cuda_graph import record_cuda_graph
 from peergraph.memory.device.cupy_stream import cupy_stream
 from peergraph.memory.device.launching import limit_blocks
 from peergraph.memory.device.pending_errors import synchronize
@@ -49,6 +50,7 @@ __all__ = [
     "limit_blocks",
     "machine",
     "measure_topology",
+    "record_cuda_graph",
     "synchronize",
     "table_argument",
     "use_thread_local_capture_mode",

@@ -23,16 +23,16 @@ _logger = logging.getLogger(__name__)
 
 @dataclass
 class StoreContents:
-    """The result of :func:`build_store`; tables that are added later are put in.
+    """The result of :func:`build_store`. Tables that are added later are inserted.
 
     Args:
         schema: sizes by node type and edge type.
-        plan: which rows are in which tier.
+        plan: the tier of each row.
         id_maps: the renumbering of each node type.
         structures: the CSC of each edge type.
-        node_tables, edge_tables: by type and name.
-        build_record: how the plan was made, for the placement of tables that are added.
-        storage_reports: by name of the table, what narrow storage has changed in its values.
+        node_tables, edge_tables: the tables, by type and name.
+        build_record: the inputs of the plan, for placing tables that are added.
+        storage_reports: the report of each table that was encoded, by the table's name.
     """
 
     schema: Schema
@@ -91,7 +91,7 @@ class StoreContents:
 
 
 def table_allocation(kind: str, name: str, table: Table, partitions: Partitions) -> Allocation:
-    """The memory of one table."""
+    """Returns the memory of one table."""
     return _allocation(kind, name, table.allocated, partitions)
 
 

@@ -1,4 +1,4 @@
-"""A store's structure as an argument of users' kernels."""
+"""Passes a store's structure to users' own kernels."""
 
 from __future__ import annotations
 
@@ -13,16 +13,15 @@ from peergraph.store.store import Store
 
 
 def graph_argument(store: Store, edge_type: EdgeType = EDGE) -> np.ndarray[Any, Any]:
-    """The ``peergraph::GraphView`` of a relation, for a kernel that includes ``peergraph.cuh``.
-
-    Kernels read in-neighbours by users' ids through it, from any tier (XGNN 3).
+    """Returns the ``peergraph::GraphView`` of a relation for a kernel that includes
+    ``peergraph.cuh``. With it, kernels read in-neighbours by users' ids from any tier (XGNN 3).
 
     Args:
-        store: must stay open while kernels with the argument run.
-        edge_type: the relation; ``KeyError`` for an unknown one.
+        store: the store, which must stay open while kernels with the argument run.
+        edge_type: the relation. Raises ``KeyError`` if it is unknown.
 
     Returns:
-        As :func:`peergraph.memory.table_argument`.
+        An array as from :func:`peergraph.memory.table_argument`.
 
     Raises:
         RuntimeError: the store is closed.

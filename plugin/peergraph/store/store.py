@@ -17,7 +17,8 @@ from peergraph.memory import Group, NetworkTraffic, RowExchange, StorageReport, 
 from peergraph.memory.group.collective_call import collective_call_machines
 from peergraph.memory.group.naming import collective
 from peergraph.memory.region.closing import close_all
-from peergraph.store.build.build_store import build_on_machines, build_store
+from peergraph.store.build.build_reversed import build_reversed
+from peergraph.store.build.build_store import build_on_machines
 from peergraph.store.build.machine_split import connect_exchange
 from peergraph.store.build.materialize import add_table
 from peergraph.store.contents import StoreContents, table_allocation
@@ -32,13 +33,11 @@ from peergraph.store.ingest.ingest_files import ingest
 from peergraph.store.input.source import (
     EDGE,
     NODE,
-    EdgeSource,
     EdgeType,
     GraphSource,
     NodeType,
     reverse_type,
 )
-from peergraph.store.placement.added_tables import remaining_budget, remaining_host
 from peergraph.store.placement.allocation import Allocation
 from peergraph.store.placement.items import table_name, type_name
 from peergraph.store.placement.options import PlacementOptions, complete_options
@@ -62,11 +61,11 @@ class Store:
     group: Group | None
     """The ranks that built the store; None in a process that unpickled it."""
     device: torch.device
-    """The device that this rank reads to."""
+    """The device to which this rank reads."""
     contents: StoreContents
     """Structures, tables and id maps."""
     embeddings: dict[tuple[NodeType, str], Embedding]
-    """Trained tables by node type and name; made by :class:`peergraph.Embedding`."""
+    """Trained tables by node type and name. :class:`peergraph.Embedding` adds them."""
     exchange: RowExchange | None
     """Brings rows of other machines to batches; None unless rows are split over machines."""
     measuring: ReadRecorder | None
@@ -104,25 +103,25 @@ class Store:
         """Builds a store on each machine. Collective over all ranks of all machines; synchronises.
 
         Args:
-            source: the graph: on one rank of each machine, ``None`` on the others; or each rank's
-                part of it. Machines without a source get the graph from the first one with it.
+            source: the graph on one rank of each machine and ``None`` on the others, or a part of
+                it on each rank. Machines without a source receive the graph from another machine.
             device: ``"cpu"``, ``"cuda"`` or ``"cuda:i"``; see :meth:`Group.current`.
             group: the node group; default :meth:`Group.current`.
             timeout: seconds after which a missing rank is an error.
-            progress: whether long loads show bars; default: where stderr is a terminal.
+            progress: whether to show progress bars; default: only if stderr is a terminal.
             options: ``plan``, ``memory_budget``, ``hotness``, ``structure_hotness``,
                 ``graph_ratio``, ``feature_ratio``, ``first``, ``topology``, ``spill``,
                 ``host_budget``, ``machines``, ``hot_ratio``, ``storage`` (`PlacementOptions`).
 
         Raises:
-            ValueError, TypeError, IndexError: the source does not fit together; on every rank.
-            ValueError: machines bring different graphs; compared are sizes, dtypes and edges.
-            TypeError: an unknown keyword.
-            ValueError: ratios, id maps, or a plan by name or hand that take more than the budget;
-                a value that the storage of its table cannot hold.
-            MemoryError: a GPU or the host has less memory left than the plan needs; nothing has
+            ValueError, TypeError, IndexError: the source is inconsistent. Every rank raises this.
+            ValueError: machines have graphs with different sizes, dtypes or edges.
+            TypeError: a keyword is unknown.
+            ValueError: ratios, id maps or the plan need more memory than the budget, or the storage
+                of a table cannot hold a value.
+            MemoryError: a GPU or the host has less free memory than the plan needs. Nothing has
                 been allocated then.
-            OSError: `spill` has less room than the plan needs.
+            OSError: the folder `spill` has less space than the plan needs.
             PeerLostError: a rank died or did not join in time.
         """
         complete = complete_options(options)
@@ -147,17 +146,17 @@ class Store:
         """Builds a store from a folder that :meth:`save` wrote. Collective over all ranks of all
         machines; synchronises.
 
-        Each machine reads the folder, each of its ranks a share of the rows; nothing outside of it,
-        no symbolic link, and nothing is unpickled. See docs/disk.md.
+        Each machine reads the folder, and each of its ranks reads a share of the rows. Other files
+        and symbolic links are not read, and nothing is unpickled. See docs/disk.md.
 
         Args:
-            verify: compare the checksums of everything that is read, and of the manifest.
+            verify: whether to compare the checksums of the manifest and of all bytes that are read.
             device, group, timeout, progress, options: as :meth:`build` takes them.
 
         Raises:
-            FileNotFoundError: no such folder, or a file is missing.
-            ValueError: another format version, or a manifest or file that is not as :meth:`save`
-                wrote it: names the file, what was expected and what was found. On every rank.
+            FileNotFoundError: the folder or a file is missing.
+            ValueError: the format has another version, or :meth:`save` did not write a file like
+                this. The error names the file, what was expected and what was found. On every rank.
             OSError: a file cannot be read.
         """
         complete = complete_options(options)
@@ -176,8 +175,8 @@ class Store:
         and embeddings with the state of their optimizers. Collective over the node group (rank 0
         writes; of several machines, save on one); synchronises. See docs/disk.md.
 
-        Until all is on the disk, the folder has the name ``<name>.part-...``. An error removes that
-        folder; after a kill, the next save of the same name does.
+        Until all is on the disk, the folder has the name ``<name>.part-...``. After an error, this
+        folder is removed; after a kill, the next save with the same name removes it.
 
         Raises:
             FileExistsError: the folder exists.
@@ -189,12 +188,12 @@ class Store:
 
     @property
     def plan(self) -> Plan:
-        """Which rows are in which tier."""
+        """The tier of each row."""
         return self.contents.plan
 
     @property
     def storage_reports(self) -> dict[str, StorageReport]:
-        """By name of table, what narrow storage has changed in the values that it encoded."""
+        """The report of each table that was encoded for narrow storage, by the table's name."""
         return self.contents.storage_reports
 
     @property
@@ -213,46 +212,46 @@ class Store:
         return self.node_types == [NODE] and self.edge_types in ([EDGE], [])
 
     def num_nodes(self, node_type: NodeType = NODE) -> int:
-        """Nodes of a type; ``KeyError`` for an unknown one."""
+        """Returns the number of nodes of a type. Raises ``KeyError`` if it is unknown."""
         return self.contents.schema.num_nodes[node_type]
 
     def num_edges(self, edge_type: EdgeType = EDGE) -> int:
-        """Edges of a type; ``KeyError`` for an unknown one."""
+        """Returns the number of edges of a type. Raises ``KeyError`` if it is unknown."""
         return self.contents.schema.num_edges[edge_type]
 
     def node_table_names(self, node_type: NodeType = NODE) -> list[str]:
-        """Names of the tables of a node type."""
+        """Returns the names of the tables of a node type."""
         return list(self.contents.node_tables.get(node_type, {}))
 
     def edge_table_names(self, edge_type: EdgeType = EDGE) -> list[str]:
-        """Names of the tables of an edge type."""
+        """Returns the names of the tables of an edge type."""
         return list(self.contents.edge_tables.get(edge_type, {}))
 
     def node_table(self, name: str, node_type: NodeType = NODE) -> Table:
-        """A node table, read by users' node ids; ``KeyError`` for an unknown one."""
+        """Returns a table, read by users' node ids. Raises ``KeyError`` if it is unknown."""
         return self.contents.node_tables[node_type][name]
 
     def edge_table(self, name: str, edge_type: EdgeType = EDGE) -> Table:
-        """An edge table, read by users' edge ids; ``KeyError`` for an unknown one."""
+        """Returns a table, read by users' edge ids. Raises ``KeyError`` if it is unknown."""
         return self.contents.edge_tables[edge_type][name]
 
     def csc(self, edge_type: EdgeType = EDGE) -> TieredCsc:
-        """The structure of one relation; ``KeyError`` for an unknown one."""
+        """Returns the structure of a relation. Raises ``KeyError`` if it is unknown."""
         return self.contents.structures[edge_type]
 
     def id_map(self, node_type: NodeType = NODE) -> IdMap:
-        """The renumbering of a node type; ``KeyError`` for an unknown one."""
+        """Returns the renumbering of a node type. Raises ``KeyError`` if it is unknown."""
         return self.contents.id_maps[node_type]
 
     def edge_index(self, edge_type: EdgeType = EDGE) -> Tensor:
-        """``[2, E]`` int64 on the CPU (sources, destinations), in the order of the edge ids.
-        One-sided; synchronises.
+        """Returns sources and destinations, ``[2, E]`` int64 on the CPU, in the order of the edge
+        ids. One-sided; synchronises.
         """
         maps = (self.id_map(edge_type[2]), self.id_map(edge_type[0]))
         return read_edge_index(self.csc(edge_type), *maps)
 
     def in_degree(self, edge_type: EdgeType = EDGE) -> Tensor:
-        """``[num destinations]`` int64 on the CPU. One-sided; synchronises."""
+        """Returns ``[num destinations]`` int64 on the CPU. One-sided; synchronises."""
         return read_degrees(self.csc(edge_type), self.id_map(edge_type[2]))
 
     def read_csc(
@@ -265,14 +264,20 @@ class Store:
             edge_type: the relation; ``KeyError`` for an unknown one.
             start, stop: users' ids of destinations; `stop` None: to the last one.
 
-        Raises ValueError where ``start`` and ``stop`` are no range of the destinations.
+        Raises ValueError if ``start`` and ``stop`` are not a range of destinations.
         """
         maps = (self.id_map(edge_type[2]), self.id_map(edge_type[0]))
         return read_range(self.csc(edge_type), start, stop, *maps)
 
     @collective("Store.add_node_table")
     def add_node_table(
-        self, name: str, values: Tensor | None, node_type: NodeType = NODE, *, plan: str = "auto"
+        self,
+        name: str,
+        values: Tensor | None,
+        node_type: NodeType = NODE,
+        *,
+        plan: str = "auto",
+        storage: str | torch.dtype | None = None,
     ) -> Table:
         """Adds a table ``[num_nodes, ...]``, whole on each machine. Collective; `values` on one
         rank of the machine suffices.
@@ -280,27 +285,33 @@ class Store:
         Args:
             plan: ``"auto"`` places by the store's links and reads in the rest of its budget;
                 :attr:`plan` then says where. Or ``"replicated"``, ``"sharded"``, ``"host"``.
+            storage: as :meth:`build` takes it for a table; see :attr:`storage_reports`.
 
         Raises:
-            ValueError: the name is taken, the rows do not match, or the table takes more than is
-                left of the store's budget.
+            ValueError: the name is taken, the rows do not match, the table takes more than is left
+                of the store's budget, or its storage cannot hold a value.
             MemoryError: a GPU or the host has less memory left than the table needs.
         """
-        taken = self.memory().allocations
-        ranks = self._ranks("add to it")
-        return add_table(self.contents, name, values, node_type, plan, taken, ranks)
+        ranks, taken = self._ranks("add to it"), self.memory().allocations
+        return add_table(self.contents, name, values, node_type, plan, storage, taken, ranks)
 
     @collective("Store.add_edge_table")
     def add_edge_table(
-        self, name: str, values: Tensor | None, edge_type: EdgeType = EDGE, *, plan: str = "auto"
+        self,
+        name: str,
+        values: Tensor | None,
+        edge_type: EdgeType = EDGE,
+        *,
+        plan: str = "auto",
+        storage: str | torch.dtype | None = None,
     ) -> Table:
         """Adds a table ``[num_edges, ...]`` by edge id, as :meth:`add_node_table`. Collective."""
         ranks, taken = self._ranks("add to it"), self.memory().allocations
-        return add_table(self.contents, name, values, edge_type, plan, taken, ranks)
+        return add_table(self.contents, name, values, edge_type, plan, storage, taken, ranks)
 
     @collective("Store.reversed")
     def reversed(self) -> Store:
-        """The same graph with every edge reversed: samplers on it draw out-neighbours.
+        """Returns the graph with every edge reversed: samplers on it draw out-neighbours.
 
         Edge type ``(s, r, d)`` becomes ``(d, r, s)``; node ids, edge ids and tables stay the same.
         Its structure takes memory from the rest of this store's budget. The first call is
@@ -315,8 +326,8 @@ class Store:
         return self._reversed
 
     def memory(self) -> MemoryUse:
-        """Bytes by rank, tier, relation and table: as they were asked for, and as the driver hands
-        them out. Not collective, does not synchronise.
+        """Returns the bytes by rank, tier, relation and table: those that were requested, and those
+        that the driver allocated. Not collective; does not synchronise.
 
         Includes the node maps of this rank's samplers, not the memory of mini-batches.
         """
@@ -330,7 +341,7 @@ class Store:
         )
 
     def network_traffic(self) -> NetworkTraffic:
-        """What this rank's batches have sent to other machines and received. Not collective."""
+        """Returns this rank's traffic with other machines. Not collective."""
         return NetworkTraffic() if self.exchange is None else self.exchange.traffic
 
     def register_scratch(self, name: str, scratch: Scratch) -> None:
@@ -339,23 +350,23 @@ class Store:
 
     @contextmanager
     def measure(self) -> Iterator[ReadRecorder]:
-        """Counts, on this rank, the reads of samplers and gathers, and where they go::
+        """Counts the reads of samplers and gathers on this rank, by source::
 
             with store.measure() as measured:
                 for batch in loader: ...
             print(measured)                       # compared with the plan's prediction
             everyone = measured.of_all_ranks(store.group)
 
-        Counted are Python calls of this process: gathers of tables; lists that neighbour samplers
-        and walks read, and the edge ids of the sample; features that layers read without a gather
+        It counts Python calls of this process: gathers of tables; lists that neighbour samplers and
+        walks read, and the edge ids of the sample; features that layers read without a gather
         (:class:`peergraph.memory.TableRows`), one read per edge, without times. The CPU and CUDA
         count the same. Synchronises at the end; not collective.
 
-        Not counted: other processes (workers of a DataLoader), users' kernels, replays of CUDA
+        It does not count other processes (workers of a DataLoader), users' kernels, replays of CUDA
         graphs; weights, times and edge ids that samplers look up; lists that are searched for an
-        edge; empty lists of walks with restarts; lists of :meth:`reversed`, which has its own.
+        edge; empty lists of walks with restarts; lists of :meth:`reversed`, which counts its own.
 
-        Raises RuntimeError where the store is being measured already.
+        Raises RuntimeError if the store is being measured already.
         """
         if self.measuring is not None:
             raise RuntimeError("the store is being measured already")
@@ -404,7 +415,7 @@ class Store:
         return self.group
 
     def _tables(self) -> Iterator[tuple[str, str, Table]]:
-        """Kind, name and table of everything but the structures, in the plan's words."""
+        """Yields kind, name and table of everything except structures, as named in the plan."""
         yield from self.contents.all_tables()
         for (node_type, name), embedding in self.embeddings.items():
             for part, table in embedding.tables().items():
@@ -448,53 +459,38 @@ class ReversedStore(Store):
     @classmethod
     def of(cls, store: Store, group: Group) -> ReversedStore:
         """Builds the reverse of a store. Collective."""
-        source = None
-        if group.rank == 0:
-            coo = {t: store.edge_index(t).flip(0) for t in store.edge_types}
-            edges = {reverse_type(t): EdgeSource(coo=c) for t, c in coo.items()}
-            source = GraphSource({t: store.num_nodes(t) for t in store.node_types}, edges)
-        taken, record = store.memory().allocations, store.contents.build_record
-        spill = remaining_host(record.spill, taken, group)
-        options: PlacementOptions = {
-            "memory_budget": remaining_budget(store.plan, taken, group),
-            "topology": record.topology,
-            "spill": spill.folder,
-            "host_budget": spill.host_budget,
-        }
-        with group.collective("Store.build"):
-            contents = build_store(source, complete_options(options), group, False)
+        coo = {t: store.edge_index(t) for t in store.edge_types} if group.rank == 0 else None
+        contents = build_reversed(store.contents, coo, store.memory().allocations, group)
         made = cls(group, contents, store.exchange)
         made.original = store
         return made
 
     def node_table_names(self, node_type: NodeType = NODE) -> list[str]:
-        """Names of the tables of a node type."""
+        """Returns the names of the tables of a node type."""
         return self.original.node_table_names(node_type)
 
     def edge_table_names(self, edge_type: EdgeType = EDGE) -> list[str]:
-        """Names of the tables of an edge type."""
+        """Returns the names of the tables of an edge type."""
         return self.original.edge_table_names(reverse_type(edge_type))
 
     def node_table(self, name: str, node_type: NodeType = NODE) -> Table:
-        """A node table, read by users' node ids; ``KeyError`` for an unknown one."""
+        """Returns a table, read by users' node ids. Raises ``KeyError`` if it is unknown."""
         return self.original.node_table(name, node_type)
 
     def edge_table(self, name: str, edge_type: EdgeType = EDGE) -> Table:
-        """An edge table, read by users' edge ids; ``KeyError`` for an unknown one."""
+        """Returns a table, read by users' edge ids. Raises ``KeyError`` if it is unknown."""
         return self.original.edge_table(name, reverse_type(edge_type))
 
-    def add_node_table(
-        self, name: str, values: Tensor | None, node_type: NodeType = NODE, *, plan: str = "auto"
-    ) -> Table:
+    def add_node_table(self, *args: Any, **options: Any) -> Table:
         """Adds a table to the other store; see there. Collective."""
-        return self.original.add_node_table(name, values, node_type, plan=plan)
+        return self.original.add_node_table(*args, **options)
 
     def add_edge_table(
-        self, name: str, values: Tensor | None, edge_type: EdgeType = EDGE, *, plan: str = "auto"
+        self, name: str, values: Tensor | None, edge_type: EdgeType = EDGE, **options: Any
     ) -> Table:
         """Adds a table to the other store; see there. Collective."""
-        return self.original.add_edge_table(name, values, reverse_type(edge_type), plan=plan)
+        return self.original.add_edge_table(name, values, reverse_type(edge_type), **options)
 
     def reversed(self) -> Store:
-        """The store that this one was made of."""
+        """Returns the store that this one was made of."""
         return self.original

@@ -16,6 +16,7 @@ from dgl import graphbolt as gb
 
 from peergraph_dgl.graphbolt import FeatureStore, SamplingGraph
 from tests.adapters.dgl.served import typed_graph
+from tests.named_case import named_cases
 
 NODES, EDGES = 120, 900
 
@@ -124,8 +125,8 @@ def test_types(share: Any, device: torch.device) -> None:
         assert torch.equal(got, g.nodes["user"].data["x"][ids])
 
 
-@pytest.mark.parametrize("probs", [None, "w"])
-@pytest.mark.parametrize("how", ["plain", "replace", "layer"])
+@named_cases("probs", [None, "w"])
+@named_cases("how", ["plain", "replace", "layer"])
 def test_one_fanout_for_all_types(
     share: Any, device: torch.device, how: str, probs: str | None
 ) -> None:

@@ -17,7 +17,7 @@ from dgl import graphbolt as gb
 
 from peergraph_dgl.graphbolt import FeatureStore, SamplingGraph
 from tests.adapters.dgl.served import typed_graph
-from tests.named_case import named_case
+from tests.named_case import named_case, named_cases
 from tests.pairwise import pairwise
 
 Share = Callable[[Any], Any]
@@ -58,7 +58,7 @@ def drawn_by_node(found: Any, key: str) -> list[list[int]]:
     return [part.tolist() for part in ids.cpu().split(csc.indptr.cpu().diff().tolist())]
 
 
-@pytest.mark.parametrize(
+@named_cases(
     ("probs", "fanouts", "names", "replace"),
     pairwise(
         [None, "w", "mask"],

@@ -73,7 +73,7 @@ def test_spmm(message: str, device: torch.device) -> None:
             check(getattr(dgl.ops, name), g, device, *given)
 
 
-@pytest.mark.parametrize("shapes", SHAPES, ids=str)
+@named_cases("shapes", SHAPES)
 def test_spmm_broadcasts(
     shapes: tuple[tuple[int, ...], tuple[int, ...]], device: torch.device
 ) -> None:

@@ -34,7 +34,7 @@ def test_widths_host_memory_and_folder(tmp_path: Path) -> None:
     content = graph.ndata["x"]._content
     # The features are read from the tensor of the given graph and not copied to the host.
     assert content.store.tier == "user"
-    stores = content.space.stores
+    stores = content.space.allocator
     assert (stores.folder, stores.use["host"].budget, stores.use["host"].used) == (
         tmp_path,
         1 << 20,
@@ -49,7 +49,7 @@ def test_widths_host_memory_and_folder(tmp_path: Path) -> None:
 
 def train(graph: Any) -> list[float]:
     """Losses of a GCN whose rows are all outside of the device."""
-    stores = graph.ndata["x"]._content.space.stores
+    stores = graph.ndata["x"]._content.space.allocator
     stores.use["device"].budget = stores.sequential_device_bytes = 0
     torch.manual_seed(3)
     layers = torch.nn.ModuleList(
@@ -73,13 +73,13 @@ def train(graph: Any) -> list[float]:
 
 def test_training_with_rows_in_files_and_in_bfloat16(tmp_path: Path) -> None:
     x = torch.randn(NODES, 16)
-    widths = [16, 16, 16, 4]
-    exact = train(partition(x, widths=widths))
-    graph = partition(x, widths=widths, host_memory=0, folder=tmp_path)
+    options = {"widths": [16, 16, 16, 4], "memory_budget": 1 << 20, "num_chunks": 8}
+    exact = train(partition(x, **options))
+    graph = partition(x, **options, host_memory=0, folder=tmp_path)
     assert train(graph) == exact
-    use = graph.ndata["x"]._content.space.stores.use
+    use = graph.ndata["x"]._content.space.allocator.use
     assert (use["file"].peak > 0, use["host"].peak) == (True, 0)
-    rounded = train(partition(x, widths=widths, memory_budget=1 << 20, hidden_dtype=torch.bfloat16))
+    rounded = train(partition(x, **options, hidden_dtype=torch.bfloat16))
     assert rounded != exact
     assert rounded == pytest.approx(exact, rel=2**-8)
     assert not list(tmp_path.iterdir())

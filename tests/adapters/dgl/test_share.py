@@ -22,7 +22,7 @@ import peergraph_dgl
 from peergraph.store import StoreTensor
 from peergraph.testing.starting import context_of
 from peergraph_dgl import StoreColumn
-from tests.named_case import named_case
+from tests.named_case import named_case, named_cases
 
 GRAPHS = {
     "homogeneous": random_graph,
@@ -40,7 +40,7 @@ def shared(g: Any) -> Any:
     return peergraph_dgl.share(g, device="cpu")
 
 
-@pytest.mark.parametrize(
+@named_cases(
     ("name", "plan"),
     [
         *zip(GRAPHS, itertools.cycle(["auto", "host", "sharded"]), strict=False),

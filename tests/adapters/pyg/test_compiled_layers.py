@@ -49,11 +49,21 @@ def made(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return found
 
 
-def compiled(model: Any, backend: str = "aot_eager") -> Any:
+def compiled(model: Any, backend: str = "aot_eager", fullgraph: bool = True) -> Any:
     """The model in one graph for all shapes; :func:`graph_count` counts anew."""
     torch._dynamo.reset()
     counters.clear()
-    return torch.compile(model, fullgraph=True, dynamic=True, backend=backend)
+    return torch.compile(model, fullgraph=fullgraph, dynamic=True, backend=backend)
+
+
+def traces_gru_cells(device: torch.device) -> bool:
+    """Whether torch can trace its own GRUCell for any number of rows; on GPUs some cannot."""
+    cell = torch.nn.GRUCell(2, 2).to(device)
+    try:
+        compiled(cell)(torch.ones(3, 2, device=device))
+    except torch._dynamo.exc.Unsupported:
+        return False
+    return True
 
 
 def graph_count() -> int:
@@ -95,7 +105,8 @@ def test_layers(case: str, device: torch.device, made: list[int]) -> None:
     name = case.split()[0]
     layer = pair(name, *arguments(name), **CASES[case])[1].to(device)
     weighted = name in ("GINEConv", "GraphConv", "RGCNConv")
-    call = compiled(layer)
+    fullgraph = name != "GatedGraphConv" or traces_gru_cells(device)
+    call = compiled(layer, fullgraph=fullgraph)
     for nodes, count in ((9, 40), (13, 70), (11, 31)):
         x = torch.randn(nodes, WIDTH, device=device)
         edge_index = edges(nodes, nodes, count, device=device)
@@ -108,7 +119,7 @@ def test_layers(case: str, device: torch.device, made: list[int]) -> None:
             made.clear()
             results(call, [], x, edge_index, *inputs)
             assert not made
-    assert graph_count() == 1
+    assert graph_count() == 1 or not fullgraph
 
 
 def test_all_layers_have_a_case() -> None:

@@ -64,7 +64,7 @@ def positives(batch: Any, key: Any, ends: torch.Tensor) -> set[tuple[int, int, i
     return links
 
 
-@pytest.mark.parametrize(
+@named_cases(
     ("neg_sampling", "disjoint", "reverse"), pairwise(NEGATIVES, [False, True], [False, True])
 )
 def test_one_type(neg_sampling: Any, disjoint: bool, reverse: bool, device: torch.device) -> None:

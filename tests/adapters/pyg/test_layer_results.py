@@ -67,7 +67,7 @@ def features(
 
 
 @named_cases("grouped", [False, True])
-@pytest.mark.parametrize("name", NAMES)
+@named_cases("name", NAMES)
 def test_homogeneous(name: str, grouped: bool, device: torch.device) -> None:
     theirs, ours = (layer.to(device) for layer in pair(name, *arguments(name)))
     edge_index = edges(grouped=grouped, device=device)
@@ -124,7 +124,7 @@ def test_options(name: str, options: dict[str, Any], device: torch.device) -> No
         assert_same(theirs, ours, *args)
 
 
-@pytest.mark.parametrize("name", [n for n in NAMES if n not in ("GCNConv", "GatedGraphConv")])
+@named_cases("name", [n for n in NAMES if n not in ("GCNConv", "GatedGraphConv")])
 @named_cases("grouped", [False, True])
 def test_bipartite(name: str, grouped: bool, device: torch.device) -> None:
     sizes = (9, 5)

@@ -187,6 +187,7 @@ def test_edges_that_were_changed_lose_their_blocks() -> None:
     assert csc_cache.attached(edge_index[:, 1:]) is None
     assert csc_cache.attached(edge_index.clone()) is None
     assert csc_cache.attached(edge_index.flip(0)) is None
+    assert csc_cache.attached(torch.eye(3).to_sparse_csr()) is None
     whole = csc_cache.attached(edge_index)
     assert whole is not None
     count = batch.num_nodes

@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 from torch_geometric.loader import NeighborLoader
-from torch_geometric.nn import GraphSAGE
+from torch_geometric.nn import GraphSAGE, SAGEConv
 
 import peergraph_pyg
 from peergraph.memory import TableRows
@@ -25,11 +25,13 @@ from .layer_cases import NAMES, arguments, edge_inputs, gradients, pair
 PLANS = ["replicated", "sharded", "host"]
 
 
-def batches(device: torch.device, plan: str = "replicated", width: int = 6) -> tuple[Any, Any]:
+def batches(
+    device: torch.device, plan: str = "replicated", width: int = 6, **options: Any
+) -> tuple[Any, Any]:
     """The same batch with and without features."""
     data = random_data()
     data.x = torch.randn(60, width, generator=torch.Generator().manual_seed(1))
-    shared = peergraph_pyg.share(data, device=device, plan=plan)
+    shared = peergraph_pyg.share(data, device=device, plan=plan, **options)
     found = []
     for each in (shared, peergraph_pyg.lazy(shared)):
         torch.manual_seed(0)
@@ -85,10 +87,44 @@ def test_nothing_is_gathered(aggr: str, device: torch.device) -> None:
     assert "read from the table" in explain(layer, lazy.x, lazy.edge_index)
 
 
-def test_only_targets_are_gathered(device: torch.device, monkeypatch: pytest.MonkeyPatch) -> None:
+@named_cases(("storage", "aggr"), [("bfloat16", "mean"), ("int8", "max"), ("float8_e4m3", "sum")])
+def test_narrow_rows_are_not_gathered(
+    storage: str, aggr: str, device: torch.device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain, lazy = batches(device, width=24, storage={"x": storage})
+    layer = peergraph_pyg.nn.SAGEConv(24, 4, aggr=aggr, root_weight=False).to(device)
+    expected = layer(plain.x, plain.edge_index)
+    with monkeypatch.context() as patch:
+        patch.setattr(TableRows, "gather", lambda rows: pytest.fail("rows were gathered"))
+        found = layer(lazy.x, lazy.edge_index)
+    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
+    assert found.dtype == torch.float32
+    assert not lazy.x.is_gathered
+
+
+@pytest.mark.parametrize("aggr", ["sum", "mean", "max", "min"])
+def test_features_are_read_in_place_under_autocast(aggr: str, device: torch.device) -> None:
     plain, lazy = batches(device)
     torch.manual_seed(1)
-    theirs = GraphSAGE(6, 8, num_layers=2, out_channels=4).to(device)
+    theirs = SAGEConv(6, 4, aggr=aggr).to(device)
+    ours = accelerate(copy.deepcopy(theirs))
+    with torch.autocast(device.type, torch.bfloat16):
+        args = (lazy.x, lazy.x[:7]), lazy.edge_index[:, :5]
+        found = ours(*args)
+        expected = theirs((plain.x, plain.x[:7]), plain.edge_index[:, :5])
+        assert "read from the table" in explain(ours, *args)
+    torch.testing.assert_close(found, expected, rtol=3e-2, atol=3e-2)
+    assert not lazy.x.is_gathered
+
+
+@pytest.mark.parametrize("aggr", ["mean", "max"])
+def test_only_targets_are_gathered(
+    aggr: str, device: torch.device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of sums and means, targets are copied into the operand of one product instead."""
+    plain, lazy = batches(device)
+    torch.manual_seed(1)
+    theirs = GraphSAGE(6, 8, num_layers=2, out_channels=4, aggr=aggr).to(device)
     ours = accelerate(copy.deepcopy(theirs))
     rows: list[int] = []
     gather = TableRows.gather
@@ -106,7 +142,7 @@ def test_only_targets_are_gathered(device: torch.device, monkeypatch: pytest.Mon
         return out
 
     torch.testing.assert_close(run(ours, lazy), run(theirs, plain), rtol=1e-4, atol=1e-4)
-    assert rows == [sum(plain.num_sampled_nodes[:2])]
+    assert rows == ([] if aggr == "mean" else [sum(plain.num_sampled_nodes[:2])])
     assert not lazy.x.is_gathered
 
 

@@ -14,7 +14,7 @@ from torch_geometric.data import Data
 from torch_geometric.nn import GCN
 
 import peergraph_pyg
-from peergraph.fullgraph.offload.offloaded_tensor import OffloadedTensor
+from peergraph.fullgraph.offload.tensor.offloaded_tensor import OffloadedTensor
 from peergraph.memory import Group
 
 NODES = 300
@@ -37,7 +37,7 @@ def test_widths_host_memory_and_folder(tmp_path: Path) -> None:
     assert plan is not None
     assert (plan.widths, plan.assumed, plan.host_room) == ((16, 8, 4), False, 1 << 20)
     assert plan.file_room > 0
-    stores = data.x._content.space.stores
+    stores = data.x._content.space.allocator
     assert stores.folder == tmp_path
     with pytest.raises(ValueError, match="host_memory must not be negative, got -1"):
         partition(x, host_memory=-1)
@@ -53,7 +53,7 @@ def train(data: Data, steps: int = 3) -> list[float]:
     """Losses of a GCN whose rows are all outside of the device."""
     graph = peergraph_pyg.partition_of(data)
     assert graph.offloaded is not None
-    stores = graph.offloaded.stores
+    stores = graph.offloaded.allocator
     stores.use["device"].budget = stores.sequential_device_bytes = 0
     x = graph.offloaded.rows(data.x.full_tensor(), graph.node_layouts["_N"], "features")
     labels, mask = (graph.node_rows(t) for t in (torch.arange(NODES) % 4, torch.arange(NODES) < 90))
@@ -76,7 +76,7 @@ def test_training_with_rows_in_files(tmp_path: Path, monkeypatch: pytest.MonkeyP
     expected = train(partition(x, widths=[16, 16, 16, 4]))
     data = partition(x, widths=[16, 16, 16, 4], host_memory=0, folder=tmp_path)
     assert train(data) == expected
-    use = peergraph_pyg.partition_of(data).offloaded.stores.use  # type: ignore[union-attr]
+    use = peergraph_pyg.partition_of(data).offloaded.allocator.use  # type: ignore[union-attr]
     assert (use["file"].peak > 0, use["host"].peak) == (True, 0)
     assert not list(tmp_path.iterdir())
 
@@ -99,7 +99,7 @@ def test_hidden_dtype() -> None:
             data = partition(x, widths=[16, 16, 16, 4], num_chunks=chunks, hidden_dtype=dtype,
                              memory_budget=1 << 24)  # fmt: skip
             losses = train(data)
-            stores = peergraph_pyg.partition_of(data).offloaded.stores  # type: ignore[union-attr]
+            stores = peergraph_pyg.partition_of(data).offloaded.allocator  # type: ignore[union-attr]
             found[dtype, chunks] = losses, stores.use["host"].peak, stores.moved.from_device
     exact, *bytes_of_exact = found[None, 4]
     for dtype, tolerance in ((torch.bfloat16, 2**-8), (torch.float16, 2**-11)):
@@ -126,7 +126,7 @@ def test_mapped_features_are_read_where_they_are(tmp_path: Path) -> None:
     store = data.x._content.store
     assert store is not None
     assert store.tier == "user"
-    assert data.x._content.space.stores.use["host"].used == 0
+    assert data.x._content.space.allocator.use["host"].used == 0
     assert torch.equal(data.x.full_tensor(), torch.from_numpy(values))
 
 
@@ -141,7 +141,7 @@ def test_three_layers_within_two_sets_of_rows_on_the_device_and_one_on_the_host(
     )
     graph = peergraph_pyg.partition_of(data)
     assert graph.offloaded is not None
-    stores = graph.offloaded.stores
+    stores = graph.offloaded.allocator
     stores.use["device"].budget = int(2.2 * one_set)
     stores.use["host"].budget = one_set
     stores.sequential_device_bytes = int(0.2 * one_set)

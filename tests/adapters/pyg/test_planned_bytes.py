@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -15,8 +15,8 @@ from torch_geometric.nn import GATConv, GatedGraphConv, GCNConv, GINConv, SAGECo
 
 import peergraph_pyg
 from peergraph.fullgraph import FullGraphPlan
-from peergraph.fullgraph.offload import row_functions
-from peergraph.fullgraph.offload.row_stores import RowStores
+from peergraph.fullgraph.offload.programs import row_functions
+from peergraph.fullgraph.offload.rows.row_allocator import RowAllocator
 from peergraph.fullgraph.plan.offload_cost import place_rows, tier_bytes, working_bytes
 from peergraph.fullgraph.plan.offload_pass import pass_cost
 from peergraph.fullgraph.plan.offload_spread import expected_spread
@@ -93,7 +93,7 @@ def bytes_of_engine(
     )
     graph = peergraph_pyg.partition_of(data)
     assert graph.offloaded is not None
-    stores = graph.offloaded.stores
+    stores = graph.offloaded.allocator
     stores.use["device"].budget, stores.sequential_device_bytes = device_bytes, 0
     data.x = graph.offloaded.rows(data.x.full_tensor(), graph.node_layouts["_N"], "features")
     model = peergraph_pyg.accelerate(Model(kind, widths))
@@ -104,7 +104,7 @@ def bytes_of_engine(
         F.cross_entropy(out, data.y[data.train_mask]).backward()
         model.zero_grad()
 
-    for _ in range(2):  # From the third epoch on, the sum of the features is kept.
+    for _ in range(2):  # Later epochs reuse the sum of the features that these store.
         step()
     before = stores.moved.to_device, stores.moved.from_device
     with torch.autograd.profiler.profile(profile_memory=True) as profile, _MostUsed(stores) as host:
@@ -117,7 +117,7 @@ def bytes_of_engine(
 class _MostUsed:
     """Within the context, notes the most bytes of rows on the host, without memory that is kept."""
 
-    def __init__(self, stores: RowStores) -> None:
+    def __init__(self, stores: RowAllocator) -> None:
         self._stores, self.bytes = stores, 0
 
     def __enter__(self) -> _MostUsed:
@@ -147,16 +147,22 @@ def most_allocated(profile: torch.autograd.profiler.profile) -> int:
 
 
 def bytes_of_plan(
-    plan: FullGraphPlan, kind: str, widths: list[int], labelled: float, on_device: bool = False
+    plan: FullGraphPlan,
+    kind: str,
+    widths: list[int],
+    labelled: float,
+    on_device: bool = False,
+    device_bytes: int = 0,
+    summed_again: Collection[int] = (),
 ) -> Bytes:
     """Returns the same bytes as they are planned."""
     facts = plan.facts
     heads = HEADS if kind == "gat" else 0
     model = OffloadedModel(tuple(widths), False, 4, heads, "gcn" if heads else kind,
                            labelled=labelled)  # fmt: skip
-    schedule = model.schedule()
+    schedule = model.schedule(summed_again)
     row_bytes = model.row_bytes(schedule, facts)
-    placement = place_rows(schedule, row_bytes, (0, PLENTY, 0))
+    placement = place_rows(schedule, row_bytes, (device_bytes, PLENTY, 0))
     assert placement is not None
     spread = expected_spread(facts, CHUNKS)
     passes = [
@@ -194,6 +200,9 @@ def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
         ("gin", [16, 16, 16, 8], 0.1),
         ("ggnn", [16, 16, 16], 0.5),
         ("ggnn", [16, 16, 16, 8], 0.1),
+        ("gcn", [16, 16, 16, 16, 8], 0.1),
+        ("sage", [16, 16, 16, 16, 8], 0.1),
+        ("ggnn", [16, 16, 16, 16, 8], 0.1),
     ],
 )
 def test_bytes_of_an_epoch(kind: str, widths: list[int], labelled: float) -> None:
@@ -201,9 +210,22 @@ def test_bytes_of_an_epoch(kind: str, widths: list[int], labelled: float) -> Non
     plan, found = bytes_of_engine(kind, widths, labelled)
     expected = bytes_of_plan(plan, kind, widths, labelled)
     assert expected[:2] == pytest.approx(found[:2], rel=0.05)
-    assert expected.host == pytest.approx(found.host, rel=0.1)
+    assert expected.host == pytest.approx(found.host, rel=0.02)
     # The plan is for the worst pass with dropout, and buffers that are in use twice.
     assert found.chunk <= expected.chunk <= 3 * found.chunk
+
+
+@pytest.mark.parametrize("kind", list(LAYERS))
+def test_the_host_has_no_more_than_rows_and_gradients_of_layers(kind: str) -> None:
+    """With the features, rows take at most vertex data, structure, and a tenth (HongTu, Table 1).
+
+    Vertex data is a representation and a gradient of each node and layer, the input's included.
+    """
+    widths = [16, 16, 16, 16]
+    _, found = bytes_of_engine(kind, widths, labelled=0.9)
+    vertex_data, structure = 2 * NODES * sum(widths) * 4, 4 * EDGES + 8 * (NODES + 1)
+    features = NODES * widths[0] * 4
+    assert found.host + features <= 1.1 * (vertex_data + structure)
 
 
 @pytest.mark.parametrize("kind", list(LAYERS))
@@ -212,3 +234,16 @@ def test_chunks_with_sources_on_the_device(kind: str) -> None:
     plan, found = bytes_of_engine(kind, widths, labelled, PLENTY)
     expected = bytes_of_plan(plan, kind, widths, labelled, on_device=True)
     assert found.chunk <= expected.chunk <= 3 * found.chunk
+
+
+@pytest.mark.parametrize("kind", ["gcn", "gin"])
+def test_sums_that_are_computed_again(kind: str) -> None:
+    """The device has room for the rows that sums read, and the host gets no sum of a layer."""
+    widths, labelled = [16, 16, 16, 24], 0.1
+    room = int(2.12 * NODES * 16 * 4)  # two row sets, and the gradients of labelled rows
+    plan, found = bytes_of_engine(kind, widths, labelled, room)
+    expected = bytes_of_plan(
+        plan, kind, widths, labelled, on_device=True, device_bytes=room, summed_again=(1,)
+    )
+    assert expected[:3] == pytest.approx(found[:3], rel=0.05)
+    assert found.to_host == 0

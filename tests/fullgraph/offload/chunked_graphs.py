@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from peergraph.fullgraph.layout.row_layout import RowLayout
-from peergraph.fullgraph.offload.chunked_csc import ChunkedCsc
-from peergraph.fullgraph.offload.chunks import Chunks
+from peergraph.fullgraph.offload.chunks.chunked_csc import ChunkedCsc
+from peergraph.fullgraph.offload.chunks.chunks import Chunks
 from peergraph.fullgraph.structure.partitioned_csc import PartitionedCsc
 from peergraph.memory import Group
 

@@ -10,13 +10,13 @@ import torch
 from torch import Tensor, nn
 
 from peergraph.fullgraph import PartitionedCsc, PartitionedTensor, RowLayout, distribute
-from peergraph.fullgraph.offload.chunked_csc import ChunkedCsc
-from peergraph.fullgraph.offload.chunks import Chunks
-from peergraph.fullgraph.offload.edge_program import store_resident
-from peergraph.fullgraph.offload.offloaded_csc import OffloadedCsc
-from peergraph.fullgraph.offload.offloaded_tensor import OffloadedTensor
-from peergraph.fullgraph.offload.row_stores import RowStores
-from peergraph.fullgraph.offload.virtual_rank import RowSpaces
+from peergraph.fullgraph.offload.chunks.chunked_csc import ChunkedCsc
+from peergraph.fullgraph.offload.chunks.chunks import Chunks
+from peergraph.fullgraph.offload.edges.edge_recorder import store_resident
+from peergraph.fullgraph.offload.edges.offloaded_csc import OffloadedCsc
+from peergraph.fullgraph.offload.rows.row_allocator import RowAllocator
+from peergraph.fullgraph.offload.tensor.offloaded_tensor import OffloadedTensor
+from peergraph.fullgraph.offload.tensor.row_space import RowSpaces
 from peergraph.memory import Group
 from tests.fullgraph.partitioned import partition, shuffled_layout
 
@@ -33,7 +33,7 @@ class Data:
     y: Tensor  # [n] int64
     mask: Tensor  # [n] bool
     weights: Tensor  # [edges]
-    stores: RowStores | None = None
+    allocator: RowAllocator | None = None
 
 
 @dataclass
@@ -75,8 +75,8 @@ def make_graph(group: Group, dtype: torch.dtype = torch.float64) -> tuple[Data, 
 def offload(data: Data, layout: RowLayout, chunks: Chunks, device_bytes: int) -> Data:
     """Returns the graph with features that are stored outside of the device."""
     resident: PartitionedCsc = data.structure
-    stores = RowStores(layout.group, device_bytes, PLENTY)
-    spaces = RowSpaces(stores)
+    allocator = RowAllocator(layout.group, device_bytes, PLENTY)
+    spaces = RowSpaces(allocator)
     space = spaces.add(layout, chunks)
     assert isinstance(data.x, PartitionedTensor)
     return Data(
@@ -85,7 +85,7 @@ def offload(data: Data, layout: RowLayout, chunks: Chunks, device_bytes: int) ->
         data.y,
         data.mask,
         data.weights,
-        stores,
+        allocator,
     )
 
 

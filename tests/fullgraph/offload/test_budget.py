@@ -11,8 +11,8 @@ import torch
 from peergraph.fullgraph.graph import FullGraph
 from peergraph.fullgraph.layout.row_layout import RowLayout
 from peergraph.fullgraph.layout.volume import Volume
-from peergraph.fullgraph.offload.budget import make_row_stores
-from peergraph.fullgraph.offload.row_stores import RowStores
+from peergraph.fullgraph.offload.rows.budget import make_allocator
+from peergraph.fullgraph.offload.rows.row_allocator import RowAllocator
 from peergraph.fullgraph.plan.full_graph_plan import FullGraphPlan
 from peergraph.fullgraph.plan.memory_items import GraphFacts
 from peergraph.fullgraph.plan.offload_plan import OffloadPlan
@@ -48,14 +48,14 @@ def test_rows_of_sources_come_first() -> None:
     # Two row sets fit: those of sources that exist at the same time.
     found = plan(int(2.5 * ROW) + 12 * EDGES, host_memory=10 * ROW)
     assert found.source_bytes == 2 * ROW
-    stores = make_row_stores(group, found)
+    stores = make_allocator(group, found)
     assert stores.use["device"].budget == found.device_room
     kept = [stores.allocate(layout, (64,), torch.float32, "sequential") for _ in range(2)]
     sources = [stores.allocate(layout, (64,), torch.float32, "source") for _ in range(2)]
     assert [s.tier for s in (*kept, *sources)] == ["host", "host", "device", "device"]
     # With more memory, rows that are read in order take the rest.
     roomy = plan(20 * ROW)
-    stores = make_row_stores(group, roomy)
+    stores = make_allocator(group, roomy)
     assert roomy.is_on_device
     kept = [stores.allocate(layout, (64,), torch.float32, "sequential") for _ in range(3)]
     assert [s.tier for s in kept] == ["device"] * 3
@@ -70,7 +70,7 @@ def test_host_and_files(tmp_path: object) -> None:
     group = Group(0, 1, torch.device("cpu"), 60.0)
     layout = RowLayout.contiguous(group, NODES)
     found = plan(int(2.5 * ROW) + 12 * EDGES, host_memory=2 * ROW, file_memory=ROW)
-    stores = make_row_stores(group, found, str(tmp_path))
+    stores = make_allocator(group, found, str(tmp_path))
     tiers = [stores.allocate(layout, (64,), torch.float32, tier=None) for _ in range(3)]
     assert [s.tier for s in tiers] == ["host", "host", "file"]
     with pytest.raises(MemoryError, match="file 0 of"):
@@ -95,7 +95,7 @@ def test_graph_with_rows_in_files(tmp_path: object) -> None:
         twice = graph.structures[EDGE].spmm("copy_u", "sum", sums * 2)
         found = twice.full_tensor()
     # Of the sums, which the second sum reads; features stay where they are.
-    assert graph.offloaded.stores.use["file"].peak == ROW
+    assert graph.offloaded.allocator.use["file"].peak == ROW
     adjacency = torch.zeros(NODES, 64).index_add_(0, edges[1], x[edges[0]]) * 2
     expected = torch.zeros(NODES, 64).index_add_(0, edges[1], adjacency[edges[0]])
     torch.testing.assert_close(found, expected)
@@ -108,7 +108,7 @@ def test_memory_goes_with_the_graph() -> None:
     generator = torch.Generator().manual_seed(6)
     edges = torch.randint(0, NODES, (2, EDGES), generator=generator)
 
-    def train() -> weakref.ref[RowStores]:
+    def train() -> weakref.ref[RowAllocator]:
         graph = FullGraph.build(
             group, NODES, edges, offload=True, num_chunks=3, memory_budget=40 * ROW
         )
@@ -119,7 +119,7 @@ def test_memory_goes_with_the_graph() -> None:
         hidden = torch.relu(graph.structures[EDGE].spmm("copy_u", "sum", x) @ weight)
         graph.structures[EDGE].spmm("copy_u", "sum", hidden)[mask].sum().backward()
         assert weight.grad is not None
-        return weakref.ref(graph.offloaded.stores)
+        return weakref.ref(graph.offloaded.allocator)
 
     stores = train()
     gc.collect()

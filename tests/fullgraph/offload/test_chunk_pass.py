@@ -6,11 +6,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from peergraph.fullgraph.offload.chunk_pass import ChunkPass
-from peergraph.fullgraph.offload.chunked_csc import ChunkedCsc
-from peergraph.fullgraph.offload.chunks import Chunks
-from peergraph.fullgraph.offload.row_store import RowStore, Tier
-from peergraph.fullgraph.offload.row_stores import RowStores
+from peergraph.fullgraph.offload.chunks.chunked_csc import ChunkedCsc
+from peergraph.fullgraph.offload.chunks.chunks import Chunks
+from peergraph.fullgraph.offload.passes.chunk_pass import ChunkPass
+from peergraph.fullgraph.offload.rows.row_allocator import RowAllocator
+from peergraph.fullgraph.offload.rows.row_store import RowStore, Tier
 from peergraph.fullgraph.structure.partitioned_csc import PartitionedCsc
 from peergraph.memory import Group
 from peergraph.testing import run_ranks
@@ -46,12 +46,12 @@ def graphs(group: Group) -> list[tuple[str, ChunkedGraph]]:
     return found
 
 
-def allocator(group: Group, folder: str, tier: Tier = "host") -> RowStores:
+def allocator(group: Group, folder: str, tier: Tier = "host") -> RowAllocator:
     """Without room on the device for copies of rows of other tiers."""
-    return RowStores(group, 1 << 26 if tier == "device" else 0, 1 << 26, folder=folder)
+    return RowAllocator(group, 1 << 26 if tier == "device" else 0, 1 << 26, folder=folder)
 
 
-def filled(stores: RowStores, layout: object, rows: Tensor, tier: Tier) -> RowStore:
+def filled(stores: RowAllocator, layout: object, rows: Tensor, tier: Tier) -> RowStore:
     store = stores.allocate(layout, rows.shape[1:], rows.dtype, tier=tier)
     first = layout.offsets[layout.group.rank]
     store.write(0, rows[first : first + layout.local_count].to(store.device))
@@ -88,7 +88,7 @@ def check_passes(folder: str) -> None:
                 check_gradients(graph, graph.chunked(4, **options), stores, "host")
 
 
-def check_sums(graph: ChunkedGraph, csc: ChunkedCsc, stores: RowStores, tier: Tier) -> None:
+def check_sums(graph: ChunkedGraph, csc: ChunkedCsc, stores: RowAllocator, tier: Tier) -> None:
     generator = torch.Generator().manual_seed(1)
     x = torch.randn(graph.source_layout.size, 3, generator=generator, dtype=torch.float64)
     y = torch.randn(graph.destination_layout.size, 3, generator=generator, dtype=torch.float64)
@@ -108,7 +108,7 @@ def check_sums(graph: ChunkedGraph, csc: ChunkedCsc, stores: RowStores, tier: Ti
     torch.testing.assert_close(found, own(graph.destination_layout, expected))
 
 
-def run_gradients(csc: ChunkedCsc, stores: RowStores, tier: Tier, grad: Tensor) -> Tensor:
+def run_gradients(csc: ChunkedCsc, stores: RowAllocator, tier: Tier, grad: Tensor) -> Tensor:
     layout = csc.source_layout
     gradient = stores.allocate(layout, grad.shape[1:], grad.dtype, tier=tier)
     upper = filled(stores, csc.destination_layout, grad, tier)
@@ -123,7 +123,7 @@ def run_gradients(csc: ChunkedCsc, stores: RowStores, tier: Tier, grad: Tensor) 
     return gradient.read(0, layout.local_count).cpu().clone()
 
 
-def check_gradients(graph: ChunkedGraph, csc: ChunkedCsc, stores: RowStores, tier: Tier) -> None:
+def check_gradients(graph: ChunkedGraph, csc: ChunkedCsc, stores: RowAllocator, tier: Tier) -> None:
     generator = torch.Generator().manual_seed(2)
     size = graph.destination_layout.size
     grad = torch.randn(size, 3, generator=generator, dtype=torch.float64)
@@ -168,7 +168,7 @@ def check_selection(graph: ChunkedGraph, csc: ChunkedCsc) -> None:
     sums.index_add_(0, graph.destinations, x[graph.sources] * w.unsqueeze(1))
     device = csc.resident.device
     weights = w[graph.rank_edges(layout.group.rank)].to(device)[selected.edge_layout.parent_rows]
-    stores = RowStores(layout.group, 1 << 26, 1 << 26)
+    stores = RowAllocator(layout.group, 1 << 26, 1 << 26)
     source = filled(stores, graph.source_layout, x, "host")
     parts = {}
     with ChunkPass(selected.chunks, sources=[(source, selected)]) as chunk_pass:
@@ -194,7 +194,7 @@ def check_reversed(graph: ChunkedGraph, csc: ChunkedCsc, two_types: bool) -> Non
     weights = csc.reverse_edge_rows(mine)
     ids = back.edge_layout.positions.cpu()
     assert torch.equal(weights.cpu(), w[ids])
-    stores = RowStores(group, 1 << 26, 1 << 26)
+    stores = RowAllocator(group, 1 << 26, 1 << 26)
     upper = filled(stores, graph.destination_layout, y, "device")
     out = stores.allocate(graph.source_layout, (2,), torch.float64)
     with ChunkPass(back.chunks, sources=[(upper, back)], writes=[out]) as chunk_pass:
@@ -228,7 +228,7 @@ def check_overlap(rows: int, edges: int) -> None:
     back = torch.zeros_like(sums).index_add_(0, graph.sources, sums[graph.destinations])
     csc = graph.chunked(6)
     device = csc.resident.device
-    stores = RowStores(group, 0, 1 << 30)
+    stores = RowAllocator(group, 0, 1 << 30)
     source = filled(stores, graph.source_layout, x, "host")
     layout = graph.destination_layout
     found = []
@@ -289,7 +289,7 @@ def check_ranks_that_differ() -> None:
             graph.destinations[mine] - first,
         )
         one, other = graph.chunked(4), graph.chunked(4, orders_chunks=False)
-        stores = RowStores(group, (1 - group.rank) << 20, 1 << 20)
+        stores = RowAllocator(group, (1 - group.rank) << 20, 1 << 20)
         x = torch.randn(nodes, 2, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
         tiers: list[Tier] = ["device", "host"]
         source = filled(stores, layout, x, tiers[group.rank])

@@ -41,7 +41,7 @@ def test_host_memory_is_at_most_a_tenth_above_rows_and_structure() -> None:
         num_chunks=8, widths=[WIDTH, WIDTH, WIDTH, 8], memory_budget=1 << 24,
     )  # fmt: skip
     assert graph.offloaded is not None
-    stores = graph.offloaded.stores
+    stores = graph.offloaded.allocator
     stores.use["device"].budget = int(2.2 * ONE_SET)
     stores.sequential_device_bytes = 0
     rows = graph.offloaded.rows(x, graph.node_layouts["_N"], "features")
@@ -75,7 +75,7 @@ def check_training(folder: str, ends: str) -> None:
         memory_budget=1 << 20, host_memory=0, folder=folder,
     )  # fmt: skip
     assert graph.offloaded is not None
-    stores = graph.offloaded.stores
+    stores = graph.offloaded.allocator
     stores.use["device"].budget = stores.sequential_device_bytes = 0
     weight = torch.eye(8, requires_grad=True)
     rows = graph.offloaded.rows(torch.ones(200, 8), graph.node_layouts["_N"], "features")
@@ -105,7 +105,7 @@ def test_full_disk_in_training_leaves_nothing(
         widths=[8, 8, 4], memory_budget=1 << 20, host_memory=0, folder=tmp_path,
     )  # fmt: skip
     assert graph.offloaded is not None
-    stores = graph.offloaded.stores
+    stores = graph.offloaded.allocator
     stores.use["device"].budget = stores.sequential_device_bytes = 0
     rows = graph.offloaded.rows(torch.ones(200, 8), graph.node_layouts["_N"], "features")
 

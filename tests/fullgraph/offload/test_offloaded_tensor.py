@@ -11,13 +11,13 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from peergraph.fullgraph import RowLayout, distribute, keyed_random
-from peergraph.fullgraph.offload import recording
-from peergraph.fullgraph.offload.chunks import Chunks
-from peergraph.fullgraph.offload.edge_program import store_resident
-from peergraph.fullgraph.offload.offloaded_csc import OffloadedCsc
-from peergraph.fullgraph.offload.offloaded_tensor import OffloadedTensor
-from peergraph.fullgraph.offload.row_stores import RowStores
-from peergraph.fullgraph.offload.virtual_rank import RowSpaces
+from peergraph.fullgraph.offload.chunks.chunks import Chunks
+from peergraph.fullgraph.offload.edges.edge_recorder import store_resident
+from peergraph.fullgraph.offload.edges.offloaded_csc import OffloadedCsc
+from peergraph.fullgraph.offload.functions import recording
+from peergraph.fullgraph.offload.rows.row_allocator import RowAllocator
+from peergraph.fullgraph.offload.tensor.offloaded_tensor import OffloadedTensor
+from peergraph.fullgraph.offload.tensor.row_space import RowSpaces
 from peergraph.memory import Group
 from peergraph.testing import run_ranks
 from tests.fullgraph.partitioned import shuffled_layout
@@ -243,7 +243,7 @@ def full(x: Tensor | None) -> Tensor | None:
 def make(group: Group, count: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     x, s, mask, w = inputs()
     layout: RowLayout = shuffled_layout(group, NODES)
-    spaces = RowSpaces(RowStores(group, 0, 1 << 24))
+    spaces = RowSpaces(RowAllocator(group, 0, 1 << 24))
     space = spaces.add(layout, Chunks.even(layout, count))
     offloaded = store_resident(space, distribute(x, layout))
     return offloaded, distribute(s, layout), distribute(mask, layout), w

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from peergraph.aggregate.layers import gat, gatv2, gcn, gin, sage
-from peergraph.fullgraph.offload.chunks import Chunks
+from peergraph.fullgraph.offload.chunks.chunks import Chunks
 from peergraph.memory import Group
 from peergraph.testing import run_ranks
 from tests.fullgraph.gpu_numbers import GPU_NUMBERS

@@ -15,9 +15,9 @@ import torch
 from torch import Tensor, nn
 
 from peergraph.aggregate import Csc
-from peergraph.fullgraph.offload import passes, replay
-from peergraph.fullgraph.offload.chunk_pass import ChunkPass
-from peergraph.fullgraph.offload.chunks import Chunks
+from peergraph.fullgraph.offload.chunks.chunks import Chunks
+from peergraph.fullgraph.offload.passes.chunk_pass import ChunkPass
+from peergraph.fullgraph.offload.programs import program, row_pass
 from peergraph.fullgraph.tensor.partitioned_tensor import PartitionedTensor
 from peergraph.memory import Group
 
@@ -62,7 +62,7 @@ def made(monkeypatch: pytest.MonkeyPatch) -> list[Pass]:
         )
         return ChunkPass(chunks, **stores)
 
-    monkeypatch.setattr(passes, "ChunkPass", make)
+    monkeypatch.setattr(row_pass, "ChunkPass", make)
     return found
 
 
@@ -83,8 +83,8 @@ def make_data(device_bytes: int = 0) -> Data:
 
 
 def used(data: Data) -> int:
-    assert data.stores is not None
-    return sum(use.used for use in data.stores.use.values())
+    assert data.allocator is not None
+    return sum(use.used for use in data.allocator.use.values())
 
 
 def test_passes_of_sums(made: list[Pass]) -> None:
@@ -153,14 +153,14 @@ def columns_moved(layer: Callable[..., nn.Module], room: float) -> tuple[float, 
         To the device, and from the device.
     """
     data = make_data()
-    assert data.stores is not None
+    assert data.allocator is not None
     # Beside whole layers, the device has room for the gradients of selected rows.
-    data.stores.use["device"].budget = int((room + 0.9) * FEATURES * ROW)
+    data.allocator.use["device"].budget = int((room + 0.9) * FEATURES * ROW)
     model = ThreeLayers(layer).double()
     for _ in range(3):
-        before = copy.copy(data.stores.moved)
+        before = copy.copy(data.allocator.moved)
         masked_loss(model, data).backward()
-    moved = data.stores.moved
+    moved = data.allocator.moved
     return (
         (moved.to_device - before.to_device) / (FEATURES * ROW),
         (moved.from_device - before.from_device) / (FEATURES * ROW),
@@ -200,8 +200,8 @@ def test_structures_are_made_once(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_rows_of_three_layers_that_live_at_once() -> None:
     """Two row sets on the device and two on the host, beside the features, suffice."""
     data = make_data()
-    assert data.stores is not None
-    use, layer = data.stores.use, FEATURES * ROW
+    assert data.allocator is not None
+    use, layer = data.allocator.use, FEATURES * ROW
     use["device"].budget, use["host"].budget = int(2.9 * layer), int((1 + 2.1) * layer)
     model = ThreeLayers(ScaledSum).double()
     for _ in range(3):
@@ -244,9 +244,9 @@ def test_rows_of_a_chunk_go_before_the_next(
     """What a chunk computes is not on the device with what the next one computes."""
     computed: list[weakref.ref[torch.Tensor]] = []
     most = 0
-    run = replay.Program.run
+    run = program.Program.run
 
-    def run_and_note(self: replay.Program, *args: Any) -> list[Any]:
+    def run_and_note(self: program.Program, *args: Any) -> list[Any]:
         nonlocal most
         alive = [rows() for rows in computed if rows() is not None]
         most = max(most, len(alive))
@@ -256,7 +256,7 @@ def test_rows_of_a_chunk_go_before_the_next(
         computed.extend(weakref.ref(value._local) for value in rows)
         return values
 
-    monkeypatch.setattr(replay.Program, "run", run_and_note)
+    monkeypatch.setattr(program.Program, "run", run_and_note)
     data = make_data()
     model = TwoLayers(layer).double()
     with without_collector():

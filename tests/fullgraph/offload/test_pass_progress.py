@@ -6,11 +6,11 @@ import pytest
 import torch
 
 from peergraph.fullgraph.layout.row_layout import RowLayout
-from peergraph.fullgraph.offload.chunk_pass import ChunkPass
-from peergraph.fullgraph.offload.chunks import Chunks
-from peergraph.fullgraph.offload.pass_progress import PassProgress, describe_rate
-from peergraph.fullgraph.offload.row_stores import RowStores
-from peergraph.fullgraph.offload.transfer_counts import TransferCounts
+from peergraph.fullgraph.offload.chunks.chunks import Chunks
+from peergraph.fullgraph.offload.passes.chunk_pass import ChunkPass
+from peergraph.fullgraph.offload.passes.pass_progress import PassProgress, describe_rate
+from peergraph.fullgraph.offload.rows.row_allocator import RowAllocator
+from peergraph.fullgraph.offload.rows.transfer_counts import TransferCounts
 from peergraph.memory import Group
 
 CPU = torch.device("cpu")
@@ -45,7 +45,7 @@ def test_what_bounds_the_time() -> None:
 def test_passes_add_their_bytes_to_the_stores_total() -> None:
     group = Group(0, 1, CPU, 60.0)
     layout = RowLayout.contiguous(group, 10)
-    stores = RowStores(group, 1 << 20, 1 << 20)
+    stores = RowAllocator(group, 1 << 20, 1 << 20)
     x, out = (stores.allocate(layout, (4,), torch.float32, "sequential") for _ in range(2))
     for _ in range(2):
         chunk_pass = ChunkPass(Chunks.even(layout, 3), reads=[x], writes=[out])

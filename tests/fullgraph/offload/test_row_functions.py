@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from peergraph.fullgraph import RowLayout
-from peergraph.fullgraph.offload import row_functions
-from peergraph.fullgraph.offload.chunk_rows import ChunkRows
-from peergraph.fullgraph.offload.row_functions import ROW_FUNCTIONS
+from peergraph.fullgraph.offload.programs import row_functions
+from peergraph.fullgraph.offload.programs.row_functions import ROW_FUNCTIONS
+from peergraph.fullgraph.offload.tensor.chunk_rows import ChunkRows
 from peergraph.memory import Group
 from tests.named_case import named_case
 

@@ -7,18 +7,18 @@ import torch
 from torch import nn
 
 from peergraph.fullgraph import FullGraph, RowLayout
-from peergraph.fullgraph.offload.chunk_pass import ChunkPass
-from peergraph.fullgraph.offload.chunks import Chunks
-from peergraph.fullgraph.offload.narrow_rows import NarrowRows
-from peergraph.fullgraph.offload.row_stores import RowStores
-from peergraph.fullgraph.offload.split_rows import SplitRows
+from peergraph.fullgraph.offload.chunks.chunks import Chunks
+from peergraph.fullgraph.offload.passes.chunk_pass import ChunkPass
+from peergraph.fullgraph.offload.rows.narrow_rows import NarrowRows
+from peergraph.fullgraph.offload.rows.row_allocator import RowAllocator
+from peergraph.fullgraph.offload.rows.split_rows import SplitRows
 from peergraph.memory import Group
 from peergraph.store import EDGE
 from peergraph.testing import run_ranks
 from tests.fullgraph.gpu_numbers import GPU_NUMBERS
 from tests.named_case import named_case
 
-from .test_row_stores import ROWS, bytes_of, check_store
+from .test_row_allocator import ROWS, bytes_of, check_store
 
 NODES = 200
 
@@ -35,7 +35,7 @@ def check_split(folder: str) -> None:
                     host = 1 << 16 if tier == "host" else 0
                     # A part of the budget is left to rows of few nodes.
                     room = -(-on_device * row * 32 // 31) + 1
-                    stores = RowStores(group, room, host, folder=folder,
+                    stores = RowAllocator(group, room, host, folder=folder,
                                        sequential_device_bytes=room)  # fmt: skip
                     store = stores.allocate(layout, (6,), dtype)
                     assert isinstance(store, SplitRows)
@@ -69,7 +69,7 @@ def check_narrow() -> None:
     for narrow in (torch.bfloat16, torch.float16):
         for dtype in (torch.float32, torch.float64):
             for device_bytes in (0, 1 << 12, 1 << 16):
-                stores = RowStores(group, device_bytes, 1 << 16, narrow_dtype=narrow,
+                stores = RowAllocator(group, device_bytes, 1 << 16, narrow_dtype=narrow,
                                    sequential_device_bytes=device_bytes)  # fmt: skip
                 with named_case(narrow, dtype, device_bytes):
                     store = stores.allocate(layout, (64,), dtype, narrow=True)
@@ -96,7 +96,7 @@ def test_narrow_rows_on_gpus(ranks: int) -> None:
 def test_only_wider_floats_are_narrowed() -> None:
     group = Group(0, 1, torch.device("cpu"), 60.0)
     layout = RowLayout.contiguous(group, ROWS)
-    stores = RowStores(group, 0, 1 << 20, narrow_dtype=torch.bfloat16)
+    stores = RowAllocator(group, 0, 1 << 20, narrow_dtype=torch.bfloat16)
     for dtype in (torch.float16, torch.bfloat16, torch.int64, torch.bool):
         assert type(stores.allocate(layout, (3,), dtype, narrow=True)) is not NarrowRows
     assert type(stores.allocate(layout, (3,), torch.float32)) is not NarrowRows
@@ -106,7 +106,7 @@ def test_passes_over_split_rows() -> None:
     """Chunks on the device, on the host and on both are read and written; bytes are counted."""
     group = Group(0, 1, torch.device("cpu"), 60.0)
     layout = RowLayout.contiguous(group, 100)
-    stores = RowStores(group, 1 << 10, 1 << 16, sequential_device_bytes=45 * 12 + 32)
+    stores = RowAllocator(group, 1 << 10, 1 << 16, sequential_device_bytes=45 * 12 + 32)
     one = stores.allocate(layout, (3,), torch.float32)
     other = stores.allocate(layout, (3,), torch.float32, tier="host")
     assert isinstance(one, SplitRows)
@@ -151,7 +151,7 @@ def losses(hidden_dtype: torch.dtype | None, offload: bool = True) -> list[float
         found.append(loss.item())
     if offload and hidden_dtype is not None:
         assert graph.offloaded is not None
-        assert graph.offloaded.stores.narrow_dtype == hidden_dtype
+        assert graph.offloaded.allocator.narrow_dtype == hidden_dtype
     return found
 
 

@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 from peergraph.fullgraph import FullGraph, RowLayout
-from peergraph.fullgraph.offload.row_stores import RowStores
-from peergraph.fullgraph.offload.table_rows import store_rows
-from peergraph.fullgraph.offload.user_rows import UserRows
+from peergraph.fullgraph.offload.rows.row_allocator import RowAllocator
+from peergraph.fullgraph.offload.rows.store_table import store_table
+from peergraph.fullgraph.offload.rows.user_rows import UserRows
 from peergraph.memory import Group
 from peergraph.store import EDGE, EdgeSource, GraphSource, Store
 from peergraph.testing import run_ranks
@@ -43,8 +43,8 @@ def check_rows(folder: str) -> None:
 
 def check_store(layout: RowLayout, full: Tensor, table: Tensor) -> None:
     device = layout.group.device
-    stores = RowStores(layout.group, 1 << 20, 0)
-    store = store_rows(stores, table, layout, "features")
+    stores = RowAllocator(layout.group, 1 << 20, 0)
+    store = store_table(stores, table, layout, "features")
     assert type(store) is UserRows
     assert (store.tier, store.in_place) == ("user", False)
     assert all(use.used == 0 for use in stores.use.values())
@@ -83,21 +83,21 @@ def graph() -> FullGraph:
 def test_features_are_not_copied(graph: FullGraph) -> None:
     x = values_of(torch.float32, 8)
     assert graph.offloaded is not None
-    graph.offloaded.stores.sequential_device_bytes = 0
+    graph.offloaded.allocator.sequential_device_bytes = 0
     rows = graph.node_rows(x)
-    assert graph.offloaded.stores.use["host"].used == 0
+    assert graph.offloaded.allocator.use["host"].used == 0
     assert torch.equal(rows.full_tensor(), x)
     # A tensor whose rows are not side by side is copied.
     wide = values_of(torch.float32, 16)
     part = graph.node_rows(wide[:, ::2])
-    assert graph.offloaded.stores.use["host"].used == ROWS * 8 * 4
+    assert graph.offloaded.allocator.use["host"].used == ROWS * 8 * 4
     assert torch.equal(part.full_tensor(), wide[:, ::2])
 
 
 def test_features_that_change_are_refused(graph: FullGraph) -> None:
     x = values_of(torch.float32, 8)
     assert graph.offloaded is not None
-    graph.offloaded.stores.sequential_device_bytes = 0
+    graph.offloaded.allocator.sequential_device_bytes = 0
     rows = graph.node_rows(x)
     x[3] = 0
     with pytest.raises(RuntimeError, match=r"tensor \[53, 8\] was changed in place"):
@@ -107,7 +107,7 @@ def test_features_that_change_are_refused(graph: FullGraph) -> None:
 def test_no_epoch_after_the_first_reads_features_that_are_summed(graph: FullGraph) -> None:
     x = values_of(torch.float32, 8)
     assert graph.offloaded is not None
-    graph.offloaded.stores.sequential_device_bytes = 0
+    graph.offloaded.allocator.sequential_device_bytes = 0
     rows = graph.node_rows(x)
     weight = torch.eye(8).requires_grad_()
     losses = []
@@ -126,7 +126,7 @@ def test_rows_of_users_are_not_written() -> None:
     group = Group(0, 1, torch.device("cpu"), 60.0)
     layout = RowLayout.contiguous(group, ROWS)
     x = values_of(torch.float32, 2)
-    store = UserRows(layout, x, RowStores(group, 0, 0))
+    store = UserRows(layout, x, RowAllocator(group, 0, 0))
     for write in (
         lambda: store.write(0, x),
         lambda: store.scatter(torch.arange(3), x[:3]),
@@ -150,9 +150,9 @@ def test_tables_are_read_where_they_are() -> None:
     store = Store.build(source, group=group, progress=False)
     graph = FullGraph.from_store(store, offload=True, num_chunks=2, order="random")
     assert graph.offloaded is not None
-    graph.offloaded.stores.sequential_device_bytes = 0
+    graph.offloaded.allocator.sequential_device_bytes = 0
     rows = graph.node_rows(store.node_table("x"))
-    assert graph.offloaded.stores.use["host"].used == 0
+    assert graph.offloaded.allocator.use["host"].used == 0
     assert torch.equal(rows.full_tensor(), x)
     sums = graph.structures[EDGE].spmm("copy_u", "sum", rows).full_tensor()
     torch.testing.assert_close(sums, torch.zeros_like(x).index_add_(0, edges[1], x[edges[0]]))
@@ -163,6 +163,6 @@ def test_mapped_arrays_of_numpy(graph: FullGraph, tmp_path: Path) -> None:
     np.save(tmp_path / "x.npy", x.numpy())
     mapped = np.load(tmp_path / "x.npy", mmap_mode="r+")
     assert graph.offloaded is not None
-    graph.offloaded.stores.sequential_device_bytes = 0
+    graph.offloaded.allocator.sequential_device_bytes = 0
     rows = graph.node_rows(torch.from_numpy(mapped))
     assert torch.equal(rows.full_tensor(), x)

@@ -61,12 +61,12 @@ class CsrTensors:
 
     @property
     def num_rows(self) -> int:
-        """Number of rows."""
+        """The number of rows."""
         return self.indptr.shape[0] - 1
 
     @property
     def num_edges(self) -> int:
-        """Number of edges."""
+        """The number of edges."""
         return self.indices.shape[0]
 
     def native(self) -> _C.CsrMatrix:

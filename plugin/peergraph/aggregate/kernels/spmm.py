@@ -59,6 +59,30 @@ def add_spmm(
     _spmm(out, x, e, matrix, message, mean, True)
 
 
+def spmm_into(
+    out: Tensor, x: Tensor, matrix: CsrTensors, mean: bool, *, first_column: int = 0
+) -> None:
+    """Writes the sum or mean of rows of `x` [num_columns, columns] in each row; no operator.
+
+    Args:
+        out: [rows, at least `columns`] contiguous, of the dtype of `x`, or float16 or bfloat16 for
+            float32: sums are rounded once. Other columns keep their values.
+        first_column: of `out`, where the sums go.
+    """
+    x = x.contiguous()
+    _C.spmm(
+        matrix.native(),
+        operands("copy_u", x, None, x.shape[1]),
+        mean=mean,
+        accumulate=False,
+        out=out,
+        launch=launch_on(out.device),
+        allocate=Buffers(out.device),
+        dtype=DTYPES[x.dtype],
+        first_column=first_column,
+    )
+
+
 def _spmm(
     out: Tensor,
     x: Tensor | None,

@@ -55,10 +55,10 @@ def kernel(
         parameters = _Parameters(function)
 
         def run(*flat: Any) -> _Result:
-            return function(*parameters.join(flat))  # type: ignore[call-arg]
+            return function(*parameters.unflatten_arguments(flat))  # type: ignore[call-arg]
 
         def run_fake(*flat: Any) -> _Result:
-            return fake(*parameters.join(flat))  # type: ignore[call-arg]
+            return fake(*parameters.unflatten_arguments(flat))  # type: ignore[call-arg]
 
         run.__signature__ = parameters.flat_signature()  # type: ignore[attr-defined]
         name = f"peergraph::{function.__name__}"
@@ -68,7 +68,7 @@ def kernel(
         @wraps(function)
         def call(*args: _Args.args, **kwargs: _Args.kwargs) -> _Result:
             if is_traced():
-                return cast("_Result", operator(*parameters.split(*args, **kwargs)))
+                return cast("_Result", operator(*parameters.flatten_arguments(*args, **kwargs)))
             return function(*args, **kwargs)
 
         _operators[call] = operator, parameters
@@ -102,8 +102,10 @@ def add_gradient(function: Callable[..., Any], gradients: Gradients) -> None:
         tensors, others = iter(ctx.saved_tensors), iter(ctx.others)
         leaves = [next(tensors) if found else next(others) for found in ctx.is_tensor]
         inputs, output = tree_unflatten(leaves, ctx.spec)
-        found = gradients(ctx.needs_input_grad, parameters.join(inputs), output, *grads)
-        flat = parameters.flat_gradients(found)
+        found = gradients(
+            ctx.needs_input_grad, parameters.unflatten_arguments(inputs), output, *grads
+        )
+        flat = parameters.flatten_gradients(found)
         if any(isinstance(gradient, list) for gradient in flat):
             # torch then wants lists for all lists.
             pairs = zip(flat, inputs, strict=True)
@@ -114,7 +116,10 @@ def add_gradient(function: Callable[..., Any], gradients: Gradients) -> None:
 
 
 class _Parameters:
-    """The parameters of a function, and those of its operator, which has no dataclasses."""
+    """Converts between the arguments of a function and those of its operator.
+
+    A function may take dataclasses. Its operator takes the fields of each as separate arguments.
+    """
 
     def __init__(self, function: Callable[..., Any]) -> None:
         hints = get_type_hints(function)
@@ -129,7 +134,7 @@ class _Parameters:
         self._parts = [list(_paths(annotation)) for annotation in hints.values()]
 
     def flat_signature(self) -> inspect.Signature:
-        """The operator's signature."""
+        """Returns the signature of the operator."""
         kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
         made = [
             inspect.Parameter(name, kind, annotation=annotation)
@@ -138,8 +143,11 @@ class _Parameters:
         ]
         return inspect.Signature(made, return_annotation=_as_torch_spells(self._result))
 
-    def split(self, *args: Any, **kwargs: Any) -> list[Any]:
-        """The operator's arguments for a call of the function. torch.compile traces it."""
+    def flatten_arguments(self, *args: Any, **kwargs: Any) -> list[Any]:
+        """Returns the operator's arguments for a call of the function.
+
+        torch.compile traces this method.
+        """
         named = {**self._defaults, **kwargs}
         given = [*args, *(named[name] for name in self._names[len(args) :])]
         flat = []
@@ -154,8 +162,8 @@ class _Parameters:
                 flat.append(part)
         return flat
 
-    def flat_gradients(self, gradients: list[Any]) -> list[Any]:
-        """The gradients of the operator's arguments, given those of the function's."""
+    def flatten_gradients(self, gradients: list[Any]) -> list[Any]:
+        """Returns the gradients of the operator's arguments from those of the function's."""
         flat: list[Any] = []
         for gradient, parts in zip(gradients, self._parts, strict=True):
             if parts[0][0] == ():
@@ -165,8 +173,8 @@ class _Parameters:
                 flat += [*known, *[None] * (len(parts) - len(known))]
         return flat
 
-    def join(self, flat: tuple[Any, ...] | list[Any]) -> list[Any]:
-        """The function's arguments for a call of the operator."""
+    def unflatten_arguments(self, flat: tuple[Any, ...] | list[Any]) -> list[Any]:
+        """Returns the function's arguments for a call of the operator."""
         rest = iter(flat)
         return [_joined(annotation, rest) for annotation in self._types.values()]
 

@@ -4,6 +4,7 @@ They take a structure (:class:`peergraph.aggregate.Csc` or another implementatio
 :class:`peergraph.aggregate.Structure`), features and weights.
 """
 
+from peergraph.aggregate.layers.activation import activate
 from peergraph.aggregate.layers.autocast import without_autocast
 from peergraph.aggregate.layers.degree_normalisation import gcn, weights_edges
 from peergraph.aggregate.layers.graph_attention import (
@@ -18,6 +19,7 @@ from peergraph.aggregate.layers.linear_aggregation import graph, rgcn, rgcn_by_b
 from peergraph.aggregate.ops.spmm_linear import add_product
 
 __all__ = [
+    "activate",
     "add_product",
     "combine_heads",
     "fuses_gine",

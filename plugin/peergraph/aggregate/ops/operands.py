@@ -54,11 +54,12 @@ def runs_plainly(x: Tensor | TableRows) -> bool:
 
     These would not see operations in place.
     """
-    return (
-        not is_traced()
-        and not torch.is_autocast_enabled(x.device.type)
-        and not (isinstance(x, Tensor) and is_transformed(x))
-    )
+    return runs_outside_of_traces(x) and not torch.is_autocast_enabled(x.device.type)
+
+
+def runs_outside_of_traces(x: Tensor | TableRows) -> bool:
+    """Returns whether operations on `x` run outside of traces and transforms."""
+    return not is_traced() and not (isinstance(x, Tensor) and is_transformed(x))
 
 
 def pays_to_fuse(x: Tensor) -> bool:
@@ -149,6 +150,14 @@ def autocast(tensor: Tensor | None) -> Tensor | None:
     if not torch.is_autocast_enabled(kind):
         return tensor
     return tensor.to(torch.get_autocast_dtype(kind))
+
+
+def product_dtype(x: Tensor | TableRows) -> torch.dtype:
+    """Returns the dtype in which matrix products of `x` run: that of autocast, else its own."""
+    kind = x.device.type
+    if x.dtype == torch.float64 or not torch.is_autocast_enabled(kind):
+        return x.dtype
+    return torch.get_autocast_dtype(kind)
 
 
 def use_deterministic(deterministic: bool | None) -> bool:

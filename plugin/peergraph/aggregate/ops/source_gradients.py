@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from peergraph.aggregate.kernels.arguments import sum_dtype
+from peergraph.aggregate.kernels.arguments import first_operand, sum_dtype
 from peergraph.aggregate.kernels.torch_operator import is_traced
 from peergraph.aggregate.sparse.csr import CsrMatrix
 
@@ -19,7 +19,12 @@ _WEIGHTED_COLUMNS = 32
 
 
 def sum_to_sources(
-    matrix: CsrMatrix, transpose: CsrMatrix | None, x: Tensor | None, e: Tensor | None, message: str
+    matrix: CsrMatrix,
+    transpose: CsrMatrix | None,
+    x: Tensor | None,
+    e: Tensor | None,
+    message: str,
+    dtype: torch.dtype | None = None,
 ) -> Tensor:
     """Returns the sum of the messages of each source's edges, [sources, columns].
 
@@ -29,10 +34,17 @@ def sum_to_sources(
         x: [destinations, columns], or None.
         e: [edges, columns or a divisor], or None.
         message: as in :func:`peergraph.aggregate.g_spmm`.
+        dtype: of the result; None: that of the operands.
     """
+    given = first_operand(x, e)
+    dtype = given.dtype if dtype is None else dtype
     if transpose is not None:
-        return transpose.spmm(x, e, message)
-    return matrix.spmm_transposed_atomic(x, e, message)
+        return transpose.spmm(x, e, message).to(dtype)
+    if dtype == given.dtype or not accumulates_in(dtype):
+        return matrix.spmm_transposed_atomic(x, e, message).to(dtype)
+    out = given.new_zeros(matrix.num_columns, given.shape[1], dtype=dtype)
+    matrix.spmm_transposed_atomic_(out, x, e, message)
+    return out
 
 
 def add_sum_to_sources_(
@@ -47,6 +59,9 @@ def add_sum_to_sources_(
 
     Atomics add to the values of `onto`, so that no zeros and no second matrix are written.
     """
+    if transpose is not None and onto.dtype == x.dtype and onto.is_contiguous():
+        transpose.add_spmm(onto, x, e, message)
+        return onto
     if transpose is not None or not accumulates_in(onto.dtype):
         return onto.add_(sum_to_sources(matrix, transpose, x, e, message))
     matrix.spmm_transposed_atomic_(onto, x, e, message)

@@ -70,7 +70,7 @@ def spmm(
     by_atomics_anyway = reduce in ("max", "min") and not fixed_order and backward != "transpose"
     transpose = None
     if x is not None and x.requires_grad and torch.is_grad_enabled() and not by_atomics_anyway:
-        transpose = matrix.gradient_matrix(backward, fixed_order)
+        transpose = matrix.gradient_matrix(backward, fixed_order, x.shape[1])
     if reduce in ("max", "min"):
         found = _MinMax.apply(x, e, matrix, message, reduce == "min", transpose is not None)  # type: ignore[no-untyped-call]
     else:

@@ -55,7 +55,8 @@ def spmm_add_self(
     if x.device != matrix.device:
         raise ValueError(f"x must be on {matrix.device} as the structure, got {x.device}")
     matrix = matrix.trim_isolated_tail()
-    transpose = matrix.gradient_matrix(backward, use_deterministic(deterministic))
+    fixed_order = use_deterministic(deterministic)
+    transpose = matrix.gradient_matrix(backward, fixed_order, x.shape[1])
     weight = None if e is None else e.unsqueeze(1)
     result: Tensor = SpmmAddSelf.apply(  # type: ignore[no-untyped-call]
         x, weight, self_weight, bias, count, matrix, transpose

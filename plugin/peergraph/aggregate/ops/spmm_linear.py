@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import math
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from peergraph.aggregate.kernels.arguments import DTYPES
 from peergraph.aggregate.ops.edge_maps import source_sums
 from peergraph.aggregate.ops.gradient_checks import unbatched
 from peergraph.aggregate.ops.operands import (
     as_tensor,
     check_operand,
     pays_to_fuse,
-    runs_plainly,
+    product_dtype,
+    runs_outside_of_traces,
     use_deterministic,
 )
+from peergraph.aggregate.ops.side_by_side import sum_table_as, sums_and_self_rows
 from peergraph.aggregate.ops.source_gradients import (
     accumulates_in,
     add_sum_to_sources_,
@@ -28,6 +32,8 @@ from peergraph.aggregate.ops.source_gradients import (
 from peergraph.aggregate.ops.spmm import REDUCTIONS, spmm
 from peergraph.aggregate.sparse.csr import Backward, CsrMatrix, check_backward, check_first_rows
 from peergraph.memory import TableRows
+
+_NARROW = (torch.float16, torch.bfloat16)
 
 
 def spmm_linear(
@@ -46,30 +52,94 @@ def spmm_linear(
     _check(matrices, reduce, x, weights, self_weight, self_x, bias)
     fixed_order = use_deterministic(deterministic)
     check_backward(backward, fixed_order)
-    count = matrices[0].num_rows
-    no_self_x = self_x is None and self_weight is not None
-    same = {t.dtype for t in (*weights, self_weight, bias, self_x) if t is not None} == {x.dtype}
-    plain = same and runs_plainly(x)
-    if plain:
-        matrices = [matrix.trim_isolated_tail() for matrix in matrices]
-    mean = reduce == "mean"
-    if plain and isinstance(x, Tensor) and (mean or reduce == "sum") and x.numel() > 0:
-        if pays_to_fuse(x):
-            transposes = [matrix.gradient_matrix(backward, fixed_order) for matrix in matrices]
-            result: tuple[Tensor, ...] = Linear.apply(  # type: ignore[no-untyped-call]
-                x, self_x, self_weight, bias, count, matrices, mean, transposes, *weights
-            )
-            return result[0]
-        # Without a gradient of x, autograd needs the products only.
-        sums = (matrix.spmm(x, None, "copy_u", mean) for matrix in matrices)
-    else:
+    dtype, linear = product_dtype(x), reduce in ("sum", "mean")
+    given = [x, *(t for t in (*weights, self_weight, bias, self_x) if t is not None)]
+    casts = any(t.dtype != dtype for t in given)
+    narrows = dtype in _NARROW and all(t.dtype in (*_NARROW, torch.float32) for t in given)
+    fits = dtype in DTYPES and runs_outside_of_traces(x) and math.prod(x.shape) > 0
+    fits &= narrows if torch.is_autocast_enabled(x.device.type) else not casts
+    if not (linear and fits):
         sums = (
             spmm(matrix, "copy_u", reduce, x, backward=backward, deterministic=deterministic)
-            for matrix in matrices
+            for matrix in _trimmed(matrices, x, casts)
         )
-    if no_self_x:
+        if self_x is None and self_weight is not None:
+            self_x = as_tensor(x, matrices[0].num_rows)
+        return products(matrices[0].num_rows, sums, weights, self_x, self_weight, bias)
+    kind, casts = x.device.type, torch.is_autocast_enabled(x.device.type)
+    if casts:  # torch.autocast takes longer than a launch to be entered.
+        torch.set_autocast_enabled(kind, False)
+    try:
+        return _multiplied(
+            matrices,
+            reduce == "mean",
+            _as_source(x, dtype),
+            dtype,
+            weights,
+            self_weight,
+            None if bias is None else bias.to(dtype),
+            self_x,
+            lambda matrix: matrix.gradient_matrix(backward, fixed_order, x.shape[1]),
+        )
+    finally:
+        if casts:
+            torch.set_autocast_enabled(kind, True)
+
+
+def _trimmed(matrices: list[CsrMatrix], x: Tensor | TableRows, casts: bool) -> list[CsrMatrix]:
+    """Returns the matrices without rows at the end that have no edges, where sums may be fewer."""
+    plain = runs_outside_of_traces(x) and not torch.is_autocast_enabled(x.device.type)
+    return [matrix.trim_isolated_tail() for matrix in matrices] if plain and not casts else matrices
+
+
+def _as_source(x: Tensor | TableRows, dtype: torch.dtype) -> Tensor | TableRows:
+    """Returns `x` of a dtype that sums can round to `dtype`; a table if it can be read."""
+    if isinstance(x, TableRows):
+        if x.can_be_read and x.dtype in (dtype, torch.float32):
+            return x
+        x = x.gather()
+    return x if x.dtype in (dtype, torch.float32) else x.to(dtype)
+
+
+def _multiplied(
+    matrices: list[CsrMatrix],
+    mean: bool,
+    x: Tensor | TableRows,
+    dtype: torch.dtype,
+    weights: list[Tensor],
+    self_weight: Tensor | None,
+    bias: Tensor | None,
+    self_x: Tensor | None,
+    transpose_of: Callable[[CsrMatrix], CsrMatrix | None],
+) -> Tensor:
+    """Sums, or means, and their products in `dtype`; `x` may be float32."""
+    count = matrices[0].num_rows
+    matrices = [matrix.trim_isolated_tail() for matrix in matrices]
+    # Without a gradient of x, autograd needs the products only.
+    fuses = isinstance(x, Tensor) and pays_to_fuse(x)
+    copies = not fuses and (isinstance(x, TableRows) or x.dtype != dtype)
+    alone = len(matrices) == 1 and matrices[0].num_rows == count
+    own_gradient = self_x is not None and self_x.requires_grad
+    if copies and alone and self_weight is not None and not own_gradient:
+        rows = sums_and_self_rows(matrices[0], x, mean, self_x, dtype)
+        return F.linear(rows, torch.cat([weights[0], self_weight], 1).to(dtype), bias)
+    weights = [weight.to(dtype) for weight in weights]
+    self_weight = None if self_weight is None else self_weight.to(dtype)
+    if isinstance(x, Tensor) and fuses:
+        transposes = [transpose_of(matrix) for matrix in matrices]
+        own = None if self_x is None else self_x.to(dtype)
+        result: tuple[Tensor, ...] = Linear.apply(  # type: ignore[no-untyped-call]
+            x, own, self_weight, bias, count, matrices, mean, transposes, *weights
+        )
+        return result[0]
+    if self_x is None and self_weight is not None:
         self_x = as_tensor(x, count)
-    return products(count, sums, weights, self_x, self_weight, bias)
+    if isinstance(x, Tensor):
+        sums = (matrix.spmm_as(dtype, x, mean) for matrix in matrices)
+    else:
+        sums = (sum_table_as(dtype, matrix, x, mean) for matrix in matrices)
+    own = None if self_x is None else self_x.to(dtype)
+    return products(count, sums, weights, own, self_weight, bias)
 
 
 def _check(
@@ -204,19 +274,25 @@ class Linear(torch.autograd.Function):
         *weights: Tensor,
     ) -> tuple[Tensor, ...]:
         ctx.matrices, ctx.mean, ctx.transposes = matrices, mean, transposes
+        ctx.dtype, dtype = x.dtype, weights[0].dtype
         kept: list[Tensor | None] = []
 
         def reduced() -> Iterator[Tensor]:
             for matrix, needed in zip(matrices, ctx.needs_input_grad[8:], strict=True):
-                sums = matrix.spmm(x, None, "copy_u", mean)
+                sums = matrix.spmm_as(dtype, x, mean)
                 kept.append(sums if needed else None)
                 yield sums
 
-        rows = x[:count] if self_x is None else self_x
+        rows = self_x
+        if self_x is None and self_weight is not None:
+            rows = x[:count].to(dtype)
         out = products(count, reduced(), list(weights), rows, self_weight, bias)
         ctx.self_is_x = self_x is None
-        grad_self_x = (x if self_x is None else self_x) if ctx.needs_input_grad[2] else None
-        ctx.save_for_backward(grad_self_x, self_weight, *weights, *kept)
+        if self_x is None and x.dtype == dtype:
+            rows = x  # A view of an input would not be freed with it.
+        ctx.save_for_backward(
+            rows if ctx.needs_input_grad[2] else None, self_weight, *weights, *kept
+        )
         ctx.set_materialize_grads(False)
         return out, *(sums for sums in kept if sums is not None)
 
@@ -237,7 +313,8 @@ class Linear(torch.autograd.Function):
         if needs[0]:
             of_x = _to_sources(ctx, grad, weights, self_weight if ctx.self_is_x else None)
         grad_bias = grad.sum(0) if needs[3] else None
-        return of_x, grad_self_x, grad_self_weight, grad_bias, None, None, None, None, *grad_weights
+        others = grad_self_x, grad_self_weight, grad_bias, None, None, None, None
+        return of_x, *others, *grad_weights
 
 
 def _to_sources(
@@ -245,10 +322,14 @@ def _to_sources(
 ) -> Tensor:
     """Returns the gradient of x, by the edges of each matrix and by the self term."""
     count, out = grad.shape[0], None
-    if self_weight is not None and accumulates_in(grad.dtype) and None in ctx.transposes:
+    if self_weight is not None and accumulates_in(ctx.dtype) and None in ctx.transposes:
         # Atomics add to the gradient of the self term instead of to zeros.
-        out = grad.new_empty(ctx.matrices[0].num_columns, self_weight.shape[1])
-        torch.mm(grad, self_weight, out=out[:count])
+        shape = ctx.matrices[0].num_columns, self_weight.shape[1]
+        out = grad.new_empty(shape, dtype=ctx.dtype)
+        if ctx.dtype == grad.dtype:
+            torch.mm(grad, self_weight, out=out[:count])
+        else:
+            out[:count] = grad @ self_weight
         out[count:].zero_()
         self_weight = None
     for matrix, transposes, weight in zip(ctx.matrices, ctx.transposes, weights, strict=True):
@@ -257,12 +338,15 @@ def _to_sources(
             rows, e = gradient_of_sums(matrix, rows)
         message = "copy_u" if e is None else "mul"
         if out is None:
-            out = sum_to_sources(matrix, transposes, rows, e, message)
+            out = sum_to_sources(matrix, transposes, rows, e, message, ctx.dtype)
         else:
             out = add_sum_to_sources_(out, matrix, transposes, rows, e, message)
     assert out is not None
     if self_weight is not None:
-        out[:count].addmm_(grad, self_weight)
+        if ctx.dtype == grad.dtype:
+            out[:count].addmm_(grad, self_weight)
+        else:
+            out[:count] += grad @ self_weight
     return out
 
 
@@ -297,12 +381,11 @@ def _gradients_again(
             to_sources = source_sums(matrix, transpose, total.contiguous(), None, "copy_u")
             out = to_sources if out is None else out + to_sources
     if grad is None:
-        return out, *[None] * 7, *grad_weights
-    return (
-        out,
+        return out, *(None,) * 7, *grad_weights
+    others = (
         grad @ self_weight if needs[1] else None,
         grad.t() @ self_x[: grad.shape[0]] if needs[2] else None,
         grad.sum(0) if needs[3] else None,
-        *[None] * 4,
-        *grad_weights,
+        *(None,) * 4,
     )
+    return out, *others, *grad_weights

@@ -18,7 +18,10 @@ _MESSAGES = ("copy_u", "mul")
 def reduce_table(
     matrix: CsrMatrix, message: str, reduce: str, x: TableRows, e: Tensor | None
 ) -> Tensor | None:
-    """Returns the result of g_spmm for gathered rows, summed in the same order, or None.
+    """Returns the result of g_spmm for gathered rows, or None.
+
+    Narrow rows are widened while they are read. Their sums are rounded as those of gathered rows,
+    and on a GPU added in another order; other rows are summed in the same order.
 
     None means that rows must be gathered: for other messages than ``copy_u`` and ``mul``, for
     gradients of `e`, under autocast and torch.compile, and with rows on disk beside a GPU.
@@ -40,17 +43,8 @@ def reduce_table(
     width = columns(x.shape[1:])
     if width == 0 or (e is not None and e.shape[1] == 0):
         return None
-    addresses = x.addresses()
     out = torch.empty(matrix.num_rows, width, dtype=x.dtype, device=x.device)
-    operands = _C.Operands(
-        message=MESSAGES[message],
-        addresses=addresses,
-        address_bits=x.alignment_bits,
-        e=e,
-        columns=width,
-        e_columns=1 if e is None else e.shape[1],
-        leases=x.table.view.leases,
-    )
+    operands = table_operands(x, e, message)
     native, launch, allocate = matrix.tensors.native(), launch_on(out.device), Buffers(out.device)
     if reduce in ("max", "min"):
         _C.spmm_minmax(
@@ -74,6 +68,20 @@ def reduce_table(
         )
     x.count_reads(matrix.indices)
     return out.reshape(matrix.num_rows, *x.shape[1:])
+
+
+def table_operands(x: TableRows, e: Tensor | None = None, message: str = "copy_u") -> _C.Operands:
+    """Returns the operands of messages whose source rows are read by address."""
+    return _C.Operands(
+        message=MESSAGES[message],
+        addresses=x.addresses(),
+        address_bits=x.alignment_bits,
+        e=e,
+        columns=columns(x.shape[1:]),
+        e_columns=1 if e is None else e.shape[1],
+        leases=x.view.leases,
+        codec=x.codec,
+    )
 
 
 def _can_read(message: str, x: TableRows, e: Tensor | None) -> bool:

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 import peergraph._C as _C
-from peergraph.aggregate.kernels.arguments import CsrTensors
+from peergraph.aggregate.kernels.arguments import CsrTensors, launch_on
 from peergraph.aggregate.kernels.torch_operator import kernel
 from peergraph.memory.table.id_list import integers
 
@@ -39,6 +39,30 @@ def transpose_rows(
         return transpose
     rows = row_of_edges(indptr, indices.numel(), indices.dtype)
     return group_by(indices, rows, num_columns, indptr.numel() - 1, indptr.dtype)
+
+
+def group_by_column(
+    matrix: CsrTensors,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Returns indptr, rows and edge ids of the transpose, all int32; no operator of torch.
+
+    Does not sort and does not synchronise. On a GPU, the edges of a column are in no fixed order.
+
+    Args:
+        matrix: of fewer than 2^31 rows and edges.
+    """
+    native, launch = matrix.native(), launch_on(matrix.indptr.device)
+
+    def empty(count: int) -> Tensor:
+        return matrix.indptr.new_empty(count, dtype=torch.int32)
+
+    indptr = matrix.indptr.new_zeros(matrix.num_columns + 1, dtype=torch.int32)
+    counts = torch.zeros_like(indptr[1:])
+    ranks, rows, edge_ids = (empty(matrix.num_edges) for _ in range(3))
+    _C.rank_edges(native, counts=counts, ranks=ranks, launch=launch)
+    torch.cumsum(counts, 0, dtype=torch.int32, out=indptr[1:])
+    _C.place_edges(native, indptr=indptr, ranks=ranks, rows=rows, edge_ids=edge_ids, launch=launch)
+    return indptr, rows, edge_ids
 
 
 def row_of_edges(indptr: Tensor, num_edges: int, dtype: torch.dtype = torch.int64) -> Tensor:

@@ -52,11 +52,11 @@ def traced_spmm_linear(
         out, *kept = Linear.forward(
             context, x, self_x, self_weight, bias, count, matrices, mean, without, *weights
         )
-    return [out, *(_padded(sums, count) for sums in kept)]
+    return [out, *(_append_undefined_rows(sums, count) for sums in kept)]
 
 
-def _padded(rows: Tensor, count: int) -> Tensor:
-    """Returns the rows as the first ones of `count`; the others have no values."""
+def _append_undefined_rows(rows: Tensor, count: int) -> Tensor:
+    """Appends rows, so that there are `count`. The values of the new rows are undefined."""
     if rows.shape[0] == count:
         return rows
     out = rows.new_empty(count, rows.shape[1])
@@ -121,6 +121,7 @@ def traced_spmm_linear_gradients(
         transposes=[gradient_matrix(matrix, needs[0]) for matrix in found],
         mean=mean,
         self_is_x=self_is_x,
+        dtype=grad.dtype,
     )
     with torch.no_grad():
         gradients = Linear.backward(context, grad)

@@ -64,17 +64,17 @@ class TracedStructure:
 
     @property
     def num_sources(self) -> int:
-        """Rows of features of sources."""
+        """Returns the number of sources. Features of sources have one row for each."""
         return self._edges.num_sources
 
     @property
     def num_destinations(self) -> int:
-        """Rows of features of destinations, and of aggregated messages."""
+        """Returns the number of destinations: the rows of their features and of results."""
         return self._edges.num_destinations
 
     @property
     def num_edges(self) -> int:
-        """Rows of features of edges; those of all relations."""
+        """Returns the number of edges of all relations. Features of edges have one row for each."""
         return self._edges.num_edges
 
     @property
@@ -227,8 +227,9 @@ class TracedStructure:
         depth, wide = x.shape[2], att is not None
         fitting = depth_for(x)
         assert fitting is not None
-        x, att = _padded(x, fitting - depth), _padded(att, fitting - depth)
-        right = _padded(right, fitting - depth) if wide else right
+        missing = fitting - depth
+        x, att = _append_zero_columns(x, missing), _append_zero_columns(att, missing)
+        right = _append_zero_columns(right, missing) if wide else right
         kept = sum_dtype(x.dtype)
         left, att = _to(left, kept), _to(att, kept)
         right = right if wide else _to(right, kept)
@@ -249,7 +250,8 @@ def _has_autocast(x: Tensor) -> bool:
     return torch.is_autocast_enabled(x.device.type)
 
 
-def _padded(tensor: Any, columns: int) -> Any:
+def _append_zero_columns(tensor: Any, columns: int) -> Any:
+    """Appends columns of zeros to a tensor; None stays None."""
     return tensor if tensor is None or columns == 0 else F.pad(tensor, (0, columns))
 
 

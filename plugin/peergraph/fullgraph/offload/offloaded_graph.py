@@ -10,16 +10,16 @@ from torch import Tensor
 
 from peergraph.fullgraph.layout.blocks import balance_cost
 from peergraph.fullgraph.layout.row_layout import RowLayout
-from peergraph.fullgraph.offload.budget import make_row_stores
-from peergraph.fullgraph.offload.chunked_csc import ChunkedCsc
-from peergraph.fullgraph.offload.chunks import Chunks
-from peergraph.fullgraph.offload.offloaded_csc import OffloadedCsc
-from peergraph.fullgraph.offload.offloaded_tensor import OffloadedTensor, from_store
-from peergraph.fullgraph.offload.table_rows import store_rows
-from peergraph.fullgraph.offload.virtual_rank import RowSpaces
+from peergraph.fullgraph.offload.chunks.chunked_csc import ChunkedCsc
+from peergraph.fullgraph.offload.chunks.chunks import Chunks
+from peergraph.fullgraph.offload.edges.offloaded_csc import OffloadedCsc
+from peergraph.fullgraph.offload.rows.budget import make_allocator
+from peergraph.fullgraph.offload.rows.store_table import store_table
+from peergraph.fullgraph.offload.tensor.offloaded_tensor import OffloadedTensor, from_store
+from peergraph.fullgraph.offload.tensor.row_space import RowSpaces
 from peergraph.fullgraph.plan.offload_cost import DEVICE
 from peergraph.fullgraph.plan.offload_plan import OffloadPlan
-from peergraph.fullgraph.plan.offload_schedule import FEATURES
+from peergraph.fullgraph.plan.schedule.schedule import FEATURES
 from peergraph.fullgraph.structure.partitioned_csc import PartitionedCsc
 from peergraph.memory import Group
 from peergraph.memory.table.table import Table
@@ -47,11 +47,12 @@ class OffloadedGraph:
         folder: str | PathLike[str] | None = None,
         hidden_dtype: torch.dtype | None = None,
     ) -> None:
-        self.stores = make_row_stores(group, plan, folder, hidden_dtype)
+        self.allocator = make_allocator(group, plan, folder, hidden_dtype)
         """Memory for rows of this rank."""
         # Of a model that is not known it is not known either whether each epoch reads them.
-        self._features_on_device = plan.assumed or plan.placement.tiers[FEATURES] == DEVICE
-        self.spaces = RowSpaces(self.stores)
+        self.features_on_device = plan.assumed or plan.placement.tiers[FEATURES] == DEVICE
+        """Whether the plan leaves memory of the device to rows of the user's tables."""
+        self.spaces = RowSpaces(self.allocator)
         """Rows by chunk."""
         chunks = {}
         self._node_spaces = []
@@ -81,7 +82,7 @@ class OffloadedGraph:
         """
         space = self.spaces.find(layout)
         assert space is not None
-        store = store_rows(self.stores, table, layout, what, self._features_on_device)
+        store = store_table(self.allocator, table, layout, what, self.features_on_device)
         rows = from_store(space, store)
         rows._content.is_given = True
         return rows

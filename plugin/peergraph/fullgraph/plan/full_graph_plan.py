@@ -140,26 +140,19 @@ class FullGraphPlan:
             host_memory = topology.host_memory or _UNKNOWN_MEMORY
         offloaded = None
         if offload or (offload is None and (too_large or num_chunks is not None)):
-            if memory_budget is None:
-                raise ValueError("offloaded training needs a memory_budget, got None")
-            try:
-                offloaded = make_offload_plan(
-                    facts,
-                    topology,
-                    OffloadedModel(model, widths is None, element_bytes, heads, layer_type,
-                                   hidden_bytes, labelled),
-                    memory_budget=memory_budget,
-                    host_memory=host_memory,
-                    file_memory=file_memory,
-                    num_chunks=num_chunks,
-                    spreads=spreads,
-                    network=network,
-                )  # fmt: skip
-            except ValueError as error:
-                if offload or not too_large:
-                    raise
-                advice = resident.advise_gpus(memory_budget)
-                raise ValueError(f"{error}\nResident training: {advice}") from None
+            offloaded = _plan_offload(
+                resident,
+                topology,
+                OffloadedModel(model, widths is None, element_bytes, heads, layer_type,
+                               hidden_bytes, labelled),
+                advises_gpus=not offload and too_large,
+                memory_budget=memory_budget,
+                host_memory=host_memory,
+                file_memory=file_memory,
+                num_chunks=num_chunks,
+                spreads=spreads,
+                network=network,
+            )  # fmt: skip
             wanted = [name for name in resident.usable if mode in (None, name)]
         asked = offload if num_chunks is None else True
         chosen = quickest(resident.seconds, wanted)
@@ -350,6 +343,35 @@ class FullGraphPlan:
         from peergraph.fullgraph.plan.format_plan import format_plan
 
         return format_plan(self)
+
+
+def _plan_offload(
+    resident: ResidentPlan,
+    topology: Topology,
+    model: OffloadedModel,
+    *,
+    advises_gpus: bool,
+    memory_budget: int | None,
+    **options: Any,
+) -> OffloadPlan:
+    """Returns the plan of offloaded training.
+
+    Args:
+        resident: the plan of the same graph with all rows on the devices.
+        topology, model, memory_budget, options: of :func:`make_offload_plan`.
+        advises_gpus: whether an error says how many GPUs would hold all rows.
+    """
+    if memory_budget is None:
+        raise ValueError("offloaded training needs a memory_budget, got None")
+    try:
+        return make_offload_plan(
+            resident.facts, topology, model, memory_budget=memory_budget, **options
+        )
+    except ValueError as error:
+        if not advises_gpus:
+            raise
+        advice = resident.advise_gpus(memory_budget)
+        raise ValueError(f"{error}\nResident training: {advice}") from None
 
 
 def _check_widths(widths: Sequence[int] | None) -> tuple[int, ...] | None:

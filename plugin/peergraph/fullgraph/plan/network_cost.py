@@ -112,7 +112,7 @@ def network_cost(
     received, sent = _epoch_bytes(facts, resident.layers, element_bytes)
     seconds = max((*received, *sent)) / rate
     fewer = {}
-    for count in _mergeable_counts(facts.machines):
+    for count in _smaller_machine_counts(facts.machines):
         few, ranks = _on_fewer(facts, count)
         plan = ResidentPlan.make(few, topology.subset(ranks), resident.widths, element_bytes, modes)
         fitting = plan.fitting_modes(memory_budget)
@@ -138,8 +138,12 @@ def _epoch_bytes(
     return tuple(n * row_bytes for n in received), tuple(n * row_bytes for n in sent)
 
 
-def _mergeable_counts(machines: _Machines) -> list[int]:
-    """Numbers of machines to which ranks can be merged: divisors, where all have as many."""
+def _smaller_machine_counts(machines: _Machines) -> list[int]:
+    """Returns the numbers of machines, below the given one, that a plan can be compared with.
+
+    These are the divisors of the number of machines, so that equal numbers of machines are merged
+    into one; only 1 if machines have different numbers of ranks.
+    """
     count = len(machines)
     if len(set(map(len, machines))) > 1:
         return [1]
@@ -147,11 +151,11 @@ def _mergeable_counts(machines: _Machines) -> list[int]:
 
 
 def _on_fewer(facts: GraphFacts, count: int) -> tuple[GraphFacts, list[int]]:
-    """Expects the counts on fewer machines, from ranks that are merged: no more distinct rows than
-    all of them have.
+    """Estimates the counts of the graph on fewer machines, where ranks of several machines are
+    merged into one. The remote rows of merged ranks are added up, although some may be the same.
 
     Returns:
-        The counts, and ranks of as many machines whose GPUs are those of the new ranks.
+        The counts, and the ranks whose GPUs the merged ranks use.
     """
     size = max(map(len, facts.machines))
     largest = max(range(len(facts.machines)), key=lambda m: len(facts.machines[m]))

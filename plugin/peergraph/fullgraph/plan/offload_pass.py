@@ -9,8 +9,8 @@ from peergraph.fullgraph.exchange.mode_cost import sum_seconds
 from peergraph.fullgraph.plan.memory_items import GraphFacts
 from peergraph.fullgraph.plan.network_rate import ASSUMED_NETWORK
 from peergraph.fullgraph.plan.offload_cost import DEVICE, FILE, TIERS, USER, Placement
-from peergraph.fullgraph.plan.offload_schedule import ChunkedPass, Schedule
 from peergraph.fullgraph.plan.offload_spread import Spread
+from peergraph.fullgraph.plan.schedule.schedule import ChunkedPass, Schedule
 from peergraph.memory import Topology
 
 # Of files nothing is measured: one NVMe drive, shared by the ranks.

@@ -20,9 +20,9 @@ from peergraph.fullgraph.plan.offload_cost import (
     working_bytes,
 )
 from peergraph.fullgraph.plan.offload_pass import PassCost, pass_cost
-from peergraph.fullgraph.plan.offload_schedule import SOURCE, Schedule
 from peergraph.fullgraph.plan.offload_spread import Spread, spread_at
 from peergraph.fullgraph.plan.offloaded_model import OffloadedModel
+from peergraph.fullgraph.plan.schedule.schedule import BEFORE, SOURCE, Schedule
 from peergraph.memory import Topology
 from peergraph.store.placement.plan import format_bytes
 
@@ -243,22 +243,22 @@ class _Planner:
         host_memory, file_memory = rooms
         ranks = facts.world_size
         self._host_room, self._file_room = max(0, host_memory // ranks), file_memory // ranks
-        self._schedule = model.schedule()
-        self._row_bytes = model.row_bytes(self._schedule, facts)
+        self._schedules = model.schedules(facts)
         self._fixed = _device_items(facts, model.widths[0] * model.element_bytes)
         self._fixed += model.labelled_items(facts)
 
     def plan(self, count: int) -> OffloadPlan | str:
         """Returns the plan for a number of chunks, or why there is none."""
-        model, schedule, row_bytes = self._model, self._schedule, self._row_bytes
+        model = self._model
         spread = spread_at(self._facts, count, self._spreads)
-        items, rooms, placement = self._place(spread)
+        placed = self._place(spread)
+        rooms, schedule, placement = placed.rooms, placed.schedule, placed.placement
         if rooms[0] < 0:
-            return _no_device(items, self._facts.world_size, self._memory_budget, count)
+            return _no_device(placed.items, self._facts.world_size, self._memory_budget, count)
         if placement is None:
-            return _no_host(schedule, row_bytes, rooms, count)
+            return _no_host(schedule, placed.row_bytes, rooms, count)
         passes = tuple(
-            pass_cost(number, schedule, self._facts, row_bytes, placement, spread,
+            pass_cost(number, schedule, self._facts, placed.row_bytes, placement, spread,
                       self._topology, model.element_bytes, self._network)
             for number in range(len(schedule.passes))
         )  # fmt: skip
@@ -270,9 +270,9 @@ class _Planner:
             heads=model.heads,
             layer_type=model.layer_type,
             hidden_bytes=model.stored_bytes,
-            items=items,
+            items=placed.items,
             schedule=schedule,
-            row_bytes=row_bytes,
+            row_bytes=placed.row_bytes,
             placement=placement,
             spread=spread,
             passes=passes,
@@ -283,32 +283,81 @@ class _Planner:
             network=self._network if len(self._facts.machines) > 1 else None,
         )
 
-    def _place(
-        self, spread: Spread
-    ) -> tuple[tuple[MemoryItem, ...], tuple[int, int, int], Placement | None]:
-        """Returns the memory of the device, the room for rows by tier, and where rows are.
+    def _place(self, spread: Spread) -> _Placed:
+        """Returns where rows are.
 
-        Room that is negative is missing. Buffers for sources are needed where a whole row set does
-        not fit on the device, and for rows that are widened.
+        Sums that would go to the host are computed again if all rows that sums read fit on the
+        device. Buffers for sources are needed where a whole row set does not fit there, and for
+        rows that are widened.
         """
-        facts, model, schedule = self._facts, self._model, self._schedule
+        stored = self._schedules[0]
+        if self._model.stored_bytes == self._model.element_bytes:
+            with_sums = self._place_schedule(stored, spread, stages=False)
+            if with_sums.keeps_sums_on_device:
+                return with_sums
+            for schedule in reversed(self._schedules[1:]):
+                placed = self._place_schedule(schedule, spread, stages=False)
+                if placed.keeps_sources_on_device:
+                    return placed
+            placement = with_sums.placement
+            if placement is not None and placement.has_sources_on_device(stored):
+                return with_sums
+        return self._place_schedule(stored, spread, stages=True)
+
+    def _place_schedule(self, schedule: Schedule, spread: Spread, stages: bool) -> _Placed:
+        """Returns where rows are with or without buffers for sources of this rank."""
+        facts, model = self._facts, self._model
         element = model.element_bytes
-        widening = element // model.stored_bytes
-        for stages in (False, True) if widening == 1 else (True,):
-            working = working_bytes(facts, schedule, spread, element, model.edge_columns, stages)
-            items = (
-                *self._fixed,
-                MemoryItem("row lists", "which rows chunks read",
-                           row_list_bytes(facts, spread, stages)),
-                MemoryItem("chunk", "rows of a chunk, staging", working),
-            )  # fmt: skip
-            device_room = self._memory_budget - max(total_bytes(items, facts.world_size))
-            rooms = device_room, self._host_room, self._file_room
-            fitting = max(0, device_room), *rooms[1:]
-            placement = place_rows(schedule, self._row_bytes, fitting, widening)
-            if stages or (placement is not None and placement.has_sources_on_device(schedule)):
-                break
-        return items, rooms, placement
+        row_bytes = model.row_bytes(schedule, facts)
+        items = (
+            *self._fixed,
+            MemoryItem("row lists", "which rows chunks read",
+                       row_list_bytes(facts, spread, stages)),
+            MemoryItem("chunk", "rows of a chunk, staging",
+                       working_bytes(facts, schedule, spread, element, model.edge_columns, stages)),
+        )  # fmt: skip
+        device_room = self._memory_budget - max(total_bytes(items, facts.world_size))
+        rooms = device_room, self._host_room, self._file_room
+        fitting = max(0, device_room), *rooms[1:]
+        placement = place_rows(schedule, row_bytes, fitting, element // model.stored_bytes)
+        return _Placed(schedule, row_bytes, items, rooms, placement)
+
+
+@dataclass(frozen=True)
+class _Placed:
+    """Where the rows of a schedule are.
+
+    Args:
+        schedule: the passes.
+        row_bytes: of all rows of the busiest rank, by name.
+        items: memory of the device, without stored rows.
+        rooms: for rows by tier; what is negative is missing.
+        placement: the tier of each row set; None: there is too little room.
+    """
+
+    schedule: Schedule
+    row_bytes: dict[str, int]
+    items: tuple[MemoryItem, ...]
+    rooms: tuple[int, int, int]
+    placement: Placement | None
+
+    @property
+    def keeps_sources_on_device(self) -> bool:
+        """Whether all rows that sums read stay on the device as long as they exist."""
+        return self.placement is not None and all(
+            self.placement.tiers[rows.name] == DEVICE
+            for rows in self.schedule.rows
+            if rows.role == SOURCE
+        )
+
+    @property
+    def keeps_sums_on_device(self) -> bool:
+        """Whether besides these all rows of an epoch are there, but for what is made before."""
+        return self.keeps_sources_on_device and all(
+            self.placement is not None and self.placement.tiers[rows.name] == DEVICE
+            for rows in self.schedule.rows
+            if rows.first > BEFORE
+        )
 
 
 def _device_items(facts: GraphFacts, feature_bytes: int) -> list[MemoryItem]:

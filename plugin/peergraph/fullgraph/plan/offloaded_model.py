@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from peergraph.fullgraph.plan.memory_items import GraphFacts, MemoryItem
-from peergraph.fullgraph.plan.offload_schedule import (
+from peergraph.fullgraph.plan.schedule.make_schedule import LAYER_TYPES, make_schedule
+from peergraph.fullgraph.plan.schedule.schedule import (
     FEATURES,
-    LAYER_TYPES,
+    SUMMED_AGAIN_EDGES,
     Schedule,
-    make_schedule,
 )
 
 _ASSUMED_HEADS = 4
 # Copies of what the loss is computed of: the output of labelled nodes, its logarithms of softmax,
-# and gradients of both; and of the last layer's sums and own rows: the rows and their gradients.
-_LABELLED_OUTPUTS, _LABELLED_INPUTS = 4, 2
+# gradients of both, and a buffer of either.
+_LABELLED_OUTPUTS = 5
+# Copies of the last layer's inputs with gates: its sums and own rows, and their gradients.
+_GATED_INPUTS = 2
 
 
 @dataclass(frozen=True)
@@ -64,10 +67,25 @@ class OffloadedModel:
         """Elements that are computed for each edge. A model that is assumed may have attention."""
         return 2 * (self.heads or (_ASSUMED_HEADS if self.assumed else 0))
 
-    def schedule(self) -> Schedule:
-        """Returns the passes of an epoch."""
+    def schedule(self, summed_again: Collection[int] = ()) -> Schedule:
+        """Returns the passes of an epoch.
+
+        Args:
+            summed_again: layers, counted from 0, with sums that the backward pass computes again.
+        """
         labelled = 1.0 if self.labelled is None else self.labelled
-        return make_schedule(self.widths, self.heads, labelled, self.layer_type)
+        return make_schedule(self.widths, self.heads, labelled, self.layer_type, summed_again)
+
+    def schedules(self, facts: GraphFacts) -> list[Schedule]:
+        """Returns the passes with all sums stored, then with ever more sums computed again.
+
+        The sum of the features and that of the last layer are never computed again.
+        """
+        sums_only = not self.heads and self.layer_type != "ggnn"
+        edges = sum(sum(volume.num_edges) for volume in facts.volumes.values())
+        can_sum = sums_only and edges <= SUMMED_AGAIN_EDGES * sum(facts.rows)
+        last = len(self.widths) - 2 if can_sum else 1
+        return [self.schedule(range(1, count)) for count in range(1, max(1, last) + 1)]
 
     def row_bytes(self, schedule: Schedule, facts: GraphFacts) -> dict[str, int]:
         """Returns the bytes of all rows of the busiest rank, by name. Features keep their type."""
@@ -82,8 +100,20 @@ class OffloadedModel:
         """Returns the memory of labelled rows, which are on the device; none if not known."""
         if self.labelled is None:
             return []
-        columns = _LABELLED_OUTPUTS * self.widths[-1]
-        columns += _LABELLED_INPUTS * (min(self.widths[-2:]) + self.widths[-2])
+        columns = self._labelled_columns
         row_bytes = columns * self.element_bytes
         kept = tuple(math.ceil(self.labelled * rows) * row_bytes for rows in facts.rows)
         return [MemoryItem("labelled rows", "output, loss and gradients", kept)]
+
+    @property
+    def _labelled_columns(self) -> int:
+        """Elements of a labelled row that are held at a time, measured.
+
+        These are the outputs with the rows of the last layer's sums, or, in the backward pass, some
+        of the outputs with these rows and their gradients.
+        """
+        before, out = self.widths[-2:]
+        if self.layer_type == "ggnn" and not self.heads:
+            return _LABELLED_OUTPUTS * out + _GATED_INPUTS * (min(before, out) + before)
+        summed = out if self.heads else before if self.layer_type == "gin" else min(before, out)
+        return max(_LABELLED_OUTPUTS * out + summed, 3 * out + 2 * summed)

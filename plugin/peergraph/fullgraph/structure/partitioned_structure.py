@@ -69,17 +69,19 @@ class PartitionedStructure(ABC):
 
     @property
     def num_sources(self) -> int:
-        """Rows of features of sources, of all ranks."""
+        """Returns the number of sources of all ranks. Their features have one row for each."""
         return self.source_layout.size
 
     @property
     def num_destinations(self) -> int:
-        """Rows of features of destinations, of all ranks."""
+        """Returns the number of destinations of all ranks. Their features, and aggregated messages,
+        have one row for each.
+        """
         return self.destination_layout.size
 
     @property
     def num_edges(self) -> int:
-        """Rows of features of edges, of all ranks."""
+        """Returns the number of edges of all ranks. Their features have one row for each."""
         return self.edge_layout.size
 
     @property

@@ -1,8 +1,15 @@
-"""Lets a thread work on a GPU while another thread captures a CUDA graph."""
+"""Captures of CUDA graphs: whether one goes on, and work of other threads beside it."""
 
 from __future__ import annotations
 
+import torch
+
 import peergraph._C as _C
+
+
+def is_capturing(device: torch.device) -> bool:
+    """Returns whether the current stream of a GPU is being captured; False for the CPU."""
+    return device.type == "cuda" and torch.cuda.is_current_stream_capturing()
 
 
 def use_thread_local_capture_mode() -> None:

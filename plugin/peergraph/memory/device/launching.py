@@ -19,10 +19,10 @@ _most_blocks: ContextVar[int] = ContextVar("peergraph_most_blocks", default=0)
 DTYPES: dict[torch.dtype, _C.DType] = {
     getattr(torch, name): dtype for name, dtype in _C.DType.__members__.items()
 }
-"""The element types of kernels, by dtype of torch."""
+"""The dtypes that kernels support, each with its constant in the compiled module."""
 
 Launch = _C.Launch
-"""Where a function of the compiled module runs: its device, stream and threads."""
+"""The launch arguments of a function of the compiled module: device, stream and threads."""
 
 
 def launch_on(
@@ -39,8 +39,9 @@ def launch_on(
     if device.type == "cpu":
         return Launch(device=-1, stream=0, num_threads=threads)
     index = with_index(device).index
-    chosen = torch.cuda.current_stream(index) if stream is None else stream
-    return Launch(device=index, stream=chosen.cuda_stream, num_threads=threads)
+    # The public function makes a stream object, which takes longer than a launch.
+    address = torch._C._cuda_getCurrentRawStream(index) if stream is None else stream.cuda_stream
+    return Launch(device=index, stream=address, num_threads=threads)
 
 
 def stream_address(device: torch.device) -> int:

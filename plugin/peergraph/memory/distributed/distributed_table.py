@@ -13,9 +13,11 @@ from peergraph.memory.distributed.remote_rows import Location, RemoteRows, remot
 from peergraph.memory.distributed.row_bytes import copy_rows, select_rows
 from peergraph.memory.distributed.row_set import RowSet
 from peergraph.memory.group.naming import collective
-from peergraph.memory.table.id_list import id_list, ids_on_device, out_tensor
+from peergraph.memory.table.byte_rows import as_bytes
+from peergraph.memory.table.id_list import id_list, ids_on_device
 from peergraph.memory.table.narrow_table import NarrowTable
 from peergraph.memory.table.read_counter import ReadCounter
+from peergraph.memory.table.row_arguments import gathered_to, out_tensor, range_of_rows
 from peergraph.memory.table.source import Source, check_source
 from peergraph.memory.table.table import Table
 from peergraph.progress import progress_bar
@@ -23,7 +25,7 @@ from peergraph.progress import progress_bar
 if TYPE_CHECKING:
     from peergraph.memory.distributed.row_exchange import RowExchange
 
-# The local row of padding, while -1 stands for rows of other machines.
+# Marks padding in lists of local rows, where -1 marks rows of other machines.
 _PADDING = -2
 
 
@@ -94,8 +96,8 @@ class DistributedTable(Table):
         self._exchange = weakref.ref(exchange)
 
     def is_remote(self, ids: torch.Tensor) -> torch.Tensor:
-        """Returns whether other machines have the rows: bool, in the shape of `ids`, on the table's
-        device.
+        """Returns for each id whether another machine has its row: bool, in the shape of `ids`, on
+        the table's device.
 
         Args:
             ids: row ids as in :meth:`gather`.
@@ -119,23 +121,21 @@ class DistributedTable(Table):
             ids = self._checked_ids(ids, padded)
             location = self._locate(ids, remote, padded)
         shape = (*ids.shape, *self.shape[1:])
-        target = out_tensor(out, shape, self.dtype, self.device)
-        result = target
-        if target.device != self.device:
-            result = torch.empty(shape, dtype=self.dtype, device=self.device)
-        self.local.gather(location.local.view(ids.shape), result, padded=True)
-        if remote is not None and location.positions.numel() and self.row_bytes:
-            values = remote.values.get(self.name)
-            if values is None:
-                raise RemoteRowsError(self._advice("has not been read for this batch"))
-            rows = select_rows(values, location.slots)
-            if isinstance(self.local, NarrowTable):
-                rows = self.local.codec.decode(rows).view(len(rows), -1).view(torch.uint8)
-            flat = result.view(location.local.numel(), -1).view(torch.uint8)
-            copy_rows(flat, location.positions, rows)
-        if target is not result:
-            target.copy_(result)
-        return target
+        with gathered_to(out, shape, self.dtype, self.device) as result:
+            self.local.gather(location.local.view(ids.shape), result, padded=True)
+            if remote is not None and location.positions.numel() and self.row_bytes:
+                self._copy_remote(remote, location, result)
+        return result if out is None else out
+
+    def gather_stored(self, ids: torch.Tensor) -> NoReturn:
+        """Raises NotImplementedError: other machines have rows, too."""
+        raise NotImplementedError(
+            f"the rows of {self.name!r} are split over machines: gather those of table.local"
+        )
+
+    def decode_stored(self, rows: torch.Tensor) -> torch.Tensor:
+        """Returns stored rows in the users' dtype, as :meth:`Table.decode_stored`."""
+        return self.local.decode_stored(rows)
 
     def collective_read(self, ids: torch.Tensor) -> torch.Tensor:
         """Returns the rows `ids`, those of other machines included. Collective over all ranks of
@@ -198,6 +198,15 @@ class DistributedTable(Table):
         if padded:
             local = torch.where(local == _PADDING, -1, local)
         return Location(local, positions, slots)
+
+    def _copy_remote(self, remote: RemoteRows, location: Location, out: torch.Tensor) -> None:
+        """Copies the received rows of other machines into the result of a gather."""
+        values = remote.values.get(self.name)
+        if values is None:
+            raise RemoteRowsError(self._advice("has not been read for this batch"))
+        rows = self.decode_stored(select_rows(values, location.slots))
+        flat = out.view(location.local.numel(), *self.shape[1:])
+        copy_rows(as_bytes(flat), location.positions, as_bytes(rows))
 
     def _advice(self, what: str) -> str:
         return (
@@ -271,14 +280,11 @@ class DistributedTable(Table):
             rows: [n, *row shape] values of these rows, on the CPU or the table's device.
             ids: [n] the users' numbers of the rows, for errors.
         """
-        if isinstance(self.local, NarrowTable):
-            self.local.write(local.to(self.device), rows, ids)
-        else:
-            self.local.scatter(local.to(self.device), rows)
+        self.local.write(local.to(self.device), rows, ids)
 
     def load_encoded(self, rows: torch.Tensor, start: int) -> None:
-        """Does the same as :meth:`load`, for rows as they are stored: uint8 [n, row bytes].
-        ValueError where the table has no narrow storage.
+        """Writes encoded rows, uint8 [n, row bytes], to the users' rows [start, start + n), as
+        :meth:`load`. Raises ValueError if the table has no narrow storage.
         """
         if not isinstance(self.local, NarrowTable):
             raise ValueError(f"the rows of {self.name!r} are stored as they are")
@@ -293,16 +299,15 @@ class DistributedTable(Table):
         Raises:
             RemoteRowsError: another machine has one of these rows.
         """
-        stop = self.rows if stop is None else stop
-        if not 0 <= start <= stop <= self.rows:
-            raise ValueError(f"rows [{start}, {stop}) are not within a table of {self.rows} rows")
-        result = out_tensor(out, (stop - start, *self.shape[1:]), self.dtype, torch.device("cpu"))
-        if stop > start:
-            self.gather(torch.arange(start, stop, device="cpu"), result)
+        wanted = range_of_rows(start, stop, self.rows)
+        shape = (len(wanted), *self.shape[1:])
+        result = out_tensor(out, shape, self.dtype, torch.device("cpu"))
+        if wanted:
+            self.gather(torch.arange(wanted.start, wanted.stop, device="cpu"), result)
         return result
 
     def shard_rows(self, rank: int | None = None) -> NoReturn:
-        """Raises NotImplementedError: the rows are split over machines before ranks."""
+        """Raises NotImplementedError: the rows are split over machines first, then over ranks."""
         raise NotImplementedError(f"{self.name!r} is split over machines: use table.local")
 
     def local_shard(self) -> NoReturn:

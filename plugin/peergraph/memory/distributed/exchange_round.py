@@ -15,13 +15,12 @@ from peergraph.memory.distributed.network_traffic import TrafficCounter
 from peergraph.memory.distributed.remote_rows import Location, RemoteRows
 from peergraph.memory.distributed.row_bytes import copy_rows, select_rows
 from peergraph.memory.distributed.row_set import RowSet
-from peergraph.memory.table.narrow_table import NarrowTable
+from peergraph.memory.table.packed_rows import pack, packed_offsets, unpack
 
 Request = tuple[DistributedTable, torch.Tensor]
 
 _CPU = torch.device("cpu")
 _LOCAL_IDS, _COUNTS, _IDS, _ROWS, _LOCAL_ROWS = range(1, 6)
-_ALIGNMENT = 16
 _MOST_TABLES = 63  # one bit of an int64 each
 _WORD = 8
 
@@ -185,7 +184,7 @@ class ExchangeRound:
                 self._count_received(pieces)
                 if partner in received:
                     sizes = [(positions.numel(), table.row_bytes) for _, table, positions in pieces]
-                    parts = _unpack(received[partner], sizes)
+                    parts = unpack(received[partner], sizes)
                     for (rows, table, positions), part in zip(pieces, parts, strict=True):
                         copy_rows(self._merged[rows].buffers[table.name], positions, part)
             self._hand_out()
@@ -296,7 +295,7 @@ class ExchangeRound:
         parts = {}
         for partner, sets in requests.items():
             pieces = [
-                _rows_of(table, rows.split.local_row(internal))
+                table.local.gather_stored(rows.split.local_row(internal))
                 for rows, (mask, internal) in sets.items()
                 for table in self._layout.named(rows, mask)
             ]
@@ -304,9 +303,9 @@ class ExchangeRound:
                 rows_sent=sum(len(piece) for piece in pieces),
                 bytes_sent=sum(piece.numel() for piece in pieces),
             )
-            parts[partner] = _pack(pieces, self._device)
+            parts[partner] = pack(pieces, self._device)
         sizes = {
-            p: _packed_bytes([(i.numel(), t.row_bytes) for _, t, i in self._pieces_from(p)])
+            p: packed_offsets([(i.numel(), t.row_bytes) for _, t, i in self._pieces_from(p)])[-1]
             for p in self._partners
         }
         return self._transfer(parts, sizes, _ROWS)
@@ -332,7 +331,7 @@ class ExchangeRound:
     def _hand_out(self) -> None:
         """Sends the fetched rows to the ranks of this machine, and receives this rank's rows."""
         parts = {
-            rank: _pack(list(self._wanted_by(rank)), self._device) for rank in self._local_ranks
+            rank: pack(list(self._wanted_by(rank)), self._device) for rank in self._local_ranks
         }
         expected = {
             rank: [
@@ -344,7 +343,7 @@ class ExchangeRound:
         }
         own_part = parts.pop(self._machines.rank)
         self._traffic.add(local_bytes=sum(part.numel() for part in parts.values()))
-        sizes = {rank: _packed_bytes(expected[rank]) for rank in self._others}
+        sizes = {rank: packed_offsets(expected[rank])[-1] for rank in self._others}
         received = self._transfer(parts, sizes, _LOCAL_ROWS).wait()
         received[self._machines.rank] = own_part
         self._store_received(received, expected)
@@ -370,7 +369,7 @@ class ExchangeRound:
         for i, rank in enumerate(self._local_ranks):
             if rank not in received:
                 continue
-            pieces = iter(_unpack(received[rank], expected[rank]))
+            pieces = iter(unpack(received[rank], expected[rank]))
             for rows, wanted in self._wanted.items():
                 for table in self._layout.named(rows, wanted.mask):
                     copy_rows(wanted.rows.values[table.name], wanted.by_rank[i], next(pieces))
@@ -391,34 +390,3 @@ def _partners(ranks: Sequence[Sequence[int]], index: int, local_rank: int) -> li
         for position, rank in enumerate(others)
         if machine != index and (position - local_rank) % gcd(len(others), len(ranks[index])) == 0
     ]
-
-
-def _rows_of(table: DistributedTable, local: torch.Tensor) -> torch.Tensor:
-    """Returns rows of this machine as they are stored: uint8 [n, row bytes]."""
-    if isinstance(table.local, NarrowTable):
-        return table.local.stored.gather(local)
-    rows = table.local.gather(local)
-    if rows.numel() == 0:
-        return torch.empty((local.numel(), table.row_bytes), dtype=torch.uint8, device=rows.device)
-    return rows.view(local.numel(), -1).view(torch.uint8)
-
-
-def _packed_bytes(sizes: Sequence[tuple[int, int]]) -> int:
-    return sum(-(-count * width // _ALIGNMENT) * _ALIGNMENT for count, width in sizes)
-
-
-def _pack(pieces: Sequence[torch.Tensor], device: torch.device) -> torch.Tensor:
-    """Copies matrices into one message, each aligned."""
-    sizes = [(len(piece), piece.size(1)) for piece in pieces]
-    message = torch.empty(_packed_bytes(sizes), dtype=torch.uint8, device=device)
-    for piece, part in zip(pieces, _unpack(message, sizes), strict=True):
-        part.copy_(piece)
-    return message
-
-
-def _unpack(message: torch.Tensor, sizes: Sequence[tuple[int, int]]) -> Iterator[torch.Tensor]:
-    """Yields the matrices of a message, as views."""
-    begin = 0
-    for count, width in sizes:
-        yield message[begin : begin + count * width].view(count, width)
-        begin += _packed_bytes([(count, width)])

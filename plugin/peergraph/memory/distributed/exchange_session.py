@@ -18,13 +18,13 @@ from peergraph.memory.distributed.exchange_network import ExchangeNetwork
 from peergraph.memory.distributed.exchange_round import ExchangeRound, Layout, wanted_rows
 from peergraph.memory.distributed.network_traffic import TrafficCounter
 from peergraph.memory.distributed.remote_rows import RemoteRows, reading_rows
+from peergraph.memory.distributed.round_header import RoundHeader
 from peergraph.memory.distributed.row_set import RowSet
 from peergraph.memory.table.table import Table
 from peergraph.profiling import EXCHANGE, profiled
 
 _CPU = torch.device("cpu")
 _HEADER = 0
-_WORD = 8
 
 
 class FetchedRows:
@@ -186,15 +186,18 @@ class ExchangeSession:
                 self._complete()
                 while True:
                     headers = self._exchange_headers(True, {})
-                    if all(words[2] for words in headers.values()):
+                    if all(header.finished for header in headers.values()):
                         return
                     self._pending = self._run(headers, {})
                     self._complete()
-        except Exception as error:  # raised by join
+        except Exception as error:  # `join` raises it.
             self._error = error
 
     def _on_stream(self) -> AbstractContextManager[Any]:
-        """A new thread begins on GPU 0, and must not disturb a capture of a CUDA graph."""
+        """Prepares a new thread for the stream, and returns a context in which it uses the stream.
+
+        A new thread uses GPU 0. Its calls must not invalidate the capture of a CUDA graph.
+        """
         if self._stream is None:
             return nullcontext()
         torch.cuda.set_device(self._stream.device)
@@ -206,9 +209,9 @@ class ExchangeSession:
             self._pending.complete()
         self._pending = None
 
-    def _run(self, headers: dict[int, list[int]], wanted: Any) -> ExchangeRound:
+    def _run(self, headers: dict[int, RoundHeader], wanted: Any) -> ExchangeRound:
         network = self.network
-        anyone_done = any(words[2] for words in headers.values())
+        anyone_done = any(header.finished for header in headers.values())
         exchange_round = ExchangeRound(
             self._layout,
             network,
@@ -218,58 +221,50 @@ class ExchangeSession:
             # kernels while the main thread may do so: NCCL needs the same order on all ranks.
             by_nccl=network.has_nccl and not anyone_done,
         )
-        local = {
-            rank: {
-                rows: (words[3 + 2 * i], words[4 + 2 * i])
-                for i, rows in enumerate(self._layout.sets)
-                if words[3 + 2 * i]
-            }
-            for rank, words in headers.items()
-            if rank in network.group.machines.local_ranks
-        }
+        local_ranks = network.group.machines.local_ranks
+        local = {rank: dict(headers[rank].wanted) for rank in headers if rank in local_ranks}
         exchange_round.begin(wanted, local)
         return exchange_round
 
     def _exchange_headers(
-        self, done: bool, counts: dict[RowSet, tuple[int, list[int]]]
-    ) -> dict[int, list[int]]:
-        """Returns the header of every rank.
+        self, finished: bool, counts: dict[RowSet, tuple[int, list[int]]]
+    ) -> dict[int, RoundHeader]:
+        """Sends this rank's headers; returns the header of every rank.
 
-        Its words: the hash of the loader, the number of the round, whether the rank has finished,
-        and for each row set the tables as bits and the number of rows that it wants this rank to
-        fetch.
+        Args:
+            finished: whether this rank has no more batches.
+            counts: for each row set the tables as bits, and the number of rows that each rank of
+                this machine fetches for this rank.
         """
-        network = self.network
+        network, sets = self.network, self._layout.sets
         machines = network.group.machines
-        common = [self._hash, self._rounds, int(done)]
-        parts, headers = {}, {}
-        for rank in range(machines.world_size):
-            words = list(common)
-            for rows in self._layout.sets:
-                mask, by_rank = counts.get(rows, (0, []))
-                is_local = rank in machines.local_ranks and bool(by_rank)
-                words += [mask, by_rank[machines.local_ranks.index(rank)] if is_local else 0]
-            if rank == machines.rank:
-                headers[rank] = words
-            else:
-                parts[rank] = torch.tensor(words, device="cpu").view(torch.uint8)
-        size = _WORD * (len(common) + 2 * len(self._layout.sets))
+
+        def header_for(rank: int) -> RoundHeader:
+            wanted = {}
+            for rows, (mask, by_rank) in counts.items():
+                is_local = rank in machines.local_ranks
+                count = by_rank[machines.local_ranks.index(rank)] if is_local else 0
+                wanted[rows] = mask, count
+            return RoundHeader(self._hash, self._rounds, finished, wanted)
+
+        headers = {machines.rank: header_for(machines.rank)}
+        others = [rank for rank in range(machines.world_size) if rank != machines.rank]
+        messages = {rank: header_for(rank).to_message(sets) for rank in others}
+        size = RoundHeader.num_bytes(sets)
         remote = machines.world_size - len(machines.local_ranks)
         self._traffic.add(bytes_sent=size * remote, bytes_received=size * remote)
         purpose = f"batch {self._rounds} of {self.loader}"
-        received = network.transfer(parts, dict.fromkeys(parts, size), _HEADER, purpose).wait(_CPU)
-        for rank, message in received.items():
-            headers[rank] = message.view(torch.int64).tolist()
+        sizes = dict.fromkeys(others, size)
+        for rank, message in network.transfer(messages, sizes, _HEADER, purpose).wait(_CPU).items():
+            headers[rank] = RoundHeader.from_message(message, sets)
         headers = dict(sorted(headers.items()))
         self._check(headers)
         self._rounds += 1
         return headers
 
-    def _check(self, headers: dict[int, list[int]]) -> None:
-        machines = self.network.group.machines
-        others = [
-            rank for rank, words in headers.items() if words[:2] != [self._hash, self._rounds]
-        ]
+    def _check(self, headers: dict[int, RoundHeader]) -> None:
+        machines, expected = self.network.group.machines, (self._hash, self._rounds)
+        others = [r for r, h in headers.items() if (h.loader_hash, h.round) != expected]
         if others:
             names = ", ".join(
                 f"rank {r} of {machines.name(machines.machine_of(r))}" for r in others

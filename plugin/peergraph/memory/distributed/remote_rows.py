@@ -13,7 +13,7 @@ from peergraph.memory.distributed.row_set import RowSet
 
 
 class Location(NamedTuple):
-    """Where the rows of a list of ids are. All tensors are on the device of the tables.
+    """The places of the rows of a list of ids. All tensors are on the device of the tables.
 
     Attributes:
         local: int64 [n], the local row of each id; -1 where another machine has the row, or where

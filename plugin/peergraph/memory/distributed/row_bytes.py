@@ -1,4 +1,4 @@
-"""Copies rows that are given as bytes, as whole words where their size allows."""
+"""Copies rows of bytes, in words of up to 8 bytes if sizes and addresses allow it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def copy_rows(target: torch.Tensor, positions: torch.Tensor, rows: torch.Tensor)
         rows: uint8 [m, row bytes], contiguous, on the same device.
     """
     word = _widest_word(target, rows)
-    # An element at a time: with bytes eight times as many as with words.
+    # torch copies one element at a time: with bytes, eight times as many as with words of int64.
     target.view(word).index_copy_(0, positions, rows.view(word))
 
 
@@ -29,7 +29,7 @@ def select_rows(rows: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
 
 
 def _widest_word(*matrices: torch.Tensor) -> torch.dtype:
-    """Returns the widest dtype that divides the rows, and the addresses that they begin at."""
+    """Returns the widest dtype whose size divides the row bytes and addresses of all matrices."""
     for dtype in (torch.int64, torch.int32, torch.int16):
         size = dtype.itemsize
         if all(m.size(1) % size == 0 and m.data_ptr() % size == 0 for m in matrices):

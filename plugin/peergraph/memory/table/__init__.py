@@ -1,1 +1,1 @@
-"""Tables: rows spread over tiers, and every way to read and write them."""
+"""Stores tables whose rows are spread over tiers, and reads and writes them."""

@@ -1,4 +1,4 @@
-"""How a rank reads and writes the rows of an open table."""
+"""Makes the views by which a rank reads and writes the rows of a table."""
 
 from __future__ import annotations
 
@@ -9,13 +9,15 @@ from typing import NamedTuple
 import torch
 
 import peergraph._C as _C
-from peergraph.memory.device.launching import Launch
+from peergraph.memory.device.launching import Launch, most_blocks
 from peergraph.memory.device.machine_cache import host_reads_file
 from peergraph.memory.group.group import Group
 from peergraph.memory.region.region import SharedRegion
 from peergraph.memory.table.host_gather import HostGather, Staging
 from peergraph.memory.table.host_read_speeds import staged_share
+from peergraph.memory.table.id_list import id_list
 from peergraph.memory.table.partitions import Partitions
+from peergraph.memory.table.read_rows import read_rows
 from peergraph.memory.table.staged_rows import StagedRows, disk_launch, staging_launch
 from peergraph.memory.table.table_view import cpu_view, table_view
 from peergraph.memory.table.tier_sizes import Split, tier_bytes
@@ -25,16 +27,35 @@ _logger = logging.getLogger(__name__)
 
 
 class Access(NamedTuple):
-    """The views of a table, and the helpers for rows that the device does not read itself."""
+    """The views of a table, and the objects that read the rows that the device does not read."""
 
     view: _C.TableView
     """All rows that the device can read."""
     write_views: list[_C.TableView]
-    """Views that together reach all copies of all shards; one where each shard has one copy."""
+    """Views that together reach all copies of all shards. If no shard has copies, there is one."""
     on_disk: StagedRows | None = None
-    """The rows on disk, where the device is a GPU and there are any."""
+    """The rows on disk, if the device is a GPU; None if no row is on disk."""
     host_gather: HostGather | None = None
-    """Gathers, where the device is a GPU and rows are in host memory or on disk."""
+    """Gathers rows, if the device is a GPU and some rows are in host memory or on disk."""
+
+    def gather(
+        self,
+        ids: torch.Tensor,
+        out: torch.Tensor,
+        launch: Launch,
+        padded: bool = False,
+        codec: _C.RowCodec | None = None,
+    ) -> None:
+        """Writes the rows `ids` to `out`, as they are stored or decoded by a codec.
+
+        Both tensors are contiguous and on the device. `launch` is where rows are read that the
+        device reads itself; an id of -1 gives a row of zeros if `padded`.
+        """
+        if self.host_gather is not None:
+            self.host_gather.gather(ids, out, padded, codec)
+        else:
+            listed = id_list(ids, padded=padded, max_blocks=most_blocks())
+            read_rows(self.view, listed, out, launch, codec)
 
 
 def open_access(
@@ -52,15 +73,15 @@ def open_access(
 
     Args:
         tiers: rows per tier.
-        row_bytes: bytes of a row.
+        row_bytes: the bytes of a row.
         group: the ranks.
         regions: the memory of each tier that has rows.
-        order: [rows] user id -> internal row, None where they are the same.
+        order: [rows] the internal row of each user id; None: they are equal.
         partitions: which ranks store which shards.
         split: how the sharded rows are split.
-        order_leases: of the memory of `order`.
+        order_leases: the leases of the memory of `order`.
         staged: the share of host rows that CPU threads read for a GPU; None: the share that was
-            measured to be fastest.
+            fastest in measurements.
     """
     sizes = tier_bytes(tiers, row_bytes, group.world_size, split)["sharded"]
     bases = regions["sharded"].addresses if "sharded" in regions else [0] * group.world_size

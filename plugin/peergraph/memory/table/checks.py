@@ -27,7 +27,7 @@ def check_table(
     spill: str | PathLike[str] | None,
     check_values: bool,
 ) -> tuple[object, ...]:
-    """Checks the arguments of Table.create; returns what all ranks must agree on.
+    """Checks the arguments of Table.create. Returns the values that must be equal on all ranks.
 
     Args:
         check_values: whether to check the values of `order`, too.
@@ -49,7 +49,7 @@ def check_table(
 
 
 def check_partitions(partitions: Partitions | None, group: Group) -> None:
-    """Raises ValueError for partitions of another number of ranks."""
+    """Raises ValueError if the partitions are made for another number of ranks."""
     if partitions is not None and partitions.num_gpus != group.world_size:
         raise ValueError(
             f"partitions are for {partitions.num_gpus} GPUs, the group has {group.world_size} ranks"
@@ -57,7 +57,7 @@ def check_partitions(partitions: Partitions | None, group: Group) -> None:
 
 
 def check_spill(spill: str | PathLike[str] | None, tiers: Tiers) -> None:
-    """Raises ValueError for rows on disk without a folder for them."""
+    """Raises ValueError if rows are on disk and `spill` is not a folder."""
     if spill is None and tiers.disk:
         raise ValueError(f"spill must be a folder for the rows on disk of {tiers}, got None")
     if spill is not None and not Path(spill).is_dir():

@@ -1,4 +1,4 @@
-"""Gathers of a GPU from a table with rows in host memory or on disk."""
+"""Gathers rows for a GPU from a table with rows in host memory or on disk."""
 
 from __future__ import annotations
 
@@ -7,40 +7,41 @@ from typing import NamedTuple
 import torch
 
 import peergraph._C as _C
+from peergraph.memory.device.capture_mode import is_capturing
 from peergraph.memory.device.launching import launch_on, most_blocks
 from peergraph.memory.table.id_list import id_list, sort_by_row
+from peergraph.memory.table.read_rows import read_rows
 from peergraph.memory.table.staged_rows import StagedRows
-from peergraph.memory.table.table_view import dense_view
 from peergraph.memory.table.tiers import Tiers
 
-# For fewer ids, sorting costs more than it saves, and so does the hand-over to CPU threads.
+# For fewer ids, sorting the ids or using CPU threads costs more time than it saves.
 _MANY_IDS = 4096
 
 
 class Staging(NamedTuple):
-    """How CPU threads take part in reading host rows."""
+    """Defines which host rows CPU threads read for a GPU."""
 
     share: float
-    """The share of host rows that they read; the kernel reads the others at the same time."""
+    """The share of host rows that the threads read. A kernel reads the others at the same time."""
     view: _C.TableView
     """The table without its host rows, for the kernel."""
     rows: StagedRows
-    """The host rows, and the rows on disk behind them, for the threads."""
+    """The rows in host memory and on disk, for the threads."""
 
 
 class HostGather:
     """Gathers rows of which some are in host memory or on disk.
 
-    A GPU reads pinned host memory sorted by address at the link's speed; in random order it waits
-    for address translations and reaches half of that or less. So many ids are sorted by row. Where
-    it was measured to be faster, CPU threads read all or a share of the host rows. Rows on disk are
-    always read by CPU threads.
+    A GPU reads pinned host memory at the link's speed if the addresses ascend. With random
+    addresses it waits for address translations and reaches half of that speed or less. Large lists
+    of ids are therefore sorted by row. CPU threads read a share of the host rows, or all of them,
+    if measurements have shown that this is faster. CPU threads always read the rows on disk.
 
     Args:
         tiers: rows per tier.
         row_bytes: bytes of a row.
         device: the GPU.
-        order: [rows] user id -> internal row, None where they are the same.
+        order: [rows] the internal row of each user id; None: they are equal.
         view: all rows that kernels can read.
         on_disk: the rows on disk; None if there are none.
         staging: how CPU threads read host rows; None: kernels read all of them.
@@ -64,26 +65,33 @@ class HostGather:
         self._on_disk = on_disk
         self._staging = staging
 
-    def gather(self, ids: torch.Tensor, out: torch.Tensor, padded: bool = False) -> None:
+    def gather(
+        self,
+        ids: torch.Tensor,
+        out: torch.Tensor,
+        padded: bool = False,
+        codec: _C.RowCodec | None = None,
+    ) -> None:
         """Writes the rows `ids` to a tensor on the device.
 
         Args:
             ids: int32 or int64 on the device, contiguous.
             out: the result, contiguous.
             padded: an id of -1 gives a row of zeros.
+            codec: decodes the rows; None: the result has rows as they are stored.
 
-        Raises NotImplementedError where a CUDA graph is being captured and rows are on disk.
+        Raises NotImplementedError if rows are on disk and a CUDA graph is being captured.
         """
         many = ids.numel() >= _MANY_IDS
         # A CUDA graph cannot wait for CPU threads.
-        staging = self._staging if many and not _is_capturing() else None
+        staging = self._staging if many and not is_capturing(self._device) else None
         if staging is not None and staging.share < 1:
-            self._gather_shared(ids, out, padded, staging)
+            self._gather_shared(ids, out, padded, staging, codec)
             return
         view, staged = self._view, self._on_disk
         if staging is not None:
             view, staged = staging.view, staging.rows
-        if staged is not None and _is_capturing():
+        if staged is not None and is_capturing(self._device):
             raise NotImplementedError(
                 f"a CUDA graph cannot gather from a table with rows on disk ({self._tiers})"
             )
@@ -92,16 +100,21 @@ class HostGather:
         if many and staging is None and self._tiers.host > 0 and self._row_bytes > 0:
             kernel_ids, out_index, host_begin = self._sort(ids)
         listed = id_list(kernel_ids, out_index, host_begin, padded=padded, max_blocks=most_blocks())
-        _C.gather(view, listed, out, launch_on(self._device))
+        read_rows(view, listed, out, launch_on(self._device), codec)
         if staged is not None and ready is not None:
-            staged.gather(ids, dense_view(out, ids.numel(), self._row_bytes), ready)
+            staged.gather(ids, out, ready, codec=codec)
 
     def _gather_shared(
-        self, ids: torch.Tensor, out: torch.Tensor, padded: bool, staging: Staging
+        self,
+        ids: torch.Tensor,
+        out: torch.Tensor,
+        padded: bool,
+        staging: Staging,
+        codec: _C.RowCodec | None = None,
     ) -> None:
-        """The kernel reads the first host rows while CPU threads read the last.
+        """Gathers rows: a kernel reads the first host rows while CPU threads read the last ones.
 
-        Waits on the host until the ids are known.
+        The host waits until the GPU has computed the ids.
         """
         sorted_ids, out_index, host_begin = self._sort(ids)
         ready = staging.rows.ready()
@@ -110,21 +123,15 @@ class HostGather:
         by_kernel = id_list(
             sorted_ids[:split], out_index[:split], host_begin, padded=padded, max_blocks=blocks
         )
-        _C.gather(self._view, by_kernel, out, launch)
-        # Ids out of range are sorted to both ends: this call finds those among the last ids. It
-        # also writes zeros where the threads' rows come.
+        read_rows(self._view, by_kernel, out, launch, codec)
+        # Sorting moves ids out of range to both ends. This call reports those among the last ids,
+        # and writes zeros to the rows that the threads will write.
         by_threads = id_list(
             sorted_ids[split:], out_index[split:], padded=padded, max_blocks=blocks
         )
-        _C.gather(staging.view, by_threads, out, launch)
-        result = dense_view(out, ids.numel(), self._row_bytes)
-        staging.rows.gather(sorted_ids[split:], result, ready, out_index[split:])
+        read_rows(staging.view, by_threads, out, launch, codec)
+        staging.rows.gather(sorted_ids[split:], out, ready, out_index[split:], codec)
 
     def _sort(self, ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         first_host_row = self._tiers.replicated + self._tiers.sharded
         return sort_by_row(ids, self._tiers.rows, self._order, first_host_row)
-
-
-def _is_capturing() -> bool:
-    """Whether the current stream is being captured for a CUDA graph."""
-    return torch.cuda.is_current_stream_capturing()

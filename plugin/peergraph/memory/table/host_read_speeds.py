@@ -1,10 +1,10 @@
-"""How a GPU reads rows in host memory: by its kernels, by CPU threads, or by both at once.
+"""Chooses how a GPU reads rows in host memory: by kernels, by CPU threads, or by both at once.
 
-Kernels read pinned memory without a copy. Where the rows are close together and sorted by address,
-they do so at the link's speed; where rows are far apart, they wait for address translations. CPU
-threads that gather into pinned buffers, overlapped with copies, do not wait for these, but are
-slower where there are few threads. The fastest way is measured once per machine, together with the
-topology.
+Kernels read pinned memory without a copy. They reach the link's speed if the rows are close
+together and sorted by address. If rows are far apart, kernels wait for address translations. CPU
+threads gather rows into pinned buffers, which are copied at the same time; they do not wait for
+address translations, but few threads are slow. The fastest way is measured once for each machine,
+together with the topology.
 """
 
 from __future__ import annotations
@@ -18,14 +18,16 @@ from typing import NamedTuple
 from peergraph.json_fields import Fields, parse_json
 from peergraph.memory.device.machine_cache import keep
 
-# Staging occupies CPU threads and waits on the host, so it must be faster by this factor.
+# Reading by CPU threads occupies them and makes the host wait: it must be faster by this factor.
 _LEAST_GAIN = 1.1
 SPARSE_BYTES = 8 << 30
-"""In so much host memory a mini-batch's rows are far apart: a GPU translates each row's address."""
+"""In tables with this many bytes in host memory, the rows of a mini-batch are far apart: a GPU
+translates the address of each row.
+"""
 
 
 class Speeds(NamedTuple):
-    """Bytes per second of reads of rows of one width, by each way."""
+    """Bytes per second, for rows of one width that kernels, CPU threads, or both read."""
 
     kernel: float
     staged: float
@@ -33,12 +35,12 @@ class Speeds(NamedTuple):
 
     @property
     def both_share(self) -> float:
-        """The share of rows for CPU threads with which kernels and threads end together."""
+        """The share of rows for CPU threads so that threads and kernels finish at the same time."""
         return self.staged / (self.kernel + self.staged)
 
     @property
     def fastest_share(self) -> float:
-        """The share of rows for CPU threads in the fastest way; 0 is kernels alone."""
+        """The share of rows that CPU threads read in the fastest way; 0 means kernels alone."""
         if max(self.staged, self.both) <= _LEAST_GAIN * self.kernel:
             return 0.0
         return self.both_share if self.both > self.staged else 1.0
@@ -48,15 +50,15 @@ SpeedsByWidth = Mapping[int, Speeds]
 
 
 def staged_share(file: Path, row_bytes: int, host_bytes: int) -> float:
-    """The share of host rows that CPU threads read while kernels read the others.
+    """Returns the share of host rows that CPU threads read while kernels read the others.
 
-    As was measured to be fastest: 0 for kernels alone (also where nothing was measured), 1 for
-    threads alone.
+    It is the fastest share of the measurements: 0 for kernels alone, 1 for threads alone. Without
+    measurements it is 0.
 
     Args:
         file: the file that :func:`save_speeds` wrote.
-        row_bytes: bytes of a row.
-        host_bytes: bytes of all of the table's rows in host memory.
+        row_bytes: the bytes of a row.
+        host_bytes: the bytes of all rows of the table in host memory.
     """
     dense, sparse = _load_speeds(file)
     known = sparse if host_bytes >= SPARSE_BYTES else dense
@@ -67,13 +69,13 @@ def staged_share(file: Path, row_bytes: int, host_bytes: int) -> float:
 
 
 def save_speeds(file: Path, dense: SpeedsByWidth, sparse: SpeedsByWidth) -> None:
-    """Keeps speeds by row bytes, for tables that are created from now on.
+    """Writes measured speeds to a file, for tables that are created from now on.
 
     Args:
-        file: where to write.
-        dense: for rows that are close together.
-        sparse: for rows that are far apart, as a mini-batch's rows are in a table with
-            :data:`SPARSE_BYTES` or more in host memory.
+        file: the file.
+        dense: by row bytes, the speeds for rows that are close together.
+        sparse: by row bytes, the speeds for rows that are far apart: the rows of a mini-batch in a
+            table with :data:`SPARSE_BYTES` or more in host memory.
     """
     by_width = [{str(w): speeds for w, speeds in r.items()} for r in (dense, sparse)]
     keep(file, json.dumps(by_width))
@@ -88,7 +90,7 @@ def _load_speeds(file: Path) -> tuple[SpeedsByWidth, SpeedsByWidth]:
             raise ValueError(f"{file} must be a list of two objects")
         dense, sparse = (_rates(Fields(rates, str(file))) for rates in values)
         return dense, sparse
-    except (OSError, ValueError):  # missing or damaged: measured again
+    except (OSError, ValueError):  # The file is missing or damaged: nothing is known.
         return {}, {}
 
 

@@ -1,11 +1,10 @@
-"""Row ids: checks of what users pass, and the form that the compiled module takes."""
+"""Checks the row ids that users pass, and converts them for the compiled module."""
 
 from __future__ import annotations
 
 import torch
 
 import peergraph._C as _C
-from peergraph.memory.device.launching import empty
 
 
 def id_list(
@@ -16,19 +15,19 @@ def id_list(
     padded: bool = False,
     max_blocks: int = 0,
 ) -> _C.IdList:
-    """The ids as the compiled module takes them.
+    """Converts ids to the argument that the compiled module takes.
 
-    The list refers to the memory of the tensors, which are contiguous; the caller keeps them until
-    the call.
+    The result refers to the memory of the tensors. The caller keeps the tensors until the compiled
+    module has been called.
 
     Args:
-        ids: int32 or int64.
-        out_index: int64 of the ids' length, gathers only: the row of id i becomes row out_index[i]
-            of the result; None: row i.
-        host_begin: int64 [1], with out_index only: `ids` are sorted by row, and those from this
-            position on have their rows in host memory.
-        padded: an id of -1 is no error and gives a row of zeros; gathers only.
-        max_blocks: of the kernel on a GPU; 0: as many as fill it.
+        ids: int32 or int64, contiguous.
+        out_index: int64, one for each id, contiguous; for gathers only. The row of id i becomes row
+            out_index[i] of the result; None: row i.
+        host_begin: int64 [1], only with out_index. `ids` are sorted by row; the rows of the ids
+            from this position on are in host memory.
+        padded: whether an id of -1 gives a row of zeros instead of an error; for gathers only.
+        max_blocks: the largest number of blocks of the kernel on a GPU; 0: as many as fill the GPU.
     """
     return _C.IdList(
         ids=ids, out_index=out_index, host_begin=host_begin, padded=padded, max_blocks=max_blocks
@@ -41,13 +40,13 @@ def ids_on_device(
     """Returns the argument `ids` of a gather, contiguous and on `device`; checks ids on the CPU.
 
     Args:
-        ids: as the user passed them.
-        rows: of the table.
-        device: the table's.
-        padded: whether -1 stands for no row.
+        ids: the ids that the user passed.
+        rows: the number of rows of the table.
+        device: the device of the table.
+        padded: whether an id may be -1, which stands for no row.
 
     Raises:
-        TypeError, ValueError: not a tensor of ids; an empty one may have any dtype.
+        TypeError, ValueError: `ids` is not a tensor of ids. An empty tensor may have any dtype.
         IndexError: an id on the CPU is out of range.
     """
     if not isinstance(ids, torch.Tensor):
@@ -70,31 +69,31 @@ def sort_by_row(
 
     Args:
         ids: any shape, on the device; may be out of range.
-        rows: of the table.
-        order: [rows] user id -> internal row, None where they are the same.
+        rows: the number of rows of the table.
+        order: [rows] the internal row of each user id; None: they are equal.
         first_host_row: the first internal row in host memory.
 
     Returns:
-        The sorted ids; the position of each in `ids`; int64 [1], how many of them have rows below
-        `first_host_row`.
+        The sorted ids; the position of each in `ids`; and int64 [1], the number of ids whose rows
+        are below `first_host_row`.
     """
     flat = as_wide_as_rows(ids.flatten(), rows)
     keys = flat.clamp(0, rows - 1)
     keys = keys if order is None else order[keys]
     if rows <= torch.iinfo(torch.int32).max:
-        keys = keys.int()  # half the bytes to sort
+        keys = keys.int()  # Sorting int32 moves half the bytes.
     keys, positions = keys.sort()
     host_begin = torch.searchsorted(keys, keys.new_full((1,), first_host_row))
     return flat[positions], positions, host_begin
 
 
 def as_wide_as_rows(ids: torch.Tensor, rows: int) -> torch.Tensor:
-    """Returns the ids, as int64 where int32 cannot hold the number of rows."""
+    """Returns the ids, converted to int64 if int32 cannot hold the number of rows."""
     return ids if rows <= torch.iinfo(torch.int32).max else ids.long()
 
 
 def integers(ids: torch.Tensor) -> torch.Tensor:
-    """Returns the ids; no ids as int64, since torch makes a float32 tensor of an empty list."""
+    """Returns the ids; an empty tensor as int64, since ``torch.tensor([])`` is float32."""
     if ids.numel() > 0 or ids.dtype in (torch.int32, torch.int64):
         return ids
     return ids.to(torch.int64)
@@ -107,34 +106,18 @@ def check_device(name: str, tensor: torch.Tensor, device: torch.device) -> None:
         raise ValueError(f"{name} must be on {expected}, got {tensor.device}")
 
 
-def out_tensor(
-    out: torch.Tensor | None, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device
-) -> torch.Tensor:
-    """Returns `out` if it can take the result (ValueError if not), or a new tensor."""
-    if out is None:
-        return empty(shape, dtype, device)
-    if out.dtype != dtype:
-        raise ValueError(f"out must be {dtype}, got {out.dtype}")
-    if tuple(out.shape) != shape:
-        raise ValueError(f"out must have shape {shape}, got {tuple(out.shape)}")
-    if not out.is_contiguous():
-        raise ValueError("out must be contiguous")
-    check_device("out", out, device)
-    return out
-
-
 def check_distinct(name: str, ids: torch.Tensor, count: int, what: str) -> None:
-    """Checks that `ids` are different numbers of 0 to `count` - 1. Synchronises with a GPU.
+    """Checks that all ids are between 0 and `count` - 1 and differ. Synchronises with a GPU.
 
     Args:
-        name: of the argument, for the error.
-        ids: [n] int32 or int64; a permutation where n is `count`.
-        count: the numbers' upper limit.
-        what: the things that the ids number, in plural, for the error.
+        name: the name of the argument, for errors.
+        ids: [n] int32 or int64. If n is `count`, they must be a permutation.
+        count: the upper limit of the ids.
+        what: what the ids denote, such as "rows", for errors.
 
     Raises:
-        IndexError: the first id out of range.
-        ValueError: the first id that repeats an earlier one.
+        IndexError: an id is out of range; the error names the first one.
+        ValueError: an id repeats an earlier one; the error names the first one.
     """
     bad = (ids < 0) | (ids >= count)
     if bool(bad.any()):

@@ -1,4 +1,4 @@
-"""Tables as arguments of users' own kernels."""
+"""Passes tables to users' own kernels."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from peergraph.memory.table.table import Table
 
 
 def as_argument(value: bytes) -> np.ndarray[Any, Any]:
-    """The bytes of a C++ struct as an array of one element: so CuPy passes structs by value."""
+    """Returns the bytes of a C++ struct as an array of one element, which CuPy passes by value."""
     return np.frombuffer(value, dtype=np.dtype((np.void, len(value))))
 
 
 def table_argument(table: Table) -> np.ndarray[Any, Any]:
-    """The ``peergraph::TableView`` of a table, for a kernel that includes ``peergraph.cuh``.
+    """Returns the ``peergraph::TableView`` of a table for a kernel that includes ``peergraph.cuh``.
 
     Args:
-        table: must stay open while kernels with the argument run.
+        table: the table, which must stay open while kernels with the argument run.
 
     Returns:
-        One opaque element, read-only: a ``cupy.RawKernel`` takes it by value; for others its bytes
-        are those of the struct. It holds addresses of this process.
+        A read-only array of one opaque element, whose bytes are those of the struct. A
+        ``cupy.RawKernel`` takes it by value. It contains addresses that are valid in this process.
 
     Raises:
         RuntimeError: the table is closed.

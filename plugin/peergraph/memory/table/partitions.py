@@ -1,4 +1,4 @@
-"""Which GPU stores which partitions, and from which GPU it reads each partition (XGNN 4.2)."""
+"""Defines which partitions each GPU stores, and from which GPU it reads each one (XGNN 4.2)."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ class Partitions:
     """A placement of n equal partitions of the sharded rows on n GPUs.
 
     Args:
-        policy: the name of the method that found it.
-        stored: by GPU, the partitions in its memory, rising.
+        policy: the name of the method that found this placement.
+        stored: by GPU, the partitions in its memory, ascending.
         source: by GPU and partition, the GPU that it reads the partition from.
     """
 
@@ -23,7 +23,7 @@ class Partitions:
     source: tuple[tuple[int, ...], ...]
 
     def __post_init__(self) -> None:
-        """Raises ValueError unless every GPU reads every partition from one that stores it."""
+        """Raises ValueError unless each GPU reads each partition from a GPU that stores it."""
         count = len(self.stored)
         for gpu, parts in enumerate(self.stored):
             if any(not 0 <= part < count for part in parts) or len(set(parts)) < len(parts):
@@ -51,7 +51,7 @@ class Partitions:
 
     @property
     def copies(self) -> int:
-        """The partitions on the fullest GPU: every GPU reserves memory for that many."""
+        """The largest number of partitions on one GPU. Every GPU reserves memory for as many."""
         return max(len(parts) for parts in self.stored)
 
     @property
@@ -67,15 +67,15 @@ class Partitions:
         return cls(given.text("policy"), stored, source)
 
     def held_bytes(self, gpu: int, sizes: Sequence[int]) -> int:
-        """The bytes of the partitions on a GPU, for partitions of these sizes."""
+        """Returns the bytes of all partitions on a GPU, given the bytes of each partition."""
         return sum(sizes[part] for part in self.stored[gpu])
 
     def offset(self, gpu: int, part: int, sizes: Sequence[int]) -> int:
-        """The offset of a stored partition in the GPU's memory."""
+        """Returns the offset of a partition in the memory of a GPU that stores it."""
         return sum(sizes[p] for p in self.stored[gpu] if p < part)
 
     def read_addresses(self, gpu: int, bases: Sequence[int], sizes: Sequence[int]) -> list[int]:
-        """The address of the copy that a GPU reads, by partition; 0 for an empty one.
+        """Returns, for each partition, the address of the copy that a GPU reads; 0 if it is empty.
 
         Args:
             gpu: the GPU that reads.
@@ -88,11 +88,11 @@ class Partitions:
         ]
 
     def write_addresses(self, bases: Sequence[int], sizes: Sequence[int]) -> list[list[int]]:
-        """Addresses for writers, who must reach every copy of every partition.
+        """Returns addresses for writers, who must write to every copy of every partition.
 
         Returns:
-            As many lists as the most-copied partition has copies. Each list has one copy's address
-            for each partition, and every copy is in at least one list.
+            Lists with the address of one copy of each partition. Every copy is in at least one
+            list; there are as many lists as the partition with the most copies has.
         """
         holders = [
             [g for g, parts in enumerate(self.stored) if part in parts]
@@ -109,11 +109,11 @@ class Partitions:
         ]
 
     def access_counts(self) -> list[list[int]]:
-        """``[n][n]``: how many partitions GPU i reads from GPU j (XGNN's AccessCnt)."""
+        """Returns ``[n][n]``: how many partitions GPU i reads from GPU j (XGNN's AccessCnt)."""
         return [[row.count(j) for j in range(self.num_gpus)] for row in self.source]
 
     def min_bandwidth(self, bandwidth: Sequence[Sequence[float]]) -> float:
-        """XGNN's MinBandwidth: the least bandwidth per partition over all links in use."""
+        """Returns the smallest bandwidth per partition of all used links (XGNN's MinBandwidth)."""
         return min(
             bandwidth[i][j] / count
             for i, counts in enumerate(self.access_counts())
@@ -139,7 +139,7 @@ class Partitions:
 
 
 def one_partition_per_gpu(count: int) -> Partitions:
-    """The placement on GPUs that all reach each other: partition i on GPU i alone."""
+    """Returns the placement that stores partition i on GPU i. All GPUs must reach each other."""
     each = tuple(range(count))
     return Partitions("one each", tuple((gpu,) for gpu in each), (each,) * count)
 
@@ -147,17 +147,20 @@ def one_partition_per_gpu(count: int) -> Partitions:
 def choose_sources(
     stored: list[int], links: tuple[float, ...], gpu: int
 ) -> tuple[list[int], float]:
-    """Chooses the GPU from which one GPU reads each partition, to maximise its slowest link's rate.
+    """Chooses from which GPU one GPU reads each partition, so that its slowest read is fastest.
 
-    Local copies are read locally. The others are matched to the links: each link takes as many as
-    it carries at a rate, and the greatest rate is chosen at which all partitions are matched.
+    The GPU reads partitions that it stores from its own memory. The others are matched to links. At
+    a given rate, a link carries as many partitions as its bandwidth allows. The result is the
+    matching with the highest rate at which all partitions find a link.
 
     Args:
-        stored: by GPU, a bit set of its partitions.
-        links: bandwidth from each GPU.
+        stored: by GPU, its partitions as a bit set.
+        links: the bandwidth from each GPU.
+        gpu: the GPU that reads.
 
     Returns:
-        The sources by partition, and the least bandwidth per partition over the links used.
+        The GPU from which each partition is read, and the smallest bandwidth per partition of all
+        links in use.
     """
     count = len(stored)
     source = [gpu if stored[gpu] >> part & 1 else -1 for part in range(count)]
@@ -189,9 +192,10 @@ def choose_sources(
 def _match(
     holders: dict[int, list[int]], links: tuple[float, ...], rate: float
 ) -> dict[int, int] | None:
-    """A holder for each partition such that every link carries its own at `rate`, by augmenting
-    paths; None where there is none."""
-    # The rates are quotients of bandwidths; a rounding error must not cost a place.
+    """Finds a GPU for each partition so that no link carries more partitions than `rate` allows.
+    Uses augmenting paths. Returns None if there is no such assignment.
+    """
+    # `rate` is a quotient of bandwidths: a rounding error must not reduce the number of places.
     room = [int(bandwidth / rate + 1e-9) for bandwidth in links]
     chosen: dict[int, int] = {}
 

@@ -1,4 +1,4 @@
-"""Counts from where rows are read: on request, apart from the kernels that read them."""
+"""Counts the rows that are read from each source. The kernels that read rows do not count."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from dataclasses import fields
 import torch
 from torch import Tensor
 
+from peergraph.memory.device.capture_mode import is_capturing
 from peergraph.memory.device.launching import stream_address
 from peergraph.memory.table.partitions import Partitions
 from peergraph.memory.table.tier_sizes import Split, rows_per_block
@@ -19,18 +20,18 @@ from peergraph.memory.table.tiers import Tiers
 
 
 class ReadCounter:
-    """How often one rank has read rows from each source, and how long that took.
+    """Counts the rows that one rank reads from each source, and measures the time of its gathers.
 
-    Sources are this rank's memory (replicated rows), each rank (sharded rows, by the rank that
-    stores the copy that is read), the host, and the tiers after it. Counting runs on the device and
-    in the stream of the reads and does not wait for them; any thread and stream may count.
+    The sources are this rank's memory (replicated rows), each rank (sharded rows, by the rank that
+    stores the copy that is read), host memory and the disk. Counting runs on the device in the
+    stream of the reads, and does not synchronise. All threads and streams may count.
 
     Args:
-        tiers: of the rows.
-        partitions: which rank reads which shard from where.
-        rank: who reads.
-        device: where ids are.
-        order: [rows] user id -> internal row, on the device; None: ids are rows.
+        tiers: rows per tier.
+        partitions: from which rank each rank reads each shard.
+        rank: the rank that reads.
+        device: the device of the ids.
+        order: [rows] the internal row of each user id, on the device; None: they are equal.
         split: how the sharded rows are split over the ranks.
     """
 
@@ -45,7 +46,7 @@ class ReadCounter:
     ) -> None:
         self.watch = Stopwatch(device)
         self.calls = 0
-        """Gathers that were counted."""
+        """The number of gathers that were counted."""
         self._order = order
         self._rows = tiers.rows
         self._num_shards = partitions.num_gpus
@@ -59,13 +60,13 @@ class ReadCounter:
         self._holders = torch.tensor(partitions.source[rank], device=device)
         self._num_sources = 1 + self._num_shards + len(behind)
         self._lock = threading.Lock()
-        # By thread and stream: additions to one of them are in order.
+        # One tensor for each thread and stream, so that additions to a tensor run in order.
         self._sums: dict[tuple[int, int], Tensor] = {}
 
     @contextmanager
     def gather(self, ids: Tensor) -> Iterator[None]:
-        """A context for a gather of `ids`, which it counts unless a CUDA graph captures it."""
-        if capturing(ids.device):
+        """Returns a context for a gather of `ids`. Counts it, unless a CUDA graph captures it."""
+        if is_capturing(ids.device):
             yield
             return
         with self.watch.running():
@@ -78,10 +79,11 @@ class ReadCounter:
         """Counts reads, except those that a CUDA graph captures.
 
         Args:
-            ids: on the device, any shape; those out of range do not count.
-            units: of the same shape, int64: the units that each read moves, which are summed, too.
+            ids: the ids that are read, any shape, on the device. Ids out of range do not count.
+            units: int64, of the same shape: a number for each read, such as its edges. The numbers
+                are added up, too.
         """
-        if ids.numel() == 0 or self._rows == 0 or capturing(ids.device):
+        if ids.numel() == 0 or self._rows == 0 or is_capturing(ids.device):
             return
         ids = ids.flatten().long()
         valid = (ids >= 0) & (ids < self._rows)
@@ -114,8 +116,7 @@ class ReadCounter:
             return self._sums.setdefault(key, first)
 
     def totals(self) -> tuple[list[int], list[int]]:
-        """Reads and units by source: this rank's memory, each rank, the host, the tiers after it.
-
+        """Returns the reads and the units of each source, in the order of sources in the class.
         Synchronises.
         """
         with self._lock:
@@ -129,13 +130,8 @@ class ReadCounter:
         return reads, units
 
 
-def capturing(device: torch.device) -> bool:
-    """Whether the current stream is being captured for a CUDA graph."""
-    return device.type == "cuda" and torch.cuda.is_current_stream_capturing()
-
-
 class Stopwatch:
-    """The total time of work on a device, by CUDA events or the clock."""
+    """Adds up the time of work on a device: by CUDA events on a GPU, by the clock on the CPU."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
@@ -145,7 +141,7 @@ class Stopwatch:
 
     @contextmanager
     def running(self) -> Iterator[None]:
-        """A context: work that is queued in the current stream within it counts."""
+        """Returns a context. Adds the time of the work that the current stream gets in it."""
         if self._device.type == "cpu":
             begin = time.perf_counter()
             yield
@@ -159,12 +155,12 @@ class Stopwatch:
         marks[1].record(stream)
         with self._lock:
             self._pending.append((marks[0], marks[1]))
-            # Events are expensive: those that have passed are released.
+            # Events are expensive, so events that have passed are released.
             while self._pending and self._pending[0][1].query():  # type: ignore[no-untyped-call]
                 self._take()
 
     def seconds(self) -> float:
-        """The time so far. Synchronises."""
+        """Returns the total time so far. Synchronises."""
         with self._lock:
             while self._pending:
                 self._pending[0][1].synchronize()

@@ -1,4 +1,4 @@
-"""Narrow storage of rows: how many bytes a stored row has, and where its values and scales are."""
+"""The format of rows with narrow storage: a stored row's size, values and scales, and decoding."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ STORED_DTYPES = {
     "float8_e5m2": torch.float8_e5m2,
     "int8": torch.int8,
 }
-"""The dtypes of stored values, by name."""
+"""Maps the name of each narrow storage to the dtype of its stored values."""
 
 _FULL = {str(dtype).removeprefix("torch."): dtype for dtype in (torch.float32, torch.float64)}
 _GROUPED = re.compile(r"int8:([1-9][0-9]{0,8})")
@@ -29,14 +29,14 @@ _SCALE_BYTES = 4
 
 
 def storage_name(given: str | torch.dtype) -> str:
-    """The name of a storage, as manifests and reports write it.
+    """Returns the name that manifests and reports use for a storage.
 
     Args:
-        given: a name of :data:`STORED_DTYPES`, ``"int8:N"`` (a scale for each N columns),
-            ``"float32"``, ``"float64"``, or such a dtype.
+        given: a name in :data:`STORED_DTYPES`, ``"int8:N"`` (N adjacent columns share a scale),
+            ``"float32"``, ``"float64"``, or the torch dtype of one of these.
 
     Raises:
-        ValueError: it is none of these, or N is no multiple of 4.
+        ValueError: `given` is none of these, or N is not a multiple of 4.
     """
     for name, dtype in {**STORED_DTYPES, **_FULL}.items():
         if given in (name, dtype, str(dtype).removeprefix("torch.")):
@@ -53,16 +53,16 @@ def storage_name(given: str | torch.dtype) -> str:
 def codec_of(
     storage: str | None, dtype: torch.dtype, row_shape: tuple[int, ...]
 ) -> RowCodec | None:
-    """The codec of a table; None where its rows are stored as they are.
+    """Returns the codec of a table, or None if its rows are stored without a change.
 
     Args:
-        storage: by :func:`storage_name`; None: as the data is.
-        dtype: of the users' rows.
-        row_shape: of one of them.
+        storage: a name that :func:`storage_name` returned; None stores rows without a change.
+        dtype: the dtype that users see.
+        row_shape: the shape of a row that users see.
 
     Raises:
-        ValueError: the dtype has no narrow storage, or the storage is a full dtype that is not the
-            dtype of the data.
+        ValueError: tables of this dtype have no narrow storage, or the storage is float32 or
+            float64 and the table has another dtype.
     """
     if storage is None or storage == str(dtype).removeprefix("torch."):
         return None
@@ -80,18 +80,19 @@ def codec_of(
 
 @dataclass(frozen=True)
 class RowCodec:
-    """How rows of a table are stored in fewer bytes than its users see.
+    """Defines how the rows of a table are stored in fewer bytes than users see.
 
-    A stored row is its values one after the other; then, for int8, a float32 scale for each group
-    of columns, at the next multiple of 4 bytes; then padding, to a multiple of 16 bytes where that
-    is at most an eighth more, else of 8 or 4, or none. A value of int8 is ``q * scale`` in float32,
-    with ``scale = max(abs(group)) / 127`` and ``q = round(value / scale)``, ties to even.
+    A stored row begins with its values. For int8, a float32 scale for each group of columns
+    follows, at the next multiple of 4 bytes. Padding completes the row to a multiple of 16 bytes if
+    this adds at most an eighth, otherwise to a multiple of 8 or 4; if each of them adds more, there
+    is no padding. int8 stores a value as ``q``, with ``scale = max(abs(group)) / 127`` and
+    ``q = round(value / scale)``, ties to even; users read ``q * scale``, computed in float32.
 
     Args:
-        dtype: of the users' rows.
-        row_shape: of one of them.
-        stored: a name of :data:`STORED_DTYPES`.
-        group_columns: for int8, the columns with a common scale; else 0.
+        dtype: the dtype that users see.
+        row_shape: the shape of a row that users see.
+        stored: a name in :data:`STORED_DTYPES`.
+        group_columns: for int8, the number of adjacent columns that share a scale; otherwise 0.
     """
 
     dtype: torch.dtype
@@ -101,39 +102,39 @@ class RowCodec:
 
     @property
     def storage(self) -> str:
-        """The name of the storage, which :func:`codec_of` takes."""
+        """The name of the storage, as :func:`codec_of` takes it."""
         has_groups = self.num_groups > 1
         return f"{self.stored}:{self.group_columns}" if has_groups else self.stored
 
     @property
     def stored_dtype(self) -> torch.dtype:
-        """Of the stored values."""
+        """The dtype of the stored values."""
         return STORED_DTYPES[self.stored]
 
     @property
     def columns(self) -> int:
-        """Values of a row."""
+        """The number of values in a row."""
         return math.prod(self.row_shape)
 
     @property
     def value_bytes(self) -> int:
-        """Bytes of the values of a row."""
+        """The bytes of a stored row's values, without scales and padding."""
         return self.columns * self.stored_dtype.itemsize
 
     @property
     def num_groups(self) -> int:
-        """Scales of a row."""
+        """The number of scales in a row."""
         return -(-self.columns // self.group_columns) if self.group_columns else 0
 
     @property
     def scales(self) -> slice:
-        """The bytes of a row that are its scales."""
+        """The range of bytes in a stored row that holds its scales."""
         begin = -(-self.value_bytes // _SCALE_BYTES) * _SCALE_BYTES if self.num_groups else 0
         return slice(begin, begin + _SCALE_BYTES * self.num_groups)
 
     @property
     def row_bytes(self) -> int:
-        """Bytes of a stored row."""
+        """The bytes of a stored row, with scales and padding."""
         used: int = max(self.value_bytes, self.scales.stop)
         for unit in (16, 8, 4):
             padded = -(-used // unit) * unit
@@ -143,12 +144,12 @@ class RowCodec:
 
     @property
     def user_bytes(self) -> int:
-        """Bytes of a row as users see it."""
+        """The bytes of a row that users see."""
         return self.columns * self.dtype.itemsize
 
     @cached_property
     def native(self) -> _C.RowCodec:
-        """The codec as the compiled module takes it."""
+        """This codec as an argument of the compiled module."""
         return _C.RowCodec(
             stored=_C.StoredType.__members__[self.stored],
             dtype=DTYPES[self.dtype],
@@ -158,11 +159,14 @@ class RowCodec:
         )
 
     def decode(self, rows: torch.Tensor, out: torch.Tensor | None = None) -> torch.Tensor:
-        """The users' rows ``[n, *row_shape]`` of stored rows.
+        """Decodes stored rows. Returns ``[n, *row_shape]`` in the users' dtype.
 
         Args:
-            rows: uint8 [n, row_bytes], contiguous.
-            out: contiguous, on the device of `rows`, with room for the result; default: new.
+            rows: the stored rows, uint8 [n, row_bytes], contiguous.
+            out: a contiguous tensor for the result, on the device of `rows`, of the result's dtype
+                and number of elements; None: a new tensor.
+
+        Asynchronous on a GPU.
         """
         if out is None:
             shape = (len(rows), *self.row_shape)

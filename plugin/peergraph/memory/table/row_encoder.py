@@ -1,4 +1,4 @@
-"""Encodes users' rows for narrow storage: checks that values fit, and adds up errors."""
+"""Encodes users' rows for narrow storage, checks that values fit, and measures the errors."""
 
 from __future__ import annotations
 
@@ -9,19 +9,20 @@ from torch import Tensor
 from peergraph.memory.table.row_codec import RowCodec
 from peergraph.memory.table.storage_report import StorageErrors
 
-# Of float32 values: the largest ones that round to a finite value. A GPU's and the CPU's conversion
-# differ in what they make of larger ones.
-_LARGEST = {
+# The largest float32 value that each type rounds to a finite value. The encoder rejects larger
+# values itself, because GPUs and CPUs convert them differently.
+_LARGEST_CONVERTIBLE = {
     "float16": 65519.99609375,
     "bfloat16": float.fromhex("0x1.fefffep127"),
     "float8_e4m3": 464.0,
     "float8_e5m2": 61439.99609375,
 }
-_MOST = {"float16": 65504, "bfloat16": 3.39e38, "float8_e4m3": 448, "float8_e5m2": 57344}
-# A smaller scale would have fewer digits than a value has: such groups are stored as zeros.
+# The largest finite value of each type, for error messages.
+_LARGEST_STORED = {"float16": 65504, "bfloat16": 3.39e38, "float8_e4m3": 448, "float8_e5m2": 57344}
+# Scales below this are subnormal and would be inaccurate: their groups are stored as zeros.
 _LEAST_SCALE = torch.finfo(torch.float32).tiny
 _INT8_MOST = 127
-# Values of a block: so many that blocks of the CPU stay in its caches.
+# The number of values that are encoded at once. On the CPU they stay in its caches.
 _BLOCK_VALUES = {"cpu": 1 << 19, "cuda": 1 << 23}
 
 
@@ -29,25 +30,28 @@ class RowEncoder:
     """Encodes the rows of one table.
 
     Args:
-        codec: of the table.
-        name: of the table, for errors.
+        codec: the table's codec.
+        name: the table's name, for errors.
     """
 
     def __init__(self, codec: RowCodec, name: str) -> None:
         self.codec = codec
         self.name = name
         self.errors = StorageErrors(codec.columns)
-        """What the rows that were encoded by now have lost."""
+        """The errors of all rows that this object has encoded."""
 
     def encode(self, rows: Tensor, ids: Tensor | int) -> Tensor:
-        """The stored rows, uint8 [n, row_bytes] on the device of `rows`. Synchronises with a GPU.
+        """Encodes rows, and adds their errors to :attr:`errors`. Synchronises with a GPU.
 
         Args:
             rows: [n, *row shape] of the users' dtype, on any device.
-            ids: [n] the users' numbers of the rows, or the number of the first.
+            ids: [n] the users' ids of the rows; an int is the first of consecutive ids.
+
+        Returns:
+            The stored rows, uint8 [n, row_bytes], on the device of `rows`.
 
         Raises:
-            ValueError: a value does not fit; names the first.
+            ValueError: the storage cannot hold a value; the error names the first such value.
         """
         codec = self.codec
         shape = (len(rows), codec.row_bytes)
@@ -76,9 +80,10 @@ class RowEncoder:
         self.errors.add(values, decoded)
 
     def _quantize(self, values: Tensor) -> tuple[Tensor, Tensor]:
-        """Scales [n, groups], and integers [n, columns] as float32."""
+        """Returns the scales [n, groups], and the int8 values [n, columns] as float32."""
         grouped = self._grouped(values.float())
-        # Not a number: CUDA would multiply by its reciprocal, which rounds in another way.
+        # CUDA divides by a Python number by multiplying with its reciprocal, which rounds
+        # differently than the CPU's division. It divides by a tensor as the CPU does.
         most = torch.full((1,), float(_INT8_MOST), device=values.device)
         scales = grouped.abs().amax(2) / most
         scales = torch.where(scales < _LEAST_SCALE, 0, scales)
@@ -91,7 +96,7 @@ class RowEncoder:
         return wide.flatten(1)[:, : self.codec.columns]
 
     def _grouped(self, values: Tensor) -> Tensor:
-        """[n, groups, columns of a group]; zeros complete the last group."""
+        """Reshapes values to [n, groups, columns of a group]; zeros complete the last group."""
         groups, size = self.codec.num_groups, self.codec.group_columns
         missing = groups * size - values.shape[1]
         padded = F.pad(values, (0, missing)) if missing else values
@@ -103,7 +108,7 @@ class RowEncoder:
         if stored == "int8":
             bad = ~torch.isfinite(wide)
         else:
-            bad = wide.abs() > _LARGEST[stored]
+            bad = wide.abs() > _LARGEST_CONVERTIBLE[stored]
             if stored != "float8_e4m3":
                 bad &= ~torch.isinf(values)
         if not bool(bad.any()):
@@ -111,13 +116,15 @@ class RowEncoder:
         row, column = (int(i) for i in bad.nonzero()[0])
         number = ids + begin + row if isinstance(ids, int) else int(ids.flatten()[begin + row])
         value = float(values[row, column])
-        range_of = "finite float32 values" if stored == "int8" else f"at most {_MOST[stored]}"
+        limit = (
+            "finite float32 values" if stored == "int8" else f"at most {_LARGEST_STORED[stored]}"
+        )
         raise ValueError(
             f"{self.name}: row {number} has {value:g} in column {column}, which storage "
-            f"{self.codec.storage!r} cannot hold ({range_of})"
+            f"{self.codec.storage!r} cannot hold ({limit})"
         )
 
 
 def _as_bytes(values: Tensor) -> Tensor:
-    """uint8 [n, bytes], of at least one column."""
+    """Returns the values as uint8 [n, bytes]. There must be at least one column."""
     return values.contiguous().view(torch.uint8)

@@ -1,4 +1,4 @@
-"""Where the rows of Table.load come from: checks, and the way to the device in chunks."""
+"""Checks the rows that Table.load takes, and copies them to the device in chunks."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import torch
 
 import peergraph._C as _C
 from peergraph.memory.device.pinned_pipeline import PinnedPipeline
+from peergraph.memory.table.row_arguments import range_of_rows
 
 Source = torch.Tensor | np.ndarray[Any, Any]
 
@@ -32,10 +33,7 @@ def check_source(
             f"source must have shape [n, {', '.join(map(str, shape[1:]))}], "
             f"got {tuple(source.shape)}"
         )
-    if start < 0 or start + len(source) > shape[0]:
-        raise ValueError(
-            f"rows [{start}, {start + len(source)}) are not within a table of {shape[0]} rows"
-        )
+    range_of_rows(start, start + len(source), shape[0])
     if chunk_bytes < 1:
         raise ValueError(f"chunk_bytes must be positive, got {chunk_bytes}")
 
@@ -43,12 +41,12 @@ def check_source(
 def chunks_on_device(
     source: Source, device: torch.device, chunk_bytes: int
 ) -> Iterator[tuple[slice, torch.Tensor]]:
-    """Yields `source` in chunks: a slice, and its contiguous rows on the device.
+    """Yields `source` in chunks. A chunk is a slice, and its rows, contiguous, on the device.
 
     The rows are valid until the next chunk is requested.
 
     Args:
-        source: rows of at least one byte.
+        source: the rows, of at least one byte each.
         device: the device of the chunks. Copies from the CPU to a GPU go through two pinned
             buffers, one of which the CPU fills while the GPU copies the other.
         chunk_bytes: the size of a chunk, which has at least one row.
@@ -65,7 +63,7 @@ def chunks_on_device(
             else:
                 np.copyto(np.ndarray(rows.shape, rows.dtype, buffer.numpy().data), rows)
 
-        # Not the pipeline of the process, which writes to rows on disk use meanwhile.
+        # Writes to rows on disk use the process's pipeline at the same time.
         pipeline = PinnedPipeline(device, chunk_bytes)
         stream = torch.cuda.current_stream(device)
         for part, rows in pipeline.upload(len(source), row_bytes, stream, fill):
@@ -82,7 +80,7 @@ def chunks_on_device(
 
 
 def _bytes_of(rows: np.ndarray[Any, Any]) -> torch.Tensor:
-    """The bytes of contiguous rows, uint8; they may be read-only and of any dtype."""
+    """Returns the memory of contiguous rows as uint8. Rows may be read-only and of any dtype."""
     memory: torch.Tensor = torch.utils.dlpack.from_dlpack(
         _C.bytes_as_dlpack(rows.ctypes.data, rows.nbytes, -1, rows)
     )

@@ -1,4 +1,4 @@
-"""Rows that CPU threads read for a GPU and copy to it through pinned memory."""
+"""Lets CPU threads read rows for a GPU, and copies these rows through pinned memory."""
 
 from __future__ import annotations
 
@@ -11,22 +11,24 @@ import peergraph._C as _C
 from peergraph.memory.device.launching import Launch, launch_on
 from peergraph.memory.device.pinned_pipeline import pinned_pipeline
 from peergraph.memory.table.id_list import as_wide_as_rows, id_list
+from peergraph.memory.table.read_rows import place_rows
 from peergraph.memory.table.table_view import dense_view
 
-# A thread that reads a disk waits for the disk most of the time.
+# There are many threads, because a thread that reads a disk waits most of the time.
 _DISK_THREADS = 32
 
 
 def disk_launch() -> Launch:
-    """How CPU threads read or write a disk."""
+    """Returns the launch arguments with which CPU threads read and write a disk."""
     threads = max(_DISK_THREADS, torch.get_num_threads())
     return launch_on(torch.device("cpu"), num_threads=threads)
 
 
 def staging_launch(world_size: int) -> Launch:
-    """How CPU threads read memory for a GPU: this rank's share of the processors.
+    """Returns the launch arguments with which CPU threads read host memory for a GPU.
 
-    torch's number of threads is no guide, since torchrun sets it to one.
+    They use this rank's share of the processors. torch's number of threads may be too small,
+    because torchrun sets it to one.
     """
     share = len(os.sched_getaffinity(0)) // world_size
     return launch_on(torch.device("cpu"), num_threads=max(share, torch.get_num_threads()))
@@ -36,13 +38,13 @@ class StagedRows:
     """The last rows of a table, which CPU threads read and write for a GPU.
 
     Args:
-        view: these rows alone, for the CPU.
+        view: a view of these rows only, for the CPU.
         first: the internal row of the first of them.
-        rows: the rows of the whole table.
-        row_bytes: bytes of a row.
-        order: [rows] user id -> internal row, None where they are the same.
+        rows: the number of rows of the whole table.
+        row_bytes: the bytes of a row.
+        order: [rows] the internal row of each user id; None: they are equal.
         device: the GPU.
-        launch: how the CPU threads run.
+        launch: the launch arguments for the CPU threads.
     """
 
     def __init__(
@@ -65,7 +67,7 @@ class StagedRows:
         self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
 
     def ready(self) -> torch.cuda.Event:
-        """Returns an event after the work queued by now, which makes ids, and values to write."""
+        """Returns an event that passes once the current stream has finished its work so far."""
         event = torch.cuda.Event()  # type: ignore[no-untyped-call]
         event.record(torch.cuda.current_stream(self._device))
         return event
@@ -73,18 +75,20 @@ class StagedRows:
     def gather(
         self,
         ids: torch.Tensor,
-        out: _C.TableView,
+        out: torch.Tensor,
         ready: torch.cuda.Event,
         out_index: torch.Tensor | None = None,
+        codec: _C.RowCodec | None = None,
     ) -> None:
-        """Writes the staged rows among the rows `ids` to `out`. Waits for `ready` on the host.
+        """Writes to `out` those of the rows `ids` that CPU threads read. Waits for `ready`.
 
         Args:
-            ids: user ids on the GPU; ids out of range and of other rows write nothing.
-            out: the result's rows, written in the current stream.
+            ids: user ids on the GPU. Nothing is written for ids out of range and for other rows.
+            out: the result, contiguous on the GPU; written in the current stream.
             ready: an event after which the ids are valid.
             out_index: int64 on the GPU; the row of id i becomes row out_index[i] of the result.
                 None: row i.
+            codec: decodes the rows on the GPU; None: the result has rows as they are stored.
         """
         current = torch.cuda.current_stream(self._device)
         self._stream.wait_event(ready)
@@ -108,10 +112,10 @@ class StagedRows:
         current.wait_stream(self._stream)
         for used in (positions, staged):
             used.record_stream(current)
-        _C.scatter(out, id_list(positions), staged, launch_on(self._device))
+        place_rows(staged, positions, out, launch_on(self._device), codec)
 
     def scatter(self, ids: torch.Tensor, values: torch.Tensor, ready: torch.cuda.Event) -> None:
-        """Overwrites the staged rows among the rows `ids`; they are written when this returns.
+        """Overwrites those of the rows `ids` that CPU threads write. They are written on return.
 
         Args:
             ids: as for :meth:`gather`.
@@ -133,11 +137,11 @@ class StagedRows:
                 _C.scatter(self._view, ids_here, buffer, self._launch)
 
     def _find(self, ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Finds the ids of staged rows. Waits for the current stream.
+        """Finds the ids of rows that CPU threads read. Waits for the current stream.
 
         Returns:
-            Their positions in `ids`, on the GPU, and their rows, counted from the first staged row
-            and ascending, on the CPU.
+            The positions of these ids in `ids`, on the GPU, and their rows, on the CPU. Rows are
+            counted from the first row that CPU threads read, and ascend.
         """
         flat = as_wide_as_rows(ids.flatten(), self._rows)
         rows = flat.clamp(0, self._rows - 1)

@@ -1,4 +1,4 @@
-"""What narrow storage does to the values of a table."""
+"""Measures how much narrow storage changes the values of a table."""
 
 from __future__ import annotations
 
@@ -13,22 +13,25 @@ from peergraph.memory.table.row_codec import RowCodec
 
 @dataclass(frozen=True)
 class StorageReport:
-    """The range of a table's values, and what its storage has changed in them.
+    """Reports the range of a table's values, and the errors of its narrow storage.
 
-    Errors are absolute differences, relative to the largest absolute value of the value's row, or
-    of its column; NaN and infinite values are left out.
+    An error is the absolute difference between a value and its stored value, divided by the largest
+    absolute value of the same row, or of the same column. NaN and infinite values do not count.
 
     Args:
-        table: its name.
-        storage, dtype: of the stored values, and of the users'.
-        stored_bytes, user_bytes: of a row.
-        rows: that were encoded.
-        minimum, maximum: of the finite values; 0 where there are none.
-        not_finite: NaN and infinite values, which were stored as such.
-        underflows: values other than 0 that became 0.
-        worst_error, mean_error: relative to the row.
-        worst_column_error, mean_column_error: relative to the column.
-        worst_column: the column of the first of these.
+        table: the name of the table.
+        storage: the name of the storage.
+        dtype: the dtype that users see.
+        stored_bytes: the bytes of a stored row.
+        user_bytes: the bytes of a row that users see.
+        rows: the number of rows that were encoded.
+        minimum, maximum: the smallest and the largest finite value; 0 if no value is finite.
+        not_finite: the number of NaN and infinite values. They are stored as NaN or infinite.
+        underflows: the number of non-zero values that are stored as 0.
+        worst_error, mean_error: the largest and the mean error relative to the row.
+        worst_column_error, mean_column_error: the largest and the mean error relative to the
+            column.
+        worst_column: the index of the column that has `worst_column_error`.
     """
 
     table: str
@@ -62,7 +65,7 @@ class StorageReport:
 
 
 class StorageErrors:
-    """Adds up what the storage of a table changes, block by block and rank by rank."""
+    """Accumulates the errors of a table's storage, block by block and rank by rank."""
 
     def __init__(self, columns: int) -> None:
         self.rows = 0
@@ -74,11 +77,11 @@ class StorageErrors:
         self.column_sum = torch.zeros_like(self.column_largest)
 
     def add(self, values: Tensor, stored: Tensor) -> None:
-        """Adds a block. Synchronises with a GPU.
+        """Adds the errors of a block of rows. Synchronises with a GPU.
 
         Args:
-            values: [n, columns] of the user.
-            stored: the same after decoding.
+            values: [n, columns] the user's values.
+            stored: [n, columns] the same values after encoding and decoding.
         """
         self.rows += len(values)
         if values.numel() == 0:
@@ -101,7 +104,7 @@ class StorageErrors:
         self._add_columns(largest.amax(0), error.amax(0), error.sum(0, dtype=torch.float64))
 
     def merge(self, other: StorageErrors) -> None:
-        """Adds what another rank has added up."""
+        """Adds the errors that another rank has accumulated."""
         self.rows += other.rows
         self.minimum = min(self.minimum, other.minimum)
         self.maximum = max(self.maximum, other.maximum)
@@ -117,7 +120,7 @@ class StorageErrors:
         self.column_sum += total.to(self.column_sum)
 
     def report(self, table: str, codec: RowCodec) -> StorageReport:
-        """The report of the table of this name."""
+        """Returns the report. `table` is the name of the table."""
         scale = self.column_largest.clamp_min(torch.finfo(torch.float64).tiny)
         by_column, has_columns = self.column_worst / scale, codec.columns > 0
         mean = float((self.column_sum / scale).sum()) / max(1, self.finite)
@@ -142,7 +145,7 @@ class StorageErrors:
 
 
 def merged_report(table: str, codec: RowCodec, errors: Sequence[StorageErrors]) -> StorageReport:
-    """The report of what several ranks have added up."""
+    """Returns the report of the errors that several ranks have accumulated."""
     total = StorageErrors(codec.columns)
     for part in errors:
         total.merge(part)

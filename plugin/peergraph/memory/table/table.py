@@ -14,18 +14,24 @@ import numpy as np
 import torch
 
 import peergraph._C as _C
-from peergraph.memory.device.launching import Launch, launch_on, most_blocks
-from peergraph.memory.device.pinned_pipeline import PinnedPipeline
+from peergraph.memory.device.launching import Launch, launch_on
 from peergraph.memory.group.collective_call import collective_call
 from peergraph.memory.group.group import Group
 from peergraph.memory.group.naming import collective
 from peergraph.memory.region.closing import close_all
 from peergraph.memory.region.region import SharedRegion
 from peergraph.memory.table.access import Access, open_access
+from peergraph.memory.table.byte_rows import as_bytes, download_rows
 from peergraph.memory.table.checks import check_table
-from peergraph.memory.table.id_list import check_device, id_list, ids_on_device, out_tensor
+from peergraph.memory.table.id_list import id_list, ids_on_device
 from peergraph.memory.table.partitions import Partitions, one_partition_per_gpu
 from peergraph.memory.table.read_counter import ReadCounter
+from peergraph.memory.table.row_arguments import (
+    check_values,
+    gathered_to,
+    out_tensor,
+    range_of_rows,
+)
 from peergraph.memory.table.source import check_source, chunks_on_device
 from peergraph.memory.table.staged_rows import disk_launch
 from peergraph.memory.table.table_view import leases_of
@@ -33,8 +39,6 @@ from peergraph.memory.table.tier_sizes import Split, local_bytes, shard_rows
 from peergraph.memory.table.tiers import Tiers
 from peergraph.profiling import GATHER, profiled
 from peergraph.progress import progress_bar
-
-_READ_CHUNK_BYTES = 32 << 20
 
 
 class Table:
@@ -66,13 +70,13 @@ class Table:
         *,
         staged: float | None = None,
     ) -> None:
-        """:meth:`create` is the way to make a table; this takes memory that exists.
+        """Makes a table over existing memory. Use :meth:`create` to allocate a table.
 
         Args:
             shape, dtype, tiers, group, order, partitions, split: as for :meth:`create`.
             regions: the memory of each tier that has rows.
             staged: the share of rows in host memory that CPU threads read for a GPU while its
-                kernels read the others; None: the share that was measured to be fastest.
+                kernels read the others; None: the share that was fastest in measurements.
         """
         self.shape = shape
         self.dtype = dtype
@@ -117,31 +121,31 @@ class Table:
         Args:
             shape: the number of rows, then the shape of a row; 1-D to n-D, sizes may be 0.
             dtype: any torch dtype whose elements are whole bytes.
-            tiers: rows per tier; they add up to the rows.
+            tiers: rows per tier; their sum is the number of rows.
             group: the ranks.
-            order: user id -> internal row: a permutation, int32 or int64 [rows] on the group's
-                device, kept and not copied. A table that is to be pickled takes a table whose rows
-                are all local (:meth:`as_tensor`) rather than a tensor. None: user ids are the rows.
+            order: the internal row of each user id: a permutation, int32 or int64 [rows] on the
+                group's device, kept and not copied. To pickle the table, pass a table whose rows
+                are all local (:meth:`as_tensor`) instead of a tensor. None: they are equal.
             partitions: which ranks store copies of which shards, and which copy each rank reads
                 (XGNN 4.2); None: rank i stores shard i.
             split: "round_robin": sharded row j is on rank j % world_size. "blocks": each rank has
                 a contiguous range of ceil(sharded / world_size) rows, the last ranks fewer or none
                 (:meth:`shard_rows`).
-            spill: the folder for the rows on disk: a file without a name there, which is deleted
-                with the table or with the ranks.
-            check: verify that `order` is a permutation; its values must be the same on all ranks.
-                Synchronises with a GPU. An unchecked order that is no permutation is undefined
-                behaviour.
+            spill: the folder for the rows on disk. They are in a file without a name, which is
+                deleted when the table is closed or the ranks end.
+            check: whether to check that `order` is a permutation, which synchronises with a GPU.
+                The values must be equal on all ranks. If an unchecked order is not a permutation,
+                the behaviour is undefined.
 
-        Each rank stores the replicated rows once. On CUDA the host tier is pinned. Contents are
-        undefined until written.
+        Each rank stores the replicated rows once. On CUDA the host tier is pinned. The contents are
+        undefined until they are written.
 
         Raises:
-            ValueError: shape, dtype or tiers do not fit together, or ranks disagree about them; the
-                first id of `order` that repeats another.
-            IndexError: the first id of `order` out of range.
-            MemoryError: the memory does not suffice.
-            OSError: the room in `spill` does not suffice.
+            ValueError: shape, dtype or tiers do not fit together, or ranks pass different ones, or
+                `order` contains an id twice.
+            IndexError: `order` contains an id that is out of range.
+            MemoryError: there is not enough memory.
+            OSError: there is not enough space in `spill`.
             PeerLostError: a rank is missing.
         """
 
@@ -169,17 +173,17 @@ class Table:
 
     @property
     def rows(self) -> int:
-        """Rows of all tiers."""
+        """The number of rows of all tiers."""
         return self.shape[0]
 
     @property
     def device(self) -> torch.device:
-        """The device that rows are gathered to: the group's."""
+        """The device of the group, to which rows are gathered."""
         return self.group.device
 
     @property
     def view(self) -> _C.TableView:
-        """The table as kernels take it; valid until the table is closed.
+        """The view of the table that kernels take; valid until the table is closed.
 
         Raises NotImplementedError on a GPU for a table with rows on disk: kernels cannot read them.
         """
@@ -198,17 +202,17 @@ class Table:
 
     @property
     def leases(self) -> list[_C.Lease]:
-        """The leases of the rows' memory, to be held while kernels use addresses in it."""
+        """The leases of the memory of the rows. Hold them while kernels use addresses in it."""
         return leases_of(self._regions)
 
     @property
     def num_bytes(self) -> int:
-        """Bytes of all rows, each counted once."""
+        """The bytes of all rows; each row counts once."""
         return self.rows * self.row_bytes
 
     @property
     def allocated(self) -> dict[str, list[int]]:
-        """The bytes of each rank, by tier, including copies of shards."""
+        """The bytes that each rank has allocated, by tier, including copies of shards."""
         return {name: region.sizes for name, region in self._regions.items()}
 
     @profiled(GATHER)
@@ -223,29 +227,50 @@ class Table:
                 the table's device or the CPU.
             padded: an id of -1 is padding and gives a row of zeros.
 
-        On a GPU this runs in the current stream. It synchronises only to copy into an `out` on the
-        CPU and, with rows on disk, to find out which of them are wanted: the CPU reads these while
-        the GPU gathers the others.
+        On a GPU this runs in the current stream. It synchronises only in two cases: to copy to an
+        `out` on the CPU, and if rows are on disk, because the CPU reads these rows while the GPU
+        gathers the others.
 
         Raises:
-            IndexError: an id is negative or not below the rows. For ids on a GPU the kernel finds
-                it while it runs and returns rows of zeros for such ids; a later call of peergraph
-                on that device raises, or :func:`peergraph.synchronize`.
-            TypeError, ValueError: ids or out are not as above.
+            IndexError: an id is negative, or not below the number of rows. For ids on a GPU, the
+                kernel finds this while it runs, and returns rows of zeros for such ids; a later
+                call of peergraph on that device, or :func:`peergraph.synchronize`, raises.
+            TypeError, ValueError: `ids` or `out` is not as described above.
             RuntimeError: the table is closed.
         """
         access = self._opened()
         ids = ids_on_device(ids, self.rows, self.device, padded)
         shape = (*ids.shape, *self.shape[1:])
-        target = out_tensor(out, shape, self.dtype, self.device)
-        result = target
-        if target.device != self.device:
-            result = torch.empty(shape, dtype=self.dtype, device=self.device)
+        counting = nullcontext() if self.counter is None else self.counter.gather(ids)
+        with gathered_to(out, shape, self.dtype, self.device) as result, counting:
+            access.gather(ids, result, self._launch(), padded)
+        return result if out is None else out
+
+    def gather_decoded(
+        self, ids: torch.Tensor, out: torch.Tensor, codec: _C.RowCodec, padded: bool
+    ) -> None:
+        """Writes the rows `ids`, decoded by a codec, to `out`; for a table of encoded rows.
+
+        Both tensors are contiguous and on the device; `padded` is as in :meth:`gather`.
+        """
         with nullcontext() if self.counter is None else self.counter.gather(ids):
-            self._gather(access, ids, result, padded)
-        if target is not result:
-            target.copy_(result)
-        return target
+            self._opened().gather(ids, out, self._launch(), padded, codec)
+
+    def gather_stored(self, ids: torch.Tensor) -> torch.Tensor:
+        """Returns the rows `ids` as they are stored: uint8 [n, row_bytes]. As :meth:`gather`.
+
+        Args:
+            ids: [n] row ids as in :meth:`gather`.
+        """
+        return as_bytes(self.gather(ids))
+
+    def decode_stored(self, rows: torch.Tensor) -> torch.Tensor:
+        """Returns stored rows in the users' dtype: [n, *row shape].
+
+        Args:
+            rows: uint8 [n, row_bytes], contiguous.
+        """
+        return rows.view(self.dtype).view(len(rows), *self.shape[1:])
 
     def count_reads(self) -> ReadCounter:
         """Counts gathers of this object from now on, until :attr:`counter` is set to None."""
@@ -263,8 +288,8 @@ class Table:
         """Overwrites the rows `ids` with `values`, in every replica. One-sided.
 
         Args:
-            ids: int32 or int64, any shape, on the CPU or the table's device. Of duplicate ids, any
-                one's value remains, and on the replicated tier ranks may see different ones.
+            ids: int32 or int64, any shape, on the CPU or the table's device. If an id occurs twice,
+                one of its values remains; on the replicated tier, ranks may see different ones.
             values: [*ids.shape, *row shape] of the table's dtype, on the CPU or the table's device.
 
         On a GPU this runs in the current stream and synchronises only with rows on disk. Other
@@ -275,15 +300,18 @@ class Table:
         access = self._opened()
         ids = ids_on_device(ids, self.rows, self.device)
         shape = (*ids.shape, *self.shape[1:])
-        if not isinstance(values, torch.Tensor):
-            raise TypeError(f"values must be a tensor, got {type(values).__name__}")
-        if values.dtype != self.dtype:
-            raise ValueError(f"values must be {self.dtype}, got {values.dtype}")
-        if tuple(values.shape) != shape:
-            raise ValueError(f"values must have shape {shape}, got {tuple(values.shape)}")
-        check_device("values", values, self.device)
+        check_values(values, shape, self.dtype, self.device)
         values = values.to(self.device, non_blocking=True).contiguous()
         self._scatter(access, ids, values)
+
+    def write(self, ids: torch.Tensor, values: torch.Tensor, numbers: torch.Tensor) -> None:
+        """Overwrites rows as :meth:`scatter` does. `ids` are rows of this table, not users' ids.
+
+        Args:
+            ids, values: as in :meth:`scatter`.
+            numbers: the user's id of each row, in the shape of `ids`, for errors about values.
+        """
+        self.scatter(ids, values)
 
     def load(
         self,
@@ -295,16 +323,16 @@ class Table:
     ) -> None:
         """Writes `source` to the users' rows [start, start + len(source)). One-sided.
 
-        Rank 0 may load everything, or every rank its share; follow with `group.barrier()` before
-        others read. The rows go in chunks to the memory of all ranks: there is no second full copy.
+        Rank 0 may load all rows, or each rank its share. Call `group.barrier()` before other ranks
+        read. Rows are written to the memory of all ranks in chunks: there is no second full copy.
 
         Args:
             source: a tensor, an array or a memory map of the table's dtype, [n, *row shape].
             start: the first row.
             chunk_bytes: the size of a chunk; on a GPU two chunks are pinned.
-            progress: whether to show a bar; None: for more than 1 GB, on a terminal.
+            progress: whether to show a progress bar; None: only on a terminal, for more than 1 GB.
 
-        Synchronises with the GPU. Raises ValueError for a source that does not fit.
+        Synchronises with the GPU. Raises ValueError if the source does not fit the table.
         """
         self._opened()
         check_source(source, start, chunk_bytes, self.shape, self.dtype)
@@ -330,36 +358,23 @@ class Table:
         Raises ValueError for a range outside the table, or an `out` that does not fit.
         """
         self._opened()
-        stop = self.rows if stop is None else stop
-        if not 0 <= start <= stop <= self.rows:
-            raise ValueError(f"rows [{start}, {stop}) are not within a table of {self.rows} rows")
-        shape = (stop - start, *self.shape[1:])
+        shape = (len(range_of_rows(start, stop, self.rows)), *self.shape[1:])
         result = out_tensor(out, shape, self.dtype, torch.device("cpu"))
         if result.numel() == 0:
             return result
         if self.device.type == "cpu":
             self._read_range(start, result)
-            return result
-
-        def read_part(part: slice) -> torch.Tensor:
-            size = (part.stop - part.start, self.row_bytes)
-            rows = torch.empty(size, dtype=torch.uint8, device=self.device)
-            self._read_range(start + part.start, rows)
-            return rows
-
-        # Not the pipeline of the process, which other threads and rows on disk use meanwhile.
-        pipeline = PinnedPipeline(self.device, _READ_CHUNK_BYTES)
-        stream = torch.cuda.current_stream(self.device)
-        pipeline.download(_as_bytes(result), stream, read_part)
+        else:
+            download_rows(result, self.device, lambda i, rows: self._read_range(start + i, rows))
         return result
 
     def shard_rows(self, rank: int | None = None) -> range:
-        """The internal rows of a rank's shard, in the order in which they are stored.
+        """Returns the internal rows of a rank's shard, in the order in which they are stored.
 
         Args:
             rank: a rank; None: this one.
 
-        A row's user id is the same number, unless the table has an `order`. Not collective.
+        Without an `order`, internal rows are user ids. Not collective.
         """
         rank = self.group.rank if rank is None else rank
         if not 0 <= rank < self.group.world_size:
@@ -373,12 +388,12 @@ class Table:
 
         Returns:
             [len(shard_rows()), *row shape], on the table's device. Row i is the internal row
-            ``shard_rows()[i]``. Changes are changes of the table; other ranks see them once the
-            stream is synchronised and a barrier has passed. Invalid once the table is closed.
+            ``shard_rows()[i]``. Writes change the table; other ranks see them once the stream is
+            synchronised and a barrier has passed. Invalid once the table is closed.
 
-        Raises ValueError where `partitions` store other shards than this rank's on it.
+        Raises ValueError if `partitions` store more than this rank's shard on it, or another shard.
         """
-        self._opened()
+        regions, _ = self._regions, self._opened()  # `close` of another thread takes them away
         rank = self.group.rank
         if self._partitions is not None and self._partitions.stored[rank] != (rank,):
             stored = self._partitions.stored[rank]
@@ -386,18 +401,18 @@ class Table:
         shape = (len(self.shard_rows()), *self.shape[1:])
         if math.prod(shape) == 0:
             return torch.empty(shape, dtype=self.dtype, device=self.device)
-        return self._regions["sharded"].local(self.dtype, shape)
+        return regions["sharded"].local(self.dtype, shape)
 
     def as_tensor(self) -> torch.Tensor:
         """Returns the whole table as a tensor over its memory, without a copy. Not collective.
 
-        The tensor is in internal order, and invalid once the table is closed. Changes are changes
-        of this rank's copy.
+        The tensor is in internal order, and invalid once the table is closed. Writing to it changes
+        this rank's copy.
 
-        Raises ValueError unless all rows are contiguous in memory that this rank reaches: all
-        replicated, all on the host tier, all on disk, or all sharded on the only rank.
+        Raises ValueError unless this rank reaches all rows in contiguous memory: all rows are
+        replicated, or all in host memory, or all on disk, or all sharded with a single rank.
         """
-        self._opened()
+        regions, _ = self._regions, self._opened()  # `close` of another thread takes them away
         names = [f.name for f in fields(self.tiers) if getattr(self.tiers, f.name)]
         contiguous = len(names) <= 1 and (names != ["sharded"] or self.group.world_size == 1)
         if not contiguous:
@@ -405,11 +420,11 @@ class Table:
         if not names or self.num_bytes == 0:
             return torch.empty(self.shape, dtype=self.dtype, device=self.device)
         rank = 0 if names[0] in ("host", "disk") else self.group.rank
-        return self._regions[names[0]].part(rank, self.dtype, self.shape)
+        return regions[names[0]].part(rank, self.dtype, self.shape)
 
     @collective("Table.close")
     def close(self) -> None:
-        """Releases the memory. Collective, except on an unpickled copy; idempotent.
+        """Releases the memory. Collective, except on an unpickled copy. A second call does nothing.
 
         Waits for gathers of other threads and for the GPU; later gathers raise RuntimeError. Does
         not close a table that was given as `order`. Raises as :meth:`SharedRegion.close`.
@@ -430,16 +445,6 @@ class Table:
         if self.device.type == "cpu" and self.tiers.disk:
             return disk_launch()
         return launch_on(self.device)
-
-    def _gather(
-        self, access: Access, ids: torch.Tensor, out: torch.Tensor, padded: bool = False
-    ) -> None:
-        """Writes the rows `ids` to `out`; both are contiguous and on the device."""
-        if access.host_gather is not None:
-            access.host_gather.gather(ids, out, padded)
-        else:
-            listed = id_list(ids, padded=padded, max_blocks=most_blocks())
-            _C.gather(access.view, listed, out, self._launch())
 
     def _scatter(self, access: Access, ids: torch.Tensor, values: torch.Tensor) -> None:
         """Overwrites the rows `ids` with `values`; both are contiguous and on the device."""
@@ -462,7 +467,7 @@ class Table:
         """Gathers the users' rows from `start` on into a tensor on the device."""
         access = self._opened()
         if access.on_disk is not None:
-            self._gather(access, self._range(start, len(out)), out)
+            access.gather(self._range(start, len(out)), out, self._launch())
         else:
             _C.gather(access.view, _C.IdList(first=start, count=len(out)), out, self._launch())
 
@@ -493,8 +498,3 @@ class Table:
 
 def _values(order: Table | torch.Tensor | None) -> torch.Tensor | None:
     return order.as_tensor() if isinstance(order, Table) else order
-
-
-def _as_bytes(rows: torch.Tensor) -> torch.Tensor:
-    """The rows as uint8 [rows, row bytes], sharing memory; there is at least one element."""
-    return rows.view(len(rows), -1).view(torch.uint8)

@@ -10,25 +10,26 @@ from peergraph.memory.table.id_list import id_list, integers
 from peergraph.memory.table.narrow_table import NarrowTable
 from peergraph.memory.table.table import Table
 
-# How much longer a GPU takes for a row of another GPU's memory, or of the host's, than of its own.
+# The time to read a row from another GPU's memory, or from host memory, relative to a row in the
+# GPU's own memory.
 _PEER_COST = 8.0
 _HOST_COST = 80.0
 
 
 class TableRows:
-    """``[len(ids), *row shape]``: rows of a table by the users' ids, not gathered.
+    """Rows of a table, chosen by users' ids and not gathered: ``[len(ids), *row shape]``.
 
-    :func:`peergraph.aggregate.g_spmm` takes it in place of the sources' features, and reads each
-    row in place. A change of the table's rows changes these rows.
+    :func:`peergraph.aggregate.g_spmm` takes it instead of the sources' features, and reads each row
+    where it is stored. It sees later writes to the table.
 
     Args:
-        table: of any plan; must not be closed before the rows are read.
-        ids: [n] int32 or int64, on the CPU or the table's device.
+        table: a table with any tiers. It must not be closed before the rows are read.
+        ids: [n] users' ids, int32 or int64, on the CPU or the table's device.
 
     Raises:
-        TypeError, ValueError: ids of another dtype, device or shape.
-        IndexError: an id out of range; found when rows are read, on a GPU as
-            :meth:`Table.gather` finds it.
+        TypeError, ValueError: the ids have another dtype, device or shape.
+        IndexError: an id is out of range. This is found when the rows are read: see
+            :meth:`Table.gather`.
     """
 
     def __init__(self, table: Table, ids: torch.Tensor) -> None:
@@ -43,74 +44,84 @@ class TableRows:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """The shape that a gather of the rows would return."""
+        """The shape of the gathered rows."""
         return (self.ids.numel(), *self.table.shape[1:])
 
     @property
     def dtype(self) -> torch.dtype:
-        """Of the table."""
+        """The dtype of the table."""
         return self.table.dtype
 
     @property
     def device(self) -> torch.device:
-        """Of the table."""
+        """The device of the table."""
         return self.table.device
 
     @property
+    def view(self) -> _C.TableView:
+        """The table that has the rows, as they are stored."""
+        stored = self.table.stored if isinstance(self.table, NarrowTable) else self.table
+        return stored.view
+
+    @property
+    def codec(self) -> _C.RowCodec | None:
+        """How the rows are stored, where their storage is narrow."""
+        return self.table.codec.native if isinstance(self.table, NarrowTable) else None
+
+    @property
     def alignment_bits(self) -> int:
-        """The bitwise or of all rows' addresses and the row size: shows their common alignment."""
-        return _C.alignment_bits(self.table.view)
+        """The bitwise or of all rows' addresses and the row size. Its lowest set bit is the
+        alignment of all rows.
+        """
+        return _C.alignment_bits(self.view)
 
     @property
     def can_be_read(self) -> bool:
-        """Whether kernels can read the rows: they have no narrow storage, and on a GPU none is on
-        disk.
+        """Whether kernels can read the rows in place. On a GPU, a table with rows on disk cannot be
+        read.
         """
-        if isinstance(self.table, NarrowTable):
-            return False
         return self.device.type == "cpu" or self.table.tiers.disk == 0
 
     def addresses(self) -> torch.Tensor:
-        """The address of each row, int64 [n]; 0 for ids out of range. Asynchronous on a GPU."""
-        view = self.table.view
+        """Returns the address of each row, int64 [n], 0 for ids out of range. Asynchronous."""
+        view = self.view
         if self._addresses is None:
             self._addresses = torch.empty_like(self.ids, dtype=torch.int64)
             _C.row_addresses(view, id_list(self.ids), self._addresses, launch_on(self.device))
         return self._addresses
 
     def tensors(self) -> list[torch.Tensor]:
-        """The ids, and the addresses where they were computed: what a read of the rows uses."""
+        """Returns the tensors that reads use: the ids, and the addresses if they were computed."""
         return [self.ids] if self._addresses is None else [self.ids, self._addresses]
 
-    def count_reads(self, positions: torch.Tensor) -> None:
-        """Counts reads in place, if the table's reads are being counted.
+    def count_reads(self, positions: torch.Tensor | None = None) -> None:
+        """Counts reads in place, if the table counts reads.
 
         Args:
-            positions: which of these rows were read, once for each read; on the device.
+            positions: for each read, the position of the row among these rows; on the device. None:
+                each row is read once.
         """
         if self.table.counter is not None:
-            self.table.counter.add(self.ids[positions])
+            self.table.counter.add(self.ids if positions is None else self.ids[positions])
 
     def gather(self) -> torch.Tensor:
-        """The rows as a tensor, as :meth:`Table.gather` does."""
+        """Returns the rows as a tensor: see :meth:`Table.gather`."""
         return self.table.gather(self.ids)
 
     def first(self, count: int) -> TableRows:
-        """The first rows."""
+        """Returns the first `count` rows."""
         rows = TableRows(self.table, self.ids[:count])
         if self._addresses is not None:
             rows._addresses = self._addresses[:count]
         return rows
 
     def pays_to_read(self, reads: int) -> bool:
-        """Whether `reads` reads of these rows in place cost less than gathering them first.
+        """Returns whether `reads` reads of these rows in place cost less than gathering them first.
 
-        A gather reads each row once from where it is stored, writes it to local memory, and later
-        reads are local. Reads in place cross the link at each read of a row on another GPU or the
-        host.
+        A gather reads each row once where it is stored and writes it to local memory; later reads
+        are local. Reads in place cross the link each time that they read a row of another GPU or of
+        the host.
         """
-        if isinstance(self.table, NarrowTable):
-            return False
         tiers, total = self.table.tiers, max(1, self.table.rows)
         if self.device.type == "cpu":
             return True
@@ -118,6 +129,9 @@ class TableRows:
         remote = tiers.sharded * (world - 1) / world
         local = tiers.replicated + tiers.sharded - remote
         cost = (local + remote * _PEER_COST + tiers.host * _HOST_COST) / total
+        if isinstance(self.table, NarrowTable):
+            # Reads of the table move fewer bytes than those of gathered rows.
+            cost *= self.table.row_bytes / max(1, self.table.codec.user_bytes)
         rows = self.ids.numel()
         return reads * cost < rows * (cost + 1) + reads
 

@@ -1,4 +1,4 @@
-"""Views of tables and of parts of tables, as the compiled module takes them."""
+"""Makes the views of tables that the compiled module takes."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ def table_view(
     with_host: bool = True,
     order_leases: Sequence[_C.Lease] = (),
 ) -> _C.TableView:
-    """A whole table, as this rank's device reads it. A GPU does not read rows on disk.
+    """Returns the view of a table for this rank's device. A GPU does not read rows on disk.
 
     Args:
         tiers: rows per tier.
-        row_bytes: bytes of a row.
+        row_bytes: the bytes of a row.
         group: the ranks.
         regions: the memory of each tier that has rows.
         shards: the address of each shard.
-        order: [rows] user id -> internal row.
+        order: [rows] the internal row of each user id; None: they are equal.
         split: how the sharded rows are split.
         with_host: whether the device reads the rows in host memory.
-        order_leases: of the memory of `order`.
+        order_leases: the leases of the memory of `order`.
     """
     replicas = regions.get("replicated")
     return _C.TableView(
@@ -59,7 +59,9 @@ def table_view(
 def cpu_view(
     tiers: Tiers, row_bytes: int, regions: Mapping[str, SharedRegion], *, with_host: bool
 ) -> _C.TableView:
-    """The rows on disk as the CPU reads them, behind the rows in host memory if `with_host`."""
+    """Returns a view of the rows on disk for the CPU. With `with_host`, the rows in host memory
+    come first.
+    """
     return _C.TableView(
         replicated=0,
         sharded=0,
@@ -76,7 +78,7 @@ def cpu_view(
 
 
 def dense_view(memory: torch.Tensor, rows: int, row_bytes: int) -> _C.TableView:
-    """Contiguous rows in the memory of one processor, which the caller keeps."""
+    """Returns a view of contiguous rows in one device's memory, which the caller keeps."""
     return _C.TableView(
         replicated=rows,
         sharded=0,
@@ -90,7 +92,7 @@ def dense_view(memory: torch.Tensor, rows: int, row_bytes: int) -> _C.TableView:
 
 
 def leases_of(regions: Mapping[str, SharedRegion]) -> list[_C.Lease]:
-    """The leases of all regions."""
+    """Returns the leases of all regions."""
     return [region.lease for region in regions.values()]
 
 

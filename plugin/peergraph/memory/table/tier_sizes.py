@@ -1,4 +1,4 @@
-"""How many rows and bytes of a table each rank and shard has, by tier."""
+"""Computes the rows and bytes of a table on each rank, by tier."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from peergraph.memory.table.partitions import Partitions, one_partition_per_gpu
 from peergraph.memory.table.tiers import Tiers
 
 Split = Literal["round_robin", "blocks"]
-"""How the sharded rows are split over W ranks.
+"""The ways to split the sharded rows over W ranks.
 
 "round_robin": sharded row j is on rank j % W, so that every rank has rows of every hotness.
 "blocks": each rank has one contiguous range of ceil(rows / W) rows, the last ranks fewer or none.
@@ -17,7 +17,7 @@ Split = Literal["round_robin", "blocks"]
 
 
 def check_split(split: str) -> Split:
-    """Returns the argument `split` of a table. Raises ValueError for another value."""
+    """Returns the argument `split` of a table. Raises ValueError for an unknown value."""
     if split not in get_args(Split):
         names = " or ".join(f'"{name}"' for name in get_args(Split))
         raise ValueError(f"split must be {names}, got {split!r}")
@@ -25,12 +25,12 @@ def check_split(split: str) -> Split:
 
 
 def rows_per_block(sharded: int, world_size: int, split: Split) -> int:
-    """The rows of a rank's block (the last ones may have fewer); 0 for "round_robin"."""
+    """Returns the rows of a rank's block; 0 for "round_robin". The last blocks may be smaller."""
     return 0 if split == "round_robin" else max(1, -(-sharded // world_size))
 
 
 def shard_rows(sharded: int, world_size: int, split: Split) -> list[range]:
-    """The rows of each rank's shard, counted from the first sharded row."""
+    """Returns the rows of each rank's shard, counted from the first sharded row."""
     if split == "round_robin":
         return [range(rank, sharded, world_size) for rank in range(world_size)]
     block = rows_per_block(sharded, world_size, split)
@@ -41,7 +41,7 @@ def shard_rows(sharded: int, world_size: int, split: Split) -> list[range]:
 def tier_bytes(
     tiers: Tiers, row_bytes: int, world_size: int, split: Split = "round_robin"
 ) -> dict[str, list[int]]:
-    """The bytes of each tier: by rank, and on the sharded tier by shard."""
+    """Returns the bytes of each tier: for each rank, and on the sharded tier for each shard."""
     ranks = range(world_size)
     shards = shard_rows(tiers.sharded, world_size, split)
     return {
@@ -55,7 +55,7 @@ def tier_bytes(
 def local_bytes(
     tiers: Tiers, row_bytes: int, group: Group, partitions: Partitions | None, split: Split
 ) -> list[tuple[str, int, str | None]]:
-    """For each tier: its name, this rank's bytes, and its device (None: the group's)."""
+    """Returns each tier's name, this rank's bytes, and its device; None: the group's device."""
     placed = partitions or one_partition_per_gpu(group.world_size)
     sizes = tier_bytes(tiers, row_bytes, group.world_size, split)
     return [

@@ -1,4 +1,4 @@
-"""How many rows of a table each tier has."""
+"""The number of rows of a table on each tier."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from dataclasses import dataclass, fields
 
 @dataclass(frozen=True)
 class Tiers:
-    """Rows per tier, in this order.
+    """The number of rows on each tier.
 
-    The first rows are replicated on every rank, the next are split over the ranks, the next are in
-    the machine's host memory, the last in a file that all ranks map.
+    The first rows of a table are replicated on every rank, the next ones are split over the ranks,
+    the next ones are in host memory, and the last ones are in a file that all ranks map.
     """
 
     replicated: int = 0
@@ -28,20 +28,20 @@ class Tiers:
 
     @classmethod
     def all_replicated(cls, rows: int) -> Tiers:
-        """Every rank holds all rows."""
+        """Returns tiers on which every rank stores all rows."""
         return cls(replicated=rows)
 
     @classmethod
     def all_sharded(cls, rows: int) -> Tiers:
-        """The ranks hold equal shares."""
+        """Returns tiers on which each rank stores an equal share of the rows."""
         return cls(sharded=rows)
 
     @classmethod
     def all_host(cls, rows: int) -> Tiers:
-        """All rows are in host memory, once per machine."""
+        """Returns tiers on which all rows are in host memory, once per machine."""
         return cls(host=rows)
 
     @property
     def rows(self) -> int:
-        """Rows of all tiers."""
+        """The number of rows of all tiers."""
         return self.replicated + self.sharded + self.host + self.disk

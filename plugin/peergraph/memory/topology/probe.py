@@ -1,4 +1,4 @@
-"""Timed reads that measure links, and the memory that they read."""
+"""Measures links by timed reads."""
 
 from __future__ import annotations
 
@@ -23,19 +23,20 @@ from peergraph.memory.topology.rates import Rates
 _SCATTERED = 32  # bytes of a read in random order
 _STAGED_ROW_BYTES = (32, 128, 512, 1024)
 _DENSE = 1 << 30  # the part of the host's memory that is read in ascending order of address
-# Least bytes of a gather: of narrow rows it reads more, or the call would take longer than the
-# reads.
+# The smallest number of bytes of a gather. Gathers of narrow rows read more rows, because otherwise
+# the call would take longer than the reads.
 _GPU_LEAST_BYTES, _CPU_LEAST_BYTES = 64 << 20, 0
-# On a GPU: rows per gather (milliseconds from the host, enough to fill it) and calls timed.
+# On a GPU: the rows of a gather, which fill the GPU and take milliseconds from the host; and the
+# number of calls that are timed.
 _GPU_READS, _GPU_CALLS = 1 << 18, 10
 _CPU_READS, _CPU_CALLS = 1 << 13, 3
-# The caches of address translation must not hold the tables, since real tables are larger.
+# The tables must not fit into the caches of address translation, because real tables are larger.
 _GPU_BYTES, _HOST_BYTES = 1 << 30, 16 << 30
 _CPU_BYTES = 1 << 24
 
 
 class Probe:
-    """Memory of each rank and of the host, which all ranks read."""
+    """Allocates memory on each rank and on the host, and measures how fast all ranks read it."""
 
     def __init__(self, group: Group) -> None:
         self.group = group

@@ -10,11 +10,11 @@ from torch import Tensor
 
 from peergraph.memory.group.group import Group
 from peergraph.memory.region.region import SharedRegion
+from peergraph.memory.table.packed_rows import packed_offsets
 from peergraph.memory.training.coalesce import SparseRows
 from peergraph.memory.training.rounds import Rounds
 from peergraph.profiling import EXCHANGE, profiled
 
-_ALIGNMENT = 16
 # Batches differ in size: parts have room for larger batches, so that they rarely grow.
 _HEADROOM = 1.25
 
@@ -104,12 +104,11 @@ class Exchange:
 
     def _offsets(self, counts: Sequence[list[int] | None]) -> list[int]:
         """Returns the offsets of each table's keys and values in a part; the last is the end."""
-        offsets = [0]
+        sizes = []
         for (width, dtype), count in zip(self._tables, counts, strict=True):
             rows = sum(count or [])
-            for num_bytes in (8 * rows, rows * width * dtype.itemsize):
-                offsets.append(offsets[-1] + -(-num_bytes // _ALIGNMENT) * _ALIGNMENT)
-        return offsets
+            sizes += [(rows, 8), (rows, width * dtype.itemsize)]
+        return packed_offsets(sizes)
 
     def _fits(self, outgoing: Sequence[Outgoing | None]) -> bool:
         needed = self._offsets([None if s is None else s.counts for s in outgoing])[-1]

@@ -9,9 +9,8 @@ import torch.distributed as dist
 from torch import Tensor
 
 from peergraph.memory.group.group import Group
+from peergraph.memory.table.packed_rows import pack, packed_offsets, unpack
 from peergraph.memory.training.coalesce import SparseRows
-
-_ALIGNMENT = 16
 
 
 class MachineExchange:
@@ -74,7 +73,7 @@ class MachineExchange:
         counts = [[word - 1 for word in words[1:]] for words in received]
         payload = self._pack(rows)
         sizes = [payload.numel() if r in self._targets else 0 for r in range(len(received))]
-        expected = [self._offsets(c)[-1] if any(n >= 0 for n in c) else 0 for c in counts]
+        expected = [packed_offsets(self._sizes(c))[-1] for c in counts]
         inbox = torch.empty(sum(expected), dtype=torch.uint8, device=self._device)
         dist.all_to_all_single(inbox, payload.repeat(len(self._targets)), expected, sizes)
         parts = torch.split(inbox.to(self._group.device), expected)
@@ -110,36 +109,27 @@ class MachineExchange:
         dist.all_to_all_single(received, sent)
         return [list(map(int, words)) for words in received.tolist()]
 
-    def _offsets(self, counts: Sequence[int]) -> list[int]:
-        """Returns the offsets of each table's ids and values in a message; the last is its end."""
-        offsets = [0]
+    def _sizes(self, counts: Sequence[int]) -> list[tuple[int, int]]:
+        """Returns the number of rows and the bytes of a row, of each table's ids and values."""
+        sizes = []
         for (width, dtype), count in zip(self._tables, counts, strict=True):
-            for num_bytes in (8 * max(0, count), max(0, count) * width * dtype.itemsize):
-                offsets.append(offsets[-1] + -(-num_bytes // _ALIGNMENT) * _ALIGNMENT)
-        return offsets
+            sizes += [(max(0, count), 8), (max(0, count), width * dtype.itemsize)]
+        return sizes
 
     def _pack(self, rows: Sequence[SparseRows | None]) -> Tensor:
-        offsets = self._offsets([-1 if r is None else r.count for r in rows])
-        message = torch.zeros(offsets[-1], dtype=torch.uint8, device=self._group.device)
-        for table, sent in enumerate(rows):
-            for part, values in enumerate(() if sent is None else (sent.keys, sent.values)):
-                if values.numel():
-                    data = values.contiguous().view(-1).view(torch.uint8)
-                    begin = offsets[2 * table + part]
-                    message[begin : begin + data.numel()] = data
-        return message.to(self._device)
+        pieces = []
+        for sent in rows:
+            if sent is not None:
+                pieces += [sent.keys.contiguous().unsqueeze(1), sent.values.contiguous()]
+        return pack([p.view(torch.uint8) for p in pieces], self._group.device).to(self._device)
 
     def _unpack(self, message: Tensor, counts: Sequence[int]) -> list[SparseRows | None]:
-        offsets = self._offsets(counts)
+        parts = unpack(message, self._sizes(counts))
         tables: list[SparseRows | None] = []
-        for table, ((width, dtype), count) in enumerate(zip(self._tables, counts, strict=True)):
-            if count < 0:
-                tables.append(None)
-                continue
-            ids, values = offsets[2 * table : 2 * table + 2]
-            keys = message[ids : ids + 8 * count].clone().view(torch.int64)
-            data = message[values : values + count * width * dtype.itemsize].clone().view(dtype)
-            tables.append(SparseRows(keys, data.view(count, width)))
+        for (_, dtype), count in zip(self._tables, counts, strict=True):
+            keys, values = next(parts), next(parts)
+            rows = SparseRows(keys.clone().view(torch.int64).squeeze(1), values.clone().view(dtype))
+            tables.append(rows if count >= 0 else None)
         return tables
 
 

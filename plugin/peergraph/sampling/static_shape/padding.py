@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import accumulate
 
 import torch
@@ -29,6 +30,19 @@ def check_capacity(sample: Sample, shape: StaticShape) -> None:
                     f"max_nodes: hop {hop} found {found[hop + 1]} new nodes of a type, "
                     f"there is room for {capacity}"
                 )
+
+
+def with_clamped_counts(padded: StaticShapeSample, sample: Sample) -> StaticShapeSample:
+    """Returns `padded` with the counts of a sample that exceeds the capacities, as a GPU's."""
+    shape = padded.shape
+    nodes, edges = {}, {}
+    for node_type, found in sample.num_sampled_nodes.items():
+        pairs = zip(found, shape.rows_per_hop[node_type], strict=True)
+        nodes[node_type] = _counts([min(pair) for pair in pairs])
+    for edge_type, sampled in sample.num_sampled_edges.items():
+        bounds = zip(sampled, shape.edges_per_hop[edge_type], strict=True)
+        edges[edge_type] = _counts([min(pair) for pair in bounds])
+    return replace(padded, num_nodes=nodes, num_edges=edges)
 
 
 class Padding:
@@ -108,7 +122,7 @@ class Padding:
 
     def _targets(self, edge_type: EdgeType, hop: int) -> tuple[int, int]:
         """Returns the range of rows that a hop expands."""
-        begins = self.shape.row_begins(edge_type[2])
+        begins = self.shape.row_offsets(edge_type[2])
         return 0 if self.expand_all else begins[hop], begins[hop + 1]
 
     def _indptr(self, edge_type: EdgeType, hop: int) -> Tensor:

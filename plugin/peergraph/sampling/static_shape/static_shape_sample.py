@@ -28,12 +28,12 @@ class StaticShape:
         """Returns the row that is always padding."""
         return self.rows_per_hop[node_type][0] - 1
 
-    def row_begins(self, node_type: NodeType) -> list[int]:
-        """Returns the beginning of each segment of rows, and the number of all rows."""
+    def row_offsets(self, node_type: NodeType) -> list[int]:
+        """Returns the first row of each segment of rows, and at the end the number of all rows."""
         return [0, *accumulate(self.rows_per_hop[node_type])]
 
-    def edge_begins(self, edge_type: EdgeType) -> list[int]:
-        """Returns the beginning of the edges of each hop, and the number of all edges."""
+    def edge_offsets(self, edge_type: EdgeType) -> list[int]:
+        """Returns the position of each hop's first edge, and at the end the number of all edges."""
         return [0, *accumulate(self.edges_per_hop[edge_type])]
 
 
@@ -90,7 +90,7 @@ class StaticShapeSample:
             if len(self.row) != 1:
                 raise ValueError(f"edge_type: one of {list(self.row)} is needed")
             (edge_type,) = self.row
-        begins = self.shape.edge_begins(edge_type)
+        begins = self.shape.edge_offsets(edge_type)
         if not 0 <= hop < len(begins) - 1:
             raise IndexError(f"hop: {hop} is not in 0..{len(begins) - 2}")
         edges = slice(begins[hop], begins[hop + 1])

@@ -9,17 +9,21 @@ import torch
 from torch import Tensor
 
 import peergraph._C as _C
+from peergraph.memory.device.capture_mode import is_capturing
 from peergraph.memory.device.launching import Buffers, launch_on
 from peergraph.memory.device.pending_errors import raise_pending
 from peergraph.memory.table.id_list import integers
-from peergraph.memory.table.read_counter import capturing
 from peergraph.profiling import SAMPLE, profiled
 from peergraph.sampling.arguments import check_seed, store_device
 from peergraph.sampling.neighbor.neighbor_sampler import NeighborSampler
 from peergraph.sampling.neighbor.workspace import Workspace
 from peergraph.sampling.sample import NodeType
 from peergraph.sampling.static_shape.bounds import MaxEdges, MaxNodes, make_shape
-from peergraph.sampling.static_shape.padding import Padding, check_capacity
+from peergraph.sampling.static_shape.padding import (
+    Padding,
+    check_capacity,
+    with_clamped_counts,
+)
 from peergraph.sampling.static_shape.static_shape_sample import StaticShape, StaticShapeSample
 
 
@@ -43,6 +47,8 @@ class StaticShapeSampler:
             :func:`sample_bounds` finds smaller bounds from samples.
         max_edges: capacity for the edges of each hop, by edge type where the store has several.
             Default: as many as there can be. Needed for fanouts of -1.
+        reports_overflow: False: a sample that exceeds a capacity raises nothing. One of its counts
+            then equals the capacity, and its contents are undefined.
 
     Attributes:
         shape: the capacities.
@@ -60,11 +66,13 @@ class StaticShapeSampler:
         *,
         max_nodes: MaxNodes | None = None,
         max_edges: MaxEdges | None = None,
+        reports_overflow: bool = True,
     ) -> None:
         if sampler.subgraph == "induced":
             raise NotImplementedError("subgraph='induced' is not supported in a static shape")
         shape = make_shape(sampler, num_seeds, max_nodes, max_edges)
         self._sampler = sampler
+        self._reports_overflow = reports_overflow
         self.shape = shape
         self._device = store_device(sampler.store)
         self._num_seeds = {t: shape.padding_row(t) for t in shape.rows_per_hop}
@@ -112,7 +120,8 @@ class StaticShapeSampler:
             seed_time: as for :meth:`NeighborSampler.sample`, on the store's device.
 
         Raises:
-            OverflowError: the sample has more nodes or edges than the capacity.
+            OverflowError: the sample has more nodes or edges than the capacity, and the sampler
+                reports it.
             IndexError: a seed that is no node, or a `num_seeds` out of range.
             TypeError, ValueError: an argument is not as above.
 
@@ -192,8 +201,17 @@ class StaticShapeSampler:
             times = {t: x[: used[t].numel()] if t in used else x for t, x in by_type.items()}
         number = int(seed) % 2**64
         sample = self._sampler.sample(used, number, seed_time=times)
-        check_capacity(sample, self.shape)
         expand_all = self._sampler.frontier == "all"
+        try:
+            check_capacity(sample, self.shape)
+        except OverflowError:
+            if self._reports_overflow:
+                raise
+            none = {t: ids[:0] for t, ids in used.items()}
+            no_times = None if times is None else {t: x[:0] for t, x in times.items()}
+            empty = self._sampler.sample(none, number, seed_time=no_times)
+            padded = Padding(empty, self.shape, expand_all, first_seeds).pad()
+            return with_clamped_counts(padded, sample)
         return Padding(sample, self.shape, expand_all, first_seeds).pad()
 
     def _on_gpu(
@@ -221,12 +239,13 @@ class StaticShapeSampler:
                     self._workspace.maps,
                     [rows[1:] for rows in shape.rows_per_hop.values()],
                     list(shape.edges_per_hop.values()),
+                    self._reports_overflow,
                     buffers,
                     launch_on(self._device),
                 )
             return _to_sample(sampler, shape, buffers, nodes, edges, blocks, count_address)
 
-        return draw(sampler.native) if capturing(self._device) else sampler.run(draw)
+        return draw(sampler.native) if is_capturing(self._device) else sampler.run(draw)
 
 
 def _to_sample(

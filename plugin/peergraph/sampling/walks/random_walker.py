@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 import peergraph._C as _C
+from peergraph.memory.device.capture_mode import is_capturing
 from peergraph.memory.device.launching import launch_on
-from peergraph.memory.table.read_counter import capturing
 from peergraph.profiling import SAMPLE, profiled
 from peergraph.sampling.arguments import (
     MAX_STEPS,
@@ -181,9 +181,20 @@ class RandomWalker:
         accept: Sequence[int] = ALWAYS_ACCEPT,
         stay: bool = False,
     ) -> Walks:
-        """Does the same as :meth:`walk`, without checks; probabilities are multiples of 2**-53."""
+        """Draws walks from arguments that have been checked. Asynchronous on a GPU.
+
+        Args:
+            start: int64 [S] user ids on the store's device.
+            length, seed: as for :meth:`walk`.
+            stream: the stream of random numbers of the first step; step t uses ``stream + t``.
+            restart_below: the probability of a restart, as a multiple of 2**-53.
+            restart_every: the number of steps between two possible restarts.
+            jump: whether a restart goes back to the start; otherwise it ends the walk.
+            accept: the probabilities of node2vec as :func:`node2vec_acceptance` returns them.
+            stay: whether a walk that has ended repeats its last node; otherwise -1 follows.
+        """
         store, device = self.store, store_device(self.store)
-        measuring = None if capturing(device) else store.measuring
+        measuring = None if is_capturing(device) else store.measuring
         nodes = torch.empty((start.numel(), length + 1), dtype=torch.int64, device=device)
         nodes[:, 0] = start
         wanted = self.edge_ids or measuring is not None

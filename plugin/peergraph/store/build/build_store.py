@@ -49,7 +49,7 @@ def build_on_machines(
     :meth:`Store.build`.
 
     Args:
-        options: complete.
+        options: the options, complete.
     """
 
     def work() -> StoreContents:
@@ -68,7 +68,7 @@ def build_store(
     """Plans, allocates and fills the store of one machine. Collective over its node group.
 
     Args:
-        options: complete.
+        options: the options, complete.
     """
     storage = checked_storage(options["storage"])
     group.agree(plan=options["plan"], ratios=shard_ratios(options), storage=storage)
@@ -107,7 +107,7 @@ def build_store(
         _logger.info("store over %d ranks on %s: %s", group.world_size, group.device, plan)
     if plan.bytes_disk() and not splits:
         sequential = order.with_user_order_on_disk(plan, schema)
-        # In another order shards have other sizes.
+        # The sizes of shards depend on the order.
         if fits_budget(plan, graph_items(schema, sequential.degrees(degrees), permuted)):
             order = sequential
     id_maps = order.id_maps(schema, group)
@@ -148,13 +148,13 @@ def _build_record(
     ordered: bool,
     group: Group,
 ) -> BuildRecord:
-    """The inputs of the plan, for tables that are added later. Collective."""
+    """Returns the inputs of the plan, for tables that are added later. Collective."""
     plan, topology, spill = options["plan"], options["topology"], disk_spill(options)
     by_links = not isinstance(plan, Plan) and plan in POLICIES
     if topology is None and by_links and ordered and group.device.type == "cuda":
         topology = cached_topology(group)
     if topology is None or group.rank:
         return BuildRecord(topology, None, spill)
-    # Where nodes keep the users' order, the first rows are read as often as others.
+    # In the users' order, the first rows are read as often as others.
     unordered = {t: n for t, n in schema.num_nodes.items() if t not in order.nodes}
     return BuildRecord(topology, reads().in_no_order(unordered), spill)

@@ -1,7 +1,7 @@
-"""The graph on every machine: each brings it, or one machine sends it to those that do not.
+"""Gets the graph to every machine: a machine that has no source receives the graph of another.
 
-Every machine has a store of its own (WholeGraph III-D). Structure is sent at once, rows of tables
-as they are loaded, so that no machine holds a table twice.
+Every machine has a separate store (WholeGraph III-D). Structure is sent first. Rows of tables are
+sent when they are loaded, so that no machine has a table in memory twice.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from peergraph.store.input.source import EdgeSource, EdgeType, GraphSource, Node
 
 @dataclass(frozen=True)
 class Sending:
-    """Which rank sends its graph, and which first ranks of machines get it; numbers are ranks in
-    torch.distributed.
+    """The rank that sends its graph, and the first ranks of the machines that receive it. Ranks are
+    numbered as in torch.distributed.
     """
 
     name: str
@@ -36,12 +36,12 @@ class Sending:
 
     @classmethod
     def find(cls, brings: bool, group: Group) -> Sending | None:
-        """Collective over all machines.
+        """Finds the machines without a graph. Collective over all machines.
 
         Args:
             brings: whether this rank has a graph.
 
-        Returns None where every machine has a rank that brings the graph, or none has.
+        Returns None if all machines have a graph, or no machine has one.
         """
         machines = group.machines
         if machines.count == 1:
@@ -57,7 +57,7 @@ class Sending:
 
     @contextmanager
     def connect(self, group: Group) -> Iterator[MachineBroadcast | None]:
-        """The connection, on the ranks that send or receive; None on the others."""
+        """Yields the connection on the ranks that send or receive, and None on the others."""
         rank = group.machines.rank
         if rank != self.sender and rank not in self.receivers:
             yield None
@@ -71,13 +71,13 @@ class Sending:
 
 @contextmanager
 def graph_of_machine(source: GraphSource | None, group: Group) -> Iterator[GraphSource | None]:
-    """What this rank brings to the store of its machine. Collective over all machines.
+    """Yields this rank's source for the store of its machine. Collective over all machines.
 
-    The result is read within the context; ranks that send must load all tables in order.
+    Read the source within the context. Ranks that send must load all tables in order.
 
     Raises:
-        ValueError: machines bring different graphs: sizes, tables or edges differ.
-        NotImplementedError: a source that is split over ranks would have to be sent.
+        ValueError: the machines have different graphs: sizes, tables or edges differ.
+        NotImplementedError: a source would have to be sent that is split over ranks.
     """
     if group.machines.count == 1:
         yield source
@@ -105,7 +105,7 @@ def graph_of_machine(source: GraphSource | None, group: Group) -> Iterator[Graph
 
 
 def _check_same(source: GraphSource | None, group: Group) -> None:
-    """Raises ValueError on every rank where machines bring different graphs. Collective."""
+    """Raises ValueError on every rank if machines have different graphs. Collective."""
     shares = collective_call(group, lambda: None if source is None else _fingerprint(source))
     brought = [share for share in group.all_gather(shares) if share is not None]
     found = group.all_gather_machines(_sum(brought) if brought else None)
@@ -123,7 +123,7 @@ def _check_same(source: GraphSource | None, group: Group) -> None:
 
 
 def _fingerprint(source: GraphSource) -> dict[str, list[Any]]:
-    """Numbers that are equal for equal graphs, and whose sums over parts of a source are."""
+    """Returns numbers that are equal for equal graphs. Numbers of parts of a graph add up."""
     source.validate()
     found: dict[str, list[Any]] = {}
     for node_type, count in source.num_nodes.items():
@@ -138,13 +138,15 @@ def _fingerprint(source: GraphSource) -> dict[str, list[Any]]:
 
 
 def _edge_sums(edges: EdgeSource, first: int) -> list[Any]:
-    """Number of edges, sum of sources and sum of destinations, which start at `first`."""
+    """Returns the number of edges, the sum of sources and the sum of destinations. Destinations
+    start at `first`.
+    """
     if edges.coo is not None:
         sources, destinations = (int(ends.sum(dtype=torch.int64)) for ends in edges.coo)
         return ["sums", edges.num_edges, sources, destinations]
     assert edges.csc is not None
     indptr, indices = edges.csc
-    # The sum of j * degree(j), by parts.
+    # The sum of j * degree(j), by summation by parts.
     rows = indptr.numel() - 1
     destinations = (first + rows) * edges.num_edges - int(indptr[1:].sum(dtype=torch.int64))
     return ["sums", edges.num_edges, int(indices.sum(dtype=torch.int64)), destinations]
@@ -162,7 +164,7 @@ def _sum(parts: list[dict[str, list[Any]]]) -> dict[str, list[Any]]:
 
 @dataclass(frozen=True)
 class _Outline:
-    """A source without its data: of each relation, the dtypes and lengths of its tensors."""
+    """A source without its data: the dtypes and lengths of the tensors of each relation."""
 
     num_nodes: dict[NodeType, int]
     edges: dict[EdgeType, dict[str, tuple[tuple[int, ...], torch.dtype]]]
@@ -173,7 +175,7 @@ class _Outline:
 def _transfer(
     source: GraphSource | None, link: MachineBroadcast, machines: Machines
 ) -> GraphSource:
-    """Sends the structure, or receives it; rows of tables follow as they are read."""
+    """Sends or receives the structure. Rows of tables are sent later, when they are read."""
     message = link.bytes(lambda: pickle.dumps(_outline(source)))
     outline: _Outline = pickle.loads(message)
     edges = {
@@ -232,8 +234,8 @@ class SentRows(RowSource):
     """Rows of a table that one machine has and sends to others, piece by piece.
 
     Args:
-        kept: called with ``(begin, end, row set)``, on the sender and the receivers: returns those
-            of the rows that this machine has.
+        kept: ``kept(begin, end, row set)`` returns those of the rows at these positions that this
+            machine has. The sender and the receivers call it.
     """
 
     kept: Callable[[int, int, RowSet], Tensor] = field(kw_only=True)
@@ -246,7 +248,7 @@ def _sent_rows(
     link: MachineBroadcast,
     machines: Machines,
 ) -> dict[str, RowSource]:
-    """Tables of a type; reading a piece of rows sends it."""
+    """Returns the tables of a type. Reading a piece of their rows sends it."""
 
     def read(name: str, spec: TableSpec, begin: int, end: int) -> Tensor:
         assert tables is not None
@@ -283,7 +285,7 @@ def _sent_rows(
 
 
 def _checked(rows: Tensor, shape: tuple[int, ...], spec: TableSpec) -> Tensor:
-    """Raises unless a source of users gave the rows that it announced: others wait for them."""
+    """Raises an error if a user's source did not return the rows that other ranks wait for."""
     if not isinstance(rows, Tensor):
         raise TypeError(f"rows must be a tensor, got {type(rows).__name__}")
     if tuple(rows.shape) != shape or rows.dtype != spec.dtype:

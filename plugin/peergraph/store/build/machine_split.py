@@ -1,4 +1,4 @@
-"""Which tables of a graph are split over machines, and how many rows each machine has."""
+"""Chooses the tables that are split over machines, and the rows that each machine has."""
 
 from __future__ import annotations
 
@@ -18,18 +18,19 @@ from peergraph.store.input.source import EdgeType, NodeType
 from peergraph.store.placement.items import type_name
 from peergraph.store.placement.options import PlacementOptions, hot_ratio
 
-# Tables with narrower rows stay whole on each machine: labels, masks, weights and times, which take
-# less memory than the structure, and which samplers and users read outside of batches.
+# Tables with rows of at most this many bytes are stored whole on each machine. These are labels,
+# masks, weights and times: they take less memory than the structure, and samplers and users read
+# them outside of batches.
 NARROW_ROW_BYTES = 16
 
 Splits = Mapping[NodeType | EdgeType, MachineSplit]
 
 
 def machine_splits(schema: Schema, options: PlacementOptions, machines: Machines) -> Splits:
-    """How the rows of each node and edge type with a split table are split; empty where none is.
+    """Returns the split of the rows of each node and edge type that has a split table.
 
     Args:
-        options: complete.
+        options: the options, complete.
     """
     if options["machines"] != "shard" or machines.count == 1:
         return {}
@@ -46,12 +47,12 @@ def machine_splits(schema: Schema, options: PlacementOptions, machines: Machines
 
 
 def is_split(spec: TableSpec) -> bool:
-    """Whether the rows of a table are split over machines."""
+    """Returns whether the rows of a table are split over machines."""
     return spec.row_bytes > NARROW_ROW_BYTES
 
 
 def schema_of_machine(schema: Schema, splits: Splits) -> Schema:
-    """The schema with the rows of tables that this machine has."""
+    """Returns the schema of the tables of this machine, which have fewer rows if they are split."""
 
     def shrunk(kind: NodeType | EdgeType, tables: Mapping[str, TableSpec]) -> dict[str, TableSpec]:
         if kind not in splits:
@@ -72,7 +73,7 @@ def schema_of_machine(schema: Schema, splits: Splits) -> Schema:
 def row_sets(
     splits: Splits, id_maps: Mapping[NodeType, IdMap]
 ) -> dict[NodeType | EdgeType, RowSet]:
-    """Finds users' rows in split tables, by type."""
+    """Returns the row set of each type with split tables."""
     return {
         kind: RowSet(
             type_name(kind), split, id_maps[kind].to_internal if isinstance(kind, str) else None
@@ -84,11 +85,10 @@ def row_sets(
 def check_same_splits(
     schema: Schema, splits: Splits, orders: Mapping[NodeType, Tensor], group: Group
 ) -> None:
-    """Raises ValueError where machines split or store rows differently. Collective over all
-    machines.
+    """Raises ValueError if machines split or store rows differently. Collective over all machines.
 
     Args:
-        orders: by node type, the users' ids of the rows.
+        orders: by node type, the user id of each row.
     """
     mine = {}
     if group.rank == 0:
@@ -119,7 +119,7 @@ def _digest(order: Tensor) -> str:
 
 
 def connect_exchange(contents: StoreContents, group: Group) -> RowExchange | None:
-    """The exchange of rows for a new store; None where no table is split over machines.
+    """Makes the exchange of rows of a new store; None if no table is split over machines.
     Collective over all machines.
     """
     by_name = (*contents.node_tables.values(), *contents.edge_tables.values())

@@ -1,4 +1,4 @@
-"""Allocates and fills the structures and tables of a plan; each step is collective."""
+"""Allocates and fills the structures and tables of a plan. Each step is collective."""
 
 from __future__ import annotations
 
@@ -28,6 +28,7 @@ from peergraph.store.input.source import (
     NodeType,
     RowSource,
 )
+from peergraph.store.input.storage import checked_name, stored_as
 from peergraph.store.placement.added_tables import place_added_table
 from peergraph.store.placement.allocation import Allocation
 from peergraph.store.placement.items import row_item, table_name, type_name
@@ -52,8 +53,8 @@ def build_structure(
     """Allocates and fills one relation. Collective.
 
     Args:
-        degrees: in the order of the rows.
-        order: internal id -> row; None: they are equal.
+        degrees: the in-degree of each row.
+        order: the row of each internal id; None: they are equal.
     """
     name = type_name(edge_type)
     num_edges = schema.num_edges[edge_type]
@@ -112,14 +113,14 @@ def build_table(
     spill: Spill,
     row_set: RowSet | None = None,
 ) -> Table:
-    """Allocates one table and writes the rows of this rank's source. Collective; every rank raises
-    the error of a source.
+    """Allocates a table and writes the rows of this rank's source. Collective; if a source raises
+    an error, every rank raises it.
 
     Args:
-        spec: of the rows of all machines.
-        rows: this rank's rows; None: it has none.
-        start: the position of the first row.
-        row_set: where the table is split over machines: which rows this one has.
+        spec: the spec of the table, with the rows of all machines.
+        rows: this rank's rows; None: it has no rows.
+        start: the position of the first of these rows in the table.
+        row_set: the rows of this machine, if the table is split over machines.
     """
     codec = spec.codec
     shape = spec.shape if row_set is None else (row_set.split.local_rows, *spec.shape[1:])
@@ -131,7 +132,7 @@ def build_table(
         order=order if row_set is None else None,
         partitions=partitions,
         spill=spill.folder,
-        check=False,  # IdMap has checked the order
+        check=False,  # IdMap has checked the order.
     )
     if codec is not None:
         table = NarrowTable(shape, codec, table, what)
@@ -144,7 +145,7 @@ def build_table(
         elif rows is not None:
             table.load(rows, start, progress=progress)
 
-    # A source may fail on one rank: a function of users, a damaged file.
+    # A source may fail on one rank, because of a user's function or a damaged file.
     collective_call(group, load)
     return table
 
@@ -180,7 +181,7 @@ def _load_pieces(
 
 
 def _check_piece(what: str, rows: Tensor, begin: int, end: int, table: Table) -> None:
-    """Raises unless a source gave the right number, shape and dtype of rows."""
+    """Raises an error if a source returned rows of another number, shape or dtype."""
     if not isinstance(rows, Tensor):
         raise TypeError(f"{what}: rows({begin}, {end}) must be a tensor, got {type(rows).__name__}")
     shape = (end - begin, *table.shape[1:])
@@ -197,6 +198,7 @@ def add_table(
     values: Tensor | None,
     kind: NodeType | EdgeType,
     plan: str,
+    storage: str | torch.dtype | None,
     taken: Sequence[Allocation],
     group: Group,
 ) -> Table:
@@ -206,7 +208,8 @@ def add_table(
     Args:
         taken: all allocations of the store.
     """
-    group.agree(name=name, type=kind, plan=plan)
+    stored = None if storage is None else checked_name(name, storage)
+    group.agree(name=name, type=kind, plan=plan, storage=stored)
     if isinstance(kind, str):
         what, rows = "node table", contents.schema.num_nodes[kind]
         tables = contents.node_tables.setdefault(kind, {})
@@ -222,7 +225,7 @@ def add_table(
             return None
         if values.dim() == 0 or values.size(0) != rows:
             raise ValueError(f"{name!r} must have {rows} rows, got {list(values.shape)}")
-        return TableSpec(tuple(values.shape), values.dtype)
+        return stored_as(stored, kind, name, TableSpec(tuple(values.shape), values.dtype))
 
     specs = group.all_gather(collective_call(group, describe))
     holder = next((r for r, spec in enumerate(specs) if spec is not None), None)
@@ -244,6 +247,7 @@ def add_table(
         record.spill,
     )
     contents.plan, tables[name] = planned, table
+    contents.report_storage(group)
     group.barrier()
     return table
 
@@ -258,11 +262,11 @@ def build_tables(
     group: Group,
     progress: bool | None,
 ) -> tuple[dict[NodeType, dict[str, Table]], dict[EdgeType, dict[str, Table]]]:
-    """All node and edge tables. Collective.
+    """Builds all node and edge tables. Collective.
 
     Args:
-        schema: with the rows of all machines.
-        row_sets: by type with tables that are split over machines.
+        schema: the schema, with the rows of all machines.
+        row_sets: the row sets of types with tables that are split over machines.
     """
     held = any(b < e for b, e in schema.node_range[group.rank].values())
     given = source if held else None

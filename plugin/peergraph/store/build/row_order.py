@@ -1,4 +1,4 @@
-"""Orders of rows by hotness: of nodes, and of neighbour lists that have an order of their own."""
+"""Orders of rows by hotness: for nodes, and for neighbour lists with a separate order."""
 
 from __future__ import annotations
 
@@ -21,11 +21,12 @@ from peergraph.store.placement.planner import splits
 
 @dataclass(frozen=True)
 class RowOrder:
-    """The users' ids of rows by falling hotness. Types without an order keep the users' order.
+    """The user id of each row, in descending order of hotness. Types without an entry keep the
+    users' order.
 
     Args:
-        nodes: by node type, for node tables, and for structures without an entry in `lists`.
-        lists: by edge type, for structures.
+        nodes: by node type, the order for node tables, and for structures that are not in `lists`.
+        lists: by edge type, the order for structures.
     """
 
     nodes: Mapping[NodeType, Tensor]
@@ -40,10 +41,13 @@ class RowOrder:
         schema: Schema,
         device: torch.device,
     ) -> RowOrder:
-        """Hottest first; for lists, by reads per byte.
+        """Sorts nodes by hotness, and lists by reads per byte, in descending order.
 
         Args:
-            degrees: by edge type, by user id.
+            nodes: by node type, the hotness of each node.
+            lists: by edge type, the number of reads of each list.
+            degrees: by edge type, the in-degree of each destination.
+            schema: the sizes of the graph.
             device: the device that sorts.
         """
 
@@ -57,20 +61,20 @@ class RowOrder:
         )
 
     def list_order(self, edge_type: EdgeType) -> Tensor | None:
-        """The users' ids of a structure's rows; None: they are in the users' order."""
+        """Returns the user id of each row of a structure; None: rows are in the users' order."""
         return self.lists.get(edge_type, self.nodes.get(edge_type[2]))
 
     def degrees(self, by_user: Mapping[EdgeType, Tensor]) -> dict[EdgeType, Tensor]:
-        """Degrees in the order of the rows."""
+        """Returns the degrees in the order of the rows."""
         orders = {t: self.list_order(t) for t in by_user}
         return {t: d if (o := orders[t]) is None else d[o] for t, d in by_user.items()}
 
     def used_by(self, plan: Plan, *, keep_nodes: bool = False) -> tuple[RowOrder, Plan]:
-        """The orders that a plan needs, and the plan without maps for the others. Rows that are all
-        in one tier keep the users' order.
+        """Returns the orders that a plan needs, and the plan without id maps of the other orders.
+        Rows that are all on one tier keep the users' order.
 
         Args:
-            keep_nodes: whether the orders of nodes are needed in any case.
+            keep_nodes: whether to keep the orders of nodes in any case.
         """
         lists = {
             t: order
@@ -87,9 +91,9 @@ class RowOrder:
         return RowOrder(nodes, lists), replace(plan, placements=placements)
 
     def with_user_order_on_disk(self, plan: Plan, schema: Schema) -> RowOrder:
-        """The orders with rows on disk in the users' order, so that loading writes files
-        sequentially. In other orders each page would be read and written once for each of its rows.
-        Tiers of rows do not change.
+        """Returns the orders with the rows on disk sorted by user id, so that loading writes files
+        sequentially. In other orders, loading would read and write each page once for each of its
+        rows. The tiers of rows do not change.
         """
         lists = {t: plan.tiers("structure", type_name(t)) for t in schema.num_edges}
         nodes = {}
@@ -104,14 +108,16 @@ class RowOrder:
         return RowOrder(nodes, of_lists)
 
     def id_maps(self, schema: Schema, group: Group) -> dict[NodeType, IdMap]:
-        """The renumbering of each node type. Collective."""
+        """Makes the id maps of each node type. Collective."""
         return {
             t: IdMap.from_order(self.nodes[t], group) if t in self.nodes else IdMap()
             for t in schema.num_nodes
         }
 
     def row_map(self, edge_type: EdgeType, group: Group) -> Table | None:
-        """The map from internal ids to rows, for a structure in `lists`. Collective."""
+        """Makes the map from internal ids to rows of a structure; None if it is not in `lists`.
+        Collective.
+        """
         if edge_type not in self.lists:
             return None
         order = self.lists[edge_type]
@@ -121,7 +127,9 @@ class RowOrder:
 
 
 def _with_user_order_behind(order: Tensor, tiers: Sequence[Tiers]) -> Tensor:
-    """An order with rows sorted by user id within each tier, from the first row on disk on."""
+    """Returns the order in which the rows from the first one on disk are sorted by user id within
+    each tier.
+    """
     rows = order.numel()
     first = rows - max((t.disk for t in tiers), default=0)
     cuts = {cut for t in tiers for cut in accumulate((t.replicated, t.sharded, t.host))}

@@ -14,7 +14,7 @@ _ALIGN = 256
 
 @dataclass(frozen=True)
 class PartLayout:
-    """Offsets of the arrays of one part in its region: `rows` destinations, `edges` edges."""
+    """The offsets of the arrays of a part, which has `rows` destinations and `edges` edges."""
 
     rows: int
     edges: int
@@ -22,22 +22,22 @@ class PartLayout:
 
     @property
     def edge_begin_offset(self) -> int:
-        """Byte offset of edge_begin, which follows indptr."""
+        """The offset of `edge_begin` in bytes. It is stored after `indptr`."""
         return _aligned(8 * (self.rows + 1))
 
     @property
     def indices_offset(self) -> int:
-        """Byte offset of indices, which follow edge_begin."""
+        """The offset of `indices` in bytes. They are stored after `edge_begin`."""
         return self.edge_begin_offset + _aligned(8 * self.rows)
 
     @property
     def num_bytes(self) -> int:
-        """Bytes of the part; 0 if it has no rows."""
-        # Several parts of a rank are contiguous, so the next one must be aligned too.
+        """The bytes of the part; 0 if it has no rows."""
+        # The parts of a rank are contiguous, so the next part must be aligned too.
         return _aligned(self.indices_offset + self.index_bytes * self.edges) if self.rows else 0
 
     def addresses(self, base: int) -> tuple[int, int, int]:
-        """Addresses of indptr, indices and edge_begin."""
+        """Returns the addresses of indptr, indices and edge_begin."""
         if not self.rows:
             return 0, 0, 0
         return base, base + self.indices_offset, base + self.edge_begin_offset

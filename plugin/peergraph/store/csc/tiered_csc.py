@@ -1,4 +1,4 @@
-"""A relation's CSC spread over tiers: creation, and the views that kernels get."""
+"""A relation's CSC, spread over tiers, and the views of it that kernels get."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from peergraph.memory.table.checks import check_spill
 from peergraph.memory.table.partitions import Partitions, one_partition_per_gpu
 from peergraph.memory.table.table_view import leases_of
 from peergraph.store.csc.layout import PartLayout, split_by_tier
-from peergraph.store.hotness.id_map import id_dtype, map_view
+from peergraph.store.hotness.id_map import id_dtype, id_map_view
 
 
 @dataclass
@@ -136,7 +136,7 @@ class TieredCsc:
         return self._view
 
     def write_views(self) -> list[_C.CscView]:
-        """Views for writing: together they contain all copies of all shards."""
+        """Returns the views for writing. Together they contain all copies of all shards."""
         bases, sizes = self._bases("sharded"), self._sizes("sharded")
         return [self._make_view(s) for s in self.partitions.write_addresses(bases, sizes)]
 
@@ -162,7 +162,7 @@ class TieredCsc:
             edge_ids=edge_ids,
             rows_on_disk=self.tiers.disk,
             disk=self._addresses("disk", self._bases("disk"))[0],
-            order=map_view(self.order),
+            order=id_map_view(self.order),
             leases=leases_of(self.regions),
         )
 

@@ -20,7 +20,7 @@ import peergraph._C as _C
 from peergraph.store.disk.checked_file import open_regular, read_into
 from peergraph.store.disk.manifest import BLOCK_BYTES, DTYPE_NAMES, ArrayEntry
 
-_HEADER_BYTES = 1 << 16  # the longest header of version 1.0
+_HEADER_BYTES = 1 << 16  # The length of the longest header of version 1.0.
 _MOST_THREADS = 8
 
 
@@ -34,7 +34,7 @@ def stored_dtype(dtype: torch.dtype) -> torch.dtype:
 
 
 def numpy_dtype(dtype: torch.dtype) -> np.dtype[Any]:
-    """NumPy's dtype of the elements in a file."""
+    """Returns NumPy's dtype of the elements in a file."""
     return torch.empty(0, dtype=stored_dtype(dtype), device="cpu").numpy().dtype
 
 
@@ -101,7 +101,7 @@ class SavedArray:
 
     @property
     def row_bytes(self) -> int:
-        """Bytes of one row."""
+        """The bytes of a row."""
         return math.prod(self.entry.shape[1:]) * self.dtype.itemsize
 
     def read(self, begin: int, end: int) -> Tensor:
@@ -210,7 +210,9 @@ def _check_header(fd: int, path: Path, num_bytes: int, entry: ArrayEntry) -> int
         if version != (1, 0):
             raise ValueError(f"format version {version[0]}.{version[1]}, expected 1.0")
         shape, fortran_order, dtype = np.lib.format.read_array_header_1_0(stream)
-    except Exception as error:  # NumPy's errors for damaged headers are not documented
+    except (
+        Exception
+    ) as error:  # The errors that NumPy raises for damaged headers are not documented.
         raise ValueError(f"{path} has no valid .npy header: {error}") from error
     expected = (entry.shape, False, numpy_dtype(DTYPE_NAMES[entry.dtype]))
     # The string also contains the byte order.

@@ -35,8 +35,8 @@ class RowState:
 
     Args:
         optimizer: the optimizer's name.
-        step: steps with gradients so far.
-        tables: the tables of the state by name, with the embedding's rows.
+        step: the number of steps with gradients so far.
+        tables: the tables of the state, by name. They have the rows of the embedding.
         restored: whether it came from disk and no optimizer uses it yet.
         release: frees the optimizer's buffers. Collective.
     """
@@ -60,10 +60,10 @@ class EmbeddingOwner(Protocol):
 
     @property
     def plan(self) -> Plan:
-        """Which rows are in which tier."""
+        """The tier of each row."""
 
     def num_nodes(self, node_type: NodeType = ...) -> int:
-        """Nodes of a type."""
+        """Returns the number of nodes of a type."""
 
     def id_map(self, node_type: NodeType = ...) -> IdMap:
         """Returns the renumbering of a node type."""
@@ -153,7 +153,7 @@ class Embedding(nn.Module):
             group,
             order=order,
             partitions=partitions,
-            check=False,  # IdMap has checked the order
+            check=False,  # IdMap has checked the order.
         )
         self.trained = TrainedTable(table)
         write_initial(table, init, table_name(node_type, name))
@@ -166,7 +166,7 @@ class Embedding(nn.Module):
 
     @property
     def table(self) -> Table:
-        """The rows: gathered, read and written by users' ids, without gradients."""
+        """The table of the rows. It is read and written by users' ids, without gradients."""
         return self.trained.table
 
     def tables(self) -> dict[str, Table]:
@@ -180,7 +180,7 @@ class Embedding(nn.Module):
 
     @property
     def pending(self) -> list[tuple[Tensor, Tensor]]:
-        """Ids and gradients of the backward passes since the last ``zero_grad``, of this rank."""
+        """This rank's ids and gradients of the backward passes since the last ``zero_grad``."""
         return self._pending
 
     def forward(self, ids: Tensor) -> Tensor:
@@ -206,7 +206,7 @@ class Embedding(nn.Module):
         close_all((*state, self.table.close))
 
     def extra_repr(self) -> str:
-        """Sizes and tiers."""
+        """Returns sizes and tiers, for ``repr``."""
         return f"{self.num_embeddings}, {self.embedding_dim}, {self.table.tiers}"
 
     def _save_to_state_dict(

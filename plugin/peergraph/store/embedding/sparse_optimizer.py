@@ -140,7 +140,7 @@ class SparseOptimizer(torch.optim.Optimizer, Joinable):
         super().load_state_dict({**state_dict, "state": {}})
         for index, kept in enumerate(self._states.values()):
             loaded = states.get(index)
-            if loaded is None:  # torch's optimizer has no state before the first step
+            if loaded is None:  # Before the first step, torch's optimizer has no state.
                 continue
             kept.step = int(loaded["step"])
             for name, table in kept.tables.items():
@@ -218,7 +218,7 @@ class SparseOptimizer(torch.optim.Optimizer, Joinable):
         try:
             outgoing = [self._outgoing(e) for e in self._of_anchor.values()]
         except Exception:
-            with suppress(RuntimeError):  # raise this rank's error, not the exchange's
+            with suppress(RuntimeError):  # Raise this rank's error, not the error of the exchange.
                 self._exchange.send(None)
             raise
         return self._exchange.send(outgoing)

@@ -1,1 +1,1 @@
-"""How often nodes are read, and the renumbering by it."""
+"""Finds how often nodes are read, and renumbers nodes by it."""

@@ -1,4 +1,4 @@
-"""How often nodes are read: by degree, by counts (GNNLab's pre-sampling), or by users' values."""
+"""Finds how often nodes are read: from degrees, counts (GNNLab's pre-sampling), users' values."""
 
 from __future__ import annotations
 

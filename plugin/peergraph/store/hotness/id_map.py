@@ -29,11 +29,11 @@ def hottest_first(hotness: Tensor, device: torch.device) -> Tensor:
 
 @dataclass
 class IdMap:
-    """The renumbering of one node type; without renumbering both tables are None.
+    """The renumbering of one node type. Without renumbering, both tables are None.
 
     Args:
-        to_internal: [num_nodes] user id -> internal id, all rows in this rank's memory.
-        to_user: [num_nodes] internal id -> user id.
+        to_internal: [num_nodes] the internal id of each user id, all rows in this rank's memory.
+        to_user: [num_nodes] the user id of each internal id.
     """
 
     to_internal: Table | None = None
@@ -44,7 +44,7 @@ class IdMap:
         """Makes the maps of an order. Collective.
 
         Args:
-            order: [num_nodes] internal id -> user id on the CPU, the same on every rank.
+            order: [num_nodes] the user id of each internal id, on the CPU, the same on every rank.
 
         Raises:
             IndexError, ValueError: the order is not a permutation; the error names the first wrong
@@ -58,13 +58,13 @@ class IdMap:
 
     @property
     def internal_view(self) -> _C.IdMapView:
-        """`to_internal` as the compiled module takes it."""
-        return map_view(self.to_internal)
+        """The view of `to_internal` that kernels take."""
+        return id_map_view(self.to_internal)
 
     @property
     def user_view(self) -> _C.IdMapView:
-        """`to_user` as the compiled module takes it."""
-        return map_view(self.to_user)
+        """The view of `to_user` that kernels take."""
+        return id_map_view(self.to_user)
 
     def close(self) -> None:
         """Frees the maps. Collective if the ranks made them together."""
@@ -83,8 +83,10 @@ def replicated_ids(ids: Tensor, group: Group) -> Table:
     return table
 
 
-def map_view(table: Table | None) -> _C.IdMapView:
-    """Returns a table of ids as the compiled module takes it; None means the identity."""
+def id_map_view(table: Table | None) -> _C.IdMapView:
+    """Returns the view of a table of ids that kernels take. With None or an empty table, the view
+    returns each id unchanged.
+    """
     if table is None or table.rows == 0:
         return _C.IdMapView()
     return _C.IdMapView(table.as_tensor(), table.leases)

@@ -231,7 +231,7 @@ class EdgeIngest:
     def _keys(
         self, places: RowPlaces, batch_rows: int, bad: list[NDArray[np.int64]]
     ) -> Iterator[tuple[NDArray[np.int64], Any, Any]]:
-        """Numbers and ends of all rows; rows without an end are reported and left out."""
+        """Yields numbers and ends of all rows. Rows without an end are reported and left out."""
         with self._batches([*self._ends], batch_rows, "read") as batches:
             for batch in batches:
                 problems, rows = Problems(), places.of(batch)
@@ -264,7 +264,7 @@ class EdgeIngest:
             self._workspace.bad_rows.add(file, reason, [number], [value])
 
     def _rows_without_values(self, buckets: EdgeBuckets, files: TableFiles) -> NDArray[np.int64]:
-        """Numbers of the rows that have no value for a table, ascending; they are reported."""
+        """Returns the numbers of rows without a value for a table, ascending; reports them."""
         if not files.can_have_problems:
             return np.empty(0, np.int64)
         numbers, places, bad = RowNumbers(), RowPlaces(), [np.empty(0, np.int64)]

@@ -1,4 +1,4 @@
-"""This rank's part of the structure as CSC, and degrees counted over all ranks."""
+"""Converts this rank's part of the structure to CSC, and counts degrees over all ranks."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ _ID_CHUNK = 1 << 24
 
 @dataclass
 class LocalCsc:
-    """This rank's part of one relation: in-neighbours of its destinations.
+    """This rank's part of one relation: its destinations and their in-neighbours.
 
     Args:
         indptr, indices: as in :class:`EdgeSource`.
-        edge_ids: [E] CSC position -> edge id; None: they are equal.
+        edge_ids: [E] the edge id of each CSC position; None: they are equal.
     """
 
     indptr: Tensor
@@ -37,11 +37,11 @@ class LocalCsc:
 def local_structure(
     source: GraphSource | None, schema: Schema, group: Group
 ) -> dict[EdgeType, LocalCsc]:
-    """This rank's part of every relation as CSC, with checked ids. Collective.
+    """Returns this rank's part of every relation as CSC, with checked ids. Collective.
 
     Raises:
-        IndexError: a node id out of range; every rank raises it.
-        ValueError: edge ids repeat.
+        IndexError: a node id is out of range. Every rank raises this.
+        ValueError: an edge id occurs twice.
     """
 
     def convert() -> dict[EdgeType, LocalCsc]:
@@ -126,7 +126,7 @@ def _sort_coo(
 def out_degrees(
     local: Mapping[EdgeType, LocalCsc], schema: Schema, group: Group
 ) -> dict[NodeType, Tensor]:
-    """[num_nodes] per node type: how often a node is an in-neighbour. Collective."""
+    """Returns [num_nodes] for each node type: the number of edges out of each node. Collective."""
 
     def add_to(counts: Tensor, node_type: NodeType) -> None:
         for edge_type, csc in local.items():
@@ -143,7 +143,7 @@ def out_degrees(
 def in_degrees(
     local: Mapping[EdgeType, LocalCsc], schema: Schema, group: Group
 ) -> dict[EdgeType, Tensor]:
-    """[destinations] int64 per relation, by user id. Collective."""
+    """Returns the in-degrees of each relation: [destinations] int64, by user id. Collective."""
 
     def write(degrees: Tensor, edge_type: EdgeType) -> None:
         begin, end = schema.node_range[group.rank][edge_type[2]]
@@ -159,7 +159,7 @@ def in_degrees(
 def relations_with_edge_ids(
     local: Mapping[EdgeType, LocalCsc], group: Group
 ) -> dict[EdgeType, bool]:
-    """Whether any rank gave edge ids for a relation. Collective."""
+    """Returns, for each relation, whether any rank gave edge ids. Collective."""
     mine = {t: csc.edge_ids is not None for t, csc in local.items()}
     everyone = group.all_gather(mine)
     return {t: any(m[t] for m in everyone) for t in mine}

@@ -1,4 +1,4 @@
-"""The schema of a build: sizes and dtypes of a graph, and the ranks that have its parts."""
+"""The schema of a build: the sizes and dtypes of a graph, and the part of each rank."""
 
 from __future__ import annotations
 
@@ -15,8 +15,12 @@ from peergraph.store.input.source import EdgeType, GraphSource, NodeType, RowSou
 
 @dataclass(frozen=True)
 class TableSpec:
-    """Shape ``[rows, ...]`` of all rows of a table, and dtype, as users see them; and how rows are
-    stored (None: as they are).
+    """The shape and the dtype of a table that users see, and the table's storage.
+
+    Args:
+        shape: ``[rows, ...]``, with the rows of all ranks.
+        dtype: the dtype that users see.
+        storage: the name of the storage; None: rows are stored without a change.
     """
 
     shape: tuple[int, ...]
@@ -25,18 +29,18 @@ class TableSpec:
 
     @classmethod
     def of(cls, table: Tensor | RowSource) -> TableSpec:
-        """Of a source's table."""
+        """Returns the spec of a source's table."""
         storage = table.storage if isinstance(table, RowSource) else None
         return cls(tuple(table.shape), table.dtype, storage)
 
     @property
     def codec(self) -> RowCodec | None:
-        """How rows are stored in fewer bytes; None: they are stored as they are."""
+        """The codec of the rows; None if they are stored without a change."""
         return codec_of(self.storage, self.dtype, self.shape[1:])
 
     @property
     def row_bytes(self) -> int:
-        """Bytes of one row as it is stored."""
+        """The bytes of a stored row."""
         if (codec := self.codec) is not None:
             return codec.row_bytes
         return int(torch.Size(self.shape[1:]).numel()) * self.dtype.itemsize
@@ -44,11 +48,11 @@ class TableSpec:
 
 @dataclass(frozen=True)
 class Schema:
-    """Sizes of a graph, without its data.
+    """The sizes of a graph and the dtypes of its tables, without data.
 
     Args:
-        num_nodes, num_edges: by type.
-        node_tables, edge_tables: by type and name.
+        num_nodes, num_edges: the number of nodes or edges of each type.
+        node_tables, edge_tables: the specs of the tables, by type and name.
         node_range: by rank and node type, the range of nodes in the rank's source.
         edge_begin: by rank and edge type, the CSC position of the first edge in its source.
     """
@@ -62,10 +66,11 @@ class Schema:
 
 
 def agree_on_schema(source: GraphSource | None, group: Group) -> Schema:
-    """The common schema of the ranks' sources. Collective; every rank raises the same error.
+    """Returns the schema of the graph that the ranks' sources form. Collective; if it fails, every
+    rank raises the same error.
 
     Raises:
-        ValueError: no rank has a graph, ranges do not follow each other, tables do not match.
+        ValueError: no rank has a graph, or ranges have gaps, or tables do not match.
     """
     shares: list[_Share | Exception | None] = group.all_gather(_describe(source))
     for share in shares:

@@ -1,4 +1,4 @@
-"""Vectors to which all ranks of a build contribute."""
+"""Makes vectors to which all ranks of a build contribute."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ def build_shared_vector(
     write: Callable[[Tensor], None],
     dtype: torch.dtype = torch.int64,
 ) -> Tensor:
-    """``[length]``, zero at first, then written by one rank after the other. Collective.
+    """Makes a vector ``[length]`` of zeros, lets each rank change it, and returns it. Collective.
 
     Args:
-        write: changes the vector in place; the ranks call it one after the other.
+        write: changes the vector in place. The ranks call it one after the other.
     """
     if length == 0:
         return torch.zeros(0, dtype=dtype, device="cpu")

@@ -22,23 +22,24 @@ EDGE: EdgeType = (NODE, "_E", NODE)
 
 
 def reverse_type(edge_type: EdgeType) -> EdgeType:
-    """The edge type with source and destination type exchanged."""
+    """Returns the edge type with source and destination type exchanged."""
     return edge_type[2], edge_type[1], edge_type[0]
 
 
 @dataclass
 class RowSource:
-    """Rows that a function makes or reads piece by piece, for tables that exceed the memory.
+    """Rows that a function makes or reads piece by piece, for tables that do not fit into memory.
 
     Args:
         shape: ``[rows, ...]`` of this source: all rows of the table, or the rows of this rank's
             range if the source is split over ranks.
-        dtype: of the rows.
-        rows: called with ``(begin, end)``, positions in the table; returns those rows as a tensor
-            ``[end - begin, ...]`` on the CPU or on the rank's GPU. All ranks raise its errors, and
-            ``ValueError`` for rows of another number, shape or dtype.
-        storage: how the table stores the rows, where the option ``storage`` does not say it; None:
-            as they are.
+        dtype: the dtype of the rows.
+        rows: ``rows(begin, end)`` returns the rows at these positions of the table, as a tensor
+            ``[end - begin, ...]`` on the CPU or on the rank's GPU. If it raises an error, all ranks
+            raise it. They raise ``ValueError`` if it returns rows of another number, shape or
+            dtype.
+        storage: the storage of the table, if the option ``storage`` does not name the table; None:
+            rows are stored without a change.
     """
 
     shape: tuple[int, ...]
@@ -52,8 +53,9 @@ class EncodedRows(RowSource):
     """Rows of a table that have been encoded for narrow storage, such as those of a saved store.
 
     Args:
-        codec: the encoding; `rows` decodes.
-        encoded: called as `rows`; returns uint8 ``[end - begin, codec.row_bytes]`` on the CPU.
+        codec: the encoding of the rows. `rows` returns decoded rows.
+        encoded: ``encoded(begin, end)`` returns the encoded rows at these positions of the table,
+            as uint8 ``[end - begin, codec.row_bytes]`` on the CPU.
     """
 
     codec: RowCodec = field(kw_only=True)
@@ -65,13 +67,13 @@ class EdgeSource:
     """One relation, as COO or as CSC (exactly one of the two).
 
     Args:
-        coo: ``[2, E]`` int32 or int64: row 0 the sources, row 1 the destinations. The edge ids are
-            the positions.
+        coo: ``[2, E]`` int32 or int64: row 0 has the sources, row 1 the destinations. An edge's id
+            is its position.
         csc: ``(indptr [N + 1] int64, indices [E] int32 or int64)``: the sources of the edges into
-            node ``j`` are ``indices[indptr[j]:indptr[j + 1]]``. Where the source is split over
-            ranks: this rank's destinations only, ``indptr[0] == 0``.
-        edge_ids: ``[E]`` ids of the edges in CSC order, a permutation of ``0 .. E - 1``; default:
-            the position is the id. Not with ``coo``.
+            node ``j`` are ``indices[indptr[j]:indptr[j + 1]]``. If the source is split over ranks,
+            it has only this rank's destinations, and ``indptr[0] == 0``.
+        edge_ids: ``[E]`` the ids of the edges in CSC order, a permutation of ``0 .. E - 1``;
+            default: an edge's id is its position. Not with ``coo``.
     """
 
     coo: Tensor | None = None
@@ -102,7 +104,7 @@ class EdgeSource:
 
     @property
     def num_edges(self) -> int:
-        """Edges held here."""
+        """The number of edges in this source."""
         if self.coo is not None:
             return self.coo.size(1)
         assert self.csc is not None
@@ -111,20 +113,19 @@ class EdgeSource:
 
 @dataclass
 class GraphSource:
-    """A graph as the ranks hand it to :meth:`Store.build`.
+    """A graph, or a part of it, that a rank passes to :meth:`Store.build`.
 
-    Either rank 0 of the node group holds all of it and the others pass ``None``, or every rank
-    passes a part: then ``node_range`` gives, per node type, its contiguous range of nodes, in rank
-    order and without gaps. The part has the in-edges (CSC) and the table rows of these nodes, and
-    the rows of edge tables for these edges. By default the ids of its edges follow those of the
-    ranks before it.
+    Either rank 0 of the node group passes the whole graph and the others pass ``None``, or every
+    rank passes a part. A part has a contiguous range of the nodes of each type, in the order of the
+    ranks and without gaps; their in-edges (CSC) and table rows; and the rows of edge tables of
+    these edges. By default, the ids of its edges follow those of the ranks before it.
 
     Args:
-        num_nodes: nodes by type, of the whole graph.
-        edges: structure by edge type ``(source type, relation, destination type)``.
-        node_tables: by node type and name, ``[num_nodes, ...]`` (or the range's rows).
+        num_nodes: the number of nodes of each type in the whole graph.
+        edges: the structure of each edge type ``(source type, relation, destination type)``.
+        node_tables: by node type and name, ``[num_nodes, ...]``, or the rows of the range.
         edge_tables: by edge type and name, ``[num_edges, ...]`` in the order of the edge ids.
-        node_range: see above.
+        node_range: for a part, the range of nodes of each type; None: the whole graph.
     """
 
     num_nodes: Mapping[NodeType, int]
@@ -142,7 +143,7 @@ class GraphSource:
         edge_tables: Mapping[str, Tensor | RowSource] | None = None,
         node_range: tuple[int, int] | None = None,
     ) -> GraphSource:
-        """A graph of one node type and one edge type (:data:`NODE`, :data:`EDGE`)."""
+        """Makes a graph of one node type and one edge type (:data:`NODE`, :data:`EDGE`)."""
         return cls(
             {NODE: num_nodes},
             {EDGE: edges},
@@ -152,14 +153,14 @@ class GraphSource:
         )
 
     def range_of(self, node_type: NodeType) -> tuple[int, int]:
-        """The range of nodes of a type in this source."""
+        """Returns the range of nodes of a type in this source."""
         if self.node_range is None:
             return 0, self.num_nodes[node_type]
         return self.node_range[node_type]
 
     def validate(self) -> None:
-        """Raises ``ValueError`` where parts do not fit together, and ``TypeError`` for numbers of
-        nodes that are no integers.
+        """Raises ``ValueError`` if structure and tables do not fit together, and ``TypeError`` if a
+        number of nodes is not an integer.
         """
         for node_type, count in self.num_nodes.items():
             if isinstance(count, bool) or not hasattr(count, "__index__"):

@@ -1,4 +1,4 @@
-"""The option `storage`: which tables are stored in fewer bytes than their users see."""
+"""Reads the option `storage`, which gives tables a narrow storage."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from peergraph.store.input.source import EdgeType, NodeType
 
 Named = Mapping[str, str | torch.dtype]
 StorageOption = Mapping[NodeType | EdgeType, str | torch.dtype | Named]
-"""By name of tables, or by node or edge type and name."""
+"""Maps names of tables to storages; or node and edge types to such mappings."""
 
 CheckedStorage = dict[NodeType | EdgeType, str | dict[str, str]]
 
 
 def checked_storage(given: StorageOption | None) -> CheckedStorage:
-    """The option with the names of :func:`storage_name`.
+    """Checks the option, and returns it with storages named as :func:`storage_name` names them.
 
     Raises:
-        TypeError: it is no mapping.
-        ValueError: an unknown storage; names its table.
+        TypeError: the option is not a mapping.
+        ValueError: a storage is unknown; the error names its table.
     """
     if given is None:
         return {}
@@ -33,14 +33,15 @@ def checked_storage(given: StorageOption | None) -> CheckedStorage:
             f'{{"paper": {{"x": "int8"}}}}, got {given!r}'
         )
     return {
-        key: {name: _name(name, one) for name, one in value.items()}
+        key: {name: checked_name(name, one) for name, one in value.items()}
         if isinstance(value, Mapping)
-        else _name(key, value)
+        else checked_name(key, value)
         for key, value in given.items()
     }
 
 
-def _name(table: object, given: str | torch.dtype) -> str:
+def checked_name(table: object, given: str | torch.dtype) -> str:
+    """The name of the storage of a table; raises ValueError, with the table, for an unknown one."""
     try:
         return storage_name(given)
     except ValueError as error:
@@ -48,7 +49,10 @@ def _name(table: object, given: str | torch.dtype) -> str:
 
 
 def storage_of(storage: CheckedStorage, kind: NodeType | EdgeType, name: str) -> str | None:
-    """What the option says about a table; by type goes before by name alone."""
+    """Returns the storage that the option gives to a table; None: none.
+
+    An entry for the table's type and name takes precedence over an entry for its name alone.
+    """
     of_kind, by_name = storage.get(kind), storage.get(name)
     if isinstance(of_kind, dict) and name in of_kind:
         return of_kind[name]
@@ -58,7 +62,12 @@ def storage_of(storage: CheckedStorage, kind: NodeType | EdgeType, name: str) ->
 def check_tables(
     storage: CheckedStorage, tables: Mapping[NodeType | EdgeType, Iterable[str]]
 ) -> None:
-    """Raises ValueError where the option names a table that is not among the names by type."""
+    """Raises ValueError if the option names a table that does not exist.
+
+    Args:
+        storage: the option.
+        tables: the names of the tables of each node and edge type.
+    """
     names = {name for named in tables.values() for name in named}
     for key, value in storage.items():
         wanted = {(key, name) for name in value} if isinstance(value, dict) else {key}
@@ -71,10 +80,13 @@ def check_tables(
 
 
 def with_storage(schema: Schema, storage: CheckedStorage) -> Schema:
-    """The schema with the storage of each table: the option's, else its source's.
+    """Returns the schema with the storage of each table.
+
+    The option decides; for a table that it does not name, the table's source decides.
 
     Raises:
-        ValueError: a table or type that there is not; a storage that the table's dtype cannot have.
+        ValueError: the option names a table or type that does not exist, or tables of a dtype
+            cannot have the chosen storage.
     """
     names: dict[NodeType | EdgeType, Iterable[str]] = dict(schema.node_tables.items())
     names.update(schema.edge_tables.items())
@@ -98,6 +110,17 @@ def _stored(
     chosen = storage_of(storage, kind, name)
     if chosen is None and spec.storage is not None:
         chosen = storage_name(spec.storage)
+    return stored_as(chosen, kind, name, spec)
+
+
+def stored_as(
+    chosen: str | None, kind: NodeType | EdgeType, name: str, spec: TableSpec
+) -> TableSpec:
+    """The description of a table with a storage, by name; None: as its source has the rows.
+
+    Raises:
+        ValueError: the table's dtype cannot have this storage.
+    """
     try:
         codec = codec_of(chosen, spec.dtype, spec.shape[1:])
     except ValueError as error:

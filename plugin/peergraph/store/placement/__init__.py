@@ -1,1 +1,1 @@
-"""Placement: which rows of structure and tables go to which tier, and what that takes of memory."""
+"""Placement: chooses the tier of each row of structure and tables, and computes the memory."""

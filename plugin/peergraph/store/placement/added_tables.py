@@ -1,4 +1,4 @@
-"""Places tables that are added to a store: by the same costs, in the rest of its budget."""
+"""Places tables that are added to a store, by the same costs, in the rest of its budget."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ class BuildRecord:
 
     Args:
         topology: the links of the plan, if they were known.
-        reads: of a mini-batch, on rank 0 if there is a topology; else None.
-        spill: options for rows that the host does not hold.
+        reads: the reads of a mini-batch, on rank 0 if there is a topology; else None.
+        spill: the options for rows that do not fit into host memory.
     """
 
     topology: Topology | None
@@ -48,15 +48,17 @@ def place_added_table(
     record: BuildRecord,
     group: Group,
 ) -> Plan:
-    """The plan of a store with one more table. Collective.
+    """Returns the plan of a store with one more table. Collective.
 
     Args:
-        plan: of the table: "auto" or a tier.
+        plan: the plan of the table: "auto" or a tier.
+        item: the table.
         built: the plan of the store.
         taken: the allocations of the store.
+        record: the inputs of the store's plan.
 
     Raises:
-        ValueError: an unknown plan, or one that takes more than is left of the store's budget.
+        ValueError: the plan is unknown, or needs more memory than the store's budget has left.
         MemoryError: a GPU or the host has less memory left than the table needs.
     """
     granule = budget_granule(built.memory_budget or 0, built, group)
@@ -64,7 +66,7 @@ def place_added_table(
     if plan != "auto":
         tiers = make_plan(plan, [item], built.world_size, None).placements[0].tiers
     elif group.device.type == "cpu" and record.topology is None:
-        # Ranks without a GPU share the machine's memory: one copy serves all.
+        # Ranks without a GPU share the machine's memory, so one copy is enough for all ranks.
         tiers = Tiers.all_host(item.rows)
     else:
         left = common_budget(None, group, DEFAULT_BUDGET_SHARE)
@@ -89,7 +91,7 @@ def place_added_table(
 def _fitting(
     item: Item, left: int, granule: int, built: Plan, record: BuildRecord, group: Group
 ) -> Tiers:
-    """Tiers that take no more than `left` bytes of any rank, in blocks. Collective."""
+    """Chooses tiers that take at most `left` bytes on each rank, in blocks. Collective."""
     room = left
     while True:
         tiers = _chosen(item, room, built, record, group)
@@ -124,7 +126,7 @@ def _with_item(plan: Plan, item: Item, tiers: Tiers) -> Plan:
 
 
 def remaining_budget(plan: Plan, taken: Sequence[Allocation], group: Group) -> int | None:
-    """The bytes that are left of a store's budget on the fullest rank; None without a budget."""
+    """Returns the unused bytes of a store's budget on the fullest rank; None without a budget."""
     if plan.memory_budget is None:
         return None
     granule = budget_granule(plan.memory_budget, plan, group)
@@ -132,9 +134,9 @@ def remaining_budget(plan: Plan, taken: Sequence[Allocation], group: Group) -> i
 
 
 def remaining_host(spill: Spill, taken: Sequence[Allocation], group: Group) -> Spill:
-    """The spill with the bytes that are left of its host budget.
+    """Returns the spill with the unused bytes of its host budget as the budget.
 
-    Without a budget nothing changes: the free memory of the host shows what is taken.
+    Without a budget it returns the spill: the host's free memory shows what is left.
     """
     if spill.host_budget is None:
         return spill
@@ -145,7 +147,7 @@ def remaining_host(spill: Spill, taken: Sequence[Allocation], group: Group) -> S
 
 
 def _predicted(item: Item, plan: Plan, record: BuildRecord, group: Group) -> Plan:
-    """With the cost of reading the item, where links are known. Collective."""
+    """Returns the plan with the cost of reading the item, if the links are known. Collective."""
 
     def price() -> Plan:
         tiers = plan.tiers(item.kind, item.name)

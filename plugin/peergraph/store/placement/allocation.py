@@ -1,4 +1,4 @@
-"""The memory of placed items, to the byte, and checks that it is there."""
+"""Computes the memory of placed items, to the byte, and checks that there is enough."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ class Allocation:
     """The allocations of one item, in bytes.
 
     Args:
-        kind, name: of the item.
-        replicated: by rank.
-        sharded: by rank, with copies of other ranks' shards.
-        host, disk: once for all ranks.
-        pieces: number of equal allocations that make up each of these.
+        kind, name: the kind and the name of the item.
+        replicated: the bytes of replicated rows of each rank.
+        sharded: the bytes of sharded rows of each rank, with copies of other ranks' shards.
+        host, disk: the bytes in host memory and on disk, for all ranks together.
+        pieces: the number of equal allocations that make up each of these numbers.
     """
 
     kind: str
@@ -39,20 +39,20 @@ class Allocation:
         partitions: Partitions,
         pieces: int = 1,
     ) -> Allocation:
-        """From bytes by tier: of replicas and of the host by rank, of the sharded tier by shard."""
+        """Makes the allocation from bytes by tier: by rank, on the sharded tier by shard."""
         world = range(partitions.num_gpus)
         sharded = tuple(partitions.held_bytes(rank, parts["sharded"]) for rank in world)
         host, disk = (sum(parts.get(tier, ())) for tier in ("host", "disk"))
         return cls(*item, tuple(parts["replicated"]), sharded, host, pieces, disk)
 
     def of_rank(self, rank: int) -> list[int]:
-        """The allocations of one rank on its device, the host's left out."""
+        """Returns the sizes of a rank's allocations on its device, without the host tier."""
         both = (self.replicated[rank], self.sharded[rank])
         return [size // self.pieces for size in both for _ in range(self.pieces)]
 
 
 def planned_allocations(items: Sequence[Item], plan: Plan) -> list[Allocation]:
-    """The allocations of a plan's items."""
+    """Returns the allocations of a plan's items."""
     placed = plan.partitions_in_use
     return [
         Allocation.of_parts(
@@ -66,7 +66,9 @@ def planned_allocations(items: Sequence[Item], plan: Plan) -> list[Allocation]:
 
 
 def fullest_rank(allocations: Sequence[Allocation], granule: int) -> tuple[int, int]:
-    """The rank with the most bytes on its device, and how many, in multiples of `granule` each."""
+    """Returns the rank with the most bytes on its device, and these bytes. Each allocation is
+    rounded up to a multiple of `granule`.
+    """
     world = range(len(allocations[0].replicated)) if allocations else range(1)
     taken = [
         sum(-(-size // granule) * granule for e in allocations for size in e.of_rank(rank))
@@ -76,11 +78,10 @@ def fullest_rank(allocations: Sequence[Allocation], granule: int) -> tuple[int, 
 
 
 def check_room(allocations: Sequence[Allocation], group: Group) -> None:
-    """Collective.
+    """Checks that GPUs and host have enough memory for the allocations. Collective.
 
     Raises:
-        MemoryError: on every rank, where a GPU or the host has less memory left than is needed;
-            nothing has been allocated then.
+        MemoryError: a GPU or the host has too little memory. Every rank raises this.
     """
     on_gpu = group.device.type == "cuda"
     mine = (
@@ -112,7 +113,7 @@ def check_room(allocations: Sequence[Allocation], group: Group) -> None:
 
 
 def host_bytes(allocations: Sequence[Allocation], group: Group) -> int:
-    """Bytes in the host's memory: without a GPU everything but the rows on disk."""
+    """Returns the bytes in host memory. Without a GPU, these are all rows except those on disk."""
     taken = granted_bytes((e.host for e in allocations), "cpu")
     if group.device.type == "cuda":
         return taken
@@ -123,7 +124,7 @@ def host_bytes(allocations: Sequence[Allocation], group: Group) -> int:
 
 
 def check_budget(allocations: Sequence[Allocation], budget: int, granule: int, what: str) -> None:
-    """Raises ValueError where a rank needs more than the budget."""
+    """Raises ValueError if a rank needs more memory than the budget."""
     rank, needed = fullest_rank(allocations, granule)
     if needed > budget:
         raise ValueError(
@@ -133,5 +134,5 @@ def check_budget(allocations: Sequence[Allocation], budget: int, granule: int, w
 
 
 def format_exact_bytes(count: int) -> str:
-    """The exact number of bytes, with a unit in addition where there are many."""
+    """Formats the exact number of bytes; large numbers also in a larger unit."""
     return f"{count} bytes" if count < 10240 else f"{count} bytes ({format_bytes(count)})"

@@ -1,9 +1,9 @@
 """The cost model: predicts bytes per link and the time of a mini-batch from measured links.
 
-It takes the place of ratios that XGNN's users set by hand (4.2, 4.3). A gather reads local memory
-and all peers at the same time, so the slowest of them counts. Reads from the host add to that,
-because reads in flight that wait for the host are lost to the other links. Some costs do not depend
-on placement: calls, sorting the ids of host rows, and the sampler's renumbering.
+It replaces the ratios that XGNN's users set by hand (4.2, 4.3). A gather reads local memory and all
+peers at the same time, so its time is that of the slowest of them. The time of reads from the host
+is added, because threads that wait for the host cannot use other links. Some costs do not depend on
+placement: calls, sorting the ids of host rows, and the sampler's renumbering.
 """
 
 from __future__ import annotations
@@ -26,23 +26,24 @@ Array = np.ndarray[Any, Any]
 _POINTS = 256
 # The GPU reads memory by 32 bytes.
 SECTOR = 32
-# The number of ids from which a gather with host rows sorts them; the calls that sorting takes; and
-# the bytes of local memory that it moves per id, most of them in the passes of a radix sort.
+# A gather with host rows sorts its ids if there are at least this many. Sorting takes this many
+# calls, and moves this many bytes of local memory per id, most of them in the radix sort.
 _LEAST_SORTED, _SORT_CALLS, _SORT_BYTES = 4096, 4, 150
-# Bytes of the host's memory that one address translation serves when reads go by rising address.
+# If reads are in ascending order of address, one address translation serves this many bytes of host
+# memory.
 _TRANSLATED = 1 << 16
-# Costs of the sampler. Per hop: kernels and waits, in calls. Per edge: bytes that it writes and
-# reads again in order, and sectors of the node map that it reads and writes at random.
+# The costs of the sampler. For each hop: kernels and waits, counted as calls. For each edge: bytes
+# that are written and read sequentially, and sectors of the node map that are accessed at random.
 _HOP_CALLS, _EDGE_BYTES, _EDGE_SECTORS = 2.5, 30, 3
 
 
 @dataclass(frozen=True)
 class HitRateCurve:
-    """The share of all reads that goes to the first rows of an item.
+    """The share of all reads that the first k rows of an item get, as a function of k.
 
     Args:
-        rows: rising, from 0 to the number of rows.
-        share: of the reads, from 0 to 1; rows between two points are read equally often.
+        rows: points k, ascending, from 0 to the number of rows.
+        share: the share at each point, from 0 to 1. Rows between two points are read equally often.
     """
 
     rows: Array
@@ -50,7 +51,7 @@ class HitRateCurve:
 
     @classmethod
     def of(cls, hotness: Tensor) -> HitRateCurve:
-        """From how often each row is read, ``[rows]`` in the order of the rows; synchronises."""
+        """Makes the curve from ``[rows]``, the number of reads of each row. Synchronises."""
         count = hotness.numel()
         if count == 0:
             return cls(np.zeros(1, np.int64), np.zeros(1))
@@ -66,23 +67,24 @@ class HitRateCurve:
 
     @classmethod
     def uniform(cls, count: int) -> HitRateCurve:
-        """`count` rows that are read equally often."""
+        """Returns the curve of `count` rows that are read equally often."""
         rows = np.unique(np.linspace(0, count, _POINTS + 1).astype(np.int64))
         return cls(rows, rows / max(1, count))
 
     def hit_rate(self, count: int) -> float:
-        """The share of the first `count` rows."""
+        """Returns the share of the reads that the first `count` rows get."""
         return float(np.interp(count, self.rows, self.share))
 
     def distinct_rows(self, reads: float, batches: int = 1, first: int = 0) -> float:
-        """The expected number of distinct rows from `first` on that some mini-batches read.
+        """Returns the expected number of distinct rows that mini-batches read together.
 
-        A mini-batch reads a row at most once: with a probability that is proportional to the row's
-        share of the reads, at most 1.
+        A mini-batch reads a row at most once. The probability is proportional to the row's share of
+        the reads, and at most 1.
 
         Args:
-            reads: rows of each mini-batch, all of them distinct.
-            batches: how many mini-batches are merged.
+            reads: the number of rows of each mini-batch, all of them distinct.
+            batches: the number of mini-batches.
+            first: rows before this one do not count.
         """
         counts = np.diff(self.rows).astype(np.float64)
         density = np.diff(self.share) / counts
@@ -107,9 +109,9 @@ class SamplerWork:
     """The work of a sampler besides reading lists, all of it in local memory.
 
     Args:
-        hops: of a mini-batch.
-        edges: edges that are renumbered.
-        index_bytes: bytes of the map from nodes to their numbers in a sample.
+        hops: the number of hops of a mini-batch.
+        edges: the number of edges that are renumbered.
+        index_bytes: the bytes of the map from nodes to their numbers in a sample.
     """
 
     hops: int
@@ -117,7 +119,7 @@ class SamplerWork:
     index_bytes: int
 
     def seconds(self, topology: Topology) -> float:
-        """Seconds on the slowest GPU."""
+        """Returns the seconds on the slowest GPU."""
         own = 1 / np.array(topology.rates(SECTOR).bandwidth).diagonal()
         cached = np.array(topology.caches or 0) / max(1, self.index_bytes)
         sectors = _EDGE_SECTORS * SECTOR * np.maximum(0.0, 1.0 - cached)
@@ -131,13 +133,13 @@ class AccessPattern:
 
     Args:
         item: the item that is read.
-        curve: how the reads spread over its rows.
-        reads: rows per mini-batch.
-        read_bytes: bytes that each of them moves.
-        width: contiguous bytes, for which links have a bandwidth.
-        places: separate addresses that each read touches.
-        sorted: whether the host is read by rising address.
-        work: the sampler's work besides the reads; None for tables.
+        curve: the distribution of the reads over the rows.
+        reads: the number of rows that a mini-batch reads.
+        read_bytes: the bytes of each read.
+        width: the contiguous bytes of a read, which determine the bandwidth of links.
+        places: the number of separate addresses that each read accesses.
+        sorted: whether host memory is read in ascending order of address.
+        work: the other work of the sampler; None for tables.
     """
 
     item: Item
@@ -152,15 +154,16 @@ class AccessPattern:
 
 @dataclass(frozen=True)
 class LinkCosts:
-    """Seconds per byte by GPU, for rows of one width.
+    """The time of reading rows of one width. Each array has one value for each GPU.
 
     Args:
-        local: from its own memory.
-        peers: of sharded rows, from peers: the slowest link, or all links together.
-        local_share: the share of the sharded rows in its own memory.
-        host: from the host.
-        translation: seconds per address translation of the host's memory.
-        staged: from the host through CPU threads; infinite where they do not stage rows.
+        local: seconds per byte from the GPU's own memory.
+        peers: seconds per byte of sharded rows from peers. It is the larger of the time on the
+            slowest link and the time of all links together.
+        local_share: the share of the sharded rows that the GPU stores itself.
+        host: seconds per byte from host memory, by kernels.
+        translation: seconds per address translation of host memory.
+        staged: seconds per byte from host memory, by CPU threads; infinite if they do not read.
     """
 
     local: Array
@@ -172,7 +175,7 @@ class LinkCosts:
 
     @classmethod
     def of(cls, topology: Topology, partitions: Partitions, width: int) -> LinkCosts:
-        """For rows of `width` bytes, sharded as `partitions` says."""
+        """Returns the costs for rows of `width` bytes that are sharded by `partitions`."""
         rates = topology.rates(width)
         count = topology.num_gpus
         share = np.array(partitions.access_counts()) / count
@@ -192,23 +195,25 @@ class LinkCosts:
         )
 
     def host_seconds(self, pattern: AccessPattern) -> Array:
-        """Seconds per byte from the host if each read needs translations of its own."""
+        """Returns seconds per byte from host memory if every read needs address translations."""
         return self._host(1.0, pattern.places / pattern.read_bytes, pattern.sorted)
 
     def seconds(
         self, replicated: float, sharded: float, host: float, places: float, rows: bool
     ) -> float:
-        """Seconds on the slowest GPU for bytes of each tier and translations of host addresses.
+        """Returns the seconds on the slowest GPU.
 
         Args:
-            rows: whether these are rows of a table, which CPU threads can stage.
+            replicated, sharded, host: the bytes that are read from each tier.
+            places: the number of address translations of host memory.
+            rows: whether these are rows of a table, which CPU threads can read for a GPU.
         """
         local = (replicated + sharded * self.local_share) * self.local
         on_gpus = np.maximum(local, sharded * self.peers)
         return float(np.max(on_gpus + self._host(host, places, rows)))
 
     def _host(self, host: float, places: float, rows: bool) -> Array:
-        """Seconds by kernels, or for rows by CPU threads where these are faster."""
+        """Returns the seconds of reads from the host: by kernels, or for rows by the faster way."""
         by_kernel = np.maximum(host * self.host, places * self.translation)
         return np.minimum(by_kernel, host * self.staged) if rows else by_kernel
 
@@ -216,10 +221,10 @@ class LinkCosts:
 def predict(
     pattern: AccessPattern, tiers: Tiers, topology: Topology, partitions: Partitions
 ) -> Prediction:
-    """The cost of one item with its rows on these tiers."""
+    """Predicts the cost of reading an item whose rows are on these tiers."""
     replicated = pattern.curve.hit_rate(tiers.replicated)
     on_gpus = pattern.curve.hit_rate(tiers.replicated + tiers.sharded)
-    # Rounding leaves sums of shares close to 1; a tier without rows gets nothing.
+    # Sums of shares have rounding errors; a tier without rows must get 0.
     hits = (
         replicated,
         on_gpus - replicated if tiers.sharded else 0.0,
@@ -240,20 +245,20 @@ def predict(
 
 
 def _translations(pattern: AccessPattern, first: int) -> float:
-    """Address translations of a mini-batch, if the host holds the rows from `first` on."""
+    """Returns the address translations of a mini-batch if the host has the rows from `first` on."""
     if not pattern.sorted:
         return pattern.places * pattern.reads * (1.0 - pattern.curve.hit_rate(first))
     ends = np.concatenate([[first], pattern.curve.rows[pattern.curve.rows > first]])
     reads = pattern.reads * np.diff(np.interp(ends, pattern.curve.rows, pattern.curve.share))
     blocks = np.diff([pattern.item.bytes_of(int(end)) for end in ends]) / _TRANSLATED
-    # The expected number of blocks that random reads touch.
+    # The expected number of blocks that random reads access.
     return float(np.sum(blocks * -np.expm1(-reads / np.maximum(blocks, 1e-9))))
 
 
 def _overhead(
     pattern: AccessPattern, hits: tuple[float, float, float], topology: Topology
 ) -> float:
-    """Seconds of calls, of sorting ids, and of the sampler's work besides reads."""
+    """Returns the seconds of calls, of sorting ids, and of the sampler's other work."""
     latency = float(max(topology.host_latency if hits[2] else np.diagonal(topology.latency)))
     if hits[1]:
         latency = max(latency, *(value for row in topology.latency for value in row))

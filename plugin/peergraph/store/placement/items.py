@@ -1,4 +1,4 @@
-"""The items of a graph that are placed: id maps, structure and tables, with their bytes."""
+"""Lists the items of a graph that are placed: id maps, structure and tables, with their bytes."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from peergraph.store.placement.plan import Item
 def graph_items(
     schema: Schema, degrees: Mapping[EdgeType, Tensor], permuted: Mapping[EdgeType, bool]
 ) -> list[Item]:
-    """Structure and tables, in the order of their priority: structure first (XGNN 4.3).
+    """Returns structure and tables in the order of their priority: structure first (XGNN 4.3).
 
     Args:
-        degrees: in-degrees by relation, in the order of the rows.
-        permuted: whether a relation has edge ids other than its CSC positions.
+        degrees: by relation, the in-degree of each row.
+        permuted: by relation, whether edge ids differ from CSC positions.
     """
     items = []
     for edge_type, num_edges in schema.num_edges.items():
@@ -56,13 +56,13 @@ def _table_items(
     tables: Mapping[NodeType, Mapping[str, TableSpec]] | Mapping[EdgeType, Mapping[str, TableSpec]],
 ) -> list[Item]:
     specs = [(t, n, spec) for t, named in tables.items() for n, spec in named.items()]
-    # Narrow tables first: labels and masks cost little and are read for every batch.
+    # Narrow tables come first: labels and masks cost little, and every batch reads them.
     specs.sort(key=lambda s: s[2].row_bytes)
     return [row_item(kind, table_name(t, n), spec, t) for t, n, spec in specs]
 
 
 def row_item(kind: str, name: str, spec: TableSpec, of: NodeType | EdgeType) -> Item:
-    """An item whose rows have the same size."""
+    """Returns an item whose rows have the same size."""
     return Item(
         kind,
         name,
@@ -74,7 +74,7 @@ def row_item(kind: str, name: str, spec: TableSpec, of: NodeType | EdgeType) -> 
 
 
 def id_items(schema: Schema) -> list[Item]:
-    """The id maps; both directions are one item."""
+    """Returns the id maps. Both directions of a map are one item."""
     return [
         row_item("ids", type_name(t), TableSpec((n, 2), id_dtype(n)), t)
         for t, n in schema.num_nodes.items()
@@ -82,7 +82,7 @@ def id_items(schema: Schema) -> list[Item]:
 
 
 def list_order_items(schema: Schema) -> list[Item]:
-    """The maps from destinations to rows, for structures with a row order of their own."""
+    """Returns the maps from destinations to rows of structures with a separate row order."""
     rows = {t: schema.num_nodes[t[2]] for t in schema.num_edges}
     return [
         row_item("list order", type_name(t), TableSpec((n,), id_dtype(n)), t)
@@ -91,10 +91,10 @@ def list_order_items(schema: Schema) -> list[Item]:
 
 
 def type_name(kind: NodeType | EdgeType) -> str:
-    """A type as printed: ``user`` or ``user-rates-item``."""
+    """Formats a node or edge type, as in ``user`` or ``user-rates-item``."""
     return kind if isinstance(kind, str) else "-".join(kind)
 
 
 def table_name(kind: NodeType | EdgeType, name: str) -> str:
-    """A table as printed: its type and its name."""
+    """Formats the type and the name of a table."""
     return f"{type_name(kind)}.{name}"

@@ -1,4 +1,4 @@
-"""Chooses how a graph lies on several machines: a whole store on each, or rows split over them."""
+"""Chooses whether each machine stores the whole graph, or rows are split over the machines."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ class MachineMemory:
     """The memory that a whole store takes of a machine, and the memory that it may take.
 
     Args:
-        name: of the machine, as in "machine 1 (node-b)".
-        whole: bytes of a store of the whole graph.
-        room: bytes that the store may take: of the GPUs together, and of the host.
+        name: the name of the machine, as in "machine 1 (node-b)".
+        whole: the bytes of a store of the whole graph.
+        room: the bytes that the store may take on all GPUs together, and in host memory.
     """
 
     name: str
@@ -32,7 +32,7 @@ class MachinePlan:
 
     Args:
         name: ``"replicate"`` or ``"shard"``.
-        reason: why, for the user.
+        reason: the reason for the choice, for the user.
     """
 
     name: str
@@ -43,16 +43,16 @@ class MachinePlan:
 
 
 def choose_machine_plan(asked: str, machines: Sequence[MachineMemory]) -> MachinePlan:
-    """Replicates what fits the memory of each machine, and else shards.
+    """Chooses to replicate the graph if it fits the memory of each machine, otherwise to shard it.
 
-    Rows on disk do not count as memory: a store that fits only with ``spill=`` is sharded.
+    Disk space does not count as memory: a store that fits only with ``spill=`` is sharded.
 
     Args:
-        asked: ``"replicate"``, ``"shard"``, or ``"auto"`` for this choice.
+        asked: the user's option: ``"replicate"``, ``"shard"``, or ``"auto"`` for this choice.
         machines: all machines, in order.
 
     Raises:
-        ValueError: an unknown plan, or no machine.
+        ValueError: the option is unknown, or there are no machines.
     """
     if asked not in MACHINE_PLANS:
         raise ValueError(f"machines must be one of {MACHINE_PLANS}, got {asked!r}")
@@ -73,13 +73,14 @@ def choose_machine_plan(asked: str, machines: Sequence[MachineMemory]) -> Machin
 def agree_on_machine_plan(
     options: PlacementOptions, items: Sequence[Item], ids: Sequence[Item], group: Group
 ) -> MachinePlan:
-    """:func:`choose_machine_plan` by the counted bytes of the graph and the memory of all machines.
-    Collective over the ranks of all machines, which get the same plan.
+    """Calls :func:`choose_machine_plan` with the bytes of the graph and the memory of all machines.
+    Collective over the ranks of all machines; returns the same plan on all of them.
 
     Args:
-        options: complete.
-        items: structure and tables, as :func:`peergraph.store.placement.items.graph_items` lists.
-        ids: id maps.
+        options: the options, complete.
+        items: structure and tables, as :func:`peergraph.store.placement.items.graph_items` lists
+            them.
+        ids: the id maps.
     """
     asked, machines = options["machines"], group.machines
     if asked != "auto" or machines.count == 1:
@@ -95,15 +96,16 @@ def agree_on_machine_plan(
 def _whole_and_room(
     options: PlacementOptions, items: Sequence[Item], ids: Sequence[Item], group: Group
 ) -> tuple[int, int]:
-    """Bytes of a whole store on this machine, and the bytes that it may take, in the kinds of
-    memory that the plan uses. Collective over the node group."""
+    """Returns the bytes of a whole store on this machine, and the bytes that it may take, in the
+    kinds of memory that the plan uses. Collective over the node group.
+    """
     on_gpus, plan, ranks = group.device.type == "cuda", options["plan"], group.world_size
     budget = common_budget(options["memory_budget"], group, DEFAULT_BUDGET_SHARE) or 0
     gpus, host = ranks * budget if on_gpus else 0, disk_spill(options).room(group)
     rows, maps = (sum(item.num_bytes for item in some) for some in (items, ids))
     if plan == "replicated":
         return ranks * (rows + maps), gpus if on_gpus else host
-    # Each GPU keeps id maps of its own.
+    # Each GPU stores the id maps.
     whole = rows + (ranks * maps if on_gpus else maps)
     room = {"sharded": gpus if on_gpus else host, "host": host}
     return whole, room.get(plan, gpus + host) if isinstance(plan, str) else gpus + host

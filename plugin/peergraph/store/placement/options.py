@@ -1,4 +1,4 @@
-"""The options of placement: what users may say about the memory that a graph is stored in."""
+"""The options of placement, by which users choose the memory that stores a graph."""
 
 from __future__ import annotations
 
@@ -20,51 +20,53 @@ from peergraph.store.placement.spill import Spill
 class PlacementOptions(TypedDict, total=False):
     """Keyword arguments of :meth:`Store.build`, :meth:`Store.load` and the adapters' ``share``.
 
-    All of them may be left out.
+    All of them are optional.
 
     Args:
         plan: ``"auto"`` (the default), ``"replicated"``, ``"sharded"``, ``"host"``, ``"solver"``,
-            or a :class:`Plan`. ``"auto"`` minimises the time of reads by the machine's links, where
-            :func:`peergraph.memory.measure_topology` has measured them; else it replicates what
-            fits the budget, then shards, then leaves on the host, structure before features
-            (XGNN 4.3). Without a GPU, one copy in the machine's memory serves all ranks.
-            ``"solver"`` is ``"auto"`` by links without replication: XGNN's own placement.
-        memory_budget: bytes that each rank may take of its GPU, id maps included; default for
-            plans by cost: 60 % of the free bytes. Other plans raise if they need more.
-        hotness: how often nodes are read; the nodes that are read most get the fastest memory
-            where rows are split over shards or tiers. ``"out_degree"`` (the default: how often a
-            node is an in-neighbour), ``"in_degree"``, the counts of
-            :func:`peergraph.sampling.presample`, or values ``[num_nodes]`` (by node type). Rank
-            0's values count.
-        structure_hotness: the same for lists of in-neighbours, or values ``[destinations]`` by
-            edge type; of counts, the reads of lists count. Default: one order of the nodes serves
-            structure and features. A separate order, by reads per byte, costs a map of 4 bytes a
-            destination in each rank's memory and a look-up for each list, and only where the plan
-            splits the structure.
-        graph_ratio: XGNN's API, with ``"auto"``: the share (0..1) of the bytes of the structure
-            that is sharded over the GPUs, hottest first; the rest goes to the host. Items without
-            a ratio are placed in the memory that is left.
+            or a :class:`Plan`. ``"auto"`` minimises the time of reads if
+            :func:`peergraph.memory.measure_topology` has measured the machine's links. Otherwise it
+            replicates what fits the budget, then shards, then uses host memory, structure before
+            features (XGNN 4.3). Without a GPU, all ranks share one copy in the machine's memory.
+            ``"solver"`` is ``"auto"`` with known links and without replication: XGNN's placement.
+        memory_budget: the bytes that each rank may take of its GPU, id maps included. The default
+            of ``"auto"`` and ``"solver"`` is 60 % of the free bytes. Other plans raise an error if
+            they need more than a given budget.
+        hotness: how often nodes are read. If rows are sharded or on several tiers, the nodes that
+            are read most get the fastest memory. ``"out_degree"`` (the default: how often a node is
+            an in-neighbour), ``"in_degree"``, the counts of :func:`peergraph.sampling.presample`,
+            or values ``[num_nodes]`` (by node type). Rank 0's values are used.
+        structure_hotness: how often lists of in-neighbours are read, in one of the same forms, or
+            values ``[destinations]`` by edge type. Of counts, the reads of lists are used. By
+            default, structure and features have the same order of nodes. A separate order, by reads
+            per byte, takes a map of 4 bytes a destination in each rank's memory and a look-up for
+            each list, but only if the plan splits the structure.
+        graph_ratio: with ``"auto"``, the share (0..1) of the bytes of the structure that is sharded
+            over the GPUs, hottest first; the rest is in host memory (XGNN's API). Items without a
+            ratio are placed in the memory that is left.
         feature_ratio: the same for the bytes of node and edge tables.
-        first: with ``"auto"``, ``"structure"`` or ``"features"``: gets memory before the other.
-        topology: links to plan by in the place of the measured ones, one GPU for each rank; links
-            that are masked in it are not read.
-        spill: folder for rows that the host's memory does not hold: the coldest rows of the widest
-            tables, and without a GPU at last of the structure; see docs/disk.md.
-        host_budget: bytes that the store may take of the host's memory; default: the free bytes.
+        first: with ``"auto"``, which of ``"structure"`` and ``"features"`` gets memory first.
+        topology: the links to plan for, instead of the measured ones: one GPU for each rank. Links
+            that are masked in it are not used.
+        spill: the folder for rows that do not fit into host memory. These are the coldest rows of
+            the widest tables; without a GPU, the structure follows last. See docs/disk.md.
+        host_budget: the bytes of host memory that the store may take; default: the free bytes.
         machines: ``"replicate"`` (the default): each machine has a store of the whole graph, and
-            reads nothing from other machines (WholeGraph III-D). Each machine brings the graph, or
-            one sends it to those that do not. ``"shard"``: each machine has the structure, the
-            tables with at most 16 bytes a row, the hottest rows of the others, and its share of the
-            rest; loaders exchange rows batch by batch, on all ranks together. ``"auto"``
-            replicates what fits the memory of each machine, and else shards; ``print(store.plan)``
-            says why. Rows on disk (`spill`) do not count as fitting.
-        hot_ratio: where rows are split over machines: the share (0..1) of the rows of each node
-            table, hottest first, that every machine has; default 0.25. Equal on all machines.
-        storage: how tables of float32, float64, float16 or bfloat16 are stored: ``"float16"``,
+            reads nothing from other machines (WholeGraph III-D). Machines without a source receive
+            the graph from another machine. ``"shard"``: each machine has the structure, the tables
+            with at most 16 bytes a row, the hottest rows of the other tables, and its share of
+            their other rows; loaders exchange rows batch by batch, on all ranks together.
+            ``"auto"``: ``"replicate"`` if the graph fits the memory of each machine, otherwise
+            ``"shard"``; ``print(store.plan)`` shows the reason. Space on disk (`spill`) does not
+            count.
+        hot_ratio: if rows are split over machines, the share (0..1) of the rows of each node table,
+            hottest first, that every machine has; default 0.25. Equal on all machines.
+        storage: the storage of tables of float32, float64, float16 or bfloat16: ``"float16"``,
             ``"bfloat16"``, ``"float8_e4m3"``, ``"float8_e5m2"``, ``"int8"`` (with a scale for each
-            row) or ``"int8:N"`` (for each N columns of a row), by name of node and edge tables
-            (``{"x": "bfloat16"}``), or by type and name (``{"paper": {"x": "int8"}}``). Reads
-            return the data's dtype; see docs/narrow_storage.md. Equal on all machines.
+            row) or ``"int8:N"`` (with a scale for each N columns of a row). It is given by the name
+            of a node or edge table (``{"x": "bfloat16"}``), or by type and name (``{"paper": {"x":
+            "int8"}}``). Reads return the data's dtype; see docs/narrow_storage.md. Equal on all
+            machines.
     """
 
     plan: str | Plan
@@ -105,12 +107,12 @@ _DEFAULTS: PlacementOptions = {
 
 
 def complete_options(options: PlacementOptions) -> PlacementOptions:
-    """The options with a value for each field.
+    """Checks the options, and returns them with a value for each field.
 
     Raises:
-        TypeError: a keyword that is no option of placement.
-        ValueError: a ratio, `first`, `spill`, `host_budget` or `machines` that is out of range, or
-            `hot_ratio` with ``machines="replicate"``; an unknown storage.
+        TypeError: a keyword is not an option of placement.
+        ValueError: the value of an option is not valid, or `hot_ratio` is given together with
+            ``machines="replicate"``.
     """
     for name in options:
         if name not in _DEFAULTS:
@@ -128,17 +130,17 @@ def complete_options(options: PlacementOptions) -> PlacementOptions:
 
 
 def shard_ratios(options: PlacementOptions) -> ShardRatios:
-    """The ratios of complete options."""
+    """Returns the ratios of complete options."""
     return ShardRatios(options["graph_ratio"], options["feature_ratio"], options["first"])
 
 
 def disk_spill(options: PlacementOptions) -> Spill:
-    """The spill of complete options."""
+    """Returns the spill of complete options."""
     return Spill(options["spill"], options["host_budget"])
 
 
 def hot_ratio(options: PlacementOptions) -> float:
-    """The share of the rows of each node table that every machine has, of complete options."""
+    """Returns the share of each node table's rows that every machine has, of complete options."""
     given = options["hot_ratio"]
     if given is None:
         return DEFAULT_HOT_RATIO if options["machines"] == "shard" else 1.0

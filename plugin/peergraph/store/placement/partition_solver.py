@@ -1,4 +1,4 @@
-"""Partitions on GPUs that do not all reach each other: XGNN's pruned search (4.2, Figure 8)."""
+"""Places partitions on GPUs that do not all reach each other (XGNN 4.2, Figure 8)."""
 
 from __future__ import annotations
 
@@ -7,20 +7,23 @@ from collections.abc import Iterator
 from peergraph.memory.table.partitions import Partitions, choose_sources
 from peergraph.memory.topology.topology import Topology
 
-# Limits of the search. 8 GPUs rarely need a tenth of the steps, since the rules prune so much; at
-# the limit the best placement so far counts.
+# The limits of the search. For 8 GPUs, the rules prune so much that a tenth of the steps is rarely
+# needed. At a limit, the result is the best placement so far.
 _MAX_STEPS = 3000
 _MAX_RESULTS = 200
 
 
 def solve(topology: Topology) -> Partitions:
-    """Places as many partitions as GPUs so that every GPU reaches each of them.
+    """Places one partition for each GPU so that every GPU reaches all partitions. Deterministic.
 
-    GPU g stores partition g; a GPU that reaches no copy of a partition gets one on itself or on a
-    neighbour, by XGNN's three rules: the GPU that stores least (balance), where most GPUs that miss
-    the partition reach it, at best the one that misses it itself (less replication), and of the
-    placements found the one whose slowest link has most bandwidth per partition. Of placements that
-    differ in balance or number of copies the better one counts first. Deterministic.
+    GPU g stores partition g. If a GPU reaches no copy of a partition, the GPU itself or one of its
+    neighbours gets a copy, by XGNN's three rules:
+
+    1. Balance: the copy goes to a GPU that stores the fewest partitions.
+    2. Less replication: among these, to a GPU that most of the GPUs without the partition can read;
+       if several are equal, to one that misses the partition itself.
+    3. Of all placements that the search finds, the result has the best balance, then the fewest
+       copies, then the highest bandwidth per partition on its slowest link.
     """
     search = _Search(topology)
     search.run()
@@ -33,14 +36,14 @@ def solve(topology: Topology) -> Partitions:
 
 
 class _Search:
-    """Depth first over GPUs and the partitions that they miss."""
+    """A depth-first search over GPUs and the partitions that they do not reach."""
 
     def __init__(self, topology: Topology) -> None:
         self.rows = topology.bulk.bandwidth
         self.count = topology.num_gpus
         self.all = (1 << self.count) - 1
         self.reach = [(g, *topology.neighbors(g)) for g in range(self.count)]
-        # Who reads a GPU: links may go one way only.
+        # The GPUs that can read each GPU: links may be one-way.
         self.readers = [
             [g for g in range(self.count) if holder in self.reach[g]]
             for holder in range(self.count)
@@ -53,7 +56,7 @@ class _Search:
         self.seen: set[tuple[int, ...]] = set()
 
     def run(self) -> None:
-        """Searches until the best conceivable placement, or the last one, or the limits."""
+        """Searches until it finds an optimal placement, has seen all, or reaches a limit."""
         pending = [self._children(0, [1 << g for g in range(self.count)])]
         while pending and self.steps < _MAX_STEPS and self.results < _MAX_RESULTS:
             child = next(pending[-1], None)
@@ -68,7 +71,7 @@ class _Search:
                 return
 
     def _children(self, gpu: int, stored: list[int]) -> Iterator[tuple[int, list[int]]]:
-        """The next choices: (GPU to serve, bit sets of stored partitions)."""
+        """Yields the next states: the GPU to look at, and each GPU's partitions as a bit set."""
         while gpu < self.count:
             missing = self.all & ~self._reached(gpu, stored)
             if missing:
@@ -82,7 +85,7 @@ class _Search:
             child = list(stored)
             child[holder] |= 1 << part
             state = tuple(child)
-            # The same sets are found in several orders of insertion.
+            # Different orders of insertion lead to the same sets.
             if state not in self.seen and _copies(child) >= self.best_key[:2]:
                 self.seen.add(state)
                 yield gpu, child
@@ -94,7 +97,7 @@ class _Search:
         return bits
 
     def _choose(self, part: int, gpu: int, stored: list[int]) -> list[int]:
-        """R_1 and R_2: the holders of equal highest weight."""
+        """Returns the GPUs that may get a copy, by XGNN's rules R_1 and R_2."""
 
         def misses(g: int) -> bool:
             return not self._reached(g, stored) >> part & 1
@@ -107,10 +110,10 @@ class _Search:
         return [holder for holder, weight in weights.items() if weight == best]
 
     def _judge(self, stored: list[int]) -> bool:
-        """R_3; whether no placement can be better than this one."""
+        """Compares a placement with the best one, by rule R_3. Returns whether it is optimal."""
         self.results += 1
         copies = _copies(stored)
-        # Where balance and copies tie, only a better slowest link counts.
+        # If balance and copies are equal, the slowest link must be faster.
         least = self.best_key[2] if copies == self.best_key[:2] else 0.0
         bandwidth = float("inf")
         for gpu in range(self.count):
@@ -121,7 +124,7 @@ class _Search:
         return self.best_key >= self.ideal_key
 
     def _ideal(self) -> tuple[float, float, float]:
-        """An upper bound for all placements, from the numbers of neighbours."""
+        """Returns an upper bound for all placements, from the numbers of neighbours."""
         copies = max(-(-self.count // len(reach)) for reach in self.reach)
         total = self.count * -(-self.count // max(len(readers) for readers in self.readers))
         far = self.count - copies
@@ -136,6 +139,6 @@ class _Search:
 
 
 def _copies(stored: list[int]) -> tuple[int, int]:
-    """Balance and number of copies, more is better."""
+    """Returns balance and number of copies as numbers that are larger for better placements."""
     counts = [bits.bit_count() for bits in stored]
     return -max(counts), -sum(counts)

@@ -1,4 +1,4 @@
-"""Plans: which rows of each item are in which tier, by name or by a budget (XGNN 4.3)."""
+"""Plans: the tier of each row of each item, chosen by name or by a budget (XGNN 4.3)."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ PLAN_NAMES = ("auto", "replicated", "sharded", "host", "solver")
 
 @dataclass(frozen=True)
 class Item:
-    """Something to place: ids, a relation's structure, a node table or an edge table.
+    """A part of a store that is placed: ids, a relation's structure, a node or an edge table.
 
     Args:
         kind: "ids", "structure", "node table" or "edge table".
-        name: of the type and the table, as printed.
-        rows: rows, hottest first where the rows are ordered by hotness.
-        bytes_of: bytes of the first k rows.
+        name: the name of the type and the table, as printed.
+        rows: the number of rows. If rows are ordered by hotness, the hottest come first.
+        bytes_of: returns the bytes of the first k rows.
         of: the node or edge type.
-        parts_of: gives the bytes that each tier allocates, for given tiers and a number of
-            ranks: of replicas, the host and the disk by rank, of the sharded tier by shard. None:
-            even shares.
+        parts_of: returns the bytes that each tier allocates, given the tiers and the number of
+            ranks: for replicas, host and disk by rank, for the sharded tier by shard. None: even
+            shares.
     """
 
     kind: str
@@ -39,7 +39,7 @@ class Item:
     parts_of: Callable[[Tiers, int], Mapping[str, Sequence[int]]] | None = None
 
     def parts(self, tiers: Tiers, world_size: int) -> Mapping[str, Sequence[int]]:
-        """See `parts_of`."""
+        """Returns the bytes that each tier allocates: see `parts_of`."""
         if self.parts_of is not None:
             return self.parts_of(tiers, world_size)
         placed = Placement.of(self, tiers)
@@ -52,13 +52,13 @@ class Item:
 
     @property
     def num_bytes(self) -> int:
-        """Bytes of all rows."""
+        """The bytes of all rows."""
         return self.bytes_of(self.rows)
 
 
 @dataclass(frozen=True)
 class Placement:
-    """An item's rows and bytes in each tier; `bytes_sharded` counts all ranks together."""
+    """The rows and bytes of an item on each tier; `bytes_sharded` is the sum of all ranks."""
 
     kind: str
     name: str
@@ -77,7 +77,7 @@ class Placement:
 
     @classmethod
     def from_fields(cls, given: Fields) -> Placement:
-        """From plain values, as in JSON; ``ValueError`` for values of other types."""
+        """Reads a placement from JSON fields. Raises ``ValueError`` for invalid ones."""
         given.only(*(field.name for field in fields(cls)))
         tiers = given.object("tiers")
         names = [field.name for field in fields(Tiers)]
@@ -93,22 +93,22 @@ class Placement:
         )
 
     def bytes_per_rank(self, world_size: int, copies: int = 1) -> int:
-        """Bytes of replicated and sharded rows on each rank, which stores `copies` partitions."""
+        """Returns the bytes of replicated and sharded rows on a rank with `copies` partitions."""
         return self.bytes_replicated + -(-self.bytes_sharded * copies // world_size)
 
 
 @dataclass(frozen=True)
 class Plan:
-    """The result of placement. ``print(plan)`` shows the tiers; plans compare by value.
+    """The result of placement. ``print(plan)`` shows the tiers. Plans compare by value.
 
     Args:
-        name: as the user gave it.
-        world_size: ranks.
-        memory_budget: bytes of each rank; None: no limit.
-        placements: of all items.
-        partitions: which ranks store which of the sharded rows; None: each rank its share.
-        predictions: the cost of reading each item, where the machine's links were known.
-        over_machines: what ``machines="auto"`` has chosen, and why.
+        name: the name that the user gave.
+        world_size: the number of ranks.
+        memory_budget: the bytes that each rank may take; None: no limit.
+        placements: the placements of all items.
+        partitions: the sharded rows that each rank stores; None: each rank stores its share.
+        predictions: the cost of reading each item, if the machine's links were known.
+        over_machines: the choice of ``machines="auto"``, and its reason.
     """
 
     name: str
@@ -121,43 +121,43 @@ class Plan:
 
     @property
     def partitions_in_use(self) -> Partitions:
-        """The plan's partitions, or where it has none, one on each rank."""
+        """The partitions of the plan. If it has none, rank i stores partition i."""
         return self.partitions or one_partition_per_gpu(self.world_size)
 
     @property
     def copies(self) -> int:
-        """Partitions of the sharded rows on each rank: 1 where all ranks reach each other."""
+        """The number of partitions on each rank: 1 if all ranks reach each other's memory."""
         return self.partitions_in_use.copies
 
     def tiers(self, kind: str, name: str) -> Tiers:
-        """The tiers of one item; ``KeyError`` if the plan does not have it."""
+        """Returns the tiers of an item. Raises ``KeyError`` if the plan does not contain it."""
         for p in self.placements:
             if (p.kind, p.name) == (kind, name):
                 return p.tiers
         raise KeyError(f"the plan places no {kind} {name!r}")
 
     def bytes_per_rank(self) -> int:
-        """Bytes of replicated and sharded rows on each rank."""
+        """Returns the bytes of replicated and sharded rows on each rank."""
         return sum(p.bytes_per_rank(self.world_size, self.copies) for p in self.placements)
 
     def bytes_host(self) -> int:
-        """Bytes in the machine's memory, once for all ranks."""
+        """Returns the bytes in host memory, for all ranks together."""
         return sum(p.bytes_host for p in self.placements)
 
     def bytes_disk(self) -> int:
-        """Bytes on disk, once for all ranks."""
+        """Returns the bytes on disk, for all ranks together."""
         return sum(p.bytes_disk for p in self.placements)
 
     def to_dict(self) -> dict[str, Any]:
-        """The plan as plain values, for JSON."""
+        """Returns the plan as plain values, for JSON."""
         return asdict(self)
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> Plan:
-        """The plan of :meth:`to_dict`'s values.
+        """Makes the plan of the values that :meth:`to_dict` returned.
 
         Raises:
-            ValueError: the values are no plan; names the wrong one, and what was expected.
+            ValueError: a value is wrong. The error names it, and what was expected.
         """
         given = Fields(values, "not a plan: ")
         given.only(*(field.name for field in fields(cls)))
@@ -209,14 +209,14 @@ class Plan:
 
 
 def make_plan(name: str, items: list[Item], world_size: int, memory_budget: int | None) -> Plan:
-    """A named plan.
+    """Makes a plan by its name.
 
-    ``replicated``, ``sharded`` and ``host`` put all rows into that tier. ``auto`` goes through the
-    items in order (structure comes first, XGNN 4.3) and, within the bytes that are left of the
-    budget, replicates what fits, else shards, else leaves the coldest rows on the host.
+    ``replicated``, ``sharded`` and ``host`` put all rows into that tier. ``auto`` places the items
+    in order, structure first (XGNN 4.3). It replicates an item if it fits into the rest of the
+    budget, otherwise it shards the item, and leaves the coldest rows in host memory if needed.
 
     Raises:
-        ValueError: an unknown name, or ``auto`` without a budget.
+        ValueError: the name is unknown, or the name is ``auto`` and there is no budget.
     """
     fixed = {
         "replicated": Tiers.all_replicated,
@@ -236,7 +236,7 @@ def make_plan(name: str, items: list[Item], world_size: int, memory_budget: int 
 
 
 def fit_all(items: Sequence[Item], world_size: int, budget: int) -> list[Tiers]:
-    """:func:`fit`, one item after the other."""
+    """Calls :func:`fit` for one item after the other. Returns their tiers."""
     chosen = []
     for item in items:
         tiers = fit(item, world_size, budget)
@@ -246,10 +246,11 @@ def fit_all(items: Sequence[Item], world_size: int, budget: int) -> list[Tiers]:
 
 
 def fit(item: Item, world_size: int, budget: int) -> Tiers:
-    """The fastest tiers within `budget` bytes a rank.
+    """Chooses the fastest tiers of an item within `budget` bytes on each rank.
 
-    All replicated if that fits; else everything on GPUs, the hottest rows replicated as far as room
-    is left; else as many of the hottest as fit sharded, the rest on the host.
+    All rows are replicated if they fit. Otherwise, if all rows fit on the GPUs together, rows are
+    sharded, and as many of the hottest as fit are replicated. Otherwise as many of the hottest rows
+    as fit are sharded, and the others stay in host memory.
     """
 
     def on_each_rank(replicated: int, gpu: int) -> int:
@@ -270,7 +271,7 @@ def fit(item: Item, world_size: int, budget: int) -> Tiers:
 
 
 def largest(limit: int, holds: Callable[[int], bool]) -> int:
-    """The largest k in 0..limit for which a condition holds that fails for all above it."""
+    """Returns the largest k in 0..limit for which `holds(k)`. Above it, the condition must fail."""
     low, high = 0, limit
     while low < high:
         middle = (low + high + 1) // 2
@@ -282,7 +283,7 @@ def largest(limit: int, holds: Callable[[int], bool]) -> int:
 
 
 def format_bytes(count: int) -> str:
-    """Bytes as text: ``1.5 GiB``."""
+    """Formats a number of bytes, as in ``1.5 GiB``."""
     value, unit = float(count), "B"
     for larger in ("KiB", "MiB", "GiB", "TiB"):
         if value < 1024:

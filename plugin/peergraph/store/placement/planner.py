@@ -1,4 +1,4 @@
-"""Makes the plan of a store on this machine: by name, by hand, by budget or by links."""
+"""Makes the plan of a store on this machine: by name, from a user's plan, by budget or by links."""
 
 from __future__ import annotations
 
@@ -34,15 +34,16 @@ from peergraph.store.placement.policies import POLICIES, plan_on
 from peergraph.store.placement.ratios import ShardRatios, place_items
 from peergraph.store.placement.reads import BatchReads
 
-# Share of a GPU's free memory; the rest is for the model, activations and the allocator.
+# A store takes this share of a GPU's free memory. The rest is for the model, activations and the
+# allocator.
 DEFAULT_BUDGET_SHARE = 0.6
 
 
 def may_split(options: PlacementOptions, group: Group) -> bool:
-    """Whether rows may end on shards or on several tiers, so that their order matters.
+    """Returns whether the plan may shard rows or use several tiers, so that their order matters.
 
     Args:
-        options: complete.
+        options: the options, complete.
     """
     plan = options["plan"]
     if isinstance(plan, Plan):
@@ -64,14 +65,14 @@ def choose_plan(
     ordered: tuple[bool, bool],
     group: Group,
 ) -> Plan:
-    """Places everything. Collective.
+    """Makes the plan of all items. Collective.
 
     Args:
-        options: complete.
-        degrees: in-degrees in internal order.
-        permuted: whether a relation has edge ids other than its CSC positions.
-        reads: returns how mini-batches read the graph, by rows in internal order.
-        ordered: whether id maps have to be placed, too, and whether row orders of structures.
+        options: the options, complete.
+        degrees: by relation, the in-degrees in internal order.
+        permuted: by relation, whether edge ids differ from CSC positions.
+        reads: returns the reads of a mini-batch, for rows in internal order.
+        ordered: whether id maps must be placed, too; and whether maps to rows of structures.
     """
     plan, topology = options["plan"], options["topology"]
     ratios, spill = shard_ratios(options), disk_spill(options)
@@ -92,7 +93,7 @@ def choose_plan(
     if isinstance(plan, Plan):
         made = _checked_plan(plan, items, group)
     elif not by_links or (plan == "auto" and not renumbered):
-        # Ranks without a GPU share the machine's memory: one copy serves all.
+        # Ranks without a GPU share the machine's memory, so one copy is enough for all ranks.
         name = "host" if plan == "auto" else plan
         made = replace(make_plan(name, items, group.world_size, None), name=plan)
     else:
@@ -119,10 +120,10 @@ def _within_budget(
     reads: Callable[[], BatchReads],
     group: Group,
 ) -> Plan:
-    """A plan that no rank's memory exceeds. Collective.
+    """Makes a plan that fits the budget of every rank. Collective.
 
     Args:
-        topology: the links to plan by; None: they are not known.
+        topology: the links of the machine; None: they are not known.
     """
     plan, ratios = options["plan"], shard_ratios(options)
     assert isinstance(plan, str)
@@ -143,7 +144,7 @@ def _within_budget(
         allocations = planned_allocations([*ids, *items], made)
         if budget is None or left is None:
             break
-        # Shards are not all of one size, and memory comes in blocks: the choice counts neither.
+        # The choice of tiers ignores that shards differ in size and that memory comes in blocks.
         granule = budget_granule(budget, made, group)
         beyond = fullest_rank(allocations, granule)[1] - budget
         if beyond <= 0:
@@ -165,10 +166,10 @@ def _with_id_maps(plan: Plan, ids: list[Item], group: Group) -> Plan:
 def common_budget(
     memory_budget: int | None, group: Group, default_share: float = 0.0
 ) -> int | None:
-    """The smallest budget of the ranks; None if no rank has one. Collective.
+    """Returns the smallest budget of the ranks; None if no rank has a budget. Collective.
 
     Args:
-        default_share: share of a GPU's free memory, for ranks without a budget.
+        default_share: for ranks without a budget, the share of their GPU's free memory.
     """
     by_default = memory_budget is None and default_share > 0 and group.device.type == "cuda"
     free = free_gpu_memory(group.device) if by_default else 0
@@ -182,7 +183,7 @@ def common_budget(
 
 
 def budget_granule(budget: int, plan: Plan, group: Group) -> int:
-    """The unit that a budget is counted in: the driver's block, unless the budget is small."""
+    """Returns the unit of allocations: the driver's block, or a byte if the budget is small."""
     blocks = 4 * len(plan.placements)
     return GPU_GRANULE if group.device.type == "cuda" and budget > blocks * GPU_GRANULE else 1
 
@@ -190,7 +191,9 @@ def budget_granule(budget: int, plan: Plan, group: Group) -> int:
 def _plan_without_links(
     items: list[Item], budget: int | None, ratios: ShardRatios, group: Group
 ) -> Plan:
-    """By budget: replicates, then shards. Without a GPU: one copy of items without a ratio."""
+    """Plans by the budget: replicates items that fit, then shards. Without a GPU, items without a
+    ratio are stored once in host memory.
+    """
 
     def rest(others: Sequence[Item], left: int) -> list[Tiers]:
         if group.device.type == "cuda":
@@ -216,7 +219,7 @@ def _plan_by_links(
         raise ValueError("a plan by topology needs a memory_budget where there is no GPU")
 
     def choose() -> Plan | None:
-        # Curves of large graphs take time and memory: one rank is enough.
+        # Curves of large graphs take time and memory, so one rank computes them for all.
         if group.rank:
             return None
         return plan_on(topology, items, reads(), max(0, budget), policy, ratios)
@@ -225,7 +228,7 @@ def _plan_by_links(
 
 
 def _checked_plan(plan: Plan, items: list[Item], group: Group) -> Plan:
-    """Checks a plan given by hand, and computes its bytes for this graph and these ranks."""
+    """Checks a plan of the user, and computes its bytes for this graph and these ranks."""
     if plan.partitions is not None and plan.partitions.num_gpus != group.world_size:
         raise ValueError(
             f"plan: partitions are for {plan.partitions.num_gpus} GPUs, "
@@ -243,12 +246,12 @@ def _checked_plan(plan: Plan, items: list[Item], group: Group) -> Plan:
 
 
 def splits_rows(plan: Plan) -> bool:
-    """Whether any item's rows go to shards or to several tiers, so that hotness matters."""
+    """Returns whether a plan shards rows or uses several tiers, so that hotness matters."""
     return any(splits(p.tiers) for p in plan.placements)
 
 
 def fits_budget(plan: Plan, items: Sequence[Item]) -> bool:
-    """Whether a plan keeps to its budget with these items, its maps of ids included."""
+    """Returns whether a plan of these items fits its budget, together with its id maps."""
     if plan.memory_budget is None:
         return True
     placed = {(item.kind, item.name) for item in items}
@@ -257,7 +260,7 @@ def fits_budget(plan: Plan, items: Sequence[Item]) -> bool:
 
 
 def splits(tiers: Tiers) -> bool:
-    """Whether rows go to shards or to several tiers, so that their order matters."""
+    """Returns whether rows are sharded or on several tiers, so that their order matters."""
     return tiers.sharded > 0 or [tiers.replicated, tiers.host, tiers.disk].count(0) < 2
 
 
@@ -270,13 +273,13 @@ def place_table(
     copies: int,
     group: Group,
 ) -> Tiers:
-    """The tiers of one more table. Collective.
+    """Chooses the tiers of one more table. Collective.
 
     Args:
-        copies: of its shards on each rank.
+        copies: the number of copies of each of its shards.
     """
     item = row_item(kind, table_name(of, name), spec, of)
-    # Ranks without a GPU share the machine's memory: one copy serves all.
+    # Ranks without a GPU share the machine's memory, so one copy is enough for all ranks.
     name = "host" if plan == "auto" and group.device.type == "cpu" else plan
     budget = common_budget(None, group, DEFAULT_BUDGET_SHARE)
     # With c copies of each shard, n ranks hold as many rows as n / c ranks with one copy.

@@ -1,4 +1,4 @@
-"""Plans by links: the policies by name, for a machine that need not be this one (XGNN 6.6)."""
+"""Makes plans from the links of a machine, which may be another machine (XGNN 6.6)."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from peergraph.store.placement.reads import BatchReads
 
 @dataclass(frozen=True)
 class Policy:
-    """How plans by links are made.
+    """A way to make plans from links.
 
     Args:
-        partition: puts the partitions of the sharded rows on GPUs.
+        partition: assigns the partitions of the sharded rows to GPUs.
         replicate: whether hot rows may be replicated on every GPU.
     """
 
@@ -39,14 +39,16 @@ def plan_on(
     policy: str = "auto",
     ratios: ShardRatios | None = None,
 ) -> Plan:
-    """The plan of a policy, with the partitions of the sharded rows, and its predicted cost.
+    """Makes the plan of a policy, with the partitions of the sharded rows and the predicted cost.
 
     Args:
-        items: what to place, as :func:`peergraph.store.placement.items.graph_items` lists it.
-        budget: bytes on each GPU.
+        items: the items to place, as :func:`peergraph.store.placement.items.graph_items` lists
+            them.
+        budget: the bytes that items may take on each GPU.
 
     Raises:
-        ValueError: an unknown policy, a negative budget, or ratios that take more than the budget.
+        ValueError: the policy is unknown, the budget is negative, or the ratios need more memory
+            than the budget.
     """
     if policy not in POLICIES:
         raise ValueError(f"policy must be one of {', '.join(POLICIES)}, got {policy!r}")

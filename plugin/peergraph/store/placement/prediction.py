@@ -1,4 +1,4 @@
-"""The predicted cost of a plan, as data and as text."""
+"""Stores and prints the predicted cost of a plan."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ _UNITS = ((1e9, "GB"), (1e6, "MB"), (1e3, "kB"), (1, "B"))
 
 @dataclass(frozen=True)
 class Prediction:
-    """The cost of an item's reads per mini-batch, with all GPUs sampling at once.
+    """The cost of reading an item for a mini-batch, while all GPUs sample at the same time.
 
     Args:
-        kind, name: of the item.
-        hits: the shares of reads that go to replicated, sharded and host rows.
-        seconds: of the slowest GPU.
-        link_bytes: ``[n][n + 1]`` bytes that GPU i reads from GPU j, and in the last column from
-            the host.
+        kind, name: the kind and the name of the item.
+        hits: the shares of the reads that go to replicated, sharded and host rows.
+        seconds: the seconds on the slowest GPU.
+        link_bytes: ``[n][n + 1]``: the bytes that GPU i reads from GPU j and, in the last column,
+            from the host.
     """
 
     kind: str
@@ -30,7 +30,7 @@ class Prediction:
 
     @classmethod
     def from_fields(cls, given: Fields) -> Prediction:
-        """From plain values, as in JSON; ``ValueError`` for values of other types."""
+        """Reads a prediction from JSON fields. Raises ``ValueError`` for invalid ones."""
         given.only("kind", "name", "hits", "seconds", "link_bytes")
         hits = given.numbers("hits")
         if len(hits) != 3:
@@ -45,7 +45,7 @@ class Prediction:
 
 
 def format_predictions(predictions: Sequence[Prediction]) -> str:
-    """As text: hits and time of each item, bytes of each link."""
+    """Formats hits and seconds of each item, and the bytes of each link."""
     lines = ["  predicted for a mini-batch on every GPU at once: where reads go, and their time"]
     table: list[tuple[str, ...]] = [("", "", "replicated", "sharded", "host", "time")]
     for p in predictions:
@@ -63,30 +63,30 @@ def format_predictions(predictions: Sequence[Prediction]) -> str:
 
 
 def format_share(share: float) -> str:
-    """``12.3 %``, and ``-`` for nothing."""
+    """Formats a share as in ``12.3 %``; 0 as ``-``."""
     return f"{100 * share:.1f} %" if share else "-"
 
 
 def format_seconds(seconds: float) -> str:
-    """``1.234 ms``, or microseconds below a tenth of one."""
+    """Formats a time as in ``1.234 ms``; below 0.1 ms, in microseconds."""
     return f"{1e3 * seconds:.3f} ms" if seconds >= 1e-4 else f"{1e6 * seconds:.1f} us"
 
 
 def format_links(bytes_of: Sequence[Sequence[float]]) -> tuple[str, list[list[str]]]:
-    """A unit that suits the largest of the numbers, and them in it, ``-`` for nothing."""
+    """Returns a unit for the largest number, and all numbers in this unit; 0 as ``-``."""
     largest = max((value for row in bytes_of for value in row), default=0.0)
     size, unit = next((n, u) for n, u in _UNITS if largest >= n or n == 1)
     return unit, [[f"{v / size:.1f}" if v else "-" for v in row] for row in bytes_of]
 
 
 def total_link_bytes(predictions: Sequence[Prediction]) -> list[list[float]]:
-    """``[n][n + 1]`` as in :class:`Prediction`, of all items together."""
+    """Returns the sum of all items' link bytes: ``[n][n + 1]`` as in :class:`Prediction`."""
     matrices = [p.link_bytes for p in predictions]
     return [[sum(cell) for cell in zip(*rows, strict=True)] for rows in zip(*matrices, strict=True)]
 
 
 def columns(rows: Sequence[tuple[str, ...]], left: int) -> list[str]:
-    """Lines of text with aligned columns, the first `left` of them to the left."""
+    """Returns lines of text with aligned columns; the first `left` columns are left-aligned."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = []
     for row in rows:

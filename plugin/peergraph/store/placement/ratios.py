@@ -23,11 +23,11 @@ class ShardRatios:
     """The user's ratios and priority (XGNN 4.3).
 
     Args:
-        graph_ratio: share of the bytes of structure and edge ids that is sharded over the GPUs;
-            None: the plan chooses.
+        graph_ratio: the share of the bytes of structure and edge ids that is sharded over the GPUs;
+            None: the plan chooses it.
         feature_ratio: the same for node and edge tables.
-        first: "structure" or "features": gets memory before the other; None: the item with the
-            largest gain does.
+        first: which of "structure" and "features" gets memory first; None: the items that save most
+            time.
     """
 
     graph_ratio: float | None = None
@@ -46,11 +46,11 @@ class ShardRatios:
 
     @property
     def given(self) -> bool:
-        """Whether the user gave any of them."""
+        """Whether the user gave any of these options."""
         return self != ShardRatios()
 
     def of(self, item: Item) -> float | None:
-        """The ratio of an item."""
+        """Returns the ratio of an item."""
         return self.graph_ratio if item.kind in _STRUCTURE else self.feature_ratio
 
 
@@ -73,13 +73,14 @@ def place_items(
     partitions: Partitions,
     rest: Chooser,
 ) -> list[Tiers]:
-    """The tiers of all items. Items with a ratio go by it, the others by `rest` in the memory left.
+    """Chooses the tiers of all items. Items with a ratio are placed first; `rest` places the others
+    in the memory that is left.
 
     Args:
-        budget: bytes on each GPU; None: no limit.
+        budget: the bytes that items may take on each GPU; None: no limit.
 
     Raises:
-        ValueError: the ratios take more than the budget.
+        ValueError: the ratios need more memory than the budget.
     """
     chosen: dict[int, Tiers] = {}
     for index, item in enumerate(items):
@@ -103,7 +104,7 @@ def place_items(
 
 
 def _by_priority(items: Sequence[Item], indices: list[int], first: str | None) -> list[list[int]]:
-    """Groups of items that get memory one after the other."""
+    """Returns groups of items, in the order in which they get memory."""
     if first is None:
         return [indices]
     structure = [i for i in indices if items[i].kind in _STRUCTURE]
@@ -118,7 +119,7 @@ def predict_items(
     topology: Topology,
     partitions: Partitions,
 ) -> tuple[Prediction, ...]:
-    """The cost of every item."""
+    """Predicts the cost of every item."""
     return tuple(
         predict(reads.access_pattern(item), chosen, topology, partitions)
         for item, chosen in zip(items, tiers, strict=True)

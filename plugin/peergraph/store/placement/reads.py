@@ -1,4 +1,4 @@
-"""The reads of a mini-batch, counted or estimated: the input of the cost model."""
+"""Counts or estimates the reads of a mini-batch, for the cost model."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ class BatchReads:
     """The reads of a mini-batch.
 
     Args:
-        nodes: by node type, how reads spread over the rows, and their number.
-        expanded: by edge type, the same for the destinations that are expanded.
+        nodes: by node type, the distribution of reads over the rows, and the number of reads.
+        expanded: by edge type, the same for the destinations whose neighbours are sampled.
         edges: by edge type, the number of sampled edges.
-        hops: of the sample.
+        hops: the number of hops of the sample.
     """
 
     nodes: Mapping[NodeType, tuple[HitRateCurve, float]]
@@ -49,12 +49,14 @@ class BatchReads:
         num_edges: Mapping[EdgeType, int],
         device: torch.device = _CPU,
     ) -> BatchReads:
-        """From counts if `given` has some, else from the hotness of the nodes.
+        """Makes the reads from counts if `given` contains counts, else from the nodes' hotness.
 
         Args:
-            heat: by node type, by user id.
-            orders: by node type, the users' ids of the rows.
-            device: where to add up the reads of large graphs.
+            given: the user's option `hotness`.
+            heat: by node type, the hotness of each node, by user id.
+            orders: by node type, the user id of each row.
+            num_edges: the number of edges of each relation.
+            device: the device that adds up reads.
         """
         if isinstance(given, Hotness):
             return cls.by_counts(given, orders, device)
@@ -65,11 +67,11 @@ class BatchReads:
     def by_nodes(
         cls, hotness: Mapping[NodeType, Tensor], num_edges: Mapping[EdgeType, int]
     ) -> BatchReads:
-        """From the hotness of nodes, with the size of the assumed mini-batch.
+        """Estimates the reads from the nodes' hotness, for a mini-batch of an assumed size.
 
         Args:
-            hotness: by node type, in the order of the rows.
-            num_edges: of each relation.
+            hotness: by node type, the hotness of each row.
+            num_edges: the number of edges of each relation.
         """
         curves = {t: HitRateCurve.of(h) for t, h in hotness.items()}
         rows = {t: h.numel() for t, h in hotness.items()}
@@ -81,11 +83,12 @@ class BatchReads:
     def by_counts(
         cls, counts: Hotness, orders: Mapping[NodeType, Tensor], device: torch.device = _CPU
     ) -> BatchReads:
-        """From the counts of :func:`peergraph.sampling.presample`, for another epoch.
+        """Estimates the reads of another epoch from counts of :func:`peergraph.sampling.presample`.
 
         Args:
-            orders: by node type, the users' ids of the rows.
-            device: where to add up the reads of large graphs.
+            counts: the counts.
+            orders: by node type, the user id of each row.
+            device: the device that adds up reads.
         """
         batches = max(1, counts.batches)
 
@@ -107,12 +110,12 @@ class BatchReads:
         orders: Mapping[EdgeType, Tensor],
         device: torch.device = _CPU,
     ) -> BatchReads:
-        """The same reads, if some structures have a row order of their own.
+        """Returns the same reads for structures whose rows have a separate order.
 
         Args:
-            heat: by edge type, how often each list is read, by user id.
-            orders: by edge type, the users' ids of the rows.
-            device: where to add up the reads of large graphs.
+            heat: by edge type, how often each neighbour list is read, by user id.
+            orders: by edge type, the user id of each row of these structures.
+            device: the device that adds up reads.
         """
         expanded = {
             t: (
@@ -124,16 +127,16 @@ class BatchReads:
         return replace(self, expanded=expanded)
 
     def in_no_order(self, rows: Mapping[NodeType, int]) -> BatchReads:
-        """The same reads, if the rows of some node types are not ordered by hotness.
+        """Returns the same reads for node types whose rows are not ordered by hotness.
 
         Args:
-            rows: by node type, how many there are.
+            rows: the number of rows of these node types.
         """
         changed = {t: (HitRateCurve.uniform(n), self.nodes[t][1]) for t, n in rows.items()}
         return replace(self, nodes={**self.nodes, **changed})
 
     def access_pattern(self, item: Item) -> AccessPattern:
-        """How mini-batches read an item."""
+        """Returns how often mini-batches read the rows of a structure or a table."""
         row_bytes = max(1, item.bytes_of(1)) if item.rows else 1
         if isinstance(item.of, str):
             return AccessPattern(item, *self.nodes[item.of], row_bytes, row_bytes)

@@ -1,4 +1,4 @@
-"""Spilling to disk: the coldest rows of the widest tables, where the host's memory is full."""
+"""Spills the coldest rows of the widest tables to disk if host memory is full."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from peergraph.store.placement.allocation import (
 )
 from peergraph.store.placement.plan import Item, Placement, Plan, largest
 
-# GPUs cannot read from disk: their structure and edge ids stay in memory.
+# GPUs cannot read from disk, so with GPUs structure and edge ids stay in memory.
 _TABLES = ("node table", "edge table")
 _WITHOUT_GPU = (*_TABLES, "edge ids", "structure")
 _PAGE = 4096
@@ -27,11 +27,11 @@ _PAGE = 4096
 
 @dataclass(frozen=True)
 class Spill:
-    """The user's options for rows that do not fit the host's memory.
+    """The user's options for rows that do not fit into host memory.
 
     Args:
-        folder: for the files; None: nothing is spilled.
-        host_budget: bytes of the host's memory that the store may take; None: the free bytes.
+        folder: the folder for the files; None: no rows are spilled.
+        host_budget: the bytes of host memory that the store may take; None: all free bytes.
     """
 
     folder: str | PathLike[str] | None = None
@@ -46,16 +46,21 @@ class Spill:
     def apply(
         self, plan: Plan, items: Sequence[Item], movable: bool, group: Group
     ) -> tuple[Plan, list[Allocation]]:
-        """The plan with as many rows on disk as the host has no room for, and its allocations.
-        Collective.
+        """Moves rows that do not fit into host memory to disk. Collective.
 
         Args:
+            plan: the plan.
             items: all items of the plan.
-            movable: whether rows may move; without it the plan is only checked.
+            movable: whether rows may be moved; otherwise the plan is only checked.
+            group: the ranks.
+
+        Returns:
+            The plan with the moved rows, and its allocations.
 
         Raises:
-            MemoryError: the host's memory still does not suffice for the budget or with a folder.
-            OSError: the folder has no room for the rows.
+            MemoryError: with a folder or a budget, the store still needs more host memory than it
+                may take.
+            OSError: the folder has too little free space.
         """
         room = self.room(group)
         if movable and self.folder is not None:
@@ -75,13 +80,13 @@ class Spill:
         return plan, allocations
 
     def room(self, group: Group) -> int:
-        """Bytes of the host's memory that the store may take. Collective."""
+        """Returns the bytes of host memory that the store may take. Collective."""
         given = free_host_memory() if self.host_budget is None else self.host_budget
         return int(min(group.all_gather(given)))
 
     def _check_folder(self, needed: int) -> None:
         if self.folder is None or not needed:
-            return  # rows on disk without a folder are the table's error
+            return  # If rows are on disk and there is no folder, Table.create raises.
         free = shutil.disk_usage(self.folder).free
         if needed > free:
             raise OSError(
@@ -93,19 +98,21 @@ class Spill:
 
 
 def _widest_first(items: Sequence[Item], on_gpu: bool) -> list[Item]:
-    """Items that may go to disk: a wide row saves more memory per read of the disk."""
+    """Returns the items that may be spilled. A wide row saves more memory per read of the disk."""
     kinds = _TABLES if on_gpu else _WITHOUT_GPU
     found = [item for item in items if item.kind in kinds and item.rows]
-    # Structure comes last whatever its width: every sample reads it.
+    # Structure comes last, regardless of its width, because every sample reads it.
     turn = {**dict.fromkeys(_TABLES, 0), "edge ids": 1, "structure": 2}
     return sorted(found, key=lambda item: (turn[item.kind], -item.num_bytes / item.rows))
 
 
 def _moved(plan: Plan, item: Item, excess: int) -> Plan:
-    """The plan with enough of the item's last rows on disk, or all that were on the host."""
+    """Returns the plan with the item's last rows moved from host memory to disk: as many rows as
+    have `excess` bytes, or all of them.
+    """
     tiers = plan.tiers(item.kind, item.name)
     on_gpus = tiers.replicated + tiers.sharded
-    wanted = excess + _PAGE  # memory is counted in pages
+    wanted = excess + _PAGE  # Memory is counted in pages.
 
     def frees_enough(kept: int) -> bool:
         return item.bytes_of(item.rows) - item.bytes_of(on_gpus + kept) >= wanted
@@ -120,6 +127,6 @@ def _with_tiers(plan: Plan, item: Item, tiers: Tiers) -> Plan:
     placements = tuple(
         Placement.of(item, tiers) if (p.kind, p.name) == key else p for p in plan.placements
     )
-    # There is no prediction, since the disk's rate is not known.
+    # The speed of the disk is not known, so there is no prediction.
     predictions = tuple(p for p in plan.predictions if (p.kind, p.name) != key)
     return replace(plan, placements=placements, predictions=predictions)

@@ -1,8 +1,8 @@
-"""Chooses the rows to replicate, to shard and to leave on the host, for the least time.
+"""Chooses which rows to replicate, to shard and to leave in host memory, for the shortest time.
 
-A row that moves to faster memory saves time and costs memory. The moves of all items are made in
-the order of time saved per byte until the budget is used. Times of rows add up, so this greedy
-choice is optimal; hot rows come first, so each tier is a range of rows.
+Moving a row to faster memory saves time and costs memory. The moves of all items are made in
+descending order of the time saved per byte, until the budget is used up. This greedy choice is
+optimal, because the times of rows add up. Hot rows come first, so each tier is a range of rows.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ def choose_tiers(
     *,
     replicate: bool = True,
 ) -> list[Tiers]:
-    """The tiers of each item within `budget` bytes on every GPU.
+    """Chooses the tiers of each item within `budget` bytes on every GPU.
 
     Args:
-        partitions: which GPU stores which sharded rows; where every GPU stores all of them, they
+        partitions: the sharded rows that each GPU stores. If every GPU stores all of them, they
             count as replicated.
-        replicate: whether hot rows may be replicated although they could be sharded; without it
-            the placement is XGNN's.
+        replicate: whether hot rows may be replicated although they could be sharded; otherwise the
+            placement is XGNN's.
     """
     chosen = [_Chosen(pattern.item, partitions) for pattern in patterns]
     moves = [
@@ -50,10 +50,10 @@ def choose_tiers(
 
 
 def tiers_of_ratio(item: Item, ratio: float, partitions: Partitions) -> Tiers:
-    """XGNN's API: shards this share of an item's bytes and leaves the rest on the host.
+    """Shards this share of an item's bytes and leaves the rest in host memory (XGNN's API).
 
     Raises:
-        ValueError: a ratio outside 0..1.
+        ValueError: the ratio is not in 0..1.
     """
     if not 0 <= ratio <= 1:
         raise ValueError(f"a ratio must be in 0..1, got {ratio}")
@@ -64,7 +64,7 @@ def tiers_of_ratio(item: Item, ratio: float, partitions: Partitions) -> Tiers:
 
 
 def bytes_on_gpu(item: Item, tiers: Tiers, partitions: Partitions) -> int:
-    """Bytes that an item takes on the fullest GPU."""
+    """Returns the bytes that an item takes on the fullest GPU."""
     replicated = item.bytes_of(tiers.replicated)
     sharded = item.bytes_of(tiers.replicated + tiers.sharded) - replicated
     return replicated + -(-sharded * partitions.copies // partitions.num_gpus)
@@ -72,7 +72,7 @@ def bytes_on_gpu(item: Item, tiers: Tiers, partitions: Partitions) -> int:
 
 @dataclass(frozen=True)
 class _Move:
-    """Moves the rows before `end` to the shards, or to every GPU."""
+    """A move of the rows before `end` to the shards, or to every GPU."""
 
     worth: float  # seconds saved per byte of memory
     index: int
@@ -100,9 +100,10 @@ def _moves(
 
 
 def _densities(pattern: AccessPattern) -> list[tuple[int, float]]:
-    """Bytes read per byte stored, in falling order, for ranges of rows given by their ends.
+    """Returns ranges of rows: the end of each range, and its bytes read per byte stored.
 
-    Later rows that are denser than earlier ones are in one range with them.
+    This ratio descends from range to range: rows with a higher ratio than earlier rows are put into
+    the same range as these.
     """
     item, curve = pattern.item, pattern.curve
     stored = [item.bytes_of(int(k)) for k in curve.rows]
@@ -122,7 +123,7 @@ def _slope(stored: Sequence[int], moved: np.ndarray[Any, Any], a: int, b: int) -
 
 
 class _Chosen:
-    """The tiers of one item so far."""
+    """The tiers of one item, after the moves so far."""
 
     def __init__(self, item: Item, partitions: Partitions) -> None:
         self.item = item
@@ -134,7 +135,7 @@ class _Chosen:
         return Tiers(self.replicated, self.on_gpus - self.replicated, self.item.rows - self.on_gpus)
 
     def apply(self, move: _Move, left: int) -> int:
-        """Makes a move, or as much of it as `left` bytes allow; returns the bytes it took."""
+        """Makes a move, or as much of it as `left` bytes allow. Returns the bytes that it took."""
         now = bytes_on_gpu(self.item, self.tiers(), self.partitions)
         begin = self.replicated if move.replicates else self.on_gpus
         if move.end <= begin:
@@ -153,7 +154,7 @@ class _Chosen:
         return taken
 
     def _bytes(self, end: int, replicates: bool) -> int:
-        """Bytes on each GPU after the rows before `end` have moved."""
+        """Returns the bytes on each GPU after the rows before `end` have moved."""
         replicated = end if replicates else self.replicated
         on_gpus = max(self.on_gpus, end)
         tiers = Tiers(replicated, on_gpus - replicated, self.item.rows - on_gpus)

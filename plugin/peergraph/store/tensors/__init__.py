@@ -1,1 +1,1 @@
-"""Tensors over a store: they hold no values, and read rows when they are asked for."""
+"""Tensors over a store: they contain no values, and read rows when an operation needs them."""

@@ -1,4 +1,4 @@
-"""Tensors with a shape and a dtype, but without storage."""
+"""Tensors that have a shape and a dtype, but no storage."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from typing_extensions import Self
 
 
 class StoragelessTensor(Tensor):
-    """A wrapper subclass whose values come from :meth:`materialize`.
+    """A wrapper subclass of ``torch.Tensor`` that gets its values from :meth:`materialize`.
 
     Subclasses implement ``__torch_dispatch__``. This class overrides the methods that torch runs on
     the storage without dispatching. ``multiprocessing`` pickles such a tensor by
     :meth:`reduce_to_process`, other picklers by ``__reduce_ex__``.
     """
 
-    # Results of operations are plain tensors: nothing to wrap.
+    # Results of operations are plain tensors, which are not wrapped.
     __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
 
     def __init_subclass__(cls) -> None:
@@ -41,11 +41,11 @@ class StoragelessTensor(Tensor):
         return tensor
 
     def materialize(self) -> Tensor:
-        """The values as a plain tensor."""
+        """Returns the values as a plain tensor."""
         raise NotImplementedError
 
     def reduce_to_process(self) -> Any:
-        """Like ``__reduce_ex__``, for a process of this machine."""
+        """Does the same as ``__reduce_ex__``, for processes of this machine."""
         raise NotImplementedError
 
     @property
@@ -61,7 +61,7 @@ class StoragelessTensor(Tensor):
         )
 
     def numpy(self, *, force: bool = False) -> Any:
-        """A NumPy array of :meth:`materialize`."""
+        """Returns the result of :meth:`materialize` as a NumPy array."""
         return self.materialize().numpy(force=force)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
@@ -74,21 +74,21 @@ class StoragelessTensor(Tensor):
         return self.materialize().__dlpack__(**kwargs)
 
     def tolist(self) -> Any:
-        """The values as nested lists."""
+        """Returns the values as nested lists."""
         return self.materialize().tolist()
 
     def apply_(self, function: Any) -> NoReturn:
-        """Not supported: raises ``NotImplementedError``."""
+        """Raises ``NotImplementedError``."""
         raise NotImplementedError(
             f"apply_ is not supported by {type(self).__name__}; work on x.clone()"
         )
 
 
 def dispatch_mode(func: Any) -> AbstractContextManager[Any]:
-    """Leaves inference mode for operations whose results torch takes for views.
+    """Returns a context that leaves inference mode if torch treats results of `func` as views.
 
-    A view of a normal tensor must be a normal tensor, in inference mode too; operations on
-    materialized values would make inference tensors.
+    A view of a normal tensor must be a normal tensor, even in inference mode. In inference mode,
+    operations on materialized values would make inference tensors.
     """
     if torch.is_inference_mode_enabled() and any(
         returned.alias_info is not None for returned in func._schema.returns

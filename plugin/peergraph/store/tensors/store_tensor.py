@@ -24,8 +24,8 @@ _CPU = torch.device("cpu")
 def implements(operation: Any) -> Callable[[Handler], Handler]:
     """Registers the implementation of an ATen operation for store tensors.
 
-    The function may return ``NotImplemented``: then the next function registered for the operation
-    is tried, and at last the operation runs on materialized tensors.
+    If the function returns ``NotImplemented``, the next function that is registered for the
+    operation runs. If there is none, the operation runs on materialized tensors.
     """
 
     def register(handler: Handler) -> Handler:
@@ -36,15 +36,15 @@ def implements(operation: Any) -> Callable[[Handler], Handler]:
 
 
 class StoreTensor(StoragelessTensor):
-    """A ``torch.Tensor`` that holds no values: they stay in a :class:`peergraph.store.Store`.
+    """A ``torch.Tensor`` without values: they stay in a :class:`peergraph.store.Store`.
 
-    Shape and dtype are real; the device is that of results, by default the store's. An operation
-    that selects rows of a table gathers these rows; any other operation reads the entire tensor to
-    the device and runs on it.
+    Its device is the device of results, by default the store's. An operation that selects rows of a
+    table gathers these rows; any other operation reads the entire tensor to the device and runs on
+    it.
 
-    Results are plain tensors with copied values, also where torch would return a view: writing to
-    ``x[:10]``, ``x[:]``, ``x.T`` or ``x.view(...)`` does not change the store. ``x.detach()``
-    and ``x.data`` are the shared tensor again.
+    Results are plain tensors with copied values, even if torch would return a view: writing to
+    ``x[:10]``, ``x[:]``, ``x.T`` or ``x.view(...)`` does not change the store. ``x.detach()`` and
+    ``x.data`` share the values of the store.
     ``x[ids] = values``, ``x.index_put_`` and ``x.copy_`` write to the store, for all ranks; every
     other in-place operation raises ``NotImplementedError``. ``x.numpy()`` and ``np.asarray(x)`` are
     read-only copies. Storages and DLPack, through which a write would be lost, are refused.
@@ -63,7 +63,7 @@ class StoreTensor(StoragelessTensor):
 
     store: Store
     read_only: bool = False
-    """Whether writing raises; so for copies by ``copy.deepcopy``."""
+    """Whether writing raises an error. True for copies that ``copy.deepcopy`` made."""
 
     @classmethod
     def _wrap(
@@ -79,16 +79,18 @@ class StoreTensor(StoragelessTensor):
         return tensor
 
     def _arguments(self) -> tuple[Any, ...]:
-        """The arguments of the class for an equal tensor."""
+        """Returns the arguments with which the class makes an equal tensor."""
         raise NotImplementedError
 
     def handle(self) -> Self:
-        """Another tensor object of the same shared values."""
+        """Returns another tensor object of the same shared values."""
         tensor: Self = _make_handle(type(self), self._arguments(), self.read_only)
         return tensor
 
     def materialize(self, device: torch.device | None = None) -> Tensor:
-        """All values as a plain tensor on ``device`` (default: this tensor's). Synchronises."""
+        """Returns all values as a plain tensor on ``device``, by default this tensor's.
+        Synchronises.
+        """
         raise NotImplementedError
 
     @classmethod
@@ -112,7 +114,7 @@ class StoreTensor(StoragelessTensor):
         tangent = unpack_dual(rows).tangent  # type: ignore[no-untyped-call]
         if tangent is not None:
             return rows
-        # Autograd takes a slice for a view: a write to it would make this tensor require gradients.
+        # Autograd treats a slice as a view: writing to it would make this tensor require gradients.
         return rows.data
 
     def __copy__(self) -> Self:
@@ -133,14 +135,14 @@ class StoreTensor(StoragelessTensor):
         return values.__reduce_ex__(protocol)  # type: ignore[no-untyped-call]
 
     def reduce_to_process(self) -> Any:
-        """A handle: another process of the machine reads the same memory."""
+        """Pickles a handle: another process of the machine reads the same memory."""
         return _make_handle, (type(self), self._arguments(), self.read_only)
 
     def _num_bytes(self) -> int:
         return self.numel() * self.element_size()
 
     def refuse_if_read_only(self) -> None:
-        """Raises ``RuntimeError`` where this is a copy by ``copy.deepcopy``."""
+        """Raises ``RuntimeError`` if ``copy.deepcopy`` made this tensor."""
         if self.read_only:
             raise RuntimeError(
                 f"{self!r} is a copy by copy.deepcopy, and writing to it would change the original "
@@ -158,7 +160,7 @@ class StoreTensor(StoragelessTensor):
         raise NotImplementedError
 
     def numpy(self, *, force: bool = False) -> Any:
-        """A read-only NumPy array with a copy of the values: a write to it would be lost."""
+        """Returns a read-only NumPy array with a copy of the values: writes would be lost."""
         array = super().numpy(force=force)
         array.flags.writeable = False
         return array
@@ -177,35 +179,35 @@ class StoreTensor(StoragelessTensor):
         )
 
     def data_ptr(self) -> int:
-        """There is no single address: raises ``RuntimeError``."""
+        """Raises ``RuntimeError``: the values have no single address."""
         _refuse_memory(type(self).__name__, "data_ptr")
 
     def untyped_storage(self) -> Any:
-        """A stand-in that raises ``RuntimeError``, except when it makes storages for results."""
+        """Returns an object that raises ``RuntimeError``, except to make storages for results."""
         return _NoStorage(type(self).__name__)
 
     def _typed_storage(self) -> NoReturn:
         _refuse_memory(type(self).__name__, "storage")
 
     def is_shared(self) -> bool:
-        """Always true: the store is shared by the ranks and their worker processes."""
+        """Returns True: the ranks and their worker processes share the store."""
         return True
 
     def share_memory_(self) -> Self:
-        """Nothing to do: the values are shared."""
+        """Returns this tensor: its values are shared already."""
         return self
 
     def is_pinned(self, device: Any = None) -> bool:
-        """Always false: the tensor is not one allocation."""
+        """Returns False: the tensor is not one allocation."""
         return False
 
     def pin_memory(self, device: Any = None) -> Self:
-        """Nothing to do: gathered rows are on the store's device; pin those."""
+        """Returns this tensor without a change. Pin gathered rows instead."""
         return self
 
 
 class _NoStorage:
-    """Stands in for a storage."""
+    """Replaces the storage of a store tensor, which has none."""
 
     # PyG's loaders allocate a batch in a worker process with it.
     _new_shared = torch.UntypedStorage._new_shared
@@ -231,7 +233,7 @@ def _make_handle(kind: Any, arguments: tuple[Any, ...], read_only: bool) -> Any:
 
 
 def materialize_all(tree: Any) -> Any:
-    """The same nested structure with materialized store tensors."""
+    """Returns the same nested structure with materialized store tensors."""
     if isinstance(tree, StoreTensor):
         return tree.materialize()
     if isinstance(tree, Tensor):

@@ -1,4 +1,4 @@
-"""Feature and attribute tensors over a table of the store; selecting rows gathers these rows."""
+"""Tensors over tables of the store, for features and attributes. Selecting rows gathers them."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ aten = torch.ops.aten
 class TableTensor(StoreTensor):
     """A node table (rows by node id) or edge table (rows by edge id) as a tensor ``[rows, ...]``.
 
-    Reads are one-sided: no other rank takes part. Ids may be on the CPU or on the store's
-    device; results are on this tensor's device. An id out of range raises ``IndexError`` (on CUDA
-    at a later operation of the store).
+    Reads are one-sided. Ids may be on the CPU or on the store's device; results are on this
+    tensor's device. An id out of range raises ``IndexError`` (on CUDA at a later operation of the
+    store).
 
-    ``x[ids] = values``, ``x[ids] += values`` and ``x[:] = values`` write rows for all ranks: whole
-    rows, and without gradients.
+    ``x[ids] = values``, ``x[ids] += values`` and ``x[:] = values`` write rows for all ranks. They
+    write whole rows, and no gradients pass through them.
     """
 
     owner: NodeType | EdgeType
@@ -43,7 +43,7 @@ class TableTensor(StoreTensor):
         store: the store.
         owner: the node type (``str``) or edge type (``tuple``) of the table.
         name: the table's name; ``KeyError`` if the store has none of that name.
-        device: of the tensor, where results go; default: the store's.
+        device: the device of the tensor and of results; default: the store's.
         """
         lookup: Any = store.edge_table if isinstance(owner, tuple) else store.node_table
         table = lookup(name, owner)
@@ -55,16 +55,18 @@ class TableTensor(StoreTensor):
         return self.store, self.owner, self.table_name, self.device
 
     def materialize(self, device: torch.device | None = None) -> Tensor:
-        """All rows in the user's order as a plain tensor. Synchronises unless it stays on a GPU."""
+        """Returns all rows in the user's order as a plain tensor. Synchronises, unless the result
+        is on the store's GPU.
+        """
         target = self.device if device is None else device
         if target.type == "cuda" and target == self.table.device:
             return self.table.gather(torch.arange(self.size(0), device=target))
         return self.table.read().to(target)
 
     def rows(self, ids: Tensor, out: Tensor | None = None) -> Tensor:
-        """The rows ``ids`` (int32 or int64, any shape) on this tensor's device.
+        """Returns the rows ``ids`` (int32 or int64, any shape) on this tensor's device.
 
-        Asynchronous where that is the store's GPU.
+        Asynchronous if this is the store's GPU.
         """
         if out is None and self.device.type == "cpu" and self.table.device.type == "cuda":
             out = torch.empty((*ids.shape, *self.shape[1:]), dtype=self.dtype, device="cpu")
@@ -72,11 +74,11 @@ class TableTensor(StoreTensor):
         return rows if out is not None else rows.to(self.device)
 
     def row_ids(self, key: Any) -> Tensor | None:
-        """The ids of the rows that ``key`` selects; ``None`` if it is another kind of key.
+        """Returns the ids of the rows that ``key`` selects; ``None`` for other kinds of keys.
 
         Args:
-            key: int, slice, sequence of ints, tensor or array of ints (any shape, negative ones
-                count from the end) or a mask with one bool per row.
+            key: an int, a slice, a sequence of ints, a tensor or array of ints (of any shape;
+                negative ints count from the end), or a mask with one bool per row.
         """
         rows = self.size(0)
         if isinstance(key, slice):
@@ -97,7 +99,7 @@ class TableTensor(StoreTensor):
         return torch.where(key < 0, key + rows, key)
 
     def __setitem__(self, key: Any, value: Any) -> None:
-        """Writes rows, for all ranks (one-sided). Columns cannot be selected."""
+        """Writes rows for all ranks. One-sided. Columns cannot be selected."""
         key = materialize_all(key)
         if key is Ellipsis or (isinstance(key, slice) and key == slice(None)):
             self._refuse_gradients(value)
@@ -114,7 +116,7 @@ class TableTensor(StoreTensor):
         """Sets the rows ``ids`` to ``value``, which is broadcast to ``[*ids.shape, ...]``.
 
         Raises:
-            RuntimeError: this is a copy by ``copy.deepcopy``, or gradients would be lost.
+            RuntimeError: ``copy.deepcopy`` made this tensor, or gradients would be lost.
         """
         self.refuse_if_read_only()
         self._refuse_gradients(value)

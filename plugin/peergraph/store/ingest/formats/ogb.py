@@ -131,7 +131,7 @@ def _tables(folder: Path, what: str) -> dict[str, Any]:
 
 
 def _masks(path: Path, node_type: NodeType | None, num_nodes: int) -> dict[str, Any]:
-    """Masks of the splits by node. Splits of links (``.pt``) are not read."""
+    """Returns masks of the splits by node. Splits of links (``.pt``) are not read."""
     splits = sorted(file.parent for file in (path / "split").glob("*/**/train.csv.gz"))
     folders = [f for f in splits if node_type is None or f.name == node_type]
     if not folders:

@@ -1,4 +1,4 @@
-"""Columns that are arrays: tensors, arrays of NumPy, and parts of ``.npy`` files."""
+"""Reads rows of arrays: tensors, arrays of NumPy, and parts of ``.npy`` files."""
 
 from __future__ import annotations
 
@@ -47,17 +47,17 @@ class ArrayRows(RowReader):
 
     @property
     def column_names(self) -> list[str]:
-        """Names of all columns."""
+        """The names of all columns."""
         return list(self.columns)
 
     @property
     def num_rows(self) -> int:
-        """Number of rows."""
+        """The number of rows."""
         return next(iter(self.columns.values())).num_rows
 
     @property
     def num_bytes(self) -> int:
-        """Bytes of all columns."""
+        """The bytes of all columns."""
         return sum(column.num_rows * column.row_bytes for column in self.columns.values())
 
     def batches(self, columns: Sequence[str], batch_rows: int) -> Iterator[Batch]:
@@ -89,8 +89,8 @@ def tensor_column(values: Tensor | NDArray[Any]) -> ArrayColumn:
 
 
 def edge_columns(name: str, edges: Tensor | NDArray[Any] | NpyFile) -> ArrayRows:
-    """Sources, destinations (columns ``"0"`` and ``"1"``) of ``[2, E]`` or ``[E, 2]``; ``[E, k]``
-    has further columns.
+    """Returns sources and destinations of an array ``[2, E]`` or ``[E, 2]``, as columns ``"0"`` and
+    ``"1"``. An array ``[E, k]`` has further columns.
 
     Raises:
         ValueError: another shape.

@@ -39,12 +39,12 @@ class RowReader(ABC):
     """Reads the rows of some files; every pass yields them in the same order."""
 
     is_text = False
-    """Whether types of columns were guessed from text."""
+    """Whether the types of columns were guessed from text."""
 
     @property
     @abstractmethod
     def column_names(self) -> list[str]:
-        """Names of all columns."""
+        """The names of all columns."""
 
     @property
     @abstractmethod

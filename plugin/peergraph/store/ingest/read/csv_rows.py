@@ -1,4 +1,4 @@
-"""Rows of CSV files, plain or compressed."""
+"""Reads rows of CSV files, plain or compressed."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class CsvRows(RowReader):
 
     @property
     def column_names(self) -> list[str]:
-        """Columns of the first file that is not empty."""
+        """The columns of the first file that is not empty."""
         for path in self._paths:
             names = self._names(path)
             if names:
@@ -70,17 +70,17 @@ class CsvRows(RowReader):
 
     @property
     def num_rows(self) -> None:
-        """Not known without reading."""
+        """None: the number is not known without reading the files."""
         return None
 
     @property
     def expected_rows(self) -> int:
-        """An estimate by the first lines of each file."""
+        """An estimate from the first lines of each file."""
         return sum(map(self._expected, self._paths))
 
     @property
     def num_bytes(self) -> int:
-        """Bytes of all files."""
+        """The bytes of all files."""
         return sum(path.stat().st_size for path in self._paths)
 
     def batches(self, columns: Sequence[str], batch_rows: int) -> Iterator[Batch]:

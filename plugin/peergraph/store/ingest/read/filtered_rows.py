@@ -1,4 +1,4 @@
-"""Rows that satisfy a condition of SQL."""
+"""Reads the rows that satisfy a condition of SQL."""
 
 from __future__ import annotations
 
@@ -30,22 +30,22 @@ class FilteredRows(RowReader):
 
     @property
     def column_names(self) -> list[str]:
-        """Names of all columns."""
+        """The names of all columns."""
         return self._reader.column_names
 
     @property
     def num_rows(self) -> None:
-        """Not known without reading."""
+        """None: the number is not known without reading the rows."""
         return None
 
     @property
     def expected_rows(self) -> int:
-        """The number of rows before the condition, at most."""
+        """The number of rows before the condition is applied, which is an upper bound."""
         return self._reader.expected_rows
 
     @property
     def num_bytes(self) -> int:
-        """Bytes of all rows."""
+        """The bytes of all rows."""
         return self._reader.num_bytes
 
     def batches(self, columns: Sequence[str], batch_rows: int) -> Iterator[Batch]:

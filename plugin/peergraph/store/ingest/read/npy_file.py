@@ -48,7 +48,7 @@ class NpyFile:
 
     @property
     def row_bytes(self) -> int:
-        """Bytes of one row."""
+        """The bytes of a row."""
         return int(np.prod(self.shape[1:], dtype=np.int64)) * self.dtype.itemsize
 
     def read(self, begin: int, end: int) -> NDArray[Any]:

@@ -1,4 +1,4 @@
-"""Rows of Parquet files."""
+"""Reads rows of Parquet files."""
 
 from __future__ import annotations
 
@@ -29,17 +29,17 @@ class ParquetRows(RowReader):
 
     @property
     def column_names(self) -> list[str]:
-        """Columns of the first file."""
+        """The columns of the first file."""
         return list(self._open(self._paths[0]).schema_arrow.names)
 
     @property
     def num_rows(self) -> int:
-        """Rows of all files."""
+        """The number of rows of all files."""
         return sum(self._rows)
 
     @property
     def num_bytes(self) -> int:
-        """Bytes of all files."""
+        """The bytes of all files."""
         return sum(path.stat().st_size for path in self._paths)
 
     def batches(self, columns: Sequence[str], batch_rows: int) -> Iterator[Batch]:

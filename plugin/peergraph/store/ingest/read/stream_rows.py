@@ -1,4 +1,4 @@
-"""Rows of Arrow tables and datasets, and of streams that can be read only once."""
+"""Reads rows of Arrow tables and datasets, and of streams that can be read only once."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ class DatasetRows(RowReader):
 
     @property
     def column_names(self) -> list[str]:
-        """Names of all columns."""
+        """The names of all columns."""
         return list(self._dataset.schema.names)
 
     @property
     def num_rows(self) -> int:
-        """Number of rows."""
+        """The number of rows."""
         return self._rows
 
     @property

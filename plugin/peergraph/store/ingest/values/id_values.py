@@ -1,4 +1,4 @@
-"""Columns of ids."""
+"""Converts columns of ids."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Columns of NumPy or Arrow as numbers, with the rows that have none."""
+"""Converts columns of NumPy or Arrow to numbers, and finds the rows without a number."""
 
 from __future__ import annotations
 
@@ -97,8 +97,8 @@ def to_numbers(column: Any, problems: Problems, missing_is_nan: bool = False) ->
 
 
 def to_whole_numbers(values: NDArray[Any], problems: Problems) -> NDArray[Any]:
-    """int32 or int64; floats and unsigned integers that do not fit are added to the problems, and
-    are 0.
+    """Returns int32 or int64. Floats and unsigned integers that do not fit become 0, and are added
+    to the problems.
     """
     kind, size = values.dtype.kind, values.dtype.itemsize
     if kind == "b" or (kind == "i" and size < 4) or (kind == "u" and size < 4):
@@ -140,7 +140,7 @@ def _lists(column: Any, problems: Problems, missing_is_nan: bool) -> NDArray[Any
 
 
 def _parsed(column: Any, problems: Problems) -> Any:
-    """Strings as int64 where all are whole numbers, else float64."""
+    """Converts strings to int64 if all are whole numbers, else to float64."""
     arrow = require("pyarrow", "Arrow arrays")
     compute = require("pyarrow.compute", "Arrow arrays")
     text = compute.utf8_trim_whitespace(column)

@@ -1,4 +1,4 @@
-"""Arrays of Arrow as tensors."""
+"""Converts arrays of Arrow to tensors."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 
 
 def as_tensor(values: NDArray[Any]) -> Tensor:
-    """Returns a tensor on the same memory. It must not be written to where the array must not be:
-    Arrow's arrays are read-only, of which torch warns.
+    """Returns a tensor on the same memory. Do not write to it if the array is read-only, as Arrow's
+    arrays are; torch would warn about it.
     """
     if values.flags.writeable or values.size == 0:
         return torch.from_numpy(values if values.flags.writeable else values.copy())

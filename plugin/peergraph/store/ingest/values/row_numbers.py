@@ -1,4 +1,4 @@
-"""Numbers of rows over all files of a reader, and their places in the files."""
+"""Numbers rows over all files of a reader, and finds their places in the files."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class RowNumbers:
 
     @property
     def total(self) -> int:
-        """Rows until now."""
+        """The number of rows until now."""
         return self._next
 
 
@@ -46,7 +46,7 @@ class RowPlaces:
 
     def __init__(self) -> None:
         self.total = 0
-        """Rows until now."""
+        """The number of rows until now."""
         self._starts: list[int] = []
         self._batches: list[tuple[str, int, NDArray[np.int64] | None]] = []
         self._file_starts: dict[str, int] = {}
@@ -66,8 +66,8 @@ class RowPlaces:
         return numbers
 
     def place(self, number: int) -> tuple[str, int]:
-        """File, and row in the file, of a number. Where a condition leaves out many rows, the row
-        is counted among those that are left.
+        """Returns the file of a number, and the row in the file. If a condition leaves out many
+        rows, only the rows that satisfy it are counted.
         """
         at = bisect.bisect_right(self._starts, number) - 1
         file, first, rows = self._batches[at]

@@ -115,7 +115,7 @@ class TableRows:
             )
 
     def _set_file(self, path: str | PathLike[str]) -> None:
-        """The rows are all columns of a Parquet or CSV file."""
+        """Takes all columns of a Parquet or CSV file as the rows."""
         reader = open_file(path, self._csv)
         file = FileRows(reader, fspath(path), self._file_matrix)
         known = reader.num_rows

@@ -1,0 +1,1 @@
+"""Training on a loader's batches in steps of fixed shapes, as CUDA graphs."""

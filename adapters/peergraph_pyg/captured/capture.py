@@ -1,0 +1,82 @@
+"""`capture`: a loader's training steps as CUDA graphs of fixed shapes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from .captured_training import CapturedTraining, Loss
+from .optimizer import check_optimizer, make_capturable
+from .requirements import check_loader, check_model
+
+# What is made at the first uses of features, and of an optimizer, is kept from the second on.
+_MIN_WARMUP = 2
+
+
+def capture(
+    loader: Any,
+    model: torch.nn.Module,
+    optimizer: torch.optim.Optimizer,
+    loss: Loss,
+    *,
+    warmup: int = 3,
+) -> CapturedTraining:
+    """Returns the training of a model on a loader's batches, with steps that a GPU runs as CUDA
+    graphs: one launch in place of one for each kernel.
+
+    Iterate it once for each epoch; it yields what `loss` returned for each batch, after the step::
+
+        def loss(model, batch):
+            out = model(batch.x, batch.edge_index)[: batch.batch_size]
+            return F.cross_entropy(out, batch.y[: batch.batch_size])
+
+        training = peergraph_pyg.capture(loader, model, optimizer, loss)
+        for epoch in range(10):
+            for value in training:
+                ...
+
+    The batches have the loader's seeds and samples, so the losses are those of a loop over the
+    loader. Their arrays have a fixed length and end with padding in each hop, which changes no
+    loss. Batches that are not full, such as the last one, and samples that exceed the fixed length
+    are trained on as the loader makes them, step by step. Random masks (dropout) have the
+    distribution of those of the loop, not its numbers, because the arrays are longer.
+
+    On a GPU one CUDA graph draws the next sample while another one trains. Learning rates of Adam
+    and AdamW become tensors, which schedulers write to; after a change of other settings of the
+    optimizer, of the model's mode or of autocast, the graphs are made anew. Parameters have no
+    gradients after a replay. On CPUs all steps run
+    one by one.
+
+    Args:
+        loader: ``NeighborLoader`` over ``Data`` that :func:`share` returned. Its order of seeds,
+            `shuffle` and `drop_last` are kept; workers are not used.
+        model: on the store's device. No module of it may compute over all rows of a batch, as
+            ``BatchNorm`` does.
+        optimizer: of the model's parameters: SGD, or one with the option `capturable`, which is
+            set.
+        loss: called with `model` and a batch; returns the loss, a tensor of one number, or a tuple
+            that begins with it. It must read nothing on the host; numbers of Python in it are those
+            of the moment of the capture. In the batch, rows from
+            ``batch.batch_size`` on may be padding, which has a seed's attributes.
+        warmup: steps of fixed shapes that run step by step before the capture, at least 2.
+
+    Returns:
+        An iterable with the loader's length.
+
+    Raises:
+        TypeError, ValueError, IndexError: an argument is not as above.
+        NotImplementedError: what a captured step does not support, by name: other loaders and data,
+            `transform`, `time_attr`, `disjoint`; norms over all rows; DistributedDataParallel;
+            other optimizers; when a step runs, autocast to float16, which needs a GradScaler.
+        ValueError: when the first step runs: `loss` depends on rows of padding.
+        RuntimeError: when a step is captured: it does what a CUDA graph cannot repeat.
+    """
+    if warmup < _MIN_WARMUP:
+        raise ValueError(f"warmup must be at least {_MIN_WARMUP} steps, got {warmup}")
+    store = check_loader(loader)
+    check_model(model, store)
+    check_optimizer(optimizer, model)
+    if store.device.type == "cuda":
+        make_capturable(optimizer, store.device)
+    return CapturedTraining(loader, store, model, optimizer, loss, warmup)

@@ -1,0 +1,305 @@
+"""`CapturedTraining`: epochs over a loader's batches, with steps as CUDA graphs."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Hashable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._pytree import tree_map
+
+from peergraph import sampling
+from peergraph.memory import record_cuda_graph
+from peergraph.sampling import StaticShape, StaticShapeSampler, next_seed
+from peergraph.store import Store
+
+from ..prefetching.prefetcher import plain_iterator
+from .optimizer import make_capturable, settings_of
+from .padding_check import check_padding
+from .requirements import check_modules
+from .slots import GpuSlot, Slot
+from .static_batch import Counts, find_bounds, make_batch, raise_bounds
+
+Loss = Callable[[Any, Any], Any]
+
+
+@dataclass
+class _Batch:
+    """A batch that will be trained on."""
+
+    nodes: Tensor
+    input_id: Tensor
+    seed: int
+    slot: Slot | None  # None: the batch is not full
+
+
+class CapturedTraining:
+    """The training that :func:`capture` returns. Iterating it trains for an epoch.
+
+    Attributes:
+        num_captured: steps that were replays of a CUDA graph.
+        num_eager: steps on batches as the loader makes them: those that are not full or exceed the
+            fixed shape.
+    """
+
+    def __init__(
+        self,
+        loader: Any,
+        store: Store,
+        model: torch.nn.Module,
+        optimizer: torch.optim.Optimizer,
+        loss: Loss,
+        warmup: int,
+    ) -> None:
+        self._loader, self._model, self._optimizer = loader, model, optimizer
+        self._loss = loss
+        self._warmup = warmup
+        self._store = store
+        self._device = self._store.device
+        self._on_gpu = self._device.type == "cuda"
+        self.num_captured = 0
+        self.num_eager = 0
+        self._core: sampling.NeighborSampler | None = None
+        self._bounds: Counts | None = None
+        self._exceeding: list[Counts] = []
+        self._slots: list[Slot] = []
+        self._shape: StaticShape | None = None
+        self._graphs: dict[Slot, tuple[torch.cuda.CUDAGraph, Any]] = {}
+        self._settings: tuple[tuple[Hashable, ...], tuple[Hashable, ...]] | None = None
+        self._is_iterated = False
+        self._modules: list[torch.nn.Module] = []
+        self._tensors: list[Tensor] = []
+        if self._on_gpu:
+            # Samples run beside the training, and before kernels of it that wait.
+            self._sampling_stream = torch.cuda.Stream(self._device, priority=-1)  # type: ignore[no-untyped-call]
+            self._stream = torch.cuda.Stream(self._device)  # type: ignore[no-untyped-call]
+
+    def __len__(self) -> int:
+        """Returns the number of steps of an epoch."""
+        return len(self._loader)
+
+    @property
+    def shape(self) -> StaticShape | None:
+        """The capacities of full batches; None before the first epoch, or without full batches."""
+        return self._shape
+
+    def __iter__(self) -> Iterator[Any]:
+        """Trains for an epoch, a step for each item.
+
+        Yields:
+            What `loss` returned. Tensors are copies without autograd's history; on a GPU nothing
+            waits for them.
+
+        Raises:
+            RuntimeError: another iteration has not ended, or the store is closed.
+        """
+        if self._is_iterated:
+            raise RuntimeError("an epoch of this training is being iterated already")
+        self._is_iterated = True
+        try:
+            self._prepare()
+            for batch in self._batches():
+                yield self._train(batch)
+        finally:
+            self._is_iterated = False
+
+    def _batches(self) -> Iterator[_Batch]:
+        """Yields the batches of an epoch. On a GPU, the next one has been started before."""
+        begun = (self._begin(index, number) for number, index in enumerate(self._indices()))
+        if not self._on_gpu:
+            yield from begun
+            return
+        batch = next(begun, None)
+        while batch is not None:
+            before, ahead = torch.get_rng_state(), next(begun, None)
+            state = torch.get_rng_state()
+            try:
+                yield batch
+            except GeneratorExit:
+                # A loop that ends early takes back the random numbers of the batch made ahead.
+                if torch.equal(state, torch.get_rng_state()):
+                    torch.set_rng_state(before)
+                raise
+            batch = ahead
+
+    def _indices(self) -> Iterator[Any]:
+        """Yields the positions of the seeds of each batch, drawn as the loader draws them."""
+        indices = copy.copy(self._loader)
+        indices.collate_fn, indices.filter_per_worker = _unchanged, True
+        indices.num_workers, indices.pin_memory = 0, False
+        return plain_iterator(indices)
+
+    def _begin(self, index: Any, number: int) -> _Batch:
+        if self._store.closed:
+            raise RuntimeError("this store has been closed: there are no more batches of it")
+        given = self._loader.input_data[index]
+        batch = _Batch(given.node, given.input_id, next_seed(), None)
+        if self._slots and len(given.node) == self._loader.batch_size:
+            batch.slot = self._slots[number % len(self._slots)]
+            batch.slot.start(batch.nodes, batch.input_id, batch.seed)
+        return batch
+
+    def _prepare(self) -> None:
+        """Finds the fixed shape, and makes the memory of the samples."""
+        # To list them takes longer than the rest of a step's work on the host.
+        self._modules = list(self._model.modules())
+        self._tensors = [*self._model.parameters(), *self._model.buffers()]
+        core, size = self._loader.node_sampler.core, self._loader.batch_size
+        if self._core is core and not self._exceeding:
+            return
+        if len(self._loader.input_data.node) < size:
+            return
+        if self._core is not core or self._bounds is None:
+            self._bounds = find_bounds(self._loader, core)
+        self._bounds = raise_bounds(self._bounds, self._exceeding)
+        self._exceeding, self._core = [], core
+        self._drop_graphs()
+        self._slots.clear()
+        nodes, edges = self._bounds
+        sampler = StaticShapeSampler(
+            core, size, max_nodes=nodes, max_edges=edges, reports_overflow=False
+        )
+        self._shape = sampler.shape
+        if not self._on_gpu:
+            self._slots.append(Slot(sampler, size))
+            return
+        self._slots += [GpuSlot(sampler, size, self._sampling_stream) for _ in range(2)]
+
+    def _train(self, batch: _Batch) -> Any:
+        slot = batch.slot
+        if slot is None or not slot.fits():
+            return self._train_eagerly(batch)
+        self._drop_outdated_graphs(slot)
+        if not self._on_gpu:
+            return self._step(self._batch_of(slot))
+        if self._warmup > 0:
+            self._warmup -= 1
+            result = self._train_before_capture(slot)
+        else:
+            result = self._replay(slot)
+        slot.release()
+        return result
+
+    def _train_eagerly(self, batch: _Batch) -> Any:
+        """Trains on a batch as the loader makes it."""
+        out = self._loader.node_sampler.draw(batch.nodes, batch.seed)
+        out.metadata = (batch.input_id, None)
+        if batch.slot is not None:
+            self._exceeding.append([out.num_sampled_nodes[1:], out.num_sampled_edges])
+        self.num_eager += 1
+        with self._autocast():
+            return self._step(self._loader.filter_fn(out))
+
+    def _batch_of(self, slot: Slot, pad_with: int = 0) -> Any:
+        return make_batch(self._loader, slot.sample, slot.input_id, pad_with)
+
+    def _step(self, batch: Any) -> Any:
+        self._optimizer.zero_grad(set_to_none=True)
+        result = self._loss(self._model, batch)
+        _loss_of(result).backward()  # type: ignore[no-untyped-call]
+        self._optimizer.step()
+        return tree_map(_detached, result)
+
+    def _train_before_capture(self, slot: Slot) -> Any:
+        """Trains on the stream of the capture, kernel by kernel."""
+        current = torch.cuda.current_stream(self._device)
+        self._stream.wait_stream(current)
+        with torch.cuda.stream(self._stream), self._autocast():
+            result = self._step(self._batch_of(slot))
+        current.wait_stream(self._stream)
+        return tree_map(_copied, result)  # it belongs to the other stream
+
+    def _replay(self, slot: Slot) -> Any:
+        if slot not in self._graphs:
+            pool = next((graph.pool() for graph, _ in self._graphs.values()), None)
+            with torch.cuda.device(self._device), self._autocast():
+                self._graphs[slot] = record_cuda_graph(
+                    lambda: self._step(self._batch_of(slot)), self._stream, pool
+                )
+            # Gradients of a replay are in memory that the other graph writes to.
+            self._optimizer.zero_grad(set_to_none=True)
+        graph, result = self._graphs[slot]
+        graph.replay()
+        self.num_captured += 1
+        return tree_map(_copied, result)  # the next replay writes another one
+
+    def _drop_outdated_graphs(self, slot: Slot) -> None:
+        """Drops the graphs if they contain other settings than the present ones."""
+        of_optimizer, modes = tuple(settings_of(self._optimizer)), self._modes()
+        if self._settings == (of_optimizer, modes):
+            return
+        self._drop_graphs()
+        if self._settings is not None and self._settings[1] != modes:
+            self._warmup = max(self._warmup, 1)  # other kernels, which libraries prepare
+        if self._on_gpu:
+            # The settings may be those of a loaded state, or a number in place of a tensor.
+            make_capturable(self._optimizer, self._device)
+        check_modules(self._model)
+        with self._autocast():
+            check_padding(
+                self._model,
+                lambda model, batch: _loss_of(self._loss(model, batch), wants_gradient=False),
+                lambda pad_with: self._batch_of(slot, pad_with),
+                slot.sample,
+            )
+        self._settings = tuple(settings_of(self._optimizer)), modes
+
+    def _drop_graphs(self) -> None:
+        if self._on_gpu:
+            torch.cuda.synchronize(self._device)  # replays may still be running
+        self._graphs.clear()
+
+    def _modes(self) -> tuple[Hashable, ...]:
+        """Returns what a captured step contains besides the optimizer's settings."""
+        return (
+            *(module.training for module in self._modules),
+            *((tensor.data_ptr(), tensor.requires_grad) for tensor in self._tensors),
+            self._autocast_dtype(),
+            torch.get_float32_matmul_precision(),
+            torch.are_deterministic_algorithms_enabled(),
+        )
+
+    def _autocast_dtype(self) -> torch.dtype | None:
+        kind = self._device.type
+        if not torch.is_autocast_enabled(kind):
+            return None
+        dtype = torch.get_autocast_dtype(kind)
+        if dtype is torch.float16:
+            raise NotImplementedError(
+                "autocast to float16: its GradScaler reads on the host; use torch.bfloat16"
+            )
+        return dtype
+
+    def _autocast(self) -> torch.autocast:
+        """Autocast as it is set, without its cache: a replay would read weights of the capture."""
+        dtype = self._autocast_dtype()
+        return torch.autocast(
+            self._device.type, dtype, enabled=dtype is not None, cache_enabled=False
+        )
+
+
+def _loss_of(result: Any, wants_gradient: bool = True) -> Tensor:
+    value = result[0] if isinstance(result, tuple) and result else result
+    if not isinstance(value, Tensor) or value.numel() != 1:
+        raise TypeError(
+            "loss must return a tensor of one number, or a tuple that begins with it, got "
+            f"{list(value.shape) if isinstance(value, Tensor) else type(value).__name__}"
+        )
+    if wants_gradient and not value.requires_grad:
+        raise ValueError("loss: the loss that it returned does not depend on a parameter")
+    return value
+
+
+def _detached(value: Any) -> Any:
+    return value.detach() if isinstance(value, Tensor) else value
+
+
+def _copied(value: Any) -> Any:
+    return value.clone() if isinstance(value, Tensor) else value
+
+
+def _unchanged(index: Any) -> Any:
+    return index

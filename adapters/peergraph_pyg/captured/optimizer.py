@@ -1,0 +1,71 @@
+"""Optimizers in a CUDA graph: which can be, and which of their settings a graph contains."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+
+# What schedulers keep in the groups for themselves, and what is no setting.
+_NO_SETTINGS = {
+    *("params", "initial_lr", "swa_lr", "max_lr", "min_lr"),
+    *("base_momentum", "max_momentum"),
+}
+# They take the learning rate as a tensor, also in a CUDA graph.
+_TENSOR_RATES = (torch.optim.Adam, torch.optim.AdamW)
+
+
+def check_optimizer(optimizer: Any, model: torch.nn.Module) -> None:
+    """Checks that the steps of an optimizer can be captured.
+
+    Raises:
+        TypeError: no optimizer of torch.
+        NotImplementedError: naming an optimizer that counts or decides on the host.
+        ValueError: it has parameters that are not the model's.
+    """
+    if not isinstance(optimizer, torch.optim.Optimizer):
+        raise TypeError(f"optimizer must be a torch.optim.Optimizer, got {type(optimizer)}")
+    capturable = all("capturable" in group for group in optimizer.param_groups)
+    if not capturable and type(optimizer) is not torch.optim.SGD:
+        raise NotImplementedError(
+            f"optimizer: {type(optimizer).__name__} cannot be captured; SGD and the optimizers of "
+            "torch with the option capturable can"
+        )
+    known = set(map(id, model.parameters()))
+    if any(id(p) not in known for group in optimizer.param_groups for p in group["params"]):
+        raise ValueError("optimizer: it has parameters that are not the model's")
+
+
+def make_capturable(optimizer: torch.optim.Optimizer, device: torch.device) -> None:
+    """Keeps the counts of steps on the GPU, and for Adam and AdamW the learning rates.
+
+    Schedulers of torch write into a learning rate that is a tensor.
+    """
+    for group in optimizer.param_groups:
+        if "capturable" not in group:
+            continue
+        group["capturable"] = True
+        if isinstance(optimizer, _TENSOR_RATES):
+            group["lr"] = torch.as_tensor(group["lr"], dtype=torch.float32).to(device)
+        for parameter in group["params"]:
+            step = optimizer.state.get(parameter, {}).get("step")
+            if isinstance(step, Tensor):
+                optimizer.state[parameter]["step"] = step.to(device)
+
+
+def settings_of(optimizer: torch.optim.Optimizer) -> Iterator[Hashable]:
+    """Yields what a captured step contains: numbers, and addresses of the tensors that it reads."""
+    for group in optimizer.param_groups:
+        for name, value in group.items():
+            if name not in _NO_SETTINGS:
+                yield from _contents(value if isinstance(value, (tuple, list)) else (value,))
+    # ``load_state_dict`` makes other tensors.
+    for state in optimizer.state.values():
+        yield from _contents(value for value in state.values() if isinstance(value, Tensor))
+
+
+def _contents(values: Iterable[Any]) -> Iterator[Hashable]:
+    for value in values:
+        yield value.data_ptr() if isinstance(value, Tensor) else value

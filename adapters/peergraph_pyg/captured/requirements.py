@@ -1,0 +1,108 @@
+"""What a step of fixed shapes cannot do, refused by name."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch.nn.parallel import DataParallel, DistributedDataParallel
+from torch_geometric import nn as pyg_nn
+from torch_geometric.data import Data
+from torch_geometric.loader import NeighborLoader, NodeLoader
+from torch_geometric.sampler.base import SubgraphType
+
+from peergraph.integration import is_split
+from peergraph.store import EDGE, NODE, Store
+
+from ..data.store_of import find_store
+from ..loader.sampler import NeighborSampler
+
+# Modules whose result for a row depends on other rows, or on their number.
+_OVER_ALL_ROWS = (
+    torch.nn.modules.batchnorm._BatchNorm,
+    torch.nn.InstanceNorm1d,
+    pyg_nn.BatchNorm,
+    pyg_nn.HeteroBatchNorm,
+    pyg_nn.InstanceNorm,
+    pyg_nn.GraphNorm,
+    pyg_nn.GraphSizeNorm,
+    pyg_nn.PairNorm,
+    pyg_nn.MeanSubtractionNorm,
+    pyg_nn.DiffGroupNorm,
+)
+
+
+def check_loader(loader: Any) -> Store:
+    """Returns the store of a loader whose batches can have a fixed shape.
+
+    Raises:
+        TypeError: `loader` is no NeighborLoader over shared data.
+        NotImplementedError: naming an option that is not supported.
+        ValueError, IndexError: no batch is full, or an input node is no node.
+    """
+    if not isinstance(loader, NodeLoader):
+        raise TypeError(f"loader must be a NeighborLoader, got {type(loader).__name__}")
+    store, sampler = find_store(loader.data), loader.node_sampler
+    if store is None or not isinstance(sampler, NeighborSampler):
+        raise TypeError(
+            f"loader: {type(loader).__name__} is not over data that peergraph_pyg.share() returned"
+        )
+    if not isinstance(loader, NeighborLoader) or not isinstance(loader.data, Data):
+        raise NotImplementedError(
+            f"loader: {type(loader).__name__} over {type(loader.data).__name__}; capture supports "
+            "NeighborLoader over Data with one node type and one edge type"
+        )
+    if list(store.node_types) != [NODE] or list(store.edge_types) != [EDGE]:
+        raise NotImplementedError("loader: a store with several types")
+    _check_options(loader, sampler, store)
+    nodes = loader.input_data.node
+    if nodes.numel() and not 0 <= int(nodes.min()) <= int(nodes.max()) < store.num_nodes():
+        raise IndexError(f"input_nodes: an id is out of range for {store.num_nodes()} nodes")
+    return store
+
+
+def _check_options(loader: Any, sampler: NeighborSampler, store: Store) -> None:
+    refused = {
+        "transform": loader.transform is not None,
+        "transform_sampler_output": loader.transform_sampler_output is not None,
+        "time_attr": sampler.is_temporal,
+        "disjoint": sampler.disjoint,
+        "subgraph_type": sampler.subgraph_type is not SubgraphType.directional,
+        "sample_direction": sampler.sample_direction != "forward",
+        "batch_sampler": loader.batch_size is None,
+        'machines="shard"': is_split(store),
+    }
+    for name, is_set in refused.items():
+        if is_set:
+            raise NotImplementedError(f"{name} of the loader is not supported by capture")
+
+
+def check_model(model: Any, store: Store) -> None:
+    """Checks that the model is on the store's device, and that no module mixes rows.
+
+    Raises:
+        TypeError: `model` is not a module.
+        NotImplementedError: naming the module.
+        ValueError: a parameter or buffer is on another device.
+    """
+    if not isinstance(model, torch.nn.Module):
+        raise TypeError(f"model must be a torch.nn.Module, got {type(model).__name__}")
+    if isinstance(model, (DistributedDataParallel, DataParallel)):
+        raise NotImplementedError(f"model: {type(model).__name__} is not supported by capture")
+    for tensor in (*model.parameters(), *model.buffers()):
+        if tensor.device != store.device:
+            raise ValueError(
+                f"model: expected it on {store.device}, a tensor is on {tensor.device}"
+            )
+    check_modules(model)
+
+
+def check_modules(model: torch.nn.Module) -> None:
+    """Raises NotImplementedError for a module whose result depends on padding rows."""
+    for name, module in model.named_modules():
+        graph_mode = isinstance(module, pyg_nn.LayerNorm) and module.mode == "graph"
+        if graph_mode or (isinstance(module, _OVER_ALL_ROWS) and module.training):
+            raise NotImplementedError(
+                f"model.{name}: {type(module).__name__} computes over all rows of a batch, of "
+                "which some are padding here; use a norm of each row, such as torch.nn.LayerNorm"
+            )

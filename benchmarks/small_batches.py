@@ -1,0 +1,160 @@
+"""Small batches, where the host can be the limit: epochs beside the time of their kernels.
+
+    python benchmarks/small_batches.py --graph products --plans replicated --peers wholegraph
+    python benchmarks/small_batches.py --graph papers --plans replicated --layers accelerated
+
+`kernels_ms` is the time of all kernels and copies of a step on the GPU, each for itself, in a loop
+that makes each batch when it is asked for; `over_kernels` is the time of a step (`wall_ms`) over
+it. The ways: `loader` is the unmodified NeighborLoader, which makes a batch ahead; `captured` is
+`peergraph_pyg.capture`; `compute` trains on batches that lie in memory, and `batches` makes them
+and trains on none: their `ms_host` is what Python needs. With PyG's layers (`loader`) and
+Peergraph's (`accelerated`). Trains on one GPU.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from end_to_end import epoch_seeds
+from harness.common import PLANS, Mark, main, measure, parser, words_of
+from harness.kernel_times import length_of, spans_by_kind
+from harness.ranks import Session
+from systems.systems import Case, CaseRunner, System, add_arguments, systems
+from torch_geometric.loader import NeighborLoader
+from training import Trainer, again_and_again, data_of, train_on
+
+import peergraph_pyg
+
+_LAYERS = ("loader", "accelerated", "lazy")
+_WAYS = ("loader", "captured", "compute", "batches")
+_RESIDENT = 4
+_PROFILED = 24
+# Steps before the profile of a way: the captured one makes its graphs in the first ones.
+_BEFORE = 8
+
+
+class Ways:
+    """The ways to train on one case."""
+
+    def __init__(self, session: Session, data: Any, case: Case, layers: str) -> None:
+        self._session, self._case, self._layers = session, case, layers
+        self._loader = NeighborLoader(
+            peergraph_pyg.lazy(data) if layers == "lazy" else data,
+            num_neighbors=case.fanouts,
+            batch_size=case.batch,
+            input_nodes=epoch_seeds(session, case.batch)[: session.args.graph.train_nodes],
+            shuffle=True,
+        )
+        self._kernels_ms: float | None = None
+
+    def run(self, way: str) -> None:
+        trainer = Trainer(self._session, len(self._case.fanouts), self._layers)
+        steps: Iterator[Any] = getattr(self, way)(trainer)
+        if self._kernels_ms is None:
+            plain = self._train(trainer, peergraph_pyg.prefetch(self._loader, 0))
+            self._kernels_ms = self._profile(plain)[0]
+        own, busy = self._profile(steps)
+
+        def step(_: int, mark: Mark) -> None:
+            next(steps)
+            mark("step")
+
+        timing = measure(self._session, step)
+        fields = {"way": way, "kernels_ms": self._kernels_ms, "own_kernels_ms": own}
+        if self._kernels_ms:
+            fields["over_kernels"] = (timing.wall_ms or timing.ms) / self._kernels_ms
+            fields["busy_ms"] = busy
+        if self._session.device.type == "cuda":
+            fields["peak_gib"] = torch.cuda.max_memory_allocated() / 2**30
+        case = replace(self._case, fields={**self._case.fields, **fields})
+        trainer.finish(self._session, timing, case)
+
+    def loader(self, trainer: Trainer) -> Iterator[Any]:
+        return self._train(trainer, self._loader)
+
+    def captured(self, trainer: Trainer) -> Iterator[Any]:
+        training = peergraph_pyg.capture(self._loader, trainer.model, trainer.optimizer, _loss)
+        for trainer.loss in again_and_again(training):
+            yield
+
+    def compute(self, trainer: Trainer) -> Iterator[Any]:
+        ahead = peergraph_pyg.prefetch(self._loader, 0)
+        return self._train(trainer, list(itertools.islice(ahead, _RESIDENT)))
+
+    def batches(self, trainer: Trainer) -> Iterator[Any]:
+        return again_and_again(peergraph_pyg.prefetch(self._loader, 0))
+
+    def _train(self, trainer: Trainer, batches: Any) -> Iterator[Any]:
+        for batch in again_and_again(batches):
+            trainer.step(batch.x, batch, batch.y[: batch.batch_size])
+            yield
+
+    def _profile(self, steps: Iterator[Any]) -> tuple[float, float]:
+        """Returns the milliseconds of the kernels of a step, and those in which any runs."""
+        for _ in range(_BEFORE):
+            next(steps)
+        if self._session.device.type == "cpu":
+            return 0.0, 0.0
+        torch.cuda.synchronize()
+        work: Callable[[], object] = lambda: [next(steps) for _ in range(_PROFILED)]  # noqa: E731
+        spans = spans_by_kind(work, {})["rest"]
+        total = sum(end - begin for begin, end in spans)
+        return total / _PROFILED / 1e3, length_of(spans) / _PROFILED / 1e3
+
+
+def _loss(model: torch.nn.Module, batch: Any) -> torch.Tensor:
+    size = batch.batch_size
+    return F.cross_entropy(model(batch.x, batch)[:size], batch.y[:size])
+
+
+def run(session: Session) -> None:
+    args = session.args
+    if session.world > 1:
+        raise ValueError("--world: expected 1")
+    args.semantics = ["pyg"]
+    runner = CaseRunner(session)
+    for system in systems(session, args.feature_dim, labels=True):
+        if system.system == "peergraph":
+            for layers in args.layers:
+                runner.run(system, layers, _time(session, system, layers))
+        else:
+            runner.run(system, "csr", _time_peer(session, system))
+
+
+def _time(session: Session, system: System, layers: str) -> Callable[[Case], None]:
+    def time_case(case: Case) -> None:
+        ways = Ways(session, data_of(system.store), case, layers)
+        for way in session.args.ways:
+            with session.section(way, **{**case.fields, "way": way}):
+                ways.run(way)
+
+    return time_case
+
+
+def _time_peer(session: Session, system: System) -> Callable[[Case], None]:
+    return lambda case: train_on(session, system, case, "csr")
+
+
+def arguments() -> argparse.ArgumentParser:
+    result = parser(__doc__.splitlines()[0], PLANS, "replicated", graph="products")
+    add_arguments(result, case_list="15-10-5:1024")
+    result.add_argument("--feature-dim", type=int, default=128, help="float32 a node")
+    result.add_argument("--hidden", type=int, default=256)
+    for name, known in (("layers", _LAYERS), ("ways", _WAYS)):
+        default = "loader,accelerated" if name == "layers" else ",".join(known)
+        result.add_argument(
+            f"--{name}", type=words_of(known), default=default, help=f"of {', '.join(known)}"
+        )
+    result.set_defaults(world=1, iterations=100_000, warmup=8, budget=3.0)
+    return result
+
+
+if __name__ == "__main__":
+    sys.exit(main("small_batches", run, arguments(), peers=("wholegraph",)))

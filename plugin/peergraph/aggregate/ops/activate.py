@@ -1,0 +1,139 @@
+"""Bias, ReLU and dropout in one pass over the features, forward and backward."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.autograd import Function
+
+import peergraph._C as _C
+from peergraph.aggregate.kernels.arguments import DTYPES, launch_on, sum_dtype
+from peergraph.aggregate.ops.gradient_checks import unbatched
+from peergraph.aggregate.ops.operands import runs_outside_of_traces
+
+_ELEMENTS_OF_BYTE = 8
+
+
+def activate(
+    x: Tensor, bias: Tensor | None = None, *, relu: bool = True, dropout: float = 0.0
+) -> Tensor:
+    """Computes ``dropout(relu(x + bias))``: see :func:`peergraph.aggregate.layers.activate`."""
+    if not 0 <= dropout <= 1:
+        raise ValueError(f"dropout must be in 0..1, got {dropout}")
+    if bias is not None and (x.dim() == 0 or tuple(bias.shape) != tuple(x.shape[-1:])):
+        raise ValueError(f"bias must be {list(x.shape[-1:])}, got {list(bias.shape)}")
+    if not _runs_in_one_pass(x, bias):
+        out = x if bias is None else x + bias
+        out = out.relu() if relu else out
+        return F.dropout(out, dropout) if dropout > 0 else out
+    seed = draw_seed(x.device) if dropout > 0 else None
+    result: Tensor = _Activate.apply(x, bias, relu, dropout, seed)  # type: ignore[no-untyped-call]
+    return result
+
+
+def _runs_in_one_pass(x: Tensor, bias: Tensor | None) -> bool:
+    if type(x) is not Tensor or x.dim() != 2 or x.dtype not in DTYPES or x.numel() == 0:
+        return False
+    fits = bias is None or (bias.dtype in DTYPES and bias.device == x.device)
+    wide = bias is None or x.dtype == torch.promote_types(x.dtype, bias.dtype)
+    casts = torch.is_autocast_enabled(x.device.type) and x.dtype != torch.float64
+    return fits and (wide or casts) and runs_outside_of_traces(x)
+
+
+def draw_seed(device: torch.device) -> Tensor:
+    """Draws a seed from torch's generator of the device, [1] int64; does not synchronise."""
+    return torch.empty(1, dtype=torch.int64, device=device).random_()
+
+
+def activation_of(
+    x: Tensor,
+    bias: Tensor | None,
+    relu: bool,
+    dropout: float,
+    seed: Tensor | None,
+    *,
+    keeps_bits: bool = True,
+) -> tuple[Tensor, Tensor | None]:
+    """Returns the activated features, and the bits of the elements that pass gradients.
+
+    Args:
+        x: [rows, columns].
+        bias: [columns], or None.
+        relu, dropout: as for :func:`activate`.
+        seed: [1] int64 on the device of `x`; None without dropout. Equal seeds drop equal elements.
+        keeps_bits: otherwise the bits are None.
+
+    Returns:
+        As `x`, and [rows, columns / 8, rounded up] uint8 or None.
+    """
+    x = x.contiguous()
+    out, bits = torch.empty_like(x), None
+    if keeps_bits:
+        width = -(-x.shape[1] // _ELEMENTS_OF_BYTE)
+        bits = torch.empty(x.shape[0], width, dtype=torch.uint8, device=x.device)
+    wide = None if bias is None else bias.to(sum_dtype(x.dtype)).contiguous()
+    _C.activate(
+        x=x, bias=wide, relu=relu, p=dropout, seed=seed, bits=bits, out=out,
+        launch=launch_on(x.device),
+    )  # fmt: skip
+    return out, bits
+
+
+def gradient_of_activation(
+    grad: Tensor, bits: Tensor, dropout: float, with_bias: bool
+) -> tuple[Tensor, Tensor | None]:
+    """Returns the gradient of `x`, and its sum over the rows, [columns] of the dtype of sums."""
+    grad = grad.contiguous()
+    out, partial = torch.empty_like(grad), None
+    if with_bias:
+        parts = _C.activation_parts(grad.shape[0])
+        partial = grad.new_empty(parts, grad.shape[1], dtype=sum_dtype(grad.dtype))
+    _C.activate_backward(
+        grad=grad, bits=bits, p=dropout, out=out, partial=partial, launch=launch_on(grad.device)
+    )
+    return out, None if partial is None else partial.sum(0)
+
+
+class _Activate(Function):
+    """Keeps a bit of each element, not the features."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, x: Tensor, bias: Tensor | None, relu: bool, dropout: float, seed: Tensor | None
+    ) -> Tensor:
+        needed = any(ctx.needs_input_grad[:2])
+        out, bits = activation_of(x, bias, relu, dropout, seed, keeps_bits=needed)
+        ctx.save_for_backward(bits)
+        ctx.dropout, ctx.bias_dtype = dropout, None if bias is None else bias.dtype
+        return out
+
+    @staticmethod
+    @unbatched
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        (bits,) = ctx.saved_tensors
+        needs_x, needs_bias = ctx.needs_input_grad[:2]
+        if torch.is_grad_enabled():
+            again: Tensor = _Masked.apply(grad, bits, ctx.dropout)  # type: ignore[no-untyped-call]
+            return again, again.sum(0) if needs_bias else None, None, None, None
+        of_x, of_bias = gradient_of_activation(grad, bits, ctx.dropout, needs_bias)
+        of_bias = None if of_bias is None else of_bias.to(ctx.bias_dtype)
+        return of_x if needs_x else None, of_bias, None, None, None
+
+
+class _Masked(Function):
+    """The gradient of `x`, as a function of the gradient of the result."""
+
+    @staticmethod
+    def forward(ctx: Any, grad: Tensor, bits: Tensor, dropout: float) -> Tensor:
+        ctx.save_for_backward(bits)
+        ctx.dropout = dropout
+        return gradient_of_activation(grad, bits, dropout, False)[0]
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
+        (bits,) = ctx.saved_tensors
+        result: Tensor = _Masked.apply(grad, bits, ctx.dropout)  # type: ignore[no-untyped-call]
+        return result, None, None

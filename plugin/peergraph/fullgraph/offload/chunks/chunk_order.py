@@ -1,0 +1,176 @@
+"""The order in which chunks are visited, by the rows that they share (HongTu 5.3, Algorithm 4)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from peergraph.fullgraph.exchange.halo import HaloPlan
+
+_SAMPLE_BYTES = 64 << 20  # of the marks of all chunks
+_LARGEST_SAMPLE = 1 << 22  # rows; counts are then exact in float32
+
+Orders = tuple[tuple[int, ...], ...]
+"""By rank: the chunk of each batch."""
+
+
+@dataclass(frozen=True)
+class LinkRates:
+    """Rows per second, in any unit: only their ratios count."""
+
+    host: float = 55.0
+    """From the host to a device."""
+    ranks: float = 300.0
+    """From one device to another."""
+    device: float = 1500.0
+    """Within a device."""
+
+
+def choose_orders(
+    plan: HaloPlan,
+    needed: Sequence[Tensor],
+    *,
+    deduplicate_ranks: bool,
+    reuse_chunks: bool,
+    rates: LinkRates | None = None,
+) -> Orders:
+    """Returns the chunk of each batch for each rank. Collective unless `plan` is empty.
+
+    All ranks get the same, except for an empty plan, where each has its own order for all.
+
+    Two greedy orders are compared with the given one by the rows that each moves over the links:
+    HongTu's, in which first the chunks of a batch and then the following batches share most rows,
+    and its second step alone. Of large graphs a sample of the rows is counted.
+
+    Args:
+        plan: which rows are exchanged over all batches.
+        needed: the distinct extended rows of each of this rank's chunks.
+        deduplicate_ranks, reuse_chunks: see :class:`SourceTransfers`.
+        rates: of the links; None: those of H200 GPUs.
+    """
+    group, count, alone = plan.layout.group, len(needed), plan.is_empty
+    natural = (tuple(range(count)),) * group.world_size
+    if (count < 3 and alone) or not (reuse_chunks or deduplicate_ranks):
+        return natural
+    if group.world_size > 1 and plan.is_empty:  # Ranks whose rows are on the device do not come.
+        return natural
+    marks = _sample_marks(plan, needed)
+    chosen = natural
+    if alone or group.rank == 0:
+        by_step = _follow(marks, natural)
+        candidates = [natural, by_step]
+        if not alone:
+            candidates.append(_follow(marks, _match(marks)))
+        owner = _sample_owners(plan, *marks.shape[1:])
+        costs = [
+            _cost(marks, owner, orders, deduplicate_ranks, reuse_chunks, rates or LinkRates())
+            for orders in candidates
+        ]
+        chosen = candidates[costs.index(min(costs))]
+    if alone:
+        return chosen
+    found: Orders = group.broadcast(chosen)
+    return found
+
+
+def _sample_step(plan: HaloPlan, count: int) -> int:
+    """Every so many rows one is counted."""
+    chunks = count * plan.layout.group.world_size
+    rows = min(_LARGEST_SAMPLE, max(1, _SAMPLE_BYTES // chunks))
+    return max(1, -(-plan.layout.size // rows))
+
+
+def _sample_marks(plan: HaloPlan, needed: Sequence[Tensor]) -> Tensor:
+    """Returns which sampled rows each chunk needs, [ranks, chunks, rows] bool. Collective."""
+    layout, device = plan.layout, plan.halo_rows.device
+    step = _sample_step(plan, len(needed))
+    marks = torch.zeros(len(needed), -(-layout.size // step), dtype=torch.uint8, device=device)
+    first = layout.offsets[layout.group.rank]
+    for of_chunk, rows in zip(marks, needed, strict=True):
+        is_own = rows < plan.num_local
+        halo = plan.halo_rows[rows[~is_own].long() - plan.num_local]
+        for internal in (rows[is_own].long() + first, halo):
+            of_chunk[internal[internal % step == 0] // step] = 1
+    counts = [len(needed)] * layout.group.world_size
+    if plan.is_empty:
+        return marks.bool().expand(layout.group.world_size, *marks.shape)
+    everyone = plan.transport.all_gather_rows(marks, counts)
+    return everyone.view(layout.group.world_size, *marks.shape).bool()
+
+
+def _sample_owners(plan: HaloPlan, chunks: int, count: int) -> Tensor:
+    """Returns the rank of each sampled row."""
+    device, layout = plan.halo_rows.device, plan.layout
+    rows = torch.arange(count, device=device) * _sample_step(plan, chunks)
+    # Ranks without rows start where the next one does: the last of these has the row.
+    return torch.searchsorted(torch.tensor(layout.offsets, device=device), rows, right=True) - 1
+
+
+def _match(marks: Tensor) -> Orders:
+    """Puts chunks that share most rows in one batch: ranks take chunks in turn, batch by batch."""
+    world_size, count = marks.shape[:2]
+    union = marks[0].clone()
+    orders = [tuple(range(count))]
+    for rank in range(1, world_size):
+        shared = union.float() @ marks[rank].float().t()
+        order = _take_largest(shared)
+        union |= marks[rank][torch.tensor(order, device=marks.device)]
+        orders.append(order)
+    return tuple(orders)
+
+
+def _take_largest(shared: Tensor) -> tuple[int, ...]:
+    """Returns, row by row, the column of the largest value among those not taken before."""
+    values, order = shared.cpu(), []
+    for row in values:
+        column = int(row.argmax())
+        values[:, column] = -1
+        order.append(column)
+    return tuple(order)
+
+
+def _follow(marks: Tensor, orders: Orders) -> Orders:
+    """Reorders batches: each is followed by the one that shares most rows with it."""
+    union = torch.stack(
+        [marks[rank][torch.tensor(order, device=marks.device)] for rank, order in enumerate(orders)]
+    ).any(0)
+    shared = (union.float() @ union.float().t()).cpu()
+    batches = [0]
+    shared[:, 0] = -1
+    while len(batches) < len(shared):
+        following = int(shared[batches[-1]].argmax())
+        shared[:, following] = -1
+        batches.append(following)
+    return tuple(tuple(order[batch] for batch in batches) for order in orders)
+
+
+def _cost(
+    marks: Tensor,
+    owner: Tensor,
+    orders: Orders,
+    deduplicate_ranks: bool,
+    reuse_chunks: bool,
+    rates: LinkRates,
+) -> float:
+    """Returns the time of moving the sampled rows (HongTu, equation 4)."""
+    loaded = sent = kept = 0
+    ranks = torch.arange(len(marks), device=marks.device).unsqueeze(1)
+    is_own = owner == ranks
+    before = torch.zeros_like(marks[:, 0])
+    for batch in zip(*orders, strict=True):
+        needed = torch.stack([marks[rank, chunk] for rank, chunk in enumerate(batch)])
+        new = needed & ~before if reuse_chunks else needed
+        remote = new & ~is_own
+        sent += int(remote.sum())
+        kept += int((needed & ~new).sum())
+        if deduplicate_ranks:
+            # A row stays with its owner as long as any rank needs it.
+            union = needed.any(0)
+            loaded += int((union & ~before.any(0) if reuse_chunks else union).sum())
+        else:
+            loaded += int(new.sum())
+        before = needed
+    return loaded / rates.host + sent / rates.ranks + kept / rates.device

@@ -1,0 +1,306 @@
+"""Which source rows move between host, device and ranks for each batch of chunks (HongTu 5).
+
+A batch is one chunk of every rank. The owner of a row loads the row once for all ranks that need
+it in a batch, and passes it on; to another machine once for all ranks there. Rows that the batch
+before had stay on the device.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from peergraph.fullgraph.exchange.halo import HaloPlan
+from peergraph.fullgraph.exchange.transport import split_rows
+from peergraph.fullgraph.offload.chunks.machine_merge import (
+    ExchangedRows,
+    MergedRows,
+    merge_batches,
+)
+
+
+@dataclass
+class BatchTransfers:
+    """The source rows of a batch on this rank, its window.
+
+    The rows of the window are: rows that the batch before had, this rank's rows that are loaded,
+    and rows that other ranks send, by rank. Row numbers are int32 where they fit, on the device.
+    """
+
+    rows: Tensor
+    """[window rows] extended rows."""
+    kept: Tensor
+    """[kept rows] positions in the window before of the first rows of this window."""
+    loaded: Tensor
+    """[loaded rows] local rows that are loaded: first those that have left a window before in the
+    pass, then the others, both ascending."""
+    again: int
+    """How many of them have left a window before."""
+    received_counts: list[int]
+    """Rows that each rank sends."""
+    sent: list[Tensor]
+    """For each rank, positions in the window of the rows that it is sent; without
+    deduplication, local rows."""
+    leaving: Tensor = field(default_factory=lambda: torch.empty(0))
+    """Positions in the window of this rank's rows that the next window has not."""
+    returned: Tensor = field(default_factory=lambda: torch.empty(0))
+    """Positions in the window of other ranks' rows that the next window has not, by rank."""
+    returned_counts: list[int] = field(default_factory=list)
+    """How many of them belong to each rank."""
+    taken_back: list[Tensor] = field(default_factory=list)
+    """For each rank, positions in the window of the rows whose gradients it returns; without
+    deduplication, local rows."""
+    merged_sources: MergedRows | None = None
+    """With deduplication, on several machines: how the rows come from their owners."""
+    merged_gradients: MergedRows | None = None
+    """With deduplication, on several machines: how gradients go back to the owners."""
+
+    @property
+    def own_stop(self) -> int:
+        """Kept and loaded rows together: the position of the first received row."""
+        return len(self.kept) + len(self.loaded)
+
+    @property
+    def rows_sent(self) -> int:
+        """Rows that this rank sends to other ranks."""
+        return self.merged_sources.rows_sent if self.merged_sources else sum(map(len, self.sent))
+
+    @property
+    def rows_returned(self) -> int:
+        """Rows whose gradients this rank sends to other ranks."""
+        merged = self.merged_gradients
+        return merged.rows_returned if merged else len(self.returned)
+
+    def leaving_rows(self) -> Tensor:
+        """Returns the local rows at the positions :attr:`leaving`."""
+        return self.rows.index_select(0, self.leaving)
+
+
+@dataclass
+class RowCounts:
+    """Rows of one pass over all batches, on this rank as the owner of rows (HongTu, Table 8)."""
+
+    needed: int = 0
+    """Rows that ranks need of this rank, once for each rank and batch: the vanilla volume."""
+    distinct: int = 0
+    """Rows that any rank needs of this rank, once for each batch."""
+    loaded: int = 0
+    """Rows that are loaded from the store."""
+    sent: int = 0
+    """Rows that are sent to other ranks."""
+    kept: int = 0
+    """Rows that stay on the device from one batch to the next."""
+
+
+class SourceTransfers:
+    """A plan for all batches of a pass. Synchronises; collective to make unless `plan` is empty.
+
+    Args:
+        plan: which rows of sources are exchanged over all batches.
+        needed: the distinct extended rows that each batch of this rank needs, ascending; as many
+            batches on all ranks.
+        deduplicate_ranks: whether a row that several ranks need in a batch is loaded once and
+            passed on from the window of its owner; else the owner loads and sends the row for each
+            of them.
+        reuse_chunks: whether rows that the batch before had are kept.
+    """
+
+    def __init__(
+        self,
+        plan: HaloPlan,
+        needed: Sequence[Tensor],
+        *,
+        deduplicate_ranks: bool = True,
+        reuse_chunks: bool = True,
+    ) -> None:
+        self.plan = plan
+        """Which rows are exchanged over all batches."""
+        self.deduplicate_ranks = deduplicate_ranks
+        """Whether rows are loaded once for all ranks."""
+        self.reuse_chunks = reuse_chunks
+        """Whether rows are kept from one batch to the next."""
+        self.counts = RowCounts()
+        """Rows of one pass."""
+        self._needed = list(needed)
+        self._wanted = self._tell_owners()
+        self._marks = torch.zeros(plan.num_extended, dtype=torch.bool, device=self._device)
+        self._positions = torch.empty(plan.num_extended, dtype=torch.int32, device=self._device)
+        self._has_left = torch.zeros(plan.num_local, dtype=torch.bool, device=self._device)
+        self.batches: list[BatchTransfers] = []
+        """By batch."""
+        group = plan.layout.group
+        self._merges = deduplicate_ranks and group.node_group is not group and not plan.is_empty
+        self._sources, self._gradients = list[ExchangedRows](), list[ExchangedRows]()
+        for batch in range(len(self._needed)):
+            self._add_batch(batch)
+        self._finish_batch(len(self._needed))
+        self.untouched = (~self._has_left).nonzero().squeeze(1).to(self._dtype)
+        """Local rows that no window has, ascending."""
+        if self._merges:
+            merged = (merge_batches(plan, rows) for rows in (self._sources, self._gradients))
+            for batch, sources, gradients in zip(self.batches, *merged, strict=True):
+                batch.merged_sources, batch.merged_gradients = sources, gradients
+        del self._needed, self._wanted, self._marks, self._positions, self._has_left
+        del self._sources, self._gradients
+
+    @property
+    def continues_sums(self) -> bool:
+        """Whether a row that enters a window again is loaded with the gradients added before.
+
+        Then a row that leaves a window is written over the stored sum; else it is added to that. A
+        row that leaves enters no window of any rank before the batch after next, when its sum has
+        been written.
+        """
+        return self.deduplicate_ranks and self.reuse_chunks
+
+    @property
+    def capacity(self) -> int:
+        """Rows of the largest window."""
+        return max((len(batch.rows) for batch in self.batches), default=0)
+
+    @property
+    def _device(self) -> torch.device:
+        return self.plan.halo_rows.device
+
+    def _tell_owners(self) -> list[list[Tensor]]:
+        """Returns ``wanted[batch][rank]``: local rows that a rank needs, ascending. Collective."""
+        plan = self.plan
+        layout, rank = plan.layout, plan.layout.group.rank
+        counts, by_owner = [], []
+        for rows in self._needed:
+            remote = rows[rows >= plan.num_local]
+            counts.append(self._by_owner(remote))
+            internal = plan.halo_rows[remote.long() - plan.num_local]
+            by_owner.append(split_rows(internal, counts[-1]))
+        if plan.is_empty:  # on all ranks; some may make no plan, as their rows are on the device
+            return [[rows.new_empty(0)] * layout.group.world_size for rows in self._needed]
+        everyone = layout.group.all_gather(counts)
+        sent = [
+            torch.cat([parts[owner] for parts in by_owner]) - layout.offsets[owner]
+            for owner in range(layout.group.world_size)
+        ]
+        asked = [[of_each[rank] for of_each in of_rank] for of_rank in everyone]
+        received = [plan.halo_rows.new_empty(sum(of_rank)) for of_rank in asked]
+        plan.transport.all_to_all(received, sent)
+        parts = [
+            split_rows(rows.to(self._dtype), of_rank)
+            for rows, of_rank in zip(received, asked, strict=True)
+        ]
+        return [list(of_batch) for of_batch in zip(*parts, strict=True)]
+
+    @property
+    def _dtype(self) -> torch.dtype:
+        return torch.int32 if self.plan.num_extended < 2**31 - 1 else torch.int64
+
+    def _add_batch(self, number: int) -> None:
+        rows, wanted = self._needed[number], self._wanted[number]
+        own = rows[rows < self.plan.num_local]
+        remote = rows[len(own) :]
+        distinct = self._union([own, *wanted])
+        self.counts.needed += len(own) + sum(map(len, wanted))
+        self.counts.distinct += len(distinct)
+        if self.deduplicate_ranks:
+            own = distinct
+        own_stays, remote_stays = self._in_window(own), self._in_window(remote)
+        kept = torch.cat([own[own_stays], remote[remote_stays]])
+        kept_positions = self._positions[kept.long()]
+        self._finish_batch(number, kept_positions)
+        loaded, received = own[~own_stays], remote[~remote_stays]
+        has_left = self._has_left[loaded.long()]
+        again = int(has_left.sum())
+        loaded = torch.cat([loaded[has_left], loaded[~has_left]])
+        window = torch.cat([kept, loaded, received])
+        self._positions[window.long()] = torch.arange(
+            len(window), dtype=torch.int32, device=window.device
+        )
+        sent = [self._without(part, part_before) for part, part_before in zip(
+            wanted, self._wanted_before(number), strict=True)]  # fmt: skip
+        self.counts.sent += sum(map(len, sent))
+        self.counts.kept += len(kept)
+        self.counts.loaded += len(loaded)
+        own_rows = sent
+        if self.deduplicate_ranks:
+            sent = [self._positions[part.long()] for part in sent]
+        else:
+            self.counts.loaded += sum(map(len, sent))
+        if self._merges:
+            internal, places = self._internal(received), self._positions[received.long()]
+            self._sources.append(ExchangedRows(internal, places, own_rows, sent))
+        self.batches.append(
+            BatchTransfers(window, kept_positions, loaded, again, self._by_owner(received), sent)
+        )
+
+    def _finish_batch(self, following: int, kept: Tensor | None = None) -> None:
+        """Says which rows leave the last batch; called with the next batch's kept positions."""
+        if not self.batches:
+            return
+        batch, number = self.batches[-1], following - 1
+        stays = torch.zeros(len(batch.rows), dtype=torch.bool, device=self._device)
+        if kept is not None:
+            stays[kept.long()] = True
+        leaving = (~stays).nonzero().squeeze(1)
+        rows = batch.rows[leaving]
+        is_own = rows < self.plan.num_local
+        batch.leaving = leaving[is_own].to(self._dtype)
+        self._has_left[rows[is_own].long()] = True
+        rows, order = rows[~is_own].sort()
+        batch.returned = leaving[~is_own][order].to(self._dtype)
+        batch.returned_counts = self._by_owner(rows)
+        wanted = self._wanted[number]
+        after = self._wanted[following] if following < len(self._wanted) else None
+        if after is not None and self.reuse_chunks:
+            wanted = [self._difference(*pair) for pair in zip(wanted, after, strict=True)]
+        own_rows = wanted
+        if self.deduplicate_ranks:
+            wanted = [self._positions[part.long()] for part in wanted]
+        batch.taken_back = wanted
+        if self._merges:
+            internal = self._internal(rows)
+            self._gradients.append(ExchangedRows(internal, batch.returned, own_rows, wanted))
+
+    def _internal(self, remote: Tensor) -> Tensor:
+        """Returns the internal rows of extended rows of other ranks."""
+        return self.plan.halo_rows[remote.long() - self.plan.num_local]
+
+    def _wanted_before(self, number: int) -> list[Tensor]:
+        if number == 0:
+            return [part[:0] for part in self._wanted[0]]
+        return self._wanted[number - 1]
+
+    def _without(self, rows: Tensor, before: Tensor) -> Tensor:
+        return self._difference(rows, before) if self.reuse_chunks else rows
+
+    def _in_window(self, rows: Tensor) -> Tensor:
+        """Returns which rows the last batch has and this one keeps, [rows] bool."""
+        if not self.reuse_chunks or not self.batches:
+            return torch.zeros(len(rows), dtype=torch.bool, device=rows.device)
+        return self._is_among(rows, self.batches[-1].rows)
+
+    def _is_among(self, rows: Tensor, others: Tensor) -> Tensor:
+        self._marks[others.long()] = True
+        found = self._marks[rows.long()]
+        self._marks[others.long()] = False
+        return found
+
+    def _difference(self, rows: Tensor, others: Tensor) -> Tensor:
+        return rows[~self._is_among(rows, others)]
+
+    def _union(self, parts: list[Tensor]) -> Tensor:
+        """Returns distinct local rows, ascending."""
+        for part in parts:
+            self._marks[part.long()] = True
+        found = self._marks[: self.plan.num_local].nonzero().squeeze(1)
+        self._marks[found] = False
+        return found.to(self._dtype)
+
+    def _by_owner(self, remote: Tensor) -> list[int]:
+        """Returns how many of ascending extended rows of other ranks belong to each rank."""
+        starts = torch.tensor([0, *self.plan.halo_counts], device=remote.device).cumsum(0)
+        bounds = (starts + self.plan.num_local).to(remote.dtype)
+        return torch.searchsorted(remote, bounds).diff().tolist()
+
+    def __repr__(self) -> str:
+        return f"SourceTransfers({len(self.batches)} batches, {self.counts})"

@@ -1,0 +1,1 @@
+"""Functions on edges, and sums over them."""

@@ -1,0 +1,400 @@
+"""Functions on the edges to a chunk's destinations, recorded like functions of rows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, MutableMapping, Sequence
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import Tensor
+from torch.utils.weak import WeakIdKeyDictionary
+
+from peergraph.aggregate import Csc
+from peergraph.fullgraph.layout.row_layout import RowLayout
+from peergraph.fullgraph.offload.chunks.chunked_csc import ChunkedCsc
+from peergraph.fullgraph.offload.functions.recording import (
+    plain_operand,
+    probe_of,
+    resident_operand,
+)
+from peergraph.fullgraph.offload.gradients.segment import (
+    is_boundary,
+    make_boundary,
+    row_operand,
+    with_history,
+)
+from peergraph.fullgraph.offload.programs.program import WHOLE_RESULT, Compiled, Place, SourceRows
+from peergraph.fullgraph.offload.programs.record import (
+    EdgesOperand,
+    Modes,
+    Operand,
+    Record,
+    RowOperand,
+    Slot,
+    SourceOperand,
+)
+from peergraph.fullgraph.offload.tensor.chunk_rows import ChunkRows, partitioned
+from peergraph.fullgraph.offload.tensor.offloaded_tensor import (
+    Content,
+    OffloadedTensor,
+    from_store,
+    make_probe,
+    make_shell,
+)
+from peergraph.fullgraph.offload.tensor.row_space import RowSpace, RowSpaces
+from peergraph.fullgraph.structure.partitioned_structure import NONE, Operands, RowType
+from peergraph.fullgraph.tensor.conversions import from_local
+from peergraph.fullgraph.tensor.partitioned_tensor import PartitionedTensor
+
+Function = Callable[..., Tensor]
+
+
+class EdgeFunction:
+    """A function on edges as a call that is recorded.
+
+    Args:
+        function: called with a :class:`peergraph.aggregate.Csc` and plain rows by name.
+        names: of the rows.
+        space: of the result's rows; None: the rows of sources, a plain tensor.
+    """
+
+    def __init__(self, function: Function, names: Sequence[str], space: RowSpace | None) -> None:
+        self.__name__ = getattr(function, "__name__", "a function on edges")
+        self.function = function
+        self.names = tuple(names)
+        self.space = space
+
+    def __call__(self, edges: SourceRows | None, *operands: Any) -> Tensor:
+        """Runs the function on a chunk, with rows of the chunk.
+
+        Args:
+            edges: the edges; None: those that come with rows of sources.
+            operands: by name; None is passed on.
+        """
+        found: Tensor = partitioned(self.run_on_rows(edges, *operands))
+        return found
+
+    def run_on_rows(self, edges: SourceRows | None, *operands: Any) -> Any:
+        """As a call, with :class:`ChunkRows` as the result unless it has the rows of sources."""
+        if edges is None:
+            edges = next(part for part in operands if isinstance(part, SourceRows))
+        rows = {name: _plain(part) for name, part in zip(self.names, operands, strict=True)}
+        result = self.function(edges.csc, **rows)
+        if self.space is None:
+            return result
+        return ChunkRows(result, edges.place.layout(self.space))
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, SourceRows):
+        return value.rows
+    if type(value) is ChunkRows:
+        return value.rows
+    return value.to_local() if isinstance(value, PartitionedTensor) else value
+
+
+class EdgeRecorder:
+    """Records functions on the edges of one structure.
+
+    Args:
+        spaces: of the graph.
+        structure: the edges.
+        stores_results: whether results are stored before others are computed from them, since the
+            chunks of `structure` are not those of a structure of nodes.
+    """
+
+    def __init__(
+        self, spaces: RowSpaces, structure: ChunkedCsc, *, stores_results: bool = False
+    ) -> None:
+        self.spaces = spaces
+        self.structure = structure
+        self.stores_results = stores_results
+        self.destinations = spaces.add(structure.destination_layout, structure.chunks)
+        self.edges = spaces.add(structure.edge_layout, structure.edge_chunks)
+        self._probe_csc: Csc | None = None
+        self._reversed_weights: MutableMapping[Tensor, Any] = WeakIdKeyDictionary()
+        self._reversed: MutableMapping[ChunkedCsc, EdgeRecorder] = WeakKeyDictionary()
+
+    @property
+    def sources(self) -> RowSpace:
+        """The rows of sources."""
+        found = self.spaces.find(self.structure.source_layout)
+        if found is None:
+            raise ValueError(f"the rows of sources, {self.structure.source_layout}, have no chunks")
+        return found
+
+    def space_of(self, layout: RowLayout) -> RowSpace:
+        """Returns the rows of a layout; of a selection of destinations or edges in their chunks."""
+        found = self.spaces.find(layout)
+        if found is None:
+            parent = None if layout.parent is None else self.spaces.find(layout.parent)
+            if parent is None or layout.by_ids or layout.parent_rows is None:
+                raise NotImplementedError(
+                    f"a function on edges with rows selected by ids ({layout}) over an offloaded "
+                    "graph: select them by a mask"
+                )
+            found = self.spaces.add(layout, parent.chunks.select(layout))
+        return found
+
+    def reversed(self, structure: ChunkedCsc | None = None) -> EdgeRecorder:
+        """Returns the recorder of the reversed edges. Collective at the first call.
+
+        Kept for as long as `structure` lives.
+
+        Args:
+            structure: some of the edges, such as those to selected destinations; None: all edges.
+        """
+        structure = self.structure if structure is None else structure
+        found = self._reversed.get(structure)
+        if found is None:
+            found = EdgeRecorder(
+                self.spaces,
+                structure.reversed(self.sources.chunks),
+                stores_results=self.stores_results,
+            )
+            self._reversed[structure] = found
+        return found
+
+    def reversed_weights(self, weights: PartitionedTensor) -> PartitionedTensor:
+        """Returns rows of edges on the device as rows of the reversed edges. Collective.
+
+        Kept for as long as `weights` live unchanged.
+        """
+        local = weights._local
+        version = None if local.is_inference() else local._version
+        kept = self._reversed_weights.get(weights)
+        if version is None or kept is None or kept[0] != version:
+            kept = version, reverse_rows(self.structure, weights)
+            self._reversed_weights[weights] = kept
+        found: PartitionedTensor = kept[1]
+        return found
+
+    def record(
+        self,
+        function: Function,
+        *,
+        sources: Operands = NONE,
+        destinations: Operands = NONE,
+        edges: Operands = NONE,
+        others: Operands = NONE,
+        parameters: Operands = NONE,
+        space: RowSpace | None = None,
+        row_type: RowType | None = None,
+    ) -> tuple[Content, bool]:
+        """Returns the recorded result of a function, and whether it needs gradients.
+
+        Args:
+            function, sources, destinations, edges, others, parameters, row_type: see
+                :meth:`PartitionedStructure.on_edges`; names are distinct.
+            space: of the result's rows; None: rows of sources, which are summed.
+        """
+        operands: list[Operand] = []
+        probes: list[Any] = []
+        slots: dict[str, Slot | None] = {}
+
+        def enter(name: str, made: tuple[Operand, Any]) -> None:
+            slots[name] = Slot(len(operands))
+            operands.append(made[0])
+            probes.append(made[1])
+
+        share_history(sources, destinations, self)
+        for name, x in sources.items():
+            slots[name] = None
+            if x is not None:
+                enter(name, self._source(x))
+        edges_slot = None
+        if not operands or space is None:
+            edges_slot = Slot(len(operands))
+            operands.append(EdgesOperand(self.structure, in_window=space is None))
+            probes.append(SourceRows(None, self._csc_of_probes(), _ProbePlace()))
+        for rows, of_rows in ((self.destinations, destinations), (self.edges, edges)):
+            for name, x in of_rows.items():
+                slots[name] = None
+                if x is not None:
+                    enter(name, _rows(name, x, rows))
+        for name, x in others.items():
+            assert isinstance(x, PartitionedTensor)
+            enter(name, _rows(name, x, self.space_of(x.layout)))
+        for name, x in parameters.items():
+            slots[name] = None
+            if x is not None:
+                enter(name, (plain_operand(x, self.destinations), x))
+        call = EdgeFunction(function, tuple(slots), space)
+        args = (edges_slot, *slots.values())
+        modes = Modes.current(self.destinations.rank.device)
+        made = Record(call, args, {}, operands, modes)
+        if row_type is None:
+            given: list[Any] = [probes[part.place] if type(part) is Slot else part for part in args]
+            with self.destinations.rank.recording_seeds() as seeds:
+                result = call(*given)
+            if seeds:
+                raise NotImplementedError(f"{call.__name__}: random numbers within a function on "
+                                          "edges of an offloaded graph")  # fmt: skip
+            needs_grad = result.requires_grad
+            shape, dtype = result.shape[1:], result.dtype
+            probe = result.detach() if space is not None else None
+        else:
+            shape, dtype = torch.Size(row_type[0]), row_type[1]
+            needs_grad = torch.is_grad_enabled() and any(_needs_grad(probe) for probe in probes)
+            probe = None
+        if space is None:
+            # The record's whole result is added to rows of sources.
+            content = Content(
+                self.destinations,
+                make_probe(self.destinations, shape, dtype),
+                record=made,
+                output=WHOLE_RESULT,
+            )
+            return content, needs_grad
+        if probe is None:
+            probe = make_probe(space, shape, dtype)
+        assert isinstance(probe, PartitionedTensor)
+        content = Content(space, probe, record=made)
+        content.wanted = self.stores_results
+        return content, needs_grad
+
+    def tensor(self, content: Content, needs_grad: bool, *, keep: bool) -> OffloadedTensor:
+        """Returns the tensor of a record.
+
+        Args:
+            content: the record.
+            needs_grad: whether gradients flow through it.
+            keep: store the rows when they are first computed, for the backward pass.
+        """
+        made: OffloadedTensor = with_history(content) if needs_grad else make_shell(content)
+        # Not before: rows that are kept have a history of their own.
+        content.keeps = keep and torch.is_grad_enabled()
+        if keep:
+            # Functions of the rows do not go through the record.
+            made._cell.needs_grad = False
+        return made
+
+    def _source(self, x: Tensor) -> tuple[Operand, SourceRows]:
+        """Returns rows of sources, which are stored before they are read."""
+        space = self.sources
+        if not isinstance(x, OffloadedTensor):
+            assert isinstance(x, PartitionedTensor)
+            x = store_resident(space, x)
+        operand = SourceOperand(make_boundary(x), self.structure)
+        content = operand.rows.content
+        rows = torch.zeros(
+            (min(2, space.layout.size), *content.features),
+            dtype=content.dtype,
+            device=space.rank.device,
+        )
+        rows.requires_grad_(x.requires_grad)
+        return operand, SourceRows(rows, self._csc_of_probes(), _ProbePlace())
+
+    def _csc_of_probes(self) -> Csc:
+        if self._probe_csc is None:
+            sources = min(2, self.sources.layout.size)
+            rows = self.destinations.probe.local_count
+            edges = self.edges.probe.local_count
+            places = torch.arange(edges, device=self.destinations.rank.device)
+            ids = (places % max(sources, 1)).int()
+            self._probe_csc = Csc.from_coo(ids, places.clamp(max=rows - 1).int(), rows, sources)
+        return self._probe_csc
+
+
+def reverse_rows(structure: ChunkedCsc, edges: PartitionedTensor) -> PartitionedTensor:
+    """Returns rows of edges on the device as rows of the reversed edges. Collective."""
+    rows = structure.reverse_edge_rows(edges._local)
+    return from_local(rows, structure.reversed().edge_layout)
+
+
+def share_history(sources: Operands, destinations: Operands, recorder: EdgeRecorder) -> None:
+    """Gives operands that are to be stored one node, so that one pass computes their gradients.
+
+    These are sources, and rows of destinations that are much narrower than what they are computed
+    from, where both are computed from rows of the same nodes.
+    """
+    rows = [
+        x
+        for _, x in _present(sources)
+        if isinstance(x, OffloadedTensor) and x._content.store is None
+    ]
+    if rows and recorder.sources is recorder.destinations:
+        for _, x in _present(destinations):
+            if isinstance(x, OffloadedTensor) and _pays_to_store(x):
+                x._content.wanted = True
+                rows.append(x)
+    parts = [x for x in rows if x._cell.needs_grad and row_operand(x).identity is None]
+    if len(parts) > 1:
+        shared = with_history(*(x._content for x in parts))
+        for x, identity in zip(parts, shared, strict=True):
+            x._cell.identity = identity
+
+
+def _pays_to_store(x: OffloadedTensor) -> bool:
+    """Whether rows are at most a quarter of those that they are computed from."""
+    content = x._content
+    if content.store is not None or not content.is_storable or content.keeps:
+        return False
+    read = Compiled([row_operand(x)], is_boundary).operands
+    given = {id(part.content): part.content for part in read if isinstance(part, RowOperand)}
+    return 4 * content.row_bytes <= sum(part.row_bytes for part in given.values())
+
+
+def _present(operands: Operands) -> Iterator[tuple[str, Tensor]]:
+    return ((name, value) for name, value in operands.items() if value is not None)
+
+
+class _ProbePlace(Place):
+    def __init__(self) -> None:
+        super().__init__(-1)
+
+    def layout(self, space: RowSpace) -> RowLayout:
+        return space.probe
+
+
+def _rows(name: str, x: Tensor, space: RowSpace) -> tuple[Operand, Any]:
+    if isinstance(x, OffloadedTensor):
+        return row_operand(x), probe_of(x)
+    assert isinstance(x, PartitionedTensor)
+    return resident_operand(name, x, space)
+
+
+def _needs_grad(probe: Any) -> bool:
+    rows = probe.rows if isinstance(probe, SourceRows) else probe
+    return rows is not None and bool(rows.requires_grad)
+
+
+def store_resident(space: RowSpace, x: PartitionedTensor) -> OffloadedTensor:
+    """Returns rows that are on the device as an offloaded tensor. Differentiable."""
+    result: OffloadedTensor = StoreResident.apply(x, space)  # type: ignore[no-untyped-call]
+    return result
+
+
+class StoreResident(torch.autograd.Function):
+    """Rows on the device, copied to a store."""
+
+    @staticmethod
+    def forward(ctx: Any, x: PartitionedTensor, space: RowSpace) -> OffloadedTensor:
+        ctx.layout = x.layout
+        local = x._local
+        store = space.allocator.allocate(space.layout, local.shape[1:], local.dtype, "source")
+        store.write(0, local)
+        return from_store(space, store)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+        from peergraph.fullgraph.offload.functions.gathering import resident_rows
+
+        if isinstance(grad, OffloadedTensor):
+            grad = resident_rows(grad, ctx.layout)
+        return grad, None
+
+
+def selected_source(spaces: RowSpaces, structure: ChunkedCsc, rows: Tensor) -> OffloadedTensor:
+    """Returns rows [selected rows, *features] on the device as rows of destinations.
+
+    Args:
+        spaces: of the graph.
+        structure: the edges to selected destinations.
+        rows: this rank's selected rows.
+    """
+    space = spaces.add(structure.destination_layout, structure.chunks)
+    store = spaces.allocator.allocate(space.layout, rows.shape[1:], rows.dtype, "source")
+    store.write(0, rows)
+    return from_store(space, store)

@@ -1,0 +1,406 @@
+"""The edges of one relation, with features that are larger than the memory of the device."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from typing import Any, TypeVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from peergraph.aggregate import Csc
+from peergraph.aggregate.ops.operands import autocast
+from peergraph.aggregate.ops.product_order import multiplies_first
+from peergraph.fullgraph.layout.row_layout import RowLayout
+from peergraph.fullgraph.offload.chunks.chunked_csc import ChunkedCsc
+from peergraph.fullgraph.offload.edges.edge_recorder import EdgeRecorder
+from peergraph.fullgraph.offload.edges.linear_sum import linear_sum
+from peergraph.fullgraph.offload.edges.source_sum import source_sum
+from peergraph.fullgraph.offload.functions import (  # rules register themselves
+    assignment,
+    batch_norm,
+)
+from peergraph.fullgraph.offload.tensor.offloaded_tensor import OffloadedTensor, make_shell
+from peergraph.fullgraph.offload.tensor.row_space import RowSpaces
+from peergraph.fullgraph.structure.all_to_all_plan import AllToAllPlan
+from peergraph.fullgraph.structure.edge_changes import with_self_loops, without_self_loops
+from peergraph.fullgraph.structure.partitioned_csc import PartitionedCsc
+from peergraph.fullgraph.structure.partitioned_structure import (
+    NONE,
+    Operands,
+    PartitionedStructure,
+    RowsOf,
+    RowType,
+    constant_inputs,
+)
+from peergraph.fullgraph.tensor.partitioned_tensor import PartitionedTensor
+from peergraph.memory import TableRows
+
+__all__ = ["OffloadedCsc", "assignment", "batch_norm"]
+
+_Rows = TypeVar("_Rows", bound=Tensor)
+
+
+class OffloadedCsc(PartitionedStructure):
+    """The edges of one relation over all ranks, cut in chunks of destinations (HongTu 4.1).
+
+    Features are :class:`OffloadedTensor`; where all features of a verb are on the device, so is the
+    result. Verbs are recorded. Aggregated rows are kept for the backward pass; what goes into them,
+    such as messages and weights of attention, is computed again (HongTu 4.2).
+
+    Args:
+        spaces: the rows of the graph; those of sources have chunks.
+        chunked: the edges.
+    """
+
+    def __init__(self, spaces: RowSpaces, chunked: ChunkedCsc) -> None:
+        super().__init__(chunked.source_layout, chunked.destination_layout, chunked.edge_layout)
+        self.chunked = chunked
+        """The edges by chunk."""
+        self.recorder = EdgeRecorder(spaces, chunked)
+
+    @property
+    def device(self) -> torch.device:
+        """Device that computes."""
+        return self.resident.device
+
+    @property
+    def resident(self) -> PartitionedCsc:
+        """The same edges, for features on the device."""
+        return self.chunked.resident
+
+    def like(self, resident: PartitionedCsc) -> OffloadedCsc:
+        """Returns the structure of other edges in the same chunks. Collective."""
+        chunked = ChunkedCsc(
+            resident,
+            self.chunked.chunks,
+            deduplicate_ranks=self.chunked.deduplicate_ranks,
+            reuse_chunks=self.chunked.reuse_chunks,
+        )
+        return OffloadedCsc(self.recorder.spaces, chunked)
+
+    def move_edge_rows(
+        self, e: PartitionedTensor, before: PartitionedStructure, plan: AllToAllPlan
+    ) -> PartitionedTensor:
+        """Moves features of edges: see :meth:`PartitionedStructure.move_edge_rows`.
+
+        Offloaded rows are sums over edges from the rows that were to the rows that are, of which
+        each has one. At the first call these edges are made; they take as much memory as the edges.
+        """
+        if not isinstance(e, OffloadedTensor):
+            return self.resident.move_edge_rows(e, before, plan)
+        assert isinstance(before, OffloadedCsc)
+        before._operands.check_edge("e", e)
+        recorder = self.cached("moved edges", lambda: self._recorder_of_moved_rows(before, plan))
+        return linear_sum(recorder, "sum", e, None)
+
+    def _recorder_of_moved_rows(self, before: OffloadedCsc, plan: AllToAllPlan) -> EdgeRecorder:
+        """Returns edges from the rows of edges elsewhere to the rows of these edges."""
+        rows, new_rows = before.edge_layout, self.edge_layout
+        start = rows.offsets[rows.group.rank]
+        local_rows = torch.arange(rows.local_count, device=self.device)
+        positions = torch.arange(new_rows.local_count, device=self.device)
+        edges = PartitionedCsc.from_local_edges(
+            rows,
+            new_rows,
+            RowLayout(new_rows.group, new_rows.counts, new_rows.positions),
+            plan(local_rows + start),
+            positions,
+        )
+        chunked = ChunkedCsc(edges, self.chunked.edge_chunks)
+        return EdgeRecorder(self.recorder.spaces, chunked, stores_results=True)
+
+    def in_degrees(self) -> PartitionedTensor:
+        """Returns the number of edges to each destination, [destinations], on the device."""
+        return self.resident.in_degrees()
+
+    def out_degrees(self) -> PartitionedTensor:
+        """Returns the number of edges from each source over all ranks, [sources], on the device."""
+        return self.resident.out_degrees()
+
+    def count_self_loops(self, dtype: torch.dtype) -> PartitionedTensor:
+        """Returns the number of edges from source i to destination i, [destinations]."""
+        return self.resident.count_self_loops(dtype)
+
+    def edge_ends(self) -> tuple[PartitionedTensor, PartitionedTensor]:
+        """Returns the user's ids of the source and of the destination of each edge, [edges]."""
+        return self.resident.edge_ends()
+
+    def keeps(self, x: Tensor | TableRows, e: Tensor | None = None) -> bool:
+        """Returns whether results of these features are kept: see the base class.
+
+        In training, results of features that were given with the graph are kept from the first
+        time on.
+        """
+        came_before = super().keeps(x, e)
+        return came_before or (self.keeps_results and e is None and _comes_again(x))
+
+    def kept(self, x: Tensor, key: Hashable, make: Callable[[], _Rows]) -> _Rows:
+        """Returns what `make` returned at the first call for `x`, of which :meth:`keeps` is true.
+
+        Offloaded rows are stored when they are first computed.
+        """
+        return self._constants.keep((x,), key, lambda: _keeping(make()))
+
+    def spmm(
+        self,
+        message: str,
+        reduce: str,
+        x: Tensor | TableRows | None = None,
+        e: Tensor | None = None,
+    ) -> PartitionedTensor:
+        """Reduces messages at destinations: see :func:`peergraph.aggregate.g_spmm`."""
+        if not _are_offloaded(x, e):
+            return self.resident.spmm(message, reduce, x, e)
+        return self._reduce(message, reduce, x, e, x is not None and self.keeps(x, e))
+
+    def spmm_add_self(
+        self,
+        x: Tensor | TableRows,
+        self_weight: Tensor,
+        e: Tensor | None = None,
+        bias: Tensor | None = None,
+    ) -> PartitionedTensor:
+        """Sums messages and weighted self rows: :func:`peergraph.aggregate.spmm_add_self`."""
+        self._operands.check_same_nodes("spmm_add_self")
+        if not _are_offloaded(x, e):
+            return self.resident.spmm_add_self(x, self_weight, e, bias)
+        message = "copy_u" if e is None else "mul"
+        _refuse_table(x)
+        assert isinstance(x, Tensor)
+        constant = self.keeps(x, e)
+        out: Any
+        if not constant and self._is_linear_in_sources(message, x, e, self_weight):
+            out = linear_sum(self.recorder, "sum", x, e, self_weight)  # type: ignore[arg-type]
+        else:
+            out = torch.addcmul(self._reduce(message, "sum", x, e, constant), x, self_weight)
+        result: PartitionedTensor = out if bias is None else out + bias
+        return result
+
+    def spmm_linear(
+        self,
+        reduce: str,
+        x: Tensor | TableRows,
+        weight: Tensor,
+        self_weight: Tensor | None = None,
+        bias: Tensor | None = None,
+        *,
+        self_x: Tensor | None = None,
+        others: Sequence[tuple[OffloadedCsc, Tensor]] = (),
+    ) -> PartitionedTensor:
+        """Aggregates and multiplies: see :func:`peergraph.aggregate.spmm_linear`.
+
+        Args:
+            others: further structures of this kind over the same nodes, with their weights; all
+                are read in one pass.
+        """
+        if not _are_offloaded(x, self_x):
+            resident = [(structure.resident, matrix) for structure, matrix in others]
+            return self.resident.spmm_linear(
+                reduce, x, weight, self_weight, bias, self_x=self_x, others=resident
+            )
+        structures, weights = self._check_spmm_linear(
+            reduce, x, weight, self_weight, bias, self_x, others
+        )
+        _refuse_table(x)
+        assert isinstance(x, Tensor)
+        own = x if self_x is None else self_x
+        out: Any = None if self_weight is None else F.linear(own, self_weight, bias)
+        linear = reduce in ("sum", "mean")
+        constant = linear and min([structure.keeps(x) for structure in structures])
+        first = linear and not constant and multiplies_first(x, weights)
+        for structure, matrix in zip(structures, weights, strict=True):
+            rows = F.linear(x, matrix) if first else x
+            part: Any = structure._reduce("copy_u", reduce, rows, None, constant)
+            part = part if first else F.linear(part, matrix)
+            if out is None and bias is not None:
+                part = part + bias
+            out = part if out is None else out + part
+        result: PartitionedTensor = out
+        return result
+
+    def on_edges(
+        self,
+        function: Callable[..., Tensor],
+        *,
+        sources: Operands = NONE,
+        destinations: Operands = NONE,
+        edges: Operands = NONE,
+        others: Operands = NONE,
+        parameters: Operands = NONE,
+        result: RowsOf | RowLayout = "destination",
+        row_type: RowType | None = None,
+    ) -> PartitionedTensor:
+        """Runs or records a function on edges: see :meth:`PartitionedStructure.on_edges`.
+
+        With offloaded operands it is called chunk by chunk when rows are needed. Rows of sources
+        are computed at once.
+        """
+        given: Mapping[str, Operands] = {
+            "sources": sources,
+            "destinations": destinations,
+            "edges": edges,
+            "others": others,
+            "parameters": parameters,
+        }
+        rows = [x for name, part in given.items() if name != "parameters" for x in part.values()]
+        if not _are_offloaded(*rows):
+            return self.resident.on_edges(function, **given, result=result, row_type=row_type)
+        checks, recorder = self._operands, self.recorder
+        for check, part in zip(
+            (checks.check_source, checks.check_destination, checks.check_edge, checks.check_other),
+            (sources, destinations, edges, others),
+            strict=True,
+        ):
+            for name, x in part.items():
+                check(name, x)
+        for name, parameter in parameters.items():
+            checks.parameter(name, parameter)
+        space = None
+        if isinstance(result, RowLayout):
+            space = recorder.space_of(result)
+        elif result != "source":
+            space = recorder.edges if result == "edge" else recorder.destinations
+        found = recorder.record(function, **given, space=space, row_type=row_type)
+        if space is None:
+            return source_sum(recorder, *found)
+        return recorder.tensor(*found, keep=space is recorder.destinations)
+
+    def spmm_transposed(
+        self, message: str, x: Tensor | None = None, e: Tensor | None = None
+    ) -> PartitionedTensor:
+        """Sums messages at sources: see :meth:`PartitionedStructure.spmm_transposed`."""
+        if isinstance(x, OffloadedTensor) and self._is_constant_factor(message, x, e):
+            return linear_sum(self.recorder.reversed(), "sum", x, self._reversed_weights(e))
+        return super().spmm_transposed(message, x, e)
+
+    def attention(
+        self,
+        x: Tensor,
+        left: Tensor | None = None,
+        right: Tensor | None = None,
+        *,
+        att: Tensor | None = None,
+        negative_slope: float = 0.2,
+        self_loops: int | None = None,
+    ) -> PartitionedTensor:
+        """Sums sources by attention in one pass: see :func:`peergraph.aggregate.attention`.
+
+        `self_loops` is None or the number of nodes.
+        """
+        structure: PartitionedStructure = self
+        if self_loops is not None and _are_offloaded(x, left, right):
+            # The sources of a chunk are in an order of their own.
+            self._check_loops(self_loops)
+            structure = with_self_loops(without_self_loops(self), self_loops).structure
+            self_loops = None
+        elif self_loops is not None:
+            structure = self.resident
+        if structure is not self:
+            return structure.attention(
+                x, left, right, att=att, negative_slope=negative_slope, self_loops=self_loops
+            )
+        return super().attention(x, left, right, att=att, negative_slope=negative_slope)
+
+    def fuses_messages(self) -> bool:
+        """Returns whether :meth:`reduce_message` runs as one kernel: on a GPU, with CuPy."""
+        return self.resident.fuses_messages()
+
+    def _reduce(
+        self, message: str, reduce: str, x: Any, e: Any, constant: bool
+    ) -> PartitionedTensor:
+        """Returns reduced messages; of constant inputs those of the first call."""
+        _refuse_table(x)
+
+        def run() -> PartitionedTensor:
+            rows, factors = autocast(x), autocast(e)
+            if reduce in ("sum", "mean") and self._is_constant_factor(message, rows, factors):
+                self._operands.check_source("x", rows)
+                self._operands.check_edge("e", factors)
+                assert rows is not None
+                if reduce == "mean" and not constant and rows.dtype != torch.float16:
+                    # The division is a part of the passes that compute rows and their gradients.
+                    sums = linear_sum(self.recorder, "sum", rows, factors)  # type: ignore[arg-type]
+                    mean: Any = torch.div(sums, self._divisors(rows))
+                    return mean  # type: ignore[no-any-return]
+                return linear_sum(self.recorder, reduce, rows, factors)  # type: ignore[arg-type]
+            # Gradients of a chunk's rows are summed over its transpose, in a fixed order.
+            verb = functools.partial(Csc.spmm, message=message, reduce=reduce, backward="transpose")
+            return self.on_edges(verb, sources={"x": rows}, edges={"e": factors})
+
+        if not constant:
+            return run()
+        cast = torch.get_autocast_dtype(self.device.type)
+        enabled = torch.is_autocast_enabled(self.device.type)
+        key = (message, reduce, cast if enabled else None)
+        kept = self._constants.keep(constant_inputs(x, e), key, lambda: _keeping(run()))
+        assert isinstance(kept, OffloadedTensor)
+        # What is kept must not be changed with the result.
+        return make_shell(kept._content)
+
+    def _divisors(self, x: Tensor) -> Tensor:
+        """Returns the in-degrees by which sums of rows of `x` are divided, [destinations, ...]."""
+        degrees = self.cached(
+            ("divisors", x.dtype), lambda: self.in_degrees().clamp_(min=1).to(x.dtype)
+        )
+        return degrees.view([-1, *[1] * (x.dim() - 1)])
+
+    def _is_constant_factor(self, message: str, x: Any, e: Any) -> bool:
+        """Returns whether messages are rows of `x` times factors without gradient, or the rows."""
+        if x is None:
+            return False
+        if e is None:
+            return message == "copy_u"
+        if message != "mul" or e.requires_grad or isinstance(e, OffloadedTensor):
+            return False
+        if not isinstance(e, PartitionedTensor) or e.dtype != x.dtype or e.dim() > x.dim():
+            return False
+        return all(size in (1, wide) for wide, size in zip(x.shape[1:], e.shape[1:], strict=False))
+
+    def _is_linear_in_sources(self, message: str, x: Any, e: Any, self_weight: Tensor) -> bool:
+        """Returns whether sums with self rows are linear in `x`: all factors have no gradient."""
+        if autocast(x) is not x or not isinstance(x, OffloadedTensor):
+            return False
+        self._operands.check_source("x", x)
+        self._operands.check_edge("e", e)
+        if self_weight.dim() == 2:
+            self._operands.check_destination("self_weight", self_weight)
+        else:
+            self._operands.parameter("self_weight", self_weight)
+        same = self_weight.dtype == x.dtype and not isinstance(self_weight, OffloadedTensor)
+        return same and not self_weight.requires_grad and self._is_constant_factor(message, x, e)
+
+    def _reversed_weights(self, e: Tensor | None) -> PartitionedTensor | None:
+        if e is None:
+            return None
+        assert isinstance(e, PartitionedTensor)
+        return self.recorder.reversed_weights(e)
+
+    def __repr__(self) -> str:
+        return f"OffloadedCsc({self.chunked})"
+
+
+def _keeping(made: _Rows) -> _Rows:
+    if isinstance(made, OffloadedTensor):
+        made._content.keeps = True
+    return made
+
+
+def _are_offloaded(*features: Any) -> bool:
+    return any(isinstance(rows, OffloadedTensor) for rows in features)
+
+
+def _comes_again(x: Any) -> bool:
+    """Returns whether rows are features of the graph in training, which each epoch reads."""
+    if not isinstance(x, OffloadedTensor) or not x._content.is_given:
+        return False
+    return torch.is_grad_enabled() and x.is_leaf and not x.requires_grad
+
+
+def _refuse_table(x: Any) -> None:
+    if isinstance(x, TableRows):
+        raise NotImplementedError(
+            "rows of a table as features of an offloaded graph: pass the graph's node rows"
+        )

@@ -1,0 +1,101 @@
+"""Sums at sources of what a function computes for the edges from them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from peergraph.fullgraph.offload.edges.edge_recorder import EdgeRecorder, store_resident
+from peergraph.fullgraph.offload.gradients.program_gradients import ProgramGradients
+from peergraph.fullgraph.offload.gradients.segment import (
+    history_inputs,
+    is_boundary,
+    row_operand,
+)
+from peergraph.fullgraph.offload.passes.chunk_pass import PassChunk
+from peergraph.fullgraph.offload.programs.program import Compiled, Place
+from peergraph.fullgraph.offload.programs.record import RowOperand, SourceOperand
+from peergraph.fullgraph.offload.programs.row_pass import RowPass, store_rows, value_at
+from peergraph.fullgraph.offload.tensor.offloaded_tensor import (
+    Cell,
+    Content,
+    OffloadedTensor,
+    from_store,
+)
+from peergraph.fullgraph.tensor.partitioned_tensor import PartitionedTensor
+
+
+def source_sum(recorder: EdgeRecorder, content: Content, needs_grad: bool) -> OffloadedTensor:
+    """Returns rows of sources, which are computed at once. Collective; differentiable.
+
+    The parts of all chunks and ranks are added up in a fixed order.
+
+    Args:
+        recorder: the edges.
+        content: a record whose whole result are rows of the sources of a chunk.
+        needs_grad: whether gradients flow through it.
+    """
+    if not needs_grad:
+        return _compute(recorder, content)
+    compiled = Compiled([RowOperand(Cell(content, True), None)], is_boundary)
+    result: OffloadedTensor = SourceSum.apply(  # type: ignore[no-untyped-call]
+        recorder, content, compiled, *history_inputs(compiled.operands)
+    )
+    return result
+
+
+def _compute(recorder: EdgeRecorder, content: Content) -> OffloadedTensor:
+    space, structure = recorder.sources, recorder.structure
+    row_pass = RowPass(recorder.destinations, [RowOperand(Cell(content, False), None)])
+    [slot] = row_pass.outputs
+    store = space.allocator.allocate(
+        space.layout, content.features, content.dtype, "source", narrow=True
+    )
+
+    def visit(chunk: PassChunk, place: Place, values: list[Any]) -> None:
+        chunk.add_source_gradients(store, values[slot], structure)
+
+    row_pass.run(visit, gradients=[(store, structure)])
+    return from_store(space, store)
+
+
+class SourceSum(torch.autograd.Function):
+    """Rows of sources; their gradient is read by the edges from them."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        recorder: EdgeRecorder,
+        content: Content,
+        compiled: Compiled,
+        *inputs: Tensor | None,
+    ) -> OffloadedTensor:
+        ctx.recorder = recorder
+        ctx.differentiated = ProgramGradients(recorder.destinations, compiled)
+        ctx.differentiated.save(ctx, inputs)
+        return _compute(recorder, content)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        recorder: EdgeRecorder = ctx.recorder
+        found: ProgramGradients = ctx.differentiated
+        if not isinstance(grad, OffloadedTensor):
+            assert isinstance(grad, PartitionedTensor)
+            grad = store_resident(recorder.sources, grad)
+        rows = SourceOperand(row_operand(grad), recorder.structure)
+        store_rows([rows.rows])
+        [slot] = found.outputs
+
+        def heads(
+            chunk: PassChunk, place: Place, computed: Sequence[Any], results: list[Any]
+        ) -> tuple[list[Tensor], list[Tensor]]:
+            output = results[slot]
+            at_sources = value_at(rows, chunk, place).rows
+            return [output], [at_sources.to(output.dtype)]
+
+        needs = ctx.needs_input_grad[3:]
+        results = found.backward(ctx, needs, [], heads, further=[rows])
+        return (None, None, None, *results)

@@ -1,0 +1,1 @@
+"""Functions of torch on offloaded tensors: recorded, or computed with the rows of all chunks."""

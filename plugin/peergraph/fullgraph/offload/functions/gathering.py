@@ -1,0 +1,151 @@
+"""All rows of offloaded tensors, gathered on the CPU or on the device."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from peergraph.fullgraph.exchange.transport import Transport
+from peergraph.fullgraph.layout.row_layout import RowLayout
+from peergraph.fullgraph.offload.gradients.segment import row_operand
+from peergraph.fullgraph.offload.passes.chunk_pass import PassChunk
+from peergraph.fullgraph.offload.programs.program import Place, no_autograd
+from peergraph.fullgraph.offload.programs.row_pass import RowPass
+from peergraph.fullgraph.offload.tensor.offloaded_tensor import OffloadedTensor, from_store
+from peergraph.fullgraph.offload.tensor.rows_first import Undo, rows_first
+from peergraph.fullgraph.tensor.conversions import distribute, take_rows
+from peergraph.fullgraph.tensor.partitioned_tensor import PartitionedTensor, wrap
+
+
+def visit_rows(x: OffloadedTensor, visit: Callable[[int, Tensor], None]) -> None:
+    """Computes this rank's rows chunk by chunk. Collective; not differentiable.
+
+    Args:
+        x: of which the first dimension has the rows of its space.
+        visit: called with the first local row and the rows of each chunk, on the device; equally
+            often on all ranks.
+    """
+    content = x._content
+    if not content.is_storable:
+        raise NotImplementedError(
+            f"rows of a tensor {tuple(x.shape)} that is partitioned along dimension "
+            f"{x.partitioned_dim}: write the rows before they are transposed or merged"
+        )
+    row_pass = RowPass(content.space, [row_operand(x)])
+    [slot] = row_pass.outputs
+
+    def visit_chunk(chunk: PassChunk, place: Place, values: list[Any]) -> None:
+        start, _ = content.space.chunks.range(chunk.index)
+        visit(start, values[slot].to_local())
+
+    row_pass.run(visit_chunk)
+
+
+@torch.inference_mode(False)
+def local_rows(x: OffloadedTensor, device: torch.device | None = None) -> Tensor:
+    """Returns this rank's rows. Collective; not differentiable.
+
+    Args:
+        x: any offloaded tensor.
+        device: of the result; None: the CPU.
+    """
+    if not x._content.is_storable:
+        rows, undo = _rows_first(x)
+        return undo(local_rows(rows, device))
+    shape = (x.layout.local_count, *x.shape[1:])
+    result = torch.empty(shape, dtype=x.dtype, device=device or torch.device("cpu"))
+
+    def visit(start: int, rows: Tensor) -> None:
+        result[start : start + len(rows)] = rows
+
+    visit_rows(x, visit)
+    return result
+
+
+def on_device(x: OffloadedTensor) -> PartitionedTensor:
+    """Returns all rows as a tensor on the device. Collective; differentiable."""
+    result: PartitionedTensor = OnDevice.apply(x)  # type: ignore[no-untyped-call]
+    return result
+
+
+class OnDevice(torch.autograd.Function):
+    """All rows on the device."""
+
+    @staticmethod
+    def forward(ctx: Any, x: OffloadedTensor) -> PartitionedTensor:
+        ctx.layout = x.layout
+        return resident_rows(x, x.layout)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Tensor:
+        return take_rows(grad, ctx.layout, 0)
+
+
+def resident_rows(x: OffloadedTensor, layout: RowLayout) -> PartitionedTensor:
+    """Returns the rows as a tensor on the device. Collective; not differentiable."""
+    return wrap(local_rows(x, x.device), layout, x.partitioned_dim)
+
+
+def full_tensor(x: OffloadedTensor) -> Tensor:
+    """Returns all rows in the user's order on the CPU. Differentiable; collective."""
+    result: Tensor = FullTensor.apply(x)  # type: ignore[no-untyped-call]
+    return result
+
+
+class FullTensor(torch.autograd.Function):
+    """All rows in the user's order on the CPU; the gradient is stored chunk by chunk."""
+
+    @staticmethod
+    def forward(ctx: Any, x: OffloadedTensor) -> Tensor:
+        content = x._content
+        ctx.space, ctx.layout, ctx.dim = content.space, x.layout, x.partitioned_dim
+        ctx.features = content.features if content.is_storable else None
+        return all_rows(x)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Tensor:
+        if ctx.features is None:
+            return distribute(grad, ctx.layout, ctx.dim)
+        space = ctx.space
+        store = space.allocator.allocate(space.layout, ctx.features, grad.dtype, "source")
+        positions = space.layout.positions.to(grad.device)
+        for chunk in range(space.chunks.count):
+            start, stop = space.chunks.range(chunk)
+            store.write(start, grad[positions[start:stop]].to(space.rank.device))
+        return from_store(space, store)
+
+
+def _rows_first(x: OffloadedTensor) -> tuple[OffloadedTensor, Undo]:
+    with no_autograd():
+        return rows_first(x, x._content.space.layout)
+
+
+@torch.inference_mode(False)
+def all_rows(x: OffloadedTensor) -> Tensor:
+    """Returns all rows in the user's order on the CPU. Collective; not differentiable.
+
+    The device holds the rows of one chunk of each rank at a time.
+    """
+    if not x._content.is_storable:
+        rows, undo = _rows_first(x)
+        return undo(all_rows(rows))
+    layout = x.layout
+    group, transport = layout.group, Transport.of(layout.group)
+    result = torch.empty(tuple(x.shape), dtype=x.dtype, device=torch.device("cpu"))
+    order = torch.empty_like(layout.internal_rows)
+    order[layout.internal_rows] = torch.arange(layout.size)
+
+    def visit(start: int, rows: Tensor) -> None:
+        parts = group.all_gather((start, len(rows)))
+        found = transport.all_gather_rows(rows.contiguous(), [count for _, count in parts]).cpu()
+        ids = [
+            order[offset + first : offset + first + count]
+            for offset, (first, count) in zip(layout.offsets, parts, strict=True)
+        ]
+        result[torch.cat(ids)] = found
+
+    visit_rows(x, visit)
+    return result

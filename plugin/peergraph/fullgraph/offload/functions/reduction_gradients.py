@@ -1,0 +1,273 @@
+"""Gradients of functions that need sums over all rows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from peergraph.fullgraph.offload.functions.gathering import resident_rows
+from peergraph.fullgraph.offload.functions.recording import Call, record
+from peergraph.fullgraph.offload.gradients.program_gradients import (
+    InputKind,
+    ProgramGradients,
+    differentiable_value,
+    refuse_second_derivative,
+)
+from peergraph.fullgraph.offload.gradients.segment import history_inputs, is_boundary, make_boundary
+from peergraph.fullgraph.offload.passes.chunk_pass import PassChunk
+from peergraph.fullgraph.offload.programs.program import WHOLE_RESULT, Compiled, Place
+from peergraph.fullgraph.offload.programs.record import (
+    PlainOperand,
+    Record,
+    ResidentOperand,
+    RowOperand,
+    distinct_tensors,
+    fill,
+)
+from peergraph.fullgraph.offload.tensor.offloaded_tensor import (
+    Cell,
+    Content,
+    OffloadedTensor,
+    make_probe,
+    make_shell,
+)
+from peergraph.fullgraph.offload.tensor.row_space import RowSpace
+from peergraph.fullgraph.offload.tensor.virtual_rank import no_number
+from peergraph.fullgraph.tensor.arguments import local_rows_of_plain
+from peergraph.fullgraph.tensor.partitioned_tensor import PartitionedTensor, wrap
+
+
+def differentiable_results(
+    call: Call,
+    known: Sequence[Tensor],
+    outputs: Sequence[Tensor],
+    contents: Sequence[Content | None],
+) -> tuple[Tensor, ...]:
+    """Returns the results of a function that needs sums over all rows, with their gradient.
+
+    Args:
+        call: the call.
+        known: its reductions.
+        outputs: its results on the probes.
+        contents: what is recorded for results that have rows; None for plain ones.
+    """
+    found: tuple[Tensor, ...]
+    if all(content is None for content in contents) and _adds_up_over_chunks(call, known):
+        recorded = Record(call.func, call.args, call.kwargs, call.operands, call.modes, call.seeds)
+        probe = make_probe(call.space, (), torch.float32)
+        content = Content(call.space, probe, record=recorded, output=WHOLE_RESULT)
+        compiled = Compiled([RowOperand(Cell(content, True), None)], is_boundary)
+        found = Reduce.apply(  # type: ignore[no-untyped-call]
+            call.space, compiled, known, outputs, *history_inputs(compiled.operands)
+        )
+        return found
+    for tensor in call.tensors:
+        if isinstance(tensor, OffloadedTensor):
+            make_boundary(tensor)
+    found = ReduceWithSums.apply(  # type: ignore[no-untyped-call]
+        call, known, outputs, contents, *history_inputs(call.operands)
+    )
+    return found
+
+
+class Reduce(torch.autograd.Function):
+    """A function over all rows whose gradient is a function of each row: computed in one pass."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        space: RowSpace,
+        compiled: Compiled,
+        known: Sequence[Tensor],
+        outputs: Sequence[Tensor],
+        *inputs: Tensor | None,
+    ) -> tuple[Tensor, ...]:
+        ctx.known = known
+        ctx.differentiated = ProgramGradients(space, compiled)
+        ctx.differentiated.save(ctx, inputs)
+        return _results(ctx, outputs, [None] * len(outputs))
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
+        found: ProgramGradients = ctx.differentiated
+        first = found.outputs[0]
+
+        def heads(
+            chunk: PassChunk, place: Place, computed: Sequence[Any], results: list[Any]
+        ) -> tuple[list[Tensor], list[Tensor]]:
+            outputs = distinct_tensors(results[first])
+            pairs = [(o, g) for o, g in zip(outputs, grads, strict=True) if g is not None]
+            return [o for o, _ in pairs], [g for _, g in pairs]
+
+        results = found.backward(ctx, ctx.needs_input_grad[4:], [], heads, known=ctx.known)
+        return (None, None, None, None, *results)
+
+
+class ReduceWithSums(torch.autograd.Function):
+    """A function over all rows whose gradient needs sums over all rows, too.
+
+    The gradient is another function of the same rows and of the gradients of the results: its sums
+    are found chunk by chunk, and the gradients of rows are recorded.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        call: Call,
+        known: Sequence[Tensor],
+        outputs: Sequence[Tensor],
+        contents: Sequence[Content | None],
+        *inputs: Tensor | None,
+    ) -> tuple[Tensor, ...]:
+        ctx.gradient = GradientOf(call, known, ctx.needs_input_grad[4:])
+        ctx.kinds = [InputKind.of(operand) for operand in call.operands]
+        ctx.save_for_backward(*(part for part in inputs if isinstance(part, PartitionedTensor)))
+        return _results(ctx, outputs, contents)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
+        refuse_second_derivative()
+        saved = iter(ctx.saved_tensors)
+        given = [_value(kind, saved) for kind in ctx.kinds]
+        with torch.no_grad():
+            results = iter(record(ctx.gradient, (given, grads), {}))
+        found: list[Tensor | None] = []
+        for tensor, needed in zip(given, ctx.gradient.needs, strict=True):
+            grad = next(results) if needed else None
+            if isinstance(grad, OffloadedTensor) and not isinstance(tensor, OffloadedTensor):
+                assert isinstance(tensor, PartitionedTensor)
+                grad = resident_rows(grad, tensor.layout)
+            found.append(grad)
+        return (None, None, None, None, *found)
+
+
+class GradientOf:
+    """The gradient of a function of rows, as a function of its arguments and of gradients.
+
+    Args:
+        call: of the function.
+        known: its reductions over all rows.
+        needs: which of the call's operands need a gradient.
+    """
+
+    def __init__(self, call: Call, known: Sequence[Tensor], needs: Sequence[bool]) -> None:
+        self.__name__ = f"the gradient of {call.name}"
+        self.rank = call.rank
+        self.func, self.args, self.kwargs = call.func, call.args, call.kwargs
+        self.modes, self.seeds = call.modes, call.seeds
+        self.known = known
+        self.needs = needs
+
+    def __call__(
+        self, given: Sequence[Tensor], grads: Sequence[Tensor | None]
+    ) -> list[Tensor | None]:
+        """Returns the gradients of the operands that need one.
+
+        Args:
+            given: the operands.
+            grads: of each result of the function, or None.
+        """
+        values: list[Any] = []
+        leaves: list[Tensor] = []
+        for value, needed in zip(given, self.needs, strict=True):
+            if needed:
+                value, leaf = differentiable_value(value)
+                leaves.append(leaf)
+            values.append(value)
+        with self.modes.entered(), torch.enable_grad(), self.rank.replaying(self.seeds):
+            with self.rank.knowing(self.known):
+                result = self.func(*fill(self.args, values), **fill(self.kwargs, values))
+            heads = [
+                _head(output, grad)
+                for output, grad in zip(distinct_tensors(result), grads, strict=True)
+                if grad is not None and output.requires_grad
+            ]
+            outputs, output_grads = [head[0] for head in heads], [head[1] for head in heads]
+            parts = torch.autograd.grad(outputs, leaves, output_grads, allow_unused=True)
+        rows = [value for value, needed in zip(values, self.needs, strict=True) if needed]
+        return [
+            wrap(part, value.layout, value.partitioned_dim)
+            if isinstance(value, PartitionedTensor) and part is not None
+            else part
+            for value, part in zip(rows, parts, strict=True)
+        ]
+
+
+def _head(output: Tensor, grad: Tensor) -> tuple[Tensor, Tensor]:
+    """Returns the local rows of a result and of its gradient; plain ones as they are."""
+    if isinstance(output, PartitionedTensor):
+        if isinstance(grad, PartitionedTensor):
+            grad = grad._local
+        else:
+            dim = output.partitioned_dim - output.dim()
+            grad = local_rows_of_plain("gradient", grad, output.layout, dim)
+        output = output.to_local()
+    return output, grad.to(output.dtype)
+
+
+def _value(kind: InputKind, saved: Any) -> Tensor:
+    """Returns the argument of a recorded gradient."""
+    if kind.kind is PlainOperand:
+        return PlainOperand(kind.value, kind.value, kind.version).values()  # type: ignore[arg-type]
+    tensor: Tensor = next(saved)
+    if isinstance(tensor, OffloadedTensor):
+        return make_shell(tensor._content)
+    operand = kind.operand(tensor)
+    assert isinstance(operand, ResidentOperand)
+    operand.check_unchanged()
+    return tensor.detach()
+
+
+def _results(
+    ctx: Any, outputs: Sequence[Tensor], contents: Sequence[Content | None]
+) -> tuple[Tensor, ...]:
+    """Returns the results of a node of autograd: plain ones, and rows that are recorded."""
+    found = tuple(
+        output.detach() if content is None else make_shell(content)
+        for output, content in zip(outputs, contents, strict=True)
+    )
+    pairs = zip(found, outputs, strict=True)
+    ctx.mark_non_differentiable(*(part for part, output in pairs if not output.requires_grad))
+    ctx.set_materialize_grads(False)
+    return found
+
+
+def _adds_up_over_chunks(call: Call, known: Sequence[Tensor]) -> bool:
+    """Returns whether one pass finds the gradient of a function with plain results.
+
+    That is so where gradients of rows need no sums over all rows, and those of plain arguments are
+    such sums. A trial on a few rows shows it, with NaN for all sums of the gradient.
+    """
+    generator = torch.Generator().manual_seed(1)
+    values: list[Any] = []
+    leaves: list[Tensor] = []
+    of_rows: list[bool] = []
+    for tensor, value in zip(call.tensors, call.probes, strict=True):
+        if isinstance(value, PartitionedTensor) and value.is_floating_point():
+            local = torch.rand(
+                value._local.shape, generator=generator, dtype=torch.float64, device="cpu"
+            )
+            local = local.to(value._local.device, value._local.dtype)
+            value = wrap(local, value.layout, value.partitioned_dim)
+        if tensor.requires_grad:
+            value, leaf = differentiable_value(value)
+            leaves.append(leaf)
+            of_rows.append(isinstance(value, PartitionedTensor))
+        values.append(value)
+    rank = call.rank
+    with rank.replaying(call.seeds), rank.knowing(known), torch._C._EnableTorchFunction():
+        result = call.func(*fill(call.args, values), **fill(call.kwargs, values))
+    outputs = [output for output in distinct_tensors(result) if output.requires_grad]
+    ones = [torch.ones_like(output) for output in outputs]
+    with rank.reducing(no_number):
+        try:
+            grads = torch.autograd.grad(outputs, leaves, ones, allow_unused=True)
+        except NotImplementedError:
+            return False
+    return all(
+        grad is None or bool((~grad.isnan()).all() if is_row else grad.isnan().all())
+        for grad, is_row in zip(grads, of_rows, strict=True)
+    )

@@ -1,0 +1,222 @@
+"""Functions that need sums over all rows: the sums are found chunk by chunk, one in each pass."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from peergraph.fullgraph.exchange.transport import ReduceOp, Transport
+from peergraph.fullgraph.offload.functions.recording import Call, refuse
+from peergraph.fullgraph.offload.gradients.program_gradients import differentiable_value
+from peergraph.fullgraph.offload.passes.chunk_pass import PassChunk
+from peergraph.fullgraph.offload.programs.program import WHOLE_RESULT, Place, Step
+from peergraph.fullgraph.offload.programs.record import (
+    Record,
+    RowOperand,
+    distinct_tensors,
+    map_nested,
+    tensors_in,
+)
+from peergraph.fullgraph.offload.programs.row_pass import RowPass, store_wanted, value_at
+from peergraph.fullgraph.offload.tensor.offloaded_tensor import (
+    Content,
+    OffloadedTensor,
+    detached,
+    make_shell,
+)
+from peergraph.fullgraph.offload.tensor.virtual_rank import NeedsOtherRowsError, VirtualRank
+from peergraph.fullgraph.tensor.partitioned_tensor import PartitionedTensor
+
+_COMBINE: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "sum": Tensor.add,
+    "max": Tensor.maximum,
+    "min": Tensor.minimum,
+    "prod": Tensor.mul,
+}
+
+
+class _ReductionReached(Exception):
+    """The function asks for a reduction that is not known yet."""
+
+
+class WithReductions:
+    """A function whose reductions over all rows are known.
+
+    Args:
+        rank: whose reductions they are.
+        func: the function.
+        known: results of its first reductions, in the order in which it asks for them.
+    """
+
+    def __init__(
+        self, rank: VirtualRank, func: Callable[..., Any], known: Sequence[Tensor]
+    ) -> None:
+        self.__name__ = getattr(func, "__name__", str(func))
+        self.rank = rank
+        self.func = func
+        self.known = known
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Runs the function."""
+        with self.rank.knowing(self.known):
+            return self.func(*args, **kwargs)
+
+
+def reduce_over_chunks(call: Call) -> Any:
+    """Returns the result of a function that needs sums over all rows. Collective; differentiable.
+
+    Plain results are computed. Results with rows are recorded: with the sums, each row is computed
+    from the same row.
+
+    Raises:
+        NotImplementedError: the function needs other rows, but not as sums, maxima or the like.
+    """
+    from peergraph.fullgraph.offload.functions.reduction_gradients import differentiable_results
+
+    if call.changes:
+        call.func = _OnCopies(call.func)
+    result, known = find_reductions(call)
+    if any(isinstance(call.tensors[place], OffloadedTensor) for place in call.changed()):
+        refuse(call.name, "rows are changed in place by sums over all rows")
+    outputs = distinct_tensors(result)
+    contents = row_results(call, known, result, outputs)
+    found: Sequence[Tensor]
+    if any(output.requires_grad for output in outputs):
+        found = differentiable_results(call, known, outputs, contents)
+    else:
+        found = [
+            output if content is None else make_shell(content)
+            for output, content in zip(outputs, contents, strict=True)
+        ]
+    made = {id(output): part for output, part in zip(outputs, found, strict=True)}
+    if call.changes:
+        result, copies = result
+        for tensor, copy in zip(_plain(call.tensors), copies, strict=True):
+            if copy is not None:
+                made[id(copy)] = tensor.copy_(made[id(copy)])
+    return map_nested(result, lambda part: made.get(id(part), part))
+
+
+def find_reductions(call: Call) -> tuple[Any, list[Tensor]]:
+    """Returns the result of a call on its probes, and the results of the reductions. Collective.
+
+    Each pass over the rows finds one. The plain parts of the result are right: they depend on
+    nothing but the reductions.
+    """
+    known: list[Tensor] = []
+    while True:
+        try:
+            with call.rank.reducing(_reached), call.rank.knowing(known):
+                return call.run_on_probes(), known
+        except _ReductionReached:
+            known.append(_reduce_next(call, known))
+        except NeedsOtherRowsError:
+            refuse(call.name, "it needs the rows of other chunks")
+
+
+def _reached(tensor: Tensor, op: ReduceOp) -> Tensor:
+    raise _ReductionReached
+
+
+def _reduce_next(call: Call, known: Sequence[Tensor]) -> Tensor:
+    """Returns the result of the reduction after the known ones; one pass. Collective."""
+    rank = call.rank
+    rows = [operand for operand in call.operands if isinstance(operand, RowOperand)]
+    store_wanted(rows)
+    row_pass = RowPass(call.space, rows)
+    slots = dict(zip(map(id, rows), row_pass.outputs, strict=True))
+    step = Step(
+        call.func,
+        call.args,
+        call.kwargs,
+        call.modes,
+        tuple(call.seeds),
+        changed=None,
+        outputs=[(WHOLE_RESULT, len(call.operands))],
+    )
+    total: Tensor | None = None
+    operation: ReduceOp = "sum"
+
+    def add(part: Tensor, op: ReduceOp) -> Tensor:
+        nonlocal total, operation
+        operation = op
+        total = part.detach().clone() if total is None else _COMBINE[op](total, part.detach())
+        raise _ReductionReached
+
+    def visit(chunk: PassChunk, place: Place, values: list[Any]) -> None:
+        given = []
+        for operand, tensor in zip(call.operands, call.tensors, strict=True):
+            is_row = isinstance(operand, RowOperand)
+            value = values[slots[id(operand)]] if is_row else value_at(operand, chunk, place)
+            # Some functions ask for further sums where gradients are wanted.
+            given.append(differentiable_value(value)[0] if tensor.requires_grad else value)
+        try:
+            with torch.enable_grad(), rank.reducing(add), rank.knowing(known):
+                step.run(rank, [*given, None])
+        except _ReductionReached:
+            return
+
+    others = [operand for operand in call.operands if not isinstance(operand, RowOperand)]
+    row_pass.run(visit, operands=others)
+    if total is None:
+        raise RuntimeError(f"{call.name}: the rows of a chunk ask for other sums than few rows")
+    return Transport.of(rank.real).all_reduce(total, operation)
+
+
+def row_results(
+    call: Call, known: Sequence[Tensor], result: Any, outputs: Sequence[Tensor]
+) -> list[Content | None]:
+    """Returns what is recorded for each output that has rows; None for plain ones.
+
+    Args:
+        call: the call.
+        known: its reductions.
+        result: on the probes.
+        outputs: tensors of `result`.
+    """
+    func = WithReductions(call.rank, call.func, known)
+    record = Record(func, call.args, call.kwargs, call.operands, call.modes, call.seeds)
+    places = [id(part) for part in tensors_in(result)]
+    return [
+        Content(
+            call.space_of(output),
+            detached(output),
+            record=record,
+            output=places.index(id(output)),
+        )
+        if isinstance(output, PartitionedTensor)
+        else None
+        for output in outputs
+    ]
+
+
+class _OnCopies:
+    """A function that may change its plain arguments, run on copies of them.
+
+    It returns the function's result, and for each plain argument the copy, or None if the copy was
+    not changed.
+    """
+
+    def __init__(self, func: Callable[..., Any]) -> None:
+        self.__name__ = getattr(func, "__name__", str(func))
+        self.func = func
+
+    def __call__(self, *args: Any, **kwargs: Any) -> tuple[Any, list[Tensor | None]]:
+        copies = {id(tensor): tensor.clone() for tensor in _plain((args, kwargs))}
+        versions = [copy._version for copy in copies.values()]
+
+        def copied(part: Any) -> Any:
+            return copies.get(id(part), part)
+
+        result = self.func(*map_nested(args, copied), **map_nested(kwargs, copied))
+        return result, [
+            None if copy._version == version else copy
+            for copy, version in zip(copies.values(), versions, strict=True)
+        ]
+
+
+def _plain(tensors: Any) -> list[Tensor]:
+    return [part for part in distinct_tensors(tensors) if not isinstance(part, PartitionedTensor)]

@@ -1,0 +1,421 @@
+"""The gradients of a program over chunks: computed in one pass, for all of its inputs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from peergraph.fullgraph.exchange.transport import Transport, split_rows
+from peergraph.fullgraph.offload.passes.chunk_pass import PassChunk
+from peergraph.fullgraph.offload.programs.program import Compiled, Place, Program, SourceRows
+from peergraph.fullgraph.offload.programs.record import (
+    EdgesOperand,
+    Operand,
+    PlainOperand,
+    ResidentOperand,
+    RowOperand,
+    SourceOperand,
+)
+from peergraph.fullgraph.offload.programs.row_pass import (
+    RowPass,
+    store_wanted,
+    value_at,
+    write_rows,
+)
+from peergraph.fullgraph.offload.programs.selected_rows import (
+    SelectedOperand,
+    Selection,
+    spread_rows,
+)
+from peergraph.fullgraph.offload.rows.row_store import RowStore
+from peergraph.fullgraph.offload.tensor.chunk_rows import ChunkRows
+from peergraph.fullgraph.offload.tensor.offloaded_tensor import (
+    Cell,
+    OffloadedTensor,
+    from_store,
+)
+from peergraph.fullgraph.offload.tensor.row_space import RowSpace
+from peergraph.fullgraph.offload.tensor.rows_first import Undo, rows_first
+from peergraph.fullgraph.offload.tensor.virtual_rank import partial_sum
+from peergraph.fullgraph.tensor.conversions import from_local
+from peergraph.fullgraph.tensor.partitioned_tensor import PartitionedTensor, wrap
+
+Heads = Callable[[PassChunk, Place, list[Any], list[Any]], tuple[list[Tensor], list[Tensor]]]
+"""Returns outputs and their gradients. Called with a chunk, its place, the rows that were computed
+without gradients, and the values of the differentiated program."""
+
+
+class InputKind(NamedTuple):
+    """What an input of a differentiated program is, without its rows."""
+
+    kind: type
+    space: RowSpace | None = None
+    structure: Any = None
+    in_window: bool = False
+    version: int = 0
+    value: Tensor | None = None
+    """Of a plain tensor."""
+
+    @classmethod
+    def of(cls, operand: Operand | SelectedOperand) -> InputKind:
+        """Returns what an operand is."""
+        if isinstance(operand, PlainOperand):
+            return cls(PlainOperand, value=operand.copy, version=operand.version)
+        if isinstance(operand, ResidentOperand):
+            return cls(ResidentOperand, operand.space, version=operand.version)
+        if isinstance(operand, RowOperand):
+            return cls(RowOperand, operand.content.space)
+        if isinstance(operand, SourceOperand):
+            return cls(SourceOperand, operand.rows.content.space, operand.structure)
+        if isinstance(operand, SelectedOperand):
+            return cls(SelectedOperand, operand.selection.space)
+        return cls(EdgesOperand, structure=operand.structure, in_window=operand.in_window)
+
+    def operand(self, saved: Tensor | None) -> Operand:
+        """Returns the operand again.
+
+        Args:
+            saved: the input of the node.
+        """
+        if isinstance(saved, OffloadedTensor):
+            rows = RowOperand(Cell(saved._content, False), saved)
+            return rows if self.kind is RowOperand else SourceOperand(rows, self.structure)
+        if self.kind is EdgesOperand:
+            return EdgesOperand(self.structure, self.in_window)
+        if isinstance(saved, PartitionedTensor):
+            assert self.space is not None
+            return ResidentOperand(saved, self.space, self.version)
+        assert self.value is not None
+        return PlainOperand(self.value, self.value, self.version)
+
+
+def serves(selection: Selection, inputs: Sequence[InputKind]) -> bool:
+    """Returns whether all rows that are read belong to selected nodes, or to edges to them.
+
+    Edges that a layer changes, by self loops for example, are made of rows of other edges, of which
+    a selection of the changed ones knows nothing.
+
+    Args:
+        selection: the nodes.
+        inputs: what is read.
+    """
+    structures = [part.structure for part in inputs if part.structure is not None]
+    if any(structure.chunks.layout is not selection.space.layout for structure in structures):
+        return False  # Rows of edges are selected, which are made of rows of nodes.
+    edges = [structure.edge_layout for structure in structures]
+    with_rows = (RowOperand, ResidentOperand, SelectedOperand)
+    spaces = [part.space for part in inputs if part.kind in with_rows]
+    return all(
+        space is selection.space or any(space.layout is layout for layout in edges)
+        for space in spaces
+        if space is not None
+    )
+
+
+class ProgramGradients:
+    """A program whose gradients are computed in a pass, and its inputs.
+
+    Kept by a node of autograd, which keeps the inputs that have rows itself.
+
+    Args:
+        space: the rows that are visited.
+        compiled: the program.
+    """
+
+    def __init__(self, space: RowSpace, compiled: Compiled) -> None:
+        self.space = space
+        self.program: Program = compiled.program
+        self.kinds = [InputKind.of(operand) for operand in compiled.operands]
+        self.outputs = compiled.outputs
+
+    def save(
+        self, ctx: Any, inputs: Sequence[Tensor | None], known: Sequence[Tensor | None] = ()
+    ) -> None:
+        """Keeps the inputs that have rows until the graph is freed.
+
+        Args:
+            ctx: of the node.
+            inputs: of the node.
+            known: the rows [selected rows, *features] of inputs that are not to be computed again;
+                None for others.
+        """
+        with_rows = [part for part in inputs if isinstance(part, PartitionedTensor)]
+        self._known = [place for place, rows in enumerate(known) if rows is not None]
+        ctx.save_for_backward(*with_rows, *(rows for rows in known if rows is not None))
+
+    def backward(
+        self,
+        ctx: Any,
+        needs: Sequence[bool],
+        roots: Sequence[RowOperand],
+        heads: Heads,
+        known: Sequence[Tensor] = (),
+        selection: Selection | None = None,
+        further: Sequence[Operand] = (),
+    ) -> list[Tensor | None]:
+        """Returns the gradients of the inputs, computed in one pass. Collective.
+
+        Args:
+            ctx: of the node.
+            needs: which inputs need gradients.
+            roots: rows that are computed without gradients beside, such as those of the output's
+                gradient.
+            heads: what is differentiated.
+            known: results of the reductions over all rows that the program asks for.
+            selection: the rows that have a gradient; None: all.
+            further: operands that `heads` takes: see :func:`value_at`.
+        """
+        refuse_second_derivative()
+        saved = iter(ctx.saved_tensors)
+        with_rows = (RowOperand, SourceOperand, ResidentOperand)
+        operands = [
+            kind.operand(next(saved) if kind.kind in with_rows else None) for kind in self.kinds
+        ]
+        kept = {id(operands[place]): next(saved) for place in self._known}
+        backward = _BackwardPass(self, operands, kept, roots, heads, known, selection)
+        return backward.run(needs, further)
+
+
+class _BackwardPass:
+    """A pass over chunks that runs a program again and differentiates it.
+
+    Args:
+        differentiated: the program.
+        operands: its inputs.
+        kept: rows of inputs that are not computed again, by the id of the operand.
+        roots, heads, known, selection: see :meth:`ProgramGradients.backward`.
+    """
+
+    def __init__(
+        self,
+        differentiated: ProgramGradients,
+        operands: Sequence[Operand],
+        kept: dict[int, Tensor],
+        roots: Sequence[RowOperand],
+        heads: Heads,
+        known: Sequence[Tensor],
+        selection: Selection | None,
+    ) -> None:
+        self._space, self._program = differentiated.space, differentiated.program
+        self._operands, self._kept, self._selection = operands, kept, selection
+        self._heads, self._known = heads, known
+        self._gradients: list[GradientSum | None] = []
+        # Aggregated rows that were not stored are computed again.
+        rows = [
+            operand
+            for operand in operands
+            if isinstance(operand, RowOperand) and id(operand) not in kept
+        ]
+        store_wanted([*roots, *rows])
+        self._pass = RowPass(self._space, [*roots, *rows], selection)
+        slots = self._pass.outputs
+        self._root_slots = slots[: len(roots)]
+        self._row_slots = dict(zip(map(id, rows), slots[len(roots) :], strict=True))
+        # Autograd keeps what the gradients need, and nothing else stays.
+        self._last_uses = self._program.last_uses(differentiated.outputs)
+
+    def run(self, needs: Sequence[bool], further: Sequence[Operand]) -> list[Tensor | None]:
+        """Returns the gradients of the inputs. Collective.
+
+        Args:
+            needs, further: see :meth:`ProgramGradients.backward`.
+        """
+        # Not before: rows that other passes have stored for this one have taken the memory of rows
+        # that those passes needed last.
+        self._gradients = [
+            GradientSum(operand, self._space, self._selection) if needed else None
+            for operand, needed in zip(self._operands, needs, strict=True)
+        ]
+        stores = [
+            (gradient.store, gradient.structure)
+            for gradient in self._gradients
+            if gradient is not None and gradient.store is not None
+        ]
+        self._pass.run(
+            self._visit,
+            operands=[
+                *(operand for operand in self._operands if id(operand) not in self._kept),
+                *further,
+            ],
+            writes=[store for store, structure in stores if structure is None],
+            gradients=[part for part in stores if part[1] is not None],
+        )
+        add_over_ranks(self._space.rank.real, [g for g in self._gradients if g is not None])
+        return [None if gradient is None else gradient.result() for gradient in self._gradients]
+
+    def _visit(self, chunk: PassChunk, place: Place, values: list[Any]) -> None:
+        inputs, leaves, sums = self._inputs(chunk, place, values)
+        rank = self._space.rank
+        with torch.enable_grad():
+            with rank.knowing(self._known):
+                results = self._program.run(rank, inputs, self._last_uses)
+            computed = [values[slot] for slot in self._root_slots]
+            outputs, grads = self._heads(chunk, place, computed, results)
+        found = self._differentiate(outputs, grads, leaves)
+        for gradient, leaf, grad in zip(sums, leaves, found, strict=True):
+            gradient.add(chunk, place, leaf, grad)
+
+    def _inputs(
+        self, chunk: PassChunk, place: Place, values: list[Any]
+    ) -> tuple[list[Any], list[Tensor], list[GradientSum]]:
+        """Returns the program's inputs in a chunk, the leaves among them, and each leaf's sum."""
+        inputs: list[Any] = []
+        leaves: list[Tensor] = []
+        sums: list[GradientSum] = []
+        for operand, gradient in zip(self._operands, self._gradients, strict=True):
+            if id(operand) in self._kept:
+                part = self._kept[id(operand)][chunk.start : chunk.stop]
+                value = ChunkRows(part, place.layout(self._space))
+            elif isinstance(operand, RowOperand):
+                value = values[self._row_slots[id(operand)]]
+            else:
+                value = value_at(operand, chunk, place)
+            if gradient is not None:
+                value, leaf = differentiable_value(value)
+                leaves.append(leaf)
+                sums.append(gradient)
+            inputs.append(value)
+        return inputs, leaves, sums
+
+    def _differentiate(
+        self, outputs: Sequence[Tensor], grads: Sequence[Tensor], leaves: Sequence[Tensor]
+    ) -> Sequence[Tensor | None]:
+        """The gradient of each leaf; None is zero."""
+        given = [i for i, output in enumerate(outputs) if output.requires_grad]
+        if not given:
+            return [None] * len(leaves)
+        with self._space.rank.reducing(partial_sum):
+            return torch.autograd.grad(
+                [outputs[i] for i in given],
+                leaves,
+                [grads[i] for i in given],
+                allow_unused=True,
+            )
+
+
+class GradientSum:
+    """The gradient of one input, chunk by chunk.
+
+    Args:
+        operand: the input.
+        space: the rows that are visited.
+        selection: those that are visited; None: all.
+    """
+
+    def __init__(self, operand: Operand, space: RowSpace, selection: Selection | None) -> None:
+        self.operand = operand
+        self.selection = selection
+        self.structure = operand.structure if isinstance(operand, SourceOperand) else None
+        if selection is not None and self.structure is not None:
+            self.structure = selection.structure(self.structure)
+        self.store: RowStore | None = None
+        """Of rows of offloaded tensors."""
+        self.undo: Undo | None = None
+        """Makes the gradient of what is stored, where rows are not the first dimension."""
+        self.total: Tensor | None = None
+        """Of tensors on the device."""
+        if isinstance(operand, (RowOperand, SourceOperand)):
+            rows = operand if isinstance(operand, RowOperand) else operand.rows
+            self.content = rows.content
+            if selection is not None and self.structure is None:
+                shape = selection.layout.local_count, *self.content.features
+                dtype, device = self.content.dtype, space.rank.device
+                self.total = torch.zeros(shape, dtype=dtype, device=device)
+                return
+            features = self.content.features
+            if not self.content.is_storable:
+                view, self.undo = rows_first(self.content.probe, self.content.space.probe)
+                features = tuple(view.shape[1:])
+            self.store = self.content.space.allocator.allocate(
+                self.content.space.layout,
+                features,
+                self.content.dtype,
+                "source",
+                narrow=True,
+            )
+        elif isinstance(operand, ResidentOperand):
+            self.total = torch.zeros_like(operand.tensor._local)
+        elif isinstance(operand, PlainOperand):
+            self.total = torch.zeros_like(operand.copy)
+
+    def add(self, chunk: PassChunk, place: Place, leaf: Tensor, part: Tensor | None) -> None:
+        """Adds the gradient of a chunk; None is zero."""
+        if self.structure is not None:
+            if part is not None:
+                chunk.add_source_gradients(self.store, part, self.structure)  # type: ignore[arg-type]
+        elif self.store is not None:
+            rows = torch.zeros_like(leaf) if part is None else part
+            if self.undo is not None:
+                base = place.layout(self.content.space)
+                layout = self.content.space.virtual_layout(base, self.content.layout)
+                dim = self.content.probe.partitioned_dim
+                rows = rows_first(wrap(rows, layout, dim), base)[0]._local
+            write_rows(chunk, self.content, self.store, rows)
+        elif part is not None:
+            assert self.total is not None
+            if isinstance(self.operand, ResidentOperand):
+                place.add_to_resident(self.operand, self.total, part)
+            elif isinstance(self.operand, RowOperand):
+                self.total[chunk.start : chunk.stop] = part
+            else:
+                self.total.add_(part)
+
+    def result(self) -> Tensor:
+        """Returns the gradient."""
+        if self.store is not None:
+            rows = from_store(self.content.space, self.store)
+            return rows if self.undo is None else self.undo(rows)
+        assert self.total is not None
+        if isinstance(self.operand, RowOperand):
+            assert self.selection is not None
+            return spread_rows(self.total, self.selection)
+        if isinstance(self.operand, ResidentOperand):
+            tensor = self.operand.tensor
+            return wrap(self.total, tensor.layout, tensor.partitioned_dim)
+        return self.total
+
+
+def add_over_ranks(group: Any, gradients: Sequence[GradientSum]) -> None:
+    """Adds gradients of plain tensors over the ranks, those of one dtype at once. Collective."""
+    by_dtype: dict[torch.dtype, list[GradientSum]] = {}
+    for gradient in gradients:
+        if isinstance(gradient.operand, PlainOperand):
+            assert gradient.total is not None
+            by_dtype.setdefault(gradient.total.dtype, []).append(gradient)
+    if group.world_size == 1:
+        return
+    for same in by_dtype.values():
+        totals = [gradient.total for gradient in same if gradient.total is not None]
+        flat = Transport.of(group).all_reduce(torch.cat([total.reshape(-1) for total in totals]))
+        parts = split_rows(flat, [total.numel() for total in totals])
+        for gradient, total, part in zip(same, totals, parts, strict=True):
+            gradient.total = part.view(total.shape)
+
+
+def refuse_second_derivative() -> None:
+    """Raises NotImplementedError in a backward pass that is differentiated itself."""
+    if torch.is_grad_enabled():
+        raise NotImplementedError(
+            "gradients of gradients are not implemented for rows that are larger than GPU "
+            "memory (create_graph=True)"
+        )
+
+
+def differentiable_value(value: Any) -> tuple[Any, Tensor]:
+    """Returns a value that is differentiated, and the leaf that gets its gradient."""
+    if isinstance(value, SourceRows):
+        assert value.rows is not None
+        leaf = value.rows.detach().requires_grad_()
+        return SourceRows(leaf, value.csc, value.place), leaf
+    if type(value) is ChunkRows:
+        leaf = value.rows.detach().requires_grad_()
+        return ChunkRows(leaf, value.layout, value.partitioned_dim), leaf
+    if isinstance(value, PartitionedTensor):
+        leaf = value._local.detach().requires_grad_()
+        with torch.enable_grad():
+            return from_local(leaf, value.layout, value.partitioned_dim), leaf
+    leaf = value.detach().requires_grad_()
+    return leaf, leaf

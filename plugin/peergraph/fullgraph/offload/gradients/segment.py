@@ -1,0 +1,184 @@
+"""Autograd over recorded functions: one node for a chain, evaluated chunk by chunk."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from peergraph.fullgraph.offload.gradients.program_gradients import ProgramGradients, serves
+from peergraph.fullgraph.offload.passes.chunk_pass import PassChunk
+from peergraph.fullgraph.offload.programs.program import Compiled, Place
+from peergraph.fullgraph.offload.programs.record import (
+    EdgesOperand,
+    Operand,
+    ResidentOperand,
+    RowOperand,
+    SourceOperand,
+    version_of,
+)
+from peergraph.fullgraph.offload.tensor.offloaded_tensor import (
+    Cell,
+    Content,
+    OffloadedTensor,
+    make_shell,
+)
+from peergraph.fullgraph.tensor.arguments import local_rows_of_plain
+from peergraph.fullgraph.tensor.partitioned_tensor import PartitionedTensor
+
+
+def is_boundary(operand: RowOperand) -> bool:
+    """Whether gradients flow to the rows by a node of their own, or not at all."""
+    content = operand.content
+    return operand.identity is not None or content.store is not None or content.keeps
+
+
+def with_history(*contents: Content) -> Any:
+    """Returns tensors of recorded rows whose gradients flow through the records.
+
+    Nothing is computed. The gradients of all together are computed in one pass.
+    """
+    compiled = Compiled([RowOperand(Cell(c, True), None) for c in contents], is_boundary)
+    with torch.enable_grad():
+        found = Segment.apply(  # type: ignore[no-untyped-call]
+            compiled, contents, None, *history_inputs(compiled.operands)
+        )
+    return found[0] if len(found) == 1 else found
+
+
+def make_boundary(x: OffloadedTensor) -> RowOperand:
+    """Returns the rows as they are now, to which gradients flow by a node of their own."""
+    operand = row_operand(x)
+    if operand.identity is None and x._cell.needs_grad:
+        x._cell.identity = with_history(x._content)
+    return operand
+
+
+def row_operand(handle: OffloadedTensor) -> RowOperand:
+    """Returns the rows of an offloaded tensor as they are now."""
+    cell = handle._cell
+    # Gradients of a leaf, of an aggregation, and through functions of others have their own way.
+    follows_record = handle.requires_grad == cell.needs_grad and cell.content.store is None
+    if handle.requires_grad and type(handle.grad_fn) is not Segment._backward_cls:
+        follows_record = False  # A function of others has given it a history.
+    if cell.identity is not None or (follows_record and not handle.requires_grad):
+        return RowOperand(cell, None)
+    return RowOperand(cell, None if follows_record else handle)
+
+
+def move_history(handle: OffloadedTensor, content: Content, before: RowOperand) -> None:
+    """Gives a tensor that is changed in place the history of `content`.
+
+    Args:
+        handle: the tensor.
+        content: a record of a function of it.
+        before: the operand of the record that is the tensor.
+    """
+    if before.handle is not None:
+        # The tensor's node is to be that of the new rows.
+        before.cell.identity = Alias.apply(handle)  # type: ignore[no-untyped-call]
+        record = content.record
+        assert record is not None
+        record.operands = tuple(
+            RowOperand(before.cell, None) if part is before else part for part in record.operands
+        )
+    compiled = Compiled([RowOperand(Cell(content, True), None)], is_boundary)
+    Segment.apply(  # type: ignore[no-untyped-call]
+        compiled, (content,), handle, handle, *history_inputs(compiled.operands)
+    )
+
+
+def history_inputs(operands: Sequence[Operand]) -> list[Tensor | None]:
+    """Returns the tensors of operands, as inputs of a node of autograd."""
+    found: list[Tensor | None] = []
+    for operand in operands:
+        if isinstance(operand, (RowOperand, SourceOperand)):
+            rows = operand if isinstance(operand, RowOperand) else operand.rows
+            found.append(make_shell(rows.content) if rows.identity is None else rows.identity)
+        elif isinstance(operand, EdgesOperand):
+            found.append(None)
+        else:
+            found.append(operand.tensor)
+    return found
+
+
+class Segment(torch.autograd.Function):
+    """Recorded rows as a function of stored ones; forward computes nothing."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        compiled: Compiled,
+        contents: Sequence[Content],
+        changed: OffloadedTensor | None,
+        *inputs: Tensor | None,
+    ) -> tuple[OffloadedTensor, ...]:
+        given = inputs if changed is None else inputs[1:]
+        ctx.is_change = changed is not None
+        ctx.differentiated = ProgramGradients(contents[0].space, compiled)
+        ctx.differentiated.save(ctx, given)
+        ctx.set_materialize_grads(False)
+        if changed is not None:
+            ctx.mark_dirty(changed)
+            return (changed,)
+        return tuple(make_shell(content, needs_grad=True) for content in contents)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
+        first = 3 + ctx.is_change
+        nothing = [None] * first
+        needs = ctx.needs_input_grad[first:]
+        if all(grad is None for grad in grads):
+            return (*nothing, *[None] * len(needs))
+        found: ProgramGradients = ctx.differentiated
+        given = [
+            (slot, grad)
+            for slot, grad in zip(found.outputs, grads, strict=True)
+            if grad is not None
+        ]
+        rows = [RowOperand(Cell(g._content, False), g) for _, g in given
+                if isinstance(g, OffloadedTensor)]  # fmt: skip
+
+        def heads(
+            chunk: PassChunk, place: Place, computed: list[Any], results: list[Any]
+        ) -> tuple[list[Tensor], list[Tensor]]:
+            given_rows = iter(computed)
+            outputs, output_grads = [], []
+            for slot, grad in given:
+                output = results[slot]
+                if isinstance(grad, OffloadedTensor):
+                    local = next(given_rows).to_local()
+                elif isinstance(grad, PartitionedTensor):
+                    version = version_of(grad)
+                    local = place.resident_rows(ResidentOperand(grad, found.space, version)).rows
+                else:
+                    dim = output.partitioned_dim - output.dim()
+                    local = local_rows_of_plain("gradient", grad, output.layout, dim)
+                outputs.append(output.to_local())
+                output_grads.append(local.to(output.dtype))
+            return outputs, output_grads
+
+        # Gradients of selected rows only, of one selection, need no other rows.
+        parts = [row.content.selected for row in rows]
+        selection = None if not parts or parts[0] is None else parts[0].selection
+        if len(rows) < len(given) or any(
+            part is None or part.selection is not selection for part in parts
+        ):
+            selection = None
+        if selection is not None and not serves(selection, found.kinds):
+            selection = None
+        return (*nothing, *found.backward(ctx, needs, rows, heads, selection=selection))
+
+
+class Alias(torch.autograd.Function):
+    """The same rows, with a node of their own."""
+
+    @staticmethod
+    def forward(ctx: Any, x: OffloadedTensor) -> OffloadedTensor:
+        return make_shell(x._content)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Tensor:
+        return grad

@@ -1,0 +1,1 @@
+"""Loops over chunks: rows come and go beside the work on a chunk."""

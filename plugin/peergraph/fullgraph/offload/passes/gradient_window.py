@@ -1,0 +1,143 @@
+"""Sums of gradients of source rows on the device, until the rows leave the window."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from peergraph.aggregate.kernels.arguments import sum_dtype
+from peergraph.fullgraph.exchange.transport import split_rows
+from peergraph.fullgraph.offload.chunks.machine_merge import MergedRows
+from peergraph.fullgraph.offload.chunks.source_transfers import SourceTransfers
+from peergraph.fullgraph.offload.passes.copy_queue import CopyQueue, InFlight, Mark
+from peergraph.fullgraph.offload.rows.row_store import RowStore
+
+_ZERO_BYTES = 64 << 20
+
+Write = Callable[[Tensor, Tensor], None]
+
+
+class GradientWindow:
+    """Sums of gradients of source rows, which go to their owners when the rows leave the window.
+
+    The sums of a row have a fixed order: batch by batch, in a batch this rank's and then those
+    of the other ranks in rank order; those of ranks of another machine are added up there before.
+    Half types are summed in float32 within a window.
+
+    Args:
+        transfers: the plan of the batches.
+        store: this rank's rows, which the sums overwrite.
+        queue: where rows are written.
+    """
+
+    def __init__(self, transfers: SourceTransfers, store: RowStore, queue: CopyQueue) -> None:
+        self.transfers = transfers
+        self.store = store
+        self._queue = queue
+        self._in_flight = InFlight()
+        self._flushed: list[Mark] = []
+        dtype = sum_dtype(store.dtype) if store.dtype.is_floating_point else store.dtype
+        # Rows on the device that no other rank adds to are summed where they are.
+        self._in_place = store.in_place and transfers.plan.is_empty and dtype == store.dtype
+        shape = (0 if self._in_place else transfers.capacity, *store.features)
+        self._buffers = [torch.empty(shape, dtype=dtype, device=store.device) for _ in range(2)]
+        if transfers.continues_sums and not self._in_place:
+            self._write_zeros(transfers.untouched)
+        else:
+            store.zero_()
+
+    def load(self, number: int) -> None:
+        """Reads the sums of rows that have left a window before and are in this batch's again.
+
+        Follows :meth:`flush` of the batch before the last.
+        """
+        if self._in_place:
+            return
+        batch = self.transfers.batches[number]
+        buffer, kept = self._buffers[number % 2], len(batch.kept)
+        again = kept + (batch.again if self.transfers.continues_sums else 0)
+        if again > kept:
+            for mark in self._flushed:
+                mark.wait()
+            buffer[kept:again].copy_(self.store.gather(batch.loaded[: batch.again]))
+        buffer[again : len(batch.rows)].zero_()
+
+    def keep(self, number: int) -> None:
+        """Keeps the sums of rows that the batch before had, too.
+
+        Follows :meth:`flush` of the batch before, and comes before :meth:`load` of the next one.
+        """
+        kept = self.transfers.batches[number].kept
+        if len(kept) and not self._in_place:
+            before, buffer = self._buffers[1 - number % 2], self._buffers[number % 2]
+            torch.index_select(before, 0, kept, out=buffer[: len(kept)])
+
+    def add(self, number: int, rows: Tensor) -> None:
+        """Adds gradients of a batch's window, [window rows, *features].
+
+        Follows :meth:`load` and :meth:`keep` of the batch.
+        """
+        if self._in_place:
+            # The rows are distinct, so the sums have one order.
+            window = self.transfers.batches[number].rows
+            self.store.memory.index_add_(0, window, rows.to(self.store.dtype))
+        else:
+            self._buffers[number % 2][: len(rows)].add_(rows)
+
+    def flush(self, number: int) -> None:
+        """Sends the rows that leave the window to their owners. Collective. Follows :meth:`add`."""
+        if self._in_place:
+            return
+        batch, transfers = self.transfers.batches[number], self.transfers
+        buffer = self._buffers[number % 2]
+        received: list[Tensor] = []
+        if batch.merged_gradients is not None:
+            self._return(buffer, batch.merged_gradients)
+        elif not transfers.plan.is_empty:
+            returned = buffer.index_select(0, batch.returned)
+            received = [buffer.new_empty((len(t), *self.store.features)) for t in batch.taken_back]
+            transfers.plan.transport.all_to_all(
+                received, list(split_rows(returned, batch.returned_counts))
+            )
+        if transfers.deduplicate_ranks and batch.merged_gradients is None:
+            for positions, part in zip(batch.taken_back, received, strict=bool(received)):
+                buffer.index_add_(0, positions, part)
+        rows, leaving = batch.leaving_rows(), buffer.index_select(0, batch.leaving)
+        if transfers.continues_sums:
+            self._start(self.store.scatter, rows, leaving.to(self.store.dtype))
+            return
+        self._start(self.store.add, rows, leaving)
+        if not transfers.deduplicate_ranks:
+            for others, part in zip(batch.taken_back, received, strict=bool(received)):
+                self._start(self.store.add, others, part)
+
+    def _return(self, buffer: Tensor, merged: MergedRows) -> None:
+        """Adds sums up within machines, then at their owners, rank by rank."""
+        for given, taken in (
+            (merged.taken, merged.passed_on),
+            (torch.split(merged.imported, merged.imported_counts), merged.own),
+        ):
+            sent = [buffer.index_select(0, rows) for rows in given]
+            received = [buffer.new_empty((len(rows), *self.store.features)) for rows in taken]
+            self.transfers.plan.transport.all_to_all(received, sent)
+            for rows, part in zip(taken, received, strict=True):
+                buffer.index_add_(0, rows, part)
+
+    def finish(self) -> None:
+        """Lets the current stream wait until all sums are in the store."""
+        self._in_flight.wait()
+
+    def _start(self, write: Write, rows: Tensor, values: Tensor) -> None:
+        """Starts to write or to add rows to the store."""
+        if rows.numel():
+            mark = self._queue.start(lambda: write(rows, values))
+            self._in_flight.add(mark, (rows, values))
+            self._flushed = [mark]  # The queue ends one work before it begins the next.
+
+    def _write_zeros(self, rows: Tensor) -> None:
+        step = max(1, _ZERO_BYTES // max(1, self.store.row_bytes))
+        zeros = self.store.empty(min(step, len(rows))).zero_()
+        for part in torch.split(rows, step):
+            self._start(self.store.scatter, part, zeros[: len(part)])

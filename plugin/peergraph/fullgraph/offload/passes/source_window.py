@@ -1,0 +1,82 @@
+"""The source rows of one batch on the device, loaded while the batch before is worked on."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from peergraph.fullgraph.exchange.transport import split_rows
+from peergraph.fullgraph.offload.chunks.machine_merge import MergedRows
+from peergraph.fullgraph.offload.chunks.source_transfers import SourceTransfers
+from peergraph.fullgraph.offload.rows.row_store import RowStore
+
+
+class SourceWindow:
+    """Source rows of a store, batch by batch, in two buffers that are used in turn.
+
+    Args:
+        transfers: the plan of the batches.
+        store: this rank's rows.
+    """
+
+    def __init__(self, transfers: SourceTransfers, store: RowStore) -> None:
+        self.transfers = transfers
+        self.store = store
+        # Rows on the device that no other rank needs are gathered when they are asked for.
+        self._in_place = store.in_place and transfers.plan.is_empty
+        count = 0 if self._in_place else 2
+        self._buffers = [store.empty(transfers.capacity) for _ in range(count)]
+
+    def load(self, number: int) -> None:
+        """Loads this rank's rows of a batch that the batch before has not."""
+        if self._in_place:
+            return
+        batch = self.transfers.batches[number]
+        first = len(batch.kept)
+        out = self._buffers[number % 2][first : batch.own_stop]
+        self.store.gather(batch.loaded, out)
+
+    def assemble(self, number: int) -> None:
+        """Keeps rows of the batch before, and exchanges rows between ranks. Collective.
+
+        Follows :meth:`load` of the batch, and :meth:`assemble` of the one before.
+        """
+        if self._in_place:
+            return
+        batch = self.transfers.batches[number]
+        before, buffer = self._buffers[1 - number % 2], self._buffers[number % 2]
+        if len(batch.kept):
+            torch.index_select(before, 0, batch.kept, out=buffer[: len(batch.kept)])
+        plan = self.transfers.plan
+        if plan.is_empty:
+            return
+        if batch.merged_sources is not None:
+            self._import(buffer, batch.merged_sources)
+            return
+        if self.transfers.deduplicate_ranks:
+            sent = [buffer.index_select(0, positions) for positions in batch.sent]
+        else:
+            sent = [self.store.gather(rows) for rows in batch.sent]
+        received = buffer[batch.own_stop : len(batch.rows)]
+        plan.transport.all_to_all(split_rows(received, batch.received_counts), sent)
+
+    def _import(self, buffer: Tensor, merged: MergedRows) -> None:
+        """Exchanges rows with their owners, once for each machine, then within machines."""
+        for positions, counts, sent in (
+            (merged.imported, merged.imported_counts, merged.own),
+            (torch.cat(merged.taken), [len(rows) for rows in merged.taken], merged.passed_on),
+        ):
+            received = self.store.empty(len(positions))
+            parts = [buffer.index_select(0, rows) for rows in sent]
+            self.transfers.plan.transport.all_to_all(split_rows(received, counts), parts)
+            buffer.index_copy_(0, positions.long(), received)
+
+    def rows(self, number: int) -> Tensor:
+        """Returns the window of a batch, [window rows, *features]."""
+        rows = self.transfers.batches[number].rows
+        return self.store.gather(rows) if self._in_place else self._buffers[number % 2][: len(rows)]
+
+    def has_memory_of(self, rows: Tensor) -> bool:
+        """Whether a tensor lies in one of the buffers."""
+        storage = rows.untyped_storage().data_ptr()
+        return any(storage == buffer.untyped_storage().data_ptr() for buffer in self._buffers)

@@ -1,0 +1,1 @@
+"""Recorded functions, compiled to programs that run chunk by chunk."""

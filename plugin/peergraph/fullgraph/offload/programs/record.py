@@ -1,0 +1,230 @@
+"""Records of functions: what was called, with which operands and in which modes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from peergraph.fullgraph.offload.tensor.chunk_rows import partitioned
+from peergraph.fullgraph.offload.tensor.offloaded_tensor import Cell, Content, OffloadedTensor
+from peergraph.fullgraph.offload.tensor.row_space import RowSpace
+from peergraph.fullgraph.random.seeds import Seed
+from peergraph.fullgraph.tensor.partitioned_tensor import PartitionedTensor
+
+
+class Slot(NamedTuple):
+    """Stands for an operand within recorded arguments."""
+
+    place: int
+
+
+class RowOperand(NamedTuple):
+    """Rows of an offloaded tensor, chunk by chunk."""
+
+    cell: Cell
+    handle: OffloadedTensor | None
+    """The tensor whose node of autograd gets the gradient; None: see :attr:`identity`."""
+
+    @property
+    def content(self) -> Content:
+        """The rows."""
+        return self.cell.content
+
+    @property
+    def identity(self) -> OffloadedTensor | None:
+        """The tensor whose autograd node gets the gradient; None: the record is differentiated."""
+        return self.cell.identity if self.handle is None else self.handle
+
+
+class SourceOperand(NamedTuple):
+    """Rows of sources that the edges to a chunk need."""
+
+    rows: RowOperand
+    structure: Any
+    """The edges: a ChunkedCsc."""
+
+
+class EdgesOperand(NamedTuple):
+    """The edges to a chunk."""
+
+    structure: Any
+    """A ChunkedCsc."""
+    in_window: bool = False
+    """Whether the numbers of sources are positions among the source rows that the pass adds to."""
+
+
+class ResidentOperand(NamedTuple):
+    """A partitioned tensor that is on the device, chunk by chunk."""
+
+    tensor: PartitionedTensor
+    space: RowSpace
+    version: int
+
+    def check_unchanged(self) -> None:
+        """Raises RuntimeError if the tensor was changed in place since the record."""
+        if version_of(self.tensor) != self.version:
+            raise RuntimeError(
+                "a partitioned tensor was changed in place before the rows that were recorded "
+                "with it were computed: change a copy, tensor.clone()"
+            )
+
+
+class PlainOperand(NamedTuple):
+    """A tensor that is equal on all ranks."""
+
+    tensor: Tensor
+    copy: Tensor
+    """The values at the time of the record: a copy, or the tensor itself if it is large."""
+    version: int
+    """Of `copy` at that time."""
+
+    @classmethod
+    def of(cls, tensor: Tensor, copy: Tensor) -> PlainOperand:
+        """Returns an operand with the values that `copy` has now."""
+        return cls(tensor, copy, _plain_version(copy))
+
+    def values(self) -> Tensor:
+        """Returns the values at the time of the record.
+
+        Raises:
+            RuntimeError: a large tensor, of which there is no copy, was changed in place since.
+        """
+        if _plain_version(self.copy) != self.version:
+            raise RuntimeError(
+                f"a tensor of {self.copy.nbytes} bytes was changed in place before the rows that "
+                "were recorded with it were computed: change a copy, tensor.clone()"
+            )
+        return self.copy
+
+
+Operand = RowOperand | SourceOperand | EdgesOperand | ResidentOperand | PlainOperand
+
+
+class Modes(NamedTuple):
+    """Modes of torch at the time of a record."""
+
+    grad: bool
+    autocast: tuple[bool, torch.dtype, str]
+
+    @classmethod
+    def current(cls, device: torch.device) -> Modes:
+        """Returns the modes of now."""
+        kind = device.type
+        cast = torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind), kind
+        return cls(torch.is_grad_enabled(), cast)
+
+    def are_current(self) -> bool:
+        """Returns whether torch's modes are these, so that a replay has none to enter."""
+        if self.autocast[0] or torch.is_autocast_enabled(self.autocast[2]):
+            return False
+        return self.grad or not torch.is_grad_enabled()
+
+    @contextmanager
+    def entered(self) -> Iterator[None]:
+        """Within the context, autocast is as it was; gradients are off where they were off."""
+        enabled, dtype, kind = self.autocast
+        with ExitStack() as stack:
+            if enabled or torch.is_autocast_enabled(kind):
+                stack.enter_context(
+                    torch.autocast(kind, dtype, enabled=enabled, cache_enabled=False)
+                )
+            if not self.grad and torch.is_grad_enabled():
+                stack.enter_context(torch.no_grad())
+            yield
+
+
+class Record:
+    """One call of a function whose results are computed chunk by chunk.
+
+    Args:
+        func: what was called.
+        args, kwargs: its arguments, with a Slot in the place of each operand.
+        operands: of the slots.
+        modes: of torch at the time.
+        seeds: what random operations drew.
+        changed: the operand that the function changes in place, which becomes the only result; or
+            None.
+    """
+
+    __slots__ = ("args", "changed", "func", "kwargs", "modes", "operands", "seeds")
+
+    def __init__(
+        self,
+        func: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        operands: Sequence[Operand],
+        modes: Modes,
+        seeds: Sequence[Seed] = (),
+        changed: int | None = None,
+    ) -> None:
+        self.func = func
+        self.args = args
+        self.kwargs = kwargs
+        self.operands = tuple(operands)
+        self.modes = modes
+        self.seeds = tuple(seeds)
+        self.changed = changed
+
+
+def _plain_version(tensor: Tensor) -> int:
+    return 0 if tensor.is_inference() else int(tensor._version)
+
+
+def version_of(tensor: PartitionedTensor) -> int:
+    """Returns a number that grows when a tensor on the device is changed in place."""
+    local = tensor._local
+    if local.is_inference() or tensor.is_inference():
+        return 0
+    return int(tensor._version) + int(local._version)
+
+
+def map_nested(value: Any, function: Callable[[Any], Any]) -> Any:
+    """Returns nested lists, tuples and dicts with `function` applied to what they hold."""
+    kind = type(value)
+    if isinstance(value, (tuple, list)) and kind is not Slot:
+        parts = [map_nested(part, function) for part in value]
+        return kind(*parts) if hasattr(value, "_fields") else kind(parts)
+    if kind is dict:
+        return {key: map_nested(part, function) for key, part in value.items()}
+    return function(value)
+
+
+def tensors_in(value: Any) -> list[Tensor]:
+    """Returns the tensors of nested lists, tuples and dicts, in order."""
+    if isinstance(value, Tensor):
+        return [value]
+    if isinstance(value, (tuple, list)):
+        return [tensor for part in value for tensor in tensors_in(part)]
+    if isinstance(value, dict):
+        return [tensor for part in value.values() for tensor in tensors_in(part)]
+    return []
+
+
+def distinct_tensors(value: Any) -> list[Tensor]:
+    """Returns the tensors of nested lists, tuples and dicts in order, each object once."""
+    return list({id(tensor): tensor for tensor in tensors_in(value)}.values())
+
+
+def slots_in(value: Any) -> list[int]:
+    """Returns the places of the slots of nested lists, tuples and dicts."""
+    if type(value) is Slot:
+        return [value.place]
+    if isinstance(value, dict):
+        value = list(value.values())
+    if isinstance(value, (tuple, list)):
+        return [place for part in value for place in slots_in(part)]
+    return []
+
+
+def fill(value: Any, values: Sequence[Any]) -> Any:
+    """Returns recorded arguments with values in the place of slots, rows as partitioned tensors."""
+
+    def filled(part: Any) -> Any:
+        return partitioned(values[part.place]) if type(part) is Slot else part
+
+    return map_nested(value, filled)

@@ -1,0 +1,275 @@
+"""Functions of torch on the plain rows of a chunk: the same results as the rules of partitioned
+tensors.
+
+Each takes the arguments of the function, with :class:`ChunkRows` in the place of partitioned
+tensors, and returns None for arguments that it does not serve: then the rules compute the result.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.autograd import Function
+
+from peergraph.aggregate import FEATURE_DTYPES
+from peergraph.fullgraph.offload.tensor.chunk_rows import ChunkRows
+from peergraph.fullgraph.random.kernels import dropout_rows
+from peergraph.fullgraph.random.seeds import Seed
+from peergraph.fullgraph.tensor.relu import apply_bitmask, relu_bitmask
+from peergraph.fullgraph.tensor.views import view_of_rows
+
+RowFunction = Callable[..., ChunkRows | None]
+
+ROW_FUNCTIONS: dict[Callable[..., Any], RowFunction] = {}
+"""By function of torch. A function that draws random numbers is called with the keyword `seeds`."""
+
+RANDOM_FUNCTIONS: set[Callable[..., Any]] = set()
+"""Those of :data:`ROW_FUNCTIONS` that take seeds."""
+
+# A gated recurrent unit computes this many parts of a chunk's rows one after the other, unless they
+# have fewer rows than the second number: its gates are six rows for each row.
+_GATE_PARTS, _LEAST_PART_ROWS = 8, 8192
+
+
+def _register(*functions: Callable[..., Any]) -> Callable[[RowFunction], RowFunction]:
+    def register(run: RowFunction) -> RowFunction:
+        for function in functions:
+            ROW_FUNCTIONS[function] = run
+        return run
+
+    return register
+
+
+def _pointwise(function: Callable[..., Any]) -> RowFunction:
+    """Returns the function for rows of one layout, numbers, and tensors that all rows share."""
+
+    def run(*args: Any, **kwargs: Any) -> ChunkRows | None:
+        first: ChunkRows | None = None
+        from_end = 0
+        local = list(args)
+        for place, arg in enumerate(args):
+            if type(arg) is ChunkRows:
+                if first is None:
+                    first, from_end = arg, arg.partitioned_dim - arg.rows.dim()
+                elif arg.layout is not first.layout or (
+                    arg.partitioned_dim - arg.rows.dim() != from_end
+                ):
+                    return None
+                local[place] = arg.rows
+        if first is None:
+            return None
+        for arg in (*args, *kwargs.values()):
+            # A plain tensor must have no rows of its own.
+            if isinstance(arg, Tensor) and arg.dim() >= -from_end and arg.shape[from_end] != 1:
+                return None
+            if type(arg) is not ChunkRows and isinstance(arg, (list, tuple, dict)):
+                return None
+        if any(type(value) is ChunkRows for value in kwargs.values()):
+            return None
+        result = function(*local, **kwargs)
+        return ChunkRows(result, first.layout, result.dim() + from_end)
+
+    return run
+
+
+_NAMES = ("add", "sub", "mul", "div", "true_divide", "neg", "abs", "exp", "sigmoid", "tanh",
+          "square", "sqrt", "rsqrt", "pow", "addcmul", "where")  # fmt: skip
+_POINTWISE: tuple[Callable[..., Any], ...] = (
+    *(getattr(torch, name) for name in _NAMES),
+    *(getattr(Tensor, name) for name in _NAMES),
+    *(Tensor.__radd__, Tensor.__rmul__, Tensor.__rsub__, Tensor.__rtruediv__),
+    *(Tensor.__add__, Tensor.__mul__, Tensor.__sub__, Tensor.__truediv__, Tensor.__neg__),
+    *(F.leaky_relu, F.elu, F.gelu, F.silu, F.softplus, F.sigmoid, F.tanh),
+    *(torch.ops.aten.add.Tensor, torch.ops.aten.mul.Tensor),
+)
+for _function in _POINTWISE:
+    ROW_FUNCTIONS[_function] = _pointwise(_function)
+
+
+@_register(F.linear)
+def _linear(input: Any, weight: Any, bias: Any = None) -> ChunkRows | None:
+    if type(input) is not ChunkRows or input.partitioned_dim == input.dim() - 1:
+        return None
+    if not isinstance(weight, Tensor) or weight.dim() != 2 or type(bias) is ChunkRows:
+        return None
+    return ChunkRows(F.linear(input.rows, weight, bias), input.layout, input.partitioned_dim)
+
+
+@_register(F.relu, torch.relu, Tensor.relu)
+def _relu(input: Any, inplace: bool = False) -> ChunkRows | None:
+    if type(input) is not ChunkRows or inplace:
+        return None
+    rows = input.rows
+    if rows.requires_grad and torch.is_grad_enabled() and rows.dtype in FEATURE_DTYPES:
+        out: Tensor = _Relu.apply(rows)  # type: ignore[no-untyped-call]
+    else:
+        out = torch.relu(rows)
+    return ChunkRows(out, input.layout, input.partitioned_dim)
+
+
+class _Relu(Function):
+    """`max(x, 0)` of plain rows, which keeps one bit of each element for its gradient."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        out, bits = relu_bitmask(x.contiguous())
+        ctx.save_for_backward(bits)
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Tensor:
+        (bits,) = ctx.saved_tensors
+        return apply_bitmask(grad.contiguous(), bits)
+
+
+@_register(F.dropout)
+def _dropout(
+    input: Any,
+    p: float = 0.5,
+    training: bool = True,
+    inplace: bool = False,
+    *,
+    seeds: Sequence[Seed],
+) -> ChunkRows | None:
+    if type(input) is not ChunkRows or inplace or input.partitioned_dim:
+        return None
+    if not training or p == 0 or input.rows.numel() == 0:
+        return input
+    if p >= 1 or len(seeds) != 1 or isinstance(seeds[0], Tensor):
+        return None
+    rows, ids = input.rows, input.layout.positions
+    if rows.requires_grad and torch.is_grad_enabled():
+        out: Tensor = _Dropout.apply(rows, p, seeds[0], ids)  # type: ignore[no-untyped-call]
+    else:
+        out = dropout_rows(rows.contiguous(), p, seeds[0], ids)
+    return ChunkRows(out, input.layout)
+
+
+RANDOM_FUNCTIONS.add(F.dropout)
+
+
+class _Dropout(Function):
+    """Dropout of plain rows, keyed by the user's row; backward makes the mask again."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, p: float, seed: int, ids: Tensor) -> Tensor:
+        ctx.p, ctx.seed, ctx.ids = p, seed, ids
+        return dropout_rows(x.contiguous(), p, seed, ids)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None]:
+        return dropout_rows(grad.contiguous(), ctx.p, ctx.seed, ctx.ids), None, None, None
+
+
+@_register(torch.gru_cell)
+def _gru_cell(input: Any, hx: Any, *parameters: Any) -> ChunkRows | None:
+    if type(input) is not ChunkRows or type(hx) is not ChunkRows:
+        return None
+    if input.layout is not hx.layout or input.dim() != 2 or hx.dim() != 2:
+        return None
+    if any(type(parameter) is ChunkRows for parameter in parameters):
+        return None
+    if input.partitioned_dim or hx.partitioned_dim:
+        return None
+    out: Tensor = _GruCell.apply(input.rows, hx.rows, *parameters)  # type: ignore[no-untyped-call]
+    return ChunkRows(out, input.layout)
+
+
+class _GruCell(Function):
+    """A step of a gated recurrent unit of plain rows; backward makes the gates again.
+
+    The rows are computed part by part, so that a part's gates are in memory and not all of them.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, input: Tensor, hx: Tensor, *parameters: Tensor | None) -> Tensor:
+        ctx.save_for_backward(input, hx, *parameters)
+        out = torch.empty_like(hx)
+        for part in _gate_parts(len(hx)):
+            out[part] = torch.gru_cell(input[part], hx[part], *parameters)  # type: ignore[arg-type]
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        input, hx, *parameters = ctx.saved_tensors
+        needs = ctx.needs_input_grad
+        of_rows = [torch.empty_like(rows) if need else None
+                   for rows, need in zip((input, hx), needs, strict=False)]  # fmt: skip
+        sums: list[Tensor | None] = [
+            torch.zeros_like(parameter) if need else None
+            for parameter, need in zip(parameters, needs[2:], strict=True)
+        ]
+        for part in _gate_parts(len(hx)):
+            values = [input[part], hx[part], *parameters]
+            with torch.enable_grad():
+                leaves = [
+                    value if value is None else value.detach().requires_grad_(need)
+                    for value, need in zip(values, needs, strict=True)
+                ]
+                out = torch.gru_cell(*leaves)  # type: ignore[arg-type]
+            wanted = [leaf for leaf in leaves if leaf is not None and leaf.requires_grad]
+            found = iter(torch.autograd.grad(out, wanted, grad[part]))
+            for rows in of_rows:
+                if rows is not None:
+                    rows[part] = next(found)
+            for total in sums:
+                if total is not None:
+                    total += next(found)
+        return (*of_rows, *sums)
+
+
+def _gate_parts(rows: int) -> list[slice]:
+    count = max(1, min(_GATE_PARTS, rows // _LEAST_PART_ROWS))
+    step = max(1, -(-rows // count))
+    return [slice(start, start + step) for start in range(0, rows, step)]
+
+
+@_register(Tensor.view, Tensor.reshape, torch.reshape)
+def _view(input: Any, *sizes: Any, **kwargs: Any) -> ChunkRows | None:
+    size = sizes[0] if len(sizes) == 1 and isinstance(sizes[0], (tuple, list)) else sizes
+    if type(input) is not ChunkRows or kwargs or not size:
+        return None
+    if not all(type(part) is int for part in size):
+        return None
+    layout, dim, local = view_of_rows(
+        input.layout, input.rows.shape, input.partitioned_dim, list(size)
+    )
+    return ChunkRows(input.rows.reshape(local), layout, dim)
+
+
+def _row_reduction(function: Callable[..., Tensor]) -> RowFunction:
+    """Returns the function that reduces other dimensions than that of rows."""
+
+    def run(input: Any, dim: Any = None, keepdim: bool = False, **kwargs: Any) -> ChunkRows | None:
+        if type(input) is not ChunkRows or type(dim) is not int or kwargs:
+            return None
+        reduced, rows = dim % input.dim(), input.partitioned_dim
+        if reduced == rows:
+            return None
+        out = function(input.rows, dim, keepdim)
+        return ChunkRows(out, input.layout, rows - (reduced < rows and not keepdim))
+
+    return run
+
+
+for _function in (torch.sum, torch.mean):
+    ROW_FUNCTIONS[_function] = _row_reduction(_function)
+for _function in (Tensor.sum, Tensor.mean):
+    ROW_FUNCTIONS[_function] = _row_reduction(_function)
+
+
+@_register(F.layer_norm)
+def _layer_norm(
+    input: Any, normalized_shape: Sequence[int], weight: Any = None, bias: Any = None,
+    eps: float = 1e-5,
+) -> ChunkRows | None:  # fmt: skip
+    if type(input) is not ChunkRows:
+        return None
+    if len(normalized_shape) >= input.dim() - input.partitioned_dim:
+        return None
+    out = F.layer_norm(input.rows, normalized_shape, weight, bias, eps)
+    return ChunkRows(out, input.layout, input.partitioned_dim)

@@ -1,0 +1,339 @@
+"""Passes over all chunks that compute rows, without gradients."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from typing import Any
+
+from torch import Tensor
+
+from peergraph.fullgraph.offload.passes.chunk_pass import ChunkPass, PassChunk
+from peergraph.fullgraph.offload.programs.program import Compiled, Place, SourceRows, no_autograd
+from peergraph.fullgraph.offload.programs.record import (
+    EdgesOperand,
+    Operand,
+    PlainOperand,
+    ResidentOperand,
+    RowOperand,
+    SourceOperand,
+)
+from peergraph.fullgraph.offload.programs.selected_rows import (
+    SelectedOperand,
+    SelectedPlace,
+    Selection,
+)
+from peergraph.fullgraph.offload.rows.row_store import RowStore
+from peergraph.fullgraph.offload.tensor.chunk_rows import ChunkRows
+from peergraph.fullgraph.offload.tensor.offloaded_tensor import Content
+from peergraph.fullgraph.offload.tensor.row_space import RowSpace
+from peergraph.fullgraph.plan.schedule.schedule import SUMMED_AGAIN_EDGES
+
+Visit = Callable[[PassChunk, Place, list[Any]], None]
+GradientStore = tuple[RowStore, Any]
+
+
+class RowPass:
+    """Computes rows chunk by chunk; stores those of aggregations that are to be kept.
+
+    Rows of sources are stored before, by passes of their own.
+
+    Args:
+        space: the rows that are visited.
+        roots: the rows that are computed.
+        selection: the rows of `space` to visit; nothing is kept then. None: all rows.
+        waiting_bytes: of rows that are to be stored after this pass, before its rows are read.
+    """
+
+    def __init__(
+        self,
+        space: RowSpace,
+        roots: Sequence[RowOperand],
+        selection: Selection | None = None,
+        waiting_bytes: int = 0,
+    ) -> None:
+        self.space = space
+        self.selection = selection
+        self._waiting_bytes = waiting_bytes
+        store_sources(roots)
+        self.compiled = Compiled(roots, is_stored)
+        self.outputs = self.compiled.outputs
+        """The slot of each root among the values that are visited."""
+
+    def run(
+        self,
+        visit: Visit,
+        *,
+        operands: Sequence[Operand] = (),
+        writes: Sequence[RowStore] = (),
+        gradients: Sequence[GradientStore] = (),
+    ) -> None:
+        """Makes the pass. Collective.
+
+        Args:
+            visit: called for each chunk with the chunk, its place and the values by slot; those of
+                roots are there.
+            operands: further operands that `visit` takes: see :func:`value_at`.
+            writes: stores that `visit` writes: see :func:`write_rows`.
+            gradients: stores to which `visit` adds gradients of sources.
+        """
+        selection = self.selection
+        kept = [] if selection is not None else self._kept(writes)
+        caches = [
+            (self.compiled.slot_of(content), allocate(content, "sequential")) for content in kept
+        ]
+        reads, sources = _stores([*self.compiled.operands, *operands], selection)
+        structures = [structure for _, structure in (*sources, *gradients)]
+        # Rows of edges are visited with the destinations of the edges.
+        chunks = structures[0].chunks if structures else self.space.chunks
+        chunks = chunks if selection is None else selection.chunks
+        layout = chunks.layout
+        written = [*writes, *(store for _, store in caches)]
+        chunk_pass = ChunkPass(
+            chunks,
+            reads=[store for store in reads if store.layout is layout],
+            sources=sources,
+            writes=[store for store in written if store.layout is layout],
+            gradients=gradients,
+        )
+        rank, program = self.space.rank, self.compiled.program
+        last_uses = program.last_uses([*self.outputs, *(slot for slot, _ in caches)])
+        with no_autograd(), chunk_pass:
+            for chunk in chunk_pass:
+                place = (
+                    Place(chunk.index)
+                    if selection is None
+                    else SelectedPlace(chunk.index, selection)
+                )
+                values = program.run(
+                    rank,
+                    [value_at(part, chunk, place) for part in self.compiled.operands],
+                    last_uses,
+                )
+                for content, (slot, store) in zip(kept, caches, strict=True):
+                    write_rows(chunk, content, store, values[slot].to_local())
+                visit(chunk, place, values)
+                del values  # before those of the next chunk are made
+        for content, (_, store) in zip(kept, caches, strict=True):
+            content.set_store(store)
+
+    def _kept(self, writes: Sequence[RowStore]) -> list[Content]:
+        """Returns the aggregated rows that are stored, the same on all ranks.
+
+        Sums that would go to the host are not: the backward pass computes them again if their
+        sources can stay on the device until then.
+
+        Args:
+            writes: stores of the pass.
+        """
+        kept = [content for content in self.compiled.contents if content.keeps]
+        again = [self._can_sum_again(content, writes) for content in kept]
+        group = self.space.rank.real
+        if kept and group.world_size > 1:
+            again = [all(of_ranks) for of_ranks in zip(*group.all_gather(again), strict=True)]
+        return [content for content, can in zip(kept, again, strict=True) if not can]
+
+    def _can_sum_again(self, content: Content, writes: Sequence[RowStore]) -> bool:
+        """Returns whether the device has room for the sources of a sum until the backward pass."""
+        record, stores = content.record, content.space.allocator
+        assert record is not None
+        sources = [part for part in record.operands if isinstance(part, SourceOperand)]
+        if not sources:
+            return False
+        num_sums = content.layout.local_count
+        sum_bytes = num_sums * content.row_bytes
+        if stores.has_device_room(sum_bytes):
+            return False
+        for source in sources:
+            summed = source.rows
+            # Sums of features without gradients are kept for all epochs.
+            if summed.identity is None or not summed.identity.requires_grad:
+                return False
+            if not summed.content.is_on_device:
+                return False
+            if source.structure.edge_layout.local_count > SUMMED_AGAIN_EDGES * num_sums:
+                return False
+        left = stores.use["device"].left
+        # The gradient of the sums takes the memory that the pass writes, which is free by then.
+        written = sum(store.num_bytes for store in writes if store.in_place)
+        return sum_bytes <= left + written and self._waiting_bytes <= left
+
+
+def is_stored(operand: RowOperand) -> bool:
+    """Whether the rows are in a store."""
+    return operand.content.store is not None
+
+
+def write_rows(chunk: PassChunk, content: Content, store: RowStore, rows: Tensor) -> None:
+    """Writes a chunk's rows of a content to its store.
+
+    Args:
+        chunk: of a pass, over the same chunks of these or of other rows.
+        content: the rows.
+        store: of all rows of `content`.
+        rows: of the chunk.
+    """
+    if store.layout is chunk.chunks.layout:
+        chunk.write(store, rows)
+    else:
+        store.write(content.space.chunks.range(chunk.index)[0], rows)
+
+
+def value_at(operand: Operand, chunk: PassChunk, place: Place) -> Any:
+    """Returns what an operand is for a chunk of a pass, without gradients."""
+    if isinstance(operand, RowOperand):
+        content = operand.content
+        store = content.store
+        assert store is not None
+        if isinstance(place, SelectedPlace):
+            local_rows = place.selection.local_rows(content.space, chunk.index)
+            rows = store.gather(local_rows)
+            chunk.count_gathered(store, len(local_rows))
+        elif store.layout is chunk.chunks.layout:
+            rows = chunk.rows(store)
+        else:
+            rows = store.read(*content.space.chunks.range(chunk.index))
+        return ChunkRows(rows, place.layout(content.space))
+    if isinstance(operand, SourceOperand):
+        store = operand.rows.content.store
+        assert store is not None
+        return SourceRows(*chunk.sources(store, structure_at(operand, place)), place)
+    if isinstance(operand, EdgesOperand):
+        structure = structure_at(operand, place)
+        csc = chunk.csc(structure) if operand.in_window else structure.whole(chunk.index)
+        return SourceRows(None, csc, place)
+    if isinstance(operand, ResidentOperand):
+        return place.resident_rows(operand)
+    if isinstance(operand, SelectedOperand):
+        return operand.value(place)
+    assert isinstance(operand, PlainOperand)
+    return operand.values()
+
+
+def structure_at(operand: SourceOperand | EdgesOperand, place: Place) -> Any:
+    """Returns the edges to the rows of a place."""
+    if isinstance(place, SelectedPlace):
+        return place.selection.structure(operand.structure)
+    return operand.structure
+
+
+def allocate(content: Content, role: Any) -> RowStore:
+    """Returns a store for the rows of a content."""
+    return content.space.allocator.allocate(
+        content.space.layout, content.features, content.dtype, role, narrow=True
+    )
+
+
+def store_sources(roots: Sequence[RowOperand], waiting_bytes: int = 0) -> None:
+    """Stores rows that the computation of `roots` reads from stores. Collective.
+
+    These are the rows of all sources, and rows that are wanted in a store.
+
+    Args:
+        roots: rows that are to be computed.
+        waiting_bytes: of rows that are to be stored after them.
+    """
+    needed = _stored_first(roots, set())
+    # Rows that only other sources are computed from are stored with these, and go with them.
+    needed = _stored_first(roots, {id(rows.content) for rows in needed})
+    store_rows(needed, waiting_bytes)
+
+
+def _stored_first(roots: Sequence[RowOperand], leaves: Collection[int]) -> list[RowOperand]:
+    """Returns the rows that are stored before `roots` are computed.
+
+    Args:
+        roots: rows that are to be computed.
+        leaves: ids of contents that are stored before, so that nothing else is computed from what
+            they are made of.
+    """
+    needed: list[RowOperand] = []
+    seen: set[int] = set()
+    pending: list[tuple[Operand, bool]] = [(root, True) for root in roots]
+    while pending:
+        operand, is_root = pending.pop()
+        rows = operand.rows if isinstance(operand, SourceOperand) else operand
+        if not isinstance(rows, RowOperand) or rows.content.store is not None:
+            continue
+        if rows is not operand or (rows.content.wanted and rows not in roots):
+            needed.append(rows)
+            continue
+        if not is_root and id(rows.content) in leaves:
+            continue
+        record = rows.content.record
+        assert record is not None
+        if id(record) not in seen:
+            seen.add(id(record))
+            pending.extend((part, False) for part in record.operands)
+    return needed
+
+
+def store_wanted(roots: Sequence[RowOperand]) -> None:
+    """Stores those of the rows of a pass that are wanted in a store. Collective."""
+    store_rows([root for root in roots if root.content.wanted and root.content.store is None])
+
+
+def store_rows(operands: Sequence[RowOperand], waiting_bytes: int = 0) -> None:
+    """Stores rows, in one pass for all rows of the same nodes. Collective.
+
+    Args:
+        operands: the rows.
+        waiting_bytes: of rows that are to be stored after them.
+    """
+    by_space: dict[int, dict[int, RowOperand]] = {}
+    for operand in operands:
+        if not operand.content.is_storable:
+            raise NotImplementedError(
+                f"rows of an offloaded tensor of shape {tuple(operand.content.probe.shape)} "
+                "cannot be stored: nodes must be the first dimension, each a row"
+            )
+        space = by_space.setdefault(id(operand.content.space), {})
+        space[id(operand.content)] = operand
+    for group in by_space.values():
+        found = list(group.values())
+        rows = found[0].content.layout.local_count
+        store_sources(found, waiting_bytes + rows * sum(r.content.row_bytes for r in found))
+        # Some may have been stored on the way to others.
+        roots = [root for root in found if root.content.store is None]
+        if roots:
+            _store_together(roots, waiting_bytes)
+
+
+def _store_together(roots: list[RowOperand], waiting_bytes: int) -> None:
+    for root in roots:
+        root.content.keeps = False
+    row_pass = RowPass(roots[0].content.space, roots, waiting_bytes=waiting_bytes)
+    stores = [
+        allocate(root.content, "sequential" if root.content.wanted else "source") for root in roots
+    ]
+    parts = list(zip(roots, row_pass.outputs, stores, strict=True))
+
+    def write(chunk: PassChunk, place: Place, values: list[Any]) -> None:
+        for root, slot, store in parts:
+            write_rows(chunk, root.content, store, values[slot].to_local())
+
+    row_pass.run(write, writes=stores)
+    for root, store in zip(roots, stores, strict=True):
+        root.content.set_store(store)
+
+
+def _stores(
+    operands: Sequence[Operand], selection: Selection | None
+) -> tuple[list[RowStore], list[GradientStore]]:
+    """Returns the stores that a pass reads by chunk, and those that it reads by source."""
+    reads: dict[int, RowStore] = {}
+    sources: dict[tuple[int, int], GradientStore] = {}
+    for operand in operands:
+        if isinstance(operand, RowOperand):
+            store = operand.content.store
+            if store is not None and selection is None:
+                reads[id(store)] = store
+        elif isinstance(operand, SourceOperand):
+            store = operand.rows.content.store
+            assert store is not None
+            structure = operand.structure
+            if selection is not None:
+                structure = selection.structure(structure)
+            sources[id(store), id(structure)] = store, structure
+        elif isinstance(operand, EdgesOperand) and selection is not None:
+            selection.structure(operand.structure)  # made by all ranks before the pass
+    return list(reads.values()), list(sources.values())

@@ -1,0 +1,276 @@
+"""A partitioned tensor whose rows are not on the device: stored elsewhere, or to be computed."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, NoReturn
+from weakref import ref
+
+import torch
+from torch import Tensor
+
+from peergraph.fullgraph.layout.row_layout import RowLayout
+from peergraph.fullgraph.offload.rows.row_store import RowStore
+from peergraph.fullgraph.offload.tensor.row_space import RowSpace
+from peergraph.fullgraph.structure.node_index import (
+    SHAPE_FUNCTIONS,
+    NodeIndex,
+    node_selection,
+)
+from peergraph.fullgraph.tensor.partitioned_tensor import PartitionedTensor, wrap
+
+if TYPE_CHECKING:
+    from peergraph.fullgraph.offload.programs.record import Record
+    from peergraph.fullgraph.offload.programs.selected_rows import SelectedOperand
+
+_make_wrapper = Tensor._make_wrapper_subclass
+_DisableTorchFunction = torch._C.DisableTorchFunctionSubclass
+
+RULES: dict[Callable[..., Any], Callable[..., Any]] = {}
+"""Functions of torch that are not recorded as they are, and what is called in their place."""
+
+
+class Content:
+    """The rows of an offloaded tensor: in a store, or as a record of how they are computed.
+
+    Args:
+        space: the rows that are cut in chunks.
+        probe: a tensor of few rows with the layout of a virtual rank: its shape, strides, dtype and
+            partitioned dimension are those of the rows.
+        store: the rows, [local rows, *features]; or None.
+        record: what computes the rows; or None.
+        output: which result of `record`.
+    """
+
+    __slots__ = (
+        "is_given",
+        "keeps",
+        "output",
+        "probe",
+        "record",
+        "selected",
+        "space",
+        "store",
+        "wanted",
+    )
+
+    def __init__(
+        self,
+        space: RowSpace,
+        probe: PartitionedTensor,
+        *,
+        store: RowStore | None = None,
+        record: Record | None = None,
+        output: int = 0,
+    ) -> None:
+        self.space = space
+        self.probe = probe
+        self.store = store
+        self.record = record
+        self.output = output
+        self.keeps = False
+        """Whether rows are stored when they are first computed."""
+        self.is_given = False
+        """Whether the rows are a table of the user's, such as features, which each epoch reads."""
+        self.wanted = False
+        """Whether rows are stored before others are computed from them."""
+        self.selected: SelectedOperand | None = None
+        """Where only selected rows are not zero: these rows."""
+
+    @property
+    def layout(self) -> RowLayout:
+        """The rows of all ranks."""
+        return self.space.real_layout(self.probe.layout)
+
+    @property
+    def is_storable(self) -> bool:
+        """Whether rows are the first dimension, and each of a row of the space."""
+        return self.probe.layout is self.space.probe and self.probe.partitioned_dim == 0
+
+    @property
+    def is_on_device(self) -> bool:
+        """Whether the rows are in a store on the device."""
+        return self.store is not None and self.store.in_place
+
+    @property
+    def features(self) -> tuple[int, ...]:
+        """Shape of a row, of storable contents."""
+        return tuple(self.probe._local.shape[1:])
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Of the rows."""
+        return self.probe._local.dtype
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of a row, of storable contents."""
+        return math.prod(self.features) * self.dtype.itemsize
+
+    def set_store(self, store: RowStore) -> None:
+        """The rows are in a store now; what computed them is not needed any more."""
+        self.store = store
+        self.record = None
+
+    def __repr__(self) -> str:
+        where = f"in {self.store.tier} memory" if self.store is not None else "to be computed"
+        return f"{tuple(self.probe.shape)}, {where}"
+
+
+class Cell:
+    """What an offloaded tensor is between two functions that change it in place.
+
+    Args:
+        content: its rows.
+        needs_grad: whether gradients flow through the functions that were recorded.
+    """
+
+    __slots__ = ("aliases", "content", "identity", "needs_grad")
+
+    def __init__(self, content: Content, needs_grad: bool) -> None:
+        self.content = content
+        self.needs_grad = needs_grad
+        self.identity: OffloadedTensor | None = None
+        """The tensor whose autograd node gets the gradient; None: the record is differentiated."""
+        self.aliases: list[ref[OffloadedTensor]] = []
+        """Tensors that would share memory with this one if they were on the device."""
+
+
+class OffloadedTensor(PartitionedTensor):
+    """A partitioned tensor whose rows are stored outside of the device or not computed yet.
+
+    Functions that compute each row from the same row are recorded; the record is evaluated chunk by
+    chunk when rows are needed: as sources of an aggregation, for a selection, for a sum. Such
+    results, and those of functions over all rows, are what they are for other partitioned tensors.
+    Gradients are offloaded tensors, too. A function that needs other rows and has no rule raises
+    NotImplementedError.
+    """
+
+    __slots__ = ("_cell", "_content")
+
+    _cell: Cell
+    _content: Content
+
+    @property
+    def _local(self) -> NoReturn:  # type: ignore[override]
+        raise NotImplementedError(
+            "the rows of an offloaded tensor are not on the device: select rows (x[mask], x[ids]) "
+            "or gather them on the CPU with x.full_tensor()"
+        )
+
+    def to_local(self) -> Tensor:
+        """Returns this rank's rows on the CPU. Not differentiable; collective.
+
+        Raises:
+            NotImplementedError: a gradient would be lost; call it under torch.no_grad().
+        """
+        from peergraph.fullgraph.offload.functions.gathering import local_rows
+
+        if self.requires_grad and torch.is_grad_enabled():
+            raise NotImplementedError(
+                "to_local: gradients do not flow through local rows of a tensor that is larger "
+                "than GPU memory: select rows (x[mask]), or detach the tensor first"
+            )
+
+        return local_rows(self)
+
+    def full_tensor(self) -> Tensor:
+        """Returns all rows in the user's order on the CPU. Differentiable; collective."""
+        from peergraph.fullgraph.offload.functions.gathering import full_tensor
+
+        return full_tensor(self)
+
+    def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
+        with _DisableTorchFunction():
+            gradient = ", requires_grad=True" if self.requires_grad else ""
+            return f"OffloadedTensor({self._content}, {self._content.dtype}{gradient})"
+
+    @classmethod
+    def __torch_function__(
+        cls,
+        func: Any,
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        if func in SHAPE_FUNCTIONS or func in _OF_AUTOGRAD:
+            with _DisableTorchFunction():
+                return func(*args, **(kwargs or {}))
+        if NodeIndex in types:
+            selected = node_selection(func, args, kwargs or {})
+            if selected is not None:
+                x, dim, index = selected
+                return index.select_rows(x, dim)
+        rule = RULES.get(func)
+        if rule is not None:
+            return rule(*args, **(kwargs or {}))
+        from peergraph.fullgraph.offload.functions.recording import record
+
+        return record(func, args, kwargs or {})
+
+    @classmethod
+    def __torch_dispatch__(  # type: ignore[override]
+        cls,
+        func: Any,
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        # Reached from autograd (sums of gradients, detached aliases) and from compiled code.
+        from peergraph.fullgraph.offload.functions.recording import record
+
+        return record(func, args, kwargs or {})
+
+
+_OF_AUTOGRAD = {
+    *(Tensor.requires_grad_, Tensor.requires_grad.__set__),  # type: ignore[attr-defined]
+    *(Tensor.grad.__set__, Tensor.backward, Tensor.__dir__),  # type: ignore[union-attr]
+    *(torch.autograd.grad, torch.autograd.backward),
+}
+"""Functions that read or change a tensor's place in autograd's graph."""
+
+
+def make_shell(content: Content, needs_grad: bool = False) -> OffloadedTensor:
+    """Returns a tensor of these rows, without autograd's history.
+
+    Args:
+        content: the rows.
+        needs_grad: whether the caller gives it a history.
+    """
+    probe = content.probe
+    result: OffloadedTensor = _make_wrapper(
+        OffloadedTensor,
+        probe.shape,
+        strides=probe.stride(),
+        dtype=probe.dtype,
+        device=probe.device,
+    )
+    result.layout = content.layout
+    result.partitioned_dim = probe.partitioned_dim
+    result._content = content
+    result._cell = Cell(content, needs_grad)
+    return result
+
+
+def detached(x: Tensor) -> PartitionedTensor:
+    """Returns a partitioned tensor of the device without autograd's history."""
+    assert isinstance(x, PartitionedTensor)
+    return wrap(x._local.detach(), x.layout, x.partitioned_dim)
+
+
+def make_probe(space: RowSpace, features: Sequence[int], dtype: torch.dtype) -> PartitionedTensor:
+    """Returns a tensor of few rows of a space."""
+    rows = torch.zeros((space.probe.local_count, *features), dtype=dtype, device=space.rank.device)
+    return wrap(rows, space.probe, 0)
+
+
+def from_store(space: RowSpace, store: RowStore) -> OffloadedTensor:
+    """Returns the tensor whose rows are in a store.
+
+    Args:
+        space: of the store's layout.
+        store: [local rows, *features], which is not changed from now on.
+    """
+    probe = make_probe(space, store.features, store.dtype)
+    return make_shell(Content(space, probe, store=store))

@@ -1,0 +1,108 @@
+"""The rows of layouts as chunks, each with the layout of a virtual rank."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, MutableMapping
+from typing import Any
+from weakref import WeakValueDictionary
+
+import torch
+from torch import Tensor
+
+from peergraph.fullgraph.layout.row_layout import RowLayout
+from peergraph.fullgraph.offload.chunks.chunks import Chunks
+from peergraph.fullgraph.offload.rows.row_allocator import RowAllocator
+from peergraph.fullgraph.offload.tensor.virtual_rank import VirtualRank, refuse_other_rows
+
+_PROBE_ROWS = 2
+
+
+class RowSpace:
+    """The rows of a layout as chunks, each with the layout of a virtual rank.
+
+    Made by :meth:`RowSpaces.add`.
+    """
+
+    def __init__(self, spaces: RowSpaces, layout: RowLayout, chunks: Chunks) -> None:
+        rank = spaces.rank
+        self.spaces = spaces
+        """All spaces of the graph."""
+        self.layout = layout
+        """The rows of all ranks."""
+        self.chunks = chunks
+        """How this rank's rows are cut."""
+        self.allocator = spaces.allocator
+        """Where rows are stored."""
+        self.rank = rank
+        """The virtual rank of all spaces."""
+        rows = min(_PROBE_ROWS, layout.size)
+        self.probe = self._virtual(rows, lambda: torch.arange(rows, device=rank.device))
+        """A layout with few rows, for trial runs."""
+        self._by_chunk: list[RowLayout | None] = [None] * chunks.count
+
+    def chunk_layout(self, chunk: int) -> RowLayout:
+        """Returns the layout in which the virtual rank has the rows of a chunk."""
+        found = self._by_chunk[chunk]
+        if found is None:
+            start, stop = self.chunks.range(chunk)
+            found = self._virtual(stop - start, lambda: self.layout.positions[start:stop])
+            self._by_chunk[chunk] = found
+        return found
+
+    def rows_layout(self, local_rows: Tensor) -> RowLayout:
+        """Returns the layout in which the virtual rank has some of the local rows."""
+        return self._virtual(len(local_rows), lambda: self.layout.positions[local_rows])
+
+    def real_layout(self, virtual: RowLayout) -> RowLayout:
+        """Returns the layout of all ranks of a result whose layout is `virtual`.
+
+        Raises:
+            NeedsOtherRowsError: rows were selected or concatenated.
+        """
+        if virtual is self.probe:
+            return self.layout
+        if virtual.parent is None or virtual.parent_rows is not None:
+            refuse_other_rows()
+        parent = self.real_layout(virtual.parent)
+        return parent.repeat(virtual.repeats) if virtual.repeats > 1 else parent.tile(virtual.tiles)
+
+    def virtual_layout(self, base: RowLayout, layout: RowLayout) -> RowLayout:
+        """Returns `layout`, which is made of the space's layout, as it is made of `base`."""
+        if layout is self.layout:
+            return base
+        assert layout.parent is not None
+        parent = self.virtual_layout(base, layout.parent)
+        return parent.repeat(layout.repeats) if layout.repeats > 1 else parent.tile(layout.tiles)
+
+    def _virtual(self, count: int, positions: Callable[[], Tensor]) -> RowLayout:
+        counts = [count, self.layout.size - count]
+        return RowLayout(self.rank, counts, positions)
+
+
+class RowSpaces:
+    """The row spaces of a graph on this rank, by layout.
+
+    Args:
+        allocator: where rows are stored.
+    """
+
+    def __init__(self, allocator: RowAllocator) -> None:
+        self.allocator = allocator
+        self.rank = VirtualRank(allocator.group)
+        # The graph, tensors and recorders keep spaces; layouts of selections come and go.
+        self._by_layout: MutableMapping[RowLayout, RowSpace] = WeakValueDictionary()
+        self.selections: OrderedDict[RowLayout, Any] = OrderedDict()
+        """The last selections of rows, which go with the graph."""
+
+    def add(self, layout: RowLayout, chunks: Chunks) -> RowSpace:
+        """Returns the space of a layout, which lives as long as the caller keeps it."""
+        space = self._by_layout.get(layout)
+        if space is None:
+            space = RowSpace(self, layout, chunks)
+            self._by_layout[layout] = space
+        return space
+
+    def find(self, layout: RowLayout) -> RowSpace | None:
+        """Returns the space of a layout, or None where its rows are not cut in chunks."""
+        return self._by_layout.get(layout)

@@ -1,0 +1,165 @@
+"""A chunk of rows as a rank, so that rules of partitioned tensors compute on it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, NoReturn
+
+import torch
+from torch import Tensor
+from torch.utils.weak import WeakIdKeyDictionary
+
+from peergraph.fullgraph.exchange.transport import ReduceOp, Transport
+from peergraph.fullgraph.random.seeds import Seed, draw_seeds_by, shared_seed
+from peergraph.memory import Group
+
+Reduce = Callable[[Tensor, ReduceOp], Tensor]
+
+
+class NeedsOtherRowsError(NotImplementedError):
+    """A function on the rows of a chunk asked for a collective: it needs the rows of others."""
+
+
+class VirtualRank(Group):
+    """The group of a chunk: rank 0 of two, of which the other has all other rows.
+
+    It refuses collectives with NeedsOtherRowsError, but for reductions within :meth:`reducing`.
+    Seeds of random operations are drawn as the real ranks draw them, or taken from a recording.
+    """
+
+    def __init__(self, group: Group) -> None:
+        super().__init__(0, 2, group.device, group.timeout)
+        self.real = group
+        """The ranks."""
+        self._reduce: Reduce | None = None
+        self._drawn: list[Seed] | None = []
+        self._given: Iterator[Seed] = iter(())
+        self._copies = WeakIdKeyDictionary()
+        Transport.register(self, _VirtualTransport(self))
+        draw_seeds_by(self, self._draw)
+
+    @contextmanager
+    def reducing(self, reduce: Reduce) -> Iterator[None]:
+        """Within the context, all_reduce of a transport calls `reduce`."""
+        before, self._reduce = self._reduce, reduce
+        try:
+            yield
+        finally:
+            self._reduce = before
+
+    @contextmanager
+    def knowing(self, known: Sequence[Tensor]) -> Iterator[None]:
+        """Within the context, the first reductions have known results; later ones are as before.
+
+        Args:
+            known: results, in the order in which the reductions are asked for.
+        """
+        later, results = self._reduce, iter(known)
+
+        def reduce(tensor: Tensor, op: ReduceOp) -> Tensor:
+            found = next(results, None)
+            if found is not None:
+                return found.clone()
+            if later is None:
+                refuse_other_rows()
+            return later(tensor, op)
+
+        with self.reducing(reduce):
+            yield
+
+    def all_reduce(self, tensor: Tensor, op: ReduceOp) -> Tensor:
+        """Returns what the function of :meth:`reducing` makes of a tensor."""
+        if self._reduce is None:
+            refuse_other_rows()
+        return self._reduce(tensor, op)
+
+    @contextmanager
+    def recording_seeds(self, known: Sequence[Seed] = ()) -> Iterator[list[Seed]]:
+        """Within the context, seeds are drawn for all ranks; gives the list of them.
+
+        Args:
+            known: the first seeds, which are not drawn again.
+        """
+        drawn = list(known)
+        with self._seeds(known, drawn):
+            yield drawn
+
+    @contextmanager
+    def replaying(self, seeds: Sequence[Seed]) -> Iterator[None]:
+        """Within the context, random operations get these seeds."""
+        with self._seeds(seeds, None):
+            yield
+
+    @contextmanager
+    def _seeds(self, given: Sequence[Seed], drawn: list[Seed] | None) -> Iterator[None]:
+        before = self._given, self._drawn
+        self._given, self._drawn = iter(given), drawn
+        try:
+            yield
+        finally:
+            self._given, self._drawn = before
+
+    def copy_of(self, tensor: Tensor) -> Tensor:
+        """Returns a copy of a plain tensor; the same one until the tensor changes."""
+        known = self._copies.get(tensor)  # type: ignore[no-untyped-call]
+        if known is None or known[0] != tensor._version:
+            known = tensor._version, tensor.detach().clone()
+            self._copies[tensor] = known
+        copy: Tensor = known[1]
+        return copy
+
+    def _draw(self, generator: torch.Generator | None) -> Seed:
+        given = next(self._given, None)
+        if given is not None:
+            return given
+        if self._drawn is None:
+            raise RuntimeError("a recorded function draws more random numbers than at its record")
+        seed = shared_seed(self.real, generator)
+        self._drawn.append(seed)
+        return seed
+
+    def _exchange(self, name: str, value: bytes) -> NoReturn:
+        refuse_other_rows()
+
+
+def refuse_other_rows() -> NoReturn:
+    """Raises NeedsOtherRowsError."""
+    raise NeedsOtherRowsError("the function needs rows of other chunks or ranks")
+
+
+def partial_sum(tensor: Tensor, op: ReduceOp) -> Tensor:
+    """The reduction in a backward pass over a chunk: the chunk's part of a parameter's gradient.
+
+    The parts are added up over chunks and ranks afterwards.
+    """
+    if op != "sum" or not tensor.is_floating_point():
+        refuse_other_rows()
+    return tensor
+
+
+def no_number(tensor: Tensor, op: ReduceOp) -> Tensor:
+    """The reduction in a trial: NaN, which shows where results of reductions are used."""
+    return torch.full_like(partial_sum(tensor, op), float("nan"))
+
+
+class _VirtualTransport(Transport):
+    """Collectives of a chunk: refused, but for reductions."""
+
+    one_part_a_rank = False
+    group: VirtualRank
+
+    def all_reduce(self, tensor: Tensor, op: ReduceOp = "sum") -> Tensor:
+        return self.group.all_reduce(tensor, op)
+
+    def all_gather_rows(self, rows: Tensor, counts: Sequence[int]) -> NoReturn:
+        refuse_other_rows()
+
+    def all_to_all(self, outputs: list[Tensor], inputs: list[Tensor]) -> NoReturn:
+        refuse_other_rows()
+
+    def start(self, outputs: Any, inputs: Any, slots: Any = None, selected: Any = None) -> NoReturn:
+        refuse_other_rows()
+
+    def broadcast(self, tensor: Tensor, src: int = 0) -> NoReturn:
+        refuse_other_rows()

@@ -1,0 +1,1 @@
+"""Dry runs of a model on shapes: the passes of an epoch of offloaded training."""
