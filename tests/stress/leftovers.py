@@ -12,6 +12,7 @@ from pathlib import Path
 import torch
 
 from peergraph.testing import run_ranks
+from tests.held_resources import resident_bytes
 from tests.shared_memory import in_use, shared_files
 
 _BECOME_PARENT_OF_ORPHANS = 36  # PR_SET_CHILD_SUBREAPER
@@ -97,11 +98,7 @@ def _settled(left: Callable[[], Collection[str]]) -> Collection[str]:
 def open_files_and_memory() -> Iterator[dict[str, int]]:
     """Fills the dictionary with the growth of both from the begin of the context to its end."""
     found: dict[str, int] = {}
-    files, pages = len(os.listdir("/proc/self/fd")), _resident()
+    files, pages = len(os.listdir("/proc/self/fd")), resident_bytes()
     yield found
     found["files"] = len(os.listdir("/proc/self/fd")) - files
-    found["bytes"] = _resident() - pages
-
-
-def _resident() -> int:
-    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    found["bytes"] = resident_bytes() - pages

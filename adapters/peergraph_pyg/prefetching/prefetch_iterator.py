@@ -128,7 +128,7 @@ class PrefetchIterator:
         self._thread = threading.Thread(
             target=_make_batches,
             args=(inner, self._channel, stream, *state),
-            name="peergraph-prefetch",
+            name="peergraph prefetch",
             daemon=True,
         )
         for _ in range(depth):

@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-import gc
-import multiprocessing
-import os
-import threading
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,6 +11,7 @@ from torch_geometric.loader import LinkNeighborLoader, NeighborLoader
 
 import peergraph_pyg
 from tests.adapters.pyg.graphs import check_batch, random_data
+from tests.held_resources import check_no_more_held, held, resident_bytes
 
 
 def loaders(device: torch.device, count: int) -> tuple[Any, list[Any]]:
@@ -56,15 +52,6 @@ def test_eight_loaders_in_threads(device: torch.device) -> None:
     assert counts == [3 * len(loader) for loader in all_loaders]
 
 
-def held() -> dict[str, int]:
-    gc.collect()
-    return {
-        "threads": threading.active_count(),
-        "children": len(multiprocessing.active_children()),
-        "descriptors": len(list(Path("/proc/self/fd").iterdir())),
-    }
-
-
 def test_loaders_left_halfway(device: torch.device) -> None:
     data, all_loaders = loaders(device, 4)
 
@@ -81,7 +68,7 @@ def test_loaders_left_halfway(device: torch.device) -> None:
     before = held()
     for _ in range(20):
         leave_all()
-    assert held() == before
+    check_no_more_held(before)
     for batch in all_loaders[0]:
         check_batch(batch, data)
 
@@ -94,12 +81,7 @@ def test_workers_left_halfway() -> None:
         loader = NeighborLoader(shared, [3, 2], batch_size=7, num_workers=2)
         check_batch(next(iter(loader)), data)
         del loader
-    assert held() == before
-
-
-def resident_bytes() -> int:
-    fields = Path("/proc/self/statm").read_text().split()
-    return int(fields[1]) * os.sysconf("SC_PAGE_SIZE")
+    check_no_more_held(before)
 
 
 @pytest.mark.parametrize("depth", [0, 2])
@@ -117,6 +99,6 @@ def test_thousands_of_batches_leak_nothing(device: torch.device, depth: int) -> 
     before, memory = held(), resident_bytes()
     allocated = torch.cuda.memory_allocated(device) if device.type == "cuda" else 0
     run(1 + 1000 // len(loader))
-    assert held() == before
+    check_no_more_held(before)
     assert resident_bytes() - memory < 8 << 20
     assert device.type == "cpu" or torch.cuda.memory_allocated(device) <= allocated + (1 << 20)

@@ -164,7 +164,7 @@ class ExchangeSession:
         self.finished = True
         if self._error is None:
             self._thread = threading.Thread(
-                target=self._answer, name="peergraph-exchange", daemon=True
+                target=self._answer, name="peergraph exchange", daemon=True
             )
             self._thread.start()
 

@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 import gc
-import threading
 from collections.abc import Iterator
 
 import pytest
 
 from peergraph_pyg.loader import patches
+from tests.held_resources import prefetch_threads
 
 
 @pytest.fixture(autouse=True)
 def _no_thread_is_left(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.delenv("PEERGRAPH_PREFETCH", raising=False)
     gc.collect()
-    before = threading.active_count()
+    before = prefetch_threads()
     yield
     gc.collect()
-    assert threading.active_count() == before
+    assert prefetch_threads() == before
 
 
 @pytest.fixture

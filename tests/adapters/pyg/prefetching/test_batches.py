@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from typing import Any
 
 import pytest
@@ -15,6 +14,7 @@ from peergraph_pyg.prefetching.prefetch_iterator import PrefetchIterator
 from peergraph_pyg.prefetching.prefetcher import plain_iterator
 from tests.adapters.pyg.graphs import check_batch, random_data, random_hetero
 from tests.adapters.pyg.prefetching.loops import assert_equal, end_workers, epochs, node_loader
+from tests.held_resources import prefetch_threads
 
 
 @pytest.mark.parametrize("depth", [1, 2, 5, 100])
@@ -168,10 +168,10 @@ def test_the_ordinary_loop(monkeypatch: pytest.MonkeyPatch, device: torch.device
 def test_a_first_batch_alone(device: torch.device) -> None:
     """`next(iter(loader))` leaves nothing behind."""
     loader = node_loader(device)
-    before = threading.active_count()
+    before = prefetch_threads()
     torch.manual_seed(2)
     first, number = next(plain_iterator(loader)), torch.rand(1)
     torch.manual_seed(2)
     assert_equal([first], [next(iter(loader))])
     assert torch.equal(number, torch.rand(1))
-    assert threading.active_count() == before
+    assert prefetch_threads() == before

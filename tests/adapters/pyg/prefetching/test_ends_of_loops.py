@@ -16,6 +16,7 @@ from torch_geometric.data import Data
 import peergraph_pyg
 from peergraph_pyg.prefetching import prefetch_iterator
 from tests.adapters.pyg.prefetching.loops import node_loader
+from tests.held_resources import prefetch_threads
 
 
 def test_exception_reaches_the_loop(device: torch.device) -> None:
@@ -56,25 +57,25 @@ def test_error_of_the_thread_itself(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_break_and_garbage(device: torch.device) -> None:
     """Each way to leave a loop ends its thread; the fixture counts them."""
     ahead = peergraph_pyg.prefetch(node_loader(device), 2)
-    before = threading.active_count()
+    before = prefetch_threads()
     for _ in range(20):
         for _ in ahead:
             break
-    assert threading.active_count() == before
+    assert prefetch_threads() == before
     iterator = iter(ahead)
-    assert threading.active_count() == before + 1
+    assert prefetch_threads() == before + 1
     iterator.close()  # type: ignore[attr-defined]
-    assert threading.active_count() == before
+    assert prefetch_threads() == before
     assert list(iterator) == []
     cycle: list[Any] = [iter(ahead)]
     cycle.append(cycle)
     del cycle
     gc.collect()
-    assert threading.active_count() == before
+    assert prefetch_threads() == before
     with pytest.raises(RuntimeError, match="training failed"):
         _fail_in_the_loop(ahead)
     gc.collect()
-    assert threading.active_count() == before
+    assert prefetch_threads() == before
 
 
 def _fail_in_the_loop(loader: Any) -> None:
@@ -83,12 +84,12 @@ def _fail_in_the_loop(loader: Any) -> None:
 
 
 def test_closing_the_store_is_told_to_loops(device: torch.device) -> None:
-    before = threading.active_count()
+    before = prefetch_threads()
     loader = node_loader(device)
     iterator = iter(peergraph_pyg.prefetch(loader, 5))
     next(iterator)
     peergraph_pyg.store_of(loader.data).close()
-    assert threading.active_count() == before
+    assert prefetch_threads() == before
     # Not as at the end of an epoch.
     with pytest.raises(RuntimeError, match="this store has been closed: there are no more batches"):
         next(iterator)

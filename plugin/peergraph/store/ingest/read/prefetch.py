@@ -44,7 +44,7 @@ def read_ahead(batches: Iterator[Batch]) -> Iterator[Iterator[Batch]]:
                 raise item
             yield item
 
-    thread = threading.Thread(target=read, name="peergraph_ingest", daemon=True)
+    thread = threading.Thread(target=read, name="peergraph ingest", daemon=True)
     thread.start()
     try:
         yield received()
