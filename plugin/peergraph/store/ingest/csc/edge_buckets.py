@@ -212,10 +212,15 @@ class EdgeBuckets:
         yield from bucket.in_memory
 
     def _write_pending(self) -> None:
-        """Appends the runs in memory to the buckets' files."""
-        for number, bucket in enumerate(self._buckets):
-            if bucket.in_memory:
-                write_runs(self._path(number), bucket.in_memory)
-                bucket.in_file += [(len(run), run.first_edge) for run in bucket.in_memory]
-                bucket.in_memory = []
+        """Appends the runs in memory to the buckets' files; several threads write."""
+        pending = [number for number, bucket in enumerate(self._buckets) if bucket.in_memory]
+        with ThreadPoolExecutor(torch.get_num_threads(), "peergraph_write") as pool:
+            for _ in pool.map(self._write, pending):
+                pass
         self._pending_bytes = 0
+
+    def _write(self, number: int) -> None:
+        bucket = self._buckets[number]
+        write_runs(self._path(number), bucket.in_memory)
+        bucket.in_file += [(len(run), run.first_edge) for run in bucket.in_memory]
+        bucket.in_memory = []
