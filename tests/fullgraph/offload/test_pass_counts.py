@@ -209,6 +209,33 @@ def test_rows_of_three_layers_that_live_at_once() -> None:
     assert use["host"].peak <= 3 * layer
 
 
+class GatedSum(Layer):
+    """A row passes a gate that opens by the sum of products at its neighbours, as in GGNN."""
+
+    def forward(self, data: Data, x: Tensor) -> Tensor:
+        return data.structure.spmm("copy_u", "sum", self.linear(x)).sigmoid() * x
+
+
+def test_products_of_gated_layers_go_with_their_sums(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A layer reads its own row, too; the product that the layer before has summed is gone."""
+    data = make_data()
+    rows: list[float] = []
+
+    def make(chunks: Chunks, **stores: Any) -> ChunkPass:
+        rows.append(used(data) / (FEATURES * ROW))
+        return ChunkPass(chunks, **stores)
+
+    monkeypatch.setattr(row_pass, "ChunkPass", make)
+    layers = nn.ModuleList(GatedSum(FEATURES, FEATURES) for _ in range(4)).double()
+    with without_collector():
+        x: Tensor = data.x
+        for layer in layers:
+            x = layer(data, x)
+        x[data.mask].sum()
+    # Features, the sums of all layers so far, and two products; the last layer has no product.
+    assert rows == [2, 4, 5, 6, 5]
+
+
 def test_sums_of_features_are_kept_beside_features_on_the_device(made: list[Pass]) -> None:
     data, layout = make_graph(Group.current("cpu"))
     data = offload(data, layout, Chunks.even(layout, 3), PLENTY)

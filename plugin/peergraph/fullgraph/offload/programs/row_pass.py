@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from torch import Tensor
@@ -232,38 +232,32 @@ def store_sources(roots: Sequence[RowOperand], waiting_bytes: int = 0) -> None:
         roots: rows that are to be computed.
         waiting_bytes: of rows that are to be stored after them.
     """
-    needed = _stored_first(roots, set())
-    # Rows that only other sources are computed from are stored with these, and go with them.
-    needed = _stored_first(roots, {id(rows.content) for rows in needed})
-    store_rows(needed, waiting_bytes)
+    while needed := _stored_first(roots):
+        # Rows that others need are stored with these. They may go with them, so nothing here
+        # refers to them any longer.
+        inner = {id(rows.content) for rows in _stored_first(needed)}
+        needed = [rows for rows in needed if id(rows.content) not in inner]
+        store_rows(needed, waiting_bytes)
 
 
-def _stored_first(roots: Sequence[RowOperand], leaves: Collection[int]) -> list[RowOperand]:
-    """Returns the rows that are stored before `roots` are computed.
-
-    Args:
-        roots: rows that are to be computed.
-        leaves: ids of contents that are stored before, so that nothing else is computed from what
-            they are made of.
-    """
+def _stored_first(roots: Sequence[RowOperand]) -> list[RowOperand]:
+    """Returns the rows that are stored before `roots` are computed."""
     needed: list[RowOperand] = []
     seen: set[int] = set()
-    pending: list[tuple[Operand, bool]] = [(root, True) for root in roots]
+    pending: list[Operand] = list(roots)
     while pending:
-        operand, is_root = pending.pop()
+        operand = pending.pop()
         rows = operand.rows if isinstance(operand, SourceOperand) else operand
         if not isinstance(rows, RowOperand) or rows.content.store is not None:
             continue
         if rows is not operand or (rows.content.wanted and rows not in roots):
             needed.append(rows)
             continue
-        if not is_root and id(rows.content) in leaves:
-            continue
         record = rows.content.record
         assert record is not None
         if id(record) not in seen:
             seen.add(id(record))
-            pending.extend((part, False) for part in record.operands)
+            pending.extend(record.operands)
     return needed
 
 

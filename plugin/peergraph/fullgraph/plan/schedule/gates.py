@@ -50,9 +50,7 @@ def schedule_gates(widths: Sequence[int], labelled: float) -> Schedule:
 
     def product(layer: int, at: int) -> str:
         name = f"product of layer {layer}"
-        # Products are made for each other, one within the other, and go when the last one is made.
-        last = max(at + 1, count - 1)
-        rows.append(StoredRows(name, widths[layer], SOURCE, at, last))
+        rows.append(StoredRows(name, widths[layer], SOURCE, at, at + 1))
         return name
 
     add("product 1", [FEATURES], [], [product(1, 0)], 1, operations=operations(1))
