@@ -14,7 +14,6 @@ from peergraph.memory.table.host_gather import HostGather, Staging
 from peergraph.memory.table.id_list import sort_by_row
 from peergraph.memory.table.staged_rows import StagedRows, disk_launch, staging_launch
 from peergraph.memory.table.table_view import cpu_view, dense_view
-from tests.memory.narrow_rows import expected_rows, narrow_table, values
 from tests.memory.small_buffers import small_buffers
 from tests.memory.tables import random_rows, same_bits, split, table_of
 
@@ -119,34 +118,6 @@ def test_kernels_and_threads_together(share: float, kind: str) -> None:
     expected = rows[ids.long()]
     expected[ids < 0] = 0
     assert same_bits(out, expected)
-    table.close()
-    others.close()
-
-
-@pytest.mark.parametrize("storage", ["bfloat16", "float8_e5m2", "int8:4"])
-@pytest.mark.parametrize("share", [0.5, 1.0])
-def test_narrow_rows_are_decoded(share: float, storage: str) -> None:
-    """Rows that kernels read, and rows that threads bring, in the users' dtype."""
-    x, order = values((5000, 12), torch.float32), torch.randperm(5000)
-    group = Group.current(device="cpu")
-    table = narrow_table(x, storage, split(5000, "mixed"), group, order=order)
-    stored = table.stored
-    near = stored.tiers.replicated + stored.tiers.sharded
-    without_host = x.clone()
-    without_host[order >= near] = 0
-    others = narrow_table(without_host, storage, stored.tiers, group, order=order)
-    ids = torch.randint(-1, 5000, (6000,), dtype=torch.int32)
-    out = torch.full((6000, 12), 7.0)
-    staging = Staging(share, others.stored.view, staged_rows(stored, order, with_host=True))
-    gather = HostGather(
-        stored.tiers, stored.row_bytes, group.device, order, stored.view, staging=staging
-    )
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
-        gather.gather(ids, out, True, table.codec.native)
-    expected = expected_rows(x, storage)[ids.long()]
-    expected[ids < 0] = 0
-    assert torch.equal(out, expected)
     table.close()
     others.close()
 

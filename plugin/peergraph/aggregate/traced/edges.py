@@ -6,10 +6,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from peergraph.aggregate.csc import Csc
+from peergraph.memory.device.capture_mode import is_capturing
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class TracedEdges:
         Raises:
             RuntimeError: a CUDA graph is being captured, which would keep this graph's edges.
         """
-        if self.edge_index.is_cuda and torch.cuda.is_current_stream_capturing():
+        if is_capturing(self.edge_index.device):
             raise RuntimeError(
                 "compiled layers look their edges up in each call and cannot be captured in a CUDA "
                 "graph: compile without mode 'reduce-overhead' and 'max-autotune'"

@@ -17,7 +17,6 @@ from peergraph.memory.table.host_gather import HostGather, Staging
 from peergraph.memory.table.host_read_speeds import staged_share
 from peergraph.memory.table.id_list import id_list
 from peergraph.memory.table.partitions import Partitions
-from peergraph.memory.table.read_rows import read_rows
 from peergraph.memory.table.staged_rows import StagedRows, disk_launch, staging_launch
 from peergraph.memory.table.table_view import cpu_view, table_view
 from peergraph.memory.table.tier_sizes import Split, tier_bytes
@@ -39,23 +38,30 @@ class Access(NamedTuple):
     """Gathers rows, if the device is a GPU and some rows are in host memory or on disk."""
 
     def gather(
-        self,
-        ids: torch.Tensor,
-        out: torch.Tensor,
-        launch: Launch,
-        padded: bool = False,
-        codec: _C.RowCodec | None = None,
+        self, ids: torch.Tensor, out: torch.Tensor, launch: Launch, padded: bool = False
     ) -> None:
-        """Writes the rows `ids` to `out`, as they are stored or decoded by a codec.
+        """Writes the rows `ids` to `out`, as they are stored.
 
         Both tensors are contiguous and on the device. `launch` is where rows are read that the
         device reads itself; an id of -1 gives a row of zeros if `padded`.
         """
         if self.host_gather is not None:
-            self.host_gather.gather(ids, out, padded, codec)
+            self.host_gather.gather(ids, out, padded)
         else:
             listed = id_list(ids, padded=padded, max_blocks=most_blocks())
-            read_rows(self.view, listed, out, launch, codec)
+            _C.gather(self.view, listed, out, launch)
+
+    def gather_decoded(
+        self,
+        ids: torch.Tensor,
+        out: torch.Tensor,
+        codec: _C.RowCodec,
+        launch: Launch,
+        padded: bool = False,
+    ) -> None:
+        """As :meth:`gather`, decoded by a codec. The device must read all rows itself."""
+        listed = id_list(ids, padded=padded, max_blocks=most_blocks())
+        _C.decode_gather(self.view, codec, listed, out, launch)
 
 
 def open_access(

@@ -10,7 +10,6 @@ import peergraph._C as _C
 from peergraph.memory.device.capture_mode import is_capturing
 from peergraph.memory.device.launching import launch_on, most_blocks
 from peergraph.memory.table.id_list import id_list, sort_by_row
-from peergraph.memory.table.read_rows import read_rows
 from peergraph.memory.table.staged_rows import StagedRows
 from peergraph.memory.table.tiers import Tiers
 
@@ -65,20 +64,13 @@ class HostGather:
         self._on_disk = on_disk
         self._staging = staging
 
-    def gather(
-        self,
-        ids: torch.Tensor,
-        out: torch.Tensor,
-        padded: bool = False,
-        codec: _C.RowCodec | None = None,
-    ) -> None:
+    def gather(self, ids: torch.Tensor, out: torch.Tensor, padded: bool = False) -> None:
         """Writes the rows `ids` to a tensor on the device.
 
         Args:
             ids: int32 or int64 on the device, contiguous.
             out: the result, contiguous.
             padded: an id of -1 gives a row of zeros.
-            codec: decodes the rows; None: the result has rows as they are stored.
 
         Raises NotImplementedError if rows are on disk and a CUDA graph is being captured.
         """
@@ -86,7 +78,7 @@ class HostGather:
         # A CUDA graph cannot wait for CPU threads.
         staging = self._staging if many and not is_capturing(self._device) else None
         if staging is not None and staging.share < 1:
-            self._gather_shared(ids, out, padded, staging, codec)
+            self._gather_shared(ids, out, padded, staging)
             return
         view, staged = self._view, self._on_disk
         if staging is not None:
@@ -100,17 +92,12 @@ class HostGather:
         if many and staging is None and self._tiers.host > 0 and self._row_bytes > 0:
             kernel_ids, out_index, host_begin = self._sort(ids)
         listed = id_list(kernel_ids, out_index, host_begin, padded=padded, max_blocks=most_blocks())
-        read_rows(view, listed, out, launch_on(self._device), codec)
+        _C.gather(view, listed, out, launch_on(self._device))
         if staged is not None and ready is not None:
-            staged.gather(ids, out, ready, codec=codec)
+            staged.gather(ids, out, ready)
 
     def _gather_shared(
-        self,
-        ids: torch.Tensor,
-        out: torch.Tensor,
-        padded: bool,
-        staging: Staging,
-        codec: _C.RowCodec | None = None,
+        self, ids: torch.Tensor, out: torch.Tensor, padded: bool, staging: Staging
     ) -> None:
         """Gathers rows: a kernel reads the first host rows while CPU threads read the last ones.
 
@@ -123,14 +110,14 @@ class HostGather:
         by_kernel = id_list(
             sorted_ids[:split], out_index[:split], host_begin, padded=padded, max_blocks=blocks
         )
-        read_rows(self._view, by_kernel, out, launch, codec)
+        _C.gather(self._view, by_kernel, out, launch)
         # Sorting moves ids out of range to both ends. This call reports those among the last ids,
         # and writes zeros to the rows that the threads will write.
         by_threads = id_list(
             sorted_ids[split:], out_index[split:], padded=padded, max_blocks=blocks
         )
-        read_rows(staging.view, by_threads, out, launch, codec)
-        staging.rows.gather(sorted_ids[split:], out, ready, out_index[split:], codec)
+        _C.gather(staging.view, by_threads, out, launch)
+        staging.rows.gather(sorted_ids[split:], out, ready, out_index[split:])
 
     def _sort(self, ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         first_host_row = self._tiers.replicated + self._tiers.sharded

@@ -11,7 +11,6 @@ import peergraph._C as _C
 from peergraph.memory.device.launching import Launch, launch_on
 from peergraph.memory.device.pinned_pipeline import pinned_pipeline
 from peergraph.memory.table.id_list import as_wide_as_rows, id_list
-from peergraph.memory.table.read_rows import place_rows
 from peergraph.memory.table.table_view import dense_view
 
 # There are many threads, because a thread that reads a disk waits most of the time.
@@ -78,7 +77,6 @@ class StagedRows:
         out: torch.Tensor,
         ready: torch.cuda.Event,
         out_index: torch.Tensor | None = None,
-        codec: _C.RowCodec | None = None,
     ) -> None:
         """Writes to `out` those of the rows `ids` that CPU threads read. Waits for `ready`.
 
@@ -88,7 +86,6 @@ class StagedRows:
             ready: an event after which the ids are valid.
             out_index: int64 on the GPU; the row of id i becomes row out_index[i] of the result.
                 None: row i.
-            codec: decodes the rows on the GPU; None: the result has rows as they are stored.
         """
         current = torch.cuda.current_stream(self._device)
         self._stream.wait_event(ready)
@@ -112,7 +109,9 @@ class StagedRows:
         current.wait_stream(self._stream)
         for used in (positions, staged):
             used.record_stream(current)
-        place_rows(staged, positions, out, launch_on(self._device), codec)
+        rows = out.numel() * out.element_size() // self._row_bytes
+        result = dense_view(out, rows, self._row_bytes)
+        _C.scatter(result, id_list(positions), staged, launch_on(self._device))
 
     def scatter(self, ids: torch.Tensor, values: torch.Tensor, ready: torch.cuda.Event) -> None:
         """Overwrites those of the rows `ids` that CPU threads write. They are written on return.

@@ -251,10 +251,10 @@ class Table:
     ) -> None:
         """Writes the rows `ids`, decoded by a codec, to `out`; for a table of encoded rows.
 
-        Both tensors are contiguous and on the device; `padded` is as in :meth:`gather`.
+        On a GPU, no row may be in host memory or on disk. `padded` is as in :meth:`gather`.
         """
         with nullcontext() if self.counter is None else self.counter.gather(ids):
-            self._opened().gather(ids, out, self._launch(), padded, codec)
+            self._opened().gather_decoded(ids, out, codec, self._launch(), padded)
 
     def gather_stored(self, ids: torch.Tensor) -> torch.Tensor:
         """Returns the rows `ids` as they are stored: uint8 [n, row_bytes]. As :meth:`gather`.
