@@ -50,6 +50,24 @@ inline Allocate with_gil(const pybind11::function& allocate) {
   };
 }
 
+/// Names of what is read of a tensor. A call with names that are made anew takes twice the time.
+struct TensorAttributes {
+  pybind11::handle is_contiguous = PyUnicode_InternFromString("is_contiguous");
+  pybind11::handle data_ptr = PyUnicode_InternFromString("data_ptr");
+  pybind11::handle dtype = PyUnicode_InternFromString("dtype");
+  pybind11::handle shape = PyUnicode_InternFromString("shape");
+};
+
+/// The result of a method without arguments; no object if there is no such method.
+inline pybind11::object call_if_defined(pybind11::handle source, pybind11::handle name) {
+  PyObject* const result = PyObject_CallMethodNoArgs(source.ptr(), name.ptr());
+  if (result == nullptr) {
+    if (!PyErr_ExceptionMatches(PyExc_AttributeError)) throw pybind11::error_already_set();
+    PyErr_Clear();
+  }
+  return pybind11::reinterpret_steal<pybind11::object>(result);
+}
+
 /// The element type of a dtype of torch.
 struct Element {
   ScalarType type;
@@ -82,14 +100,18 @@ struct type_caster<peergraph::TensorRef> {
   PYBIND11_TYPE_CASTER(peergraph::TensorRef, const_name("torch.Tensor"));
 
   bool load(handle source, bool) {
-    if (!hasattr(source, "data_ptr")) return false;
-    if (!source.attr("is_contiguous")().cast<bool>())
+    static const peergraph::TensorAttributes kNames;
+    const object contiguous = peergraph::call_if_defined(source, kNames.is_contiguous);
+    if (!contiguous) return false;
+    if (contiguous.ptr() != Py_True)
       throw value_error("a tensor is not contiguous in memory: call contiguous() first");
-    value.data = reinterpret_cast<void*>(source.attr("data_ptr")().cast<uintptr_t>());
-    const peergraph::Element element = peergraph::element_of(source.attr("dtype"));
+    const object address = peergraph::call_if_defined(source, kNames.data_ptr);
+    if (!address) return false;
+    value.data = reinterpret_cast<void*>(address.cast<uintptr_t>());
+    const peergraph::Element element = peergraph::element_of(source.attr(kNames.dtype));
     value.type = element.type;
     value.item_bytes = element.bytes;
-    const auto shape = reinterpret_borrow<tuple>(object(source.attr("shape")));
+    const auto shape = reinterpret_borrow<tuple>(object(source.attr(kNames.shape)));
     constexpr size_t kMaxDims = peergraph::TensorRef::kMaxDims;
     value.num_dims = static_cast<int>(std::min(shape.size(), kMaxDims));
     // The last of many dimensions stands for itself and all that follow.

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
+from functools import lru_cache
 
 import torch
 
@@ -37,11 +38,16 @@ def launch_on(
     """
     threads = torch.get_num_threads() if num_threads is None else num_threads
     if device.type == "cpu":
-        return Launch(device=-1, stream=0, num_threads=threads)
+        return _launch(-1, 0, threads)
     index = with_index(device).index
     # The public function makes a stream object, which takes longer than a launch.
     address = torch._C._cuda_getCurrentRawStream(index) if stream is None else stream.cuda_stream
-    return Launch(device=index, stream=address, num_threads=threads)
+    return _launch(index, address, threads)
+
+
+@lru_cache(maxsize=256)
+def _launch(device: int, stream: int, num_threads: int) -> Launch:
+    return Launch(device=device, stream=stream, num_threads=num_threads)
 
 
 def stream_address(device: torch.device) -> int:
