@@ -23,7 +23,7 @@ def activate(
     """Computes ``dropout(relu(x + bias))``: see :func:`peergraph.aggregate.layers.activate`."""
     if not 0 <= dropout <= 1:
         raise ValueError(f"dropout must be in 0..1, got {dropout}")
-    if bias is not None and (x.dim() == 0 or tuple(bias.shape) != tuple(x.shape[-1:])):
+    if bias is not None and (x.dim() == 0 or bias.dim() != 1 or bias.shape[0] != x.shape[-1]):
         raise ValueError(f"bias must be {list(x.shape[-1:])}, got {list(bias.shape)}")
     if not _runs_in_one_pass(x, bias):
         out = x if bias is None else x + bias
@@ -37,10 +37,13 @@ def activate(
 def _runs_in_one_pass(x: Tensor, bias: Tensor | None) -> bool:
     if type(x) is not Tensor or x.dim() != 2 or x.dtype not in DTYPES or x.numel() == 0:
         return False
-    fits = bias is None or (bias.dtype in DTYPES and bias.device == x.device)
-    wide = bias is None or x.dtype == torch.promote_types(x.dtype, bias.dtype)
-    casts = torch.is_autocast_enabled(x.device.type) and x.dtype != torch.float64
-    return fits and (wide or casts) and runs_outside_of_traces(x)
+    if bias is not None and (bias.dtype != x.dtype or bias.device != x.device):
+        fits = bias.dtype in DTYPES and bias.device == x.device
+        wide = x.dtype == torch.promote_types(x.dtype, bias.dtype)
+        casts = torch.is_autocast_enabled(x.device.type) and x.dtype != torch.float64
+        if not fits or not (wide or casts):
+            return False
+    return runs_outside_of_traces(x)
 
 
 def draw_seed(device: torch.device) -> Tensor:

@@ -59,7 +59,9 @@ def runs_plainly(x: Tensor | TableRows) -> bool:
 
 def runs_outside_of_traces(x: Tensor | TableRows) -> bool:
     """Returns whether operations on `x` run outside of traces and transforms."""
-    return not is_traced() and not (isinstance(x, Tensor) and is_transformed(x))
+    if is_traced():
+        return False
+    return not (isinstance(x, Tensor) and torch._C._functorch.is_functorch_wrapped_tensor(x))
 
 
 def pays_to_fuse(x: Tensor) -> bool:
@@ -75,11 +77,16 @@ def check_same_dtype(**operands: Tensor | None) -> None:
         raise TypeError(f"{' and '.join(given)} must have one dtype, got {dtypes}")
 
 
+def first_rows(x: Tensor, count: int) -> Tensor:
+    """Returns the first `count` rows: `x` itself if these are all."""
+    return x if x.shape[0] == count else x[:count]
+
+
 def as_tensor(x: Tensor | TableRows, count: int | None = None) -> Tensor:
     """Returns the first `count` rows, or all, as a tensor; gathers rows of a table."""
     if isinstance(x, TableRows):
         return (x if count is None else x.first(count)).gather()
-    return x if count is None or count == x.shape[0] else x[:count]
+    return x if count is None else first_rows(x, count)
 
 
 def columns(shape: torch.Size | tuple[int, ...]) -> int:

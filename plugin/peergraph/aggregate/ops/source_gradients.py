@@ -83,7 +83,12 @@ def divide_by_degrees(matrix: CsrMatrix, grad: Tensor) -> Tensor:
 
 def _degrees(matrix: CsrMatrix, dtype: torch.dtype) -> Tensor:
     """Returns the divisors of means, [destinations, 1]."""
-    return matrix.degrees().clamp(min=1).to(dtype).unsqueeze(1)
+    if is_traced():
+        return matrix.degrees().clamp(min=1).to(dtype).unsqueeze(1)
+    degrees = torch.empty(matrix.num_rows, dtype=dtype, device=matrix.device)
+    # Differences are written in `dtype`, which saves a launch.
+    torch.sub(matrix.indptr[1:], matrix.indptr[:-1], out=degrees)
+    return degrees.clamp_(min=1).unsqueeze(1)
 
 
 def gradient_of_sums(matrix: CsrMatrix, grad: Tensor) -> tuple[Tensor, Tensor | None]:

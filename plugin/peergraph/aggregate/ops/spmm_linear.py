@@ -16,7 +16,7 @@ from peergraph.aggregate.ops.gradient_checks import unbatched
 from peergraph.aggregate.ops.operands import (
     as_tensor,
     check_operand,
-    pays_to_fuse,
+    first_rows,
     product_dtype,
     runs_outside_of_traces,
     use_deterministic,
@@ -53,9 +53,9 @@ def spmm_linear(
     fixed_order = use_deterministic(deterministic)
     check_backward(backward, fixed_order)
     dtype, linear = product_dtype(x), reduce in ("sum", "mean")
-    given = [x, *(t for t in (*weights, self_weight, bias, self_x) if t is not None)]
-    casts = any(t.dtype != dtype for t in given)
-    narrows = dtype in _NARROW and all(t.dtype in (*_NARROW, torch.float32) for t in given)
+    dtypes = {x.dtype, *(t.dtype for t in (*weights, self_weight, bias, self_x) if t is not None)}
+    casts = dtypes != {dtype}
+    narrows = dtype in _NARROW and dtypes <= {*_NARROW, torch.float32}
     fits = dtype in DTYPES and runs_outside_of_traces(x) and math.prod(x.shape) > 0
     fits &= narrows if torch.is_autocast_enabled(x.device.type) else not casts
     if not (linear and fits):
@@ -77,7 +77,7 @@ def spmm_linear(
             dtype,
             weights,
             self_weight,
-            None if bias is None else bias.to(dtype),
+            None if bias is None else _as(dtype, bias),
             self_x,
             lambda matrix: matrix.gradient_matrix(backward, fixed_order, x.shape[1]),
         )
@@ -101,6 +101,11 @@ def _as_source(x: Tensor | TableRows, dtype: torch.dtype) -> Tensor | TableRows:
     return x if x.dtype in (dtype, torch.float32) else x.to(dtype)
 
 
+def _as(dtype: torch.dtype, tensor: Tensor) -> Tensor:
+    """Returns the tensor in a dtype."""
+    return tensor if tensor.dtype == dtype else tensor.to(dtype)
+
+
 def _multiplied(
     matrices: list[CsrMatrix],
     mean: bool,
@@ -116,18 +121,18 @@ def _multiplied(
     count = matrices[0].num_rows
     matrices = [matrix.trim_isolated_tail() for matrix in matrices]
     # Without a gradient of x, autograd needs the products only.
-    fuses = isinstance(x, Tensor) and pays_to_fuse(x)
+    fuses = isinstance(x, Tensor) and x.requires_grad and torch.is_grad_enabled()
     copies = not fuses and (isinstance(x, TableRows) or x.dtype != dtype)
     alone = len(matrices) == 1 and matrices[0].num_rows == count
     own_gradient = self_x is not None and self_x.requires_grad
     if copies and alone and self_weight is not None and not own_gradient:
         rows = sums_and_self_rows(matrices[0], x, mean, self_x, dtype)
         return F.linear(rows, torch.cat([weights[0], self_weight], 1).to(dtype), bias)
-    weights = [weight.to(dtype) for weight in weights]
-    self_weight = None if self_weight is None else self_weight.to(dtype)
+    weights = [_as(dtype, weight) for weight in weights]
+    self_weight = None if self_weight is None else _as(dtype, self_weight)
     if isinstance(x, Tensor) and fuses:
         transposes = [transpose_of(matrix) for matrix in matrices]
-        own = None if self_x is None else self_x.to(dtype)
+        own = None if self_x is None else _as(dtype, self_x)
         result: tuple[Tensor, ...] = Linear.apply(  # type: ignore[no-untyped-call]
             x, own, self_weight, bias, count, matrices, mean, transposes, *weights
         )
@@ -138,7 +143,7 @@ def _multiplied(
         sums = (matrix.spmm_as(dtype, x, mean) for matrix in matrices)
     else:
         sums = (sum_table_as(dtype, matrix, x, mean) for matrix in matrices)
-    own = None if self_x is None else self_x.to(dtype)
+    own = None if self_x is None else _as(dtype, self_x)
     return products(count, sums, weights, own, self_weight, bias)
 
 
@@ -155,8 +160,9 @@ def _check(
         raise ValueError(f"reduce must be one of {', '.join(REDUCTIONS)}, got {reduce!r}")
     if not matrices or len(matrices) != len(weights):
         raise ValueError(f"each structure needs a weight, got {len(matrices)} and {len(weights)}")
-    sizes = {(matrix.num_columns, matrix.num_rows) for matrix in matrices}
-    if len(sizes) > 1:
+    count = matrices[0].num_rows
+    sizes = {(matrix.num_columns, matrix.num_rows) for matrix in matrices[1:]}
+    if not sizes <= {(matrices[0].num_columns, count)}:
         raise ValueError(f"structures must have the same nodes, got {matrices}")
     if self_x is None and self_weight is not None:
         check_first_rows(matrices[0], x)
@@ -166,8 +172,7 @@ def _check(
         raise ValueError(f"x must be on {matrices[0].device} as the structure, got {x.device}")
     if self_x is not None and self_weight is None:
         raise ValueError("self_x needs self_weight, got none")
-    if self_x is not None and (self_x.dim() != 2 or self_x.shape[0] != matrices[0].num_rows):
-        count = matrices[0].num_rows
+    if self_x is not None and (self_x.dim() != 2 or self_x.shape[0] != count):
         raise ValueError(f"self_x must be [{count}, columns], got {list(self_x.shape)}")
     check_weights(x, weights, self_weight, self_x, bias)
     if isinstance(x, Tensor):
@@ -217,10 +222,12 @@ def products(
         if out is None:
             out = rows.new_zeros(count, weight.shape[0])
             out = out if bias is None else out + bias
-        if rows.shape[0] < count:
+        if rows.shape[0] == count:
+            out = add_product(out, rows, weight.t())
+        elif torch.is_grad_enabled():
             out = _AddProduct.apply(out, rows, weight)  # type: ignore[no-untyped-call]
         else:
-            out = add_product(out, rows, weight.t())
+            first_rows(out, rows.shape[0]).addmm_(rows, weight.t())
     assert out is not None
     return out
 
@@ -239,14 +246,14 @@ class _AddProduct(torch.autograd.Function):
     def forward(ctx: Any, out: Tensor, rows: Tensor, weight: Tensor) -> Tensor:
         ctx.save_for_backward(rows, weight)
         ctx.mark_dirty(out)
-        out[: rows.shape[0]].addmm_(rows, weight.t())
+        first_rows(out, rows.shape[0]).addmm_(rows, weight.t())
         return out
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         rows, weight = ctx.saved_tensors
         _, needs_rows, needs_weight = ctx.needs_input_grad
-        first = grad[: rows.shape[0]]
+        first = first_rows(grad, rows.shape[0])
         return (
             grad,
             first @ weight if needs_rows else None,
@@ -285,7 +292,7 @@ class Linear(torch.autograd.Function):
 
         rows = self_x
         if self_x is None and self_weight is not None:
-            rows = x[:count].to(dtype)
+            rows = _as(dtype, first_rows(x, count))
         out = products(count, reduced(), list(weights), rows, self_weight, bias)
         ctx.self_is_x = self_x is None
         if self_x is None and x.dtype == dtype:
@@ -306,8 +313,10 @@ class Linear(torch.autograd.Function):
         weights, kept = rest[: len(ctx.matrices)], rest[len(ctx.matrices) :]
         needs = ctx.needs_input_grad
         # The same product as for the gradient of a linear layer, which libraries are tuned for.
-        grad_weights = [None if sums is None else grad[: sums.shape[0]].t() @ sums for sums in kept]
-        grad_self_weight = grad.t() @ self_x[: grad.shape[0]] if needs[2] else None
+        grad_weights = [
+            None if sums is None else first_rows(grad, sums.shape[0]).t() @ sums for sums in kept
+        ]
+        grad_self_weight = grad.t() @ first_rows(self_x, grad.shape[0]) if needs[2] else None
         grad_self_x = grad @ self_weight if needs[1] else None
         of_x = None
         if needs[0]:
@@ -327,13 +336,14 @@ def _to_sources(
         shape = ctx.matrices[0].num_columns, self_weight.shape[1]
         out = grad.new_empty(shape, dtype=ctx.dtype)
         if ctx.dtype == grad.dtype:
-            torch.mm(grad, self_weight, out=out[:count])
+            torch.mm(grad, self_weight, out=first_rows(out, count))
         else:
-            out[:count] = grad @ self_weight
-        out[count:].zero_()
+            first_rows(out, count).copy_(grad @ self_weight)
+        if count < shape[0]:
+            out[count:].zero_()
         self_weight = None
     for matrix, transposes, weight in zip(ctx.matrices, ctx.transposes, weights, strict=True):
-        rows, e = grad[: matrix.num_rows] @ weight, None
+        rows, e = first_rows(grad, matrix.num_rows) @ weight, None
         if ctx.mean:
             rows, e = gradient_of_sums(matrix, rows)
         message = "copy_u" if e is None else "mul"
@@ -344,9 +354,9 @@ def _to_sources(
     assert out is not None
     if self_weight is not None:
         if ctx.dtype == grad.dtype:
-            out[:count].addmm_(grad, self_weight)
+            first_rows(out, count).addmm_(grad, self_weight)
         else:
-            out[:count] += grad @ self_weight
+            first_rows(out, count).add_(grad @ self_weight)
     return out
 
 

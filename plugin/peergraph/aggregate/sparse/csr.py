@@ -310,7 +310,7 @@ class CsrMatrix:
         Args:
             dtype: that of `x`, or float16 or bfloat16 for float32: sums are rounded once.
         """
-        if dtype == x.dtype or self._blocks_for(x, None, "copy_u") is not None:
+        if self._blocks_for(x, None, "copy_u") is not None:
             return self.spmm(x, None, "copy_u", mean).to(dtype)
         out = x.new_empty(self.num_rows, x.shape[1], dtype=dtype)
         spmm_into(out, x, self.tensors, mean)
