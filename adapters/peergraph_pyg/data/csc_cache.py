@@ -166,7 +166,8 @@ def csc_of(
     given = attached(edge_index) if type(edge_index) is Tensor else None
     found = None if given is None else given.csc(edge_index, num_destinations, num_sources)
     if found is not None:
-        note(f"structure: the loader's, nothing is sorted or checked; {_gradients_of(found)}")
+        if is_explaining():
+            note(f"structure: the loader's, nothing is sorted or checked; {_gradients_of(found)}")
         return found
     origin = _origin.get()
     # The edge index itself, where the layer passes on the user's, is shared by all layers.
@@ -186,8 +187,10 @@ def csc_of(
         csc = kept[key] = Csc.from_edge_index(
             plain(edge_index).data, num_destinations, num_sources, transient=None
         )
-    uses = csc.count_use(counted=counted and not is_explaining())
-    note(f"structure: {'kept' if uses else 'made'} for this edge index; {_gradients_of(csc)}")
+    explaining = is_explaining()
+    uses = csc.count_use(counted=counted and not explaining)
+    if explaining:
+        note(f"structure: {'kept' if uses else 'made'} for this edge index; {_gradients_of(csc)}")
     return csc
 
 

@@ -51,15 +51,18 @@ class BatchCsc:
         if key not in self._by_size:
             if not self._fit(edges, num_destinations, num_sources):
                 return None
-            # Destinations whose edges were trimmed get no edges: their offsets are `edges`.
-            indptr = self._all_offsets()[: num_destinations + 1].clamp(max=edges)
+            last_target = self._last_target(edges)
+            indptr = self._offsets_of(num_destinations)
+            if num_destinations > last_target:
+                # Destinations whose edges were trimmed get no edges: their offsets are `edges`.
+                indptr = indptr.clamp(max=edges)
             self._by_size[key] = Csc(
                 indptr.to(edge_index.dtype),
                 # A view would keep the edge index alive, with which this object must die.
                 edge_index.data[0],
                 num_sources,
                 transient=True,
-                num_nonisolated=self._last_target(edges),
+                num_nonisolated=last_target,
                 check=False,
             )
         return self._by_size[key]
@@ -80,19 +83,25 @@ class BatchCsc:
         targets = zip(self._indptr[:hops], self._first_target[:hops], strict=True)
         return max((first + indptr.numel() - 1 for indptr, first in targets), default=0)
 
-    def _all_offsets(self) -> Tensor:
-        """Returns the [targets + 1] offsets of the edges of all hops."""
-        if self._offsets is None:
-            pieces, done = [], 0
-            hops = zip(self._indptr, self._first_target, self._ends[:-1], strict=True)
-            for indptr, first, begin in hops:
+    def _offsets_of(self, num_destinations: int) -> Tensor:
+        """Returns the [destinations + 1] offsets of the edges of all hops."""
+        if self._offsets is None or self._offsets.shape[0] <= num_destinations:
+            self._offsets = self._make_offsets(num_destinations)
+        return self._offsets[: num_destinations + 1]
+
+    def _make_offsets(self, num_destinations: int) -> Tensor:
+        """Returns the offsets of these destinations at least. Each piece is a launch on a GPU."""
+        pieces, done = [], 0
+        hops = zip(self._indptr, self._first_target, self._ends[:-1], strict=True)
+        for indptr, first, begin in hops:
+            if first > done:
                 pieces.append(indptr.new_full((first - done,), begin))
-                pieces.append(indptr[:-1] + begin)
-                done = first + max(0, indptr.numel() - 1)
-            rest = self._num_targets + 1 - done
-            pieces.append(self._indptr[0].new_full((rest,), self._ends[-1]))
-            self._offsets = torch.cat(pieces)
-        return self._offsets
+            if indptr.shape[0] > 1:
+                pieces.append(indptr[:-1] + begin if begin > 0 else indptr[:-1])
+            done = first + max(0, indptr.shape[0] - 1)
+        rest = max(num_destinations + 1 - done, 1)
+        pieces.append(self._indptr[0].new_full((rest,), self._ends[-1]))
+        return torch.cat(pieces)
 
 
 def cache_csc(sample: Sample) -> None:
