@@ -131,14 +131,22 @@ def has_forward_mode() -> bool:
 
 def has_hooks(module: torch.nn.Module) -> bool:
     """Whether hooks see the calls of a module, its own hooks or those of all modules."""
-    own = (
-        module._forward_hooks,
-        module._forward_pre_hooks,
-        module._backward_hooks,
-        module._backward_pre_hooks,
+    return bool(
+        module._forward_hooks
+        or module._forward_pre_hooks
+        or module._backward_hooks
+        or module._backward_pre_hooks
+        or _has_global_hooks()
     )
-    # A release of torch that keeps hooks elsewhere may have some that we do not see.
-    return any(own) or any(getattr(nn_module, name, True) for name in _GLOBAL_HOOKS)
+
+
+def _has_global_hooks() -> bool:
+    # A generator would take several times as long.
+    for name in _GLOBAL_HOOKS:  # noqa: SIM110
+        # A release of torch that keeps hooks elsewhere may have some that we do not see.
+        if getattr(nn_module, name, True):
+            return True
+    return False
 
 
 def has_forward_hooks(module: torch.nn.Module) -> bool:
@@ -205,8 +213,10 @@ CHECK_INPUT = "_check_input"
 
 def step_hook(layer: MessagePassing) -> str | None:
     """The name of the hooks that see a step of a layer's message passing; None without any."""
-    names = (name.strip("_") for name in _STEP_HOOKS if getattr(layer, name))
-    return next(names, None)
+    for name in _STEP_HOOKS:
+        if getattr(layer, name):
+            return name.strip("_")
+    return None
 
 
 def interpreted(name: str) -> Any:

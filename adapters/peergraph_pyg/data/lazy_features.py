@@ -17,6 +17,8 @@ from ..compat import can_alias, is_in_place
 
 aten = torch.ops.aten
 
+_PLAIN_TYPES = (Tensor, torch.nn.Parameter)
+
 
 class LazyTable(TableTensor):
     """A shared tensor whose selections of rows by ids are :class:`LazyRows`."""
@@ -207,7 +209,7 @@ def _count_leading_rows(
 
 def is_plain(value: Any) -> bool:
     """Returns whether `value` is a dense tensor of torch and of no subclass."""
-    return type(value) in (Tensor, torch.nn.Parameter) and value.layout == torch.strided
+    return type(value) in _PLAIN_TYPES and value.layout == torch.strided
 
 
 def rows_or_tensor(x: Tensor, reads: int) -> Tensor | TableRows:

@@ -142,7 +142,7 @@ class FastLayer(MessagePassing):  # type: ignore[misc]
         bias = to_rows.bias
         require(bias is None or is_plain(bias), "a bias is of another kind")
         require(target is None or to_self.bias is None, "a map is the user's")
-        csc = self._structure(edge_index, size, x, None)
+        csc = self._structure(edge_index, size, x, None, checks_features=False)
         out = layers.sage(
             csc,
             table_rows_or_tensor(source, csc.num_edges),
@@ -219,9 +219,10 @@ class FastLayer(MessagePassing):  # type: ignore[misc]
         require(self.flow == "source_to_target", f"flow is {self.flow}")
         hook = compat.step_hook(self)
         require(hook is None, f"there are hooks ({hook})")
+        cls, pyg_class, own = type(self), self.pyg_class, self.__dict__
         for name in _METHODS:
-            is_pyg = getattr(type(self), name) is getattr(self.pyg_class, name)
-            require(is_pyg and name not in self.__dict__, f"{name} is overridden")
+            if getattr(cls, name) is not getattr(pyg_class, name) or name in own:
+                raise Unsupported(f"{name} is overridden")
         aggregation = self.aggr_module
         reduce = _REDUCE.get(type(aggregation))
         if reduce is None:
@@ -236,12 +237,27 @@ class FastLayer(MessagePassing):  # type: ignore[misc]
             code = getattr(getattr(self, name), "__code__", None)
             require(code is getattr(fused, name).__code__, f"{name} is overridden")
 
-    def _structure(self, edge_index: Any, size: Size, x: Ends, e: Tensor | None) -> Structure:
-        """Returns the structure; raises Unsupported for input of another kind or a wrong one."""
+    def _structure(
+        self,
+        edge_index: Any,
+        size: Size,
+        x: Ends,
+        e: Tensor | None,
+        *,
+        checks_features: bool = True,
+    ) -> Structure:
+        """Returns the structure; raises Unsupported for input of another kind or a wrong one.
+
+        Args:
+            edge_index, size: as for ``propagate``.
+            x, e: features of nodes, and weights of edges or None.
+            checks_features: False: the caller has called :meth:`_require_features`.
+        """
         if isinstance(edge_index, PartitionedEdgeIndex):
             require(edge_index.edge_weight is None, "edge_index is a matrix with values")
-            for given in x.distinct:
-                self._require_features(given, edge_index)
+            if checks_features:
+                for given in x.distinct:
+                    self._require_features(given, edge_index)
             return partitioned_structure(edge_index, size, x, e)
         plain = type(edge_index) is Tensor and edge_index.layout == torch.strided
         if not plain and not isinstance(edge_index, EdgeIndex):
@@ -255,7 +271,8 @@ class FastLayer(MessagePassing):  # type: ignore[misc]
         for end, features in enumerate(x):
             if features is None:
                 continue
-            self._require_features(features, edge_index)
+            if checks_features:
+                self._require_features(features, edge_index)
             rows = features.shape[0]
             # torch.compile would fix the numbers in a message that is made in every call.
             if sizes[end] is not None and sizes[end] != rows:

@@ -22,9 +22,10 @@ def require_weight(weight: Any, x: Tensor, width: int) -> None:
 
     Under autocast both may be float32, float16 or bfloat16.
     """
-    dtypes = {weight.dtype, x.dtype}
-    casts = torch.is_autocast_enabled(x.device.type) and dtypes <= CAST_DTYPES
-    require(is_plain(weight) and (casts or len(dtypes) == 1), "weights are of another kind")
+    goes = weight.dtype == x.dtype or (
+        torch.is_autocast_enabled(x.device.type) and {weight.dtype, x.dtype} <= CAST_DTYPES
+    )
+    require(goes and is_plain(weight), "weights are of another kind")
     fits = weight.device == x.device and weight.shape[width] == x.shape[1]
     require(fits, "weights do not fit")
 

@@ -14,7 +14,7 @@ from peergraph.integration import is_explaining, note
 
 from ..compat import has_hooks, is_traced, model_trim
 from ..data.lazy_features import LazyRows
-from .withheld_bias import withheld_bias
+from .withheld_bias import WithheldBias
 
 
 class FastModel(BasicGNN):  # type: ignore[misc]
@@ -73,7 +73,7 @@ class FastModel(BasicGNN):  # type: ignore[misc]
                 of_edges["edge_attr"] = edge_attr
             if i == last:
                 return conv(x, edge_index, **of_edges)
-            with withheld_bias(None if has_hooks(conv) else conv) as withheld:
+            with WithheldBias(None if has_hooks(conv) else conv) as withheld:
                 x = conv(x, edge_index, **of_edges)
             x = self._activated(x, withheld.bias)
         return x
@@ -95,16 +95,16 @@ def _joins_activations(model: BasicGNN) -> bool:
     """Returns whether the steps between layers are a ReLU and a dropout that nobody looks at."""
     if torch.compiler.is_compiling() or is_traced():
         return False
-    steps = [*model.norms, model.dropout] + ([] if model.act is None else [model.act])
-    kinds = {type(norm) for norm in model.norms}
-    return (
-        model.jk_mode is None
-        and not hasattr(model, "lin")
-        and kinds <= {torch.nn.Identity}
-        and type(model.dropout) is torch.nn.Dropout
-        and (model.act is None or type(model.act) is torch.nn.ReLU)
-        and not any(has_hooks(step) for step in steps)
-    )
+    # To ask a module for an attribute that it lacks takes as long as a launch.
+    if model.jk_mode is not None or "lin" in model._modules or "lin" in model.__dict__:
+        return False
+    for norm in model.norms:
+        if type(norm) is not torch.nn.Identity or has_hooks(norm):
+            return False
+    dropout, act = model.dropout, model.act
+    if type(dropout) is not torch.nn.Dropout or has_hooks(dropout):
+        return False
+    return act is None or (type(act) is torch.nn.ReLU and not has_hooks(act))
 
 
 class GCN(FastModel, pyg.GCN):  # type: ignore[misc]

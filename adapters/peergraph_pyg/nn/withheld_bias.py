@@ -2,43 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
 
-@dataclass
 class WithheldBias:
-    """A layer that may leave its bias out, and the bias once it has done so."""
-
-    layer: Any
-    bias: Tensor | None = None
-
-
-_withheld: ContextVar[WithheldBias | None] = ContextVar("peergraph_withheld_bias", default=None)
-
-
-@contextmanager
-def withheld_bias(layer: Any) -> Iterator[WithheldBias]:
-    """While the context lasts, `layer` may leave out its bias, which the caller then adds.
+    """A context in which a layer may leave out its bias, which the caller then adds.
 
     Args:
         layer: or None: no layer may.
 
-    Yields:
-        The bias that was left out, or None; known when the layer was called.
+    Attributes:
+        bias: what was left out, or None; known when the layer was called.
     """
-    found = WithheldBias(layer)
-    token = _withheld.set(found)
-    try:
-        yield found
-    finally:
-        _withheld.reset(token)
+
+    def __init__(self, layer: Any) -> None:
+        self.layer = layer
+        self.bias: Tensor | None = None
+
+    def __enter__(self) -> WithheldBias:
+        self._token = _withheld.set(self)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        _withheld.reset(self._token)
+
+
+_withheld: ContextVar[WithheldBias | None] = ContextVar("peergraph_withheld_bias", default=None)
 
 
 def bias_to_add(layer: Any, bias: Tensor | None) -> Tensor | None:
