@@ -57,11 +57,11 @@ class FastModel(BasicGNN):  # type: ignore[misc]
         edges: list[int] | None,
     ) -> Any:
         """PyG's loop over layers without norms and jumping knowledge."""
-        last = len(self.convs) - 1
+        last, trim = len(self.convs) - 1, model_trim(self)
         for i, conv in enumerate(self.convs):
             if nodes is not None:
                 value = edge_weight if edge_weight is not None else edge_attr
-                x, edge_index, value = model_trim(self)(i, nodes, edges, x, edge_index, value)
+                x, edge_index, value = trim(i, nodes, edges, x, edge_index, value)
                 if edge_weight is not None:
                     edge_weight = value
                 else:

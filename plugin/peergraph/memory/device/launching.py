@@ -39,10 +39,8 @@ def launch_on(
     threads = torch.get_num_threads() if num_threads is None else num_threads
     if device.type == "cpu":
         return _launch(-1, 0, threads)
-    index = with_index(device).index
-    # The public function makes a stream object, which takes longer than a launch.
-    address = torch._C._cuda_getCurrentRawStream(index) if stream is None else stream.cuda_stream
-    return _launch(index, address, threads)
+    address = stream_address(device) if stream is None else stream.cuda_stream
+    return _launch(with_index(device).index, address, threads)
 
 
 @lru_cache(maxsize=256)
@@ -52,7 +50,10 @@ def _launch(device: int, stream: int, num_threads: int) -> Launch:
 
 def stream_address(device: torch.device) -> int:
     """Returns the address of the current CUDA stream of `device`; 0 for the CPU."""
-    return 0 if device.type == "cpu" else torch.cuda.current_stream(device).cuda_stream
+    if device.type == "cpu":
+        return 0
+    # The public function makes a stream object, which takes longer than a launch.
+    return int(torch._C._cuda_getCurrentRawStream(with_index(device).index))
 
 
 def with_index(device: torch.device) -> torch.device:
@@ -116,4 +117,5 @@ class Buffers:
         """Returns the first `count` items of the buffer at `address`; empty for address 0."""
         if address == 0:
             return torch.empty(0, dtype=dtype, device=self._device)
-        return self._buffers[address][: count * dtype.itemsize].view(dtype)
+        buffer, size = self._buffers[address], count * dtype.itemsize
+        return (buffer if buffer.shape[0] == size else buffer[:size]).view(dtype)

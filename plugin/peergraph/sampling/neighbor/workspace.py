@@ -45,16 +45,19 @@ class Workspace:
         """Returns the launch arguments for the stream that borrowed the work space."""
         return launch_on(self._device, self._stream)
 
-    def begin_use(self) -> None:
-        """Makes the current stream wait for the last use if that was on another stream."""
-        if self._device.type == "cpu":
+    def begin_use(self, address: int) -> None:
+        """Makes the current stream wait for the last use if that was on another stream.
+
+        Args:
+            address: of the current stream.
+        """
+        if self._stream is None or self._stream.cuda_stream == address:
             return
         stream = torch.cuda.current_stream(self._device)
-        if stream != self._stream:
-            stream.wait_event(self._last_use)
-            for node_map in self.maps:
-                node_map.record_stream(stream)
-            self._stream = stream
+        stream.wait_event(self._last_use)
+        for node_map in self.maps:
+            node_map.record_stream(stream)
+        self._stream = stream
 
     def end_use(self) -> None:
         """Marks the end of a use on its stream."""
@@ -85,7 +88,7 @@ class WorkspacePool:
         """Lends a work space to one sample on the current stream."""
         stream = stream_address(self.device)
         workspace = self._take(stream)
-        workspace.begin_use()
+        workspace.begin_use(stream)
         yield workspace
         # After an exception the work space is dropped: its maps may hold entries of the sample.
         workspace.end_use()

@@ -1,0 +1,185 @@
+"""Processor time of a training step on tiny batches, by part, of two builds that take turns.
+
+    python benchmarks/host_time.py --before ~/other/.venv/bin/python --after .venv/bin/python
+
+Batches of a few seeds with fanouts 2-2-2 and features of 8 columns: kernels take almost nothing,
+so that the times are those of Python, torch's dispatcher and autograd, which limit small batches
+on a GPU. The parts: `forward` (with the loss), `backward` (with `forward`), `step` (with Adam) on
+batches in memory, with PyG's layers and accelerated ones; `batches` makes batches and trains on
+none; `loader` makes them and trains. Each interpreter runs in a process on one thread, and both
+measure a round in turns. Times are user and system time of the process, in microseconds a step:
+the median of all rounds, and the least. Builds must give the same losses, to the bit.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from typing import IO, Any
+
+_NODES, _DEGREE = 20_000, 8
+_FEATURES, _HIDDEN, _CLASSES = 8, 16, 4
+_FANOUTS = [2, 2, 2]
+_RESIDENT = 64
+
+
+def parts(batch: int) -> dict[str, Callable[[], Any]]:
+    """Returns a step of each part by name."""
+    # The parent process needs neither.
+    import torch
+    import torch.nn.functional as F
+    from torch_geometric.data import Data
+    from torch_geometric.loader import NeighborLoader
+    from torch_geometric.nn import GraphSAGE
+
+    import peergraph_pyg
+
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    data = Data(
+        x=torch.randn(_NODES, _FEATURES),
+        y=torch.randint(_CLASSES, (_NODES,)),
+        edge_index=torch.randint(_NODES, (2, _NODES * _DEGREE)),
+    )
+    loader = NeighborLoader(
+        peergraph_pyg.share(data), _FANOUTS, batch_size=batch, input_nodes=torch.arange(4096)
+    )
+
+    def endless(depth: int) -> Iterator[Any]:
+        while True:
+            yield from peergraph_pyg.prefetch(loader, depth)
+
+    def resident() -> Iterator[Any]:
+        made = endless(0)
+        kept = [next(made) for _ in range(_RESIDENT)]
+        while True:
+            yield from kept
+
+    found: dict[str, Callable[[], Any]] = {}
+    for layers in ("PyG", "accelerated"):
+        model = GraphSAGE(_FEATURES, _HIDDEN, 3, out_channels=_CLASSES, dropout=0.5)
+        if layers == "accelerated":
+            model = peergraph_pyg.accelerate(model)
+        optimizer = torch.optim.Adam(model.parameters())
+
+        def forward(batches: Iterator[Any], model: Any = model) -> Any:
+            batch = next(batches)
+            sampled = {
+                "num_sampled_nodes_per_hop": batch.num_sampled_nodes,
+                "num_sampled_edges_per_hop": batch.num_sampled_edges,
+            }
+            out = model(batch.x, batch.edge_index, **sampled)[: batch.batch_size]
+            return F.cross_entropy(out, batch.y[: batch.batch_size])
+
+        def backward(
+            batches: Iterator[Any], forward: Any = forward, optimizer: Any = optimizer
+        ) -> Any:
+            loss = forward(batches)
+            optimizer.zero_grad(set_to_none=True)
+            loss.backward()
+            return loss
+
+        def step(
+            batches: Iterator[Any], backward: Any = backward, optimizer: Any = optimizer
+        ) -> Any:
+            loss = backward(batches)
+            optimizer.step()
+            return loss
+
+        for function in (forward, backward, step):
+            batches = resident()
+            found[f"{layers} {function.__name__}"] = lambda f=function, b=batches: f(b)
+        ahead = endless(1)
+        found[f"{layers} loader"] = lambda f=step, b=ahead: f(b)
+    made = endless(0)
+    found["batches"] = lambda: next(made)
+    return found
+
+
+def work(batch: int, count: int) -> None:
+    """Measures a round of `count` steps for each line of the standard input."""
+    steps = parts(batch)
+    for step in steps.values():
+        for _ in range(count):
+            step()
+    print(json.dumps({}), flush=True)
+    for _ in sys.stdin:
+        times, losses = {}, {}
+        for name, step in steps.items():
+            begin = time.process_time()
+            for _ in range(count):
+                result = step()
+            times[name] = (time.process_time() - begin) / count * 1e6
+            if name != "batches":
+                losses[name] = float(result.detach()).hex()
+        print(json.dumps({"times": times, "losses": losses}), flush=True)
+
+
+def _start(interpreter: str, *options: str) -> subprocess.Popen[str]:
+    command = [interpreter, __file__, "--work", *options]
+    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+
+def _pipe(stream: IO[str] | None) -> IO[str]:
+    assert stream is not None
+    return stream
+
+
+def _round(process: subprocess.Popen[str]) -> dict[str, Any]:
+    _pipe(process.stdin).write("\n")
+    _pipe(process.stdin).flush()
+    result: dict[str, Any] = json.loads(_pipe(process.stdout).readline())
+    return result
+
+
+def compare(before: str, after: str, rounds: int, *options: str) -> None:
+    """Prints a table in Markdown; raises AssertionError if losses differ."""
+    processes = [_start(interpreter, *options) for interpreter in (before, after)]
+    try:
+        for process in processes:
+            _pipe(process.stdout).readline()
+        measured: list[list[dict[str, float]]] = [[], []]
+        for _ in range(rounds):
+            both = [_round(process) for process in processes]
+            if both[0]["losses"] != both[1]["losses"]:
+                raise AssertionError(f"losses differ: {both[0]['losses']}, {both[1]['losses']}")
+            for times, found in zip(measured, both, strict=True):
+                times.append(found["times"])
+    finally:
+        for process in processes:
+            process.kill()
+            process.communicate()
+    print("| part | before | after | ratio | least before | least after | ratio |")
+    print("| --- | ---: | ---: | ---: | ---: | ---: | ---: |")
+    for name in measured[0][0]:
+        columns = []
+        for summary in (statistics.median, min):
+            old, new = (summary(times[name] for times in each) for each in measured)
+            columns += [f"{old:.0f}", f"{new:.0f}", f"{new / old:.2f}"]
+        print(f"| {name} | {' | '.join(columns)} |")
+
+
+def main() -> None:
+    """Runs the benchmark, or one of its processes."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--before", default=sys.executable, help="interpreter of the older build")
+    parser.add_argument("--after", default=sys.executable, help="interpreter of the newer build")
+    parser.add_argument("--batch", type=int, default=8, help="seeds of a batch")
+    parser.add_argument("--steps", type=int, default=40, help="of a part in a round")
+    parser.add_argument("--rounds", type=int, default=30)
+    parser.add_argument("--work", action="store_true", help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    if args.work:
+        work(args.batch, args.steps)
+    else:
+        options = "--batch", str(args.batch), "--steps", str(args.steps)
+        compare(args.before, args.after, args.rounds, *options)
+
+
+if __name__ == "__main__":
+    main()
