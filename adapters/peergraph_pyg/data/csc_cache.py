@@ -98,7 +98,9 @@ def attached(edge_index: Tensor) -> BatchStructure | None:
     Args:
         edge_index: of a batch, or a slice of its first edges. Sparse tensors have none.
     """
-    if not _attached or edge_index.is_inference() or edge_index.layout != torch.strided:
+    if not _attached or edge_index.dim() != 2 or edge_index.shape[0] != 2:
+        return None
+    if edge_index.is_inference() or edge_index.layout != torch.strided:
         return None
     entry = _attached.get(memory_of(edge_index))
     whole = None if entry is None else entry[0]()
@@ -106,7 +108,7 @@ def attached(edge_index: Tensor) -> BatchStructure | None:
         return None
     starts = edge_index.storage_offset() == whole.storage_offset()
     begins = starts and edge_index.stride() == whole.stride() and edge_index.dtype == whole.dtype
-    return entry[2] if begins and edge_index.dim() == 2 and edge_index.shape[0] == 2 else None
+    return entry[2] if begins else None
 
 
 def device_tensors(edge_index: Tensor) -> list[Tensor]:
