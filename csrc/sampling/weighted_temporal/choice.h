@@ -90,6 +90,7 @@ struct Candidates {
   }
 
   PG_HD static uint64_t uniform_key(uint64_t random) { return random >> 1; }
+  static constexpr uint64_t kEndOfUniformKeys = uint64_t{1} << 63;
 
   PG_HD bool admits(int64_t i) const { return !choice.timed() || time(i) <= latest; }
 

@@ -12,8 +12,19 @@ namespace {
 
 int64_t count_not_after(const int64_t* times, int64_t count, int64_t latest) {
   int64_t admitted = 0;
-  for (int64_t i = 0; i < count; ++i) admitted += times[i] <= latest ? 1 : 0;
+  with_vectors<64>([&](auto) PG_INLINED {
+    for (int64_t i = 0; i < count; ++i) admitted += times[i] <= latest ? 1 : 0;
+  });
   return admitted;
+}
+
+/// Whether no time is before the one that precedes it.
+bool is_in_order(const int64_t* times, int64_t count) {
+  int64_t descents = 0;
+  with_vectors<64>([&](auto) PG_INLINED {
+    for (int64_t i = 1; i < count; ++i) descents += times[i] < times[i - 1] ? 1 : 0;
+  });
+  return descents == 0;
 }
 
 struct Ranked {
@@ -114,25 +125,35 @@ class Chooser {
     const auto add = [&](int64_t i) {
       by_time_.push_back({Candidates::key_of_time(times_[i]), i});
     };
-    const int64_t admitted = find_admitted(candidates);
-    const int64_t* const positions = admitted_.data();
+    // Lists are often sorted by time, as edges are when they are recorded.
+    const bool in_order = is_in_order(times_, candidates.list.degree);
+    const int64_t admitted = in_order ? take_prefix(candidates) : find_admitted(candidates);
     if (count == admitted) {
-      for (int64_t i = 0; i < count; ++i) add(positions[i]);
-    } else if (candidates.choice.last && is_in_order(positions, admitted)) {
-      for (int64_t i = admitted - count; i < admitted; ++i) add(positions[i]);
+      for (int64_t i = 0; i < count; ++i) add(positions_[i]);
+    } else if (candidates.choice.last && in_order) {
+      for (int64_t i = admitted - count; i < admitted; ++i) add(i);
     } else {
       least_.begin(count, admitted, candidates.choice.last);
-      rank_admitted(candidates, admitted);
+      rank_admitted(candidates, admitted, count);
       for (const Ranked& one : least_.end()) add(one.position);
     }
-    // Lists are often sorted by time, as edges are when they are recorded.
-    const Before order{false};
-    if (!std::is_sorted(by_time_.begin(), by_time_.end(), order))
-      std::sort(by_time_.begin(), by_time_.end(), order);
+    if (!in_order) std::sort(by_time_.begin(), by_time_.end(), Before{false});
     return by_time_;
   }
 
-  /// Writes the positions of the neighbours that are not later than the seed; returns how many.
+  /// Finds the neighbours that are not later than the seed in a list in order of time; returns how
+  /// many: they are the first ones.
+  int64_t take_prefix(const Candidates& candidates) {
+    const int64_t degree = candidates.list.degree;
+    if (static_cast<int64_t>(first_.size()) < degree) {
+      first_.resize(2 * degree);
+      std::iota(first_.begin(), first_.end(), int64_t{0});
+    }
+    positions_ = first_.data();
+    return std::upper_bound(times_, times_ + degree, candidates.latest) - times_;
+  }
+
+  /// As take_prefix(), in a list in any order.
   int64_t find_admitted(const Candidates& candidates) {
     const int64_t degree = candidates.list.degree;
     if (static_cast<int64_t>(admitted_.size()) < degree) admitted_.resize(2 * degree);
@@ -141,33 +162,47 @@ class Chooser {
       admitted_[found] = i;
       found += times_[i] <= candidates.latest ? 1 : 0;
     }
+    positions_ = admitted_.data();
     return found;
   }
 
-  bool is_in_order(const int64_t* positions, int64_t count) const {
-    for (int64_t i = 1; i < count; ++i)
-      if (times_[positions[i]] < times_[positions[i - 1]]) return false;
-    return true;
-  }
-
   /// As rank(), for the admitted neighbours of a choice by time.
-  void rank_admitted(const Candidates& candidates, int64_t admitted) {
+  void rank_admitted(const Candidates& candidates, int64_t admitted, int64_t count) {
     const Choice& choice = candidates.choice;
-    const int64_t* const positions = admitted_.data();
     if (choice.last) {
       for (int64_t i = 0; i < admitted; ++i)
-        least_.offer({Candidates::age_key(times_[positions[i]]), positions[i]});
+        least_.offer({Candidates::age_key(times_[positions_[i]]), positions_[i]});
     } else if (choice.weighted() || choice.per_source) {
       for (int64_t i = 0; i < admitted; ++i)
-        least_.offer({candidates.random_key(positions[i]), positions[i]});
+        least_.offer({candidates.random_key(positions_[i]), positions_[i]});
     } else {
       // Vectorised, for the list up to the last admitted neighbour.
       bits_.clear();
-      bits_.add(candidates.position, positions[admitted - 1] + 1);
-      const uint64_t* random = bits_.make(candidates.random);
-      for (int64_t i = 0; i < admitted; ++i)
-        least_.offer({Candidates::uniform_key(random[positions[i]]), positions[i]});
+      bits_.add(candidates.position, positions_[admitted - 1] + 1);
+      rank_uniform(bits_.make(candidates.random), admitted, count);
     }
+  }
+
+  /// Offers admitted neighbours by uniform keys. Of a long list only those below a limit, which
+  /// almost always has more than `count` keys below it.
+  void rank_uniform(const uint64_t* random, int64_t admitted, int64_t count) {
+    const int64_t wanted = 2 * count + 16;
+    if (2 * wanted <= admitted) {
+      const uint64_t limit = Candidates::kEndOfUniformKeys / admitted * wanted;
+      small_.resize(admitted);
+      int64_t found = 0;
+      for (int64_t i = 0; i < admitted; ++i) {
+        small_[found] = positions_[i];
+        found += Candidates::uniform_key(random[positions_[i]]) < limit ? 1 : 0;
+      }
+      if (found >= count) {
+        for (int64_t i = 0; i < found; ++i)
+          least_.offer({Candidates::uniform_key(random[small_[i]]), small_[i]});
+        return;
+      }
+    }
+    for (int64_t i = 0; i < admitted; ++i)
+      least_.offer({Candidates::uniform_key(random[positions_[i]]), positions_[i]});
   }
 
   /// Draws with replacement among the `count` most recent neighbours.
@@ -238,7 +273,9 @@ class Chooser {
   }
 
   const int64_t* times_ = nullptr;
-  std::vector<int64_t> admitted_;
+  // The admitted neighbours, in the order of the list: all of the first ones, or any.
+  const int64_t* positions_ = nullptr;
+  std::vector<int64_t> first_, admitted_, small_;
   DrawBits bits_;
   std::vector<double> weights_, exponentials_;
   std::vector<uint64_t> keys_;
