@@ -107,7 +107,7 @@ def samplers(graph: Graph, case: Case) -> dict[str, Callable[[Tensor, int], int]
         temporal_strategy=case.strategy,
         **time_of,
     )
-    stamps = {name: graph.stamp for name in time_of}
+    stamps = dict.fromkeys(time_of, graph.stamp)
 
     def latest(seeds: Tensor) -> Tensor | None:
         return torch.full_like(seeds, graph.latest) if time_of else None
