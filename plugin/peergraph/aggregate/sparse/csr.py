@@ -310,6 +310,8 @@ class CsrMatrix:
         Args:
             dtype: that of `x`, or float16 or bfloat16 for float32: sums are rounded once.
         """
+        if dtype == x.dtype:
+            return self.spmm(x, None, "copy_u", mean)
         if self._blocks_for(x, None, "copy_u") is not None:
             return self.spmm(x, None, "copy_u", mean).to(dtype)
         out = x.new_empty(self.num_rows, x.shape[1], dtype=dtype)
