@@ -46,6 +46,8 @@ class Patches:
         def replaced(*args: Any, **kwargs: Any) -> Any:
             return replacement(original, *args, **kwargs)
 
+        # TorchScript compiles the original, as it does for functions of script_if_tracing.
+        vars(replaced).update(__script_if_tracing_wrapper=True, __original_fn=original)
         self.set(owner, name, replaced)
 
     def set(self, owner: Any, name: str, value: Any) -> None:
