@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import inspect
+import sys
 from types import ModuleType
 from typing import Any
 
 import pytest
+import torch
+from torch import Tensor
 
 from peergraph.integration import Patches
 
@@ -39,6 +42,28 @@ def test_a_method_is_replaced_and_restored(owner: type[Base]) -> None:
     assert not patches
     assert owner.double is before
     assert ("double" in vars(owner)) == own
+
+
+def _size(x: Tensor) -> int:
+    return x.numel()
+
+
+def doubled_size(x: Tensor) -> int:
+    return 2 * _size(x)
+
+
+def _script(x: Tensor) -> int:
+    return doubled_size(x)
+
+
+def test_torchscript_compiles_the_original() -> None:
+    patches = Patches("torch", "2.13")
+    patches.replace(sys.modules[__name__], "doubled_size", add_one)
+    try:
+        assert _script(torch.zeros(3)) == 7
+        assert torch.jit.script(_script)(torch.zeros(3)) == 6
+    finally:
+        patches.undo()
 
 
 def test_an_attribute_of_a_module_is_set_and_restored() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 from importlib.metadata import PackageNotFoundError, version
+from types import FunctionType
 from typing import Any
 
 
@@ -42,13 +43,7 @@ class Patches:
         """
         original = self._get(owner, name)
 
-        @functools.wraps(original)
-        def replaced(*args: Any, **kwargs: Any) -> Any:
-            return replacement(original, *args, **kwargs)
-
-        # TorchScript compiles the original, as it does for functions of script_if_tracing.
-        vars(replaced).update(__script_if_tracing_wrapper=True, __original_fn=original)
-        self.set(owner, name, replaced)
+        self.set(owner, name, _wrapper(original, replacement))
 
     def set(self, owner: Any, name: str, value: Any) -> None:
         """Replaces the value of an existing attribute.
@@ -84,6 +79,18 @@ class Patches:
                 f"{self.package} {installed_version(self.package)} has no {where}.{name}, which "
                 f"Peergraph replaces; its adapter was written for {self.written_for}"
             ) from None
+
+
+def _wrapper(original: Any, replacement: Callable[..., Any]) -> Callable[..., Any]:
+    """Returns a function that calls ``replacement(original, ...)`` and looks like the original."""
+
+    def replaced(*args: Any, **kwargs: Any) -> Any:
+        return replacement(original, *args, **kwargs)
+
+    # TorchScript compiles the source of the original, and looks up its names in these globals.
+    names = getattr(original, "__globals__", replaced.__globals__)
+    closure = replaced.__closure__
+    return functools.wraps(original)(FunctionType(replaced.__code__, names, closure=closure))
 
 
 def installed_version(package: str) -> str:
