@@ -7,6 +7,7 @@ import signal
 import time
 
 from peergraph.memory import Group
+from peergraph.memory.group.connection import Kind
 
 _LONG_S = 100.0
 
@@ -22,6 +23,22 @@ def interrupt_when_it_waits(group: Group, pid: int) -> None:
     os.kill(pid, signal.SIGINT)
     while not peers.connections[0].ended and peers.connections[0].lost is None:
         peers.wait(time.monotonic() + _LONG_S)
+
+
+def send_once_given_up(group: Group, rank: int) -> None:
+    """Makes this rank's next message to a rank wait until that rank has given up the group."""
+    assert group._channel is not None
+    peers = group._channel.peers
+    connection = peers.connections[rank]
+    send = connection.send
+
+    def send_late(kind: Kind, value: bytes, call: bytes = b"") -> None:
+        connection.send = send  # type: ignore[method-assign]
+        while connection.lost is None:
+            peers.wait(time.monotonic() + _LONG_S)
+        send(kind, value, call)
+
+    connection.send = send_late  # type: ignore[method-assign]
 
 
 def is_running(pid: int) -> bool:

@@ -16,7 +16,7 @@ from peergraph.errors import CollectiveMismatchError, PeerLostError
 from peergraph.memory import Group
 from peergraph.memory.group.collective_call import collective_call
 from peergraph.testing import run_ranks
-from tests.multirank.processes import interrupt_when_it_waits, is_running
+from tests.multirank.processes import interrupt_when_it_waits, is_running, send_once_given_up
 
 LONG_S = 100.0
 
@@ -37,6 +37,23 @@ def test_different_collectives_are_named_on_every_rank() -> None:
         "rank 1 called Group.all_gather (call 1)"
     )
     assert run_ranks(_different_collectives, 3) == [(message, message)] * 3
+
+
+def _slow_sender() -> str:
+    group = Group.current(timeout=LONG_S)
+    if group.rank == 2:
+        send_once_given_up(group, 1)
+    with pytest.raises(CollectiveMismatchError) as caught:
+        (group.barrier if group.rank else partial(group.all_gather, b"x"))()
+    return str(caught.value)
+
+
+def test_different_collectives_are_named_before_all_values_have_arrived() -> None:
+    message = (
+        "the ranks are in different collectives: rank 0 called Group.all_gather (call 1), "
+        "ranks 1, 2 called Group.barrier (call 1)"
+    )
+    assert run_ranks(_slow_sender, 3) == [message] * 3
 
 
 def _within_the_same() -> str:

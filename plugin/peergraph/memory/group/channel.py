@@ -12,6 +12,7 @@ import time
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from copy import copy
 
 from peergraph.errors import CollectiveMismatchError, PeerLostError
 from peergraph.memory.group.calls import Call, difference
@@ -127,7 +128,7 @@ class Channel:
         self._busy = True
         try:
             if self.peers.lost is not None:
-                raise type(self.peers.lost)(*self.peers.lost.args)
+                raise copy(self.peers.lost)
             yield deadline
         except PeerLostError as error:
             self.peers.give_up(error)

@@ -10,6 +10,7 @@ from contextlib import suppress
 from enum import IntEnum
 from typing import NamedTuple
 
+from peergraph.errors import CollectiveMismatchError, PeerLostError
 from peergraph.memory.group.process import ProcessId
 
 # Kind, bytes of the call, bytes of the value.
@@ -25,6 +26,9 @@ class Kind(IntEnum):
     """The sender has given up the group; the value is the reason."""
     FAREWELL = 3
     """The sender leaves the group; the value is the error that ended it, empty for success."""
+    MISMATCH = 4
+    """The sender has given up the group because ranks called different collectives; the value names
+    them."""
 
 
 class Part(NamedTuple):
@@ -52,8 +56,8 @@ class Connection:
         """Whether the stream or the process has ended: no more messages will arrive."""
         self.farewell: str | None = None
         """The value of the rank's farewell; None without a farewell."""
-        self.lost: str | None = None
-        """The reason why the rank has given up the group; None if it has not."""
+        self.lost: PeerLostError | None = None
+        """The error for which the rank has given up the group; None if it has not."""
         self._parts: deque[Part] = deque()
         self._outgoing: deque[memoryview] = deque()
         self._header = bytearray()
@@ -171,10 +175,14 @@ class Connection:
         self._body = None
         if kind == Kind.VALUE:
             self._parts.append(Part(call, value))
-        elif kind == Kind.LOST:
-            self.lost = str(value, "utf-8", "replace")
+            return
+        text = str(value, "utf-8", "replace")
+        if kind == Kind.LOST:
+            self.lost = PeerLostError(text)
+        elif kind == Kind.MISMATCH:
+            self.lost = CollectiveMismatchError(text)
         else:
-            self.farewell = str(value, "utf-8", "replace")
+            self.farewell = text
 
 
 def _open_pidfd(pid: int) -> int | None:

@@ -8,8 +8,9 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Iterable, Sequence
+from copy import copy
 
-from peergraph.errors import PeerLostError
+from peergraph.errors import CollectiveMismatchError, PeerLostError
 from peergraph.memory.group.calls import Call
 from peergraph.memory.group.connection import Connection, Kind
 from peergraph.memory.group.rank_names import RankNames
@@ -72,7 +73,7 @@ class Peers:
         """Raises PeerLostError if one of these ranks will not join the collective."""
         for connection in self.connections.values():
             if connection.lost is not None:
-                raise PeerLostError(connection.lost)
+                raise copy(connection.lost)
         gone = [r for r in awaited if self.connections[r].ended]
         if gone:
             raise PeerLostError(self.death_of(gone) or self._departure(gone, call))
@@ -94,7 +95,7 @@ class Peers:
         Returns None if there is no such rank. After such an end no collective can succeed, torch's
         collectives included.
         """
-        return next((c.lost for c in self.connections.values() if c.ended and c.lost), None)
+        return next((str(c.lost) for c in self.connections.values() if c.ended and c.lost), None)
 
     def timeout_error(self, ranks: Sequence[int], call: Call, timeout: float) -> PeerLostError:
         """Returns the error for ranks that have not joined a collective in time."""
@@ -112,8 +113,9 @@ class Peers:
         if self.lost is not None:
             return
         self.lost = error
+        kind = Kind.MISMATCH if isinstance(error, CollectiveMismatchError) else Kind.LOST
         for connection in self.connections.values():
-            connection.send(Kind.LOST, str(error).encode())
+            connection.send(kind, str(error).encode())
 
     def leave(self, cause: str = "") -> None:
         """Sends a farewell: the error that ends this rank, or "" for success."""
