@@ -12,6 +12,7 @@ from torch_geometric.nn.conv import MessagePassing
 
 from peergraph_pyg import explain
 from peergraph_pyg import nn as fast
+from peergraph_pyg.fullgraph import utilities
 
 WIDTH, CHANNELS, EDGE_WIDTH, RELATIONS = 6, 5, 3, 4
 NAMES = fast.__all__
@@ -90,6 +91,17 @@ def is_fast(layer: torch.nn.Module, *args: Any, **options: Any) -> bool:
     lines = explain(layer, *args, **options).splitlines()
     steps = [line for line in lines if not line.startswith("forward: PyG")]
     return bool(steps) and "PyG" not in "".join(steps)
+
+
+def script(model: torch.nn.Module) -> torch.nn.Module:
+    """Returns a model that TorchScript has compiled, in a process that has called `full_graph`.
+
+    A process in which only some tests have called it would not do: TorchScript compiles overloaded
+    functions once, PyG's or those in their places.
+    """
+    utilities.install()
+    scripted: torch.nn.Module = torch.jit.script(model)
+    return scripted
 
 
 def gradients(layer: torch.nn.Module, *args: Any, **options: Any) -> tuple[Any, list[Tensor]]:

@@ -14,7 +14,7 @@ from torch_geometric import nn as pyg
 from peergraph_pyg import accelerate, explain, revert
 from tests.named_case import named_case, named_cases
 
-from .layer_cases import WIDTH, assert_same, edge_inputs, x_and_edges
+from .layer_cases import WIDTH, assert_same, edge_inputs, script, x_and_edges
 from .test_layers_on_batches import batch_of, trimmed
 
 JOINED = "bias, relu and dropout in one pass"
@@ -183,7 +183,7 @@ def test_classes_go_and_come_back() -> None:
     assert isinstance(ours, pyg.GraphSAGE)
     assert repr(ours) == repr(theirs)
     with named_case("jit"):
-        scripted = torch.jit.script(ours)
+        scripted = script(ours)
         torch.testing.assert_close(scripted(*x_and_edges()), theirs(*x_and_edges()))
     assert type(revert(ours)) is pyg.GraphSAGE
 

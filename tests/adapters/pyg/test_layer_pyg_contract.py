@@ -27,6 +27,7 @@ from .layer_cases import (
     edges,
     is_fast,
     pair,
+    script,
     x_and_edges,
 )
 
@@ -44,7 +45,7 @@ class _Model(torch.nn.Module):
 def test_layer_in_a_script() -> None:
     theirs, ours = pair("SAGEConv", *arguments("SAGEConv"))
     x, edge_index = x_and_edges()
-    scripted = torch.jit.script(_Model(ours))
+    scripted = script(_Model(ours))
     torch.testing.assert_close(scripted(x, edge_index), theirs(x, edge_index))
     torch.testing.assert_close(scripted(x, edge_index, (9, 9)), theirs(x, edge_index))
     # The layer itself is as it was.
@@ -58,7 +59,7 @@ def test_model_in_a_script(kind: Any) -> None:
     model = accelerate(kind(WIDTH, 8, num_layers=2))
     args = x_and_edges()
     expected = model(*args)
-    torch.testing.assert_close(torch.jit.script(model)(*args), expected)
+    torch.testing.assert_close(script(model)(*args), expected)
     # TorchScript has put PyG's layers in their places.
     torch.testing.assert_close(model(*args), expected)
     accelerate(model)

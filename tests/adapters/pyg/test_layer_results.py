@@ -13,7 +13,6 @@ from torch_geometric import EdgeIndex
 
 from peergraph_pyg import explain
 from peergraph_pyg import nn as fast
-from peergraph_pyg.fullgraph import utilities
 from tests.named_case import named_cases
 
 from .layer_cases import (
@@ -30,6 +29,7 @@ from .layer_cases import (
     is_fast,
     mlp,
     pair,
+    script,
 )
 
 ATTENTION = ("GATConv", "GATv2Conv")
@@ -238,9 +238,8 @@ def test_looks_like_pyg(name: str) -> None:
 # PyG's own GATConv, GATv2Conv and RGCNConv cannot be compiled alone.
 @pytest.mark.parametrize("name", [n for n in NAMES if n[:3] not in ("GAT", "RGC")])
 def test_torchscript_sees_pyg(name: str) -> None:
-    utilities.install()  # as `full_graph` does, for good
     theirs, ours = pair(name, *arguments(name))
     args = (features(9), edges(), *edge_inputs(name, 40))
     expected = theirs(*args)
-    torch.testing.assert_close(torch.jit.script(ours)(*args), expected)
+    torch.testing.assert_close(script(ours)(*args), expected)
     torch.testing.assert_close(ours(*args), expected)
