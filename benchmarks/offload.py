@@ -17,8 +17,8 @@ entropy over the training nodes, backward and Adam, in float32 without TF32.
 - `chunks`: epochs in 1, 2, 3 and 4 times as many chunks (Figure 10).
 - `inference`: the rows of all nodes with a GraphSAGE of the widths of each model, trained for
   `--epochs`, beside PyG's layer-wise inference.
-- `accuracy`: validation and test accuracy of 100 epochs on the labelled graphs of `--data`, beside
-  PyG's (Figure 8); with no other part, `--graphs` is not used.
+- `accuracy`: validation and test accuracy of 100 epochs of each model on the labelled graphs of
+  `--data`, beside PyG's (Figure 8); with no other part, `--graphs` is not used.
 
 In `switches` and `chunks` all rows of nodes are on the host, as HongTu's are. `--chunks paper` cuts
 a graph in as many chunks as HongTu does, all GPUs together.
@@ -120,7 +120,8 @@ def run(session: Session) -> None:
     args = session.args
     if "accuracy" in args.parts:
         for path in args.data:
-            measure_accuracy(session, Path(path))
+            for kind, widths in args.models:
+                measure_accuracy(session, Path(path), kind, widths, args.heads)
     for name in args.graphs if args.parts != ["accuracy"] else ():
         if "duplication" in args.parts and session.world == 1:
             with session.section(f"duplication {name}", part="duplication", graph=name):

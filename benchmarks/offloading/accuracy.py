@@ -2,44 +2,59 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from harness.ranks import Session
-from torch_geometric.nn import GCN
+from torch_geometric.utils import add_remaining_self_loops, to_undirected
 
 import peergraph_pyg
+from offloading.models import Gnn
 from peergraph_demo.inputs import to_pyg
 from peergraph_demo.npz_file import load_npz
 
-_EPOCHS, _HIDDEN, _CHUNKS, _RATE = 100, 256, 4, 1e-2
-_NOTED = 10  # epochs
+_EPOCHS, _CHUNKS, _RATE = 100, 4, 1e-2
+_NOTED = 5  # epochs
 
 
-def measure_accuracy(session: Session, path: Path) -> None:
-    """Trains a GCN of two layers on a graph in a file, and records accuracies of each epoch.
+def measure_accuracy(
+    session: Session, path: Path, kind: str, widths: Sequence[int], heads: int
+) -> None:
+    """Trains a model on a graph in a file, and records accuracies of each epoch.
+
+    Edges go both ways, and for attention each node has a self loop.
 
     Args:
         path: a file of :func:`peergraph_demo.npz_file.load_npz`.
+        kind: one of `KINDS`.
+        widths: of the input and of the outputs of layers; an input or output of 0 columns is as
+            wide as the graph's features or classes.
+        heads: of attention.
     """
     graph = load_npz(path)
     plain = to_pyg(graph)
     plain.x = plain.x.float()
-    widths = [graph.x.shape[1], _HIDDEN, graph.num_classes]
+    plain.edge_index = to_undirected(plain.edge_index, num_nodes=plain.num_nodes)
+    if kind == "GAT":
+        loops = add_remaining_self_loops(plain.edge_index, num_nodes=plain.num_nodes)
+        plain.edge_index = loops[0]
+    columns = [widths[0] or graph.x.shape[1], *widths[1:-1], widths[-1] or graph.num_classes]
     partitioned = peergraph_pyg.full_graph(
-        plain.clone(), offload=True, num_chunks=_CHUNKS, widths=widths, group=session.group
+        plain.clone(), offload=True, num_chunks=_CHUNKS, widths=columns, group=session.group
     )
+    layers = f"{kind} {'-'.join(map(str, columns))}"
     for system, data in (("PyG", plain.to(session.device)), ("Peergraph, offloaded", partitioned)):
         torch.manual_seed(7)
-        model: Any = GCN(widths[0], _HIDDEN, 2, widths[-1]).to(session.device)
+        model: Any = Gnn(kind, columns, heads).to(session.device)
         if data is partitioned:
             model = peergraph_pyg.accelerate(model)
         found = _train(session, model, data)
-        fields = {"part": "accuracy", "graph": graph.name, "layers": "-".join(map(str, widths))}
+        fields = {"part": "accuracy", "graph": graph.name, "layers": layers, "kind": kind}
         session.recorder.note(system=system, **fields, **found)
-        session.note(f"{graph.name}, {system}: test {found['test'][-1]:.4f}")
+        session.note(f"{graph.name}, {layers}, {system}: test {found['test'][-1]:.4f}")
 
 
 def _train(session: Session, model: Any, data: Any) -> dict[str, list[float]]:

@@ -45,27 +45,43 @@ def accuracy_by_epoch(rows: Sequence[Record], folder: Path) -> Section:
     if not rows:
         return [], []
     note = (
-        "A GCN of two layers in float32, with the same initial weights on both sides. HongTu "
-        "compares with DGL, here it is PyG in memory."
+        "Float32, with the same initial weights on both sides. HongTu compares a GCN with DGL's; "
+        "here it is PyG in memory. Between: the largest difference of the losses of an epoch, over "
+        "the loss, and of the accuracies of an epoch."
     )
     text = ["## Accuracy (Figure 8)", "", note, ""]
     paths, lines = [], []
-    for graph in dict.fromkeys(r["graph"] for r in rows):
-        of_graph = [r for r in rows if r["graph"] == graph]
+    for graph, layers in dict.fromkeys((r["graph"], r["layers"]) for r in rows):
+        both = [r for r in rows if (r["graph"], r["layers"]) == (graph, layers)]
         curves = {
             f"{r['system']}, {what}": [100 * value for value in r[what]]
-            for r in of_graph
+            for r in both
             for what in ("validation", "test")
         }
-        paths.append(folder / f"offload_accuracy_{graph}.svg")
-        draw_curves(paths[-1], f"Accuracy in percent by epoch, {graph} (Figure 8)", curves)
+        paths.append(folder / f"offload_accuracy_{graph}_{str(layers).split()[0].lower()}.svg")
+        draw_curves(paths[-1], f"Accuracy in percent by epoch, {graph}, {layers}", curves)
+        losses, accuracies = _between(both)
         lines += [
-            [graph, r["system"], len(r["validation"]), 100 * r["validation"][-1],
-             100 * r["test"][-1], r["losses"][-1]]
-            for r in of_graph
+            [graph, layers, r["system"], len(r["validation"]), 100 * r["validation"][-1],
+             100 * r["test"][-1], r["losses"][-1], losses, accuracies]
+            for r in both
         ]  # fmt: skip
-    head = ["graph", "by", "epochs", "validation, %", "test, %", "last loss"]
+    head = ["graph", "model", "by", "epochs", "validation, %", "test, %", "last loss",
+            "losses between", "accuracies between, %"]  # fmt: skip
     return [*text, *table(head, lines)], paths
+
+
+def _between(rows: Sequence[Record]) -> tuple[float | None, float | None]:
+    """The largest differences between two trainings: of losses, relative, and of accuracies, %."""
+    if len(rows) != 2:
+        return None, None
+    first, second = rows
+
+    def differences(key: str) -> list[float]:
+        return [abs(a - b) for a, b in zip(first[key], second[key], strict=True)]
+
+    losses = max(d / a for d, a in zip(differences("losses"), first["losses"], strict=True))
+    return losses, 100 * max(differences("validation") + differences("test"))
 
 
 def _case(row: Record) -> Case:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from typing import NamedTuple
 
 import pytest
@@ -17,7 +17,12 @@ import peergraph_pyg
 from peergraph.fullgraph import FullGraphPlan
 from peergraph.fullgraph.offload.programs import row_functions
 from peergraph.fullgraph.offload.rows.row_allocator import RowAllocator
-from peergraph.fullgraph.plan.offload_cost import place_rows, tier_bytes, working_bytes
+from peergraph.fullgraph.plan.offload_cost import (
+    chunk_bytes,
+    expected_chunks,
+    place_rows,
+    tier_bytes,
+)
 from peergraph.fullgraph.plan.offload_pass import pass_cost
 from peergraph.fullgraph.plan.offload_spread import expected_spread
 from peergraph.fullgraph.plan.offloaded_model import OffloadedModel
@@ -137,13 +142,15 @@ class _MostUsed:
 
 def most_allocated(profile: torch.autograd.profiler.profile) -> int:
     """The most bytes that torch has allocated at a time since the profile began."""
+    return max(allocated_bytes(profile), default=0)
+
+
+def allocated_bytes(profile: torch.autograd.profiler.profile) -> list[int]:
+    """The bytes that torch has after each allocation and release, more than before the profile."""
     assert profile.kineto_results is not None
     events = [e for e in profile.kineto_results.events() if e.name() == "[memory]"]
-    now = most = 0
-    for event in sorted(events, key=lambda e: e.start_ns()):
-        now += event.nbytes()
-        most = max(most, now)
-    return most
+    sizes = (event.nbytes() for event in sorted(events, key=lambda e: e.start_ns()))
+    return list(accumulate(sizes))
 
 
 def bytes_of_plan(
@@ -169,8 +176,9 @@ def bytes_of_plan(
         pass_cost(number, schedule, facts, row_bytes, placement, spread, plan.topology, 4)
         for number in range(len(schedule.passes))
     ]
-    [chunk] = working_bytes(facts, schedule, spread, 4, model.edge_columns, not on_device)
-    [labelled_rows] = model.labelled_items(facts)
+    [largest] = expected_chunks(facts, spread)
+    chunk = chunk_bytes(schedule, largest, 4, model.edge_columns, not on_device)
+    labelled_rows = model.labelled_items(facts)[0]
     return Bytes(
         sum(p.from_host for p in passes),
         sum(p.to_host for p in passes),
@@ -247,3 +255,38 @@ def test_sums_that_are_computed_again(kind: str) -> None:
     )
     assert expected[:3] == pytest.approx(found[:3], rel=0.05)
     assert found.to_host == 0
+
+
+@pytest.mark.parametrize(("in_hub", "budget"), [(0.0, 20 << 18), (0.03, 21 << 18)])
+def test_attention_stays_within_its_budget(in_hub: float, budget: int) -> None:
+    """With nodes in random order, of which one has a share of all edges."""
+    nodes, edges, widths, labelled = 4000, 100_000, [64, 32, 16], 0.25
+    draw = torch.Generator().manual_seed(4)
+    edge_index = torch.randint(nodes, (2, edges), generator=draw)
+    edge_index[1, torch.rand(edges, generator=draw) < in_hub] = 7
+    data = Data(
+        x=torch.randn(nodes, widths[0], generator=draw),
+        edge_index=edge_index,
+        y=torch.randint(widths[-1], (nodes,), generator=draw),
+        train_mask=torch.rand(nodes, generator=draw) < labelled,
+    )
+    group = Group(0, 1, torch.device("cpu"), 60.0)
+    with torch.autograd.profiler.profile(profile_memory=True) as profile:
+        data = peergraph_pyg.full_graph(
+            data, budget, order="original", offload=True, widths=widths, heads=HEADS,
+            labelled=labelled, group=group,
+        )  # fmt: skip
+    of_graph = allocated_bytes(profile)[-1]
+    model = peergraph_pyg.accelerate(Model("gat", widths))
+    with torch.autograd.profiler.profile(profile_memory=True) as profile:
+        for _ in range(2):
+            out = model(data.x, data.edge_index)[data.train_mask]
+            F.cross_entropy(out, data.y[data.train_mask]).backward()
+            del out
+            model.zero_grad()
+    graph = peergraph_pyg.partition_of(data)
+    assert graph.offloaded is not None
+    use = graph.offloaded.allocator.use
+    assert use["host"].peak > 0
+    assert use["device"].peak > 0
+    assert of_graph + most_allocated(profile) <= budget

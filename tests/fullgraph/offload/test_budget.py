@@ -70,7 +70,7 @@ def test_host_and_files(tmp_path: object) -> None:
     group = Group(0, 1, torch.device("cpu"), 60.0)
     layout = RowLayout.contiguous(group, NODES)
     found = plan(int(2.5 * ROW) + 12 * EDGES, host_memory=2 * ROW, file_memory=ROW)
-    stores = make_allocator(group, found, str(tmp_path))
+    stores = make_allocator(group, found, folder=str(tmp_path))
     tiers = [stores.allocate(layout, (64,), torch.float32, tier=None) for _ in range(3)]
     assert [s.tier for s in tiers] == ["host", "host", "file"]
     with pytest.raises(MemoryError, match="file 0 of"):

@@ -22,54 +22,83 @@ _WORKING_EDGES = 4  # values of an edge that the work on a chunk holds for each 
 _LEAST_PART = 1 / 32  # of the rows, for which rows are partly on the device
 _LIST_BYTES = 16  # of a row that a chunk needs: in four lists
 _STAGES = 2  # buffers of each transfer: one is filled while the other is used
+# Copies of gradients that a chunk adds to rows of sources: those of the chunk, two buffers of sums,
+# and two of rows that are on their way to the store.
+_ADDED_COPIES = 5
 
 
-def working_bytes(
-    facts: GraphFacts,
+@dataclass(frozen=True)
+class ChunkSize:
+    """What the work on the largest chunk of a rank reads.
+
+    Args:
+        rows: destinations.
+        edges: in-edges of these.
+        sources: rows of sources on the device at a time, those that it passes on included.
+    """
+
+    rows: int
+    edges: int
+    sources: int
+
+
+def expected_chunks(facts: GraphFacts, spread: Spread) -> list[ChunkSize]:
+    """Returns the chunks of each rank, of which all are expected to be as large."""
+    ranks, chunks = facts.world_size, spread.chunks
+    sources = math.ceil(spread.alpha * sum(facts.rows) / ranks / chunks)
+    return [
+        ChunkSize(
+            -(-rows // chunks),
+            -(-sum(volume.num_edges[rank] for volume in facts.volumes.values()) // chunks),
+            # Other ranks may need any of this rank's rows at the same time.
+            min(rows, sources) + sources * (ranks - 1) // ranks,
+        )
+        for rank, rows in enumerate(facts.rows)
+    ]
+
+
+def chunk_bytes(
     schedule: Schedule,
-    spread: Spread,
+    chunk: ChunkSize,
     element_bytes: int,
     edge_columns: int,
-    stages_own_sources: bool,
-) -> tuple[int, ...]:
-    """Returns the bytes of each rank for the buffers of one chunk.
+    stages_sources: bool,
+) -> int:
+    """Returns the bytes of a rank's device for the buffers and the work of its largest chunk.
 
     Args:
         edge_columns: elements that the model computes for each edge.
-        stages_own_sources: whether the sources of a chunk are copied from the host chunk by chunk;
-            else only those of other ranks are copied.
+        stages_sources: whether rows of sources come from the host or from other ranks, chunk by
+            chunk; else they are read where they are, except by passes that add gradients to them.
     """
-    ranks, chunks = facts.world_size, spread.chunks
-    staged_columns = [
-        sum(schedule.columns(name) for name in (*p.sources, *p.adds)) for p in schedule.passes
-    ]
-    columns = [
-        p.working + _STAGES * sum(schedule.columns(name) for name in (*p.reads, *p.writes))
-        for p in schedule.passes
-    ]
-    edges = [sum(v.num_edges[r] for v in facts.volumes.values()) for r in range(ranks)]
-    found = []
-    for rank, rows in enumerate(facts.rows):
-        of_chunk = -(-rows // chunks)
-        sources = min(sum(facts.rows), math.ceil(spread.alpha * sum(facts.rows) / ranks / chunks))
-        staged = sources if stages_own_sources else sources * (ranks - 1) // ranks
-        held = max(
-            math.ceil(step.share * of_chunk) * own + _STAGES * staged * gathered
-            for step, own, gathered in zip(schedule.passes, columns, staged_columns, strict=True)
+    held = 0
+    for step in schedule.passes:
+        moved = sum(schedule.columns(name) for name in (*step.reads, *step.writes))
+        own = math.ceil(step.share * chunk.rows) * (step.working + _STAGES * moved)
+        read, added = (
+            sum(schedule.columns(name) for name in names) for names in (step.sources, step.adds)
         )
-        held += _WORKING_EDGES * -(-edges[rank] // chunks) * edge_columns
-        found.append(held * element_bytes)
-    return tuple(found)
+        if stages_sources:
+            of_sources = _STAGES * read + _ADDED_COPIES * added
+        else:
+            of_sources = read + added if added else 0
+        sources = chunk.sources
+        if step.share < 1:
+            sources = min(sources, math.ceil(step.share * chunk.edges))
+        held = max(held, own + sources * of_sources)
+    return (held + _WORKING_EDGES * chunk.edges * edge_columns) * element_bytes
 
 
-def row_list_bytes(facts: GraphFacts, spread: Spread, stages_own_sources: bool) -> tuple[int, ...]:
+def row_list_bytes(
+    facts: GraphFacts, schedule: Schedule, spread: Spread, stages_own_sources: bool
+) -> tuple[int, ...]:
     """Returns the bytes of each rank for the lists of rows that chunks load, keep and send.
 
     Args:
-        stages_own_sources: as of :func:`working_bytes`.
+        stages_own_sources: whether sources of a chunk are copied from the host chunk by chunk.
     """
     ranks = facts.world_size
-    if not stages_own_sources and ranks == 1:
+    if not stages_own_sources and ranks == 1 and not any(step.adds for step in schedule.passes):
         return (0,)
     return tuple(math.ceil(_LIST_BYTES * spread.alpha * rows) for rows in facts.rows)
 

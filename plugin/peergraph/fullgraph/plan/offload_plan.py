@@ -13,11 +13,13 @@ from peergraph.fullgraph.plan.offload_cost import (
     FILE,
     HOST,
     USER,
+    ChunkSize,
     Placement,
+    chunk_bytes,
+    expected_chunks,
     place_rows,
     row_list_bytes,
     tier_bytes,
-    working_bytes,
 )
 from peergraph.fullgraph.plan.offload_pass import PassCost, pass_cost
 from peergraph.fullgraph.plan.offload_spread import Spread, spread_at
@@ -51,6 +53,9 @@ class OffloadPlan:
         passes: their bytes and times.
         device_room, host_room, file_room: bytes of one rank for stored rows.
         memory_budget: bytes of each rank's device.
+        element_bytes: bytes of an element of the layers.
+        edge_columns: elements that the model computes for each edge.
+        stages_sources: see :func:`chunk_bytes`.
         network: bytes a second that each of several machines sends and receives; None: there is
             one machine.
     """
@@ -72,7 +77,35 @@ class OffloadPlan:
     host_room: int
     file_room: int
     memory_budget: int
+    element_bytes: int
+    edge_columns: int
+    stages_sources: bool
     network: float | None = None
+
+    @property
+    def needs_source_counts(self) -> bool:
+        """Whether rows of a chunk's sources are copied, so that their number counts."""
+        return self.stages_sources or any(step.adds for step in self.schedule.passes)
+
+    def missing_bytes(self, chunk: ChunkSize, rank: int) -> int:
+        """Returns how many bytes more than planned a rank's largest chunk takes; at least 0.
+
+        Args:
+            chunk: as it was counted.
+            rank: of the chunk.
+        """
+
+        def missing(stages_sources: bool) -> int:
+            needed = chunk_bytes(
+                self.schedule, chunk, self.element_bytes, self.edge_columns, stages_sources
+            )
+            return max(0, needed - self.items[-1].num_bytes[rank])
+
+        found = missing(self.stages_sources)
+        if found and self.device_room - found < self.source_bytes:
+            # Rows of sources have no room on the device any more.
+            return missing(True)
+        return found
 
     @property
     def seconds(self) -> float:
@@ -244,7 +277,7 @@ class _Planner:
         ranks = facts.world_size
         self._host_room, self._file_room = max(0, host_memory // ranks), file_memory // ranks
         self._schedules = model.schedules(facts)
-        self._fixed = _device_items(facts, model.widths[0] * model.element_bytes)
+        self._fixed = _device_items(facts, model)
         self._fixed += model.labelled_items(facts)
 
     def plan(self, count: int) -> OffloadPlan | str:
@@ -280,6 +313,9 @@ class _Planner:
             host_room=rooms[1],
             file_room=rooms[2],
             memory_budget=self._memory_budget,
+            element_bytes=model.element_bytes,
+            edge_columns=model.edge_columns,
+            stages_sources=placed.stages_sources,
             network=self._network if len(self._facts.machines) > 1 else None,
         )
 
@@ -309,18 +345,20 @@ class _Planner:
         facts, model = self._facts, self._model
         element = model.element_bytes
         row_bytes = model.row_bytes(schedule, facts)
+        staged = stages or facts.world_size > 1
         items = (
             *self._fixed,
             MemoryItem("row lists", "which rows chunks read",
-                       row_list_bytes(facts, spread, stages)),
+                       row_list_bytes(facts, schedule, spread, stages)),
             MemoryItem("chunk", "rows of a chunk, staging",
-                       working_bytes(facts, schedule, spread, element, model.edge_columns, stages)),
+                       tuple(chunk_bytes(schedule, chunk, element, model.edge_columns, staged)
+                             for chunk in expected_chunks(facts, spread))),
         )  # fmt: skip
         device_room = self._memory_budget - max(total_bytes(items, facts.world_size))
         rooms = device_room, self._host_room, self._file_room
         fitting = max(0, device_room), *rooms[1:]
         placement = place_rows(schedule, row_bytes, fitting, element // model.stored_bytes)
-        return _Placed(schedule, row_bytes, items, rooms, placement)
+        return _Placed(schedule, row_bytes, items, rooms, placement, staged)
 
 
 @dataclass(frozen=True)
@@ -333,6 +371,7 @@ class _Placed:
         items: memory of the device, without stored rows.
         rooms: for rows by tier; what is negative is missing.
         placement: the tier of each row set; None: there is too little room.
+        stages_sources: see :func:`chunk_bytes`.
     """
 
     schedule: Schedule
@@ -340,6 +379,7 @@ class _Placed:
     items: tuple[MemoryItem, ...]
     rooms: tuple[int, int, int]
     placement: Placement | None
+    stages_sources: bool
 
     @property
     def keeps_sources_on_device(self) -> bool:
@@ -360,18 +400,18 @@ class _Placed:
         )
 
 
-def _device_items(facts: GraphFacts, feature_bytes: int) -> list[MemoryItem]:
+def _device_items(facts: GraphFacts, model: OffloadedModel) -> list[MemoryItem]:
     """What each rank's device holds besides rows of features and layers.
 
-    Args:
-        feature_bytes: of a node's features; what else its tables have stays on the device.
+    What tables of nodes have besides features stays on the device.
     """
+    feature_bytes = model.widths[0] * model.element_bytes
     structure, transposes, lists, narrow, edge_rows = ([] for _ in range(5))
     for rank in range(facts.world_size):
         edges = sum(v.num_edges[rank] for v in facts.volumes.values())
         rows = facts.rows[rank]
         structure.append(4 * edges + 8 * (rows + 1))
-        transposes.append(4 * edges + 8 * (rows + 1))
+        transposes.append(0 if model.sorts_by_chunk else 4 * edges + 8 * (rows + 1))
         received = sum(v.received[rank] + v.sent[rank] for v in facts.volumes.values())
         lists.append(8 * rows + 8 * received)
         tables = sum(c[rank] * facts.row_bytes.get(t, 0) for t, c in facts.nodes.items())

@@ -20,6 +20,10 @@ _ASSUMED_HEADS = 4
 _LABELLED_OUTPUTS = 5
 # Copies of the last layer's inputs with gates: its sums and own rows, and their gradients.
 _GATED_INPUTS = 2
+# Bytes of an edge to a labelled node: its source, its number, and the same once more while edges
+# are selected. Other layers than attention have the memory of the transposes for it, which are made
+# afterwards.
+_LABELLED_EDGE_BYTES = 20
 
 
 @dataclass(frozen=True)
@@ -67,6 +71,15 @@ class OffloadedModel:
         """Elements that are computed for each edge. A model that is assumed may have attention."""
         return 2 * (self.heads or (_ASSUMED_HEADS if self.assumed else 0))
 
+    @property
+    def sorts_by_chunk(self) -> bool:
+        """Whether edges are sorted by source chunk by chunk, not all once.
+
+        Layers of attention do so. If the labelled nodes are not known, the memory that this saves
+        is left to the edges of the loss's nodes.
+        """
+        return self.heads > 0 and self.labelled is not None
+
     def schedule(self, summed_again: Collection[int] = ()) -> Schedule:
         """Returns the passes of an epoch.
 
@@ -97,13 +110,21 @@ class OffloadedModel:
         }
 
     def labelled_items(self, facts: GraphFacts) -> list[MemoryItem]:
-        """Returns the memory of labelled rows, which are on the device; none if not known."""
+        """Returns the memory of labelled nodes, which is on the device; none if not known."""
         if self.labelled is None:
             return []
         columns = self._labelled_columns
         row_bytes = columns * self.element_bytes
         kept = tuple(math.ceil(self.labelled * rows) * row_bytes for rows in facts.rows)
-        return [MemoryItem("labelled rows", "output, loss and gradients", kept)]
+        items = [MemoryItem("labelled rows", "output, loss and gradients", kept)]
+        if self.sorts_by_chunk:
+            edges = [
+                sum(volume.num_edges[rank] for volume in facts.volumes.values())
+                for rank in range(facts.world_size)
+            ]
+            selected = tuple(math.ceil(self.labelled * n) * _LABELLED_EDGE_BYTES for n in edges)
+            items.append(MemoryItem("labelled edges", "structure of labelled nodes", selected))
+        return items
 
     @property
     def _labelled_columns(self) -> int:

@@ -13,6 +13,8 @@ from peergraph.fullgraph.exchange.halo import HaloPlan
 _SAMPLE_BYTES = 64 << 20  # of the marks of all chunks
 _LARGEST_SAMPLE = 1 << 22  # rows; counts are then exact in float32
 
+_PIECE = 1 << 20  # marks that are floats at a time
+
 Orders = tuple[tuple[int, ...], ...]
 """By rank: the chunk of each batch."""
 
@@ -96,9 +98,9 @@ def _sample_marks(plan: HaloPlan, needed: Sequence[Tensor]) -> Tensor:
             of_chunk[internal[internal % step == 0] // step] = 1
     counts = [len(needed)] * layout.group.world_size
     if plan.is_empty:
-        return marks.bool().expand(layout.group.world_size, *marks.shape)
+        return marks.view(torch.bool).expand(layout.group.world_size, *marks.shape)
     everyone = plan.transport.all_gather_rows(marks, counts)
-    return everyone.view(layout.group.world_size, *marks.shape).bool()
+    return everyone.view(layout.group.world_size, *marks.shape).view(torch.bool)
 
 
 def _sample_owners(plan: HaloPlan, chunks: int, count: int) -> Tensor:
@@ -137,7 +139,11 @@ def _follow(marks: Tensor, orders: Orders) -> Orders:
     union = torch.stack(
         [marks[rank][torch.tensor(order, device=marks.device)] for rank, order in enumerate(orders)]
     ).any(0)
-    shared = (union.float() @ union.float().t()).cpu()
+    shared = torch.zeros(len(union), len(union), dtype=torch.float32, device=union.device)
+    for piece in torch.split(union, max(1, _PIECE // len(union)), dim=1):
+        part = piece.float()
+        shared.addmm_(part, part.t())
+    shared = shared.cpu()
     batches = [0]
     shared[:, 0] = -1
     while len(batches) < len(shared):

@@ -265,6 +265,7 @@ class EdgeRecorder:
         made: OffloadedTensor = with_history(content) if needs_grad else make_shell(content)
         # Not before: rows that are kept have a history of their own.
         content.keeps = keep and torch.is_grad_enabled()
+        content.gradient_in_order = True  # by the pass that differentiates the function
         if keep:
             # Functions of the rows do not go through the record.
             made._cell.needs_grad = False

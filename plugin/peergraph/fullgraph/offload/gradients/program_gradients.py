@@ -329,11 +329,12 @@ class GradientSum:
             if not self.content.is_storable:
                 view, self.undo = rows_first(self.content.probe, self.content.space.probe)
                 features = tuple(view.shape[1:])
+            in_order = self.structure is None and self.content.gradient_in_order
             self.store = self.content.space.allocator.allocate(
                 self.content.space.layout,
                 features,
                 self.content.dtype,
-                "source",
+                "sequential" if in_order else "source",
                 narrow=True,
             )
         elif isinstance(operand, ResidentOperand):

@@ -44,6 +44,7 @@ class Content:
     """
 
     __slots__ = (
+        "gradient_in_order",
         "is_given",
         "keeps",
         "output",
@@ -75,6 +76,8 @@ class Content:
         """Whether the rows are a table of the user's, such as features, which each epoch reads."""
         self.wanted = False
         """Whether rows are stored before others are computed from them."""
+        self.gradient_in_order = False
+        """Whether rows of the gradient are read in order only, and never as sources of a sum."""
         self.selected: SelectedOperand | None = None
         """Where only selected rows are not zero: these rows."""
 

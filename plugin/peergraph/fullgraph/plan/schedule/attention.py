@@ -14,7 +14,8 @@ from peergraph.fullgraph.plan.schedule.schedule import (
     StoredRows,
 )
 
-# Rows of the widest layer that the work on a chunk holds at its peak: measured, with dropout.
+# Rows of the wider end of a pass that the work on a chunk holds at its peak: measured, with
+# dropout.
 _WORKING_ROWS = 10
 
 
@@ -33,7 +34,6 @@ class AttentionSchedule:
     def __init__(self, widths: Sequence[int], heads: int, labelled: float) -> None:
         self._widths, self._heads, self._labelled = widths, heads, labelled
         self._count = len(widths) - 1
-        self._working = _WORKING_ROWS * max(widths)
         self._rows = [StoredRows(FEATURES, widths[0], SEQUENTIAL, BEFORE, 3 * self._count)]
         self._passes: list[ChunkedPass] = []
 
@@ -64,7 +64,7 @@ class AttentionSchedule:
                 0,
                 operations=operations,
                 row_columns=moved,
-                working=self._working,
+                working=self._working(0, 1),
             )
         )
 
@@ -87,7 +87,7 @@ class AttentionSchedule:
                 share=self._labelled if last else 1.0,
                 operations=operations,
                 row_columns=moved,
-                working=self._working,
+                working=self._working(layer, layer if last else layer + 1),
             )
         )
 
@@ -113,7 +113,7 @@ class AttentionSchedule:
                 of_sources,
                 share=self._labelled if last else 1.0,
                 row_columns=8 * columns,
-                working=self._working,
+                working=self._working(layer),
             )
         )
         return of_sources + of_destinations
@@ -135,7 +135,7 @@ class AttentionSchedule:
                 0,
                 operations=(2 if layer > 1 else 1) * operations,
                 row_columns=2 * moved,
-                working=self._working,
+                working=self._working(layer - 1, layer),
             )
         )
 
@@ -152,6 +152,10 @@ class AttentionSchedule:
         """Operations of the product of a layer, and elements that it reads and writes."""
         before, after = self._widths[layer - 1], self._widths[layer]
         return 2 * before * after, 4 * before + after
+
+    def _working(self, *ends: int) -> int:
+        """Elements that the work of a pass between layers holds for each destination."""
+        return _WORKING_ROWS * max(self._widths[layer] for layer in ends)
 
     def _is_last(self, layer: int) -> bool:
         return layer == self._count
