@@ -84,11 +84,6 @@ class NodeIndex(PartitionedTensor):
             ValueError: `x` has other rows.
         """
         dim = dim % x.dim()
-        if x.partitioned_dim != dim or not self.nodes.same_rows(x.layout):
-            raise ValueError(
-                f"x must have the rows of the {self.end}s, {self.nodes}, in dimension {dim}, got "
-                f"{x.layout} in dimension {x.partitioned_dim} of {list(x.shape)}"
-            )
         rows = {"x": x if dim == 0 else x.movedim(dim, 0)}
         if self.end == "source":
             selected = self.structure.on_edges(_at_sources, sources=rows, result="edge")

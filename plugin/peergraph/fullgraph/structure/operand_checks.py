@@ -9,6 +9,7 @@ from torch import Tensor
 from peergraph.fullgraph.layout.row_layout import RowLayout
 from peergraph.fullgraph.tensor.parameters import check_parameters
 from peergraph.fullgraph.tensor.partitioned_tensor import PartitionedTensor
+from peergraph.fullgraph.tensor.selection import in_layout
 
 
 class OperandChecks:
@@ -83,11 +84,12 @@ def _local(tensor: PartitionedTensor | None) -> Tensor | None:
 
 
 def _check_rows(name: str, tensor: Any, layout: RowLayout, rows: str) -> PartitionedTensor | None:
-    """Returns an operand, or None for None.
+    """Returns an operand, or None for None. Collective where ids selected its rows.
 
     Args:
         name: of the argument, for errors.
-        tensor: a PartitionedTensor [rows of `layout`, *features].
+        tensor: a PartitionedTensor [rows of `layout`, *features]. Where a list of ids selected
+            them, ``x[permutation]``, they are sent to the ranks of `layout`.
         layout: the rows that it must have.
         rows: what the rows are, for errors.
 
@@ -104,9 +106,10 @@ def _check_rows(name: str, tensor: Any, layout: RowLayout, rows: str) -> Partiti
             "peergraph.fullgraph.distribute takes this rank's rows of a tensor that is equal on "
             "all ranks"
         )
-    if tensor.partitioned_dim != 0 or not layout.same_rows(tensor.layout):
+    found = in_layout(tensor, layout)
+    if found is None:
         raise ValueError(
             f"{name} must have the rows of the {rows}, {layout}, in dimension 0, got "
             f"{tensor.layout} in dimension {tensor.partitioned_dim} of {list(tensor.shape)}"
         )
-    return tensor
+    return found

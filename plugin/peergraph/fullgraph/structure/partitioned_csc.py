@@ -183,8 +183,9 @@ class PartitionedCsc(PartitionedStructure):
         self, e: PartitionedTensor, before: PartitionedStructure, plan: AllToAllPlan
     ) -> PartitionedTensor:
         """Moves features of edges: see :meth:`PartitionedStructure.move_edge_rows`."""
-        before._operands.check_edge("e", e)
-        return from_local(all_to_all_rows(e.to_local(), plan), self.edge_layout)
+        rows = before._operands.edge("e", e)
+        assert rows is not None
+        return from_local(all_to_all_rows(rows, plan), self.edge_layout)
 
     def in_degrees(self) -> PartitionedTensor:
         """Returns the number of edges to each destination, [destinations]."""
@@ -266,15 +267,18 @@ class PartitionedCsc(PartitionedStructure):
         by_row = self_weight.dim() == 2
         plain = None if by_row else self._operands.parameter("self_weight", self_weight)
         offset = self._operands.parameter("bias", bias)
-        rows, edges = self._operands.source("x", x), self._operands.edge("e", e)
+        sources, factors = self._operands.check_source("x", x), self._operands.check_edge("e", e)
+        assert sources is not None
+        rows, edges = sources.to_local(), None if factors is None else factors.to_local()
         _, [plain, offset] = local_operands(self.plan, [], [plain, offset])
         weight = self._operands.destination("self_weight", self_weight) if by_row else plain
-        assert rows is not None and weight is not None
-        constant = self.keeps(x, e)
+        assert weight is not None
+        constant = self.keeps(sources, factors)
         if self.plan.is_empty and not constant:
             out = self.local.spmm_add_self(rows, weight, edges, offset)
             return self._of_destinations(out)
-        sums = self._reduce("copy_u" if e is None else "mul", "sum", x, e, constant)
+        message = "copy_u" if factors is None else "mul"
+        sums = self._reduce(message, "sum", sources, factors, constant)
         out = torch.addcmul(sums, rows, weight)
         return self._of_destinations(out if offset is None else out + offset)
 
@@ -298,20 +302,19 @@ class PartitionedCsc(PartitionedStructure):
         structures, weights = self._check_spmm_linear(
             reduce, x, weight, self_weight, bias, self_x, others
         )
-        rows, self_rows = (
-            self._operands.source("x", x),
-            self._operands.destination("self_x", self_x),
-        )
+        features = self._operands.check_source("x", x)
+        self_rows = self._operands.destination("self_x", self_x)
+        assert features is not None
+        rows = features.to_local()
         given = [self_weight, bias, *weights]
         names = ["self_weight", "bias", "weight", *(f"others[{i}]" for i in range(len(others)))]
         parameters = [self._operands.parameter(*pair) for pair in zip(names, given, strict=True)]
         _, [own, offset, *entered] = local_operands(self.plan, [], parameters)
         matrices = [matrix for matrix in entered if matrix is not None]
-        assert rows is not None
         if own is not None and self_rows is None:
             self_rows = rows
         linear = reduce in ("sum", "mean")
-        constant = linear and min([structure.keeps(x) for structure in structures])
+        constant = linear and min([structure.keeps(features) for structure in structures])
         is_square = self.num_sources == self.num_destinations
         if linear and not constant and multiplies_first(rows, weights, is_square=is_square):
             out = None if own is None or self_rows is None else F.linear(self_rows, own, offset)
@@ -323,7 +326,7 @@ class PartitionedCsc(PartitionedStructure):
                     out = out + sums if out.dtype != sums.dtype else out.add_(sums)
             assert out is not None
         elif constant or (len(structures) == 1 and not self.plan.is_empty):
-            reduced = (s._reduce("copy_u", reduce, x, None, constant) for s in structures)
+            reduced = (s._reduce("copy_u", reduce, features, None, constant) for s in structures)
             out = products(self.local.num_destinations, reduced, matrices, self_rows, own, offset)
         else:
             plan, relations = self._joined(structures)

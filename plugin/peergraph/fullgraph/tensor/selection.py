@@ -202,6 +202,24 @@ def fetch(x: PartitionedTensor, ids: PartitionedTensor) -> PartitionedTensor:
     return result
 
 
+def in_layout(x: PartitionedTensor, layout: RowLayout) -> PartitionedTensor | None:
+    """Returns `x` with its rows on the ranks of `layout`, or None for other rows. Collective.
+
+    Rows travel only where a list of ids selected them: ``x[permutation]`` as features of nodes.
+
+    Args:
+        x: partitioned along its first dimension.
+        layout: the rows to return.
+    """
+    if x.partitioned_dim != 0 or layout.size != x.layout.size:
+        return None
+    if layout.same_rows(x.layout):
+        return x
+    if not x.layout.by_ids:
+        return None
+    return fetch(x, from_local(layout.positions, layout))
+
+
 def split_index(index: Any, x: PartitionedTensor) -> tuple[list[Any], int]:
     """One index for each dimension of `x`, None for new ones, and the place of the rows' index."""
     parts = list(index) if isinstance(index, tuple) else [index]

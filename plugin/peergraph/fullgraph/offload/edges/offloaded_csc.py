@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any, TypeVar
 
 import torch
@@ -92,9 +92,10 @@ class OffloadedCsc(PartitionedStructure):
         if not isinstance(e, OffloadedTensor):
             return self.resident.move_edge_rows(e, before, plan)
         assert isinstance(before, OffloadedCsc)
-        before._operands.check_edge("e", e)
+        rows = before._operands.check_edge("e", e)
+        assert rows is not None
         recorder = self.cached("moved edges", lambda: self._recorder_of_moved_rows(before, plan))
-        return linear_sum(recorder, "sum", e, None)
+        return linear_sum(recorder, "sum", rows, None)
 
     def _recorder_of_moved_rows(self, before: OffloadedCsc, plan: AllToAllPlan) -> EdgeRecorder:
         """Returns edges from the rows of edges elsewhere to the rows of these edges."""
@@ -154,7 +155,10 @@ class OffloadedCsc(PartitionedStructure):
         """Reduces messages at destinations: see :func:`peergraph.aggregate.g_spmm`."""
         if not _are_offloaded(x, e):
             return self.resident.spmm(message, reduce, x, e)
-        return self._reduce(message, reduce, x, e, x is not None and self.keeps(x, e))
+        _refuse_table(x)
+        rows, factors = self._operands.check_source("x", x), self._operands.check_edge("e", e)
+        constant = rows is not None and self.keeps(rows, factors)
+        return self._reduce(message, reduce, rows, factors, constant)
 
     def spmm_add_self(
         self,
@@ -169,13 +173,18 @@ class OffloadedCsc(PartitionedStructure):
             return self.resident.spmm_add_self(x, self_weight, e, bias)
         message = "copy_u" if e is None else "mul"
         _refuse_table(x)
-        assert isinstance(x, Tensor)
-        constant = self.keeps(x, e)
+        checks = self._operands
+        rows, factors = checks.check_source("x", x), checks.check_edge("e", e)
+        check = checks.check_destination if self_weight.dim() == 2 else checks.parameter
+        own = check("self_weight", self_weight)
+        assert rows is not None and own is not None
+        constant = self.keeps(rows, factors)
         out: Any
-        if not constant and self._is_linear_in_sources(message, x, e, self_weight):
-            out = linear_sum(self.recorder, "sum", x, e, self_weight)  # type: ignore[arg-type]
+        if not constant and self._is_linear_in_sources(message, rows, factors, own):
+            out = linear_sum(self.recorder, "sum", rows, factors, own)
         else:
-            out = torch.addcmul(self._reduce(message, "sum", x, e, constant), x, self_weight)
+            sums = self._reduce(message, "sum", rows, factors, constant)
+            out = torch.addcmul(sums, rows, own)
         result: PartitionedTensor = out if bias is None else out + bias
         return result
 
@@ -205,14 +214,16 @@ class OffloadedCsc(PartitionedStructure):
             reduce, x, weight, self_weight, bias, self_x, others
         )
         _refuse_table(x)
-        assert isinstance(x, Tensor)
-        own = x if self_x is None else self_x
+        sources = self._operands.check_source("x", x)
+        destinations = self._operands.check_destination("self_x", self_x)
+        assert sources is not None
+        own = sources if destinations is None else destinations
         out: Any = None if self_weight is None else F.linear(own, self_weight, bias)
         linear = reduce in ("sum", "mean")
-        constant = linear and min([structure.keeps(x) for structure in structures])
-        first = linear and not constant and multiplies_first(x, weights)
+        constant = linear and min([structure.keeps(sources) for structure in structures])
+        first = linear and not constant and multiplies_first(sources, weights)
         for structure, matrix in zip(structures, weights, strict=True):
-            rows = F.linear(x, matrix) if first else x
+            rows = F.linear(sources, matrix) if first else sources
             part: Any = structure._reduce("copy_u", reduce, rows, None, constant)
             part = part if first else F.linear(part, matrix)
             if out is None and bias is not None:
@@ -238,7 +249,7 @@ class OffloadedCsc(PartitionedStructure):
         With offloaded operands it is called chunk by chunk when rows are needed. Rows of sources
         are computed at once.
         """
-        given: Mapping[str, Operands] = {
+        given: dict[str, Operands] = {
             "sources": sources,
             "destinations": destinations,
             "edges": edges,
@@ -249,13 +260,13 @@ class OffloadedCsc(PartitionedStructure):
         if not _are_offloaded(*rows):
             return self.resident.on_edges(function, **given, result=result, row_type=row_type)
         checks, recorder = self._operands, self.recorder
-        for check, part in zip(
-            (checks.check_source, checks.check_destination, checks.check_edge, checks.check_other),
-            (sources, destinations, edges, others),
-            strict=True,
+        for rows_of, check in (
+            ("sources", checks.check_source),
+            ("destinations", checks.check_destination),
+            ("edges", checks.check_edge),
+            ("others", checks.check_other),
         ):
-            for name, x in part.items():
-                check(name, x)
+            given[rows_of] = {name: check(name, x) for name, x in given[rows_of].items()}
         for name, parameter in parameters.items():
             checks.parameter(name, parameter)
         space = None
@@ -312,13 +323,10 @@ class OffloadedCsc(PartitionedStructure):
         self, message: str, reduce: str, x: Any, e: Any, constant: bool
     ) -> PartitionedTensor:
         """Returns reduced messages; of constant inputs those of the first call."""
-        _refuse_table(x)
 
         def run() -> PartitionedTensor:
             rows, factors = autocast(x), autocast(e)
             if reduce in ("sum", "mean") and self._is_constant_factor(message, rows, factors):
-                self._operands.check_source("x", rows)
-                self._operands.check_edge("e", factors)
                 assert rows is not None
                 if reduce == "mean" and not constant and rows.dtype != torch.float16:
                     # The division is a part of the passes that compute rows and their gradients.
@@ -363,12 +371,6 @@ class OffloadedCsc(PartitionedStructure):
         """Returns whether sums with self rows are linear in `x`: all factors have no gradient."""
         if autocast(x) is not x or not isinstance(x, OffloadedTensor):
             return False
-        self._operands.check_source("x", x)
-        self._operands.check_edge("e", e)
-        if self_weight.dim() == 2:
-            self._operands.check_destination("self_weight", self_weight)
-        else:
-            self._operands.parameter("self_weight", self_weight)
         same = self_weight.dtype == x.dtype and not isinstance(self_weight, OffloadedTensor)
         return same and not self_weight.requires_grad and self._is_constant_factor(message, x, e)
 
