@@ -5,7 +5,8 @@
 The ways are those of training.py: `lazy` and `accelerated` are PyG's GraphSAGE with Peergraph's
 layers on the batches of PyG's loader, where `lazy` gathers neither features nor labels that no
 step reads; `loader` is PyG's own model on the same batches; `csr` is
-PyG's SAGEConv on WholeGraph's batches. All run with each of --precisions: `tf32` is
+PyG's SAGEConv on WholeGraph's batches; `captured` is `lazy` with `peergraph_pyg.capture`, whose
+steps have no stages that could be timed. All run with each of --precisions: `tf32` is
 ``torch.set_float32_matmul_precision("high")``, the last ones are ``torch.autocast``. With --kernels
 N, the N kernels and copies that keep the GPU busy longest in one step are printed, too. The host
 limits fast steps on a machine with slow cores: with --hold, the stages after the gather are the
@@ -29,7 +30,7 @@ from inputs.arrays import label_rows
 from systems.systems import Case, CaseRunner, System, add_arguments, systems
 from torch import Tensor
 from torch_geometric.loader import NeighborLoader
-from training import Trainer, data_of
+from training import Trainer, again_and_again, data_of
 
 PRECISIONS = {
     "float32": None,
@@ -37,8 +38,11 @@ PRECISIONS = {
     "bfloat16": torch.bfloat16,
     "float16": torch.float16,
 }
-_WAYS = ("lazy", "accelerated", "loader", "csr")
+_WAYS = ("lazy", "captured", "accelerated", "loader", "csr")
+_LAZY_WAYS = ("lazy", "captured")
 _PROFILED_STEPS = 4
+# Captured training makes its graphs in the first steps.
+_STEPS_BEFORE_REPLAYS = 8
 _HOLD_CYCLES = 60_000_000
 
 
@@ -58,10 +62,7 @@ class Step:
         if self._hold:
             torch.cuda._sleep(_HOLD_CYCLES)
             mark("held")
-        casts: Any = contextlib.nullcontext()
-        if dtype is not None:
-            casts = torch.autocast(self._device.type, dtype)
-        with casts:
+        with _casts(self._device, dtype):
             loss = F.cross_entropy(trainer.model(x, edges)[: labels.numel()], labels)
         mark("forward")
         trainer.optimizer.zero_grad(set_to_none=True)
@@ -71,6 +72,10 @@ class Step:
         self._scaler.update()
         mark("optimizer")
         trainer.loss = loss.detach()
+
+
+def _casts(device: torch.device, dtype: torch.dtype | None) -> Any:
+    return contextlib.nullcontext() if dtype is None else torch.autocast(device.type, dtype)
 
 
 @contextlib.contextmanager
@@ -89,9 +94,13 @@ def _time_way(session: Session, system: System, way: str) -> Callable[[Case], No
         batches = _wholegraph_batches if way == "csr" else _loader_batches
         for precision in session.args.precisions:
             with session.section(f"{way} {precision}"), _products(precision):
-                trainer = Trainer(session, len(case.fanouts), way)
-                step = Step(trainer, precision, session.device, session.args.hold)
-                run = batches(session, system, case, way, step)
+                layers = "lazy" if way in _LAZY_WAYS else way
+                trainer = Trainer(session, len(case.fanouts), layers)
+                if way == "captured":
+                    run = _captured_steps(session, system, case, trainer, precision)
+                else:
+                    step = Step(trainer, precision, session.device, session.args.hold)
+                    run = batches(session, system, case, way, step)
                 case.fields["setting"] = precision
                 trainer.finish(session, measure(session, run), case)
                 _print_kernels(session, f"{way} {precision}", run)
@@ -129,21 +138,49 @@ def _wholegraph_batches(
     return run
 
 
-def _loader_batches(
-    session: Session, system: System, case: Case, way: str, step: Step
-) -> Callable[[int, Mark], None]:
+def _loader(system: System, case: Case, way: str) -> NeighborLoader:
     # Only the ways of the loader need the adapter.
     import peergraph_pyg
 
     data = data_of(system.store)
-    loader = NeighborLoader(
-        peergraph_pyg.lazy(data, "x", "y") if way == "lazy" else data,
+    return NeighborLoader(
+        peergraph_pyg.lazy(data, "x", "y") if way in _LAZY_WAYS else data,
         num_neighbors=case.fanouts,
         batch_size=case.batch,
         input_nodes=torch.cat(case.seeds).cpu(),
         filter_per_worker=False,
     )
-    indices = _again_and_again(loader.batch_sampler)
+
+
+def _captured_steps(
+    session: Session, system: System, case: Case, trainer: Trainer, precision: str
+) -> Callable[[int, Mark], None]:
+    # Only the ways of the loader need the adapter.
+    import peergraph_pyg
+
+    def loss_of(model: torch.nn.Module, batch: Any) -> Tensor:
+        size = batch.batch_size
+        return F.cross_entropy(model(batch.x, batch)[:size], batch.y[:size])
+
+    loader = _loader(system, case, "captured")
+    training = peergraph_pyg.capture(loader, trainer.model, trainer.optimizer, loss_of)
+    losses = again_and_again(training)
+
+    def run(_: int, mark: Mark) -> None:
+        with _casts(session.device, PRECISIONS[precision]):
+            trainer.loss = next(losses)
+        mark("step")
+
+    for i in range(_STEPS_BEFORE_REPLAYS):
+        run(i, lambda _: None)
+    return run
+
+
+def _loader_batches(
+    session: Session, system: System, case: Case, way: str, step: Step
+) -> Callable[[int, Mark], None]:
+    loader = _loader(system, case, way)
+    indices = again_and_again(loader.batch_sampler)
 
     def run(_: int, mark: Mark) -> None:
         sample = loader.collate_fn(next(indices))
@@ -153,11 +190,6 @@ def _loader_batches(
         step(batch.x, batch, batch.y[: batch.batch_size], mark)
 
     return run
-
-
-def _again_and_again(loader: Any) -> Iterator[Any]:
-    while True:
-        yield from loader
 
 
 def run(session: Session) -> None:
