@@ -49,20 +49,38 @@ def assert_padded(fixed: StaticShapeSample) -> None:
         begins = shape.edge_offsets(t)
         for hop, count in enumerate(fixed.num_edges[t].tolist()):
             padding = slice(begins[hop] + count, begins[hop + 1])
-            assert bool((fixed.row[t][padding] == shape.padding_row(t[0])).all())
-            assert bool((fixed.col[t][padding] == shape.padding_row(t[2])).all())
+            ends = padding_ends(fixed, hop, t)
+            assert fixed.col[t][padding].tolist() == ends
+            alike = t[0] == t[2]
+            starts = ends if alike else [shape.padding_row(t[0])] * len(ends)
+            assert fixed.row[t][padding].tolist() == starts
             if fixed.edge_ids is not None:
                 assert bool((fixed.edge_ids[t][padding] == -1).all())
             assert_block(fixed, hop, t, count)
 
 
+def padding_ends(fixed: StaticShapeSample, hop: int, t: tuple[str, str, str]) -> list[int]:
+    """Destinations of a hop's padding edges: the padding of its last targets, with equal shares."""
+    shape = fixed.shape
+    edges = shape.edges_per_hop[t][hop] - int(fixed.num_edges[t][hop])
+    begin, end = shape.row_offsets(t[2])[hop : hop + 2]
+    rows = range(begin + int(fixed.num_nodes[t[2]][hop]), end)
+    if not rows:
+        return [shape.padding_row(t[2])] * edges
+    shares = [(k + 1) * edges // len(rows) - k * edges // len(rows) for k in range(len(rows))]
+    return [row for row, share in zip(rows, shares, strict=True) for _ in range(share)]
+
+
 def assert_block(
     fixed: StaticShapeSample, hop: int, edge_type: tuple[str, str, str], count: int
 ) -> None:
-    """The block has the same edges in CSC."""
+    """The block has the same edges in CSC, padding included if it ends at targets of the hop."""
     block = fixed.block(hop, edge_type)
     degrees = block.indptr.diff()
     assert int(block.indptr[0]) == 0
+    begin, end = fixed.shape.row_offsets(edge_type[2])[hop : hop + 2]
+    if int(fixed.num_nodes[edge_type[2]][hop]) < end - begin:
+        count = fixed.shape.edges_per_hop[edge_type][hop]
     assert int(block.indptr[-1]) == count
     targets = torch.arange(block.num_targets, device=degrees.device) + block.first_target
     begin = fixed.shape.edge_offsets(edge_type)[hop]

@@ -43,10 +43,10 @@ def capture(
     distribution of those of the loop, not its numbers, because the arrays are longer.
 
     On a GPU one CUDA graph draws the next sample while another one trains. Learning rates of Adam
-    and AdamW become tensors, which schedulers write to; after a change of other settings of the
-    optimizer, of the model's mode or of autocast, the graphs are made anew. Parameters have no
-    gradients after a replay. On CPUs all steps run
-    one by one.
+    and AdamW become tensors, which schedulers write to, and their steps are torch's fused ones
+    unless `fused` or `foreach` was set; after a change of other settings of the optimizer, of the
+    model's mode or of autocast, the graphs are made anew. Parameters have no gradients after a
+    replay. On CPUs all steps run one by one.
 
     Args:
         loader: ``NeighborLoader`` over ``Data`` that :func:`share` returned. Its order of seeds,

@@ -41,7 +41,9 @@ def check_optimizer(optimizer: Any, model: torch.nn.Module) -> None:
 def make_capturable(optimizer: torch.optim.Optimizer, device: torch.device) -> None:
     """Keeps the counts of steps on the GPU, and for Adam and AdamW the learning rates.
 
-    Schedulers of torch write into a learning rate that is a tensor.
+    Schedulers of torch write into a learning rate that is a tensor. Adam and AdamW take torch's
+    fused step where nobody chose one: with counts on the GPU, the other one launches a kernel for
+    each count.
     """
     for group in optimizer.param_groups:
         if "capturable" not in group:
@@ -49,10 +51,22 @@ def make_capturable(optimizer: torch.optim.Optimizer, device: torch.device) -> N
         group["capturable"] = True
         if isinstance(optimizer, _TENSOR_RATES):
             group["lr"] = torch.as_tensor(group["lr"], dtype=torch.float32).to(device)
+            if type(optimizer) in _TENSOR_RATES:
+                group["fused"] = _choose_fused(group)
         for parameter in group["params"]:
             step = optimizer.state.get(parameter, {}).get("step")
             if isinstance(step, Tensor):
-                optimizer.state[parameter]["step"] = step.to(device)
+                dtype = torch.float32 if group.get("fused") else step.dtype
+                optimizer.state[parameter]["step"] = step.to(device, dtype)
+
+
+def _choose_fused(group: dict[str, Any]) -> bool | None:
+    """Returns the option `fused` of a group of parameters: True if it is free and can be set."""
+    given: bool | None = group.get("fused")
+    is_free = given is None and group.get("foreach") is None and not group.get("differentiable")
+    if is_free and all(p.is_cuda and p.is_floating_point() for p in group["params"]):
+        return True
+    return given
 
 
 def settings_of(optimizer: torch.optim.Optimizer) -> Iterator[Hashable]:

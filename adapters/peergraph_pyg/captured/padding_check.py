@@ -44,7 +44,7 @@ def check_padding(
             batch = batches(1 if changed and padding_row > 1 else 0)
             if changed:
                 _change(batch, batch.is_node_attr, nodes < 0)
-                _change(batch, batch.is_edge_attr, sample.col[EDGE] == padding_row)
+                _change(batch, batch.is_edge_attr, nodes[sample.col[EDGE]] < 0)
             with torch.random.fork_rng(devices=devices):
                 losses.append(float(loss(model, batch)))
         for name, buffer in model.named_buffers():

@@ -82,7 +82,7 @@ def _permutation(nodes: Tensor, generator: torch.Generator) -> Tensor:
 def fits(shape: StaticShape, num_nodes: list[int], num_edges: list[int]) -> bool:
     """Returns whether a sample has fewer nodes and edges of each hop than the capacities.
 
-    One row of each hop is then padding, to which the structure gives the padding edges.
+    One row of each hop is then padding, at which the padding edges of the next hop end.
 
     Args:
         shape: the capacities.
@@ -117,11 +117,7 @@ def make_batch(loader: Any, sample: StaticShapeSample, input_id: Tensor, pad_wit
 
 
 def _with_padding(sample: StaticShapeSample, pad_with: int) -> Sample:
-    """Returns a sample in which padding is nodes and edges like others.
-
-    The padding edges of a hop end at the padding row of the seeds. In the offsets they belong to
-    the last row of the hop's targets, which is padding too, since the sample :func:`fits`.
-    """
+    """Returns a sample in which padding is nodes and edges like others."""
     nodes, edge_ids = sample.nodes[NODE], sample.edge_ids
     return Sample(
         nodes={NODE: torch.where(nodes < 0, nodes[pad_with], nodes)},

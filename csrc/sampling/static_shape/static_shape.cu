@@ -234,7 +234,19 @@ class StaticShapeKHop : private SampleMemory {
     } else {
       fill(hop.offsets, 0, (hop.num_targets + 2) * sizeof(int64_t));
     }
-    if (out.capacity > 0) pad_edges_cuda(out, edges, padding_row(relation.destination), stream_);
+    if (out.capacity > 0)
+      pad_edges_cuda(out, edges, hop, target_segment(hop_number, relation), stream_);
+  }
+
+  TargetSegment target_segment(int hop, const RelationSpec& relation) {
+    const Segments& segments = segments_[relation.destination];
+    TargetSegment result;
+    result.begin = segments.begin[hop];
+    result.end = segments.begin[hop + 1];
+    result.count = node_count(relation.destination, hop);
+    result.padding_row = padding_row(relation.destination);
+    result.has_sources = relation.source == relation.destination;
+    return result;
   }
 
   void fill_slots(const RelationSpec& relation, Hop& hop) {

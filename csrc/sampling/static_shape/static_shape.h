@@ -3,8 +3,11 @@
 //
 // The rows of a node type are a segment for its seeds, one row that is always padding (the
 // padding row), and a segment for the new nodes of each hop. Padding rows are at the end of each
-// segment and have the id -1; padding edges are at the end of each hop and go from the padding
-// row of the source type to that of the destination type.
+// segment and have the id -1. Padding edges are at the end of each hop. They end, evenly, at the
+// padding rows of the last segment of targets (all of one row would be a hub, for which kernels are
+// slow); the offsets of the hop contain them. They begin at the same row, or at the padding row of
+// another source type. If a hop has no padding among its targets, its padding edges go to the
+// padding row, and the offsets end before them.
 #pragma once
 
 #include <cstdint>

@@ -63,12 +63,21 @@ __global__ void __launch_bounds__(kBlockThreads)
 }
 
 __global__ void __launch_bounds__(kBlockThreads)
-    pad_edges_kernel(const EdgeOutput out, const int64_t* edges, int64_t target_padding_row) {
-  for (int64_t e = *edges + global_thread(); e < out.capacity; e += grid_threads()) {
-    store_id(out.row, out.index_bytes, out.begin + e, out.padding_row);
-    store_id(out.col, out.index_bytes, out.begin + e, target_padding_row);
-    if (out.edge_ids != nullptr) out.edge_ids[out.begin + e] = -1;
+    pad_edges_kernel(const EdgeOutput out, const int64_t* edges, const Hop hop,
+                     const TargetSegment targets) {
+  const int64_t sampled = *edges;
+  const int64_t padding = out.capacity - sampled;
+  const int64_t first = targets.begin + *targets.count;
+  const int64_t rows = targets.end - first;
+  for (int64_t i = global_thread(); i < padding; i += grid_threads()) {
+    const int64_t target = rows > 0 ? first + ((i + 1) * rows - 1) / padding : targets.padding_row;
+    const int64_t edge = out.begin + sampled + i;
+    store_id(out.row, out.index_bytes, edge, targets.has_sources ? target : out.padding_row);
+    store_id(out.col, out.index_bytes, edge, target);
+    if (out.edge_ids != nullptr) out.edge_ids[edge] = -1;
   }
+  for (int64_t k = 1 + global_thread(); k <= rows; k += grid_threads())
+    hop.offsets[first - hop.first_target + k] = sampled + k * padding / rows;
 }
 
 __global__ void __launch_bounds__(kBlockThreads) clear_nodes_kernel(const NodeList nodes) {
@@ -102,10 +111,10 @@ void clamp_hop_counts_cuda(const Hop& hop, int hop_number, int64_t* edges, int64
   PG_LAUNCH_CHECK("clamp_hop_counts_kernel");
 }
 
-void pad_edges_cuda(const EdgeOutput& out, const int64_t* edges, int64_t target_padding_row,
-                    uintptr_t stream) {
-  pad_edges_kernel<<<grid_for(out.capacity), kBlockThreads, 0, as_stream(stream)>>>(
-      out, edges, target_padding_row);
+void pad_edges_cuda(const EdgeOutput& out, const int64_t* edges, const Hop& hop,
+                    const TargetSegment& targets, uintptr_t stream) {
+  pad_edges_kernel<<<grid_for(out.capacity), kBlockThreads, 0, as_stream(stream)>>>(out, edges, hop,
+                                                                                    targets);
   PG_LAUNCH_CHECK("pad_edges_kernel");
 }
 

@@ -33,9 +33,19 @@ void clamp_hop_counts_cuda(const Hop& hop, int hop_number, int64_t* edges, int64
                            int64_t* found, int64_t node_capacity, bool reported, int device,
                            uintptr_t stream);
 
-/// Fills the edges of the hop from *edges on with padding.
-void pad_edges_cuda(const EdgeOutput& out, const int64_t* edges, int64_t target_padding_row,
-                    uintptr_t stream);
+/// The last segment of the rows that a hop expands.
+struct TargetSegment {
+  int64_t begin = 0;
+  int64_t end = 0;
+  const int64_t* count = nullptr;  // rows without padding, on the device
+  int64_t padding_row = 0;         // of the type
+  bool has_sources = false;        // sources have the same type
+};
+
+/// Fills the edges of the hop from *edges on with padding, and gives them to the padding rows of
+/// the segment: edges and offsets.
+void pad_edges_cuda(const EdgeOutput& out, const int64_t* edges, const Hop& hop,
+                    const TargetSegment& targets, uintptr_t stream);
 
 /// Sets the words of the nodes in the direct map to kUnknown.
 void clear_nodes_cuda(const NodeList& nodes, uintptr_t stream);

@@ -77,11 +77,11 @@ class Padding:
     def pad(self) -> StaticShapeSample:
         """Returns the padded sample."""
         sample, by_row, by_edge = self.sample, self._by_row, self._by_edge
-        num_hops = sample.num_hops
+        num_hops, rows, columns = sample.num_hops, sample.row.items(), sample.col.items()
         return StaticShapeSample(
             nodes={t: by_row(t, ids, -1) for t, ids in sample.nodes.items()},
-            row={t: by_edge(t, *self._new_rows(t[0], row)) for t, row in sample.row.items()},
-            col={t: by_edge(t, *self._new_rows(t[2], col)) for t, col in sample.col.items()},
+            row={t: by_edge(t, self._new_rows(t[0], x), self._sources(t)) for t, x in rows},
+            col={t: by_edge(t, self._new_rows(t[2], x), self._ends(t)) for t, x in columns},
             edge_ids=None
             if sample.edge_ids is None
             else {t: by_edge(t, ids, -1) for t, ids in sample.edge_ids.items()},
@@ -104,13 +104,42 @@ class Padding:
         capacity = sum(self.shape.rows_per_hop[node_type])
         return values.new_full((capacity,), padding).index_copy(0, self.rows[node_type], values)
 
-    def _by_edge(self, edge_type: EdgeType, values: Tensor, padding: int) -> Tensor:
+    def _by_edge(self, edge_type: EdgeType, values: Tensor, padding: int | Tensor) -> Tensor:
         capacity = sum(self.shape.edges_per_hop[edge_type])
-        return values.new_full((capacity,), padding).index_copy(0, self.edges[edge_type], values)
+        filled = values.new_empty(capacity)
+        filled[:] = padding
+        return filled.index_copy(0, self.edges[edge_type], values)
 
-    def _new_rows(self, node_type: NodeType, rows: Tensor) -> tuple[Tensor, int]:
-        """Converts rows of the sample to rows of the shape; also returns the padding row."""
-        return self.rows[node_type][rows.long()].to(rows.dtype), self.shape.padding_row(node_type)
+    def _new_rows(self, node_type: NodeType, rows: Tensor) -> Tensor:
+        """Converts rows of the sample to rows of the shape."""
+        return self.rows[node_type][rows.long()].to(rows.dtype)
+
+    def _sources(self, edge_type: EdgeType) -> int | Tensor:
+        """Returns the sources of padding edges, at the places of these edges if they differ."""
+        if edge_type[0] != edge_type[2]:
+            return self.shape.padding_row(edge_type[0])
+        return self._ends(edge_type)
+
+    def _ends(self, edge_type: EdgeType) -> Tensor:
+        """Returns the destinations of padding edges, at the places of these edges."""
+        begins = self.shape.edge_offsets(edge_type)
+        ends = torch.zeros(begins[-1], dtype=torch.int64, device="cpu")
+        for hop, sampled in enumerate(self.sample.num_sampled_edges[edge_type]):
+            places = ends[begins[hop] + sampled : begins[hop + 1]]
+            first, rows = self._padding_targets(edge_type, hop)
+            if rows == 0:
+                places[:] = self.shape.padding_row(edge_type[2])
+            else:
+                numbers = torch.arange(1, places.numel() + 1, device="cpu")
+                places[:] = first + (numbers * rows - 1) // max(places.numel(), 1)
+        return ends
+
+    def _padding_targets(self, edge_type: EdgeType, hop: int) -> tuple[int, int]:
+        """Returns the first row that padding edges of a hop end at, and the number of these rows:
+        the padding in the last segment of targets."""
+        begins, counts = self.shape.row_offsets(edge_type[2]), self.sample.num_sampled_nodes
+        first = begins[hop] + counts[edge_type[2]][hop]
+        return first, begins[hop + 1] - first
 
     def _seed_positions(self, seeds: Tensor) -> Tensor:
         """Converts indices of seeds to positions among the padded seeds."""
@@ -132,7 +161,13 @@ class Padding:
         targets = self.rows[edge_type[2]][first : first + degrees.numel()] - begin
         indptr = torch.zeros(end - begin + 1, dtype=torch.int64, device="cpu")
         indptr[1:].index_copy_(0, targets, degrees)
-        return indptr.cumsum(0)
+        indptr = indptr.cumsum(0)
+        first, rows = self._padding_targets(edge_type, hop)
+        padding = self.shape.edges_per_hop[edge_type][hop] - int(indptr[-1])
+        if rows > 0:
+            numbers = torch.arange(1, rows + 1, device="cpu")
+            indptr[first - begin + 1 :] += numbers * padding // rows
+        return indptr
 
 
 def _positions(capacities: Sequence[int], counts: Sequence[int]) -> Tensor:

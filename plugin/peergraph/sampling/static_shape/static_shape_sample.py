@@ -48,8 +48,9 @@ class StaticShapeSample:
             padding (the padding row), and a segment for the new nodes of each hop. Padding is at
             the end of each segment and is -1 (``Table.gather(nodes, padded=True)``).
         row: by edge type, sources of the edges as positions in ``nodes``, with a segment for the
-            edges of each hop. Padding is behind the edges of its hop and goes from the padding row
-            of the source type to that of the destination type.
+            edges of each hop. Padding is behind the edges of its hop. It goes, evenly, to the
+            padding at the end of the hop's targets, or to the padding row if they have none, from
+            the same row, or from the padding row of another source type.
         col: by edge type, destinations of the same edges.
         edge_ids: by edge type, int64 the user's edge ids, -1 for padding; None unless the
             sampler returns them.
@@ -78,8 +79,8 @@ class StaticShapeSample:
     def block(self, hop: int, edge_type: EdgeType | None = None) -> Block:
         """Returns the CSC block of a hop and a relation, as :meth:`Sample.block` gives it.
 
-        Padding rows are targets without edges; `row` and `edge_ids` are padding from ``indptr[-1]``
-        on.
+        The padding edges of the hop belong to the padding at the end of its targets. If its targets
+        end without padding, `row` and `edge_ids` are padding from ``indptr[-1]`` on.
 
         Raises:
             IndexError: no such hop.

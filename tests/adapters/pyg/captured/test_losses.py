@@ -1,0 +1,250 @@
+"""`capture`: the losses of a loop over the loader, in steps of fixed shapes."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.utils.data import DataLoader
+from torch_geometric.data import Data
+from torch_geometric.loader import NeighborLoader
+from torch_geometric.nn import GAT
+
+import peergraph_pyg
+from peergraph.sampling import NeighborSampler as CoreSampler
+from peergraph.sampling import StaticShapeSample, StaticShapeSampler, next_seed
+from peergraph.store import EDGE, NODE
+from peergraph_pyg.captured import captured_training
+from tests.adapters.pyg.captured.training import (
+    BATCH,
+    CLASSES,
+    FANOUTS,
+    WIDTH,
+    adam,
+    captured,
+    loop,
+    loss_of,
+    make_loader,
+    sage,
+    untrimmed_loss,
+)
+
+
+@pytest.mark.parametrize("kind", ["fused", "trimmed", "whole", "gat"])
+def test_losses_are_those_of_the_loop(plain: Data, device: torch.device, kind: str) -> None:
+    """With the layers of both, trimmed and not; the last batch of an epoch is smaller."""
+
+    def make() -> nn.Module:
+        if kind != "gat":
+            return sage(device, fast=kind == "fused")
+        torch.manual_seed(5)
+        return peergraph_pyg.accelerate(GAT(WIDTH, 16, 2, CLASSES, heads=2).to(device))
+
+    loss = loss_of if kind in ("fused", "trimmed") else untrimmed_loss
+    model, loader = make(), make_loader(plain, device)
+    torch.manual_seed(9)
+    expected = torch.stack(list(loop(loader, model, adam(model), loss)))
+    model = make()
+    training = peergraph_pyg.capture(loader, model, adam(model), loss)
+    torch.manual_seed(9)
+    found = torch.stack(captured(training))
+    torch.testing.assert_close(found, expected, rtol=2e-4, atol=2e-5)
+    assert len(training) == 7
+    assert training.num_eager == 2
+    assert training.num_captured == (12 - 3 if device.type == "cuda" else 0)
+
+
+def padded_batch(sample: StaticShapeSample, plain: Data, first: Tensor) -> Data:
+    """A batch of a static shape, put together by hand; padding has the first seed's values."""
+    nodes = sample.nodes[NODE]
+    ids = torch.where(nodes < 0, first, nodes)
+    return Data(
+        x=plain.x[ids],
+        y=plain.y[ids],
+        edge_index=torch.stack([sample.row[EDGE], sample.col[EDGE]]),
+        batch_size=BATCH,
+        num_sampled_nodes=sample.shape.rows_per_hop[NODE],
+        num_sampled_edges=sample.shape.edges_per_hop[EDGE],
+    )
+
+
+def test_losses_are_those_of_the_same_batches(plain: Data) -> None:
+    """Bit for bit, dropout included: a loop over samples of the same static shape."""
+    cpu = torch.device("cpu")
+    seeds = torch.arange(50, 242)
+    loader = make_loader(plain, cpu, input_nodes=seeds)
+    model = sage(cpu, 0.5, fast=False)
+    training = peergraph_pyg.capture(loader, model, adam(model), loss_of)
+    torch.manual_seed(9)
+    found = captured(training)
+
+    core = CoreSampler(peergraph_pyg.store_of(loader.data), FANOUTS)
+    assert training.shape is not None
+    sampler = StaticShapeSampler(
+        core,
+        BATCH,
+        max_nodes=training.shape.rows_per_hop[NODE][1:],
+        max_edges=training.shape.edges_per_hop[EDGE],
+    )
+
+    def batches() -> Iterator[Data]:
+        for index in DataLoader(range(len(seeds)), BATCH, shuffle=True, collate_fn=list):
+            chosen = seeds[index]
+            yield padded_batch(sampler.sample(chosen, next_seed()), plain, chosen[0])
+
+    model = sage(cpu, 0.5, fast=False)
+    optimizer = adam(model)
+    torch.manual_seed(9)
+    expected = [v for _ in range(2) for v in loop(batches(), model, optimizer, loss_of, 1)]
+    assert [float(v) for v in found] == [float(v) for v in expected]
+
+
+@pytest.mark.gpus(1)
+def test_large_arrays() -> None:
+    """The allocator gives arrays of more than a MiB other memory; slots must not share it."""
+    device, nodes = torch.device("cuda", 0), 100_000
+    data = Data(
+        x=torch.randn(nodes, WIDTH),
+        y=torch.randint(CLASSES, (nodes,)),
+        edge_index=torch.randint(nodes, (2, 20 * nodes)),
+    )
+    options = {"num_neighbors": [15, 10, 5], "batch_size": 512, "input_nodes": torch.arange(6000)}
+    loader = make_loader(data, device, **options)
+    model = sage(device)
+    torch.manual_seed(9)
+    expected = torch.stack(list(loop(loader, model, adam(model), loss_of)))
+    model = sage(device)
+    training = peergraph_pyg.capture(loader, model, adam(model), loss_of)
+    torch.manual_seed(9)
+    found = torch.stack(captured(training))
+    torch.testing.assert_close(found, expected, rtol=1e-3, atol=1e-4)
+    assert training.num_captured > 15
+
+
+@pytest.mark.gpus(1)
+def test_memory_stays_the_same(plain: Data) -> None:
+    device = torch.device("cuda", 0)
+    model = sage(device, 0.5)
+    training = peergraph_pyg.capture(make_loader(plain, device), model, adam(model), loss_of)
+    used = []
+    for _ in range(6):
+        captured(training, 1)
+        gc.collect()
+        torch.cuda.synchronize()
+        used.append(torch.cuda.memory_allocated())
+    assert len(set(used[2:])) == 1
+
+
+@pytest.mark.gpus(1)
+def test_what_cannot_be_captured(plain: Data) -> None:
+    device = torch.device("cuda", 0)
+    model = sage(device)
+
+    def loss(model: nn.Module, batch: Any) -> Tensor:
+        value = loss_of(model, batch)
+        return value if value.item() < 1e9 else value * 0
+
+    training = peergraph_pyg.capture(make_loader(plain, device), model, adam(model), loss)
+    with pytest.raises(RuntimeError, match="could not be captured"):
+        captured(training)
+    assert torch.rand(3, device=device).sum() < 3
+
+
+def test_samples_that_exceed_the_shape(
+    plain: Data, device: torch.device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are trained on as the loader makes them; the shape of the next epoch has room."""
+    model, loader = sage(device), make_loader(plain, device)
+    torch.manual_seed(9)
+    expected = torch.stack(list(loop(loader, model, adam(model), loss_of, 3)))
+    find = captured_training.find_bounds
+
+    def too_small(*args: Any) -> Any:
+        nodes, edges = find(*args)
+        return [nodes[0], nodes[1] - 60, *nodes[2:]], edges
+
+    monkeypatch.setattr(captured_training, "find_bounds", too_small)
+    model = sage(device)
+    training = peergraph_pyg.capture(loader, model, adam(model), loss_of)
+    torch.manual_seed(9)
+    found, exceeding = captured(training, 1), training.num_eager
+    assert exceeding > 1
+    found += captured(training, 2)
+    assert training.num_eager < exceeding + 6
+    torch.testing.assert_close(torch.stack(found), expected, rtol=2e-4, atol=2e-5)
+
+
+def test_a_loop_that_is_left(plain: Data, device: torch.device) -> None:
+    """The random numbers after it are those after a loop over the loader."""
+    model = sage(device)
+    training = peergraph_pyg.capture(make_loader(plain, device), model, adam(model), loss_of)
+    drawn = []
+    for run in (training, loop(training._loader, model, adam(model), loss_of)):
+        torch.manual_seed(9)
+        for number, _ in enumerate(run):
+            if number == 3:
+                break
+        del run
+        gc.collect()
+        drawn.append(torch.rand(4))
+    assert torch.equal(*drawn)
+    assert len(captured(training, 1)) == 7
+
+
+def test_results_and_batches(plain: Data, device: torch.device) -> None:
+    """A loss may return more; drop_last; the attributes of a batch; lazy features."""
+    seen = []
+
+    def loss(model: nn.Module, batch: Any) -> tuple[Tensor, Tensor, int]:
+        seen.append((batch.n_id.shape, batch.edge_attr.shape, batch.e_id.shape))
+        assert len(batch.x) == sum(batch.num_sampled_nodes)
+        value = loss_of(model, batch)
+        return value, batch.input_id[:2], batch.batch_size
+
+    data = peergraph_pyg.lazy(peergraph_pyg.share(plain, device=device))
+    loader = NeighborLoader(
+        data, FANOUTS, batch_size=BATCH, input_nodes=torch.arange(50, 250), drop_last=True
+    )
+    model = sage(device)
+    training = peergraph_pyg.capture(loader, model, adam(model), loss)
+    assert training.shape is None
+    results = captured(training)
+    assert len(results) == 12
+    assert training.num_eager == 0
+    assert len(set(seen)) == 1
+    assert [ids.tolist() for _, ids, _ in results[:2]] == [[0, 1], [BATCH, BATCH + 1]]
+    assert not any(value.requires_grad for value, _, _ in results)
+    assert {size for _, _, size in results} == {BATCH}
+
+
+def test_fewer_seeds_than_a_batch(plain: Data, device: torch.device) -> None:
+    loader = make_loader(plain, device, input_nodes=torch.arange(20))
+    model = sage(device)
+    training = peergraph_pyg.capture(loader, model, adam(model), loss_of)
+    assert len(captured(training)) == 2
+    assert training.num_eager == 2
+
+
+@pytest.mark.parametrize("changed", ["fanouts", "mode", "autocast"])
+def test_settings_that_change(plain: Data, device: torch.device, changed: str) -> None:
+    model, loader = sage(device, 0.5), make_loader(plain, device)
+    training = peergraph_pyg.capture(loader, model, adam(model), loss_of)
+    captured(training)
+    if changed == "fanouts":
+        loader.node_sampler.num_neighbors = [2, 2, 2]
+        captured(training, 1)
+        assert training.shape is not None
+        assert training.shape.edges_per_hop[EDGE][0] < 3 * BATCH
+    elif changed == "mode":
+        # Without dropout, the loss is that of the loop.
+        model.eval()
+        first = next(iter(training))
+        assert torch.isfinite(first)
+    else:
+        with torch.autocast(device.type, torch.bfloat16):
+            values = captured(training, 1)
+        assert torch.stack(values).isfinite().all()

@@ -1,0 +1,147 @@
+"""What `capture` refuses, and losses that depend on padding."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch_geometric.data import Data
+from torch_geometric.loader import LinkNeighborLoader, NeighborLoader
+from torch_geometric.nn import GraphSAGE, SAGEConv
+
+import peergraph_pyg
+from tests.adapters.pyg.captured.training import (
+    CLASSES,
+    FANOUTS,
+    NODES,
+    WIDTH,
+    adam,
+    loss_of,
+    make_loader,
+    sage,
+    untrimmed_loss,
+)
+from tests.adapters.pyg.graphs import random_hetero
+
+
+class Centred(nn.Module):
+    """Subtracts the mean over the rows of a batch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = SAGEConv(WIDTH, CLASSES)
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        out: Tensor = self.conv(x - x.mean(0), edge_index)
+        return out
+
+
+def test_losses_that_depend_on_padding(plain: Data, device: torch.device) -> None:
+    model, loader = Centred().to(device), make_loader(plain, device)
+    training = peergraph_pyg.capture(loader, model, adam(model), untrimmed_loss)
+    with pytest.raises(ValueError, match="depends on rows of padding"):
+        next(iter(training))
+    # A loss of all edges.
+    model = sage(device)
+    training = peergraph_pyg.capture(
+        loader, model, adam(model), lambda m, b: loss_of(m, b) + b.edge_attr.square().mean()
+    )
+    with pytest.raises(ValueError, match="depends on rows of padding"):
+        next(iter(training))
+    # A loss of all rows.
+    model = sage(device)
+    training = peergraph_pyg.capture(
+        loader, model, adam(model), lambda m, b: F.cross_entropy(m(b.x, b.edge_index), b.y)
+    )
+    with pytest.raises(ValueError, match="depends on rows of padding"):
+        next(iter(training))
+
+
+@pytest.mark.parametrize("norm", ["batch_norm", "graph_norm", "pair_norm", "instance_norm"])
+def test_norms_over_all_rows(plain: Data, norm: str) -> None:
+    model = GraphSAGE(WIDTH, 16, 2, CLASSES, norm=norm)
+    loader = make_loader(plain, torch.device("cpu"), num_neighbors=[3, 2])
+    with pytest.raises(NotImplementedError, match=r"model\.norms\.0: \w+Norm computes over all"):
+        peergraph_pyg.capture(loader, model, adam(model), untrimmed_loss)
+
+
+def refused(plain: Data, kind: str) -> tuple[Any, nn.Module, Any]:
+    """Loader, model and optimizer, one of which :func:`capture` refuses."""
+    cpu, model = torch.device("cpu"), GraphSAGE(WIDTH, 16, 3, CLASSES)
+    if kind == "unshared":
+        return NeighborLoader(plain, FANOUTS), model, adam(model)
+    if kind == "links":
+        data = peergraph_pyg.share(plain, device=cpu)
+        return LinkNeighborLoader(data, FANOUTS), model, adam(model)
+    if kind == "types":
+        hetero = peergraph_pyg.share(random_hetero(), device=cpu)
+        return NeighborLoader(hetero, [2], input_nodes="paper"), model, adam(model)
+    options: dict[str, dict[str, Any]] = {
+        "transform": {"transform": lambda batch: batch},
+        "disjoint": {"disjoint": True},
+        "subgraph_type": {"subgraph_type": "induced"},
+        "input_nodes": {"input_nodes": torch.tensor([NODES])},
+    }
+    loader = make_loader(plain, cpu, **options.get(kind, {}))
+    if kind == "optimizer":
+        return loader, model, torch.optim.LBFGS(model.parameters())
+    if kind == "parameters":
+        return loader, model, adam(nn.Linear(2, 2))
+    if kind == "model":
+        return loader, nn.DataParallel(model), adam(model)
+    return loader, model, adam(model)
+
+
+@pytest.mark.parametrize(
+    ("kind", "error", "match"),
+    [
+        ("unshared", TypeError, "is not over data that peergraph_pyg.share"),
+        ("links", TypeError, "loader must be a NeighborLoader, got LinkNeighborLoader"),
+        ("types", NotImplementedError, "NeighborLoader over HeteroData"),
+        ("transform", NotImplementedError, "transform of the loader"),
+        ("disjoint", NotImplementedError, "disjoint of the loader"),
+        ("subgraph_type", NotImplementedError, "subgraph_type of the loader"),
+        ("input_nodes", IndexError, f"out of range for {NODES} nodes"),
+        ("optimizer", NotImplementedError, "LBFGS cannot be captured"),
+        ("parameters", ValueError, "parameters that are not the model's"),
+        ("model", NotImplementedError, "DataParallel is not supported"),
+    ],
+)
+def test_refused(plain: Data, kind: str, error: type[Exception], match: str) -> None:
+    loader, model, optimizer = refused(plain, kind)
+    with pytest.raises(error, match=match):
+        peergraph_pyg.capture(loader, model, optimizer, loss_of)
+
+
+def test_wrong_calls(plain: Data) -> None:
+    cpu = torch.device("cpu")
+    loader, model = make_loader(plain, cpu), sage(cpu)
+    with pytest.raises(ValueError, match="warmup must be at least 2 steps, got 1"):
+        peergraph_pyg.capture(loader, model, adam(model), loss_of, warmup=1)
+    for value, error, match in (
+        (torch.zeros(2), TypeError, r"a tensor of one number, .* got \[2\]"),
+        (None, TypeError, "got NoneType"),
+        (torch.zeros(()), ValueError, "does not depend on a parameter"),
+    ):
+        training = peergraph_pyg.capture(
+            loader, model, adam(model), lambda model, batch, value=value: value
+        )
+        with pytest.raises(error, match=match):
+            next(iter(training))
+    training = peergraph_pyg.capture(loader, model, adam(model), loss_of)
+    first = iter(training)
+    next(first)
+    with pytest.raises(RuntimeError, match="is being iterated already"):
+        next(iter(training))
+    first.close()
+    with (
+        torch.autocast("cpu", torch.float16),
+        pytest.raises(NotImplementedError, match="autocast to float16"),
+    ):
+        next(iter(training))
+    peergraph_pyg.store_of(loader.data).close()
+    with pytest.raises(RuntimeError, match="closed"):
+        next(iter(training))
