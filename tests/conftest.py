@@ -16,6 +16,7 @@ import pytest
 import torch
 
 from peergraph import num_gpus
+from peergraph.memory.group import group
 from peergraph.testing import preload
 from tests import shared_forks
 from tests.gpu_turns import turn
@@ -127,6 +128,19 @@ def _gpus_marker(request: pytest.FixtureRequest) -> None:
     marker = request.node.get_closest_marker("gpus")
     if marker is not None:
         require_gpus(marker.args[0])
+
+
+@pytest.fixture(autouse=True)
+def _cpu_by_default(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A test that asks for no GPU has what it shares on the CPU, as on a machine without GPUs."""
+    if NUM_GPUS == 0 or request.node.get_closest_marker("gpus") is not None:
+        return
+    callspec = getattr(request.node, "callspec", None)
+    if callspec is not None and any(name in callspec.id for name in ("cuda", "gpu")):
+        return
+    monkeypatch.setattr(group, "_has_gpu", lambda: False)
+    torch.cuda.init()  # this process reads the variable here, and not again
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")  # read by the processes that it starts
 
 
 @pytest.fixture(autouse=True)

@@ -49,10 +49,8 @@ def pyg_data() -> Any:
     )
 
 
-def test_pyg_loader(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pyg_loader() -> None:
     data = pyg_data()
-    # On a GPU a thread would make the batches, and torch records the thread of the profiler only.
-    monkeypatch.setenv("PEERGRAPH_PREFETCH", "0")
     from torch_geometric.loader import NeighborLoader
 
     import peergraph_pyg
