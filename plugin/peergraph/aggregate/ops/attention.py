@@ -62,25 +62,8 @@ def attention(
     deterministic: bool | None = None,
 ) -> Tensor:
     """Sums columns by attention: see :func:`peergraph.aggregate.attention`."""
-    check_operand("x", x, matrix.device, matrix.num_columns, "sources")
-    if x.dim() != 3:
-        raise ValueError(f"x must be [sources, heads, depth], got {list(x.shape)}")
+    _check_operands(matrix, x, left, right, att, self_loops)
     heads, depth = x.shape[1:]
-    if (left is None) == (att is None):
-        raise ValueError(
-            "either left or att must be given, got " + ("both" if att is not None else "none")
-        )
-    if att is not None and right is None:
-        raise ValueError("att needs right, got none")
-    wide = att is not None
-    _check_shape("left", left, (matrix.num_columns, heads), x)
-    _check_shape("right", right, (matrix.num_rows, heads, depth)[: 3 if wide else 2], x)
-    _check_shape("att", att, (heads, depth), x)
-    ends = min(matrix.num_columns, matrix.num_rows)
-    if self_loops is not None and not 0 <= self_loops <= ends:
-        raise ValueError(f"self_loops must be in 0..{ends}, got {self_loops}")
-    if wide and right is not None and right.dtype != x.dtype:
-        raise TypeError(f"x and right must have one dtype, got {x.dtype} and {right.dtype}")
     if x.numel() == 0 or matrix.num_rows == 0:
         # No kernel runs, but all operands must be part of the graph of gradients.
         operands = [t for t in (x, left, right, att) if t is not None]
@@ -92,21 +75,54 @@ def attention(
             f"attention over {heads} heads of {depth} does not fit {x.device}"
         )
     if fitting != depth:
+        x = F.pad(x, (0, fitting - depth))
+        if att is not None and right is not None:
+            right, att = (F.pad(t, (0, fitting - depth)) for t in (right, att))
+    loops = -1 if self_loops is None else self_loops
+    out = _attend(matrix, x, left, right, att, float(negative_slope), loops, deterministic)
+    return out if fitting == depth else out[..., :depth].contiguous()
 
-        def padded(tensor: Tensor) -> Tensor:
-            return F.pad(tensor, (0, fitting - depth))
 
-        out = attention(
-            matrix,
-            padded(x),
-            left,
-            padded(right) if wide and right is not None else right,
-            att=None if att is None else padded(att),
-            negative_slope=negative_slope,
-            self_loops=self_loops,
-            deterministic=deterministic,
+def _check_operands(
+    matrix: CsrMatrix,
+    x: Tensor,
+    left: Tensor | None,
+    right: Tensor | None,
+    att: Tensor | None,
+    self_loops: int | None,
+) -> None:
+    check_operand("x", x, matrix.device, matrix.num_columns, "sources")
+    if x.dim() != 3:
+        raise ValueError(f"x must be [sources, heads, depth], got {list(x.shape)}")
+    heads, depth = x.shape[1:]
+    if (left is None) == (att is None):
+        raise ValueError(
+            "either left or att must be given, got " + ("both" if att is not None else "none")
         )
-        return out[..., :depth].contiguous()
+    if att is not None and right is None:
+        raise ValueError("att needs right, got none")
+    of_right = (matrix.num_rows, heads) if att is None else (matrix.num_rows, heads, depth)
+    _check_shape("left", left, (matrix.num_columns, heads), x)
+    _check_shape("right", right, of_right, x)
+    _check_shape("att", att, (heads, depth), x)
+    ends = min(matrix.num_columns, matrix.num_rows)
+    if self_loops is not None and not 0 <= self_loops <= ends:
+        raise ValueError(f"self_loops must be in 0..{ends}, got {self_loops}")
+    if att is not None and right is not None and right.dtype != x.dtype:
+        raise TypeError(f"x and right must have one dtype, got {x.dtype} and {right.dtype}")
+
+
+def _attend(
+    matrix: CsrMatrix,
+    x: Tensor,
+    left: Tensor | None,
+    right: Tensor | None,
+    att: Tensor | None,
+    negative_slope: float,
+    self_loops: int,
+    deterministic: bool | None,
+) -> Tensor:
+    """Sums columns by attention, with heads that a kernel takes."""
     kept = sum_dtype(x.dtype)
     left = None if left is None else left.to(kept)
     if right is not None:
@@ -117,13 +133,12 @@ def attention(
         t is not None and t.requires_grad for t in (x, left, right, att)
     )
     transpose = matrix.gradient_matrix("auto", fixed) if gradients else None
-    loops = -1 if self_loops is None else self_loops
     # Operands are made dense here and not in the function's forward: torch 2.4 compiles wrong
     # gradients if forward and backward call operations of the same name, and the backward makes the
     # incoming gradient dense.
     given = map(dense, (x, left, right, att))
     result: Tensor = Attention.apply(  # type: ignore[no-untyped-call]
-        *given, matrix, loops, float(negative_slope), transpose, fixed
+        *given, matrix, self_loops, negative_slope, transpose, fixed
     )
     return result
 
