@@ -16,9 +16,9 @@ import pytest
 import torch
 
 from peergraph import num_gpus
-from peergraph.memory.group import group
 from peergraph.testing import preload
 from tests import shared_forks
+from tests.default_device import cpu_by_default
 from tests.gpu_turns import turn
 
 # What is imported and collected stays: looking for garbage in it takes a third of the time.
@@ -131,16 +131,15 @@ def _gpus_marker(request: pytest.FixtureRequest) -> None:
 
 
 @pytest.fixture(autouse=True)
-def _cpu_by_default(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+def _cpu_unless_asked(request: pytest.FixtureRequest) -> Iterator[None]:
     """A test that asks for no GPU has what it shares on the CPU, as on a machine without GPUs."""
-    if NUM_GPUS == 0 or request.node.get_closest_marker("gpus") is not None:
+    parameters = getattr(getattr(request.node, "callspec", None), "id", "")
+    asks = request.node.get_closest_marker("gpus") is not None
+    if NUM_GPUS == 0 or asks or "cuda" in parameters or "gpu" in parameters:
+        yield
         return
-    callspec = getattr(request.node, "callspec", None)
-    if callspec is not None and any(name in callspec.id for name in ("cuda", "gpu")):
-        return
-    monkeypatch.setattr(group, "_has_gpu", lambda: False)
-    torch.cuda.init()  # this process reads the variable here, and not again
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")  # read by the processes that it starts
+    with cpu_by_default():
+        yield
 
 
 @pytest.fixture(autouse=True)

@@ -28,6 +28,9 @@ import torch.multiprocessing
 from peergraph import num_gpus
 from peergraph.testing.starting import context_of
 
+HIDES_GPUS = False
+"""Whether programs find no GPU; this process has asked for its GPUs, or will."""
+
 
 @dataclass(frozen=True)
 class Finished:
@@ -73,6 +76,8 @@ def run_python(
         try:
             for rank, (out, err) in enumerate(zip(outputs, errors, strict=True)):
                 given = {} if ranks is None else _torchrun(rank, ranks, port)
+                if HIDES_GPUS:
+                    given["CUDA_VISIBLE_DEVICES"] = ""
                 process = context.Process(
                     target=_run,
                     args=(arguments, os.environ | given, os.getcwd(), method, str(out), str(err)),

@@ -38,8 +38,8 @@ def test_page_shows_what_its_script_prints(
     script = tmp_path / "train.py"
     script.write_text(page.script)
     monkeypatch.chdir(tmp_path)
-    # The pages say which lines change on GPUs; what they show is the output of CPU ranks.
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    # The pages say which lines change on GPUs; what they show is the output of CPU ranks, so that
+    # the program finds no GPU (`cpu_by_default`).
     done = run_python(script, ranks=page.ranks)
     assert done.returncode == 0, done.stderr
     assert runner.differences(page.path.read_text(), page.filled(done.stdout)) == []

@@ -23,6 +23,7 @@ from peergraph.fullgraph.layout.machine_placement import place_parts, rows_betwe
 from peergraph.memory import Group, SharedRegion, WorldGroup
 from peergraph.store import EDGE, NODE
 from tests.adapters.pyg.graphs import random_data
+from tests.default_device import cpu_by_default
 from tests.machines.full_graph_runs import Results, dgl_runs, pyg_runs
 from tests.machines.hosts import device_of_rank, run_on_hosts
 from tests.machines.offloaded_graphs import check_offloaded_bytes, check_written_rows
@@ -56,8 +57,9 @@ def _runs(device: str, hosts: str = "", with_dgl: bool = False) -> Results:
 @pytest.fixture(scope="module")
 def expected() -> Results:
     """In this process."""
-    results = pyg_runs(CPU)
-    return results | (dgl_runs() if HAS_DGL else {})
+    with cpu_by_default():
+        results = pyg_runs(CPU)
+        return results | (dgl_runs() if HAS_DGL else {})
 
 
 def _compare(found: list[Results], expected: Results, tolerance: float) -> None:

@@ -134,7 +134,10 @@ def test_compiles_at_run_time() -> None:
     nvrtc = pytest.importorskip("cupy", reason="needs CuPy").cuda.nvrtc
     program = nvrtc.createProgram(kernel_source(), "kernel.cu", [], [])
     options = ("-std=c++17", "-arch=compute_90", f"-I{peergraph.include_path()}")
-    nvrtc.compileProgram(program, options)
+    try:
+        nvrtc.compileProgram(program, options)
+    except nvrtc.NVRTCError:
+        pytest.fail(nvrtc.getProgramLog(program))
     assert b"mean_of_neighbors" in bytes(nvrtc.getPTX(program))
     nvrtc.destroyProgram(program)
 

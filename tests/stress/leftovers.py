@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 import time
+from collections import Counter
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -55,6 +56,17 @@ def _fill(sizes: list[int]) -> None:
         torch.cuda.synchronize(gpu)
 
 
+def open_files() -> Counter[str]:
+    """What this process has open, by kind or path, without the files of the driver of GPUs."""
+    found: Counter[str] = Counter()
+    for link in Path("/proc/self/fd").iterdir():
+        with suppress(OSError):
+            target = os.readlink(link)
+            if not target.startswith("/dev/nvidia"):
+                found[target.partition(":[")[0]] += 1
+    return found
+
+
 class Watch:
     """Compares what there is now with what there was at the beginning."""
 
@@ -64,7 +76,7 @@ class Watch:
         self.on_gpus = device == "cuda"
         self.files = shared_files()
         self.processes = set(descendants(os.getpid()))
-        self.open_files = len(os.listdir("/proc/self/fd"))
+        self.open_files = open_files()
         self.gpu_memory = run_ranks(_free_memory, 1, device=device)[0] if self.on_gpus else []
 
     def leftovers(self) -> Iterator[str]:
@@ -73,8 +85,8 @@ class Watch:
             yield f"/dev/shm: {', '.join(sorted(files))}"
         if new := _settled(self._new_processes):
             yield f"processes: {', '.join(new)}"
-        if (count := len(os.listdir("/proc/self/fd"))) > self.open_files:
-            yield f"{count - self.open_files} open files"
+        if new := open_files() - self.open_files:
+            yield f"{new.total()} open files: {', '.join(sorted(new))}"
         if self.on_gpus:
             try:
                 run_ranks(_fill, 1, [size - _GPU_SLACK for size in self.gpu_memory], device="cuda")

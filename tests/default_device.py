@@ -1,0 +1,20 @@
+"""The CPU as the default device on a machine with GPUs, as it is on one without."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from peergraph.memory.group import group
+from tests import scripts
+
+
+@contextmanager
+def cpu_by_default() -> Iterator[None]:
+    """What is shared without a device is on the CPU, and programs that are run find no GPU."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(group, "_has_gpu", lambda: False)
+        patch.setattr(scripts, "HIDES_GPUS", True)
+        yield
