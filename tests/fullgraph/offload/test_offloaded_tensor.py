@@ -72,6 +72,21 @@ def used_before_and_after(x: Tensor, s: Tensor, mask: Tensor, w: Tensor) -> Tens
     return before + h * total
 
 
+def differentiated_before(x: Tensor, s: Tensor, mask: Tensor, w: Tensor) -> Tensor:
+    """As an adversary, whose loss is differentiated before that of the rows it judges."""
+    h = F.linear(x, w).tanh()
+    total = h.mean(0)
+    judge = torch.full_like(w[0], 0.5).requires_grad_()
+    for given in (
+        h.detach(),
+        torch.randn_like(h),
+        (h * total).detach(),
+        (s * h[mask].sum()).detach(),
+    ):
+        (given @ judge[: given.shape[1]]).sigmoid().mean().backward()
+    return h * total + judge.grad
+
+
 def written_rows(x: Tensor, s: Tensor, mask: Tensor, w: Tensor) -> Tensor:
     """As PyG's MFConv, and by mask, range and number."""
     h = x * 2
@@ -126,6 +141,10 @@ ROW_CASES: dict[str, Case] = {
     "autocast": with_autocast,
     "without gradients": without_grad,
     "used before and after a sum": used_before_and_after,
+    "differentiated before": differentiated_before,
+    "rows of a permutation": lambda x, s, mask, w: (
+        x * x.sin()[torch.arange(len(x)) * 2 % len(x)] + x[torch.arange(len(x)).flip(0)] * s
+    ),
     "number type": lambda x, s, mask, w: x.float().double() + (x > 0).double(),
     "zeros": lambda x, s, mask, w: torch.zeros_like(x) + x.new_ones(x.shape[0], 1) * x,
     "batch norm": lambda x, s, mask, w: F.batch_norm(x, None, None, w[0], w[1], training=True),

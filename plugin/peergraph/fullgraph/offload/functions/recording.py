@@ -41,6 +41,7 @@ from peergraph.fullgraph.structure.edge_index import PartitionedEdgeIndex
 from peergraph.fullgraph.structure.node_index import NodeIndex
 from peergraph.fullgraph.tensor.parameters import check_parameters
 from peergraph.fullgraph.tensor.partitioned_tensor import PartitionedTensor, wrap
+from peergraph.fullgraph.tensor.selection import in_layout
 
 # Plain operands up to this size are copied, so that a record keeps their values of that time.
 _MOST_COPIED_BYTES = 64 << 20
@@ -246,8 +247,11 @@ def resident_operand(
 ) -> tuple[ResidentOperand, PartitionedTensor]:
     """Returns a tensor that is on the device, chunk by chunk, and its probe.
 
+    Collective where a list of ids selected its rows, ``x + x[permutation]``: they are sent to the
+    ranks of the rows of `space`.
+
     Raises:
-        ValueError: its rows are not those of `space`, nor of another space of the graph.
+        NotImplementedError: its rows are not those of `space`, nor of another space of the graph.
     """
     layout = tensor.layout
     base = layout
@@ -257,6 +261,10 @@ def resident_operand(
     if found is None and base.same_rows(space.layout):
         found = space
         layout = _rebased(layout, base, space.layout)
+    if found is None and layout.by_ids:
+        moved = in_layout(tensor, space.layout)
+        if moved is not None:
+            tensor, layout, base, found = moved, space.layout, space.layout, space
     if found is None or not base.same_rows(found.layout):
         refuse(name, f"an argument has the rows of {tensor.layout}, not of {space.layout}")
     virtual = found.virtual_layout(found.probe, layout)

@@ -24,6 +24,7 @@ from peergraph.fullgraph.offload.programs.record import (
     map_nested,
     slots_in,
     tensors_in,
+    without_history,
 )
 from peergraph.fullgraph.offload.programs.row_functions import RANDOM_FUNCTIONS, ROW_FUNCTIONS
 from peergraph.fullgraph.offload.tensor.chunk_rows import ChunkRows, chunk_rows, partitioned
@@ -184,8 +185,14 @@ class Compiled:
         self._inputs: dict[Any, int] = {}
         self._computed: dict[int, list[tuple[int, int]]] = {}
         self._order: list[Record] = []
+        self._differentiated: set[int] = set()
+        self._receivers: set[Any] = set()
         for root in roots:
-            self._discover(root)
+            self._discover(root, True)
+        self.operands = [
+            part if _key(part) in self._receivers else without_history(part)
+            for part in self.operands
+        ]
         count = len(self.operands)
         self._slots: dict[tuple[int, int], int] = {}
         for record in self._order:
@@ -198,16 +205,27 @@ class Compiled:
         self.outputs = [self._slot(root) for root in roots]
         """The slot of each root."""
 
-    def _discover(self, operand: Operand) -> None:
+    def _discover(self, operand: Operand, receives: bool) -> None:
+        """Finds the records and the inputs that an operand is computed from.
+
+        Args:
+            operand: rows or other values that a result is computed from.
+            receives: whether gradients of the results flow to it.
+        """
         if isinstance(operand, RowOperand) and not self._is_leaf(operand):
             content = operand.content
             record = content.record
             assert record is not None
             outputs = self._computed.get(id(record))
+            is_new = outputs is None
             if outputs is None:
                 outputs = self._computed[id(record)] = []
+            if is_new or (receives and id(record) not in self._differentiated):
+                if receives:
+                    self._differentiated.add(id(record))
                 for part in record.operands:
-                    self._discover(part)
+                    self._discover(part, receives and _passes_gradients(part))
+            if is_new:
                 self._order.append(record)
             if all(index != content.output for index, _ in outputs):
                 outputs.append((content.output, -1))
@@ -215,6 +233,8 @@ class Compiled:
                 self.contents.append(content)
             return
         key = _key(operand)
+        if receives:
+            self._receivers.add(key)
         if key not in self._inputs:
             self._inputs[key] = len(self.operands)
             self.operands.append(operand)
@@ -243,6 +263,13 @@ class Compiled:
             None if record.changed is None else slots[record.changed],
             self._computed[id(record)],
         )
+
+
+def _passes_gradients(operand: Operand) -> bool:
+    """Whether gradients flow to an operand: not to detached rows, nor to ``randn_like(x)``."""
+    if not isinstance(operand, RowOperand) or operand.identity is not None:
+        return True
+    return operand.content.record is None or operand.cell.needs_grad
 
 
 def _key(operand: Operand) -> Any:

@@ -13,7 +13,7 @@ from peergraph.fullgraph.offload.tensor.chunk_rows import partitioned
 from peergraph.fullgraph.offload.tensor.offloaded_tensor import Cell, Content, OffloadedTensor
 from peergraph.fullgraph.offload.tensor.row_space import RowSpace
 from peergraph.fullgraph.random.seeds import Seed
-from peergraph.fullgraph.tensor.partitioned_tensor import PartitionedTensor
+from peergraph.fullgraph.tensor.partitioned_tensor import PartitionedTensor, wrap
 
 
 class Slot(NamedTuple):
@@ -102,6 +102,27 @@ class PlainOperand(NamedTuple):
 
 
 Operand = RowOperand | SourceOperand | EdgesOperand | ResidentOperand | PlainOperand
+
+
+def without_history(operand: Operand) -> Operand:
+    """Returns the operand as an input of a node of autograd to which no gradients flow."""
+    if isinstance(operand, SourceOperand):
+        rows = without_history(operand.rows)
+        assert isinstance(rows, RowOperand)
+        return SourceOperand(rows, operand.structure)
+    if isinstance(operand, RowOperand):
+        return (
+            operand if operand.identity is None else RowOperand(Cell(operand.content, False), None)
+        )
+    if isinstance(operand, EdgesOperand) or not operand.tensor.requires_grad:
+        return operand
+    tensor = operand.tensor
+    if isinstance(operand, PlainOperand):
+        return PlainOperand(tensor.detach(), operand.copy, operand.version)
+    assert isinstance(tensor, PartitionedTensor)
+    rows_alone = wrap(tensor._local, tensor.layout, tensor.partitioned_dim)
+    # The version of a tensor counts changes of its own and of its local rows.
+    return ResidentOperand(rows_alone, operand.space, operand.version - int(tensor._version))
 
 
 class Modes(NamedTuple):
