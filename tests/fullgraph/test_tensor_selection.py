@@ -138,6 +138,12 @@ CASES: dict[str, Case] = {
     ],
     "same rows": selections_match,
     "permutation": lambda i: i.x[torch.arange(13).flip(0)] - i.y[torch.arange(13).flip(0)],
+    "mask after a permutation": lambda i: [
+        i.x[torch.arange(13).flip(0)][i.mask] * i.y[i.mask],
+        i.labels[torch.arange(13) * 5 % 13][i.mask],
+        i.mask[torch.arange(13).flip(0)],
+    ],
+    "number and ids": lambda i: torch.stack([i.w, i.w * 2])[1, i.labels % 6],
     "second order": lambda i: torch.autograd.grad(
         (i.x[i.mask].tanh().sum() + i.x[i.ids].tanh().sum()), i.x, create_graph=True
     )[0],

@@ -15,7 +15,7 @@ from dgl.udf import NodeBatch
 from dgl.view import HeteroNodeView
 from torch import Tensor
 
-from peergraph.fullgraph import PartitionedTensor, RowLayout, distribute, from_local
+from peergraph.fullgraph import PartitionedTensor, RowLayout, distribute, from_local, in_layout
 
 from ..compat import frame_columns, new_patches
 from .partitioned_edges import PartitionedEdges
@@ -204,18 +204,20 @@ def _with_changed_rows(
 def _with_rows(name: str, rows: Any, layout: RowLayout, kind: str) -> Any:
     """The values as a partitioned tensor with the rows of a layout.
 
-    A plain tensor of all rows is equal on all ranks, so each rank takes its rows.
+    A plain tensor of all rows is equal on all ranks, so each rank takes its rows. Rows that a list
+    of ids selected, ``x[permutation]``, are sent to the ranks of the layout: collective.
     """
     if not isinstance(rows, Tensor) or rows.dim() == 0 or rows.shape[0] != layout.size:
         return rows  # DGL raises its error.
     if not isinstance(rows, PartitionedTensor):
         return distribute(rows, layout)
-    if rows.partitioned_dim != 0 or not layout.same_rows(rows.layout):
+    found = in_layout(rows, layout)
+    if found is None:
         raise ValueError(
             f"{name!r} must have the rows of the {kind}, {layout}, in dimension 0, got "
             f"{rows.layout} in dimension {rows.partitioned_dim} of {list(rows.shape)}"
         )
-    return rows
+    return found
 
 
 def _refusing(name: str) -> Callable[..., NoReturn]:

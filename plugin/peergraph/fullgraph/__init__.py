@@ -28,6 +28,7 @@ from peergraph.fullgraph.structure.partitioned_csc import PartitionedCsc
 from peergraph.fullgraph.structure.partitioned_structure import PartitionedStructure, kept_ends
 from peergraph.fullgraph.tensor.conversions import distribute, from_local, like, replicated
 from peergraph.fullgraph.tensor.partitioned_tensor import PartitionedTensor
+from peergraph.fullgraph.tensor.selection import in_layout
 
 __all__ = [
     "CapturedStep",
@@ -48,6 +49,7 @@ __all__ = [
     "cut_chunks",
     "distribute",
     "from_local",
+    "in_layout",
     "joint_softmax",
     "kept_ends",
     "keyed_random",

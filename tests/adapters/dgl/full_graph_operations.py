@@ -198,6 +198,7 @@ OPERATIONS: dict[str, Operation] = {
     ),
     "edge_softmax reversed": lambda g, x, w, f, t: dgl.ops.edge_softmax(dgl.reverse(g), f),
     "some edges": lambda g, x, w, f, t: _some_edges(g, x, f),
+    "rows of a permutation": lambda g, x, w, f, t: _permuted(g, x, f),
     "links": lambda g, x, w, f, t: _links(g, x),
     "edge_softmax": lambda g, x, w, f, t: dgl.ops.edge_softmax(g, f),
     "gspmm": lambda g, x, w, f, t: dgl.ops.gspmm(g, "mul", "sum", x, f),
@@ -240,6 +241,19 @@ def _some_edges(g: Any, x: Tensor, f: Tensor) -> tuple[Tensor, Tensor]:
         ids = torch.tensor([7, 3, 100])
         g.apply_edges(function, ids)
         return g.edata["f"] + g.edata["new"], g.edges[ids].data["f"]
+
+
+def _permuted(g: Any, x: Tensor, f: Tensor) -> tuple[Tensor, ...]:
+    """Rows of permutations of nodes and of edges as data, as DGL's example of DGI corrupts them."""
+    nodes = torch.arange(g.num_nodes()).flip(0)
+    edges = torch.arange(g.num_edges()) * 3 % g.num_edges()
+    conv = dglnn.GraphConv(WIDTH, 3, weight=False, bias=False, **_LOOSE)
+    with g.local_scope():
+        g.ndata["x"], g.srcdata["y"] = x[nodes], (x * 2)[nodes // 2]
+        g.edata["f"] = f[edges]
+        g.update_all(fn.u_mul_e("y", "f", "m"), fn.sum("m", "h"))
+        g.apply_edges(fn.u_dot_v("x", "h", "dot"))
+        return g.ndata["h"] * x, g.edata["dot"], conv(g, x[nodes]), g.ndata["x"]
 
 
 def _links(g: Any, x: Tensor) -> tuple[Tensor, ...]:

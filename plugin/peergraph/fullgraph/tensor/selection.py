@@ -25,7 +25,7 @@ def getitem(x: Any, index: Any) -> Tensor:
     if _is_mask_of(index, x):
         return getitem(x.flatten(0, index.dim() - 1), index.reshape(-1))
     if _is_mask_of_rows(index, x):
-        return take(x, selection(x.layout, index))
+        return select_rows(x, index)
     parts, place = split_index(index, x)
     rows = parts[place]
     if _is_all(rows):
@@ -151,6 +151,10 @@ def select_rows(x: PartitionedTensor, rows: Any) -> PartitionedTensor:
     """
     if _are_ids(rows):
         return fetch(x, rows)
+    if isinstance(rows, PartitionedTensor) and not x.layout.same_rows(rows.layout):
+        # Of rows that a list of ids selected: x[permutation][mask].
+        moved = in_layout(x, rows.layout)
+        x = x if moved is None else moved
     return take(x, selection(x.layout, rows))
 
 
@@ -279,8 +283,17 @@ def _are_ids(rows: Any) -> bool:
 
 
 def _rows_of_plain(table: Tensor, index: Any) -> Tensor:
-    """Rows of a plain tensor that partitioned ids name."""
+    """Rows of a plain tensor that partitioned ids name, as in ``weight[relation, ids]``."""
     parts = list(index) if isinstance(index, tuple) else [index]
+    numbers = [type(part) is int for part in parts]
+    if any(numbers):
+        table = table[
+            tuple(
+                part if is_number else slice(None)
+                for part, is_number in zip(parts, numbers, strict=True)
+            )
+        ]
+        parts = [part for part in parts if type(part) is not int]
     ids = [part for part in parts if isinstance(part, PartitionedTensor)]
     if len(ids) != 1 or not all(_is_all(p) for p in parts if not isinstance(p, PartitionedTensor)):
         not_implemented("indexing", "a plain tensor is indexed by several tensors")
