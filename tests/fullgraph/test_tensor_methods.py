@@ -113,6 +113,20 @@ def leaves(i: Inputs) -> list[object]:
     return [grad, x.grad, y.requires_grad, x.is_leaf, (x * 1).is_leaf, (x * 1).requires_grad]
 
 
+def replaced_values(i: Inputs) -> list[Tensor]:
+    """As PyG's example of adversarial perturbations of features."""
+    noise = torch.zeros_like(i.x).requires_grad_()
+    kept = i.y.detach() * 1
+    kept.data = kept * 3
+    losses = []
+    for _ in range(2):
+        losses.append(((i.x.detach() + noise) * kept).square().sum())
+        losses[-1].backward()
+        noise.data = noise.detach() + 0.1 * noise.grad.sign()
+        noise.grad[:] = 0
+    return [*(loss.detach() for loss in losses), noise.detach(), noise.grad, kept]
+
+
 def trained_rows(i: Inputs) -> list[Tensor]:
     embedding = nn.Parameter(i.x.detach().clone())
     weight = nn.Parameter(i.w.detach().clone())
@@ -139,7 +153,7 @@ def attention(i: Inputs) -> Tensor:
 def refused(i: Inputs) -> int:
     """Errors of partitioned tensors; the count is the same for plain ones."""
     if not isinstance(i.x, PartitionedTensor):
-        return 16
+        return 20
     full = make_inputs(i.w.device).x
     labels = make_inputs(i.w.device).labels
     other = distribute(full, RowLayout.contiguous(i.x.layout.group, 13))
@@ -158,6 +172,10 @@ def refused(i: Inputs) -> int:
         (NotImplementedError, "to_local", lambda: torch.linalg.svd(i.x)),
         (NotImplementedError, "along the partitioned dimension", lambda: list(i.x)),
         (NotImplementedError, "full_tensor", lambda: i.x.sort(0)),
+        (NotImplementedError, "share_memory_", lambda: i.x.detach().share_memory_()),
+        (NotImplementedError, "apply_", lambda: i.x.detach().apply_(abs)),
+        (NotImplementedError, "data: the new values", lambda: _set_data(i.x.detach(), full)),
+        (NotImplementedError, "data: the new values", lambda: _set_data(i.x.detach(), i.v)),
         (NotImplementedError, "sparse=True", lambda: F.embedding(i.labels, i.w, sparse=True)),
         (NotImplementedError, "padding_idx", lambda: F.embedding(i.labels, i.x, padding_idx=1)),
         (IndexError, "out of bounds", lambda: i.x[13]),
@@ -174,6 +192,10 @@ def refused(i: Inputs) -> int:
     return len(calls)
 
 
+def _set_data(x: Tensor, value: Tensor) -> None:
+    x.data = value
+
+
 CASES: dict[str, Case] = {
     "conversions": conversions,
     "new tensors": new_tensors,
@@ -181,6 +203,7 @@ CASES: dict[str, Case] = {
     "hooks": hooks,
     "gradients": gradients,
     "leaves": leaves,
+    "replaced values": replaced_values,
     "trained rows": trained_rows,
     "checkpoint": lambda i: checkpoint(network, i.x, i.w, i.y, use_reentrant=False),
     "reentrant checkpoint": lambda i: checkpoint(network, i.x, i.w, i.y, use_reentrant=True),

@@ -106,6 +106,34 @@ def cuda(x: PartitionedTensor, device: Any = None, *args: Any, **kwargs: Any) ->
     return to(x, torch.device("cuda") if device is None else torch.device("cuda", device))
 
 
+@function_rule(Tensor.data.__set__)  # type: ignore[attr-defined]
+def set_data(x: PartitionedTensor, value: Tensor) -> None:
+    """``x.data = value``: the rows of another partitioned tensor, of the same shape."""
+    if (
+        not isinstance(value, PartitionedTensor)
+        or value.partitioned_dim != x.partitioned_dim
+        or value._local.shape != x._local.shape
+        or value.dtype != x.dtype
+        or not x.layout.same_rows(value.layout)
+    ):
+        not_implemented("data", "the new values have other rows, columns or another dtype")
+    x._local = value._local
+    if not x.requires_grad:
+        # What was made from the rows before is not kept for the new ones.
+        torch.autograd.graph.increment_version(x)
+
+
+def _refusing(name: str) -> Any:
+    def refuse(x: Any, *args: Any, **kwargs: Any) -> None:
+        not_implemented(name, "it takes the memory of all rows, of which each rank holds some")
+
+    return refuse
+
+
+for _name in ("apply_", "map_", "map2_", "share_memory_"):
+    function_rule(getattr(Tensor, _name))(_refusing(_name))
+
+
 @rule(aten._local_scalar_dense.default)
 def item(x: PartitionedTensor) -> Any:
     """The only element."""

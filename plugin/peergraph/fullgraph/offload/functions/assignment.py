@@ -79,7 +79,16 @@ def cat(tensors: Sequence[Tensor], dim: int = 0, **kwargs: Any) -> Tensor:
     return torch.cat([on_device(x) if isinstance(x, OffloadedTensor) else x for x in tensors], dim)
 
 
+def set_data(x: OffloadedTensor, value: Tensor) -> None:
+    """Refuses ``x.data = value``."""
+    raise NotImplementedError(
+        "x.data = values, of rows that are larger than GPU memory: make a new tensor, "
+        "x = values.detach().requires_grad_()"
+    )
+
+
 RULES[Tensor.__setitem__] = setitem
+RULES[Tensor.data.__set__] = set_data  # type: ignore[attr-defined]
 RULES[Tensor.index_copy_] = index_copy_
 RULES[Tensor.index_copy] = RULES[torch.index_copy] = index_copy
 RULES[torch.cat] = RULES[torch.concat] = RULES[torch.concatenate] = cat
