@@ -18,12 +18,13 @@ from torch_geometric.data import Data, HeteroData
 from torch_geometric.nn.aggr import Aggregation
 from torch_geometric.nn.conv import MessagePassing, gcn_conv
 from torch_geometric.nn.models.basic_gnn import BasicGNN
+from torch_geometric.nn.models.rev_gnn import InvertibleModule
 from torch_geometric.utils import num_nodes
 from torch_geometric.utils._trim_to_layer import TrimToLayer, trim_adj, trim_feat
 
 from peergraph.integration import Patches
 
-__all__ = ["Aggregation", "TrimToLayer", "trim_adj", "trim_feat"]
+__all__ = ["Aggregation", "InvertibleModule", "TrimToLayer", "trim_adj", "trim_feat"]
 
 PYG = "2.8"
 """The newest version of PyG that the adapter was written for."""

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
-from torch_geometric.nn.conv import HGTConv, RGCNConv
+from torch_geometric.nn.conv import FastRGCNConv, HGTConv, RGCNConv
 
 from peergraph.aggregate import Csc
 from peergraph.fullgraph import (
@@ -23,6 +23,7 @@ from peergraph.fullgraph import (
     PartitionedStructure,
     PartitionedTensor,
     RowLayout,
+    distribute,
     from_local,
     kept_ends,
     select_edge_rows,
@@ -95,7 +96,9 @@ def install() -> None:
             if id(value) in by_id and by_id[id(value)] is value:
                 compat.full_graph_patches.replace(module, name, replacements[value])
     compat.full_graph_patches.replace(compat.Aggregation, "__call__", aggregate)
-    compat.full_graph_patches.replace(RGCNConv, "forward", _rgcn)
+    for layer in (RGCNConv, FastRGCNConv):
+        compat.full_graph_patches.replace(layer, "forward", _rgcn)
+    compat.full_graph_patches.replace(compat.InvertibleModule, "_fn_apply", _invertible)
     compat.full_graph_patches.replace(HGTConv, "forward", hgt)
     weights.install()
 
@@ -280,13 +283,36 @@ def _to_dense_batch(
 def _rgcn(original: Original, layer: Any, x: Any, edge_index: Any, edge_type: Any = None) -> Any:
     if not isinstance(edge_index, PartitionedEdgeIndex):
         return original(layer, x, edge_index, edge_type)
-    nodes = edge_index.structure.destination_layout
-    if x is None or (isinstance(x, tuple) and x[0] is None):  # Embeddings of nodes, by their ids.
-        sources = edge_index.structure.source_layout
-        ids = from_local(sources.positions, sources)
-        x = ids if x is None else (ids, x[1])
+    sources, nodes = edge_index.structure.source_layout, edge_index.structure.destination_layout
+    if isinstance(x, tuple):
+        x = (_rgcn_input(x[0], sources), _rgcn_input(x[1], nodes))
+    else:
+        x = _rgcn_input(x, sources)
     with _PartitionedZeros(nodes, layer.out_channels):
         return original(layer, x, edge_index, edge_type)
+
+
+def _rgcn_input(x: Any, layout: RowLayout) -> Any:
+    """Rows of nodes; their ids for None, which stands for embeddings in the layer.
+
+    Trained features of all nodes, a plain tensor that is equal on all ranks, are partitioned.
+    """
+    if x is None:
+        return from_local(layout.positions, layout)
+    if isinstance(x, PartitionedTensor) or not isinstance(x, Tensor) or len(x) != layout.size:
+        return x
+    return distribute(x, layout)
+
+
+def _invertible(original: Original, layer: Any, args: Any, fn: Any, fn_inverse: Any) -> Any:
+    """As the layer's `disable=True` on partitioned tensors, whose memory is not given back early.
+
+    Results and gradients are the same; autograd keeps what the layer would compute again.
+    """
+    if layer.disable or not any(isinstance(part, PartitionedTensor) for part in args):
+        return original(layer, args, fn, fn_inverse)
+    out = fn(*args)
+    return out[0] if isinstance(out, tuple) and len(out) == 1 else out
 
 
 class _PartitionedZeros(TorchFunctionMode):

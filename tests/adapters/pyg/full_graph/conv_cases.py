@@ -90,6 +90,28 @@ class _Scattered(MessagePassing):
         return scatter(inputs, index, dim=0, dim_size=dim_size, reduce="max")
 
 
+class _Embeddings(nn.Module):
+    """As PyG's examples of entities: weights for each node, and trained features of all nodes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        nodes = small_graph().num_nodes
+        self.convs = nn.ModuleList(
+            [
+                pyg.RGCNConv(nodes, OUT, RELATIONS),
+                pyg.RGCNConv(nodes, OUT, RELATIONS, num_bases=2),
+                pyg.FastRGCNConv(nodes, OUT, RELATIONS, num_bases=2),
+            ]
+        )
+        self.features = nn.Parameter(torch.randn(nodes, 4, dtype=torch.float64))
+        self.last = pyg.RGCNConv(4, 4, RELATIONS, num_blocks=2)
+        self.lin = nn.Linear(WIDTH + 4, OUT)
+
+    def forward(self, x: Tensor, edge_index: Tensor, edge_type: Tensor) -> Tensor:
+        h = self.lin(torch.cat([x, self.last(self.features, edge_index, edge_type)], 1))
+        return h + sum(conv(None, edge_index, edge_type) for conv in self.convs)
+
+
 def _degrees() -> Tensor:
     data = small_graph()
     return torch.bincount(torch.bincount(data.edge_index[1], minlength=data.num_nodes))
@@ -198,6 +220,7 @@ OTHERS: dict[str, tuple[Callable[[], nn.Module], Call]] = {
     "FiLM": (lambda: pyg.FiLMConv(WIDTH, OUT, RELATIONS), typed),
     "RGAT": (lambda: pyg.RGATConv(WIDTH, OUT, RELATIONS, heads=2), typed),
     "FastRGCN": (lambda: pyg.FastRGCNConv(WIDTH, OUT, RELATIONS, num_bases=2), typed),
+    "RGCN embeddings": (_Embeddings, typed),
     "EG": (
         lambda: pyg.EGConv(WIDTH, 6, num_heads=2, num_bases=2, aggregators=["symnorm", "max"]),
         plain,

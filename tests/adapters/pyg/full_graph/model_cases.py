@@ -61,6 +61,32 @@ class Shuffled(nn.Module):
         return x
 
 
+class Reversible(nn.Module):
+    """As examples/rev_gnn.py of PyG: layers that compute their inputs again, one with a mask."""
+
+    class Block(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.norm, self.conv = nn.LayerNorm(HIDDEN // 2), pyg.SAGEConv(HIDDEN // 2, HIDDEN // 2)
+
+        def forward(self, x: Tensor, edge_index: Tensor, mask: Tensor | None = None) -> Tensor:
+            x = self.norm(x).relu()
+            found: Tensor = self.conv(x if mask is None else x * mask, edge_index)
+            return found
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.into, self.out = nn.Linear(WIDTH, HIDDEN), nn.Linear(HIDDEN, CLASSES)
+        self.layers = nn.ModuleList(pyg.GroupAddRev(self.Block(), num_groups=2) for _ in range(2))
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        x = self.into(x)
+        mask = torch.ones_like(x[:, : HIDDEN // 2]) * 0.5
+        x = self.layers[1](self.layers[0](x, edge_index), edge_index, mask)
+        found: Tensor = self.out(x)
+        return found
+
+
 class Hetero(nn.Module):
     """`HeteroConv` twice, with layers for one and for two types of nodes."""
 
@@ -175,6 +201,7 @@ MODELS: dict[str, Callable[[], nn.Module]] = {
     ),
     "DeepGCN": DeepGCN,
     "shuffled rows": Shuffled,
+    "reversible": Reversible,
 }
 
 HETERO: dict[str, Callable[[], nn.Module]] = {
