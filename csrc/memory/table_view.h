@@ -69,7 +69,7 @@ struct TierMap {
 
   /// How many sharded rows, from `in_shards` on (counted from the first sharded row), are stored
   /// one after the other in one shard.
-  int64_t contiguous_rows(int64_t in_shards) const {
+  PG_HD int64_t contiguous_rows(int64_t in_shards) const {
     if (num_shards == 1) return sharded - in_shards;
     if (block_rows == 0) return 1;
     const int64_t block_left = block_rows - in_shards % block_rows;

@@ -113,6 +113,19 @@ def test_the_headers_are_complete_and_need_no_others() -> None:
             assert (bracket == '"' and (root / name).is_file()) or name == "cstdint", (path, name)
 
 
+def test_all_functions_of_the_headers_are_for_devices() -> None:
+    """NVRTC refuses functions for the host only; nvcc does not."""
+    name = r"(?:operator\W+|\w+)"
+    begins = re.compile(
+        rf"^ {{0,2}}(?!template)(\w[\w:<>&* ]* [&*]?{name})\([^;{{}}]*\)(?: const)? {{", re.M
+    )
+    found = []
+    for path in Path(peergraph.include_path()).rglob("*.*h"):
+        found += begins.findall(path.read_text())
+    assert len(found) > 10
+    assert [function for function in found if "PG_HD" not in function] == []
+
+
 def kernel_source() -> str:
     text = re.search(r'KERNEL = r"""(.*?)"""', EXAMPLE.read_text(), re.DOTALL)
     assert text is not None
