@@ -10,6 +10,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 FOLDER = Path(tempfile.gettempdir())
+LOCKS = f"{FOLDER}/peergraph-tests-{os.getuid()}-"
+"""What the paths of the locks begin with."""
 
 
 @contextmanager

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import gc
 import sys
 import tempfile
 import time
@@ -200,6 +201,7 @@ def measure(session: Session, step: Callable[[int, Mark], object], hold: bool = 
     slowest = max(session.group.all_gather(time.perf_counter() - begin))
     iterations = max(3, min(args.iterations, int(args.budget / max(slowest, 1e-6))))
 
+    gc.collect()  # a collection of all that was made until now takes a part of a second
     session.barrier()
     clocks = [_Clock(device) for _ in range(iterations)]
     if hold and device.type == "cuda":

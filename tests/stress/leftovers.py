@@ -13,6 +13,7 @@ from pathlib import Path
 import torch
 
 from peergraph.testing import run_ranks
+from tests.gpu_turns import LOCKS
 from tests.held_resources import resident_bytes
 from tests.shared_memory import in_use, shared_files
 
@@ -57,12 +58,15 @@ def _fill(sizes: list[int]) -> None:
 
 
 def open_files() -> Counter[str]:
-    """What this process has open, by kind or path, without the files of the driver of GPUs."""
+    """What this process has open, by kind or path.
+
+    Without the files of the driver of GPUs, and those by which tests take turns on them.
+    """
     found: Counter[str] = Counter()
     for link in Path("/proc/self/fd").iterdir():
         with suppress(OSError):
             target = os.readlink(link)
-            if not target.startswith("/dev/nvidia"):
+            if not target.startswith(("/dev/nvidia", LOCKS)):
                 found[target.partition(":[")[0]] += 1
     return found
 
