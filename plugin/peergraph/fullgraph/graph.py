@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache, partial
 from typing import Any
@@ -44,6 +44,8 @@ from peergraph.fullgraph.plan.choose_order import (
 from peergraph.fullgraph.plan.full_graph_options import FullGraphOptions, all_options
 from peergraph.fullgraph.plan.full_graph_plan import FullGraphPlan
 from peergraph.fullgraph.plan.memory_items import GraphFacts
+from peergraph.fullgraph.plan.offload_spread import Spread
+from peergraph.fullgraph.plan.sampled_spread import sample_spreads
 from peergraph.fullgraph.structure.build_structure import build_structure
 from peergraph.fullgraph.structure.neighbor_sums import ModeChoice
 from peergraph.fullgraph.structure.partitioned_csc import PartitionedCsc
@@ -260,7 +262,8 @@ def _build(
     with _progress(group, readers, is_auto, options["progress"]) as step:
         shares = _read_shares(group, readers, step)
         _check_ends(group, num_nodes, shares)
-        chosen = OrderChooser(group, num_nodes, shares, options["seed"], step).choose(orders)
+        chooser = OrderChooser(group, num_nodes, shares, options["seed"], step)
+        chosen = chooser.choose(orders)
         facts = GraphFacts(
             {t: counts for t, (_, counts) in chosen.parts.items()},
             chosen.volumes,
@@ -270,7 +273,9 @@ def _build(
             chosen.reason,
             group.machines.ranks,
         )
-        plan = _plan(group, facts, memory_budget, options)
+        count = partial(sample_spreads, group, chosen.parts, chooser.degrees, shares, facts)
+        plan = _plan(group, facts, memory_budget, options, count)
+        del chooser, count  # their memory is for the structure
         # With rows in host memory, each rank gets the rows of a chunk directly from their owners.
         Transport.of(group).by_machine = plan.offload is None
         layouts = {t: RowLayout.from_order(group, *parts) for t, parts in chosen.parts.items()}
@@ -347,9 +352,17 @@ def _read_shares(
 
 
 def _plan(
-    group: Group, facts: GraphFacts, memory_budget: int | None, options: FullGraphOptions
+    group: Group,
+    facts: GraphFacts,
+    memory_budget: int | None,
+    options: FullGraphOptions,
+    spreads: Callable[[], Sequence[Spread]],
 ) -> FullGraphPlan:
-    """Returns the plan for what the ranks and their hosts have. Collective."""
+    """Returns the plan for what the ranks and their hosts have. Collective.
+
+    Args:
+        spreads: counts the rows that chunks need, if rows are offloaded.
+    """
     hidden_dtype, mode = options["hidden_dtype"], options["mode"]
     return FullGraphPlan.make(
         facts,
@@ -366,6 +379,7 @@ def _plan(
         num_chunks=options["num_chunks"],
         host_memory=host_budget(group, options["host_memory"]),
         file_memory=file_budget(group, options["folder"]),
+        spreads=spreads,
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -51,6 +51,7 @@ class FullGraphPlan:
             not known, at most all.
         candidates: modes that :meth:`mode_for` chooses from: one with stages, since each has a list
             of the edges of its own, and ``in_kernel``.
+        spreads: counted rows of chunks, for offloaded training.
         network: what several machines send each other; None: there is one, or rows are offloaded,
             of which `offload` says it.
     """
@@ -75,6 +76,7 @@ class FullGraphPlan:
     hidden_bytes: int | None = None
     labelled: float | None = None
     candidates: tuple[str, ...] = ()
+    spreads: tuple[Spread, ...] = ()
     network: NetworkCost | None = None
 
     @classmethod
@@ -96,7 +98,7 @@ class FullGraphPlan:
         layer_type: str = "gcn",
         hidden_bytes: int | None = None,
         labelled: float | None = None,
-        spreads: Sequence[Spread] = (),
+        spreads: Sequence[Spread] | Callable[[], Sequence[Spread]] = (),
         network: float | None = None,
     ) -> FullGraphPlan:
         """Returns the plan of a graph whose nodes, edges and remote rows have been counted.
@@ -116,7 +118,8 @@ class FullGraphPlan:
                 `element_bytes`.
             labelled: share of the nodes that the loss is computed of, for offloaded training; None:
                 not known, at most all.
-            spreads: counted rows of chunks, for offloaded training.
+            spreads: counted rows of chunks, for offloaded training, or a function that counts them,
+                which is called if rows are offloaded.
             network: bytes a second that each of several machines sends and receives; None:
                 :data:`peergraph.fullgraph.plan.network_rate.ASSUMED_NETWORK`.
 
@@ -138,8 +141,9 @@ class FullGraphPlan:
         too_large = memory_budget is not None and needed > memory_budget
         if host_memory is None:
             host_memory = topology.host_memory or _UNKNOWN_MEMORY
-        offloaded = None
+        offloaded, counted = None, tuple[Spread, ...]()
         if offload or (offload is None and (too_large or num_chunks is not None)):
+            counted = tuple(spreads() if callable(spreads) else spreads)
             offloaded = _plan_offload(
                 resident,
                 topology,
@@ -150,7 +154,7 @@ class FullGraphPlan:
                 host_memory=host_memory,
                 file_memory=file_memory,
                 num_chunks=num_chunks,
-                spreads=spreads,
+                spreads=counted,
                 network=network,
             )  # fmt: skip
             wanted = [name for name in resident.usable if mode in (None, name)]
@@ -177,6 +181,7 @@ class FullGraphPlan:
             hidden_bytes=hidden_bytes,
             labelled=labelled,
             candidates=_candidates(resident.seconds, wanted),
+            spreads=counted,
             network=None
             if offloaded is not None
             else network_cost(
@@ -234,6 +239,7 @@ class FullGraphPlan:
             layer_type=self.layer_type,
             hidden_bytes=None if self.offload is None else self.hidden_bytes,
             labelled=self.labelled,
+            spreads=self.spreads,
             network=self._known_network,
         )
         if self.offload is None and plan.offload is not None:
