@@ -38,6 +38,9 @@ REPLACED = (
     "dgl.core:invoke_edge_udf",
     "dgl.core:invoke_udf_reduce",
     "dgl.core:invoke_node_udf",
+    # Products by the type of each row (fullgraph/typed_products.py).
+    "dgl.ops:gather_mm",
+    "dgl.nn.pytorch.linear:gather_mm",
     # The function that hands tensors to the C library (backend/materialize.py).
     "dgl.backend:zerocopy_to_dgl_ndarray",
     # Kernels, and constructors of graph indices (backend/message_passing.py).

@@ -102,6 +102,13 @@ LAYERS: dict[str, tuple[Make, Operation]] = {
         lambda: dglnn.GraphConv(WIDTH, 3, "right", **_LOOSE),
         _keyword(edge_weight="w"),
     ),
+    # More than eight columns: DGL sorts the edges by their types.
+    "Rel wide": (lambda: dglnn.RelGraphConv(WIDTH, 12, TYPES), _on("x t")),
+    "Rel bases, wide": (lambda: dglnn.RelGraphConv(WIDTH, 12, TYPES, "basis", 2), _on("x t")),
+    "HGT wide": (
+        lambda: dglnn.HGTConv(WIDTH, 12, 2, 2, TYPES),
+        lambda layer, g, x, w, f, t: layer(g, x, (x[:, 0] > 0).long().detach(), t),
+    ),
     "PNA": (
         lambda: dglnn.PNAConv(WIDTH, 5, ["mean", "max"], ["amplification"], 2.0),
         _on("x"),

@@ -15,7 +15,7 @@ import dgl
 
 from peergraph_dgl import compat
 from peergraph_dgl.backend import message_passing
-from peergraph_dgl.fullgraph import graph, user_functions
+from peergraph_dgl.fullgraph import graph, typed_products, user_functions
 
 MESSAGE = f"DGL {version('dgl')} changed it; the adapter was tested with {compat.WRITTEN_FOR}"
 
@@ -74,6 +74,7 @@ def test_patches_name_the_version() -> None:
 def test_every_replaced_function_is_listed() -> None:
     """A wrapper of the adapter hides each listed function, and no other."""
     message_passing.install()
+    typed_products.install()
     user_functions.install()
     graph.install()
     for name in compat.REPLACED:
