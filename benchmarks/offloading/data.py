@@ -64,7 +64,9 @@ class Data:
             store.write(start, fill_features(first + start, piece))
         space = graph.offloaded.spaces.find(layout)
         assert space is not None
-        return from_store(space, store)
+        features = from_store(space, store)
+        features._content.is_given = True  # as rows that FullGraph.node_rows reads
+        return features
 
     def _mapped_features(self, folder: Path, columns: int) -> Tensor:
         """[nodes, columns] float32 in a file, of which rank 0 writes all. Collective."""

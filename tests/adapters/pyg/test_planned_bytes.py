@@ -290,3 +290,31 @@ def test_attention_stays_within_its_budget(in_hub: float, budget: int) -> None:
     assert use["host"].peak > 0
     assert use["device"].peak > 0
     assert of_graph + most_allocated(profile) <= budget
+
+
+def test_a_sum_that_is_partly_on_the_device() -> None:
+    """It gets what the plan leaves it; neither scaled features nor products take that room."""
+    widths, draw = [256, 128, 64], torch.Generator().manual_seed(1)
+    given = Data(
+        x=torch.randn(NODES, widths[0], generator=draw),
+        edge_index=torch.randint(NODES, (2, EDGES), generator=draw),
+        y=torch.randint(widths[-1], (NODES,), generator=draw),
+        train_mask=torch.rand(NODES, generator=draw) < 0.1,
+    )
+    data = peergraph_pyg.full_graph(
+        given, 5 << 20, offload=True, num_chunks=16, widths=widths, labelled=0.1,
+        group=Group(0, 1, torch.device("cpu"), 60.0),
+    )  # fmt: skip
+    graph = peergraph_pyg.partition_of(data)
+    assert graph.offloaded is not None
+    assert graph.plan.offload is not None
+    assert 0.2 < graph.plan.offload.placement.parts["sum of layer 1"] < 0.9
+    model = peergraph_pyg.accelerate(Model("gcn", widths))
+    moved = []
+    for _ in range(3):
+        before = graph.offloaded.allocator.moved.to_device
+        out = model(data.x, data.edge_index)[data.train_mask]
+        F.cross_entropy(out, data.y[data.train_mask]).backward()
+        moved.append(graph.offloaded.allocator.moved.to_device - before)
+    planned = sum(passed.from_host for passed in graph.plan.offload.passes)
+    assert moved[-1] == pytest.approx(planned, rel=0.1)

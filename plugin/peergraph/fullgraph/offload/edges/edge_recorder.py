@@ -279,6 +279,7 @@ class EdgeRecorder:
             x = store_resident(space, x)
         operand = SourceOperand(make_boundary(x), self.structure)
         content = operand.rows.content
+        content.is_source = True
         rows = torch.zeros(
             (min(2, space.layout.size), *content.features),
             dtype=content.dtype,
@@ -325,6 +326,17 @@ def share_history(sources: Operands, destinations: Operands, recorder: EdgeRecor
         shared = with_history(*(x._content for x in parts))
         for x, identity in zip(parts, shared, strict=True):
             x._cell.identity = identity
+
+
+def keep_rows(x: OffloadedTensor) -> None:
+    """Has rows stored when they are first computed, for all epochs.
+
+    Sources that have to be stored for it are not read again.
+    """
+    for operand in Compiled([row_operand(x)], is_boundary).operands:
+        if isinstance(operand, SourceOperand) and operand.rows.content.store is None:
+            operand.rows.content.is_temporary = True
+    x._content.keeps = True
 
 
 def _pays_to_store(x: OffloadedTensor) -> bool:

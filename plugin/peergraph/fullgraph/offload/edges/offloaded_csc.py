@@ -15,7 +15,7 @@ from peergraph.aggregate.ops.operands import autocast
 from peergraph.aggregate.ops.product_order import multiplies_first
 from peergraph.fullgraph.layout.row_layout import RowLayout
 from peergraph.fullgraph.offload.chunks.chunked_csc import ChunkedCsc
-from peergraph.fullgraph.offload.edges.edge_recorder import EdgeRecorder
+from peergraph.fullgraph.offload.edges.edge_recorder import EdgeRecorder, keep_rows
 from peergraph.fullgraph.offload.edges.linear_sum import linear_sum
 from peergraph.fullgraph.offload.edges.source_sum import source_sum
 from peergraph.fullgraph.offload.functions import (  # rules register themselves
@@ -386,7 +386,7 @@ class OffloadedCsc(PartitionedStructure):
 
 def _keeping(made: _Rows) -> _Rows:
     if isinstance(made, OffloadedTensor):
-        made._content.keeps = True
+        keep_rows(made)
     return made
 
 

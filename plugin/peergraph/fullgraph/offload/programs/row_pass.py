@@ -22,6 +22,7 @@ from peergraph.fullgraph.offload.programs.selected_rows import (
     SelectedPlace,
     Selection,
 )
+from peergraph.fullgraph.offload.rows.row_allocator import Role
 from peergraph.fullgraph.offload.rows.row_store import RowStore
 from peergraph.fullgraph.offload.tensor.chunk_rows import ChunkRows
 from peergraph.fullgraph.offload.tensor.offloaded_tensor import Content
@@ -216,7 +217,7 @@ def structure_at(operand: SourceOperand | EdgesOperand, place: Place) -> Any:
     return operand.structure
 
 
-def allocate(content: Content, role: Any) -> RowStore:
+def allocate(content: Content, role: Role) -> RowStore:
     """Returns a store for the rows of a content."""
     return content.space.allocator.allocate(
         content.space.layout, content.features, content.dtype, role, narrow=True
@@ -296,9 +297,7 @@ def _store_together(roots: list[RowOperand], waiting_bytes: int) -> None:
     for root in roots:
         root.content.keeps = False
     row_pass = RowPass(roots[0].content.space, roots, waiting_bytes=waiting_bytes)
-    stores = [
-        allocate(root.content, "sequential" if root.content.wanted else "source") for root in roots
-    ]
+    stores = [allocate(root.content, _role_of(root.content)) for root in roots]
     parts = list(zip(roots, row_pass.outputs, stores, strict=True))
 
     def write(chunk: PassChunk, place: Place, values: list[Any]) -> None:
@@ -308,6 +307,16 @@ def _store_together(roots: list[RowOperand], waiting_bytes: int) -> None:
     row_pass.run(write, writes=stores)
     for root, store in zip(roots, stores, strict=True):
         root.content.set_store(store)
+
+
+def _role_of(content: Content) -> Role:
+    """Returns how the rows of a content are read, by which they get memory."""
+    if content.is_temporary:
+        # What is kept of them is read by each epoch, and must find room on the device.
+        rows = content.layout.local_count
+        fits = content.space.allocator.has_device_room(2 * rows * content.row_bytes)
+        return "source" if fits else "given"
+    return "sequential" if content.wanted and not content.is_source else "source"
 
 
 def _stores(

@@ -46,6 +46,8 @@ class Content:
     __slots__ = (
         "gradient_in_order",
         "is_given",
+        "is_source",
+        "is_temporary",
         "keeps",
         "output",
         "probe",
@@ -74,6 +76,10 @@ class Content:
         """Whether rows are stored when they are first computed."""
         self.is_given = False
         """Whether the rows are a table of the user's, such as features, which each epoch reads."""
+        self.is_source = False
+        """Whether edges read the rows, in an order of theirs."""
+        self.is_temporary = False
+        """Whether only a sum that is kept is computed from the rows, once."""
         self.wanted = False
         """Whether rows are stored before others are computed from them."""
         self.gradient_in_order = False
