@@ -105,7 +105,7 @@ def parts(batch: int) -> dict[str, Callable[[], Any]]:
 
 def work(batch: int, count: int) -> None:
     """Measures a round of `count` steps for each line of the standard input."""
-    # The parent process needs it not.
+    # The parent process does not need it.
     import torch
 
     steps = parts(batch)

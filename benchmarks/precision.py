@@ -30,7 +30,7 @@ from inputs.arrays import label_rows
 from systems.systems import Case, CaseRunner, System, add_arguments, systems
 from torch import Tensor
 from torch_geometric.loader import NeighborLoader
-from training import Trainer, again_and_again, data_of
+from training import Trainer, again_and_again, data_of, loss_of
 
 PRECISIONS = {
     "float32": None,
@@ -157,10 +157,6 @@ def _captured_steps(
 ) -> Callable[[int, Mark], None]:
     # Only the ways of the loader need the adapter.
     import peergraph_pyg
-
-    def loss_of(model: torch.nn.Module, batch: Any) -> Tensor:
-        size = batch.batch_size
-        return F.cross_entropy(model(batch.x, batch)[:size], batch.y[:size])
 
     loader = _loader(system, case, "captured")
     training = peergraph_pyg.capture(loader, trainer.model, trainer.optimizer, loss_of)

@@ -21,14 +21,13 @@ from dataclasses import replace
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from end_to_end import epoch_seeds
 from harness.common import PLANS, Mark, main, measure, parser, words_of
 from harness.kernel_times import length_of, spans_by_kind
 from harness.ranks import Session
 from systems.systems import Case, CaseRunner, System, add_arguments, systems
 from torch_geometric.loader import NeighborLoader
-from training import Trainer, again_and_again, data_of, train_on
+from training import Trainer, again_and_again, data_of, loss_of, train_on
 
 import peergraph_pyg
 
@@ -80,7 +79,7 @@ class Ways:
         return self._train(trainer, self._loader)
 
     def captured(self, trainer: Trainer) -> Iterator[Any]:
-        training = peergraph_pyg.capture(self._loader, trainer.model, trainer.optimizer, _loss)
+        training = peergraph_pyg.capture(self._loader, trainer.model, trainer.optimizer, loss_of)
         for trainer.loss in again_and_again(training):
             yield
 
@@ -107,11 +106,6 @@ class Ways:
         spans = spans_by_kind(work, {})["rest"]
         total = sum(end - begin for begin, end in spans)
         return total / _PROFILED / 1e3, length_of(spans) / _PROFILED / 1e3
-
-
-def _loss(model: torch.nn.Module, batch: Any) -> torch.Tensor:
-    size = batch.batch_size
-    return F.cross_entropy(model(batch.x, batch)[:size], batch.y[:size])
 
 
 def run(session: Session) -> None:

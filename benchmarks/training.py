@@ -208,6 +208,12 @@ def train_on_loader(session: Session, data: Any, case: Case, way: str) -> None:
     trainer.finish(session, measure(session, step), case)
 
 
+def loss_of(model: torch.nn.Module, batch: Any) -> Tensor:
+    """The loss of a batch of PyG's loader, as `peergraph_pyg.capture` takes it."""
+    size = batch.batch_size
+    return F.cross_entropy(model(batch.x, batch)[:size], batch.y[:size])
+
+
 def again_and_again(loader: Any) -> Iterator[Any]:
     """Yields the batches of the loader, epoch after epoch, without end."""
     while True:

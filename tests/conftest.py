@@ -132,7 +132,7 @@ def _gpus_marker(request: pytest.FixtureRequest) -> None:
 
 @pytest.fixture(autouse=True)
 def _cpu_unless_asked(request: pytest.FixtureRequest) -> Iterator[None]:
-    """A test that asks for no GPU has what it shares on the CPU, as on a machine without GPUs."""
+    """Tests that ask for no GPU have the CPU as the default device, as without GPUs."""
     parameters = getattr(getattr(request.node, "callspec", None), "id", "")
     asks = request.node.get_closest_marker("gpus") is not None
     if NUM_GPUS == 0 or asks or "cuda" in parameters or "gpu" in parameters:

@@ -13,7 +13,7 @@ from tests import scripts
 
 @contextmanager
 def cpu_by_default() -> Iterator[None]:
-    """What is shared without a device is on the CPU, and programs that are run find no GPU."""
+    """Within the context, stores made without a device are on the CPU, and programs find no GPU."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(group, "_has_gpu", lambda: False)
         patch.setattr(scripts, "HIDES_GPUS", True)

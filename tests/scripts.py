@@ -29,7 +29,7 @@ from peergraph import num_gpus
 from peergraph.testing.starting import context_of
 
 HIDES_GPUS = False
-"""Whether programs find no GPU; this process has asked for its GPUs, or will."""
+"""Whether the programs find no GPU. Their environment says so, not that of this process."""
 
 
 @dataclass(frozen=True)

@@ -114,7 +114,7 @@ def leaves(i: Inputs) -> list[object]:
 
 
 def replaced_values(i: Inputs) -> list[Tensor]:
-    """As PyG's example of adversarial perturbations of features."""
+    """Adversarial perturbations of features, as in PyG's FLAG example."""
     noise = torch.zeros_like(i.x).requires_grad_()
     kept = i.y.detach() * 1
     kept.data = kept * 3

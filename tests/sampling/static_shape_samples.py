@@ -49,7 +49,7 @@ def assert_padded(fixed: StaticShapeSample) -> None:
         begins = shape.edge_offsets(t)
         for hop, count in enumerate(fixed.num_edges[t].tolist()):
             padding = slice(begins[hop] + count, begins[hop + 1])
-            ends = padding_ends(fixed, hop, t)
+            ends = padding_destinations(fixed, hop, t)
             assert fixed.col[t][padding].tolist() == ends
             alike = t[0] == t[2]
             starts = ends if alike else [shape.padding_row(t[0])] * len(ends)
@@ -59,8 +59,8 @@ def assert_padded(fixed: StaticShapeSample) -> None:
             assert_block(fixed, hop, t, count)
 
 
-def padding_ends(fixed: StaticShapeSample, hop: int, t: tuple[str, str, str]) -> list[int]:
-    """Destinations of a hop's padding edges: the padding of its last targets, with equal shares."""
+def padding_destinations(fixed: StaticShapeSample, hop: int, t: tuple[str, str, str]) -> list[int]:
+    """Returns where padding edges of a hop end: at padding of its last targets, in equal shares."""
     shape = fixed.shape
     edges = shape.edges_per_hop[t][hop] - int(fixed.num_edges[t][hop])
     begin, end = shape.row_offsets(t[2])[hop : hop + 2]

@@ -58,9 +58,9 @@ def _fill(sizes: list[int]) -> None:
 
 
 def open_files() -> Counter[str]:
-    """What this process has open, by kind or path.
+    """Counts the open files of this process, by path or kind.
 
-    Without the files of the driver of GPUs, and those by which tests take turns on them.
+    Files of the GPU driver, and locks by which tests take turns on GPUs, are left out.
     """
     found: Counter[str] = Counter()
     for link in Path("/proc/self/fd").iterdir():
@@ -114,7 +114,7 @@ def _settled(left: Callable[[], Collection[str]]) -> Collection[str]:
 def open_files_and_memory() -> Iterator[dict[str, int]]:
     """Fills the dictionary with the growth of both from the begin of the context to its end."""
     found: dict[str, int] = {}
-    files, pages = len(os.listdir("/proc/self/fd")), resident_bytes()
+    files, pages = open_files().total(), resident_bytes()
     yield found
-    found["files"] = len(os.listdir("/proc/self/fd")) - files
+    found["files"] = open_files().total() - files
     found["bytes"] = resident_bytes() - pages

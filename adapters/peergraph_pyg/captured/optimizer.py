@@ -61,7 +61,10 @@ def make_capturable(optimizer: torch.optim.Optimizer, device: torch.device) -> N
 
 
 def _choose_fused(group: dict[str, Any]) -> bool | None:
-    """Returns the option `fused` of a group of parameters: True if it is free and can be set."""
+    """Returns the option `fused` for a group of parameters.
+
+    True if the user set neither `fused` nor `foreach`, and torch has the fused step for them.
+    """
     given: bool | None = group.get("fused")
     is_free = given is None and group.get("foreach") is None and not group.get("differentiable")
     if is_free and all(p.is_cuda and p.is_floating_point() for p in group["params"]):

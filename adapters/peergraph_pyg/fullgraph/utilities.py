@@ -98,7 +98,7 @@ def install() -> None:
     compat.full_graph_patches.replace(compat.Aggregation, "__call__", aggregate)
     for layer in (RGCNConv, FastRGCNConv):
         compat.full_graph_patches.replace(layer, "forward", _rgcn)
-    compat.full_graph_patches.replace(compat.InvertibleModule, "_fn_apply", _invertible)
+    compat.full_graph_patches.replace(compat.InvertibleModule, "_fn_apply", _apply_invertible)
     compat.full_graph_patches.replace(HGTConv, "forward", hgt)
     weights.install()
 
@@ -304,7 +304,7 @@ def _rgcn_input(x: Any, layout: RowLayout) -> Any:
     return distribute(x, layout)
 
 
-def _invertible(original: Original, layer: Any, args: Any, fn: Any, fn_inverse: Any) -> Any:
+def _apply_invertible(original: Original, layer: Any, args: Any, fn: Any, fn_inverse: Any) -> Any:
     """As the layer's `disable=True` on partitioned tensors, whose memory is not given back early.
 
     Results and gradients are the same; autograd keeps what the layer would compute again.

@@ -42,8 +42,8 @@ struct TargetSegment {
   bool has_sources = false;        // sources have the same type
 };
 
-/// Fills the edges of the hop from *edges on with padding, and gives them to the padding rows of
-/// the segment: edges and offsets.
+/// Writes the padding edges of a hop, from *edges on, and adds them to the offsets of the padding
+/// rows in `targets`, where they end.
 void pad_edges_cuda(const EdgeOutput& out, const int64_t* edges, const Hop& hop,
                     const TargetSegment& targets, uintptr_t stream);
 

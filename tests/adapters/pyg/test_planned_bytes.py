@@ -293,7 +293,7 @@ def test_attention_stays_within_its_budget(in_hub: float, budget: int) -> None:
 
 
 def test_a_sum_that_is_partly_on_the_device() -> None:
-    """It gets what the plan leaves it; neither scaled features nor products take that room."""
+    """The sum gets the room that the plan leaves it, and scaled features and products do not."""
     widths, draw = [256, 128, 64], torch.Generator().manual_seed(1)
     given = Data(
         x=torch.randn(NODES, widths[0], generator=draw),

@@ -73,7 +73,7 @@ def used_before_and_after(x: Tensor, s: Tensor, mask: Tensor, w: Tensor) -> Tens
 
 
 def differentiated_before(x: Tensor, s: Tensor, mask: Tensor, w: Tensor) -> Tensor:
-    """As an adversary, whose loss is differentiated before that of the rows it judges."""
+    """As in adversarial training: the discriminator's loss is differentiated first."""
     h = F.linear(x, w).tanh()
     total = h.mean(0)
     judge = torch.full_like(w[0], 0.5).requires_grad_()

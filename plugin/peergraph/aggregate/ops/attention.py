@@ -122,7 +122,7 @@ def _attend(
     self_loops: int,
     deterministic: bool | None,
 ) -> Tensor:
-    """Sums columns by attention, with heads that a kernel takes."""
+    """Sums columns by attention, with heads of a depth for which there is a kernel."""
     kept = sum_dtype(x.dtype)
     left = None if left is None else left.to(kept)
     if right is not None:

@@ -1,4 +1,4 @@
-"""The rows that chunks need, counted of a sample of the nodes while a graph is partitioned."""
+"""Estimates how many rows the chunks of a graph need, from a sample of its nodes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from peergraph.fullgraph.plan.offload_spread import Spread
 from peergraph.memory import Group
 from peergraph.store import EdgeType, NodeType
 
-# Of each rank. Chunks of smaller numbers, powers of two, are unions of these.
+# Chunks of each rank that are counted. Fewer chunks, by powers of two, are unions of these.
 _FINEST = 1024
 _MARK_BYTES = 1 << 26
 
@@ -30,8 +30,9 @@ def sample_spreads(
 ) -> list[Spread]:
     """Returns how many rows 2, 4, ... 1024 chunks of each rank need. Collective; synchronises.
 
-    Counts what needs every k-th node, with k such that the counts take 64 MiB for each node type;
-    with k = 1 they are exact. Takes five bytes more for each node, and one pass over the edges.
+    Marks the chunks that need every k-th node, with k such that the marks of a node type take
+    64 MiB; with k = 1 the numbers are exact. Reads the edges once. Besides the marks, takes four
+    bytes for each node, and about 40 for a moment.
 
     Args:
         group: the ranks.
@@ -40,11 +41,7 @@ def sample_spreads(
         shares: this rank's edges of each relation.
         facts: of the graph.
     """
-    cuts = {
-        t: cut_chunks(degrees[t][order.to(degrees[t].device)], counts, _FINEST)
-        for t, (order, counts) in parts.items()
-    }
-    samples = {t: _Sample(parts[t][0], cuts[t], group.device) for t in parts}
+    samples = {t: _Sample(*part, degrees[t]) for t, part in parts.items()}
     for edge_type, share in shares.items():
         sources, into = samples[edge_type[0]], samples[edge_type[2]].chunk_of_node
         for piece in pieces_of(share):
@@ -62,32 +59,34 @@ def sample_spreads(
 
 
 class _Sample:
-    """The chunks that need the nodes of a sample, of one type.
+    """Marks which chunks need which sampled nodes of one type.
 
     Args:
         order: [nodes] the node at each internal row.
-        cuts: [ranks][chunks + 1] internal rows at which chunks begin and end.
-        device: of the counts.
+        counts: nodes of each rank.
+        degrees: [nodes] in-degrees by user id, on the device of the marks.
     """
 
-    def __init__(self, order: Tensor, cuts: list[list[int]], device: torch.device) -> None:
-        self.num_nodes, self.ranks = order.numel(), len(cuts)
+    def __init__(self, order: Tensor, counts: tuple[int, ...], degrees: Tensor) -> None:
+        self.num_nodes, self.ranks, device = order.numel(), len(counts), degrees.device
+        order = order.to(device)
+        cuts = cut_chunks(degrees[order], counts, _FINEST)
         sizes = torch.tensor([row for of_rank in cuts for row in of_rank], device=device)
         sizes = sizes.view(self.ranks, -1).diff().flatten()
         numbers = torch.arange(sizes.numel(), dtype=torch.int32, device=device)
         by_row = numbers.repeat_interleave(sizes, output_size=self.num_nodes)
-        self.chunk_of_node = torch.empty_like(by_row).index_copy_(0, order.to(device), by_row)
+        self.chunk_of_node = torch.empty_like(by_row).index_copy_(0, order, by_row)
         # Even strides would meet every other node of graphs whose ids alternate.
         self.stride = -(-self.num_nodes * numbers.numel() // _MARK_BYTES) | 1
         nodes = torch.arange(0, self.num_nodes, self.stride, device=device)
         self.marks = torch.zeros((nodes.numel(), numbers.numel()), dtype=torch.bool, device=device)
-        # A chunk needs its own nodes.
+        # A chunk also needs the rows of its own nodes.
         self.marks[torch.arange(nodes.numel(), device=device), self.chunk_of_node[nodes].long()] = (
             True
         )
 
     def add(self, sources: Tensor, destinations: Tensor, chunk_of_node: Tensor) -> None:
-        """Marks the chunks of destinations as such that need these sources, if these are sampled.
+        """Marks, for each edge from a sampled node, that the destination's chunk needs the node.
 
         Args:
             sources: [edges] nodes of this type.
@@ -111,7 +110,7 @@ class _Sample:
 
 
 def _total(found: list[Duplication]) -> Duplication:
-    """Returns the rows of all node types."""
+    """Adds up the rows of all node types."""
     return Duplication(
         found[0].world_size,
         found[0].num_chunks,

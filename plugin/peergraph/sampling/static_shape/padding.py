@@ -81,7 +81,7 @@ class Padding:
         return StaticShapeSample(
             nodes={t: by_row(t, ids, -1) for t, ids in sample.nodes.items()},
             row={t: by_edge(t, self._new_rows(t[0], x), self._sources(t)) for t, x in rows},
-            col={t: by_edge(t, self._new_rows(t[2], x), self._ends(t)) for t, x in columns},
+            col={t: by_edge(t, self._new_rows(t[2], x), self._destinations(t)) for t, x in columns},
             edge_ids=None
             if sample.edge_ids is None
             else {t: by_edge(t, ids, -1) for t, ids in sample.edge_ids.items()},
@@ -111,32 +111,34 @@ class Padding:
         return filled.index_copy(0, self.edges[edge_type], values)
 
     def _new_rows(self, node_type: NodeType, rows: Tensor) -> Tensor:
-        """Converts rows of the sample to rows of the shape."""
+        """Converts row numbers of the sample to those of the padded sample."""
         return self.rows[node_type][rows.long()].to(rows.dtype)
 
     def _sources(self, edge_type: EdgeType) -> int | Tensor:
-        """Returns the sources of padding edges, at the places of these edges if they differ."""
+        """Returns the source rows of padding edges: one for all, or [edges], one for each."""
         if edge_type[0] != edge_type[2]:
             return self.shape.padding_row(edge_type[0])
-        return self._ends(edge_type)
+        return self._destinations(edge_type)
 
-    def _ends(self, edge_type: EdgeType) -> Tensor:
-        """Returns the destinations of padding edges, at the places of these edges."""
+    def _destinations(self, edge_type: EdgeType) -> Tensor:
+        """Returns [edges] with the destination row of each padding edge; others are 0."""
         begins = self.shape.edge_offsets(edge_type)
-        ends = torch.zeros(begins[-1], dtype=torch.int64, device="cpu")
+        found = torch.zeros(begins[-1], dtype=torch.int64, device="cpu")
         for hop, sampled in enumerate(self.sample.num_sampled_edges[edge_type]):
-            places = ends[begins[hop] + sampled : begins[hop + 1]]
+            places = found[begins[hop] + sampled : begins[hop + 1]]
             first, rows = self._padding_targets(edge_type, hop)
             if rows == 0:
                 places[:] = self.shape.padding_row(edge_type[2])
             else:
                 numbers = torch.arange(1, places.numel() + 1, device="cpu")
                 places[:] = first + (numbers * rows - 1) // max(places.numel(), 1)
-        return ends
+        return found
 
     def _padding_targets(self, edge_type: EdgeType, hop: int) -> tuple[int, int]:
-        """Returns the first row that padding edges of a hop end at, and the number of these rows:
-        the padding in the last segment of targets."""
+        """Returns the first padding row of the last segment of targets, and how many there are.
+
+        Padding edges of the hop end there.
+        """
         begins, counts = self.shape.row_offsets(edge_type[2]), self.sample.num_sampled_nodes
         first = begins[hop] + counts[edge_type[2]][hop]
         return first, begins[hop + 1] - first

@@ -59,7 +59,7 @@ def test_losses_are_those_of_the_loop(plain: Data, device: torch.device, kind: s
 
 
 def padded_batch(sample: StaticShapeSample, plain: Data, first: Tensor) -> Data:
-    """A batch of a static shape, put together by hand; padding has the first seed's values."""
+    """Makes a batch of a static shape by hand; its padding has the first seed's values."""
     nodes = sample.nodes[NODE]
     ids = torch.where(nodes < 0, first, nodes)
     return Data(
@@ -105,7 +105,7 @@ def test_losses_are_those_of_the_same_batches(plain: Data) -> None:
 
 @pytest.mark.gpus(1)
 def test_large_arrays() -> None:
-    """The allocator gives arrays of more than a MiB other memory; slots must not share it."""
+    """The allocator has other blocks for arrays of over 1 MiB; no two samples may share one."""
     device, nodes = torch.device("cuda", 0), 100_000
     data = Data(
         x=torch.randn(nodes, WIDTH),
@@ -157,7 +157,7 @@ def test_what_cannot_be_captured(plain: Data) -> None:
 def test_samples_that_exceed_the_shape(
     plain: Data, device: torch.device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """They are trained on as the loader makes them; the shape of the next epoch has room."""
+    """These batches are trained on as the loader makes them; the next epoch's shape has room."""
     model, loader = sage(device), make_loader(plain, device)
     torch.manual_seed(9)
     expected = torch.stack(list(loop(loader, model, adam(model), loss_of, 3)))

@@ -71,7 +71,7 @@ def test_rates_of_schedulers(plain: Data, device: torch.device) -> None:
 
 
 def test_a_state_that_is_loaded(plain: Data, device: torch.device) -> None:
-    """The optimizer then has other tensors, and a number as its learning rate."""
+    """A loaded state gives the optimizer new tensors, and a Python number as learning rate."""
 
     def losses(is_captured: bool) -> Tensor:
         loader, model = make_loader(plain, device), sage(device)

@@ -68,7 +68,7 @@ def test_norms_over_all_rows(plain: Data, norm: str) -> None:
         peergraph_pyg.capture(loader, model, adam(model), untrimmed_loss)
 
 
-def refused(plain: Data, kind: str) -> tuple[Any, nn.Module, Any]:
+def refused_arguments(plain: Data, kind: str) -> tuple[Any, nn.Module, Any]:
     """Loader, model and optimizer, one of which :func:`capture` refuses."""
     cpu, model = torch.device("cpu"), GraphSAGE(WIDTH, 16, 3, CLASSES)
     if kind == "unshared":
@@ -111,7 +111,7 @@ def refused(plain: Data, kind: str) -> tuple[Any, nn.Module, Any]:
     ],
 )
 def test_refused(plain: Data, kind: str, error: type[Exception], match: str) -> None:
-    loader, model, optimizer = refused(plain, kind)
+    loader, model, optimizer = refused_arguments(plain, kind)
     with pytest.raises(error, match=match):
         peergraph_pyg.capture(loader, model, optimizer, loss_of)
 

@@ -1,4 +1,4 @@
-"""A graph, a model and the loop that `capture` stands for."""
+"""A graph, a model and the loop that `capture` replaces."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ FANOUTS = [5, 4, 3]
 
 
 def make_loader(plain: Data, device: torch.device, **options: Any) -> NeighborLoader:
-    """Six full batches and one of 8 seeds, in a random order."""
+    """Returns a loader of six full batches and one of 8 seeds, in a random order."""
     given = {"batch_size": BATCH, "shuffle": True, "input_nodes": torch.arange(50, 250), **options}
     fanouts = given.pop("num_neighbors", FANOUTS)
     return NeighborLoader(peergraph_pyg.share(plain, device=device), fanouts, **given)
@@ -52,7 +52,7 @@ Loss = Callable[[nn.Module, Any], Tensor]
 def loop(
     loader: Any, model: nn.Module, optimizer: Any, loss: Loss, epochs: int = 2
 ) -> Iterator[Tensor]:
-    """The loop that `capture` stands for."""
+    """The training loop that `capture` replaces."""
     for _ in range(epochs):
         for batch in loader:
             optimizer.zero_grad()

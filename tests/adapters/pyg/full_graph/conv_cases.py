@@ -91,7 +91,7 @@ class _Scattered(MessagePassing):
 
 
 class _Embeddings(nn.Module):
-    """As PyG's examples of entities: weights for each node, and trained features of all nodes."""
+    """RGCN with an embedding for each node, as PyG's entity example, and with trained features."""
 
     def __init__(self) -> None:
         super().__init__()

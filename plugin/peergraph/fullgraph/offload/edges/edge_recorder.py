@@ -331,7 +331,7 @@ def share_history(sources: Operands, destinations: Operands, recorder: EdgeRecor
 def keep_rows(x: OffloadedTensor) -> None:
     """Has rows stored when they are first computed, for all epochs.
 
-    Sources that have to be stored for it are not read again.
+    Rows of sources that must be stored to compute them are marked as temporary.
     """
     for operand in Compiled([row_operand(x)], is_boundary).operands:
         if isinstance(operand, SourceOperand) and operand.rows.content.store is None:

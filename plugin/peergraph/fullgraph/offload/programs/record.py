@@ -105,7 +105,7 @@ Operand = RowOperand | SourceOperand | EdgesOperand | ResidentOperand | PlainOpe
 
 
 def without_history(operand: Operand) -> Operand:
-    """Returns the operand as an input of a node of autograd to which no gradients flow."""
+    """Returns the operand detached: the same rows or values, to which no gradients flow."""
     if isinstance(operand, SourceOperand):
         rows = without_history(operand.rows)
         assert isinstance(rows, RowOperand)

@@ -310,9 +310,9 @@ def _store_together(roots: list[RowOperand], waiting_bytes: int) -> None:
 
 
 def _role_of(content: Content) -> Role:
-    """Returns how the rows of a content are read, by which they get memory."""
+    """Returns the role of a content's rows, by which the allocator chooses their tier."""
     if content.is_temporary:
-        # What is kept of them is read by each epoch, and must find room on the device.
+        # The sum that is kept of them is read in each epoch, so it must find room on the device.
         rows = content.layout.local_count
         fits = content.space.allocator.has_device_room(2 * rows * content.row_bytes)
         return "source" if fits else "given"

@@ -77,9 +77,9 @@ class Content:
         self.is_given = False
         """Whether the rows are a table of the user's, such as features, which each epoch reads."""
         self.is_source = False
-        """Whether edges read the rows, in an order of theirs."""
+        """Whether sums over neighbours read the rows, in the order of the edges."""
         self.is_temporary = False
-        """Whether only a sum that is kept is computed from the rows, once."""
+        """Whether the rows are read once only, for a sum that is kept for all epochs."""
         self.wanted = False
         """Whether rows are stored before others are computed from them."""
         self.gradient_in_order = False
