@@ -1,21 +1,39 @@
-"""How well training hides the exchange of rows between two machines.
+"""How well training hides the exchange of rows between machines.
 
     python benchmarks/exchange_overlap.py --out records.jsonl
+    python benchmarks/exchange_overlap.py --layout 2+2 --device cuda --graph products \\
+        --fanout 15,10,5 --batch 1024 --steps 20 --out records.jsonl
 
-Two ranks on this machine are two machines with a network of their own (network/two_machines.py:
-network namespaces and a token bucket of the kernel; needs util-linux and iproute2). Each iterates
-PyG's NeighborLoader on the CPU and trains a GraphSAGE on one thread. In turns are timed:
+Each rank iterates PyG's NeighborLoader and trains a GraphSAGE with Peergraph's layers. In turns are
+timed:
 
-`step_ms`   a step with ``machines="replicate"``: sampling, gathering and training;
-`wire_ms`   the bytes that a batch has on the network, counted by the store, sent both ways at once
-            by Gloo and nothing else;
-`shard_ms`  a step with ``machines="shard"``.
+`step_ms`      a step with ``machines="replicate"``: sampling, gathering and training;
+`wire_ms`      the bytes that a batch has on the network, counted by the store, between the same
+               ranks and nothing else;
+`exchange_ms`  the exchange of the rows of the same batches: numbers, ids and rows, and what the
+               ranks of a machine pass to each other;
+`shard_ms`     a step with ``machines="shard"``.
 
-`ratio` is `shard_ms` over the longer one of the first two. The network's rate is set so that
-`wire_ms` is `--wires` times `step_ms`. Where the wire does not limit them, two ranks on two cores
-take all the time of the cores for training, and the exchange needs some of it: `cpu_ms` are the
-CPU times of both ranks, all threads. With `ddp`, gradients of the model cross the network as well.
-Times are medians over the steps of a round, of the slower rank; then medians over the rounds.
+`ratio` is `shard_ms` over the longer one of `step_ms` and `wire_ms`, `over_exchange` that over the
+longer one of `step_ms` and `exchange_ms`. With `ddp`, gradients of the model cross the network as
+well. `over_cold` is the bytes of all ranks over those of the distinct rows that a machine needs
+from others.
+
+Without --layout, two CPU ranks with one thread each are two machines with a network of their own
+(network/two_machines.py: network namespaces and a token bucket of the kernel; needs util-linux and
+iproute2). The network's rate is set so that `wire_ms` is `--wires` times `step_ms`. Where the wire
+does not limit them, two ranks on two cores take all the time of the cores for training, and the
+exchange needs some of it: `cpu_ms` are the CPU times of all ranks, all threads.
+
+With --layout, ranks of this machine take themselves for ranks of several: "1+3" is a machine with
+one rank and one with three (PEERGRAPH_HOSTID, NCCL_HOSTID). Between machines, NCCL sends through
+sockets of the loopback interface, as fast as it can. The share of hot rows is chosen so that
+`wire_ms` is about `--wires` times `step_ms`: by the first measurements, with --hot-ratio. If even
+without hot rows fewer bytes cross the network, `wire_over_step` stays smaller; more --columns make
+more bytes.
+
+Times are of the slower rank, by epoch the median step of CPU ranks and the mean step of GPUs; then
+medians over the rounds.
 """
 
 from __future__ import annotations
@@ -25,199 +43,142 @@ import json
 import os
 import statistics
 import sys
-import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+import tempfile
+from collections.abc import Iterator
 from datetime import timedelta
 from functools import partial
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
-import torch.nn.functional as F
 from harness.common import floats, integers
-from harness.records import render
-from inputs.graphs import GraphSpec, get_spec, make_csc
+from harness.records import read_records, render
+from inputs.graphs import get_spec
+from network.overlap import Recorded, Training, cold_share, hot_ratio_for, most, total
 from network.two_machines import FIRST, limit_rate, run_on_two_machines, why_not
-from torch import Tensor, nn
-from torch.nn.parallel import DistributedDataParallel
-from torch_geometric.data import Data
-from torch_geometric.loader import NeighborLoader
-from torch_geometric.nn import GraphSAGE
 
-import peergraph_pyg
-from peergraph.memory import Group
+from peergraph.memory import DistributedTable, Group
+from peergraph.store import Store
+from peergraph.testing import run_ranks
 
-_COLUMNS = ["wire", "ddp", "mbit_s", "mb", "step_ms", "wire_ms", "shard_ms", "shard_least"]
-_COLUMNS += ["shard_most", "ratio", "ratio_least", "ratio_most", "step_cpu_ms", "shard_cpu_ms"]
-_COLUMNS += ["load"]
-_WARM_UP = 3
-
-
-@dataclass
-class Epoch:
-    """Of one rank: the median step and the CPU time of a step (all threads), in seconds."""
-
-    seconds: float
-    cpu_seconds: float
+_COLUMNS = ["layout", "wire", "ddp", "mbit_s", "hot_ratio", "mb", "over_cold", "step_ms", "wire_ms"]
+_COLUMNS += ["exchange_ms", "shard_ms", "shard_least", "shard_most", "wire_over_step", "ratio"]
+_COLUMNS += ["ratio_least", "ratio_most", "over_exchange", "step_cpu_ms", "shard_cpu_ms", "load"]
+# NCCL_NET keeps plugins for other networks out, which NCCL_IB_DISABLE leaves in.
+_LOOPBACK = {
+    "NCCL_NET": "Socket",
+    "NCCL_IB_DISABLE": "1",
+    "NCCL_SOCKET_IFNAME": "=lo",
+    "NCCL_NVLS_ENABLE": "0",
+}
+Record = dict[str, Any]
 
 
-def make_data(spec: GraphSpec) -> Data:
-    """A synthetic graph with random features and classes."""
-    indptr, indices = make_csc(spec, "cpu")
-    count = spec.num_nodes
-    destinations = torch.arange(count).repeat_interleave(indptr.long().diff())
-    random = torch.Generator().manual_seed(0)
-    return Data(
-        x=torch.randn(count, spec.feature_dim, generator=random),
-        y=torch.randint(spec.num_classes, (count,), generator=random),
-        edge_index=torch.stack([indices.long(), destinations]),
-    )
+def by_rate(training: Training, args: argparse.Namespace) -> Iterator[Record]:
+    """A record for each rate of the network between two network namespaces."""
+    split = training.build(machines="shard", hot_ratio=args.hot_ratio)
+    recorded = training.record(split)
+    for is_ddp in args.ddp:
+        limit_rate(1e10)
+        num_bytes = recorded.bytes_sent + (4 * training.parameters if is_ddp else 0)
+        step = most(training.epoch(training.whole, is_ddp).seconds)
+        for wire in args.wires:
+            rate = num_bytes / (wire * step)
+            limit_rate(rate)
+            found = measure(training, split, recorded, args, is_ddp)
+            yield found | {
+                "wire": wire, "mbit_s": 8e-6 * rate, "hot_ratio": args.hot_ratio,
+                "mb": num_bytes / 1e6,
+            }  # fmt: skip
+    split.close()
 
 
-class Training:
-    """Trains on one rank, by a store that is whole on each machine or split over them."""
+def by_hot_ratio(training: Training, args: argparse.Namespace) -> Iterator[Record]:
+    """A record for each share of hot rows."""
+    split = training.build(machines="shard", hot_ratio=args.hot_ratio)
+    recorded = training.record(split)
+    table = split.node_table("x")
+    assert isinstance(table, DistributedTable)
+    share, internal = cold_share(table, recorded.ids[:4])
+    # The first epoch allocates memory and loads kernels.
+    _, step = (most(training.epoch(training.whole, True).seconds) for _ in range(2))
+    over_step = most(training.wire(recorded, False).seconds) / step
+    split.close()
+    # All ranks build with the ratios of the first.
+    ratios = [hot_ratio_for(share * wire / over_step, internal, table.rows) for wire in args.wires]
+    dist.broadcast_object_list(ratios)
+    for wire, hot_ratio in zip(args.wires, ratios, strict=True):
+        split = training.build(machines="shard", hot_ratio=hot_ratio)
+        recorded = training.record(split)
+        for is_ddp in args.ddp:
+            found = measure(training, split, recorded, args, is_ddp)
+            yield found | {"wire": wire, "hot_ratio": hot_ratio, "mb": recorded.bytes_sent / 1e6}
+        split.close()
 
-    def __init__(self, args: argparse.Namespace) -> None:
-        spec = get_spec(args.graph)
-        data = make_data(spec)
-        options: dict[str, Any] = {"device": "cpu", "progress": False}
-        self.whole = peergraph_pyg.share(data, machines="replicate", **options)
-        self.split = peergraph_pyg.share(
-            data, machines="shard", hot_ratio=args.hot_ratio, **options
+
+def measure(
+    training: Training,
+    split: Store,
+    recorded: Recorded,
+    args: argparse.Namespace,
+    is_ddp: bool,
+) -> Record:
+    """What the rounds measure. Collective."""
+    rounds = []
+    for _ in range(args.rounds):
+        epochs = {
+            "step": training.epoch(training.whole, is_ddp),
+            "wire": training.wire(recorded, is_ddp),
+            "exchange": training.exchange(split, recorded),
+            "shard": training.epoch(split, is_ddp),
+        }
+        rounds.append(
+            {name: 1e3 * most(e.seconds) for name, e in epochs.items()}
+            | {f"{name}_cpu": 1e3 * total(e.cpu_seconds) for name, e in epochs.items()}
         )
-        self.store = peergraph_pyg.store_of(self.split)
-        self._args = args
-        torch.manual_seed(0)
-        self._plain = GraphSAGE(spec.feature_dim, args.hidden, len(args.fanout), spec.num_classes)
-        self.parameters = sum(p.numel() for p in self._plain.parameters())
-        count = args.batch * (args.steps + _WARM_UP)
-        mine = torch.arange(spec.num_nodes)[dist.get_rank() :: dist.get_world_size()]
-        self._seeds = mine[torch.randperm(mine.numel())][:count]
-        assert self._seeds.numel() == count, f"{args.graph} has too few nodes for so many steps"
-
-    def epoch(self, data: Any, is_ddp: bool) -> Epoch:
-        """Trains for an epoch."""
-        model: nn.Module = DistributedDataParallel(self._plain) if is_ddp else self._plain
-        optimizer = torch.optim.Adam(model.parameters())
-        torch.manual_seed(0)
-        loader = NeighborLoader(
-            data, self._args.fanout, input_nodes=self._seeds, batch_size=self._args.batch
-        )
-        # Sampled by a thread, as batches of a split store are.
-        batches = peergraph_pyg.prefetch(loader, depth=1)
-        dist.barrier()
-        return timed(batches, lambda batch: train(model, optimizer, batch))
-
-    def wire(self, num_bytes: int) -> Epoch:
-        """Sends as many bytes to the other machine as come from there, again and again."""
-        outbox = torch.ones(num_bytes, dtype=torch.uint8)
-        inbox = torch.empty_like(outbox)
-        other = 1 - dist.get_rank()
-
-        def transfer(step: int) -> None:
-            works = [dist.isend(outbox, other), dist.irecv(inbox, other)]
-            for work in works:
-                assert work is not None
-                work.wait()
-
-        dist.barrier()
-        return timed(iter(range(self._args.steps + _WARM_UP)), transfer)
-
-    def bytes_of_step(self, is_ddp: bool) -> tuple[int, float]:
-        """What a rank sends at a step, and the seconds of a step without limits."""
-        before = self.store.network_traffic()
-        self.epoch(self.split, False)
-        dist.barrier()
-        traffic = self.store.network_traffic() - before
-        gradients = 4 * self.parameters if is_ddp else 0
-        step = self.epoch(self.whole, is_ddp)
-        size = most(traffic.bytes_sent) // (self._args.steps + _WARM_UP)
-        return round(size) + gradients, most(step.seconds)
+    return record(rounds, args) | {
+        "ddp": is_ddp, "cold_rows": recorded.cold_rows, "over_cold": recorded.over_cold
+    }  # fmt: skip
 
 
-def timed(steps: Iterator[Any], work: Callable[[Any], None]) -> Epoch:
-    """Works on each of the steps; the first ones are not timed."""
-    ends, cpu = [], 0.0
-    for number, step in enumerate(steps):
-        work(step)
-        ends.append(time.perf_counter())
-        if number == _WARM_UP - 1:
-            cpu = time.process_time()
-    cpu = time.process_time() - cpu
-    seconds = [end - begin for begin, end in pairwise(ends)][_WARM_UP - 1 :]
-    return Epoch(statistics.median(seconds), cpu / len(seconds))
-
-
-def train(model: nn.Module, optimizer: torch.optim.Optimizer, batch: Any) -> None:
-    """One step."""
-    optimizer.zero_grad()
-    out: Tensor = model(batch.x, batch.edge_index)[: batch.batch_size]
-    F.cross_entropy(out, batch.y[: batch.batch_size]).backward()
-    optimizer.step()
-
-
-def most(value: float) -> float:
-    """The most of both ranks'. Collective."""
-    found = torch.tensor(value, dtype=torch.float64)
-    dist.all_reduce(found, dist.ReduceOp.MAX)
-    return found.item()
-
-
-def total(value: float) -> float:
-    """The sum of both ranks'. Collective."""
-    found = torch.tensor(value, dtype=torch.float64)
-    dist.all_reduce(found)
-    return found.item()
-
-
-def measure(training: Training, args: argparse.Namespace, is_ddp: bool) -> Iterator[dict[str, Any]]:
-    """A record for each rate of the network."""
-    limit_rate(1e10)
-    num_bytes, step = training.bytes_of_step(is_ddp)
-    for wire in args.wires:
-        rate = num_bytes / (wire * step)
-        limit_rate(rate)
-        rounds = []
-        for _ in range(args.rounds):
-            epochs = {
-                "step": training.epoch(training.whole, is_ddp),
-                "wire": training.wire(num_bytes),
-                "shard": training.epoch(training.split, is_ddp),
-            }
-            rounds.append(
-                {name: 1e3 * most(e.seconds) for name, e in epochs.items()}
-                | {f"{name}_cpu": 1e3 * total(e.cpu_seconds) for name, e in epochs.items()}
-            )
-        yield record(rounds, args) | {
-            "wire": wire, "ddp": is_ddp, "mbit_s": 8e-6 * rate, "mb": num_bytes / 1e6
-        }  # fmt: skip
-
-
-def record(rounds: list[dict[str, float]], args: argparse.Namespace) -> dict[str, Any]:
-    """What the rounds have measured."""
+def record(rounds: list[dict[str, float]], args: argparse.Namespace) -> Record:
+    """The medians and the spread of the rounds."""
     ratios = [r["shard"] / max(r["step"], r["wire"]) for r in rounds]
-    found: dict[str, Any] = {
-        "bench": "exchange_overlap", "graph": args.graph, "batch": args.batch,
-        "fanout": "-".join(map(str, args.fanout)), "hidden": args.hidden,
-        "hot_ratio": args.hot_ratio, "steps": args.steps, "rounds": args.rounds,
+    name = torch.cuda.get_device_name() if args.device == "cuda" else "cpu"
+    found: Record = {
+        "bench": "exchange_overlap", "layout": args.layout, "device": name, "graph": args.graph,
+        "batch": args.batch, "fanout": "-".join(map(str, args.fanout)), "hidden": args.hidden,
+        "columns": args.columns, "steps": args.steps, "rounds": args.rounds,
         "cores": len(os.sched_getaffinity(0)),
     }  # fmt: skip
-    for name in ("step", "wire", "shard"):
+    for name in ("step", "wire", "exchange", "shard"):
         times = [r[name] for r in rounds]
         found[f"{name}_ms"] = statistics.median(times)
         found[f"{name}_least"], found[f"{name}_most"] = min(times), max(times)
         found[f"{name}_cpu_ms"] = statistics.median(r[f"{name}_cpu"] for r in rounds)
+    found["wire_over_step"] = statistics.median(r["wire"] / r["step"] for r in rounds)
     found["ratio"] = statistics.median(ratios)
     found["ratio_least"], found["ratio_most"] = min(ratios), max(ratios)
+    found["over_exchange"] = statistics.median(
+        r["shard"] / max(r["step"], r["exchange"]) for r in rounds
+    )
     found["load"] = os.getloadavg()[0]
     return found
 
 
-def run_rank(args: argparse.Namespace, rank: int) -> None:
-    """One machine; the first prints the records."""
+def write_records(args: argparse.Namespace, path: Path, group: Group) -> None:
+    """One rank; the first writes the records."""
+    training = Training(args, get_spec(args.graph), group)
+    for found in (by_hot_ratio if args.layout else by_rate)(training, args):
+        if dist.get_rank() == 0:
+            with path.open("a") as file:
+                file.write(json.dumps(found) + "\n")
+    training.whole.close()
+
+
+def run_namespace(args: argparse.Namespace, path: Path, rank: int) -> None:
+    """One machine of two network namespaces."""
     torch.set_num_threads(1)
     dist.init_process_group(
         "gloo",
@@ -226,46 +187,72 @@ def run_rank(args: argparse.Namespace, rank: int) -> None:
         world_size=2,
         timeout=timedelta(seconds=args.timeout),
     )
-    Group.current(device="cpu", timeout=args.timeout)
-    training = Training(args)
-    for is_ddp in (False, True):
-        for found in measure(training, args, is_ddp):
-            if rank == 0:
-                print(json.dumps(found), flush=True)
-    dist.barrier()
-    for data in (training.whole, training.split):
-        peergraph_pyg.store_of(data).close()
+    write_records(args, path, Group.current(device="cpu", timeout=args.timeout))
     dist.destroy_process_group()
+
+
+def run_host(args: argparse.Namespace, path: Path) -> None:
+    """One rank of a machine of the layout."""
+    rank = dist.get_rank()
+    sizes = enumerate(map(int, args.layout.split("+")))
+    host = f"host-{[machine for machine, size in sizes for _ in range(size)][rank]}"
+    # Read when the first communicator is made.
+    os.environ.update(_LOOPBACK, PEERGRAPH_HOSTID=host, NCCL_HOSTID=host)
+    device = torch.device("cuda", rank) if args.device == "cuda" else torch.device("cpu")
+    write_records(args, path, Group.current(device=device, timeout=args.timeout))
+
+
+def run(args: argparse.Namespace, path: Path) -> int:
+    """Runs all ranks; 0, 1 (a rank failed) or 2 (this machine cannot run them)."""
+    if args.layout:
+        ranks = sum(map(int, args.layout.split("+")))
+        if args.device == "cuda" and torch.cuda.device_count() < ranks:
+            print(f"exchange_overlap: {args.layout} takes {ranks} GPUs", file=sys.stderr)
+            return 2
+        try:
+            run_ranks(run_host, ranks, args, path, device=args.device, timeout_s=args.timeout)
+        except (RuntimeError, TimeoutError) as error:
+            print(error, file=sys.stderr)
+            return 1
+        return 0
+    if reason := why_not():
+        print(f"exchange_overlap: {reason}", file=sys.stderr)
+        return 2
+    done = run_on_two_machines(partial(run_namespace, args, path), args.timeout)
+    if done.returncode:
+        print(done.stdout, done.stderr, sep="\n", file=sys.stderr)
+    return int(done.returncode != 0)
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__.splitlines()[0], formatter_class=argparse.ArgumentDefaultsHelpFormatter
     )
+    parser.add_argument("--layout", default="", help="ranks by machine, as 2+2 or 1+3")
+    parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu", help="of a --layout")
     parser.add_argument("--graph", default="arxiv/4")
+    parser.add_argument("--columns", type=int, default=128, help="float32 features of a node")
     parser.add_argument("--fanout", type=integers, default="10,5")
     parser.add_argument("--batch", type=int, default=512)
     parser.add_argument("--hidden", type=int, default=128)
     parser.add_argument("--hot-ratio", type=float, default=0.25)
     parser.add_argument("--wires", type=floats, default="0.33,1,3")
+    parser.add_argument("--ddp", type=integers, default="0,1", help="0: without, 1: with it")
     parser.add_argument("--steps", type=int, default=10, help="of each epoch, timed")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--timeout", type=float, default=1200.0, help="seconds for all of it")
     parser.add_argument("--out", type=Path, help="file that JSON lines are appended to")
     args = parser.parse_args()
-    if reason := why_not():
-        print(f"exchange_overlap: {reason}", file=sys.stderr)
-        return 2
-    done = run_on_two_machines(partial(run_rank, args), args.timeout)
-    if done.returncode:
-        print(done.stdout, done.stderr, sep="\n", file=sys.stderr)
-        return 1
-    records = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
-    print(render("exchange_overlap", records, _COLUMNS))
-    if args.out:
-        with args.out.open("a") as file:
-            file.writelines(json.dumps(found) + "\n" for found in records)
-    return 0
+    if args.device == "cuda" and not args.layout:
+        parser.error("--device cuda takes a --layout")
+    with tempfile.TemporaryDirectory() as folder:
+        path = (args.out or Path(folder, "records.jsonl")).resolve()
+        path.touch()
+        begin = path.stat().st_size
+        code = run(args, path)
+        if records := read_records(path, begin):
+            print(render("exchange_overlap", records, _COLUMNS))
+    return code
 
 
 if __name__ == "__main__":

@@ -10,13 +10,14 @@ from typing import Any
 import torch
 from harness.common import cases, words
 from harness.ranks import Session
-from inputs.arrays import batch_nodes, fill_features, label_rows
+from inputs.arrays import batch_nodes
+from inputs.graph_source import make_source
 from inputs.graphs import GraphSpec, make_csc
 from torch import Tensor
 
 from peergraph.memory import TableRows
 from peergraph.sampling import NeighborSampler, Sample
-from peergraph.store import EDGE, NODE, EdgeSource, GraphSource, RowSource, Store
+from peergraph.store import EDGE, NODE, Store
 from systems.numpy_sampler import NumpySample, NumpySampler
 
 _SEED_SETS = 8
@@ -187,31 +188,11 @@ def add_arguments(parser: argparse.ArgumentParser, case_list: str = _DEFAULT_CAS
 
 def build_store(session: Session, plan: str, feature_dim: int = 0, labels: bool = False) -> Store:
     """The benchmark's graph as a store, each rank making its share on its device. Collective."""
-    device, spec = session.device, session.args.graph
-    begin, end = spec.node_range(session.rank, session.world)
-    tables = {}
-    if feature_dim:
-        tables["x"] = RowSource(
-            (end - begin, feature_dim),
-            torch.float32,
-            lambda first, last: fill_features(
-                first, torch.empty(last - first, feature_dim, device=device)
-            ),
-        )
-    if labels:
-        tables["y"] = RowSource(
-            (end - begin,),
-            torch.int64,
-            lambda first, last: label_rows(
-                torch.arange(first, last, device=device), spec.num_classes
-            ),
-        )
+    spec = session.args.graph
+    mine = spec.node_range(session.rank, session.world)
     with session.stage(f"{spec.name}: graph made"):
-        csc = make_csc(spec, device, (begin, end))
+        source = make_source(spec, mine, session.device, feature_dim, labels)
     with session.stage(f"{spec.name}: {plan} store built"):
-        source = GraphSource.homogeneous(
-            spec.num_nodes, EdgeSource(csc=csc), tables, node_range=(begin, end)
-        )
         store = Store.build(source, plan=plan, group=session.group)
     if session.rank == 0:
         print(f"{spec.name}: {store.plan}", flush=True)

@@ -1,0 +1,233 @@
+"""Training beside the exchange of rows, and each of them alone: the timed parts of
+exchange_overlap.py.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
+from itertools import pairwise
+from math import gcd
+from typing import Any
+
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from harness.ranks import synchronize
+from inputs.arrays import batch_nodes
+from inputs.graph_source import make_source
+from inputs.graphs import GraphSpec
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+from torch_geometric.loader import NeighborLoader
+from training import data_of, make_model
+
+import peergraph_pyg
+from peergraph.memory import DistributedTable, Group, Machines
+from peergraph.store import Store
+
+_WARM_UP = 3
+# Batches after the timed ones: rows of the next batch are exchanged during the last timed step.
+_REST = 2
+
+
+@dataclass
+class Epoch:
+    """Of one rank: the time of a step and its CPU time (all threads), in seconds."""
+
+    seconds: float
+    cpu_seconds: float
+
+
+@dataclass
+class Recorded:
+    """The mini-batches of an epoch with rows that are split over machines.
+
+    Args:
+        ids: the nodes of each mini-batch of this rank.
+        sent: the bytes of a step that this rank sends to each rank.
+        received: the bytes of a step that it receives from each rank.
+        bytes_sent: the most bytes of a step that a rank sends.
+        cold_rows: of all machines and steps, the distinct rows that a machine does not have.
+        over_cold: the bytes that all ranks send, over the bytes of these rows.
+    """
+
+    ids: list[Tensor]
+    sent: list[int]
+    received: list[int]
+    bytes_sent: float
+    cold_rows: int
+    over_cold: float
+
+
+class Training:
+    """Trains on one rank, by a store that is whole on each machine or split over them."""
+
+    def __init__(self, args: argparse.Namespace, spec: GraphSpec, group: Group) -> None:
+        self._args = args
+        self._group = group
+        self._device = group.device
+        node_range = spec.node_range(group.rank, group.world_size)
+        self._source = make_source(spec, node_range, group.device, args.columns, labels=True)
+        self.whole = self.build(machines="replicate")
+        torch.manual_seed(0)
+        widths = [args.columns, *[args.hidden] * (len(args.fanout) - 1), spec.num_classes]
+        self._plain = make_model(widths, "accelerated").to(group.device)
+        self.parameters = sum(p.numel() for p in self._plain.parameters())
+        machines, cpu = group.machines, torch.device("cpu")
+        place = machines.rank, machines.world_size
+        steps = range(_WARM_UP + args.steps + _REST)
+        self._seeds = torch.cat([batch_nodes(spec, i, args.batch, *place, cpu) for i in steps])
+
+    def build(self, **options: Any) -> Store:
+        """A store of the graph on each machine. Collective."""
+        return Store.build(self._source, group=self._group, **options)
+
+    def epoch(self, store: Store, is_ddp: bool) -> Epoch:
+        """Trains for an epoch."""
+        model: nn.Module = self._plain
+        if is_ddp:
+            ids = None if self._device.type == "cpu" else [self._device.index]
+            model = DistributedDataParallel(model, device_ids=ids)
+        optimizer = torch.optim.Adam(model.parameters())
+        return self._timed(self._batches(store), lambda batch: train(model, optimizer, batch))
+
+    def exchange(self, store: Store, recorded: Recorded) -> Epoch:
+        """Exchanges rows of the recorded mini-batches: their ids, the rows, and within machines."""
+        table, exchange = store.node_table("x"), store.exchange
+        assert exchange is not None
+        on_stream = nullcontext() if exchange.stream is None else torch.cuda.stream(exchange.stream)
+        with on_stream, exchange.open("recorded mini-batches") as session:
+            return self._timed(recorded.ids, lambda ids: session.fetch([(table, ids)]).wait())
+
+    def wire(self, recorded: Recorded, is_ddp: bool) -> Epoch:
+        """Sends as many bytes between ranks of different machines as a step does, and nothing else:
+        rows, ids and headers, and with DDP gradients of the model.
+        """
+        outbox = torch.ones(sum(recorded.sent), dtype=torch.uint8, device=self._device)
+        inbox = torch.empty(sum(recorded.received), dtype=torch.uint8, device=self._device)
+        gradients = torch.zeros(self.parameters, device=self._device)
+
+        def transfer(_: int) -> None:
+            dist.all_to_all_single(inbox, outbox, recorded.received, recorded.sent)
+            if is_ddp:
+                dist.all_reduce(gradients)
+
+        return self._timed(range(_WARM_UP + self._args.steps), transfer)
+
+    def record(self, store: Store) -> Recorded:
+        """Counts the bytes of an epoch, and the rows that it needs. Collective."""
+        table, machines = store.node_table("x"), self._group.machines
+        assert isinstance(table, DistributedTable)
+        before = store.network_traffic()
+        ids = [batch.n_id for batch in self._batches(store)]
+        traffic = store.network_traffic() - before
+        cold = 0
+        for remote in (batch[table.is_remote(batch)].cpu() for batch in ids):
+            of_machine = torch.cat(self._group.all_gather(remote))
+            cold += of_machine.unique().numel() if machines.is_first_rank else 0
+        cold_rows = round(total(cold))
+        assert cold_rows == total(traffic.rows_received), (cold_rows, traffic)
+        bytes_sent = traffic.bytes_sent / len(ids)
+        to = partners(machines)
+        sent = [round(bytes_sent / len(to)) * (rank in to) for rank in range(machines.world_size)]
+        everyone: list[Any] = [None] * machines.world_size
+        dist.all_gather_object(everyone, sent)
+        received = [other[machines.rank] for other in everyone]
+        over_cold = total(traffic.bytes_sent) / (cold_rows * table.row_bytes)
+        return Recorded(ids, sent, received, most(bytes_sent), cold_rows, over_cold)
+
+    def _batches(self, store: Store) -> Iterator[Any]:
+        torch.manual_seed(0)
+        loader = NeighborLoader(
+            data_of(store), self._args.fanout, input_nodes=self._seeds, batch_size=self._args.batch
+        )
+        # Sampled by a thread, as batches of a split store are.
+        return iter(peergraph_pyg.prefetch(loader, depth=1))
+
+    def _timed(self, steps: Iterable[Any], work: Callable[[Any], None]) -> Epoch:
+        return timed(steps, work, self._args.steps, self._device)
+
+
+def timed(
+    steps: Iterable[Any], work: Callable[[Any], None], count: int, device: torch.device
+) -> Epoch:
+    """Works on all steps, and times `count` of them after some that are not timed.
+
+    On a CPU the median step is taken. On a GPU, steps overlap: the host waits for the GPU before
+    the first timed step and after the last one, and the mean is taken.
+    """
+    most(0)  # all ranks begin together
+    ends, cpu = [], []
+    for number, step in enumerate(steps, 1):
+        work(step)
+        if number in (_WARM_UP, _WARM_UP + count):
+            synchronize(device)
+        ends.append(time.perf_counter())
+        cpu.append(time.process_time())
+    first, last = _WARM_UP - 1, _WARM_UP + count - 1
+    if device.type == "cpu":
+        seconds = statistics.median(b - a for a, b in pairwise(ends[first : last + 1]))
+    else:
+        seconds = (ends[last] - ends[first]) / count
+    return Epoch(seconds, (cpu[last] - cpu[first]) / count)
+
+
+def train(model: nn.Module, optimizer: torch.optim.Optimizer, batch: Any) -> None:
+    """One step."""
+    optimizer.zero_grad()
+    out: Tensor = model(batch.x, batch)[: batch.batch_size]
+    F.cross_entropy(out, batch.y[: batch.batch_size]).backward()
+    optimizer.step()
+
+
+def partners(machines: Machines) -> list[int]:
+    """The ranks of other machines that this rank sends rows to, equally many to each.
+
+    A machine's row number t leaves it by its rank t modulo its number of ranks, and comes to that
+    rank t modulo their number of another machine.
+    """
+    mine = machines.local_ranks
+    number = mine.index(machines.rank)
+    return [
+        rank
+        for index, ranks in enumerate(machines.ranks)
+        for position, rank in enumerate(ranks)
+        if index != machines.index and (position - number) % gcd(len(ranks), len(mine)) == 0
+    ]
+
+
+def most(value: float) -> float:
+    """The most of all ranks'. Collective."""
+    found = torch.tensor(value, dtype=torch.float64)
+    dist.all_reduce(found, dist.ReduceOp.MAX)
+    return found.item()
+
+
+def total(value: float) -> float:
+    """The sum of all ranks'. Collective."""
+    found = torch.tensor(value, dtype=torch.float64)
+    dist.all_reduce(found)
+    return found.item()
+
+
+def hot_ratio_for(share: float, internal: Tensor, num_rows: int) -> float:
+    """The share of hot rows with which a batch has some share of cold rows.
+
+    Args:
+        share: the share of a batch's rows that is cold; above 1 no row is hot.
+        internal: the rows of batches, by their place in the order from hot to cold.
+    """
+    ordered = internal.sort().values
+    position = round((1 - min(1.0, share)) * (ordered.numel() - 1))
+    return 0.0 if share >= 1 else int(ordered[position]) / num_rows
+
+
+def cold_share(table: DistributedTable, ids: Sequence[Tensor]) -> tuple[float, Tensor]:
+    """The share of cold rows in some batches, and all rows by their place from hot to cold."""
+    internal = torch.cat([table.row_set.internal_row(batch) for batch in ids])
+    return float((internal >= table.row_set.split.hot).double().mean()), internal
