@@ -81,8 +81,10 @@ def test_results_are_those_of_one_process_on_two_gpus(expected: Results) -> None
 
 
 @pytest.mark.gpus(4)
-def test_results_are_those_of_one_process_on_four_gpus(expected: Results) -> None:
-    _compare(run_on_hosts(_runs, "abab", "cuda", device="cuda", timeout_s=400), expected, 1e-8)
+@pytest.mark.parametrize("hosts", ["aabb", "abbb", "abab"])
+def test_results_are_those_of_one_process_on_four_gpus(hosts: str, expected: Results) -> None:
+    found = run_on_hosts(_runs, hosts, "cuda", hosts, device="cuda", timeout_s=400)
+    _compare(found, expected, 1e-8)
 
 
 def _edges(seed: int = 0) -> torch.Tensor:

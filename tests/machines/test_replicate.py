@@ -64,9 +64,20 @@ def test_losses_are_those_of_one_machine(hosts: str) -> None:
 
 @pytest.mark.gpus(2)
 def test_losses_are_those_of_one_machine_on_gpus() -> None:
-    expected = torch.tensor(run_on_hosts(_losses, "aa", "cuda", "machine 0", device="cuda"))
-    found = torch.tensor(run_on_hosts(_losses, "ab", "cuda", "machine 0", device="cuda"))
-    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-6)
+    _compare_losses_on_gpus("aa", ["ab"])
+
+
+@pytest.mark.gpus(4)
+def test_losses_are_those_of_one_machine_on_four_gpus() -> None:
+    _compare_losses_on_gpus("aaaa", ["aabb", "abbb"])
+
+
+def _compare_losses_on_gpus(one: str, layouts: list[str]) -> None:
+    expected = run_on_hosts(_losses, one, "cuda", "machine 0", device="cuda")
+    for hosts in layouts:
+        with named_case(hosts):
+            found = run_on_hosts(_losses, hosts, "cuda", "machine 0", device="cuda")
+            torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-6)
 
 
 def _source(seed: int = 0, nodes: int = 50, pieces: bool = False) -> GraphSource:

@@ -203,5 +203,17 @@ def test_batches_are_those_of_one_machine() -> None:
 
 @pytest.mark.gpus(2)
 def test_batches_are_those_of_one_machine_on_gpus() -> None:
-    expected = run_on_hosts(_batches, "aa", "cuda", "replicate", device="cuda")
-    assert run_on_hosts(_batches, "ab", "cuda", "shard", device="cuda") == expected
+    _compare_on_gpus("aa", ["ab"])
+
+
+@pytest.mark.gpus(4)
+@pytest.mark.timeout(700)
+def test_batches_are_those_of_one_machine_on_four_gpus() -> None:
+    _compare_on_gpus("aaaa", ["aabb", "abbb"])
+
+
+def _compare_on_gpus(one: str, layouts: list[str]) -> None:
+    expected = run_on_hosts(_batches, one, "cuda", "replicate", device="cuda")
+    for hosts in layouts:
+        with named_case(hosts):
+            assert run_on_hosts(_batches, hosts, "cuda", "shard", device="cuda") == expected
