@@ -19,6 +19,7 @@ from torch_geometric.nn import SAGEConv
 
 import peergraph_pyg
 from peergraph.memory import DistributedTable, Group
+from peergraph.memory.device.launching import most_blocks
 from peergraph.store import Store
 from tests.adapters.pyg.graphs import random_data, random_hetero
 from tests.machines.hosts import device_of_rank, run_on_hosts
@@ -287,6 +288,20 @@ def _check_raising(graphs: _Graphs) -> None:
     graphs.check(run, 5)
 
 
+def _check_blocks(graphs: _Graphs) -> None:
+    """The limit of thread blocks applies to the gathers of batches, and to nothing else."""
+    found: list[int] = []
+
+    def note(batch: Any) -> Any:
+        found.append(most_blocks())
+        return batch
+
+    seeds = graphs.seeds(60)
+    for _ in peergraph_pyg.prefetch(_loader(graphs.split, seeds, transform=note), max_blocks=7):
+        assert most_blocks() == 0
+    assert found == [7] * -(-len(seeds) // 3)
+
+
 def _all_cases(device: str) -> None:
     place = device_of_rank(device)
     graphs = _Graphs(place, _data())
@@ -298,6 +313,8 @@ def _all_cases(device: str) -> None:
         assert found == _losses(graphs.whole, graphs, place)
     with named_case("an exception in one loop"):
         _check_raising(graphs)
+    with named_case("blocks of a gather"):
+        _check_blocks(graphs)
     graphs.close()
     graphs = _Graphs(place, _hetero())
     _check_heterogeneous(graphs)
@@ -335,6 +352,6 @@ def test_batches_and_losses_are_those_of_one_machine_on_gpus() -> None:
 
 
 @pytest.mark.gpus(4)
-@pytest.mark.parametrize("hosts", ["aabb", "abbb"])
+@pytest.mark.parametrize("hosts", ["aabb", "abbb", "abca"])
 def test_batches_and_losses_are_those_of_one_machine_on_four_gpus(hosts: str) -> None:
     run_on_hosts(_all_cases, hosts, "cuda", device="cuda", timeout_s=_TIMEOUT_S)

@@ -129,7 +129,7 @@ def exchange_rows(
         depth: the number of samples that a thread makes ahead. With 0, and with samplers that may
             not be safe in a thread, each sample is made when the loop asks for its batch.
         device: the device of the thread's stream.
-        options: the options of the thread.
+        options: the options of the thread; its limit of blocks applies to gathers of rows, too.
     """
     while not isinstance(loader, (NodeLoader, LinkLoader)):
         loader = loader.loader
@@ -155,6 +155,7 @@ def exchange_rows(
         lambda result: rows.requests(results.sample_of(result)),
         lambda result, fetched: rows.batch(result.batch),
         rows.description,
+        max_blocks=options.blocks_on(device),
         deliver=results.deliver,
         record_stream=record_stream,
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from peergraph.errors import PeerLostError
+from peergraph.memory.device.launching import limit_blocks
 from peergraph.memory.distributed.exchange_session import ExchangeSession, FetchedRows
 from peergraph.memory.table.table import Table
 from peergraph.store.store import Store
@@ -69,6 +70,7 @@ class ExchangeIterator:
         loader: str,
         *,
         ahead: bool = True,
+        max_blocks: int = 0,
         deliver: Callable[[Any], None] | None = None,
         record_stream: Callable[[torch.cuda.Stream, Any], None] | None = None,
     ) -> None:
@@ -85,6 +87,8 @@ class ExchangeIterator:
                 ranks.
             ahead: whether to request rows one batch ahead; otherwise they are requested when the
                 loop asks for their batch.
+            max_blocks: the largest number of thread blocks of a gather, both of rows for this
+                rank's batches and of rows for other machines; 0: no limit.
             deliver: called with a sample before its batch, or its error, is passed to the loop, and
                 with None at the end.
             record_stream: keeps the memory of a batch until a stream has used it. On a GPU, samples
@@ -99,6 +103,7 @@ class ExchangeIterator:
         self._make = finish
         self._loader = loader
         self._is_ahead = ahead
+        self._max_blocks = max_blocks
         self._deliver = deliver or (lambda sample: None)
         self._record_stream = record_stream
         self._next: _Batch | None = None
@@ -156,14 +161,18 @@ class ExchangeIterator:
         self._next = None
         self._close()
 
-    def _on_stream(self) -> AbstractContextManager[Any]:
+    @contextmanager
+    def _on_stream(self) -> Iterator[None]:
+        """Returns a context for the work of `next`: in the stream of the exchange, if it has one,
+        and with few blocks.
+        """
         stream = self._exchange.stream
-        if stream is None:
-            return nullcontext()
-        if self._opened.session is None:
+        if stream is not None and self._opened.session is None:
             # The loop may have written the tables.
             stream.wait_stream(torch.cuda.current_stream(self._store.device))
-        return torch.cuda.stream(stream)
+        in_stream = nullcontext() if stream is None else torch.cuda.stream(stream)
+        with in_stream, limit_blocks(self._max_blocks):
+            yield
 
     def _take(self) -> _Batch | None:
         """Takes the next sample and requests its rows; returns None after the last sample."""
