@@ -149,7 +149,7 @@ def record(rounds: list[dict[str, float]], args: argparse.Namespace) -> Record:
     found: Record = {
         "bench": "exchange_overlap", "layout": args.layout, "device": name, "graph": args.graph,
         "batch": args.batch, "fanout": "-".join(map(str, args.fanout)), "hidden": args.hidden,
-        "columns": args.columns, "steps": args.steps, "rounds": args.rounds,
+        "columns": args.columns, "depth": args.depth, "steps": args.steps, "rounds": args.rounds,
         "cores": len(os.sched_getaffinity(0)),
     }  # fmt: skip
     for name in ("step", "wire", "exchange", "shard"):
@@ -198,7 +198,10 @@ def run_host(args: argparse.Namespace, path: Path) -> None:
     host = f"host-{[machine for machine, size in sizes for _ in range(size)][rank]}"
     # Read when the first communicator is made.
     os.environ.update(_LOOPBACK, PEERGRAPH_HOSTID=host, NCCL_HOSTID=host)
-    device = torch.device("cuda", rank) if args.device == "cuda" else torch.device("cpu")
+    device = torch.device("cpu")
+    if args.device == "cuda":
+        device = torch.device("cuda", rank)
+        torch.set_num_threads(max(1, (os.cpu_count() or 1) // dist.get_world_size()))
     write_records(args, path, Group.current(device=device, timeout=args.timeout))
 
 
@@ -235,6 +238,7 @@ def main() -> int:
     parser.add_argument("--fanout", type=integers, default="10,5")
     parser.add_argument("--batch", type=int, default=512)
     parser.add_argument("--hidden", type=int, default=128)
+    parser.add_argument("--depth", type=int, default=1, help="batches that a thread makes ahead")
     parser.add_argument("--hot-ratio", type=float, default=0.25)
     parser.add_argument("--wires", type=floats, default="0.33,1,3")
     parser.add_argument("--ddp", type=integers, default="0,1", help="0: without, 1: with it")

@@ -147,7 +147,7 @@ class Training:
             data_of(store), self._args.fanout, input_nodes=self._seeds, batch_size=self._args.batch
         )
         # Sampled by a thread, as batches of a split store are.
-        return iter(peergraph_pyg.prefetch(loader, depth=1))
+        return iter(peergraph_pyg.prefetch(loader, self._args.depth))
 
     def _timed(self, steps: Iterable[Any], work: Callable[[Any], None]) -> Epoch:
         return timed(steps, work, self._args.steps, self._device)
