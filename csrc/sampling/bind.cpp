@@ -184,8 +184,11 @@ py::tuple sample_static_shape(const LeasedSpec& leased, const std::vector<Padded
   check_bounds(spec, max_edges, spec.relations.size());
   check_maps(spec, direct.size());
   std::vector<uint32_t*> maps;
-  for (const TensorRef& map : direct)
-    maps.push_back(reinterpret_cast<uint32_t*>(map.int32_values("direct")));
+  for (size_t type = 0; type < direct.size(); ++type) {
+    PG_CHECK_ARG(direct[type].num_elements() == spec.node_types[type].num_nodes + 1,
+                 "direct: one word more than nodes");
+    maps.push_back(reinterpret_cast<uint32_t*>(direct[type].int32_values("direct")));
+  }
   const Allocate allocate_with_gil = with_gil(allocate);
   StaticShapeResult result;
   {

@@ -119,7 +119,8 @@ def choices_at_hubs(device: torch.device) -> Iterator[Tensor]:
         "clamp_hop_counts_kernel",
         "pad_edges_kernel",
     ),
-    *("clear_nodes_kernel", "find_firsts_kernel", "append_firsts_kernel", *WRITTEN),
+    *("clear_used_up_map_kernel", "lower_base_kernel"),
+    *("find_firsts_kernel", "append_firsts_kernel", *WRITTEN),
 )
 def fixed_shape(device: torch.device) -> Iterator[Tensor]:
     for options in ({"frontier": "all"}, {}, {"disjoint": True}):

@@ -112,7 +112,7 @@ __device__ __forceinline__ void write_edge(const CscView& csc, const Hop& hop,
   if (slot >= hop.slots) return;
   const int64_t source = load_id(list.indices, csc.index_bytes, pick);
   write_slot(csc, hop, list, target, slot, pick, source);
-  claim(sources, hop.tree(target), source, sources.claim_word(slot));
+  claim(sources, hop.tree(target), source, with_base(sources).claim_word(slot));
 }
 
 /// Stores the number of edges of a target for the scan of the offsets, if slots are reserved;

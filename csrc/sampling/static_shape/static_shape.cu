@@ -74,12 +74,8 @@ class StaticShapeKHop : private SampleMemory {
   }
 
   StaticShapeResult finish() {
-    for (size_t type = 0; type < lists_.size(); ++type) {
+    for (size_t type = 0; type < lists_.size(); ++type)
       write_nodes_cuda(spec_.node_types[type], lists_[type], result_.padded.nodes[type], stream_);
-      // A captured CUDA graph replays the same words: epochs cannot tell its samples
-      // apart.
-      if (!spec_.disjoint) clear_nodes_cuda(lists_[type], stream_);
-    }
     return std::move(result_);
   }
 
@@ -124,7 +120,7 @@ class StaticShapeKHop : private SampleMemory {
       list.index = hash_index(type, num_trees);
       out.batch = allocate<int64_t>(rows(type));
     } else {
-      list.index.direct = direct[type];
+      list.index = direct_index(type, direct[type]);
     }
     if (spec_.duplicate_counts) {
       out.duplicates = allocate<int32_t>(rows(type));
@@ -134,14 +130,35 @@ class StaticShapeKHop : private SampleMemory {
     out.per_hop.insert(out.per_hop.end(), bounds_.nodes[type].begin(), bounds_.nodes[type].end());
   }
 
+  /// A direct map in which no word belongs to this sample. The base of its words is on the device:
+  /// a captured CUDA graph replays the same launches.
+  NodeIndex direct_index(size_t type, uint32_t* words) {
+    int64_t claims = 0;
+    for (int64_t slots : slots_of_claims(type)) claims = std::max(claims, slots);
+    const int64_t num_nodes = spec_.node_types[type].num_nodes;
+    NodeIndex index;
+    index.direct = words;
+    index.base_at = words + num_nodes;
+    index.first_claim = static_cast<uint32_t>(rows(type));
+    lower_base_cuda(words, num_nodes, static_cast<uint32_t>(rows(type) + claims), stream_);
+    return index;
+  }
+
+  /// The slots of all hops and relations whose sources are of a type.
+  std::vector<int64_t> slots_of_claims(size_t type) const {
+    std::vector<int64_t> slots;
+    for (int hop = 0; hop < spec_.num_hops; ++hop)
+      for (size_t r = 0; r < spec_.relations.size(); ++r)
+        if (spec_.relations[r].source == static_cast<int>(type))
+          slots.push_back(slots_of(hop, static_cast<int>(r)).slots);
+    return slots;
+  }
+
   /// An empty hash table with capacity for all claims, even if a bound turns out to be too
   /// small.
   NodeIndex hash_index(size_t type, int64_t num_trees) {
     int64_t keys = segments_[type].begin[1];
-    for (int hop = 0; hop < spec_.num_hops; ++hop)
-      for (size_t r = 0; r < spec_.relations.size(); ++r)
-        if (spec_.relations[r].source == static_cast<int>(type))
-          keys += slots_of(hop, static_cast<int>(r)).slots;
+    for (int64_t slots : slots_of_claims(type)) keys += slots;
     NodeIndex index;
     index.node_bits = disjoint_key_bits(spec_.node_types[type], num_trees);
     const int64_t size = hash_table_size(keys);

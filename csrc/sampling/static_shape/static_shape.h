@@ -44,8 +44,9 @@ struct StaticShapeResult {
 /// that are no nodes, counts of seeds that are too large and, if `bounds.reported`, bounds that are
 /// too small are recorded in the error slot of the device, which must exist before a graph is
 /// captured; the contents of the sample are then undefined. The count of a bound that is too small
-/// equals the bound. `direct` holds one direct map per node type, all
-/// kUnknown, and is left so, also after errors; disjoint samples do not use it.
+/// equals the bound. `direct` holds one direct map per node type, with one more word behind it, the
+/// least word that samples may have written. All are kUnknown at first, and then belong to the
+/// samples, one after the other; disjoint samples do not use them.
 StaticShapeResult sample_static_shape_cuda(const SamplerSpec& spec,
                                            const std::vector<PaddedSeeds>& seeds, uint64_t seed,
                                            const uint64_t* seed_at, const int64_t* seed_times,

@@ -10,13 +10,12 @@ from torch import Tensor
 
 import peergraph._C as _C
 from peergraph.memory.device.capture_mode import is_capturing
-from peergraph.memory.device.launching import Buffers, launch_on
+from peergraph.memory.device.launching import Buffers, empty, launch_on
 from peergraph.memory.device.pending_errors import raise_pending
 from peergraph.memory.table.id_list import integers
 from peergraph.profiling import SAMPLE, profiled
 from peergraph.sampling.arguments import check_seed, store_device
 from peergraph.sampling.neighbor.neighbor_sampler import NeighborSampler
-from peergraph.sampling.neighbor.workspace import Workspace
 from peergraph.sampling.sample import NodeType
 from peergraph.sampling.static_shape.bounds import MaxEdges, MaxNodes, make_shape
 from peergraph.sampling.static_shape.padding import (
@@ -76,14 +75,16 @@ class StaticShapeSampler:
         self.shape = shape
         self._device = store_device(sampler.store)
         self._num_seeds = {t: shape.padding_row(t) for t in shape.rows_per_hop}
-        map_sizes = [] if sampler.disjoint else [sampler.store.num_nodes(t) for t in self._types]
-        self._workspace: Workspace | None = None
+        self._maps: list[Tensor] = []
         # The kernels of two threads' samples must not mix on the stream: they share the work space.
         self._one_at_a_time = threading.Lock()
         if self._device.type == "cuda":
             # Allocates memory for errors and the node maps now: a capture must not.
             raise_pending(self._device)
-            self._workspace = Workspace(map_sizes, self._device)
+            for node_type in [] if sampler.disjoint else self._types:
+                # The word behind the map is the base of the last sample's words.
+                words = sampler.store.num_nodes(node_type) + 1
+                self._maps.append(empty(words, torch.int32, self._device).fill_(-1))
             # The first sample may be on another stream.
             torch.cuda.current_stream(self._device).synchronize()
         sampler.store.register_scratch("node maps of a StaticShapeSampler", self)
@@ -91,7 +92,7 @@ class StaticShapeSampler:
     @property
     def num_bytes(self) -> int:
         """Bytes of the work space on the store's device."""
-        return 0 if self._workspace is None else sum(m.nbytes for m in self._workspace.maps)
+        return sum(m.nbytes for m in self._maps)
 
     @property
     def _types(self) -> list[NodeType]:
@@ -229,14 +230,13 @@ class StaticShapeSampler:
 
         def draw(native: _C.KHopSampler) -> StaticShapeSample:
             buffers = Buffers(self._device)
-            assert self._workspace is not None
             with self._one_at_a_time:
                 nodes, edges, blocks, count_address = native.sample_static_shape(
                     [(self._types.index(t), ids, counts.get(t)) for t, ids in seeds.items()],
                     0 if isinstance(seed, Tensor) else seed,
                     seed if isinstance(seed, Tensor) else None,
                     times,
-                    self._workspace.maps,
+                    self._maps,
                     [rows[1:] for rows in shape.rows_per_hop.values()],
                     list(shape.edges_per_hop.values()),
                     self._reports_overflow,
