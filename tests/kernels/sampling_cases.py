@@ -126,10 +126,17 @@ def fixed_shape(device: torch.device) -> Iterator[Tensor]:
     for options in ({"frontier": "all"}, {}, {"disjoint": True}):
         sampler = NeighborSampler(small_store(device), [3, 40], **options)
         bounds = sample_bounds([sampler.sample({NODE: SEEDS}, 7)], 1.5)
-        fixed = StaticShapeSampler(sampler, {NODE: 8}, max_nodes=bounds[0], max_edges=bounds[1])
         padded = torch.cat([SEEDS, torch.zeros(3, dtype=torch.int64)]).to(device)
         seed, count = torch.tensor(7, device=device), torch.tensor(5, device=device)
-        yield from tensors_of(fixed.sample({NODE: padded}, seed, num_seeds={NODE: count}))
+        for valid in (False, True):
+            fixed = StaticShapeSampler(
+                sampler,
+                {NODE: 8},
+                max_nodes=bounds[0],
+                max_edges=bounds[1],
+                valid_padding=valid,
+            )
+            yield from tensors_of(fixed.sample({NODE: padded}, seed, num_seeds={NODE: count}))
 
 
 @case("walk_by_thread", "walk_by_warp")

@@ -152,6 +152,33 @@ def test_no_seeds_and_no_edges(device: torch.device) -> None:
         assert got.row[EDGE].numel() == 0
 
 
+def test_valid_padding(device: torch.device) -> None:
+    rng = np.random.default_rng(4)
+    store = PlainStore.homogeneous(
+        random_csc(rng, 300, 300, 9), layout=LAYOUTS["renumbered"], device=device
+    )
+    seeds = torch.from_numpy(rng.integers(1, 300, 20)).to(device)
+    for disjoint, count in product([False, True], [20, 7, 0]):
+        with named_case("disjoint", disjoint, "seeds", count):
+            sampler = NeighborSampler(store, [5, 3], disjoint=disjoint)
+            plain, valid = (
+                StaticShapeSampler(sampler, 20, valid_padding=valid).sample(
+                    seeds, 7, num_seeds=torch.tensor(count, device=device)
+                )
+                for valid in (False, True)
+            )
+            peergraph.synchronize(device)
+            padding = plain.nodes[NODE] < 0
+            assert torch.equal(plain.is_padding(NODE), padding)
+            first = seeds[0] if count > 0 else 0
+            assert torch.equal(valid.nodes[NODE], torch.where(padding, first, plain.nodes[NODE]))
+            assert plain.edge_ids is not None
+            assert valid.edge_ids is not None
+            assert torch.equal(valid.edge_ids[EDGE], plain.edge_ids[EDGE].clamp(min=0))
+            assert torch.equal(valid.edge_index[EDGE], plain.edge_index[EDGE])
+            assert_same_sample(valid.compact(), plain.compact())
+
+
 def test_samples_after_one_without_room(device: torch.device) -> None:
     rng = np.random.default_rng(5)
     store = PlainStore.homogeneous(random_csc(rng, 400, 400, 10), device=device)

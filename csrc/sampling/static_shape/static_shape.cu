@@ -18,11 +18,12 @@ namespace {
 /// One call of sample_static_shape_cuda.
 class StaticShapeKHop : private SampleMemory {
  public:
-  StaticShapeKHop(const SamplerSpec& spec, const StaticShapeBounds& bounds,
+  StaticShapeKHop(const SamplerSpec& spec, const StaticShapeBounds& bounds, bool valid_padding,
                   const Allocate& allocator, Arena& arena, int device, uintptr_t stream)
       : SampleMemory(allocator, arena),
         spec_(spec),
         bounds_(bounds),
+        valid_padding_(valid_padding),
         device_(device),
         stream_(stream),
         guard_(device),
@@ -75,7 +76,8 @@ class StaticShapeKHop : private SampleMemory {
 
   StaticShapeResult finish() {
     for (size_t type = 0; type < lists_.size(); ++type)
-      write_nodes_cuda(spec_.node_types[type], lists_[type], result_.padded.nodes[type], stream_);
+      write_nodes_cuda(spec_.node_types[type], lists_[type], valid_padding_,
+                       result_.padded.nodes[type], stream_);
     return std::move(result_);
   }
 
@@ -206,8 +208,9 @@ class StaticShapeKHop : private SampleMemory {
     edges.per_hop = bounds_.edges[r];
     int64_t total = 0;
     for (int64_t capacity : edges.per_hop) total += capacity;
-    edges.row = allocate<char>(total, spec_.index_bytes);
-    edges.col = allocate<char>(total, spec_.index_bytes);
+    // One array, so that both together are an edge index.
+    edges.row = allocate<char>(2 * total, spec_.index_bytes);
+    edges.col = static_cast<char*>(edges.row) + total * spec_.index_bytes;
     if (spec_.edge_ids) edges.ids = allocate<int64_t>(total);
   }
 
@@ -221,6 +224,7 @@ class StaticShapeKHop : private SampleMemory {
     for (int h = 0; h < hop; ++h) out.begin += edges.per_hop[h];
     out.capacity = edges.per_hop[hop];
     out.padding_row = padding_row(spec_.relations[r].source);
+    out.padding_id = valid_padding_ ? 0 : -1;
     out.index_bytes = spec_.index_bytes;
     return out;
   }
@@ -304,6 +308,7 @@ class StaticShapeKHop : private SampleMemory {
 
   const SamplerSpec& spec_;
   const StaticShapeBounds& bounds_;
+  const bool valid_padding_;
   const int device_;
   const uintptr_t stream_;
   const DeviceGuard guard_;
@@ -318,10 +323,10 @@ StaticShapeResult sample_static_shape_cuda(const SamplerSpec& spec,
                                            const std::vector<PaddedSeeds>& seeds, uint64_t seed,
                                            const uint64_t* seed_at, const int64_t* seed_times,
                                            const std::vector<uint32_t*>& direct,
-                                           const StaticShapeBounds& bounds,
+                                           const StaticShapeBounds& bounds, bool valid_padding,
                                            const Allocate& allocate, Arena& arena, int device,
                                            uintptr_t stream) {
-  StaticShapeKHop sample(spec, bounds, allocate, arena, device, stream);
+  StaticShapeKHop sample(spec, bounds, valid_padding, allocate, arena, device, stream);
   sample.add_seeds(seeds, direct);
   sample.run_hops(seed, seed_at, seed_times);
   return sample.finish();

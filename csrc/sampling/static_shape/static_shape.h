@@ -3,11 +3,13 @@
 //
 // The rows of a node type are a segment for its seeds, one row that is always padding (the
 // padding row), and a segment for the new nodes of each hop. Padding rows are at the end of each
-// segment and have the id -1. Padding edges are at the end of each hop. They end, evenly, at the
+// segment. Padding edges are at the end of each hop. They end, evenly, at the
 // padding rows of the last segment of targets (all of one row would be a hub, for which kernels are
 // slow); the offsets of the hop contain them. They begin at the same row, or at the padding row of
 // another source type. If a hop has no padding among its targets, its padding edges go to the
-// padding row, and the offsets end before them.
+// padding row, and the offsets end before them. The id of padding is -1. Or it is valid, for code
+// that reads attributes by all ids: that of the first seed for nodes, 0 for edges and without
+// seeds.
 #pragma once
 
 #include <cstdint>
@@ -51,7 +53,7 @@ StaticShapeResult sample_static_shape_cuda(const SamplerSpec& spec,
                                            const std::vector<PaddedSeeds>& seeds, uint64_t seed,
                                            const uint64_t* seed_at, const int64_t* seed_times,
                                            const std::vector<uint32_t*>& direct,
-                                           const StaticShapeBounds& bounds,
+                                           const StaticShapeBounds& bounds, bool valid_padding,
                                            const Allocate& allocate, Arena& arena, int device,
                                            uintptr_t stream);
 

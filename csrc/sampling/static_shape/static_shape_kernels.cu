@@ -74,7 +74,7 @@ __global__ void __launch_bounds__(kBlockThreads)
     const int64_t edge = out.begin + sampled + i;
     store_id(out.row, out.index_bytes, edge, targets.has_sources ? target : out.padding_row);
     store_id(out.col, out.index_bytes, edge, target);
-    if (out.edge_ids != nullptr) out.edge_ids[edge] = -1;
+    if (out.edge_ids != nullptr) out.edge_ids[edge] = out.padding_id;
   }
   for (int64_t k = 1 + global_thread(); k <= rows; k += grid_threads())
     hop.offsets[first - hop.first_target + k] = sampled + k * padding / rows;
