@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import product
 from typing import Any
 
 import torch
 from harness.common import cases, words
 from harness.ranks import Session
 from inputs.arrays import batch_nodes, fill_features, label_rows
+from inputs.feature_tables import FULL
 from inputs.graphs import GraphSpec, make_csc
 from torch import Tensor
 
@@ -57,12 +59,14 @@ SEMANTICS = {
 
 
 class PeergraphSystem:
-    """Peergraph's sampler and feature table, with one plan and one kind of sample."""
+    """Peergraph's sampler and feature table, with one plan and one kind of sample.
 
-    system = "peergraph"
-    against = None
+    Narrow storage of the features is compared with float32.
+    """
 
-    def __init__(self, store: Store, plan: str, semantics: str) -> None:
+    def __init__(self, store: Store, plan: str, semantics: str, storage: str = FULL) -> None:
+        self.system = "peergraph" if storage == FULL else f"peergraph {storage}"
+        self.against = None if storage == FULL else plan
         self.plan = plan
         self.semantics = semantics
         self.id_dtype = torch.int64
@@ -185,7 +189,13 @@ def add_arguments(parser: argparse.ArgumentParser, case_list: str = _DEFAULT_CAS
     parser.add_argument("--wholegraph-ids", type=words, default="int64", help="or int32")
 
 
-def build_store(session: Session, plan: str, feature_dim: int = 0, labels: bool = False) -> Store:
+def build_store(
+    session: Session,
+    plan: str,
+    feature_dim: int = 0,
+    labels: bool = False,
+    storage: str = FULL,
+) -> Store:
     """The benchmark's graph as a store, each rank making its share on its device. Collective."""
     device, spec = session.device, session.args.graph
     begin, end = spec.node_range(session.rank, session.world)
@@ -212,20 +222,26 @@ def build_store(session: Session, plan: str, feature_dim: int = 0, labels: bool 
         source = GraphSource.homogeneous(
             spec.num_nodes, EdgeSource(csc=csc), tables, node_range=(begin, end)
         )
-        store = Store.build(source, plan=plan, group=session.group)
+        narrow = None if storage == FULL else {"x": storage}
+        store = Store.build(source, plan=plan, storage=narrow, group=session.group)
     if session.rank == 0:
         print(f"{spec.name}: {store.plan}", flush=True)
     return store
 
 
-def systems(session: Session, feature_dim: int = 0, labels: bool = False) -> Iterator[System]:
+def systems(
+    session: Session,
+    feature_dim: int = 0,
+    labels: bool = False,
+    storages: Sequence[str] = (FULL,),
+) -> Iterator[System]:
     """Each system in turn, Peergraph first; it is closed when the next one is asked for."""
     args = session.args
-    for plan in args.plans:
-        with session.section(f"{plan} store", system="peergraph", plan=plan):
-            store = build_store(session, plan, feature_dim, labels)
+    for plan, storage in product(args.plans, storages):
+        with session.section(f"{plan} store of {storage}", system="peergraph", plan=plan):
+            store = build_store(session, plan, feature_dim, labels, storage)
             for semantics in args.semantics:
-                yield PeergraphSystem(store, plan, semantics)
+                yield PeergraphSystem(store, plan, semantics, storage)
             store.close()
     if session.wants("numpy"):
         with session.section("numpy", system="numpy"):
