@@ -7,10 +7,11 @@ layers on the batches of PyG's loader, where `lazy` gathers neither features nor
 step reads; `loader` is PyG's own model on the same batches; `csr` is
 PyG's SAGEConv on WholeGraph's batches; `captured` is `lazy` with `peergraph_pyg.capture`, whose
 steps have no stages that could be timed. All run with each of --precisions: `tf32` is
-``torch.set_float32_matmul_precision("high")``, the last ones are ``torch.autocast``. With --kernels
-N, the N kernels and copies that keep the GPU busy longest in one step are printed, too. The host
-limits fast steps on a machine with slow cores: with --hold, the stages after the gather are the
-GPU's time alone.
+``torch.set_float32_matmul_precision("high")``, the last ones are ``torch.autocast``. With
+`--storages float32,bfloat16`, Peergraph's ways also run on features that the store keeps in
+bfloat16; `ratio` is their time over that with float32. With --kernels N, the N kernels and copies
+that keep the GPU busy longest in one step are printed, too. The host limits fast steps on a machine
+with slow cores: with --hold, the stages after the gather are the GPU's time alone.
 """
 
 from __future__ import annotations
@@ -23,11 +24,12 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from harness.common import PLANS, Mark, main, measure, parser, words_of
+from harness.common import PLANS, Mark, main, measure, parser, words, words_of
 from harness.kernel_times import busiest_kernels
 from harness.ranks import Session
 from inputs.arrays import label_rows
-from systems.systems import Case, CaseRunner, System, add_arguments, systems
+from inputs.feature_tables import FULL
+from systems.systems import Case, CaseRunner, PeergraphSystem, System, add_arguments, systems
 from torch import Tensor
 from torch_geometric.loader import NeighborLoader
 from training import Trainer, again_and_again, data_of, loss_of
@@ -192,8 +194,8 @@ def run(session: Session) -> None:
     args = session.args
     args.semantics = ["dgl", "pyg"]
     runner = CaseRunner(session)
-    for system in systems(session, args.feature_dim, labels=True):
-        of_wholegraph = system.system != "peergraph"
+    for system in systems(session, args.feature_dim, labels=True, storages=args.storages):
+        of_wholegraph = not isinstance(system, PeergraphSystem)
         if system.semantics != ("dgl" if of_wholegraph else "pyg"):
             continue
         for way in args.ways:
@@ -209,6 +211,7 @@ def arguments() -> argparse.ArgumentParser:
     result.add_argument(
         "--ways", type=words_of(_WAYS), default="lazy,loader,csr", help=f"of {', '.join(_WAYS)}"
     )
+    result.add_argument("--storages", type=words, default=FULL, help="float32, bfloat16 and so on")
     result.add_argument(
         "--precisions",
         type=words_of(PRECISIONS),

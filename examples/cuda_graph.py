@@ -51,7 +51,7 @@ class Step:
         sample = self.sampler.sample(self.seeds, self.seed)
         out = self.model(
             self.x.gather(sample.nodes[NODE], padded=True),
-            torch.stack([sample.row[EDGE], sample.col[EDGE]]),
+            sample.edge_index[EDGE],
             num_sampled_nodes_per_hop=sample.shape.rows_per_hop[NODE],
             num_sampled_edges_per_hop=sample.shape.edges_per_hop[EDGE],
         )[:BATCH]

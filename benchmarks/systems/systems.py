@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import product
 from typing import Any
 
 import torch
 from harness.common import cases, words
 from harness.ranks import Session
 from inputs.arrays import batch_nodes
+from inputs.feature_tables import FULL
 from inputs.graph_source import make_source
 from inputs.graphs import GraphSpec, make_csc
 from torch import Tensor
@@ -58,12 +60,14 @@ SEMANTICS = {
 
 
 class PeergraphSystem:
-    """Peergraph's sampler and feature table, with one plan and one kind of sample."""
+    """Peergraph's sampler and feature table, with one plan and one kind of sample.
 
-    system = "peergraph"
-    against = None
+    Narrow storage of the features is compared with float32.
+    """
 
-    def __init__(self, store: Store, plan: str, semantics: str) -> None:
+    def __init__(self, store: Store, plan: str, semantics: str, storage: str = FULL) -> None:
+        self.system = "peergraph" if storage == FULL else f"peergraph {storage}"
+        self.against = None if storage == FULL else plan
         self.plan = plan
         self.semantics = semantics
         self.id_dtype = torch.int64
@@ -186,27 +190,39 @@ def add_arguments(parser: argparse.ArgumentParser, case_list: str = _DEFAULT_CAS
     parser.add_argument("--wholegraph-ids", type=words, default="int64", help="or int32")
 
 
-def build_store(session: Session, plan: str, feature_dim: int = 0, labels: bool = False) -> Store:
+def build_store(
+    session: Session,
+    plan: str,
+    feature_dim: int = 0,
+    labels: bool = False,
+    storage: str = FULL,
+) -> Store:
     """The benchmark's graph as a store, each rank making its share on its device. Collective."""
     spec = session.args.graph
     mine = spec.node_range(session.rank, session.world)
     with session.stage(f"{spec.name}: graph made"):
         source = make_source(spec, mine, session.device, feature_dim, labels)
     with session.stage(f"{spec.name}: {plan} store built"):
-        store = Store.build(source, plan=plan, group=session.group)
+        narrow = None if storage == FULL else {"x": storage}
+        store = Store.build(source, plan=plan, storage=narrow, group=session.group)
     if session.rank == 0:
         print(f"{spec.name}: {store.plan}", flush=True)
     return store
 
 
-def systems(session: Session, feature_dim: int = 0, labels: bool = False) -> Iterator[System]:
+def systems(
+    session: Session,
+    feature_dim: int = 0,
+    labels: bool = False,
+    storages: Sequence[str] = (FULL,),
+) -> Iterator[System]:
     """Each system in turn, Peergraph first; it is closed when the next one is asked for."""
     args = session.args
-    for plan in args.plans:
-        with session.section(f"{plan} store", system="peergraph", plan=plan):
-            store = build_store(session, plan, feature_dim, labels)
+    for plan, storage in product(args.plans, storages):
+        with session.section(f"{plan} store of {storage}", system="peergraph", plan=plan):
+            store = build_store(session, plan, feature_dim, labels, storage)
             for semantics in args.semantics:
-                yield PeergraphSystem(store, plan, semantics)
+                yield PeergraphSystem(store, plan, semantics, storage)
             store.close()
     if session.wants("numpy"):
         with session.section("numpy", system="numpy"):

@@ -176,16 +176,19 @@ py::tuple sample_static_shape(const LeasedSpec& leased, const std::vector<Padded
                               uint64_t seed, const OptionalTensor& seed_on_device,
                               const OptionalTensor& seed_times,
                               const std::vector<TensorRef>& direct, const Bounds& max_nodes,
-                              const Bounds& max_edges, bool reported, const py::function& allocate,
-                              const Launch& launch) {
+                              const Bounds& max_edges, bool reported, bool valid_padding,
+                              const py::function& allocate, const Launch& launch) {
   const Opened opened(leased);
   const SamplerSpec& spec = *opened;
   check_bounds(spec, max_nodes, spec.node_types.size());
   check_bounds(spec, max_edges, spec.relations.size());
   check_maps(spec, direct.size());
   std::vector<uint32_t*> maps;
-  for (const TensorRef& map : direct)
-    maps.push_back(reinterpret_cast<uint32_t*>(map.int32_values("direct")));
+  for (size_t type = 0; type < direct.size(); ++type) {
+    PG_CHECK_ARG(direct[type].num_elements() == spec.node_types[type].num_nodes + 1,
+                 "direct: one word more than nodes");
+    maps.push_back(reinterpret_cast<uint32_t*>(direct[type].int32_values("direct")));
+  }
   const Allocate allocate_with_gil = with_gil(allocate);
   StaticShapeResult result;
   {
@@ -195,7 +198,7 @@ py::tuple sample_static_shape(const LeasedSpec& leased, const std::vector<Padded
         spec, make_padded_seeds(spec, seeds), seed,
         reinterpret_cast<const uint64_t*>(int64_values(seed_on_device, "seed", 1)),
         int64_values(seed_times, "seed_times"), maps, {max_nodes, max_edges, reported},
-        allocate_with_gil, arena, launch.device, launch.stream);
+        valid_padding, allocate_with_gil, arena, launch.device, launch.stream);
   }
   return to_python(result.padded) + py::make_tuple(address_of(result.counts));
 }
@@ -225,8 +228,8 @@ void register_sampling(py::module_& m) {
 #ifdef PEERGRAPH_CUDA
   spec.def("sample_static_shape", &sample_static_shape, py::arg("seeds"), py::arg("seed"),
            py::arg("seed_on_device"), py::arg("seed_times"), py::arg("direct"),
-           py::arg("max_nodes"), py::arg("max_edges"), py::arg("reported"), py::arg("allocate"),
-           py::arg("launch"));
+           py::arg("max_nodes"), py::arg("max_edges"), py::arg("reported"),
+           py::arg("valid_padding"), py::arg("allocate"), py::arg("launch"));
 #endif
 }
 

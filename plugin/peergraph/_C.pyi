@@ -247,6 +247,7 @@ class KHopSampler:
         max_nodes: collections.abc.Sequence[collections.abc.Sequence[int]],
         max_edges: collections.abc.Sequence[collections.abc.Sequence[int]],
         reported: bool,
+        valid_padding: bool,
         allocate: collections.abc.Callable[[int], int],
         launch: Launch,
     ) -> tuple[typing.Any, ...]: ...

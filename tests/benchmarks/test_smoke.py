@@ -137,6 +137,21 @@ def test_training(tmp_path: Path) -> None:
     assert records[0]["loss"] == pytest.approx(records[1]["loss"], rel=0.2)
 
 
+def test_precision_by_storage(tmp_path: Path) -> None:
+    pytest.importorskip("torch_geometric")
+    chosen = ["--ways", "lazy,captured", "--precisions", "float32,bfloat16"]
+    sizes = ["--feature-dim", "8", "--hidden", "8", "--storages", "float32,bfloat16"]
+    records, _ = run("precision", tmp_path / "out.jsonl", *CASES, *chosen, *sizes, "--world", "1")
+    assert [(r["system"], r["layers"], r["setting"]) for r in records] == [
+        (system, way, setting)
+        for system in ("peergraph", "peergraph bfloat16")
+        for way in ("lazy", "captured")
+        for setting in ("float32", "bfloat16")
+    ]
+    assert all(("ratio" in r) == (r["system"] != "peergraph") for r in records)
+    assert len({r["semantics"] for r in records}) == 1
+
+
 def test_aggregate(tmp_path: Path) -> None:
     sizes = ["--graph", "tiny/20", "--dims", "8", "--block", "50"]
     records, table = run("aggregate", tmp_path / "out.jsonl", *sizes, "--peers", "torch,scatter")

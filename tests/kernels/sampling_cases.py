@@ -119,16 +119,24 @@ def choices_at_hubs(device: torch.device) -> Iterator[Tensor]:
         "clamp_hop_counts_kernel",
         "pad_edges_kernel",
     ),
-    *("clear_nodes_kernel", "find_firsts_kernel", "append_firsts_kernel", *WRITTEN),
+    *("clear_used_up_map_kernel", "lower_base_kernel"),
+    *("find_firsts_kernel", "append_firsts_kernel", *WRITTEN),
 )
 def fixed_shape(device: torch.device) -> Iterator[Tensor]:
     for options in ({"frontier": "all"}, {}, {"disjoint": True}):
         sampler = NeighborSampler(small_store(device), [3, 40], **options)
         bounds = sample_bounds([sampler.sample({NODE: SEEDS}, 7)], 1.5)
-        fixed = StaticShapeSampler(sampler, {NODE: 8}, max_nodes=bounds[0], max_edges=bounds[1])
         padded = torch.cat([SEEDS, torch.zeros(3, dtype=torch.int64)]).to(device)
         seed, count = torch.tensor(7, device=device), torch.tensor(5, device=device)
-        yield from tensors_of(fixed.sample({NODE: padded}, seed, num_seeds={NODE: count}))
+        for valid in (False, True):
+            fixed = StaticShapeSampler(
+                sampler,
+                {NODE: 8},
+                max_nodes=bounds[0],
+                max_edges=bounds[1],
+                valid_padding=valid,
+            )
+            yield from tensors_of(fixed.sample({NODE: padded}, seed, num_seeds={NODE: count}))
 
 
 @case("walk_by_thread", "walk_by_warp")

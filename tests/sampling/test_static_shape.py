@@ -152,20 +152,67 @@ def test_no_seeds_and_no_edges(device: torch.device) -> None:
         assert got.row[EDGE].numel() == 0
 
 
-def test_work_space_is_left_clean(device: torch.device) -> None:
-    """Also after a sample that there was no room for."""
+def test_valid_padding(device: torch.device) -> None:
+    rng = np.random.default_rng(4)
+    store = PlainStore.homogeneous(
+        random_csc(rng, 300, 300, 9), layout=LAYOUTS["renumbered"], device=device
+    )
+    seeds = torch.from_numpy(rng.integers(1, 300, 20)).to(device)
+    for disjoint, count in product([False, True], [20, 7, 0]):
+        with named_case("disjoint", disjoint, "seeds", count):
+            sampler = NeighborSampler(store, [5, 3], disjoint=disjoint)
+            plain, valid = (
+                StaticShapeSampler(sampler, 20, valid_padding=valid).sample(
+                    seeds, 7, num_seeds=torch.tensor(count, device=device)
+                )
+                for valid in (False, True)
+            )
+            peergraph.synchronize(device)
+            padding = plain.nodes[NODE] < 0
+            assert torch.equal(plain.is_padding(NODE), padding)
+            first = seeds[0] if count > 0 else 0
+            assert torch.equal(valid.nodes[NODE], torch.where(padding, first, plain.nodes[NODE]))
+            assert plain.edge_ids is not None
+            assert valid.edge_ids is not None
+            assert torch.equal(valid.edge_ids[EDGE], plain.edge_ids[EDGE].clamp(min=0))
+            assert torch.equal(valid.edge_index[EDGE], plain.edge_index[EDGE])
+            assert_same_sample(valid.compact(), plain.compact())
+
+
+def test_samples_after_one_without_room(device: torch.device) -> None:
     rng = np.random.default_rng(5)
     store = PlainStore.homogeneous(random_csc(rng, 400, 400, 10), device=device)
     sampler = NeighborSampler(store, [6, 6])
-    fixed = StaticShapeSampler(sampler, 20, max_nodes=[120, 300])
-    tight = StaticShapeSampler(sampler, 20, max_nodes=[120, 1], max_edges=[130, 20])
+    fixed = StaticShapeSampler(sampler, 20, max_nodes=[40, 200])
     for seed in range(4):
         seeds = torch.from_numpy(rng.integers(0, 400, 20)).to(device)
-        with pytest.raises(OverflowError, match=r"max_(nodes|edges): hop 1 .* room for"):
-            sample_and_wait(tight, seeds, seed)
-        got = fixed.sample(seeds, seed)
-        peergraph.synchronize(device)
-        assert_same_sample(got.compact(), sampler.sample(seeds, seed))
+        with pytest.raises(OverflowError, match=r"max_nodes: hop 0 .* room for 40"):
+            sample_and_wait(fixed, seeds, seed)
+        got = sample_and_wait(fixed, seeds, seed, num_seeds=torch.tensor(5, device=device))
+        assert_same_sample(got.compact(), sampler.sample(seeds[:5], seed))
+
+
+def test_samples_after_all_words_of_the_map_are_used(device: torch.device) -> None:
+    if device.type == "cpu":
+        pytest.skip("samples on the CPU have no map of their own")
+    rng = np.random.default_rng(6)
+    store = PlainStore.homogeneous(random_csc(rng, 400, 400, 10), device=device)
+    sampler = NeighborSampler(store, [6, 6])
+    fixed = StaticShapeSampler(sampler, 20, max_nodes=[120, 300])
+    # The rows, and the slots of the second hop.
+    entries = (21 + 120 + 300) + 120 * 6
+    base = fixed._maps[0][-1]
+    assert int(base) == -1
+    for left in (None, 2 * entries, entries, entries - 1, 1, 0):
+        if left is not None:
+            base.fill_(left)
+        for number in range(3):
+            seeds = torch.from_numpy(rng.integers(0, 400, 20)).to(device)
+            before = int(base) % 2**32
+            got = sample_and_wait(fixed, seeds, number)
+            assert_same_sample(got.compact(), sampler.sample(seeds, number))
+            greatest = before if before >= entries else 2**32 - 1
+            assert int(base) % 2**32 == greatest - entries
 
 
 def sample_and_wait(

@@ -160,7 +160,12 @@ class CapturedTraining:
         self._slots.clear()
         nodes, edges = self._bounds
         sampler = StaticShapeSampler(
-            core, size, max_nodes=nodes, max_edges=edges, reports_overflow=False
+            core,
+            size,
+            max_nodes=nodes,
+            max_edges=edges,
+            reports_overflow=False,
+            valid_padding=True,
         )
         self._shape = sampler.shape
         if not self._on_gpu:
@@ -193,7 +198,7 @@ class CapturedTraining:
         with self._autocast():
             return self._step(self._loader.filter_fn(out))
 
-    def _batch_of(self, slot: Slot, pad_with: int = 0) -> Any:
+    def _batch_of(self, slot: Slot, pad_with: int | None = None) -> Any:
         return make_batch(self._loader, slot.sample, slot.input_id, pad_with)
 
     def _step(self, batch: Any) -> Any:

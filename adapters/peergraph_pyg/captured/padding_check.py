@@ -35,16 +35,16 @@ def check_padding(
     Raises:
         ValueError: the losses differ.
     """
-    nodes, padding_row = sample.nodes[NODE], sample.shape.padding_row(NODE)
+    padding, padding_row = sample.is_padding(NODE), sample.shape.padding_row(NODE)
     buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
-    devices = [nodes.device] if nodes.is_cuda else []
+    devices = [padding.device] if padding.is_cuda else []
     losses = []
     with torch.no_grad():
         for changed in (False, True):
             batch = batches(1 if changed and padding_row > 1 else 0)
             if changed:
-                _change(batch, batch.is_node_attr, nodes < 0)
-                _change(batch, batch.is_edge_attr, nodes[sample.col[EDGE]] < 0)
+                _change(batch, batch.is_node_attr, padding)
+                _change(batch, batch.is_edge_attr, padding[sample.col[EDGE]])
             with torch.random.fork_rng(devices=devices):
                 losses.append(float(loss(model, batch)))
         for name, buffer in model.named_buffers():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from math import ceil
 from typing import Any
 
@@ -14,7 +15,7 @@ from peergraph import sampling
 from peergraph.sampling import Sample, StaticShape, StaticShapeSample
 from peergraph.store import EDGE, NODE
 
-from ..loader.batch_csc import cache_csc
+from ..loader.batch_csc import cache_csc, give_edge_index
 from ..loader.sampler import homogeneous_output
 
 # Samples from which the capacities are found, and how many standard deviations the capacities are
@@ -94,7 +95,9 @@ def fits(shape: StaticShape, num_nodes: list[int], num_edges: list[int]) -> bool
     return all(count < bound for count, bound in zip(counts, (*rows, *edges), strict=True))
 
 
-def make_batch(loader: Any, sample: StaticShapeSample, input_id: Tensor, pad_with: int = 0) -> Any:
+def make_batch(
+    loader: Any, sample: StaticShapeSample, input_id: Tensor, pad_with: int | None = None
+) -> Any:
     """Returns the batch of a sample, as the loader makes it of its own samples.
 
     Padding rows have the attributes of one of the seeds, so that no function finds values in them
@@ -102,28 +105,39 @@ def make_batch(loader: Any, sample: StaticShapeSample, input_id: Tensor, pad_wit
 
     Args:
         loader: of the batch.
-        sample: a sample that :func:`fits`.
+        sample: a sample with valid padding that :func:`fits`.
         input_id: [seeds] positions of the seeds among the loader's input nodes.
-        pad_with: which of the seeds.
+        pad_with: which of the seeds, for a batch with memory of its own. None: the first one; the
+            batch then shares the sample's memory, without a pass over nodes or edges.
     """
-    padded = _with_padding(sample, pad_with)
+    if pad_with is not None:
+        sample = _padded_copy(sample, pad_with)
+    padded = _as_unpadded(sample)
     out = homogeneous_output(padded)
     out.metadata = (input_id, None)
     cache_csc(padded)
-    batch = loader.filter_fn(out)
-    # The structure belongs to the batch: it must die with it, and these rows live on.
-    del out.row._peergraph_csc
-    return batch
+    give_edge_index(out.row, sample.edge_index[EDGE].view_as(sample.edge_index[EDGE]))
+    return loader.filter_fn(out)
 
 
-def _with_padding(sample: StaticShapeSample, pad_with: int) -> Sample:
-    """Returns a sample in which padding is nodes and edges like others."""
+def _padded_copy(sample: StaticShapeSample, pad_with: int) -> StaticShapeSample:
+    """Returns a copy in which padding is one of the seeds."""
     nodes, edge_ids = sample.nodes[NODE], sample.edge_ids
+    return replace(
+        sample,
+        nodes={NODE: torch.where(sample.is_padding(NODE), nodes[pad_with], nodes)},
+        edge_index={EDGE: sample.edge_index[EDGE].clone()},
+        edge_ids=None if edge_ids is None else {EDGE: edge_ids[EDGE].clone()},
+    )
+
+
+def _as_unpadded(sample: StaticShapeSample) -> Sample:
+    """Returns a sample in which padding is nodes and edges like others."""
     return Sample(
-        nodes={NODE: torch.where(nodes < 0, nodes[pad_with], nodes)},
+        nodes=sample.nodes,
         row=sample.row,
         col=sample.col,
-        edge_ids=None if edge_ids is None else {EDGE: edge_ids[EDGE].clamp(min=0)},
+        edge_ids=sample.edge_ids,
         batch=None,
         duplicate_counts=None,
         num_sampled_nodes={NODE: list(sample.shape.rows_per_hop[NODE])},

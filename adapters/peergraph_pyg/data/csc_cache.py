@@ -88,8 +88,13 @@ _attached: dict[int, tuple[weakref.ref[Tensor], int, BatchStructure]] = {}
 def attach(edge_index: Tensor, structure: BatchStructure) -> None:
     """Attaches a batch's structure to its edge index, for as long as nothing writes to it."""
     key = memory_of(edge_index)
-    entry = weakref.ref(edge_index, lambda _: _attached.pop(key, None))
-    _attached[key] = entry, version_of(edge_index), structure
+
+    def detach(reference: weakref.ref[Tensor]) -> None:
+        # A later batch may have the same memory.
+        if key in _attached and _attached[key][0] is reference:
+            del _attached[key]
+
+    _attached[key] = weakref.ref(edge_index, detach), version_of(edge_index), structure
 
 
 def attached(edge_index: Tensor) -> BatchStructure | None:

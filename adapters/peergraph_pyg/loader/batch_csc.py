@@ -115,6 +115,19 @@ def cache_csc(sample: Sample) -> None:
             row._peergraph_csc = BatchCsc(sample, edge_type)  # type: ignore[attr-defined]
 
 
+def give_edge_index(row: Tensor, edge_index: Tensor) -> None:
+    """Gives a row tensor the matrix of which it is the first row.
+
+    The batch of the row tensor gets the matrix as its edge index, where PyG would copy both rows.
+    """
+    row._peergraph_edge_index = edge_index  # type: ignore[attr-defined]
+
+
+def edge_index_of(row: Tensor | None) -> Tensor | None:
+    """Returns what :func:`give_edge_index` gave to the row tensor of a batch, or None."""
+    return getattr(row, "_peergraph_edge_index", None)
+
+
 def attach_to(row: Tensor | None, edge_index: Any) -> None:
     """Attaches the CSC of a sample's row tensor to the edge index that was just made of it."""
     csc = getattr(row, "_peergraph_csc", None)

@@ -196,8 +196,12 @@ def _filter_edges(
     **more: Any,
 ) -> None:
     shared = dict(_adjacencies(storage))
+    edge_index = batch_csc.edge_index_of(row) if "edge_index" in storage else None
+    made = list(shared) if edge_index is None else [*shared, "edge_index"]
     with _without_modes(storage):
-        original(_drop_keys(storage, shared), batch, row, col, edge, *rest, **more)
+        original(_drop_keys(storage, made), batch, row, col, edge, *rest, **more)
+    if edge_index is not None:
+        batch["edge_index"] = edge_index
     for key, matrix in shared.items():
         batch[key] = matrix.sparse_layout.of_batch(matrix.store, row, col, edge, batch.size())
     batch_csc.attach_to(row, batch.get("edge_index"))

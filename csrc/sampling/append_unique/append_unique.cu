@@ -35,6 +35,7 @@ __global__ void __launch_bounds__(kBlockThreads)
     find_firsts_kernel(const __grid_constant__ Hop hop, const __grid_constant__ NodeIndex index,
                        const Firsts firsts) {
   __shared__ int found[kWarpsPerBlock];
+  const uint32_t base = with_base(index).base;
   const int warp = warp_in_block(), lane = lane_id();
   const int64_t tile = blockIdx.x;
   const int64_t begin = tile * kTileSlots + threadIdx.x;
@@ -52,7 +53,7 @@ __global__ void __launch_bounds__(kBlockThreads)
 #pragma unroll
   for (int k = 0; k < kSlotsPerThread; ++k) {
     if constexpr (kDirect)
-      entries[k] = index.direct[nodes[k] < 0 ? 0 : nodes[k]] - index.base;
+      entries[k] = index.direct[nodes[k] < 0 ? 0 : nodes[k]] - base;
     else if (nodes[k] >= 0)
       entries[k] =
           index.get(hop.tree_of(static_cast<uint32_t>(begin + k * kBlockThreads)), nodes[k]);
@@ -92,7 +93,8 @@ __device__ __forceinline__ void append_node(const Hop& hop, const NodeList& node
   nodes.ids[row] = node;
   store_id(hop.sources, hop.index_bytes, slot, row);
   if (nodes.trees != nullptr) nodes.trees[row] = static_cast<int32_t>(hop.tree_of(slot));
-  if (hop.looked_up_later) nodes.index.set(hop.tree_of(slot), node, nodes.index.row_word(row));
+  if (hop.looked_up_later)
+    nodes.index.set(hop.tree_of(slot), node, with_base(nodes.index).row_word(row));
 }
 
 /// Gives the new nodes their rows, in order of their first slots, and writes the rows into

@@ -22,6 +22,9 @@ struct NodeIndex {
   // Set by NodeMap, whose words hold an epoch; otherwise all words belong to this sample.
   uint32_t base = 0;
   uint32_t first_claim = 0x80000000u;
+  // Direct maps of static shapes only: where the device keeps the base. Kernels read it by
+  // `with_base`.
+  const uint32_t* base_at = nullptr;
 
   static constexpr uint64_t kEmpty = ~uint64_t{0};
   uint64_t* keys = nullptr;  // [mask + 1]
@@ -92,6 +95,14 @@ struct NodeIndex {
 };
 
 #ifdef __CUDACC__
+/// The index with its base, in registers. A kernel that writes the base must not call it: the load
+/// may move before writes.
+__device__ __forceinline__ NodeIndex with_base(const NodeIndex& given) {
+  NodeIndex index = given;
+  if (index.base_at != nullptr) index.base = __ldg(index.base_at);
+  return index;
+}
+
 /// The word of a node, where many threads insert at once; inserts a new node with the word
 /// kUnknown. The table always has empty cells.
 __device__ __forceinline__ uint32_t* find_or_insert(const NodeIndex& index, int64_t tree,

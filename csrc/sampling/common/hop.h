@@ -91,6 +91,7 @@ struct EdgeOutput {
   int64_t begin = 0;              // the hop's first edge
   int64_t capacity = INT64_MAX;   // edges that there is memory for
   int64_t padding_row = 0;        // the row of sources that padding edges name
+  int64_t padding_id = -1;        // the edge id of padding edges
   int32_t index_bytes = 8;
 };
 
@@ -112,7 +113,7 @@ __device__ __forceinline__ void write_edge(const CscView& csc, const Hop& hop,
   if (slot >= hop.slots) return;
   const int64_t source = load_id(list.indices, csc.index_bytes, pick);
   write_slot(csc, hop, list, target, slot, pick, source);
-  claim(sources, hop.tree(target), source, sources.claim_word(slot));
+  claim(sources, hop.tree(target), source, with_base(sources).claim_word(slot));
 }
 
 /// Stores the number of edges of a target for the scan of the offsets, if slots are reserved;

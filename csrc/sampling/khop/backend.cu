@@ -95,7 +95,7 @@ class CudaBackend final : public Backend {
 
   void write_nodes(const NodeTypeSpec& type, const NodeList& nodes,
                    const NodesResult& out) override {
-    write_nodes_cuda(type, nodes, out, stream_);
+    write_nodes_cuda(type, nodes, false, out, stream_);
   }
 
   void finish() override {

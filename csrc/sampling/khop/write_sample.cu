@@ -24,11 +24,13 @@ __global__ void __launch_bounds__(kBlockThreads)
 }
 
 __global__ void __launch_bounds__(kBlockThreads)
-    write_nodes_kernel(const IdMapView to_user, const NodeList nodes, int64_t* ids,
-                       int64_t* batch) {
+    write_nodes_kernel(const IdMapView to_user, const NodeList nodes, bool valid_padding,
+                       int64_t* ids, int64_t* batch) {
+  int64_t padding_id = -1;
+  if (valid_padding) padding_id = nodes.ids[0] < 0 ? 0 : to_user(nodes.ids[0]);
   for (int64_t row = global_thread(); row < nodes.count; row += grid_threads()) {
     const int64_t node = nodes.ids[row];
-    ids[row] = node < 0 ? -1 : to_user(node);
+    ids[row] = node < 0 ? padding_id : to_user(node);
     if (batch != nullptr) batch[row] = nodes.trees[row];
   }
 }
@@ -42,10 +44,10 @@ void write_edges_cuda(const Hop& hop, const EdgeOutput& out, uintptr_t stream) {
   PG_LAUNCH_CHECK("write_edges_kernel");
 }
 
-void write_nodes_cuda(const NodeTypeSpec& type, const NodeList& nodes, const NodesResult& out,
-                      uintptr_t stream) {
+void write_nodes_cuda(const NodeTypeSpec& type, const NodeList& nodes, bool valid_padding,
+                      const NodesResult& out, uintptr_t stream) {
   write_nodes_kernel<<<grid_for(nodes.count), kBlockThreads, 0, as_stream(stream)>>>(
-      type.to_user, nodes, out.ids, out.batch);
+      type.to_user, nodes, valid_padding, out.ids, out.batch);
   PG_LAUNCH_CHECK("write_nodes_kernel");
 }
 

@@ -11,8 +11,9 @@ namespace peergraph {
 /// `out.capacity`.
 void write_edges_cuda(const Hop& hop, const EdgeOutput& out, uintptr_t stream);
 
-/// Writes the user ids of nodes; -1 for padding.
-void write_nodes_cuda(const NodeTypeSpec& type, const NodeList& nodes, const NodesResult& out,
-                      uintptr_t stream);
+/// Writes the user ids of nodes. Padding gets -1; or, with `valid_padding`, the id of the node in
+/// row 0, and 0 where that is padding, too.
+void write_nodes_cuda(const NodeTypeSpec& type, const NodeList& nodes, bool valid_padding,
+                      const NodesResult& out, uintptr_t stream);
 
 }  // namespace peergraph

@@ -18,11 +18,12 @@ namespace {
 /// One call of sample_static_shape_cuda.
 class StaticShapeKHop : private SampleMemory {
  public:
-  StaticShapeKHop(const SamplerSpec& spec, const StaticShapeBounds& bounds,
+  StaticShapeKHop(const SamplerSpec& spec, const StaticShapeBounds& bounds, bool valid_padding,
                   const Allocate& allocator, Arena& arena, int device, uintptr_t stream)
       : SampleMemory(allocator, arena),
         spec_(spec),
         bounds_(bounds),
+        valid_padding_(valid_padding),
         device_(device),
         stream_(stream),
         guard_(device),
@@ -74,12 +75,9 @@ class StaticShapeKHop : private SampleMemory {
   }
 
   StaticShapeResult finish() {
-    for (size_t type = 0; type < lists_.size(); ++type) {
-      write_nodes_cuda(spec_.node_types[type], lists_[type], result_.padded.nodes[type], stream_);
-      // A captured CUDA graph replays the same words: epochs cannot tell its samples
-      // apart.
-      if (!spec_.disjoint) clear_nodes_cuda(lists_[type], stream_);
-    }
+    for (size_t type = 0; type < lists_.size(); ++type)
+      write_nodes_cuda(spec_.node_types[type], lists_[type], valid_padding_,
+                       result_.padded.nodes[type], stream_);
     return std::move(result_);
   }
 
@@ -124,7 +122,7 @@ class StaticShapeKHop : private SampleMemory {
       list.index = hash_index(type, num_trees);
       out.batch = allocate<int64_t>(rows(type));
     } else {
-      list.index.direct = direct[type];
+      list.index = direct_index(type, direct[type]);
     }
     if (spec_.duplicate_counts) {
       out.duplicates = allocate<int32_t>(rows(type));
@@ -134,14 +132,35 @@ class StaticShapeKHop : private SampleMemory {
     out.per_hop.insert(out.per_hop.end(), bounds_.nodes[type].begin(), bounds_.nodes[type].end());
   }
 
+  /// A direct map in which no word belongs to this sample. The base of its words is on the device:
+  /// a captured CUDA graph replays the same launches.
+  NodeIndex direct_index(size_t type, uint32_t* words) {
+    int64_t claims = 0;
+    for (int64_t slots : slots_of_claims(type)) claims = std::max(claims, slots);
+    const int64_t num_nodes = spec_.node_types[type].num_nodes;
+    NodeIndex index;
+    index.direct = words;
+    index.base_at = words + num_nodes;
+    index.first_claim = static_cast<uint32_t>(rows(type));
+    lower_base_cuda(words, num_nodes, static_cast<uint32_t>(rows(type) + claims), stream_);
+    return index;
+  }
+
+  /// The slots of all hops and relations whose sources are of a type.
+  std::vector<int64_t> slots_of_claims(size_t type) const {
+    std::vector<int64_t> slots;
+    for (int hop = 0; hop < spec_.num_hops; ++hop)
+      for (size_t r = 0; r < spec_.relations.size(); ++r)
+        if (spec_.relations[r].source == static_cast<int>(type))
+          slots.push_back(slots_of(hop, static_cast<int>(r)).slots);
+    return slots;
+  }
+
   /// An empty hash table with capacity for all claims, even if a bound turns out to be too
   /// small.
   NodeIndex hash_index(size_t type, int64_t num_trees) {
     int64_t keys = segments_[type].begin[1];
-    for (int hop = 0; hop < spec_.num_hops; ++hop)
-      for (size_t r = 0; r < spec_.relations.size(); ++r)
-        if (spec_.relations[r].source == static_cast<int>(type))
-          keys += slots_of(hop, static_cast<int>(r)).slots;
+    for (int64_t slots : slots_of_claims(type)) keys += slots;
     NodeIndex index;
     index.node_bits = disjoint_key_bits(spec_.node_types[type], num_trees);
     const int64_t size = hash_table_size(keys);
@@ -189,8 +208,9 @@ class StaticShapeKHop : private SampleMemory {
     edges.per_hop = bounds_.edges[r];
     int64_t total = 0;
     for (int64_t capacity : edges.per_hop) total += capacity;
-    edges.row = allocate<char>(total, spec_.index_bytes);
-    edges.col = allocate<char>(total, spec_.index_bytes);
+    // One array, so that both together are an edge index.
+    edges.row = allocate<char>(2 * total, spec_.index_bytes);
+    edges.col = static_cast<char*>(edges.row) + total * spec_.index_bytes;
     if (spec_.edge_ids) edges.ids = allocate<int64_t>(total);
   }
 
@@ -204,6 +224,7 @@ class StaticShapeKHop : private SampleMemory {
     for (int h = 0; h < hop; ++h) out.begin += edges.per_hop[h];
     out.capacity = edges.per_hop[hop];
     out.padding_row = padding_row(spec_.relations[r].source);
+    out.padding_id = valid_padding_ ? 0 : -1;
     out.index_bytes = spec_.index_bytes;
     return out;
   }
@@ -287,6 +308,7 @@ class StaticShapeKHop : private SampleMemory {
 
   const SamplerSpec& spec_;
   const StaticShapeBounds& bounds_;
+  const bool valid_padding_;
   const int device_;
   const uintptr_t stream_;
   const DeviceGuard guard_;
@@ -301,10 +323,10 @@ StaticShapeResult sample_static_shape_cuda(const SamplerSpec& spec,
                                            const std::vector<PaddedSeeds>& seeds, uint64_t seed,
                                            const uint64_t* seed_at, const int64_t* seed_times,
                                            const std::vector<uint32_t*>& direct,
-                                           const StaticShapeBounds& bounds,
+                                           const StaticShapeBounds& bounds, bool valid_padding,
                                            const Allocate& allocate, Arena& arena, int device,
                                            uintptr_t stream) {
-  StaticShapeKHop sample(spec, bounds, allocate, arena, device, stream);
+  StaticShapeKHop sample(spec, bounds, valid_padding, allocate, arena, device, stream);
   sample.add_seeds(seeds, direct);
   sample.run_hops(seed, seed_at, seed_times);
   return sample.finish();

@@ -3,11 +3,13 @@
 //
 // The rows of a node type are a segment for its seeds, one row that is always padding (the
 // padding row), and a segment for the new nodes of each hop. Padding rows are at the end of each
-// segment and have the id -1. Padding edges are at the end of each hop. They end, evenly, at the
+// segment. Padding edges are at the end of each hop. They end, evenly, at the
 // padding rows of the last segment of targets (all of one row would be a hub, for which kernels are
 // slow); the offsets of the hop contain them. They begin at the same row, or at the padding row of
 // another source type. If a hop has no padding among its targets, its padding edges go to the
-// padding row, and the offsets end before them.
+// padding row, and the offsets end before them. The id of padding is -1. Or it is valid, for code
+// that reads attributes by all ids: that of the first seed for nodes, 0 for edges and without
+// seeds.
 #pragma once
 
 #include <cstdint>
@@ -44,13 +46,14 @@ struct StaticShapeResult {
 /// that are no nodes, counts of seeds that are too large and, if `bounds.reported`, bounds that are
 /// too small are recorded in the error slot of the device, which must exist before a graph is
 /// captured; the contents of the sample are then undefined. The count of a bound that is too small
-/// equals the bound. `direct` holds one direct map per node type, all
-/// kUnknown, and is left so, also after errors; disjoint samples do not use it.
+/// equals the bound. `direct` holds one direct map per node type, with one more word behind it, the
+/// least word that samples may have written. All are kUnknown at first, and then belong to the
+/// samples, one after the other; disjoint samples do not use them.
 StaticShapeResult sample_static_shape_cuda(const SamplerSpec& spec,
                                            const std::vector<PaddedSeeds>& seeds, uint64_t seed,
                                            const uint64_t* seed_at, const int64_t* seed_times,
                                            const std::vector<uint32_t*>& direct,
-                                           const StaticShapeBounds& bounds,
+                                           const StaticShapeBounds& bounds, bool valid_padding,
                                            const Allocate& allocate, Arena& arena, int device,
                                            uintptr_t stream);
 

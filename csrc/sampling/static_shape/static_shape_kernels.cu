@@ -27,7 +27,7 @@ __global__ void __launch_bounds__(kBlockThreads)
     const int64_t tree = nodes.trees == nullptr ? 0 : first_tree + row;
     nodes.ids[row] = node;
     if (nodes.trees != nullptr) nodes.trees[row] = static_cast<int32_t>(tree);
-    claim(nodes.index, tree, node, nodes.index.row_word(row));
+    claim(nodes.index, tree, node, with_base(nodes.index).row_word(row));
   }
 }
 
@@ -74,15 +74,24 @@ __global__ void __launch_bounds__(kBlockThreads)
     const int64_t edge = out.begin + sampled + i;
     store_id(out.row, out.index_bytes, edge, targets.has_sources ? target : out.padding_row);
     store_id(out.col, out.index_bytes, edge, target);
-    if (out.edge_ids != nullptr) out.edge_ids[edge] = -1;
+    if (out.edge_ids != nullptr) out.edge_ids[edge] = out.padding_id;
   }
   for (int64_t k = 1 + global_thread(); k <= rows; k += grid_threads())
     hop.offsets[first - hop.first_target + k] = sampled + k * padding / rows;
 }
 
-__global__ void __launch_bounds__(kBlockThreads) clear_nodes_kernel(const NodeList nodes) {
-  for (int64_t row = global_thread(); row < nodes.count; row += grid_threads())
-    if (nodes.ids[row] >= 0) nodes.index.direct[nodes.ids[row]] = kUnknown;
+// Enough threads to fill the device when they clear; nearly always they end at once.
+constexpr int64_t kClearingBlocks = 1024;
+
+__global__ void __launch_bounds__(kBlockThreads)
+    clear_used_up_map_kernel(uint32_t* words, int64_t num_nodes, uint32_t num_entries) {
+  if (words[num_nodes] >= num_entries) return;
+  for (int64_t node = global_thread(); node < num_nodes; node += grid_threads())
+    words[node] = kUnknown;
+}
+
+__global__ void lower_base_kernel(uint32_t* base, uint32_t num_entries) {
+  *base = (*base < num_entries ? kUnknown : *base) - num_entries;
 }
 
 cudaStream_t as_stream(uintptr_t address) { return reinterpret_cast<cudaStream_t>(address); }
@@ -118,9 +127,12 @@ void pad_edges_cuda(const EdgeOutput& out, const int64_t* edges, const Hop& hop,
   PG_LAUNCH_CHECK("pad_edges_kernel");
 }
 
-void clear_nodes_cuda(const NodeList& nodes, uintptr_t stream) {
-  clear_nodes_kernel<<<grid_for(nodes.count), kBlockThreads, 0, as_stream(stream)>>>(nodes);
-  PG_LAUNCH_CHECK("clear_nodes_kernel");
+void lower_base_cuda(uint32_t* words, int64_t num_nodes, uint32_t num_entries, uintptr_t stream) {
+  clear_used_up_map_kernel<<<grid_for(num_nodes, kBlockThreads, kClearingBlocks), kBlockThreads, 0,
+                             as_stream(stream)>>>(words, num_nodes, num_entries);
+  PG_LAUNCH_CHECK("clear_used_up_map_kernel");
+  lower_base_kernel<<<1, 1, 0, as_stream(stream)>>>(words + num_nodes, num_entries);
+  PG_LAUNCH_CHECK("lower_base_kernel");
 }
 
 }  // namespace peergraph

@@ -47,7 +47,9 @@ struct TargetSegment {
 void pad_edges_cuda(const EdgeOutput& out, const int64_t* edges, const Hop& hop,
                     const TargetSegment& targets, uintptr_t stream);
 
-/// Sets the words of the nodes in the direct map to kUnknown.
-void clear_nodes_cuda(const NodeList& nodes, uintptr_t stream);
+/// Begins a sample in a direct map: lowers the base, words[num_nodes], by `num_entries`. All words
+/// of earlier samples are then greater than those of this one. If the base is too low for that, the
+/// map is cleared, and the base is the greatest that has room for the entries.
+void lower_base_cuda(uint32_t* words, int64_t num_nodes, uint32_t num_entries, uintptr_t stream);
 
 }  // namespace peergraph

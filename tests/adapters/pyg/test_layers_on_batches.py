@@ -212,6 +212,20 @@ def test_blocks_go_with_the_batch() -> None:
     assert len(csc_cache._attached) == before
 
 
+def test_blocks_stay_when_an_earlier_batch_of_the_same_memory_dies() -> None:
+    batch = batch_of(torch.device("cpu"))
+    structure = csc_cache.attached(batch.edge_index)
+    assert structure is not None
+    memory = batch.edge_index
+    first, second = memory.view_as(memory), memory.view_as(memory)
+    csc_cache.attach(first, structure)
+    csc_cache.attach(second, structure)
+    del first
+    assert csc_cache.attached(memory) is structure
+    del second
+    assert csc_cache.attached(memory) is None
+
+
 @pytest.mark.parametrize("kind", [GraphSAGE, GIN, GAT])
 def test_blocks_that_served_go_with_the_batch(kind: Any, device: torch.device) -> None:
     before = len(csc_cache._attached), len(csc_cache._entries)

@@ -54,6 +54,7 @@ class Padding:
         expand_all: whether hops expand all nodes so far.
         first_seeds: for each type of the seeds, in order: the capacity and the number of the seeds
             of the types before it.
+        valid: whether the ids of padding are valid, else -1.
     """
 
     def __init__(
@@ -62,9 +63,11 @@ class Padding:
         shape: StaticShape,
         expand_all: bool,
         first_seeds: Sequence[tuple[int, int]],
+        valid: bool,
     ) -> None:
         self.sample, self.shape, self.expand_all = sample, shape, expand_all
         self.first_seeds = first_seeds
+        self.valid = valid
         self.rows = {
             t: _positions(shape.rows_per_hop[t], counts)
             for t, counts in sample.num_sampled_nodes.items()
@@ -78,13 +81,16 @@ class Padding:
         """Returns the padded sample."""
         sample, by_row, by_edge = self.sample, self._by_row, self._by_edge
         num_hops, rows, columns = sample.num_hops, sample.row.items(), sample.col.items()
+        row = {t: by_edge(t, self._new_rows(t[0], x), self._sources(t)) for t, x in rows}
+        col = {t: by_edge(t, self._new_rows(t[2], x), self._destinations(t)) for t, x in columns}
         return StaticShapeSample(
-            nodes={t: by_row(t, ids, -1) for t, ids in sample.nodes.items()},
-            row={t: by_edge(t, self._new_rows(t[0], x), self._sources(t)) for t, x in rows},
-            col={t: by_edge(t, self._new_rows(t[2], x), self._destinations(t)) for t, x in columns},
+            nodes={t: by_row(t, ids, self._padding_node(t)) for t, ids in sample.nodes.items()},
+            edge_index={t: torch.stack([row[t], col[t]]) for t in row},
             edge_ids=None
             if sample.edge_ids is None
-            else {t: by_edge(t, ids, -1) for t, ids in sample.edge_ids.items()},
+            else {
+                t: by_edge(t, ids, 0 if self.valid else -1) for t, ids in sample.edge_ids.items()
+            },
             batch=None
             if sample.batch is None
             else {t: by_row(t, self._seed_positions(b), -1) for t, b in sample.batch.items()},
@@ -99,6 +105,13 @@ class Padding:
                 t: [self._targets(t, hop)[0] for hop in range(num_hops)] for t in sample.row
             },
         )
+
+    def _padding_node(self, node_type: NodeType) -> int:
+        """Returns the id of padding nodes."""
+        if not self.valid:
+            return -1
+        has_seeds = self.sample.num_sampled_nodes[node_type][0] > 0
+        return int(self.sample.nodes[node_type][0]) if has_seeds else 0
 
     def _by_row(self, node_type: NodeType, values: Tensor, padding: int) -> Tensor:
         capacity = sum(self.shape.rows_per_hop[node_type])

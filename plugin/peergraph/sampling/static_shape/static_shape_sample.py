@@ -46,14 +46,15 @@ class StaticShapeSample:
     Args:
         nodes: by node type, int64 user ids: a segment of rows for the seeds, one row that is always
             padding (the padding row), and a segment for the new nodes of each hop. Padding is at
-            the end of each segment and is -1 (``Table.gather(nodes, padded=True)``).
-        row: by edge type, sources of the edges as positions in ``nodes``, with a segment for the
-            edges of each hop. Padding is behind the edges of its hop. It goes, evenly, to the
-            padding at the end of the hop's targets, or to the padding row if they have none, from
-            the same row, or from the padding row of another source type.
-        col: by edge type, destinations of the same edges.
-        edge_ids: by edge type, int64 the user's edge ids, -1 for padding; None unless the
-            sampler returns them.
+            the end of each segment and is -1 (``Table.gather(nodes, padded=True)``), or the id of
+            the first seed if the sampler has ``valid_padding``.
+        edge_index: by edge type, [2, edges] of the sampler's index dtype: sources and destinations
+            of the edges as positions in ``nodes``, with a segment for the edges of each hop.
+            Padding is behind the edges of its hop. It goes, evenly, to the padding at the end of
+            the hop's targets, or to the padding row if they have none, from the same row, or from
+            the padding row of another source type.
+        edge_ids: by edge type, int64 the user's edge ids, -1 for padding, or 0 with
+            ``valid_padding``; None unless the sampler returns them.
         batch: disjoint samples only: by node type, int64 the position among the seeds (of all
             types, in the order in which they were given) that a node belongs to, -1 for padding.
         duplicate_counts: by node type, int32: how often the node was sampled; 0 for padding.
@@ -65,8 +66,7 @@ class StaticShapeSample:
     """
 
     nodes: dict[NodeType, Tensor]
-    row: dict[EdgeType, Tensor]
-    col: dict[EdgeType, Tensor]
+    edge_index: dict[EdgeType, Tensor]
     edge_ids: dict[EdgeType, Tensor] | None
     batch: dict[NodeType, Tensor] | None
     duplicate_counts: dict[NodeType, Tensor] | None
@@ -75,6 +75,21 @@ class StaticShapeSample:
     shape: StaticShape
     indptr: dict[EdgeType, list[Tensor]] = field(repr=False)
     first_target: dict[EdgeType, list[int]] = field(repr=False)
+
+    @property
+    def row(self) -> dict[EdgeType, Tensor]:
+        """By edge type, the sources of the edges, ``edge_index[edge_type][0]``."""
+        return {t: edges[0] for t, edges in self.edge_index.items()}
+
+    @property
+    def col(self) -> dict[EdgeType, Tensor]:
+        """By edge type, the destinations of the edges, ``edge_index[edge_type][1]``."""
+        return {t: edges[1] for t, edges in self.edge_index.items()}
+
+    def is_padding(self, node_type: NodeType) -> Tensor:
+        """Returns [rows] bool: which rows of a type are padding. Synchronises with a GPU."""
+        rows, counts = self.shape.rows_per_hop[node_type], self.num_nodes[node_type]
+        return ~_used(rows, counts.tolist(), counts.device)
 
     def block(self, hop: int, edge_type: EdgeType | None = None) -> Block:
         """Returns the CSC block of a hop and a relation, as :meth:`Sample.block` gives it.
@@ -88,14 +103,14 @@ class StaticShapeSample:
             ValueError: `edge_type` left out though there are several relations.
         """
         if edge_type is None:
-            if len(self.row) != 1:
-                raise ValueError(f"edge_type: one of {list(self.row)} is needed")
-            (edge_type,) = self.row
+            if len(self.edge_index) != 1:
+                raise ValueError(f"edge_type: one of {list(self.edge_index)} is needed")
+            (edge_type,) = self.edge_index
         begins = self.shape.edge_offsets(edge_type)
         if not 0 <= hop < len(begins) - 1:
             raise IndexError(f"hop: {hop} is not in 0..{len(begins) - 2}")
         edges = slice(begins[hop], begins[hop + 1])
-        row = self.row[edge_type][edges]
+        row = self.edge_index[edge_type][0, edges]
         return Block(
             indptr=self.indptr[edge_type][hop].to(row.dtype),
             row=row,
@@ -122,17 +137,17 @@ class _Compaction:
 
     def to_sample(self) -> Sample:
         fixed = self.fixed
+        row, col = fixed.row, fixed.col
         edges = {
-            t: _used(fixed.shape.edges_per_hop[t], counts, fixed.row[t].device)
+            t: _used(fixed.shape.edges_per_hop[t], counts, row[t].device)
             for t, counts in self.num_edges.items()
         }
         # Padding rows get an arbitrary row, which no edge names.
         new_row = {t: (used.cumsum(0) - 1).clamp(min=0) for t, used in self.used.items()}
-        row_dtype = {t: row.dtype for t, row in fixed.row.items()}
         return Sample(
             nodes={t: ids[self.used[t]] for t, ids in fixed.nodes.items()},
-            row={t: new_row[t[0]][fixed.row[t][e]].to(row_dtype[t]) for t, e in edges.items()},
-            col={t: new_row[t[2]][fixed.col[t][e]].to(row_dtype[t]) for t, e in edges.items()},
+            row={t: new_row[t[0]][row[t][e]].to(row[t].dtype) for t, e in edges.items()},
+            col={t: new_row[t[2]][col[t][e]].to(col[t].dtype) for t, e in edges.items()},
             edge_ids=None
             if fixed.edge_ids is None
             else {t: ids[edges[t]] for t, ids in fixed.edge_ids.items()},

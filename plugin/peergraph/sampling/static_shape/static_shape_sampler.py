@@ -10,13 +10,12 @@ from torch import Tensor
 
 import peergraph._C as _C
 from peergraph.memory.device.capture_mode import is_capturing
-from peergraph.memory.device.launching import Buffers, launch_on
+from peergraph.memory.device.launching import Buffers, empty, launch_on
 from peergraph.memory.device.pending_errors import raise_pending
 from peergraph.memory.table.id_list import integers
 from peergraph.profiling import SAMPLE, profiled
 from peergraph.sampling.arguments import check_seed, store_device
 from peergraph.sampling.neighbor.neighbor_sampler import NeighborSampler
-from peergraph.sampling.neighbor.workspace import Workspace
 from peergraph.sampling.sample import NodeType
 from peergraph.sampling.static_shape.bounds import MaxEdges, MaxNodes, make_shape
 from peergraph.sampling.static_shape.padding import (
@@ -49,6 +48,9 @@ class StaticShapeSampler:
             Default: as many as there can be. Needed for fanouts of -1.
         reports_overflow: False: a sample that exceeds a capacity raises nothing. One of its counts
             then equals the capacity, and its contents are undefined.
+        valid_padding: True: the ids of padding are valid, so that attributes can be read by all
+            ids: nodes have the id of the first seed of their type, edges 0, and so have nodes of a
+            type without seeds. By default they are -1.
 
     Attributes:
         shape: the capacities.
@@ -67,23 +69,27 @@ class StaticShapeSampler:
         max_nodes: MaxNodes | None = None,
         max_edges: MaxEdges | None = None,
         reports_overflow: bool = True,
+        valid_padding: bool = False,
     ) -> None:
         if sampler.subgraph == "induced":
             raise NotImplementedError("subgraph='induced' is not supported in a static shape")
         shape = make_shape(sampler, num_seeds, max_nodes, max_edges)
         self._sampler = sampler
         self._reports_overflow = reports_overflow
+        self._valid_padding = valid_padding
         self.shape = shape
         self._device = store_device(sampler.store)
         self._num_seeds = {t: shape.padding_row(t) for t in shape.rows_per_hop}
-        map_sizes = [] if sampler.disjoint else [sampler.store.num_nodes(t) for t in self._types]
-        self._workspace: Workspace | None = None
+        self._maps: list[Tensor] = []
         # The kernels of two threads' samples must not mix on the stream: they share the work space.
         self._one_at_a_time = threading.Lock()
         if self._device.type == "cuda":
             # Allocates memory for errors and the node maps now: a capture must not.
             raise_pending(self._device)
-            self._workspace = Workspace(map_sizes, self._device)
+            for node_type in [] if sampler.disjoint else self._types:
+                # The word behind the map is the base of the last sample's words.
+                words = sampler.store.num_nodes(node_type) + 1
+                self._maps.append(empty(words, torch.int32, self._device).fill_(-1))
             # The first sample may be on another stream.
             torch.cuda.current_stream(self._device).synchronize()
         sampler.store.register_scratch("node maps of a StaticShapeSampler", self)
@@ -91,7 +97,7 @@ class StaticShapeSampler:
     @property
     def num_bytes(self) -> int:
         """Bytes of the work space on the store's device."""
-        return 0 if self._workspace is None else sum(m.nbytes for m in self._workspace.maps)
+        return sum(m.nbytes for m in self._maps)
 
     @property
     def _types(self) -> list[NodeType]:
@@ -201,7 +207,7 @@ class StaticShapeSampler:
             times = {t: x[: used[t].numel()] if t in used else x for t, x in by_type.items()}
         number = int(seed) % 2**64
         sample = self._sampler.sample(used, number, seed_time=times)
-        expand_all = self._sampler.frontier == "all"
+        expand_all, valid = self._sampler.frontier == "all", self._valid_padding
         try:
             check_capacity(sample, self.shape)
         except OverflowError:
@@ -210,9 +216,9 @@ class StaticShapeSampler:
             none = {t: ids[:0] for t, ids in used.items()}
             no_times = None if times is None else {t: x[:0] for t, x in times.items()}
             empty = self._sampler.sample(none, number, seed_time=no_times)
-            padded = Padding(empty, self.shape, expand_all, first_seeds).pad()
+            padded = Padding(empty, self.shape, expand_all, first_seeds, valid).pad()
             return with_clamped_counts(padded, sample)
-        return Padding(sample, self.shape, expand_all, first_seeds).pad()
+        return Padding(sample, self.shape, expand_all, first_seeds, valid).pad()
 
     def _on_gpu(
         self,
@@ -229,17 +235,17 @@ class StaticShapeSampler:
 
         def draw(native: _C.KHopSampler) -> StaticShapeSample:
             buffers = Buffers(self._device)
-            assert self._workspace is not None
             with self._one_at_a_time:
                 nodes, edges, blocks, count_address = native.sample_static_shape(
                     [(self._types.index(t), ids, counts.get(t)) for t, ids in seeds.items()],
                     0 if isinstance(seed, Tensor) else seed,
                     seed if isinstance(seed, Tensor) else None,
                     times,
-                    self._workspace.maps,
+                    self._maps,
                     [rows[1:] for rows in shape.rows_per_hop.values()],
                     list(shape.edges_per_hop.values()),
                     self._reports_overflow,
+                    self._valid_padding,
                     buffers,
                     launch_on(self._device),
                 )
@@ -267,8 +273,10 @@ def _to_sample(
     by_relation = {t: blocks[r :: len(edges)] for r, t in enumerate(edge_results)}
     return StaticShapeSample(
         nodes={t: tensor(n[0], torch.int64, num_rows[t]) for t, n in node_results.items()},
-        row={t: tensor(e[0], dtype, num_edges[t]) for t, e in edge_results.items()},
-        col={t: tensor(e[1], dtype, num_edges[t]) for t, e in edge_results.items()},
+        edge_index={
+            t: tensor(e[0], dtype, 2 * num_edges[t]).view(2, num_edges[t])
+            for t, e in edge_results.items()
+        },
         edge_ids={t: tensor(e[2], torch.int64, num_edges[t]) for t, e in edge_results.items()}
         if sampler.edge_ids
         else None,

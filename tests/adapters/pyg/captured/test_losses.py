@@ -18,7 +18,8 @@ import peergraph_pyg
 from peergraph.sampling import NeighborSampler as CoreSampler
 from peergraph.sampling import StaticShapeSample, StaticShapeSampler, next_seed
 from peergraph.store import EDGE, NODE
-from peergraph_pyg.captured import captured_training
+from peergraph_pyg.captured import captured_training, static_batch
+from peergraph_pyg.data import csc_cache
 from tests.adapters.pyg.captured.training import (
     BATCH,
     CLASSES,
@@ -65,7 +66,7 @@ def padded_batch(sample: StaticShapeSample, plain: Data, first: Tensor) -> Data:
     return Data(
         x=plain.x[ids],
         y=plain.y[ids],
-        edge_index=torch.stack([sample.row[EDGE], sample.col[EDGE]]),
+        edge_index=sample.edge_index[EDGE],
         batch_size=BATCH,
         num_sampled_nodes=sample.shape.rows_per_hop[NODE],
         num_sampled_edges=sample.shape.edges_per_hop[EDGE],
@@ -219,6 +220,28 @@ def test_results_and_batches(plain: Data, device: torch.device) -> None:
     assert [ids.tolist() for _, ids, _ in results[:2]] == [[0, 1], [BATCH, BATCH + 1]]
     assert not any(value.requires_grad for value, _, _ in results)
     assert {size for _, _, size in results} == {BATCH}
+
+
+def test_a_batch_is_the_sample(plain: Data, device: torch.device) -> None:
+    """No pass over its nodes or edges; only a batch that is checked has memory of its own."""
+    loader = make_loader(plain, device)
+    core = loader.node_sampler.core
+    sampler = StaticShapeSampler(core, BATCH, valid_padding=True)
+    sample = sampler.sample(torch.arange(BATCH, device=device), 3)
+    edges, input_id = sample.edge_index[EDGE], torch.arange(BATCH, device=device)
+    batch = static_batch.make_batch(loader, sample, input_id)
+    assert batch.edge_index is not edges
+    assert batch.edge_index.data_ptr() == edges.data_ptr()
+    assert batch.n_id.data_ptr() == sample.nodes[NODE].data_ptr()
+    assert csc_cache.attached(batch.edge_index) is not None
+    assert list(batch.keys()) == list(next(iter(loader)).keys())
+    other = static_batch.make_batch(loader, sample, input_id, pad_with=1)
+    assert other.edge_index.data_ptr() != edges.data_ptr()
+    assert other.n_id[sample.is_padding(NODE)].eq(1).all()
+    assert torch.equal(other.edge_index, edges)
+    for name in ("x", "y"):
+        used = ~sample.is_padding(NODE)
+        assert torch.equal(other[name][used], batch[name][used])
 
 
 def test_fewer_seeds_than_a_batch(plain: Data, device: torch.device) -> None:
