@@ -70,4 +70,19 @@ struct SortedDraws {
   }
 };
 
+/// Replaces the draws by their `count` picks in ascending order, with all threads of the group.
+template <typename Group>
+__device__ void sort_picks(const Group& group, const SortedDraws& draws, int64_t degree,
+                           int64_t count) {
+  // From the end, as a pick reads the key before its own.
+  const int64_t threads = group.num_threads();
+  for (int64_t begin = (count - 1) / threads * threads; begin >= 0; begin -= threads) {
+    const int64_t k = begin + group.thread_rank();
+    const int64_t pick = k < count ? draws.pick(k, degree) : 0;
+    group.sync();
+    if (k < count) draws.keys[k] = static_cast<uint64_t>(pick);
+  }
+  sort_keys(group, draws.keys, draws.capacity());
+}
+
 }  // namespace peergraph
