@@ -106,10 +106,13 @@ def choices(device: torch.device) -> Iterator[Tensor]:
 
 @case("for_each_target", *ADDED, *WRITTEN)
 def choices_at_hubs(device: torch.device) -> Iterator[Tensor]:
-    store = store_of_hubs(device)
-    options, _ = prepare(store, np.random.default_rng(22), ("weights",))
-    for fanout in (30, 256, 2100):
-        yield from sampled(store, [fanout], torch.arange(8), **options)
+    for kind in (("weights",), ("node_time",)):
+        store = store_of_hubs(device)
+        options, _ = prepare(store, np.random.default_rng(22), kind)
+        latest = {"seed_time": torch.full((8,), 18)} if "node_time" in options else {}
+        for fanout in (30, 256, 1500, 2100):
+            sampler = NeighborSampler(store, [fanout], duplicate_counts=True, **options)
+            yield from tensors_of(sampler.sample(torch.arange(8), 7, **latest))
 
 
 @case(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from itertools import combinations, permutations
+from itertools import combinations, permutations, product
 
 import numpy as np
 import pytest
@@ -136,13 +136,29 @@ def test_weightless_edges_come_last(device: torch.device) -> None:
 
 
 @pytest.mark.parametrize("replace", [False, True])
-def test_uniform_among_the_past(device: torch.device, replace: bool) -> None:
-    node_times = [5, 0, 9, 3, 5, 7, 2]
-    outcomes = drawn(device, 2, 12_000, node_times=node_times, seed_time=5, replace=replace)
+@named_cases("node_times", [[5, 0, 9, 3, 5, 7, 2], [0, 2, 3, 5, 5, 7, 9], [5, 5, 5, 5]])
+def test_uniform_among_the_past(device: torch.device, node_times: list[int], replace: bool) -> None:
     past = [i for i, t in enumerate(node_times) if t <= 5]
-    pairs = [(i, j) for i in past for j in past] if replace else list(combinations(past, 2))
-    outcomes = outcomes if replace else np.sort(outcomes, axis=1)
-    assert_follows(outcomes, dict.fromkeys(pairs, 1 / len(pairs)))
+    for fanout in (1, 2, 3):
+        outcomes = drawn(
+            device, fanout, 12_000, node_times=node_times, seed_time=5, replace=replace
+        )
+        if replace:
+            sets = list(product(past, repeat=fanout))
+        else:
+            sets, outcomes = list(combinations(past, fanout)), np.sort(outcomes, axis=1)
+        assert_follows(outcomes, dict.fromkeys(sets, 1 / len(sets)))
+
+
+@pytest.mark.parametrize("ordered", [False, True])
+def test_uniform_among_the_past_of_a_hub(device: torch.device, ordered: bool) -> None:
+    node_times = np.random.default_rng(6).permutation(3000)
+    node_times = np.sort(node_times) if ordered else node_times
+    outcomes = drawn(device, 40, 2000, node_times=node_times.tolist(), seed_time=999)
+    assert all(np.unique(row).size == 40 for row in outcomes)
+    assert (node_times[outcomes] <= 999).all()
+    assert (np.diff(node_times[outcomes], axis=1) > 0).all()
+    assert_uniform(node_times[outcomes].reshape(-1, 1), 1000)
 
 
 def test_exponential() -> None:

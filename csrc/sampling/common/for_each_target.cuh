@@ -15,13 +15,14 @@ constexpr int kWarpKeys = 256;  // longer lists are given to the block
 constexpr int kBlockKeys = kWarpKeys * kGroupsPerBlock;
 constexpr int kDigitBits = 8;
 constexpr int kDigits = 1 << kDigitBits;
+static_assert(kDigits >= kWarpKeys, "a histogram has memory for a word of each key");
 
 /// Shared memory of a group of threads. The compiler removes arrays that the functor does not
 /// use.
 struct SharedScratch {
   uint64_t* keys;       // [capacity]
   int64_t capacity;     // at least the group's threads
-  uint32_t* histogram;  // [kDigits]
+  uint32_t* histogram;  // [kDigits], in memory for [capacity]
   uint64_t* found;      // [3]
 };
 

@@ -18,6 +18,7 @@ struct ThreadGroup {
   uint64_t* partial;  // [kWarps] in shared memory; unused if the group is a warp
 
   __device__ static int thread_rank() { return static_cast<int>(threadIdx.x) % kThreads; }
+  __device__ static int num_threads() { return kThreads; }
 
   __device__ static void sync() {
     if constexpr (kIsWarp)
@@ -72,12 +73,20 @@ struct ThreadGroup {
 using WarpGroup = ThreadGroup<kWarpSize>;
 using BlockGroup = ThreadGroup<kBlockThreads>;
 
-/// Bitonic sort by the threads of a block.
-__device__ inline void sort_by_block(uint64_t* keys, int64_t count) {
+/// The threads of a block of any size, for functions of groups that only wait for each other.
+struct WholeBlock {
+  __device__ static int thread_rank() { return static_cast<int>(threadIdx.x); }
+  __device__ static int num_threads() { return static_cast<int>(blockDim.x); }
+  __device__ static void sync() { __syncthreads(); }
+};
+
+/// Bitonic sort by the threads of a group. `count` is a power of two.
+template <typename Group>
+__device__ void sort_keys(const Group& group, uint64_t* keys, int64_t count) {
   for (int64_t size = 2; size <= count; size *= 2) {
     for (int64_t half = size / 2; half > 0; half /= 2) {
-      __syncthreads();
-      for (int64_t pair = threadIdx.x; pair < count / 2; pair += blockDim.x) {
+      group.sync();
+      for (int64_t pair = group.thread_rank(); pair < count / 2; pair += group.num_threads()) {
         const int64_t low = 2 * pair - (pair & (half - 1));
         const uint64_t a = keys[low], b = keys[low + half];
         const bool ascending = (low & size) == 0;
@@ -88,7 +97,7 @@ __device__ inline void sort_by_block(uint64_t* keys, int64_t count) {
       }
     }
   }
-  __syncthreads();
+  group.sync();
 }
 
 }  // namespace peergraph

@@ -55,16 +55,17 @@ class CpuBackend final : public Backend {
   }
 
   void plan(const RelationSpec& relation, Hop& hop) override {
-    const CscView& csc = relation.csc;
-    if (relation.choice.is_uniform_without_replacement())
-      lists_.reset(new Neighbors[hop.num_targets]);
-    if (relation.choice.timed()) times_.plan(csc, hop);
+    const Choice& choice = relation.choice;
+    lists_.reset(new Neighbors[hop.num_targets]);
     workers_.run(hop.num_targets, kTargetsPerThread, [&](int64_t begin, int64_t end) {
-      if (relation.choice.is_uniform_without_replacement())
-        count_neighbors_cpu(csc, hop, begin, end, lists_.get());
-      else
-        count_choices_cpu(csc, relation.choice, hop, times_, begin, end);
+      count_neighbors_cpu(relation.csc, hop, begin, end, lists_.get());
     });
+    if (!choice.is_uniform_without_replacement()) {
+      if (choice.timed()) times_.plan(lists_.get(), hop.num_targets);
+      workers_.run(hop.num_targets, kTargetsPerThread, [&](int64_t begin, int64_t end) {
+        count_choices_cpu(relation.csc, choice, hop, lists_.get(), times_, begin, end);
+      });
+    }
     scan_offsets(hop);
   }
 
@@ -195,7 +196,8 @@ class CpuBackend final : public Backend {
     if (relation.choice.is_uniform_without_replacement())
       sample_neighbors_cpu(relation.csc, hop, lists_.get(), begin, end, scratch);
     else
-      choose_neighbors_cpu(relation.csc, relation.choice, hop, times_, begin, end);
+      choose_neighbors_cpu(relation.csc, relation.choice, hop, lists_.get(), times_, begin, end,
+                           scratch);
   }
 
   Workers workers_;

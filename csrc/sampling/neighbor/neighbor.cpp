@@ -1,5 +1,6 @@
 #include "sampling/neighbor/neighbor.h"
 
+#include <algorithm>
 #include <vector>
 
 #include "common/vectors.h"
@@ -26,8 +27,9 @@ void prefetch_list(const CscView& csc, int64_t row) {
 template <typename Id>
 class Groups {
  public:
-  Groups(const CscView& csc, const Hop& hop, const Neighbors* lists, DrawScratch& scratch)
-      : csc_(csc), hop_(hop), lists_(lists), scratch_(scratch) {}
+  Groups(const CscView& csc, const Hop& hop, const Neighbors* lists, DrawScratch& scratch,
+         PickOrder order)
+      : csc_(csc), hop_(hop), lists_(lists), scratch_(scratch), order_(order) {}
 
   void run(int64_t begin, int64_t end) {
     int64_t* picks = scratch_.picks[0].data();
@@ -66,6 +68,7 @@ class Groups {
       const int64_t count = count_of(t);
       if (draws(t)) {
         scratch_.picker.pick(bits, lists_[t].degree, count, picks);
+        if (order_ == PickOrder::kList) std::sort(picks, picks + count);
         for (int64_t i = 0; i < count; ++i) prefetch_far(list + picks[i]);
         picks += count;
         bits += (count + 1) / 2 * 2;
@@ -105,6 +108,7 @@ class Groups {
   const Hop& hop_;
   const Neighbors* const lists_;
   DrawScratch& scratch_;
+  const PickOrder order_;
 };
 
 }  // namespace
@@ -119,11 +123,11 @@ void count_neighbors_cpu(const CscView& csc, const Hop& hop, int64_t begin, int6
 }
 
 void sample_neighbors_cpu(const CscView& csc, const Hop& hop, const Neighbors* lists, int64_t begin,
-                          int64_t end, DrawScratch& scratch) {
+                          int64_t end, DrawScratch& scratch, PickOrder order) {
   if (hop.index_bytes == 4)
-    Groups<int32_t>(csc, hop, lists, scratch).run(begin, end);
+    Groups<int32_t>(csc, hop, lists, scratch, order).run(begin, end);
   else
-    Groups<int64_t>(csc, hop, lists, scratch).run(begin, end);
+    Groups<int64_t>(csc, hop, lists, scratch, order).run(begin, end);
 }
 
 }  // namespace peergraph

@@ -1,10 +1,5 @@
-// Kernels that sample the neighbours of a hop's targets: WholeGraph's Algorithm 1, sequential
-// swap-with-last, computed in parallel.
-//
-// With N = degree, M = fanout and r[i] the i-th draw: draw i gets r[i] unless an earlier draw had
-// the same r; then it gets what the latest such draw j moved there, the element that was at N - 1 -
-// j at that time. chain[j] is the latest draw k with r[k] = N - 1 - j (what was there had been
-// moved by k from N - 1 - k), or j if there is none; chains are followed by path doubling.
+// Kernels that sample the neighbours of a hop's targets by WholeGraph's Algorithm 1, which
+// without_replacement.cuh explains.
 #include <algorithm>
 
 #include "common/cuda_check.cuh"
@@ -13,6 +8,7 @@
 #include "sampling/common/hop.h"
 #include "sampling/common/thread_group.cuh"
 #include "sampling/neighbor/neighbor.h"
+#include "sampling/neighbor/without_replacement.cuh"
 
 namespace peergraph {
 namespace {
@@ -61,67 +57,14 @@ __device__ __forceinline__ int64_t draw_by_lane(const RandomStream& random, bool
   return earlier == 0u ? r : degree - 1 - moved;
 }
 
-/// Work space of draw_by_block, in shared or global memory.
-struct BlockScratch {
-  uint64_t* keys = nullptr;  // [capacity], capacity a power of two, at least the fanout
-  int* chain = nullptr;      // [capacity]
-  int64_t capacity = 0;
-  int draw_bits = 0;  // bits of the index of a draw; capacity is 2^draw_bits
+/// Bytes of the memory of `capacity` draws.
+constexpr int64_t draw_bytes(int64_t capacity) {
+  return capacity * static_cast<int64_t>(sizeof(uint64_t) + sizeof(int));
+}
 
-  static constexpr int64_t bytes(int64_t capacity) {
-    return capacity * static_cast<int64_t>(sizeof(uint64_t) + sizeof(int));
-  }
-
-  __device__ static BlockScratch at(void* memory, int draw_bits) {
-    BlockScratch scratch;
-    scratch.capacity = int64_t{1} << draw_bits;
-    scratch.keys = static_cast<uint64_t*>(memory);
-    scratch.chain = reinterpret_cast<int*>(scratch.keys + scratch.capacity);
-    scratch.draw_bits = draw_bits;
-    return scratch;
-  }
-};
-
-/// Calls emit(i, pick) for every draw of one target, with all threads of a block. Needs fanout
-/// < degree.
-template <typename Emit>
-__device__ void draw_by_block(const RandomStream& random, int64_t degree, int64_t fanout,
-                              int64_t target, const BlockScratch& scratch, const Emit& emit) {
-  uint64_t* keys = scratch.keys;
-  int* chain = scratch.chain;
-  const int bits = scratch.draw_bits;
-  for (int64_t i = threadIdx.x; i < scratch.capacity; i += blockDim.x) {
-    keys[i] = i < fanout ? (static_cast<uint64_t>(random.draw(degree, target, i)) << bits) | i
-                         : ~uint64_t{0};
-    chain[i] = static_cast<int>(i);
-  }
-  sort_by_block(keys, scratch.capacity);
-
-  const uint64_t draw_mask = static_cast<uint64_t>(scratch.capacity - 1);
-  for (int64_t k = threadIdx.x; k < fanout; k += blockDim.x) {
-    const int64_t r = static_cast<int64_t>(keys[k] >> bits);
-    const bool latest = k == fanout - 1 || static_cast<int64_t>(keys[k + 1] >> bits) != r;
-    if (latest && r >= degree - fanout)
-      chain[degree - 1 - r] = static_cast<int>(keys[k] & draw_mask);
-  }
-  __syncthreads();
-  // Path doubling in place, as many links at a time as there are threads. A link that is
-  // doubled already only takes the links to it further.
-  for (int64_t reach = 1; reach < fanout; reach *= 2) {
-    for (int64_t begin = 0; begin < fanout; begin += blockDim.x) {
-      const int64_t i = begin + threadIdx.x;
-      const int further = i < fanout ? chain[chain[i]] : 0;
-      __syncthreads();
-      if (i < fanout) chain[i] = further;
-      __syncthreads();
-    }
-  }
-  for (int64_t k = threadIdx.x; k < fanout; k += blockDim.x) {
-    const int64_t r = static_cast<int64_t>(keys[k] >> bits);
-    const bool again = k > 0 && static_cast<int64_t>(keys[k - 1] >> bits) == r;
-    const int64_t pick = again ? degree - 1 - chain[keys[k - 1] & draw_mask] : r;
-    emit(static_cast<int64_t>(keys[k] & draw_mask), pick);
-  }
+__device__ SortedDraws draws_at(void* memory, int bits) {
+  auto* const keys = static_cast<uint64_t*>(memory);
+  return {keys, reinterpret_cast<int*>(keys + (int64_t{1} << bits)), bits};
 }
 
 __global__ void __launch_bounds__(kBlockThreads)
@@ -166,10 +109,11 @@ __global__ void __launch_bounds__(kBlockThreads)
     sample_by_block(const __grid_constant__ CscView csc, const __grid_constant__ Hop hop,
                     const __grid_constant__ NodeIndex sources, int draw_bits, char* scratch) {
   extern __shared__ uint64_t shared[];
-  const int64_t scratch_bytes = BlockScratch::bytes(int64_t{1} << draw_bits);
+  const int64_t scratch_bytes = draw_bytes(int64_t{1} << draw_bits);
   void* memory = scratch == nullptr ? static_cast<void*>(shared)
                                     : scratch + static_cast<int64_t>(blockIdx.x) * scratch_bytes;
-  const BlockScratch work = BlockScratch::at(memory, draw_bits);
+  const SortedDraws draws = draws_at(memory, draw_bits);
+  const WholeBlock group;
   for (int64_t t = blockIdx.x; t < hop.num_targets; t += gridDim.x) {
     const Neighbors list = hop.neighbors(csc, t);
     const int64_t count = hop.edges_of(list.degree);
@@ -179,7 +123,9 @@ __global__ void __launch_bounds__(kBlockThreads)
       write_edge(csc, hop, sources, list, t, first + i, pick);
     };
     if (count < list.degree) {
-      draw_by_block(hop.random, list.degree, hop.fanout, hop.position(t), work, emit);
+      draws.make(group, hop.random, list.degree, count, hop.position(t));
+      for (int64_t k = threadIdx.x; k < count; k += blockDim.x)
+        emit(draws.draw(k), draws.pick(k, list.degree));
     } else {
       for (int64_t i = threadIdx.x; i < count; i += blockDim.x) emit(i, i);
     }
@@ -227,10 +173,9 @@ void launch_by_lane(const CscView& csc, const Hop& hop, const NodeIndex& sources
 
 void launch_by_block(const CscView& csc, const Hop& hop, const NodeIndex& sources, Arena& arena,
                      cudaStream_t stream) {
-  int draw_bits = 1;
-  while ((int64_t{1} << draw_bits) < hop.fanout) ++draw_bits;
+  const int draw_bits = SortedDraws::bits_for(hop.fanout);
   const int64_t capacity = int64_t{1} << draw_bits;
-  const int64_t bytes = BlockScratch::bytes(capacity);
+  const int64_t bytes = draw_bytes(capacity);
   const auto threads =
       static_cast<unsigned>(std::clamp<int64_t>(capacity / 2, kWarpSize, kBlockThreads));
   int64_t blocks = hop.num_targets, shared_bytes = bytes;

@@ -11,6 +11,9 @@ namespace peergraph {
 
 struct DrawScratch;
 
+/// The order of the edges of a target that draws.
+enum class PickOrder { kDraw, kList };
+
 /// Writes offsets[t] = number of edges of target t and lists[t] = its neighbour list, for
 /// targets [begin, end).
 void count_neighbors_cpu(const CscView& csc, const Hop& hop, int64_t begin, int64_t end,
@@ -19,7 +22,7 @@ void count_neighbors_cpu(const CscView& csc, const Hop& hop, int64_t begin, int6
 /// Fills the dense slots of targets [begin, end): sources and, if wanted, the user's edge ids.
 /// Every thread has its own scratch.
 void sample_neighbors_cpu(const CscView& csc, const Hop& hop, const Neighbors* lists, int64_t begin,
-                          int64_t end, DrawScratch& scratch);
+                          int64_t end, DrawScratch& scratch, PickOrder order = PickOrder::kDraw);
 
 /// Writes offsets[t] = number of edges of target t, and 0 behind the last.
 void count_neighbors_cuda(const CscView& csc, const Hop& hop, uintptr_t stream);

@@ -55,7 +55,7 @@ __device__ void rank_by_block(const int64_t* nodes, int64_t count, const VisitTa
     else
       keys[c] = (static_cast<uint64_t>(~table.index.values[c]) << 32) | table.first[c];
   }
-  sort_by_block(keys, cells);
+  sort_keys(WholeBlock{}, keys, cells);
 }
 
 __global__ void __launch_bounds__(kBlockThreads)

@@ -36,6 +36,15 @@ struct Choice {
     return !replace && !weighted() && !timed() && !per_source;
   }
 
+  /// Most draws among neighbours that times admit: those that a GPU keeps in shared memory.
+  static constexpr int64_t kMostDraws = 2048;
+
+  /// Whether `fanout` of the admitted neighbours are drawn as uniform samples are drawn from whole
+  /// lists. Larger fanouts compare a key of each neighbour.
+  PG_HD bool draws_admitted(int64_t fanout) const {
+    return timed() && !last && !replace && !weighted() && !per_source && fanout <= kMostDraws;
+  }
+
   /// Number of edges of a target that has `admitted` neighbours to choose from.
   PG_HD int64_t edges_of(int64_t fanout, int64_t admitted) const {
     if (fanout < 0) return admitted;
@@ -90,7 +99,6 @@ struct Candidates {
   }
 
   PG_HD static uint64_t uniform_key(uint64_t random) { return random >> 1; }
-  static constexpr uint64_t kEndOfUniformKeys = uint64_t{1} << 63;
 
   PG_HD bool admits(int64_t i) const { return !choice.timed() || time(i) <= latest; }
 

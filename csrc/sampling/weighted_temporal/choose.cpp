@@ -5,26 +5,31 @@
 #include <vector>
 
 #include "common/vectors.h"
+#include "sampling/neighbor/neighbor.h"
 #include "sampling/neighbor/without_replacement.h"
 
 namespace peergraph {
 namespace {
 
-int64_t count_not_after(const int64_t* times, int64_t count, int64_t latest) {
-  int64_t admitted = 0;
-  with_vectors<64>([&](auto) PG_INLINED {
-    for (int64_t i = 0; i < count; ++i) admitted += times[i] <= latest ? 1 : 0;
-  });
-  return admitted;
-}
+// Targets between a prefetch and the read that it serves.
+constexpr int64_t kListsAhead = 4;
 
-/// Whether no time is before the one that precedes it.
-bool is_in_order(const int64_t* times, int64_t count) {
-  int64_t descents = 0;
+/// What one pass over the times of a list finds.
+struct Found {
+  int64_t admitted = 0;
+  bool in_order = true;  // no time is before the one that precedes it
+};
+
+Found look_through(const int64_t* times, int64_t count, int64_t latest) {
+  int64_t admitted = 0, descents = 0;
   with_vectors<64>([&](auto) PG_INLINED {
-    for (int64_t i = 1; i < count; ++i) descents += times[i] < times[i - 1] ? 1 : 0;
+    int64_t not_after = 0, falls = 0;
+    for (int64_t i = 0; i < count; ++i) not_after += times[i] <= latest ? 1 : 0;
+    for (int64_t i = 1; i < count; ++i) falls += times[i] < times[i - 1] ? 1 : 0;
+    admitted = not_after;
+    descents = falls;
   });
-  return descents == 0;
+  return {admitted, descents == 0};
 }
 
 struct Ranked {
@@ -89,6 +94,8 @@ class Least {
 /// Chooses for one target after the other; the vectors are reused.
 class Chooser {
  public:
+  explicit Chooser(DrawScratch& scratch) : scratch_(scratch) {}
+
   /// Calls emit(i, pick) for i = 0 .. count-1; count is that of count_choices_cpu.
   /// `times` are those of the list, if the choice depends on times.
   template <typename Emit>
@@ -118,42 +125,29 @@ class Chooser {
     }
   }
 
-  /// The neighbours with the least keys, sorted by time; equal times in the order of the
-  /// list.
+  /// The chosen neighbours, sorted by time; equal times in the order of the list.
   const std::vector<Ranked>& in_order_of_time(const Candidates& candidates, int64_t count) {
     by_time_.clear();
     const auto add = [&](int64_t i) {
       by_time_.push_back({Candidates::key_of_time(times_[i]), i});
     };
-    // Lists are often sorted by time, as edges are when they are recorded.
-    const bool in_order = is_in_order(times_, candidates.list.degree);
-    const int64_t admitted = in_order ? take_prefix(candidates) : find_admitted(candidates);
+    const int64_t admitted = find_admitted(candidates);
     if (count == admitted) {
-      for (int64_t i = 0; i < count; ++i) add(positions_[i]);
-    } else if (candidates.choice.last && in_order) {
-      for (int64_t i = admitted - count; i < admitted; ++i) add(i);
+      for (int64_t i = 0; i < count; ++i) add(admitted_[i]);
+    } else if (candidates.choice.draws_admitted(count)) {
+      const int64_t* const picks = draw(candidates, admitted, count);
+      for (int64_t i = 0; i < count; ++i) add(admitted_[picks[i]]);
     } else {
       least_.begin(count, admitted, candidates.choice.last);
-      rank_admitted(candidates, admitted, count);
+      rank_admitted(candidates, admitted);
       for (const Ranked& one : least_.end()) add(one.position);
     }
-    if (!in_order) std::sort(by_time_.begin(), by_time_.end(), Before{false});
+    std::sort(by_time_.begin(), by_time_.end(), Before{false});
     return by_time_;
   }
 
-  /// Finds the neighbours that are not later than the seed in a list in order of time; returns how
-  /// many: they are the first ones.
-  int64_t take_prefix(const Candidates& candidates) {
-    const int64_t degree = candidates.list.degree;
-    if (static_cast<int64_t>(first_.size()) < degree) {
-      first_.resize(2 * degree);
-      std::iota(first_.begin(), first_.end(), int64_t{0});
-    }
-    positions_ = first_.data();
-    return std::upper_bound(times_, times_ + degree, candidates.latest) - times_;
-  }
-
-  /// As take_prefix(), in a list in any order.
+  /// Finds the neighbours that are not later than the seed, in the order of the list; returns how
+  /// many.
   int64_t find_admitted(const Candidates& candidates) {
     const int64_t degree = candidates.list.degree;
     if (static_cast<int64_t>(admitted_.size()) < degree) admitted_.resize(2 * degree);
@@ -162,47 +156,25 @@ class Chooser {
       admitted_[found] = i;
       found += times_[i] <= candidates.latest ? 1 : 0;
     }
-    positions_ = admitted_.data();
     return found;
   }
 
-  /// As rank(), for the admitted neighbours of a choice by time.
-  void rank_admitted(const Candidates& candidates, int64_t admitted, int64_t count) {
-    const Choice& choice = candidates.choice;
-    if (choice.last) {
-      for (int64_t i = 0; i < admitted; ++i)
-        least_.offer({Candidates::age_key(times_[positions_[i]]), positions_[i]});
-    } else if (choice.weighted() || choice.per_source) {
-      for (int64_t i = 0; i < admitted; ++i)
-        least_.offer({candidates.random_key(positions_[i]), positions_[i]});
-    } else {
-      // Vectorised, for the list up to the last admitted neighbour.
-      bits_.clear();
-      bits_.add(candidates.position, positions_[admitted - 1] + 1);
-      rank_uniform(bits_.make(candidates.random), admitted, count);
-    }
+  /// Draws `count` out of 0 .. admitted-1, as sample_neighbors_cpu draws.
+  const int64_t* draw(const Candidates& candidates, int64_t admitted, int64_t count) {
+    scratch_.bits.clear();
+    scratch_.bits.add(candidates.position, count);
+    picks_.resize(count);
+    scratch_.picker.pick(scratch_.bits.make(candidates.random), admitted, count, picks_.data());
+    return picks_.data();
   }
 
-  /// Offers admitted neighbours by uniform keys. Of a long list only those below a limit, which
-  /// almost always has more than `count` keys below it.
-  void rank_uniform(const uint64_t* random, int64_t admitted, int64_t count) {
-    const int64_t wanted = 2 * count + 16;
-    if (2 * wanted <= admitted) {
-      const uint64_t limit = Candidates::kEndOfUniformKeys / admitted * wanted;
-      small_.resize(admitted);
-      int64_t found = 0;
-      for (int64_t i = 0; i < admitted; ++i) {
-        small_[found] = positions_[i];
-        found += Candidates::uniform_key(random[positions_[i]]) < limit ? 1 : 0;
-      }
-      if (found >= count) {
-        for (int64_t i = 0; i < found; ++i)
-          least_.offer({Candidates::uniform_key(random[small_[i]]), small_[i]});
-        return;
-      }
+  /// As rank(), for the admitted neighbours of a choice by time.
+  void rank_admitted(const Candidates& candidates, int64_t admitted) {
+    const bool last = candidates.choice.last;
+    for (int64_t k = 0; k < admitted; ++k) {
+      const int64_t i = admitted_[k];
+      least_.offer({last ? Candidates::age_key(times_[i]) : candidates.random_key(i), i});
     }
-    for (int64_t i = 0; i < admitted; ++i)
-      least_.offer({Candidates::uniform_key(random[positions_[i]]), positions_[i]});
   }
 
   /// Draws with replacement among the `count` most recent neighbours.
@@ -234,9 +206,9 @@ class Chooser {
   /// computed for the whole list, in loops that compilers vectorise.
   void rank_by_weights(const Candidates& candidates) {
     const int64_t degree = candidates.list.degree;
-    bits_.clear();
-    bits_.add(candidates.position, degree);
-    const uint64_t* random = bits_.make(candidates.random);
+    scratch_.bits.clear();
+    scratch_.bits.add(candidates.position, degree);
+    const uint64_t* random = scratch_.bits.make(candidates.random);
     weights_.resize(degree);
     for (int64_t i = 0; i < degree; ++i) weights_[i] = candidates.weight(i);
     keys_.resize(degree);
@@ -260,9 +232,13 @@ class Chooser {
       for (int64_t i = 0; i < count; ++i) emit(i, candidates.pick_below(degree, i));
       return;
     }
+    if (!candidates.choice.weighted()) {
+      const int64_t admitted = find_admitted(candidates);
+      for (int64_t i = 0; i < count; ++i) emit(i, admitted_[candidates.pick_below(admitted, i)]);
+      return;
+    }
     uint64_t heaviest = 0;
-    if (candidates.choice.weighted())
-      for (int64_t i = 0; i < degree; ++i) heaviest = std::max(heaviest, candidates.weight_bits(i));
+    for (int64_t i = 0; i < degree; ++i) heaviest = std::max(heaviest, candidates.weight_bits(i));
     sums_.resize(degree);
     for (int64_t i = 0; i < degree; ++i) sums_[i] = candidates.mass(i, heaviest);
     std::partial_sum(sums_.begin(), sums_.end(), sums_.begin());
@@ -272,11 +248,9 @@ class Chooser {
     }
   }
 
+  DrawScratch& scratch_;
   const int64_t* times_ = nullptr;
-  // The admitted neighbours, in the order of the list: all of the first ones, or any.
-  const int64_t* positions_ = nullptr;
-  std::vector<int64_t> first_, admitted_, small_;
-  DrawBits bits_;
+  std::vector<int64_t> admitted_, picks_;
   std::vector<double> weights_, exponentials_;
   std::vector<uint64_t> keys_;
   Least least_;
@@ -284,50 +258,77 @@ class Chooser {
   std::vector<uint64_t> sums_;
 };
 
-/// Reads the times of a list to `to`, or to `some` if that is null.
-int64_t* read_times(const TimeReader& reader, const Candidates& candidates, int64_t* to,
-                    std::vector<int64_t>& some) {
-  if (to == nullptr) {
-    some.resize(candidates.list.degree);
-    to = some.data();
-  }
-  reader.read(candidates, to);
-  return to;
+/// Replaces a list in the order of its times by the part that a uniform sample of it is made from,
+/// if there is one; returns whether it did.
+bool narrow(const CscView& csc, const Choice& choice, int64_t fanout, int64_t admitted,
+            Neighbors& list) {
+  const int64_t count = choice.edges_of(fanout, admitted);
+  if (choice.replace && fanout >= 0) return false;
+  if (count < admitted && !choice.last && !choice.draws_admitted(fanout)) return false;
+  const int64_t begin = choice.last ? admitted - count : 0;
+  list.indices = static_cast<const char*>(list.indices) + begin * csc.index_bytes;
+  list.edge_begin += begin;
+  list.degree = admitted - begin;
+  return true;
 }
 
 }  // namespace
 
-void count_choices_cpu(const CscView& csc, const Choice& choice, const Hop& hop,
-                       const ListTimes& times, int64_t begin, int64_t end) {
+void count_choices_cpu(const CscView& csc, const Choice& choice, const Hop& hop, Neighbors* lists,
+                       ListTimes& times, int64_t begin, int64_t end) {
+  if (!choice.timed()) {
+    for (int64_t t = begin; t < end; ++t)
+      hop.offsets[t] = choice.edges_of(hop.fanout, lists[t].degree);
+    return;
+  }
   const TimeReader reader(csc, choice);
   std::vector<int64_t> some;
+  int64_t* room = times.room(begin);
   for (int64_t t = begin; t < end; ++t) {
-    if (!choice.timed()) {
-      hop.offsets[t] = choice.edges_of(hop.fanout, hop.degree(csc, t));
-      continue;
-    }
-    const Candidates candidates = candidates_of(csc, choice, hop, t);
+    if (t + kListsAhead < end) reader.prefetch(lists[t + kListsAhead]);
+    const Candidates candidates = candidates_of(csc, choice, hop, t, lists[t]);
     const int64_t degree = candidates.list.degree;
-    int64_t* const of_list = read_times(reader, candidates, times.of(t), some);
-    hop.offsets[t] =
-        choice.edges_of(hop.fanout, count_not_after(of_list, degree, candidates.latest));
+    if (room == nullptr) some.resize(degree);
+    int64_t* const to = room == nullptr ? some.data() : room;
+    const int64_t* const of_list = reader.read(candidates, to);
+    const Found found = look_through(of_list, degree, candidates.latest);
+    hop.offsets[t] = choice.edges_of(hop.fanout, found.admitted);
+    if (found.in_order && narrow(csc, choice, hop.fanout, found.admitted, lists[t])) {
+      times.set_narrowed(t);
+    } else if (room != nullptr) {
+      // A copy, so that the choice sees the same times even if the table is written meanwhile.
+      if (of_list != room) std::copy_n(of_list, degree, room);
+      times.keep(t, room);
+      room += degree;
+    }
   }
 }
 
 void choose_neighbors_cpu(const CscView& csc, const Choice& choice, const Hop& hop,
-                          const ListTimes& times, int64_t begin, int64_t end) {
-  Chooser chooser;
+                          const Neighbors* lists, const ListTimes& times, int64_t begin,
+                          int64_t end, DrawScratch& scratch) {
+  Chooser chooser(scratch);
   const TimeReader reader(csc, choice);
   std::vector<int64_t> some;
-  for (int64_t t = begin; t < end; ++t) {
-    const Candidates candidates = candidates_of(csc, choice, hop, t);
+  const auto narrowed = [&](int64_t t) { return choice.timed() && times.is_narrowed(t); };
+  for (int64_t t = begin, behind; t < end; t = behind) {
+    for (behind = t; behind < end && narrowed(behind);) ++behind;
+    if (behind > t) {
+      sample_neighbors_cpu(csc, hop, lists, t, behind, scratch, PickOrder::kList);
+      continue;
+    }
+    behind = t + 1;
+    const Candidates candidates = candidates_of(csc, choice, hop, t, lists[t]);
     const Neighbors& list = candidates.list;
     const int64_t slot = hop.offsets[t];
-    const int64_t count = hop.offsets[t + 1] - slot;
+    const int64_t count = hop.offsets[behind] - slot;
     const int64_t* of_list = nullptr;
     if (choice.timed() && count > 0) {
       of_list = times.of(t);
-      if (of_list == nullptr) of_list = read_times(reader, candidates, nullptr, some);
+      if (of_list == nullptr) {
+        some.resize(list.degree);
+        of_list = reader.read(candidates, some.data());
+      }
     }
     chooser.run(candidates, of_list, hop.fanout, count, [&](int64_t i, int64_t pick) {
       store_id(hop.sources, hop.index_bytes, slot + i,

@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "sampling/common/for_each_target.cuh"
+#include "sampling/neighbor/without_replacement.cuh"
 #include "sampling/weighted_temporal/choose.h"
 
 namespace peergraph {
@@ -139,6 +140,39 @@ __device__ void sort_by_time(const Group& group, const SharedScratch& scratch,
   }
 }
 
+/// Draws `count` of the admitted neighbours, as a uniform sample draws of whole lists; calls
+/// emit(i, pick) in the order of the list.
+template <typename Group, typename Emit>
+__device__ void draw_admitted(const Group& group, const SharedScratch& scratch,
+                              const Candidates& candidates, int64_t count, int64_t admitted,
+                              const Emit& emit) {
+  static_assert(Choice::kMostDraws <= kBlockKeys, "draws are in shared memory");
+  const SortedDraws draws{scratch.keys, reinterpret_cast<int*>(scratch.histogram),
+                          SortedDraws::bits_for(count)};
+  draws.make(group, candidates.random, admitted, count, candidates.position);
+  sort_picks(group, draws, admitted, count);
+  const uint64_t* picked = scratch.keys;  // places among the admitted neighbours
+  const int64_t degree = candidates.list.degree;
+  uint64_t before = 0;
+  for (int64_t base = 0; base < degree && before <= picked[count - 1]; base += Group::kThreads) {
+    const int64_t i = base + group.thread_rank();
+    const bool admits = i < degree && candidates.admits(i);
+    uint64_t in_chunk;
+    const uint64_t place = before + group.exclusive_sum(admits ? 1 : 0, in_chunk);
+    before += in_chunk;
+    if (!admits) continue;
+    int64_t first = 0, end = count;  // binary search for the first pick that is not before
+    while (first < end) {
+      const int64_t middle = (first + end) / 2;
+      if (picked[middle] < place)
+        first = middle + 1;
+      else
+        end = middle;
+    }
+    if (first < count && picked[first] == place) emit(first, i);
+  }
+}
+
 template <typename Group, typename Emit>
 __device__ void without_replacement(const Group& group, const SharedScratch& scratch,
                                     const Candidates& candidates, int64_t count, int64_t admitted,
@@ -150,6 +184,8 @@ __device__ void without_replacement(const Group& group, const SharedScratch& scr
       return candidates.admits(i) ? uint64_t{0} : Candidates::kNoKey;
     };
     choose_least(group, scratch, last, degree, count, admitted, admission, emit);
+  } else if (candidates.choice.draws_admitted(count)) {
+    draw_admitted(group, scratch, candidates, count, admitted, emit);
   } else if (degree <= scratch.capacity) {
     for (int64_t i = group.thread_rank(); i < degree; i += Group::kThreads)
       scratch.keys[i] = candidates.key(i);

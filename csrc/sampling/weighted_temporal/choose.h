@@ -12,24 +12,31 @@
 namespace peergraph {
 
 PG_HD Candidates candidates_of(const CscView& csc, const Choice& choice, const Hop& hop,
-                               int64_t target) {
+                               int64_t target, const Neighbors& list) {
   return {
       csc,
       choice,
       hop.random,
       hop.position(target),
-      hop.neighbors(csc, target),
+      list,
       choice.timed() && hop.targets[target] >= 0 ? hop.seed_times[hop.target_trees[target]] : 0};
 }
 
-/// Writes offsets[t] = number of edges of target t, for targets [begin, end). `times` are planned
-/// for the hop, and get the times of these targets' lists.
-void count_choices_cpu(const CscView& csc, const Choice& choice, const Hop& hop,
-                       const ListTimes& times, int64_t begin, int64_t end);
+PG_HD Candidates candidates_of(const CscView& csc, const Choice& choice, const Hop& hop,
+                               int64_t target) {
+  return candidates_of(csc, choice, hop, target, hop.neighbors(csc, target));
+}
 
-/// As sample_neighbors_cpu; `times` are those of count_choices_cpu.
+/// As count_neighbors_cpu, with the lists that it wrote. If times alone decide, and a list is in
+/// the order of its times, the list is replaced by the part of it that sample_neighbors_cpu samples
+/// from. `times` are planned for these lists, and keep what the choice needs.
+void count_choices_cpu(const CscView& csc, const Choice& choice, const Hop& hop, Neighbors* lists,
+                       ListTimes& times, int64_t begin, int64_t end);
+
+/// As sample_neighbors_cpu; `lists` and `times` are those of count_choices_cpu.
 void choose_neighbors_cpu(const CscView& csc, const Choice& choice, const Hop& hop,
-                          const ListTimes& times, int64_t begin, int64_t end);
+                          const Neighbors* lists, const ListTimes& times, int64_t begin,
+                          int64_t end, DrawScratch& scratch);
 
 /// As count_neighbors_cuda.
 void count_choices_cuda(const CscView& csc, const Choice& choice, const Hop& hop, uintptr_t stream);

@@ -17,10 +17,15 @@ class TimeReader {
  public:
   TimeReader(const CscView& csc, const Choice& choice);
 
-  /// Writes the times of the neighbours of a list.
-  void read(const Candidates& candidates, int64_t* times) const;
+  /// Prefetches the memory that read() reads first.
+  void prefetch(const Neighbors& list) const;
+
+  /// Returns the times of the neighbours of a list: in the table, if they lie there one after the
+  /// other, else at `room`, where they are written.
+  const int64_t* read(const Candidates& candidates, int64_t* room) const;
 
  private:
+  bool by_position() const { return choice_.edge_time && csc_.edge_ids.map.rows == 0; }
   template <typename Time, typename Id>
   void gather(const Id* ids, int64_t count, int64_t* times) const;
   template <typename Time>
@@ -32,21 +37,40 @@ class TimeReader {
   const char* edge_ids_ = nullptr;  // as times_, of the ids of edges
 };
 
-/// The times of all lists of a hop, unless they are so many that they are better read again.
+/// What counting finds out about the lists of a hop's targets; the choice uses it.
 class ListTimes {
  public:
-  /// Makes room for the lists of a hop; nothing is read.
-  void plan(const CscView& csc, const Hop& hop);
+  /// Makes room for the times of the lists of a hop, unless they are so many that they are better
+  /// read again.
+  void plan(const Neighbors* lists, int64_t num_targets);
 
-  /// Where the times of a target's list are, or null if there is no room for them.
-  int64_t* of(int64_t target) const {
-    return offsets_.empty() ? nullptr : times_.get() + offsets_[target];
+  /// Where the times of the lists from `target` on may be written, or null if there is no room.
+  int64_t* room(int64_t target) const {
+    return has_room_ ? room_.get() + targets_[target].begin : nullptr;
   }
 
+  void keep(int64_t target, const int64_t* times) { targets_[target].times = times; }
+
+  /// The times that were kept, or null.
+  const int64_t* of(int64_t target) const { return targets_[target].times; }
+
+  /// Notes that a target's list is now a part of its list in which no time is out of order, and
+  /// that times matter no more for the choice out of it.
+  void set_narrowed(int64_t target) { targets_[target].narrowed = true; }
+
+  bool is_narrowed(int64_t target) const { return targets_[target].narrowed; }
+
  private:
-  std::vector<int64_t> offsets_;  // [targets]; empty: no room
-  std::unique_ptr<int64_t[]> times_;
+  struct Target {
+    int64_t begin = 0;
+    const int64_t* times = nullptr;
+    bool narrowed = false;
+  };
+
+  std::vector<Target> targets_;
+  std::unique_ptr<int64_t[]> room_;
   int64_t capacity_ = 0;
+  bool has_room_ = false;
 };
 
 }  // namespace peergraph

@@ -11,9 +11,13 @@ import numpy as np
 import numpy.typing as npt
 
 from peergraph.reference.philox import random_below, random_bits
+from peergraph.reference.picks import picks
 
 _SQRT_2 = 1.4142135623730951
 _LN_2 = 0.6931471805599453
+
+# Larger fanouts among the neighbours that times admit compare random keys.
+_MOST_DRAWS = 2048
 
 
 @dataclass
@@ -38,6 +42,11 @@ class Choice:
     last: bool = False
     per_source: bool = False
     layer_dependency: bool = False
+
+    def draws_admitted(self, fanout: int) -> bool:
+        """Whether admitted neighbours are drawn as uniform samples are drawn from whole lists."""
+        other = self.last or self.per_source or self.weights is not None
+        return self.times is not None and not other and fanout <= _MOST_DRAWS
 
 
 @dataclass
@@ -109,6 +118,9 @@ def choose(
         return _in_order_of_time(candidates, admitted)
     if choice.replace and not choice.last:
         return _with_replacement(candidates, admitted, fanout, seed, stream, position)
+    if choice.draws_admitted(fanout):
+        places = picks(len(admitted), fanout, seed, stream, position)
+        return _in_order_of_time(candidates, [admitted[place] for place in sorted(places)])
 
     def key(i: int) -> tuple[int, int]:
         if choice.last:
