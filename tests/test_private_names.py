@@ -159,6 +159,7 @@ KNOWN: dict[str, Callable[[], Any]] = {
     "_reduction": _torch("torch.nn"),
     "_reshape_alias": lambda: torch.ops.aten,
     "_sampler_iter": LOADER,
+    "_set_allocator_settings": _torch("torch.cuda.memory"),
     "_schema": lambda: torch.ops.aten.add.Tensor,
     "_softmax": _torch("torch.ops.aten"),
     "_softmax_backward_data": _torch("torch.ops.aten"),

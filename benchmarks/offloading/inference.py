@@ -27,7 +27,7 @@ class NeighborLists(NeighborLoader):
 
     def filter_fn(self, out: SamplerOutput) -> PygData:
         edges = torch.stack([out.row, out.col])
-        return PygData(n_id=out.node, edge_index=edges, batch_size=out.metadata[0].numel())
+        return PygData(n_id=out.node.cpu(), edge_index=edges, batch_size=out.metadata[0].numel())
 
 
 def infer(session: Session, data: Data, run: Run, epochs: int) -> None:

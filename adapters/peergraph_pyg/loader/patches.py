@@ -27,6 +27,7 @@ from torch_geometric.loader import (
     node_loader,
 )
 from torch_geometric.loader import utils as loader_utils
+from torch_geometric.nn.models.basic_gnn import BasicGNN
 from torch_geometric.sampler import HGTSampler
 from torch_geometric.sampler import NeighborSampler as PygNeighborSampler
 
@@ -39,6 +40,7 @@ from ..data.sparse_adjacency import ADJACENCY_KEYS, ADJACENCY_TYPES
 from ..data.store_of import check_unchanged, find_store, has_shared_structure
 from ..prefetching.prefetcher import is_plain, prefetch
 from . import batch_csc
+from .layerwise_inference import infer_by_layers
 from .sampler import NeighborSampler
 
 Function = Callable[..., Any]
@@ -69,6 +71,7 @@ def install() -> None:
     patches.replace(loader_utils, "filter_edge_store_", _filter_edges)
     for kind in _INSTEAD:
         patches.replace(kind, "__init__", _init_other)
+    patches.replace(BasicGNN, "inference", infer_by_layers)
 
 
 # Not `__new__`, which hides the parameters: PyG's Lightning modules look at them.

@@ -12,6 +12,7 @@ from peergraph.fullgraph.offload.rows.row_allocator import RowAllocator
 from peergraph.fullgraph.plan.offload_cost import ChunkSize
 from peergraph.fullgraph.plan.offload_plan import OffloadPlan
 from peergraph.memory import Group
+from peergraph.memory.device.expandable_segments import use_expandable_segments
 from peergraph.store.placement.plan import format_bytes
 
 _logger = logging.getLogger(__name__)
@@ -43,6 +44,8 @@ def make_allocator(
     room = plan.device_room
     if group.device.type == "cuda":
         gc.collect()  # rows of graphs that are not used any more
+        torch.cuda.empty_cache()
+        use_expandable_segments()  # the budget is for what torch reserves, too
         taken = torch.cuda.memory_allocated(group.device)
         later = sum(i.num_bytes[group.rank] for i in plan.items if i.name not in _MADE_BEFORE)
         room = plan.memory_budget - taken - later

@@ -1,0 +1,54 @@
+"""Offloaded training stays within its budget by the bytes that torch reserves on a GPU."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from peergraph.testing import run_ranks
+
+pytest.importorskip("torch_geometric")
+
+NODES, EDGES, WIDTH, CLASSES = 400_000, 8_000_000, 128, 64
+BUDGET = 700 << 20
+
+
+def reserved_by_attention() -> tuple[int, int]:
+    from torch_geometric.data import Data
+    from torch_geometric.nn import GAT
+
+    import peergraph_pyg
+
+    torch.manual_seed(0)
+    data = Data(
+        x=torch.randn(NODES, WIDTH),
+        edge_index=torch.randint(0, NODES, (2, EDGES)),
+        y=torch.randint(0, CLASSES, (NODES,)),
+        train_mask=torch.rand(NODES) < 0.1,
+    )
+    model = GAT(WIDTH, WIDTH, 2, CLASSES, heads=4, add_self_loops=False).cuda()
+    before = torch.cuda.memory_reserved()
+    data = peergraph_pyg.full_graph(
+        data, BUDGET, offload=True, widths=[WIDTH, WIDTH, CLASSES], heads=4, labelled=0.1
+    )
+    model = peergraph_pyg.accelerate(model)
+    optimizer = torch.optim.Adam(model.parameters())
+    torch.cuda.reset_peak_memory_stats()
+    for _ in range(3):
+        optimizer.zero_grad()
+        out = model(data.x, data.edge_index)[data.train_mask]
+        F.cross_entropy(out, data.y[data.train_mask]).backward()
+        optimizer.step()
+    torch.cuda.synchronize()
+    return torch.cuda.max_memory_reserved() - before, torch.cuda.max_memory_allocated()
+
+
+@pytest.mark.gpus(1)
+@pytest.mark.alone
+def test_reserved_memory_is_within_the_budget() -> None:
+    [(reserved, allocated)] = run_ranks(
+        reserved_by_attention, 1, device="cuda", start="fresh", timeout_s=200
+    )
+    assert allocated <= BUDGET
+    assert reserved <= 1.05 * BUDGET, f"{reserved} bytes reserved, {allocated} allocated"
