@@ -130,5 +130,6 @@ def open_access(
             view=make_view(read_shards, with_host=False),
             rows=staged_rows(launch, with_host=True),
         )
-    host_gather = HostGather(tiers, row_bytes, group.device, order, view, on_disk, staging)
+    start = tiers.host * group.rank // group.world_size
+    host_gather = HostGather(tiers, row_bytes, group.device, order, view, on_disk, staging, start)
     return Access(view, write_views, on_disk, host_gather)
