@@ -33,11 +33,11 @@ def feature_table(
     """
     codec = codec_of(storage_name(storage), torch.float32, (dim,))
     with session.stage(f"table of {rows} rows"):
-        shape = (rows, dim if codec is None else codec.row_bytes)
-        dtype = torch.float32 if codec is None else torch.uint8
-        table = Table.create(shape, dtype, TIERS[plan](rows), session.group, order=order)
-        if codec is not None:
-            table = NarrowTable((rows, dim), codec, table, storage)
+        tiers, group = TIERS[plan](rows), session.group
+        if codec is None:
+            table = Table.create((rows, dim), torch.float32, tiers, group, order=order)
+        else:
+            table = NarrowTable.create_narrow(rows, codec, tiers, group, storage, order=order)
         _fill(session, table)
     return table
 

@@ -67,17 +67,24 @@ LeasedOperands make_operands(Message message, const OptionalTensor& x, const Opt
   return {checked({message, pointer(x), pointer(e), columns, e_columns, nullptr}), {}};
 }
 
-/// `codec` describes narrow rows; `leases` are the leases of the table that `addresses` point into.
+/// `codec` describes narrow rows, and `scale_addresses` are where their scales are, if apart;
+/// `leases` are the leases of the tables that the addresses point into.
 LeasedOperands make_indirect_operands(Message message, const TensorRef& addresses,
                                       uintptr_t address_bits, const OptionalTensor& e,
                                       int64_t columns, int64_t e_columns, const Leases& leases,
-                                      const std::optional<RowCodec>& codec) {
+                                      const std::optional<RowCodec>& codec,
+                                      const OptionalTensor& scale_addresses) {
   const auto* rows = pointer<const int64_t>(addresses);
   Operands operands =
       checked({message, pointer(address_bits), pointer(e), columns, e_columns, rows});
   if (codec) {
     PG_CHECK_ARG(codec->columns == columns, "the codec must have the columns of the operation");
     operands.codec = *codec;
+  }
+  if (scale_addresses) {
+    PG_CHECK_ARG(codec && codec->num_scales() > 0, "scale_addresses are for a codec with scales");
+    operands.codec = codec->apart();
+    operands.scale_rows = pointer<const int64_t>(*scale_addresses);
   }
   return {operands, leases};
 }
@@ -290,7 +297,8 @@ void register_types(py::module_& m) {
            py::arg("columns"), py::arg("e_columns"))
       .def(py::init(&make_indirect_operands), py::kw_only(), py::arg("message"),
            py::arg("addresses"), py::arg("address_bits"), py::arg("e"), py::arg("columns"),
-           py::arg("e_columns"), py::arg("leases"), py::arg("codec") = py::none());
+           py::arg("e_columns"), py::arg("leases"), py::arg("codec") = py::none(),
+           py::arg("scale_addresses") = py::none());
   py::class_<Attention>(m, "Attention")
       .def(py::init(&make_attention), py::kw_only(), py::arg("matrix"), py::arg("x"),
            py::arg("left"), py::arg("right"), py::arg("att"), py::arg("loops"), py::arg("slope"));

@@ -216,7 +216,8 @@ class Messages {
     };
     const int64_t bytes = operands_.codec.stored_bytes();
     prefetch_row(row_at(ahead) + first * bytes, count * bytes);
-    decode_columns(row_at(position), operands_.codec, first, count, out);
+    decode_columns(row_at(position), operands_.scales_of(rows_.column(position)), operands_.codec,
+                   first, count, out);
   }
 
   PG_INLINE const T* edge(int64_t position) const {

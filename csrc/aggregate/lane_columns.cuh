@@ -33,7 +33,7 @@ struct LaneColumns {
   int64_t columns[kItems];
   bool active[kItems];
   int64_t e_columns[kItems];
-  int64_t scales_at[kItems];  // bytes of a narrow row
+  int64_t scales_at[kItems];  // bytes of a narrow row, or of its row of scales
 
   __device__ __forceinline__ LaneColumns(const LaneShape& shape, const Operands& operands)
       : shape(shape) {
@@ -94,6 +94,7 @@ __device__ __forceinline__ void each_message(const CsrMatrix& matrix, const Oper
                                              const Visit& visit) {
   using Value = AccumulatorOf<T>;
   constexpr bool kByAddress = kLayout != RowLayout::kDense;
+  constexpr bool kApart = kLayout == RowLayout::kInt8Apart;
   constexpr bool kScales = kKind == MessageKind::kScale;
   constexpr bool kMayUseE = kKind != MessageKind::kCopyU && !kScales;
   const bool reads_x = kKind != MessageKind::kGeneric || uses_u(operands.message);
@@ -117,6 +118,11 @@ __device__ __forceinline__ void each_message(const CsrMatrix& matrix, const Oper
     if constexpr (kByAddress) {
       if (reads_x && own_lane < count)
         own_row = static_cast<unsigned long long>(operands.x_rows[own_column]);
+    }
+    unsigned long long own_scales = 0;
+    if constexpr (kApart) {
+      if (own_lane < count)
+        own_scales = static_cast<unsigned long long>(operands.scale_rows[own_column]);
     }
     int64_t own_edge = 0;
     Value own_weight = widen(ahead->scale);
@@ -146,17 +152,22 @@ __device__ __forceinline__ void each_message(const CsrMatrix& matrix, const Oper
           // Loads have no condition: with one, nvcc copies each result behind its load, which
           // waits for it. Groups without an edge, or without its row, read another one's again.
           const char* row;
+          const char* scales;
           if constexpr (kByAddress) {
             const bool found = edge < kWarpSize && (rows_found >> edge & 1) != 0;
-            row = reinterpret_cast<const char*>(
-                __shfl_sync(kFullMask, own_row, found ? edge : a_row_found));
+            const int from = found ? edge : a_row_found;
+            row = reinterpret_cast<const char*>(__shfl_sync(kFullMask, own_row, from));
+            scales = kApart
+                         ? reinterpret_cast<const char*>(__shfl_sync(kFullMask, own_scales, from))
+                         : row;
           } else {
             const unsigned column = __shfl_sync(kFullMask, own_column, min(edge, count - 1));
-            row = x + uint64_t{column} * stride;
+            row = scales = x + uint64_t{column} * stride;
           }
 #pragma unroll
           for (int m = 0; m < kItems; ++m)
-            us[k][m].load_here(row, lane.active[m] ? lane.columns[m] : 0, lane.scales_at[m]);
+            us[k][m].load_here(row, lane.active[m] ? lane.columns[m] : 0,
+                               scales + lane.scales_at[m]);
         }
       }
       Value weights[kMayUseE || kScales ? kCount : 1] = {};
@@ -268,14 +279,15 @@ bool can_use_vectors(const Operands& operands, const void* out) {
 }
 
 /// Whether narrow rows can be read in vectors of kNarrowVec values; the last vector of a row may
-/// end in its scales or its padding.
+/// end in its scales or its padding, which rows with scales apart do not have.
 inline bool can_use_narrow_vectors(const Operands& operands) {
   const RowCodec& codec = operands.codec;
   const int64_t bytes = kNarrowVec * codec.stored_bytes();
   const bool one_scale = codec.num_scales() <= 1 || codec.group_columns % kNarrowVec == 0;
   const EdgeValues values = edge_values_of(operands, false);
   const bool one_weight = values != EdgeValues::kByGroup || operands.group() % kNarrowVec == 0;
-  return one_scale && one_weight && operands.columns >= kNarrowVec &&
+  const bool whole = !operands.has_scales_apart() || operands.columns % kNarrowVec == 0;
+  return one_scale && one_weight && whole && operands.columns >= kNarrowVec &&
          reinterpret_cast<uintptr_t>(operands.x) % bytes == 0;
 }
 
@@ -312,8 +324,7 @@ void with_lanes(DType dtype, const Operands& operands, const void* out, const Bo
 /// narrow rows.
 template <typename Body>
 void with_narrow_lanes(DType dtype, const Operands& operands, const Body& body) {
-  with_stored_kind(operands.codec.stored, [&](auto kind) {
-    const std::integral_constant<RowLayout, layout_of(decltype(kind)::value)> layout;
+  with_narrow_layout(operands, [&](auto layout) {
     with_dtype(dtype, [&](auto element) {
       if (can_use_narrow_vectors(operands)) {
         body(layout, element, lane_launch<kNarrowVec, 1>(operands));

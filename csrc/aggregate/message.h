@@ -86,11 +86,20 @@ struct Operands {
   /// Elements from a row of x to the next one, at least `columns`; 0: `columns`. Used where
   /// messages are reduced at rows.
   int64_t x_stride = 0;
+  /// [num_columns] the address of the scales of each row at x_rows; null: the rows have them, or
+  /// there are none.
+  const int64_t* scale_rows = nullptr;
   /// How the rows at the addresses are stored; x contains the bits of their size, too. Without
   /// columns: in the operation's elements.
   RowCodec codec = {};
 
   PG_HD bool is_narrow() const { return codec.columns > 0; }
+  PG_HD bool has_scales_apart() const { return scale_rows != nullptr; }
+  /// The address of the scales of the row of x at `column`.
+  PG_HD const char* scales_of(int64_t column) const {
+    const int64_t* rows = has_scales_apart() ? scale_rows : x_rows;
+    return reinterpret_cast<const char*>(rows[column]) + codec.scales_begin;
+  }
   PG_HD int64_t row_stride() const { return x_stride > 0 ? x_stride : columns; }
   PG_HD int64_t group() const { return columns / (e_columns > 0 ? e_columns : 1); }
 };

@@ -21,7 +21,8 @@ void copy_rows_cpu(const RowCopy& op, int num_threads) {
         const T* row = row_of<T>(op.operands, i);
         if (op.operands.is_narrow() && row != nullptr) {
           const char* stored = reinterpret_cast<const char*>(row);
-          decode_columns(stored, op.operands.codec, 0, columns, decoded.data());
+          decode_columns(stored, op.operands.scales_of(i), op.operands.codec, 0, columns,
+                         decoded.data());
           row = decoded.data();
         }
         Out* out = static_cast<Out*>(op.out) + i * op.out_stride;

@@ -25,7 +25,10 @@ __global__ void __launch_bounds__(kBlockThreads)
     AccumulatorOf<T> values[kVec] = {};
     if (from != nullptr) {
       RowVector<kLayout, T, kVec> vector;
-      vector.load_here(from, column, scale_of_column(operands.codec, column));
+      const char* scales = kLayout == RowLayout::kInt8Apart
+                               ? reinterpret_cast<const char*>(operands.scale_rows[row])
+                               : from;
+      vector.load_here(from, column, scales + scale_of_column(operands.codec, column));
       vector.widen_to(operands.codec, values);
     }
     Pack<Out, kVec> out;
@@ -79,9 +82,7 @@ void copy_rows_cuda(const RowCopy& op, const Launch& launch) {
                                  : launch_copy<kLayout, T, Out, 1>(op, stream);
     };
     if (op.operands.is_narrow()) {
-      with_stored_kind(op.operands.codec.stored, [&](auto kind) {
-        run(std::integral_constant<RowLayout, layout_of(decltype(kind)::value)>{});
-      });
+      with_narrow_layout(op.operands, run);
     } else if (op.operands.x_rows == nullptr) {
       run(std::integral_constant<RowLayout, RowLayout::kDense>{});
     } else {

@@ -3,7 +3,9 @@
 #pragma once
 
 #include <cstdint>
+#include <type_traits>
 
+#include "aggregate/message.h"
 #include "aggregate/vector_access.cuh"
 #include "common/element.h"
 #include "memory/stored_values.cuh"
@@ -11,8 +13,9 @@
 namespace peergraph {
 
 /// Rows are in a matrix, or at the addresses Operands::x_rows. There they have the operation's
-/// elements, or the stored values that Operands::codec describes.
-enum class RowLayout { kDense, kIndirect, kFloat16, kFloat8, kInt8 };
+/// elements, or the stored values that Operands::codec describes. kInt8Apart: int8 with the scales
+/// at Operands::scale_rows.
+enum class RowLayout { kDense, kIndirect, kFloat16, kFloat8, kInt8, kInt8Apart };
 
 constexpr bool is_narrow(RowLayout layout) {
   return layout != RowLayout::kDense && layout != RowLayout::kIndirect;
@@ -31,6 +34,16 @@ constexpr StoredKind kind_of(RowLayout layout) {
                                         : StoredKind::kInt8;
 }
 
+/// Calls body(std::integral_constant<RowLayout, the layout of the narrow rows>{}).
+template <typename Body>
+void with_narrow_layout(const Operands& operands, const Body& body) {
+  if (operands.has_scales_apart())
+    return body(std::integral_constant<RowLayout, RowLayout::kInt8Apart>{});
+  with_stored_kind(operands.codec.stored, [&](auto kind) {
+    body(std::integral_constant<RowLayout, layout_of(decltype(kind)::value)>{});
+  });
+}
+
 /// Values of a vector of a narrow row: 16 bytes of it, or 8. With more, the sums would take the
 /// registers of the rows in flight.
 constexpr int kNarrowVec = 8;
@@ -42,7 +55,7 @@ class RowVector {
   using Value = AccumulatorOf<T>;
 
   /// Reads the values from `column` on.
-  __device__ __forceinline__ void load_here(const char* row, int64_t column, int64_t) {
+  __device__ __forceinline__ void load_here(const char* row, int64_t column, const char*) {
     pack_ = load_pack_here<T, kVec>(reinterpret_cast<const T*>(row) + column);
   }
 
@@ -60,9 +73,9 @@ class RowVector<kLayout, T, kVec, true> {
  public:
   using Value = AccumulatorOf<T>;
 
-  /// `scale_at`: the byte of a row where the scale of these columns is.
-  __device__ __forceinline__ void load_here(const char* row, int64_t column, int64_t scale_at) {
-    stored_.load_here(row, column, scale_at);
+  /// `scale`: where the scale of these columns is.
+  __device__ __forceinline__ void load_here(const char* row, int64_t column, const char* scale) {
+    stored_.load_here(row, column, scale);
   }
 
   /// The values are those that a gather of the row returns.

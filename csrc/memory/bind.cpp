@@ -5,6 +5,7 @@
 #include <pybind11/stl.h>
 
 #include <cstring>
+#include <optional>
 #include <vector>
 
 #include "common/check.h"
@@ -142,17 +143,30 @@ RowCodec make_row_codec(StoredType stored, DType dtype, int64_t columns, int64_t
   return {stored, dtype, columns, group_columns, scales_begin};
 }
 
-void decode_gather(const LeasedTable& leased, const RowCodec& codec, const IdList& ids,
-                   const TensorRef& out, const Launch& launch) {
+/// `scales` is the table of the scales, where they are apart.
+void decode_gather(const LeasedTable& leased, const RowCodec& joined, const IdList& ids,
+                   const TensorRef& out, const Launch& launch,
+                   const std::optional<LeasedTable>& leased_scales) {
   const Opened table(leased);
-  PG_CHECK_ARG(codec.used_bytes() <= table->row_bytes,
+  std::optional<Opened<TableView>> opened_scales;
+  RowCodec codec = joined;
+  const TableView* scales = nullptr;
+  if (leased_scales) {
+    scales = &*opened_scales.emplace(*leased_scales);
+    codec = joined.apart();
+    PG_CHECK_ARG(codec.num_scales() > 0 && scales->row_bytes == 4 * codec.num_scales() &&
+                     scales->map.rows == table->map.rows,
+                 "scales must have the codec's scales of each row of the table");
+  }
+  PG_CHECK_ARG((scales ? codec.columns : codec.used_bytes()) <= table->row_bytes,
                "the codec's rows must fit the rows of the table");
   PG_CHECK_ARG(codec.columns == 0 || out.dtype("out") == codec.dtype,
                "out must have the codec's dtype");
   const int64_t values = ids.count * codec.columns;
   char* rows = out.bytes("out", values * out.item_bytes);
-  PG_ON_DEVICE(launch.device, decode_gather_cpu(*table, codec, ids, rows, launch.num_threads),
-               decode_gather_cuda(*table, codec, ids, rows, launch.device, launch.stream));
+  PG_ON_DEVICE(launch.device,
+               decode_gather_cpu(*table, scales, codec, ids, rows, launch.num_threads),
+               decode_gather_cuda(*table, scales, codec, ids, rows, launch.device, launch.stream));
 }
 
 void signal_flag(uintptr_t flag, uint32_t value, const Launch& launch) {
@@ -194,7 +208,7 @@ void register_ops(py::module_& m) {
       },
       py::arg("table"), py::arg("ids"), py::arg("out"), py::arg("launch"), ReleaseGil());
   m.def("decode_gather", &decode_gather, py::arg("table"), py::arg("codec"), py::arg("ids"),
-        py::arg("out"), py::arg("launch"), ReleaseGil());
+        py::arg("out"), py::arg("launch"), py::arg("scales") = py::none(), ReleaseGil());
   m.def(
       "stage",
       [](const LeasedTable& leased, const IdList& ids, const TensorRef& buffer,

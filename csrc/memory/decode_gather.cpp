@@ -17,9 +17,9 @@ void decode_values(const char* row, int64_t first, int64_t count, T* out) {
 }
 
 template <typename T>
-void decode_scaled(const char* row, const RowCodec& codec, int64_t first, int64_t count, T* out) {
+void decode_scaled(const char* row, const float* scales, const RowCodec& codec, int64_t first,
+                   int64_t count, T* out) {
   const int8_t* values = reinterpret_cast<const int8_t*>(row);
-  const float* scales = reinterpret_cast<const float*>(row + codec.scales_begin);
   for (int64_t c = first; c < first + count;) {
     const int64_t group = c / codec.group_columns;
     const int64_t end = std::min(first + count, (group + 1) * codec.group_columns);
@@ -29,7 +29,8 @@ void decode_scaled(const char* row, const RowCodec& codec, int64_t first, int64_
 }
 
 template <typename T>
-void decode_to(const char* row, const RowCodec& codec, int64_t first, int64_t count, T* out) {
+void decode_to(const char* row, const char* scales, const RowCodec& codec, int64_t first,
+               int64_t count, T* out) {
   switch (codec.stored) {
     case StoredType::kFloat16:
       return decode_values<Half>(row, first, count, out);
@@ -40,21 +41,21 @@ void decode_to(const char* row, const RowCodec& codec, int64_t first, int64_t co
     case StoredType::kFloat8E5m2:
       return decode_values<Float8E5m2>(row, first, count, out);
     case StoredType::kInt8:
-      return decode_scaled(row, codec, first, count, out);
+      return decode_scaled(row, reinterpret_cast<const float*>(scales), codec, first, count, out);
   }
 }
 
 }  // namespace
 
-void decode_columns(const char* row, const RowCodec& codec, int64_t first, int64_t count,
-                    void* out) {
+void decode_columns(const char* row, const char* scales, const RowCodec& codec, int64_t first,
+                    int64_t count, void* out) {
   with_dtype(codec.dtype, [&](auto type) {
-    decode_to(row, codec, first, count, static_cast<decltype(type)*>(out));
+    decode_to(row, scales, codec, first, count, static_cast<decltype(type)*>(out));
   });
 }
 
-void decode_gather_cpu(const TableView& table, const RowCodec& codec, const IdList& ids, char* out,
-                       int num_threads) {
+void decode_gather_cpu(const TableView& table, const TableView* scales, const RowCodec& codec,
+                       const IdList& ids, char* out, int num_threads) {
   check_ids(ids, table.map.rows, num_threads);
   if (codec.columns == 0) return;
   with_dtype(codec.dtype, [&](auto type) {
@@ -64,10 +65,13 @@ void decode_gather_cpu(const TableView& table, const RowCodec& codec, const IdLi
     parallel_for(ids.count, grain, num_threads, [&](int64_t begin, int64_t end) {
       for (int64_t i = begin; i < end; ++i) {
         T* target = rows + ids.out_row(i) * codec.columns;
-        if (ids.id(i) == kPadding)
+        if (ids.id(i) == kPadding) {
           std::memset(target, 0, codec.columns * sizeof(T));
-        else
-          decode_to(table.find(ids.id(i)), codec, 0, codec.columns, target);
+          continue;
+        }
+        const char* row = table.find(ids.id(i));
+        const char* own = scales == nullptr ? row + codec.scales_begin : scales->find(ids.id(i));
+        decode_to(row, own, codec, 0, codec.columns, target);
       }
     });
   });

@@ -11,22 +11,23 @@ namespace peergraph {
 
 /// out[ids.out_row(i)] = the values of the row of ids.id(i), widened to codec.dtype: a stored value
 /// becomes float32, is multiplied by the scale of its column if the codec has scales, and is
-/// rounded to codec.dtype (to nearest, ties to even). Checks the ids first. All memory must be
-/// accessible from this CPU.
-void decode_gather_cpu(const TableView& table, const RowCodec& codec, const IdList& ids, char* out,
-                       int num_threads);
+/// rounded to codec.dtype (to nearest, ties to even). `scales` has the scales of each row if they
+/// are apart, with the rows of `table`; null: the rows of `table` have them. Checks the ids first.
+/// All memory must be accessible from this CPU.
+void decode_gather_cpu(const TableView& table, const TableView* scales, const RowCodec& codec,
+                       const IdList& ids, char* out, int num_threads);
 
 /// Widens the values `first` .. `first` + `count` - 1 of a stored row, as decode_gather_cpu does.
-/// `out` has room for `count` values of codec.dtype.
-void decode_columns(const char* row, const RowCodec& codec, int64_t first, int64_t count,
-                    void* out);
+/// `scales` is the address of the row's scales; `out` has room for `count` values of codec.dtype.
+void decode_columns(const char* row, const char* scales, const RowCodec& codec, int64_t first,
+                    int64_t count, void* out);
 
 #ifdef PEERGRAPH_CUDA
 /// As decode_gather_cpu, on `device` in `stream`, with ids and out in memory the device reaches.
 /// Ids out of range, and rows of tiers without an address in `table`, give zeros, as in
 /// gather_cuda. ids.host_begin is not used.
-void decode_gather_cuda(const TableView& table, const RowCodec& codec, const IdList& ids, char* out,
-                        int device, uintptr_t stream);
+void decode_gather_cuda(const TableView& table, const TableView* scales, const RowCodec& codec,
+                        const IdList& ids, char* out, int device, uintptr_t stream);
 #endif
 
 }  // namespace peergraph

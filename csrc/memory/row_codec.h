@@ -18,13 +18,15 @@ enum class StoredType : int32_t {
 };
 
 /// A stored row is its values one after the other, then, for int8, a float32 scale for each group
-/// of columns, then padding up to TableView::row_bytes.
+/// of columns, then padding up to TableView::row_bytes. If the scales are apart, the row has only
+/// the values, and the scales of the row are a row of another table.
 struct RowCodec {
   StoredType stored = StoredType::kFloat16;
   DType dtype = DType::kFloat32;  // the dtype that users see
   int64_t columns = 0;            // the number of values in a row
   int64_t group_columns = 0;      // adjacent columns that share a scale; 0: there are no scales
-  int64_t scales_begin = 0;       // offset of the scales in a row in bytes, a multiple of 4
+  // Offset of the scales in bytes, a multiple of 4: in the row, or 0 in the row of scales.
+  int64_t scales_begin = 0;
 
   int64_t stored_bytes() const {
     return stored == StoredType::kFloat16 || stored == StoredType::kBfloat16 ? 2 : 1;
@@ -34,7 +36,10 @@ struct RowCodec {
     return group_columns == 0 ? 0 : (columns + group_columns - 1) / group_columns;
   }
 
-  /// The bytes of a row without padding.
+  /// The same format with the scales apart.
+  RowCodec apart() const { return {stored, dtype, columns, group_columns, 0}; }
+
+  /// The bytes of a row with its scales, without padding.
   int64_t used_bytes() const {
     return group_columns == 0 ? columns * stored_bytes() : scales_begin + 4 * num_scales();
   }

@@ -12,7 +12,8 @@
 
 namespace peergraph {
 
-/// The byte of a row where the scale of column `column` is; 0 where there are no scales.
+/// The byte where the scale of column `column` is: in the row, or in the row of scales if they are
+/// apart; 0 where there are no scales.
 __device__ __forceinline__ int64_t scale_of_column(const RowCodec& codec, int64_t column) {
   if (codec.group_columns == 0) return 0;
   if (codec.group_columns >= codec.columns) return codec.scales_begin;
@@ -45,17 +46,17 @@ void with_stored_kind(StoredType stored, const Body& body) {
 template <StoredKind kKind, int kCount>
 class StoredValues {
  public:
-  /// Reads the values from column `first` on. `scale_at`: scale_of_column() of these columns.
-  __device__ __forceinline__ void load_here(const char* row, int64_t first, int64_t scale_at) {
+  /// Reads the values from column `first` on. `scale`: where the scale of these columns is.
+  __device__ __forceinline__ void load_here(const char* row, int64_t first, const char* scale) {
     raw_ = peergraph::load_here<kBytes * kCount>(row + first * kBytes);
-    if constexpr (kKind == StoredKind::kInt8) scale_ = peergraph::load_here<4>(row + scale_at);
+    if constexpr (kKind == StoredKind::kInt8) scale_ = peergraph::load_here<4>(scale);
   }
 
   /// As load_here if `wanted`; otherwise the values are zeros.
   __device__ __forceinline__ void load_if(bool wanted, const char* row, int64_t first,
-                                          int64_t scale_at) {
+                                          const char* scale) {
     peergraph::load_if(wanted, row + first * kBytes, &raw_);
-    if constexpr (kKind == StoredKind::kInt8) peergraph::load_if(wanted, row + scale_at, &scale_);
+    if constexpr (kKind == StoredKind::kInt8) peergraph::load_if(wanted, scale, &scale_);
   }
 
   /// The values in the users' dtype T. The branches are the same for a whole grid.

@@ -376,6 +376,7 @@ class Operands:
         e_columns: int,
         leases: collections.abc.Sequence[Lease],
         codec: RowCodec | None = None,
+        scale_addresses: torch.Tensor | None = None,
     ) -> None: ...
 
 class Attention:
@@ -472,7 +473,12 @@ def copy_rows(
 ) -> None: ...
 def crc32c(values: torch.Tensor, previous: int = 0) -> int: ...
 def decode_gather(
-    table: TableView, codec: RowCodec, ids: IdList, out: torch.Tensor, launch: Launch
+    table: TableView,
+    codec: RowCodec,
+    ids: IdList,
+    out: torch.Tensor,
+    launch: Launch,
+    scales: TableView | None = None,
 ) -> None: ...
 def degrees(
     view: CscView, first: int, destinations: IdMapView, out: torch.Tensor, launch: Launch
@@ -668,7 +674,7 @@ cuda_architectures: str = ""
 cuda_compiler: str = ""
 has_cuda: bool = False
 max_shards: int = 32
-no_cuda: str = "PEERGRAPH_CUDA was OFF"
+no_cuda: str = "no GPU was found"
 
 def cuda_malloc(device: int, bytes: int) -> int: ...
 def cuda_free(device: int, address: int) -> None: ...

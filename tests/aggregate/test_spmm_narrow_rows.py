@@ -13,6 +13,7 @@ from peergraph.memory import Group, TableRows
 from tests.memory.narrow_rows import (
     FLOATS,
     STORAGES,
+    can_be_apart,
     expected_rows,
     is_narrow,
     narrow_table,
@@ -27,8 +28,15 @@ from .graphs import assert_same, features, hub_graph, random_graph
 _SHAPES = [(1,), (3,), (7,), (8,), (33,), (36,), (4, 8), (5, 7), (100,), (128,), (264,), (602,)]
 
 
-def _is_narrow(storage: str, dtype: torch.dtype, *rest: object) -> bool:
-    return is_narrow(storage, dtype)
+def _is_possible(
+    storage: str,
+    dtype: torch.dtype,
+    shape: tuple[int, ...],
+    kind: str,
+    id_dtype: torch.dtype,
+    apart: bool,
+) -> bool:
+    return is_narrow(storage, dtype) and can_be_apart(storage, kind, apart)
 
 
 def check(found: Tensor, expected: Tensor) -> None:
@@ -39,8 +47,16 @@ def check(found: Tensor, expected: Tensor) -> None:
 
 
 @named_cases(
-    ("storage", "dtype", "shape", "kind", "id_dtype"),
-    pairwise(STORAGES, FLOATS, _SHAPES, TIER_KINDS, [torch.int32, torch.int64], allowed=_is_narrow),
+    ("storage", "dtype", "shape", "kind", "id_dtype", "apart"),
+    pairwise(
+        STORAGES,
+        FLOATS,
+        _SHAPES,
+        TIER_KINDS,
+        [torch.int32, torch.int64],
+        [False, True],
+        allowed=_is_possible,
+    ),
 )
 def test_every_reduction(
     storage: str,
@@ -48,13 +64,14 @@ def test_every_reduction(
     shape: tuple[int, ...],
     kind: str,
     id_dtype: torch.dtype,
+    apart: bool,
     device: torch.device,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     stored = features(70, shape, torch.device("cpu"), dtype, grad=False)
     order = torch.randperm(70, generator=torch.Generator().manual_seed(2)).to(device)
     group = Group.current(device=device)
-    table = narrow_table(stored, storage, split(70, kind), group, order=order)
+    table = narrow_table(stored, storage, split(70, kind), group, order=order, apart=apart)
     ids = random_ids(70, (40,), id_dtype).to(device)
     x = expected_rows(stored, storage)[ids.cpu().long()].to(device)
     csc, rows = random_graph(device, dtype=id_dtype).csc(), TableRows(table, ids)
@@ -87,14 +104,21 @@ def test_plain_torch(device: torch.device) -> None:
 
 
 @named_cases(
-    ("storage", "columns", "out_dtype"),
-    pairwise(STORAGES, [1, 7, 12, 40, 100], [torch.float32, torch.float16, torch.bfloat16]),
+    ("storage", "columns", "out_dtype", "apart"),
+    pairwise(
+        STORAGES,
+        [1, 7, 12, 40, 100],
+        [torch.float32, torch.float16, torch.bfloat16],
+        [False, True],
+        allowed=lambda storage, columns, dtype, apart: can_be_apart(storage, "mixed", apart),
+    ),
 )
 def test_sums_beside_the_rows_of_targets(
-    storage: str, columns: int, out_dtype: torch.dtype, device: torch.device
+    storage: str, columns: int, out_dtype: torch.dtype, apart: bool, device: torch.device
 ) -> None:
     stored = features(70, (columns,), torch.device("cpu"), grad=False)
-    table = narrow_table(stored, storage, split(70, "mixed"), Group.current(device=device))
+    group = Group.current(device=device)
+    table = narrow_table(stored, storage, split(70, "mixed"), group, apart=apart)
     ids = random_ids(70, (40,), torch.int64).to(device)
     x = expected_rows(stored, storage)[ids.cpu()].to(device)
     matrix = random_graph(device).csc().matrix
@@ -131,14 +155,16 @@ def test_layers_multiply_sums(device: torch.device, monkeypatch: pytest.MonkeyPa
         table.close()
 
 
-@pytest.mark.parametrize("columns", [5, 12, 104])
-def test_hubs(columns: int, device: torch.device) -> None:
+@pytest.mark.parametrize(("columns", "apart"), [(5, False), (12, True), (104, False), (128, True)])
+def test_hubs(columns: int, apart: bool, device: torch.device) -> None:
     stored = features(60, (columns,), torch.device("cpu"), grad=False)
     csc = hub_graph(device, 3000).csc()
     ids = torch.arange(50, device=device).flip(0)
+    group = Group.current(device=device)
     for storage in STORAGES:
         with named_case(storage):
-            table = narrow_table(stored, storage, split(60, "mixed"), Group.current(device=device))
+            held = apart and can_be_apart(storage, "mixed", apart)
+            table = narrow_table(stored, storage, split(60, "mixed"), group, apart=held)
             x = expected_rows(stored, storage)[ids.cpu()].to(device)
             for reduce in ("sum", "mean", "min"):
                 rows = TableRows(table, ids)
@@ -184,9 +210,11 @@ def test_what_needs_the_rows_gathers_them(device: torch.device) -> None:
     table.close()
 
 
-def test_ids_out_of_range(device: torch.device) -> None:
+@pytest.mark.parametrize(("storage", "apart"), [("bfloat16", False), ("int8", True)])
+def test_ids_out_of_range(storage: str, apart: bool, device: torch.device) -> None:
     stored = features(70, (16,), torch.device("cpu"), grad=False)
-    table = narrow_table(stored, "bfloat16", split(70, "mixed"), Group.current(device=device))
+    group = Group.current(device=device)
+    table = narrow_table(stored, storage, split(70, "mixed"), group, apart=apart)
     ids = random_ids(70, (40,), torch.int64).to(device)
     ids[7] = 70
 

@@ -47,18 +47,22 @@ def gather_far_rows(device: torch.device) -> Iterator[Tensor]:
 
 @case("decode_rows")
 def gather_of_narrow_rows(device: torch.device) -> Iterator[Tensor]:
-    """Packs of values and single ones, one group of scales and several, with padding."""
+    """Packs of values and single ones, one group of scales and several, also apart; padding."""
     for storage, dtype in zip(STORAGES, (*FLOATS, *FLOATS), strict=False):
         for width in (1, 7, 16, 132):
             if is_narrow(storage, dtype):
                 rows = values((41, width), dtype)
                 group = Group.current(device=device)
-                table = narrow_table(rows, storage, split(41, "mixed"), group)
                 ids = random_ids(41, (300,), torch.int64)
                 ids[::3] = -1
-                yield table.gather(ids.to(device), padded=True)
-                yield table.gather(random_ids(41, (7,), torch.int32).to(device))
-                table.close()
+                apart = storage.startswith("int8")
+                for table in (
+                    narrow_table(rows, storage, split(41, "mixed"), group),
+                    narrow_table(rows, storage, split(41, "on gpus"), group, apart=apart),
+                ):
+                    yield table.gather(ids.to(device), padded=True)
+                    yield table.gather(random_ids(41, (7,), torch.int32).to(device))
+                    table.close()
 
 
 @case("copy_rows")
@@ -89,7 +93,7 @@ def rows_where_they_lie(device: torch.device) -> Iterator[Tensor]:
     exact=False,
 )
 def narrow_rows_where_they_lie(device: torch.device) -> Iterator[Tensor]:
-    """Vectors of 8 values, the last of them in padding, and single values; rows in chunks."""
+    """Vectors of 8 values, the last in padding, and single values; scales apart; rows in chunks."""
     csc = hub_graph(device, 1100).csc()
     ids = random_ids(70, (50,), torch.int64).to(device)
     for storage, dtype in zip(STORAGES, (*FLOATS, *FLOATS), strict=False):
@@ -97,14 +101,15 @@ def narrow_rows_where_they_lie(device: torch.device) -> Iterator[Tensor]:
             if is_narrow(storage, dtype):
                 group = Group.current(device=device)
                 rows = features(70, (width,), torch.device("cpu"), dtype, grad=False)
-                table = narrow_table(rows, storage, split(70, "mixed"), group)
-                x = TableRows(table, ids)
                 weights = features(csc.num_edges, (), device, dtype, seed=6, grad=False)
-                yield g_spmm(csc, "copy_u", "mean", x)
-                yield g_spmm(csc, "mul", "mean", x, weights)
-                yield g_spmm(csc, "copy_u", "max", x)
-                yield sums_and_self_rows(csc.matrix, x, True, None, dtype)
-                table.close()
+                for apart in [False, True] if storage.startswith("int8") else [False]:
+                    table = narrow_table(rows, storage, split(70, "mixed"), group, apart=apart)
+                    x = TableRows(table, ids)
+                    yield g_spmm(csc, "copy_u", "mean", x)
+                    yield g_spmm(csc, "mul", "mean", x, weights)
+                    yield g_spmm(csc, "copy_u", "max", x)
+                    yield sums_and_self_rows(csc.matrix, x, True, None, dtype)
+                    table.close()
 
 
 @case("sum_runs", "update_rows")

@@ -7,8 +7,9 @@ import tempfile
 import torch
 from torch import Tensor
 
-from peergraph.memory import Group, NarrowTable, Table, Tiers
+from peergraph.memory import Group, NarrowTable, Tiers
 from peergraph.memory.table.row_codec import STORED_DTYPES, codec_of
+from peergraph.memory.table.rows_with_scales import RowsWithScales
 
 STORAGES = [*STORED_DTYPES, "int8:4", "int8:32"]
 FLOATS = [torch.float32, torch.float64, torch.float16, torch.bfloat16]
@@ -38,23 +39,41 @@ def values(shape: tuple[int, ...], dtype: torch.dtype, seed: int = 0) -> Tensor:
 
 
 def narrow_table(
-    x: Tensor, storage: str, tiers: Tiers, group: Group, **order: Tensor
+    x: Tensor,
+    storage: str,
+    tiers: Tiers,
+    group: Group,
+    *,
+    apart: bool = False,
+    order: Tensor | None = None,
 ) -> NarrowTable:
     """Makes a table that rank 0 fills with `x`. Collective.
 
     Args:
         storage: must not be the dtype of `x`.
+        apart: whether the scales are apart also where this does not pay; no row may be on disk.
     """
     codec = codec_of(storage, x.dtype, tuple(x.shape[1:]))
     assert codec is not None
-    spill = tempfile.gettempdir() if tiers.disk else None
-    shape = (len(x), codec.row_bytes)
-    stored = Table.create(shape, torch.uint8, tiers, group, spill=spill, **order)
-    table = NarrowTable(tuple(x.shape), codec, stored, "x")
+    if apart:
+        stored = RowsWithScales.create(len(x), codec, tiers, group, order=order)
+        table = NarrowTable(tuple(x.shape), codec, stored, "x")
+    else:
+        spill = tempfile.gettempdir() if tiers.disk else None
+        table = NarrowTable.create_narrow(
+            len(x), codec, tiers, group, "x", order=order, spill=spill
+        )
     if group.rank == 0:
         table.load(x)
     group.barrier()
     return table
+
+
+def can_be_apart(storage: str, kind: str, apart: bool) -> bool:
+    """Returns whether rows on tiers of this kind (:func:`tests.memory.tables.split`) can be held
+    with their scales apart, if `apart`.
+    """
+    return not apart or (storage.startswith("int8") and kind not in ("disk", "all"))
 
 
 def is_narrow(storage: str, dtype: torch.dtype) -> bool:

@@ -58,6 +58,7 @@ def split(rows: int, kind: str) -> Tiers:
     return {
         "replicated": Tiers.all_replicated(rows),
         "sharded": Tiers.all_sharded(rows),
+        "on gpus": Tiers(third, rows - third),
         "host": Tiers.all_host(rows),
         "mixed": Tiers(third, third, rows - 2 * third),
         "disk": Tiers(disk=rows),

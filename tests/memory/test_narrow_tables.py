@@ -9,12 +9,19 @@ import pytest
 import torch
 
 import peergraph
-from peergraph.memory import Group, NarrowTable, RowCodec, Table, table_argument
+from peergraph.memory import Group, NarrowTable, RowCodec, Table, Tiers, table_argument
 from peergraph.memory.table.row_codec import STORED_DTYPES, codec_of, storage_name
 from peergraph.memory.table.row_encoder import RowEncoder
+from peergraph.memory.table.rows_with_scales import (
+    RowsWithScales,
+    encoded_bytes,
+    has_scales_apart,
+)
+from peergraph.memory.table.tier_sizes import tier_bytes
 from tests.memory.narrow_rows import (
     FLOATS,
     STORAGES,
+    can_be_apart,
     expected_rows,
     is_narrow,
     narrow_table,
@@ -27,13 +34,28 @@ from tests.pairwise import pairwise
 _SHAPES = [(), (1,), (3,), (8,), (33,), (5, 7), (128,), (602,)]
 
 
-def _is_narrow(storage: str, dtype: torch.dtype, *rest: object) -> bool:
-    return is_narrow(storage, dtype)
+def _is_possible(
+    storage: str,
+    dtype: torch.dtype,
+    shape: tuple[int, ...],
+    kind: str,
+    id_dtype: torch.dtype,
+    apart: bool,
+) -> bool:
+    return is_narrow(storage, dtype) and can_be_apart(storage, kind, apart)
 
 
 @named_cases(
-    ("storage", "dtype", "shape", "kind", "id_dtype"),
-    pairwise(STORAGES, FLOATS, _SHAPES, TIER_KINDS, [torch.int32, torch.int64], allowed=_is_narrow),
+    ("storage", "dtype", "shape", "kind", "id_dtype", "apart"),
+    pairwise(
+        STORAGES,
+        FLOATS,
+        _SHAPES,
+        TIER_KINDS,
+        [torch.int32, torch.int64],
+        [False, True],
+        allowed=_is_possible,
+    ),
 )
 def test_reads(
     storage: str,
@@ -41,13 +63,14 @@ def test_reads(
     shape: tuple[int, ...],
     kind: str,
     id_dtype: torch.dtype,
+    apart: bool,
     device: torch.device,
 ) -> None:
     x = values((97, *shape), dtype)
     expected = expected_rows(x, storage)
     order = torch.randperm(97, generator=torch.Generator().manual_seed(1)).to(device)
     group = Group.current(device=device)
-    table = narrow_table(x, storage, split(97, kind), group, order=order)
+    table = narrow_table(x, storage, split(97, kind), group, order=order, apart=apart)
     ids = random_ids(97, (31, 5), id_dtype).to(device)
     found = table.gather(ids)
     assert found.dtype == dtype
@@ -237,9 +260,11 @@ def test_tiny_and_zero_rows() -> None:
     table.close()
 
 
-def test_writes(device: torch.device) -> None:
+@pytest.mark.parametrize(("kind", "apart"), [("all", False), ("mixed", True), ("sharded", True)])
+def test_writes(kind: str, apart: bool, device: torch.device) -> None:
     x = values((60, 9), torch.float32)
-    table = narrow_table(x, "int8:4", split(60, "all"), Group.current(device=device))
+    group = Group.current(device=device)
+    table = narrow_table(x, "int8:4", split(60, kind), group, apart=apart)
     new = values((20, 9), torch.float32, seed=5)
     ids = torch.randperm(60, generator=torch.Generator().manual_seed(3))[:20]
     table.scatter(ids.to(device), new.to(device))
@@ -254,6 +279,62 @@ def test_writes(device: torch.device) -> None:
     with pytest.raises(ValueError, match="float32, got float64"):
         table.load(np.zeros((2, 9)))
     table.close()
+
+
+def test_rows_as_they_are_stored(device: torch.device) -> None:
+    """Rows with scales apart are written and read as other rows."""
+    x = values((30, 32), torch.float32)
+    group, tiers = Group.current(device=device), split(30, "sharded")
+    ids = torch.tensor([7, 29, 0, 7], device=device)
+    for storage in ("int8", "int8:8"):
+        table, other = (narrow_table(x, storage, tiers, group, apart=a) for a in (False, True))
+        encoded = RowEncoder(table.codec, "x").encode(x, 0)
+        assert torch.equal(other.stored.read(), encoded)
+        assert torch.equal(other.gather_stored(ids).cpu(), encoded[ids.cpu()])
+        assert torch.equal(other.decode_stored(other.gather_stored(ids)), table.gather(ids))
+        other.load_encoded(encoded[:4], 20)
+        assert torch.equal(other.read(20, 24), table.read(0, 4))
+        for each in (table, other):
+            each.close()
+
+
+def test_where_scales_are_apart() -> None:
+    sharded, part, on_host = Tiers(sharded=9), Tiers(4, 5), Tiers(0, 8, 1)
+
+    def is_apart(storage: str, columns: int, ranks: int, tiers: Tiers = sharded) -> bool:
+        codec = codec_of(storage, torch.float32, (columns,))
+        assert codec is not None
+        apart = has_scales_apart(codec, tiers, ranks)
+        sizes = encoded_bytes(codec, tiers, ranks)
+        joined = tier_bytes(tiers, codec.row_bytes, ranks)
+        for rank in range(ranks):
+            taken = sizes["replicated"][rank] + sizes["sharded"][0]
+            assert taken <= joined["replicated"][rank] + joined["sharded"][0]
+        assert apart or sizes == joined
+        return apart
+
+    assert is_apart("int8", 128, 4)
+    assert is_apart("int8", 128, 2, part)
+    assert is_apart("int8:64", 128, 2)
+    assert is_apart("int8", 32, 2)
+    assert not is_apart("int8", 128, 1)
+    assert not is_apart("int8", 128, 2, on_host)
+    assert not is_apart("int8", 128, 2, Tiers(replicated=9))
+    assert not is_apart("int8", 100, 2)  # the rows would begin inside sectors
+    assert not is_apart("int8", 128, 8)  # scales on every rank would take more than padding
+    assert not is_apart("int8", 0, 2)
+    assert not is_apart("float8_e4m3", 128, 4)
+
+
+def test_bytes_of_scales_apart(device: torch.device) -> None:
+    x = values((12, 32), torch.float32)
+    group = Group.current(device=device)
+    table = narrow_table(x, "int8:16", Tiers(5, 7), group, apart=True)
+    assert table.allocated == {"replicated": [5 * 32 + 12 * 8], "sharded": [7 * 32]}
+    table.close()
+    sharded = narrow_table(x, "int8:16", split(12, "sharded"), group, apart=True)
+    assert sharded.allocated == {"replicated": [12 * 8], "sharded": [12 * 32]}
+    sharded.close()
 
 
 def test_bad_ids(device: torch.device) -> None:
@@ -292,10 +373,10 @@ def test_rows_that_kernels_would_read_in_place(device: torch.device) -> None:
     table.close()
 
 
-def test_counts_reads() -> None:
-    table = narrow_table(
-        values((12, 3), torch.float32), "int8", split(12, "host"), Group.current(device="cpu")
-    )
+@pytest.mark.parametrize("apart", [False, True])
+def test_counts_reads(apart: bool) -> None:
+    rows, group = values((12, 3), torch.float32), Group.current(device="cpu")
+    table = narrow_table(rows, "int8", split(12, "host"), group, apart=apart)
     counter = table.count_reads()
     table.gather(torch.tensor([1, 2, 2]))
     assert counter.calls == 1
@@ -304,9 +385,10 @@ def test_counts_reads() -> None:
     table.close()
 
 
-def test_pickles_as_a_handle() -> None:
+@pytest.mark.parametrize("apart", [False, True])
+def test_pickles_as_a_handle(apart: bool) -> None:
     x = values((12, 3), torch.float32)
-    table = narrow_table(x, "int8", split(12, "host"), Group.current(device="cpu"))
+    table = narrow_table(x, "int8", split(12, "host"), Group.current(device="cpu"), apart=apart)
     codec = pickle.loads(pickle.dumps(table.codec))
     assert codec == table.codec
     again = NarrowTable.__new__(NarrowTable)
@@ -314,6 +396,6 @@ def test_pickles_as_a_handle() -> None:
     assert made is NarrowTable
     again.__init__(*arguments)  # type: ignore[misc]
     assert torch.equal(again.read(), table.read())
-    assert isinstance(table.stored, Table)
+    assert isinstance(table.stored, RowsWithScales if apart else Table)
     assert "storage='int8'" in repr(table)
     table.close()

@@ -7,7 +7,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from peergraph.memory import Group
+import peergraph
+from peergraph.aggregate import Csc, g_spmm
+from peergraph.memory import Group, NarrowTable, TableRows
+from peergraph.memory.table.rows_with_scales import RowsWithScales
 from peergraph.store import NODE, EdgeSource, GraphSource, Store
 from peergraph.testing import run_ranks
 from tests.memory.narrow_rows import (
@@ -24,13 +27,14 @@ from tests.store.graphs import PLANS, build, homogeneous_source
 
 PLACES = [
     pytest.param(2, "cpu", id="2-cpu"),
+    pytest.param(3, "cpu", id="3-cpu"),
     pytest.param(2, "cuda", id="2-gpus", marks=pytest.mark.gpus(2)),
     pytest.param(4, "cuda", id="4-gpus", marks=pytest.mark.gpus(4)),
 ]
 
 
 def _check_tables(group: Group) -> None:
-    widths = (1, 7, 16, 100)
+    widths = (1, 7, 16, 100, 128)
     for i, storage in enumerate(STORAGES):
         for j, kind in enumerate(TIER_KINDS):
             dtype = FLOATS[(i + j) % len(FLOATS)]
@@ -44,6 +48,27 @@ def _check_tables(group: Group) -> None:
                 assert torch.equal(table.gather(ids).cpu(), expected[ids])
                 assert torch.equal(table.read(), expected)
                 table.close()
+
+
+def _check_scales_apart(group: Group) -> None:
+    """Whole sectors, sharded: each rank has all scales, and writes those of the others."""
+    x = values((61, 128), torch.float32)
+    ids = random_ids(61, (90,), torch.int64, seed=group.rank)
+    for kind in ("sharded", "on gpus"):
+        table = narrow_table(x, "int8", split(61, kind), group)
+        assert isinstance(table.stored, RowsWithScales)
+        own = torch.arange(group.rank, 61, group.world_size)
+        table.scatter(own, 2 * x[own])
+        peergraph.synchronize()
+        group.barrier()
+        expected = expected_rows(2 * x, "int8")
+        assert torch.equal(table.gather(ids).cpu(), expected[ids])
+        every = torch.arange(90, device=group.device)
+        csc = Csc.from_edge_index(torch.stack([every, every]), 90, 90)
+        found = g_spmm(csc, "copy_u", "sum", TableRows(table, ids.to(group.device)))
+        assert torch.equal(found.cpu(), expected[ids])
+        group.barrier()
+        table.close()
 
 
 def _check_store(store: Store, source: GraphSource) -> None:
@@ -69,6 +94,41 @@ def _check_stores(group: Group, folder: Path) -> None:
     with Store.load(folder / "store", group=group, plan="sharded") as store:
         _check_store(store, source)
         assert store.storage_reports == {}
+
+
+def _check_stores_with_scales_apart(group: Group, folder: Path) -> None:
+    """Folders are the same whether a store holds scales apart or not."""
+    x = values((60, 128), torch.float32)
+    expected = expected_rows(x, "int8")
+    edges = EdgeSource(coo=torch.randint(60, (2, 300), generator=torch.Generator().manual_seed(1)))
+    source = GraphSource.homogeneous(60, edges, {"x": x}) if group.rank == 0 else None
+
+    def check(store: Store, apart: bool) -> None:
+        table = store.node_table("x")
+        assert isinstance(table, NarrowTable)
+        assert isinstance(table.stored, RowsWithScales) == apart
+        assert torch.equal(table.read(), expected)
+        ids = random_ids(60, (50,), torch.int64, seed=group.rank)
+        assert torch.equal(table.gather(ids).cpu(), expected[ids])
+        placed = next(p for p in store.plan.placements if p.name == "_N.x")
+        taken = next(a for a in store.memory().allocations if a.name == "_N.x")
+        assert sum(taken.of_rank(group.rank)) <= placed.bytes_per_rank(group.world_size)
+        if apart:
+            assert taken.replicated == (60 * 4,) * group.world_size
+            assert sum(taken.sharded) == 60 * 128
+
+    with Store.build(source, group=group, plan="sharded", storage={"x": "int8"}) as store:
+        check(store, apart=True)
+        store.save(folder / "apart")
+    with Store.load(folder / "apart", group=group, plan="replicated") as store:
+        check(store, apart=False)
+        store.save(folder / "joined")
+    with Store.load(folder / "joined", group=group, plan="sharded") as store:
+        check(store, apart=True)
+    if group.rank == 0:
+        files = [sorted((folder / name).glob("*.npy")) for name in ("apart", "joined")]
+        for one, other in zip(*files, strict=True):
+            assert one.read_bytes() == other.read_bytes()
 
 
 def _check_shares(group: Group) -> None:
@@ -97,7 +157,9 @@ def _check_shares(group: Group) -> None:
 def _all_cases(device: str, folder: Path) -> None:
     group = Group.current(device=device, timeout=120)
     _check_tables(group)
+    _check_scales_apart(group)
     _check_stores(group, folder)
+    _check_stores_with_scales_apart(group, folder)
     _check_shares(group)
 
 

@@ -79,8 +79,9 @@ def table_operands(x: TableRows, e: Tensor | None = None, message: str = "copy_u
         e=e,
         columns=columns(x.shape[1:]),
         e_columns=1 if e is None else e.shape[1],
-        leases=x.view.leases,
+        leases=x.leases,
         codec=x.codec,
+        scale_addresses=x.scale_addresses(),
     )
 
 

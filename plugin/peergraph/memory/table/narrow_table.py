@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from os import PathLike
 from typing import Any, NoReturn
 
 import torch
 from torch import Tensor
 
 import peergraph._C as _C
+from peergraph.memory.group.group import Group
 from peergraph.memory.group.naming import collective
 from peergraph.memory.table.id_list import ids_on_device
+from peergraph.memory.table.partitions import Partitions
 from peergraph.memory.table.read_counter import ReadCounter
 from peergraph.memory.table.row_arguments import (
     check_values,
@@ -19,9 +22,11 @@ from peergraph.memory.table.row_arguments import (
 )
 from peergraph.memory.table.row_codec import RowCodec
 from peergraph.memory.table.row_encoder import RowEncoder
+from peergraph.memory.table.rows_with_scales import RowsWithScales, has_scales_apart
 from peergraph.memory.table.source import Source, check_source, chunks_on_device
 from peergraph.memory.table.storage_report import StorageErrors
 from peergraph.memory.table.table import Table
+from peergraph.memory.table.tiers import Tiers
 from peergraph.profiling import GATHER, profiled
 from peergraph.progress import progress_bar
 
@@ -33,15 +38,21 @@ class NarrowTable(Table):
 
     :attr:`stored` is a table of the encoded rows, as bytes, on all tiers. :meth:`gather` decodes
     rows as it reads them, or, for a GPU with rows in host memory, in a second kernel. Writes encode
-    rows, and add their errors to :attr:`errors`.
+    rows, and add their errors to :attr:`errors`. :meth:`create_narrow` allocates a table.
     """
 
-    def __init__(self, shape: tuple[int, ...], codec: RowCodec, stored: Table, name: str) -> None:
+    def __init__(
+        self,
+        shape: tuple[int, ...],
+        codec: RowCodec,
+        stored: Table | RowsWithScales,
+        name: str,
+    ) -> None:
         """
         Args:
             shape: the shape that users see: ``[rows, *codec.row_shape]``.
             codec: encodes and decodes rows.
-            stored: the table of encoded rows, uint8 ``[rows, codec.row_bytes]``.
+            stored: the encoded rows, uint8 ``[rows, codec.row_bytes]``.
             name: the name of the table, for errors.
         """
         self.shape = shape
@@ -54,6 +65,45 @@ class NarrowTable(Table):
         self.stored = stored
         self.name = name
         self._encoder = RowEncoder(codec, name)
+
+    @classmethod
+    def create_narrow(
+        cls,
+        rows: int,
+        codec: RowCodec,
+        tiers: Tiers,
+        group: Group,
+        name: str,
+        *,
+        order: Table | Tensor | None = None,
+        partitions: Partitions | None = None,
+        spill: str | PathLike[str] | None = None,
+        check: bool = True,
+    ) -> NarrowTable:
+        """Allocates a table. Collective; arguments and errors are those of :meth:`Table.create`.
+
+        Args:
+            rows: the number of rows.
+            codec: encodes and decodes rows.
+            name: the name of the table, for errors.
+        """
+        stored: Table | RowsWithScales
+        if has_scales_apart(codec, tiers, group.world_size):
+            stored = RowsWithScales.create(
+                rows, codec, tiers, group, order=order, partitions=partitions, check=check
+            )
+        else:
+            stored = Table.create(
+                (rows, codec.row_bytes),
+                torch.uint8,
+                tiers,
+                group,
+                order=order,
+                partitions=partitions,
+                spill=spill,
+                check=check,
+            )
+        return cls((rows, *codec.row_shape), codec, stored, name)
 
     @property
     def errors(self) -> StorageErrors:

@@ -130,7 +130,12 @@ class RowCodec:
     def scales(self) -> slice:
         """The range of bytes in a stored row that holds its scales."""
         begin = -(-self.value_bytes // _SCALE_BYTES) * _SCALE_BYTES if self.num_groups else 0
-        return slice(begin, begin + _SCALE_BYTES * self.num_groups)
+        return slice(begin, begin + self.scale_bytes)
+
+    @property
+    def scale_bytes(self) -> int:
+        """The bytes of a row's scales."""
+        return _SCALE_BYTES * self.num_groups
 
     @property
     def row_bytes(self) -> int:

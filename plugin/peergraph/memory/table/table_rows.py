@@ -8,6 +8,7 @@ import peergraph._C as _C
 from peergraph.memory.device.launching import launch_on
 from peergraph.memory.table.id_list import id_list, integers
 from peergraph.memory.table.narrow_table import NarrowTable
+from peergraph.memory.table.rows_with_scales import RowsWithScales
 from peergraph.memory.table.table import Table
 
 # The time to read a row from another GPU's memory, or from host memory, relative to a row in the
@@ -41,6 +42,7 @@ class TableRows:
         self.table = table
         self.ids = ids.to(table.device).contiguous()
         self._addresses: torch.Tensor | None = None
+        self._scale_addresses: torch.Tensor | None = None
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -60,8 +62,13 @@ class TableRows:
     @property
     def view(self) -> _C.TableView:
         """The table that has the rows, as they are stored."""
-        stored = self.table.stored if isinstance(self.table, NarrowTable) else self.table
-        return stored.view
+        return self._stored.view
+
+    @property
+    def leases(self) -> list[_C.Lease]:
+        """The leases of all memory that reads use."""
+        scales = self._scales
+        return self.view.leases + ([] if scales is None else scales.view.leases)
 
     @property
     def codec(self) -> _C.RowCodec | None:
@@ -86,13 +93,21 @@ class TableRows:
         """Returns the address of each row, int64 [n], 0 for ids out of range. Asynchronous."""
         view = self.view
         if self._addresses is None:
-            self._addresses = torch.empty_like(self.ids, dtype=torch.int64)
-            _C.row_addresses(view, id_list(self.ids), self._addresses, launch_on(self.device))
+            self._addresses = self._found_in(view)
         return self._addresses
+
+    def scale_addresses(self) -> torch.Tensor | None:
+        """Returns the address of the scales of each row, as :meth:`addresses`; None if the stored
+        rows have their scales, or there are none.
+        """
+        if self._scale_addresses is None and self._scales is not None:
+            self._scale_addresses = self._found_in(self._scales.view)
+        return self._scale_addresses
 
     def tensors(self) -> list[torch.Tensor]:
         """Returns the tensors that reads use: the ids, and the addresses if they were computed."""
-        return [self.ids] if self._addresses is None else [self.ids, self._addresses]
+        used = (self.ids, self._addresses, self._scale_addresses)
+        return [tensor for tensor in used if tensor is not None]
 
     def count_reads(self, positions: torch.Tensor | None = None) -> None:
         """Counts reads in place, if the table counts reads.
@@ -113,6 +128,8 @@ class TableRows:
         rows = TableRows(self.table, self.ids[:count])
         if self._addresses is not None:
             rows._addresses = self._addresses[:count]
+        if self._scale_addresses is not None:
+            rows._scale_addresses = self._scale_addresses[:count]
         return rows
 
     def pays_to_read(self, reads: int) -> bool:
@@ -134,6 +151,20 @@ class TableRows:
             cost *= self.table.row_bytes / max(1, self.table.codec.user_bytes)
         rows = self.ids.numel()
         return reads * cost < rows * (cost + 1) + reads
+
+    @property
+    def _stored(self) -> Table | RowsWithScales:
+        return self.table.stored if isinstance(self.table, NarrowTable) else self.table
+
+    @property
+    def _scales(self) -> Table | None:
+        stored = self._stored
+        return stored.scales if isinstance(stored, RowsWithScales) else None
+
+    def _found_in(self, view: _C.TableView) -> torch.Tensor:
+        found = torch.empty_like(self.ids, dtype=torch.int64)
+        _C.row_addresses(view, id_list(self.ids), found, launch_on(self.device))
+        return found
 
     def __repr__(self) -> str:
         return f"TableRows({list(self.shape)}, {self.dtype}, of {self.table!r})"

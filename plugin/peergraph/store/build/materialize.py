@@ -124,18 +124,31 @@ def build_table(
     """
     codec = spec.codec
     shape = spec.shape if row_set is None else (row_set.split.local_rows, *spec.shape[1:])
-    table = Table.create(
-        shape if codec is None else (shape[0], codec.row_bytes),
-        spec.dtype if codec is None else torch.uint8,
-        tiers,
-        group,
-        order=order if row_set is None else None,
-        partitions=partitions,
-        spill=spill.folder,
-        check=False,  # IdMap has checked the order.
-    )
-    if codec is not None:
-        table = NarrowTable(shape, codec, table, what)
+    own_order = order if row_set is None else None
+    # IdMap has checked the order.
+    if codec is None:
+        table = Table.create(
+            shape,
+            spec.dtype,
+            tiers,
+            group,
+            order=own_order,
+            partitions=partitions,
+            spill=spill.folder,
+            check=False,
+        )
+    else:
+        table = NarrowTable.create_narrow(
+            shape[0],
+            codec,
+            tiers,
+            group,
+            what,
+            order=own_order,
+            partitions=partitions,
+            spill=spill.folder,
+            check=False,
+        )
     if row_set is not None:
         table = DistributedTable(spec.shape, table, row_set, what)
 

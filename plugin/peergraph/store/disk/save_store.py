@@ -12,6 +12,7 @@ from torch import Tensor
 
 from peergraph.memory import DistributedTable, Group, NarrowTable, Table
 from peergraph.memory.group.collective_call import collective_call
+from peergraph.memory.table.rows_with_scales import RowsWithScales
 from peergraph.store.contents import StoreContents
 from peergraph.store.csc.neighbor_lists import read_lists
 from peergraph.store.csc.tiered_csc import TieredCsc
@@ -108,14 +109,15 @@ def _write_tables(tables: dict[str, Table], folder: Path, stem: str) -> tuple[Ta
     entries = []
     for number, (name, table) in enumerate(tables.items()):
         storage = None
+        stored: Table | RowsWithScales = table
         if isinstance(table, NarrowTable):
-            storage, table = StorageEntry.of(table.codec), table.stored
-        array = _write_table(table, folder / f"{stem}.table{number}.npy")
+            storage, stored = StorageEntry.of(table.codec), table.stored
+        array = _write_table(stored, folder / f"{stem}.table{number}.npy")
         entries.append(TableEntry(name, array, storage))
     return tuple(entries)
 
 
-def _write_table(table: Table, path: Path) -> ArrayEntry:
+def _write_table(table: Table | RowsWithScales, path: Path) -> ArrayEntry:
     writer = NpyWriter(path, table.shape, table.dtype)
     with writer:
         step = max(1, _CHUNK_BYTES // max(1, table.row_bytes))

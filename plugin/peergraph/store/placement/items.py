@@ -7,6 +7,8 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
+from peergraph.memory import Tiers
+from peergraph.memory.table.rows_with_scales import encoded_bytes
 from peergraph.memory.table.tier_sizes import tier_bytes
 from peergraph.store.csc.layout import part_bytes, structure_bytes
 from peergraph.store.hotness.id_map import id_dtype
@@ -63,13 +65,20 @@ def _table_items(
 
 def row_item(kind: str, name: str, spec: TableSpec, of: NodeType | EdgeType) -> Item:
     """Returns an item whose rows have the same size."""
+    codec = spec.codec
+
+    def parts(tiers: Tiers, world_size: int) -> dict[str, list[int]]:
+        if codec is not None:
+            return encoded_bytes(codec, tiers, world_size)
+        return tier_bytes(tiers, spec.row_bytes, world_size)
+
     return Item(
         kind,
         name,
         spec.shape[0],
         lambda k: k * spec.row_bytes,
         of,
-        lambda tiers, world_size: tier_bytes(tiers, spec.row_bytes, world_size),
+        parts,
     )
 
 
