@@ -176,6 +176,24 @@ def test_ranks_take_the_generator_of_rank_0(seed_by_rank: bool) -> None:
         )
 
 
+def _draws_of_short_lived_generators() -> list[int]:
+    group = Group.current(timeout=60)
+    first = torch.Generator().manual_seed(8)
+    drawn = [seeds.shared_seed(group, first)]
+    del first
+    # Objects of one rank alone decide which address the next generator gets.
+    kept = [torch.Generator() for _ in range(3 * group.rank)]
+    for _ in range(100):
+        drawn.append(seeds.shared_seed(group, torch.Generator().manual_seed(8)))
+    assert len(kept) == 3 * group.rank
+    return [int(seed) for seed in drawn]
+
+
+def test_generators_that_do_not_live_long() -> None:
+    drawn = run_ranks(_draws_of_short_lived_generators, 3)
+    assert drawn == [[drawn[0][0]] * 101] * 3
+
+
 def test_calls_differ_and_seeds_repeat() -> None:
     x = distribute(make_inputs(CPU).x, make_layout(Group.current(device=CPU)))
     torch.manual_seed(1)

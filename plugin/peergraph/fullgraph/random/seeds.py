@@ -19,7 +19,10 @@ Seed = int | Tensor
 
 _Draw = Callable[[torch.Generator | None], Seed]
 
-_checked: WeakKeyDictionary[Group, dict[int, int]] = WeakKeyDictionary()
+# The seed of each generator when the ranks compared it. The generators are kept: another one at the
+# address of one that is gone would be taken for it, and not on all ranks.
+_checked: WeakKeyDictionary[Group, dict[torch.Generator, int]] = WeakKeyDictionary()
+_MOST_KEPT = 64
 
 
 def draw_seeds_by(group: Group, draw: _Draw) -> None:
@@ -59,9 +62,11 @@ def shared_seed(group: Group | None, generator: torch.Generator | None = None) -
 def _draw(group: Group | None, source: torch.Generator) -> int:
     if group is not None and group.world_size > 1:
         checked = _checked.setdefault(group, {})
-        if checked.get(id(source)) != source.initial_seed():
+        if checked.get(source) != source.initial_seed():
             _agree(group, source)
-            checked[id(source)] = source.initial_seed()
+            checked[source] = source.initial_seed()
+            if len(checked) > _MOST_KEPT:
+                del checked[next(iter(checked))]
     return next_seed(source)
 
 
