@@ -130,6 +130,5 @@ def open_access(
             view=make_view(read_shards, with_host=False),
             rows=staged_rows(launch, with_host=True),
         )
-    start = tiers.host * group.rank // group.world_size
-    host_gather = HostGather(tiers, row_bytes, group.device, order, view, on_disk, staging, start)
+    host_gather = HostGather(tiers, row_bytes, group.device, order, view, on_disk, staging)
     return Access(view, write_views, on_disk, host_gather)

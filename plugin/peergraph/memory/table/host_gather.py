@@ -33,10 +33,8 @@ class HostGather:
 
     A GPU reads pinned host memory at the link's speed if the addresses ascend. With random
     addresses it waits for address translations and reaches half of that speed or less. Large lists
-    of ids are therefore sorted by row. GPUs that gather at the same time begin at different rows,
-    so that they do not all read the same part of the memory. CPU threads read a share of the host
-    rows, or all of them, if measurements have shown that this is faster. CPU threads always read
-    the rows on disk.
+    of ids are therefore sorted by row. CPU threads read a share of the host rows, or all of them,
+    if measurements have shown that this is faster. CPU threads always read the rows on disk.
 
     Args:
         tiers: rows per tier.
@@ -46,7 +44,6 @@ class HostGather:
         view: all rows that kernels can read.
         on_disk: the rows on disk; None if there are none.
         staging: how CPU threads read host rows; None: kernels read all of them.
-        start: which host row this GPU reads first.
     """
 
     def __init__(
@@ -58,7 +55,6 @@ class HostGather:
         view: _C.TableView,
         on_disk: StagedRows | None = None,
         staging: Staging | None = None,
-        start: int = 0,
     ) -> None:
         self._tiers = tiers
         self._row_bytes = row_bytes
@@ -67,7 +63,6 @@ class HostGather:
         self._view = view
         self._on_disk = on_disk
         self._staging = staging
-        self._start = start
 
     def gather(self, ids: torch.Tensor, out: torch.Tensor, padded: bool = False) -> None:
         """Writes the rows `ids` to a tensor on the device.
@@ -116,8 +111,8 @@ class HostGather:
             sorted_ids[:split], out_index[:split], host_begin, padded=padded, max_blocks=blocks
         )
         _C.gather(self._view, by_kernel, out, launch)
-        # This call reports ids out of range among the last ids, and writes zeros to the rows that
-        # the threads will write.
+        # Sorting moves ids out of range to both ends. This call reports those among the last ids,
+        # and writes zeros to the rows that the threads will write.
         by_threads = id_list(
             sorted_ids[split:], out_index[split:], padded=padded, max_blocks=blocks
         )
@@ -125,6 +120,5 @@ class HostGather:
         staging.rows.gather(sorted_ids[split:], out, ready, out_index[split:])
 
     def _sort(self, ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        first = self._tiers.replicated + self._tiers.sharded
-        host_rows = range(first, first + self._tiers.host)
-        return sort_by_row(ids, self._tiers.rows, self._order, host_rows, self._start)
+        first_host_row = self._tiers.replicated + self._tiers.sharded
+        return sort_by_row(ids, self._tiers.rows, self._order, first_host_row)

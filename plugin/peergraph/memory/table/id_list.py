@@ -63,7 +63,7 @@ def ids_on_device(
 
 
 def sort_by_row(
-    ids: torch.Tensor, rows: int, order: torch.Tensor | None, host_rows: range, start: int = 0
+    ids: torch.Tensor, rows: int, order: torch.Tensor | None, first_host_row: int
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Sorts ids by their internal rows.
 
@@ -71,25 +71,19 @@ def sort_by_row(
         ids: any shape, on the device; may be out of range.
         rows: the number of rows of the table.
         order: [rows] the internal row of each user id; None: they are equal.
-        host_rows: the internal rows in host memory.
-        start: the order of the ids of host rows begins with the row that has this index in
-            `host_rows`; the rows before it come last.
+        first_host_row: the first internal row in host memory.
 
     Returns:
         The sorted ids; the position of each in `ids`; and int64 [1], the number of ids whose rows
-        are below `host_rows`.
+        are below `first_host_row`.
     """
     flat = as_wide_as_rows(ids.flatten(), rows)
     keys = flat.clamp(0, rows - 1)
     keys = keys if order is None else order[keys]
     if rows <= torch.iinfo(torch.int32).max:
         keys = keys.int()  # Sorting int32 moves half the bytes.
-    first = host_rows.start
-    if start:
-        rotated = (keys - (first + start)) % len(host_rows) + first
-        keys = torch.where((keys >= first) & (keys < host_rows.stop), rotated, keys)
     keys, positions = keys.sort()
-    host_begin = torch.searchsorted(keys, keys.new_full((1,), first))
+    host_begin = torch.searchsorted(keys, keys.new_full((1,), first_host_row))
     return flat[positions], positions, host_begin
 
 
