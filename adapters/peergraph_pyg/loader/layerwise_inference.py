@@ -24,7 +24,7 @@ def infer_by_layers(
     PyG keeps the rows of a layer on `embedding_device` and selects from them by the ids of each
     batch. The ids of a store on a GPU are moved to that device first.
     """
-    store = find_store(loader.data)
+    store = find_store(getattr(loader, "data", None))
     device_of_rows = torch.device(embedding_device)
     if store is None or store.device.type in ("cpu", device_of_rows.type):
         return original(self, loader, device, embedding_device, *args, **kwargs)

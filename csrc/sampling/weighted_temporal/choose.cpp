@@ -260,8 +260,8 @@ class Chooser {
 
 /// Replaces a list in the order of its times by the part that a uniform sample of it is made from,
 /// if there is one; returns whether it did.
-bool narrow(const CscView& csc, const Choice& choice, int64_t fanout, int64_t admitted,
-            Neighbors& list) {
+bool trim(const CscView& csc, const Choice& choice, int64_t fanout, int64_t admitted,
+          Neighbors& list) {
   const int64_t count = choice.edges_of(fanout, admitted);
   if (choice.replace && fanout >= 0) return false;
   if (count < admitted && !choice.last && !choice.draws_admitted(fanout)) return false;
@@ -293,8 +293,8 @@ void count_choices_cpu(const CscView& csc, const Choice& choice, const Hop& hop,
     const int64_t* const of_list = reader.read(candidates, to);
     const Found found = look_through(of_list, degree, candidates.latest);
     hop.offsets[t] = choice.edges_of(hop.fanout, found.admitted);
-    if (found.in_order && narrow(csc, choice, hop.fanout, found.admitted, lists[t])) {
-      times.set_narrowed(t);
+    if (found.in_order && trim(csc, choice, hop.fanout, found.admitted, lists[t])) {
+      times.set_trimmed(t);
     } else if (room != nullptr) {
       // A copy, so that the choice sees the same times even if the table is written meanwhile.
       if (of_list != room) std::copy_n(of_list, degree, room);
@@ -310,9 +310,9 @@ void choose_neighbors_cpu(const CscView& csc, const Choice& choice, const Hop& h
   Chooser chooser(scratch);
   const TimeReader reader(csc, choice);
   std::vector<int64_t> some;
-  const auto narrowed = [&](int64_t t) { return choice.timed() && times.is_narrowed(t); };
+  const auto trimmed = [&](int64_t t) { return choice.timed() && times.is_trimmed(t); };
   for (int64_t t = begin, behind; t < end; t = behind) {
-    for (behind = t; behind < end && narrowed(behind);) ++behind;
+    for (behind = t; behind < end && trimmed(behind);) ++behind;
     if (behind > t) {
       sample_neighbors_cpu(csc, hop, lists, t, behind, scratch, PickOrder::kList);
       continue;

@@ -56,15 +56,15 @@ class ListTimes {
 
   /// Notes that a target's list is now a part of its list in which no time is out of order, and
   /// that times matter no more for the choice out of it.
-  void set_narrowed(int64_t target) { targets_[target].narrowed = true; }
+  void set_trimmed(int64_t target) { targets_[target].trimmed = true; }
 
-  bool is_narrowed(int64_t target) const { return targets_[target].narrowed; }
+  bool is_trimmed(int64_t target) const { return targets_[target].trimmed; }
 
  private:
   struct Target {
     int64_t begin = 0;
     const int64_t* times = nullptr;
-    bool narrowed = false;
+    bool trimmed = false;
   };
 
   std::vector<Target> targets_;

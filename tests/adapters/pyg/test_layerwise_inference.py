@@ -49,3 +49,8 @@ def test_a_transform_of_the_loader_is_kept(device: torch.device) -> None:
     GraphSAGE(4, 4, 1, 2).eval().to(device).inference(loader, device)
     assert seen == [50, 40]
     assert loader.transform is count
+
+
+def test_other_loaders_are_refused_by_pyg() -> None:
+    with pytest.raises(AssertionError):
+        GraphSAGE(4, 4, 1, 2).eval().inference([])
