@@ -29,7 +29,7 @@ UNTAGGED = {
         *("threshold_backward", "gelu_backward", "silu_backward", "mish_backward"),
         *("elu_backward", "leaky_relu_backward", "hardtanh_backward", "softplus_backward"),
         *("hardswish_backward", "hardsigmoid_backward", "sigmoid_backward", "tanh_backward"),
-        *("logit_backward", "log_sigmoid_forward", "log_sigmoid_backward", "softshrink_backward"),
+        *("logit_backward", "softshrink_backward"),
         *("hardshrink_backward", "_prelu_kernel", "_prelu_kernel_backward", "nan_to_num"),
         *("elu", "leaky_relu", "hardtanh", "softplus", "hardswish", "softshrink", "hardshrink"),
         *("floor_divide", "heaviside", "masked_fill", "threshold"),
