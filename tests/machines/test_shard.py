@@ -240,7 +240,7 @@ def _check_traffic(graphs: _Graphs) -> None:
         return sum(len(set().union(*sets)) for sets in by_batch)
 
     nodes, links = distinct(0), distinct(1)
-    assert nodes > 0
+    assert nodes > 0 or most == 0  # a machine whose ranks have no seeds needs no rows
     assert split.hot == round(_HOT * 60)
     assert sum(each[2].ids_sent for each in mine) == nodes + links
     # The tables x and wide, and edge_attr.
