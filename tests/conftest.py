@@ -39,8 +39,9 @@ if NUM_GPUS == 0:
         os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
 # What most tests of ranks take seconds to import; optimizers import the compiler.
 preload("pytest", "torch._dynamo")
-if NUM_GPUS == 0:  # importing PyG prints torch's configuration, which initialises CUDA
-    preload("tests.conv_templates", "torch_geometric.loader", "peergraph_pyg", "peergraph_dgl")
+preload("tests.pyg_without_cuda", "torch_geometric.loader", "peergraph_pyg", "peergraph_dgl")
+preload("tests.conv_templates")
+if NUM_GPUS == 0:
     preload("tests.seeds_without_gpus")
     importlib.import_module("tests.seeds_without_gpus")
 preload("tests.huge_pages")

@@ -31,6 +31,6 @@ template.Environment = partial(Environment, bytecode_cache=_InMemory())
 
 from tests.adapters.pyg.full_graph import conv_cases  # noqa: E402 - it may make layers
 
-with torch.random.fork_rng():
+with torch.random.fork_rng(devices=[]):
     for make, _ in (*conv_cases.FUSED.values(), *conv_cases.OTHERS.values()):
         make()
