@@ -263,7 +263,7 @@ class ChunkedCsc:
         start, stop = self.chunks.range(chunk)
         offsets = self.resident.local.indptr[start : stop + 1]
         first, last = self.edge_chunks.range(chunk)
-        offsets = offsets - first
+        offsets = offsets - first if first else offsets
         return offsets.int() if last - first < 2**31 - 1 else offsets
 
     def _csc(self, chunk: int, indices: Tensor, num_sources: int) -> Csc:

@@ -309,8 +309,10 @@ class Call:
         if isinstance(tensor, OffloadedTensor):
             probe = tensor._content.probe
             local = probe._local
-            kind: Hashable = (local.shape, local.stride(), local.dtype, probe.layout, probe.partitioned_dim,
-                    tensor.requires_grad)  # fmt: skip
+            kind: Hashable = (
+                *(local.shape, local.stride(), local.dtype),
+                *(probe.layout, probe.partitioned_dim, tensor.requires_grad),
+            )
             return (
                 row_operand(tensor),
                 kind,

@@ -145,17 +145,19 @@ class ChunkPass:
                 progress.step()
 
     def _chunks(self) -> Iterator[PassChunk]:
-        loads_block = any(window.store.waits_on_host for window in self._loading_windows())
+        windows = [window for window in self._loading_windows() if window.loads]
+        loads_block = any(window.store.waits_on_host for window in windows)
         queue = copy_queue(self._device, "load", blocks=loads_block)
         for batch, index in enumerate(self._order):
-            if batch == 0:
+            # Where all rows are read in place, streams and events would only take the host's time.
+            if batch == 0 and windows:
                 self._start_loading(queue, 0, loads_block)
             self._loading.wait()
             if loads_block:
                 self._assemble(batch)
             for sums in self._sums.values():
                 sums.keep(batch)
-            if batch + 1 < len(self._order):
+            if batch + 1 < len(self._order) and windows:
                 self._start_loading(queue, batch + 1, loads_block)
             chunk = PassChunk(self, batch, index)
             yield chunk

@@ -48,6 +48,11 @@ class GradientWindow:
         else:
             store.zero_()
 
+    @property
+    def loads(self) -> bool:
+        """Whether rows are copied for each batch; else they are used where they are."""
+        return not self._in_place
+
     def load(self, number: int) -> None:
         """Reads the sums of rows that have left a window before and are in this batch's again.
 

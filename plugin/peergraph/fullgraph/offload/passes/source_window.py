@@ -27,6 +27,11 @@ class SourceWindow:
         count = 0 if self._in_place else 2
         self._buffers = [store.empty(transfers.capacity) for _ in range(count)]
 
+    @property
+    def loads(self) -> bool:
+        """Whether rows are copied for each batch; else they are used where they are."""
+        return not self._in_place
+
     def load(self, number: int) -> None:
         """Loads this rank's rows of a batch that the batch before has not."""
         if self._in_place:

@@ -258,6 +258,7 @@ class Compiled:
         self._found: dict[int, _Found] = {}
         self._order: list[_Found] = []
         self._receivers: set[Any] = set()
+        self._known: set[int] = set()
         values = [self._discover(root, True) for root in roots]
         if len(self._receivers) < len(self._inputs):
             self.operands = [
@@ -304,7 +305,8 @@ class Compiled:
                 self._order.append(found)
             if output not in found.outputs:
                 found.outputs.append(output)
-            if all(content is not known for known in self.contents):
+            if id(content) not in self._known:
+                self._known.add(id(content))
                 self.contents.append(content)
             return found, output
         key = _key(operand)
