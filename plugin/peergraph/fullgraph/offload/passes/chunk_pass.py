@@ -293,7 +293,7 @@ class PassChunk:
         if self._pass._is_whole[id(csc)]:
             plan = csc.resident.plan
             return torch.arange(plan.num_extended, device=plan.halo_rows.device)
-        return csc.transfers(self._pass._leader).batches[self._batch].rows
+        return csc.transfers(self._pass._leader).rows(self._batch)
 
     def count_gathered(self, store: RowStore, rows: int) -> None:
         """Counts rows that the work on the chunk has gathered from a store itself."""

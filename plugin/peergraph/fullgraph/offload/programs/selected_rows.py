@@ -70,8 +70,9 @@ class Selection:
         if space is self.space:
             return self._rows[slice(*self.chunks.range(chunk))]
         for _, selected in self._structures.values():
-            rows = selected.edge_layout.parent_rows
-            if selected.edge_layout.parent is space.layout and rows is not None:
+            if selected.edge_layout.parent is space.layout:
+                rows = selected.edge_layout.parent_rows
+                assert rows is not None
                 return rows[slice(*selected.edge_chunks.range(chunk))]
         raise NotImplementedError(
             "rows are selected that are computed from rows of other nodes; it is not implemented "
