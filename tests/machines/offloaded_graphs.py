@@ -57,8 +57,8 @@ def _received(transfers: SourceTransfers) -> Iterator[set[int]]:
     offsets = torch.tensor([*layout.offsets, layout.size])
     own = [torch.arange(*offsets[rank : rank + 2]) for rank in group.machines.local_ranks]
     here = set(torch.cat(own).tolist())
-    for batch in transfers.batches:
-        rows = batch.rows[batch.own_stop :].long()
+    for number, batch in enumerate(transfers.batches):
+        rows = transfers.rows(number)[batch.own_stop :].long()
         yield set(plan.halo_rows[rows - plan.num_local].tolist()) - here
 
 

@@ -37,8 +37,6 @@ class RowLayout:
     """Rows of this rank."""
     parent: RowLayout | None
     """The layout that this one was derived from, or None."""
-    parent_rows: Tensor | None
-    """[local_count] int64: rows of a selection as local rows of `parent`; None otherwise."""
     unique: bool
     """Whether no row of `parent` was selected more than once."""
     repeats: int
@@ -58,7 +56,7 @@ class RowLayout:
         internal_rows: Tensor | _Lazy | None = None,
         *,
         parent: RowLayout | None = None,
-        parent_rows: Tensor | None = None,
+        parent_rows: Tensor | _Lazy | None = None,
         unique: bool = True,
         repeats: int = 1,
         tiles: int = 1,
@@ -76,7 +74,7 @@ class RowLayout:
         self.size = sum(self.counts)
         self.local_count = self.counts[group.rank]
         self.parent = parent
-        self.parent_rows = parent_rows
+        self._parent_rows = parent_rows
         self.unique = unique
         self.repeats = repeats
         self.tiles = tiles
@@ -90,6 +88,13 @@ class RowLayout:
         self._by_tensor = WeakIdKeyDictionary()
         self._by_content: dict[object, RowLayout] = {}
         self._compared: WeakKeyDictionary[RowLayout, bool] = WeakKeyDictionary()
+
+    @property
+    def parent_rows(self) -> Tensor | None:
+        """[local_count] int64: rows of a selection as local rows of `parent`; None otherwise."""
+        if not (self._parent_rows is None or isinstance(self._parent_rows, Tensor)):
+            self._parent_rows = self._parent_rows()
+        return self._parent_rows
 
     @classmethod
     def contiguous(cls, group: Group, size: int) -> RowLayout:

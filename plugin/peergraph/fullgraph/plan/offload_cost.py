@@ -20,7 +20,9 @@ DEVICE, HOST, FILE = TIERS = ("device", "host", "file")
 USER = "user"  # the tensor or table that the user gave, which is not copied
 _WORKING_EDGES = 4  # values of an edge that the work on a chunk holds for each that is computed
 _LEAST_PART = 1 / 32  # of the rows, for which rows are partly on the device
-_LIST_BYTES = 16  # of a row that a chunk needs: in four lists
+_LIST_BYTES = 4  # of a row that a chunk needs: where it is, or where it was
+# Numbers of a row that one rank sends to another: in the windows of both, where gradients go back.
+_EXCHANGE_LISTS = 4
 _STAGES = 2  # buffers of each transfer: one is filled while the other is used
 # Copies of gradients that a chunk adds to rows of sources: those of the chunk, two buffers of sums,
 # and two of rows that are on their way to the store.
@@ -97,10 +99,16 @@ def row_list_bytes(
     Args:
         stages_own_sources: whether sources of a chunk are copied from the host chunk by chunk.
     """
-    ranks = facts.world_size
-    if not stages_own_sources and ranks == 1 and not any(step.adds for step in schedule.passes):
-        return (0,)
-    return tuple(math.ceil(_LIST_BYTES * spread.alpha * rows) for rows in facts.rows)
+    adds = any(step.adds for step in schedule.passes)
+    listed = 0.0
+    for share in {step.share for step in schedule.passes if step.sources or step.adds}:
+        # Edges to labelled nodes have lists of their own.
+        moves = facts.world_size > 1 or stages_own_sources
+        if moves or any(step.adds for step in schedule.passes if step.share == share):
+            listed += spread.needed(share) + _EXCHANGE_LISTS * spread.exchanged(share)
+    # Gradients of sums are sums over the reversed edges, which have lists, too.
+    directions = 1 if adds else 2
+    return tuple(math.ceil(_LIST_BYTES * directions * listed * rows) for rows in facts.rows)
 
 
 @dataclass(frozen=True)

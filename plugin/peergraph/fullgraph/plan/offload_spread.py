@@ -42,6 +42,17 @@ class Spread:
         whole = _loaded(self.degree, self.chunks)
         return self.batches * _loaded(share * self.degree, self.chunks) / max(whole, 1e-9)
 
+    def needed(self, share: float = 1.0) -> float:
+        """Rows that chunks need if only a share of the nodes is summed at: `alpha` of all."""
+        if share >= 1:
+            return self.alpha
+        whole = _distinct(self.degree, self.chunks)
+        return self.alpha * _distinct(share * self.degree, self.chunks) / max(whole, 1e-9)
+
+    def exchanged(self, share: float = 1.0) -> float:
+        """Rows that ranks receive from each other if only a share of the nodes is summed at."""
+        return self.sent * self.loaded(share) / max(self.batches, 1e-9)
+
     def distinct_sources(self, share: float = 1.0) -> float:
         """Rows that are a source of an edge to a share of the nodes."""
         return 1.0 if share >= 1 else -math.expm1(-share * self.degree)

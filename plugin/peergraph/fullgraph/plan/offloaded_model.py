@@ -20,10 +20,9 @@ _ASSUMED_HEADS = 4
 _LABELLED_OUTPUTS = 5
 # Copies of the last layer's inputs with gates: its sums and own rows, and their gradients.
 _GATED_INPUTS = 2
-# Bytes of an edge to a labelled node: its source, its number, and the same once more while edges
-# are selected. Other layers than attention have the memory of the transposes for it, which are made
-# afterwards.
-_LABELLED_EDGE_BYTES = 20
+# Bytes of an edge to a labelled node: its source. Other layers than attention have the memory of
+# the transposes for it, which are made afterwards.
+_LABELLED_EDGE_BYTES = 4
 
 
 @dataclass(frozen=True)

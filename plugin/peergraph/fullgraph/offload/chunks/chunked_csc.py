@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from weakref import WeakKeyDictionary
 
 import torch
@@ -16,6 +17,9 @@ from peergraph.fullgraph.offload.chunks.chunks import Chunks
 from peergraph.fullgraph.offload.chunks.reversed_edges import ReversedEdges
 from peergraph.fullgraph.offload.chunks.source_transfers import SourceTransfers
 from peergraph.fullgraph.structure.partitioned_csc import PartitionedCsc
+
+# Edges to selected rows that are found at once.
+_PIECE_EDGES = 1 << 22
 
 
 class ChunkedCsc:
@@ -155,9 +159,11 @@ class ChunkedCsc:
         leader = self if leader is None else leader
         found = self._transfers.get(leader)
         if found is None:
+            order = leader.order
             found = SourceTransfers(
                 self.resident.direct_plan,
-                [self.sources(chunk) for chunk in leader.order],
+                len(order),
+                lambda batch: self.sources(order[batch]),
                 deduplicate_ranks=self.deduplicate_ranks,
                 reuse_chunks=self.reuse_chunks,
             )
@@ -218,23 +224,28 @@ class ChunkedCsc:
         rows = layout.parent_rows
         assert rows is not None
         local = self.resident.local
-        starts, degrees = local.indptr[rows].long(), local.indptr.diff()[rows].long()
         indptr = torch.zeros(len(rows) + 1, dtype=torch.int64, device=rows.device)
-        torch.cumsum(degrees, 0, out=indptr[1:])
+        torch.cumsum(local.indptr.diff()[rows], 0, out=indptr[1:])
         count = int(indptr[-1])
-        positions = torch.arange(count, device=rows.device)
-        positions += (starts - indptr[:-1]).repeat_interleave(degrees, output_size=count)
+        narrow = max(count, len(rows)) < 2**31 - 1
+        indptr = indptr.int() if narrow else indptr
+        # The numbers of the edges would take twice the memory of their sources.
+        indices = local.indices.new_empty(count)
+        targets = torch.arange(0, count, _PIECE_EDGES, device=rows.device)
+        cuts = [*torch.searchsorted(indptr, targets.to(indptr.dtype)).tolist(), len(rows)]
+        for first, last in pairwise(cuts):
+            edges = slice(*indptr[[first, last]].tolist())
+            indices[edges] = local.indices[_edges_to(local, rows[first:last])]
         edge_layout = RowLayout(
             layout.group,
             layout.group.all_gather(count),
-            lambda: self.edge_layout.positions[positions],
+            lambda: self.edge_layout.positions[_edges_to(local, rows)],
             parent=self.edge_layout,
-            parent_rows=positions,
+            parent_rows=lambda: _edges_to(local, rows),
         )
-        narrow = max(count, len(rows)) < 2**31 - 1
         matrix = CsrMatrix(
-            indptr.int() if narrow else indptr,
-            local.indices[positions],
+            indptr,
+            indices,
             local.num_sources,
             max_chunks=count_chunks(indptr),
         )
@@ -263,7 +274,7 @@ class ChunkedCsc:
         start, stop = self.chunks.range(chunk)
         offsets = self.resident.local.indptr[start : stop + 1]
         first, last = self.edge_chunks.range(chunk)
-        offsets = offsets - first
+        offsets = offsets - first if first else offsets
         return offsets.int() if last - first < 2**31 - 1 else offsets
 
     def _csc(self, chunk: int, indices: Tensor, num_sources: int) -> Csc:
@@ -274,3 +285,12 @@ class ChunkedCsc:
 
     def __repr__(self) -> str:
         return f"ChunkedCsc({self.resident}, {self.chunks.count} chunks)"
+
+
+def _edges_to(csc: Csc, rows: Tensor) -> Tensor:
+    """Returns the numbers of the edges to some destinations, in the order of these."""
+    starts, degrees = csc.indptr[rows].long(), csc.indptr.diff()[rows].long()
+    before = degrees.cumsum(0) - degrees
+    count = int(degrees.sum())
+    positions = torch.arange(count, device=rows.device)
+    return positions.add_((starts - before).repeat_interleave(degrees, output_size=count))

@@ -7,7 +7,7 @@ before had stay on the device.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import torch
@@ -28,15 +28,17 @@ class BatchTransfers:
 
     The rows of the window are: rows that the batch before had, this rank's rows that are loaded,
     and rows that other ranks send, by rank. Row numbers are int32 where they fit, on the device.
+    The window itself is not kept, but made of the one before: :meth:`SourceTransfers.rows`.
     """
 
-    rows: Tensor
-    """[window rows] extended rows."""
     kept: Tensor
     """[kept rows] positions in the window before of the first rows of this window."""
-    loaded: Tensor
-    """[loaded rows] local rows that are loaded: first those that have left a window before in the
-    pass, then the others, both ascending."""
+    new: Tensor
+    """[loaded and received rows] the other extended rows: first local rows that are loaded, those
+    that have left a window before in the pass and then the others, both ascending; then those that
+    other ranks send."""
+    num_loaded: int
+    """How many of them are loaded."""
     again: int
     """How many of them have left a window before."""
     received_counts: list[int]
@@ -44,8 +46,8 @@ class BatchTransfers:
     sent: list[Tensor]
     """For each rank, positions in the window of the rows that it is sent; without
     deduplication, local rows."""
-    leaving: Tensor = field(default_factory=lambda: torch.empty(0))
-    """Positions in the window of this rank's rows that the next window has not."""
+    num_leaving: int = 0
+    """How many of this rank's rows the next window has not."""
     returned: Tensor = field(default_factory=lambda: torch.empty(0))
     """Positions in the window of other ranks' rows that the next window has not, by rank."""
     returned_counts: list[int] = field(default_factory=list)
@@ -59,9 +61,19 @@ class BatchTransfers:
     """With deduplication, on several machines: how gradients go back to the owners."""
 
     @property
+    def num_rows(self) -> int:
+        """Rows of the window."""
+        return len(self.kept) + len(self.new)
+
+    @property
+    def loaded(self) -> Tensor:
+        """[loaded rows] local rows that are loaded."""
+        return self.new[: self.num_loaded]
+
+    @property
     def own_stop(self) -> int:
         """Kept and loaded rows together: the position of the first received row."""
-        return len(self.kept) + len(self.loaded)
+        return len(self.kept) + self.num_loaded
 
     @property
     def rows_sent(self) -> int:
@@ -73,10 +85,6 @@ class BatchTransfers:
         """Rows whose gradients this rank sends to other ranks."""
         merged = self.merged_gradients
         return merged.rows_returned if merged else len(self.returned)
-
-    def leaving_rows(self) -> Tensor:
-        """Returns the local rows at the positions :attr:`leaving`."""
-        return self.rows.index_select(0, self.leaving)
 
 
 @dataclass
@@ -100,8 +108,8 @@ class SourceTransfers:
 
     Args:
         plan: which rows of sources are exchanged over all batches.
-        needed: the distinct extended rows that each batch of this rank needs, ascending; as many
-            batches on all ranks.
+        count: of batches, equal on all ranks.
+        needed: returns the distinct extended rows that a batch of this rank needs, ascending.
         deduplicate_ranks: whether a row that several ranks need in a batch is loaded once and
             passed on from the window of its owner; else the owner loads and sends the row for each
             of them.
@@ -111,7 +119,8 @@ class SourceTransfers:
     def __init__(
         self,
         plan: HaloPlan,
-        needed: Sequence[Tensor],
+        count: int,
+        needed: Callable[[int], Tensor],
         *,
         deduplicate_ranks: bool = True,
         reuse_chunks: bool = True,
@@ -124,8 +133,8 @@ class SourceTransfers:
         """Whether rows are kept from one batch to the next."""
         self.counts = RowCounts()
         """Rows of one pass."""
-        self._needed = list(needed)
-        self._wanted = self._tell_owners()
+        self._needed = needed
+        self._wanted = self._tell_owners(count)
         self._marks = torch.zeros(plan.num_extended, dtype=torch.bool, device=self._device)
         self._positions = torch.empty(plan.num_extended, dtype=torch.int32, device=self._device)
         self._has_left = torch.zeros(plan.num_local, dtype=torch.bool, device=self._device)
@@ -134,9 +143,10 @@ class SourceTransfers:
         group = plan.layout.group
         self._merges = deduplicate_ranks and group.node_group is not group and not plan.is_empty
         self._sources, self._gradients = list[ExchangedRows](), list[ExchangedRows]()
-        for batch in range(len(self._needed)):
+        self._window = -1, torch.empty(0, dtype=self._dtype, device=self._device)
+        for batch in range(count):
             self._add_batch(batch)
-        self._finish_batch(len(self._needed))
+        self._finish_batch(count)
         self.untouched = (~self._has_left).nonzero().squeeze(1).to(self._dtype)
         """Local rows that no window has, ascending."""
         if self._merges:
@@ -159,24 +169,50 @@ class SourceTransfers:
     @property
     def capacity(self) -> int:
         """Rows of the largest window."""
-        return max((len(batch.rows) for batch in self.batches), default=0)
+        return max((batch.num_rows for batch in self.batches), default=0)
+
+    def rows(self, number: int) -> Tensor:
+        """Returns the extended rows of a batch's window, [window rows].
+
+        Each window is made of the one before, so a pass asks for them in the order of the batches.
+        """
+        last, rows = self._window
+        for following in range(last + 1 if last <= number else 0, number + 1):
+            batch = self.batches[following]
+            rows = torch.cat([rows.index_select(0, batch.kept), batch.new])
+        self._window = number, rows
+        return rows
+
+    def leaving(self, number: int) -> Tensor:
+        """Returns the positions in a batch's window of own rows that the next window has not.
+
+        Ascending; does not wait for the device.
+        """
+        batch = self.batches[number]
+        stays = torch.zeros(batch.num_rows, dtype=torch.uint8, device=self._device)
+        if number + 1 < len(self.batches):
+            stays[self.batches[number + 1].kept.long()] = 1
+        if not self.plan.is_empty:
+            stays.masked_fill_(self.rows(number) >= self.plan.num_local, 1)
+        return stays.sort(stable=True).indices[: batch.num_leaving]
 
     @property
     def _device(self) -> torch.device:
         return self.plan.halo_rows.device
 
-    def _tell_owners(self) -> list[list[Tensor]]:
+    def _tell_owners(self, count: int) -> list[list[Tensor]]:
         """Returns ``wanted[batch][rank]``: local rows that a rank needs, ascending. Collective."""
         plan = self.plan
         layout, rank = plan.layout, plan.layout.group.rank
+        if plan.is_empty:  # on all ranks; some may make no plan, as their rows are on the device
+            nothing = torch.empty(0, dtype=self._dtype, device=self._device)
+            return [[nothing] * layout.group.world_size] * count
         counts, by_owner = [], []
-        for rows in self._needed:
+        for rows in map(self._needed, range(count)):
             remote = rows[rows >= plan.num_local]
             counts.append(self._by_owner(remote))
             internal = plan.halo_rows[remote.long() - plan.num_local]
             by_owner.append(split_rows(internal, counts[-1]))
-        if plan.is_empty:  # on all ranks; some may make no plan, as their rows are on the device
-            return [[rows.new_empty(0)] * layout.group.world_size for rows in self._needed]
         everyone = layout.group.all_gather(counts)
         sent = [
             torch.cat([parts[owner] for parts in by_owner]) - layout.offsets[owner]
@@ -196,7 +232,7 @@ class SourceTransfers:
         return torch.int32 if self.plan.num_extended < 2**31 - 1 else torch.int64
 
     def _add_batch(self, number: int) -> None:
-        rows, wanted = self._needed[number], self._wanted[number]
+        rows, wanted = self._needed(number), self._wanted[number]
         own = rows[rows < self.plan.num_local]
         remote = rows[len(own) :]
         distinct = self._union([own, *wanted])
@@ -212,7 +248,8 @@ class SourceTransfers:
         has_left = self._has_left[loaded.long()]
         again = int(has_left.sum())
         loaded = torch.cat([loaded[has_left], loaded[~has_left]])
-        window = torch.cat([kept, loaded, received])
+        new = torch.cat([loaded, received])
+        window = torch.cat([kept, new])
         self._positions[window.long()] = torch.arange(
             len(window), dtype=torch.int32, device=window.device
         )
@@ -230,22 +267,25 @@ class SourceTransfers:
             internal, places = self._internal(received), self._positions[received.long()]
             self._sources.append(ExchangedRows(internal, places, own_rows, sent))
         self.batches.append(
-            BatchTransfers(window, kept_positions, loaded, again, self._by_owner(received), sent)
+            BatchTransfers(kept_positions, new, len(loaded), again, self._by_owner(received), sent)
         )
+        self._window = number, window
 
     def _finish_batch(self, following: int, kept: Tensor | None = None) -> None:
         """Says which rows leave the last batch; called with the next batch's kept positions."""
         if not self.batches:
             return
         batch, number = self.batches[-1], following - 1
-        stays = torch.zeros(len(batch.rows), dtype=torch.bool, device=self._device)
+        window = self._window[1]
+        stays = torch.zeros(len(window), dtype=torch.bool, device=self._device)
         if kept is not None:
             stays[kept.long()] = True
         leaving = (~stays).nonzero().squeeze(1)
-        rows = batch.rows[leaving]
+        rows = window[leaving]
         is_own = rows < self.plan.num_local
-        batch.leaving = leaving[is_own].to(self._dtype)
-        self._has_left[rows[is_own].long()] = True
+        own = rows[is_own].long()
+        batch.num_leaving = len(own)
+        self._has_left[own] = True
         rows, order = rows[~is_own].sort()
         batch.returned = leaving[~is_own][order].to(self._dtype)
         batch.returned_counts = self._by_owner(rows)
@@ -277,7 +317,7 @@ class SourceTransfers:
         """Returns which rows the last batch has and this one keeps, [rows] bool."""
         if not self.reuse_chunks or not self.batches:
             return torch.zeros(len(rows), dtype=torch.bool, device=rows.device)
-        return self._is_among(rows, self.batches[-1].rows)
+        return self._is_among(rows, self._window[1])
 
     def _is_among(self, rows: Tensor, others: Tensor) -> Tensor:
         self._marks[others.long()] = True

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator, MutableMapping, Sequence
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -17,6 +18,7 @@ from peergraph.fullgraph.offload.functions.recording import (
     plain_operand,
     probe_of,
     resident_operand,
+    resident_probe,
 )
 from peergraph.fullgraph.offload.gradients.segment import (
     is_boundary,
@@ -24,14 +26,20 @@ from peergraph.fullgraph.offload.gradients.segment import (
     row_operand,
     with_history,
 )
+from peergraph.fullgraph.offload.programs.operations import (
+    Modes,
+    Operation,
+    Operations,
+    Slot,
+    UnknownValueError,
+    key_of_function,
+)
 from peergraph.fullgraph.offload.programs.program import WHOLE_RESULT, Compiled, Place, SourceRows
 from peergraph.fullgraph.offload.programs.record import (
     EdgesOperand,
-    Modes,
     Operand,
     Record,
     RowOperand,
-    Slot,
     SourceOperand,
 )
 from peergraph.fullgraph.offload.tensor.chunk_rows import ChunkRows, partitioned
@@ -113,6 +121,7 @@ class EdgeRecorder:
         self.destinations = spaces.add(structure.destination_layout, structure.chunks)
         self.edges = spaces.add(structure.edge_layout, structure.edge_chunks)
         self._probe_csc: Csc | None = None
+        self._operations = Operations()
         self._reversed_weights: MutableMapping[Tensor, Any] = WeakIdKeyDictionary()
         self._reversed: MutableMapping[ChunkedCsc, EdgeRecorder] = WeakKeyDictionary()
 
@@ -190,53 +199,58 @@ class EdgeRecorder:
             space: of the result's rows; None: rows of sources, which are summed.
         """
         operands: list[Operand] = []
-        probes: list[Any] = []
+        make_probes: list[Callable[[], Any]] = []
+        given_tensors: list[Tensor] = []
         slots: dict[str, Slot | None] = {}
 
-        def enter(name: str, made: tuple[Operand, Any]) -> None:
+        def enter(name: str, x: Tensor, operand: Operand, make_probe: Callable[[], Any]) -> None:
             slots[name] = Slot(len(operands))
-            operands.append(made[0])
-            probes.append(made[1])
+            operands.append(operand)
+            make_probes.append(make_probe)
+            given_tensors.append(x)
 
         share_history(sources, destinations, self)
         for name, x in sources.items():
             slots[name] = None
             if x is not None:
-                enter(name, self._source(x))
+                enter(name, x, *self._source(x))
         edges_slot = None
         if not operands or space is None:
             edges_slot = Slot(len(operands))
             operands.append(EdgesOperand(self.structure, in_window=space is None))
-            probes.append(SourceRows(None, self._csc_of_probes(), _ProbePlace()))
+            make_probes.append(lambda: SourceRows(None, self._csc_of_probes(), _ProbePlace()))
         for rows, of_rows in ((self.destinations, destinations), (self.edges, edges)):
             for name, x in of_rows.items():
                 slots[name] = None
                 if x is not None:
-                    enter(name, _rows(name, x, rows))
+                    enter(name, x, *_rows(name, x, rows))
         for name, x in others.items():
             assert isinstance(x, PartitionedTensor)
-            enter(name, _rows(name, x, self.space_of(x.layout)))
+            enter(name, x, *_rows(name, x, self.space_of(x.layout)))
         for name, x in parameters.items():
             slots[name] = None
             if x is not None:
-                enter(name, (plain_operand(x, self.destinations), x))
-        call = EdgeFunction(function, tuple(slots), space)
-        args = (edges_slot, *slots.values())
-        modes = Modes.current(self.destinations.rank.device)
-        made = Record(call, args, {}, operands, modes)
+                enter(name, x, plain_operand(x, self.destinations), functools.partial(_same, x))
+        operation = self._operation(function, slots, edges_slot, space)
+        made = Record(operation, operands)
         if row_type is None:
-            given: list[Any] = [probes[part.place] if type(part) is Slot else part for part in args]
+            probes = [make() for make in make_probes]
+            given: list[Any] = [
+                probes[part.place] if type(part) is Slot else part for part in operation.args
+            ]
             with self.destinations.rank.recording_seeds() as seeds:
-                result = call(*given)
+                result = operation.func(*given)
             if seeds:
-                raise NotImplementedError(f"{call.__name__}: random numbers within a function on "
-                                          "edges of an offloaded graph")  # fmt: skip
+                raise NotImplementedError(
+                    f"{operation.func.__name__}: random numbers within a function on edges of an "
+                    "offloaded graph"
+                )
             needs_grad = result.requires_grad
             shape, dtype = result.shape[1:], result.dtype
             probe = result.detach() if space is not None else None
         else:
             shape, dtype = torch.Size(row_type[0]), row_type[1]
-            needs_grad = torch.is_grad_enabled() and any(_needs_grad(probe) for probe in probes)
+            needs_grad = torch.is_grad_enabled() and any(x.requires_grad for x in given_tensors)
             probe = None
         if space is None:
             # The record's whole result is added to rows of sources.
@@ -253,6 +267,25 @@ class EdgeRecorder:
         content = Content(space, probe, record=made)
         content.wanted = self.stores_results
         return content, needs_grad
+
+    def _operation(
+        self,
+        function: Function,
+        slots: dict[str, Slot | None],
+        edges_slot: Slot | None,
+        space: RowSpace | None,
+    ) -> Operation:
+        """Returns the call of a function; the same for functions that do the same."""
+        args = (edges_slot, *slots.values())
+        modes = Modes.current(self.destinations.rank.device)
+        call = EdgeFunction(function, tuple(slots), space)
+        try:
+            known = key_of_function(function)
+        except UnknownValueError:
+            return Operation(call, args, {}, modes)
+        # Spaces that results have are kept with the structure.
+        key = known, call.names, args, modes, space
+        return self._operations.share(key, call, args, {}, modes)
 
     def tensor(self, content: Content, needs_grad: bool, *, keep: bool) -> OffloadedTensor:
         """Returns the tensor of a record.
@@ -271,8 +304,8 @@ class EdgeRecorder:
             made._cell.needs_grad = False
         return made
 
-    def _source(self, x: Tensor) -> tuple[Operand, SourceRows]:
-        """Returns rows of sources, which are stored before they are read."""
+    def _source(self, x: Tensor) -> tuple[Operand, Callable[[], SourceRows]]:
+        """Returns rows of sources, which are stored before they are read, and their probe."""
         space = self.sources
         if not isinstance(x, OffloadedTensor):
             assert isinstance(x, PartitionedTensor)
@@ -280,13 +313,14 @@ class EdgeRecorder:
         operand = SourceOperand(make_boundary(x), self.structure)
         content = operand.rows.content
         content.is_source = True
-        rows = torch.zeros(
-            (min(2, space.layout.size), *content.features),
-            dtype=content.dtype,
-            device=space.rank.device,
-        )
-        rows.requires_grad_(x.requires_grad)
-        return operand, SourceRows(rows, self._csc_of_probes(), _ProbePlace())
+        shape = min(2, space.layout.size), *content.features
+
+        def make_probe() -> SourceRows:
+            rows = torch.zeros(shape, dtype=content.dtype, device=space.rank.device)
+            rows.requires_grad_(x.requires_grad)
+            return SourceRows(rows, self._csc_of_probes(), _ProbePlace())
+
+        return operand, make_probe
 
     def _csc_of_probes(self) -> Csc:
         if self._probe_csc is None:
@@ -349,6 +383,10 @@ def _pays_to_store(x: OffloadedTensor) -> bool:
     return 4 * content.row_bytes <= sum(part.row_bytes for part in given.values())
 
 
+def _same(tensor: Tensor) -> Tensor:
+    return tensor
+
+
 def _present(operands: Operands) -> Iterator[tuple[str, Tensor]]:
     return ((name, value) for name, value in operands.items() if value is not None)
 
@@ -361,16 +399,12 @@ class _ProbePlace(Place):
         return space.probe
 
 
-def _rows(name: str, x: Tensor, space: RowSpace) -> tuple[Operand, Any]:
+def _rows(name: str, x: Tensor, space: RowSpace) -> tuple[Operand, Callable[[], Any]]:
     if isinstance(x, OffloadedTensor):
-        return row_operand(x), probe_of(x)
+        return row_operand(x), lambda: probe_of(x)
     assert isinstance(x, PartitionedTensor)
-    return resident_operand(name, x, space)
-
-
-def _needs_grad(probe: Any) -> bool:
-    rows = probe.rows if isinstance(probe, SourceRows) else probe
-    return rows is not None and bool(rows.requires_grad)
+    operand, layout = resident_operand(name, x, space)
+    return operand, lambda: resident_probe(operand.tensor, layout)
 
 
 def store_resident(space: RowSpace, x: PartitionedTensor) -> OffloadedTensor:

@@ -157,6 +157,7 @@ def _record_sum(
         edges={"e": weights},
         parameters=parameters,
         space=recorder.destinations,
+        row_type=(x.shape[1:], x.dtype),
     )
 
 

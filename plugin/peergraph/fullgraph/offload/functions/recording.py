@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any, NoReturn
+import functools
+from collections.abc import Callable, Hashable, Sequence
+from functools import cached_property
+from typing import Any, NamedTuple, NoReturn
 from weakref import ref
 
 import torch
@@ -14,18 +16,24 @@ from torch.nn import Parameter
 
 from peergraph.fullgraph.layout.row_layout import RowLayout
 from peergraph.fullgraph.offload.gradients.segment import move_history, row_operand, with_history
-from peergraph.fullgraph.offload.programs.record import (
+from peergraph.fullgraph.offload.programs.operations import (
     Modes,
+    Operation,
+    Slot,
+    UnknownValueError,
+    key_of,
+)
+from peergraph.fullgraph.offload.programs.record import (
     Operand,
     PlainOperand,
     Record,
     ResidentOperand,
     RowOperand,
-    Slot,
     map_nested,
     tensors_in,
     version_of,
 )
+from peergraph.fullgraph.offload.programs.row_functions import ROW_FUNCTIONS
 from peergraph.fullgraph.offload.tensor.offloaded_tensor import (
     RULES,
     Cell,
@@ -45,6 +53,7 @@ from peergraph.fullgraph.tensor.selection import in_layout
 
 # Plain operands up to this size are copied, so that a record keeps their values of that time.
 _MOST_COPIED_BYTES = 64 << 20
+_MOST_TRIALS = 1024
 
 # Functions that change running statistics in place.
 _CHANGE_ARGUMENTS = {F.instance_norm, torch.instance_norm, F.batch_norm, torch.native_batch_norm}
@@ -54,12 +63,16 @@ def record(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, An
     """Records a call that computes each row from the same row; runs others over all chunks.
 
     The function runs once, on few rows of a virtual rank. If it asks that rank for a collective it
-    needs other rows: then it is reduced chunk by chunk, if its result is plain.
+    needs other rows: then it is reduced chunk by chunk, if its result is plain. What functions of
+    rows make of few rows is kept, so that they do not run in each epoch.
 
     Raises:
         NotImplementedError: the function needs other rows and is no reduction.
     """
     call = Call(func, args, kwargs)
+    trial = call.known_trial()
+    if trial is not None:
+        return call.finish_as(trial)
     try:
         result = call.run_on_probes()
     except NeedsOtherRowsError:
@@ -67,6 +80,18 @@ def record(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, An
 
         return reduce_over_chunks(call)
     return call.finish(result)
+
+
+class Trial(NamedTuple):
+    """What a function has made of few rows."""
+
+    probe: PartitionedTensor
+    """The result, without autograd's history."""
+    needs_grad: bool
+    is_operand: int | None
+    """The operand that is the result; None: it is a tensor of its own."""
+    aliases: tuple[int, ...]
+    """The operands whose memory the result shares."""
 
 
 class Call:
@@ -89,8 +114,9 @@ class Call:
         self.operands: list[Operand] = []
         self.tensors: list[Tensor] = []
         """The tensor of each operand."""
-        self.probes: list[Tensor] = []
-        """The tensor of few rows in the place of each operand."""
+        self._kinds: list[Hashable] = []
+        """All that a trial sees of each operand; None: it is not known."""
+        self._make_probes: list[Callable[[], Tensor]] = []
         self._places: dict[int, int] = {}
         named = self.name.endswith("_") or func in _CHANGE_ARGUMENTS
         self.changes = named or kwargs.get("inplace", False)
@@ -99,6 +125,37 @@ class Call:
         self.kwargs = map_nested(kwargs, self._slot)
         self.modes = Modes.current(self.rank.device)
         self.seeds: Sequence[Seed] = ()
+        self._key = self._find_key()
+
+    @cached_property
+    def probes(self) -> list[Tensor]:
+        """The tensor of few rows in the place of each operand."""
+        return [make() for make in self._make_probes]
+
+    def _find_key(self) -> Hashable:
+        """Returns all that the operation is made of; None for one that is not called again."""
+        if self.changes or self.func not in ROW_FUNCTIONS:
+            return None
+        try:
+            return self.func, key_of(self.args), key_of(self.kwargs), self.modes
+        except UnknownValueError:
+            return None
+
+    def _trial_key(self) -> Hashable:
+        if self._key is None or None in self._kinds:
+            return None
+        return (
+            self._key,
+            *self._kinds,
+            torch.is_inference_mode_enabled(),
+            torch.get_default_dtype(),
+        )
+
+    def known_trial(self) -> Trial | None:
+        """Returns what the function has made of equal probes before, if it is known."""
+        key = self._trial_key()
+        found: Trial | None = None if key is None else self.space.spaces.trials.get(key)
+        return found
 
     def run_on_probes(self) -> Any:
         """Returns what the function makes of the probes."""
@@ -110,12 +167,27 @@ class Call:
                 *map_nested(self.args, self._probe), **map_nested(self.kwargs, self._probe)
             )
 
+    def operation(self, changed: int | None = None) -> Operation:
+        """Returns the call without its operands.
+
+        Args:
+            changed: the operand that the function changes in place, or None.
+        """
+        if self._key is None:
+            return Operation(self.func, self.args, self.kwargs, self.modes, changed)
+        operations = self.space.spaces.operations
+        return operations.share(self._key, self.func, self.args, self.kwargs, self.modes)
+
     def finish(self, result: Any) -> Any:
         """Returns the result of the call as offloaded tensors in the places of probes."""
         changed = self.changed()
         if changed:
             return self._finish_in_place(changed, result)
-        record = Record(self.func, self.args, self.kwargs, self.operands, self.modes, self.seeds)
+        if isinstance(result, PartitionedTensor):
+            trial = self._trial_of(result)
+            self._keep(trial)
+            return self.finish_as(trial)
+        record = Record(self.operation(), self.operands, self.seeds)
         made: dict[int, Any] = {}
         for index, output in enumerate(tensors_in(result)):
             if id(output) not in made:
@@ -123,6 +195,49 @@ class Call:
         return map_nested(
             result, lambda part: made.get(id(part), part) if isinstance(part, Tensor) else part
         )
+
+    def finish_as(self, trial: Trial) -> Tensor:
+        """Returns the only result of the call as an offloaded tensor.
+
+        Args:
+            trial: what the function makes of the probes.
+        """
+        if trial.is_operand is not None:
+            return self.tensors[trial.is_operand]
+        record = Record(self.operation(), self.operands, self.seeds)
+        return self._made(record, 0, trial)
+
+    def _trial_of(self, output: PartitionedTensor) -> Trial:
+        same = [place for place, probe in enumerate(self.probes) if probe is output]
+        aliases = tuple(
+            place
+            for place, (probe, tensor) in enumerate(zip(self.probes, self.tensors, strict=True))
+            if isinstance(tensor, OffloadedTensor) and _share_memory(probe, output)
+        )
+        return Trial(detached(output), output.requires_grad, same[0] if same else None, aliases)
+
+    def _keep(self, trial: Trial) -> None:
+        """Keeps a trial; not one that draws random numbers, nor integers, which may be ids."""
+        key, trials = self._trial_key(), self.space.spaces.trials
+        if key is None or self.seeds or not trial.probe._local.is_floating_point():
+            return
+        if len(trials) >= _MOST_TRIALS:
+            trials.clear()
+        trials[key] = trial
+
+    def _made(self, record: Record, index: int, trial: Trial) -> OffloadedTensor:
+        content = Content(self.space_of(trial.probe), trial.probe, record=record, output=index)
+        made = recorded(content, trial.needs_grad)
+        for place in trial.aliases:
+            tensor = self.tensors[place]
+            assert isinstance(tensor, OffloadedTensor)
+            aliases = tensor._cell.aliases
+            if not aliases:
+                aliases.append(ref(tensor))
+            aliases[:] = [alias for alias in aliases if alias() is not None]
+            aliases.append(ref(made))
+            made._cell.aliases = aliases
+        return made
 
     def changed(self) -> list[int]:
         """The operands that the function has changed in place."""
@@ -140,15 +255,12 @@ class Call:
         ]
 
     def _result(self, record: Record, index: int, output: Tensor) -> Tensor:
-        for probe, tensor in zip(self.probes, self.tensors, strict=True):
-            if output is probe:
-                return tensor
         if not isinstance(output, PartitionedTensor):
             return output
-        content = Content(self.space_of(output), detached(output), record=record, output=index)
-        made = recorded(content, output.requires_grad)
-        self._note_alias(output, made)
-        return made
+        trial = self._trial_of(output)
+        if trial.is_operand is not None:
+            return self.tensors[trial.is_operand]
+        return self._made(record, index, trial)
 
     def _finish_in_place(self, changed: list[int], result: Any) -> Any:
         [place] = changed if len(changed) == 1 else [-1]
@@ -159,27 +271,11 @@ class Call:
         if any(other is not None and other is not handle for other in others):
             refuse(self.name, "another tensor is a view of the one that is changed in place")
         probe = self.probes[place]
-        record = Record(
-            self.func, self.args, self.kwargs, self.operands, self.modes, self.seeds, place
-        )
+        record = Record(self.operation(place), self.operands, self.seeds)
         assert isinstance(probe, PartitionedTensor)
         content = Content(self.space_of(probe), detached(probe), record=record)
         change_in_place(handle, content, probe.requires_grad, self.operands[place])
         return handle if result is probe else result
-
-    def _note_alias(self, output: PartitionedTensor, made: OffloadedTensor) -> None:
-        memory = output._local.untyped_storage()._cdata
-        for probe, tensor in zip(self.probes, self.tensors, strict=True):
-            if not isinstance(tensor, OffloadedTensor):
-                continue
-            assert isinstance(probe, PartitionedTensor)
-            if probe._local.untyped_storage()._cdata == memory:
-                aliases = tensor._cell.aliases
-                if not aliases:
-                    aliases.append(ref(tensor))
-                aliases[:] = [alias for alias in aliases if alias() is not None]
-                aliases.append(ref(made))
-                made._cell.aliases = aliases
 
     def space_of(self, output: PartitionedTensor) -> RowSpace:
         """Returns the rows that a result on the probes has."""
@@ -201,29 +297,61 @@ class Call:
         place = self._places.get(id(value))
         if place is None:
             place = self._places[id(value)] = len(self.operands)
-            operand, probe = self._operand(value)
+            operand, kind, make_probe = self._operand(value)
             self.operands.append(operand)
             self.tensors.append(value)
-            self.probes.append(probe)
+            self._kinds.append(kind)
+            self._make_probes.append(make_probe)
         return Slot(place)
 
-    def _operand(self, tensor: Tensor) -> tuple[Operand, Tensor]:
+    def _operand(self, tensor: Tensor) -> tuple[Operand, Hashable, Callable[[], Tensor]]:
+        """Returns an operand, all that a trial sees of it, and what makes its probe."""
         if isinstance(tensor, OffloadedTensor):
-            return row_operand(tensor), self._changeable(tensor, probe_of(tensor))
+            probe = tensor._content.probe
+            local = probe._local
+            kind: Hashable = (
+                *(local.shape, local.stride(), local.dtype),
+                *(probe.layout, probe.partitioned_dim, tensor.requires_grad),
+            )
+            return (
+                row_operand(tensor),
+                kind,
+                functools.partial(_offloaded_probe, tensor, self.changes),
+            )
         if isinstance(tensor, NodeIndex):
             tensor = tensor.ids()
         if isinstance(tensor, PartitionedTensor):
-            return resident_operand(self.name, tensor, self.space)
+            operand, layout = resident_operand(self.name, tensor, self.space)
+            of_device = operand.tensor
+            dim, local = of_device.partitioned_dim, of_device._local
+            shape = *local.shape[:dim], *local.shape[dim + 1 :]
+            kind = shape, local.dtype, layout, dim, of_device.requires_grad
+            return operand, kind, functools.partial(resident_probe, of_device, layout)
         if isinstance(tensor, PartitionedEdgeIndex):
             refuse(self.name, "an argument is a list of edges")
-        return plain_operand(tensor, self.space), self._changeable(tensor, tensor)
+        of_plain = (tensor.shape, tensor.stride(), tensor.dtype, tensor.requires_grad,
+                    tensor.device)  # fmt: skip
+        is_known = type(tensor) in (Tensor, Parameter)
+        make_probe = functools.partial(_changeable, tensor, tensor, self.changes)
+        return plain_operand(tensor, self.space), of_plain if is_known else None, make_probe
 
-    def _changeable(self, tensor: Tensor, probe: Tensor) -> Tensor:
-        """Returns a probe, or a copy of it that the function may change in place of `tensor`."""
-        if not self.changes or (tensor.requires_grad and tensor.is_leaf):
-            return probe  # A leaf that needs gradients cannot be changed in place.
-        with torch.enable_grad():
-            return probe.clone() if tensor.requires_grad or probe is tensor else probe
+
+def _changeable(tensor: Tensor, probe: Tensor, changes: bool) -> Tensor:
+    """Returns a probe, or a copy of it that a function may change in place of `tensor`.
+
+    Args:
+        tensor: the argument.
+        probe: in its place.
+        changes: whether the function may change arguments.
+    """
+    if not changes or (tensor.requires_grad and tensor.is_leaf):
+        return probe  # A leaf that needs gradients cannot be changed in place.
+    with torch.enable_grad():
+        return probe.clone() if tensor.requires_grad or probe is tensor else probe
+
+
+def _offloaded_probe(handle: OffloadedTensor, changes: bool) -> Tensor:
+    return _changeable(handle, probe_of(handle), changes)
 
 
 def probe_of(handle: OffloadedTensor) -> PartitionedTensor:
@@ -244,8 +372,8 @@ def plain_operand(tensor: Tensor, space: RowSpace) -> PlainOperand:
 
 def resident_operand(
     name: str, tensor: PartitionedTensor, space: RowSpace
-) -> tuple[ResidentOperand, PartitionedTensor]:
-    """Returns a tensor that is on the device, chunk by chunk, and its probe.
+) -> tuple[ResidentOperand, RowLayout]:
+    """Returns a tensor that is on the device, chunk by chunk, and the layout of its probe.
 
     Collective where a list of ids selected its rows, ``x + x[permutation]``: they are sent to the
     ranks of the rows of `space`.
@@ -267,14 +395,24 @@ def resident_operand(
             tensor, layout, base, found = moved, space.layout, space.layout, space
     if found is None or not base.same_rows(found.layout):
         refuse(name, f"an argument has the rows of {tensor.layout}, not of {space.layout}")
-    virtual = found.virtual_layout(found.probe, layout)
+    operand = ResidentOperand(tensor, found, version_of(tensor))
+    return operand, found.virtual_layout(found.probe, layout)
+
+
+def resident_probe(tensor: PartitionedTensor, layout: RowLayout) -> PartitionedTensor:
+    """Returns a tensor of few rows in the place of one on the device.
+
+    Args:
+        tensor: the one on the device.
+        layout: of the probe.
+    """
     local = tensor._local
     shape = list(local.shape)
-    shape[tensor.partitioned_dim] = virtual.local_count
-    probe = wrap(local.new_zeros(shape), virtual, tensor.partitioned_dim)
+    shape[tensor.partitioned_dim] = layout.local_count
+    probe = wrap(local.new_zeros(shape), layout, tensor.partitioned_dim)
     if tensor.requires_grad:
         probe.requires_grad_()
-    return ResidentOperand(tensor, found, version_of(tensor)), probe
+    return probe
 
 
 def _rebased(layout: RowLayout, base: RowLayout, other: RowLayout) -> RowLayout:
@@ -340,6 +478,12 @@ def refuse(name: str, reason: str) -> NoReturn:
         f"{name}: {reason}; it is not implemented for rows that are larger than GPU memory: select "
         "rows first (x[mask]), or gather them on the CPU with x.full_tensor()"
     )
+
+
+def _share_memory(probe: Tensor, output: PartitionedTensor) -> bool:
+    assert isinstance(probe, PartitionedTensor)
+    own, other = (x._local.untyped_storage()._cdata for x in (probe, output))
+    return bool(own == other)
 
 
 def _versions_of(tensor: Tensor) -> tuple[int, int]:

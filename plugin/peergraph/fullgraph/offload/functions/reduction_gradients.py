@@ -56,7 +56,7 @@ def differentiable_results(
     """
     found: tuple[Tensor, ...]
     if all(content is None for content in contents) and _adds_up_over_chunks(call, known):
-        recorded = Record(call.func, call.args, call.kwargs, call.operands, call.modes, call.seeds)
+        recorded = Record(call.operation(), call.operands, call.seeds)
         probe = make_probe(call.space, (), torch.float32)
         content = Content(call.space, probe, record=recorded, output=WHOLE_RESULT)
         compiled = Compiled([RowOperand(Cell(content, True), None)], is_boundary)

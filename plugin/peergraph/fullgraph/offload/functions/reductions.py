@@ -12,6 +12,7 @@ from peergraph.fullgraph.exchange.transport import ReduceOp, Transport
 from peergraph.fullgraph.offload.functions.recording import Call, refuse
 from peergraph.fullgraph.offload.gradients.program_gradients import differentiable_value
 from peergraph.fullgraph.offload.passes.chunk_pass import PassChunk
+from peergraph.fullgraph.offload.programs.operations import Operation
 from peergraph.fullgraph.offload.programs.program import WHOLE_RESULT, Place, Step
 from peergraph.fullgraph.offload.programs.record import (
     Record,
@@ -128,15 +129,8 @@ def _reduce_next(call: Call, known: Sequence[Tensor]) -> Tensor:
     store_wanted(rows)
     row_pass = RowPass(call.space, rows)
     slots = dict(zip(map(id, rows), row_pass.outputs, strict=True))
-    step = Step(
-        call.func,
-        call.args,
-        call.kwargs,
-        call.modes,
-        tuple(call.seeds),
-        changed=None,
-        outputs=[(WHOLE_RESULT, len(call.operands))],
-    )
+    count = len(call.operands)
+    step = Step(call.operation(), range(count), [(WHOLE_RESULT, count)])
     total: Tensor | None = None
     operation: ReduceOp = "sum"
 
@@ -155,7 +149,7 @@ def _reduce_next(call: Call, known: Sequence[Tensor]) -> Tensor:
             given.append(differentiable_value(value)[0] if tensor.requires_grad else value)
         try:
             with torch.enable_grad(), rank.reducing(add), rank.knowing(known):
-                step.run(rank, [*given, None])
+                step.run(rank, [*given, None], tuple(call.seeds))
         except _ReductionReached:
             return
 
@@ -178,7 +172,8 @@ def row_results(
         outputs: tensors of `result`.
     """
     func = WithReductions(call.rank, call.func, known)
-    record = Record(func, call.args, call.kwargs, call.operands, call.modes, call.seeds)
+    operation = Operation(func, call.args, call.kwargs, call.modes)
+    record = Record(operation, call.operands, call.seeds)
     places = [id(part) for part in tensors_in(result)]
     return [
         Content(

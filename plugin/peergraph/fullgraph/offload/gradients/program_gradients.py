@@ -10,7 +10,7 @@ from torch import Tensor
 
 from peergraph.fullgraph.exchange.transport import Transport, split_rows
 from peergraph.fullgraph.offload.passes.chunk_pass import PassChunk
-from peergraph.fullgraph.offload.programs.program import Compiled, Place, Program, SourceRows
+from peergraph.fullgraph.offload.programs.program import Compiled, Place, Recipe, SourceRows
 from peergraph.fullgraph.offload.programs.record import (
     EdgesOperand,
     Operand,
@@ -127,9 +127,9 @@ class ProgramGradients:
 
     def __init__(self, space: RowSpace, compiled: Compiled) -> None:
         self.space = space
-        self.program: Program = compiled.program
+        self.recipe: Recipe = compiled.recipe
         self.kinds = [InputKind.of(operand) for operand in compiled.operands]
-        self.outputs = compiled.outputs
+        self.outputs = compiled.recipe.outputs
 
     def save(
         self, ctx: Any, inputs: Sequence[Tensor | None], known: Sequence[Tensor | None] = ()
@@ -199,7 +199,7 @@ class _BackwardPass:
         known: Sequence[Tensor],
         selection: Selection | None,
     ) -> None:
-        self._space, self._program = differentiated.space, differentiated.program
+        self._space, self._recipe = differentiated.space, differentiated.recipe
         self._operands, self._kept, self._selection = operands, kept, selection
         self._heads, self._known = heads, known
         self._gradients: list[GradientSum | None] = []
@@ -215,7 +215,7 @@ class _BackwardPass:
         self._root_slots = slots[: len(roots)]
         self._row_slots = dict(zip(map(id, rows), slots[len(roots) :], strict=True))
         # Autograd keeps what the gradients need, and nothing else stays.
-        self._last_uses = self._program.last_uses(differentiated.outputs)
+        self._last_uses = self._recipe.program.last_uses(differentiated.outputs)
 
     def run(self, needs: Sequence[bool], further: Sequence[Operand]) -> list[Tensor | None]:
         """Returns the gradients of the inputs. Collective.
@@ -251,7 +251,7 @@ class _BackwardPass:
         rank = self._space.rank
         with torch.enable_grad():
             with rank.knowing(self._known):
-                results = self._program.run(rank, inputs, self._last_uses)
+                results = self._recipe.run(rank, inputs, self._last_uses)
             computed = [values[slot] for slot in self._root_slots]
             outputs, grads = self._heads(chunk, place, computed, results)
         found = self._differentiate(outputs, grads, leaves)

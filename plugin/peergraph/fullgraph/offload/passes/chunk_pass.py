@@ -145,17 +145,19 @@ class ChunkPass:
                 progress.step()
 
     def _chunks(self) -> Iterator[PassChunk]:
-        loads_block = any(window.store.waits_on_host for window in self._loading_windows())
+        windows = [window for window in self._loading_windows() if window.loads]
+        loads_block = any(window.store.waits_on_host for window in windows)
         queue = copy_queue(self._device, "load", blocks=loads_block)
         for batch, index in enumerate(self._order):
-            if batch == 0:
+            # Where all rows are read in place, streams and events would only take the host's time.
+            if batch == 0 and windows:
                 self._start_loading(queue, 0, loads_block)
             self._loading.wait()
             if loads_block:
                 self._assemble(batch)
             for sums in self._sums.values():
                 sums.keep(batch)
-            if batch + 1 < len(self._order):
+            if batch + 1 < len(self._order) and windows:
                 self._start_loading(queue, batch + 1, loads_block)
             chunk = PassChunk(self, batch, index)
             yield chunk
@@ -291,7 +293,7 @@ class PassChunk:
         if self._pass._is_whole[id(csc)]:
             plan = csc.resident.plan
             return torch.arange(plan.num_extended, device=plan.halo_rows.device)
-        return csc.transfers(self._pass._leader).batches[self._batch].rows
+        return csc.transfers(self._pass._leader).rows(self._batch)
 
     def count_gathered(self, store: RowStore, rows: int) -> None:
         """Counts rows that the work on the chunk has gathered from a store itself."""

@@ -48,6 +48,11 @@ class GradientWindow:
         else:
             store.zero_()
 
+    @property
+    def loads(self) -> bool:
+        """Whether rows are copied for each batch; else they are used where they are."""
+        return not self._in_place
+
     def load(self, number: int) -> None:
         """Reads the sums of rows that have left a window before and are in this batch's again.
 
@@ -62,7 +67,7 @@ class GradientWindow:
             for mark in self._flushed:
                 mark.wait()
             buffer[kept:again].copy_(self.store.gather(batch.loaded[: batch.again]))
-        buffer[again : len(batch.rows)].zero_()
+        buffer[again : batch.num_rows].zero_()
 
     def keep(self, number: int) -> None:
         """Keeps the sums of rows that the batch before had, too.
@@ -81,7 +86,7 @@ class GradientWindow:
         """
         if self._in_place:
             # The rows are distinct, so the sums have one order.
-            window = self.transfers.batches[number].rows
+            window = self.transfers.rows(number)
             self.store.memory.index_add_(0, window, rows.to(self.store.dtype))
         else:
             self._buffers[number % 2][: len(rows)].add_(rows)
@@ -104,7 +109,9 @@ class GradientWindow:
         if transfers.deduplicate_ranks and batch.merged_gradients is None:
             for positions, part in zip(batch.taken_back, received, strict=bool(received)):
                 buffer.index_add_(0, positions, part)
-        rows, leaving = batch.leaving_rows(), buffer.index_select(0, batch.leaving)
+        positions = transfers.leaving(number)
+        rows = transfers.rows(number).index_select(0, positions)
+        leaving = buffer.index_select(0, positions)
         if transfers.continues_sums:
             self._start(self.store.scatter, rows, leaving.to(self.store.dtype))
             return

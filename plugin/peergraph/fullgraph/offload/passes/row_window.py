@@ -24,6 +24,11 @@ class RowWindow:
         count = 0 if store.in_place else 2
         self._buffers = [store.empty(chunks.largest) for _ in range(count)]
 
+    @property
+    def loads(self) -> bool:
+        """Whether rows are copied for each batch; else they are used where they are."""
+        return bool(self._buffers)
+
     def load(self, batch: int, chunk: int) -> None:
         """Reads the rows of a chunk, which is number `batch` of the pass."""
         if self._buffers:

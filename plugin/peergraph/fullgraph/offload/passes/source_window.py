@@ -27,6 +27,11 @@ class SourceWindow:
         count = 0 if self._in_place else 2
         self._buffers = [store.empty(transfers.capacity) for _ in range(count)]
 
+    @property
+    def loads(self) -> bool:
+        """Whether rows are copied for each batch; else they are used where they are."""
+        return not self._in_place
+
     def load(self, number: int) -> None:
         """Loads this rank's rows of a batch that the batch before has not."""
         if self._in_place:
@@ -57,7 +62,7 @@ class SourceWindow:
             sent = [buffer.index_select(0, positions) for positions in batch.sent]
         else:
             sent = [self.store.gather(rows) for rows in batch.sent]
-        received = buffer[batch.own_stop : len(batch.rows)]
+        received = buffer[batch.own_stop : batch.num_rows]
         plan.transport.all_to_all(split_rows(received, batch.received_counts), sent)
 
     def _import(self, buffer: Tensor, merged: MergedRows) -> None:
@@ -73,8 +78,9 @@ class SourceWindow:
 
     def rows(self, number: int) -> Tensor:
         """Returns the window of a batch, [window rows, *features]."""
-        rows = self.transfers.batches[number].rows
-        return self.store.gather(rows) if self._in_place else self._buffers[number % 2][: len(rows)]
+        if self._in_place:
+            return self.store.gather(self.transfers.rows(number))
+        return self._buffers[number % 2][: self.transfers.batches[number].num_rows]
 
     def has_memory_of(self, rows: Tensor) -> bool:
         """Whether a tensor lies in one of the buffers."""

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import torch
@@ -11,14 +13,13 @@ from torch import Tensor
 
 from peergraph.aggregate import Csc
 from peergraph.fullgraph.layout.row_layout import RowLayout
+from peergraph.fullgraph.offload.programs.operations import Operation, Slot
 from peergraph.fullgraph.offload.programs.record import (
     EdgesOperand,
-    Modes,
     Operand,
     Record,
     ResidentOperand,
     RowOperand,
-    Slot,
     SourceOperand,
     fill,
     map_nested,
@@ -38,83 +39,88 @@ WHOLE_RESULT = -1
 
 IsLeaf = Callable[[RowOperand], bool]
 
+_MOST_PROGRAMS = 16  # that end with the same operation, and are kept
+
 
 class Step:
-    """One recorded call, prepared for all chunks.
+    """One operation, prepared for all chunks.
 
     Args:
-        func: what is called.
-        args, kwargs: with a Slot in the place of each value.
-        modes: of torch at the record.
-        seeds: what random operations drew.
-        changed: slot of the value that the function changes in place, of which it gets a copy.
+        operation: what is called.
+        slots: of its operands.
         outputs: which result goes to which slot.
     """
 
-    __slots__ = ("_run_on_rows", "args", "changed", "func", "kwargs", "modes", "outputs", "seeds")
+    __slots__ = ("_args", "_changed", "_kwargs", "_operation", "_outputs", "_run_on_rows", "slots")
 
     def __init__(
-        self,
-        func: Callable[..., Any],
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-        modes: Modes,
-        seeds: tuple[Seed, ...],
-        changed: int | None,
-        outputs: list[tuple[int, int]],
+        self, operation: Operation, slots: Sequence[int], outputs: Sequence[tuple[int, int]]
     ) -> None:
-        self.func = func
-        self.args, self.kwargs = args, kwargs
-        self.modes = modes
-        self.seeds = seeds
-        self.changed = changed
-        self.outputs = outputs
+        def renumber(value: Any) -> Any:
+            return Slot(slots[value.place]) if type(value) is Slot else value
+
+        self._operation, self._outputs = operation, tuple(outputs)
+        self._args = map_nested(operation.args, renumber)
+        self._kwargs = map_nested(operation.kwargs, renumber)
+        self._changed = None if operation.changed is None else slots[operation.changed]
+        self.slots = frozenset((*slots, *(slot for _, slot in outputs)))
+        """Of the operands and of the results."""
         self._run_on_rows = self._find_row_function()
 
-    def _find_row_function(self) -> Callable[[list[Any]], Any] | None:
+    def _find_row_function(self) -> Callable[[list[Any], tuple[Seed, ...]], Any] | None:
         """Returns what computes the only result from all values on plain rows, if anything does."""
-        if self.changed is not None or len(self.outputs) != 1 or self.modes.autocast[0]:
+        operation = self._operation
+        if operation.changed is not None or len(self._outputs) != 1 or operation.modes.autocast[0]:
             return None
-        run = getattr(self.func, "run_on_rows", None)
-        if run is None and self.outputs[0][0] == 0:
-            run = ROW_FUNCTIONS.get(self.func)
-        if run is None or any(map(slots_in, self.kwargs.values())):
+        run = getattr(operation.func, "run_on_rows", None)
+        if run is None and self._outputs[0][0] == 0:
+            run = ROW_FUNCTIONS.get(operation.func)
+        if run is None or any(map(slots_in, self._kwargs.values())):
             return None
-        places = [part.place if type(part) is Slot else None for part in self.args]
-        if any(slots_in(part) for part in self.args if type(part) is not Slot):
+        places = [part.place if type(part) is Slot else None for part in self._args]
+        if any(slots_in(part) for part in self._args if type(part) is not Slot):
             return None
-        kwargs = dict(self.kwargs)
-        if self.func in RANDOM_FUNCTIONS:
-            kwargs["seeds"] = self.seeds
-        given = list(zip(places, self.args, strict=True))
-        return lambda values: run(
-            *(part if place is None else values[place] for place, part in given), **kwargs
-        )
+        given, kwargs = list(zip(places, self._args, strict=True)), self._kwargs
 
-    def run(self, rank: VirtualRank, values: list[Any]) -> None:
-        """Runs the call on `values` and stores its results there."""
-        if self._run_on_rows is not None and self.modes.are_current():
-            result = self._run_on_rows(values)
+        def run_on_rows(values: list[Any], seeds: tuple[Seed, ...]) -> Any:
+            args = [part if place is None else values[place] for place, part in given]
+            return run(*args, seeds=seeds, **kwargs) if draws else run(*args, **kwargs)
+
+        draws = operation.func in RANDOM_FUNCTIONS
+        return run_on_rows
+
+    def run(self, rank: VirtualRank, values: list[Any], seeds: tuple[Seed, ...]) -> None:
+        """Runs the call on `values` and stores its results there.
+
+        Args:
+            rank: that the rows belong to.
+            values: by slot.
+            seeds: what random operations drew at the record.
+        """
+        if self._run_on_rows is not None and self._operation.modes.are_current():
+            result = self._run_on_rows(values, seeds)
             if result is not None:
-                values[self.outputs[0][1]] = result
+                values[self._outputs[0][1]] = result
                 return
-        self._run_by_rules(rank, values)
+        self._run_by_rules(rank, values, seeds)
 
-    def _run_by_rules(self, rank: VirtualRank, values: list[Any]) -> None:
+    def _run_by_rules(self, rank: VirtualRank, values: list[Any], seeds: tuple[Seed, ...]) -> None:
         """Runs the call on partitioned tensors of the virtual rank."""
+        operation = self._operation
         changed, given = None, values
-        with rank.replaying(self.seeds), self.modes.entered():
-            if self.changed is not None:
-                changed = partitioned(values[self.changed]).clone()
+        with rank.replaying(seeds), operation.modes.entered():
+            if self._changed is not None:
+                # A function that changes an operand in place gets a copy of it.
+                changed = partitioned(values[self._changed]).clone()
                 given = values.copy()
-                given[self.changed] = changed
-            result = self.func(*fill(self.args, given), **fill(self.kwargs, given))
+                given[self._changed] = changed
+            result = operation.func(*fill(self._args, given), **fill(self._kwargs, given))
         if changed is not None:
-            [(_, slot)] = self.outputs
+            [(_, slot)] = self._outputs
             values[slot] = changed
             return
         results = None
-        for index, slot in self.outputs:
+        for index, slot in self._outputs:
             if index == WHOLE_RESULT:
                 values[slot] = result
             else:
@@ -122,8 +128,18 @@ class Step:
                 values[slot] = chunk_rows(results[index])
 
 
+class Part(NamedTuple):
+    """An operation of a program."""
+
+    operation: Operation
+    slots: tuple[int, ...]
+    """Of its operands."""
+    outputs: tuple[int, ...]
+    """Which of its results get slots."""
+
+
 class Program:
-    """Steps that compute the rows of a chunk from inputs; holds no rows.
+    """Steps that compute the rows of a chunk from inputs; holds no rows and no seeds.
 
     Args:
         steps: in their order.
@@ -133,43 +149,99 @@ class Program:
     def __init__(self, steps: Sequence[Step], num_values: int) -> None:
         self.steps = list(steps)
         self.num_values = num_values
+        self._last_uses: dict[frozenset[int], list[list[int]]] = {}
 
     def last_uses(self, kept: Collection[int]) -> list[list[int]]:
         """Returns, for each step, the slots that no later step reads and that are not kept."""
-        seen = set(kept)
-        found: list[list[int]] = []
-        for step in reversed(self.steps):
-            last = set(slots_in((step.args, step.kwargs))) - seen
-            last |= {slot for _, slot in step.outputs} - seen
-            seen |= last
-            found.append(sorted(last))
-        return found[::-1]
+        key = frozenset(kept)
+        result = self._last_uses.get(key)
+        if result is None:
+            seen = set(key)
+            found: list[list[int]] = []
+            for step in reversed(self.steps):
+                last = step.slots - seen
+                seen |= last
+                found.append(sorted(last))
+            result = self._last_uses[key] = found[::-1]
+        return result
 
     def run(
         self,
         rank: VirtualRank,
         inputs: list[Any],
-        last_uses: Sequence[Sequence[int]] | None = None,
+        seeds: Sequence[tuple[Seed, ...]],
+        last_uses: Sequence[Sequence[int]],
     ) -> list[Any]:
         """Returns all values, of which the first are the inputs.
 
         Args:
             rank: that the rows belong to.
             inputs: in their order; the list takes all values.
+            seeds: of each step.
             last_uses: for each step, slots whose values are not needed after it.
         """
         values = inputs
         values.extend([None] * (self.num_values - len(inputs)))
-        for place, step in enumerate(self.steps):
-            step.run(rank, values)
-            if last_uses is not None:
-                for slot in last_uses[place]:
-                    values[slot] = None
+        for step, drawn, last in zip(self.steps, seeds, last_uses, strict=True):
+            step.run(rank, values, drawn)
+            for slot in last:
+                values[slot] = None
         return values
 
 
+class Recipe:
+    """What a program is made of; holds no rows. The program is made when it is run.
+
+    Args:
+        num_inputs: of the program.
+        parts: the operations in their order, each with the slots of its operands and with which of
+            its results get slots.
+        seeds: what random operations drew, for each operation.
+        outputs: the slots of the results.
+    """
+
+    def __init__(
+        self,
+        num_inputs: int,
+        parts: tuple[Part, ...],
+        seeds: Sequence[tuple[Seed, ...]],
+        outputs: Sequence[int],
+    ) -> None:
+        self._num_inputs, self._parts, self._seeds = num_inputs, parts, seeds
+        self.outputs = list(outputs)
+        """The slots of the results."""
+
+    @cached_property
+    def program(self) -> Program:
+        """The steps. If all operations are shared, equal recipes have the same program."""
+        kept = self._parts[-1].operation.programs if self._parts else None
+        if kept is None or any(part.operation.programs is None for part in self._parts):
+            return self._make()
+        key = self._num_inputs, self._parts
+        found: Program | None = kept.get(key)
+        if found is None:
+            if len(kept) >= _MOST_PROGRAMS:
+                kept.clear()
+            found = kept[key] = self._make()
+        return found
+
+    def run(
+        self, rank: VirtualRank, inputs: list[Any], last_uses: Sequence[Sequence[int]]
+    ) -> list[Any]:
+        """Returns all values of the program: see :meth:`Program.run`."""
+        return self.program.run(rank, inputs, self._seeds, last_uses)
+
+    def _make(self) -> Program:
+        count = self._num_inputs
+        steps = []
+        for operation, slots, results in self._parts:
+            steps.append(Step(operation, slots, list(zip(results, itertools.count(count)))))
+            count += len(results)
+        return Program(steps, count)
+
+
 class Compiled:
-    """A program, what its inputs are, and where its results are.
+    """What rows are computed from, and how.
 
     Args:
         roots: the contents or operands that are computed.
@@ -183,86 +255,99 @@ class Compiled:
         """The rows that are computed."""
         self._is_leaf = is_leaf
         self._inputs: dict[Any, int] = {}
-        self._computed: dict[int, list[tuple[int, int]]] = {}
-        self._order: list[Record] = []
-        self._differentiated: set[int] = set()
+        self._found: dict[int, _Found] = {}
+        self._order: list[_Found] = []
         self._receivers: set[Any] = set()
-        for root in roots:
-            self._discover(root, True)
-        self.operands = [
-            part if _key(part) in self._receivers else without_history(part)
-            for part in self.operands
-        ]
+        self._known: set[int] = set()
+        values = [self._discover(root, True) for root in roots]
+        if len(self._receivers) < len(self._inputs):
+            self.operands = [
+                part if key in self._receivers else without_history(part)
+                for key, part in zip(self._inputs, self.operands, strict=True)
+            ]
         count = len(self.operands)
-        self._slots: dict[tuple[int, int], int] = {}
-        for record in self._order:
-            outputs = self._computed[id(record)]
-            for place, (index, _) in enumerate(outputs):
-                outputs[place] = index, count
-                self._slots[id(record), index] = count
-                count += 1
-        self.program = Program([self._step(record) for record in self._order], count)
-        self.outputs = [self._slot(root) for root in roots]
-        """The slot of each root."""
+        for found in self._order:
+            found.first, count = count, count + len(found.outputs)
+        parts = tuple(
+            Part(found.record.operation, tuple(map(_slot, found.operands)), tuple(found.outputs))
+            for found in self._order
+        )
+        seeds = [found.record.seeds for found in self._order]
+        self.recipe = Recipe(len(self.operands), parts, seeds, [_slot(value) for value in values])
+        """How the rows are computed."""
 
-    def _discover(self, operand: Operand, receives: bool) -> None:
-        """Finds the records and the inputs that an operand is computed from.
+    def slot_of(self, content: Content) -> int:
+        """Returns the slot of rows that are computed."""
+        return _slot((self._found[id(content.record)], content.output))
+
+    def _discover(self, operand: Operand, receives: bool) -> _Value:
+        """Finds the records and the inputs that an operand is computed from; returns its value.
 
         Args:
             operand: rows or other values that a result is computed from.
             receives: whether gradients of the results flow to it.
         """
-        if isinstance(operand, RowOperand) and not self._is_leaf(operand):
-            content = operand.content
-            record = content.record
+        if type(operand) is RowOperand and not self._is_leaf(operand):
+            content = operand.cell.content
+            record, output = content.record, content.output
             assert record is not None
-            outputs = self._computed.get(id(record))
-            is_new = outputs is None
-            if outputs is None:
-                outputs = self._computed[id(record)] = []
-            if is_new or (receives and id(record) not in self._differentiated):
-                if receives:
-                    self._differentiated.add(id(record))
-                for part in record.operands:
+            found = self._found.get(id(record))
+            is_new = found is None
+            if found is None:
+                found = self._found[id(record)] = _Found(record)
+            if is_new or (receives and not found.receives):
+                found.receives = receives
+                found.operands = [
                     self._discover(part, receives and _passes_gradients(part))
+                    for part in record.operands
+                ]
             if is_new:
-                self._order.append(record)
-            if all(index != content.output for index, _ in outputs):
-                outputs.append((content.output, -1))
-            if all(content is not known for known in self.contents):
+                self._order.append(found)
+            if output not in found.outputs:
+                found.outputs.append(output)
+            if id(content) not in self._known:
+                self._known.add(id(content))
                 self.contents.append(content)
-            return
+            return found, output
         key = _key(operand)
         if receives:
             self._receivers.add(key)
-        if key not in self._inputs:
-            self._inputs[key] = len(self.operands)
+        place = self._inputs.get(key)
+        if place is None:
+            place = self._inputs[key] = len(self.operands)
             self.operands.append(operand)
+        return place
 
-    def slot_of(self, content: Content) -> int:
-        """Returns the slot of rows that are computed."""
-        return self._slots[id(content.record), content.output]
 
-    def _slot(self, operand: Operand) -> int:
-        if isinstance(operand, RowOperand) and not self._is_leaf(operand):
-            return self.slot_of(operand.content)
-        return self._inputs[_key(operand)]
+class _Found:
+    """A record whose rows are computed.
 
-    def _step(self, record: Record) -> Step:
-        slots = [self._slot(operand) for operand in record.operands]
+    Args:
+        record: the record.
+    """
 
-        def renumber(value: Any) -> Any:
-            return Slot(slots[value.place]) if type(value) is Slot else value
+    __slots__ = ("first", "operands", "outputs", "receives", "record")
 
-        return Step(
-            record.func,
-            map_nested(record.args, renumber),
-            map_nested(record.kwargs, renumber),
-            record.modes,
-            record.seeds,
-            None if record.changed is None else slots[record.changed],
-            self._computed[id(record)],
-        )
+    def __init__(self, record: Record) -> None:
+        self.record = record
+        self.operands: list[_Value] = []
+        self.outputs: list[int] = []
+        """The results that get slots."""
+        self.receives = False
+        """Whether gradients flow to it."""
+        self.first = -1
+        """The slot of the first of the outputs."""
+
+
+_Value = int | tuple[_Found, int]
+"""The number of an input, or a result of a record."""
+
+
+def _slot(value: _Value) -> int:
+    if isinstance(value, int):
+        return value
+    found, output = value
+    return found.first + found.outputs.index(output)
 
 
 def _passes_gradients(operand: Operand) -> bool:

@@ -1,25 +1,18 @@
-"""Records of functions: what was called, with which operands and in which modes."""
+"""Records of operations: the call and its operands."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-import torch
 from torch import Tensor
 
+from peergraph.fullgraph.offload.programs.operations import Operation, Slot
 from peergraph.fullgraph.offload.tensor.chunk_rows import partitioned
 from peergraph.fullgraph.offload.tensor.offloaded_tensor import Cell, Content, OffloadedTensor
 from peergraph.fullgraph.offload.tensor.row_space import RowSpace
 from peergraph.fullgraph.random.seeds import Seed
 from peergraph.fullgraph.tensor.partitioned_tensor import PartitionedTensor, wrap
-
-
-class Slot(NamedTuple):
-    """Stands for an operand within recorded arguments."""
-
-    place: int
 
 
 class RowOperand(NamedTuple):
@@ -125,71 +118,23 @@ def without_history(operand: Operand) -> Operand:
     return ResidentOperand(rows_alone, operand.space, operand.version - int(tensor._version))
 
 
-class Modes(NamedTuple):
-    """Modes of torch at the time of a record."""
-
-    grad: bool
-    autocast: tuple[bool, torch.dtype, str]
-
-    @classmethod
-    def current(cls, device: torch.device) -> Modes:
-        """Returns the modes of now."""
-        kind = device.type
-        cast = torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind), kind
-        return cls(torch.is_grad_enabled(), cast)
-
-    def are_current(self) -> bool:
-        """Returns whether torch's modes are these, so that a replay has none to enter."""
-        if self.autocast[0] or torch.is_autocast_enabled(self.autocast[2]):
-            return False
-        return self.grad or not torch.is_grad_enabled()
-
-    @contextmanager
-    def entered(self) -> Iterator[None]:
-        """Within the context, autocast is as it was; gradients are off where they were off."""
-        enabled, dtype, kind = self.autocast
-        with ExitStack() as stack:
-            if enabled or torch.is_autocast_enabled(kind):
-                stack.enter_context(
-                    torch.autocast(kind, dtype, enabled=enabled, cache_enabled=False)
-                )
-            if not self.grad and torch.is_grad_enabled():
-                stack.enter_context(torch.no_grad())
-            yield
-
-
 class Record:
     """One call of a function whose results are computed chunk by chunk.
 
     Args:
-        func: what was called.
-        args, kwargs: its arguments, with a Slot in the place of each operand.
-        operands: of the slots.
-        modes: of torch at the time.
+        operation: the call.
+        operands: of its slots.
         seeds: what random operations drew.
-        changed: the operand that the function changes in place, which becomes the only result; or
-            None.
     """
 
-    __slots__ = ("args", "changed", "func", "kwargs", "modes", "operands", "seeds")
+    __slots__ = ("operands", "operation", "seeds")
 
     def __init__(
-        self,
-        func: Callable[..., Any],
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-        operands: Sequence[Operand],
-        modes: Modes,
-        seeds: Sequence[Seed] = (),
-        changed: int | None = None,
+        self, operation: Operation, operands: Sequence[Operand], seeds: Sequence[Seed] = ()
     ) -> None:
-        self.func = func
-        self.args = args
-        self.kwargs = kwargs
+        self.operation = operation
         self.operands = tuple(operands)
-        self.modes = modes
         self.seeds = tuple(seeds)
-        self.changed = changed
 
 
 def _plain_version(tensor: Tensor) -> int:

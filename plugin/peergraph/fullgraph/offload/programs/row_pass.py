@@ -57,7 +57,7 @@ class RowPass:
         self._waiting_bytes = waiting_bytes
         store_sources(roots)
         self.compiled = Compiled(roots, is_stored)
-        self.outputs = self.compiled.outputs
+        self.outputs = self.compiled.recipe.outputs
         """The slot of each root among the values that are visited."""
 
     def run(
@@ -96,8 +96,8 @@ class RowPass:
             writes=[store for store in written if store.layout is layout],
             gradients=gradients,
         )
-        rank, program = self.space.rank, self.compiled.program
-        last_uses = program.last_uses([*self.outputs, *(slot for slot, _ in caches)])
+        rank, recipe = self.space.rank, self.compiled.recipe
+        last_uses = recipe.program.last_uses([*self.outputs, *(slot for slot, _ in caches)])
         with no_autograd(), chunk_pass:
             for chunk in chunk_pass:
                 place = (
@@ -105,7 +105,7 @@ class RowPass:
                     if selection is None
                     else SelectedPlace(chunk.index, selection)
                 )
-                values = program.run(
+                values = recipe.run(
                     rank,
                     [value_at(part, chunk, place) for part in self.compiled.operands],
                     last_uses,

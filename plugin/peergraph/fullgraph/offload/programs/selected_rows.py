@@ -10,8 +10,9 @@ from torch import Tensor
 
 from peergraph.fullgraph.layout.row_layout import RowLayout
 from peergraph.fullgraph.offload.chunks.chunked_csc import ChunkedCsc
+from peergraph.fullgraph.offload.programs.operations import Modes, Slot
 from peergraph.fullgraph.offload.programs.program import Place
-from peergraph.fullgraph.offload.programs.record import Modes, Record, ResidentOperand, Slot
+from peergraph.fullgraph.offload.programs.record import Record, ResidentOperand
 from peergraph.fullgraph.offload.programs.row_functions import ROW_FUNCTIONS
 from peergraph.fullgraph.offload.tensor.chunk_rows import ChunkRows
 from peergraph.fullgraph.offload.tensor.offloaded_tensor import (
@@ -69,8 +70,9 @@ class Selection:
         if space is self.space:
             return self._rows[slice(*self.chunks.range(chunk))]
         for _, selected in self._structures.values():
-            rows = selected.edge_layout.parent_rows
-            if selected.edge_layout.parent is space.layout and rows is not None:
+            if selected.edge_layout.parent is space.layout:
+                rows = selected.edge_layout.parent_rows
+                assert rows is not None
                 return rows[slice(*selected.edge_chunks.range(chunk))]
         raise NotImplementedError(
             "rows are selected that are computed from rows of other nodes; it is not implemented "
@@ -156,7 +158,9 @@ def spread_rows(rows: Tensor, selection: Selection) -> OffloadedTensor:
     """
     operand: Any = SelectedOperand(rows, selection)
     space = selection.space
-    record = Record(_same, (Slot(0),), {}, [operand], Modes.current(space.rank.device))
+    modes = Modes.current(space.rank.device)
+    operation = space.spaces.operations.share((_same, modes), _same, (Slot(0),), {}, modes)
+    record = Record(operation, [operand])
     content = Content(space, make_probe(space, rows.shape[1:], rows.dtype), record=record)
     content.selected = operand
     return make_shell(content)

@@ -42,7 +42,7 @@ class TransferCounts:
         Rows that have left a window before are loaded again and go on being summed.
         """
         batch = transfers.batches[number]
-        written, again = len(batch.leaving), batch.again
+        written, again = batch.num_leaving, batch.again
         if not transfers.deduplicate_ranks:
             written += sum(map(len, batch.taken_back))
         if not transfers.continues_sums:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, MutableMapping
+from collections.abc import Callable, Hashable, MutableMapping
 from typing import Any
 from weakref import WeakValueDictionary
 
@@ -12,6 +12,7 @@ from torch import Tensor
 
 from peergraph.fullgraph.layout.row_layout import RowLayout
 from peergraph.fullgraph.offload.chunks.chunks import Chunks
+from peergraph.fullgraph.offload.programs.operations import Operations
 from peergraph.fullgraph.offload.rows.row_allocator import RowAllocator
 from peergraph.fullgraph.offload.tensor.virtual_rank import VirtualRank, refuse_other_rows
 
@@ -94,6 +95,10 @@ class RowSpaces:
         self._by_layout: MutableMapping[RowLayout, RowSpace] = WeakValueDictionary()
         self.selections: OrderedDict[RowLayout, Any] = OrderedDict()
         """The last selections of rows, which go with the graph."""
+        self.operations = Operations()
+        """Operations that were recorded."""
+        self.trials: dict[Hashable, Any] = {}
+        """What functions have made of few rows, by all that it depends on."""
 
     def add(self, layout: RowLayout, chunks: Chunks) -> RowSpace:
         """Returns the space of a layout, which lives as long as the caller keeps it."""
