@@ -23,8 +23,9 @@ _LOOK_S = 0.01
 class ExchangeNetwork:
     """Sends bytes between ranks: from host memory over Gloo, between GPUs over NCCL.
 
-    One thread at a time sends and receives. Messages between two ranks with the same tag arrive in
-    order. Ranks are numbered as in torch.distributed.
+    Messages between two ranks with the same tag arrive in order. Threads may send and receive at
+    the same time over Gloo, with different tags; NCCL is for the training thread only. Ranks are
+    numbered as in torch.distributed.
     """
 
     def __init__(self, group: Group, name: str, purpose: str) -> None:

@@ -20,9 +20,20 @@ from peergraph.memory.table.packed_rows import pack, packed_offsets, unpack
 Request = tuple[DistributedTable, torch.Tensor]
 
 _CPU = torch.device("cpu")
-_LOCAL_IDS, _COUNTS, _IDS, _ROWS, _LOCAL_ROWS = range(1, 6)
+_HEADER, _LOCAL_IDS, _COUNTS, _IDS, _ROWS, _LOCAL_ROWS = range(6)
+_ROUNDS_WITH_TAGS = 1 << 20
 _MOST_TABLES = 63  # one bit of an int64 each
 _WORD = 8
+
+
+def header_tag(number: int) -> int:
+    """Returns the tag of the headers of a round."""
+    return _tag(number, _HEADER)
+
+
+def _tag(number: int, message: int) -> int:
+    """Returns the tag of a message of a round. Rounds that overlap have different tags."""
+    return 6 * (number % _ROUNDS_WITH_TAGS) + message
 
 
 class Layout:
@@ -113,8 +124,10 @@ class ExchangeRound:
 
     The machine that stores a row sends it once to each machine that needs it, to one rank there,
     which passes it on to the ranks that want it. The number of a row determines which rank sends
-    and which rank receives it. :meth:`begin` and :meth:`complete` are collective over all ranks of
-    all machines.
+    and which rank receives it.
+
+    :meth:`plan`, :meth:`send` and :meth:`complete` follow each other; each is collective over all
+    ranks of all machines. Threads may work on several rounds at the same time.
     """
 
     def __init__(
@@ -123,18 +136,21 @@ class ExchangeRound:
         network: ExchangeNetwork,
         traffic: TrafficCounter,
         loader: str,
+        number: int,
         *,
         by_nccl: bool,
     ) -> None:
         """
         Args:
             loader: the loader and the tables that it reads, for errors.
+            number: the number of the round, the same on all ranks.
             by_nccl: whether rows go from GPU to GPU; otherwise through host memory.
         """
         self._layout = layout
         self._network = network
         self._traffic = traffic
         self._loader = loader
+        self._number = number
         self._by_nccl = by_nccl
         group = network.group
         self._machines = group.machines
@@ -143,15 +159,23 @@ class ExchangeRound:
         self._local_rank = self._local_ranks.index(self._machines.rank)
         self._others = [r for r in self._local_ranks if r != self._machines.rank]
         self._partners = _partners(self._machines.ranks, self._machines.index, self._local_rank)
+        self._wanted: Mapping[RowSet, WantedRows] = {}
+        # By row set and by rank of this machine: the rows that the rank wants this rank to fetch.
+        self._asked: dict[RowSet, dict[int, torch.Tensor]] = {}
+        self._merged: dict[RowSet, _Merged] = {}
+        # By rank of another machine and by row set: the tables as bits, and the internal rows.
+        self._requests: dict[int, dict[RowSet, tuple[int, torch.Tensor]]] = {}
+        self._planned: torch.cuda.Event | None = None
         self._rows: Transfer | None = None
+        self._is_complete = False
         self._completing = threading.Lock()
 
-    def begin(
+    def plan(
         self,
         wanted: Mapping[RowSet, WantedRows],
         headers: Mapping[int, Mapping[RowSet, tuple[int, int]]],
     ) -> None:
-        """Exchanges the ids of the wanted rows, and begins to send the rows.
+        """Exchanges the ids of the wanted rows, through host memory. Synchronises with a GPU.
 
         Args:
             wanted: the rows that this rank wants.
@@ -160,15 +184,33 @@ class ExchangeRound:
         """
         self._wanted, self._headers = wanted, headers
         self._merge()
-        requests = self._exchange_requests()
-        self._rows = self._serve(requests)
-        if self._by_nccl:
-            self.complete()
+        self._requests = self._exchange_requests()
+        if self._device.type == "cuda":
+            self._planned = torch.cuda.current_stream(self._device).record_event()
+
+    @property
+    def rows(self) -> dict[RowSet, RemoteRows]:
+        """This rank's rows."""
+        return {rows: wanted.rows for rows, wanted in self._wanted.items()}
+
+    @property
+    def is_sent(self) -> bool:
+        """Whether :meth:`send` has been called."""
+        return self._rows is not None or self._is_complete
 
     @property
     def is_complete(self) -> bool:
         """Whether the rows have arrived; with NCCL, whether all transfers are in the stream."""
-        return self._rows is None
+        return self._is_complete
+
+    def send(self) -> None:
+        """Begins to send and receive the rows. With NCCL, all of it is launched in the current
+        stream, and the host waits for nothing.
+        """
+        self._use_in_current_stream()
+        self._rows = self._serve(self._requests)
+        if self._by_nccl:
+            self.complete()
 
     def complete(self) -> None:
         """Waits for the rows, and passes them on to the ranks of this machine that want them.
@@ -176,9 +218,11 @@ class ExchangeRound:
         Idempotent; several threads may call it at the same time.
         """
         with self._completing:
-            if self._rows is None:
+            if self._is_complete:
                 return
+            assert self._rows is not None
             received = self._rows.wait()
+            self._allocate_merged()
             for partner in self._partners:
                 pieces = self._pieces_from(partner)
                 self._count_received(pieces)
@@ -188,12 +232,52 @@ class ExchangeRound:
                     for (rows, table, positions), part in zip(pieces, parts, strict=True):
                         copy_rows(self._merged[rows].buffers[table.name], positions, part)
             self._hand_out()
-            self._rows = None
+            # Frees the rows of other ranks.
+            self._merged, self._asked, self._requests, self._rows = {}, {}, {}, None
+            self._is_complete = True
+
+    def _use_in_current_stream(self) -> None:
+        """Makes the current stream wait for the plan, and keeps the plan's memory until the stream
+        has used it.
+        """
+        if self._planned is None:
+            return
+        stream = torch.cuda.current_stream(self._device)
+        stream.wait_event(self._planned)
+        for tensor in self._plan_tensors():
+            tensor.record_stream(stream)
+
+    def _plan_tensors(self) -> Iterator[torch.Tensor]:
+        for wanted in self._wanted.values():
+            yield from wanted.rows.tensors()
+            yield from wanted.by_rank
+        for merged in self._merged.values():
+            yield merged.internal
+            yield from merged.by_partner.values()
+        for asked in self._asked.values():
+            yield from asked.values()
+        for sets in self._requests.values():
+            yield from (internal for _, internal in sets.values())
+
+    def _allocate_merged(self) -> None:
+        """Allocates memory for the rows that this rank fetches for its machine."""
+        for rows, merged in self._merged.items():
+            for table in self._layout.named(rows, merged.mask):
+                shape = (merged.internal.numel(), table.row_bytes)
+                merged.buffers[table.name] = torch.empty(
+                    shape, dtype=torch.uint8, device=self._device
+                )
 
     def _transfer(
-        self, parts: Mapping[int, torch.Tensor], sizes: Mapping[int, int], tag: int
+        self,
+        parts: Mapping[int, torch.Tensor],
+        sizes: Mapping[int, int],
+        message: int,
+        *,
+        by_nccl: bool = False,
     ) -> Transfer:
-        return self._network.transfer(parts, sizes, tag, self._loader, by_nccl=self._by_nccl)
+        tag = _tag(self._number, message)
+        return self._network.transfer(parts, sizes, tag, self._loader, by_nccl=by_nccl)
 
     def _merge(self) -> None:
         """Merges the rows that the ranks of this machine want this rank to fetch."""
@@ -212,8 +296,7 @@ class ExchangeRound:
         received = self._transfer(parts, sizes, _LOCAL_IDS).wait()
         messages = {rank: received[rank].view(torch.int64) for rank in received}
         messages[self._machines.rank] = ids[self._machines.rank]
-        # By row set and by rank of this machine: the rows that the rank wants this rank to fetch.
-        self._asked: dict[RowSet, dict[int, torch.Tensor]] = {s: {} for s in self._layout.sets}
+        self._asked = {s: {} for s in self._layout.sets}
         for rank, message in messages.items():
             counts = [count for _, count in self._headers[rank].values()]
             for rows, part in zip(self._headers[rank], torch.split(message, counts), strict=True):
@@ -226,11 +309,7 @@ class ExchangeRound:
         mask = 0
         for header in self._headers.values():
             mask |= header.get(rows, (0, 0))[0]
-        merged = _Merged(mask, distinct, self._by_partner(rows, distinct))
-        for table in self._layout.named(rows, mask):
-            shape = (distinct.numel(), table.row_bytes)
-            merged.buffers[table.name] = torch.empty(shape, dtype=torch.uint8, device=self._device)
-        return merged
+        return _Merged(mask, distinct, self._by_partner(rows, distinct))
 
     def _by_partner(self, rows: RowSet, distinct: torch.Tensor) -> dict[int, torch.Tensor]:
         machines, positions = rows.split.machine_of(distinct), rows.split.cold_position(distinct)
@@ -258,7 +337,7 @@ class ExchangeRound:
         }
         sizes = dict.fromkeys(self._partners, _WORD * words)
         parts = {p: c.view(-1).view(torch.uint8) for p, c in counts.items()}
-        counts_transfer = self._network.transfer(parts, sizes, _COUNTS, self._loader)
+        counts_transfer = self._transfer(parts, sizes, _COUNTS)
         ids = {
             p: torch.cat([m.internal[m.by_partner[p]] for m in self._merged.values()])
             for p in self._partners
@@ -308,7 +387,7 @@ class ExchangeRound:
             p: packed_offsets([(i.numel(), t.row_bytes) for _, t, i in self._pieces_from(p)])[-1]
             for p in self._partners
         }
-        return self._transfer(parts, sizes, _ROWS)
+        return self._transfer(parts, sizes, _ROWS, by_nccl=self._by_nccl)
 
     def _pieces_from(self, partner: int) -> list[tuple[RowSet, DistributedTable, torch.Tensor]]:
         """Returns the pieces of a partner's message of rows, in order: the row set, the table, and
@@ -344,7 +423,7 @@ class ExchangeRound:
         own_part = parts.pop(self._machines.rank)
         self._traffic.add(local_bytes=sum(part.numel() for part in parts.values()))
         sizes = {rank: packed_offsets(expected[rank])[-1] for rank in self._others}
-        received = self._transfer(parts, sizes, _LOCAL_ROWS).wait()
+        received = self._transfer(parts, sizes, _LOCAL_ROWS, by_nccl=self._by_nccl).wait()
         received[self._machines.rank] = own_part
         self._store_received(received, expected)
 
