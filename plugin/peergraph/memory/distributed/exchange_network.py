@@ -9,13 +9,17 @@ from contextlib import suppress
 from datetime import timedelta
 from typing import Any
 
+import numpy as np
 import torch
 import torch.distributed as dist
 
 from peergraph.errors import PeerLostError
+from peergraph.memory.distributed.round_message import WORD_BYTES
 from peergraph.memory.group.group import Group
 
 _CPU = torch.device("cpu")
+# The receiver of words does not know their number: it has room for so many.
+_FIRST_WORDS = 1 << 17
 # After one rank timed out: how long to wait for each other rank, to name all missing ranks.
 _LOOK_S = 0.01
 
@@ -91,6 +95,30 @@ class ExchangeNetwork:
                 transfer.receives[rank] = self._pg().recv([inbox], rank, tag)
         return transfer
 
+    def swap(
+        self, messages: Mapping[int, np.ndarray], tag: int, purpose: str
+    ) -> dict[int, np.ndarray]:
+        """Sends words to some ranks, and returns the words that each of these ranks sends to this
+        one.
+
+        Args:
+            messages: the message to each rank: int64; the first word is the number of words.
+            tag: the tag of the messages, 0 or more.
+            purpose: the purpose of the messages, for errors.
+
+        Raises:
+            PeerLostError: a rank is lost or did not send in time.
+        """
+        first = {rank: words[:_FIRST_WORDS] for rank, words in messages.items()}
+        received = self._swap_words(first, dict.fromkeys(messages, _FIRST_WORDS), tag, purpose)
+        lengths = {rank: int(words[0]) for rank, words in received.items()}
+        received = {rank: words[: lengths[rank]] for rank, words in received.items()}
+        rest = {rank: words[_FIRST_WORDS:] for rank, words in messages.items()}
+        sizes = {rank: max(0, length - _FIRST_WORDS) for rank, length in lengths.items()}
+        for rank, words in self._swap_words(rest, sizes, tag, purpose).items():
+            received[rank] = np.concatenate([received[rank], words])
+        return received
+
     def close(self) -> None:
         """Closes the connections. Other ranks that wait for this rank get an error."""
         gloo, self._gloo = self._gloo, None
@@ -99,11 +127,22 @@ class ExchangeNetwork:
             with suppress(RuntimeError):
                 abort()
 
+    def _swap_words(
+        self, messages: Mapping[int, np.ndarray], sizes: Mapping[int, int], tag: int, purpose: str
+    ) -> dict[int, np.ndarray]:
+        """Sends words, and receives at most as many as `sizes` says: a message may be shorter than
+        the buffer of Gloo's receiver.
+        """
+        parts = {rank: torch.from_numpy(m).view(torch.uint8) for rank, m in messages.items()}
+        num_bytes = {rank: WORD_BYTES * size for rank, size in sizes.items()}
+        received = self.transfer(parts, num_bytes, tag, purpose).wait(_CPU)
+        return {rank: part.view(torch.int64).numpy() for rank, part in received.items()}
+
     def _by_nccl(self, parts: Mapping[int, torch.Tensor], sizes: Mapping[int, int]) -> Transfer:
         device = self.group.device
         ranks = range(self.group.machines.world_size)
-        empty = torch.empty(0, dtype=torch.uint8, device=device)
-        outbox = torch.cat([parts.get(rank, empty) for rank in ranks])
+        given = [parts[rank] for rank in ranks if rank in parts]
+        outbox = given[0] if len(given) == 1 else torch.cat(given or [self._no_bytes()])
         expected = [sizes.get(rank, 0) for rank in ranks]
         sent = [parts[rank].numel() if rank in parts else 0 for rank in ranks]
         inbox = torch.empty(sum(expected), dtype=torch.uint8, device=device)
@@ -113,6 +152,9 @@ class ExchangeNetwork:
             if part.numel():
                 transfer.inboxes[rank] = part
         return transfer
+
+    def _no_bytes(self) -> torch.Tensor:
+        return torch.empty(0, dtype=torch.uint8, device=self.group.device)
 
     def _pg(self) -> Any:
         if self._gloo is None:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import hashlib
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from queue import SimpleQueue
 from typing import Any
@@ -12,25 +11,19 @@ from typing import Any
 import torch
 from typing_extensions import Self
 
-from peergraph.errors import CollectiveMismatchError, PeerLostError
+from peergraph.errors import PeerLostError
 from peergraph.memory.device.capture_mode import use_thread_local_capture_mode
 from peergraph.memory.distributed.distributed_table import DistributedTable
 from peergraph.memory.distributed.exchange_network import ExchangeNetwork
-from peergraph.memory.distributed.exchange_round import (
-    ExchangeRound,
-    Layout,
-    WantedRows,
-    header_tag,
-    wanted_rows,
-)
+from peergraph.memory.distributed.exchange_round import ExchangeRound
 from peergraph.memory.distributed.fetched_rows import FetchedRows
+from peergraph.memory.distributed.id_exchange import IdExchange, RoundPlan
+from peergraph.memory.distributed.layout import Layout
 from peergraph.memory.distributed.network_traffic import TrafficCounter
-from peergraph.memory.distributed.round_header import RoundHeader
 from peergraph.memory.distributed.row_set import RowSet
+from peergraph.memory.distributed.wanted_rows import WantedRows, wanted_rows
 from peergraph.memory.table.table import Table
 from peergraph.profiling import EXCHANGE, profiled
-
-_CPU = torch.device("cpu")
 
 
 class ExchangeSession:
@@ -65,10 +58,7 @@ class ExchangeSession:
         self._streams = streams
         self._layout = layout
         self._traffic = traffic
-        self._hash = int.from_bytes(
-            hashlib.blake2b(loader.encode(), digest_size=7).digest(), "little"
-        )
-        self._rounds = 0
+        self._ids = IdExchange(layout, network, traffic, loader)
         self._requested: SimpleQueue[FetchedRows | None] = SimpleQueue()
         # Rounds in which this rank still has to take part. The thread that iterates owns the list.
         self._incomplete: list[FetchedRows] = []
@@ -211,15 +201,13 @@ class ExchangeSession:
             torch.cuda.current_stream().wait_event(fetched.requested)
         wanted: dict[RowSet, WantedRows] = {}
         try:
-            num_ranks = self.network.group.world_size
-            wanted = wanted_rows(fetched.requests, self._layout, num_ranks)
+            wanted = wanted_rows(fetched.requests, self._layout)
         except (IndexError, TypeError, ValueError) as error:
             fetched.bad_request = error
-        counts = {
-            rows: (w.mask, [positions.numel() for positions in w.by_rank])
-            for rows, w in wanted.items()
-        }
-        return self._exchange_ids(self._exchange_headers(False, counts), wanted)
+        return self._round(self._ids.exchange(wanted, finished=False))
+
+    def _round(self, plan: RoundPlan) -> ExchangeRound:
+        return ExchangeRound(plan, self._layout, self.network, self._traffic, self.loader)
 
     def _answer(self) -> None:
         """Serves the other ranks until all have finished.
@@ -227,14 +215,15 @@ class ExchangeSession:
         The rows are sent in another thread: other ranks take rows of a round only after the ids of
         the next round have been exchanged.
         """
+        num_ranks = self.network.group.machines.world_size
         rounds: SimpleQueue[ExchangeRound | None] = SimpleQueue()
+        is_serving = False
         try:
-            headers = self._exchange_headers(True, {})
-            if not _all_finished(headers):
-                self._start(lambda: self._serve(rounds), "peergraph exchange of rows")
-            while not _all_finished(headers):
-                rounds.put(self._exchange_ids(headers, {}))
-                headers = self._exchange_headers(True, {})
+            while (plan := self._ids.exchange({}, finished=True)).finished < num_ranks:
+                if not is_serving:
+                    self._start(lambda: self._serve(rounds), "peergraph exchange of rows")
+                    is_serving = True
+                rounds.put(self._round(plan))
         finally:
             rounds.put(None)
 
@@ -245,76 +234,6 @@ class ExchangeSession:
             while (found := rounds.get()) is not None:
                 found.send()
                 found.complete()
-
-    def _exchange_ids(
-        self, headers: dict[int, RoundHeader], wanted: dict[RowSet, WantedRows]
-    ) -> ExchangeRound:
-        network = self.network
-        anyone_done = any(header.finished for header in headers.values())
-        found = ExchangeRound(
-            self._layout,
-            network,
-            self._traffic,
-            self.loader,
-            self._rounds - 1,
-            # A rank that has finished serves the others in a thread, which must not launch NCCL's
-            # kernels while the main thread may do so: NCCL needs the same order on all ranks.
-            by_nccl=network.has_nccl and not anyone_done,
-        )
-        local_ranks = network.group.machines.local_ranks
-        local = {rank: dict(headers[rank].wanted) for rank in headers if rank in local_ranks}
-        found.plan(wanted, local)
-        return found
-
-    def _exchange_headers(
-        self, finished: bool, counts: dict[RowSet, tuple[int, list[int]]]
-    ) -> dict[int, RoundHeader]:
-        """Sends this rank's headers; returns the header of every rank.
-
-        Args:
-            finished: whether this rank has no more batches.
-            counts: for each row set the tables as bits, and the number of rows that each rank of
-                this machine fetches for this rank.
-        """
-        network, sets = self.network, self._layout.sets
-        machines = network.group.machines
-
-        def header_for(rank: int) -> RoundHeader:
-            wanted = {}
-            for rows, (mask, by_rank) in counts.items():
-                is_local = rank in machines.local_ranks
-                count = by_rank[machines.local_ranks.index(rank)] if is_local else 0
-                wanted[rows] = mask, count
-            return RoundHeader(self._hash, self._rounds, finished, wanted)
-
-        headers = {machines.rank: header_for(machines.rank)}
-        others = [rank for rank in range(machines.world_size) if rank != machines.rank]
-        messages = {rank: header_for(rank).to_message(sets) for rank in others}
-        size = RoundHeader.num_bytes(sets)
-        remote = machines.world_size - len(machines.local_ranks)
-        self._traffic.add(bytes_sent=size * remote, bytes_received=size * remote)
-        purpose = f"batch {self._rounds} of {self.loader}"
-        sizes = dict.fromkeys(others, size)
-        transfer = network.transfer(messages, sizes, header_tag(self._rounds), purpose)
-        for rank, message in transfer.wait(_CPU).items():
-            headers[rank] = RoundHeader.from_message(message, sets)
-        headers = dict(sorted(headers.items()))
-        self._check(headers)
-        self._rounds += 1
-        return headers
-
-    def _check(self, headers: dict[int, RoundHeader]) -> None:
-        machines, expected = self.network.group.machines, (self._hash, self._rounds)
-        others = [r for r, h in headers.items() if (h.loader_hash, h.round) != expected]
-        if others:
-            names = ", ".join(
-                f"rank {r} of {machines.name(machines.machine_of(r))}" for r in others
-            )
-            raise CollectiveMismatchError(
-                f"this rank ({machines.rank} of {machines.name(machines.index)}) iterates "
-                f'{self.loader}, and another loader is iterated by {names}. With machines="shard" '
-                "all ranks of all machines iterate the same loaders in the same order"
-            )
 
     def _check_open(self) -> None:
         if self._error is not None:
@@ -349,10 +268,6 @@ class ExchangeSession:
 
     def __exit__(self, *error: object) -> None:
         self.leave()
-
-
-def _all_finished(headers: Mapping[int, RoundHeader]) -> bool:
-    return all(header.finished for header in headers.values())
 
 
 def _complete(rounds: Sequence[FetchedRows]) -> None:

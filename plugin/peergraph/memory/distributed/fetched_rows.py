@@ -10,8 +10,9 @@ from typing import Any
 
 import torch
 
-from peergraph.memory.distributed.exchange_round import ExchangeRound, Request
+from peergraph.memory.distributed.exchange_round import ExchangeRound
 from peergraph.memory.distributed.remote_rows import reading_rows
+from peergraph.memory.distributed.wanted_rows import Request
 from peergraph.profiling import EXCHANGE, profiled
 
 

@@ -11,9 +11,10 @@ import torch
 
 from peergraph.memory.distributed.distributed_table import DistributedTable
 from peergraph.memory.distributed.exchange_network import ExchangeNetwork
-from peergraph.memory.distributed.exchange_round import Layout
 from peergraph.memory.distributed.exchange_session import ExchangeSession
+from peergraph.memory.distributed.layout import Layout
 from peergraph.memory.distributed.network_traffic import NetworkTraffic, TrafficCounter
+from peergraph.memory.distributed.routes import Routes
 from peergraph.memory.group.departure import error_at_exit
 from peergraph.memory.group.group import Group
 
@@ -38,7 +39,7 @@ class RowExchange:
         """
         self._group = group
         self._name = name
-        self._layout = Layout(tables)
+        self._layout = Layout(tables, Routes(group.machines, group.device))
         self._traffic = TrafficCounter()
         self._networks: list[ExchangeNetwork] = []
         self._sessions: list[ExchangeSession] = []

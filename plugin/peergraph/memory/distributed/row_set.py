@@ -25,17 +25,15 @@ class RowSet:
         self._order = order
 
     def internal_row(self, ids: torch.Tensor) -> torch.Tensor:
-        """Returns the internal rows of users' ids, flattened, as int64. Ids out of range stay as
-        they are.
+        """Returns the internal rows of users' ids, flattened, as int64.
 
         Args:
-            ids: users' ids on the device of the tables.
+            ids: users' ids on the device of the tables, in range.
         """
         ids = ids.flatten().long()
         if self._order is None or ids.numel() == 0:
             return ids
-        rows = self._order.as_tensor()[ids.clamp(0, self.split.rows - 1)].long()
-        return torch.where((ids < 0) | (ids >= self.split.rows), ids, rows)
+        return self._order.as_tensor()[ids].long()
 
     def kept_rows(
         self, start: int, count: int, machine: int | None = None
