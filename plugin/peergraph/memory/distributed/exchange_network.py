@@ -113,10 +113,13 @@ class ExchangeNetwork:
         received = self._swap_words(first, dict.fromkeys(messages, _FIRST_WORDS), tag, purpose)
         lengths = {rank: int(words[0]) for rank, words in received.items()}
         received = {rank: words[: lengths[rank]] for rank, words in received.items()}
-        rest = {rank: words[_FIRST_WORDS:] for rank, words in messages.items()}
-        sizes = {rank: max(0, length - _FIRST_WORDS) for rank, length in lengths.items()}
-        for rank, words in self._swap_words(rest, sizes, tag, purpose).items():
-            received[rank] = np.concatenate([received[rank], words])
+        rest = {
+            r: words[_FIRST_WORDS:] for r, words in messages.items() if len(words) > _FIRST_WORDS
+        }
+        sizes = {r: n - _FIRST_WORDS for r, n in lengths.items() if n > _FIRST_WORDS}
+        if rest or sizes:
+            for rank, words in self._swap_words(rest, sizes, tag, purpose).items():
+                received[rank] = np.concatenate([received[rank], words])
         return received
 
     def close(self) -> None:

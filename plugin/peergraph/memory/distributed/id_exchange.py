@@ -18,7 +18,7 @@ from peergraph.memory.distributed.layout import Layout
 from peergraph.memory.distributed.network_traffic import TrafficCounter
 from peergraph.memory.distributed.round_message import WORD_BYTES, RoundMessage
 from peergraph.memory.distributed.round_tags import IDS, LOCAL_IDS, round_tag
-from peergraph.memory.distributed.routes import numbers_of
+from peergraph.memory.distributed.routes import numbers_of, split_keys
 from peergraph.memory.distributed.row_set import RowSet
 from peergraph.memory.distributed.wanted_rows import WantedRows
 
@@ -144,10 +144,9 @@ class IdExchange:
                 continue
             masks[rows] = joint_mask(rows, plan.counts_for)
             keys = self._merge(plan, rows, wanted)
-            bounds = np.searchsorted(keys, routes.partner_bounds)
-            parts = np.split(numbers_of(keys), bounds[1:-1])
+            parts = split_keys(keys, routes.partner_bounds)
             for partner, part in zip(routes.partners, parts, strict=True):
-                ids[partner][rows] = part
+                ids[partner][rows] = numbers_of(part)
         messages = {
             partner: RoundMessage(self._hash, plan.number, finished, masks, ids[partner])
             for partner in routes.partners

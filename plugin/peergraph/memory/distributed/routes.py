@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect
+from itertools import pairwise
 from math import lcm
 
 import numpy as np
@@ -66,6 +67,17 @@ class Routes:
         cold = internal - split.hot
         numbers = torch.div(cold, self._machines, rounding_mode="floor")
         return numbers.add_(self._first_keys[cold.remainder_(self._period)])
+
+
+def split_keys(keys: np.ndarray, bounds: np.ndarray) -> list[np.ndarray]:
+    """Returns the keys between each two bounds.
+
+    Args:
+        keys: ascending.
+        bounds: ascending; the last one is larger than all keys.
+    """
+    ends = np.searchsorted(keys, bounds).tolist()
+    return [keys[begin:end] for begin, end in pairwise(ends)]
 
 
 def numbers_of(keys: np.ndarray) -> np.ndarray:

@@ -13,6 +13,7 @@ from torch import Tensor
 from peergraph.memory.distributed.distributed_table import DistributedTable
 from peergraph.memory.distributed.layout import Layout
 from peergraph.memory.distributed.remote_rows import Location, RemoteRows
+from peergraph.memory.distributed.routes import split_keys
 from peergraph.memory.distributed.row_set import RowSet
 
 Request = tuple[DistributedTable, Tensor]
@@ -64,7 +65,5 @@ def _wanted_of_set(
             located, positions, torch.split(slots, [len(p) for p in positions]), strict=True
         )
     ]
-    on_host = distinct.cpu().numpy()
-    bounds = np.searchsorted(on_host, layout.routes.fetcher_bounds)
-    by_fetcher = np.split(on_host, bounds[1:-1])
+    by_fetcher = split_keys(distinct.cpu().numpy(), layout.routes.fetcher_bounds)
     return WantedRows(mask, RemoteRows(distinct, key_of, lists, locations), by_fetcher)
