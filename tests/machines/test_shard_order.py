@@ -14,6 +14,7 @@ from torch_geometric.loader import NeighborLoader
 
 import peergraph_pyg
 from peergraph.memory import DistributedTable, ExchangeSession, FetchedRows, Group
+from peergraph.memory.distributed import exchange_network
 from tests.adapters.pyg.graphs import random_data
 from tests.machines.hosts import device_of_rank, run_on_hosts
 from tests.named_case import named_case
@@ -131,6 +132,24 @@ def _wrong_requests(device: str) -> None:
 
 def test_wrong_requests_of_one_rank() -> None:
     run_on_hosts(_wrong_requests, "ab", "cpu")
+
+
+def _long_messages(device: str) -> None:
+    """Messages of ids that are longer than the room that their receiver has for a first part."""
+    data, shared = _shared(device)
+    table = peergraph_pyg.store_of(shared).node_table("x")
+    assert isinstance(table, DistributedTable)
+    for first_words in (10, 17, 25):
+        with named_case(first_words), patch.object(exchange_network, "_FIRST_WORDS", first_words):
+            # Different numbers of rows: some messages are short enough.
+            ids = torch.arange(0, 60, 1 + 5 * dist.get_rank())
+            assert torch.equal(table.collective_read(ids), data.x[ids])
+    peergraph_pyg.store_of(shared).close()
+
+
+@pytest.mark.parametrize("hosts", ["ab", "aab"])
+def test_long_messages_of_ids(hosts: str) -> None:
+    run_on_hosts(_long_messages, hosts, "cpu")
 
 
 def _rows_of_one_machine(device: str) -> None:
