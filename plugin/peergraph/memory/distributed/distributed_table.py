@@ -172,19 +172,22 @@ class DistributedTable(Table):
             _C.check_ids(id_list(checked, padded=padded), self.rows, torch.get_num_threads())
         return checked
 
-    def _place(self, ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    def _place(self, ids: torch.Tensor, padded: bool = False) -> tuple[torch.Tensor, torch.Tensor]:
         """Returns what :meth:`locate` returns. The local rows of ids out of range are out of range
-        too, so that kernels report them.
+        too, so that kernels report them, unless :meth:`RowSet.internal_row` has done so.
         """
-        ids = ids.flatten().long()
-        inside = ids.clamp(min(0, self.rows - 1), self.rows - 1)
-        internal = self.row_set.internal_row(inside)
+        internal = self.row_set.internal_row(ids, padded=padded)
         local = self.row_set.split.local_row(internal)
-        return local.masked_fill_(inside != ids, _OUT_OF_RANGE), internal
+        if padded or not self.row_set.is_ordered:
+            ids = ids.flatten()
+            local.masked_fill_(
+                ids.clamp(min(0, self.rows - 1), self.rows - 1) != ids, _OUT_OF_RANGE
+            )
+        return local, internal
 
     def _locate(self, ids: torch.Tensor, remote: RemoteRows | None, padded: bool) -> Location:
-        local, internal = self._place(ids)
-        positions = (local == -1).nonzero().view(-1)
+        local, internal = self._place(ids, padded)
+        (positions,) = torch.where(local == -1)
         slots = internal.new_full((len(positions),), -1)
         if remote is not None:
             slots = remote.slots_of(internal[positions])

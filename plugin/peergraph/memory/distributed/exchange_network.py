@@ -14,7 +14,6 @@ import torch
 import torch.distributed as dist
 
 from peergraph.errors import PeerLostError
-from peergraph.memory.distributed.round_message import WORD_BYTES
 from peergraph.memory.group.group import Group
 
 _CPU = torch.device("cpu")
@@ -86,13 +85,11 @@ class ExchangeNetwork:
         for rank, part in parts.items():
             if part.numel():
                 # Waits for the GPU if the part is on the GPU.
-                data = part.to(_CPU)
-                transfer.sends.append((data, self._pg().send([data], rank, tag)))
+                transfer.send(self._pg(), rank, part.to(_CPU), tag)
         for rank, size in sizes.items():
             if size:
                 inbox = torch.empty(size, dtype=torch.uint8, device=_CPU)
-                transfer.inboxes[rank] = inbox
-                transfer.receives[rank] = self._pg().recv([inbox], rank, tag)
+                transfer.receive(self._pg(), rank, inbox, tag)
         return transfer
 
     def swap(
@@ -136,10 +133,14 @@ class ExchangeNetwork:
         """Sends words, and receives at most as many as `sizes` says: a message may be shorter than
         the buffer of Gloo's receiver.
         """
-        parts = {rank: torch.from_numpy(m).view(torch.uint8) for rank, m in messages.items()}
-        num_bytes = {rank: WORD_BYTES * size for rank, size in sizes.items()}
-        received = self.transfer(parts, num_bytes, tag, purpose).wait(_CPU)
-        return {rank: part.view(torch.int64).numpy() for rank, part in received.items()}
+        transfer = Transfer(self.group, purpose)
+        for rank, words in messages.items():
+            transfer.send(self._pg(), rank, torch.from_numpy(words), tag)
+        received = {rank: np.empty(size, np.int64) for rank, size in sizes.items()}
+        for rank, words in received.items():
+            transfer.receive(self._pg(), rank, torch.from_numpy(words), tag)
+        transfer.finish()
+        return received
 
     def _by_nccl(self, parts: Mapping[int, torch.Tensor], sizes: Mapping[int, int]) -> Transfer:
         device = self.group.device
@@ -150,10 +151,9 @@ class ExchangeNetwork:
         sent = [parts[rank].numel() if rank in parts else 0 for rank in ranks]
         inbox = torch.empty(sum(expected), dtype=torch.uint8, device=device)
         dist.all_to_all_single(inbox, outbox, expected, sent, group=self._nccl)
+        parts_received = enumerate(torch.split(inbox, expected))
         transfer = Transfer(self.group, "")
-        for rank, part in enumerate(torch.split(inbox, expected)):
-            if part.numel():
-                transfer.inboxes[rank] = part
+        transfer.inboxes = {rank: part for rank, part in parts_received if expected[rank]}
         return transfer
 
     def _no_bytes(self) -> torch.Tensor:
@@ -175,24 +175,34 @@ class Transfer:
         self.receives: dict[int, Any] = {}
         self.inboxes: dict[int, torch.Tensor] = {}
 
-    def wait(self, device: torch.device | None = None) -> dict[int, torch.Tensor]:
-        """Waits until all messages are sent and received. Returns the received ones: uint8 by
-        sender.
+    def send(self, gloo: Any, rank: int, message: torch.Tensor, tag: int) -> None:
+        """Begins to send a message, which is on the CPU."""
+        self.sends.append((message, gloo.send([message], rank, tag)))
 
-        Args:
-            device: the device of the returned tensors; None: the group's device.
+    def receive(self, gloo: Any, rank: int, inbox: torch.Tensor, tag: int) -> None:
+        """Begins to receive a message into a tensor on the CPU."""
+        self.inboxes[rank] = inbox
+        self.receives[rank] = gloo.recv([inbox], rank, tag)
+
+    def wait(self) -> dict[int, torch.Tensor]:
+        """Waits until all messages are sent and received. Returns the received ones, by sender, on
+        the group's device.
 
         Raises:
             PeerLostError: a rank is lost or did not send in time.
         """
+        self.finish()
+        device = self._group.device
+        return {r: m if m.device == device else m.to(device) for r, m in self.inboxes.items()}
+
+    def finish(self) -> None:
+        """Waits until all messages are sent and received. Raises as :meth:`wait`."""
         deadline = time.monotonic() + self._group.timeout
         for rank, work in self.receives.items():
             self._wait(work, rank, deadline)
         for _, work in self.sends:
             work.wait()
         self.receives, self.sends = {}, []
-        device = device or self._group.device
-        return {rank: part.to(device) for rank, part in self.inboxes.items()}
 
     def _wait(self, work: Any, rank: int, deadline: float) -> None:
         left = max(_LOOK_S, deadline - time.monotonic())

@@ -24,16 +24,22 @@ class RowSet:
         self.split = split
         self._order = order
 
-    def internal_row(self, ids: torch.Tensor) -> torch.Tensor:
-        """Returns the internal rows of users' ids, flattened, as int64.
+    @property
+    def is_ordered(self) -> bool:
+        """Whether internal rows differ from users' ids."""
+        return self._order is not None
+
+    def internal_row(self, ids: torch.Tensor, *, padded: bool = False) -> torch.Tensor:
+        """Returns the internal rows of users' ids, flattened, as int64. If they differ from the
+        ids, ids out of range are reported as by :meth:`Table.gather`.
 
         Args:
-            ids: users' ids on the device of the tables, in range.
+            ids: users' ids on the device of the tables.
+            padded: whether an id of -1 is padding; its internal row is without meaning.
         """
-        ids = ids.flatten().long()
-        if self._order is None or ids.numel() == 0:
-            return ids
-        return self._order.as_tensor()[ids].long()
+        ids = ids.flatten()
+        internal = ids if self._order is None else self._order.gather(ids, padded=padded)
+        return internal if internal.dtype == torch.int64 else internal.long()
 
     def kept_rows(
         self, start: int, count: int, machine: int | None = None

@@ -54,7 +54,7 @@ def _wanted_of_set(
 ) -> WantedRows:
     lists = list({id(i): i for i in ids}.values())
     located = [table.locate(i) for i in lists]
-    positions = [(local == -1).nonzero().view(-1) for local, _ in located]
+    positions = [torch.where(local == -1)[0] for local, _ in located]
     remote = [internal[p] for (_, internal), p in zip(located, positions, strict=True)]
     key_of = partial(layout.routes.keys, rows.split)
     keys = key_of(remote[0] if len(remote) == 1 else torch.cat(remote))
