@@ -11,7 +11,7 @@ import torch
 from tests.benchmarks.test_smoke import BENCHMARKS
 from tests.scripts import run_python
 
-from peergraph.memory.distributed.exchange_round import _partners
+from peergraph.memory.distributed.routes import Routes
 from peergraph.memory.group.machines import Machines, Place
 
 pytest.importorskip("torch_geometric")
@@ -54,8 +54,7 @@ def test_partners_are_those_of_the_exchange(sizes: tuple[int, ...]) -> None:
     places = [Place(str(i), "", "") for i, size in enumerate(sizes) for _ in range(size)]
     for rank in range(len(places)):
         machines = Machines(rank, places)
-        number = machines.local_ranks.index(rank)
-        assert partners(machines) == _partners(machines.ranks, machines.index, number)
+        assert partners(machines) == Routes(machines, torch.device("cpu")).partners
 
 
 def test_hot_ratio_for_a_share_of_cold_rows() -> None:

@@ -1,4 +1,4 @@
-"""DGL's loaders over a graph whose rows are split over machines: the batches of one machine."""
+"""DGL's loaders over a graph whose rows are split over machines: the batches of a whole graph."""
 
 from __future__ import annotations
 
@@ -192,28 +192,24 @@ def _check_errors(g: Any, store: Any, graph: Any, loader: Any) -> None:
     dist.barrier()
 
 
-@pytest.mark.timeout(700)
-def test_batches_are_those_of_one_machine() -> None:
-    found = run_on_hosts(_batches, "abb", "cpu", "shard", timeout_s=320)
-    expected = run_on_hosts(_batches, "aaa", "cpu", "replicate", timeout_s=320)
-    for rank, (mine, other) in enumerate(zip(found, expected, strict=True)):
-        for name, batches in other.items():
-            assert mine[name] == batches, (rank, name)
+def _compare(device: str) -> None:
+    """Compares batches of a split graph with those of a graph that is whole on each machine."""
+    found = _batches(device, "shard")
+    for name, batches in _batches(device, "replicate").items():
+        assert found[name] == batches, name
+
+
+@pytest.mark.timeout(500)
+def test_batches_are_those_of_whole_graphs() -> None:
+    run_on_hosts(_compare, "abb", "cpu", timeout_s=400)
 
 
 @pytest.mark.gpus(2)
-def test_batches_are_those_of_one_machine_on_gpus() -> None:
-    _compare_on_gpus("aa", ["ab"])
+def test_batches_are_those_of_whole_graphs_on_gpus() -> None:
+    run_on_hosts(_compare, "ab", "cuda", device="cuda", timeout_s=200)
 
 
 @pytest.mark.gpus(4)
-@pytest.mark.timeout(700)
-def test_batches_are_those_of_one_machine_on_four_gpus() -> None:
-    _compare_on_gpus("aaaa", ["aabb", "abbb"])
-
-
-def _compare_on_gpus(one: str, layouts: list[str]) -> None:
-    expected = run_on_hosts(_batches, one, "cuda", "replicate", device="cuda")
-    for hosts in layouts:
-        with named_case(hosts):
-            assert run_on_hosts(_batches, hosts, "cuda", "shard", device="cuda") == expected
+@pytest.mark.parametrize("hosts", ["aabb", "abbb"])
+def test_batches_are_those_of_whole_graphs_on_four_gpus(hosts: str) -> None:
+    run_on_hosts(_compare, hosts, "cuda", device="cuda", timeout_s=200)

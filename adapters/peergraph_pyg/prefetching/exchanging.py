@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -148,7 +148,8 @@ def exchange_rows(
             ahead=False,
             record_stream=record_stream,
         )
-    results = _Results(PrefetchIterator(sampled, depth + 1, device, options, store))
+    # `next` takes a sample two batches ahead, and the thread makes the one after it meanwhile.
+    results = _Results(PrefetchIterator(sampled, depth + 2, device, options, store))
     return ExchangeIterator(
         store,
         results,
@@ -190,10 +191,18 @@ class _Results:
         return self
 
     def __next__(self) -> Result:
+        if self._last is not None:
+            raise StopIteration
         result = self._prefetched.next_result()
         if result.last:
-            self._last = result
-            raise StopIteration if result.error is None else result.error
+            # Without its error, whose traceback would keep the iterator that was left alive.
+            self._last = replace(result, error=None)
+            if result.error is None or isinstance(result.error, StopIteration):
+                raise StopIteration
+            try:
+                raise result.error
+            finally:
+                del result
         return result
 
     def __len__(self) -> int:

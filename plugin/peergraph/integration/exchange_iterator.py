@@ -1,11 +1,13 @@
-"""`ExchangeIterator`: batches of a store that is split over machines, a batch ahead of training."""
+"""`ExchangeIterator`: batches of a store that is split over machines, ahead of training."""
 
 from __future__ import annotations
 
 import weakref
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 import torch
@@ -13,11 +15,17 @@ from torch import Tensor
 
 from peergraph.errors import PeerLostError
 from peergraph.memory.device.launching import limit_blocks
-from peergraph.memory.distributed.exchange_session import ExchangeSession, FetchedRows
+from peergraph.memory.distributed.exchange_session import ExchangeSession
+from peergraph.memory.distributed.fetched_rows import FetchedRows
 from peergraph.memory.table.table import Table
 from peergraph.store.store import Store
 
 Requests = Sequence[tuple[Table, Tensor]]
+
+# Batches after the one that is returned. Ids are exchanged while the loop trains once, and rows
+# while it trains another time, so that `next` does not wait for what it has just begun.
+_REQUESTED_AHEAD = 2
+_SENT_AHEAD = 1
 
 
 def is_split(store: Store | None) -> bool:
@@ -33,6 +41,7 @@ class _Batch:
     fetched: FetchedRows | None = None
     batch: Any = None
     error: BaseException | None = None
+    is_sent: bool = False
     ready: torch.cuda.Event | None = None
 
 
@@ -45,7 +54,7 @@ class _Opened:
 
     def close(self) -> None:
         if self.session is not None:
-            self.session.finish()
+            self.session.leave()
         close = getattr(self.samples, "close", None)
         if close is not None:
             close()
@@ -54,11 +63,11 @@ class _Opened:
 class ExchangeIterator:
     """Iterates batches that need rows of other machines.
 
-    Each ``next`` takes the next sample, requests its rows, and returns the batch of the sample
-    before, so that rows are transferred while the loop trains. Ranks of all machines iterate the
-    same loaders in the same order. If a rank has fewer batches, or leaves its loop, the others go
-    on. ``next`` is called by one thread only, the training thread: on GPUs it determines the order
-    of NCCL's kernels.
+    Each ``next`` takes the sample of the batch after the next one and requests its rows, begins to
+    send the rows of the next batch, and returns a batch. Ids and rows are therefore transferred
+    while the loop trains. Ranks of all machines iterate the same loaders in the same order. If a
+    rank has fewer batches, or leaves its loop, the others go on. ``next`` is called by one thread
+    only, the training thread: on GPUs it determines the order of NCCL's kernels.
     """
 
     def __init__(
@@ -85,8 +94,8 @@ class ExchangeIterator:
                 requested rows; later gathers can do so within ``fetched.reading()``.
             loader: the loader and the tables that it reads, as text for errors; the same on all
                 ranks.
-            ahead: whether to request rows one batch ahead; otherwise they are requested when the
-                loop asks for their batch.
+            ahead: whether to take samples two batches ahead and to send rows one batch ahead;
+                otherwise both is done when the loop asks for the batch.
             max_blocks: the largest number of thread blocks of a gather, both of rows for this
                 rank's batches and of rows for other machines; 0: no limit.
             deliver: called with a sample before its batch, or its error, is passed to the loop, and
@@ -102,11 +111,14 @@ class ExchangeIterator:
         self._requests = requests
         self._make = finish
         self._loader = loader
-        self._is_ahead = ahead
+        self._num_requested, self._num_sent = 1, 1
+        if ahead:
+            self._num_requested += _REQUESTED_AHEAD
+            self._num_sent += _SENT_AHEAD
         self._max_blocks = max_blocks
         self._deliver = deliver or (lambda sample: None)
         self._record_stream = record_stream
-        self._next: _Batch | None = None
+        self._batches: deque[_Batch] = deque()
         self._is_over = False
         self._opened = _Opened(samples)
         self._close = weakref.finalize(self, _Opened.close, self._opened)
@@ -129,12 +141,12 @@ class ExchangeIterator:
         with self._on_stream():
             if self._opened.session is None:
                 self._opened.session = self._exchange.open(self._loader)
-                self._next = self._take()
-            elif not self._is_ahead:
-                self._next = self._take()
-            batch, self._next = self._next, None
-            if batch is not None and self._is_ahead:
-                self._next = self._take()
+            session = self._opened.session
+            while len(self._batches) < self._num_requested and not session.finished:
+                self._request(session)
+            for sent in islice(self._batches, self._num_sent):
+                self._send(sent, session)
+            batch = self._batches.popleft() if self._batches else None
             if batch is not None:
                 self._finish(batch)
         if batch is None:
@@ -158,7 +170,7 @@ class ExchangeIterator:
     def close(self) -> None:
         """Ends the iteration: this rank has no more batches. Does not wait for the other ranks."""
         self._is_over = True
-        self._next = None
+        self._batches.clear()
         self._close()
 
     @contextmanager
@@ -174,10 +186,8 @@ class ExchangeIterator:
         with in_stream, limit_blocks(self._max_blocks):
             yield
 
-    def _take(self) -> _Batch | None:
-        """Takes the next sample and requests its rows; returns None after the last sample."""
-        session = self._opened.session
-        assert session is not None
+    def _request(self, session: ExchangeSession) -> None:
+        """Takes the next sample and requests its rows; after the last sample, finishes."""
         batch = _Batch()
         requests: Requests = ()
         try:
@@ -185,28 +195,37 @@ class ExchangeIterator:
             requests = self._requests(batch.sample)
         except StopIteration:
             session.finish()
-            return None
+            return
         except Exception as error:
             batch.error = error
+        batch.fetched = session.request(requests)
+        self._batches.append(batch)
+
+    def _send(self, batch: _Batch, session: ExchangeSession) -> None:
+        """Begins to send the rows of a batch, unless that was done before."""
+        if batch.is_sent:
+            return
+        batch.is_sent = True
+        assert batch.fetched is not None
         try:
-            batch.fetched = session.fetch(requests)
+            batch.fetched.send()
         except (IndexError, TypeError, ValueError) as error:
             if session.broken:
                 raise
             # The error concerns this batch only: the other ranks get their rows, and the loop may
             # go on with the next batch.
             batch.error = error
-            batch.fetched = session.fetch(())
         if batch.fetched.is_queued:
             self._finish(batch)
-        return batch
 
     def _finish(self, batch: _Batch) -> None:
-        """Makes the batch, unless it is made already."""
+        """Waits for the rows and makes the batch, unless it is made already."""
         fetched, batch.fetched = batch.fetched, None
         if fetched is None:
             return
-        if batch.error is None:
+        if batch.error is not None:
+            fetched.wait()
+        else:
             try:
                 with fetched.reading():
                     batch.batch = self._make(batch.sample, fetched)

@@ -6,7 +6,8 @@ from peergraph.memory.device.cupy_stream import cupy_stream
 from peergraph.memory.device.launching import limit_blocks
 from peergraph.memory.device.pending_errors import synchronize
 from peergraph.memory.distributed.distributed_table import DistributedTable, RemoteRowsError
-from peergraph.memory.distributed.exchange_session import ExchangeSession, FetchedRows
+from peergraph.memory.distributed.exchange_session import ExchangeSession
+from peergraph.memory.distributed.fetched_rows import FetchedRows
 from peergraph.memory.distributed.network_traffic import NetworkTraffic
 from peergraph.memory.distributed.row_exchange import RowExchange
 from peergraph.memory.group.collective_call import collective_call

@@ -25,8 +25,8 @@ from peergraph.progress import progress_bar
 if TYPE_CHECKING:
     from peergraph.memory.distributed.row_exchange import RowExchange
 
-# Marks padding in lists of local rows, where -1 marks rows of other machines.
-_PADDING = -2
+# Marks ids out of range in lists of local rows, where -1 marks rows of other machines.
+_OUT_OF_RANGE = -2
 
 
 class RemoteRowsError(RuntimeError):
@@ -164,9 +164,7 @@ class DistributedTable(Table):
 
         Raises IndexError for an id on the CPU that is out of range.
         """
-        ids = self._checked_ids(ids, padded=False)
-        internal = self.row_set.internal_row(ids)
-        return self._local_of(internal, ids), internal
+        return self._place(self._checked_ids(ids, padded=False))
 
     def _checked_ids(self, ids: torch.Tensor, padded: bool) -> torch.Tensor:
         checked = ids_on_device(ids, self.rows, self.device, padded)
@@ -174,29 +172,33 @@ class DistributedTable(Table):
             _C.check_ids(id_list(checked, padded=padded), self.rows, torch.get_num_threads())
         return checked
 
-    def _local_of(self, internal: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
-        """Returns local rows, -1 for rows of other machines. Ids out of range get local rows that
-        are out of range too, so that kernels report them.
+    def _place(self, ids: torch.Tensor, padded: bool = False) -> tuple[torch.Tensor, torch.Tensor]:
+        """Returns what :meth:`locate` returns. The local rows of ids out of range are out of range
+        too, so that kernels report them, unless :meth:`RowSet.internal_row` has done so.
         """
+        internal = self.row_set.internal_row(ids, padded=padded)
         local = self.row_set.split.local_row(internal)
-        flat = ids.flatten().long()
-        local = torch.where(flat >= self.rows, self.local.rows + flat - self.rows, local)
-        return torch.where(flat < 0, flat + (_PADDING + 1), local)
+        if padded or not self.row_set.is_ordered:
+            ids = ids.flatten()
+            local.masked_fill_(
+                ids.clamp(min(0, self.rows - 1), self.rows - 1) != ids, _OUT_OF_RANGE
+            )
+        return local, internal
 
     def _locate(self, ids: torch.Tensor, remote: RemoteRows | None, padded: bool) -> Location:
-        internal = self.row_set.internal_row(ids)
-        local = self._local_of(internal, ids)
-        positions = (local == -1).nonzero().squeeze(1)
-        slots = positions if remote is None else remote.slots_of(internal[positions])
-        if slots is None or (remote is None and positions.numel()):
-            if remote is not None:
-                positions = positions[~torch.isin(internal[positions], remote.internal)]
-            first = int(ids.flatten()[positions[0]])
-            machine = int(self.row_set.split.machine_of(internal[positions[:1]]))
+        local, internal = self._place(ids, padded)
+        (positions,) = torch.where(local == -1)
+        slots = internal.new_full((len(positions),), -1)
+        if remote is not None:
+            slots = remote.slots_of(internal[positions])
+        missing = positions[slots < 0]
+        if missing.numel():
+            first = int(ids.flatten()[missing[0]])
+            machine = int(self.row_set.split.machine_of(internal[missing[:1]]))
             where = self.group.machines.describe(machine)
             raise RemoteRowsError(self._advice(f"has row {first} on {where}"))
         if padded:
-            local = torch.where(local == _PADDING, -1, local)
+            local = torch.where(ids.flatten() == -1, -1, local)
         return Location(local, positions, slots)
 
     def _copy_remote(self, remote: RemoteRows, location: Location, out: torch.Tensor) -> None:

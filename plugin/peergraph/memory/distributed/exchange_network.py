@@ -9,6 +9,7 @@ from contextlib import suppress
 from datetime import timedelta
 from typing import Any
 
+import numpy as np
 import torch
 import torch.distributed as dist
 
@@ -16,6 +17,8 @@ from peergraph.errors import PeerLostError
 from peergraph.memory.group.group import Group
 
 _CPU = torch.device("cpu")
+# The receiver of words does not know their number: it has room for so many.
+_FIRST_WORDS = 1 << 17
 # After one rank timed out: how long to wait for each other rank, to name all missing ranks.
 _LOOK_S = 0.01
 
@@ -23,8 +26,9 @@ _LOOK_S = 0.01
 class ExchangeNetwork:
     """Sends bytes between ranks: from host memory over Gloo, between GPUs over NCCL.
 
-    One thread at a time sends and receives. Messages between two ranks with the same tag arrive in
-    order. Ranks are numbered as in torch.distributed.
+    Messages between two ranks with the same tag arrive in order. Threads may send and receive at
+    the same time over Gloo, with different tags; NCCL is for the training thread only. Ranks are
+    numbered as in torch.distributed.
     """
 
     def __init__(self, group: Group, name: str, purpose: str) -> None:
@@ -81,14 +85,39 @@ class ExchangeNetwork:
         for rank, part in parts.items():
             if part.numel():
                 # Waits for the GPU if the part is on the GPU.
-                data = part.to(_CPU)
-                transfer.sends.append((data, self._pg().send([data], rank, tag)))
+                transfer.send(self._pg(), rank, part.to(_CPU), tag)
         for rank, size in sizes.items():
             if size:
                 inbox = torch.empty(size, dtype=torch.uint8, device=_CPU)
-                transfer.inboxes[rank] = inbox
-                transfer.receives[rank] = self._pg().recv([inbox], rank, tag)
+                transfer.receive(self._pg(), rank, inbox, tag)
         return transfer
+
+    def swap(
+        self, messages: Mapping[int, np.ndarray], tag: int, purpose: str
+    ) -> dict[int, np.ndarray]:
+        """Sends words to some ranks, and returns the words that each of these ranks sends to this
+        one.
+
+        Args:
+            messages: the message to each rank: int64; the first word is the number of words.
+            tag: the tag of the messages, 0 or more.
+            purpose: the purpose of the messages, for errors.
+
+        Raises:
+            PeerLostError: a rank is lost or did not send in time.
+        """
+        first = {rank: words[:_FIRST_WORDS] for rank, words in messages.items()}
+        received = self._swap_words(first, dict.fromkeys(messages, _FIRST_WORDS), tag, purpose)
+        lengths = {rank: int(words[0]) for rank, words in received.items()}
+        received = {rank: words[: lengths[rank]] for rank, words in received.items()}
+        rest = {
+            r: words[_FIRST_WORDS:] for r, words in messages.items() if len(words) > _FIRST_WORDS
+        }
+        sizes = {r: n - _FIRST_WORDS for r, n in lengths.items() if n > _FIRST_WORDS}
+        if rest or sizes:
+            for rank, words in self._swap_words(rest, sizes, tag, purpose).items():
+                received[rank] = np.concatenate([received[rank], words])
+        return received
 
     def close(self) -> None:
         """Closes the connections. Other ranks that wait for this rank get an error."""
@@ -98,20 +127,37 @@ class ExchangeNetwork:
             with suppress(RuntimeError):
                 abort()
 
+    def _swap_words(
+        self, messages: Mapping[int, np.ndarray], sizes: Mapping[int, int], tag: int, purpose: str
+    ) -> dict[int, np.ndarray]:
+        """Sends words, and receives at most as many as `sizes` says: a message may be shorter than
+        the buffer of Gloo's receiver.
+        """
+        transfer = Transfer(self.group, purpose)
+        for rank, words in messages.items():
+            transfer.send(self._pg(), rank, torch.from_numpy(words), tag)
+        received = {rank: np.empty(size, np.int64) for rank, size in sizes.items()}
+        for rank, words in received.items():
+            transfer.receive(self._pg(), rank, torch.from_numpy(words), tag)
+        transfer.finish()
+        return received
+
     def _by_nccl(self, parts: Mapping[int, torch.Tensor], sizes: Mapping[int, int]) -> Transfer:
         device = self.group.device
         ranks = range(self.group.machines.world_size)
-        empty = torch.empty(0, dtype=torch.uint8, device=device)
-        outbox = torch.cat([parts.get(rank, empty) for rank in ranks])
+        given = [parts[rank] for rank in ranks if rank in parts]
+        outbox = given[0] if len(given) == 1 else torch.cat(given or [self._no_bytes()])
         expected = [sizes.get(rank, 0) for rank in ranks]
         sent = [parts[rank].numel() if rank in parts else 0 for rank in ranks]
         inbox = torch.empty(sum(expected), dtype=torch.uint8, device=device)
         dist.all_to_all_single(inbox, outbox, expected, sent, group=self._nccl)
+        parts_received = enumerate(torch.split(inbox, expected))
         transfer = Transfer(self.group, "")
-        for rank, part in enumerate(torch.split(inbox, expected)):
-            if part.numel():
-                transfer.inboxes[rank] = part
+        transfer.inboxes = {rank: part for rank, part in parts_received if expected[rank]}
         return transfer
+
+    def _no_bytes(self) -> torch.Tensor:
+        return torch.empty(0, dtype=torch.uint8, device=self.group.device)
 
     def _pg(self) -> Any:
         if self._gloo is None:
@@ -129,24 +175,34 @@ class Transfer:
         self.receives: dict[int, Any] = {}
         self.inboxes: dict[int, torch.Tensor] = {}
 
-    def wait(self, device: torch.device | None = None) -> dict[int, torch.Tensor]:
-        """Waits until all messages are sent and received. Returns the received ones: uint8 by
-        sender.
+    def send(self, gloo: Any, rank: int, message: torch.Tensor, tag: int) -> None:
+        """Begins to send a message, which is on the CPU."""
+        self.sends.append((message, gloo.send([message], rank, tag)))
 
-        Args:
-            device: the device of the returned tensors; None: the group's device.
+    def receive(self, gloo: Any, rank: int, inbox: torch.Tensor, tag: int) -> None:
+        """Begins to receive a message into a tensor on the CPU."""
+        self.inboxes[rank] = inbox
+        self.receives[rank] = gloo.recv([inbox], rank, tag)
+
+    def wait(self) -> dict[int, torch.Tensor]:
+        """Waits until all messages are sent and received. Returns the received ones, by sender, on
+        the group's device.
 
         Raises:
             PeerLostError: a rank is lost or did not send in time.
         """
+        self.finish()
+        device = self._group.device
+        return {r: m if m.device == device else m.to(device) for r, m in self.inboxes.items()}
+
+    def finish(self) -> None:
+        """Waits until all messages are sent and received. Raises as :meth:`wait`."""
         deadline = time.monotonic() + self._group.timeout
         for rank, work in self.receives.items():
             self._wait(work, rank, deadline)
         for _, work in self.sends:
             work.wait()
         self.receives, self.sends = {}, []
-        device = device or self._group.device
-        return {rank: part.to(device) for rank, part in self.inboxes.items()}
 
     def _wait(self, work: Any, rank: int, deadline: float) -> None:
         left = max(_LOOK_S, deadline - time.monotonic())

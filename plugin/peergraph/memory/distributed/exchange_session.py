@@ -2,85 +2,37 @@
 
 from __future__ import annotations
 
-import hashlib
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from queue import SimpleQueue
 from typing import Any
 
 import torch
 from typing_extensions import Self
 
-from peergraph.errors import CollectiveMismatchError, PeerLostError
+from peergraph.errors import PeerLostError
 from peergraph.memory.device.capture_mode import use_thread_local_capture_mode
 from peergraph.memory.distributed.distributed_table import DistributedTable
 from peergraph.memory.distributed.exchange_network import ExchangeNetwork
-from peergraph.memory.distributed.exchange_round import ExchangeRound, Layout, wanted_rows
+from peergraph.memory.distributed.exchange_round import ExchangeRound
+from peergraph.memory.distributed.fetched_rows import FetchedRows
+from peergraph.memory.distributed.id_exchange import IdExchange, RoundPlan
+from peergraph.memory.distributed.layout import Layout
 from peergraph.memory.distributed.network_traffic import TrafficCounter
-from peergraph.memory.distributed.remote_rows import RemoteRows, reading_rows
-from peergraph.memory.distributed.round_header import RoundHeader
 from peergraph.memory.distributed.row_set import RowSet
+from peergraph.memory.distributed.wanted_rows import WantedRows, wanted_rows
 from peergraph.memory.table.table import Table
 from peergraph.profiling import EXCHANGE, profiled
 
-_CPU = torch.device("cpu")
-_HEADER = 0
-
-
-class FetchedRows:
-    """The rows of other machines for one batch of this rank."""
-
-    def __init__(
-        self, rows: dict[RowSet, RemoteRows], complete: Callable[[], None], device: torch.device
-    ) -> None:
-        self._rows = rows
-        self._complete = complete
-        self._device = device
-        self._ready: torch.cuda.Event | None = None
-
-    @property
-    def is_queued(self) -> bool:
-        """Whether all transfers are queued on a GPU's stream; then :meth:`wait` returns at once."""
-        return self._ready is not None
-
-    @profiled(EXCHANGE)
-    def wait(self) -> None:
-        """Waits until the rows have arrived. Called by the thread that iterates.
-
-        If NCCL transfers the rows, the current stream waits, and the host does not.
-        """
-        self._complete()
-        if self._device.type != "cuda":
-            return
-        stream = torch.cuda.current_stream(self._device)
-        stream.wait_event(self.mark_ready())
-        for rows in self._rows.values():
-            for tensor in rows.tensors():
-                tensor.record_stream(stream)
-
-    def mark_ready(self) -> torch.cuda.Event:
-        """Returns the event after which the rows are on the GPU. The first call records it in the
-        current stream.
-        """
-        if self._ready is None:
-            self._ready = torch.cuda.Event()  # type: ignore[no-untyped-call]
-            self._ready.record(torch.cuda.current_stream(self._device))
-        return self._ready
-
-    @contextmanager
-    def reading(self) -> Iterator[None]:
-        """Waits for the rows; returns a context in which this thread's gathers can read them."""
-        self.wait()
-        with reading_rows(self._rows):
-            yield
-
 
 class ExchangeSession:
-    """One iteration of a loader. Every rank of every machine opens the session, and finishes it.
+    """One iteration of a loader. Every rank of every machine opens the session, and leaves it.
 
-    :meth:`fetch` is collective over the ranks that have a batch. When a rank has finished, a thread
-    of it serves the other ranks until all have finished. As a context manager it finishes at the
-    end.
+    A thread of the session exchanges the ids of requested batches, over Gloo. The thread that
+    iterates sends and receives the rows. Both work batch by batch, in the same order on all ranks.
+    When a rank has no more batches, its session's thread serves the other ranks until all have
+    finished. As a context manager, the session is left at the end.
     """
 
     def __init__(
@@ -89,89 +41,117 @@ class ExchangeSession:
         layout: Layout,
         network: ExchangeNetwork,
         traffic: TrafficCounter,
-        stream: torch.cuda.Stream | None = None,
+        streams: tuple[torch.cuda.Stream, torch.cuda.Stream] | None = None,
     ) -> None:
         """
         Args:
             loader: the loader and the tables that it reads, as text; the same on all ranks.
-            stream: the stream in which this rank sends rows to others when it has finished; None
-                without a GPU.
+            streams: the stream of the rows, and the stream of the session's thread; None without a
+                GPU.
         """
         self.loader = loader
         self.network = network
         self.finished = False
-        """Whether this rank has no more batches."""
-        self._stream = stream
+        """Whether this rank requests no more batches."""
+        self.left = False
+        """Whether this rank has no use for the session any more."""
+        self._streams = streams
         self._layout = layout
         self._traffic = traffic
-        self._hash = int.from_bytes(
-            hashlib.blake2b(loader.encode(), digest_size=7).digest(), "little"
-        )
-        self._rounds = 0
-        self._pending: ExchangeRound | None = None
+        self._ids = IdExchange(layout, network, traffic, loader)
+        self._requested: SimpleQueue[FetchedRows | None] = SimpleQueue()
+        # Rounds in which this rank still has to take part. The thread that iterates owns the list.
+        self._incomplete: list[FetchedRows] = []
         self._error: Exception | None = None
-        self._thread: threading.Thread | None = None
+        self._threads: list[threading.Thread] = []
 
-    @profiled(EXCHANGE)
-    def fetch(self, requests: Sequence[tuple[Table, torch.Tensor]]) -> FetchedRows:
-        """Requests the rows of this rank's next batch from other machines, and sends theirs.
+    def request(self, requests: Sequence[tuple[Table, torch.Tensor]]) -> FetchedRows:
+        """Requests the rows of this rank's next batch. Returns at once. The caller then calls
+        :meth:`FetchedRows.send`, in the order of the requests.
 
-        Collective over the ranks that have a batch. Synchronises with a GPU for the numbers of
-        rows, but not for the transfer of the rows.
+        Collective over the ranks that have a batch.
 
         Args:
             requests: pairs of a table and the users' ids that the batch will gather from it. Tables
-                that are not split over machines are ignored.
+                that are not split over machines are ignored. On a GPU, the ids are ready in the
+                current stream.
 
         Raises:
-            IndexError: an id on the CPU is out of range; nothing has been exchanged.
-            PeerLostError: a rank is lost, or did not join in time.
-            CollectiveMismatchError: a rank iterates another loader.
-            RuntimeError: this rank has finished.
+            RuntimeError: this rank has finished, or an error has ended the exchange.
         """
         if self.finished:
             raise RuntimeError(f"{self.loader}: this iteration has been closed")
-        group = self.network.group
+        self._check_open()
         split = [(t, ids) for t, ids in requests if isinstance(t, DistributedTable)]
-        wanted = wanted_rows(split, self._layout, group.world_size)
-        with self._guard():
-            self._complete()
-            counts = {
-                rows: (w.mask, [positions.numel() for positions in w.by_rank])
-                for rows, w in wanted.items()
-            }
-            headers = self._exchange_headers(False, counts)
-            self._pending = pending = self._run(headers, wanted)
+        fetched = FetchedRows(split, self._guard, self.network.group.device)
+        self._incomplete = [f for f in self._incomplete if not f.is_complete]
+        self._incomplete.append(fetched)
         self._traffic.add(batches=1)
+        if not self._threads:
+            self._start(self._work, "peergraph exchange")
+        self._requested.put(fetched)
+        return fetched
 
-        def complete() -> None:
-            # The serving thread may be completing it at the same time.
-            if not pending.is_complete:
-                with self._guard():
-                    pending.complete()
+    @profiled(EXCHANGE)
+    def fetch(self, requests: Sequence[tuple[Table, torch.Tensor]]) -> FetchedRows:
+        """Requests the rows of this rank's next batch, waits until the ids have been exchanged, and
+        begins to send rows. Synchronises with a GPU for the numbers of rows, but not for the
+        transfer of the rows.
 
-        fetched = FetchedRows({s: w.rows for s, w in wanted.items()}, complete, group.device)
-        if pending.is_complete and group.device.type == "cuda":
-            fetched.mark_ready()
+        Collective over the ranks that have a batch.
+
+        Args:
+            requests: as for :meth:`request`.
+
+        Raises:
+            IndexError: an id on the CPU is out of range. The other ranks get their rows.
+            PeerLostError: a rank is lost, or did not join in time.
+            CollectiveMismatchError: a rank iterates another loader.
+            RuntimeError: this rank has finished, or an error has ended the exchange.
+        """
+        fetched = self.request(requests)
+        fetched.send()
         return fetched
 
     def finish(self) -> None:
-        """Declares that this rank has no more batches. Returns at once; a thread serves the other
-        ranks. Idempotent.
+        """Declares that this rank requests no more batches. Returns at once; the session's thread
+        serves the other ranks. Rows of requested batches can still be sent. Idempotent.
         """
         if self.finished:
             return
         self.finished = True
-        if self._error is None:
-            self._thread = threading.Thread(
-                target=self._answer, name="peergraph exchange", daemon=True
-            )
-            self._thread.start()
+        if not self._threads:
+            self._start(self._work, "peergraph exchange")
+        self._requested.put(None)
+
+    def leave(self) -> None:
+        """Finishes, and takes part in the rounds of batches that were requested and are not wanted
+        any more. Idempotent.
+
+        Does not wait for other ranks to finish. With NCCL it waits until all ranks have requested
+        as many batches as this one, or have finished: the rows are sent by this thread, after those
+        of earlier batches.
+        """
+        if self.left:
+            return
+        self.left = True
+        self.finish()
+        rest = [fetched for fetched in self._incomplete if not fetched.is_complete]
+        self._incomplete = []
+        if not rest or self.broken:
+            return
+        if self._streams is not None and self.network.has_nccl:
+            # `join` raises the error.
+            with torch.cuda.stream(self._streams[0]), suppress(Exception):
+                for fetched in rest:
+                    fetched.take_part()
+        self._start(lambda: _complete(rest), "peergraph exchange of unwanted rows")
 
     def join(self) -> None:
         """Waits until all ranks have finished. If an error has ended the exchange, raises it."""
-        if self._thread is not None:
-            self._thread.join()
+        for thread in self._threads:
+            if not self.broken:
+                thread.join()
         if self._error is not None:
             raise self._error
 
@@ -180,121 +160,118 @@ class ExchangeSession:
         """Whether an error has ended the exchange."""
         return self._error is not None
 
-    def _answer(self) -> None:
-        try:
-            with self._guard(), self._on_stream():
-                self._complete()
-                while True:
-                    headers = self._exchange_headers(True, {})
-                    if all(header.finished for header in headers.values()):
-                        return
-                    self._pending = self._run(headers, {})
-                    self._complete()
-        except Exception as error:  # `join` raises it.
-            self._error = error
+    def _start(self, work: Callable[[], None], name: str) -> None:
+        def run() -> None:
+            with self._on_stream():
+                work()
+
+        thread = threading.Thread(target=run, name=name, daemon=True)
+        self._threads.append(thread)
+        thread.start()
 
     def _on_stream(self) -> AbstractContextManager[Any]:
-        """Prepares a new thread for the stream, and returns a context in which it uses the stream.
+        """Prepares a new thread for its stream, and returns a context in which it uses the stream.
 
         A new thread uses GPU 0. Its calls must not invalidate the capture of a CUDA graph.
         """
-        if self._stream is None:
+        if self._streams is None:
             return nullcontext()
-        torch.cuda.set_device(self._stream.device)
+        stream = self._streams[1]
+        torch.cuda.set_device(stream.device)
         use_thread_local_capture_mode()
-        return torch.cuda.stream(self._stream)
+        return torch.cuda.stream(stream)
 
-    def _complete(self) -> None:
-        if self._pending is not None:
-            self._pending.complete()
-        self._pending = None
+    def _work(self) -> None:
+        """The session's thread."""
+        while (fetched := self._requested.get()) is not None:
+            try:
+                with self._guard():
+                    found = self._plan(fetched)
+                fetched.planned.set_result(found)
+            except Exception as error:
+                fetched.planned.set_exception(error)
+            del fetched  # its rows are the batch's
+        # `join` raises the error.
+        with suppress(Exception), self._guard():
+            self._answer()
 
-    def _run(self, headers: dict[int, RoundHeader], wanted: Any) -> ExchangeRound:
-        network = self.network
-        anyone_done = any(header.finished for header in headers.values())
-        exchange_round = ExchangeRound(
-            self._layout,
-            network,
-            self._traffic,
-            self.loader,
-            # A rank that has finished serves the others in a thread, which must not launch NCCL's
-            # kernels while the main thread may do so: NCCL needs the same order on all ranks.
-            by_nccl=network.has_nccl and not anyone_done,
-        )
-        local_ranks = network.group.machines.local_ranks
-        local = {rank: dict(headers[rank].wanted) for rank in headers if rank in local_ranks}
-        exchange_round.begin(wanted, local)
-        return exchange_round
+    def _plan(self, fetched: FetchedRows) -> ExchangeRound:
+        """Exchanges the ids of a batch."""
+        if fetched.requested is not None:
+            torch.cuda.current_stream().wait_event(fetched.requested)
+        wanted: dict[RowSet, WantedRows] = {}
+        try:
+            wanted = wanted_rows(fetched.requests, self._layout)
+        except (IndexError, TypeError, ValueError) as error:
+            fetched.bad_request = error
+        return self._round(self._ids.exchange(wanted, finished=False))
 
-    def _exchange_headers(
-        self, finished: bool, counts: dict[RowSet, tuple[int, list[int]]]
-    ) -> dict[int, RoundHeader]:
-        """Sends this rank's headers; returns the header of every rank.
+    def _round(self, plan: RoundPlan) -> ExchangeRound:
+        return ExchangeRound(plan, self._layout, self.network, self._traffic, self.loader)
 
-        Args:
-            finished: whether this rank has no more batches.
-            counts: for each row set the tables as bits, and the number of rows that each rank of
-                this machine fetches for this rank.
+    def _answer(self) -> None:
+        """Serves the other ranks until all have finished.
+
+        The rows are sent in another thread: other ranks take rows of a round only after the ids of
+        the next round have been exchanged.
         """
-        network, sets = self.network, self._layout.sets
-        machines = network.group.machines
+        num_ranks = self.network.group.machines.world_size
+        rounds: SimpleQueue[ExchangeRound | None] = SimpleQueue()
+        is_serving = False
+        try:
+            while (plan := self._ids.exchange({}, finished=True)).finished < num_ranks:
+                if not is_serving:
+                    self._start(lambda: self._serve(rounds), "peergraph exchange of rows")
+                    is_serving = True
+                rounds.put(self._round(plan))
+        finally:
+            rounds.put(None)
 
-        def header_for(rank: int) -> RoundHeader:
-            wanted = {}
-            for rows, (mask, by_rank) in counts.items():
-                is_local = rank in machines.local_ranks
-                count = by_rank[machines.local_ranks.index(rank)] if is_local else 0
-                wanted[rows] = mask, count
-            return RoundHeader(self._hash, self._rounds, finished, wanted)
+    def _serve(self, rounds: SimpleQueue[ExchangeRound | None]) -> None:
+        """Sends the rows of rounds until None comes."""
+        # `join` raises the error.
+        with suppress(Exception), self._guard():
+            while (found := rounds.get()) is not None:
+                found.send()
+                found.complete()
 
-        headers = {machines.rank: header_for(machines.rank)}
-        others = [rank for rank in range(machines.world_size) if rank != machines.rank]
-        messages = {rank: header_for(rank).to_message(sets) for rank in others}
-        size = RoundHeader.num_bytes(sets)
-        remote = machines.world_size - len(machines.local_ranks)
-        self._traffic.add(bytes_sent=size * remote, bytes_received=size * remote)
-        purpose = f"batch {self._rounds} of {self.loader}"
-        sizes = dict.fromkeys(others, size)
-        for rank, message in network.transfer(messages, sizes, _HEADER, purpose).wait(_CPU).items():
-            headers[rank] = RoundHeader.from_message(message, sets)
-        headers = dict(sorted(headers.items()))
-        self._check(headers)
-        self._rounds += 1
-        return headers
-
-    def _check(self, headers: dict[int, RoundHeader]) -> None:
-        machines, expected = self.network.group.machines, (self._hash, self._rounds)
-        others = [r for r, h in headers.items() if (h.loader_hash, h.round) != expected]
-        if others:
-            names = ", ".join(
-                f"rank {r} of {machines.name(machines.machine_of(r))}" for r in others
-            )
-            raise CollectiveMismatchError(
-                f"this rank ({machines.rank} of {machines.name(machines.index)}) iterates "
-                f'{self.loader}, and another loader is iterated by {names}. With machines="shard" '
-                "all ranks of all machines iterate the same loaders in the same order"
-            )
+    def _check_open(self) -> None:
+        if self._error is not None:
+            raise RuntimeError(f"the exchange of rows has ended: {self._error}")
 
     @contextmanager
     def _guard(self) -> Iterator[None]:
-        """Returns a context for a round. If the round fails, the session ends, so that other ranks
-        that wait for this rank get an error.
+        """Returns a context for a part of a round. If the part fails, the session ends, so that
+        other ranks that wait for this rank get an error. If two threads fail, the error is the
+        first one's.
         """
-        if self._error is not None:
-            raise RuntimeError(f"the exchange of rows has ended: {self._error}")
+        self._check_open()
         try:
             yield
         except Exception as error:
-            self._error = error
-            self.network.close()
+            first = self._end(error)
+            if first is not error:
+                raise first from error
             raise
         except BaseException as error:
-            self._error = PeerLostError(f"{type(error).__name__} ended the exchange of rows")
-            self.network.close()
+            self._end(PeerLostError(f"{type(error).__name__} ended the exchange of rows"))
             raise
+
+    def _end(self, error: Exception) -> Exception:
+        """Ends the exchange; returns the first error."""
+        first = self._error = self._error or error
+        self.network.close()
+        return first
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *error: object) -> None:
-        self.finish()
+        self.leave()
+
+
+def _complete(rounds: Sequence[FetchedRows]) -> None:
+    """Completes rounds in their order. An error ends their session, which keeps it."""
+    with suppress(Exception):
+        for fetched in rounds:
+            fetched.complete()

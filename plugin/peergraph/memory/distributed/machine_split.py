@@ -50,16 +50,10 @@ class MachineSplit:
     def local_row(self, internal: torch.Tensor) -> torch.Tensor:
         """Returns the local row of each internal row; -1 where another machine has the row."""
         cold = internal - self.hot
-        local = self.hot + torch.div(cold, self.machines, rounding_mode="floor")
-        local = torch.where(cold % self.machines == self.index, local, -1)
+        local = torch.div(cold, self.machines, rounding_mode="floor").add_(self.hot)
+        local.masked_fill_(cold.remainder(self.machines) != self.index, -1)
         return torch.where(cold < 0, internal, local)
 
     def machine_of(self, internal: torch.Tensor) -> torch.Tensor:
         """Returns the machine that stores each internal row; the rows must not be hot."""
         return (internal - self.hot) % self.machines
-
-    def cold_position(self, internal: torch.Tensor) -> torch.Tensor:
-        """Returns the position of each row among the cold rows of its machine; the rows must not be
-        hot. The position modulo a machine's number of ranks is the rank that transfers the row.
-        """
-        return torch.div(internal - self.hot, self.machines, rounding_mode="floor")

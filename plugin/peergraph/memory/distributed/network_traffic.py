@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections import Counter
 from dataclasses import asdict, dataclass, fields
 
 from typing_extensions import Self
@@ -50,14 +51,16 @@ class TrafficCounter:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._total = NetworkTraffic()
+        self._counts: Counter[str] = Counter()
 
     def add(self, **counts: int) -> None:
         """Adds numbers to fields of :class:`NetworkTraffic`."""
         with self._lock:
-            self._total = self._total + NetworkTraffic(**counts)
+            for name, count in counts.items():
+                self._counts[name] += count
 
     @property
     def total(self) -> NetworkTraffic:
         """The traffic so far."""
-        return self._total
+        with self._lock:
+            return NetworkTraffic(**self._counts)

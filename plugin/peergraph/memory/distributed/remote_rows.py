@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, NamedTuple
@@ -19,7 +19,7 @@ class Location(NamedTuple):
         local: int64 [n], the local row of each id; -1 where another machine has the row, or where
             the id is padding.
         positions: int64 [m], the positions of the ids with rows on other machines.
-        slots: int64 [m], the position of each of these rows in :attr:`RemoteRows.internal`.
+        slots: int64 [m], the position of each of these rows in :attr:`RemoteRows.keys`.
     """
 
     local: torch.Tensor
@@ -31,17 +31,23 @@ class RemoteRows:
     """The distinct rows of one row set that a batch needs from other machines.
 
     Args:
-        internal: int64 [n], the internal rows, ascending.
+        keys: int64 [n], the keys of the rows, ascending.
+        key_of: returns the keys of internal rows (:meth:`Routes.keys`).
         ids: the lists of users' ids that the batch will gather.
         locations: the location of each of these lists.
     """
 
     def __init__(
-        self, internal: torch.Tensor, ids: list[torch.Tensor], locations: list[Location]
+        self,
+        keys: torch.Tensor,
+        key_of: Callable[[torch.Tensor], torch.Tensor],
+        ids: list[torch.Tensor],
+        locations: list[Location],
     ) -> None:
-        self.internal = internal
+        self.keys = keys
         self.values: dict[str, torch.Tensor] = {}
         """The received rows of each table, by its name: uint8 [n, row bytes]."""
+        self._key_of = key_of
         # The lists are kept, so that no other tensor gets their address.
         self._ids = ids
         self._locations = {_key(i): location for i, location in zip(ids, locations, strict=True)}
@@ -50,17 +56,17 @@ class RemoteRows:
         """Returns the location of the rows of a list of ids; None if the list was not announced."""
         return self._locations.get(_key(ids))
 
-    def slots_of(self, internal: torch.Tensor) -> torch.Tensor | None:
-        """Returns the rows' positions in :attr:`internal`, None if one is missing. Synchronises."""
-        if self.internal.numel() == 0:
-            return None if internal.numel() else internal
-        slots = torch.searchsorted(self.internal, internal)
-        slots = slots.clamp(max=self.internal.numel() - 1)
-        return slots if bool((self.internal[slots] == internal).all()) else None
+    def slots_of(self, internal: torch.Tensor) -> torch.Tensor:
+        """Returns the position of each internal row in :attr:`keys`; -1 for rows not in it."""
+        if self.keys.numel() == 0:
+            return torch.full_like(internal, -1)
+        keys = self._key_of(internal)
+        slots = torch.searchsorted(self.keys, keys).clamp_(max=self.keys.numel() - 1)
+        return torch.where(self.keys[slots] == keys, slots, -1)
 
     def tensors(self) -> Iterator[torch.Tensor]:
         """Yields all tensors that gathers read."""
-        yield self.internal
+        yield self.keys
         yield from self.values.values()
         for location in self._locations.values():
             yield from location

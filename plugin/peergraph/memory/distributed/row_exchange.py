@@ -11,9 +11,10 @@ import torch
 
 from peergraph.memory.distributed.distributed_table import DistributedTable
 from peergraph.memory.distributed.exchange_network import ExchangeNetwork
-from peergraph.memory.distributed.exchange_round import Layout
 from peergraph.memory.distributed.exchange_session import ExchangeSession
+from peergraph.memory.distributed.layout import Layout
 from peergraph.memory.distributed.network_traffic import NetworkTraffic, TrafficCounter
+from peergraph.memory.distributed.routes import Routes
 from peergraph.memory.group.departure import error_at_exit
 from peergraph.memory.group.group import Group
 
@@ -22,7 +23,7 @@ class RowExchange:
     """Brings rows of distributed tables to the batches that need them.
 
     A loader opens a session for each iteration. Sessions may overlap if all ranks open, read and
-    finish them in the same order.
+    leave them in the same order.
     """
 
     def __init__(self, group: Group, tables: Sequence[DistributedTable], name: str) -> None:
@@ -38,15 +39,18 @@ class RowExchange:
         """
         self._group = group
         self._name = name
-        self._layout = Layout(tables)
+        self._layout = Layout(tables, Routes(group.machines, group.device))
         self._traffic = TrafficCounter()
         self._networks: list[ExchangeNetwork] = []
         self._sessions: list[ExchangeSession] = []
         self._is_closed = False
-        self._stream: torch.cuda.Stream | None = None
+        self._streams: tuple[torch.cuda.Stream, torch.cuda.Stream] | None = None
         if group.device.type == "cuda":
-            # Its kernels start before queued kernels of the model.
-            self._stream = torch.cuda.Stream(group.device, priority=-1)  # type: ignore[no-untyped-call]
+            # Their kernels start before queued kernels of the model.
+            self._streams = (
+                torch.cuda.Stream(group.device, priority=-1),  # type: ignore[no-untyped-call]
+                torch.cuda.Stream(group.device, priority=-1),  # type: ignore[no-untyped-call]
+            )
         self._networks.append(self._connect())
         for table in tables:
             table.connect(self)
@@ -60,13 +64,13 @@ class RowExchange:
 
     @property
     def stream(self) -> torch.cuda.Stream | None:
-        """The stream of exchanges that run a batch ahead of training; None without a GPU."""
-        return self._stream
+        """The stream of rows that are exchanged ahead of training; None without a GPU."""
+        return None if self._streams is None else self._streams[0]
 
     def open(self, loader: str) -> ExchangeSession:
         """Opens a session. Every rank of every machine opens the same sessions in the same order.
 
-        First waits until all ranks have finished the sessions that this rank has finished.
+        First waits until all ranks have finished the sessions that this rank has left.
 
         Args:
             loader: the loader and the tables that it reads, as text; the same on all ranks.
@@ -77,18 +81,18 @@ class RowExchange:
         """
         if self._is_closed:
             raise RuntimeError("this store has been closed")
-        self._join_finished()
+        self._join_left()
         taken = [session.network for session in self._sessions]
         network = next((n for n in self._networks if n not in taken), None)
         if network is None:
             network = self._connect()
             self._networks.append(network)
-        session = ExchangeSession(loader, self._layout, network, self._traffic, self._stream)
+        session = ExchangeSession(loader, self._layout, network, self._traffic, self._streams)
         self._sessions.append(session)
         return session
 
     def close(self) -> None:
-        """Finishes all sessions, waits until the other ranks have finished them too, and closes
+        """Leaves all sessions, waits until the other ranks have finished them too, and closes
         the connections.
 
         Idempotent. If an error has ended a session, raises this error after closing the rest.
@@ -99,8 +103,8 @@ class RowExchange:
         self._at_exit.cancel()
         try:
             for session in self._sessions:
-                session.finish()
-            self._join_finished()
+                session.leave()
+            self._join_left()
         finally:
             for network in self._networks:
                 network.close()
@@ -112,15 +116,16 @@ class RowExchange:
             self._group, f"{self._name}/{number}", f"the exchange of rows{open_already}"
         )
 
-    def _join_finished(self) -> None:
+    def _join_left(self) -> None:
         for session in list(self._sessions):
-            if session.finished or session.broken:
+            if session.left or session.broken:
                 self._sessions.remove(session)
+                session.leave()
                 session.join()
 
     def _answer_to_the_end(self) -> None:
         for session in list(self._sessions):
-            session.finish()
+            session.leave()
             session.join()
 
 

@@ -24,18 +24,22 @@ class RowSet:
         self.split = split
         self._order = order
 
-    def internal_row(self, ids: torch.Tensor) -> torch.Tensor:
-        """Returns the internal rows of users' ids, flattened, as int64. Ids out of range stay as
-        they are.
+    @property
+    def is_ordered(self) -> bool:
+        """Whether internal rows differ from users' ids."""
+        return self._order is not None
+
+    def internal_row(self, ids: torch.Tensor, *, padded: bool = False) -> torch.Tensor:
+        """Returns the internal rows of users' ids, flattened, as int64. If they differ from the
+        ids, ids out of range are reported as by :meth:`Table.gather`.
 
         Args:
             ids: users' ids on the device of the tables.
+            padded: whether an id of -1 is padding; its internal row is without meaning.
         """
-        ids = ids.flatten().long()
-        if self._order is None or ids.numel() == 0:
-            return ids
-        rows = self._order.as_tensor()[ids.clamp(0, self.split.rows - 1)].long()
-        return torch.where((ids < 0) | (ids >= self.split.rows), ids, rows)
+        ids = ids.flatten()
+        internal = ids if self._order is None else self._order.gather(ids, padded=padded)
+        return internal if internal.dtype == torch.int64 else internal.long()
 
     def kept_rows(
         self, start: int, count: int, machine: int | None = None

@@ -21,7 +21,12 @@ def packed_offsets(sizes: Sizes) -> list[int]:
 
 
 def pack(pieces: Sequence[Tensor], device: torch.device) -> Tensor:
-    """Copies uint8 matrices [rows, row bytes] into one message on the device."""
+    """Returns uint8 matrices [rows, row bytes] as one message on the device.
+
+    The message of a single matrix on the device shares its memory if it needs no padding.
+    """
+    if len(pieces) == 1 and pieces[0].device == device and pieces[0].numel() % _ALIGNMENT == 0:
+        return pieces[0].view(-1)
     sizes = [(len(piece), piece.size(1)) for piece in pieces]
     message = torch.empty(packed_offsets(sizes)[-1], dtype=torch.uint8, device=device)
     for piece, part in zip(pieces, unpack(message, sizes), strict=True):

@@ -1,0 +1,128 @@
+"""The rows of other machines that one batch of a rank gets."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any
+
+import torch
+
+from peergraph.memory.distributed.exchange_round import ExchangeRound
+from peergraph.memory.distributed.remote_rows import reading_rows
+from peergraph.memory.distributed.wanted_rows import Request
+from peergraph.profiling import EXCHANGE, profiled
+
+
+class FetchedRows:
+    """The rows of other machines for one batch of this rank.
+
+    The session's thread exchanges the ids. The thread that iterates then calls :meth:`send` and
+    :meth:`wait`.
+    """
+
+    def __init__(
+        self,
+        requests: Sequence[Request],
+        guard: Callable[[], AbstractContextManager[Any]],
+        device: torch.device,
+    ) -> None:
+        """
+        Args:
+            requests: pairs of a split table and the users' ids that the batch gathers from it.
+            guard: returns a context for a part of the round; an error in it ends the session.
+            device: the device of the tables.
+        """
+        self.requests = requests
+        self.planned: Future[ExchangeRound] = Future()
+        """The round, once its ids have been exchanged."""
+        self.bad_request: Exception | None = None
+        """The error of the requests; then this rank gets no rows in the round."""
+        self.requested: torch.cuda.Event | None = None
+        """After the work that makes the ids, on a GPU."""
+        self._guard = guard
+        self._device = device
+        self._ready: torch.cuda.Event | None = None
+        self._sending = threading.Lock()
+        if device.type == "cuda":
+            self.requested = torch.cuda.current_stream(device).record_event()
+
+    @property
+    def is_queued(self) -> bool:
+        """Whether all transfers are queued on a GPU's stream; then :meth:`wait` returns at once."""
+        return self._ready is not None
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether nothing of the round is left to do on this rank."""
+        return self.planned.done() and (
+            self.planned.exception() is not None or self.planned.result().is_complete
+        )
+
+    @profiled(EXCHANGE)
+    def send(self) -> None:
+        """Waits until the ids have been exchanged, and begins to send and receive rows, in the
+        current stream. On GPUs, the host waits for no rows. Idempotent.
+
+        Raises:
+            IndexError, TypeError, ValueError: the requests are wrong. The other ranks get their
+                rows.
+            PeerLostError: a rank is lost, or did not join in time.
+            CollectiveMismatchError: a rank iterates another loader.
+        """
+        self.take_part()
+        if self.bad_request is not None:
+            raise self.bad_request
+
+    def complete(self) -> None:
+        """Waits until the rows have arrived on this rank and on the ranks of this machine for which
+        it fetches rows. With NCCL, the host does not wait for rows.
+        """
+        found = self.take_part()
+        # Another thread may be completing it at the same time.
+        if not found.is_complete:
+            with self._guard():
+                found.complete()
+
+    @profiled(EXCHANGE)
+    def wait(self) -> None:
+        """Waits until the rows have arrived. Called by the thread that iterates.
+
+        If NCCL transfers the rows, the current stream waits, and the host does not.
+        """
+        self.complete()
+        if self._device.type != "cuda":
+            return
+        stream = torch.cuda.current_stream(self._device)
+        stream.wait_event(self._mark_ready())
+        for rows in self.planned.result().rows.values():
+            for tensor in rows.tensors():
+                tensor.record_stream(stream)
+
+    @contextmanager
+    def reading(self) -> Iterator[None]:
+        """Waits for the rows; returns a context in which this thread's gathers can read them."""
+        self.wait()
+        with reading_rows(self.planned.result().rows):
+            yield
+
+    def take_part(self) -> ExchangeRound:
+        """Does the same as :meth:`send`, also if the requests are wrong. Returns the round."""
+        with self._sending:
+            found = self.planned.result()
+            if not found.is_sent:
+                with self._guard():
+                    found.send()
+                if found.is_complete and self._device.type == "cuda":
+                    self._mark_ready()
+        return found
+
+    def _mark_ready(self) -> torch.cuda.Event:
+        """Returns the event after which the rows are on the GPU. The first call records it in the
+        current stream.
+        """
+        if self._ready is None:
+            self._ready = torch.cuda.current_stream(self._device).record_event()
+        return self._ready

@@ -1,0 +1,177 @@
+"""The order in which loaders exchange rows that are split over machines."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from itertools import product
+from typing import Any
+from unittest.mock import patch
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch_geometric.loader import NeighborLoader
+
+import peergraph_pyg
+from peergraph.memory import DistributedTable, ExchangeSession, FetchedRows, Group
+from peergraph.memory.distributed import exchange_network
+from tests.adapters.pyg.graphs import random_data
+from tests.machines.hosts import device_of_rank, run_on_hosts
+from tests.named_case import named_case
+
+_BATCH = 3
+
+
+def _shared(device: str) -> Any:
+    group = Group.current(device=device_of_rank(device), timeout=60)
+    data = random_data()
+    mine = data if group.machines.is_first_rank else None
+    return data, peergraph_pyg.share(mine, device=group.device, machines="shard", hot_ratio=0.25)
+
+
+def _loader(graph: Any, num_batches: int) -> NeighborLoader:
+    seeds = torch.arange(_BATCH * num_batches)
+    return NeighborLoader(graph, [4, 3], input_nodes=seeds, batch_size=_BATCH)
+
+
+def _numbers_of_batches(device: str) -> None:
+    data, shared = _shared(device)
+    table = peergraph_pyg.store_of(shared).node_table("x")
+    assert isinstance(table, DistributedTable)
+    for counts in product(range(5), repeat=2):
+        with named_case(counts):
+            count = counts[dist.get_rank()]
+            batches = list(_loader(shared, count))
+            assert len(batches) == count
+            for batch in batches:
+                assert torch.equal(batch.x.cpu(), data.x[batch.n_id.cpu()])
+    for steps in product(range(1, 5), repeat=2):
+        with named_case("left after", steps):
+            mine = steps[dist.get_rank()]
+            for number, batch in enumerate(_loader(shared, 4), 1):
+                assert torch.equal(batch.x.cpu(), data.x[batch.n_id.cpu()])
+                if number == mine:
+                    break
+            # The rank that has left answers the other one meanwhile.
+            rows = torch.arange(dist.get_rank(), 60, 7)
+            assert torch.equal(table.collective_read(rows).cpu(), data.x[rows])
+    peergraph_pyg.store_of(shared).close()
+
+
+def test_any_numbers_of_batches_and_of_steps() -> None:
+    run_on_hosts(_numbers_of_batches, "ab", "cpu")
+
+
+@pytest.mark.gpus(2)
+def test_any_numbers_of_batches_and_of_steps_on_gpus() -> None:
+    run_on_hosts(_numbers_of_batches, "ab", "cuda", device="cuda")
+
+
+def _order(device: str) -> None:
+    """Each `next` requests the rows of the batch after the next one, then sends the next one's."""
+    _, shared = _shared(device)
+    calls: defaultdict[int, list[str]] = defaultdict(list)
+    returned = 0
+    numbers: dict[int, int] = {}
+    request, send = ExchangeSession.request, FetchedRows.send
+
+    def noted_request(session: ExchangeSession, requests: Any) -> FetchedRows:
+        fetched = request(session, requests)
+        calls[returned].append(f"request {len(numbers)}")
+        numbers[id(fetched)] = len(numbers)
+        kept.append(fetched)
+        return fetched
+
+    def noted_send(fetched: FetchedRows) -> None:
+        calls[returned].append(f"send {numbers[id(fetched)]}")
+        send(fetched)
+
+    kept: list[FetchedRows] = []  # no other object gets their ids
+    with (
+        patch.object(ExchangeSession, "request", noted_request),
+        patch.object(FetchedRows, "send", noted_send),
+    ):
+        for _ in _loader(shared, 5):
+            returned += 1
+    assert dict(calls) == {
+        0: ["request 0", "request 1", "request 2", "send 0", "send 1"],
+        1: ["request 3", "send 2"],
+        2: ["request 4", "send 3"],
+        3: ["send 4"],
+    }
+    peergraph_pyg.store_of(shared).close()
+
+
+def test_ids_of_two_batches_ahead_travel_before_a_batch_is_returned() -> None:
+    run_on_hosts(_order, "ab", "cpu")
+
+
+def _wrong_requests(device: str) -> None:
+    """A wrong request concerns its rank only; the other one gets its rows."""
+    data, shared = _shared(device)
+    table = peergraph_pyg.store_of(shared).node_table("x")
+    assert isinstance(table, DistributedTable)
+    exchange = peergraph_pyg.store_of(shared).exchange
+    assert exchange is not None
+    rank = dist.get_rank()
+    with exchange.open("wrong ids on one rank") as session:
+        ids = torch.tensor([60 if rank == 0 else 59])
+        fetched = session.request([(table, ids)])
+        if rank == 0:
+            with pytest.raises(IndexError, match="60"):
+                fetched.send()
+        else:
+            fetched.send()
+            with fetched.reading():
+                assert torch.equal(table.gather(ids), data.x[ids])
+        ids = torch.arange(60)
+        with session.fetch([(table, ids)]).reading():
+            assert torch.equal(table.gather(ids), data.x)
+    peergraph_pyg.store_of(shared).close()
+
+
+def test_wrong_requests_of_one_rank() -> None:
+    run_on_hosts(_wrong_requests, "ab", "cpu")
+
+
+def _long_messages(device: str) -> None:
+    """Messages of ids that are longer than the room that their receiver has for a first part."""
+    data, shared = _shared(device)
+    table = peergraph_pyg.store_of(shared).node_table("x")
+    assert isinstance(table, DistributedTable)
+    for first_words in (10, 17, 25):
+        with named_case(first_words), patch.object(exchange_network, "_FIRST_WORDS", first_words):
+            # Different numbers of rows: some messages are short enough.
+            ids = torch.arange(0, 60, 1 + 5 * dist.get_rank())
+            assert torch.equal(table.collective_read(ids), data.x[ids])
+    peergraph_pyg.store_of(shared).close()
+
+
+@pytest.mark.parametrize("hosts", ["ab", "aab"])
+def test_long_messages_of_ids(hosts: str) -> None:
+    run_on_hosts(_long_messages, hosts, "cpu")
+
+
+def _rows_of_one_machine(device: str) -> None:
+    """Ranks of a machine break out of a loop in which they fetch rows for each other."""
+    data, shared = _shared(device)
+    for number, batch in enumerate(_loader(shared, 6)):
+        assert torch.equal(batch.x.cpu(), data.x[batch.n_id.cpu()])
+        if number == dist.get_rank():
+            break
+    # The last rank answers from the beginning, and fetches rows for its machine.
+    is_last = dist.get_rank() == dist.get_world_size() - 1
+    for batch in _loader(shared, 0 if is_last else 4):
+        assert torch.equal(batch.x.cpu(), data.x[batch.n_id.cpu()])
+    peergraph_pyg.store_of(shared).close()
+
+
+@pytest.mark.parametrize("hosts", ["aabb", "abbb"])
+def test_ranks_of_a_machine_leave_after_different_steps(hosts: str) -> None:
+    run_on_hosts(_rows_of_one_machine, hosts, "cpu")
+
+
+@pytest.mark.gpus(4)
+@pytest.mark.parametrize("hosts", ["aabb", "abbb"])
+def test_ranks_of_a_machine_leave_after_different_steps_on_gpus(hosts: str) -> None:
+    run_on_hosts(_rows_of_one_machine, hosts, "cuda", device="cuda")
