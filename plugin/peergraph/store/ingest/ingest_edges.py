@@ -16,7 +16,7 @@ from peergraph.store.ingest.csc.write_csc import write_csc
 from peergraph.store.ingest.graph_files import EdgeFiles
 from peergraph.store.ingest.id_numbers import IdNumbers, look_up
 from peergraph.store.ingest.ingest_nodes import NumberedNodes
-from peergraph.store.ingest.read.batch import Batch, RowReader
+from peergraph.store.ingest.read.batch import Batch, RowIndices, RowReader
 from peergraph.store.ingest.read.prefetch import read_ahead
 from peergraph.store.ingest.table_files import TableFiles
 from peergraph.store.ingest.values.id_values import to_dense_ids, to_keys
@@ -147,7 +147,7 @@ class EdgeIngest:
             files.check_rows(numbers.total, str(self._type))
 
     def _add_batch(
-        self, batch: Batch, rows: NDArray[np.int64], buckets: EdgeBuckets, files: TableFiles
+        self, batch: Batch, rows: RowIndices, buckets: EdgeBuckets, files: TableFiles
     ) -> None:
         problems = Problems()
         source, destination = self._dense_ends(batch, problems)

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from peergraph.store.ingest.read.batch import Batch, RowReader, row_range
+from peergraph.store.ingest.read.batch import Batch, RowRange, RowReader
 from peergraph.store.ingest.read.optional import require
 
 
@@ -54,7 +54,7 @@ class ParquetRows(RowReader):
                     end = begin + rows.num_rows
                     read = num_bytes * rows.num_rows // max(1, num_rows)
                     arrays = dict(zip(rows.schema.names, rows.columns, strict=True))
-                    yield Batch(self._name or str(path), row_range(begin, end), arrays, read)
+                    yield Batch(self._name or str(path), RowRange(begin, end), arrays, read)
                     begin = end
             except (OSError, errors) as error:
                 raise ValueError(f"{path} cannot be read from row {begin} on: {error}") from error
