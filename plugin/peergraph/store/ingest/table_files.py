@@ -179,7 +179,7 @@ class TableFiles:
             if codec is not None:
                 self._encoders[i] = RowEncoder(codec, table_name(self._kind, table.name))
                 shape, dtype = (codec.row_bytes,), torch.uint8
-            writer = NpyWriter(self._paths[i], (None, *shape), dtype)
+            writer = NpyWriter(self._paths[i], (None, *shape), dtype, in_threads=True)
             self._writers[i] = self._open.enter_context(writer)
         return writer
 

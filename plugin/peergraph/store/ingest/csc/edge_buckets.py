@@ -31,7 +31,8 @@ if TYPE_CHECKING:
 
 _EDGES_PER_BUCKET = 1 << 18  # their results fit into a core's cache
 _NODES_PER_BUCKET = 1 << 17
-_MOST_BUCKETS = 1024
+_MOST_BUCKETS = 4096
+_LINE_BYTES = 64
 _MOST_SHIFT = 31  # destinations within a bucket are int32
 # Bytes of an edge that is being sorted: its run, a copy of large buckets, the result.
 _SORT_BYTES, _SORT_BY_EDGE_BYTES = 48, 56
@@ -82,6 +83,7 @@ class EdgeBuckets:
         self._begins: list[NDArray[np.int32]] = []
         self._first_edges: list[int] = []
         self._pending: list[Tensor] = []
+        self._written: list[Tensor] = []  # memory of batches that are in files, to be used again
         self._last_destination = -1
         self._pending_bytes = 0
 
@@ -109,7 +111,7 @@ class EdgeBuckets:
         if len(source) == 0:
             return True
         count, num_buckets = len(source), len(self._degrees)
-        records = torch.from_numpy(np.empty(count * self._dtype.itemsize, np.uint8))
+        records = self._memory_for(count * self._dtype.itemsize)
         counts = torch.empty(num_buckets, dtype=torch.int64, device="cpu")
         num_bad, is_sorted = _C.partition_edges(
             source=as_tensor(source),
@@ -145,6 +147,7 @@ class EdgeBuckets:
         Args:
             edge_id_dtype: the dtype of the edge ids; None: no edge ids.
         """
+        self._written.clear()
         order = RunOrder(self._by_edge, self.index_dtype, edge_id_dtype)
         threads = torch.get_num_threads()
         most_edges = min(self._memory // 2 // self._sort_bytes, _MOST_SORTED)
@@ -165,6 +168,16 @@ class EdgeBuckets:
                     yield from self._sort_large(number, most_edges, order)
             for _, sorting in waiting:
                 yield sorting.result()
+
+    def _memory_for(self, num_bytes: int) -> Tensor:
+        """Returns uint8 memory of that size. Memory that was used before needs no zeros from the
+        system.
+        """
+        while self._written:
+            memory = self._written.pop()
+            if memory.numel() >= num_bytes:
+                return memory[:num_bytes]
+        return _whole_lines(num_bytes)
 
     def _sort(self, number: int, order: RunOrder) -> SortedEdges:
         found = order.sort(self._runs(number, int(self._degrees[number])), self._width(number))
@@ -231,7 +244,7 @@ class EdgeBuckets:
                 lambda number: self._write(number, records, begins), range(len(self._degrees))
             ):
                 pass
-        self._pending.clear()
+        self._written, self._pending = self._pending, []
         self._pending_bytes = 0
 
     def _write(self, number: int, records: list[memoryview], begins: NDArray[np.int64]) -> None:
@@ -240,3 +253,10 @@ class EdgeBuckets:
         pieces = [piece for piece in pieces if len(piece)]
         if pieces:
             append(self._path(number), pieces)
+
+
+def _whole_lines(num_bytes: int) -> Tensor:
+    """Returns uint8 memory that begins with a line of the cache. NumPy requests huge pages."""
+    memory = np.empty(num_bytes + _LINE_BYTES, np.uint8)
+    begin = -memory.ctypes.data % _LINE_BYTES
+    return torch.from_numpy(memory[begin : begin + num_bytes])
