@@ -67,7 +67,7 @@ class ParquetRows(RowReader):
                     while waiting and sum(n for n, _ in waiting) + part.rows > most_rows:
                         yield from waiting.popleft()[1].result()
                     if part.rows > most_rows:
-                        yield from self._decode(part, columns, batch_rows)
+                        yield from self._decode(part, columns, batch_rows, in_threads=True)
                     else:
                         decoded = pool.submit(self._decoded, part, columns, batch_rows)
                         waiting.append((part.rows, decoded))
@@ -97,14 +97,16 @@ class ParquetRows(RowReader):
     def _decoded(self, part: _Part, columns: Sequence[str], batch_rows: int) -> list[Batch]:
         return [*self._decode(part, columns, batch_rows)]
 
-    def _decode(self, part: _Part, columns: Sequence[str], batch_rows: int) -> Iterator[Batch]:
+    def _decode(
+        self, part: _Part, columns: Sequence[str], batch_rows: int, in_threads: bool = False
+    ) -> Iterator[Batch]:
         path, begin = part.path, part.begin
         num_bytes, num_rows = path.stat().st_size, max(1, part.metadata.num_rows)
         errors = require("pyarrow", "reading Parquet files").ArrowInvalid
         try:
             with self._open(path, part.metadata) as file:
                 for rows in file.iter_batches(
-                    batch_rows, row_groups=part.groups, columns=[*columns], use_threads=False
+                    batch_rows, row_groups=part.groups, columns=[*columns], use_threads=in_threads
                 ):
                     end = begin + rows.num_rows
                     arrays = dict(zip(rows.schema.names, rows.columns, strict=True))
