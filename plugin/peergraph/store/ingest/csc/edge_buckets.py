@@ -137,8 +137,8 @@ class EdgeBuckets:
         self._pending.append(records)
         self.num_edges += count
         self._pending_bytes += records.numel()
-        if self._pending_bytes > self._memory // 3:
-            self._write_pending()
+        if self._pending_bytes > self._memory // 2:
+            self._write_oldest()
         return True
 
     def sorted_edges(self, edge_id_dtype: torch.dtype | None) -> Iterator[SortedEdges]:
@@ -235,17 +235,22 @@ class EdgeBuckets:
         finally:
             os.close(fd)
 
-    def _write_pending(self) -> None:
-        """Appends the records in memory to the buckets' files; several threads write."""
-        records = [memory.numpy().data for memory in self._pending]
-        begins = np.array(self._begins[-len(records) :], np.int64) * self._dtype.itemsize
+    def _write_oldest(self) -> None:
+        """Appends a quarter of the records in memory to the buckets' files; several threads write.
+        The rest stays, because it may never need files.
+        """
+        in_file = len(self._begins) - len(self._pending)
+        oldest = self._pending[: max(1, len(self._pending) // 4)]
+        records = [memory.numpy().data for memory in oldest]
+        begins = np.array(self._begins[in_file : in_file + len(oldest)], np.int64)
+        begins *= self._dtype.itemsize
         with ThreadPoolExecutor(torch.get_num_threads(), "peergraph_write") as pool:
             for _ in pool.map(
                 lambda number: self._write(number, records, begins), range(len(self._degrees))
             ):
                 pass
-        self._written, self._pending = self._pending, []
-        self._pending_bytes = 0
+        self._written, self._pending = oldest, self._pending[len(oldest) :]
+        self._pending_bytes -= sum(memory.numel() for memory in oldest)
 
     def _write(self, number: int, records: list[memoryview], begins: NDArray[np.int64]) -> None:
         ranges = begins[:, number : number + 2].tolist()
