@@ -1,18 +1,22 @@
 #include "store/edge_buckets.h"
 
 #include <algorithm>
-#include <atomic>
 #include <limits>
 #include <string>
+#include <type_traits>
 #include <utility>
 
 #include "common/check.h"
 #include "common/parallel.h"
+#include "common/stream_copy.h"
 
 namespace peergraph {
 namespace {
 
 constexpr int64_t kGrain = 1 << 16;
+// Edges of a bucket that are written at once. A record's size is a multiple of 4, so that these are
+// whole lines of 64 bytes.
+constexpr int64_t kGroup = 16;
 // The sorted results of this many edges fit into a core's cache.
 constexpr int64_t kEdgesInCache = 1 << 18;
 
@@ -28,35 +32,62 @@ struct Pieces {
   /// Counts the edges of [begin, end) by bucket.
   PartitionedEdges count(int64_t begin, int64_t end, int64_t* counts) const {
     PartitionedEdges found;
+    if (begin == end) return found;
+    Id before = destination[std::max<int64_t>(0, begin - 1)];
     for (int64_t e = begin; e < end; ++e) {
-      const bool bad = source[e] < 0 || source[e] >= num_sources || destination[e] < 0 ||
-                       destination[e] >= num_destinations;
+      const Id to = destination[e];
+      // Negative ids are large ones.
+      const bool bad = static_cast<uint64_t>(source[e]) >= static_cast<uint64_t>(num_sources) ||
+                       static_cast<uint64_t>(to) >= static_cast<uint64_t>(num_destinations);
       found.num_bad += bad;
-      found.is_sorted = found.is_sorted && (e == 0 || destination[e - 1] <= destination[e]);
-      if (!bad) ++counts[static_cast<int64_t>(destination[e]) >> shift];
+      found.is_sorted &= before <= to;
+      before = to;
+      if (!bad) ++counts[static_cast<int64_t>(to) >> shift];
     }
     return found;
   }
 
-  /// Moves the edges of [begin, end) to the positions `next` of their buckets.
+  /// Moves the edges of [begin, end) to the positions `next` of their buckets. Edges wait in a
+  /// small group for each bucket, so that whole lines of memory are written.
   template <typename Source, typename Edge>
-  void scatter(int64_t begin, int64_t end, const int64_t* edge_ids, int64_t* next,
-               int32_t* out_destination, Source* out_source, Edge* out_edge) const {
+  void scatter(int64_t begin, int64_t end, const int64_t* edge_ids, std::vector<int64_t>& next,
+               EdgeRecord<Source, Edge>* records) const {
+    using Record = EdgeRecord<Source, Edge>;
+    std::vector<Record> groups(num_buckets * kGroup);
+    const std::vector<int64_t> first = next;
     for (int64_t e = begin; e < end; ++e) {
       const int64_t to = static_cast<int64_t>(destination[e]);
       const int64_t bucket = to >> shift;
       const int64_t at = next[bucket]++;
-      out_destination[at] = static_cast<int32_t>(to - (bucket << shift));
-      out_source[at] = static_cast<Source>(source[e]);
-      out_edge[at] = static_cast<Edge>(edge_ids == nullptr ? e : edge_ids[e]);
+      Record* group = &groups[bucket * kGroup];
+      group[at % kGroup] = {static_cast<int32_t>(to - (bucket << shift)),
+                            static_cast<Source>(source[e]),
+                            static_cast<Edge>(edge_ids == nullptr ? e : edge_ids[e])};
+      if (at % kGroup != kGroup - 1) continue;
+      const int64_t group_at = at + 1 - kGroup;
+      if (group_at >= first[bucket])
+        stream_copy(records + group_at, group, kGroup * sizeof(Record));
+      else
+        copy_part(group, first[bucket], at + 1, records);
     }
+    for (int64_t bucket = 0; bucket < num_buckets; ++bucket) {
+      const int64_t last = next[bucket];
+      copy_part(&groups[bucket * kGroup], std::max(first[bucket], last / kGroup * kGroup), last,
+                records);
+    }
+    finish_streams();
+  }
+
+  /// Copies the edges at positions [begin, end), which are in one group.
+  template <typename Record>
+  static void copy_part(const Record* group, int64_t begin, int64_t end, Record* records) {
+    std::copy(group + begin % kGroup, group + begin % kGroup + (end - begin), records + begin);
   }
 };
 
-template <typename Id, typename Source>
+template <typename Source, typename Edge, typename Id>
 PartitionedEdges partition(const Pieces<Id>& pieces, const int64_t* edge_ids, int64_t num_edges,
-                           int32_t* out_destination, Source* out_source, void* out_edge,
-                           int64_t* counts, int num_threads) {
+                           EdgeRecord<Source, Edge>* records, int64_t* counts, int num_threads) {
   const int64_t parts = pieces_of(num_edges, kGrain, num_threads);
   const auto begin = [&](int64_t part) { return num_edges * part / parts; };
   std::vector<std::vector<int64_t>> next(parts);
@@ -78,54 +109,34 @@ PartitionedEdges partition(const Pieces<Id>& pieces, const int64_t* edge_ids, in
     counts[bucket] = at - first;
   }
   parallel_pieces(parts, num_threads, [&](int64_t part) {
-    const auto move = [&](auto* out) {
-      pieces.scatter(begin(part), begin(part + 1), edge_ids, next[part].data(), out_destination,
-                     out_source, out);
-    };
-    if (edge_ids != nullptr)
-      move(static_cast<int64_t*>(out_edge));
-    else
-      move(static_cast<int32_t*>(out_edge));
+    pieces.scatter(begin(part), begin(part + 1), edge_ids, next[part], records);
   });
   return all;
 }
 
-/// Edges of one bucket, ordered by narrower ranges of destinations.
-template <typename Source>
-struct GroupedEdges {
-  std::vector<int32_t> destination;
-  std::vector<Source> source;
-  std::vector<int64_t> edge;
-
-  explicit GroupedEdges(int64_t total) : destination(total), source(total), edge(total) {}
-};
-
 /// Calls body(destination, source, edge id) for the edges of all runs.
-template <typename Source, typename Edge, typename Body>
+template <typename Record, typename Body>
 void for_each_edge(const std::vector<EdgeRun>& runs, const Body& body) {
   for (const EdgeRun& run : runs) {
-    const auto* destination = static_cast<const int32_t*>(run.destination.data);
-    const auto* source = static_cast<const Source*>(run.source.data);
-    const auto* edge = static_cast<const Edge*>(run.edge.data);
-    const int64_t count = run.count();
-    for (int64_t e = 0; e < count; ++e)
-      body(destination[e], source[e], run.first_edge + static_cast<int64_t>(edge[e]));
+    const auto* records = static_cast<const Record*>(run.records.data) + run.begin;
+    for (int64_t e = 0; e < run.count; ++e) {
+      const Record& edge = records[e];
+      body(edge.destination, edge.source, run.first_edge + static_cast<int64_t>(edge.edge));
+    }
   }
 }
 
 /// Orders the edges by destination >> shift, where the first position of a range is that of its
 /// first destination.
 template <typename Source, typename Edge>
-GroupedEdges<Source> group_edges(const std::vector<EdgeRun>& runs,
-                                 const std::vector<int64_t>& first, int64_t total, int shift) {
-  GroupedEdges<Source> grouped(total);
-  std::vector<int64_t> next;
+std::vector<EdgeRecord<Source, int64_t>> group_edges(const std::vector<EdgeRun>& runs,
+                                                     const std::vector<uint32_t>& first,
+                                                     int64_t total, int shift) {
+  std::vector<EdgeRecord<Source, int64_t>> grouped(total);
+  std::vector<uint32_t> next;
   for (size_t v = 0; v < first.size(); v += size_t{1} << shift) next.push_back(first[v]);
-  for_each_edge<Source, Edge>(runs, [&](int32_t destination, Source source, int64_t edge) {
-    const int64_t at = next[destination >> shift]++;
-    grouped.destination[at] = destination;
-    grouped.source[at] = source;
-    grouped.edge[at] = edge;
+  for_each_edge<EdgeRecord<Source, Edge>>(runs, [&](int32_t to, Source source, int64_t edge) {
+    grouped[next[to >> shift]++] = {to, source, edge};
   });
   return grouped;
 }
@@ -139,47 +150,51 @@ inline int grouping_shift(int64_t total, int64_t num_destinations) {
   return shift;
 }
 
-template <typename Source, typename Edge, typename Index, typename EdgeId>
-void sort_runs(const std::vector<EdgeRun>& runs, bool by_edge, int64_t* degrees,
-               int64_t num_destinations, Index* indices, EdgeId* edge_ids) {
-  std::fill(degrees, degrees + num_destinations, 0);
-  for (const EdgeRun& run : runs) {
-    const auto* destination = static_cast<const int32_t*>(run.destination.data);
-    for (int64_t e = 0, count = run.count(); e < count; ++e) ++degrees[destination[e]];
+/// Writes the edges of all runs by destination and id.
+template <typename Source, typename EdgeId>
+void sort_by_edge(const std::vector<EdgeRun>& runs, const int64_t* degrees,
+                  std::vector<uint32_t>& next, int64_t total, Source* indices, EdgeId* edge_ids) {
+  std::vector<std::pair<int64_t, Source>> pairs(total);
+  for_each_edge<EdgeRecord<Source, int64_t>>(
+      runs, [&](int32_t to, Source source, int64_t edge) { pairs[next[to]++] = {edge, source}; });
+  int64_t first = 0;
+  for (size_t v = 0; v < next.size(); first += degrees[v++])
+    std::sort(pairs.begin() + first, pairs.begin() + first + degrees[v]);
+  for (int64_t at = 0; at < total; ++at) {
+    indices[at] = pairs[at].second;
+    if (edge_ids != nullptr) edge_ids[at] = static_cast<EdgeId>(pairs[at].first);
   }
-  std::vector<int64_t> next(num_destinations);
+}
+
+template <typename Source, typename Edge, typename EdgeId>
+void sort_runs(const std::vector<EdgeRun>& runs, int64_t* degrees, int64_t num_destinations,
+               Source* indices, EdgeId* edge_ids) {
+  // Positions of half the size leave more of the cache to the results.
+  std::vector<uint32_t> next(num_destinations, 0);
+  for_each_edge<EdgeRecord<Source, Edge>>(runs, [&](int32_t to, Source, int64_t) { ++next[to]; });
   int64_t total = 0;
   for (int64_t v = 0; v < num_destinations; ++v) {
-    next[v] = total;
+    degrees[v] = next[v];
+    next[v] = static_cast<uint32_t>(total);
     total += degrees[v];
   }
-  if (by_edge) {
-    std::vector<std::pair<int64_t, Source>> pairs(total);
-    for_each_edge<Source, Edge>(runs, [&](int32_t destination, Source source, int64_t edge) {
-      pairs[next[destination]++] = {edge, source};
-    });
-    for (int64_t v = 0, first = 0; v < num_destinations; first += degrees[v++])
-      std::sort(pairs.begin() + first, pairs.begin() + first + degrees[v]);
-    for (int64_t at = 0; at < total; ++at) {
-      indices[at] = static_cast<Index>(pairs[at].second);
-      if (edge_ids != nullptr) edge_ids[at] = static_cast<EdgeId>(pairs[at].first);
-    }
+  if constexpr (sizeof(Edge) == 8) {
+    sort_by_edge(runs, degrees, next, total, indices, edge_ids);
     return;
   }
-  const auto put = [&](int32_t destination, Source source, int64_t edge) {
-    const int64_t at = next[destination]++;
-    indices[at] = static_cast<Index>(source);
+  const auto put = [&](int32_t to, Source source, int64_t edge) {
+    const int64_t at = next[to]++;
+    indices[at] = source;
     if (edge_ids != nullptr) edge_ids[at] = static_cast<EdgeId>(edge);
   };
   const int shift = grouping_shift(total, num_destinations);
   if (shift == 31) {
-    for_each_edge<Source, Edge>(runs, put);
+    for_each_edge<EdgeRecord<Source, Edge>>(runs, put);
     return;
   }
   // Two passes that write to few places at a time are faster than one pass with random writes.
-  const auto grouped = group_edges<Source, Edge>(runs, next, total, shift);
-  for (int64_t e = 0; e < total; ++e)
-    put(grouped.destination[e], grouped.source[e], grouped.edge[e]);
+  for (const auto& edge : group_edges<Source, Edge>(runs, next, total, shift))
+    put(edge.destination, edge.source, edge.edge);
 }
 
 /// Calls body with a null pointer to int32_t or int64_t, as a type tag.
@@ -192,13 +207,16 @@ void with_width(int bytes, const char* name, const Body& body) {
     body(static_cast<int64_t*>(nullptr));
 }
 
+int64_t record_bytes(int source_bytes, bool has_wide_ids) {
+  return 4 + source_bytes + (has_wide_ids ? 8 : 4);
+}
+
 }  // namespace
 
 PartitionedEdges partition_edges(const TensorRef& source, const TensorRef& destination,
                                  const std::optional<TensorRef>& edge_ids, int64_t num_sources,
-                                 int64_t num_destinations, int shift,
-                                 const TensorRef& out_destination, const TensorRef& out_source,
-                                 const TensorRef& out_edge, const TensorRef& counts,
+                                 int64_t num_destinations, int shift, int source_bytes,
+                                 const TensorRef& records, const TensorRef& counts,
                                  int num_threads) {
   const int64_t num_edges = source.num_elements();
   const int bytes = source.id_bytes("source");
@@ -207,13 +225,8 @@ PartitionedEdges partition_edges(const TensorRef& source, const TensorRef& desti
   PG_CHECK_ARG(shift >= 0 && shift <= 31, "shift must be from 0 to 31");
   PG_CHECK_ARG(num_edges <= std::numeric_limits<int32_t>::max(),
                "at most 2**31 - 1 edges can be split at once");
-  PG_CHECK_ARG(destination.num_elements() == num_edges &&
-                   out_destination.num_elements() == num_edges &&
-                   out_source.num_elements() == num_edges && out_edge.num_elements() == num_edges,
-               "source, destination and the outputs must have the same length");
-  PG_CHECK_ARG(out_destination.id_bytes("out_destination") == 4, "out_destination must be int32");
-  PG_CHECK_ARG(out_edge.id_bytes("out_edge") == (edge_ids ? 8 : 4),
-               "out_edge must be int64 with edge_ids, else int32");
+  PG_CHECK_ARG(destination.num_elements() == num_edges,
+               "source and destination must have the same length");
   PG_CHECK_ARG(!edge_ids || edge_ids->num_elements() == num_edges,
                "edge_ids must have one id per edge");
   const int64_t num_buckets = counts.num_elements();
@@ -228,11 +241,15 @@ PartitionedEdges partition_edges(const TensorRef& source, const TensorRef& desti
                             num_destinations,
                             shift,
                             num_buckets};
-    with_width(out_source.id_bytes("out_source"), "out_source", [&](auto* out) {
+    with_width(source_bytes, "source_bytes", [&](auto* out) {
       using Source = std::remove_pointer_t<decltype(out)>;
-      found = partition(pieces, ids, num_edges, static_cast<int32_t*>(out_destination.data),
-                        static_cast<Source*>(out_source.data), out_edge.data,
-                        static_cast<int64_t*>(counts.data), num_threads);
+      PG_CHECK_ARG(records.num_bytes() == num_edges * record_bytes(source_bytes, ids != nullptr),
+                   "records must have one record per edge");
+      with_width(ids != nullptr ? 8 : 4, "edge", [&](auto* edge) {
+        using Record = EdgeRecord<Source, std::remove_pointer_t<decltype(edge)>>;
+        found = partition(pieces, ids, num_edges, static_cast<Record*>(records.data),
+                          static_cast<int64_t*>(counts.data), num_threads);
+      });
     });
   });
   return found;
@@ -240,35 +257,31 @@ PartitionedEdges partition_edges(const TensorRef& source, const TensorRef& desti
 
 void sort_bucket(const std::vector<EdgeRun>& runs, bool by_edge, const TensorRef& degrees,
                  const TensorRef& indices, const std::optional<TensorRef>& edge_ids) {
+  const int source_bytes = indices.id_bytes("indices");
+  const int64_t bytes = record_bytes(source_bytes, by_edge);
   int64_t total = 0;
   for (const EdgeRun& run : runs) {
-    const int64_t count = run.count();
-    total += count;
-    run.destination.int32_values("destination");
-    PG_CHECK_ARG(run.source.num_elements() == count && run.edge.num_elements() == count,
-                 "the arrays of a run must have the same length");
-    PG_CHECK_ARG(run.source.type == runs[0].source.type && run.edge.type == runs[0].edge.type,
-                 "all runs must have the same types");
+    PG_CHECK_ARG(run.begin >= 0 && run.count >= 0 &&
+                     (run.begin + run.count) * bytes <= run.records.num_bytes(),
+                 "a run must lie in its records");
+    total += run.count;
   }
-  const int source_bytes = runs.empty() ? 4 : runs[0].source.id_bytes("source");
-  const int edge_bytes = runs.empty() ? 4 : runs[0].edge.id_bytes("edge");
   degrees.int64_values("degrees");
+  PG_CHECK_ARG(total <= std::numeric_limits<uint32_t>::max(),
+               "at most 2**32 - 1 edges can be sorted at once");
   PG_CHECK_ARG(indices.num_elements() == total, "indices must have one element per edge");
   PG_CHECK_ARG(!edge_ids || edge_ids->num_elements() == total,
                "edge_ids must have one element per edge");
   const int id_bytes = edge_ids ? edge_ids->id_bytes("edge_ids") : 8;
-  with_width(source_bytes, "source_bytes", [&](auto* source) {
-    with_width(edge_bytes, "edge_bytes", [&](auto* edge) {
-      with_width(indices.id_bytes("indices"), "indices", [&](auto* index) {
-        with_width(id_bytes, "edge_ids", [&](auto* id) {
-          using Source = std::remove_pointer_t<decltype(source)>;
-          using Edge = std::remove_pointer_t<decltype(edge)>;
-          using Index = std::remove_pointer_t<decltype(index)>;
-          using EdgeId = std::remove_pointer_t<decltype(id)>;
-          sort_runs<Source, Edge>(runs, by_edge, static_cast<int64_t*>(degrees.data),
-                                  degrees.num_elements(), static_cast<Index*>(indices.data),
-                                  edge_ids ? static_cast<EdgeId*>(edge_ids->data) : nullptr);
-        });
+  with_width(source_bytes, "indices", [&](auto* source) {
+    with_width(by_edge ? 8 : 4, "edge", [&](auto* edge) {
+      with_width(id_bytes, "edge_ids", [&](auto* id) {
+        using Source = std::remove_pointer_t<decltype(source)>;
+        using Edge = std::remove_pointer_t<decltype(edge)>;
+        using EdgeId = std::remove_pointer_t<decltype(id)>;
+        sort_runs<Source, Edge>(runs, static_cast<int64_t*>(degrees.data), degrees.num_elements(),
+                                static_cast<Source*>(indices.data),
+                                edge_ids ? static_cast<EdgeId*>(edge_ids->data) : nullptr);
       });
     });
   });

@@ -18,37 +18,44 @@ struct PartitionedEdges {
   bool is_sorted = true;
 };
 
+/// An edge in a bucket. All its values are in one place, so that splitting writes to one line of
+/// the cache for each edge.
+#pragma pack(push, 4)
+template <typename Source, typename Edge>
+struct EdgeRecord {
+  int32_t destination;  // minus the first one of the bucket
+  Source source;
+  Edge edge;
+};
+#pragma pack(pop)
+
 /// Splits edges into buckets, edges of one bucket in the order given. Bucket b has the destinations
 /// from b << shift to ((b + 1) << shift) - 1.
 ///
 /// source, destination  [num_edges] int32 or int64, both of the same type
 /// edge_ids             [num_edges] int64; without them, an edge has its position in this call
-/// out_destination      [num_edges] int32: destination minus the first one of the bucket
-/// out_source           [num_edges] int32 or int64
-/// out_edge             [num_edges] int32, int64 with edge_ids
-/// counts               [num_buckets] int64, edges of each bucket
+/// source_bytes         4 or 8, bytes of a source in a record
+/// records              [num_edges] EdgeRecord, written: the edge is int64 with edge_ids, else
+/// int32 counts               [num_buckets] int64, edges of each bucket
 PartitionedEdges partition_edges(const TensorRef& source, const TensorRef& destination,
                                  const std::optional<TensorRef>& edge_ids, int64_t num_sources,
-                                 int64_t num_destinations, int shift,
-                                 const TensorRef& out_destination, const TensorRef& out_source,
-                                 const TensorRef& out_edge, const TensorRef& counts,
+                                 int64_t num_destinations, int shift, int source_bytes,
+                                 const TensorRef& records, const TensorRef& counts,
                                  int num_threads);
 
 /// Edges of one bucket from one call of partition_edges.
 struct EdgeRun {
-  TensorRef destination;  // [count] int32
-  TensorRef source;       // [count] int32 or int64
-  TensorRef edge;         // [count] int32 or int64
+  TensorRef records;  // of more edges, maybe
+  int64_t begin;      // the first edge of the run
+  int64_t count;
   /// Added to each edge's id.
   int64_t first_edge;
-
-  int64_t count() const { return destination.num_elements(); }
 };
 
 /// Sorts the edges of one bucket by destination (a stable counting sort).
 ///
-/// runs      sources of one type, and edges of one type
-/// by_edge   sort the edges of a destination by their ids
+/// runs      fewer than 2^32 edges, with sources of the type of `indices`
+/// by_edge   the records have int64 ids; sort the edges of a destination by them
 /// degrees   [destinations of the bucket] int64, written
 /// indices   [edges] int32 or int64, written: sources
 /// edge_ids  [edges] int32 or int64, written if given

@@ -541,9 +541,8 @@ def partition_edges(
     num_sources: int,
     num_destinations: int,
     shift: int,
-    out_destination: torch.Tensor,
-    out_source: torch.Tensor,
-    out_edge: torch.Tensor,
+    source_bytes: int,
+    records: torch.Tensor,
     counts: torch.Tensor,
     num_threads: int,
 ) -> tuple[int, bool]: ...
@@ -586,7 +585,7 @@ def sddmm(
 def signal_flag(flag: int, value: int, launch: Launch) -> None: ...
 def sort_bucket(
     *,
-    runs: collections.abc.Sequence[tuple[torch.Tensor, torch.Tensor, torch.Tensor, int]],
+    runs: collections.abc.Sequence[tuple[torch.Tensor, int, int, int]],
     by_edge: bool,
     degrees: torch.Tensor,
     indices: torch.Tensor,

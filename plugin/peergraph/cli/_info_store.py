@@ -50,7 +50,7 @@ def collect(folder: Path) -> dict[str, Any]:
             {
                 "type": entry.type,
                 "count": entry.count,
-                "ids": (folder / f"node{number}.ids.parquet").exists(),
+                "ids": (folder / _ids_file(number)).exists(),
                 "tables": _tables(entry.tables),
             }
             for number, entry in enumerate(manifest.nodes)
@@ -134,11 +134,16 @@ def _bytes(entry: ArrayEntry) -> int:
     return torch.Size(entry.shape).numel() * dtype.itemsize
 
 
+def _ids_file(number: int) -> str:
+    """Returns the name of the file with the ids of a node type, if it has any."""
+    return f"node{number}.ids.parquet"
+
+
 def render(facts: Mapping[str, Any]) -> Iterator[str]:
     """Yields the lines to print."""
     yield f"{facts['folder']}: {format_bytes(facts['bytes'])}"
-    for nodes in facts["nodes"]:
-        ids = ", ids of their own" if nodes["ids"] else ""
+    for number, nodes in enumerate(facts["nodes"]):
+        ids = f", their ids are in {_ids_file(number)}" if nodes["ids"] else ""
         yield f"Nodes {nodes['type']}"
         yield from _row("count", f"{nodes['count']:,}{ids}")
         yield from _render_tables(nodes["tables"])

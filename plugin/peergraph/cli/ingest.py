@@ -22,6 +22,12 @@ _NODES = {"id": str, "numbering": str, "num_nodes": int, "where": str}
 _EDGES = {"source": str, "destination": str, "where": str, "add_reverse": bool, "edge_ids": bool}
 _FLAGS = {"yes": True, "true": True, "no": False, "false": False}
 
+_ADVICE = {
+    "error": "--bad-rows skip leaves out such edges, and nodes whose looked-up id is missing or "
+    "repeated",
+    "skip": "these rows have to be mended: without them, later nodes would have other numbers",
+}
+
 _EPILOG = """\
 files:
   [TYPE=]FILES[:KEY=VALUE,...]   TYPE of edges is SOURCE,RELATION,DESTINATION; a graph of one node
@@ -51,18 +57,47 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         nargs="?",
         help="a dataset's folder or file, or a description of files (.json, .toml)",
     )
-    add("--format", choices=("auto", *FORMATS), default="auto", help="of the source (auto)")
-    add("--nodes", action="append", default=[], metavar="FILES", help="of a node type")
-    add("--edges", action="append", default=[], metavar="FILES", help="of an edge type")
-    add("--bad-rows", choices=("error", "skip"), default="error", help="what to do with them")
-    add("--memory", type=byte_count, metavar="SIZE", help="to use (half of what is free, <= 16G)")
+    add(
+        "--format",
+        choices=("auto", *FORMATS),
+        default="auto",
+        help="of the source (auto: it is recognized)",
+    )
+    add(
+        "--nodes",
+        action="append",
+        default=[],
+        metavar="FILES",
+        help="of a node type; may be repeated",
+    )
+    add(
+        "--edges",
+        action="append",
+        default=[],
+        metavar="FILES",
+        help="of an edge type; may be repeated",
+    )
+    add(
+        "--bad-rows",
+        choices=("error", "skip"),
+        default="error",
+        help="rows that cannot be used: write nothing and name them (error), or leave out such "
+        "edges, and nodes whose looked-up id is missing or repeated (skip)",
+    )
+    add(
+        "--memory",
+        type=byte_count,
+        metavar="SIZE",
+        help="to use, such as 8G (half of what is free, 16G at most); the rest goes to files",
+    )
     add(
         "--storage",
         type=storage,
         action="append",
         default=[],
         metavar="[TYPE.]TABLE=STORAGE",
-        help="float16, bfloat16, float8_e4m3, float8_e5m2, int8 or int8:N; may be repeated",
+        help="rows of fewer bytes: float16, bfloat16, float8_e4m3, float8_e5m2, int8 or int8:N; "
+        "may be repeated",
     )
     add("--progress", action=argparse.BooleanOptionalAction, help="show bars, or do not")
 
@@ -91,7 +126,7 @@ def run(args: argparse.Namespace) -> int:
         )
     except BadRowsError as error:
         print(f"peergraph ingest: {error}", file=sys.stderr)
-        print("nothing was written; --bad-rows skip leaves such edges out", file=sys.stderr)
+        print(f"nothing was written; {_ADVICE[args.bad_rows]}", file=sys.stderr)
         return 1
     except (ImportError, OSError, ValueError, TypeError, NotImplementedError) as error:
         print(f"peergraph ingest: {error}", file=sys.stderr)

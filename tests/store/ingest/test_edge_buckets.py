@@ -70,6 +70,23 @@ def test_equals_a_stable_sort(tmp_path: Path, memory: int) -> None:
                 assert np.array_equal(order, np.arange(edges))
 
 
+@pytest.mark.parametrize("by_edge", [False, True])
+@pytest.mark.parametrize("sources", [5000, 2**40])
+@pytest.mark.parametrize("memory", [4 << 20, 1 << 30])
+def test_batches_that_several_threads_split(
+    tmp_path: Path, sources: int, by_edge: bool, memory: int
+) -> None:
+    """Batches of several pieces, in files or in memory; records of 12, 16 and 20 bytes."""
+    coo = random_coo(sources, 5000, 300_000).numpy()
+    coo[1, ::7] = 4321
+    found = run(tmp_path / "a", coo, (sources, 5000), memory, by_edge, 200_000)
+    expected, order = sorted_by_destination(coo)
+    assert np.array_equal(found[0][1:], np.cumsum(np.bincount(coo[1], minlength=5000)))
+    assert np.array_equal(found[1], expected)
+    assert found[2] is not None
+    assert np.array_equal(found[2], order)
+
+
 def test_edges_that_come_sorted_need_no_ids(tmp_path: Path) -> None:
     coo = np.stack([np.arange(1000) % 7, np.arange(1000) // 10])
     *_, ids = run(tmp_path / "a", coo, (7, 100), 1 << 30, False, 300)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import errno
 import io
 import os
+from collections import deque
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from types import TracebackType
 
@@ -17,6 +19,8 @@ from peergraph.store.disk.checked_file import read_into
 from peergraph.store.disk.manifest import BLOCK_BYTES, ArrayEntry
 from peergraph.store.disk.saved_array import as_bytes, numpy_dtype, stored_dtype
 
+_MOST_THREADS = 4  # write more than disks take
+
 
 class NpyWriter:
     """Creates a file, reserves its space, and writes its rows in order. It is a context manager:
@@ -27,18 +31,31 @@ class NpyWriter:
         shape: the shape of all rows. If the number of rows is None, no space is reserved, and the
             end writes the number of rows to the header.
         dtype: the dtype of all rows.
+        in_threads: whether threads write. The memory of rows must then not change until the end.
 
     Raises:
         OSError: the disk is full, or a write fails; raised here and by every method.
     """
 
-    def __init__(self, path: Path, shape: tuple[int | None, ...], dtype: torch.dtype) -> None:
+    def __init__(
+        self,
+        path: Path,
+        shape: tuple[int | None, ...],
+        dtype: torch.dtype,
+        in_threads: bool = False,
+    ) -> None:
         self._path = path
         self._row_shape, self._dtype = tuple(n for n in shape[1:] if n is not None), dtype
         self._known_rows = shape[0]
         self._rows = 0
         self._written = 0
         self._checksums: list[int] = []
+        self._block: list[Tensor] = []  # the pieces of the block that is not complete
+        self._writing: deque[Future[int]] = deque()
+        self._pool: ThreadPoolExecutor | None = None
+        if in_threads:
+            threads = min(_MOST_THREADS, torch.get_num_threads())
+            self._pool = ThreadPoolExecutor(threads, "peergraph_write")
         header = _header((self._known_rows or 0, *self._row_shape), dtype)
         self._header_bytes = len(header)
         self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
@@ -74,6 +91,8 @@ class NpyWriter:
     ) -> None:
         try:
             if kind is None:
+                self._write_block()
+                self._wait_until(0)
                 if self._known_rows is None:
                     self._write_number_of_rows()
                 elif self._written != self._size(self._known_rows):
@@ -83,6 +102,8 @@ class NpyWriter:
                     )
                 os.fsync(self._fd)
         finally:
+            if self._pool is not None:
+                self._pool.shutdown()
             os.close(self._fd)
 
     def _size(self, rows: int) -> int:
@@ -103,18 +124,50 @@ class NpyWriter:
         self._checksums[0] = _C.crc32c(first)
 
     def _write(self, values: Tensor) -> None:
-        """Writes, and updates the checksums of the blocks."""
+        """Writes, and updates the checksums of the blocks; in threads once a block is complete."""
         done = 0
         while done < values.numel():
             in_block = self._written % BLOCK_BYTES
             piece = values[done : done + BLOCK_BYTES - in_block]
-            write_all(self._fd, piece.numpy().data)
-            if in_block == 0:
-                self._checksums.append(0)
-            before = self._checksums[-1]
-            self._checksums[-1] = _C.crc32c(piece, before)
+            if self._pool is not None:
+                self._block.append(piece)
+            else:
+                write_all(self._fd, piece.numpy().data)
+                if in_block == 0:
+                    self._checksums.append(0)
+                self._checksums[-1] = _C.crc32c(piece, self._checksums[-1])
             self._written += piece.numel()
             done += piece.numel()
+            if self._written % BLOCK_BYTES == 0:
+                self._write_block()
+
+    def _write_block(self) -> None:
+        """Lets a thread write the pieces that wait."""
+        if self._pool is None or not self._block:
+            return
+        begin = (self._written - 1) // BLOCK_BYTES * BLOCK_BYTES
+        self._wait_until(2 * _MOST_THREADS)
+        self._writing.append(self._pool.submit(_write_at, self._fd, begin, self._block))
+        self._block = []
+
+    def _wait_until(self, left: int) -> None:
+        """Waits until at most `left` blocks are being written."""
+        while len(self._writing) > left:
+            self._checksums.append(self._writing.popleft().result())
+
+
+def _write_at(fd: int, offset: int, pieces: list[Tensor]) -> int:
+    """Writes a block, and returns its checksum."""
+    checksum, begin = 0, offset
+    for piece in pieces:
+        checksum = _C.crc32c(piece, checksum)
+        values = piece.numpy().data
+        while len(values):
+            done = os.pwrite(fd, values, offset)
+            values, offset = values[done:], offset + done
+    # The disk begins now, and not at the end. Pages that are being written stay in the cache.
+    os.posix_fadvise(fd, begin, offset - begin, os.POSIX_FADV_DONTNEED)
+    return checksum
 
 
 def write_all(fd: int, values: memoryview) -> None:

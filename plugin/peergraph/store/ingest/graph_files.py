@@ -11,6 +11,7 @@ import torch
 
 from peergraph.store.ingest.read.csv_rows import CsvFormat
 from peergraph.store.input.source import EdgeType, NodeType
+from peergraph.store.placement.items import type_name
 
 NanPolicy = Literal["error", "keep", "zero"]
 Numbering = Literal["auto", "dense", "mapped"]
@@ -172,8 +173,8 @@ class GraphFiles:
                 )
             if edges.add_reverse and edge_type[0] != edge_type[2]:
                 raise ValueError(
-                    f"edges of {edge_type}: add_reverse needs one node type; give the reverse "
-                    "edges a type of their own"
+                    f"edges {type_name(edge_type)}: add_reverse needs one node type; give the "
+                    "reverse edges a type of their own"
                 )
 
 

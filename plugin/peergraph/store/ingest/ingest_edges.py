@@ -16,7 +16,7 @@ from peergraph.store.ingest.csc.write_csc import write_csc
 from peergraph.store.ingest.graph_files import EdgeFiles
 from peergraph.store.ingest.id_numbers import IdNumbers, look_up
 from peergraph.store.ingest.ingest_nodes import NumberedNodes
-from peergraph.store.ingest.read.batch import Batch, RowReader
+from peergraph.store.ingest.read.batch import Batch, RowIndices, RowReader
 from peergraph.store.ingest.read.prefetch import read_ahead
 from peergraph.store.ingest.table_files import TableFiles
 from peergraph.store.ingest.values.id_values import to_dense_ids, to_keys
@@ -24,6 +24,7 @@ from peergraph.store.ingest.values.numbers import Problems
 from peergraph.store.ingest.values.row_numbers import RowNumbers, RowPlaces, is_among
 from peergraph.store.ingest.workspace import Workspace
 from peergraph.store.input.source import EdgeType
+from peergraph.store.placement.items import type_name
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -76,7 +77,7 @@ class EdgeIngest:
         buckets = EdgeBuckets(folder, *self._counts, expected, memory, looked_up)
         files = self._table_files()
         with files:
-            files.check_filter(self._given.where, str(self._type))
+            files.check_filter(self._given.where, f"edges {type_name(self._type)}")
             if looked_up:
                 missing = self._add_looked_up(buckets, files)
             else:
@@ -84,7 +85,8 @@ class EdgeIngest:
                 missing = np.empty(0, np.int64)
         if self._workspace.bad_rows.total > bad_before and not self._workspace.skips_bad_rows:
             raise BadRowsError(
-                self._workspace.bad_rows, f"edges of {self._type} have rows without use:"
+                self._workspace.bad_rows,
+                f"edges {type_name(self._type)} have rows that cannot be used:",
             )
         return self._write(buckets, files, missing)
 
@@ -92,7 +94,7 @@ class EdgeIngest:
         self, buckets: EdgeBuckets, files: TableFiles, missing: NDArray[np.int64]
     ) -> EdgeEntry:
         num_edges = buckets.num_edges
-        what = f"sort {'/'.join(self._type)}"
+        what = f"sort {type_name(self._type)}"
         with progress_bar(what, num_edges * _WRITTEN_BYTES, self._workspace.progress) as moved:
             indptr, indices, edge_ids = write_csc(
                 buckets,
@@ -120,7 +122,7 @@ class EdgeIngest:
     def _batches(self, columns: list[str], batch_rows: int, what: str) -> Iterator[Iterator[Batch]]:
         """Reads batches ahead, with a progress bar."""
         work = self._workspace
-        name = f"{what} {'/'.join(self._type)}"
+        name = f"{what} {type_name(self._type)}"
         batches = self._reader.batches(list(dict.fromkeys(columns)), batch_rows)
         with (
             progress_bar(name, self._reader.num_bytes, work.progress) as moved,
@@ -144,10 +146,10 @@ class EdgeIngest:
             for batch in batches:
                 self._add_batch(batch, numbers.of(batch), buckets, files)
         if files.has_arrays:
-            files.check_rows(numbers.total, str(self._type))
+            files.check_rows(numbers.total, f"edges {type_name(self._type)}")
 
     def _add_batch(
-        self, batch: Batch, rows: NDArray[np.int64], buckets: EdgeBuckets, files: TableFiles
+        self, batch: Batch, rows: RowIndices, buckets: EdgeBuckets, files: TableFiles
     ) -> None:
         problems = Problems()
         source, destination = self._dense_ends(batch, problems)
@@ -289,7 +291,7 @@ class EdgeIngest:
                 values = files.read(batch, rows, Problems())
                 files.write(values, rows, ~is_among(places.of(batch), left_out))
         if files.has_arrays:
-            files.check_rows(numbers.total, str(self._type))
+            files.check_rows(numbers.total, f"edges {type_name(self._type)}")
 
 
 def _both_directions(

@@ -25,6 +25,7 @@ from peergraph.store.ingest.values.numbers import Problems
 from peergraph.store.ingest.workspace import Workspace
 from peergraph.store.input.source import EDGE, NODE, EdgeType, NodeType
 from peergraph.store.input.storage import StorageOption, check_tables, checked_storage
+from peergraph.store.placement.items import type_name
 
 _LEAST_MEMORY = 64 << 20
 _MOST_DEFAULT_MEMORY = 16 << 30
@@ -200,10 +201,14 @@ def _ends(edge_type: EdgeType, files: EdgeFiles, reader: RowReader) -> tuple[str
             # An empty CSV file has no columns.
             if names and name not in names:
                 there = ", ".join(names)
-                raise ValueError(f"edges of {edge_type}: no column {name!r}; columns: {there}")
+                raise ValueError(
+                    f"edges {type_name(edge_type)}: no column {name!r}; columns: {there}"
+                )
         return files.source, files.destination
     if len(names) == 1:
-        raise ValueError(f"edges of {edge_type} need two columns, there is {names[0]!r} only")
+        raise ValueError(
+            f"edges {type_name(edge_type)} need two columns, there is {names[0]!r} only"
+        )
     return (names[0], names[1]) if names else ("0", "1")
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from peergraph.memory import StorageReport
 from peergraph.store.ingest.bad_rows import BadRows
 from peergraph.store.input.source import EdgeType, NodeType
+from peergraph.store.placement.plan import format_bytes
 
 
 @dataclass(frozen=True)
@@ -35,10 +36,10 @@ class IngestReport:
 
     def __str__(self) -> str:
         nodes, edges = sum(self.num_nodes.values()), sum(self.num_edges.values())
-        read, written = self.bytes_read / 1e9, self.bytes_written / 1e9
+        read, written = format_bytes(self.bytes_read), format_bytes(self.bytes_written)
         lines = [
             f"{self.folder}: {nodes:,} nodes, {edges:,} edges in {self.seconds:.1f} s "
-            f"({read:.2f} GB read, {written:.2f} GB written)"
+            f"({read} read, {written} written)"
         ]
         if self.bad_rows.total:
             lines += [f"{self.bad_rows.total:,} bad rows were left out", str(self.bad_rows)]

@@ -16,7 +16,7 @@ from peergraph.memory.table.row_encoder import RowEncoder
 from peergraph.store.disk.manifest import StorageEntry, TableEntry
 from peergraph.store.disk.npy_writer import NpyWriter
 from peergraph.store.disk.saved_array import as_bytes
-from peergraph.store.ingest.read.batch import Batch
+from peergraph.store.ingest.read.batch import Batch, RowIndices
 from peergraph.store.ingest.values.numbers import Mask, Problems
 from peergraph.store.ingest.values.table_rows import TableRows
 from peergraph.store.ingest.workspace import Workspace
@@ -114,7 +114,7 @@ class TableFiles:
         arrays = [table.array for table in self._tables if table.array is not None]
         return sum(max(0, array.num_rows) * array.row_bytes for array in arrays)
 
-    def read(self, batch: Batch, rows: NDArray[np.int64], problems: Problems) -> list[Tensor]:
+    def read(self, batch: Batch, rows: RowIndices, problems: Problems) -> list[Tensor]:
         """Returns the rows of all tables that belong to a batch.
 
         Args:
@@ -124,7 +124,7 @@ class TableFiles:
         """
         return [table.read(batch, rows, problems) for table in self._tables]
 
-    def write(self, rows: Sequence[Tensor], numbers: NDArray[np.int64], keep: Mask | None) -> None:
+    def write(self, rows: Sequence[Tensor], numbers: RowIndices, keep: Mask | None) -> None:
         """Appends the rows of a batch.
 
         Args:
@@ -140,7 +140,7 @@ class TableFiles:
                 self._append(i, kept)
             else:
                 places = numbers if keep is None else numbers[keep]
-                self._put(i, kept, self._order[places])
+                self._put(i, kept, self._order[np.asarray(places)])
 
     def entries(self) -> tuple[TableEntry, ...]:
         """Returns the entries of the manifest, after the end."""
@@ -179,7 +179,7 @@ class TableFiles:
             if codec is not None:
                 self._encoders[i] = RowEncoder(codec, table_name(self._kind, table.name))
                 shape, dtype = (codec.row_bytes,), torch.uint8
-            writer = NpyWriter(self._paths[i], (None, *shape), dtype)
+            writer = NpyWriter(self._paths[i], (None, *shape), dtype, in_threads=True)
             self._writers[i] = self._open.enter_context(writer)
         return writer
 

@@ -5,23 +5,25 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 import peergraph._C as _C
+from peergraph.store.disk.checked_file import read_into
 from peergraph.store.hotness.id_map import id_dtype
 from peergraph.store.ingest.csc.edge_run import (
     EdgeRun,
     RunOrder,
     SortedEdges,
-    read_run,
-    write_runs,
+    append,
+    record_dtype,
 )
 from peergraph.store.ingest.csc.large_bucket import sort_large_bucket
+from peergraph.store.ingest.read.batch import read_threads
 from peergraph.store.ingest.values.read_only import as_tensor
 
 if TYPE_CHECKING:
@@ -29,20 +31,14 @@ if TYPE_CHECKING:
 
 _EDGES_PER_BUCKET = 1 << 18  # their results fit into a core's cache
 _NODES_PER_BUCKET = 1 << 17
-_MOST_BUCKETS = 1024
+_MOST_BUCKETS = 4096
+_LINE_BYTES = 64
 _MOST_SHIFT = 31  # destinations within a bucket are int32
 # Bytes of an edge that is being sorted: its run, a copy of large buckets, the result.
 _SORT_BYTES, _SORT_BY_EDGE_BYTES = 48, 56
-_READ_BYTES = 128  # of an edge of a batch: as it is read, converted, and partitioned
-
-
-@dataclass
-class _Bucket:
-    """The edges of a range of destinations: the edges in the file come before those in memory."""
-
-    num_edges: int = 0
-    in_file: list[tuple[int, int]] = field(default_factory=list)  # edges, first edge id of a run
-    in_memory: list[EdgeRun] = field(default_factory=list)
+_MOST_SORTED = 2**32 - 1  # of sort_bucket
+# Bytes of an edge of a batch: converted and split, and of each batch that is read ahead.
+_SPLIT_BYTES, _AHEAD_BYTES = 96, 16
 
 
 class EdgeBuckets:
@@ -80,14 +76,22 @@ class EdgeBuckets:
         width = -(-max(1, num_destinations) // wanted)
         self._shift = min(_MOST_SHIFT, (width - 1).bit_length())
         count = (max(0, num_destinations - 1) >> self._shift) + 1
-        self._buckets = [_Bucket() for _ in range(count)]
+        self._dtype = record_dtype(self.index_dtype, by_edge)
+        self._degrees = np.zeros(count, np.int64)  # edges of each bucket
+        # Of each batch: where each bucket begins in its records, and the id of its first edge. The
+        # first batches are in the buckets' files, the others in memory.
+        self._begins: list[NDArray[np.int32]] = []
+        self._first_edges: list[int] = []
+        self._pending: list[Tensor] = []
+        self._written: list[Tensor] = []  # memory of batches that are in files, to be used again
         self._last_destination = -1
         self._pending_bytes = 0
 
     @property
     def batch_edges(self) -> int:
         """The number of edges that a batch should have, so that it fits into the memory."""
-        return max(1 << 10, min(4 << 20, self._memory // 4 // _READ_BYTES))
+        edge_bytes = _SPLIT_BYTES + _AHEAD_BYTES * (read_threads() + 2)
+        return max(1 << 10, min(4 << 20, self._memory // 4 // edge_bytes))
 
     def add(
         self,
@@ -106,11 +110,9 @@ class EdgeBuckets:
         """
         if len(source) == 0:
             return True
-        count = len(source)
-        edge_dtype = torch.int64 if self._by_edge else torch.int32
-        dtypes = (torch.int32, self.index_dtype, edge_dtype)
-        out = [torch.empty(count, dtype=dtype, device="cpu") for dtype in dtypes]
-        counts = torch.empty(len(self._buckets), dtype=torch.int64, device="cpu")
+        count, num_buckets = len(source), len(self._degrees)
+        records = self._memory_for(count * self._dtype.itemsize)
+        counts = torch.empty(num_buckets, dtype=torch.int64, device="cpu")
         num_bad, is_sorted = _C.partition_edges(
             source=as_tensor(source),
             destination=as_tensor(destination),
@@ -118,9 +120,8 @@ class EdgeBuckets:
             num_sources=self._num_sources,
             num_destinations=self._num_destinations,
             shift=self._shift,
-            out_destination=out[0],
-            out_source=out[1],
-            out_edge=out[2],
+            source_bytes=self.index_dtype.itemsize,
+            records=records,
             counts=counts,
             num_threads=torch.get_num_threads(),
         )
@@ -128,13 +129,16 @@ class EdgeBuckets:
             return False
         self.is_sorted &= is_sorted and int(destination[0]) >= self._last_destination
         self._last_destination = int(destination[-1])
-        first_edge = 0 if self._by_edge else self.num_edges
-        whole = EdgeRun.of((values.numpy() for values in out), first_edge)
-        self._hand_out(whole, counts.numpy())
+        self._degrees += counts.numpy()
+        begins = np.zeros(num_buckets + 1, np.int32)
+        np.cumsum(counts.numpy(), out=begins[1:])
+        self._begins.append(begins)
+        self._first_edges.append(0 if self._by_edge else self.num_edges)
+        self._pending.append(records)
         self.num_edges += count
-        self._pending_bytes += sum(array.nbytes for array in whole.arrays())
-        if self._pending_bytes > self._memory // 3:
-            self._write_pending()
+        self._pending_bytes += records.numel()
+        if self._pending_bytes > self._memory // 2:
+            self._write_oldest()
         return True
 
     def sorted_edges(self, edge_id_dtype: torch.dtype | None) -> Iterator[SortedEdges]:
@@ -143,15 +147,17 @@ class EdgeBuckets:
         Args:
             edge_id_dtype: the dtype of the edge ids; None: no edge ids.
         """
+        self._written.clear()
         order = RunOrder(self._by_edge, self.index_dtype, edge_id_dtype)
         threads = torch.get_num_threads()
-        most_edges = self._memory // 2 // self._sort_bytes
+        most_edges = min(self._memory // 2 // self._sort_bytes, _MOST_SORTED)
         waiting: list[tuple[int, Future[SortedEdges]]] = []
         waiting_edges = 0
         with ThreadPoolExecutor(threads, "peergraph_sort") as pool:
-            for number, bucket in enumerate(self._buckets):
-                count = bucket.num_edges
-                while waiting and (len(waiting) > threads or waiting_edges + count > most_edges):
+            for number, count in enumerate(self._degrees.tolist()):
+                while waiting and (
+                    len(waiting) > 2 * threads or waiting_edges + count > most_edges
+                ):
                     done, sorting = waiting.pop(0)
                     yield sorting.result()
                     waiting_edges -= done
@@ -163,25 +169,26 @@ class EdgeBuckets:
             for _, sorting in waiting:
                 yield sorting.result()
 
-    def _hand_out(self, whole: EdgeRun, counts: NDArray[np.int64]) -> None:
-        """Adds to each bucket its part of a batch that is ordered by bucket."""
-        ends = np.cumsum(counts)
-        for number in np.flatnonzero(counts):
-            begin, end = int(ends[number] - counts[number]), int(ends[number])
-            parts = (array[begin:end] for array in whole.arrays())
-            self._buckets[number].in_memory.append(EdgeRun.of(parts, whole.first_edge))
-            self._buckets[number].num_edges += end - begin
+    def _memory_for(self, num_bytes: int) -> Tensor:
+        """Returns uint8 memory of that size. Memory that was used before needs no zeros from the
+        system.
+        """
+        while self._written:
+            memory = self._written.pop()
+            if memory.numel() >= num_bytes:
+                return memory[:num_bytes]
+        return _whole_lines(num_bytes)
 
     def _sort(self, number: int, order: RunOrder) -> SortedEdges:
-        found = order.sort(self._runs(number), self._width(number))
-        self._forget(number)
+        found = order.sort(self._runs(number, int(self._degrees[number])), self._width(number))
+        self._path(number).unlink(missing_ok=True)
         return found
 
     def _sort_large(self, number: int, most_edges: int, order: RunOrder) -> Iterator[SortedEdges]:
         yield from sort_large_bucket(
-            lambda: self._runs(number), self._width(number), max(1, most_edges), order
+            lambda: self._runs(number, 1), self._width(number), max(1, most_edges), order
         )
-        self._forget(number)
+        self._path(number).unlink(missing_ok=True)
 
     def _width(self, number: int) -> int:
         """Destinations of a bucket."""
@@ -190,37 +197,71 @@ class EdgeBuckets:
     def _path(self, number: int) -> Path:
         return self._folder / f"bucket{number}"
 
-    def _forget(self, number: int) -> None:
-        self._buckets[number] = _Bucket()
-        self._path(number).unlink(missing_ok=True)
+    def _runs(self, number: int, at_once: int) -> Iterator[EdgeRun]:
+        """Yields the runs of a bucket, one after the other, as they came.
 
-    def _runs(self, number: int) -> Iterator[EdgeRun]:
-        """Yields the runs of a bucket, one after the other, as they came."""
-        bucket, path = self._buckets[number], self._path(number)
-        source_dtype = torch.empty(0, dtype=self.index_dtype, device="cpu").numpy().dtype
-        edge_dtype = np.int64 if self._by_edge else np.int32
-        if bucket.in_file:
-            fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-            try:
-                for count, first_edge in bucket.in_file:
-                    arrays = (np.empty(count, t) for t in (np.int32, source_dtype, edge_dtype))
-                    run = EdgeRun.of(arrays, first_edge)
-                    read_run(fd, path, run)
-                    yield run
-            finally:
-                os.close(fd)
-        yield from bucket.in_memory
+        Args:
+            number: the number of the bucket.
+            at_once: the number of edges to read from its file at once, if not less than a run.
+        """
+        begins = [int(batch[number]) for batch in self._begins]
+        counts = [int(batch[number + 1]) - b for batch, b in zip(self._begins, begins, strict=True)]
+        in_file = len(self._begins) - len(self._pending)
+        if any(counts[:in_file]):
+            yield from self._runs_in_file(self._path(number), counts[:in_file], at_once)
+        for batch, memory in enumerate(self._pending, in_file):
+            if counts[batch]:
+                first = self._first_edges[batch]
+                yield EdgeRun(memory, self._dtype, begins[batch], counts[batch], first)
 
-    def _write_pending(self) -> None:
-        """Appends the runs in memory to the buckets' files; several threads write."""
-        pending = [number for number, bucket in enumerate(self._buckets) if bucket.in_memory]
+    def _runs_in_file(self, path: Path, counts: list[int], at_once: int) -> Iterator[EdgeRun]:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            offset = batch = 0
+            while batch < len(counts):
+                end, total = batch + 1, counts[batch]
+                while end < len(counts) and total + counts[end] <= at_once:
+                    total += counts[end]
+                    end += 1
+                memory = torch.empty(total * self._dtype.itemsize, dtype=torch.uint8, device="cpu")
+                read_into(fd, path, offset, memory.numpy().data)
+                offset += memory.numel()
+                begin = 0
+                for number in range(batch, end):
+                    first = self._first_edges[number]
+                    yield EdgeRun(memory, self._dtype, begin, counts[number], first)
+                    begin += counts[number]
+                batch = end
+        finally:
+            os.close(fd)
+
+    def _write_oldest(self) -> None:
+        """Appends a quarter of the records in memory to the buckets' files; several threads write.
+        The rest stays, because it may never need files.
+        """
+        in_file = len(self._begins) - len(self._pending)
+        oldest = self._pending[: max(1, len(self._pending) // 4)]
+        records = [memory.numpy().data for memory in oldest]
+        begins = np.array(self._begins[in_file : in_file + len(oldest)], np.int64)
+        begins *= self._dtype.itemsize
         with ThreadPoolExecutor(torch.get_num_threads(), "peergraph_write") as pool:
-            for _ in pool.map(self._write, pending):
+            for _ in pool.map(
+                lambda number: self._write(number, records, begins), range(len(self._degrees))
+            ):
                 pass
-        self._pending_bytes = 0
+        self._written, self._pending = oldest, self._pending[len(oldest) :]
+        self._pending_bytes -= sum(memory.numel() for memory in oldest)
 
-    def _write(self, number: int) -> None:
-        bucket = self._buckets[number]
-        write_runs(self._path(number), bucket.in_memory)
-        bucket.in_file += [(len(run), run.first_edge) for run in bucket.in_memory]
-        bucket.in_memory = []
+    def _write(self, number: int, records: list[memoryview], begins: NDArray[np.int64]) -> None:
+        ranges = begins[:, number : number + 2].tolist()
+        pieces = [r[begin:end] for r, (begin, end) in zip(records, ranges, strict=True)]
+        pieces = [piece for piece in pieces if len(piece)]
+        if pieces:
+            append(self._path(number), pieces)
+
+
+def _whole_lines(num_bytes: int) -> Tensor:
+    """Returns uint8 memory that begins with a line of the cache. NumPy requests huge pages."""
+    memory = np.empty(num_bytes + _LINE_BYTES, np.uint8)
+    begin = -memory.ctypes.data % _LINE_BYTES
+    return torch.from_numpy(memory[begin : begin + num_bytes])

@@ -20,49 +20,48 @@ if TYPE_CHECKING:
 _MOST_PIECES = 512  # of one system call
 
 
+def record_dtype(index_dtype: torch.dtype, by_edge: bool) -> np.dtype[Any]:
+    """Returns the dtype of an edge in a bucket, with `destination`, `source` and `edge`."""
+    source = np.int64 if index_dtype == torch.int64 else np.int32
+    edge = np.int64 if by_edge else np.int32
+    return np.dtype([("destination", np.int32), ("source", source), ("edge", edge)])
+
+
 @dataclass(frozen=True)
 class EdgeRun:
     """Edges of one bucket from one batch.
 
     Args:
-        destination: [n] int32, destinations minus the bucket's first destination.
-        source: [n] int32 or int64, sources.
-        edge: [n] int32 or int64, the edges' ids minus `first_edge`.
+        memory: [bytes] uint8, the records of the batch; destinations are minus the bucket's first
+            one, edges minus `first_edge`.
+        dtype: the dtype of a record, see :func:`record_dtype`.
+        begin: the first record of the run.
+        count: the number of records of the run.
         first_edge: the number that is added to `edge`.
     """
 
-    destination: NDArray[np.int32]
-    source: NDArray[Any]
-    edge: NDArray[Any]
+    memory: Tensor
+    dtype: np.dtype[Any]
+    begin: int
+    count: int
     first_edge: int
 
-    @classmethod
-    def of(cls, arrays: Iterable[NDArray[Any]], first_edge: int) -> EdgeRun:
-        """Returns a run of the three arrays."""
-        destination, source, edge = arrays
-        return cls(destination, source, edge, first_edge)
-
-    def __len__(self) -> int:
-        return len(self.destination)
+    @property
+    def records(self) -> NDArray[Any]:
+        """The records, [count]."""
+        return self.memory.numpy().view(self.dtype)[self.begin : self.begin + self.count]
 
     @property
     def ids(self) -> NDArray[np.int64]:
-        """The edges' ids, [n]."""
-        return self.edge.astype(np.int64) + self.first_edge
+        """The edges' ids, [count]."""
+        return self.records["edge"].astype(np.int64) + self.first_edge
 
     def select(self, mask: NDArray[np.bool_], first_destination: int = 0) -> EdgeRun:
         """Returns the edges of a mask; subtracts `first_destination` from their destinations."""
-        destination = self.destination[mask] - np.int32(first_destination)
-        return EdgeRun(destination, self.source[mask], self.edge[mask], self.first_edge)
-
-    def arrays(self) -> list[NDArray[Any]]:
-        """Returns the arrays, in their order in a file."""
-        return [self.destination, self.source, self.edge]
-
-    def tensors(self) -> tuple[Tensor, Tensor, Tensor, int]:
-        """Returns the run as the compiled module takes it."""
-        destination, source, edge = map(torch.from_numpy, self.arrays())
-        return destination, source, edge, self.first_edge
+        records = self.records[mask]
+        records["destination"] -= np.int32(first_destination)
+        memory = torch.from_numpy(records.view(np.uint8))
+        return EdgeRun(memory, self.dtype, 0, len(records), self.first_edge)
 
 
 @dataclass(frozen=True)
@@ -99,14 +98,14 @@ class RunOrder:
     def sort(self, runs: Iterable[EdgeRun], num_destinations: int) -> SortedEdges:
         """Sorts all edges of the runs by destination."""
         held = list(runs)
-        total = sum(map(len, held))
+        total = sum(run.count for run in held)
         degrees = torch.empty(num_destinations, dtype=torch.int64, device="cpu")
         indices = torch.empty(total, dtype=self.index_dtype, device="cpu")
         edge_ids = None
         if self.edge_id_dtype is not None:
             edge_ids = torch.empty(total, dtype=self.edge_id_dtype, device="cpu")
         _C.sort_bucket(
-            runs=[run.tensors() for run in held],
+            runs=[(run.memory, run.begin, run.count, run.first_edge) for run in held],
             by_edge=self.by_edge,
             degrees=degrees,
             indices=indices,
@@ -115,9 +114,8 @@ class RunOrder:
         return SortedEdges(degrees, indices, edge_ids)
 
 
-def write_runs(path: Path, runs: Iterable[EdgeRun]) -> None:
-    """Appends runs to a file."""
-    pieces = [_bytes(a) for run in runs for a in run.arrays() if len(a)]
+def append(path: Path, pieces: list[memoryview]) -> None:
+    """Appends pieces to a file."""
     fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
     try:
         while pieces:
@@ -126,23 +124,12 @@ def write_runs(path: Path, runs: Iterable[EdgeRun]) -> None:
         os.close(fd)
 
 
-def read_run(fd: int, path: Path, run: EdgeRun) -> None:
-    """Fills a run's arrays from where the file stands."""
-    pieces = [_bytes(array) for array in run.arrays() if len(array)]
-    while pieces:
-        done = os.readv(fd, pieces)
-        if done == 0:
-            raise OSError(f"{path} ends early: another process has changed it")
-        _advance(pieces, done)
-
-
 def _advance(pieces: list[memoryview], num_bytes: int) -> None:
-    """Removes the bytes that a call of the system has moved from the front of the pieces."""
-    while pieces and num_bytes >= len(pieces[0]):
-        num_bytes -= len(pieces.pop(0))
+    """Removes the bytes that were written from the front of the pieces."""
+    done = 0
+    while done < len(pieces) and num_bytes >= len(pieces[done]):
+        num_bytes -= len(pieces[done])
+        done += 1
+    del pieces[:done]
     if num_bytes:
         pieces[0] = pieces[0][num_bytes:]
-
-
-def _bytes(array: NDArray[Any]) -> memoryview:
-    return array.view(np.uint8).data

@@ -29,7 +29,7 @@ def sort_large_bucket(
     """
     degrees = np.zeros(num_destinations, np.int64)
     for run in runs():
-        np.add.at(degrees, run.destination, 1)
+        np.add.at(degrees, run.records["destination"], 1)
     for begin, end in _ranges(degrees, most_edges):
         if degrees[begin:end].sum() <= most_edges:
             yield order.sort(_selected(runs, begin, end), end - begin)
@@ -51,7 +51,8 @@ def _ranges(degrees: NDArray[np.int64], most_edges: int) -> Iterator[tuple[int, 
 def _selected(runs: ReadRuns, begin: int, end: int) -> Iterator[EdgeRun]:
     """Yields the edges of a range of destinations."""
     for run in runs():
-        yield run.select((run.destination >= begin) & (run.destination < end), begin)
+        destination = run.records["destination"]
+        yield run.select((destination >= begin) & (destination < end), begin)
 
 
 def _one_destination(

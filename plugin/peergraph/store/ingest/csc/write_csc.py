@@ -53,7 +53,8 @@ def write_csc(
     with ExitStack() as files:
 
         def create(name: str, rows: int, dtype: torch.dtype) -> NpyWriter:
-            return files.enter_context(NpyWriter(folder / f"{stem}.{name}.npy", (rows,), dtype))
+            path = folder / f"{stem}.{name}.npy"
+            return files.enter_context(NpyWriter(path, (rows,), dtype, in_threads=True))
 
         indptr = create("indptr", num_destinations + 1, torch.int64)
         indices = create("indices", num_edges, buckets.index_dtype)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from torch import Tensor
 
-from peergraph.store.ingest.read.batch import Batch, RowReader, row_range
+from peergraph.store.ingest.read.batch import Batch, RowRange, RowReader
 from peergraph.store.ingest.read.npy_file import NpyFile
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ class ArrayRows(RowReader):
         for begin in range(0, self.num_rows, batch_rows):
             end = min(begin + batch_rows, self.num_rows)
             arrays = {name: column.read(begin, end) for name, column in wanted.items()}
-            yield Batch(self.name, row_range(begin, end), arrays, row_bytes * (end - begin))
+            yield Batch(self.name, RowRange(begin, end), arrays, row_bytes * (end - begin))
 
 
 def tensor_column(values: Tensor | NDArray[Any]) -> ArrayColumn:

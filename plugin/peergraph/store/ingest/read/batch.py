@@ -5,12 +5,48 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
+import torch
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
+
+_MOST_THREADS = 16  # decode more than disks deliver
+
+
+def read_threads() -> int:
+    """Returns the number of threads that read, and of batches that a reader holds at once."""
+    return min(_MOST_THREADS, torch.get_num_threads())
+
+
+class RowRange:
+    """Numbers of rows that follow each other. They take no memory until they are selected from.
+
+    Args:
+        begin, end: the first number, and the one after the last.
+    """
+
+    def __init__(self, begin: int, end: int) -> None:
+        self.begin, self.end = begin, end
+
+    def __len__(self) -> int:
+        return self.end - self.begin
+
+    def __add__(self, number: int) -> RowRange:
+        return RowRange(self.begin + number, self.end + number)
+
+    def __getitem__(self, rows: Any) -> Any:
+        if isinstance(rows, int):
+            return (self.begin if rows >= 0 else self.end) + rows
+        return self.__array__()[rows]
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[np.int64]:
+        return np.arange(self.begin, self.end, dtype=dtype or np.int64)
+
+
+RowIndices: TypeAlias = "NDArray[np.int64] | RowRange"
 
 
 @dataclass(frozen=True)
@@ -26,7 +62,7 @@ class Batch:
     """
 
     file: str
-    rows: NDArray[np.int64]
+    rows: RowIndices
     columns: Mapping[str, Any]
     num_bytes: int
     skipped: Sequence[tuple[int, str]] = ()
@@ -77,8 +113,3 @@ class RowReader(ABC):
     def largest(self, column: str) -> int | None:
         """Returns the largest number of a column; None if it is not known without reading it."""
         return None
-
-
-def row_range(begin: int, end: int) -> NDArray[np.int64]:
-    """Returns the numbers of rows that follow each other."""
-    return np.arange(begin, end, dtype=np.int64)

@@ -2,16 +2,30 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from peergraph.store.ingest.read.batch import Batch, RowReader, row_range
+from peergraph.store.ingest.read.batch import Batch, RowRange, RowReader, read_threads
 from peergraph.store.ingest.read.optional import require
 
 
+@dataclass(frozen=True)
+class _Part:
+    """Row groups of a file that follow each other, and its metadata."""
+
+    path: Path
+    metadata: Any
+    groups: list[int]
+    begin: int  # the first row
+    rows: int
+
+
 class ParquetRows(RowReader):
-    """Rows of Parquet files, one file after the other.
+    """Rows of Parquet files, one file after the other. Several threads decode ahead.
 
     Args:
         paths: the files; one at least.
@@ -44,20 +58,63 @@ class ParquetRows(RowReader):
 
     def batches(self, columns: Sequence[str], batch_rows: int) -> Iterator[Batch]:
         """Yields all rows, as :class:`RowReader` says."""
-        errors = require("pyarrow", "reading Parquet files").ArrowInvalid
-        for path, num_rows in zip(self._paths, self._rows, strict=True):
-            file = self._open(path)
-            check_columns(str(path), file.schema_arrow.names, columns)
-            num_bytes, begin = path.stat().st_size, 0
+        threads = read_threads()
+        most_rows = threads * batch_rows
+        waiting: deque[tuple[int, Future[list[Batch]]]] = deque()
+        with ThreadPoolExecutor(threads, "peergraph_read") as pool:
             try:
-                for rows in file.iter_batches(batch_rows, columns=[*columns], use_threads=True):
+                for part in self._parts(columns, batch_rows):
+                    while waiting and sum(n for n, _ in waiting) + part.rows > most_rows:
+                        yield from waiting.popleft()[1].result()
+                    if part.rows > most_rows:
+                        yield from self._decode(part, columns, batch_rows, in_threads=True)
+                    else:
+                        decoded = pool.submit(self._decoded, part, columns, batch_rows)
+                        waiting.append((part.rows, decoded))
+                while waiting:
+                    yield from waiting.popleft()[1].result()
+            finally:
+                pool.shutdown(wait=True, cancel_futures=True)
+
+    def _parts(self, columns: Sequence[str], batch_rows: int) -> Iterator[_Part]:
+        """Yields the row groups of all files: as many at once as fit into a batch, or one."""
+        for path in self._paths:
+            with self._open(path) as file:
+                metadata, names = file.metadata, file.schema_arrow.names
+            check_columns(str(path), names, columns)
+            begin = rows = 0
+            groups: list[int] = []
+            for group in range(metadata.num_row_groups):
+                more = metadata.row_group(group).num_rows
+                if groups and rows + more > batch_rows:
+                    yield _Part(path, metadata, groups, begin, rows)
+                    groups, begin, rows = [], begin + rows, 0
+                groups.append(group)
+                rows += more
+            if groups:
+                yield _Part(path, metadata, groups, begin, rows)
+
+    def _decoded(self, part: _Part, columns: Sequence[str], batch_rows: int) -> list[Batch]:
+        return [*self._decode(part, columns, batch_rows)]
+
+    def _decode(
+        self, part: _Part, columns: Sequence[str], batch_rows: int, in_threads: bool = False
+    ) -> Iterator[Batch]:
+        path, begin = part.path, part.begin
+        num_bytes, num_rows = path.stat().st_size, max(1, part.metadata.num_rows)
+        errors = require("pyarrow", "reading Parquet files").ArrowInvalid
+        try:
+            with self._open(path, part.metadata) as file:
+                for rows in file.iter_batches(
+                    batch_rows, row_groups=part.groups, columns=[*columns], use_threads=in_threads
+                ):
                     end = begin + rows.num_rows
-                    read = num_bytes * rows.num_rows // max(1, num_rows)
                     arrays = dict(zip(rows.schema.names, rows.columns, strict=True))
-                    yield Batch(self._name or str(path), row_range(begin, end), arrays, read)
+                    read = num_bytes * rows.num_rows // num_rows
+                    yield Batch(self._name or str(path), RowRange(begin, end), arrays, read)
                     begin = end
-            except (OSError, errors) as error:
-                raise ValueError(f"{path} cannot be read from row {begin} on: {error}") from error
+        except (OSError, errors) as error:
+            raise ValueError(f"{path} cannot be read from row {begin} on: {error}") from error
 
     def largest(self, column: str) -> int | None:
         """Returns the largest value by the files' statistics; None if they have none."""
@@ -76,10 +133,10 @@ class ParquetRows(RowReader):
                 found.append(statistics.max)
         return max(found)
 
-    def _open(self, path: Path) -> Any:
+    def _open(self, path: Path, metadata: Any = None) -> Any:
         try:
             # Buffers read ahead would hold all of the columns of the file.
-            return self._parquet.ParquetFile(path, pre_buffer=False)
+            return self._parquet.ParquetFile(path, metadata=metadata, pre_buffer=False)
         except FileNotFoundError:
             raise
         except Exception as error:  # ArrowInvalid, and OSError for what is damaged

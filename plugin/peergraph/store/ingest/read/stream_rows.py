@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from peergraph.store.ingest.read.batch import Batch, RowReader, row_range
+from peergraph.store.ingest.read.batch import Batch, RowRange, RowReader
 from peergraph.store.ingest.read.optional import require
 from peergraph.store.ingest.read.parquet_rows import ParquetRows, check_columns
 
@@ -51,7 +51,7 @@ class DatasetRows(RowReader):
         ):
             end = begin + rows.num_rows
             arrays = dict(zip(rows.schema.names, rows.columns, strict=True))
-            yield Batch(self._name, row_range(begin, end), arrays, 8 * len(columns) * rows.num_rows)
+            yield Batch(self._name, RowRange(begin, end), arrays, 8 * len(columns) * rows.num_rows)
             begin = end
 
 

@@ -93,7 +93,9 @@ def to_numbers(column: Any, problems: Problems, missing_is_nan: bool = False) ->
             problems.add(MISSING, missing & ~problems.any(len(missing)))
         empty = float("nan") if is_float and missing_is_nan else 0
         column = column.fill_null(arrow.scalar(empty).cast(column.type))
-    return np.asarray(column.to_numpy(zero_copy_only=False))
+    if types.is_boolean(column.type):
+        return np.asarray(column.to_numpy(zero_copy_only=False))
+    return np.from_dlpack(column)  # to_numpy imports pandas, which takes a second
 
 
 def to_whole_numbers(values: NDArray[Any], problems: Problems) -> NDArray[Any]:

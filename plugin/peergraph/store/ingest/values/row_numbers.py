@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from peergraph.store.ingest.read.batch import Batch
+from peergraph.store.ingest.read.batch import Batch, RowIndices, RowRange
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -25,11 +25,12 @@ class RowNumbers:
         self._first = 0  # of the file
         self._next = 0
 
-    def of(self, batch: Batch) -> NDArray[np.int64]:
+    def of(self, batch: Batch) -> RowIndices:
         """Returns ``[n]`` the numbers of a batch that follows the batches before."""
         if batch.file != self._file:
             self._file, self._first = batch.file, self._next
-        last = max([*batch.rows[-1:], *(row for row, _ in batch.skipped)], default=-1)
+        known = [batch.rows[-1]] if len(batch) else []
+        last = max([*known, *(row for row, _ in batch.skipped)], default=-1)
         self._next = max(self._next, self._first + int(last) + 1)
         return batch.rows + self._first
 
@@ -58,8 +59,9 @@ class RowPlaces:
         self._file_starts.setdefault(batch.file, self.total)
         if count:
             first = int(batch.rows[0])
-            gaps = int(np.count_nonzero(np.diff(batch.rows) != 1))
-            known = batch.rows if 0 < gaps <= _MOST_GAPS else None
+            rows = None if isinstance(batch.rows, RowRange) else batch.rows
+            gaps = 0 if rows is None else int(np.count_nonzero(np.diff(rows) != 1))
+            known = rows if 0 < gaps <= _MOST_GAPS else None
             self._starts.append(self.total)
             self._batches.append((batch.file, first if gaps <= _MOST_GAPS else -1, known))
         self.total += count

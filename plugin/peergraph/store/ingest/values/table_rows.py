@@ -15,7 +15,7 @@ from peergraph.store.disk.manifest import DTYPE_NAMES
 from peergraph.store.disk.saved_array import stored_dtype
 from peergraph.store.ingest.graph_files import Columns, Rows
 from peergraph.store.ingest.read.array_rows import ArrayColumn, tensor_column
-from peergraph.store.ingest.read.batch import Batch
+from peergraph.store.ingest.read.batch import Batch, RowIndices
 from peergraph.store.ingest.read.csv_rows import CsvFormat
 from peergraph.store.ingest.read.file_rows import FileRows
 from peergraph.store.ingest.read.open_rows import is_array_path, open_array, open_file
@@ -74,7 +74,7 @@ class TableRows:
         else:
             self._set_columns(described.columns, column_names)
 
-    def read(self, batch: Batch, rows: NDArray[np.int64], problems: Problems) -> Tensor:
+    def read(self, batch: Batch, rows: RowIndices, problems: Problems) -> Tensor:
         """Returns the table's rows of a batch, ``[n, ...]``; rows with problems are 0.
 
         Args:
@@ -238,7 +238,7 @@ def _dtype(name: str, given: torch.dtype | str | None) -> torch.dtype | None:
     return DTYPE_NAMES[given]
 
 
-def _take(array: ArrayColumn, rows: NDArray[np.int64]) -> NDArray[Any]:
+def _take(array: ArrayColumn, rows: RowIndices) -> NDArray[Any]:
     """Returns rows by ascending number."""
     if len(rows) == 0:
         return array.read(0, 0)
@@ -246,7 +246,7 @@ def _take(array: ArrayColumn, rows: NDArray[np.int64]) -> NDArray[Any]:
     if 0 <= array.num_rows <= last:
         raise ValueError(f"row {last} is asked for, the array has {array.num_rows}")
     values = array.read(first, last + 1)
-    return values if len(rows) == last + 1 - first else values[rows - first]
+    return values if len(rows) == last + 1 - first else values[np.asarray(rows) - first]
 
 
 def _any(mask: Mask) -> Mask:
