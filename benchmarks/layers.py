@@ -12,6 +12,8 @@ numbers them:
 
     python benchmarks/layers.py --parts communities,renumbered --layers SAGE,GCN --peers csr
 
+`--matmul high` lets products of float32 run as TF32, with the layers of all systems.
+
 `peak_gib` is what a step needs beyond features, parameters and structure; OOM stands for more than
 there is.
 """
@@ -146,6 +148,7 @@ def time_layer(session: Session, system: str, layer: str, dim: int, graph: Graph
     """Records time and peak memory of a step, or that it needs more memory than there is."""
     fields = {"system": system, "semantics": graph.name, "layers": layer, "dim": dim}
     fields["edges"] = graph.edge_index.shape[1]
+    fields["matmul"] = session.args.matmul
     with session.section(f"{graph.name} {layer} {dim} {system}", **fields):
         try:
             _time(session, _SYSTEMS[system](layer, dim, graph), dim, graph, fields)
@@ -197,6 +200,7 @@ def why_without_cusparse(device: torch.device) -> str | None:
 
 
 def run(session: Session) -> None:
+    torch.set_float32_matmul_precision(session.args.matmul)
     systems = ["peergraph", *session.args.peers]
     for system, why_without in (("dgl", why_without_dgl), ("cusparse", why_without_cusparse)):
         reason = why_without(session.device) if system in systems else None
@@ -224,6 +228,7 @@ def arguments() -> argparse.ArgumentParser:
     result.add_argument("--blocks", type=get_spec, default="papers", help="what batches are of")
     result.add_argument("--fanouts", type=_fanouts, default="30-30-30")
     result.add_argument("--batch", type=int, default=1024)
+    result.add_argument("--matmul", choices=["highest", "high"], default="highest")
     result.set_defaults(world=1, warmup=0, iterations=8, budget=0.4)
     return result
 

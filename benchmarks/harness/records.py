@@ -168,7 +168,7 @@ _COLUMNS = {
     "offload inference": ["system", "decision", "num_chunks", "budget_gib", "ms", "classes_s",
                           "from_host_gb", "to_host_gb", "to_ranks_gb", "peak_gib", "rows_host_gib",
                           "difference_ppm", "same_classes"],
-    "layers": ["system", *_TIMES, "peak_gib", "against", "ratio"],
+    "layers": ["system", "matmul", *_TIMES, "peak_gib", "against", "ratio"],
     "dgl_layers": ["kind", "threads", "system", *_TIMES, "against", "ratio"],
     "gather": ["system", "plan", *_TIMES, "floor_ms", "ms_host", "gbs", "against", "ratio"],
     "embedding": ["op", "system", "plan", *_TIMES, "ms_lookup", "ms_backward", "ms_step",
