@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import time
 from collections import defaultdict
 from itertools import product
 from typing import Any
@@ -13,6 +15,7 @@ import torch.distributed as dist
 from torch_geometric.loader import NeighborLoader
 
 import peergraph_pyg
+from peergraph.errors import PeerLostError
 from peergraph.memory import DistributedTable, ExchangeSession, FetchedRows, Group
 from peergraph.memory.distributed import exchange_network
 from tests.adapters.pyg.graphs import random_data
@@ -132,6 +135,57 @@ def _wrong_requests(device: str) -> None:
 
 def test_wrong_requests_of_one_rank() -> None:
     run_on_hosts(_wrong_requests, "ab", "cpu")
+
+
+def _failing_batches(device: str) -> None:
+    """The error of one rank's batch concerns this batch only."""
+    data, shared = _shared(device)
+    rank = dist.get_rank()
+
+    def transform(batch: Any) -> Any:
+        if rank == 0 and 3 in batch.input_id:
+            raise ValueError("of one batch")
+        return batch
+
+    seeds = torch.arange(12)
+    loader = NeighborLoader(
+        shared, [4, 3], input_nodes=seeds, batch_size=_BATCH, transform=transform
+    )
+    batches, errors = iter(loader), 0
+    for number in range(4):
+        if rank == 0 and number == 1:
+            with pytest.raises(ValueError, match="of one batch"):
+                next(batches)
+            errors += 1
+        else:
+            batch = next(batches)
+            assert torch.equal(batch.x.cpu(), data.x[batch.n_id.cpu()])
+    assert next(batches, None) is None
+    assert errors == int(rank == 0)
+    peergraph_pyg.store_of(shared).close()
+
+
+def test_errors_of_one_batch() -> None:
+    run_on_hosts(_failing_batches, "aab", "cpu")
+
+
+def _dies_in_its_loop(graph: Any) -> None:
+    for number, _ in enumerate(_loader(graph, 6)):
+        if dist.get_rank() == 1 and number == 2:
+            os._exit(1)
+
+
+def _lost_rank(device: str) -> None:
+    """A rank dies in its loop; the others name a rank that is lost."""
+    _, shared = _shared(device)
+    begin = time.monotonic()
+    with pytest.raises(PeerLostError, match="rank"):
+        _dies_in_its_loop(shared)
+    assert time.monotonic() - begin < 30
+
+
+def test_a_lost_rank() -> None:
+    run_on_hosts(_lost_rank, "aabb", "cpu", may_die=[1])
 
 
 def _long_messages(device: str) -> None:
