@@ -72,6 +72,22 @@ def test_errors_are_printed(files: Path, capsys: pytest.CaptureFixture[str]) -> 
     assert not Path("s").exists()
 
 
+def test_bad_rows_and_ids_of_strings(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    Path("s.csv").write_text("who,whom\nann,bob\nbob,\n")
+    assert main(["ingest", "s", "--edges", "s.csv"]) == 1
+    error = capsys.readouterr().err
+    assert "edges _N-_E-_N have rows that cannot be used" in error
+    assert "--bad-rows skip leaves out such edges" in error
+    assert main(["ingest", "s", "--edges", "s.csv", "--bad-rows", "skip"]) == 0
+    assert "the destination is missing: row 1" in capsys.readouterr().out
+    assert main(["info", "s"]) == 0
+    assert "2, their ids are in node0.ids.parquet" in capsys.readouterr().out
+    assert Path("s/node0.ids.parquet").exists()
+    Path("n.csv").write_text("y\n1\nno\n")
+    assert main(["ingest", "t", "--nodes", "n.csv:y=y", "--bad-rows", "skip"]) == 1
+    assert "have to be mended" in capsys.readouterr().err
+
+
 def test_info_describes_a_store(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
     save_small_store(files / "small")
     assert main(["info", "small"]) == 0

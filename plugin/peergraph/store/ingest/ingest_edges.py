@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 _WRITTEN_BYTES = 8  # of an edge, for the progress bar
+_END_BYTES = 16  # of an edge without tables
+_LEAST_ROWS = 1 << 10  # of a batch
 
 
 class EdgeIngest:
@@ -142,7 +144,11 @@ class EdgeIngest:
     def _add_in_order(self, buckets: EdgeBuckets, files: TableFiles) -> None:
         numbers = RowNumbers()
         columns = [*self._ends, *files.columns]
-        with self._batches(columns, buckets.batch_edges // self._repeat, "read") as batches:
+        batch_rows = buckets.batch_edges // self._repeat
+        if files.columns:  # rows of tables take memory, too
+            row_bytes = self._reader.num_bytes // max(1, self._reader.expected_rows)
+            batch_rows = max(_LEAST_ROWS, batch_rows * _END_BYTES // max(_END_BYTES, row_bytes))
+        with self._batches(columns, batch_rows, "read") as batches:
             for batch in batches:
                 self._add_batch(batch, numbers.of(batch), buckets, files)
         if files.has_arrays:

@@ -29,7 +29,7 @@ from peergraph.store.placement.items import type_name
 
 _LEAST_MEMORY = 64 << 20
 _MOST_DEFAULT_MEMORY = 16 << 30
-_BATCH_ROWS = 1 << 20
+_BATCH_ROWS = 1 << 18
 
 BadRowPolicy = Literal["error", "skip"]
 

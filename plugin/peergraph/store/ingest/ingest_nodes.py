@@ -14,7 +14,7 @@ from peergraph.store.ingest.bad_rows import BadRowsError
 from peergraph.store.ingest.graph_files import NodeFiles
 from peergraph.store.ingest.id_numbers import IdNumbers
 from peergraph.store.ingest.read.array_rows import ArrayColumn, ArrayRows
-from peergraph.store.ingest.read.batch import RowReader
+from peergraph.store.ingest.read.batch import RowReader, read_threads
 from peergraph.store.ingest.read.open_rows import open_rows
 from peergraph.store.ingest.read.prefetch import read_ahead
 from peergraph.store.ingest.table_files import TableFiles
@@ -27,7 +27,7 @@ from peergraph.store.input.source import NodeType
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-_BATCH_ROWS = 1 << 20
+_BATCH_ROWS = 1 << 18
 _ROW_BYTES = 4096  # of nodes' tables, at most, for the size of batches
 
 REPEATED = "the id is that of an earlier row"
@@ -69,7 +69,9 @@ class NodeIngest:
     ) -> None:
         self._type, self._stem = node_type, f"node{number}"
         self._given, self._workspace = given, workspace
-        self._batch_rows = max(1 << 10, min(_BATCH_ROWS, workspace.memory // 8 // _ROW_BYTES))
+        held = 2 * (read_threads() + 2)  # batches that the memory has room for
+        rows = workspace.memory // held // _ROW_BYTES
+        self._batch_rows = max(1 << 10, min(_BATCH_ROWS, rows))
 
     def run(self) -> NumberedNodes:
         """Numbers the nodes and writes their tables.
