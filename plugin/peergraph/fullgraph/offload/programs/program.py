@@ -13,7 +13,6 @@ from torch import Tensor
 
 from peergraph.aggregate import Csc
 from peergraph.fullgraph.layout.row_layout import RowLayout
-from peergraph.fullgraph.offload.programs.operations import Operation, Slot
 from peergraph.fullgraph.offload.programs.record import (
     EdgesOperand,
     Operand,
@@ -34,6 +33,7 @@ from peergraph.fullgraph.offload.programs.row_functions import (
 )
 from peergraph.fullgraph.offload.tensor.chunk_rows import ChunkRows, chunk_rows, partitioned
 from peergraph.fullgraph.offload.tensor.offloaded_tensor import Content
+from peergraph.fullgraph.offload.tensor.operations import Operation, Slot
 from peergraph.fullgraph.offload.tensor.row_space import RowSpace
 from peergraph.fullgraph.offload.tensor.virtual_rank import VirtualRank
 from peergraph.fullgraph.random.seeds import Seed
