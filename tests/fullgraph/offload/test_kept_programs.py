@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from peergraph.fullgraph.offload.chunks.chunks import Chunks
 from peergraph.fullgraph.offload.functions import recording
 from peergraph.fullgraph.offload.programs import program
-from peergraph.fullgraph.offload.programs.operations import UnknownValueError, key_of
+from peergraph.fullgraph.offload.tensor.operations import UnknownValueError, key_of
 from peergraph.fullgraph.tensor.parameters import check_parameters
 from peergraph.memory import Group
 

@@ -352,17 +352,9 @@ class PartitionedStructure(ABC):
         if self_loops is not None:
             self._check_loops(self_loops)
 
-        def run(csc: Csc, **operands: Tensor) -> Tensor:
-            return csc.attention(
-                **operands,
-                negative_slope=negative_slope,
-                # The first sources are the destinations.
-                self_loops=None if self_loops is None else csc.num_destinations,
-                deterministic=True,
-            )
-
+        loops = self_loops is not None
         return self.on_edges(
-            run,
+            functools.partial(_attend, negative_slope=negative_slope, loops=loops),
             sources={"x": x, "left": left},
             destinations={"right": right},
             parameters={"att": att},
@@ -390,6 +382,17 @@ class PartitionedStructure(ABC):
             destinations={"v": v},
             edges={"e": e, "w": w},
         )
+
+
+def _attend(csc: Csc, *, negative_slope: float, loops: bool, **operands: Tensor) -> Tensor:
+    """Returns the sums of :meth:`PartitionedStructure.attention` over a rank's or chunk's edges."""
+    return csc.attention(
+        **operands,
+        negative_slope=negative_slope,
+        # The first sources are the destinations.
+        self_loops=csc.num_destinations if loops else None,
+        deterministic=True,
+    )
 
 
 def kept_ends(csc: Csc) -> tuple[Tensor, Tensor]:

@@ -63,7 +63,7 @@ class BatchTransfers:
     @property
     def num_rows(self) -> int:
         """Rows of the window."""
-        return len(self.kept) + len(self.new)
+        return self.kept.shape[0] + self.new.shape[0]
 
     @property
     def loaded(self) -> Tensor:
@@ -73,7 +73,7 @@ class BatchTransfers:
     @property
     def own_stop(self) -> int:
         """Kept and loaded rows together: the position of the first received row."""
-        return len(self.kept) + self.num_loaded
+        return self.kept.shape[0] + self.num_loaded
 
     @property
     def rows_sent(self) -> int:

@@ -26,14 +26,6 @@ from peergraph.fullgraph.offload.gradients.segment import (
     row_operand,
     with_history,
 )
-from peergraph.fullgraph.offload.programs.operations import (
-    Modes,
-    Operation,
-    Operations,
-    Slot,
-    UnknownValueError,
-    key_of_function,
-)
 from peergraph.fullgraph.offload.programs.program import WHOLE_RESULT, Compiled, Place, SourceRows
 from peergraph.fullgraph.offload.programs.record import (
     EdgesOperand,
@@ -49,6 +41,14 @@ from peergraph.fullgraph.offload.tensor.offloaded_tensor import (
     from_store,
     make_probe,
     make_shell,
+)
+from peergraph.fullgraph.offload.tensor.operations import (
+    Modes,
+    Operation,
+    Operations,
+    Slot,
+    UnknownValueError,
+    key_of_function,
 )
 from peergraph.fullgraph.offload.tensor.row_space import RowSpace, RowSpaces
 from peergraph.fullgraph.structure.partitioned_structure import NONE, Operands, RowType

@@ -16,13 +16,6 @@ from torch.nn import Parameter
 
 from peergraph.fullgraph.layout.row_layout import RowLayout
 from peergraph.fullgraph.offload.gradients.segment import move_history, row_operand, with_history
-from peergraph.fullgraph.offload.programs.operations import (
-    Modes,
-    Operation,
-    Slot,
-    UnknownValueError,
-    key_of,
-)
 from peergraph.fullgraph.offload.programs.record import (
     Operand,
     PlainOperand,
@@ -41,6 +34,13 @@ from peergraph.fullgraph.offload.tensor.offloaded_tensor import (
     OffloadedTensor,
     detached,
     make_shell,
+)
+from peergraph.fullgraph.offload.tensor.operations import (
+    Modes,
+    Operation,
+    Slot,
+    UnknownValueError,
+    key_of,
 )
 from peergraph.fullgraph.offload.tensor.row_space import RowSpace
 from peergraph.fullgraph.offload.tensor.virtual_rank import NeedsOtherRowsError

@@ -12,7 +12,6 @@ from peergraph.fullgraph.exchange.transport import ReduceOp, Transport
 from peergraph.fullgraph.offload.functions.recording import Call, refuse
 from peergraph.fullgraph.offload.gradients.program_gradients import differentiable_value
 from peergraph.fullgraph.offload.passes.chunk_pass import PassChunk
-from peergraph.fullgraph.offload.programs.operations import Operation
 from peergraph.fullgraph.offload.programs.program import WHOLE_RESULT, Place, Step
 from peergraph.fullgraph.offload.programs.record import (
     Record,
@@ -28,6 +27,7 @@ from peergraph.fullgraph.offload.tensor.offloaded_tensor import (
     detached,
     make_shell,
 )
+from peergraph.fullgraph.offload.tensor.operations import Operation
 from peergraph.fullgraph.offload.tensor.virtual_rank import NeedsOtherRowsError, VirtualRank
 from peergraph.fullgraph.tensor.partitioned_tensor import PartitionedTensor
 

@@ -13,7 +13,6 @@ from torch import Tensor
 
 from peergraph.aggregate import Csc
 from peergraph.fullgraph.layout.row_layout import RowLayout
-from peergraph.fullgraph.offload.programs.operations import Operation, Slot
 from peergraph.fullgraph.offload.programs.record import (
     EdgesOperand,
     Operand,
@@ -27,9 +26,14 @@ from peergraph.fullgraph.offload.programs.record import (
     tensors_in,
     without_history,
 )
-from peergraph.fullgraph.offload.programs.row_functions import RANDOM_FUNCTIONS, ROW_FUNCTIONS
+from peergraph.fullgraph.offload.programs.row_functions import (
+    RANDOM_FUNCTIONS,
+    ROW_FUNCTIONS,
+    SEVERAL_RESULTS,
+)
 from peergraph.fullgraph.offload.tensor.chunk_rows import ChunkRows, chunk_rows, partitioned
 from peergraph.fullgraph.offload.tensor.offloaded_tensor import Content
+from peergraph.fullgraph.offload.tensor.operations import Operation, Slot
 from peergraph.fullgraph.offload.tensor.row_space import RowSpace
 from peergraph.fullgraph.offload.tensor.virtual_rank import VirtualRank
 from peergraph.fullgraph.random.seeds import Seed
@@ -68,12 +72,14 @@ class Step:
         self._run_on_rows = self._find_row_function()
 
     def _find_row_function(self) -> Callable[[list[Any], tuple[Seed, ...]], Any] | None:
-        """Returns what computes the only result from all values on plain rows, if anything does."""
+        """Returns what computes the results from all values on plain rows, if anything does."""
         operation = self._operation
-        if operation.changed is not None or len(self._outputs) != 1 or operation.modes.autocast[0]:
+        if operation.changed is not None or operation.modes.autocast[0]:
+            return None
+        if len(self._outputs) != 1 and operation.func not in SEVERAL_RESULTS:
             return None
         run = getattr(operation.func, "run_on_rows", None)
-        if run is None and self._outputs[0][0] == 0:
+        if run is None and self._outputs[0][0] != WHOLE_RESULT:
             run = ROW_FUNCTIONS.get(operation.func)
         if run is None or any(map(slots_in, self._kwargs.values())):
             return None
@@ -99,6 +105,10 @@ class Step:
         """
         if self._run_on_rows is not None and self._operation.modes.are_current():
             result = self._run_on_rows(values, seeds)
+            if type(result) is tuple:
+                for index, slot in self._outputs:
+                    values[slot] = result[index]
+                return
             if result is not None:
                 values[self._outputs[0][1]] = result
                 return

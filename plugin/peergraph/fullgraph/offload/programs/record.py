@@ -7,9 +7,9 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
-from peergraph.fullgraph.offload.programs.operations import Operation, Slot
 from peergraph.fullgraph.offload.tensor.chunk_rows import partitioned
 from peergraph.fullgraph.offload.tensor.offloaded_tensor import Cell, Content, OffloadedTensor
+from peergraph.fullgraph.offload.tensor.operations import Operation, Slot
 from peergraph.fullgraph.offload.tensor.row_space import RowSpace
 from peergraph.fullgraph.random.seeds import Seed
 from peergraph.fullgraph.tensor.partitioned_tensor import PartitionedTensor, wrap

@@ -16,19 +16,23 @@ from torch import Tensor
 from torch.autograd import Function
 
 from peergraph.aggregate import FEATURE_DTYPES
+from peergraph.aggregate.layers.node_scores import node_scores
 from peergraph.fullgraph.offload.tensor.chunk_rows import ChunkRows
 from peergraph.fullgraph.random.kernels import dropout_rows
 from peergraph.fullgraph.random.seeds import Seed
 from peergraph.fullgraph.tensor.relu import apply_bitmask, relu_bitmask
 from peergraph.fullgraph.tensor.views import view_of_rows
 
-RowFunction = Callable[..., ChunkRows | None]
+RowFunction = Callable[..., ChunkRows | tuple[ChunkRows, ...] | None]
 
 ROW_FUNCTIONS: dict[Callable[..., Any], RowFunction] = {}
 """By function of torch. A function that draws random numbers is called with the keyword `seeds`."""
 
 RANDOM_FUNCTIONS: set[Callable[..., Any]] = set()
 """Those of :data:`ROW_FUNCTIONS` that take seeds."""
+
+SEVERAL_RESULTS: set[Callable[..., Any]] = {node_scores}
+"""Those of :data:`ROW_FUNCTIONS` that return a tuple; others have one result."""
 
 # A gated recurrent unit computes this many parts of a chunk's rows one after the other, unless they
 # have fewer rows than the second number: its gates are six rows for each row.
@@ -239,6 +243,22 @@ def _view(input: Any, *sizes: Any, **kwargs: Any) -> ChunkRows | None:
         input.layout, input.rows.shape, input.partitioned_dim, list(size)
     )
     return ChunkRows(input.rows.reshape(local), layout, dim)
+
+
+@_register(Tensor.flatten, torch.flatten)
+def _flatten(input: Any, start_dim: int = 0, end_dim: int = -1) -> ChunkRows | None:
+    if type(input) is not ChunkRows or input.partitioned_dim or start_dim % input.dim() == 0:
+        return None
+    return ChunkRows(input.rows.flatten(start_dim, end_dim), input.layout)
+
+
+@_register(node_scores)
+def _node_scores(h: Any, *vectors: Any) -> tuple[ChunkRows, ...] | None:
+    if type(h) is not ChunkRows or h.partitioned_dim:
+        return None
+    if any(type(vector) is ChunkRows for vector in vectors):
+        return None
+    return tuple(ChunkRows(part, h.layout) for part in node_scores(h.rows, *vectors))
 
 
 def _row_reduction(function: Callable[..., Tensor]) -> RowFunction:

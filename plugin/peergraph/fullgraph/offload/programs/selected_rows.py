@@ -10,7 +10,6 @@ from torch import Tensor
 
 from peergraph.fullgraph.layout.row_layout import RowLayout
 from peergraph.fullgraph.offload.chunks.chunked_csc import ChunkedCsc
-from peergraph.fullgraph.offload.programs.operations import Modes, Slot
 from peergraph.fullgraph.offload.programs.program import Place
 from peergraph.fullgraph.offload.programs.record import Record, ResidentOperand
 from peergraph.fullgraph.offload.programs.row_functions import ROW_FUNCTIONS
@@ -21,6 +20,7 @@ from peergraph.fullgraph.offload.tensor.offloaded_tensor import (
     make_probe,
     make_shell,
 )
+from peergraph.fullgraph.offload.tensor.operations import Modes, Slot
 from peergraph.fullgraph.offload.tensor.row_space import RowSpace
 
 # Selections whose lists of rows and edges are kept.

@@ -31,7 +31,7 @@ class TransferCounts:
         """Counts the source rows of a batch."""
         batch = transfers.batches[number]
         sent = batch.rows_sent
-        loaded = len(batch.loaded) + sent * (not transfers.deduplicate_ranks)
+        loaded = batch.num_loaded + sent * (not transfers.deduplicate_ranks)
         self.to_device += loaded * _moved_row(store)
         self.to_ranks += sent * store.row_bytes
         self.kept += len(batch.kept) * store.row_bytes

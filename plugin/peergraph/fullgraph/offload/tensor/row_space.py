@@ -12,8 +12,8 @@ from torch import Tensor
 
 from peergraph.fullgraph.layout.row_layout import RowLayout
 from peergraph.fullgraph.offload.chunks.chunks import Chunks
-from peergraph.fullgraph.offload.programs.operations import Operations
 from peergraph.fullgraph.offload.rows.row_allocator import RowAllocator
+from peergraph.fullgraph.offload.tensor.operations import Operations
 from peergraph.fullgraph.offload.tensor.virtual_rank import VirtualRank, refuse_other_rows
 
 _PROBE_ROWS = 2
