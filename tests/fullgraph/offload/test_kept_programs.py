@@ -140,6 +140,53 @@ def test_models_of_one_shape_share_programs(monkeypatch: pytest.MonkeyPatch) -> 
         torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-9)
 
 
+@torch.no_grad()
+def into_features(data: Data) -> Tensor:
+    """An earlier result is computed after its operand has been written to."""
+    x = data.x
+    earlier = x * 2
+    torch.add(data.x * 1.5, data.x * 2.5, out=x)
+    x.sum()
+    return earlier + x
+
+
+@torch.no_grad()
+def one_of_two_results(data: Data) -> Tensor:
+    """Results of one kept trial are no views of each other."""
+    first, second = torch.tanh(data.x * 1.5), torch.tanh(data.x * 2.5)
+    view = first.view_as(second)
+    second.add_(1)
+    return second + view
+
+
+@pytest.mark.parametrize("compute", [into_features, one_of_two_results])
+def test_changes_in_place(compute: Callable[[Data], Tensor]) -> None:
+    """Functions that are known write to no other rows than those that they are given."""
+    resident, layout = make_graph(Group.current("cpu"))
+    data = offload(resident, layout, Chunks.even(layout, 3), PLENTY)
+    for _ in range(2):
+        found, expected = compute(data).full_tensor(), compute(resident).full_tensor()
+        torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-9)
+
+
+def test_attention_with_another_slope() -> None:
+    """The arguments of functions on edges belong to what is kept."""
+    resident, layout = make_graph(Group.current("cpu"))
+    data = offload(resident, layout, Chunks.even(layout, 3), PLENTY)
+    weight = torch.linspace(-1, 1, 8 * FEATURES, dtype=torch.float64).view(FEATURES, 8)
+
+    def attend(to: Data, slope: float) -> Tensor:
+        x = to.x @ weight
+        left, right = x[:, :2] * 1.0, x[:, 2:4] * 2.0
+        out: Tensor = to.structure.attention(
+            x=x.view(-1, 2, 4), left=left, right=right, negative_slope=slope
+        )
+        return out.full_tensor()
+
+    for slope in (0.2, 0.7, -0.0, 0.2):
+        torch.testing.assert_close(attend(data, slope), attend(resident, slope))
+
+
 def test_keys_of_arguments() -> None:
     """Arguments that are equal to Python but not to a function differ."""
     values = [True, 1, 1.0, 0.0, -0.0, (1,), [1], {"a": 1}, None, torch.float32, slice(1), "1"]

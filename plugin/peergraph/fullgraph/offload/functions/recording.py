@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Hashable, Sequence
 from functools import cached_property
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NoReturn
 from weakref import ref
 
 import torch
@@ -15,6 +15,12 @@ from torch._ops import OpOverload
 from torch.nn import Parameter
 
 from peergraph.fullgraph.layout.row_layout import RowLayout
+from peergraph.fullgraph.offload.functions.trials import (
+    Trial,
+    keep_trial,
+    separate_probes,
+    share_memory,
+)
 from peergraph.fullgraph.offload.gradients.segment import move_history, row_operand, with_history
 from peergraph.fullgraph.offload.programs.record import (
     Operand,
@@ -53,7 +59,6 @@ from peergraph.fullgraph.tensor.selection import in_layout
 
 # Plain operands up to this size are copied, so that a record keeps their values of that time.
 _MOST_COPIED_BYTES = 64 << 20
-_MOST_TRIALS = 1024
 
 # Functions that change running statistics in place.
 _CHANGE_ARGUMENTS = {F.instance_norm, torch.instance_norm, F.batch_norm, torch.native_batch_norm}
@@ -82,18 +87,6 @@ def record(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, An
     return call.finish(result)
 
 
-class Trial(NamedTuple):
-    """What a function has made of few rows."""
-
-    probe: PartitionedTensor
-    """The result, without autograd's history."""
-    needs_grad: bool
-    is_operand: int | None
-    """The operand that is the result; None: it is a tensor of its own."""
-    aliases: tuple[int, ...]
-    """The operands whose memory the result shares."""
-
-
 class Call:
     """A call with offloaded tensors: its operands, and the same call on probes.
 
@@ -119,7 +112,8 @@ class Call:
         self._make_probes: list[Callable[[], Tensor]] = []
         self._places: dict[int, int] = {}
         named = self.name.endswith("_") or func in _CHANGE_ARGUMENTS
-        self.changes = named or kwargs.get("inplace", False)
+        has_target = kwargs.get("inplace", False) or kwargs.get("out") is not None
+        self.changes = named or has_target
         """Whether the function may change an argument in place."""
         self.args = map_nested(args, self._slot)
         self.kwargs = map_nested(kwargs, self._slot)
@@ -130,7 +124,7 @@ class Call:
     @cached_property
     def probes(self) -> list[Tensor]:
         """The tensor of few rows in the place of each operand."""
-        return [make() for make in self._make_probes]
+        return separate_probes([make() for make in self._make_probes], self.tensors)
 
     def _find_key(self) -> Hashable:
         """Returns all that the operation is made of; None for one that is not called again."""
@@ -173,7 +167,7 @@ class Call:
         Args:
             changed: the operand that the function changes in place, or None.
         """
-        if self._key is None:
+        if self._key is None or changed is not None:
             return Operation(self.func, self.args, self.kwargs, self.modes, changed)
         operations = self.space.spaces.operations
         return operations.share(self._key, self.func, self.args, self.kwargs, self.modes)
@@ -185,7 +179,9 @@ class Call:
             return self._finish_in_place(changed, result)
         if isinstance(result, PartitionedTensor):
             trial = self._trial_of(result)
-            self._keep(trial)
+            key = self._trial_key()
+            if key is not None and not self.seeds:
+                keep_trial(self.space.spaces.trials, key, trial)
             return self.finish_as(trial)
         record = Record(self.operation(), self.operands, self.seeds)
         made: dict[int, Any] = {}
@@ -212,18 +208,9 @@ class Call:
         aliases = tuple(
             place
             for place, (probe, tensor) in enumerate(zip(self.probes, self.tensors, strict=True))
-            if isinstance(tensor, OffloadedTensor) and _share_memory(probe, output)
+            if isinstance(tensor, OffloadedTensor) and share_memory(probe, output)
         )
         return Trial(detached(output), output.requires_grad, same[0] if same else None, aliases)
-
-    def _keep(self, trial: Trial) -> None:
-        """Keeps a trial; not one that draws random numbers, nor integers, which may be ids."""
-        key, trials = self._trial_key(), self.space.spaces.trials
-        if key is None or self.seeds or not trial.probe._local.is_floating_point():
-            return
-        if len(trials) >= _MOST_TRIALS:
-            trials.clear()
-        trials[key] = trial
 
     def _made(self, record: Record, index: int, trial: Trial) -> OffloadedTensor:
         content = Content(self.space_of(trial.probe), trial.probe, record=record, output=index)
@@ -329,11 +316,15 @@ class Call:
             return operand, kind, functools.partial(resident_probe, of_device, layout)
         if isinstance(tensor, PartitionedEdgeIndex):
             refuse(self.name, "an argument is a list of edges")
-        of_plain = (tensor.shape, tensor.stride(), tensor.dtype, tensor.requires_grad,
-                    tensor.device)  # fmt: skip
-        is_known = type(tensor) in (Tensor, Parameter)
         make_probe = functools.partial(_changeable, tensor, tensor, self.changes)
-        return plain_operand(tensor, self.space), of_plain if is_known else None, make_probe
+        return plain_operand(tensor, self.space), _kind_of_plain(tensor), make_probe
+
+
+def _kind_of_plain(tensor: Tensor) -> Hashable:
+    """Returns all that a trial sees of a plain tensor; None for a subclass, or without strides."""
+    if type(tensor) not in (Tensor, Parameter) or tensor.layout != torch.strided:
+        return None
+    return tensor.shape, tensor.stride(), tensor.dtype, tensor.requires_grad, tensor.device
 
 
 def _changeable(tensor: Tensor, probe: Tensor, changes: bool) -> Tensor:
@@ -478,12 +469,6 @@ def refuse(name: str, reason: str) -> NoReturn:
         f"{name}: {reason}; it is not implemented for rows that are larger than GPU memory: select "
         "rows first (x[mask]), or gather them on the CPU with x.full_tensor()"
     )
-
-
-def _share_memory(probe: Tensor, output: PartitionedTensor) -> bool:
-    assert isinstance(probe, PartitionedTensor)
-    own, other = (x._local.untyped_storage()._cdata for x in (probe, output))
-    return bool(own == other)
 
 
 def _versions_of(tensor: Tensor) -> tuple[int, int]:

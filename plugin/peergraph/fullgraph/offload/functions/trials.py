@@ -1,0 +1,72 @@
+"""What functions of rows make of few rows. It is kept, so that they do not run in each epoch."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from typing import NamedTuple
+
+from torch import Tensor
+
+from peergraph.fullgraph.offload.tensor.offloaded_tensor import OffloadedTensor
+from peergraph.fullgraph.tensor.partitioned_tensor import PartitionedTensor, wrap
+
+_MOST_TRIALS = 1024
+
+
+class Trial(NamedTuple):
+    """What a function has made of few rows."""
+
+    probe: PartitionedTensor
+    """The result, without autograd's history."""
+    needs_grad: bool
+    is_operand: int | None
+    """The operand that is the result; None: it is a tensor of its own."""
+    aliases: tuple[int, ...]
+    """The operands whose memory the result shares."""
+
+
+def keep_trial(trials: dict[Hashable, Trial], key: Hashable, trial: Trial) -> None:
+    """Keeps a trial; not one of integers, which may be ids."""
+    if not trial.probe._local.is_floating_point():
+        return
+    if len(trials) >= _MOST_TRIALS:
+        trials.clear()
+    trials[key] = trial
+
+
+def share_memory(probe: Tensor, other: Tensor) -> bool:
+    """Returns whether two tensors of few rows have one storage."""
+    assert isinstance(probe, PartitionedTensor) and isinstance(other, PartitionedTensor)
+    own, others = (x._local.untyped_storage()._cdata for x in (probe, other))
+    return bool(own == others)
+
+
+def separate_probes(probes: list[Tensor], tensors: list[Tensor]) -> list[Tensor]:
+    """Returns the probes of some operands. Only those of views of one tensor share memory.
+
+    All results of a kept trial have its probe. A function that changes one of them, or returns a
+    view of it, must not seem to do so with the others.
+
+    Args:
+        probes: of the operands.
+        tensors: the operands.
+    """
+    found: list[Tensor] = []
+    for place, (probe, tensor) in enumerate(zip(probes, tensors, strict=True)):
+        if isinstance(tensor, OffloadedTensor) and any(
+            isinstance(other, OffloadedTensor)
+            and share_memory(probe, found[earlier])
+            and not _are_views(tensor, other)
+            for earlier, other in enumerate(tensors[:place])
+        ):
+            assert isinstance(probe, PartitionedTensor)
+            copied = wrap(probe._local.detach().clone(), probe.layout, probe.partitioned_dim)
+            probe = copied.requires_grad_(probe.requires_grad)
+        found.append(probe)
+    return found
+
+
+def _are_views(tensor: OffloadedTensor, other: OffloadedTensor) -> bool:
+    """Returns whether one of two tensors is a view of the other, or both are views of a third."""
+    aliases = tensor._cell.aliases
+    return bool(aliases) and aliases is other._cell.aliases
