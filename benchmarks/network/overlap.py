@@ -31,7 +31,8 @@ from peergraph.memory import DistributedTable, Group, Machines
 from peergraph.store import Store
 
 _WARM_UP = 3
-# Batches after the timed ones: rows of the next batch are exchanged during the last timed step.
+# Batches after the timed ones: during the last timed step, rows of the next batch and ids of the
+# one after it are exchanged.
 _REST = 2
 
 

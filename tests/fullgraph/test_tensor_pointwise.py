@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -51,6 +53,13 @@ def no_grad_update(i: Inputs) -> Tensor:
     return i.x * i.y
 
 
+def selected_rows(i: Inputs, function: Callable[[Tensor], Tensor]) -> Tensor:
+    """The product of rows in two orders: gradients come in another layout than the rows."""
+    ids = torch.tensor([12, 0, 5, 5, 3, 7, 1, 9], device=i.w.device)
+    other_ids = torch.tensor([1, 11, 2, 8, 8, 0, 12, 4], device=i.w.device)
+    return i.x[ids] * function(i.y[other_ids])
+
+
 def autocast(i: Inputs) -> list[Tensor]:
     with torch.autocast(i.w.device.type, dtype=torch.bfloat16):
         h = i.x.float() @ i.w.float()
@@ -76,6 +85,8 @@ ACTIVATIONS = {
 CASES: dict[str, Case] = {
     **UNARY,
     **ACTIVATIONS,
+    "selected rows": lambda i: selected_rows(i, torch.sigmoid),
+    "selected rows, with a buffer": lambda i: selected_rows(i, F.logsigmoid),
     "log": lambda i: (i.x.abs() + 1).log() + torch.log1p(i.x**2) + (i.x**2 + 1).rsqrt(),
     "prelu": lambda i: F.prelu(i.x, i.b),
     "prelu single": lambda i: F.prelu(i.x, i.c.view(1)),

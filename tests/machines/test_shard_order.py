@@ -29,7 +29,12 @@ def _shared(device: str) -> Any:
     group = Group.current(device=device_of_rank(device), timeout=60)
     data = random_data()
     mine = data if group.machines.is_first_rank else None
-    return data, peergraph_pyg.share(mine, device=group.device, machines="shard", hot_ratio=0.25)
+    shared = peergraph_pyg.share(mine, device=group.device, machines="shard", hot_ratio=0.25)
+    # The store has a group of its own.
+    store = peergraph_pyg.store_of(shared)
+    assert store.group is not None
+    store.group.timeout = 60.0
+    return data, shared
 
 
 def _loader(graph: Any, num_batches: int) -> NeighborLoader:

@@ -168,7 +168,11 @@ class ExchangeIterator:
         return batch.batch
 
     def close(self) -> None:
-        """Ends the iteration: this rank has no more batches. Does not wait for the other ranks."""
+        """Ends the iteration: this rank has no more batches.
+
+        Does not wait for other ranks to finish. On GPUs with NCCL, it may wait until they have
+        called ``next`` as often as this rank.
+        """
         self._is_over = True
         self._batches.clear()
         self._close()

@@ -1,6 +1,7 @@
 """The logarithm of the sigmoid. Its kernel returns rows, and a buffer that its gradient reads.
 
-The buffer of a GPU is empty, whatever the rows: it is a plain tensor.
+On the CPU the buffer has a row for each row of the argument. On a GPU it is empty, whatever the
+rows: it is a plain tensor.
 """
 
 from __future__ import annotations
@@ -17,14 +18,17 @@ aten = torch.ops.aten
 
 @rule(aten.log_sigmoid_forward.default)
 def log_sigmoid_forward(x: PartitionedTensor) -> tuple[PartitionedTensor, Tensor]:
-    """The result, and this rank's buffer."""
+    """The result, and the buffer."""
     out, buffer = aten.log_sigmoid_forward(x._local)
+    if buffer.device.type == "cpu":
+        buffer = wrap(buffer, x.layout, x.partitioned_dim)
     return wrap(out, x.layout, x.partitioned_dim), buffer
 
 
 @rule(aten.log_sigmoid_backward.default)
 def log_sigmoid_backward(grad: Tensor, x: Tensor, buffer: Tensor) -> PartitionedTensor:
-    """The gradient of `x`, from this rank's buffer."""
-    first, (local_grad, rows) = localize(aten.log_sigmoid_backward.default, (grad, x))
-    out = aten.log_sigmoid_backward(local_grad, rows, buffer)
+    """The gradient of `x`. Rows of the buffer move with those of `x`."""
+    with_rows, empty = ((buffer,), ()) if isinstance(buffer, PartitionedTensor) else ((), (buffer,))
+    first, local = localize(aten.log_sigmoid_backward.default, (grad, x, *with_rows))
+    out = aten.log_sigmoid_backward(*local, *empty)
     return wrap(out, first.layout, first.partitioned_dim)

@@ -176,13 +176,12 @@ class DistributedTable(Table):
         """Returns what :meth:`locate` returns. The local rows of ids out of range are out of range
         too, so that kernels report them, unless :meth:`RowSet.internal_row` has done so.
         """
+        # The number of rows may exceed int32.
+        ids = ids.flatten().long()
         internal = self.row_set.internal_row(ids, padded=padded)
         local = self.row_set.split.local_row(internal)
         if padded or not self.row_set.is_ordered:
-            ids = ids.flatten()
-            local.masked_fill_(
-                ids.clamp(min(0, self.rows - 1), self.rows - 1) != ids, _OUT_OF_RANGE
-            )
+            local.masked_fill_((ids < 0) | (ids >= self.rows), _OUT_OF_RANGE)
         return local, internal
 
     def _locate(self, ids: torch.Tensor, remote: RemoteRows | None, padded: bool) -> Location:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from queue import SimpleQueue
 from typing import Any
 
@@ -24,6 +24,9 @@ from peergraph.memory.distributed.row_set import RowSet
 from peergraph.memory.distributed.wanted_rows import WantedRows, wanted_rows
 from peergraph.memory.table.table import Table
 from peergraph.profiling import EXCHANGE, profiled
+
+# The streams of a session: of the rows, and of the session's threads.
+_ROWS, _IDS = 0, 1
 
 
 class ExchangeSession:
@@ -62,6 +65,8 @@ class ExchangeSession:
         self._requested: SimpleQueue[FetchedRows | None] = SimpleQueue()
         # Rounds in which this rank still has to take part. The thread that iterates owns the list.
         self._incomplete: list[FetchedRows] = []
+        # The thread that iterates, once it has requested a batch.
+        self._iterating: int | None = None
         self._error: Exception | None = None
         self._threads: list[threading.Thread] = []
 
@@ -73,8 +78,9 @@ class ExchangeSession:
 
         Args:
             requests: pairs of a table and the users' ids that the batch will gather from it. Tables
-                that are not split over machines are ignored. On a GPU, the ids are ready in the
-                current stream.
+                that are not split over machines are ignored. The ids must not change until
+                :meth:`FetchedRows.send` has returned. On a GPU, they are ready in the current
+                stream.
 
         Raises:
             RuntimeError: this rank has finished, or an error has ended the exchange.
@@ -83,8 +89,9 @@ class ExchangeSession:
             raise RuntimeError(f"{self.loader}: this iteration has been closed")
         self._check_open()
         split = [(t, ids) for t, ids in requests if isinstance(t, DistributedTable)]
-        fetched = FetchedRows(split, self._guard, self.network.group.device)
-        self._incomplete = [f for f in self._incomplete if not f.is_complete]
+        device = self.network.group.device
+        fetched = FetchedRows(split, self._guard, self._drop_complete, device)
+        self._iterating = threading.get_ident()
         self._incomplete.append(fetched)
         self._traffic.add(batches=1)
         if not self._threads:
@@ -128,24 +135,39 @@ class ExchangeSession:
         """Finishes, and takes part in the rounds of batches that were requested and are not wanted
         any more. Idempotent.
 
-        Does not wait for other ranks to finish. With NCCL it waits until all ranks have requested
-        as many batches as this one, or have finished: the rows are sent by this thread, after those
-        of earlier batches.
+        Does not wait for other ranks to finish. With NCCL, the thread that iterates waits until all
+        ranks have requested as many batches as this one, or have finished: it sends the rows, after
+        those of earlier batches. Other threads, in which the garbage collector may call this, wait
+        for nothing.
         """
         if self.left:
             return
         self.left = True
-        self.finish()
-        rest = [fetched for fetched in self._incomplete if not fetched.is_complete]
-        self._incomplete = []
-        if not rest or self.broken:
-            return
-        if self._streams is not None and self.network.has_nccl:
+        self._drop_complete()
+        rest, self._incomplete = self._incomplete, []
+        try:
+            if rest and not self.broken:
+                self._take_part(rest)
+        finally:
+            # Last: `join` waits for the session's thread first, and then for those started above.
+            self.finish()
+
+    def _take_part(self, rest: Sequence[FetchedRows]) -> None:
+        """Takes part in rounds whose rows nobody wants. A thread does what this one must not wait
+        for.
+        """
+        by_nccl = self.network.has_nccl
+        if by_nccl and threading.get_ident() == self._iterating:
             # `join` raises the error.
-            with torch.cuda.stream(self._streams[0]), suppress(Exception):
+            with torch.cuda.stream(self._stream(_ROWS)), suppress(Exception):
                 for fetched in rest:
                     fetched.take_part()
-        self._start(lambda: _complete(rest), "peergraph exchange of unwanted rows")
+        stream = _ROWS if by_nccl else _IDS
+        self._start(lambda: _complete(rest), "peergraph exchange of unwanted rows", stream)
+
+    def _drop_complete(self) -> None:
+        """Frees the rows of rounds in which this rank has nothing left to do."""
+        self._incomplete = [f for f in self._incomplete if not f.is_complete]
 
     def join(self) -> None:
         """Waits until all ranks have finished. If an error has ended the exchange, raises it."""
@@ -160,23 +182,33 @@ class ExchangeSession:
         """Whether an error has ended the exchange."""
         return self._error is not None
 
-    def _start(self, work: Callable[[], None], name: str) -> None:
+    def _start(self, work: Callable[[], None], name: str, stream: int = _IDS) -> None:
+        """Starts a thread. If it cannot use its stream, the session ends; `work` is called all the
+        same, so that it passes the error on.
+        """
+
         def run() -> None:
-            with self._on_stream():
+            with ExitStack() as on_stream:
+                # `join` raises the error.
+                with suppress(Exception), self._guard():
+                    on_stream.enter_context(self._on_stream(stream))
                 work()
 
         thread = threading.Thread(target=run, name=name, daemon=True)
         self._threads.append(thread)
         thread.start()
 
-    def _on_stream(self) -> AbstractContextManager[Any]:
-        """Prepares a new thread for its stream, and returns a context in which it uses the stream.
+    def _stream(self, number: int) -> torch.cuda.Stream | None:
+        return None if self._streams is None else self._streams[number]
+
+    def _on_stream(self, number: int) -> AbstractContextManager[Any]:
+        """Prepares a new thread for a stream, and returns a context in which it uses the stream.
 
         A new thread uses GPU 0. Its calls must not invalidate the capture of a CUDA graph.
         """
-        if self._streams is None:
+        stream = self._stream(number)
+        if stream is None:
             return nullcontext()
-        stream = self._streams[1]
         torch.cuda.set_device(stream.device)
         use_thread_local_capture_mode()
         return torch.cuda.stream(stream)
@@ -186,8 +218,8 @@ class ExchangeSession:
         while (fetched := self._requested.get()) is not None:
             try:
                 with self._guard():
-                    found = self._plan(fetched)
-                fetched.planned.set_result(found)
+                    # No name here keeps the rows.
+                    fetched.planned.set_result(self._plan(fetched))
             except Exception as error:
                 fetched.planned.set_exception(error)
             del fetched  # its rows are the batch's
@@ -237,7 +269,7 @@ class ExchangeSession:
 
     def _check_open(self) -> None:
         if self._error is not None:
-            raise RuntimeError(f"the exchange of rows has ended: {self._error}")
+            raise RuntimeError(f"the exchange of rows has ended: {self._error}") from self._error
 
     @contextmanager
     def _guard(self) -> Iterator[None]:

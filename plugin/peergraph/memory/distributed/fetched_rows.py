@@ -27,12 +27,14 @@ class FetchedRows:
         self,
         requests: Sequence[Request],
         guard: Callable[[], AbstractContextManager[Any]],
+        completed: Callable[[], None],
         device: torch.device,
     ) -> None:
         """
         Args:
             requests: pairs of a split table and the users' ids that the batch gathers from it.
             guard: returns a context for a part of the round; an error in it ends the session.
+            completed: called when nothing of the round is left to do on this rank.
             device: the device of the tables.
         """
         self.requests = requests
@@ -43,6 +45,7 @@ class FetchedRows:
         self.requested: torch.cuda.Event | None = None
         """After the work that makes the ids, on a GPU."""
         self._guard = guard
+        self._completed = completed
         self._device = device
         self._ready: torch.cuda.Event | None = None
         self._sending = threading.Lock()
@@ -85,6 +88,7 @@ class FetchedRows:
         if not found.is_complete:
             with self._guard():
                 found.complete()
+        self._completed()
 
     @profiled(EXCHANGE)
     def wait(self) -> None:

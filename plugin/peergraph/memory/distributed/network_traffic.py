@@ -50,7 +50,8 @@ class TrafficCounter:
     """Adds up traffic; threads may count at the same time."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        # A garbage collection in `add` may leave a session, which counts too.
+        self._lock = threading.RLock()
         self._counts: Counter[str] = Counter()
 
     def add(self, **counts: int) -> None:

@@ -87,6 +87,9 @@ class RowExchange:
         if network is None:
             network = self._connect()
             self._networks.append(network)
+        if self._streams is not None:
+            # The rows may just have been written. A rank without batches reads them there too.
+            self._streams[1].wait_stream(torch.cuda.current_stream(self._group.device))
         session = ExchangeSession(loader, self._layout, network, self._traffic, self._streams)
         self._sessions.append(session)
         return session

@@ -1,0 +1,160 @@
+"""The threads of the exchange of rows: how they start and end, and what they keep in memory."""
+
+from __future__ import annotations
+
+import gc
+import threading
+import time
+import weakref
+from typing import Any
+from unittest.mock import patch
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch_geometric.loader import NeighborLoader
+
+import peergraph_pyg
+from peergraph.errors import PeerLostError
+from peergraph.memory import ExchangeSession, FetchedRows, Group
+from peergraph.memory.distributed.exchange_network import ExchangeNetwork
+from peergraph.memory.distributed.id_exchange import IdExchange
+from peergraph.memory.distributed.network_traffic import TrafficCounter
+from tests.adapters.pyg.graphs import random_data
+from tests.machines.hosts import device_of_rank, run_on_hosts
+
+_TIMEOUT_S = 20
+
+
+def _batches(device: str) -> tuple[Any, Any]:
+    """A graph, and an iterator of eight batches."""
+    group = Group.current(device=device_of_rank(device), timeout=60)
+    mine = random_data() if group.machines.is_first_rank else None
+    shared = peergraph_pyg.share(mine, device=group.device, machines="shard", hot_ratio=0.25)
+    store = peergraph_pyg.store_of(shared)
+    assert store.group is not None
+    store.group.timeout = float(_TIMEOUT_S)
+    loader = NeighborLoader(shared, [4, 3], input_nodes=torch.arange(24), batch_size=3)
+    return shared, iter(loader)
+
+
+def _collected(device: str, in_session: bool) -> None:
+    """A rank drops its iterator after two batches; the collector finds it in another thread."""
+    shared, batches = _batches(device)
+    gc.disable()
+    next(batches)
+    dist.barrier()
+    if dist.get_rank() == 0:
+        dropped, collected = threading.Event(), threading.Event()
+        session = batches._opened.session
+        exchange = IdExchange.exchange
+
+        def collect() -> None:
+            # `leave` does what it does with NCCL; the rounds themselves use Gloo.
+            with (
+                patch.object(ExchangeNetwork, "has_nccl", True),
+                patch.object(session, "_streams", (None, None)),
+            ):
+                gc.collect()
+            collected.set()
+
+        def collect_and_exchange(ids: IdExchange, *args: Any, **kwargs: Any) -> Any:
+            # The round of the last batch that was requested.
+            if ids._rounds == 3 and in_session:
+                assert dropped.wait(_TIMEOUT_S)
+                collect()
+            return exchange(ids, *args, **kwargs)
+
+        with patch.object(IdExchange, "exchange", collect_and_exchange):
+            next(batches)
+            cycle = [batches]
+            cycle.append(cycle)  # type: ignore[arg-type]
+            del cycle, batches
+            dropped.set()
+            if not in_session:
+                threading.Thread(target=collect, daemon=True).start()
+            # The other rank has not called its next `next`.
+            assert collected.wait(_TIMEOUT_S)
+            assert session.left
+        dist.barrier()
+    else:
+        dist.barrier()
+        assert sum(1 for _ in batches) == 7
+    begin = time.monotonic()
+    peergraph_pyg.store_of(shared).close()
+    assert time.monotonic() - begin < _TIMEOUT_S
+
+
+@pytest.mark.parametrize("in_session", [True, False])
+def test_an_iterator_that_is_collected_in_another_thread(in_session: bool) -> None:
+    run_on_hosts(_collected, "ab", "cpu", in_session)
+
+
+def test_a_collection_while_traffic_is_counted() -> None:
+    traffic = TrafficCounter()
+
+    class Counting(int):
+        def __radd__(self, other: int) -> int:
+            traffic.add(batches=1)
+            return int(self) + other
+
+    thread = threading.Thread(target=lambda: traffic.add(ids_sent=Counting(2)), daemon=True)
+    thread.start()
+    thread.join(_TIMEOUT_S)
+    assert not thread.is_alive()
+    assert (traffic.total.batches, traffic.total.ids_sent) == (1, 2)
+
+
+def _no_stream(device: str) -> None:
+    """A rank's thread cannot use its stream: no rank waits for ever."""
+    _, batches = _batches(device)
+
+    def out_of_memory(*_: Any) -> None:
+        raise RuntimeError("CUDA error: out of memory")
+
+    if dist.get_rank() == 0:
+        with (
+            patch.object(ExchangeSession, "_on_stream", out_of_memory),
+            pytest.raises(RuntimeError, match="CUDA error: out of memory"),
+        ):
+            next(batches)
+        # The session has no thread that waits for requests.
+        session = batches._opened.session
+        batches.close()
+        for thread in session._threads:
+            thread.join(_TIMEOUT_S)
+            assert not thread.is_alive()
+    else:
+        with pytest.raises(PeerLostError, match="rank 0"):
+            next(batches)
+
+
+def test_a_thread_that_cannot_use_its_stream() -> None:
+    run_on_hosts(_no_stream, "ab", "cpu")
+
+
+def _freed(device: str) -> None:
+    """Received rows are freed with their batches, before the next request."""
+    shared, batches = _batches(device)
+    received: list[list[weakref.ref[torch.Tensor]]] = []
+    complete = FetchedRows.complete
+
+    def noted_complete(fetched: FetchedRows) -> None:
+        complete(fetched)
+        rows = fetched.planned.result().rows.values()
+        received.append([weakref.ref(v) for r in rows for v in r.values.values()])
+
+    gc.disable()
+    with patch.object(FetchedRows, "complete", noted_complete):
+        for number, batch in enumerate(batches, 1):
+            del batch
+            assert len(received) == number
+            assert received[-1]
+            kept = [n for n, refs in enumerate(received) if any(r() is not None for r in refs)]
+            assert not kept
+    assert len(received) == 8
+    peergraph_pyg.store_of(shared).close()
+
+
+def test_rows_of_batches_are_freed() -> None:
+    run_on_hosts(_freed, "ab", "cpu")
