@@ -35,8 +35,8 @@ struct EdgeRecord {
 /// source, destination  [num_edges] int32 or int64, both of the same type
 /// edge_ids             [num_edges] int64; without them, an edge has its position in this call
 /// source_bytes         4 or 8, bytes of a source in a record
-/// records              [num_edges] EdgeRecord, written: the edge is int64 with edge_ids, else
-/// int32 counts               [num_buckets] int64, edges of each bucket
+/// records              [num_edges] EdgeRecord, written; the edge is int64 with edge_ids
+/// counts               [num_buckets] int64, written: edges of each bucket
 PartitionedEdges partition_edges(const TensorRef& source, const TensorRef& destination,
                                  const std::optional<TensorRef>& edge_ids, int64_t num_sources,
                                  int64_t num_destinations, int shift, int source_bytes,

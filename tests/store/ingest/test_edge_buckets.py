@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from pathlib import Path
 
 import numpy as np
@@ -85,6 +86,25 @@ def test_batches_that_several_threads_split(
     assert np.array_equal(found[1], expected)
     assert found[2] is not None
     assert np.array_equal(found[2], order)
+
+
+def test_memory_does_not_grow_with_the_number_of_batches(tmp_path: Path) -> None:
+    """A number for each batch and bucket in memory would take 0.3 MB here."""
+    num_batches, batch, nodes = 80, 32, 1024
+    coo = random_coo(nodes, nodes, num_batches * batch).numpy()
+    buckets = EdgeBuckets(tmp_path, nodes, nodes, 40_000, 9_000)
+    tracemalloc.start()
+    try:
+        for begin in range(0, coo.shape[1], batch):
+            source, destination = (row[begin : begin + batch].copy() for row in coo)
+            assert buckets.add(source, destination)
+        held, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert held < 200_000
+    found = np.concatenate([piece.indices.numpy() for piece in buckets.sorted_edges(None)])
+    assert np.array_equal(found, sorted_by_destination(coo)[0])
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_edges_that_come_sorted_need_no_ids(tmp_path: Path) -> None:

@@ -148,6 +148,19 @@ def test_lists_npy_files_and_dtypes(tmp_path: Path) -> None:
     assert_same_folder(folder, GraphSource.homogeneous(50, edges, tables, {"weight": weight}))
 
 
+def test_a_tensor_keeps_its_nan(tmp_path: Path) -> None:
+    """Also bfloat16, whose bits are read as they are."""
+    for dtype in (torch.bfloat16, torch.float32):
+        with named_case(dtype):
+            x = torch.tensor([[1, float("nan")], [2, 3]], dtype=dtype)
+            nodes = NodeFiles(num_nodes=2, tables={"x": Rows(x, nan="zero")})
+            Store.ingest(tmp_path / str(dtype), nodes=nodes, edges=EdgeFiles(coo((0, 1))))
+            assert x.isnan().tolist() == [[False, True], [False, False]]
+            expected = {"x": x.nan_to_num(0)}
+            source = GraphSource.homogeneous(2, EdgeSource(coo=coo((0, 1))), expected)
+            assert_same_folder(tmp_path / str(dtype), source)
+
+
 def test_one_row_empty_files_and_inferred_numbers_of_nodes(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("src,dst\n3,1\n")
     (tmp_path / "empty.csv").write_text("")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -30,8 +30,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 _WRITTEN_BYTES = 8  # of an edge, for the progress bar
-_END_BYTES = 16  # of an edge without tables
-_LEAST_ROWS = 1 << 10  # of a batch
 
 
 class EdgeIngest:
@@ -61,7 +59,7 @@ class EdgeIngest:
         self._given, self._reader, self._ends = given, reader, ends
         self._ids: tuple[IdNumbers | None, IdNumbers | None] = (nodes[0].ids, nodes[1].ids)
         self._counts = (nodes[0].count or 0, nodes[1].count or 0)
-        self._workspace = workspace
+        self._workspace, self._memory = workspace, workspace.memory
         self._repeat = 2 if given.add_reverse else 1
 
     def run(self) -> EdgeEntry:
@@ -75,8 +73,9 @@ class EdgeIngest:
         bad_before = self._workspace.bad_rows.total
         folder = self._workspace.temporary / self._stem
         folder.mkdir()
-        memory = self._workspace.memory // 2 if looked_up else self._workspace.memory
-        buckets = EdgeBuckets(folder, *self._counts, expected, memory, looked_up)
+        # Look-ups take the other half.
+        self._memory = self._workspace.memory // 2 if looked_up else self._workspace.memory
+        buckets = EdgeBuckets(folder, *self._counts, expected, self._memory, looked_up)
         files = self._table_files()
         with files:
             files.check_filter(self._given.where, f"edges {type_name(self._type)}")
@@ -120,12 +119,27 @@ class EdgeIngest:
             self._repeat,
         )
 
+    def _batch_rows(self, columns: Sequence[str], other_bytes: int, most_edges: int) -> int:
+        most_rows = most_edges // self._repeat
+        return self._reader.batch_rows(columns, self._memory, other_bytes, most_rows)
+
     @contextmanager
-    def _batches(self, columns: list[str], batch_rows: int, what: str) -> Iterator[Iterator[Batch]]:
-        """Reads batches ahead, with a progress bar."""
+    def _batches(
+        self, columns: Sequence[str], other_bytes: int, most_edges: int, what: str
+    ) -> Iterator[Iterator[Batch]]:
+        """Reads batches ahead, with a progress bar.
+
+        Args:
+            columns: the names of the columns to read.
+            other_bytes: as in :meth:`RowReader.batch_rows`.
+            most_edges: the largest number of edges of a batch.
+            what: what is done, for the progress bar.
+        """
         work = self._workspace
         name = f"{what} {type_name(self._type)}"
-        batches = self._reader.batches(list(dict.fromkeys(columns)), batch_rows)
+        columns = list(dict.fromkeys(columns))
+        batch_rows = self._batch_rows(columns, other_bytes, most_edges)
+        batches = self._reader.batches(columns, batch_rows)
         with (
             progress_bar(name, self._reader.num_bytes, work.progress) as moved,
             read_ahead(batches) as ahead,
@@ -144,11 +158,8 @@ class EdgeIngest:
     def _add_in_order(self, buckets: EdgeBuckets, files: TableFiles) -> None:
         numbers = RowNumbers()
         columns = [*self._ends, *files.columns]
-        batch_rows = buckets.batch_edges // self._repeat
-        if files.columns:  # rows of tables take memory, too
-            row_bytes = self._reader.num_bytes // max(1, self._reader.expected_rows)
-            batch_rows = max(_LEAST_ROWS, batch_rows * _END_BYTES // max(_END_BYTES, row_bytes))
-        with self._batches(columns, batch_rows, "read") as batches:
+        array_bytes, most = files.array_row_bytes, buckets.batch_edges
+        with self._batches(columns, array_bytes, most, "read") as batches:
             for batch in batches:
                 self._add_batch(batch, numbers.of(batch), buckets, files)
         if files.has_arrays:
@@ -204,7 +215,7 @@ class EdgeIngest:
             self._keys(places, buckets.batch_edges, bad),
             *self._ids,
             self._workspace,
-            buckets.batch_edges,
+            self._batch_rows(self._ends, 0, buckets.batch_edges),
         )
         for found in edges:
             wrong = np.zeros(len(found.rows), np.bool_)
@@ -237,10 +248,10 @@ class EdgeIngest:
             raise RuntimeError("a looked-up number is out of range")
 
     def _keys(
-        self, places: RowPlaces, batch_rows: int, bad: list[NDArray[np.int64]]
+        self, places: RowPlaces, most_edges: int, bad: list[NDArray[np.int64]]
     ) -> Iterator[tuple[NDArray[np.int64], Any, Any]]:
         """Yields numbers and ends of all rows. Rows without an end are reported and left out."""
-        with self._batches([*self._ends], batch_rows, "read") as batches:
+        with self._batches(self._ends, 0, most_edges, "read") as batches:
             for batch in batches:
                 problems, rows = Problems(), places.of(batch)
                 ends = []
@@ -277,7 +288,8 @@ class EdgeIngest:
             return np.empty(0, np.int64)
         numbers, places, bad = RowNumbers(), RowPlaces(), [np.empty(0, np.int64)]
         columns = files.columns or [self._ends[0]]
-        with self._batches(columns, buckets.batch_edges, "check") as batches:
+        array_bytes, most = files.array_row_bytes, buckets.batch_edges
+        with self._batches(columns, array_bytes, most, "check") as batches:
             for batch in batches:
                 problems, rows = Problems(), numbers.of(batch)
                 files.read(batch, rows, problems)
@@ -287,11 +299,12 @@ class EdgeIngest:
         return np.concatenate(bad)
 
     def _write_tables(
-        self, files: TableFiles, batch_rows: int, left_out: NDArray[np.int64]
+        self, files: TableFiles, most_edges: int, left_out: NDArray[np.int64]
     ) -> None:
         numbers, places = RowNumbers(), RowPlaces()
         columns = files.columns or [self._ends[0]]
-        with self._batches(columns, batch_rows, "tables of") as batches:
+        array_bytes = files.array_row_bytes
+        with self._batches(columns, array_bytes, most_edges, "tables of") as batches:
             for batch in batches:
                 rows = numbers.of(batch)
                 values = files.read(batch, rows, Problems())

@@ -18,7 +18,7 @@ from peergraph.store.ingest.id_numbers import IdNumbers
 from peergraph.store.ingest.ingest_edges import EdgeIngest
 from peergraph.store.ingest.ingest_nodes import NodeIngest, NumberedNodes
 from peergraph.store.ingest.ingest_report import IngestReport
-from peergraph.store.ingest.read.batch import RowReader
+from peergraph.store.ingest.read.batch import RowReader, column_batches
 from peergraph.store.ingest.read.open_rows import open_rows
 from peergraph.store.ingest.values.id_values import is_integer_column, to_dense_ids, to_keys
 from peergraph.store.ingest.values.numbers import Problems
@@ -29,7 +29,6 @@ from peergraph.store.placement.items import type_name
 
 _LEAST_MEMORY = 64 << 20
 _MOST_DEFAULT_MEMORY = 16 << 30
-_BATCH_ROWS = 1 << 18
 
 BadRowPolicy = Literal["error", "skip"]
 
@@ -178,15 +177,17 @@ class _GraphIngest:
             if edge_type[at] == node_type
         ]
         numbering = self._given.nodes.get(node_type, NodeFiles()).numbering
-        is_integer = all(_is_integer(reader, column) for reader, column in columns)
+        memory = self._workspace.memory
+        is_integer = all(_is_integer(*column, memory) for column in columns)
         if numbering == "dense" or (numbering == "auto" and is_integer):
-            largest = max((_largest(reader, column) for reader, column in columns), default=-1)
+            largest = max((_largest(*column, memory) for column in columns), default=-1)
             return NumberedNodes(largest + 1, None, ())
 
         def keys() -> Iterator[Any]:
             for reader, column in columns:
-                for batch in reader.batches([column], _BATCH_ROWS):
-                    yield to_keys(batch.columns[column], not is_integer, Problems())
+                with column_batches(reader, column, memory) as batches:
+                    for batch in batches:
+                        yield to_keys(batch.columns[column], not is_integer, Problems())
 
         ids = IdNumbers.of_distinct(keys(), not is_integer, self._workspace)
         ids.save(self._workspace.folder / f"node{number}.ids.parquet")
@@ -212,23 +213,23 @@ def _ends(edge_type: EdgeType, files: EdgeFiles, reader: RowReader) -> tuple[str
     return (names[0], names[1]) if names else ("0", "1")
 
 
-def _is_integer(reader: RowReader, column: str) -> bool:
+def _is_integer(reader: RowReader, column: str, memory: int) -> bool:
     """Returns whether a column's first values are integers; True if there are none."""
-    for batch in reader.batches([column], _BATCH_ROWS):
-        if len(batch):
-            return is_integer_column(batch.columns[column])
-    return True
+    with column_batches(reader, column, memory) as batches:
+        first = next((batch for batch in batches if len(batch)), None)
+    return first is None or is_integer_column(first.columns[column])
 
 
-def _largest(reader: RowReader, column: str) -> int:
+def _largest(reader: RowReader, column: str, memory: int) -> int:
     """Returns the largest id of a column; -1 if there is none."""
     known = reader.largest(column)
     if known is not None:
         return known
     found = -1
-    for batch in reader.batches([column], _BATCH_ROWS):
-        problems = Problems()
-        ids = to_dense_ids(batch.columns[column], problems)
-        usable = ids[~problems.any(len(ids))] if problems.masks else ids
-        found = max(found, int(usable.max(initial=-1)))
+    with column_batches(reader, column, memory) as batches:
+        for batch in batches:
+            problems = Problems()
+            ids = to_dense_ids(batch.columns[column], problems)
+            usable = ids[~problems.any(len(ids))] if problems.masks else ids
+            found = max(found, int(usable.max(initial=-1)))
     return found

@@ -14,7 +14,7 @@ from peergraph.store.ingest.bad_rows import BadRowsError
 from peergraph.store.ingest.graph_files import NodeFiles
 from peergraph.store.ingest.id_numbers import IdNumbers
 from peergraph.store.ingest.read.array_rows import ArrayColumn, ArrayRows
-from peergraph.store.ingest.read.batch import RowReader, read_threads
+from peergraph.store.ingest.read.batch import RowReader, column_batches
 from peergraph.store.ingest.read.open_rows import open_rows
 from peergraph.store.ingest.read.prefetch import read_ahead
 from peergraph.store.ingest.table_files import TableFiles
@@ -26,9 +26,6 @@ from peergraph.store.input.source import NodeType
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
-
-_BATCH_ROWS = 1 << 18
-_ROW_BYTES = 4096  # of nodes' tables, at most, for the size of batches
 
 REPEATED = "the id is that of an earlier row"
 NOT_BELOW = "id out of range"
@@ -69,9 +66,6 @@ class NodeIngest:
     ) -> None:
         self._type, self._stem = node_type, f"node{number}"
         self._given, self._workspace = given, workspace
-        held = 2 * (read_threads() + 2)  # batches that the memory has room for
-        rows = workspace.memory // held // _ROW_BYTES
-        self._batch_rows = max(1 << 10, min(_BATCH_ROWS, rows))
 
     def run(self) -> NumberedNodes:
         """Numbers the nodes and writes their tables.
@@ -104,7 +98,7 @@ class NodeIngest:
                 name = f"the arrays of {self._type!r}"
                 row_bytes = files.array_bytes // max(1, count)
                 rows = ArrayRows(name, {"": ArrayColumn(count, row_bytes, _no_values)})
-                self._copy(rows, files, None, files.array_bytes)
+                self._copy(rows, files, None)
         return NumberedNodes(count, None, files.entries())
 
     def _table_files(
@@ -126,22 +120,18 @@ class NodeIngest:
             if not files.columns and not files.has_arrays and reader.num_rows is not None:
                 count = reader.num_rows
             else:
-                count = self._copy(reader, files, kept, reader.num_bytes)
+                count = self._copy(reader, files, kept)
         return len(kept) if kept is not None else count, files.entries()
 
-    def _copy(
-        self,
-        reader: RowReader,
-        files: TableFiles,
-        kept: NDArray[np.int64] | None,
-        num_bytes: int,
-    ) -> int:
+    def _copy(self, reader: RowReader, files: TableFiles, kept: NDArray[np.int64] | None) -> int:
         """Reads all rows into tables; returns their number."""
         numbers, places = RowNumbers(), RowPlaces()
         bad_before = self._workspace.bad_rows.total
         columns = files.columns or reader.column_names[:1]
-        with progress_bar(f"nodes {self._type}", num_bytes, self._workspace.progress) as moved:
-            batches = reader.batches(columns, self._batch_rows)
+        work, name = self._workspace, f"nodes {self._type}"
+        batch_rows = reader.batch_rows(columns, work.memory, files.array_row_bytes)
+        with progress_bar(name, reader.num_bytes, work.progress) as moved:
+            batches = reader.batches(columns, batch_rows)
             with read_ahead(batches) as ahead:
                 for batch in ahead:
                     problems = Problems()
@@ -180,8 +170,9 @@ class NodeIngest:
 
     def _examine(self, reader: RowReader, name: str) -> _IdFacts:
         facts = _IdFacts()
-        for batch in reader.batches([name], _BATCH_ROWS):
-            facts.add(batch.columns[name])
+        with column_batches(reader, name, self._workspace.memory) as batches:
+            for batch in batches:
+                facts.add(batch.columns[name])
         return facts
 
     def _order(self, reader: RowReader, name: str, num_rows: int) -> NDArray[np.int64]:
@@ -190,22 +181,23 @@ class NodeIngest:
         bad_before = bad_rows.total
         order = np.zeros(num_rows, np.int64)
         seen = np.zeros(num_rows, np.bool_)
-        for batch in reader.batches([name], _BATCH_ROWS):
-            problems = Problems()
-            ids, rows = to_dense_ids(batch.columns[name], problems), places.of(batch)
-            bad_rows.add_batch(batch, problems)
-            good = ~problems.any(len(ids))
-            if good.all() and _is_new(ids, seen):
-                seen[ids], order[rows] = True, ids
-                continue
-            for row, node, number in zip(batch.rows[good], ids[good], rows[good], strict=True):
-                if not 0 <= node < num_rows:
-                    reason = f"{NOT_BELOW} for {num_rows} nodes"
-                    bad_rows.add(batch.file, reason, [int(row)], [node])
-                elif seen[node]:
-                    bad_rows.add(batch.file, REPEATED, [int(row)], [node])
-                else:
-                    seen[node], order[number] = True, node
+        with column_batches(reader, name, self._workspace.memory) as batches:
+            for batch in batches:
+                problems = Problems()
+                ids, rows = to_dense_ids(batch.columns[name], problems), places.of(batch)
+                bad_rows.add_batch(batch, problems)
+                good = ~problems.any(len(ids))
+                if good.all() and _is_new(ids, seen):
+                    seen[ids], order[rows] = True, ids
+                    continue
+                for row, node, number in zip(batch.rows[good], ids[good], rows[good], strict=True):
+                    if not 0 <= node < num_rows:
+                        reason = f"{NOT_BELOW} for {num_rows} nodes"
+                        bad_rows.add(batch.file, reason, [int(row)], [node])
+                    elif seen[node]:
+                        bad_rows.add(batch.file, REPEATED, [int(row)], [node])
+                    else:
+                        seen[node], order[number] = True, node
         if bad_rows.total > bad_before:
             raise BadRowsError(bad_rows, f"nodes {self._type!r} cannot be numbered by {name!r}:")
         return order
@@ -216,12 +208,13 @@ class NodeIngest:
         places, bad_before = RowPlaces(), self._workspace.bad_rows.total
 
         def keys() -> Iterator[tuple[NDArray[np.int64], Any]]:
-            for batch in reader.batches([name], _BATCH_ROWS):
-                found, problems = Problems(), Problems()
-                rows, ids = places.of(batch), to_keys(batch.columns[name], as_text, found)
-                problems.add_all(found, "the id")
-                self._workspace.bad_rows.add_problems(batch, problems)
-                yield rows, ids
+            with column_batches(reader, name, self._workspace.memory) as batches:
+                for batch in batches:
+                    found, problems = Problems(), Problems()
+                    rows, ids = places.of(batch), to_keys(batch.columns[name], as_text, found)
+                    problems.add_all(found, "the id")
+                    self._workspace.bad_rows.add_problems(batch, problems)
+                    yield rows, ids
 
         ids, kept, repeated = IdNumbers.of_rows(keys(), as_text, self._workspace)
         for row, value in repeated:

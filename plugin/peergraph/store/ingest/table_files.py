@@ -55,7 +55,8 @@ class TableFiles:
         repeat: int = 1,
         order: NDArray[np.int64] | None = None,
     ) -> None:
-        self._tables = [TableRows(n, t, column_names, is_text) for n, t in given.items()]
+        memory = workspace.memory // 2 // max(1, len(given))  # other rows are read at a time
+        self._tables = [TableRows(n, t, column_names, memory, is_text) for n, t in given.items()]
         self._kind, self._workspace = kind, workspace
         folder = workspace.folder
         self._paths = [folder / f"{stem}.table{i}.npy" for i in range(len(self._tables))]
@@ -114,6 +115,11 @@ class TableFiles:
         arrays = [table.array for table in self._tables if table.array is not None]
         return sum(max(0, array.num_rows) * array.row_bytes for array in arrays)
 
+    @property
+    def array_row_bytes(self) -> int:
+        """The bytes of a row of all tables with separate files, in memory."""
+        return sum(table.array_row_bytes for table in self._tables)
+
     def read(self, batch: Batch, rows: RowIndices, problems: Problems) -> list[Tensor]:
         """Returns the rows of all tables that belong to a batch.
 
@@ -160,6 +166,8 @@ class TableFiles:
 
     def __exit__(self, kind: type[BaseException] | None, *rest: Any) -> None:
         with self._open:
+            for table in self._tables:
+                table.close()
             if kind is None:
                 for i in range(len(self._tables)):
                     self._write_ordered(i)

@@ -23,6 +23,7 @@ from peergraph.store.ingest.csc.edge_run import (
     record_dtype,
 )
 from peergraph.store.ingest.csc.large_bucket import sort_large_bucket
+from peergraph.store.ingest.csc.run_counts import RunCounts
 from peergraph.store.ingest.read.batch import read_threads
 from peergraph.store.ingest.values.read_only import as_tensor
 
@@ -78,11 +79,12 @@ class EdgeBuckets:
         count = (max(0, num_destinations - 1) >> self._shift) + 1
         self._dtype = record_dtype(self.index_dtype, by_edge)
         self._degrees = np.zeros(count, np.int64)  # edges of each bucket
-        # Of each batch: where each bucket begins in its records, and the id of its first edge. The
-        # first batches are in the buckets' files, the others in memory.
-        self._begins: list[NDArray[np.int32]] = []
-        self._first_edges: list[int] = []
+        # The first batches are in the buckets' files. Of the others: the records, and where each
+        # bucket begins in them.
+        self._counts_in_files = RunCounts(folder / "counts")
         self._pending: list[Tensor] = []
+        self._begins: list[NDArray[np.int32]] = []
+        self._first_edges: list[int] = []  # the id of the first edge of each batch
         self._written: list[Tensor] = []  # memory of batches that are in files, to be used again
         self._last_destination = -1
         self._pending_bytes = 0
@@ -168,6 +170,7 @@ class EdgeBuckets:
                     yield from self._sort_large(number, most_edges, order)
             for _, sorting in waiting:
                 yield sorting.result()
+        self._counts_in_files.remove()
 
     def _memory_for(self, num_bytes: int) -> Tensor:
         """Returns uint8 memory of that size. Memory that was used before needs no zeros from the
@@ -204,15 +207,14 @@ class EdgeBuckets:
             number: the number of the bucket.
             at_once: the number of edges to read from its file at once, if not less than a run.
         """
-        begins = [int(batch[number]) for batch in self._begins]
-        counts = [int(batch[number + 1]) - b for batch, b in zip(self._begins, begins, strict=True)]
-        in_file = len(self._begins) - len(self._pending)
-        if any(counts[:in_file]):
-            yield from self._runs_in_file(self._path(number), counts[:in_file], at_once)
-        for batch, memory in enumerate(self._pending, in_file):
-            if counts[batch]:
-                first = self._first_edges[batch]
-                yield EdgeRun(memory, self._dtype, begins[batch], counts[batch], first)
+        in_file = self._counts_in_files.of_bucket(number).tolist()
+        if any(in_file):
+            yield from self._runs_in_file(self._path(number), in_file, at_once)
+        first_edges = self._first_edges[len(in_file) :]
+        for memory, begins, first in zip(self._pending, self._begins, first_edges, strict=True):
+            begin, end = begins[number : number + 2].tolist()
+            if begin < end:
+                yield EdgeRun(memory, self._dtype, begin, end - begin, first)
 
     def _runs_in_file(self, path: Path, counts: list[int], at_once: int) -> Iterator[EdgeRun]:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
@@ -239,10 +241,10 @@ class EdgeBuckets:
         """Appends a quarter of the records in memory to the buckets' files; several threads write.
         The rest stays, because it may never need files.
         """
-        in_file = len(self._begins) - len(self._pending)
         oldest = self._pending[: max(1, len(self._pending) // 4)]
         records = [memory.numpy().data for memory in oldest]
-        begins = np.array(self._begins[in_file : in_file + len(oldest)], np.int64)
+        begins = np.array(self._begins[: len(oldest)], np.int64)
+        self._counts_in_files.append(np.diff(begins, axis=1).astype(np.int32))
         begins *= self._dtype.itemsize
         with ThreadPoolExecutor(torch.get_num_threads(), "peergraph_write") as pool:
             for _ in pool.map(
@@ -250,6 +252,7 @@ class EdgeBuckets:
             ):
                 pass
         self._written, self._pending = oldest, self._pending[len(oldest) :]
+        self._begins = self._begins[len(oldest) :]
         self._pending_bytes -= sum(memory.numel() for memory in oldest)
 
     def _write(self, number: int, records: list[memoryview], begins: NDArray[np.int64]) -> None:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from torch import Tensor
 
-from peergraph.store.ingest.read.batch import Batch, RowRange, RowReader
+from peergraph.store.ingest.read.batch import Batch, Batches, RowRange, RowReader
 from peergraph.store.ingest.read.npy_file import NpyFile
 
 if TYPE_CHECKING:
@@ -60,14 +60,18 @@ class ArrayRows(RowReader):
         """The bytes of all columns."""
         return sum(column.num_rows * column.row_bytes for column in self.columns.values())
 
-    def batches(self, columns: Sequence[str], batch_rows: int) -> Iterator[Batch]:
+    def batches(self, columns: Sequence[str], batch_rows: int) -> Batches:
         """Yields all rows, as :class:`RowReader` says."""
         wanted = {name: self.columns[name] for name in columns}
-        row_bytes = sum(column.row_bytes for column in wanted.values())
+        row_bytes = self.row_bytes(columns)
         for begin in range(0, self.num_rows, batch_rows):
             end = min(begin + batch_rows, self.num_rows)
             arrays = {name: column.read(begin, end) for name, column in wanted.items()}
             yield Batch(self.name, RowRange(begin, end), arrays, row_bytes * (end - begin))
+
+    def row_bytes(self, columns: Sequence[str]) -> int:
+        """Returns the bytes of a row of some columns."""
+        return sum(self.columns[name].row_bytes for name in columns)
 
 
 def tensor_column(values: Tensor | NDArray[Any]) -> ArrayColumn:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 _MOST_THREADS = 16  # decode more than disks deliver
+_LEAST_ROWS, _MOST_ROWS = 1 << 10, 1 << 18  # of a batch
 
 
 def read_threads() -> int:
@@ -39,7 +41,7 @@ class RowRange:
 
     def __getitem__(self, rows: Any) -> Any:
         if isinstance(rows, int):
-            return (self.begin if rows >= 0 else self.end) + rows
+            return range(self.begin, self.end)[rows]
         return self.__array__()[rows]
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[np.int64]:
@@ -71,6 +73,10 @@ class Batch:
         return len(self.rows)
 
 
+Batches: TypeAlias = "Generator[Batch, None, None]"
+"""Batches of a reader. Their close ends the threads that read ahead."""
+
+
 class RowReader(ABC):
     """Reads the rows of some files; every pass yields them in the same order."""
 
@@ -99,7 +105,7 @@ class RowReader(ABC):
         """The largest sum of :attr:`Batch.num_bytes`, which is reached if all columns are read."""
 
     @abstractmethod
-    def batches(self, columns: Sequence[str], batch_rows: int) -> Iterator[Batch]:
+    def batches(self, columns: Sequence[str], batch_rows: int) -> Batches:
         """Yields all rows.
 
         Args:
@@ -110,6 +116,45 @@ class RowReader(ABC):
             ValueError: a file cannot be read; the error names the file.
         """
 
+    def batch_rows(
+        self,
+        columns: Sequence[str],
+        memory: int,
+        other_bytes: int = 0,
+        most_rows: int = _MOST_ROWS,
+    ) -> int:
+        """Returns the number of rows of a batch: the batches held at once take a quarter of the
+        memory, so that there is room for what is made of them.
+
+        Args:
+            columns: the names of the columns to read.
+            memory: the number of bytes to use.
+            other_bytes: the bytes of rows of other files that belong to a row.
+            most_rows: the largest result.
+        """
+        held = read_threads() + 2  # those of the reader, and those that are read ahead
+        row_bytes = max(1, self.row_bytes(columns) + other_bytes)
+        return max(_LEAST_ROWS, min(most_rows, memory // 4 // held // row_bytes))
+
+    def row_bytes(self, columns: Sequence[str]) -> int:
+        """Returns the bytes of a row of some columns in memory, by the first rows."""
+        with closing(self.batches(columns, _LEAST_ROWS)) as batches:
+            first = next((batch for batch in batches if len(batch)), None)
+        if first is None:
+            return 0
+        return -(-sum(map(_num_bytes, first.columns.values())) // len(first))
+
     def largest(self, column: str) -> int | None:
         """Returns the largest number of a column; None if it is not known without reading it."""
         return None
+
+
+def column_batches(reader: RowReader, column: str, memory: int) -> closing[Batches]:
+    """Returns a context with all batches of one column."""
+    return closing(reader.batches([column], reader.batch_rows([column], memory)))
+
+
+def _num_bytes(column: Any) -> int:
+    # The dictionary of a batch may have all values of a file.
+    decoded = column.dictionary_decode() if hasattr(column, "dictionary_decode") else column
+    return int(decoded.nbytes)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from peergraph.store.ingest.read.batch import Batch, RowReader
+from peergraph.store.ingest.read.batch import Batch, Batches, RowReader
 from peergraph.store.ingest.read.optional import require
 from peergraph.store.ingest.read.parquet_rows import check_columns
 
@@ -83,7 +83,7 @@ class CsvRows(RowReader):
         """The bytes of all files."""
         return sum(path.stat().st_size for path in self._paths)
 
-    def batches(self, columns: Sequence[str], batch_rows: int) -> Iterator[Batch]:
+    def batches(self, columns: Sequence[str], batch_rows: int) -> Batches:
         """Yields all rows, see :class:`RowReader`. If later values of a file do not have the types
         of the first ones, its columns are strings from there on.
         """

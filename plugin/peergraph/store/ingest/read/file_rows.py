@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from peergraph.store.ingest.read.batch import Batch, RowReader
+from peergraph.store.ingest.read.batch import Batch, Batches, RowReader
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
-
-_BATCH_ROWS = 1 << 18
 
 
 class FileRows:
@@ -22,13 +20,19 @@ class FileRows:
         reader: the reader of the file.
         name: the name of the file in messages.
         to_matrix: converts a batch to a matrix ``[n, width]``.
+        batch_rows: the number of rows to read at once.
     """
 
     def __init__(
-        self, reader: RowReader, name: str, to_matrix: Callable[[Batch], NDArray[Any]]
+        self,
+        reader: RowReader,
+        name: str,
+        to_matrix: Callable[[Batch], NDArray[Any]],
+        batch_rows: int,
     ) -> None:
         self._reader, self._name, self._to_matrix = reader, name, to_matrix
-        self._batches: Iterator[Batch] | None = None
+        self._batch_rows = batch_rows
+        self._batches: Batches | None = None  # of a pass that has begun
         self._begin = 0  # the row of the first one held
         self._held: NDArray[Any] | None = None
 
@@ -38,30 +42,42 @@ class FileRows:
         Raises:
             ValueError: there are fewer rows.
         """
-        if self._batches is None or begin < self._begin:
-            self._batches = self._reader.batches(self._reader.column_names, _BATCH_ROWS)
-            self._begin, self._held = 0, None
-        while True:
-            held = 0 if self._held is None else len(self._held)
-            if end <= self._begin + held and self._held is not None:
-                return self._held[begin - self._begin : end - self._begin]
-            batch = next(self._batches, None)
+        if begin == end and self._held is not None:
+            return self._held[:0]
+        if begin < self._begin:
+            self.close()
+        batches = self._begun()
+        while self._held is None or end > self._begin + len(self._held):
+            batch = next(batches, None)
             if batch is None:
                 if begin == end:
                     return np.empty((0, len(self._reader.column_names)), np.float32)
-                raise ValueError(
-                    f"{self._name} has {self._begin + held} rows, row {end - 1} is needed"
-                )
+                rows = self._begin + (0 if self._held is None else len(self._held))
+                raise ValueError(f"{self._name} has {rows} rows, row {end - 1} is needed")
             self._append(batch, begin)
+        if end == self._reader.num_rows:
+            batches.close()  # nobody may ask for the end of the batches, which ends the threads
+        return self._held[begin - self._begin : end - self._begin]
 
     def count(self) -> int:
-        """Returns all rows; reads those that are left."""
-        if self._batches is None:
-            self._batches = self._reader.batches(self._reader.column_names, _BATCH_ROWS)
+        """Returns the number of all rows; reads those that are left."""
+        batches = self._begun()
         held = 0 if self._held is None else len(self._held)
-        total = self._begin + held + sum(map(len, self._batches))
-        self._batches = None
+        total = self._begin + held + sum(map(len, batches))
+        self.close()
         return total
+
+    def close(self) -> None:
+        """Ends the pass, and the threads of the reader."""
+        if self._batches is not None:
+            self._batches.close()
+        self._batches, self._begin, self._held = None, 0, None
+
+    def _begun(self) -> Batches:
+        """Returns the batches of the pass; begins one where there is none."""
+        if self._batches is None:
+            self._batches = self._reader.batches(self._reader.column_names, self._batch_rows)
+        return self._batches
 
     def _append(self, batch: Batch, needed_from: int) -> None:
         """Holds a batch, and no longer what stands before `needed_from`."""

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from contextlib import closing
 from typing import Any
 
 import numpy as np
 
-from peergraph.store.ingest.read.batch import Batch, RowReader
+from peergraph.store.ingest.read.batch import Batch, Batches, RowReader
 from peergraph.store.ingest.read.optional import require
 
 _ROW = "_peergraph_row"
@@ -48,7 +49,7 @@ class FilteredRows(RowReader):
         """The bytes of all rows."""
         return self._reader.num_bytes
 
-    def batches(self, columns: Sequence[str], batch_rows: int) -> Iterator[Batch]:
+    def batches(self, columns: Sequence[str], batch_rows: int) -> Batches:
         """Yields the rows, as :class:`RowReader` says.
 
         Raises:
@@ -56,17 +57,29 @@ class FilteredRows(RowReader):
         """
         arrow = require("pyarrow", "conditions")
         errors = require("duckdb", "conditions").Error
-        lower = self._where.lower()
-        used = [name for name in self.column_names if name.lower() in lower]
+        used = self._used()
         cursor = self._database.cursor()
-        for batch in self._reader.batches(list(dict.fromkeys([*columns, *used])), batch_rows):
-            columns_used = {name: arrow.array(batch.columns[name]) for name in used}
-            columns_used[_ROW] = arrow.array(np.arange(len(batch)))
-            cursor.register("batch", arrow.table(columns_used))
-            try:
-                found = cursor.execute(f"SELECT {_ROW} FROM batch WHERE {self._where}")
-                rows = np.sort(found.fetchnumpy()[_ROW])
-            except errors as error:
-                raise ValueError(f"where={self._where!r} is not valid: {error}") from error
-            arrays = {name: batch.columns[name].take(rows) for name in columns}
-            yield Batch(batch.file, batch.rows[rows], arrays, batch.num_bytes, batch.skipped)
+        with closing(self._reader.batches(self._read(columns), batch_rows)) as batches:
+            for batch in batches:
+                columns_used = {name: arrow.array(batch.columns[name]) for name in used}
+                columns_used[_ROW] = arrow.array(np.arange(len(batch)))
+                cursor.register("batch", arrow.table(columns_used))
+                try:
+                    found = cursor.execute(f"SELECT {_ROW} FROM batch WHERE {self._where}")
+                    rows = np.sort(found.fetchnumpy()[_ROW])
+                except errors as error:
+                    raise ValueError(f"where={self._where!r} is not valid: {error}") from error
+                arrays = {name: batch.columns[name].take(rows) for name in columns}
+                yield Batch(batch.file, batch.rows[rows], arrays, batch.num_bytes, batch.skipped)
+
+    def row_bytes(self, columns: Sequence[str]) -> int:
+        """Returns the bytes of a row before the condition is applied."""
+        return self._reader.row_bytes(self._read(columns))
+
+    def _used(self) -> list[str]:
+        """Returns the columns that the condition may name."""
+        lower = self._where.lower()
+        return [name for name in self.column_names if name.lower() in lower]
+
+    def _read(self, columns: Sequence[str]) -> list[str]:
+        return list(dict.fromkeys([*columns, *self._used()]))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import glob
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from os import PathLike, fspath
 from pathlib import Path
@@ -13,7 +13,7 @@ from torch import Tensor
 
 from peergraph.store.ingest.graph_files import EdgeFiles, NodeFiles
 from peergraph.store.ingest.read.array_rows import edge_columns
-from peergraph.store.ingest.read.batch import Batch, RowReader
+from peergraph.store.ingest.read.batch import Batches, RowReader
 from peergraph.store.ingest.read.csv_rows import CsvFormat, CsvRows
 from peergraph.store.ingest.read.filtered_rows import FilteredRows
 from peergraph.store.ingest.read.npy_file import NpyFile
@@ -168,7 +168,7 @@ class _JoinedRows(RowReader):
     def num_bytes(self) -> int:
         return sum(reader.num_bytes for reader in self.readers)
 
-    def batches(self, columns: Sequence[str], batch_rows: int) -> Iterator[Batch]:
+    def batches(self, columns: Sequence[str], batch_rows: int) -> Batches:
         for reader in self.readers:
             yield from reader.batches(columns, batch_rows)
 

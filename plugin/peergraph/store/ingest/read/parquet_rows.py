@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from peergraph.store.ingest.read.batch import Batch, RowRange, RowReader, read_threads
+from peergraph.store.ingest.read.batch import Batch, Batches, RowRange, RowReader, read_threads
 from peergraph.store.ingest.read.optional import require
 
 
@@ -56,7 +56,7 @@ class ParquetRows(RowReader):
         """The bytes of all files."""
         return sum(path.stat().st_size for path in self._paths)
 
-    def batches(self, columns: Sequence[str], batch_rows: int) -> Iterator[Batch]:
+    def batches(self, columns: Sequence[str], batch_rows: int) -> Batches:
         """Yields all rows, as :class:`RowReader` says."""
         threads = read_threads()
         most_rows = threads * batch_rows

@@ -5,17 +5,17 @@ from __future__ import annotations
 import queue
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 
-from peergraph.store.ingest.read.batch import Batch
+from peergraph.store.ingest.read.batch import Batch, Batches
 
 _AHEAD = 2
 
 
 @contextmanager
-def read_ahead(batches: Iterator[Batch]) -> Iterator[Iterator[Batch]]:
+def read_ahead(batches: Batches) -> Iterator[Iterator[Batch]]:
     """Returns a context in which a thread reads up to two batches ahead. An error of the thread is
-    raised in place of its batch.
+    raised in place of its batch. The end closes the batches, whose reader may have threads, too.
     """
     waiting: queue.Queue[Batch | BaseException | None] = queue.Queue(_AHEAD)
     stopped = threading.Event()
@@ -30,10 +30,11 @@ def read_ahead(batches: Iterator[Batch]) -> Iterator[Iterator[Batch]]:
 
     def read() -> None:
         try:
-            for batch in batches:
-                put(batch)
-                if stopped.is_set():
-                    return
+            with closing(batches):
+                for batch in batches:
+                    put(batch)
+                    if stopped.is_set():
+                        return
             put(None)
         except BaseException as error:
             put(error)

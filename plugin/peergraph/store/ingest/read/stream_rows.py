@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from peergraph.store.ingest.read.batch import Batch, RowRange, RowReader
+from peergraph.store.ingest.read.batch import Batch, Batches, RowRange, RowReader
 from peergraph.store.ingest.read.optional import require
 from peergraph.store.ingest.read.parquet_rows import ParquetRows, check_columns
 
@@ -41,7 +41,7 @@ class DatasetRows(RowReader):
         """An estimate: eight bytes per value."""
         return 8 * self._rows * len(self.column_names)
 
-    def batches(self, columns: Sequence[str], batch_rows: int) -> Iterator[Batch]:
+    def batches(self, columns: Sequence[str], batch_rows: int) -> Batches:
         """Yields all rows, as :class:`RowReader` says."""
         check_columns(self._name, self.column_names, columns)
         begin = 0

@@ -44,6 +44,7 @@ class TableRows:
         name: the name of the table.
         given: the table as users describe it.
         column_names: the columns of the files of its type; empty without files.
+        memory: the number of bytes that a separate file may use.
         is_text: whether the values come from text: numbers with decimals are then float32 by
             default.
 
@@ -53,9 +54,15 @@ class TableRows:
     """
 
     def __init__(
-        self, name: str, given: Any, column_names: Sequence[str], is_text: bool = False
+        self,
+        name: str,
+        given: Any,
+        column_names: Sequence[str],
+        memory: int,
+        is_text: bool = False,
     ) -> None:
         self.name = name
+        self._memory = memory
         described = _described(given)
         self._csv = described.csv if isinstance(described, Rows) else CsvFormat()
         self.dtype = _dtype(name, described.dtype)
@@ -65,6 +72,9 @@ class TableRows:
         """The shape of a row; None until the first rows are read."""
         self.array: ArrayColumn | None = None
         """The rows, if the table has a separate file."""
+        self.array_row_bytes = 0
+        """The bytes of a row of that file in memory."""
+        self._file: FileRows | None = None
         self.columns: list[str] = []
         """Columns that a batch must have."""
         self._is_matrix = False
@@ -90,6 +100,11 @@ class TableRows:
             problems.add(f"table {self.name!r}: a value {reason}", mask)
         return table_rows
 
+    def close(self) -> None:
+        """Ends the threads that read a separate file."""
+        if self._file is not None:
+            self._file.close()
+
     def finish_without_rows(self) -> None:
         """Decides shape and dtype where no rows have come."""
         self.dtype = self.dtype or torch.float32
@@ -113,16 +128,21 @@ class TableRows:
             raise ValueError(
                 f"table {self.name!r}: expected a file, a tensor or an array, got {values!r}"
             )
+        if self.array is not None and self._file is None:
+            self.array_row_bytes = self.array.row_bytes
 
     def _set_file(self, path: str | PathLike[str]) -> None:
         """Takes all columns of a Parquet or CSV file as the rows."""
         reader = open_file(path, self._csv)
-        file = FileRows(reader, fspath(path), self._file_matrix)
+        names = reader.column_names
+        batch_rows = reader.batch_rows(names, self._memory)
+        file = FileRows(reader, fspath(path), self._file_matrix, batch_rows)
         known = reader.num_rows
         rows = -1 if known is None else known
-        row_bytes = reader.num_bytes // max(1, reader.expected_rows)
-        self.array = ArrayColumn(rows, row_bytes, file.read, file.count)
-        self._is_text = reader.is_text
+        row_bytes = reader.num_bytes // max(1, reader.expected_rows)  # in the file
+        self.array = ArrayColumn(rows, row_bytes, file.read, file.count if known is None else None)
+        self.array_row_bytes = reader.row_bytes(names)
+        self._file, self._is_text = file, reader.is_text
 
     def _file_matrix(self, batch: Batch) -> NDArray[Any]:
         """Returns ``[n, width]`` of all columns; NaN where a value is missing."""
@@ -200,7 +220,7 @@ class TableRows:
             is_nan = rows.float().isnan()
             if self._nan == "error":
                 problems.add(NAN, _any(is_nan.numpy()))
-            rows[is_nan] = 0
+            rows = rows.masked_fill(is_nan, 0)  # the given tensor keeps its NaN
         return rows
 
     def _without_nan(self, values: NDArray[Any], problems: Problems) -> NDArray[Any]:
