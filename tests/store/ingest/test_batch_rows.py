@@ -95,8 +95,9 @@ def test_threads_end_while_the_error_of_a_consumer_is_held(tmp_path: Path) -> No
     parquet.write_table(arrow.table({"a": range(10_000)}), path, row_group_size=100)
 
     def consume() -> None:
-        with read_ahead(ParquetRows([path]).batches(["a"], 100)) as batches:
-            next(batches)
+        batches = ParquetRows([path]).batches(["a"], 100)  # which the traceback holds
+        with read_ahead(batches) as ahead:
+            next(ahead)
             raise OSError("the disk is full")
 
     with pytest.raises(OSError, match="full") as held:

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 _WRITTEN_BYTES = 8  # of an edge, for the progress bar
+_END_BYTES = 18  # of an edge without tables: two int64, and Arrow's bits for missing values
 
 
 class EdgeIngest:
@@ -121,7 +122,8 @@ class EdgeIngest:
 
     def _batch_rows(self, columns: Sequence[str], other_bytes: int, most_edges: int) -> int:
         most_rows = most_edges // self._repeat
-        return self._reader.batch_rows(columns, self._memory, other_bytes, most_rows)
+        most_bytes = most_rows * _END_BYTES
+        return self._reader.batch_rows(columns, self._memory, other_bytes, most_rows, most_bytes)
 
     @contextmanager
     def _batches(

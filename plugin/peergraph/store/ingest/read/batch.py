@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 _MOST_THREADS = 16  # decode more than disks deliver
 _LEAST_ROWS, _MOST_ROWS = 1 << 10, 1 << 18  # of a batch
+_MOST_BYTES = 4 << 20  # of a batch: caches hold it
 
 
 def read_threads() -> int:
@@ -122,6 +123,7 @@ class RowReader(ABC):
         memory: int,
         other_bytes: int = 0,
         most_rows: int = _MOST_ROWS,
+        most_bytes: int = _MOST_BYTES,
     ) -> int:
         """Returns the number of rows of a batch: the batches held at once take a quarter of the
         memory, so that there is room for what is made of them.
@@ -131,10 +133,12 @@ class RowReader(ABC):
             memory: the number of bytes to use.
             other_bytes: the bytes of rows of other files that belong to a row.
             most_rows: the largest result.
+            most_bytes: the largest number of bytes of a batch.
         """
         held = read_threads() + 2  # those of the reader, and those that are read ahead
         row_bytes = max(1, self.row_bytes(columns) + other_bytes)
-        return max(_LEAST_ROWS, min(most_rows, memory // 4 // held // row_bytes))
+        num_bytes = min(most_bytes, memory // 4 // held)
+        return max(_LEAST_ROWS, min(most_rows, num_bytes // row_bytes))
 
     def row_bytes(self, columns: Sequence[str]) -> int:
         """Returns the bytes of a row of some columns in memory, by the first rows."""
