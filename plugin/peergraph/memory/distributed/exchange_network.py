@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import time
 import weakref
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 from typing import Any
 
@@ -171,18 +171,24 @@ class Transfer:
     def __init__(self, group: Group, purpose: str) -> None:
         self._group = group
         self._purpose = purpose
-        self.sends: list[tuple[torch.Tensor, Any]] = []
+        self.sends: list[tuple[int, torch.Tensor, Any]] = []
         self.receives: dict[int, Any] = {}
         self.inboxes: dict[int, torch.Tensor] = {}
 
     def send(self, gloo: Any, rank: int, message: torch.Tensor, tag: int) -> None:
-        """Begins to send a message, which is on the CPU."""
-        self.sends.append((message, gloo.send([message], rank, tag)))
+        """Begins to send a message, which is on the CPU.
+
+        Raises:
+            PeerLostError: the rank is lost.
+        """
+        with self._naming(rank):
+            self.sends.append((rank, message, gloo.send([message], rank, tag)))
 
     def receive(self, gloo: Any, rank: int, inbox: torch.Tensor, tag: int) -> None:
-        """Begins to receive a message into a tensor on the CPU."""
+        """Begins to receive a message into a tensor on the CPU. Raises as :meth:`send`."""
         self.inboxes[rank] = inbox
-        self.receives[rank] = gloo.recv([inbox], rank, tag)
+        with self._naming(rank):
+            self.receives[rank] = gloo.recv([inbox], rank, tag)
 
     def wait(self) -> dict[int, torch.Tensor]:
         """Waits until all messages are sent and received. Returns the received ones, by sender, on
@@ -200,8 +206,9 @@ class Transfer:
         deadline = time.monotonic() + self._group.timeout
         for rank, work in self.receives.items():
             self._wait(work, rank, deadline)
-        for _, work in self.sends:
-            work.wait()
+        for rank, _, work in self.sends:
+            with self._naming(rank):
+                work.wait()
         self.receives, self.sends = {}, []
 
     def _wait(self, work: Any, rank: int, deadline: float) -> None:
@@ -210,10 +217,7 @@ class Transfer:
             work.wait(timedelta(seconds=left))
         except RuntimeError as error:
             if "timed out" not in str(error).lower():
-                raise PeerLostError(
-                    f"{_describe(self._group, rank)} is lost or has left {self._purpose}: see its "
-                    f"error ({_first_line(error)})"
-                ) from error
+                raise self._lost(rank, error) from error
             missing = [r for r in self.receives if r >= rank and self._is_missing(r)]
             names = ", ".join(_describe(self._group, r) for r in [*missing] or [rank])
             raise PeerLostError(
@@ -221,6 +225,20 @@ class Transfer:
                 'machines="shard" all ranks of all machines iterate the same loaders in the same '
                 "order, a rank without seeds too"
             ) from error
+
+    @contextmanager
+    def _naming(self, rank: int) -> Iterator[None]:
+        """Returns a context in which an error of Gloo becomes one that names the rank."""
+        try:
+            yield
+        except RuntimeError as error:
+            raise self._lost(rank, error) from error
+
+    def _lost(self, rank: int, error: RuntimeError) -> PeerLostError:
+        return PeerLostError(
+            f"{_describe(self._group, rank)} is lost or has left {self._purpose}: see its error "
+            f"({_first_line(error)})"
+        )
 
     def _is_missing(self, rank: int) -> bool:
         try:
