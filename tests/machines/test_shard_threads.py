@@ -15,8 +15,7 @@ import torch.distributed as dist
 from torch_geometric.loader import NeighborLoader
 
 import peergraph_pyg
-from peergraph.errors import PeerLostError
-from peergraph.memory import ExchangeSession, FetchedRows, Group
+from peergraph.memory import FetchedRows, Group
 from peergraph.memory.distributed.exchange_network import ExchangeNetwork
 from peergraph.memory.distributed.id_exchange import IdExchange
 from peergraph.memory.distributed.network_traffic import TrafficCounter
@@ -103,34 +102,6 @@ def test_a_collection_while_traffic_is_counted() -> None:
     thread.join(_TIMEOUT_S)
     assert not thread.is_alive()
     assert (traffic.total.batches, traffic.total.ids_sent) == (1, 2)
-
-
-def _no_stream(device: str) -> None:
-    """A rank's thread cannot use its stream: no rank waits for ever."""
-    _, batches = _batches(device)
-
-    def out_of_memory(*_: Any) -> None:
-        raise RuntimeError("CUDA error: out of memory")
-
-    if dist.get_rank() == 0:
-        with (
-            patch.object(ExchangeSession, "_on_stream", out_of_memory),
-            pytest.raises(RuntimeError, match="CUDA error: out of memory"),
-        ):
-            next(batches)
-        # The session has no thread that waits for requests.
-        session = batches._opened.session
-        batches.close()
-        for thread in session._threads:
-            thread.join(_TIMEOUT_S)
-            assert not thread.is_alive()
-    else:
-        with pytest.raises(PeerLostError, match="rank 0"):
-            next(batches)
-
-
-def test_a_thread_that_cannot_use_its_stream() -> None:
-    run_on_hosts(_no_stream, "ab", "cpu")
 
 
 def _freed(device: str) -> None:
