@@ -30,7 +30,7 @@ def _shared(device: str) -> Any:
     data = random_data()
     mine = data if group.machines.is_first_rank else None
     shared = peergraph_pyg.share(mine, device=group.device, machines="shard", hot_ratio=0.25)
-    # The store has a group of its own.
+    # `share` makes another group for the store, without the timeout of this one.
     store = peergraph_pyg.store_of(shared)
     assert store.group is not None
     store.group.timeout = 60.0

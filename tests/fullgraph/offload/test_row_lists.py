@@ -33,7 +33,7 @@ def make_graph() -> FullGraph:
 
 
 def list_bytes(transfers: SourceTransfers) -> int:
-    """Bytes of the lists of all batches."""
+    """Returns the bytes of the row lists of all batches."""
     return sum(batch.kept.nbytes + batch.new.nbytes for batch in transfers.batches)
 
 

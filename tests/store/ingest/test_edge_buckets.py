@@ -89,7 +89,7 @@ def test_batches_that_several_threads_split(
 
 
 def test_memory_does_not_grow_with_the_number_of_batches(tmp_path: Path) -> None:
-    """A number for each batch and bucket in memory would take 0.3 MB here."""
+    """Counts by batch and bucket are in a file. In memory they would take 0.3 MB here."""
     num_batches, batch, nodes = 80, 32, 1024
     coo = random_coo(nodes, nodes, num_batches * batch).numpy()
     buckets = EdgeBuckets(tmp_path, nodes, nodes, 40_000, 9_000)

@@ -20,8 +20,8 @@ _ASSUMED_HEADS = 4
 _LABELLED_OUTPUTS = 5
 # Copies of the last layer's inputs with gates: its sums and own rows, and their gradients.
 _GATED_INPUTS = 2
-# Bytes of an edge to a labelled node: its source. Other layers than attention have the memory of
-# the transposes for it, which are made afterwards.
+# Bytes of an edge to a labelled node: its source. Only attention needs this memory in addition;
+# other layers use the memory of the transposes, which are made later.
 _LABELLED_EDGE_BYTES = 4
 
 

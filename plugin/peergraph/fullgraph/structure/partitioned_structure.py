@@ -389,7 +389,7 @@ def _attend(csc: Csc, *, negative_slope: float, loops: bool, **operands: Tensor)
     return csc.attention(
         **operands,
         negative_slope=negative_slope,
-        # The first sources are the destinations.
+        # Source i is destination i, for each destination i; other sources follow.
         self_loops=csc.num_destinations if loops else None,
         deterministic=True,
     )

@@ -146,7 +146,7 @@ class ExchangeNetwork:
         device = self.group.device
         ranks = range(self.group.machines.world_size)
         given = [parts[rank] for rank in ranks if rank in parts]
-        outbox = given[0] if len(given) == 1 else torch.cat(given or [self._no_bytes()])
+        outbox = given[0] if len(given) == 1 else torch.cat(given or [self._empty_message()])
         expected = [sizes.get(rank, 0) for rank in ranks]
         sent = [parts[rank].numel() if rank in parts else 0 for rank in ranks]
         inbox = torch.empty(sum(expected), dtype=torch.uint8, device=device)
@@ -156,7 +156,7 @@ class ExchangeNetwork:
         transfer.inboxes = {rank: part for rank, part in parts_received if expected[rank]}
         return transfer
 
-    def _no_bytes(self) -> torch.Tensor:
+    def _empty_message(self) -> torch.Tensor:
         return torch.empty(0, dtype=torch.uint8, device=self.group.device)
 
     def _pg(self) -> Any:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from peergraph.memory.distributed.distributed_table import DistributedTable
 from peergraph.memory.distributed.exchange_network import ExchangeNetwork, Transfer
-from peergraph.memory.distributed.id_exchange import Counts, RoundPlan, joint_mask
+from peergraph.memory.distributed.id_exchange import Counts, RoundPlan, union_of_masks
 from peergraph.memory.distributed.layout import Layout
 from peergraph.memory.distributed.network_traffic import TrafficCounter
 from peergraph.memory.distributed.remote_rows import RemoteRows
@@ -89,7 +89,7 @@ class ExchangeRound:
         rows = {
             table: table.local.gather_stored(local)
             for row_set, local in plan.requested.items()
-            for table in self._layout.named(row_set, joint_mask(row_set, plan.counts_to))
+            for table in self._layout.named(row_set, union_of_masks(row_set, plan.counts_to))
         }
         num_rows, num_bytes = self._size(plan.counts_to)
         self._traffic.add(rows_sent=num_rows, bytes_sent=num_bytes)

@@ -218,7 +218,7 @@ class ExchangeSession:
         while (fetched := self._requested.get()) is not None:
             try:
                 with self._guard():
-                    # No name here keeps the rows.
+                    # A local variable would keep the rows in memory until the next batch.
                     fetched.planned.set_result(self._plan(fetched))
             except Exception as error:
                 fetched.planned.set_exception(error)

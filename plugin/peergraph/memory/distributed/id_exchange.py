@@ -142,7 +142,7 @@ class IdExchange:
             wanted = [message.ids[rows] for message in local if rows in message.ids]
             if not wanted:
                 continue
-            masks[rows] = joint_mask(rows, plan.counts_for)
+            masks[rows] = union_of_masks(rows, plan.counts_for)
             keys = self._merge(plan, rows, wanted)
             parts = split_keys(keys, routes.partner_bounds)
             for partner, part in zip(routes.partners, parts, strict=True):
@@ -203,7 +203,7 @@ class IdExchange:
         return torch.from_numpy(words).to(self._network.group.device)
 
 
-def joint_mask(rows: RowSet, counts: Mapping[int, Counts]) -> int:
+def union_of_masks(rows: RowSet, counts: Mapping[int, Counts]) -> int:
     """Returns the tables of a row set that any rank wants, as bits."""
     return reduce(or_, (of_rank[rows][0] for of_rank in counts.values() if rows in of_rank), 0)
 

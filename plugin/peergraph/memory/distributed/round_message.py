@@ -27,7 +27,7 @@ class RoundMessage:
     masks: Mapping[RowSet, int]
     """For each row set: the tables, as bits. Row sets without a table are left out."""
     ids: Mapping[RowSet, np.ndarray]
-    """For each of these row sets: the wanted rows, int64."""
+    """For the same row sets: the ids of the wanted rows, int64."""
 
     @staticmethod
     def header_words(sets: Sequence[RowSet]) -> int:

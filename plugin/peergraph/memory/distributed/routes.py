@@ -1,4 +1,4 @@
-"""Which ranks transfer the rows that other machines have."""
+"""Routes: the rank that sends a row to another machine, and the rank that receives it there."""
 
 from __future__ import annotations
 

@@ -289,7 +289,8 @@ class ChunkedCsc:
 
 def _edges_to(csc: Csc, rows: Tensor) -> Tensor:
     """Returns the numbers of the edges to some destinations, in the order of these."""
-    starts, degrees = csc.indptr[rows].long(), csc.indptr.diff()[rows].long()
+    starts = csc.indptr[rows].long()
+    degrees = csc.indptr[rows + 1].long() - starts
     before = degrees.cumsum(0) - degrees
     count = int(degrees.sum())
     positions = torch.arange(count, device=rows.device)

@@ -43,11 +43,11 @@ from peergraph.fullgraph.offload.tensor.offloaded_tensor import (
     make_shell,
 )
 from peergraph.fullgraph.offload.tensor.operations import (
-    Modes,
     Operation,
     Operations,
     Slot,
-    UnknownValueError,
+    TorchModes,
+    UncacheableArgumentError,
     key_of_function,
 )
 from peergraph.fullgraph.offload.tensor.row_space import RowSpace, RowSpaces
@@ -277,11 +277,11 @@ class EdgeRecorder:
     ) -> Operation:
         """Returns the call of a function; the same for functions that do the same."""
         args = (edges_slot, *slots.values())
-        modes = Modes.current(self.destinations.rank.device)
+        modes = TorchModes.current(self.destinations.rank.device)
         call = EdgeFunction(function, tuple(slots), space)
         try:
             known = key_of_function(function)
-        except UnknownValueError:
+        except UncacheableArgumentError:
             return Operation(call, args, {}, modes)
         # Spaces that results have are kept with the structure.
         key = known, call.names, args, modes, space

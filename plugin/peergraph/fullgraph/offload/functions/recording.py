@@ -15,9 +15,9 @@ from torch._ops import OpOverload
 from torch.nn import Parameter
 
 from peergraph.fullgraph.layout.row_layout import RowLayout
-from peergraph.fullgraph.offload.functions.trials import (
-    Trial,
-    keep_trial,
+from peergraph.fullgraph.offload.functions.dry_runs import (
+    DryRun,
+    cache_dry_run,
     separate_probes,
     share_memory,
 )
@@ -42,10 +42,10 @@ from peergraph.fullgraph.offload.tensor.offloaded_tensor import (
     make_shell,
 )
 from peergraph.fullgraph.offload.tensor.operations import (
-    Modes,
     Operation,
     Slot,
-    UnknownValueError,
+    TorchModes,
+    UncacheableArgumentError,
     key_of,
 )
 from peergraph.fullgraph.offload.tensor.row_space import RowSpace
@@ -68,16 +68,16 @@ def record(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, An
     """Records a call that computes each row from the same row; runs others over all chunks.
 
     The function runs once, on few rows of a virtual rank. If it asks that rank for a collective it
-    needs other rows: then it is reduced chunk by chunk, if its result is plain. What functions of
-    rows make of few rows is kept, so that they do not run in each epoch.
+    needs other rows: then it is reduced chunk by chunk, if its result is plain. Such dry
+    runs of functions of rows are cached, so that they are not repeated in each epoch.
 
     Raises:
         NotImplementedError: the function needs other rows and is no reduction.
     """
     call = Call(func, args, kwargs)
-    trial = call.known_trial()
-    if trial is not None:
-        return call.finish_as(trial)
+    dry_run = call.cached_dry_run()
+    if dry_run is not None:
+        return call.finish_as(dry_run)
     try:
         result = call.run_on_probes()
     except NeedsOtherRowsError:
@@ -108,7 +108,7 @@ class Call:
         self.tensors: list[Tensor] = []
         """The tensor of each operand."""
         self._kinds: list[Hashable] = []
-        """All that a trial sees of each operand; None: it is not known."""
+        """What a dry run depends on, for each operand; None: a dry run with it is not cached."""
         self._make_probes: list[Callable[[], Tensor]] = []
         self._places: dict[int, int] = {}
         named = self.name.endswith("_") or func in _CHANGE_ARGUMENTS
@@ -117,7 +117,7 @@ class Call:
         """Whether the function may change an argument in place."""
         self.args = map_nested(args, self._slot)
         self.kwargs = map_nested(kwargs, self._slot)
-        self.modes = Modes.current(self.rank.device)
+        self.modes = TorchModes.current(self.rank.device)
         self.seeds: Sequence[Seed] = ()
         self._key = self._find_key()
 
@@ -132,10 +132,10 @@ class Call:
             return None
         try:
             return self.func, key_of(self.args), key_of(self.kwargs), self.modes
-        except UnknownValueError:
+        except UncacheableArgumentError:
             return None
 
-    def _trial_key(self) -> Hashable:
+    def _dry_run_key(self) -> Hashable:
         if self._key is None or None in self._kinds:
             return None
         return (
@@ -145,10 +145,10 @@ class Call:
             torch.get_default_dtype(),
         )
 
-    def known_trial(self) -> Trial | None:
+    def cached_dry_run(self) -> DryRun | None:
         """Returns what the function has made of equal probes before, if it is known."""
-        key = self._trial_key()
-        found: Trial | None = None if key is None else self.space.spaces.trials.get(key)
+        key = self._dry_run_key()
+        found: DryRun | None = None if key is None else self.space.spaces.dry_runs.get(key)
         return found
 
     def run_on_probes(self) -> Any:
@@ -178,11 +178,11 @@ class Call:
         if changed:
             return self._finish_in_place(changed, result)
         if isinstance(result, PartitionedTensor):
-            trial = self._trial_of(result)
-            key = self._trial_key()
+            dry_run = self._dry_run_of(result)
+            key = self._dry_run_key()
             if key is not None and not self.seeds:
-                keep_trial(self.space.spaces.trials, key, trial)
-            return self.finish_as(trial)
+                cache_dry_run(self.space.spaces.dry_runs, key, dry_run)
+            return self.finish_as(dry_run)
         record = Record(self.operation(), self.operands, self.seeds)
         made: dict[int, Any] = {}
         for index, output in enumerate(tensors_in(result)):
@@ -192,30 +192,30 @@ class Call:
             result, lambda part: made.get(id(part), part) if isinstance(part, Tensor) else part
         )
 
-    def finish_as(self, trial: Trial) -> Tensor:
+    def finish_as(self, dry_run: DryRun) -> Tensor:
         """Returns the only result of the call as an offloaded tensor.
 
         Args:
-            trial: what the function makes of the probes.
+            dry_run: what the function makes of the probes.
         """
-        if trial.is_operand is not None:
-            return self.tensors[trial.is_operand]
+        if dry_run.is_operand is not None:
+            return self.tensors[dry_run.is_operand]
         record = Record(self.operation(), self.operands, self.seeds)
-        return self._made(record, 0, trial)
+        return self._made(record, 0, dry_run)
 
-    def _trial_of(self, output: PartitionedTensor) -> Trial:
+    def _dry_run_of(self, output: PartitionedTensor) -> DryRun:
         same = [place for place, probe in enumerate(self.probes) if probe is output]
         aliases = tuple(
             place
             for place, (probe, tensor) in enumerate(zip(self.probes, self.tensors, strict=True))
             if isinstance(tensor, OffloadedTensor) and share_memory(probe, output)
         )
-        return Trial(detached(output), output.requires_grad, same[0] if same else None, aliases)
+        return DryRun(detached(output), output.requires_grad, same[0] if same else None, aliases)
 
-    def _made(self, record: Record, index: int, trial: Trial) -> OffloadedTensor:
-        content = Content(self.space_of(trial.probe), trial.probe, record=record, output=index)
-        made = recorded(content, trial.needs_grad)
-        for place in trial.aliases:
+    def _made(self, record: Record, index: int, dry_run: DryRun) -> OffloadedTensor:
+        content = Content(self.space_of(dry_run.probe), dry_run.probe, record=record, output=index)
+        made = recorded(content, dry_run.needs_grad)
+        for place in dry_run.aliases:
             tensor = self.tensors[place]
             assert isinstance(tensor, OffloadedTensor)
             aliases = tensor._cell.aliases
@@ -244,10 +244,10 @@ class Call:
     def _result(self, record: Record, index: int, output: Tensor) -> Tensor:
         if not isinstance(output, PartitionedTensor):
             return output
-        trial = self._trial_of(output)
-        if trial.is_operand is not None:
-            return self.tensors[trial.is_operand]
-        return self._made(record, index, trial)
+        dry_run = self._dry_run_of(output)
+        if dry_run.is_operand is not None:
+            return self.tensors[dry_run.is_operand]
+        return self._made(record, index, dry_run)
 
     def _finish_in_place(self, changed: list[int], result: Any) -> Any:
         [place] = changed if len(changed) == 1 else [-1]
@@ -292,7 +292,7 @@ class Call:
         return Slot(place)
 
     def _operand(self, tensor: Tensor) -> tuple[Operand, Hashable, Callable[[], Tensor]]:
-        """Returns an operand, all that a trial sees of it, and what makes its probe."""
+        """Returns an operand, what a dry run depends on, and a function that makes its probe."""
         if isinstance(tensor, OffloadedTensor):
             probe = tensor._content.probe
             local = probe._local
@@ -317,11 +317,11 @@ class Call:
         if isinstance(tensor, PartitionedEdgeIndex):
             refuse(self.name, "an argument is a list of edges")
         make_probe = functools.partial(_changeable, tensor, tensor, self.changes)
-        return plain_operand(tensor, self.space), _kind_of_plain(tensor), make_probe
+        return plain_operand(tensor, self.space), _dry_run_key_of_plain(tensor), make_probe
 
 
-def _kind_of_plain(tensor: Tensor) -> Hashable:
-    """Returns all that a trial sees of a plain tensor; None for a subclass, or without strides."""
+def _dry_run_key_of_plain(tensor: Tensor) -> Hashable:
+    """Returns what a dry run depends on; None for a subclass of Tensor, or without strides."""
     if type(tensor) not in (Tensor, Parameter) or tensor.layout != torch.strided:
         return None
     return tensor.shape, tensor.stride(), tensor.dtype, tensor.requires_grad, tensor.device

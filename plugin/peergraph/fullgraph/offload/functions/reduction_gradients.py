@@ -239,7 +239,7 @@ def _adds_up_over_chunks(call: Call, known: Sequence[Tensor]) -> bool:
     """Returns whether one pass finds the gradient of a function with plain results.
 
     That is so where gradients of rows need no sums over all rows, and those of plain arguments are
-    such sums. A trial on a few rows shows it, with NaN for all sums of the gradient.
+    such sums. A dry run on a few rows shows it, with NaN for all sums of the gradient.
     """
     generator = torch.Generator().manual_seed(1)
     values: list[Any] = []

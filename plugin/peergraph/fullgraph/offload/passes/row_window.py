@@ -26,7 +26,7 @@ class RowWindow:
 
     @property
     def loads(self) -> bool:
-        """Whether rows are copied for each batch; else they are used where they are."""
+        """Whether rows are copied for each batch; otherwise they are read in place."""
         return bool(self._buffers)
 
     def load(self, batch: int, chunk: int) -> None:

@@ -29,7 +29,7 @@ class SourceWindow:
 
     @property
     def loads(self) -> bool:
-        """Whether rows are copied for each batch; else they are used where they are."""
+        """Whether rows are copied for each batch; otherwise they are read in place."""
         return not self._in_place
 
     def load(self, number: int) -> None:

@@ -269,7 +269,7 @@ class Compiled:
         self._order: list[_Found] = []
         self._receivers: set[Any] = set()
         self._known: set[int] = set()
-        values = [self._discover(root, True) for root in roots]
+        values = [self._visit(root, True) for root in roots]
         if len(self._receivers) < len(self._inputs):
             self.operands = [
                 part if key in self._receivers else without_history(part)
@@ -287,10 +287,10 @@ class Compiled:
         """How the rows are computed."""
 
     def slot_of(self, content: Content) -> int:
-        """Returns the slot of rows that are computed."""
+        """Returns the slot of the rows that the program computes for a content."""
         return _slot((self._found[id(content.record)], content.output))
 
-    def _discover(self, operand: Operand, receives: bool) -> _Value:
+    def _visit(self, operand: Operand, receives: bool) -> _Value:
         """Finds the records and the inputs that an operand is computed from; returns its value.
 
         Args:
@@ -308,7 +308,7 @@ class Compiled:
             if is_new or (receives and not found.receives):
                 found.receives = receives
                 found.operands = [
-                    self._discover(part, receives and _passes_gradients(part))
+                    self._visit(part, receives and _passes_gradients(part))
                     for part in record.operands
                 ]
             if is_new:
@@ -344,7 +344,7 @@ class _Found:
         self.outputs: list[int] = []
         """The results that get slots."""
         self.receives = False
-        """Whether gradients flow to it."""
+        """Whether the backward pass computes gradients of its rows."""
         self.first = -1
         """The slot of the first of the outputs."""
 

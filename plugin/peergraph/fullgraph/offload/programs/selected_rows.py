@@ -20,7 +20,7 @@ from peergraph.fullgraph.offload.tensor.offloaded_tensor import (
     make_probe,
     make_shell,
 )
-from peergraph.fullgraph.offload.tensor.operations import Modes, Slot
+from peergraph.fullgraph.offload.tensor.operations import Slot, TorchModes
 from peergraph.fullgraph.offload.tensor.row_space import RowSpace
 
 # Selections whose lists of rows and edges are kept.
@@ -158,7 +158,7 @@ def spread_rows(rows: Tensor, selection: Selection) -> OffloadedTensor:
     """
     operand: Any = SelectedOperand(rows, selection)
     space = selection.space
-    modes = Modes.current(space.rank.device)
+    modes = TorchModes.current(space.rank.device)
     operation = space.spaces.operations.share((_same, modes), _same, (Slot(0),), {}, modes)
     record = Record(operation, [operand])
     content = Content(space, make_probe(space, rows.shape[1:], rows.dtype), record=record)

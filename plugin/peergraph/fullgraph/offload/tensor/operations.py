@@ -19,14 +19,14 @@ class Slot(NamedTuple):
     place: int
 
 
-class Modes(NamedTuple):
-    """Modes of torch at the time of a record."""
+class TorchModes(NamedTuple):
+    """The modes of torch in which a call was recorded: gradients and autocast."""
 
     grad: bool
     autocast: tuple[bool, torch.dtype, str]
 
     @classmethod
-    def current(cls, device: torch.device) -> Modes:
+    def current(cls, device: torch.device) -> TorchModes:
         """Returns the modes of now."""
         kind = device.type
         cast = torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind), kind
@@ -70,7 +70,7 @@ class Operation:
         func: Callable[..., Any],
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
-        modes: Modes,
+        modes: TorchModes,
         changed: int | None = None,
     ) -> None:
         self.func = func
@@ -83,15 +83,15 @@ class Operation:
         is that of one record only."""
 
 
-class UnknownValueError(Exception):
-    """A value is of a type whose values are not compared."""
+class UncacheableArgumentError(Exception):
+    """An argument has a type that cannot be part of a cache's key."""
 
 
 def key_of(value: Any) -> Hashable:
     """Returns what is equal for two arguments that mean the same to every function.
 
     Raises:
-        UnknownValueError: no numbers, names, slots, or tuples, lists and dicts of these.
+        UncacheableArgumentError: no numbers, names, slots, or tuples, lists and dicts of these.
     """
     kind = type(value)
     if kind in _AS_THEY_ARE:
@@ -106,17 +106,17 @@ def key_of(value: Any) -> Hashable:
         return (kind, *((name, key_of(part)) for name, part in value.items()))
     if kind is slice:
         return kind, key_of(value.start), key_of(value.stop), key_of(value.step)
-    raise UnknownValueError(kind)
+    raise UncacheableArgumentError(kind)
 
 
 def key_of_function(function: Callable[..., Any]) -> Hashable:
     """Returns what is equal for two functions that do the same: partial ones of one function.
 
     Raises:
-        UnknownValueError: the function has values of its own, or arguments that are not compared.
+        UncacheableArgumentError: the function is a closure, or has such arguments.
     """
     if type(function) is not partial or getattr(function.func, "__closure__", ()) is not None:
-        raise UnknownValueError(function)
+        raise UncacheableArgumentError(function)
     return function.func, key_of(function.args), key_of(function.keywords)
 
 
@@ -132,7 +132,7 @@ class Operations:
         func: Callable[..., Any],
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
-        modes: Modes,
+        modes: TorchModes,
     ) -> Operation:
         """Returns the operation of a key; made of the other arguments at the first call.
 

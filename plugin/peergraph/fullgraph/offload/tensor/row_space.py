@@ -39,7 +39,7 @@ class RowSpace:
         """The virtual rank of all spaces."""
         rows = min(_PROBE_ROWS, layout.size)
         self.probe = self._virtual(rows, lambda: torch.arange(rows, device=rank.device))
-        """A layout with few rows, for trial runs."""
+        """A layout with few rows, for dry runs."""
         self._by_chunk: list[RowLayout | None] = [None] * chunks.count
 
     def chunk_layout(self, chunk: int) -> RowLayout:
@@ -97,7 +97,7 @@ class RowSpaces:
         """The last selections of rows, which go with the graph."""
         self.operations = Operations()
         """Operations that were recorded."""
-        self.trials: dict[Hashable, Any] = {}
+        self.dry_runs: dict[Hashable, Any] = {}
         """What functions have made of few rows, by all that it depends on."""
 
     def add(self, layout: RowLayout, chunks: Chunks) -> RowSpace:

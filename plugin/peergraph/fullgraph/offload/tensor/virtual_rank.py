@@ -139,7 +139,7 @@ def partial_sum(tensor: Tensor, op: ReduceOp) -> Tensor:
 
 
 def no_number(tensor: Tensor, op: ReduceOp) -> Tensor:
-    """The reduction in a trial: NaN, which shows where results of reductions are used."""
+    """The reduction in a dry run: NaN, which shows where results of reductions are used."""
     return torch.full_like(partial_sum(tensor, op), float("nan"))
 
 

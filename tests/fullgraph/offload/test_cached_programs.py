@@ -1,4 +1,4 @@
-"""Programs and trials that are kept between epochs are those of what is called, and no others."""
+"""Programs and dry runs that are cached between epochs belong to equal calls only."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from peergraph.fullgraph.offload.chunks.chunks import Chunks
 from peergraph.fullgraph.offload.functions import recording
 from peergraph.fullgraph.offload.programs import program
-from peergraph.fullgraph.offload.tensor.operations import UnknownValueError, key_of
+from peergraph.fullgraph.offload.tensor.operations import UncacheableArgumentError, key_of
 from peergraph.fullgraph.tensor.parameters import check_parameters
 from peergraph.memory import Group
 
@@ -85,7 +85,7 @@ def step(model: Model, data: Data) -> list[Tensor]:
 @contextmanager
 def counted(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, int]]:
     """Counts steps of programs that are made and functions that run on few rows."""
-    found = {"steps": 0, "trials": 0}
+    found = {"steps": 0, "dry_runs": 0}
     make, run = program.Step.__init__, recording.Call.run_on_probes
 
     def made(self: Any, *args: Any) -> None:
@@ -93,7 +93,7 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, int]]:
         make(self, *args)
 
     def tried(self: Any) -> Any:
-        found["trials"] += 1
+        found["dry_runs"] += 1
         return run(self)
 
     with monkeypatch.context() as patch:
@@ -119,11 +119,11 @@ def test_changed_models_get_other_programs(change: str, monkeypatch: pytest.Monk
         step(plain, data)
         step(changed, data)
     assert made["steps"] == 0 or change == "dtype"  # which makes other features in each step
-    assert made["trials"] <= 2 or change == "dtype"  # of dropout, which draws a seed
+    assert made["dry_runs"] <= 2 or change == "dtype"  # of dropout, which draws a seed
 
 
 def test_models_of_one_shape_share_programs(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Another model with the same functions makes no program and no trial of its own."""
+    """Another model with the same functions needs no program and no dry run of its own."""
     resident, layout = make_graph(Group.current("cpu"))
     data = offload(resident, layout, Chunks.even(layout, 3), PLENTY)
     first, second = make_model(), make_model()
@@ -135,7 +135,7 @@ def test_models_of_one_shape_share_programs(monkeypatch: pytest.MonkeyPatch) -> 
     step(first, data)
     with counted(monkeypatch) as made:
         found = step(second, data)
-    assert made == {"steps": 0, "trials": 1}
+    assert made == {"steps": 0, "dry_runs": 1}
     for one, other in zip(found, step(second, resident), strict=True):
         torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-9)
 
@@ -152,7 +152,7 @@ def into_features(data: Data) -> Tensor:
 
 @torch.no_grad()
 def one_of_two_results(data: Data) -> Tensor:
-    """Results of one kept trial are no views of each other."""
+    """Two results of the same cached dry run are not views of each other."""
     first, second = torch.tanh(data.x * 1.5), torch.tanh(data.x * 2.5)
     view = first.view_as(second)
     second.add_(1)
@@ -192,5 +192,5 @@ def test_keys_of_arguments() -> None:
     values = [True, 1, 1.0, 0.0, -0.0, (1,), [1], {"a": 1}, None, torch.float32, slice(1), "1"]
     keys = [key_of(value) for value in values]
     assert len(set(keys)) == len(keys)
-    with pytest.raises(UnknownValueError):
+    with pytest.raises(UncacheableArgumentError):
         key_of([object()])

@@ -1,4 +1,4 @@
-"""What functions of rows make of few rows. It is kept, so that they do not run in each epoch."""
+"""The cache of dry runs: functions of rows run on few rows once, and not again in each epoch."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from torch import Tensor
 from peergraph.fullgraph.offload.tensor.offloaded_tensor import OffloadedTensor
 from peergraph.fullgraph.tensor.partitioned_tensor import PartitionedTensor, wrap
 
-_MOST_TRIALS = 1024
+_MOST_DRY_RUNS = 1024
 
 
-class Trial(NamedTuple):
-    """What a function has made of few rows."""
+class DryRun(NamedTuple):
+    """The result of a function that has run on few rows."""
 
     probe: PartitionedTensor
     """The result, without autograd's history."""
@@ -25,13 +25,13 @@ class Trial(NamedTuple):
     """The operands whose memory the result shares."""
 
 
-def keep_trial(trials: dict[Hashable, Trial], key: Hashable, trial: Trial) -> None:
-    """Keeps a trial; not one of integers, which may be ids."""
-    if not trial.probe._local.is_floating_point():
+def cache_dry_run(dry_runs: dict[Hashable, DryRun], key: Hashable, dry_run: DryRun) -> None:
+    """Adds a dry run to the cache; not one of integers, which may be ids."""
+    if not dry_run.probe._local.is_floating_point():
         return
-    if len(trials) >= _MOST_TRIALS:
-        trials.clear()
-    trials[key] = trial
+    if len(dry_runs) >= _MOST_DRY_RUNS:
+        dry_runs.clear()
+    dry_runs[key] = dry_run
 
 
 def share_memory(probe: Tensor, other: Tensor) -> bool:
@@ -44,8 +44,8 @@ def share_memory(probe: Tensor, other: Tensor) -> bool:
 def separate_probes(probes: list[Tensor], tensors: list[Tensor]) -> list[Tensor]:
     """Returns the probes of some operands. Only those of views of one tensor share memory.
 
-    All results of a kept trial have its probe. A function that changes one of them, or returns a
-    view of it, must not seem to do so with the others.
+    Results of the same cached dry run have one probe. A function that changes one of them, or
+    returns a view of it, must not seem to do so with the others.
 
     Args:
         probes: of the operands.
