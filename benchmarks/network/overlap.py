@@ -101,8 +101,9 @@ class Training:
         """Exchanges rows of the recorded mini-batches: their ids, the rows, and within machines."""
         table, exchange = store.node_table("x"), store.exchange
         assert exchange is not None
-        on_stream = nullcontext() if exchange.stream is None else torch.cuda.stream(exchange.stream)
-        with on_stream, exchange.open("recorded mini-batches") as session:
+        streams = exchange.streams
+        on_stream = nullcontext() if streams is None else torch.cuda.stream(streams.rows)
+        with exchange.open("recorded mini-batches") as session, on_stream:
             return self._timed(recorded.ids, lambda ids: session.fetch([(table, ids)]).wait())
 
     def wire(self, recorded: Recorded, is_ddp: bool) -> Epoch:

@@ -50,10 +50,7 @@ def _collected(device: str, in_session: bool) -> None:
 
         def collect() -> None:
             # `leave` does what it does with NCCL; the rounds themselves use Gloo.
-            with (
-                patch.object(ExchangeNetwork, "has_nccl", True),
-                patch.object(session, "_streams", (None, None)),
-            ):
+            with patch.object(ExchangeNetwork, "has_nccl", True):
                 gc.collect()
             collected.set()
 
@@ -105,7 +102,7 @@ def test_a_collection_while_traffic_is_counted() -> None:
 
 
 def _freed(device: str) -> None:
-    """Received rows are freed with their batches, before the next request."""
+    """Received rows are freed when their batch is made, in a thread, one batch ahead."""
     shared, batches = _batches(device)
     received: list[list[weakref.ref[torch.Tensor]]] = []
     complete = FetchedRows.complete
@@ -119,10 +116,10 @@ def _freed(device: str) -> None:
     with patch.object(FetchedRows, "complete", noted_complete):
         for number, batch in enumerate(batches, 1):
             del batch
-            assert len(received) == number
-            assert received[-1]
+            assert len(received) >= number
+            assert all(received)
             kept = [n for n, refs in enumerate(received) if any(r() is not None for r in refs)]
-            assert not kept
+            assert kept in ([], [number])
     assert len(received) == 8
     peergraph_pyg.store_of(shared).close()
 

@@ -221,7 +221,9 @@ def _graphs(batch: Any) -> Iterator[Any]:
 
 
 def _record_stream(stream: torch.cuda.Stream, batch: Any) -> None:
-    """Keeps the memory of a batch until a stream has used it."""
+    """Keeps the memory of a batch, or of a sample, until a stream has used it."""
+    if isinstance(batch, Sample):
+        batch = batch.value
     for item in (*_graphs(batch), *_items(batch, Tensor)):
         if item.device.type == "cuda":
             item.record_stream(stream)

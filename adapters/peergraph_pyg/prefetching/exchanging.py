@@ -20,7 +20,7 @@ from peergraph.store import TableTensor
 from ..data.store_of import find_store
 from ..loader.sampler import NeighborSampler
 from .prefetch_iterator import PrefetchIterator, PrefetchOptions, Result
-from .thread_state import record_stream
+from .thread_state import Modes, record_stream
 
 
 @dataclass
@@ -157,6 +157,8 @@ def exchange_rows(
         lambda result, fetched: rows.batch(result.batch),
         rows.description,
         max_blocks=options.blocks_on(device),
+        # A transform may draw random numbers, whose order among the loop's must not change.
+        modes=Modes.current().entered if loader.transform is None else None,
         deliver=results.deliver,
         record_stream=record_stream,
     )
@@ -209,8 +211,8 @@ class _Results:
         return len(self._prefetched)
 
     def sample_of(self, result: Result) -> Sampled:
-        """Returns the sample of a result; raises its error."""
-        sampled: Sampled = self._prefetched.batch_of(result)
+        """Returns the sample of a result, or raises its error. The current stream waits for it."""
+        sampled: Sampled = self._prefetched.ready_batch(result)
         return sampled
 
     def deliver(self, result: Result | None) -> None:

@@ -14,14 +14,13 @@ import torch
 from torch import Tensor
 
 from peergraph.integration import ThreadRng
-from peergraph.memory import limit_blocks
+from peergraph.memory import limit_blocks, on_thread_stream
 from peergraph.profiling import WAIT_BATCH, profile_range
 from peergraph.sampling import next_seed
 from peergraph.store import Store
 
 from .thread_state import (
     Modes,
-    on_stream,
     record_stream,
     return_stream,
     take_stream,
@@ -179,17 +178,25 @@ class PrefetchIterator:
 
     def batch_of(self, result: Result) -> Any:
         """Returns the batch of a result, or raises its error. The current stream waits for the
-        batch.
+        batch, whose memory is kept until that stream has used it.
         """
+        try:
+            batch = self.ready_batch(result)
+        finally:
+            del result  # see `__next__`
+        if self._device.type == "cuda":
+            record_stream(torch.cuda.current_stream(self._device), batch)
+        return batch
+
+    def ready_batch(self, result: Result) -> Any:
+        """Does the same as :meth:`batch_of`, but the caller keeps the batch in memory."""
         if result.error is not None:
             try:
                 raise result.error
             finally:
                 del result
         if result.ready is not None:
-            stream = torch.cuda.current_stream(self._device)
-            stream.wait_event(result.ready)
-            record_stream(stream, result.batch)
+            torch.cuda.current_stream(self._device).wait_event(result.ready)
         return result.batch
 
     def close(self) -> None:
@@ -231,10 +238,9 @@ def _make_batches(
 ) -> None:
     try:
         with ExitStack() as stack:
-            if stream is not None:
-                stack.enter_context(on_stream(stream))
+            stack.enter_context(on_thread_stream(stream))
             stack.enter_context(draws)
-            modes.enter(stack)
+            stack.enter_context(modes.entered())
             stack.enter_context(limit_blocks(max_blocks))
             last = False
             while not last:

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 from torch_geometric.data.data import BaseData
 
-from peergraph.memory import Table, use_thread_local_capture_mode
+from peergraph.memory import Table
 from peergraph.store import Store, StoreTensor
 
 from ..data.csc_cache import device_tensors
@@ -62,15 +62,18 @@ class Modes:
             },
         )
 
-    def enter(self, stack: ExitStack) -> None:
-        """Enters the modes in this thread, until the stack exits."""
-        stack.enter_context(torch.inference_mode(self.inference))
-        stack.enter_context(torch.set_grad_enabled(self.grad))
-        if self.device.type != "cpu":
-            stack.enter_context(self.device)
-        for kind, dtype in self.autocast.items():
-            # A cache of cast weights would be shared by two streams without synchronisation.
-            stack.enter_context(torch.autocast(kind, dtype, cache_enabled=False))
+    @contextmanager
+    def entered(self) -> Iterator[None]:
+        """Returns a context in which this thread has the modes."""
+        with ExitStack() as stack:
+            stack.enter_context(torch.inference_mode(self.inference))
+            stack.enter_context(torch.set_grad_enabled(self.grad))
+            if self.device.type != "cpu":
+                stack.enter_context(self.device)
+            for kind, dtype in self.autocast.items():
+                # A cache of cast weights would be shared by two streams without synchronisation.
+                stack.enter_context(torch.autocast(kind, dtype, cache_enabled=False))
+            yield
 
 
 def take_stream(device: torch.device, priority: int = -1) -> torch.cuda.Stream:
@@ -93,17 +96,6 @@ def take_stream(device: torch.device, priority: int = -1) -> torch.cuda.Stream:
 def return_stream(stream: torch.cuda.Stream, priority: int = -1) -> None:
     """Makes a stream of :func:`take_stream` available to later threads."""
     _idle_streams[stream.device, priority].append(stream)
-
-
-@contextmanager
-def on_stream(stream: torch.cuda.Stream) -> Iterator[None]:
-    """Makes a new thread work on the stream, also while the loop captures a CUDA graph."""
-    # A thread begins on GPU 0 and would return to it after the stream; each process would then
-    # create a CUDA context on that GPU.
-    torch.cuda.set_device(stream.device)
-    use_thread_local_capture_mode()
-    with torch.cuda.stream(stream):
-        yield
 
 
 def record_stream(stream: torch.cuda.Stream, batch: Any) -> None:

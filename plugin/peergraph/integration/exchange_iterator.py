@@ -5,7 +5,7 @@ from __future__ import annotations
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any
@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from peergraph.errors import PeerLostError
+from peergraph.integration.batch_maker import BatchMaker, PendingBatch
 from peergraph.memory.device.launching import limit_blocks
 from peergraph.memory.distributed.exchange_session import ExchangeSession
 from peergraph.memory.distributed.fetched_rows import FetchedRows
@@ -34,25 +34,15 @@ def is_split(store: Store | None) -> bool:
 
 
 @dataclass
-class _Batch:
-    """A batch that is being prepared."""
-
-    sample: Any = None
-    fetched: FetchedRows | None = None
-    batch: Any = None
-    error: BaseException | None = None
-    is_sent: bool = False
-    ready: torch.cuda.Event | None = None
-
-
-@dataclass
 class _Opened:
-    """The samples and the session, which are closed when the iteration ends."""
+    """The samples, the session and the thread, which are closed when the iteration ends."""
 
     samples: Iterator[Any]
+    maker: BatchMaker
     session: ExchangeSession | None = None
 
     def close(self) -> None:
+        self.maker.close()
         if self.session is not None:
             self.session.leave()
         close = getattr(self.samples, "close", None)
@@ -65,9 +55,10 @@ class ExchangeIterator:
 
     Each ``next`` takes the sample of the batch after the next one and requests its rows, begins to
     send the rows of the next batch, and returns a batch. Ids and rows are therefore transferred
-    while the loop trains. Ranks of all machines iterate the same loaders in the same order. If a
-    rank has fewer batches, or leaves its loop, the others go on. ``next`` is called by one thread
-    only, the training thread: on GPUs it determines the order of NCCL's kernels.
+    while the loop trains, and a thread may make the next batch meanwhile. Ranks of all machines
+    iterate the same loaders in the same order. If a rank has fewer batches, or leaves its loop, the
+    others go on. ``next`` is called by one thread only, the training thread: on GPUs it determines
+    the order of NCCL's kernels.
     """
 
     def __init__(
@@ -80,6 +71,7 @@ class ExchangeIterator:
         *,
         ahead: bool = True,
         max_blocks: int = 0,
+        modes: Callable[[], AbstractContextManager[Any]] | None = None,
         deliver: Callable[[Any], None] | None = None,
         record_stream: Callable[[torch.cuda.Stream, Any], None] | None = None,
     ) -> None:
@@ -98,18 +90,21 @@ class ExchangeIterator:
                 otherwise both is done when the loop asks for the batch.
             max_blocks: the largest number of thread blocks of a gather, both of rows for this
                 rank's batches and of rows for other machines; 0: no limit.
+            modes: if given, a thread calls `finish`, in the context that this returns; needs
+                `ahead`. Otherwise ``next`` calls it.
             deliver: called with a sample before its batch, or its error, is passed to the loop, and
                 with None at the end.
-            record_stream: keeps the memory of a batch until a stream has used it. On a GPU, samples
-                are requested and batches are made in a stream of the exchange.
+            record_stream: keeps the memory of a batch, or of a sample, until a stream has used it.
+                On a GPU, samples are requested and batches are made in streams of the exchange.
         """
         exchange = store.exchange
         if exchange is None:
             raise ValueError("store has no rows that are split over machines")
+        if modes is not None and not ahead:
+            raise ValueError("a thread makes batches only with ahead=True")
         self._store = store
         self._exchange = exchange
         self._requests = requests
-        self._make = finish
         self._loader = loader
         self._num_requested, self._num_sent = 1, 1
         if ahead:
@@ -118,9 +113,11 @@ class ExchangeIterator:
         self._max_blocks = max_blocks
         self._deliver = deliver or (lambda sample: None)
         self._record_stream = record_stream
-        self._batches: deque[_Batch] = deque()
+        self._batches: deque[PendingBatch] = deque()
         self._is_over = False
-        self._opened = _Opened(samples)
+        stream = exchange.streams.batches if exchange.streams is not None else None
+        self._maker = BatchMaker(finish, record_stream, store.device, stream, max_blocks, modes)
+        self._opened = _Opened(samples, self._maker)
         self._close = weakref.finalize(self, _Opened.close, self._opened)
         # At the end of the process the exchange itself informs the other ranks.
         self._close.atexit = False
@@ -138,17 +135,17 @@ class ExchangeIterator:
             if self._store.closed:
                 raise RuntimeError("this store has been closed: there are no more batches of it")
             raise StopIteration
-        with self._on_stream():
-            if self._opened.session is None:
-                self._opened.session = self._exchange.open(self._loader)
-            session = self._opened.session
-            while len(self._batches) < self._num_requested and not session.finished:
-                self._request(session)
+        if self._opened.session is None:
+            self._opened.session = self._exchange.open(self._loader)
+        session = self._opened.session
+        while len(self._batches) < self._num_requested and not session.finished:
+            self._request(session)
+        with self._on_stream("rows"):
             for sent in islice(self._batches, self._num_sent):
                 self._send(sent, session)
             batch = self._batches.popleft() if self._batches else None
             if batch is not None:
-                self._finish(batch)
+                self._maker.finish(batch)
         if batch is None:
             self._is_over = True
             self._deliver(None)
@@ -178,35 +175,34 @@ class ExchangeIterator:
         self._close()
 
     @contextmanager
-    def _on_stream(self) -> Iterator[None]:
-        """Returns a context for the work of `next`: in the stream of the exchange, if it has one,
+    def _on_stream(self, name: str) -> Iterator[None]:
+        """Returns a context for the work of `next`: in a stream of the exchange, if it has some,
         and with few blocks.
         """
-        stream = self._exchange.stream
-        if stream is not None and self._opened.session is None:
-            # The loop may have written the tables.
-            stream.wait_stream(torch.cuda.current_stream(self._store.device))
-        in_stream = nullcontext() if stream is None else torch.cuda.stream(stream)
+        streams = self._exchange.streams
+        in_stream = nullcontext() if streams is None else torch.cuda.stream(getattr(streams, name))
         with in_stream, limit_blocks(self._max_blocks):
             yield
 
     def _request(self, session: ExchangeSession) -> None:
         """Takes the next sample and requests its rows; after the last sample, finishes."""
-        batch = _Batch()
+        batch = PendingBatch()
         requests: Requests = ()
-        try:
-            batch.sample = next(self._opened.samples)
-            requests = self._requests(batch.sample)
-        except StopIteration:
-            session.finish()
-            return
-        except Exception as error:
-            batch.error = error
-        batch.fetched = session.request(requests)
+        # Not in the stream of rows: there, rows of earlier batches may still wait for the network.
+        with self._on_stream("ids"):
+            try:
+                batch.sample = next(self._opened.samples)
+                requests = self._requests(batch.sample)
+            except StopIteration:
+                session.finish()
+                return
+            except Exception as error:
+                batch.error = error
+            batch.fetched = session.request(requests)
         self._batches.append(batch)
 
-    def _send(self, batch: _Batch, session: ExchangeSession) -> None:
-        """Begins to send the rows of a batch, unless that was done before."""
+    def _send(self, batch: PendingBatch, session: ExchangeSession) -> None:
+        """Begins to send the rows of a batch and to make the batch, unless that was done before."""
         if batch.is_sent:
             return
         batch.is_sent = True
@@ -219,23 +215,4 @@ class ExchangeIterator:
             # The error concerns this batch only: the other ranks get their rows, and the loop may
             # go on with the next batch.
             batch.error = error
-        if batch.fetched.is_queued:
-            self._finish(batch)
-
-    def _finish(self, batch: _Batch) -> None:
-        """Waits for the rows and makes the batch, unless it is made already."""
-        fetched, batch.fetched = batch.fetched, None
-        if fetched is None:
-            return
-        if batch.error is not None:
-            fetched.wait()
-        else:
-            try:
-                with fetched.reading():
-                    batch.batch = self._make(batch.sample, fetched)
-            except PeerLostError:
-                raise
-            except Exception as error:
-                batch.error = error
-        if self._exchange.stream is not None:
-            batch.ready = self._exchange.stream.record_event()
+        self._maker.begin(batch)

@@ -5,6 +5,7 @@ from peergraph.memory.device.cuda_graph import record_cuda_graph
 from peergraph.memory.device.cupy_stream import cupy_stream
 from peergraph.memory.device.launching import limit_blocks
 from peergraph.memory.device.pending_errors import synchronize
+from peergraph.memory.device.thread_stream import on_thread_stream
 from peergraph.memory.distributed.distributed_table import DistributedTable, RemoteRowsError
 from peergraph.memory.distributed.exchange_session import ExchangeSession
 from peergraph.memory.distributed.fetched_rows import FetchedRows
@@ -51,6 +52,7 @@ __all__ = [
     "limit_blocks",
     "machine",
     "measure_topology",
+    "on_thread_stream",
     "record_cuda_graph",
     "synchronize",
     "table_argument",

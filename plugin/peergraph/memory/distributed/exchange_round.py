@@ -81,11 +81,7 @@ class ExchangeRound:
         """
         plan = self._plan
         assert plan is not None
-        if self._planned is not None:
-            stream = torch.cuda.current_stream(self._device)
-            stream.wait_event(self._planned)
-            for tensor in plan.tensors():
-                tensor.record_stream(stream)
+        self._wait_for_plan(plan)
         rows = {
             table: table.local.gather_stored(local)
             for row_set, local in plan.requested.items()
@@ -107,6 +103,8 @@ class ExchangeRound:
             if plan is None:
                 return
             assert self._sent is not None
+            if not self._by_nccl:
+                self._wait_for_plan(plan)  # perhaps in another stream than `send`
             rows = self._join(self._received(self._sent, plan.counts_from), plan.counts_from)
             num_rows, num_bytes = self._size(plan.counts_from)
             self._traffic.add(rows_received=num_rows, bytes_received=num_bytes)
@@ -117,6 +115,15 @@ class ExchangeRound:
                     wanted.rows.values[table.name] = rows[table]
             # Frees the rows of other ranks.
             self._plan = self._sent = None
+
+    def _wait_for_plan(self, plan: RoundPlan) -> None:
+        """Lets the current stream of a GPU wait for the plan's tensors, and keeps them for it."""
+        if self._planned is None:
+            return
+        stream = torch.cuda.current_stream(self._device)
+        stream.wait_event(self._planned)
+        for tensor in (*plan.slots.values(), *plan.requested.values()):
+            tensor.record_stream(stream)
 
     def _hand_out(self, fetched: Rows, plan: RoundPlan) -> Rows:
         """Sends the fetched rows to the ranks of this machine; returns this rank's rows."""

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from queue import SimpleQueue
-from typing import Any
 
 import torch
 from typing_extensions import Self
 
 from peergraph.errors import PeerLostError
-from peergraph.memory.device.capture_mode import use_thread_local_capture_mode
+from peergraph.memory.device.thread_stream import on_thread_stream
 from peergraph.memory.distributed.distributed_table import DistributedTable
 from peergraph.memory.distributed.exchange_network import ExchangeNetwork
 from peergraph.memory.distributed.exchange_round import ExchangeRound
+from peergraph.memory.distributed.exchange_streams import ExchangeStreams
 from peergraph.memory.distributed.fetched_rows import FetchedRows
 from peergraph.memory.distributed.id_exchange import IdExchange, RoundPlan
 from peergraph.memory.distributed.layout import Layout
@@ -24,9 +24,6 @@ from peergraph.memory.distributed.row_set import RowSet
 from peergraph.memory.distributed.wanted_rows import WantedRows, wanted_rows
 from peergraph.memory.table.table import Table
 from peergraph.profiling import EXCHANGE, profiled
-
-# The streams of a session: of the rows, and of the session's threads.
-_ROWS, _IDS = 0, 1
 
 
 class ExchangeSession:
@@ -44,13 +41,12 @@ class ExchangeSession:
         layout: Layout,
         network: ExchangeNetwork,
         traffic: TrafficCounter,
-        streams: tuple[torch.cuda.Stream, torch.cuda.Stream] | None = None,
+        streams: ExchangeStreams | None = None,
     ) -> None:
         """
         Args:
             loader: the loader and the tables that it reads, as text; the same on all ranks.
-            streams: the stream of the rows, and the stream of the session's thread; None without a
-                GPU.
+            streams: the streams of the exchange; None without a GPU.
         """
         self.loader = loader
         self.network = network
@@ -58,7 +54,8 @@ class ExchangeSession:
         """Whether this rank requests no more batches."""
         self.left = False
         """Whether this rank has no use for the session any more."""
-        self._streams = streams
+        self._rows_stream = None if streams is None else streams.rows
+        self._ids_stream = None if streams is None else streams.ids
         self._layout = layout
         self._traffic = traffic
         self._ids = IdExchange(layout, network, traffic, loader)
@@ -95,7 +92,7 @@ class ExchangeSession:
         self._incomplete.append(fetched)
         self._traffic.add(batches=1)
         if not self._threads:
-            self._start(self._work, "peergraph exchange")
+            self._start(self._work, "peergraph exchange", self._ids_stream)
         self._requested.put(fetched)
         return fetched
 
@@ -128,7 +125,7 @@ class ExchangeSession:
             return
         self.finished = True
         if not self._threads:
-            self._start(self._work, "peergraph exchange")
+            self._start(self._work, "peergraph exchange", self._ids_stream)
         self._requested.put(None)
 
     def leave(self) -> None:
@@ -159,10 +156,10 @@ class ExchangeSession:
         by_nccl = self.network.has_nccl
         if by_nccl and threading.get_ident() == self._iterating:
             # `join` raises the error.
-            with torch.cuda.stream(self._stream(_ROWS)), suppress(Exception):
+            with torch.cuda.stream(self._rows_stream), suppress(Exception):
                 for fetched in rest:
                     fetched.take_part()
-        stream = _ROWS if by_nccl else _IDS
+        stream = self._rows_stream if by_nccl else self._ids_stream
         self._start(lambda: _complete(rest), "peergraph exchange of unwanted rows", stream)
 
     def _drop_complete(self) -> None:
@@ -182,7 +179,7 @@ class ExchangeSession:
         """Whether an error has ended the exchange."""
         return self._error is not None
 
-    def _start(self, work: Callable[[], None], name: str, stream: int = _IDS) -> None:
+    def _start(self, work: Callable[[], None], name: str, stream: torch.cuda.Stream | None) -> None:
         """Starts a thread. If it cannot use its stream, the session ends; `work` is called all the
         same, so that it passes the error on.
         """
@@ -191,27 +188,12 @@ class ExchangeSession:
             with ExitStack() as on_stream:
                 # `join` raises the error.
                 with suppress(Exception), self._guard():
-                    on_stream.enter_context(self._on_stream(stream))
+                    on_stream.enter_context(on_thread_stream(stream))
                 work()
 
         thread = threading.Thread(target=run, name=name, daemon=True)
         self._threads.append(thread)
         thread.start()
-
-    def _stream(self, number: int) -> torch.cuda.Stream | None:
-        return None if self._streams is None else self._streams[number]
-
-    def _on_stream(self, number: int) -> AbstractContextManager[Any]:
-        """Prepares a new thread for a stream, and returns a context in which it uses the stream.
-
-        A new thread uses GPU 0. Its calls must not invalidate the capture of a CUDA graph.
-        """
-        stream = self._stream(number)
-        if stream is None:
-            return nullcontext()
-        torch.cuda.set_device(stream.device)
-        use_thread_local_capture_mode()
-        return torch.cuda.stream(stream)
 
     def _work(self) -> None:
         """The session's thread."""
@@ -253,7 +235,9 @@ class ExchangeSession:
         try:
             while (plan := self._ids.exchange({}, finished=True)).finished < num_ranks:
                 if not is_serving:
-                    self._start(lambda: self._serve(rounds), "peergraph exchange of rows")
+                    self._start(
+                        lambda: self._serve(rounds), "peergraph exchange of rows", self._ids_stream
+                    )
                     is_serving = True
                 rounds.put(self._round(plan))
         finally:

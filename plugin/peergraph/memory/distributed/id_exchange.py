@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import reduce
 from operator import or_
@@ -52,13 +52,6 @@ class RoundPlan:
     counts_to: dict[int, Counts] = field(default_factory=dict)
     slots: dict[RowSet, Tensor] = field(default_factory=dict)
     requested: dict[RowSet, Tensor] = field(default_factory=dict)
-
-    def tensors(self) -> Iterator[Tensor]:
-        """Yields all tensors on the device of the tables."""
-        for wanted in self.wanted.values():
-            yield from wanted.rows.tensors()
-        yield from self.slots.values()
-        yield from self.requested.values()
 
 
 class IdExchange:

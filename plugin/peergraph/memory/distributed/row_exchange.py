@@ -12,6 +12,7 @@ import torch
 from peergraph.memory.distributed.distributed_table import DistributedTable
 from peergraph.memory.distributed.exchange_network import ExchangeNetwork
 from peergraph.memory.distributed.exchange_session import ExchangeSession
+from peergraph.memory.distributed.exchange_streams import ExchangeStreams
 from peergraph.memory.distributed.layout import Layout
 from peergraph.memory.distributed.network_traffic import NetworkTraffic, TrafficCounter
 from peergraph.memory.distributed.routes import Routes
@@ -44,13 +45,8 @@ class RowExchange:
         self._networks: list[ExchangeNetwork] = []
         self._sessions: list[ExchangeSession] = []
         self._is_closed = False
-        self._streams: tuple[torch.cuda.Stream, torch.cuda.Stream] | None = None
-        if group.device.type == "cuda":
-            # Their kernels start before queued kernels of the model.
-            self._streams = (
-                torch.cuda.Stream(group.device, priority=-1),  # type: ignore[no-untyped-call]
-                torch.cuda.Stream(group.device, priority=-1),  # type: ignore[no-untyped-call]
-            )
+        self.streams = ExchangeStreams.on(group.device)
+        """The streams of rows that are exchanged ahead of training; None without a GPU."""
         self._networks.append(self._connect())
         for table in tables:
             table.connect(self)
@@ -61,11 +57,6 @@ class RowExchange:
     def traffic(self) -> NetworkTraffic:
         """The traffic of this rank so far. Not collective."""
         return self._traffic.total
-
-    @property
-    def stream(self) -> torch.cuda.Stream | None:
-        """The stream of rows that are exchanged ahead of training; None without a GPU."""
-        return None if self._streams is None else self._streams[0]
 
     def open(self, loader: str) -> ExchangeSession:
         """Opens a session. Every rank of every machine opens the same sessions in the same order.
@@ -87,10 +78,11 @@ class RowExchange:
         if network is None:
             network = self._connect()
             self._networks.append(network)
-        if self._streams is not None:
+        if self.streams is not None:
             # The rows may just have been written. A rank without batches reads them there too.
-            self._streams[1].wait_stream(torch.cuda.current_stream(self._group.device))
-        session = ExchangeSession(loader, self._layout, network, self._traffic, self._streams)
+            for stream in self.streams:
+                stream.wait_stream(torch.cuda.current_stream(self._group.device))
+        session = ExchangeSession(loader, self._layout, network, self._traffic, self.streams)
         self._sessions.append(session)
         return session
 

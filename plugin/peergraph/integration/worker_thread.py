@@ -1,0 +1,68 @@
+"""`WorkerThread`: a thread that calls functions in their order."""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections.abc import Callable
+from concurrent.futures import Future
+from contextlib import AbstractContextManager
+from queue import SimpleQueue
+from typing import Any
+
+_Call = tuple[Callable[[], Any], Future[Any]]
+
+
+class WorkerThread:
+    """Calls functions one after another, in the order in which they are submitted.
+
+    The thread is a daemon, so that the end of a process does not wait for it. The threads of
+    `concurrent.futures` would be waited for: a rank that ends with an error would wait for rows of
+    ranks that wait for this rank.
+    """
+
+    def __init__(self, name: str, context: Callable[[], AbstractContextManager[Any]]) -> None:
+        """
+        Args:
+            name: the name of the thread.
+            context: returns the context in which the thread calls the functions.
+        """
+        self._calls: SimpleQueue[_Call | None] = SimpleQueue()
+        # The thread holds no reference to this object, whose finalizer ends the thread.
+        threading.Thread(target=_work, args=(self._calls, context), name=name, daemon=True).start()
+        self._close = weakref.finalize(self, self._calls.put, None)
+        self._close.atexit = False
+
+    def submit(self, function: Callable[[], Any]) -> Future[Any]:
+        """Has the thread call a function. Returns at once.
+
+        Returns:
+            The result, or the exception, of the function or of the context.
+        """
+        future: Future[Any] = Future()
+        self._calls.put((function, future))
+        return future
+
+    def close(self) -> None:
+        """Ends the thread after the submitted functions. Waits for nothing. Idempotent."""
+        self._close()
+
+
+def _work(
+    calls: SimpleQueue[_Call | None], context: Callable[[], AbstractContextManager[Any]]
+) -> None:
+    try:
+        with context():
+            while (call := calls.get()) is not None:
+                _call(*call)
+                del call  # what it refers to belongs to the caller
+    except BaseException as error:
+        while (call := calls.get()) is not None:
+            call[1].set_exception(error)
+
+
+def _call(function: Callable[[], Any], future: Future[Any]) -> None:
+    try:
+        future.set_result(function())
+    except BaseException as error:
+        future.set_exception(error)
