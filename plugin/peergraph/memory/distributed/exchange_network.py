@@ -62,34 +62,41 @@ class ExchangeNetwork:
 
     def transfer(
         self,
-        parts: Mapping[int, torch.Tensor],
-        sizes: Mapping[int, int],
+        outbox: torch.Tensor,
+        sent: Mapping[int, int],
+        received: Mapping[int, int],
         tag: int,
         purpose: str,
         *,
         by_nccl: bool = False,
     ) -> Transfer:
-        """Begins to send to and receive from other ranks; empty messages are not sent.
+        """Begins to send to and receive from ranks; empty messages are not sent.
 
         Args:
-            parts: the message to each receiver: uint8 [n], contiguous, on the group's device.
-            sizes: the bytes that each sender sends to this rank.
+            outbox: the messages, one after another: uint8 [bytes], on the group's device.
+            sent: the ranks that get them, ascending, and the bytes of each message. This rank may
+                be one of them.
+            received: the ranks that send to this rank, ascending, and the bytes of each message.
             tag: the tag of the messages, 0 or more.
             purpose: the purpose of the transfer, for errors.
             by_nccl: whether to send from GPU to GPU, in the current stream; then all ranks make
                 this call together.
         """
         if by_nccl:
-            return self._by_nccl(parts, sizes)
-        transfer = Transfer(self.group, purpose)
-        for rank, part in parts.items():
-            if part.numel():
-                # Waits for the GPU if the part is on the GPU.
-                transfer.send(self._pg(), rank, part.to(_CPU), tag)
-        for rank, size in sizes.items():
-            if size:
-                inbox = torch.empty(size, dtype=torch.uint8, device=_CPU)
-                transfer.receive(self._pg(), rank, inbox, tag)
+            return Transfer(self.group, "", self._by_nccl(outbox, sent, received))
+        inbox = torch.empty(sum(received.values()), dtype=torch.uint8, device=_CPU)
+        transfer = Transfer(self.group, purpose, inbox)
+        own = self.group.machines.rank
+        # Waits for the GPU if the messages are on the GPU.
+        outgoing = _by_rank(outbox.to(_CPU), sent)
+        for rank, message in outgoing.items():
+            if rank != own and message.numel():
+                transfer.send(self._pg(), rank, message, tag)
+        for rank, part in _by_rank(inbox, received).items():
+            if rank == own:
+                part.copy_(outgoing[own])
+            elif part.numel():
+                transfer.receive(self._pg(), rank, part, tag)
         return transfer
 
     def swap(
@@ -142,22 +149,15 @@ class ExchangeNetwork:
         transfer.finish()
         return received
 
-    def _by_nccl(self, parts: Mapping[int, torch.Tensor], sizes: Mapping[int, int]) -> Transfer:
-        device = self.group.device
+    def _by_nccl(
+        self, outbox: torch.Tensor, sent: Mapping[int, int], received: Mapping[int, int]
+    ) -> torch.Tensor:
         ranks = range(self.group.machines.world_size)
-        given = [parts[rank] for rank in ranks if rank in parts]
-        outbox = given[0] if len(given) == 1 else torch.cat(given or [self._empty_message()])
-        expected = [sizes.get(rank, 0) for rank in ranks]
-        sent = [parts[rank].numel() if rank in parts else 0 for rank in ranks]
-        inbox = torch.empty(sum(expected), dtype=torch.uint8, device=device)
-        dist.all_to_all_single(inbox, outbox, expected, sent, group=self._nccl)
-        parts_received = enumerate(torch.split(inbox, expected))
-        transfer = Transfer(self.group, "")
-        transfer.inboxes = {rank: part for rank, part in parts_received if expected[rank]}
-        return transfer
-
-    def _empty_message(self) -> torch.Tensor:
-        return torch.empty(0, dtype=torch.uint8, device=self.group.device)
+        inbox = outbox.new_empty(sum(received.values()))
+        from_ranks = [received.get(rank, 0) for rank in ranks]
+        to_ranks = [sent.get(rank, 0) for rank in ranks]
+        dist.all_to_all_single(inbox, outbox, from_ranks, to_ranks, group=self._nccl)
+        return inbox
 
     def _pg(self) -> Any:
         if self._gloo is None:
@@ -168,12 +168,12 @@ class ExchangeNetwork:
 class Transfer:
     """Messages that are being sent and received."""
 
-    def __init__(self, group: Group, purpose: str) -> None:
+    def __init__(self, group: Group, purpose: str, inbox: torch.Tensor | None = None) -> None:
         self._group = group
         self._purpose = purpose
+        self._inbox = inbox
         self.sends: list[tuple[int, torch.Tensor, Any]] = []
         self.receives: dict[int, Any] = {}
-        self.inboxes: dict[int, torch.Tensor] = {}
 
     def send(self, gloo: Any, rank: int, message: torch.Tensor, tag: int) -> None:
         """Begins to send a message, which is on the CPU.
@@ -186,20 +186,19 @@ class Transfer:
 
     def receive(self, gloo: Any, rank: int, inbox: torch.Tensor, tag: int) -> None:
         """Begins to receive a message into a tensor on the CPU. Raises as :meth:`send`."""
-        self.inboxes[rank] = inbox
         with self._naming(rank):
             self.receives[rank] = gloo.recv([inbox], rank, tag)
 
-    def wait(self) -> dict[int, torch.Tensor]:
-        """Waits until all messages are sent and received. Returns the received ones, by sender, on
-        the group's device.
+    def wait(self) -> torch.Tensor:
+        """Waits until all messages are sent and received. Returns the received ones, one after
+        another, on the group's device.
 
         Raises:
             PeerLostError: a rank is lost or did not send in time.
         """
         self.finish()
-        device = self._group.device
-        return {r: m if m.device == device else m.to(device) for r, m in self.inboxes.items()}
+        assert self._inbox is not None
+        return self._inbox.to(self._group.device)
 
     def finish(self) -> None:
         """Waits until all messages are sent and received. Raises as :meth:`wait`."""
@@ -246,6 +245,11 @@ class Transfer:
         except RuntimeError:
             return True
         return False
+
+
+def _by_rank(messages: torch.Tensor, sizes: Mapping[int, int]) -> dict[int, torch.Tensor]:
+    """Returns the message of each rank, of messages that follow each other."""
+    return dict(zip(sizes, torch.split(messages, list(sizes.values())), strict=True))
 
 
 def _describe(group: Group, rank: int) -> str:

@@ -3,24 +3,19 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Iterator, Mapping
 
 import torch
 from torch import Tensor
 
-from peergraph.memory.distributed.distributed_table import DistributedTable
 from peergraph.memory.distributed.exchange_network import ExchangeNetwork, Transfer
-from peergraph.memory.distributed.id_exchange import Counts, RoundPlan, union_of_masks
+from peergraph.memory.distributed.id_exchange import RoundPlan, union_of_masks
 from peergraph.memory.distributed.layout import Layout
 from peergraph.memory.distributed.network_traffic import TrafficCounter
 from peergraph.memory.distributed.remote_rows import RemoteRows
 from peergraph.memory.distributed.round_tags import LOCAL_ROWS, ROWS, round_tag
 from peergraph.memory.distributed.row_bytes import select_rows
+from peergraph.memory.distributed.row_messages import RowMessages, Rows
 from peergraph.memory.distributed.row_set import RowSet
-from peergraph.memory.table.packed_rows import pack, packed_offsets, unpack
-
-# Rows of each table: uint8 [rows, row bytes].
-Rows = dict[DistributedTable, Tensor]
 
 
 class ExchangeRound:
@@ -41,7 +36,8 @@ class ExchangeRound:
         traffic: TrafficCounter,
         loader: str,
     ) -> None:
-        """
+        """Gathers the rows for other machines, in the current stream.
+
         Args:
             plan: the rows, whose tensors are ready in the current stream.
             loader: the loader and the tables that it reads, for errors.
@@ -56,19 +52,22 @@ class ExchangeRound:
         # A rank that has finished serves the others in a thread, which must not launch NCCL's
         # kernels while the main thread may do so: NCCL needs the same order on all ranks.
         self._by_nccl = network.has_nccl and plan.finished == 0
-        self._rank = network.group.machines.rank
         self._is_hierarchical = any(len(ranks) > 1 for ranks in network.group.machines.ranks)
         self._device = network.group.device
+        self._sent: Transfer | None = None
+        self._completing = threading.Lock()
+        outgoing = RowMessages(layout, plan.counts_to)
+        traffic.add(rows_sent=outgoing.num_rows, bytes_sent=outgoing.row_bytes)
+        self._sent_bytes = outgoing.num_bytes
+        self._outbox: Tensor | None = outgoing.pack(self._gathered(plan), self._device)
         self._planned: torch.cuda.Event | None = None
         if self._device.type == "cuda":
             self._planned = torch.cuda.current_stream(self._device).record_event()
-        self._sent: Transfer | None = None
-        self._completing = threading.Lock()
 
     @property
     def is_sent(self) -> bool:
         """Whether :meth:`send` has been called."""
-        return self._sent is not None or self.is_complete
+        return self._outbox is None
 
     @property
     def is_complete(self) -> bool:
@@ -79,17 +78,18 @@ class ExchangeRound:
         """Begins to send and receive the rows. With NCCL, all of it is launched in the current
         stream, and the host waits for nothing.
         """
-        plan = self._plan
-        assert plan is not None
-        self._wait_for_plan(plan)
-        rows = {
-            table: table.local.gather_stored(local)
-            for row_set, local in plan.requested.items()
-            for table in self._layout.named(row_set, union_of_masks(row_set, plan.counts_to))
-        }
-        num_rows, num_bytes = self._size(plan.counts_to)
-        self._traffic.add(rows_sent=num_rows, bytes_sent=num_bytes)
-        self._sent = self._transfer(self._split(rows, plan.counts_to), plan.counts_from, ROWS)
+        plan, outbox = self._plan, self._outbox
+        assert plan is not None and outbox is not None
+        self._use_in_current_stream(outbox, *plan.slots.values())
+        self._sent = self._network.transfer(
+            outbox,
+            self._sent_bytes,
+            RowMessages(self._layout, plan.counts_from).num_bytes,
+            round_tag(plan.number, ROWS),
+            self._loader,
+            by_nccl=self._by_nccl,
+        )
+        self._outbox = None
         if self._by_nccl:
             self.complete()
 
@@ -103,11 +103,9 @@ class ExchangeRound:
             if plan is None:
                 return
             assert self._sent is not None
-            if not self._by_nccl:
-                self._wait_for_plan(plan)  # perhaps in another stream than `send`
-            rows = self._join(self._received(self._sent, plan.counts_from), plan.counts_from)
-            num_rows, num_bytes = self._size(plan.counts_from)
-            self._traffic.add(rows_received=num_rows, bytes_received=num_bytes)
+            incoming = RowMessages(self._layout, plan.counts_from)
+            self._traffic.add(rows_received=incoming.num_rows, bytes_received=incoming.row_bytes)
+            rows = incoming.unpack(self._sent.wait())
             if self._is_hierarchical:
                 rows = self._hand_out(rows, plan)
             for row_set, wanted in plan.wanted.items():
@@ -116,86 +114,45 @@ class ExchangeRound:
             # Frees the rows of other ranks.
             self._plan = self._sent = None
 
-    def _wait_for_plan(self, plan: RoundPlan) -> None:
-        """Lets the current stream of a GPU wait for the plan's tensors, and keeps them for it."""
-        if self._planned is None:
-            return
-        stream = torch.cuda.current_stream(self._device)
-        stream.wait_event(self._planned)
-        for tensor in (*plan.slots.values(), *plan.requested.values()):
-            tensor.record_stream(stream)
+    def _gathered(self, plan: RoundPlan) -> Rows:
+        """Returns the rows that other machines have requested."""
+        return {
+            table: table.local.gather_stored(local)
+            for row_set, local in plan.requested.items()
+            for table in self._layout.named(row_set, union_of_masks(row_set, plan.counts_to))
+        }
 
     def _hand_out(self, fetched: Rows, plan: RoundPlan) -> Rows:
         """Sends the fetched rows to the ranks of this machine; returns this rank's rows."""
         if plan.slots:
+            if not self._by_nccl:
+                # Perhaps in another stream than `send`.
+                self._use_in_current_stream(*plan.slots.values())
             fetched = {
                 table: select_rows(rows, plan.slots[table.row_set])
                 for table, rows in fetched.items()
             }
-        parts = self._split(fetched, plan.counts_for)
-        own = parts.pop(self._rank)
-        self._traffic.add(local_bytes=sum(p.numel() for part in parts.values() for p in part))
-        counts = {r: c for r, c in plan.counts_by_fetcher.items() if r != self._rank}
-        received = self._received(self._transfer(parts, counts, LOCAL_ROWS), counts)
-        return self._join(received | {self._rank: own}, plan.counts_by_fetcher)
-
-    def _transfer(
-        self, parts: Mapping[int, list[Tensor]], counts: Mapping[int, Counts], message: int
-    ) -> Transfer:
-        """Begins to send matrices to ranks, and to receive the rows that `counts` says."""
-        assert self._plan is not None
-        return self._network.transfer(
-            {rank: pack(part, self._device) for rank, part in parts.items()},
-            {rank: packed_offsets(self._sizes(of_rank))[-1] for rank, of_rank in counts.items()},
-            round_tag(self._plan.number, message),
+        outgoing = RowMessages(self._layout, plan.counts_for)
+        incoming = RowMessages(self._layout, plan.counts_by_fetcher)
+        own = outgoing.num_bytes[self._network.group.machines.rank]
+        self._traffic.add(local_bytes=sum(outgoing.num_bytes.values()) - own)
+        transfer = self._network.transfer(
+            outgoing.pack(fetched, self._device),
+            outgoing.num_bytes,
+            incoming.num_bytes,
+            round_tag(plan.number, LOCAL_ROWS),
             self._loader,
             by_nccl=self._by_nccl,
         )
+        return incoming.unpack(transfer.wait())
 
-    def _received(
-        self, transfer: Transfer, counts: Mapping[int, Counts]
-    ) -> dict[int, Iterable[Tensor]]:
-        """Waits for the rows that `counts` says, and returns the matrices of each sender."""
-        messages = transfer.wait()
-        nothing = torch.empty(0, dtype=torch.uint8, device=self._device)
-        return {
-            rank: unpack(messages.get(rank, nothing), self._sizes(of_rank))
-            for rank, of_rank in counts.items()
-        }
-
-    def _split(self, rows: Rows, counts: Mapping[int, Counts]) -> dict[int, list[Tensor]]:
-        """Returns the matrices for each rank; `rows` has the ranks' rows one after another."""
-        parts: dict[int, list[Tensor]] = {rank: [] for rank in counts}
-        for table, matrix in rows.items():
-            asking = {
-                r: of_rank[table.row_set]
-                for r, of_rank in counts.items()
-                if table.row_set in of_rank
-            }
-            pieces = torch.split(matrix, [count for _, count in asking.values()])
-            for (rank, (mask, _)), piece in zip(asking.items(), pieces, strict=True):
-                if table in self._layout.named(table.row_set, mask):
-                    parts[rank].append(piece)
-        return parts
-
-    def _join(self, received: Mapping[int, Iterable[Tensor]], counts: Mapping[int, Counts]) -> Rows:
-        """Returns the rows of each table; those of the senders follow each other."""
-        pieces: dict[DistributedTable, list[Tensor]] = {}
-        for rank, of_rank in counts.items():
-            for (table, _), piece in zip(self._tables(of_rank), received[rank], strict=True):
-                pieces.setdefault(table, []).append(piece)
-        return {t: parts[0] if len(parts) == 1 else torch.cat(parts) for t, parts in pieces.items()}
-
-    def _tables(self, counts: Counts) -> Iterator[tuple[DistributedTable, int]]:
-        """Yields the tables of a message, in order, and the number of rows of each."""
-        for row_set, (mask, count) in counts.items():
-            for table in self._layout.named(row_set, mask):
-                yield table, count
-
-    def _sizes(self, counts: Counts) -> list[tuple[int, int]]:
-        return [(count, table.row_bytes) for table, count in self._tables(counts)]
-
-    def _size(self, counts: Mapping[int, Counts]) -> tuple[int, int]:
-        """Returns the number of rows of some messages, and their bytes without padding."""
-        sizes = [size for of_rank in counts.values() for size in self._sizes(of_rank)]
-        return sum(n for n, _ in sizes), sum(n * row_bytes for n, row_bytes in sizes)
+    def _use_in_current_stream(self, *tensors: Tensor) -> None:
+        """Lets the current stream of a GPU wait for the plan and for the rows to be sent, and keeps
+        tensors of the round until the stream has used them.
+        """
+        if self._planned is None:
+            return
+        stream = torch.cuda.current_stream(self._device)
+        stream.wait_event(self._planned)
+        for tensor in tensors:
+            tensor.record_stream(stream)

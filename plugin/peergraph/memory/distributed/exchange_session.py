@@ -11,6 +11,7 @@ import torch
 from typing_extensions import Self
 
 from peergraph.errors import PeerLostError
+from peergraph.memory.device.launching import limit_blocks, most_blocks
 from peergraph.memory.device.thread_stream import on_thread_stream
 from peergraph.memory.distributed.distributed_table import DistributedTable
 from peergraph.memory.distributed.exchange_network import ExchangeNetwork
@@ -29,10 +30,11 @@ from peergraph.profiling import EXCHANGE, profiled
 class ExchangeSession:
     """One iteration of a loader. Every rank of every machine opens the session, and leaves it.
 
-    A thread of the session exchanges the ids of requested batches, over Gloo. The thread that
-    iterates sends and receives the rows. Both work batch by batch, in the same order on all ranks.
-    When a rank has no more batches, its session's thread serves the other ranks until all have
-    finished. As a context manager, the session is left at the end.
+    A thread of the session exchanges the ids of requested batches, over Gloo, and gathers the rows
+    for other machines. The thread that iterates sends and receives the rows. Both work batch by
+    batch, in the same order on all ranks. When a rank has no more batches, its session's thread
+    serves the other ranks until all have finished. As a context manager, the session is left at the
+    end.
     """
 
     def __init__(
@@ -62,6 +64,8 @@ class ExchangeSession:
         self._requested: SimpleQueue[FetchedRows | None] = SimpleQueue()
         # Rounds in which this rank still has to take part. The thread that iterates owns the list.
         self._incomplete: list[FetchedRows] = []
+        # Of gathers of rows for other machines, as the thread that iterates has set it.
+        self._max_blocks = 0
         # The thread that iterates, once it has requested a batch.
         self._iterating: int | None = None
         self._error: Exception | None = None
@@ -91,6 +95,7 @@ class ExchangeSession:
         self._iterating = threading.get_ident()
         self._incomplete.append(fetched)
         self._traffic.add(batches=1)
+        self._max_blocks = most_blocks()
         if not self._threads:
             self._start(self._work, "peergraph exchange", self._ids_stream)
         self._requested.put(fetched)
@@ -210,7 +215,7 @@ class ExchangeSession:
             self._answer()
 
     def _plan(self, fetched: FetchedRows) -> ExchangeRound:
-        """Exchanges the ids of a batch."""
+        """Exchanges the ids of a batch, and gathers the rows that other machines request."""
         if fetched.requested is not None:
             torch.cuda.current_stream().wait_event(fetched.requested)
         wanted: dict[RowSet, WantedRows] = {}
@@ -221,7 +226,8 @@ class ExchangeSession:
         return self._round(self._ids.exchange(wanted, finished=False))
 
     def _round(self, plan: RoundPlan) -> ExchangeRound:
-        return ExchangeRound(plan, self._layout, self.network, self._traffic, self.loader)
+        with limit_blocks(self._max_blocks):
+            return ExchangeRound(plan, self._layout, self.network, self._traffic, self.loader)
 
     def _answer(self) -> None:
         """Serves the other ranks until all have finished.

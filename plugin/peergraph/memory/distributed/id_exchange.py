@@ -19,11 +19,9 @@ from peergraph.memory.distributed.network_traffic import TrafficCounter
 from peergraph.memory.distributed.round_message import WORD_BYTES, RoundMessage
 from peergraph.memory.distributed.round_tags import IDS, LOCAL_IDS, round_tag
 from peergraph.memory.distributed.routes import numbers_of, split_keys
+from peergraph.memory.distributed.row_messages import Counts
 from peergraph.memory.distributed.row_set import RowSet
 from peergraph.memory.distributed.wanted_rows import WantedRows
-
-# For each row set: the tables as bits, and the number of rows.
-Counts = Mapping[RowSet, tuple[int, int]]
 
 
 @dataclass

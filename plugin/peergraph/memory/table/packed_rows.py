@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 import torch
 from torch import Tensor
 
-_ALIGNMENT = 16
+ALIGNMENT = 16
 # The number of rows and the bytes of a row, for each matrix.
 Sizes = Sequence[tuple[int, int]]
 
@@ -16,7 +16,7 @@ def packed_offsets(sizes: Sizes) -> list[int]:
     """Returns the offset of each matrix in bytes. The last number is the end of the message."""
     offsets = [0]
     for count, row_bytes in sizes:
-        offsets.append(offsets[-1] + -(-count * row_bytes // _ALIGNMENT) * _ALIGNMENT)
+        offsets.append(offsets[-1] + -(-count * row_bytes // ALIGNMENT) * ALIGNMENT)
     return offsets
 
 
@@ -25,7 +25,7 @@ def pack(pieces: Sequence[Tensor], device: torch.device) -> Tensor:
 
     The message of a single matrix on the device shares its memory if it needs no padding.
     """
-    if len(pieces) == 1 and pieces[0].device == device and pieces[0].numel() % _ALIGNMENT == 0:
+    if len(pieces) == 1 and pieces[0].device == device and pieces[0].numel() % ALIGNMENT == 0:
         return pieces[0].view(-1)
     sizes = [(len(piece), piece.size(1)) for piece in pieces]
     message = torch.empty(packed_offsets(sizes)[-1], dtype=torch.uint8, device=device)
