@@ -150,6 +150,12 @@ class UpdateRule:
         beta2: float = 0.0,
     ) -> None: ...
 
+class MachineSplit:
+    def __init__(self, *, rows: int, hot: int, machines: int, index: int) -> None: ...
+
+class RowRoutes:
+    def __init__(self, first_keys: torch.Tensor, count: int) -> None: ...
+
 class CscView:
     @typing.overload
     def __init__(self) -> None: ...
@@ -512,6 +518,16 @@ def fill_random(
     out: torch.Tensor,
     launch: Launch,
 ) -> None: ...
+def find_remote_rows(
+    ids: IdList,
+    order: TableView | None,
+    split: MachineSplit,
+    routes: RowRoutes,
+    found: torch.Tensor,
+    launch: Launch,
+    host_keys: torch.Tensor | None = None,
+    scratch: torch.Tensor | None = None,
+) -> tuple[int, int]: ...
 def gather(table: TableView, ids: IdList, out: torch.Tensor, launch: Launch) -> None: ...
 def gather_lists(
     view: CscView, chunk: ListChunk, destinations: IdMapView, sources: IdMapView, launch: Launch
@@ -564,6 +580,9 @@ def rank_edges(
 def relu_bitmask(
     *, x: torch.Tensor, bits: torch.Tensor, out: torch.Tensor, launch: Launch
 ) -> None: ...
+def remote_rows_scratch(
+    ids: IdList, split: MachineSplit, routes: RowRoutes, device: int
+) -> int: ...
 def row_addresses(table: TableView, ids: IdList, out: torch.Tensor, launch: Launch) -> None: ...
 def sample_negatives(csc: CscView, negatives: Negatives, launch: Launch) -> None: ...
 def scatter(table: TableView, ids: IdList, values: torch.Tensor, launch: Launch) -> None: ...
@@ -674,6 +693,7 @@ cuda_compiler: str = ""
 has_cuda: bool = False
 max_shards: int = 32
 no_cuda: str = "no GPU was found"
+row_number_bits: int = 40
 
 def cuda_malloc(device: int, bytes: int) -> int: ...
 def cuda_free(device: int, address: int) -> None: ...

@@ -12,11 +12,13 @@ from peergraph.aggregate import g_spmm
 from peergraph.aggregate.ops.side_by_side import sums_and_self_rows
 from peergraph.memory import Group, TableRows
 from peergraph.memory.device.launching import launch_on
+from peergraph.memory.distributed.found_rows import find_rows
 from peergraph.memory.training.coalesce import SparseRows, coalesce
 from peergraph.memory.training.trained_table import TrainedTable
 from tests.aggregate.graphs import features, hub_graph, random_graph
 from tests.kernels.cases import case
 from tests.memory.narrow_rows import FLOATS, STORAGES, is_narrow, narrow_table, values
+from tests.memory.split_layout import split_layout
 from tests.memory.tables import random_ids, random_rows, split, table_of
 from tests.store.graphs import build, homogeneous_source
 
@@ -110,6 +112,18 @@ def narrow_rows_where_they_lie(device: torch.device) -> Iterator[Tensor]:
                     yield g_spmm(csc, "copy_u", "max", x)
                     yield sums_and_self_rows(csc.matrix, x, True, None, dtype)
                     table.close()
+
+
+@case("locate_rows")
+def rows_of_other_machines(device: torch.device) -> Iterator[Tensor]:
+    """One block and many, short keys and long ones, with and without an order."""
+    order = torch.randperm(9000, generator=torch.Generator().manual_seed(5))
+    for rows, numbers in ((9000, order), (9000, order.int()), (1 << 36, None)):
+        layout = split_layout("aabccc", rows, 500, device, numbers)
+        for count in (0, 300, 70_000):
+            ids = random_ids(rows, (count,), torch.int64).to(device)
+            found = find_rows(ids, layout.sets[0], layout.routes)
+            yield from (*found.location, found.keys, torch.from_numpy(found.host_keys))
 
 
 @case("sum_runs", "update_rows")

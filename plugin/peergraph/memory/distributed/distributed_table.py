@@ -10,10 +10,9 @@ import torch
 
 import peergraph._C as _C
 from peergraph.memory.distributed.remote_rows import Location, RemoteRows, remote_rows_of
-from peergraph.memory.distributed.row_bytes import copy_rows, select_rows
+from peergraph.memory.distributed.row_bytes import place_rows
 from peergraph.memory.distributed.row_set import RowSet
 from peergraph.memory.group.naming import collective
-from peergraph.memory.table.byte_rows import as_bytes
 from peergraph.memory.table.id_list import id_list, ids_on_device
 from peergraph.memory.table.narrow_table import NarrowTable
 from peergraph.memory.table.read_counter import ReadCounter
@@ -205,9 +204,7 @@ class DistributedTable(Table):
         values = remote.values.get(self.name)
         if values is None:
             raise RemoteRowsError(self._advice("has not been read for this batch"))
-        rows = self.decode_stored(select_rows(values, location.slots))
-        flat = out.view(location.local.numel(), *self.shape[1:])
-        copy_rows(as_bytes(flat), location.positions, as_bytes(rows))
+        place_rows(self.local, values, location.slots, location.positions, out)
 
     def _advice(self, what: str) -> str:
         return (

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 
 import torch
 
+import peergraph._C as _C
+
 
 @dataclass(frozen=True)
 class MachineSplit:
@@ -32,6 +34,13 @@ class MachineSplit:
             raise ValueError(f"hot must be of 0..{self.rows}, got {self.hot}")
         if not 0 <= self.index < self.machines:
             raise ValueError(f"index must be of 0..{self.machines - 1}, got {self.index}")
+
+    @property
+    def view(self) -> _C.MachineSplit:
+        """The split, as kernels take it."""
+        return _C.MachineSplit(
+            rows=self.rows, hot=self.hot, machines=self.machines, index=self.index
+        )
 
     @property
     def local_rows(self) -> int:

@@ -18,7 +18,7 @@ class Location(NamedTuple):
     Attributes:
         local: int64 [n], the local row of each id; -1 where another machine has the row, or where
             the id is padding.
-        positions: int64 [m], the positions of the ids with rows on other machines.
+        positions: int64 [m], the positions of the ids with rows on other machines, in any order.
         slots: int64 [m], the position of each of these rows in :attr:`RemoteRows.keys`.
     """
 
@@ -35,6 +35,7 @@ class RemoteRows:
         key_of: returns the keys of internal rows (:meth:`Routes.keys`).
         ids: the lists of users' ids that the batch will gather.
         locations: the location of each of these lists.
+        memory: the tensors that contain the keys and the locations.
     """
 
     def __init__(
@@ -43,11 +44,13 @@ class RemoteRows:
         key_of: Callable[[torch.Tensor], torch.Tensor],
         ids: list[torch.Tensor],
         locations: list[Location],
+        memory: list[torch.Tensor],
     ) -> None:
         self.keys = keys
         self.values: dict[str, torch.Tensor] = {}
         """The received rows of each table, by its name: uint8 [n, row bytes]."""
         self._key_of = key_of
+        self._memory = memory
         # The lists are kept, so that no other tensor gets their address.
         self._ids = ids
         self._locations = {_key(i): location for i, location in zip(ids, locations, strict=True)}
@@ -65,11 +68,9 @@ class RemoteRows:
         return torch.where(self.keys[slots] == keys, slots, -1)
 
     def tensors(self) -> Iterator[torch.Tensor]:
-        """Yields all tensors that gathers read."""
-        yield self.keys
+        """Yields tensors whose memory contains all that gathers read."""
+        yield from self._memory
         yield from self.values.values()
-        for location in self._locations.values():
-            yield from location
 
 
 def _key(ids: Any) -> tuple[Any, ...] | None:

@@ -10,11 +10,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
+import peergraph._C as _C
 from peergraph.memory.distributed.machine_split import MachineSplit
 from peergraph.memory.group.machines import Machines
 
 # The bits of a key that hold the number of a row.
-_NUMBER_BITS = 40
+_NUMBER_BITS = _C.row_number_bits
 
 
 class Routes:
@@ -49,6 +50,8 @@ class Routes:
             routes.index(by_position[c]) if c in by_position else 0 for c in range(self._period)
         ]
         self._first_keys = torch.tensor(firsts, device=device) << _NUMBER_BITS
+        self.view = _C.RowRoutes(self._first_keys, len(routes))
+        """The routes, as kernels take them."""
         mine = machines.local_ranks.index(machines.rank)
         self.partners = [sender for fetcher, sender in routes if fetcher == mine]
         """The ranks of other machines that exchange rows with this rank, ascending."""

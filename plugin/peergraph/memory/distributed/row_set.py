@@ -22,12 +22,12 @@ class RowSet:
     def __init__(self, name: str, split: MachineSplit, order: Table | None) -> None:
         self.name = name
         self.split = split
-        self._order = order
+        self.order = order
 
     @property
     def is_ordered(self) -> bool:
         """Whether internal rows differ from users' ids."""
-        return self._order is not None
+        return self.order is not None
 
     def internal_row(self, ids: torch.Tensor, *, padded: bool = False) -> torch.Tensor:
         """Returns the internal rows of users' ids, flattened, as int64. If they differ from the
@@ -38,7 +38,7 @@ class RowSet:
             padded: whether an id of -1 is padding; its internal row is without meaning.
         """
         ids = ids.flatten()
-        internal = ids if self._order is None else self._order.gather(ids, padded=padded)
+        internal = ids if self.order is None else self.order.gather(ids, padded=padded)
         return internal if internal.dtype == torch.int64 else internal.long()
 
     def kept_rows(
@@ -56,7 +56,7 @@ class RowSet:
             the order's device.
         """
         split = self.split if machine is None else replace(self.split, index=machine)
-        device = "cpu" if self._order is None else self._order.device
+        device = "cpu" if self.order is None else self.order.device
         ids = torch.arange(start, start + count, device=device)
         local = split.local_row(self.internal_row(ids))
         positions = (local >= 0).nonzero().squeeze(1)

@@ -10,11 +10,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
+import peergraph._C as _C
 from peergraph.memory.distributed.distributed_table import DistributedTable
+from peergraph.memory.distributed.found_rows import find_rows
 from peergraph.memory.distributed.layout import Layout
 from peergraph.memory.distributed.remote_rows import Location, RemoteRows
 from peergraph.memory.distributed.routes import split_keys
 from peergraph.memory.distributed.row_set import RowSet
+from peergraph.memory.table.id_list import id_list, ids_on_device
 
 Request = tuple[DistributedTable, Tensor]
 
@@ -52,18 +55,36 @@ def wanted_rows(requests: Sequence[Request], layout: Layout) -> dict[RowSet, Wan
 def _wanted_of_set(
     rows: RowSet, mask: int, table: DistributedTable, ids: Sequence[Tensor], layout: Layout
 ) -> WantedRows:
+    routes = layout.routes
     lists = list({id(i): i for i in ids}.values())
-    located = [table.locate(i) for i in lists]
-    positions = [torch.where(local == -1)[0] for local, _ in located]
-    remote = [internal[p] for (_, internal), p in zip(located, positions, strict=True)]
-    key_of = partial(layout.routes.keys, rows.split)
-    keys = key_of(remote[0] if len(remote) == 1 else torch.cat(remote))
-    distinct, slots = torch.unique(keys, return_inverse=True)
-    locations = [
-        Location(local, p, s)
-        for (local, _), p, s in zip(
-            located, positions, torch.split(slots, [len(p) for p in positions]), strict=True
-        )
-    ]
-    by_fetcher = split_keys(distinct.cpu().numpy(), layout.routes.fetcher_bounds)
-    return WantedRows(mask, RemoteRows(distinct, key_of, lists, locations), by_fetcher)
+    checked = [ids_on_device(i, rows.split.rows, table.device) for i in lists]
+    if len(checked) == 1:
+        found = find_rows(checked[0], rows, routes)
+        locations, memory = [found.location], [found.memory]
+    else:
+        found = find_rows(_joined(checked, rows), rows, routes)
+        locations = _split(found.location, [i.numel() for i in checked])
+        memory = [found.memory, *(t for location in locations for t in location)]
+    key_of = partial(routes.keys, rows.split)
+    by_fetcher = split_keys(found.host_keys, routes.fetcher_bounds)
+    return WantedRows(mask, RemoteRows(found.keys, key_of, lists, locations, memory), by_fetcher)
+
+
+def _joined(lists: Sequence[Tensor], rows: RowSet) -> Tensor:
+    """Joins lists of ids. Errors of ids name the position in the list."""
+    for ids in lists:
+        if ids.device.type == "cpu":
+            _C.check_ids(id_list(ids), rows.split.rows, torch.get_num_threads())
+    return torch.cat([ids.flatten() for ids in lists])
+
+
+def _split(location: Location, sizes: list[int]) -> list[Location]:
+    """Returns the location of each of some lists that follow each other."""
+    parts = []
+    begin = 0
+    for local in torch.split(location.local, sizes):
+        positions = location.positions - begin
+        chosen = (positions >= 0) & (positions < len(local))
+        parts.append(Location(local, positions[chosen], location.slots[chosen]))
+        begin += len(local)
+    return parts
