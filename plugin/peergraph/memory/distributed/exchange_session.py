@@ -88,14 +88,15 @@ class ExchangeSession:
         if self.finished:
             raise RuntimeError(f"{self.loader}: this iteration has been closed")
         self._check_open()
+        if not self._threads:
+            self._start(self._work, "peergraph exchange")
+            self._check_open()
         split = [(t, ids) for t, ids in requests if isinstance(t, DistributedTable)]
         device = self.network.group.device
         fetched = FetchedRows(split, self._guard, self._drop_complete, device)
         self._iterating = threading.get_ident()
         self._incomplete.append(fetched)
         self._traffic.add(batches=1)
-        if not self._threads:
-            self._start(self._work, "peergraph exchange")
         self._requested.put(fetched)
         return fetched
 
@@ -183,8 +184,8 @@ class ExchangeSession:
         return self._error is not None
 
     def _start(self, work: Callable[[], None], name: str, stream: int = _IDS) -> None:
-        """Starts a thread. If it cannot use its stream, the session ends; `work` is called all the
-        same, so that it passes the error on.
+        """Starts a thread. If it cannot start, or cannot use its stream, the session ends. Without
+        its stream it calls `work` all the same, so that `work` passes the error on.
         """
 
         def run() -> None:
@@ -195,8 +196,11 @@ class ExchangeSession:
                 work()
 
         thread = threading.Thread(target=run, name=name, daemon=True)
+        # First: during the start the garbage collector may call `leave`.
         self._threads.append(thread)
-        thread.start()
+        # `join` raises the error.
+        with suppress(Exception), self._guard():
+            thread.start()
 
     def _stream(self, number: int) -> torch.cuda.Stream | None:
         return None if self._streams is None else self._streams[number]
