@@ -13,7 +13,7 @@ from torch_geometric.data import Data
 from torch_geometric.loader import NeighborLoader
 
 import peergraph_pyg
-from peergraph.memory import DistributedTable, NarrowTable
+from peergraph.memory import DistributedTable, NarrowTable, NetworkTraffic
 from peergraph.store import Store
 from tests.adapters.pyg.graphs import random_data
 from tests.machines.hosts import device_of_rank, run_on_hosts
@@ -40,6 +40,13 @@ def _batches(graph: Any, device: torch.device) -> list[tuple[Tensor, Tensor, Ten
     return [(batch.n_id.cpu(), batch.x.cpu(), batch.edge_attr.cpu()) for batch in loader]
 
 
+def _traffic(store: Store) -> NetworkTraffic:
+    """The traffic of all iterations so far: a new one begins when the others have ended."""
+    assert store.exchange is not None
+    with store.exchange.open("no batches"):
+        return store.network_traffic()
+
+
 def _split_rows(device: str) -> None:
     place = device_of_rank(device)
     plain = _data()
@@ -54,11 +61,9 @@ def _split_rows(device: str) -> None:
         table = store.node_table("x")
         assert isinstance(table, DistributedTable)
         assert table.dtype == torch.float32
-        table.collective_read(torch.empty(0, dtype=torch.int64))
-        before = store.network_traffic()
+        before = _traffic(store)
         found.append(_batches(graph, place))
-        table.collective_read(torch.empty(0, dtype=torch.int64))
-        traffic.append(store.network_traffic() - before)
+        traffic.append(_traffic(store) - before)
     for mine, other in zip(*found, strict=True):
         for left, right in zip(mine, other, strict=True):
             assert left.dtype == right.dtype

@@ -6,6 +6,7 @@ import gc
 import threading
 import time
 import weakref
+from itertools import product
 from typing import Any
 from unittest.mock import patch
 
@@ -15,12 +16,15 @@ import torch.distributed as dist
 from torch_geometric.loader import NeighborLoader
 
 import peergraph_pyg
+from peergraph.errors import PeerLostError
 from peergraph.memory import FetchedRows, Group
+from peergraph.memory.distributed import exchange_session
 from peergraph.memory.distributed.exchange_network import ExchangeNetwork
 from peergraph.memory.distributed.id_exchange import IdExchange
 from peergraph.memory.distributed.network_traffic import TrafficCounter
 from tests.adapters.pyg.graphs import random_data
 from tests.machines.hosts import device_of_rank, run_on_hosts
+from tests.named_case import named_case
 
 _TIMEOUT_S = 20
 
@@ -99,6 +103,64 @@ def test_a_collection_while_traffic_is_counted() -> None:
     thread.join(_TIMEOUT_S)
     assert not thread.is_alive()
     assert (traffic.total.batches, traffic.total.ids_sent) == (1, 2)
+
+
+_start_thread = threading.Thread.start
+
+
+def _cannot_start(thread: threading.Thread) -> None:
+    if thread.name.startswith("peergraph exchange"):
+        raise RuntimeError("can't start new thread")
+    _start_thread(thread)
+
+
+def _cannot_use_stream(*_: Any) -> None:
+    raise RuntimeError("CUDA error: out of memory")
+
+
+# The owner of a function, its name, the function in place of it, and the error.
+_FAILURES = (
+    (threading.Thread, "start", _cannot_start, "can't start new thread"),
+    (exchange_session, "on_thread_stream", _cannot_use_stream, "CUDA error: out of memory"),
+)
+
+
+def _no_thread(device: str) -> None:
+    """The thread of rank 0's session fails, with and without batches of this rank. The other rank
+    learns it from the closed connection: its error is another one if it has waited in vain.
+    """
+    for (owner, name, failure, message), has_batch in product(_FAILURES, (True, False)):
+        with named_case(message, has_batch):
+            shared, _ = _batches(device)
+            store = peergraph_pyg.store_of(shared)
+            assert store.exchange is not None
+            session = store.exchange.open("a batch")
+            requests = [(store.node_table("x"), torch.arange(60))]
+            # Gloo's connections are complete on both ranks.
+            dist.barrier()
+            if dist.get_rank() == 0:
+                with patch.object(owner, name, failure):
+                    if has_batch:
+                        with pytest.raises(RuntimeError, match=message):
+                            session.fetch(requests)
+                    session.leave()
+                    with pytest.raises(RuntimeError, match=message):
+                        session.join()
+                for thread in session._threads:
+                    if thread.ident is not None:
+                        thread.join(_TIMEOUT_S)
+                    assert not thread.is_alive()
+            else:
+                with pytest.raises(PeerLostError, match="rank 0 of .* is lost or has left"):
+                    session.fetch(requests)
+            dist.barrier()
+            error = RuntimeError if dist.get_rank() == 0 else PeerLostError
+            with pytest.raises(error):
+                store.close()
+
+
+def test_a_thread_that_fails_at_its_start() -> None:
+    run_on_hosts(_no_thread, "ab", "cpu")
 
 
 def _freed(device: str) -> None:

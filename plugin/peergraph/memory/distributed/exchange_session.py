@@ -89,6 +89,9 @@ class ExchangeSession:
         if self.finished:
             raise RuntimeError(f"{self.loader}: this iteration has been closed")
         self._check_open()
+        if not self._threads:
+            self._start(self._work, "peergraph exchange", self._ids_stream)
+            self._check_open()
         split = [(t, ids) for t, ids in requests if isinstance(t, DistributedTable)]
         device = self.network.group.device
         fetched = FetchedRows(split, self._guard, self._drop_complete, device)
@@ -96,8 +99,6 @@ class ExchangeSession:
         self._incomplete.append(fetched)
         self._traffic.add(batches=1)
         self._max_blocks = most_blocks()
-        if not self._threads:
-            self._start(self._work, "peergraph exchange", self._ids_stream)
         self._requested.put(fetched)
         return fetched
 
@@ -185,8 +186,8 @@ class ExchangeSession:
         return self._error is not None
 
     def _start(self, work: Callable[[], None], name: str, stream: torch.cuda.Stream | None) -> None:
-        """Starts a thread. If it cannot use its stream, the session ends; `work` is called all the
-        same, so that it passes the error on.
+        """Starts a thread. If it cannot start, or cannot use its stream, the session ends. Without
+        its stream it calls `work` all the same, so that `work` passes the error on.
         """
 
         def run() -> None:
@@ -197,8 +198,11 @@ class ExchangeSession:
                 work()
 
         thread = threading.Thread(target=run, name=name, daemon=True)
+        # First: during the start the garbage collector may call `leave`.
         self._threads.append(thread)
-        thread.start()
+        # `join` raises the error.
+        with suppress(Exception), self._guard():
+            thread.start()
 
     def _work(self) -> None:
         """The session's thread."""

@@ -1,0 +1,56 @@
+"""Rows split over machines that are written on GPUs just before they are read."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch_geometric.loader import NeighborLoader
+
+import peergraph_pyg
+from peergraph.memory import DistributedTable, Group
+from tests.adapters.pyg.graphs import random_data
+from tests.machines.hosts import device_of_rank, run_on_hosts
+from tests.named_case import named_case
+
+# A rank that does not wait for the writes reads long before them: about 0.2 s.
+_CYCLES = 400_000_000
+
+
+def _written() -> None:
+    """Each rank writes its rows in the stream of its loop, after other work in this stream."""
+    device = device_of_rank("cuda")
+    torch.cuda.set_device(device)
+    group = Group.current(device=device, timeout=60)
+    data = random_data()
+    rank = dist.get_rank()
+    # A rank without batches reads its rows in the session's threads.
+    for num_seeds in ((24, 24), (24, 0), (0, 24)):
+        with named_case(num_seeds):
+            mine = data if group.machines.is_first_rank else None
+            shared = peergraph_pyg.share(mine, device=device, machines="shard", hot_ratio=0.25)
+            store = peergraph_pyg.store_of(shared)
+            table = store.node_table("x")
+            assert isinstance(table, DistributedTable)
+            every = torch.arange(table.local.rows, device=device)
+            rows = table.local.gather(every) + 1
+            seeds = torch.arange(num_seeds[rank])
+            batches = iter(NeighborLoader(shared, [4, 3], input_nodes=seeds, batch_size=3))
+            torch.cuda.synchronize()
+            dist.all_reduce(torch.zeros(1))
+            torch.cuda._sleep(_CYCLES)
+            table.local.scatter(every, rows)
+            for batch in batches:
+                assert torch.equal(batch.x.cpu(), data.x[batch.n_id.cpu()] + 1)
+            store.close()
+
+
+@pytest.mark.gpus(1)
+def test_rows_are_read_after_earlier_writes() -> None:
+    """Over Gloo."""
+    run_on_hosts(_written, "ab")
+
+
+@pytest.mark.gpus(2)
+def test_rows_are_read_after_earlier_writes_over_nccl() -> None:
+    run_on_hosts(_written, "ab", device="cuda")
