@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -255,6 +256,9 @@ def _check_traffic(graphs: _Graphs) -> None:
 
 def _losses(graph: Any, graphs: _Graphs, device: torch.device) -> list[float]:
     """Of two epochs; ranks have different numbers of batches, and the last has none."""
+    # Otherwise a GPU adds numbers in any order, and losses differ in the last bit.
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    torch.use_deterministic_algorithms(True)
     torch.manual_seed(0)
     model = DistributedDataParallel(SAGEConv(5, 4).to(device))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -270,6 +274,7 @@ def _losses(graph: Any, graphs: _Graphs, device: torch.device) -> list[float]:
                 loss.backward()
                 optimizer.step()
                 losses.append(loss.item())
+    torch.use_deterministic_algorithms(False)
     return losses
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch_geometric.nn.aggr import MeanAggregation, SumAggregation
+from torch_geometric.nn.aggr import MeanAggregation, QuantileAggregation, SumAggregation
 
 from peergraph.fullgraph import NodeIndex, PartitionedTensor
 
@@ -53,11 +53,21 @@ def aggregate(
         degree = index.structure.out_degrees().to(x.dtype).clamp(min=1)
         return sums / degree.view(-1, *[1] * (sums.dim() - 1 - dim % sums.dim()))
 
+    # Quantiles fail if the first destination has no edges: they read the row before the first one.
+    # The user does not choose the first destination of a rank or of a chunk.
+    first = int(any(isinstance(part, QuantileAggregation) for part in module.modules()))
+
     def run(rows: Tensor, index: Tensor, dim_size: int, dim: int, **parameters: Tensor) -> Tensor:
-        call = {"index": index, "dim_size": dim_size, "dim": dim - rows.dim(), **kwargs}
         values = {name.removeprefix("module."): value for name, value in parameters.items()}
+        if first:
+            # One more destination. Two edges: without other edges, quantiles of the others read the
+            # one before the last.
+            shape = [2 if d == dim else size for d, size in enumerate(rows.shape)]
+            rows = torch.cat([rows.new_zeros(shape), rows], dim)
+            index = torch.cat([index.new_zeros(2), index + 1])
+        call = {"index": index, "dim_size": first + dim_size, "dim": dim - rows.dim(), **kwargs}
         found: Tensor = torch.func.functional_call(module, values, (rows,), call)
-        return found
+        return found.narrow(dim, first, dim_size) if first else found
 
     return index.reduce_edges(run, x, dim, parameters=parameters)
 

@@ -360,6 +360,16 @@ def links() -> None:
     check_model(pyg.GCNConv(WIDTH, OUT), data, call)
 
 
+def quantiles() -> None:
+    """Of few nodes with edges, so that parts and chunks begin with nodes that have none."""
+    data = small_graph()
+    to = data.edge_index[1]
+    data = data.edge_subgraph((to == 0) | (to == 7))
+    aggregations: list[Any] = [pyg.QuantileAggregation(0.2, fill_value=-3.0), "mean"]
+    for aggr in ("median", aggregations):
+        check_model(pyg.SAGEConv(WIDTH, OUT, aggr=aggr), data, accelerated=False)
+
+
 CASES: dict[str, Callable[[], None]] = {
     **{name: _case(*value, accelerated=True) for name, value in FUSED.items()},
     **{name: _case(*value, name in WITH_FUSED) for name, value in OTHERS.items()},
@@ -367,4 +377,5 @@ CASES: dict[str, Callable[[], None]] = {
     "inner products": inner_products,
     "one graph": one_graph,
     "links": links,
+    "quantiles": quantiles,
 }
