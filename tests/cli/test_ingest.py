@@ -73,6 +73,7 @@ def test_errors_are_printed(files: Path, capsys: pytest.CaptureFixture[str]) -> 
 
 
 def test_bad_rows_and_ids_of_strings(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("duckdb")
     Path("s.csv").write_text("who,whom\nann,bob\nbob,\n")
     assert main(["ingest", "s", "--edges", "s.csv"]) == 1
     error = capsys.readouterr().err

@@ -56,10 +56,9 @@ class ExchangeRound:
         self._device = network.group.device
         self._sent: Transfer | None = None
         self._completing = threading.Lock()
-        outgoing = RowMessages(layout, plan.counts_to)
-        traffic.add(rows_sent=outgoing.num_rows, bytes_sent=outgoing.row_bytes)
-        self._sent_bytes = outgoing.num_bytes
-        self._outbox: Tensor | None = outgoing.pack(self._gathered(plan), self._device)
+        self._outgoing = RowMessages(layout, plan.counts_to)
+        self._incoming = RowMessages(layout, plan.counts_from)
+        self._outbox: Tensor | None = self._outgoing.pack(self._gathered(plan), self._device)
         self._planned: torch.cuda.Event | None = None
         if self._device.type == "cuda":
             self._planned = torch.cuda.current_stream(self._device).record_event()
@@ -81,10 +80,12 @@ class ExchangeRound:
         plan, outbox = self._plan, self._outbox
         assert plan is not None and outbox is not None
         self._use_in_current_stream(outbox, *plan.slots.values())
+        outgoing, incoming = self._outgoing, self._incoming
+        self._traffic.add(rows_sent=outgoing.num_rows, bytes_sent=outgoing.row_bytes)
         self._sent = self._network.transfer(
             outbox,
-            self._sent_bytes,
-            RowMessages(self._layout, plan.counts_from).num_bytes,
+            outgoing.num_bytes,
+            incoming.num_bytes,
             round_tag(plan.number, ROWS),
             self._loader,
             by_nccl=self._by_nccl,
@@ -103,9 +104,9 @@ class ExchangeRound:
             if plan is None:
                 return
             assert self._sent is not None
-            incoming = RowMessages(self._layout, plan.counts_from)
-            self._traffic.add(rows_received=incoming.num_rows, bytes_received=incoming.row_bytes)
-            rows = incoming.unpack(self._sent.wait())
+            rows = self._incoming.unpack(self._sent.wait())
+            num_rows, num_bytes = self._incoming.num_rows, self._incoming.row_bytes
+            self._traffic.add(rows_received=num_rows, bytes_received=num_bytes)
             if self._is_hierarchical:
                 rows = self._hand_out(rows, plan)
             for row_set, wanted in plan.wanted.items():
