@@ -103,6 +103,9 @@ class ExchangeRound:
             if plan is None:
                 return
             assert self._sent is not None
+            if not self._by_nccl:
+                # Perhaps in another stream than `send`.
+                self._use_in_current_stream(*plan.slots.values())
             incoming = RowMessages(self._layout, plan.counts_from)
             self._traffic.add(rows_received=incoming.num_rows, bytes_received=incoming.row_bytes)
             rows = incoming.unpack(self._sent.wait())
@@ -125,9 +128,6 @@ class ExchangeRound:
     def _hand_out(self, fetched: Rows, plan: RoundPlan) -> Rows:
         """Sends the fetched rows to the ranks of this machine; returns this rank's rows."""
         if plan.slots:
-            if not self._by_nccl:
-                # Perhaps in another stream than `send`.
-                self._use_in_current_stream(*plan.slots.values())
             fetched = {
                 table: select_rows(rows, plan.slots[table.row_set])
                 for table, rows in fetched.items()

@@ -62,9 +62,9 @@ class ExchangeSession:
         self._traffic = traffic
         self._ids = IdExchange(layout, network, traffic, loader)
         self._requested: SimpleQueue[FetchedRows | None] = SimpleQueue()
-        # Rounds in which this rank still has to take part, in their order: the keys. The thread that
-        # iterates adds rounds while another one completes earlier ones. Such changes of a dict
-        # cannot undo each other.
+        # Rounds in which this rank still has to take part: the keys, in their order. The thread
+        # that iterates adds rounds while other threads complete earlier ones; no change of a dict
+        # is lost.
         self._incomplete: dict[FetchedRows, None] = {}
         # Of gathers of rows for other machines, as the thread that iterates has set it.
         self._max_blocks = 0
