@@ -27,6 +27,7 @@ from dgl.dataloading import (
 import peergraph_dgl
 from peergraph.memory import DistributedTable, Group, RemoteRowsError
 from peergraph_dgl.graphbolt import FeatureStore
+from peergraph_dgl.loader import exchange
 from tests.machines.hosts import device_of_rank, run_on_hosts
 from tests.named_case import named_case
 
@@ -52,6 +53,26 @@ def _values(batch: Any) -> Values:
             columns = sorted(frame._columns.items())
             found.append({name: c.data.tolist() for name, c in columns if not _is_whole(c)})
     return found
+
+
+class _OnGpu(torch.Tensor):
+    """A tensor that is taken for one on a GPU, and notes the streams that use it."""
+
+    streams: list[str]
+    device = property(lambda _: torch.device("cuda"))  # type: ignore[assignment]
+
+    def record_stream(self, stream: Any) -> None:
+        self.streams = [*getattr(self, "streams", []), stream]
+
+
+def test_streams_that_use_the_ids_of_lazy_features() -> None:
+    ids = [torch.arange(3).as_subclass(_OnGpu) for _ in range(4)]
+    graph = random_graph()
+    graph.ndata["lazy"] = dgl.LazyFeature("x", ids[0])
+    value = (graph, {"y": [dgl.LazyFeature("y", {"user": ids[1]}), dgl.LazyFeature("z")]}, ids[2])
+    stream: Any = "stream"
+    exchange._record_stream(stream, exchange.Sample(value, None, None))
+    assert [getattr(i, "streams", []) for i in ids] == [[stream]] * 3 + [[]]
 
 
 def _is_whole(column: Any) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import sys
 import threading
 import time
 import weakref
@@ -103,6 +104,40 @@ def test_a_collection_while_traffic_is_counted() -> None:
     thread.join(_TIMEOUT_S)
     assert not thread.is_alive()
     assert (traffic.total.batches, traffic.total.ids_sent) == (1, 2)
+
+
+def _requested_meanwhile(device: str) -> None:
+    """The thread of batches completes a round while the loop requests others: whenever a function
+    of the session returns.
+    """
+    shared, _ = _batches(device)
+    store = peergraph_pyg.store_of(shared)
+    assert store.exchange is not None
+    requested: list[FetchedRows] = []
+
+    def request(frame: Any, event: str, _: Any) -> Any:
+        if frame.f_code.co_filename != exchange_session.__file__:
+            return None
+        if event == "return":
+            requested.append(session.request([]))
+        return request
+
+    with store.exchange.open("batches") as session:
+        fetched = session.fetch([(store.node_table("x"), torch.arange(60))])
+        trace = sys.gettrace()
+        sys.settrace(request)
+        try:
+            fetched.complete()
+        finally:
+            sys.settrace(trace)
+    session.join()
+    assert requested
+    assert all(f.is_complete for f in requested)
+    store.close()
+
+
+def test_requests_while_a_round_is_completed() -> None:
+    run_on_hosts(_requested_meanwhile, "ab", "cpu")
 
 
 _start_thread = threading.Thread.start

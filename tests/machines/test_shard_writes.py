@@ -1,4 +1,4 @@
-"""Rows split over machines that are written on GPUs just before they are read."""
+"""Rows that are written, and samples that are made, on GPUs just before an exchange reads them."""
 
 from __future__ import annotations
 
@@ -44,6 +44,43 @@ def _written() -> None:
             for batch in batches:
                 assert torch.equal(batch.x.cpu(), data.x[batch.n_id.cpu()] + 1)
             store.close()
+
+
+def _sampled_late() -> None:
+    """A batch that needs no rows of other machines waits for its sample, in another stream too."""
+    device = device_of_rank("cuda")
+    torch.cuda.set_device(device)
+    group = Group.current(device=device, timeout=60)
+    mine = random_data() if group.machines.is_first_rank else None
+    shared = peergraph_pyg.share(mine, device=device, machines="shard", hot_ratio=0.25)
+    store = peergraph_pyg.store_of(shared)
+    assert store.exchange is not None
+    streams = store.exchange.streams
+    assert streams is not None
+    sample = torch.zeros(1, device=device)
+    torch.cuda.synchronize()
+    with store.exchange.open("a late sample") as session:
+        with torch.cuda.stream(streams.ids):
+            torch.cuda._sleep(_CYCLES)
+            sample.fill_(1)
+            fetched = session.request([])
+        with torch.cuda.stream(streams.rows):
+            fetched.send()
+        with torch.cuda.stream(streams.batches):
+            fetched.wait()
+            assert sample.cpu().item() == 1
+    store.close()
+
+
+@pytest.mark.gpus(1)
+def test_a_batch_is_made_after_its_sample() -> None:
+    """Over Gloo."""
+    run_on_hosts(_sampled_late, "ab")
+
+
+@pytest.mark.gpus(2)
+def test_a_batch_is_made_after_its_sample_over_nccl() -> None:
+    run_on_hosts(_sampled_late, "ab", device="cuda")
 
 
 @pytest.mark.gpus(1)

@@ -94,7 +94,13 @@ class RowsOfSamples:
         if isinstance(ids, dict):
             ids = ids.get(tensor.owner)
             permutation = (permutation or {}).get(tensor.owner)
-        found: Tensor | None = ids if ids is None or permutation is None else permutation[ids]
+        if ids is None or permutation is None:
+            found: Tensor | None = ids
+        else:
+            if ids.is_cuda:
+                # The sample may be dropped at any time.
+                ids.record_stream(torch.cuda.current_stream(ids.device))
+            found = permutation[ids]
         return found
 
 

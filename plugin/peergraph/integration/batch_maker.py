@@ -16,6 +16,7 @@ from peergraph.integration.worker_thread import WorkerThread
 from peergraph.memory import on_thread_stream
 from peergraph.memory.device.launching import limit_blocks
 from peergraph.memory.distributed.fetched_rows import FetchedRows
+from peergraph.profiling import WAIT_BATCH, profile_range
 
 
 @dataclass
@@ -86,7 +87,8 @@ class BatchMaker:
     def finish(self, batch: PendingBatch) -> None:
         """Waits until a batch is made. Raises PeerLostError if its rows cannot come."""
         if batch.made is not None:
-            batch.made.result()
+            with profile_range(WAIT_BATCH):
+                batch.made.result()
         else:
             self._finish(batch)
 

@@ -66,3 +66,6 @@ def _call(function: Callable[[], Any], future: Future[Any]) -> None:
         future.set_result(function())
     except BaseException as error:
         future.set_exception(error)
+    finally:
+        # Otherwise the exception, its traceback and the future keep each other alive.
+        del function, future

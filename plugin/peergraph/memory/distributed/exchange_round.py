@@ -104,6 +104,9 @@ class ExchangeRound:
             if plan is None:
                 return
             assert self._sent is not None
+            if not self._by_nccl:
+                # Perhaps in another stream than `send`.
+                self._use_in_current_stream(*plan.slots.values())
             rows = self._incoming.unpack(self._sent.wait())
             num_rows, num_bytes = self._incoming.num_rows, self._incoming.row_bytes
             self._traffic.add(rows_received=num_rows, bytes_received=num_bytes)
@@ -126,9 +129,6 @@ class ExchangeRound:
     def _hand_out(self, fetched: Rows, plan: RoundPlan) -> Rows:
         """Sends the fetched rows to the ranks of this machine; returns this rank's rows."""
         if plan.slots:
-            if not self._by_nccl:
-                # Perhaps in another stream than `send`.
-                self._use_in_current_stream(*plan.slots.values())
             fetched = {
                 table: select_rows(rows, plan.slots[table.row_set])
                 for table, rows in fetched.items()

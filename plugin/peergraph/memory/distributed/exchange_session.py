@@ -62,8 +62,10 @@ class ExchangeSession:
         self._traffic = traffic
         self._ids = IdExchange(layout, network, traffic, loader)
         self._requested: SimpleQueue[FetchedRows | None] = SimpleQueue()
-        # Rounds in which this rank still has to take part. The thread that iterates owns the list.
-        self._incomplete: list[FetchedRows] = []
+        # Rounds in which this rank still has to take part: the keys, in their order. The thread
+        # that iterates adds rounds while other threads complete earlier ones; no change of a dict
+        # is lost.
+        self._incomplete: dict[FetchedRows, None] = {}
         # Of gathers of rows for other machines, as the thread that iterates has set it.
         self._max_blocks = 0
         # The thread that iterates, once it has requested a batch.
@@ -94,9 +96,9 @@ class ExchangeSession:
             self._check_open()
         split = [(t, ids) for t, ids in requests if isinstance(t, DistributedTable)]
         device = self.network.group.device
-        fetched = FetchedRows(split, self._guard, self._drop_complete, device)
+        fetched = FetchedRows(split, self._guard, self._drop, device)
         self._iterating = threading.get_ident()
-        self._incomplete.append(fetched)
+        self._incomplete[fetched] = None
         self._traffic.add(batches=1)
         self._max_blocks = most_blocks()
         self._requested.put(fetched)
@@ -146,8 +148,8 @@ class ExchangeSession:
         if self.left:
             return
         self.left = True
-        self._drop_complete()
-        rest, self._incomplete = self._incomplete, []
+        requested, self._incomplete = self._incomplete, {}
+        rest = [fetched for fetched in list(requested) if not fetched.is_complete]
         try:
             if rest and not self.broken:
                 self._take_part(rest)
@@ -168,9 +170,9 @@ class ExchangeSession:
         stream = self._rows_stream if by_nccl else self._ids_stream
         self._start(lambda: _complete(rest), "peergraph exchange of unwanted rows", stream)
 
-    def _drop_complete(self) -> None:
-        """Frees the rows of rounds in which this rank has nothing left to do."""
-        self._incomplete = [f for f in self._incomplete if not f.is_complete]
+    def _drop(self, fetched: FetchedRows) -> None:
+        """Frees the rows of a round in which this rank has nothing left to do."""
+        self._incomplete.pop(fetched, None)
 
     def join(self) -> None:
         """Waits until all ranks have finished. If an error has ended the exchange, raises it."""

@@ -19,22 +19,22 @@ from peergraph.profiling import EXCHANGE, profiled
 class FetchedRows:
     """The rows of other machines for one batch of this rank.
 
-    The session's thread exchanges the ids. The thread that iterates then calls :meth:`send` and
-    :meth:`wait`.
+    The session's thread exchanges the ids. The thread that iterates then calls :meth:`send`, and
+    the thread that makes the batch :meth:`wait`.
     """
 
     def __init__(
         self,
         requests: Sequence[Request],
         guard: Callable[[], AbstractContextManager[Any]],
-        completed: Callable[[], None],
+        completed: Callable[[FetchedRows], None],
         device: torch.device,
     ) -> None:
         """
         Args:
             requests: pairs of a split table and the users' ids that the batch gathers from it.
             guard: returns a context for a part of the round; an error in it ends the session.
-            completed: called when nothing of the round is left to do on this rank.
+            completed: called with this object when nothing of the round is left to do on this rank.
             device: the device of the tables.
         """
         self.requests = requests
@@ -88,11 +88,11 @@ class FetchedRows:
         if not found.is_complete:
             with self._guard():
                 found.complete()
-        self._completed()
+        self._completed(self)
 
     @profiled(EXCHANGE)
     def wait(self) -> None:
-        """Waits until the rows have arrived. Called by the thread that iterates.
+        """Waits until the rows have arrived. Called by the thread that reads them.
 
         If NCCL transfers the rows, the current stream waits, and the host does not.
         """
