@@ -132,10 +132,6 @@ class DistributedTable(Table):
             f"the rows of {self.name!r} are split over machines: gather those of table.local"
         )
 
-    def decode_stored(self, rows: torch.Tensor) -> torch.Tensor:
-        """Returns stored rows in the users' dtype, as :meth:`Table.decode_stored`."""
-        return self.local.decode_stored(rows)
-
     def collective_read(self, ids: torch.Tensor) -> torch.Tensor:
         """Returns the rows `ids`, those of other machines included. Collective over all ranks of
         all machines; each rank passes its own ids, or none. Synchronises.

@@ -158,10 +158,6 @@ class NarrowTable(Table):
         """Returns the rows `ids` as they are stored: uint8 [n, row_bytes]. One-sided."""
         return self.stored.gather(ids)
 
-    def decode_stored(self, rows: Tensor) -> Tensor:
-        """Returns stored rows in the users' dtype, as :meth:`Table.decode_stored`."""
-        return self.codec.decode(rows)
-
     def count_reads(self) -> ReadCounter:
         """Counts gathers from now on, until :attr:`counter` is set to None."""
         return self.stored.count_reads()

@@ -264,14 +264,6 @@ class Table:
         """
         return as_bytes(self.gather(ids))
 
-    def decode_stored(self, rows: torch.Tensor) -> torch.Tensor:
-        """Returns stored rows in the users' dtype: [n, *row shape].
-
-        Args:
-            rows: uint8 [n, row_bytes], contiguous.
-        """
-        return rows.view(self.dtype).view(len(rows), *self.shape[1:])
-
     def count_reads(self) -> ReadCounter:
         """Counts gathers of this object from now on, until :attr:`counter` is set to None."""
         self.counter = ReadCounter(
