@@ -101,8 +101,8 @@ class Training:
         """Exchanges rows of the recorded mini-batches: their ids, the rows, and within machines."""
         table, exchange = store.node_table("x"), store.exchange
         assert exchange is not None
-        streams = exchange.streams
-        on_stream = nullcontext() if streams is None else torch.cuda.stream(streams.rows)
+        stream = exchange.streams.rows
+        on_stream = nullcontext() if stream is None else torch.cuda.stream(stream)
         with exchange.open("recorded mini-batches") as session, on_stream:
             return self._timed(recorded.ids, lambda ids: session.fetch([(table, ids)]).wait())
 

@@ -115,7 +115,7 @@ class ExchangeIterator:
         self._record_stream = record_stream
         self._batches: deque[PendingBatch] = deque()
         self._is_over = False
-        stream = exchange.streams.batches if exchange.streams is not None else None
+        stream = exchange.streams.batches
         self._maker = BatchMaker(finish, record_stream, store.device, stream, max_blocks, modes)
         self._opened = _Opened(samples, self._maker)
         self._close = weakref.finalize(self, _Opened.close, self._opened)
@@ -140,7 +140,7 @@ class ExchangeIterator:
         session = self._opened.session
         while len(self._batches) < self._num_requested and not session.finished:
             self._request(session)
-        with self._on_stream("rows"):
+        with self._on_stream(self._exchange.streams.rows):
             for sent in islice(self._batches, self._num_sent):
                 self._send(sent, session)
             batch = self._batches.popleft() if self._batches else None
@@ -175,12 +175,11 @@ class ExchangeIterator:
         self._close()
 
     @contextmanager
-    def _on_stream(self, name: str) -> Iterator[None]:
-        """Returns a context for the work of `next`: in a stream of the exchange, if it has some,
-        and with few blocks.
+    def _on_stream(self, stream: torch.cuda.Stream | None) -> Iterator[None]:
+        """Returns a context for the work of `next`: in a stream of the exchange, and with few
+        blocks. The stream is None on the CPU.
         """
-        streams = self._exchange.streams
-        in_stream = nullcontext() if streams is None else torch.cuda.stream(getattr(streams, name))
+        in_stream = nullcontext() if stream is None else torch.cuda.stream(stream)
         with in_stream, limit_blocks(self._max_blocks):
             yield
 
@@ -189,7 +188,7 @@ class ExchangeIterator:
         batch = PendingBatch()
         requests: Requests = ()
         # Not in the stream of rows: there, rows of earlier batches may still wait for the network.
-        with self._on_stream("ids"):
+        with self._on_stream(self._exchange.streams.ids):
             try:
                 batch.sample = next(self._opened.samples)
                 requests = self._requests(batch.sample)

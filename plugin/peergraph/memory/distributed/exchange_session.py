@@ -43,12 +43,12 @@ class ExchangeSession:
         layout: Layout,
         network: ExchangeNetwork,
         traffic: TrafficCounter,
-        streams: ExchangeStreams | None = None,
+        streams: ExchangeStreams,
     ) -> None:
         """
         Args:
             loader: the loader and the tables that it reads, as text; the same on all ranks.
-            streams: the streams of the exchange; None without a GPU.
+            streams: the streams of the exchange.
         """
         self.loader = loader
         self.network = network
@@ -56,8 +56,7 @@ class ExchangeSession:
         """Whether this rank requests no more batches."""
         self.left = False
         """Whether this rank has no use for the session any more."""
-        self._rows_stream = None if streams is None else streams.rows
-        self._ids_stream = None if streams is None else streams.ids
+        self._streams = streams
         self._layout = layout
         self._traffic = traffic
         self._ids = IdExchange(layout, network, traffic, loader)
@@ -92,7 +91,7 @@ class ExchangeSession:
             raise RuntimeError(f"{self.loader}: this iteration has been closed")
         self._check_open()
         if not self._threads:
-            self._start(self._work, "peergraph exchange", self._ids_stream)
+            self._start(self._work, "peergraph exchange", self._streams.ids)
             self._check_open()
         split = [(t, ids) for t, ids in requests if isinstance(t, DistributedTable)]
         device = self.network.group.device
@@ -133,7 +132,7 @@ class ExchangeSession:
             return
         self.finished = True
         if not self._threads:
-            self._start(self._work, "peergraph exchange", self._ids_stream)
+            self._start(self._work, "peergraph exchange", self._streams.ids)
         self._requested.put(None)
 
     def leave(self) -> None:
@@ -164,10 +163,10 @@ class ExchangeSession:
         by_nccl = self.network.has_nccl
         if by_nccl and threading.get_ident() == self._iterating:
             # `join` raises the error.
-            with torch.cuda.stream(self._rows_stream), suppress(Exception):
+            with torch.cuda.stream(self._streams.rows), suppress(Exception):
                 for fetched in rest:
                     fetched.take_part()
-        stream = self._rows_stream if by_nccl else self._ids_stream
+        stream = self._streams.rows if by_nccl else self._streams.ids
         self._start(lambda: _complete(rest), "peergraph exchange of unwanted rows", stream)
 
     def _drop(self, fetched: FetchedRows) -> None:
@@ -200,7 +199,7 @@ class ExchangeSession:
                 work()
 
         thread = threading.Thread(target=run, name=name, daemon=True)
-        # First: during the start the garbage collector may call `leave`.
+        # Before the start, during which the garbage collector may call `leave`.
         self._threads.append(thread)
         # `join` raises the error.
         with suppress(Exception), self._guard():
@@ -248,7 +247,7 @@ class ExchangeSession:
             while (plan := self._ids.exchange({}, finished=True)).finished < num_ranks:
                 if not is_serving:
                     self._start(
-                        lambda: self._serve(rounds), "peergraph exchange of rows", self._ids_stream
+                        lambda: self._serve(rounds), "peergraph exchange of rows", self._streams.ids
                     )
                     is_serving = True
                 rounds.put(self._round(plan))

@@ -8,7 +8,7 @@ import torch
 
 
 class ExchangeStreams(NamedTuple):
-    """Streams whose kernels start before queued kernels of the model.
+    """Streams whose kernels start before queued kernels of the model; None on the CPU.
 
     Attributes:
         rows: of the rows that are sent and received.
@@ -16,15 +16,15 @@ class ExchangeStreams(NamedTuple):
         batches: of the thread that makes batches.
     """
 
-    rows: torch.cuda.Stream
-    ids: torch.cuda.Stream
-    batches: torch.cuda.Stream
+    rows: torch.cuda.Stream | None
+    ids: torch.cuda.Stream | None
+    batches: torch.cuda.Stream | None
 
     @classmethod
-    def on(cls, device: torch.device) -> ExchangeStreams | None:
-        """Returns new streams of a GPU; None for the CPU."""
+    def on(cls, device: torch.device) -> ExchangeStreams:
+        """Returns new streams of a device."""
         if device.type == "cpu":
-            return None
+            return cls(None, None, None)
         return cls(
             *(torch.cuda.Stream(device, priority=-1) for _ in cls._fields)  # type: ignore[no-untyped-call]
         )

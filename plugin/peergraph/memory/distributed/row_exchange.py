@@ -46,7 +46,7 @@ class RowExchange:
         self._sessions: list[ExchangeSession] = []
         self._is_closed = False
         self.streams = ExchangeStreams.on(group.device)
-        """The streams of rows that are exchanged ahead of training; None without a GPU."""
+        """The streams of the work that is done ahead of training."""
         self._networks.append(self._connect())
         for table in tables:
             table.connect(self)
@@ -78,9 +78,10 @@ class RowExchange:
         if network is None:
             network = self._connect()
             self._networks.append(network)
-        if self.streams is not None:
-            # The rows may just have been written. A rank without batches reads them there too.
-            for stream in self.streams:
+        for stream in self.streams:
+            if stream is not None:
+                # The current stream may just have written rows of the tables. A rank without
+                # batches reads them too, for other ranks.
                 stream.wait_stream(torch.cuda.current_stream(self._group.device))
         session = ExchangeSession(loader, self._layout, network, self._traffic, self.streams)
         self._sessions.append(session)
