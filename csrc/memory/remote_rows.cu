@@ -156,7 +156,7 @@ RemoteRowCounts find(const RemoteRowQuery& query, const RemoteRows& out, int64_t
   return counts;
 }
 
-/// Calls body(key) with a key that has room for the bits of all keys.
+/// Calls body(key); the type of the key is the shortest one that holds all keys.
 template <typename Body>
 auto with_key(const ShortKeys& keys, const Body& body) {
   return keys.bits <= 32 ? body(uint32_t{}) : body(uint64_t{});

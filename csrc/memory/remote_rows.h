@@ -103,9 +103,10 @@ RemoteRowCounts find_remote_rows_cpu(const RemoteRowQuery& query, const RemoteRo
 /// The bytes of scratch memory that find_remote_rows_cuda needs on `device`.
 int64_t remote_rows_scratch(const RemoteRowQuery& query, int device);
 
-/// As find_remote_rows_cpu, in the stream, for which it waits. Also copies the keys to `host_keys`,
-/// which has room for all ids. Ids out of range get the local row -1 and no position, and are
-/// recorded in the device's error slot (error_slot.h). `scratch` is memory of the device.
+/// Does the same as find_remote_rows_cpu on a GPU, and waits for the stream. Also copies the keys
+/// to `host_keys`, which has room for all ids. Ids out of range get the local row -1 and no
+/// position, and are recorded in the device's error slot (error_slot.h). `scratch` is memory of the
+/// device.
 RemoteRowCounts find_remote_rows_cuda(const RemoteRowQuery& query, const RemoteRows& out,
                                       int64_t* host_keys, void* scratch, const Launch& launch);
 #endif

@@ -39,7 +39,7 @@ def gather(device: torch.device) -> Iterator[Tensor]:
 
 @case("copy_rows")
 def gather_far_rows(device: torch.device) -> Iterator[Tensor]:
-    """So many that rows on the host are read in order of address."""
+    """Enough ids that rows on the host are read in the order of their addresses."""
     rows = random_rows((1001, 3), torch.int32)
     order = torch.randperm(1001, generator=torch.Generator().manual_seed(1)).to(device)
     table = table_of(rows, split(1001, "mixed"), Group.current(device=device), order=order)

@@ -72,23 +72,18 @@ def _sampled_late() -> None:
     store.close()
 
 
-@pytest.mark.gpus(1)
-def test_a_batch_is_made_after_its_sample() -> None:
-    """Over Gloo."""
-    run_on_hosts(_sampled_late, "ab")
+# Over Gloo, two ranks have one GPU. NCCL takes a GPU for each rank.
+_NETWORKS = [
+    pytest.param("cpu", marks=pytest.mark.gpus(1), id="gloo"),
+    pytest.param("cuda", marks=pytest.mark.gpus(2), id="nccl"),
+]
 
 
-@pytest.mark.gpus(2)
-def test_a_batch_is_made_after_its_sample_over_nccl() -> None:
-    run_on_hosts(_sampled_late, "ab", device="cuda")
+@pytest.mark.parametrize("ranks_on", _NETWORKS)
+def test_a_batch_is_made_after_its_sample(ranks_on: str) -> None:
+    run_on_hosts(_sampled_late, "ab", device=ranks_on)
 
 
-@pytest.mark.gpus(1)
-def test_rows_are_read_after_earlier_writes() -> None:
-    """Over Gloo."""
-    run_on_hosts(_written, "ab")
-
-
-@pytest.mark.gpus(2)
-def test_rows_are_read_after_earlier_writes_over_nccl() -> None:
-    run_on_hosts(_written, "ab", device="cuda")
+@pytest.mark.parametrize("ranks_on", _NETWORKS)
+def test_rows_are_read_after_earlier_writes(ranks_on: str) -> None:
+    run_on_hosts(_written, "ab", device=ranks_on)

@@ -62,7 +62,7 @@ def test_every_tier(group: Group, kind: str) -> None:
 @named_cases("renumbered", [False, True])
 @named_cases("kind", ["host", "mixed", "disk", "all"])
 def test_many_ids(group: Group, kind: str, renumbered: bool) -> None:
-    """So many that rows on the host are read in order of address."""
+    """Enough ids that rows on the host are read in the order of their addresses."""
     rows = random_rows((3001, 5), torch.int32)
     order = torch.randperm(3001, generator=torch.Generator().manual_seed(1)).to(group.device)
     table = table_of(rows, split(3001, kind), group, **({"order": order} if renumbered else {}))

@@ -17,7 +17,7 @@ _POSITIONS = [8, 1, 0, 5, 2]
 @pytest.mark.parametrize("offset", [0, 1, 2, 4, 8])
 @pytest.mark.parametrize("width", [1, 3, 8, 12, 64, 260])
 def test_rows_of_any_size_at_any_address(width: int, offset: int, device: torch.device) -> None:
-    """As those of a message that has other rows before them."""
+    """Rows in a message begin at any address: rows of other tables are before them."""
     table = table_of(
         random_rows((4, width), torch.uint8), split(4, "sharded"), Group.current(device=device)
     )

@@ -100,7 +100,7 @@ def test_messages(case: str) -> None:
     rows: dict[Any, Tensor] = {table: _rows(table, n) for table, n in number.items()}
     expected = _expected(layout, counts, rows)
     buffer = messages.pack(rows, _CPU)
-    assert messages.num_bytes == {rank: len(message) for rank, message in expected.items()}
+    assert messages.bytes_by_rank == {rank: len(message) for rank, message in expected.items()}
     # Padding may have any values; rows have no zeros.
     padding = [i for i, b in enumerate(b"".join(expected.values())) if b == 0]
     found = bytes(0 if i in padding else b for i, b in enumerate(buffer.tolist()))
@@ -115,7 +115,7 @@ def test_messages(case: str) -> None:
         for table in tables
     }
     assert messages.num_rows == sum(n for of_table in sent.values() for _, n in of_table)
-    assert messages.row_bytes == sum(t.row_bytes * n for t, of in sent.items() for _, n in of)
+    assert messages.unpadded_bytes == sum(t.row_bytes * n for t, of in sent.items() for _, n in of)
     received: dict[Any, Tensor] = dict(messages.unpack(buffer))
     assert set(received) == {table for table, of_table in sent.items() if of_table}
     for table, matrix in received.items():

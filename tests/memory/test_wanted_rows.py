@@ -123,8 +123,8 @@ def test_all_or_none_on_another_machine(remote: bool, device: torch.device) -> N
         assert found.location.positions.numel() == found.keys.numel() == len(found.host_keys) == 0
 
 
-def test_many_ids_are_those_of_torch(device: torch.device) -> None:
-    """So many that threads and blocks share them."""
+def test_many_ids_agree_with_torch(device: torch.device) -> None:
+    """Enough ids for several threads, and for several blocks of a GPU."""
     layout = split_layout("aabbb", 90_000, 1000, device)
     row_set, routes = layout.sets[0], layout.routes
     ids = random_ids(90_000, (200_000,), torch.int64)

@@ -55,19 +55,19 @@ def aggregate(
 
     # Quantiles fail if the first destination has no edges: they read the row before the first one.
     # The user does not choose the first destination of a rank or of a chunk.
-    first = int(any(isinstance(part, QuantileAggregation) for part in module.modules()))
+    num_added = int(any(isinstance(part, QuantileAggregation) for part in module.modules()))
 
     def run(rows: Tensor, index: Tensor, dim_size: int, dim: int, **parameters: Tensor) -> Tensor:
         values = {name.removeprefix("module."): value for name, value in parameters.items()}
-        if first:
-            # One more destination. Two edges: without other edges, quantiles of the others read the
-            # one before the last.
+        if num_added:
+            # One destination comes before the others. It has two edges: if there are no other
+            # edges, quantiles of the other destinations read the edge before the last one.
             shape = [2 if d == dim else size for d, size in enumerate(rows.shape)]
             rows = torch.cat([rows.new_zeros(shape), rows], dim)
             index = torch.cat([index.new_zeros(2), index + 1])
-        call = {"index": index, "dim_size": first + dim_size, "dim": dim - rows.dim(), **kwargs}
+        call = {"index": index, "dim_size": num_added + dim_size, "dim": dim - rows.dim(), **kwargs}
         found: Tensor = torch.func.functional_call(module, values, (rows,), call)
-        return found.narrow(dim, first, dim_size) if first else found
+        return found.narrow(dim, num_added, dim_size) if num_added else found
 
     return index.reduce_edges(run, x, dim, parameters=parameters)
 

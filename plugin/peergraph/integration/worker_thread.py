@@ -54,14 +54,15 @@ def _work(
     try:
         with context():
             while (call := calls.get()) is not None:
-                _call(*call)
+                _run(*call)
                 del call  # what it refers to belongs to the caller
     except BaseException as error:
         while (call := calls.get()) is not None:
             call[1].set_exception(error)
 
 
-def _call(function: Callable[[], Any], future: Future[Any]) -> None:
+def _run(function: Callable[[], Any], future: Future[Any]) -> None:
+    """Calls a function, and passes its result or its exception to the future."""
     try:
         future.set_result(function())
     except BaseException as error:

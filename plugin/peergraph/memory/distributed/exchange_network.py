@@ -70,7 +70,8 @@ class ExchangeNetwork:
         *,
         by_nccl: bool = False,
     ) -> Transfer:
-        """Begins to send to and receive from ranks; empty messages are not sent.
+        """Begins to send messages to ranks and to receive messages from them. Empty messages are
+        not sent.
 
         Args:
             outbox: the messages, one after another: uint8 [bytes], on the group's device.

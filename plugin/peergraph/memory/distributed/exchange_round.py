@@ -58,7 +58,9 @@ class ExchangeRound:
         self._completing = threading.Lock()
         self._outgoing = RowMessages(layout, plan.counts_to)
         self._incoming = RowMessages(layout, plan.counts_from)
-        self._outbox: Tensor | None = self._outgoing.pack(self._gathered(plan), self._device)
+        self._outbox: Tensor | None = self._outgoing.pack(
+            self._gather_requested(plan), self._device
+        )
         self._planned: torch.cuda.Event | None = None
         if self._device.type == "cuda":
             self._planned = torch.cuda.current_stream(self._device).record_event()
@@ -81,11 +83,11 @@ class ExchangeRound:
         assert plan is not None and outbox is not None
         self._use_in_current_stream(outbox, *plan.slots.values())
         outgoing, incoming = self._outgoing, self._incoming
-        self._traffic.add(rows_sent=outgoing.num_rows, bytes_sent=outgoing.row_bytes)
+        self._traffic.add(rows_sent=outgoing.num_rows, bytes_sent=outgoing.unpadded_bytes)
         self._sent = self._network.transfer(
             outbox,
-            outgoing.num_bytes,
-            incoming.num_bytes,
+            outgoing.bytes_by_rank,
+            incoming.bytes_by_rank,
             round_tag(plan.number, ROWS),
             self._loader,
             by_nccl=self._by_nccl,
@@ -108,7 +110,7 @@ class ExchangeRound:
                 # Perhaps in another stream than `send`.
                 self._use_in_current_stream(*plan.slots.values())
             rows = self._incoming.unpack(self._sent.wait())
-            num_rows, num_bytes = self._incoming.num_rows, self._incoming.row_bytes
+            num_rows, num_bytes = self._incoming.num_rows, self._incoming.unpadded_bytes
             self._traffic.add(rows_received=num_rows, bytes_received=num_bytes)
             if self._is_hierarchical:
                 rows = self._hand_out(rows, plan)
@@ -118,7 +120,7 @@ class ExchangeRound:
             # Frees the rows of other ranks.
             self._plan = self._sent = None
 
-    def _gathered(self, plan: RoundPlan) -> Rows:
+    def _gather_requested(self, plan: RoundPlan) -> Rows:
         """Returns the rows that other machines have requested."""
         return {
             table: table.local.gather_stored(local)
@@ -135,12 +137,12 @@ class ExchangeRound:
             }
         outgoing = RowMessages(self._layout, plan.counts_for)
         incoming = RowMessages(self._layout, plan.counts_by_fetcher)
-        own = outgoing.num_bytes[self._network.group.machines.rank]
-        self._traffic.add(local_bytes=sum(outgoing.num_bytes.values()) - own)
+        own = outgoing.bytes_by_rank[self._network.group.machines.rank]
+        self._traffic.add(local_bytes=sum(outgoing.bytes_by_rank.values()) - own)
         transfer = self._network.transfer(
             outgoing.pack(fetched, self._device),
-            outgoing.num_bytes,
-            incoming.num_bytes,
+            outgoing.bytes_by_rank,
+            incoming.bytes_by_rank,
             round_tag(plan.number, LOCAL_ROWS),
             self._loader,
             by_nccl=self._by_nccl,

@@ -43,9 +43,9 @@ class RowMessages:
         self._sizes = [(count, table.row_bytes) for table, count in matrices]
         self.num_rows = sum(count for count, _ in self._sizes)
         """The number of rows, counted once for each table."""
-        self.row_bytes = sum(count * row_bytes for count, row_bytes in self._sizes)
+        self.unpadded_bytes = sum(count * row_bytes for count, row_bytes in self._sizes)
         """The bytes of the rows, without padding."""
-        self.num_bytes = {
+        self.bytes_by_rank = {
             rank: packed_offsets([(n, t.row_bytes) for t, n in of_rank])[-1]
             for rank, of_rank in self._tables.items()
         }

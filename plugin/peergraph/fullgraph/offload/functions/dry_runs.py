@@ -20,13 +20,13 @@ class DryRun(NamedTuple):
     """The result, without autograd's history."""
     needs_grad: bool
     is_operand: int | None
-    """The operand that is the result; None: it is a tensor of its own."""
+    """The operand that the function returns; None: it returns a new tensor."""
     aliases: tuple[int, ...]
     """The operands whose memory the result shares."""
 
 
 def cache_dry_run(dry_runs: dict[Hashable, DryRun], key: Hashable, dry_run: DryRun) -> None:
-    """Adds a dry run to the cache; not one of integers, which may be ids."""
+    """Adds a dry run to the cache, unless its result is integers, which may be ids."""
     if not dry_run.probe._local.is_floating_point():
         return
     if len(dry_runs) >= _MOST_DRY_RUNS:

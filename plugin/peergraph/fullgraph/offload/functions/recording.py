@@ -68,8 +68,8 @@ def record(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, An
     """Records a call that computes each row from the same row; runs others over all chunks.
 
     The function runs once, on few rows of a virtual rank. If it asks that rank for a collective it
-    needs other rows: then it is reduced chunk by chunk, if its result is plain. Such dry
-    runs of functions of rows are cached, so that they are not repeated in each epoch.
+    needs other rows: then it is reduced chunk by chunk, if its result is plain. Such dry runs of
+    functions of rows are cached, so that they are not repeated in each epoch.
 
     Raises:
         NotImplementedError: the function needs other rows and is no reduction.
@@ -292,7 +292,9 @@ class Call:
         return Slot(place)
 
     def _operand(self, tensor: Tensor) -> tuple[Operand, Hashable, Callable[[], Tensor]]:
-        """Returns an operand, what a dry run depends on, and a function that makes its probe."""
+        """Returns the operand of a tensor, its part of the key of a dry run, and a function that
+        makes its probe.
+        """
         if isinstance(tensor, OffloadedTensor):
             probe = tensor._content.probe
             local = probe._local

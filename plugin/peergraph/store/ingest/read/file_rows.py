@@ -46,7 +46,7 @@ class FileRows:
             return self._held[:0]
         if begin < self._begin:
             self.close()
-        batches = self._begun()
+        batches = self._current_batches()
         while self._held is None or end > self._begin + len(self._held):
             batch = next(batches, None)
             if batch is None:
@@ -60,8 +60,8 @@ class FileRows:
         return self._held[begin - self._begin : end - self._begin]
 
     def count(self) -> int:
-        """Returns the number of all rows; reads those that are left."""
-        batches = self._begun()
+        """Reads the rest of the file, and returns the number of all rows."""
+        batches = self._current_batches()
         held = 0 if self._held is None else len(self._held)
         total = self._begin + held + sum(map(len, batches))
         self.close()
@@ -73,14 +73,14 @@ class FileRows:
             self._batches.close()
         self._batches, self._begin, self._held = None, 0, None
 
-    def _begun(self) -> Batches:
-        """Returns the batches of the pass; begins one where there is none."""
+    def _current_batches(self) -> Batches:
+        """Returns the batches of the current pass; begins a pass if there is none."""
         if self._batches is None:
             self._batches = self._reader.batches(self._reader.column_names, self._batch_rows)
         return self._batches
 
     def _append(self, batch: Batch, needed_from: int) -> None:
-        """Holds a batch, and no longer what stands before `needed_from`."""
+        """Keeps the rows of a batch, and frees those before row `needed_from`."""
         if batch.skipped:
             row, found = batch.skipped[0]
             raise ValueError(f"{self._name}: row {row} has {found}")

@@ -57,9 +57,9 @@ class FilteredRows(RowReader):
         """
         arrow = require("pyarrow", "conditions")
         errors = require("duckdb", "conditions").Error
-        used = self._used()
+        used = self._columns_of_condition()
         cursor = self._database.cursor()
-        with closing(self._reader.batches(self._read(columns), batch_rows)) as batches:
+        with closing(self._reader.batches(self._columns_to_read(columns), batch_rows)) as batches:
             for batch in batches:
                 columns_used = {name: arrow.array(batch.columns[name]) for name in used}
                 columns_used[_ROW] = arrow.array(np.arange(len(batch)))
@@ -74,12 +74,13 @@ class FilteredRows(RowReader):
 
     def row_bytes(self, columns: Sequence[str]) -> int:
         """Returns the bytes of a row before the condition is applied."""
-        return self._reader.row_bytes(self._read(columns))
+        return self._reader.row_bytes(self._columns_to_read(columns))
 
-    def _used(self) -> list[str]:
+    def _columns_of_condition(self) -> list[str]:
         """Returns the columns that the condition may name."""
         lower = self._where.lower()
         return [name for name in self.column_names if name.lower() in lower]
 
-    def _read(self, columns: Sequence[str]) -> list[str]:
-        return list(dict.fromkeys([*columns, *self._used()]))
+    def _columns_to_read(self, columns: Sequence[str]) -> list[str]:
+        """Returns some columns, and those of the condition."""
+        return list(dict.fromkeys([*columns, *self._columns_of_condition()]))
