@@ -4,7 +4,7 @@
     python benchmarks/exchange_overlap.py --layout 2+2 --device cuda --graph products \\
         --fanout 15,10,5 --batch 1024 --steps 20 --out records.jsonl
 
-Each rank iterates PyG's NeighborLoader and trains a GraphSAGE with Peergraph's layers. In turns are
+Each rank iterates PyG's NeighborLoader and trains a model with Peergraph's layers. In turns are
 timed:
 
 `step_ms`      a step with ``machines="replicate"``: sampling, gathering and training;
@@ -57,14 +57,16 @@ from harness.records import read_records, render
 from inputs.graphs import get_spec
 from network.overlap import Recorded, Training, cold_share, hot_ratio_for, most, total
 from network.two_machines import FIRST, limit_rate, run_on_two_machines, why_not
+from training import MODELS
 
 from peergraph.memory import DistributedTable, Group
 from peergraph.store import Store
 from peergraph.testing import run_ranks
 
-_COLUMNS = ["layout", "wire", "ddp", "mbit_s", "hot_ratio", "mb", "over_cold", "step_ms", "wire_ms"]
-_COLUMNS += ["exchange_ms", "shard_ms", "shard_least", "shard_most", "wire_over_step", "ratio"]
-_COLUMNS += ["ratio_least", "ratio_most", "over_exchange", "step_cpu_ms", "shard_cpu_ms", "load"]
+_COLUMNS = ["layout", "model", "wire", "ddp", "mbit_s", "hot_ratio", "mb", "over_cold", "step_ms"]
+_COLUMNS += ["wire_ms", "exchange_ms", "shard_ms", "shard_least", "shard_most", "wire_over_step"]
+_COLUMNS += ["ratio", "ratio_least", "ratio_most", "over_exchange", "step_cpu_ms", "shard_cpu_ms"]
+_COLUMNS += ["load"]
 # NCCL_NET keeps plugins for other networks out, which NCCL_IB_DISABLE leaves in.
 _LOOPBACK = {
     "NCCL_NET": "Socket",
@@ -148,6 +150,7 @@ def record(rounds: list[dict[str, float]], args: argparse.Namespace) -> Record:
     name = torch.cuda.get_device_name() if args.device == "cuda" else "cpu"
     found: Record = {
         "bench": "exchange_overlap", "layout": args.layout, "device": name, "graph": args.graph,
+        "model": args.model,
         "batch": args.batch, "fanout": "-".join(map(str, args.fanout)), "hidden": args.hidden,
         "columns": args.columns, "depth": args.depth, "steps": args.steps, "rounds": args.rounds,
         "cores": len(os.sched_getaffinity(0)),
@@ -237,6 +240,7 @@ def main() -> int:
     parser.add_argument("--columns", type=int, default=128, help="float32 features of a node")
     parser.add_argument("--fanout", type=integers, default="10,5")
     parser.add_argument("--batch", type=int, default=512)
+    parser.add_argument("--model", choices=list(MODELS), default="sage")
     parser.add_argument("--hidden", type=int, default=128)
     parser.add_argument("--depth", type=int, default=1, help="batches that a thread makes ahead")
     parser.add_argument("--hot-ratio", type=float, default=0.25)

@@ -18,6 +18,7 @@ import itertools
 import math
 import sys
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import torch
@@ -38,7 +39,7 @@ from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
 from torch_geometric.data import Data
 from torch_geometric.loader import NeighborLoader
-from torch_geometric.nn import GraphSAGE, SAGEConv
+from torch_geometric.nn import GAT, GCN, GraphSAGE, SAGEConv
 
 from peergraph.aggregate import Csc, spmm_linear
 from peergraph.memory import TableRows
@@ -54,6 +55,8 @@ _SEMANTICS_OF = {
     "lazy": "pyg",
 }
 WAYS = tuple(_SEMANTICS_OF)
+# PyG's models by name; GAT has the heads of WholeGraph's evaluation (IV-A).
+MODELS = {"sage": GraphSAGE, "gcn": GCN, "gat": partial(GAT, heads=4)}
 _DROPOUT = 0.5
 
 
@@ -96,12 +99,12 @@ def by_blocks(conv: SAGEConv, layer: Layer, x: Tensor | TableRows) -> Tensor:
     return spmm_linear(csc, "mean", x, conv.lin_l.weight, conv.lin_r.weight, conv.lin_l.bias)
 
 
-class LoaderSage(torch.nn.Module):
-    """PyG's own GraphSAGE on the batches of its loader."""
+class LoaderModel(torch.nn.Module):
+    """A model of PyG on the batches of its loader."""
 
-    def __init__(self, widths: list[int]) -> None:
+    def __init__(self, widths: list[int], kind: str) -> None:
         super().__init__()
-        self.gnn = GraphSAGE(
+        self.gnn = MODELS[kind](
             widths[0], widths[1], len(widths) - 1, out_channels=widths[-1], dropout=_DROPOUT
         )
 
@@ -114,14 +117,15 @@ class LoaderSage(torch.nn.Module):
         )
 
 
-def make_model(widths: list[int], way: str) -> torch.nn.Module:
+def make_model(widths: list[int], way: str, kind: str = "sage") -> torch.nn.Module:
+    """The model of a way; the ways of the loader have the models of `MODELS`."""
     if way == "loader":
-        return LoaderSage(widths)
+        return LoaderModel(widths, kind)
     if way in ("accelerated", "lazy"):
         # Only the ways of the loader need the adapter.
         from peergraph_pyg import accelerate
 
-        return accelerate(LoaderSage(widths))
+        return accelerate(LoaderModel(widths, kind))
     return Sage(widths, {"csr": by_csr, "coo": by_coo, "blocks": by_blocks}[way])
 
 

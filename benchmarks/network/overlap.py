@@ -77,7 +77,7 @@ class Training:
         self.whole = self.build(machines="replicate")
         torch.manual_seed(0)
         widths = [args.columns, *[args.hidden] * (len(args.fanout) - 1), spec.num_classes]
-        self._plain = make_model(widths, "accelerated").to(group.device)
+        self._plain = make_model(widths, "accelerated", args.model).to(group.device)
         self.parameters = sum(p.numel() for p in self._plain.parameters())
         machines, cpu = group.machines, torch.device("cpu")
         place = machines.rank, machines.world_size

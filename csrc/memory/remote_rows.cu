@@ -177,10 +177,13 @@ RemoteRowCounts find_remote_rows_cuda(const RemoteRowQuery& query, const RemoteR
   if (query.ids.count == 0) return {};
   PG_CHECK_ARG(query.ids.count <= UINT32_MAX, "ids must have fewer than 2^32 elements");
   DeviceGuard guard(launch.device);
-  return with_key(query.keys, [&](auto key) {
+  const RemoteRowCounts counts = with_key(query.keys, [&](auto key) {
     return find<decltype(key)>(query, out, host_keys, scratch, error_slot(launch.device),
                                reinterpret_cast<cudaStream_t>(launch.stream));
   });
+  // The stream has been waited for: the error is raised for these ids, not by a later call.
+  raise_pending(launch.device);
+  return counts;
 }
 
 }  // namespace peergraph

@@ -104,9 +104,7 @@ RemoteRowCounts find_remote_rows_cpu(const RemoteRowQuery& query, const RemoteRo
 int64_t remote_rows_scratch(const RemoteRowQuery& query, int device);
 
 /// Does the same as find_remote_rows_cpu on a GPU, and waits for the stream. Also copies the keys
-/// to `host_keys`, which has room for all ids. Ids out of range get the local row -1 and no
-/// position, and are recorded in the device's error slot (error_slot.h). `scratch` is memory of the
-/// device.
+/// to `host_keys`, which has room for all ids. `scratch` is memory of the device.
 RemoteRowCounts find_remote_rows_cuda(const RemoteRowQuery& query, const RemoteRows& out,
                                       int64_t* host_keys, void* scratch, const Launch& launch);
 #endif

@@ -123,7 +123,7 @@ def _wrong_requests(device: str) -> None:
     assert exchange is not None
     rank = dist.get_rank()
     with exchange.open("wrong ids on one rank") as session:
-        ids = torch.tensor([60 if rank == 0 else 59])
+        ids = torch.tensor([60 if rank == 0 else 59], device=table.device)
         fetched = session.request([(table, ids)])
         if rank == 0:
             with pytest.raises(IndexError, match="60"):
@@ -131,15 +131,20 @@ def _wrong_requests(device: str) -> None:
         else:
             fetched.send()
             with fetched.reading():
-                assert torch.equal(table.gather(ids), data.x[ids])
-        ids = torch.arange(60)
+                assert torch.equal(table.gather(ids).cpu(), data.x[ids.cpu()])
+        ids = torch.arange(60, device=table.device)
         with session.fetch([(table, ids)]).reading():
-            assert torch.equal(table.gather(ids), data.x)
+            assert torch.equal(table.gather(ids).cpu(), data.x)
     peergraph_pyg.store_of(shared).close()
 
 
 def test_wrong_requests_of_one_rank() -> None:
     run_on_hosts(_wrong_requests, "ab", "cpu")
+
+
+@pytest.mark.gpus(2)
+def test_wrong_requests_of_one_rank_on_gpus() -> None:
+    run_on_hosts(_wrong_requests, "ab", "cuda", device="cuda")
 
 
 def _failing_batches(device: str) -> None:

@@ -223,3 +223,21 @@ def _freed(device: str) -> None:
 
 def test_rows_of_batches_are_freed() -> None:
     run_on_hosts(_freed, "ab", "cpu")
+
+
+def _error_before_a_request(device: str) -> None:
+    """The session's thread meets an error before the loop requests the next batch."""
+    shared, _ = _batches(device)
+    store = peergraph_pyg.store_of(shared)
+    assert store.exchange is not None
+    session = store.exchange.open("batches")
+    session._end(PeerLostError("rank 9 is lost"))
+    for request in (session.request, session.fetch):
+        with pytest.raises(PeerLostError, match="rank 9"):
+            request([])
+    with pytest.raises(PeerLostError, match="rank 9"):
+        store.close()
+
+
+def test_an_error_before_a_request() -> None:
+    run_on_hosts(_error_before_a_request, "ab", "cpu")

@@ -85,7 +85,8 @@ class ExchangeSession:
                 stream.
 
         Raises:
-            RuntimeError: this rank has finished, or an error has ended the exchange.
+            RuntimeError: this rank has finished.
+            PeerLostError, CollectiveMismatchError: such an error has ended the exchange.
         """
         if self.finished:
             raise RuntimeError(f"{self.loader}: this iteration has been closed")
@@ -115,10 +116,10 @@ class ExchangeSession:
             requests: as for :meth:`request`.
 
         Raises:
-            IndexError: an id on the CPU is out of range. The other ranks get their rows.
+            IndexError: an id is out of range. The other ranks get their rows.
             PeerLostError: a rank is lost, or did not join in time.
             CollectiveMismatchError: a rank iterates another loader.
-            RuntimeError: this rank has finished, or an error has ended the exchange.
+            RuntimeError: this rank has finished.
         """
         fetched = self.request(requests)
         fetched.send()
@@ -263,8 +264,11 @@ class ExchangeSession:
                 found.complete()
 
     def _check_open(self) -> None:
+        """Raises the error that has ended the exchange. A thread may have met it before the thread
+        that iterates asks for anything.
+        """
         if self._error is not None:
-            raise RuntimeError(f"the exchange of rows has ended: {self._error}") from self._error
+            raise self._error
 
     @contextmanager
     def _guard(self) -> Iterator[None]:

@@ -43,8 +43,7 @@ def find_rows(ids: Tensor, rows: RowSet, routes: Routes) -> FoundRows:
         rows: the row set of the ids.
         routes: the routes of the rows.
 
-    Raises IndexError for an id on the CPU that is out of range. On a GPU, such an id is reported as
-    by :meth:`Table.gather`.
+    Raises IndexError for an id that is out of range.
     """
     count, device = ids.numel(), ids.device
     listed, split, launch = id_list(ids), rows.split.view, launch_on(device)

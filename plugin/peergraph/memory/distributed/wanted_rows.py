@@ -41,7 +41,7 @@ class WantedRows:
 def wanted_rows(requests: Sequence[Request], layout: Layout) -> dict[RowSet, WantedRows]:
     """Returns the rows of other machines that a batch needs. Synchronises with a GPU.
 
-    Raises IndexError for ids on the CPU that are out of range.
+    Raises IndexError for ids that are out of range.
     """
     found = {}
     for rows in layout.sets:
