@@ -254,11 +254,16 @@ def _check_traffic(graphs: _Graphs) -> None:
     assert total == [sum(getattr(each[2], name) for each in found) for name in received]
 
 
-def _losses(graph: Any, graphs: _Graphs, device: torch.device) -> list[float]:
-    """Of two epochs; ranks have different numbers of batches, and the last has none."""
-    # Otherwise a GPU adds numbers in any order, and losses differ in the last bit.
+def _losses(
+    graph: Any, graphs: _Graphs, device: torch.device, *, deterministic: bool = True
+) -> list[float]:
+    """Of two epochs; ranks have different numbers of batches, and the last has none.
+
+    Args:
+        deterministic: otherwise a GPU adds numbers in any order, and losses differ in the last bit.
+    """
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-    torch.use_deterministic_algorithms(True)
+    torch.use_deterministic_algorithms(deterministic)
     torch.manual_seed(0)
     model = DistributedDataParallel(SAGEConv(5, 4).to(device))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -370,6 +375,23 @@ def test_machines_with_one_rank_and_with_three(tmp_path: Path) -> None:
 @pytest.mark.gpus(2)
 def test_batches_and_losses_are_those_of_one_machine_on_gpus() -> None:
     run_on_hosts(_all_cases, "ab", "cuda", device="cuda", timeout_s=_TIMEOUT_S)
+
+
+def _first_losses(device: str, deterministic: bool) -> None:
+    """The first work of new processes: the rank without batches has launched no kernel before."""
+    place = device_of_rank(device)
+    graphs = _Graphs(place, _data())
+    losses = _losses(graphs.split, graphs, place, deterministic=deterministic)
+    assert len(losses) == (0 if dist.get_rank() else 20)
+    graphs.close()
+
+
+@pytest.mark.gpus(2)
+@pytest.mark.parametrize("deterministic", [False, True])
+def test_a_rank_without_batches_answers_beside_a_waiting_kernel_of_nccl(
+    deterministic: bool,
+) -> None:
+    run_on_hosts(_first_losses, "ab", "cuda", deterministic, device="cuda")
 
 
 @pytest.mark.gpus(4)

@@ -18,10 +18,11 @@ from torch_geometric.loader import NeighborLoader
 
 import peergraph_pyg
 from peergraph.errors import PeerLostError
-from peergraph.memory import FetchedRows, Group
+from peergraph.memory import DistributedTable, FetchedRows, Group
 from peergraph.memory.distributed import exchange_session
 from peergraph.memory.distributed.exchange_network import ExchangeNetwork
 from peergraph.memory.distributed.id_exchange import IdExchange
+from peergraph.memory.distributed.load_kernels import load_kernels
 from peergraph.memory.distributed.network_traffic import TrafficCounter
 from tests.adapters.pyg.graphs import random_data
 from tests.machines.hosts import device_of_rank, run_on_hosts
@@ -241,3 +242,27 @@ def _error_before_a_request(device: str) -> None:
 
 def test_an_error_before_a_request() -> None:
     run_on_hosts(_error_before_a_request, "ab", "cpu")
+
+
+def _loaded(device: str) -> None:
+    """What a GPU's exchange does when it is made reads all tables, and changes nothing."""
+    shared, batches = _batches(device)
+    store = peergraph_pyg.store_of(shared)
+    exchange = store.exchange
+    assert exchange is not None
+    tables = [store.node_table("x"), store.edge_table("edge_attr", store.edge_types[0])]
+    assert all(isinstance(table, DistributedTable) for table in tables)
+    before = store.network_traffic()
+    load_kernels(exchange.open, tables, exchange.streams.rows)  # type: ignore[arg-type]
+    traffic = store.network_traffic() - before
+    assert traffic.batches == 2
+    assert traffic.rows_received > 0
+    data = random_data()
+    for batch in batches:
+        assert torch.equal(batch.x.cpu(), data.x[batch.n_id.cpu()])
+    store.close()
+
+
+@pytest.mark.parametrize("hosts", ["ab", "aab"])
+def test_kernels_are_loaded_by_an_exchange(hosts: str) -> None:
+    run_on_hosts(_loaded, hosts, "cpu")

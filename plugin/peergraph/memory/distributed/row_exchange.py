@@ -14,6 +14,7 @@ from peergraph.memory.distributed.exchange_network import ExchangeNetwork
 from peergraph.memory.distributed.exchange_session import ExchangeSession
 from peergraph.memory.distributed.exchange_streams import ExchangeStreams
 from peergraph.memory.distributed.layout import Layout
+from peergraph.memory.distributed.load_kernels import load_kernels
 from peergraph.memory.distributed.network_traffic import NetworkTraffic, TrafficCounter
 from peergraph.memory.distributed.routes import Routes
 from peergraph.memory.group.departure import error_at_exit
@@ -28,11 +29,12 @@ class RowExchange:
     """
 
     def __init__(self, group: Group, tables: Sequence[DistributedTable], name: str) -> None:
-        """Connects all ranks of all machines. Collective.
+        """Connects all ranks of all machines. Collective; synchronises with a GPU.
 
         Args:
             group: the ranks of this machine.
-            tables: the distributed tables of one store, in the same order on all ranks.
+            tables: the distributed tables of one store, in the same order on all ranks. Their rows
+                are loaded.
             name: a name that no other exchange of these ranks has.
 
         Raises:
@@ -52,6 +54,10 @@ class RowExchange:
             table.connect(self)
         # Runs before the farewell to the ranks of the machine.
         self._at_exit = util.Finalize(self, _finish_at_exit, (weakref.ref(self),), exitpriority=0)
+        if group.device.type == "cuda":
+            load_kernels(self.open, tables, self.streams.rows)
+            self._join_left()
+            self._traffic = TrafficCounter()
 
     @property
     def traffic(self) -> NetworkTraffic:

@@ -1,0 +1,50 @@
+"""Loads the CUDA kernels of an exchange of rows before its threads need them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+
+import torch
+
+from peergraph.memory.distributed.distributed_table import DistributedTable
+from peergraph.memory.distributed.exchange_session import ExchangeSession
+
+# Torch and CUB have kernels for few items and for many.
+_FEW, _MANY = 8, 10_000
+# Of the tensors that the exchange allocates.
+_DTYPES = (torch.bool, torch.uint8, torch.int16, torch.int32, torch.int64)
+
+
+def load_kernels(
+    open_session: Callable[[str], ExchangeSession],
+    tables: Sequence[DistributedTable],
+    stream: torch.cuda.Stream | None,
+) -> None:
+    """Exchanges and gathers rows of all tables, and drops them. Collective over all ranks of all
+    machines.
+
+    CUDA loads a kernel when it is launched for the first time, and waits until the GPU has finished
+    its running kernels. If one of them is NCCL's, it may wait for a rank that waits for rows of
+    this rank. A thread of the exchange that loads a kernel then would wait forever.
+
+    Args:
+        open_session: opens a session of the exchange.
+        tables: the tables of the exchange, in the same order on all ranks.
+        stream: the stream of the rows that are sent and received; None on the CPU.
+    """
+    device = tables[0].device
+    for dtype in {*_DTYPES, *(table.dtype for table in tables)}:
+        # `torch.use_deterministic_algorithms` has torch fill new memory.
+        torch.empty(_FEW, dtype=dtype, device=device).fill_(0)
+    on_stream = nullcontext() if stream is None else torch.cuda.stream(stream)
+    with open_session("the first exchange of rows") as session, on_stream:
+        for count in (_FEW, _MANY):
+            lists = {
+                table.row_set: torch.arange(min(count, table.row_set.split.rows), device=device)
+                for table in tables
+            }
+            requests = [(table, lists[table.row_set]) for table in tables]
+            with session.fetch(requests).reading():
+                for table, ids in requests:
+                    table.gather(ids)
