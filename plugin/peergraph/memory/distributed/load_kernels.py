@@ -10,8 +10,8 @@ import torch
 from peergraph.memory.distributed.distributed_table import DistributedTable
 from peergraph.memory.distributed.exchange_session import ExchangeSession
 
-# Torch and CUB have kernels for few items and for many.
-_FEW, _MANY = 8, 10_000
+# Numbers of rows: torch and CUB have kernels for few items and for many, and for some alignments.
+_COUNTS = (1, 8, 9_999, 10_000)
 # Of the tensors that the exchange allocates.
 _DTYPES = (torch.bool, torch.uint8, torch.int16, torch.int32, torch.int64)
 
@@ -34,12 +34,12 @@ def load_kernels(
         stream: the stream of the rows that are sent and received; None on the CPU.
     """
     device = tables[0].device
-    for dtype in {*_DTYPES, *(table.dtype for table in tables)}:
+    for dtype in _DTYPES:
         # `torch.use_deterministic_algorithms` has torch fill new memory.
-        torch.empty(_FEW, dtype=dtype, device=device).fill_(0)
+        torch.empty(8, dtype=dtype, device=device).fill_(0)
     on_stream = nullcontext() if stream is None else torch.cuda.stream(stream)
     with open_session("the first exchange of rows") as session, on_stream:
-        for count in (_FEW, _MANY):
+        for count in _COUNTS:
             lists = {
                 table.row_set: torch.arange(min(count, table.row_set.split.rows), device=device)
                 for table in tables
