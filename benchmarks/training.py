@@ -55,7 +55,7 @@ _SEMANTICS_OF = {
     "lazy": "pyg",
 }
 WAYS = tuple(_SEMANTICS_OF)
-# PyG's models by name; GAT has the heads of WholeGraph's evaluation (IV-A).
+# PyG's models by name. GAT has 4 heads, as in WholeGraph's evaluation (IV).
 MODELS = {"sage": GraphSAGE, "gcn": GCN, "gat": partial(GAT, heads=4)}
 _DROPOUT = 0.5
 
@@ -118,7 +118,12 @@ class LoaderModel(torch.nn.Module):
 
 
 def make_model(widths: list[int], way: str, kind: str = "sage") -> torch.nn.Module:
-    """The model of a way; the ways of the loader have the models of `MODELS`."""
+    """Returns the model that a way trains.
+
+    Args:
+        kind: the name of the model in `MODELS`, for the ways with PyG's loader; the others train
+            GraphSAGE.
+    """
     if way == "loader":
         return LoaderModel(widths, kind)
     if way in ("accelerated", "lazy"):
@@ -126,6 +131,8 @@ def make_model(widths: list[int], way: str, kind: str = "sage") -> torch.nn.Modu
         from peergraph_pyg import accelerate
 
         return accelerate(LoaderModel(widths, kind))
+    if kind != "sage":
+        raise NotImplementedError(f"kind={kind!r}: the way {way!r} trains GraphSAGE only")
     return Sage(widths, {"csr": by_csr, "coo": by_coo, "blocks": by_blocks}[way])
 
 

@@ -8,7 +8,6 @@ import argparse
 import statistics
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass
 from itertools import pairwise
 from math import gcd
@@ -28,6 +27,7 @@ from training import data_of, make_model
 
 import peergraph_pyg
 from peergraph.memory import DistributedTable, Group, Machines
+from peergraph.memory.distributed.exchange_streams import in_stream
 from peergraph.store import Store
 
 _WARM_UP = 3
@@ -101,9 +101,8 @@ class Training:
         """Exchanges rows of the recorded mini-batches: their ids, the rows, and within machines."""
         table, exchange = store.node_table("x"), store.exchange
         assert exchange is not None
-        stream = exchange.streams.rows
-        on_stream = nullcontext() if stream is None else torch.cuda.stream(stream)
-        with exchange.open("recorded mini-batches") as session, on_stream:
+        opened = exchange.open("recorded mini-batches")
+        with opened as session, in_stream(exchange.streams.rows):
             return self._timed(recorded.ids, lambda ids: session.fetch([(table, ids)]).wait())
 
     def wire(self, recorded: Recorded, is_ddp: bool) -> Epoch:

@@ -181,7 +181,7 @@ RemoteRowCounts find_remote_rows_cuda(const RemoteRowQuery& query, const RemoteR
     return find<decltype(key)>(query, out, host_keys, scratch, error_slot(launch.device),
                                reinterpret_cast<cudaStream_t>(launch.stream));
   });
-  // The stream has been waited for: the error is raised for these ids, not by a later call.
+  // The stream has been synchronised: an error of these ids is raised here, not by a later call.
   raise_pending(launch.device);
   return counts;
 }

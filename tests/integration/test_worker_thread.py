@@ -1,4 +1,4 @@
-"""The thread that makes batches of split stores."""
+"""`WorkerThread`: the order of calls, their errors, and the end of the thread."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ def _failing_context() -> Iterator[None]:
     yield
 
 
-class _Fails:
+class _Raising:
     """A function that raises an error."""
 
     def __call__(self) -> None:
         raise ValueError("no result")
 
 
-def test_functions_are_called_in_their_order_before_the_thread_ends() -> None:
+def test_all_functions_are_called_in_the_order_of_submission() -> None:
     calls: list[int] = []
     thread = WorkerThread("calls", nullcontext)
     results = [thread.submit(lambda n=n: calls.append(n) or n) for n in range(20)]
@@ -38,7 +38,7 @@ def test_functions_are_called_in_their_order_before_the_thread_ends() -> None:
     assert calls == list(range(20))
 
 
-def test_the_thread_ends_with_its_object() -> None:
+def test_the_thread_ends_when_its_object_is_freed() -> None:
     name = "a thread that ends"
     thread = WorkerThread(name, nullcontext)
     assert thread.submit(threading.current_thread).result(_TIMEOUT_S).name == name
@@ -51,21 +51,21 @@ def test_the_thread_ends_with_its_object() -> None:
 @pytest.mark.parametrize(
     ("context", "message"), [(nullcontext, "no result"), (_failing_context, "no context")]
 )
-def test_an_error_is_raised_and_keeps_nothing(
+def test_an_error_is_raised_and_does_not_keep_the_function(
     context: Callable[[], AbstractContextManager[None]], message: str
 ) -> None:
     thread = WorkerThread("errors", context)
     gc.collect()
     gc.disable()
     try:
-        function = _Fails()
+        function = _Raising()
         freed = threading.Event()
         weakref.finalize(function, freed.set)
         result = thread.submit(function)
         error = result.exception(_TIMEOUT_S)
         assert str(error) == message
         del function, result, error
-        thread.submit(_Fails()).exception(_TIMEOUT_S)
+        thread.submit(_Raising()).exception(_TIMEOUT_S)
         assert freed.wait(_TIMEOUT_S)
     finally:
         gc.enable()

@@ -32,7 +32,7 @@ from tests.named_case import named_case
 _TIMEOUT_S = 20
 
 
-def _loader(device: str) -> tuple[Any, NeighborLoader]:
+def _graph_and_loader(device: str) -> tuple[Any, NeighborLoader]:
     """A graph, and a loader of eight batches."""
     group = Group.current(device=device_of_rank(device), timeout=60)
     mine = random_data() if group.machines.is_first_rank else None
@@ -43,15 +43,15 @@ def _loader(device: str) -> tuple[Any, NeighborLoader]:
     return shared, NeighborLoader(shared, [4, 3], input_nodes=torch.arange(24), batch_size=3)
 
 
-def _batches(device: str) -> tuple[Any, Any]:
+def _graph_and_batches(device: str) -> tuple[Any, Any]:
     """A graph, and an iterator of eight batches."""
-    shared, loader = _loader(device)
+    shared, loader = _graph_and_loader(device)
     return shared, iter(loader)
 
 
 def _collected(device: str, in_session: bool) -> None:
     """A rank drops its iterator after two batches; the collector finds it in another thread."""
-    shared, batches = _batches(device)
+    shared, batches = _graph_and_batches(device)
     gc.disable()
     next(batches)
     dist.barrier()
@@ -117,7 +117,7 @@ def _requested_meanwhile(device: str) -> None:
     """The thread of batches completes a round while the loop requests others: whenever a function
     of the session returns.
     """
-    shared, _ = _batches(device)
+    shared, _ = _graph_and_batches(device)
     store = peergraph_pyg.store_of(shared)
     assert store.exchange is not None
     requested: list[FetchedRows] = []
@@ -173,7 +173,7 @@ def _no_thread(device: str) -> None:
     """
     for (owner, name, failure, message), has_batch in product(_FAILURES, (True, False)):
         with named_case(message, has_batch):
-            shared, _ = _batches(device)
+            shared, _ = _graph_and_batches(device)
             store = peergraph_pyg.store_of(shared)
             assert store.exchange is not None
             session = store.exchange.open("a batch")
@@ -207,7 +207,7 @@ def test_a_thread_that_fails_at_its_start() -> None:
 
 def _freed(device: str) -> None:
     """Received rows are freed when their batch is made, in a thread, one batch ahead."""
-    shared, batches = _batches(device)
+    shared, batches = _graph_and_batches(device)
     received: list[list[weakref.ref[torch.Tensor]]] = []
     complete = FetchedRows.complete
 
@@ -233,8 +233,8 @@ def test_rows_of_batches_are_freed() -> None:
 
 
 def _error_before_a_request(device: str) -> None:
-    """The session's thread meets an error before the loop requests the next batch."""
-    shared, _ = _batches(device)
+    """An error ends the session in its thread before the loop requests the next batch."""
+    shared, _ = _graph_and_batches(device)
     store = peergraph_pyg.store_of(shared)
     assert store.exchange is not None
     session = store.exchange.open("batches")
@@ -246,13 +246,13 @@ def _error_before_a_request(device: str) -> None:
         store.close()
 
 
-def test_an_error_before_a_request() -> None:
+def test_a_request_raises_the_error_that_ended_the_session() -> None:
     run_on_hosts(_error_before_a_request, "ab", "cpu")
 
 
 def _loaded(device: str) -> None:
     """What a GPU's exchange does when it is made reads all tables, and changes nothing."""
-    shared, batches = _batches(device)
+    shared, batches = _graph_and_batches(device)
     store = peergraph_pyg.store_of(shared)
     exchange = store.exchange
     assert exchange is not None
@@ -275,8 +275,10 @@ def test_kernels_are_loaded_by_an_exchange(hosts: str) -> None:
 
 
 def _failing_modes(device: str) -> None:
-    """The thread that makes batches cannot begin on one rank, which leaves; the other goes on."""
-    shared, loader = _loader(device)
+    """On one rank, the thread that makes batches cannot start. This rank gets its error and leaves
+    the loop; the other rank gets all its batches.
+    """
+    shared, loader = _graph_and_loader(device)
     entered = Modes.entered
 
     def fail(modes: Modes) -> Any:
@@ -295,5 +297,5 @@ def _failing_modes(device: str) -> None:
     peergraph_pyg.store_of(shared).close()
 
 
-def test_a_thread_of_batches_that_cannot_begin() -> None:
+def test_the_thread_that_makes_batches_cannot_start_on_one_rank() -> None:
     run_on_hosts(_failing_modes, "ab", "cpu")

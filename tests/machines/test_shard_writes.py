@@ -46,7 +46,7 @@ def _written() -> None:
             store.close()
 
 
-def _sampled_late() -> None:
+def _check_late_sample() -> None:
     """A batch that needs no rows of other machines waits for its sample, in another stream too."""
     device = device_of_rank("cuda")
     torch.cuda.set_device(device)
@@ -81,7 +81,7 @@ _NETWORKS = [
 
 @pytest.mark.parametrize("ranks_on", _NETWORKS)
 def test_a_batch_is_made_after_its_sample(ranks_on: str) -> None:
-    run_on_hosts(_sampled_late, "ab", device=ranks_on)
+    run_on_hosts(_check_late_sample, "ab", device=ranks_on)
 
 
 @pytest.mark.parametrize("ranks_on", _NETWORKS)

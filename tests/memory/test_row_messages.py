@@ -24,7 +24,7 @@ class _Table:
 
 
 class _Layout:
-    """The tables of each row set, in their order."""
+    """Stands for the layout of an exchange: it has the tables of each row set."""
 
     def __init__(self, *tables: _Table) -> None:
         self._tables = tables
@@ -43,7 +43,9 @@ def _rows(table: _Table, count: int) -> Tensor:
     return (values % 250 + 1).to(torch.uint8).view(count, table.row_bytes)
 
 
-def _expected(layout: _Layout, counts: dict[int, Any], rows: dict[Any, Tensor]) -> dict[int, bytes]:
+def _expected_messages(
+    layout: _Layout, counts: dict[int, Any], rows: dict[Any, Tensor]
+) -> dict[int, bytes]:
     """The message of each rank, byte by byte."""
     begin = dict.fromkeys(rows, 0)
     messages = {}
@@ -87,7 +89,7 @@ _CASES = {
 
 
 @pytest.mark.parametrize("case", _CASES)
-def test_messages(case: str) -> None:
+def test_bytes_and_rows_of_messages(case: str) -> None:
     tables, counts = _CASES[case]
     layout = _Layout(*tables)
     messages = _messages(layout, counts)
@@ -98,10 +100,10 @@ def test_messages(case: str) -> None:
         for table in tables
     }
     rows: dict[Any, Tensor] = {table: _rows(table, n) for table, n in number.items()}
-    expected = _expected(layout, counts, rows)
+    expected = _expected_messages(layout, counts, rows)
     buffer = messages.pack(rows, _CPU)
     assert messages.bytes_by_rank == {rank: len(message) for rank, message in expected.items()}
-    # Padding may have any values; rows have no zeros.
+    # The bytes of the padding are arbitrary. Rows have no zeros, so that each zero is padding.
     padding = [i for i, b in enumerate(b"".join(expected.values())) if b == 0]
     found = bytes(0 if i in padding else b for i, b in enumerate(buffer.tolist()))
     assert found == b"".join(expected.values())

@@ -124,7 +124,7 @@ def test_all_or_none_on_another_machine(remote: bool, device: torch.device) -> N
 
 
 def test_many_ids_agree_with_torch(device: torch.device) -> None:
-    """Enough ids for several threads, and for several blocks of a GPU."""
+    """So many ids that a CPU uses several threads, and a GPU several blocks."""
     layout = split_layout("aabbb", 90_000, 1000, device)
     row_set, routes = layout.sets[0], layout.routes
     ids = random_ids(90_000, (200_000,), torch.int64)

@@ -224,12 +224,12 @@ def _record_stream(stream: torch.cuda.Stream, batch: Any) -> None:
     """Keeps the memory of a batch, or of a sample, until a stream has used it."""
     if isinstance(batch, Sample):
         batch = batch.value
-    for item in (*_graphs(batch), *_items(batch, Tensor), *_lazy_ids(batch)):
+    for item in (*_graphs(batch), *_items(batch, Tensor), *_lazy_feature_ids(batch)):
         if item.device.type == "cuda":
             item.record_stream(stream)
 
 
-def _lazy_ids(batch: Any) -> Iterator[Tensor]:
+def _lazy_feature_ids(batch: Any) -> Iterator[Tensor]:
     """Yields the ids of the features that DGL's iterator will read."""
     frames = (
         frame for graph in _graphs(batch) for frame in graph._node_frames + graph._edge_frames

@@ -94,13 +94,12 @@ class RowsOfSamples:
         if isinstance(ids, dict):
             ids = ids.get(tensor.owner)
             permutation = (permutation or {}).get(tensor.owner)
-        if ids is None or permutation is None:
-            found: Tensor | None = ids
-        else:
+        if ids is not None and permutation is not None:
             if ids.is_cuda:
-                # The sample may be dropped at any time.
+                # The sample may be freed before this stream has read its ids.
                 ids.record_stream(torch.cuda.current_stream(ids.device))
-            found = permutation[ids]
+            ids = permutation[ids]
+        found: Tensor | None = ids
         return found
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any
@@ -16,6 +16,7 @@ from torch import Tensor
 from peergraph.integration.batch_maker import BatchMaker, PendingBatch
 from peergraph.memory.device.launching import limit_blocks
 from peergraph.memory.distributed.exchange_session import ExchangeSession
+from peergraph.memory.distributed.exchange_streams import in_stream
 from peergraph.memory.distributed.fetched_rows import FetchedRows
 from peergraph.memory.table.table import Table
 from peergraph.store.store import Store
@@ -179,8 +180,7 @@ class ExchangeIterator:
         """Returns a context for the work of `next`: in a stream of the exchange, and with few
         blocks. The stream is None on the CPU.
         """
-        in_stream = nullcontext() if stream is None else torch.cuda.stream(stream)
-        with in_stream, limit_blocks(self._max_blocks):
+        with in_stream(stream), limit_blocks(self._max_blocks):
             yield
 
     def _request(self, session: ExchangeSession) -> None:

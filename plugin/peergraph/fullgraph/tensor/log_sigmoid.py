@@ -27,7 +27,7 @@ def log_sigmoid_forward(x: PartitionedTensor) -> tuple[PartitionedTensor, Tensor
 
 @rule(aten.log_sigmoid_backward.default)
 def log_sigmoid_backward(grad: Tensor, x: Tensor, buffer: Tensor) -> PartitionedTensor:
-    """The gradient of `x`. If the rows of `x` are put in another layout, so are the buffer's."""
+    """The gradient of `x`. If `x` is moved to the layout of `grad`, the buffer is moved too."""
     with_rows, empty = ((buffer,), ()) if isinstance(buffer, PartitionedTensor) else ((), (buffer,))
     first, local = localize(aten.log_sigmoid_backward.default, (grad, x, *with_rows))
     out = aten.log_sigmoid_backward(*local, *empty)

@@ -59,7 +59,7 @@ class ExchangeRound:
         self._outgoing = RowMessages(layout, plan.counts_to)
         self._incoming = RowMessages(layout, plan.counts_from)
         self._outbox: Tensor | None = self._outgoing.pack(
-            self._gather_requested(plan), self._device
+            self._gather_requested_rows(plan), self._device
         )
         self._planned: torch.cuda.Event | None = None
         if self._device.type == "cuda":
@@ -107,7 +107,7 @@ class ExchangeRound:
                 return
             assert self._sent is not None
             if not self._by_nccl:
-                # Perhaps in another stream than `send`.
+                # The caller may work on another stream than the caller of `send`.
                 self._use_in_current_stream(*plan.slots.values())
             rows = self._incoming.unpack(self._sent.wait())
             num_rows, num_bytes = self._incoming.num_rows, self._incoming.unpadded_bytes
@@ -120,7 +120,7 @@ class ExchangeRound:
             # Frees the rows of other ranks.
             self._plan = self._sent = None
 
-    def _gather_requested(self, plan: RoundPlan) -> Rows:
+    def _gather_requested_rows(self, plan: RoundPlan) -> Rows:
         """Returns the rows that other machines have requested."""
         return {
             table: table.local.gather_stored(local)

@@ -16,7 +16,7 @@ from peergraph.memory.device.thread_stream import on_thread_stream
 from peergraph.memory.distributed.distributed_table import DistributedTable
 from peergraph.memory.distributed.exchange_network import ExchangeNetwork
 from peergraph.memory.distributed.exchange_round import ExchangeRound
-from peergraph.memory.distributed.exchange_streams import ExchangeStreams
+from peergraph.memory.distributed.exchange_streams import ExchangeStreams, in_stream
 from peergraph.memory.distributed.fetched_rows import FetchedRows
 from peergraph.memory.distributed.id_exchange import IdExchange, RoundPlan
 from peergraph.memory.distributed.layout import Layout
@@ -164,7 +164,7 @@ class ExchangeSession:
         by_nccl = self.network.has_nccl
         if by_nccl and threading.get_ident() == self._iterating:
             # `join` raises the error.
-            with torch.cuda.stream(self._streams.rows), suppress(Exception):
+            with in_stream(self._streams.rows), suppress(Exception):
                 for fetched in rest:
                     fetched.take_part()
         stream = self._streams.rows if by_nccl else self._streams.ids

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
 from typing import NamedTuple
 
 import torch
@@ -21,10 +22,16 @@ class ExchangeStreams(NamedTuple):
     batches: torch.cuda.Stream | None
 
     @classmethod
-    def on(cls, device: torch.device) -> ExchangeStreams:
-        """Returns new streams of a device."""
+    def create(cls, device: torch.device) -> ExchangeStreams:
+        """Creates the streams on a device."""
         if device.type == "cpu":
             return cls(None, None, None)
         return cls(
             *(torch.cuda.Stream(device, priority=-1) for _ in cls._fields)  # type: ignore[no-untyped-call]
         )
+
+
+def in_stream(stream: torch.cuda.Stream | None) -> AbstractContextManager[object]:
+    """Returns a context in which torch works on a stream; for None it does nothing."""
+    # torch's own context for None would initialise CUDA.
+    return nullcontext() if stream is None else torch.cuda.stream(stream)

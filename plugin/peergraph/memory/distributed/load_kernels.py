@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
 
 import torch
 
 from peergraph.memory.distributed.distributed_table import DistributedTable
 from peergraph.memory.distributed.exchange_session import ExchangeSession
+from peergraph.memory.distributed.exchange_streams import in_stream
 
 # Numbers of rows: torch and CUB have kernels for few items and for many, and for some alignments.
 _COUNTS = (1, 8, 9_999, 10_000)
-# Of the tensors that the exchange allocates.
+# The dtypes of the tensors that the exchange allocates.
 _DTYPES = (torch.bool, torch.uint8, torch.int16, torch.int32, torch.int64)
 
 
@@ -21,8 +21,8 @@ def load_kernels(
     tables: Sequence[DistributedTable],
     stream: torch.cuda.Stream | None,
 ) -> None:
-    """Exchanges and gathers rows of all tables, and drops them. Collective over all ranks of all
-    machines.
+    """Exchanges rows of all tables and gathers them, which loads the kernels; the rows are not
+    used. Collective over all ranks of all machines.
 
     CUDA loads a kernel when it is launched for the first time, and waits until the GPU has finished
     its running kernels. If one of them is NCCL's, it may wait for a rank that waits for rows of
@@ -37,8 +37,7 @@ def load_kernels(
     for dtype in _DTYPES:
         # `torch.use_deterministic_algorithms` has torch fill new memory.
         torch.empty(8, dtype=dtype, device=device).fill_(0)
-    on_stream = nullcontext() if stream is None else torch.cuda.stream(stream)
-    with open_session("the first exchange of rows") as session, on_stream:
+    with open_session("the first exchange of rows") as session, in_stream(stream):
         for count in _COUNTS:
             lists = {
                 table.row_set: torch.arange(min(count, table.row_set.split.rows), device=device)

@@ -47,7 +47,7 @@ class RowExchange:
         self._networks: list[ExchangeNetwork] = []
         self._sessions: list[ExchangeSession] = []
         self._is_closed = False
-        self.streams = ExchangeStreams.on(group.device)
+        self.streams = ExchangeStreams.create(group.device)
         """The streams of the work that is done ahead of training."""
         self._networks.append(self._connect())
         for table in tables:
@@ -86,8 +86,8 @@ class RowExchange:
             self._networks.append(network)
         for stream in self.streams:
             if stream is not None:
-                # The current stream may just have written rows of the tables. A rank without
-                # batches reads them too, for other ranks.
+                # The current stream may still be writing rows of the tables. The other streams
+                # read these rows, for other ranks too.
                 stream.wait_stream(torch.cuda.current_stream(self._group.device))
         session = ExchangeSession(loader, self._layout, network, self._traffic, self.streams)
         self._sessions.append(session)

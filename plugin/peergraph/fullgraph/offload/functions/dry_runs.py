@@ -26,7 +26,7 @@ class DryRun(NamedTuple):
 
 
 def cache_dry_run(dry_runs: dict[Hashable, DryRun], key: Hashable, dry_run: DryRun) -> None:
-    """Adds a dry run to the cache, unless its result is integers, which may be ids."""
+    """Adds a dry run to the cache, unless its result has integers: they may be ids."""
     if not dry_run.probe._local.is_floating_point():
         return
     if len(dry_runs) >= _MOST_DRY_RUNS:

@@ -292,8 +292,8 @@ class Call:
         return Slot(place)
 
     def _operand(self, tensor: Tensor) -> tuple[Operand, Hashable, Callable[[], Tensor]]:
-        """Returns the operand of a tensor, its part of the key of a dry run, and a function that
-        makes its probe.
+        """Returns what stands for a tensor argument: its operand, its part of the key under which
+        a dry run is cached, and a function that makes the few rows of it that a dry run reads.
         """
         if isinstance(tensor, OffloadedTensor):
             probe = tensor._content.probe

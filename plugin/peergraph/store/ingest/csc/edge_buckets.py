@@ -79,8 +79,8 @@ class EdgeBuckets:
         count = (max(0, num_destinations - 1) >> self._shift) + 1
         self._dtype = record_dtype(self.index_dtype, by_edge)
         self._degrees = np.zeros(count, np.int64)  # edges of each bucket
-        # The first batches are in the buckets' files. Of each other batch, memory has its records
-        # and the position in them at which each bucket begins.
+        # The first batches are in the buckets' files. The others are in memory: the records of
+        # each batch, and the position in them at which each bucket begins.
         self._counts_in_files = RunCounts(folder / "counts")
         self._pending: list[Tensor] = []
         self._begins: list[NDArray[np.int32]] = []

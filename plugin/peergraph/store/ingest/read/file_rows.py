@@ -80,7 +80,7 @@ class FileRows:
         return self._batches
 
     def _append(self, batch: Batch, needed_from: int) -> None:
-        """Keeps the rows of a batch, and frees those before row `needed_from`."""
+        """Appends the rows of a batch to the held rows, and frees those before `needed_from`."""
         if batch.skipped:
             row, found = batch.skipped[0]
             raise ValueError(f"{self._name}: row {row} has {found}")

@@ -82,5 +82,5 @@ class FilteredRows(RowReader):
         return [name for name in self.column_names if name.lower() in lower]
 
     def _columns_to_read(self, columns: Sequence[str]) -> list[str]:
-        """Returns some columns, and those of the condition."""
+        """Returns the given columns, and those that the condition may name, each once."""
         return list(dict.fromkeys([*columns, *self._columns_of_condition()]))
