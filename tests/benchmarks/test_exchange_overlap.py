@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -18,6 +19,7 @@ pytest.importorskip("torch_geometric")
 sys.path.insert(0, str(BENCHMARKS))
 
 from network.overlap import hot_ratio_for, partners
+from training import MODELS, make_model
 
 
 def test_a_layout(tmp_path: Path) -> None:
@@ -62,3 +64,15 @@ def test_hot_ratio_for_a_share_of_cold_rows() -> None:
     assert hot_ratio_for(0.25, internal, 1000) == pytest.approx(0.75, abs=0.01)
     assert hot_ratio_for(0.0, internal, 1000) == pytest.approx(1, abs=0.01)
     assert hot_ratio_for(1.5, internal, 1000) == 0
+
+
+@pytest.mark.parametrize("kind", MODELS)
+def test_models_of_the_loaders_ways(kind: str) -> None:
+    widths = [8, 8, 3]
+    model = make_model(widths, "accelerated", kind)
+    edges = torch.tensor([[0, 1, 2], [1, 2, 0]])
+    batch = SimpleNamespace(edge_index=edges, num_sampled_nodes=None, num_sampled_edges=None)
+    assert model(torch.rand(3, 8), batch).shape == (3, 3)
+    if kind != "sage":
+        with pytest.raises(NotImplementedError, match=kind):
+            make_model(widths, "csr", kind)
