@@ -79,11 +79,18 @@ def _check_same(found: Iterable[Any], expected: Iterable[Any], least: int = 0) -
 class _Graphs:
     """The same graph split over machines and whole on each, and this rank's part of the seeds."""
 
-    def __init__(self, device: torch.device, data: Any) -> None:
+    def __init__(self, device: torch.device, data: Any, exchange_batches: int = 1) -> None:
         group = Group.current(device=device, timeout=120)
         self.machines = group.machines
         mine = data if self.machines.is_first_rank else None
-        self.split = peergraph_pyg.share(mine, device=device, machines="shard", hot_ratio=_HOT)
+        self.exchange_batches = exchange_batches
+        self.split = peergraph_pyg.share(
+            mine,
+            device=device,
+            machines="shard",
+            hot_ratio=_HOT,
+            exchange_batches=exchange_batches,
+        )
         self.whole = peergraph_pyg.share(mine, device=device, machines="replicate")
 
     @property
@@ -214,7 +221,7 @@ def _check_heterogeneous(graphs: _Graphs) -> None:
 
 
 def _check_traffic(graphs: _Graphs) -> None:
-    """Each machine receives each cold row of other machines once a batch, and no other bytes."""
+    """Each machine receives each cold row of other machines once a round, and no other bytes."""
     machines, store = graphs.machines, graphs.store
     table = store.node_table("x")
     assert isinstance(table, DistributedTable)
@@ -240,8 +247,10 @@ def _check_traffic(graphs: _Graphs) -> None:
     most = max(len(each[0]) for each in mine)
 
     def distinct(part: int) -> int:
-        by_batch = [[each[part][t] for each in mine if t < len(each[part])] for t in range(most)]
-        return sum(len(set().union(*sets)) for sets in by_batch)
+        rounds = (
+            slice(t, t + graphs.exchange_batches) for t in range(most)[:: graphs.exchange_batches]
+        )
+        return sum(len(set().union(*(s for each in mine for s in each[part][r]))) for r in rounds)
 
     nodes, links = distinct(0), distinct(1)
     assert nodes > 0 or most == 0  # a machine whose ranks have no seeds needs no rows
@@ -315,9 +324,9 @@ def _check_blocks(graphs: _Graphs) -> None:
     assert found == [7] * -(-len(seeds) // 3)
 
 
-def _all_cases(device: str) -> None:
+def _all_cases(device: str, exchange_batches: int) -> None:
     place = device_of_rank(device)
-    graphs = _Graphs(place, _data())
+    graphs = _Graphs(place, _data(), exchange_batches)
     _check_homogeneous(graphs)
     with named_case("traffic"):
         _check_traffic(graphs)
@@ -329,20 +338,20 @@ def _all_cases(device: str) -> None:
     with named_case("blocks of a gather"):
         _check_blocks(graphs)
     graphs.close()
-    graphs = _Graphs(place, _hetero())
+    graphs = _Graphs(place, _hetero(), exchange_batches)
     _check_heterogeneous(graphs)
     graphs.close()
 
 
-@pytest.mark.parametrize("hosts", ["aabb", "abca"])
-def test_batches_and_losses_are_those_of_one_machine(hosts: str) -> None:
-    run_on_hosts(_all_cases, hosts, "cpu", timeout_s=_TIMEOUT_S)
+@pytest.mark.parametrize(("hosts", "exchange_batches"), [("aabb", 1), ("abca", 1), ("aabb", 3)])
+def test_batches_and_losses_are_those_of_one_machine(hosts: str, exchange_batches: int) -> None:
+    run_on_hosts(_all_cases, hosts, "cpu", exchange_batches, timeout_s=_TIMEOUT_S)
 
 
-def _cases_by_layout(device: str) -> None:
+def _cases_by_layout(device: str, exchange_batches: int) -> None:
     """The cases that depend on the numbers of ranks of the machines."""
     place = device_of_rank(device)
-    graphs = _Graphs(place, _data())
+    graphs = _Graphs(place, _data(), exchange_batches)
     _check_homogeneous(graphs, ("epochs", "left_early"))
     with named_case("traffic"):
         _check_traffic(graphs)
@@ -373,8 +382,9 @@ def test_machines_with_one_rank_and_with_three(tmp_path: Path) -> None:
 
 
 @pytest.mark.gpus(2)
-def test_batches_and_losses_are_those_of_one_machine_on_gpus() -> None:
-    run_on_hosts(_all_cases, "ab", "cuda", device="cuda", timeout_s=_TIMEOUT_S)
+@pytest.mark.parametrize("exchange_batches", [1, 3])
+def test_batches_and_losses_are_those_of_one_machine_on_gpus(exchange_batches: int) -> None:
+    run_on_hosts(_all_cases, "ab", "cuda", exchange_batches, device="cuda", timeout_s=_TIMEOUT_S)
 
 
 def _first_losses(device: str, deterministic: bool) -> None:
@@ -395,6 +405,11 @@ def test_a_rank_without_batches_answers_beside_a_waiting_kernel_of_nccl(
 
 
 @pytest.mark.gpus(4)
+@pytest.mark.parametrize("exchange_batches", [1, 3])
 @pytest.mark.parametrize("hosts", ["aabb", "abbb", "abca"])
-def test_batches_and_losses_are_those_of_one_machine_on_four_gpus(hosts: str) -> None:
-    run_on_hosts(_cases_by_layout, hosts, "cuda", device="cuda", timeout_s=_TIMEOUT_S)
+def test_batches_and_losses_are_those_of_one_machine_on_four_gpus(
+    hosts: str, exchange_batches: int
+) -> None:
+    run_on_hosts(
+        _cases_by_layout, hosts, "cuda", exchange_batches, device="cuda", timeout_s=_TIMEOUT_S
+    )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 import time
 from collections import defaultdict
 from itertools import product
@@ -25,11 +26,17 @@ from tests.named_case import named_case
 _BATCH = 3
 
 
-def _shared(device: str) -> Any:
+def _shared(device: str, exchange_batches: int = 1) -> Any:
     group = Group.current(device=device_of_rank(device), timeout=60)
     data = random_data()
     mine = data if group.machines.is_first_rank else None
-    shared = peergraph_pyg.share(mine, device=group.device, machines="shard", hot_ratio=0.25)
+    shared = peergraph_pyg.share(
+        mine,
+        device=group.device,
+        machines="shard",
+        hot_ratio=0.25,
+        exchange_batches=exchange_batches,
+    )
     # `share` makes another group for the store, without the timeout of this one.
     store = peergraph_pyg.store_of(shared)
     assert store.group is not None
@@ -42,8 +49,8 @@ def _loader(graph: Any, num_batches: int) -> NeighborLoader:
     return NeighborLoader(graph, [4, 3], input_nodes=seeds, batch_size=_BATCH)
 
 
-def _numbers_of_batches(device: str) -> None:
-    data, shared = _shared(device)
+def _numbers_of_batches(device: str, exchange_batches: int) -> None:
+    data, shared = _shared(device, exchange_batches)
     table = peergraph_pyg.store_of(shared).node_table("x")
     assert isinstance(table, DistributedTable)
     for counts in product(range(5), repeat=2):
@@ -66,52 +73,73 @@ def _numbers_of_batches(device: str) -> None:
     peergraph_pyg.store_of(shared).close()
 
 
-def test_any_numbers_of_batches_and_of_steps() -> None:
-    run_on_hosts(_numbers_of_batches, "ab", "cpu")
+@pytest.mark.parametrize("exchange_batches", [1, 2, 3])
+def test_any_numbers_of_batches_and_of_steps(exchange_batches: int) -> None:
+    run_on_hosts(_numbers_of_batches, "ab", "cpu", exchange_batches)
 
 
 @pytest.mark.gpus(2)
-def test_any_numbers_of_batches_and_of_steps_on_gpus() -> None:
-    run_on_hosts(_numbers_of_batches, "ab", "cuda", device="cuda")
+@pytest.mark.parametrize("exchange_batches", [1, 2])
+def test_any_numbers_of_batches_and_of_steps_on_gpus(exchange_batches: int) -> None:
+    run_on_hosts(_numbers_of_batches, "ab", "cuda", exchange_batches, device="cuda")
 
 
-def _order(device: str) -> None:
-    """Each `next` requests the rows of the batch after the next one, then sends the next one's."""
-    _, shared = _shared(device)
+def _order(device: str, exchange_batches: int, expected: dict[int, list[str]]) -> None:
+    """Rank 1 has fewer batches, and takes part in the rounds that it has at the same `next`."""
+    _, shared = _shared(device, exchange_batches)
     calls: defaultdict[int, list[str]] = defaultdict(list)
     returned = 0
-    numbers: dict[int, int] = {}
-    request, send = ExchangeSession.request, FetchedRows.send
+    requested: list[FetchedRows] = []
+    request, take_part = ExchangeSession.request, FetchedRows.take_part
 
-    def noted_request(session: ExchangeSession, requests: Any) -> FetchedRows:
-        fetched = request(session, requests)
-        calls[returned].append(f"request {len(numbers)}")
-        numbers[id(fetched)] = len(numbers)
-        kept.append(fetched)
+    def noted_request(session: ExchangeSession, *batches: Any) -> FetchedRows:
+        fetched = request(session, *batches)
+        calls[returned].append(f"request {len(requested)}")
+        requested.append(fetched)
         return fetched
 
-    def noted_send(fetched: FetchedRows) -> None:
-        calls[returned].append(f"send {numbers[id(fetched)]}")
-        send(fetched)
+    def noted_take_part(fetched: FetchedRows) -> Any:
+        if threading.current_thread() is threading.main_thread():
+            found = f"send {requested.index(fetched)}"
+            if not any(found in of_next for of_next in calls.values()):
+                calls[returned].append(found)
+        return take_part(fetched)
 
-    kept: list[FetchedRows] = []  # no other object gets their ids
     with (
         patch.object(ExchangeSession, "request", noted_request),
-        patch.object(FetchedRows, "send", noted_send),
+        patch.object(FetchedRows, "take_part", noted_take_part),
     ):
-        for _ in _loader(shared, 5):
+        for _ in _loader(shared, 5 if dist.get_rank() == 0 else 3):
             returned += 1
-    assert dict(calls) == {
-        0: ["request 0", "request 1", "request 2", "send 0", "send 1"],
-        1: ["request 3", "send 2"],
-        2: ["request 4", "send 3"],
-        3: ["send 4"],
+    mine = {
+        number: [c for c in of_next if int(c.split()[1]) < len(requested)]
+        for number, of_next in expected.items()
     }
+    assert len(requested) == -(-returned // exchange_batches)
+    assert dict(calls) == {number: of_next for number, of_next in mine.items() if of_next}
     peergraph_pyg.store_of(shared).close()
 
 
-def test_ids_of_two_batches_ahead_travel_before_a_batch_is_returned() -> None:
-    run_on_hosts(_order, "ab", "cpu")
+@pytest.mark.parametrize(
+    ("exchange_batches", "calls"),
+    [
+        (
+            1,
+            {
+                0: ["request 0", "request 1", "request 2", "send 0", "send 1"],
+                1: ["request 3", "send 2"],
+                2: ["request 4", "send 3"],
+                3: ["send 4"],
+            },
+        ),
+        (2, {0: ["request 0", "request 1", "send 0", "send 1"], 1: ["request 2"], 2: ["send 2"]}),
+        (3, {0: ["request 0", "request 1", "send 0", "send 1"]}),
+    ],
+)
+def test_ids_and_rows_travel_before_a_batch_is_returned(
+    exchange_batches: int, calls: dict[int, list[str]]
+) -> None:
+    run_on_hosts(_order, "ab", "cpu", exchange_batches, calls)
 
 
 def _wrong_requests(device: str) -> None:
@@ -135,6 +163,15 @@ def _wrong_requests(device: str) -> None:
         ids = torch.arange(60, device=table.device)
         with session.fetch([(table, ids)]).reading():
             assert torch.equal(table.gather(ids).cpu(), data.x)
+        # The other batches of the round get their rows.
+        batches = [torch.tensor(n, device=table.device) for n in ([59, 3], [60 - rank], [], [58])]
+        fetched = session.request(*([(table, ids)] for ids in batches))
+        fetched.take_part()
+        assert list(fetched.bad_requests) == ([1] if rank == 0 else [])
+        with fetched.reading():
+            for position, ids in enumerate(batches):
+                if position not in fetched.bad_requests:
+                    assert torch.equal(table.gather(ids.long()).cpu(), data.x[ids.long().cpu()])
     peergraph_pyg.store_of(shared).close()
 
 

@@ -153,8 +153,10 @@ def exchange_rows(
             ahead=False,
             record_stream=record_stream,
         )
-    # `next` takes a sample two batches ahead, and the thread makes the one after it meanwhile.
-    results = _Results(PrefetchIterator(sampled, depth + 2, device, options, store))
+    # `next` takes a sample two rounds ahead, and the thread makes the one after it meanwhile.
+    assert store.exchange is not None
+    ahead = depth + 2 * store.exchange.batches_per_round
+    results = _Results(PrefetchIterator(sampled, ahead, device, options, store))
     return ExchangeIterator(
         store,
         results,

@@ -25,7 +25,8 @@ class PendingBatch:
 
     Attributes:
         sample: the sample; None if there is an error instead.
-        fetched: the rows of other machines, until the batch is made.
+        fetched: the rows of other machines for the round of the batch, until the batch is made.
+        position: the position of the batch in its round.
         batch: the batch, once it is made.
         error: the error of the sample, of its requests or of the batch.
         is_sent: whether this rank has begun to send rows for the round of the batch.
@@ -35,6 +36,7 @@ class PendingBatch:
 
     sample: Any = None
     fetched: FetchedRows | None = None
+    position: int = 0
     batch: Any = None
     error: BaseException | None = None
     is_sent: bool = False

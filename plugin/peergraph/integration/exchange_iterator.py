@@ -4,28 +4,25 @@ from __future__ import annotations
 
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from peergraph.integration.batch_maker import BatchMaker, PendingBatch
 from peergraph.memory.device.launching import limit_blocks
-from peergraph.memory.distributed.exchange_session import ExchangeSession
+from peergraph.memory.distributed.exchange_session import ExchangeSession, Requests
 from peergraph.memory.distributed.exchange_streams import in_stream
 from peergraph.memory.distributed.fetched_rows import FetchedRows
-from peergraph.memory.table.table import Table
 from peergraph.store.store import Store
 
-Requests = Sequence[tuple[Table, Tensor]]
-
-# Batches after the one that is returned. Ids are exchanged while the loop trains once, and rows
-# while it trains another time, so that `next` does not wait for what it has just begun.
-_REQUESTED_AHEAD = 2
+# Rounds after the one of the batch that is returned. A round's ids are exchanged while the loop
+# trains once, and its rows while the loop trains on the batches of the round before, so that `next`
+# does not wait for what it has just begun.
+_TAKEN_AHEAD = 2
 _SENT_AHEAD = 1
 
 
@@ -54,9 +51,11 @@ class _Opened:
 class ExchangeIterator:
     """Iterates batches that need rows of other machines.
 
-    Each ``next`` takes the sample of the batch after the next one and requests its rows, begins to
-    send the rows of the next batch, and returns a batch. Ids and rows are therefore transferred
-    while the loop trains, and a thread may make the next batch meanwhile. Ranks of all machines
+    The rows of one batch, or of several that follow each other, are exchanged in one round. Each
+    ``next`` takes a sample of the round after the next one, and returns a batch. After the last
+    sample of a round it requests the round's rows, and the following ``next`` begins to send the
+    rows. Ids and rows are therefore transferred while the loop trains, and a thread may make the
+    batches of the next round meanwhile. Ranks of all machines
     iterate the same loaders in the same order. If a rank has fewer batches, or leaves its loop, the
     others go on. ``next`` is called by one thread only, the training thread: on GPUs it determines
     the order of NCCL's kernels.
@@ -87,8 +86,8 @@ class ExchangeIterator:
                 requested rows; later gathers can do so within ``fetched.reading()``.
             loader: the loader and the tables that it reads, as text for errors; the same on all
                 ranks.
-            ahead: whether to take samples two batches ahead and to send rows one batch ahead;
-                otherwise both is done when the loop asks for the batch.
+            ahead: whether to take samples two rounds ahead and to send rows one round ahead;
+                otherwise a round is one batch, and both is done when the loop asks for it.
             max_blocks: the largest number of thread blocks of a gather, both of rows for this
                 rank's batches and of rows for other machines; 0: no limit.
             modes: if given, a thread calls `finish`, in the context that this returns; needs
@@ -107,13 +106,20 @@ class ExchangeIterator:
         self._exchange = exchange
         self._requests = requests
         self._loader = loader
-        self._num_requested, self._num_sent = 1, 1
-        if ahead:
-            self._num_requested += _REQUESTED_AHEAD
-            self._num_sent += _SENT_AHEAD
+        self._per_round = exchange.batches_per_round if ahead else 1
+        self._taken_ahead = _TAKEN_AHEAD * self._per_round if ahead else 0
+        self._sent_ahead = _SENT_AHEAD * self._per_round if ahead else 0
         self._max_blocks = max_blocks
         self._deliver = deliver or (lambda sample: None)
         self._record_stream = record_stream
+        # Places in rounds, also those that stay empty after the last sample: ranks with fewer
+        # batches request rounds at the same `next` as others.
+        self._num_taken = 0
+        self._num_returned = 0
+        self._has_taken_all = False
+        # The round that is not complete yet.
+        self._round: list[tuple[PendingBatch, Requests]] = []
+        # Of requested rounds.
         self._batches: deque[PendingBatch] = deque()
         self._is_over = False
         stream = exchange.streams.batches
@@ -139,13 +145,15 @@ class ExchangeIterator:
         if self._opened.session is None:
             self._opened.session = self._exchange.open(self._loader)
         session = self._opened.session
-        while len(self._batches) < self._num_requested and not session.finished:
-            self._request(session)
+        while self._num_taken <= self._num_returned + self._taken_ahead and not session.finished:
+            self._take(session)
+        rest_of_round = self._per_round - self._num_returned % self._per_round
         with self._on_stream(self._exchange.streams.rows):
-            for sent in islice(self._batches, self._num_sent):
-                self._send(sent, session)
+            for sent in islice(self._batches, rest_of_round + self._sent_ahead):
+                self._send(sent)
             batch = self._batches.popleft() if self._batches else None
             if batch is not None:
+                self._num_returned += 1
                 self._maker.finish(batch)
         if batch is None:
             self._is_over = True
@@ -173,6 +181,7 @@ class ExchangeIterator:
         """
         self._is_over = True
         self._batches.clear()
+        self._round.clear()
         self._close()
 
     @contextmanager
@@ -183,35 +192,49 @@ class ExchangeIterator:
         with in_stream(stream), limit_blocks(self._max_blocks):
             yield
 
-    def _request(self, session: ExchangeSession) -> None:
-        """Takes the next sample and requests its rows; after the last sample, finishes."""
-        batch = PendingBatch()
-        requests: Requests = ()
+    def _take(self, session: ExchangeSession) -> None:
+        """Takes the next sample. At the end of a round, requests the rows of its batches."""
         # Not in the stream of rows: there, rows of earlier batches may still wait for the network.
         with self._on_stream(self._exchange.streams.ids):
-            try:
-                batch.sample = next(self._opened.samples)
-                requests = self._requests(batch.sample)
-            except StopIteration:
-                session.finish()
-                return
-            except Exception as error:
-                batch.error = error
-            batch.fetched = session.request(requests)
-        self._batches.append(batch)
+            if not self._has_taken_all:
+                self._add_sample()
+            self._num_taken += 1
+            if self._num_taken % self._per_round == 0:
+                self._request(session)
 
-    def _send(self, batch: PendingBatch, session: ExchangeSession) -> None:
+    def _add_sample(self) -> None:
+        """Adds the next sample to the round, or its error."""
+        batch = PendingBatch(position=len(self._round))
+        requests: Requests = ()
+        try:
+            batch.sample = next(self._opened.samples)
+            requests = self._requests(batch.sample)
+        except StopIteration:
+            self._has_taken_all = True
+            return
+        except Exception as error:
+            batch.error = error
+        self._round.append((batch, requests))
+
+    def _request(self, session: ExchangeSession) -> None:
+        """Requests the rows of the round; after the last one, finishes."""
+        complete, self._round = self._round, []
+        if complete:
+            fetched = session.request(*(requests for _, requests in complete))
+            for batch, _ in complete:
+                batch.fetched = fetched
+                self._batches.append(batch)
+        if self._has_taken_all:
+            session.finish()
+
+    def _send(self, batch: PendingBatch) -> None:
         """Begins to send the rows of a batch and to make the batch, unless that was done before."""
         if batch.is_sent:
             return
         batch.is_sent = True
         assert batch.fetched is not None
-        try:
-            batch.fetched.send()
-        except (IndexError, TypeError, ValueError) as error:
-            if session.broken:
-                raise
-            # The error concerns this batch only: the other ranks get their rows, and the loop may
-            # go on with the next batch.
-            batch.error = error
+        batch.fetched.take_part()
+        # Such an error concerns this batch only: the other ranks get their rows, and the loop may
+        # go on with the next batch.
+        batch.error = batch.error or batch.fetched.bad_requests.get(batch.position)
         self._maker.begin(batch)

@@ -111,7 +111,8 @@ class Store:
             progress: whether to show progress bars; default: only if stderr is a terminal.
             options: ``plan``, ``memory_budget``, ``hotness``, ``structure_hotness``,
                 ``graph_ratio``, ``feature_ratio``, ``first``, ``topology``, ``spill``,
-                ``host_budget``, ``machines``, ``hot_ratio``, ``storage`` (`PlacementOptions`).
+                ``host_budget``, ``machines``, ``hot_ratio``, ``exchange_batches``, ``storage``
+                (`PlacementOptions`).
 
         Raises:
             ValueError, TypeError, IndexError: the source is inconsistent. Every rank raises this.
@@ -128,7 +129,7 @@ class Store:
         group = group or Group.current(device=device, timeout=timeout)
         with group.collective("Store.build"):
             contents = build_on_machines(source, complete, group, progress)
-            exchange = connect_exchange(contents, group)
+            exchange = connect_exchange(contents, complete, group)
         return cls(group, contents, exchange)
 
     @classmethod

@@ -1,4 +1,4 @@
-"""One iteration of a loader, in which all ranks exchange rows batch by batch."""
+"""One iteration of a loader, in which all ranks exchange rows round by round."""
 
 from __future__ import annotations
 
@@ -21,20 +21,21 @@ from peergraph.memory.distributed.fetched_rows import FetchedRows
 from peergraph.memory.distributed.id_exchange import IdExchange, RoundPlan
 from peergraph.memory.distributed.layout import Layout
 from peergraph.memory.distributed.network_traffic import TrafficCounter
-from peergraph.memory.distributed.row_set import RowSet
-from peergraph.memory.distributed.wanted_rows import WantedRows, wanted_rows
+from peergraph.memory.distributed.wanted_rows import wanted_by_valid_batches
 from peergraph.memory.table.table import Table
 from peergraph.profiling import EXCHANGE, profiled
+
+Requests = Sequence[tuple[Table, torch.Tensor]]
 
 
 class ExchangeSession:
     """One iteration of a loader. Every rank of every machine opens the session, and leaves it.
 
     A thread of the session exchanges the ids of requested batches, over Gloo, and gathers the rows
-    for other machines. The thread that iterates sends and receives the rows. Both work batch by
-    batch, in the same order on all ranks. When a rank has no more batches, its session's thread
-    serves the other ranks until all have finished. As a context manager, the session is left at the
-    end.
+    for other machines. The thread that iterates sends and receives the rows. Both work round by
+    round, in the same order on all ranks; a round is one batch of each rank, or several. When a
+    rank has no more batches, its session's thread serves the other ranks until all have finished.
+    As a context manager, the session is left at the end.
     """
 
     def __init__(
@@ -72,17 +73,17 @@ class ExchangeSession:
         self._error: Exception | None = None
         self._threads: list[threading.Thread] = []
 
-    def request(self, requests: Sequence[tuple[Table, torch.Tensor]]) -> FetchedRows:
-        """Requests the rows of this rank's next batch. Returns at once. The caller then calls
-        :meth:`FetchedRows.send`, in the order of the requests.
+    def request(self, *batches: Requests) -> FetchedRows:
+        """Requests the rows of this rank's next batches: those of a round. Returns at once. The
+        caller then calls :meth:`FetchedRows.take_part`, in the order of the requests.
 
         Collective over the ranks that have a batch.
 
         Args:
-            requests: pairs of a table and the users' ids that the batch will gather from it. Tables
-                that are not split over machines are ignored. The ids must not change until
-                :meth:`FetchedRows.send` has returned. On a GPU, they are ready in the current
-                stream.
+            batches: for each batch, pairs of a table and the users' ids that the batch will gather
+                from it. Tables that are not split over machines are ignored. The ids must not
+                change until :meth:`FetchedRows.take_part` has returned. On a GPU, they are ready in
+                the current stream.
 
         Raises:
             RuntimeError: this rank has finished.
@@ -94,34 +95,37 @@ class ExchangeSession:
         if not self._threads:
             self._start(self._work, "peergraph exchange", self._streams.ids)
             self._check_open()
-        split = [(t, ids) for t, ids in requests if isinstance(t, DistributedTable)]
+        split = [
+            [(t, ids) for t, ids in requests if isinstance(t, DistributedTable)]
+            for requests in batches
+        ]
         device = self.network.group.device
         fetched = FetchedRows(split, self._guard, self._drop, device)
         self._iterating = threading.get_ident()
         self._incomplete[fetched] = None
-        self._traffic.add(batches=1)
+        self._traffic.add(batches=len(batches))
         self._max_blocks = most_blocks()
         self._requested.put(fetched)
         return fetched
 
     @profiled(EXCHANGE)
-    def fetch(self, requests: Sequence[tuple[Table, torch.Tensor]]) -> FetchedRows:
-        """Requests the rows of this rank's next batch, waits until the ids have been exchanged, and
-        begins to send rows. Synchronises with a GPU for the numbers of rows, but not for the
+    def fetch(self, *batches: Requests) -> FetchedRows:
+        """Requests the rows of this rank's next batches, waits until the ids have been exchanged,
+        and begins to send rows. Synchronises with a GPU for the numbers of rows, but not for the
         transfer of the rows.
 
         Collective over the ranks that have a batch.
 
         Args:
-            requests: as for :meth:`request`.
+            batches: as for :meth:`request`.
 
         Raises:
-            IndexError: an id is out of range. The other ranks get their rows.
+            IndexError: an id is out of range. The other ranks, and other batches, get their rows.
             PeerLostError: a rank is lost, or did not join in time.
             CollectiveMismatchError: a rank iterates another loader.
             RuntimeError: this rank has finished.
         """
-        fetched = self.request(requests)
+        fetched = self.request(*batches)
         fetched.send()
         return fetched
 
@@ -221,14 +225,10 @@ class ExchangeSession:
             self._answer()
 
     def _plan(self, fetched: FetchedRows) -> ExchangeRound:
-        """Exchanges the ids of a batch, and gathers the rows that other machines request."""
+        """Exchanges the ids of a round, and gathers the rows that other machines request."""
         if fetched.requested is not None:
             torch.cuda.current_stream().wait_event(fetched.requested)
-        wanted: dict[RowSet, WantedRows] = {}
-        try:
-            wanted = wanted_rows(fetched.requests, self._layout)
-        except (IndexError, TypeError, ValueError) as error:
-            fetched.bad_request = error
+        wanted, fetched.bad_requests = wanted_by_valid_batches(fetched.batches, self._layout)
         return self._round(self._ids.exchange(wanted, finished=False))
 
     def _round(self, plan: RoundPlan) -> ExchangeRound:

@@ -1,4 +1,4 @@
-"""The rows of other machines that one batch of a rank gets."""
+"""The rows of other machines that a rank gets in a round."""
 
 from __future__ import annotations
 
@@ -17,37 +17,41 @@ from peergraph.profiling import EXCHANGE, profiled
 
 
 class FetchedRows:
-    """The rows of other machines for one batch of this rank.
+    """The rows of other machines for the batches of this rank in a round.
 
-    The session's thread exchanges the ids. The thread that iterates then calls :meth:`send`, and
-    the thread that makes the batch :meth:`wait`.
+    The session's thread exchanges the ids. The thread that iterates then calls :meth:`take_part`,
+    and the thread that makes the batches :meth:`wait`.
     """
 
     def __init__(
         self,
-        requests: Sequence[Request],
+        batches: Sequence[Sequence[Request]],
         guard: Callable[[], AbstractContextManager[Any]],
         completed: Callable[[FetchedRows], None],
         device: torch.device,
     ) -> None:
         """
         Args:
-            requests: pairs of a split table and the users' ids that the batch gathers from it.
+            batches: for each batch, pairs of a split table and the users' ids that the batch
+                gathers from it.
             guard: returns a context for a part of the round; an error in it ends the session.
             completed: called with this object when nothing of the round is left to do on this rank.
             device: the device of the tables.
         """
-        self.requests = requests
+        self.batches = batches
         self.planned: Future[ExchangeRound] = Future()
         """The round, once its ids have been exchanged."""
-        self.bad_request: Exception | None = None
-        """The error of the requests; then this rank gets no rows in the round."""
+        self.bad_requests: dict[int, Exception] = {}
+        """The errors of wrong requests, by the position of the batch in the round; known once the
+        ids have been exchanged. Such a batch gets no rows."""
         self.requested: torch.cuda.Event | None = None
         """After the work that makes the ids, on a GPU."""
         self._guard = guard
         self._completed = completed
         self._device = device
         self._ready: torch.cuda.Event | None = None
+        # The streams for which the memory of the rows is kept.
+        self._used_by: set[torch.cuda.Stream] = set()
         self._sending = threading.Lock()
         if device.type == "cuda":
             self.requested = torch.cuda.current_stream(device).record_event()
@@ -65,19 +69,32 @@ class FetchedRows:
         )
 
     @profiled(EXCHANGE)
-    def send(self) -> None:
+    def take_part(self) -> ExchangeRound:
         """Waits until the ids have been exchanged, and begins to send and receive rows, in the
-        current stream. On GPUs, the host waits for no rows. Idempotent.
+        current stream. On GPUs, the host waits for no rows. Idempotent. Returns the round.
 
         Raises:
-            IndexError, TypeError, ValueError: the requests are wrong. The other ranks get their
-                rows.
             PeerLostError: a rank is lost, or did not join in time.
             CollectiveMismatchError: a rank iterates another loader.
         """
+        with self._sending:
+            found = self.planned.result()
+            if not found.is_sent:
+                with self._guard():
+                    found.send()
+                if found.is_complete and self._device.type == "cuda":
+                    self._mark_ready()
+        return found
+
+    def send(self) -> None:
+        """Does the same as :meth:`take_part`, and raises the error of wrong requests.
+
+        Raises IndexError, TypeError or ValueError if a request is wrong. The other ranks get their
+        rows.
+        """
         self.take_part()
-        if self.bad_request is not None:
-            raise self.bad_request
+        for error in self.bad_requests.values():
+            raise error
 
     def complete(self) -> None:
         """Waits until the rows have arrived on this rank and on the ranks of this machine for which
@@ -101,6 +118,9 @@ class FetchedRows:
             return
         stream = torch.cuda.current_stream(self._device)
         stream.wait_event(self._mark_ready())
+        if stream in self._used_by:
+            return
+        self._used_by.add(stream)
         for rows in self.planned.result().rows.values():
             for tensor in rows.tensors():
                 tensor.record_stream(stream)
@@ -111,17 +131,6 @@ class FetchedRows:
         self.wait()
         with reading_rows(self.planned.result().rows):
             yield
-
-    def take_part(self) -> ExchangeRound:
-        """Does the same as :meth:`send`, also if the requests are wrong. Returns the round."""
-        with self._sending:
-            found = self.planned.result()
-            if not found.is_sent:
-                with self._guard():
-                    found.send()
-                if found.is_complete and self._device.type == "cuda":
-                    self._mark_ready()
-        return found
 
     def _mark_ready(self) -> torch.cuda.Event:
         """Returns the event after which the rows are on the GPU. The first call records it in the

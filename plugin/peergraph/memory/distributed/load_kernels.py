@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import chain
 
 import torch
 
@@ -44,6 +45,10 @@ def load_kernels(
                 for table in tables
             }
             requests = [(table, lists[table.row_set]) for table in tables]
-            with session.fetch(requests).reading():
-                for table, ids in requests:
-                    table.gather(ids)
+            copies = {rows: ids.clone() for rows, ids in lists.items()}
+            again = [(table, copies[table.row_set]) for table in tables]
+            # Rounds with one batch and with several: other kernels tell lists of ids apart.
+            for batches in ([requests], [requests, again]):
+                with session.fetch(*batches).reading():
+                    for table, ids in chain(*batches):
+                        table.gather(ids)

@@ -28,7 +28,14 @@ class RowExchange:
     leave them in the same order.
     """
 
-    def __init__(self, group: Group, tables: Sequence[DistributedTable], name: str) -> None:
+    def __init__(
+        self,
+        group: Group,
+        tables: Sequence[DistributedTable],
+        name: str,
+        *,
+        batches_per_round: int = 1,
+    ) -> None:
         """Connects all ranks of all machines. Collective; synchronises with a GPU.
 
         Args:
@@ -36,10 +43,13 @@ class RowExchange:
             tables: the distributed tables of one store, in the same order on all ranks. Their rows
                 are loaded.
             name: a name that no other exchange of these ranks has.
+            batches_per_round: the number of batches whose rows a loader exchanges together; the
+                same on all ranks.
 
         Raises:
             PeerLostError: a rank did not join in time.
         """
+        self.batches_per_round = batches_per_round
         self._group = group
         self._name = name
         self._layout = Layout(tables, Routes(group.machines, group.device))

@@ -1,10 +1,11 @@
-"""The rows of other machines that a batch needs."""
+"""The rows of other machines that batches need."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import accumulate, pairwise
 
 import numpy as np
 import torch
@@ -20,6 +21,9 @@ from peergraph.memory.distributed.row_set import RowSet
 from peergraph.memory.table.id_list import id_list, ids_on_device
 
 Request = tuple[DistributedTable, Tensor]
+
+# What wrong ids raise.
+_BAD_REQUEST = (IndexError, TypeError, ValueError)
 
 
 @dataclass
@@ -38,8 +42,32 @@ class WantedRows:
     by_fetcher: list[np.ndarray]
 
 
+def wanted_by_valid_batches(
+    batches: Sequence[Sequence[Request]], layout: Layout
+) -> tuple[dict[RowSet, WantedRows], dict[int, Exception]]:
+    """Returns the rows of other machines that batches need, without the batches whose requests are
+    wrong, and the errors of these by the batch's position. Synchronises with a GPU.
+    """
+    try:
+        return wanted_rows([r for requests in batches for r in requests], layout), {}
+    except _BAD_REQUEST:
+        errors = _errors(batches, layout)
+    valid = [r for i, requests in enumerate(batches) if i not in errors for r in requests]
+    return wanted_rows(valid, layout), errors
+
+
+def _errors(batches: Sequence[Sequence[Request]], layout: Layout) -> dict[int, Exception]:
+    found: dict[int, Exception] = {}
+    for position, requests in enumerate(batches):
+        try:
+            wanted_rows(requests, layout)
+        except _BAD_REQUEST as error:
+            found[position] = error
+    return found
+
+
 def wanted_rows(requests: Sequence[Request], layout: Layout) -> dict[RowSet, WantedRows]:
-    """Returns the rows of other machines that a batch needs. Synchronises with a GPU.
+    """Returns the rows of other machines that lists of ids need. Synchronises with a GPU.
 
     Raises IndexError for ids that are out of range.
     """
@@ -63,8 +91,9 @@ def _wanted_of_set(
         locations, memory = [found.location], [found.memory]
     else:
         found = find_rows(_joined(checked, rows), rows, routes)
-        locations = _split(found.location, [i.numel() for i in checked])
-        memory = [found.memory, *(t for location in locations for t in location)]
+        location = _by_position(found.location)
+        locations = _split(location, [i.numel() for i in checked])
+        memory = [found.memory, *location]
     key_of = partial(routes.keys, rows.split)
     by_fetcher = split_keys(found.host_keys, routes.fetcher_bounds)
     return WantedRows(mask, RemoteRows(found.keys, key_of, lists, locations, memory), by_fetcher)
@@ -78,13 +107,23 @@ def _joined(lists: Sequence[Tensor], rows: RowSet) -> Tensor:
     return torch.cat([ids.flatten() for ids in lists])
 
 
+def _by_position(location: Location) -> Location:
+    """Returns the same location with ascending positions."""
+    positions, order = location.positions.sort()
+    return Location(location.local, positions, location.slots[order])
+
+
 def _split(location: Location, sizes: list[int]) -> list[Location]:
-    """Returns the location of each of some lists that follow each other."""
+    """Returns the location of each of some lists that follow each other. Takes the memory of a
+    location with ascending positions.
+    """
+    begins = [0, *accumulate(sizes)]
+    bounds = torch.tensor(begins, device=location.positions.device)
+    ends = torch.searchsorted(location.positions, bounds).tolist()
     parts = []
-    begin = 0
-    for local in torch.split(location.local, sizes):
-        positions = location.positions - begin
-        chosen = (positions >= 0) & (positions < len(local))
-        parts.append(Location(local, positions[chosen], location.slots[chosen]))
-        begin += len(local)
+    for local, begin, (first, end) in zip(
+        torch.split(location.local, sizes), begins, pairwise(ends), strict=False
+    ):
+        positions = location.positions[first:end].sub_(begin)
+        parts.append(Location(local, positions, location.slots[first:end]))
     return parts

@@ -91,7 +91,7 @@ def build_store(
         list_reads = list_hotness(given, local, degrees, schema, group, ordered)
     order = RowOrder.by_hotness(node_reads, list_reads, degrees, schema, group.device)
     if options["machines"] == "shard":
-        check_same_splits(schema, splits, order.nodes, group)
+        check_same_splits(schema, splits, order.nodes, options, group)
 
     @functools.cache
     def reads() -> BatchReads:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 from torch import Tensor
 
@@ -16,7 +17,7 @@ from peergraph.store.hotness.id_map import IdMap
 from peergraph.store.input.schema import Schema, TableSpec
 from peergraph.store.input.source import EdgeType, NodeType
 from peergraph.store.placement.items import type_name
-from peergraph.store.placement.options import PlacementOptions, hot_ratio
+from peergraph.store.placement.options import PlacementOptions, exchange_batches, hot_ratio
 
 # Tables with rows of at most this many bytes are stored whole on each machine. These are labels,
 # masks, weights and times: they take less memory than the structure, and samplers and users read
@@ -83,18 +84,25 @@ def row_sets(
 
 
 def check_same_splits(
-    schema: Schema, splits: Splits, orders: Mapping[NodeType, Tensor], group: Group
+    schema: Schema,
+    splits: Splits,
+    orders: Mapping[NodeType, Tensor],
+    options: PlacementOptions,
+    group: Group,
 ) -> None:
-    """Raises ValueError if machines split or store rows differently. Collective over all machines.
+    """Raises ValueError if machines split, store or exchange rows differently. Collective over all
+    machines.
 
     Args:
         orders: by node type, the user id of each row.
+        options: the options, complete.
     """
-    mine = {}
+    mine: dict[str, Any] = {}
     if group.rank == 0:
         digests = {t: _digest(orders[t]) for t in splits if isinstance(t, str) and t in orders}
         mine = {
             "machines and hot_ratio": {str(t): [s.rows, s.hot] for t, s in splits.items()},
+            "exchange_batches": exchange_batches(options),
             "hotness": {str(t): digest for t, digest in digests.items()},
             "storage": {
                 f"{name!r} of {t!r}": spec.storage
@@ -118,10 +126,18 @@ def _digest(order: Tensor) -> str:
     return hashlib.blake2b(order.numpy().tobytes(), digest_size=8).hexdigest()
 
 
-def connect_exchange(contents: StoreContents, group: Group) -> RowExchange | None:
+def connect_exchange(
+    contents: StoreContents, options: PlacementOptions, group: Group
+) -> RowExchange | None:
     """Makes the exchange of rows of a new store; None if no table is split over machines.
     Collective over all machines.
+
+    Args:
+        options: the options, complete.
     """
     by_name = (*contents.node_tables.values(), *contents.edge_tables.values())
     split = [t for named in by_name for t in named.values() if isinstance(t, DistributedTable)]
-    return RowExchange(group, split, group.machines.next_name()) if split else None
+    if not split:
+        return None
+    name, batches = group.machines.next_name(), exchange_batches(options)
+    return RowExchange(group, split, name, batches_per_round=batches)
