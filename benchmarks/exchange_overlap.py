@@ -17,7 +17,7 @@ timed:
 `ratio` is `shard_ms` over the longer one of `step_ms` and `wire_ms`, `over_exchange` that over the
 longer one of `step_ms` and `exchange_ms`. With `ddp`, gradients of the model cross the network as
 well. `over_cold` is the bytes of all ranks over those of the distinct rows that a machine needs
-from others.
+from others; with `--exchange-batches`, for a round of so many batches of each rank.
 
 Without --layout, two CPU ranks with one thread each are two machines with a network of their own
 (network/two_machines.py: network namespaces and a token bucket of the kernel; needs util-linux and
@@ -63,7 +63,18 @@ from peergraph.memory import DistributedTable, Group
 from peergraph.store import Store
 from peergraph.testing import run_ranks
 
-_COLUMNS = ["layout", "model", "wire", "ddp", "mbit_s", "hot_ratio", "mb", "over_cold", "step_ms"]
+_COLUMNS = [
+    "layout",
+    "model",
+    "exchange_batches",
+    "wire",
+    "ddp",
+    "mbit_s",
+    "hot_ratio",
+    "mb",
+    "over_cold",
+    "step_ms",
+]
 _COLUMNS += ["wire_ms", "exchange_ms", "shard_ms", "shard_least", "shard_most", "wire_over_step"]
 _COLUMNS += ["ratio", "ratio_least", "ratio_most", "over_exchange", "step_cpu_ms", "shard_cpu_ms"]
 _COLUMNS += ["load"]
@@ -79,7 +90,7 @@ Record = dict[str, Any]
 
 def by_rate(training: Training, args: argparse.Namespace) -> Iterator[Record]:
     """A record for each rate of the network between two network namespaces."""
-    split = training.build(machines="shard", hot_ratio=args.hot_ratio)
+    split = training.split(args.hot_ratio)
     recorded = training.record(split)
     for is_ddp in args.ddp:
         limit_rate(1e10)
@@ -98,7 +109,7 @@ def by_rate(training: Training, args: argparse.Namespace) -> Iterator[Record]:
 
 def by_hot_ratio(training: Training, args: argparse.Namespace) -> Iterator[Record]:
     """A record for each share of hot rows."""
-    split = training.build(machines="shard", hot_ratio=args.hot_ratio)
+    split = training.split(args.hot_ratio)
     recorded = training.record(split)
     table = split.node_table("x")
     assert isinstance(table, DistributedTable)
@@ -111,7 +122,7 @@ def by_hot_ratio(training: Training, args: argparse.Namespace) -> Iterator[Recor
     ratios = [hot_ratio_for(share * wire / over_step, internal, table.rows) for wire in args.wires]
     dist.broadcast_object_list(ratios)
     for wire, hot_ratio in zip(args.wires, ratios, strict=True):
-        split = training.build(machines="shard", hot_ratio=hot_ratio)
+        split = training.split(hot_ratio)
         recorded = training.record(split)
         for is_ddp in args.ddp:
             found = measure(training, split, recorded, args, is_ddp)
@@ -150,7 +161,7 @@ def record(rounds: list[dict[str, float]], args: argparse.Namespace) -> Record:
     name = torch.cuda.get_device_name() if args.device == "cuda" else "cpu"
     found: Record = {
         "bench": "exchange_overlap", "layout": args.layout, "device": name, "graph": args.graph,
-        "model": args.model,
+        "model": args.model, "exchange_batches": args.exchange_batches,
         "batch": args.batch, "fanout": "-".join(map(str, args.fanout)), "hidden": args.hidden,
         "columns": args.columns, "depth": args.depth, "steps": args.steps, "rounds": args.rounds,
         "cores": len(os.sched_getaffinity(0)),
@@ -244,6 +255,9 @@ def main() -> int:
     parser.add_argument("--hidden", type=int, default=128)
     parser.add_argument("--depth", type=int, default=1, help="batches that a thread makes ahead")
     parser.add_argument("--hot-ratio", type=float, default=0.25)
+    parser.add_argument(
+        "--exchange-batches", type=int, default=1, help="of a store, as Store.build"
+    )
     parser.add_argument("--wires", type=floats, default="0.33,1,3")
     parser.add_argument("--ddp", type=integers, default="0,1", help="0: without, 1: with it")
     parser.add_argument("--steps", type=int, default=10, help="of each epoch, timed")
@@ -251,6 +265,8 @@ def main() -> int:
     parser.add_argument("--timeout", type=float, default=1200.0, help="seconds for all of it")
     parser.add_argument("--out", type=Path, help="file that JSON lines are appended to")
     args = parser.parse_args()
+    if args.steps % args.exchange_batches:
+        parser.error("--steps must be a multiple of --exchange-batches")
     if args.device == "cuda" and not args.layout:
         parser.error("--device cuda takes a --layout")
     with tempfile.TemporaryDirectory() as folder:

@@ -71,7 +71,7 @@ def predict_batches(name: str, machines: int, gbit: int, plan: str) -> float:
 
     network = Network.of(machines, gbit * 10**9 // 8, _PARAMETERS, COMPUTE)
     found = PlanOfMachines.make(
-        plan, items, reads, topology, network, DEFAULT_HOT_RATIO, plan_items
+        plan, items, reads, topology, network, DEFAULT_HOT_RATIO, 1, plan_items
     )
     return found.step.seconds / machines
 

@@ -4,9 +4,10 @@
 
 Ranks of several machines on this one (by PEERGRAPH_HOSTID) iterate PyG's NeighborLoader over a
 graph with ``machines="shard"``, on the CPU. Ours are the store's own counters: ids, rows, numbers
-of rows and the headers of each batch. WholeGraph's are computed from the ids of the same
-mini-batches (network/gather_bytes.py says how). `cold` is the least that any exchange sends for
-this share of hot rows: each machine's distinct rows that it does not have, without ids.
+of rows and the headers of each round, which is one mini-batch of each rank or, with more
+`--exchange-batches`, several. WholeGraph's are computed from the ids of the same mini-batches
+(network/gather_bytes.py says how). `cold` is the least that any exchange sends for this share of
+hot rows: of each machine and round the distinct rows that it does not have, without ids.
 `predicted_rows` is what `peergraph plan` expects by the nodes' out-degrees and the mean size of the
 mini-batches.
 """
@@ -17,6 +18,8 @@ import argparse
 import json
 import os
 import sys
+from collections.abc import Iterator
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +38,16 @@ from peergraph.memory import Group
 from peergraph.store.placement.cost_model import HitRateCurve
 from peergraph.testing import run_ranks
 
-_COLUMNS = ["system", "hot_ratio", "rows", "mb", "over_cold", "over_ours", "predicted_rows"]
+_COLUMNS = [
+    "system",
+    "hot_ratio",
+    "exchange_batches",
+    "rows",
+    "mb",
+    "over_cold",
+    "over_ours",
+    "predicted_rows",
+]
 Batch = tuple[Tensor, Tensor]
 
 
@@ -55,7 +67,10 @@ def made_graph(name: str) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def rank_batches(
-    graph: tuple[Tensor, Tensor, Tensor], args: argparse.Namespace, hot_ratio: float
+    graph: tuple[Tensor, Tensor, Tensor],
+    args: argparse.Namespace,
+    hot_ratio: float,
+    exchange_batches: int,
 ) -> tuple[list[Batch], dict[str, int]]:
     """One rank: ids of its mini-batches, and those that other machines have; its counters."""
     rank = dist.get_rank()
@@ -67,7 +82,11 @@ def rank_batches(
     data = Data(x=x, edge_index=torch.stack([indices, destinations]), num_nodes=count)
     first = Group.current(device="cpu").machines.is_first_rank
     shared = peergraph_pyg.share(
-        data if first else None, device="cpu", machines="shard", hot_ratio=hot_ratio
+        data if first else None,
+        device="cpu",
+        machines="shard",
+        hot_ratio=hot_ratio,
+        exchange_batches=exchange_batches,
     )
     store = peergraph_pyg.store_of(shared)
     table: Any = store.node_table("x")
@@ -92,8 +111,18 @@ def steps_of(ranks: list[list[Batch]]) -> list[list[Batch]]:
     return [[b[t] if t < len(b) else (empty, empty) for b in ranks] for t in range(count)]
 
 
+def rounds_of(steps: list[list[Tensor]], per_round: int) -> Iterator[list[Tensor]]:
+    """The ids of all ranks by round."""
+    for first in range(0, len(steps), per_round):
+        yield [torch.cat(ids) for ids in zip(*steps[first : first + per_round], strict=True)]
+
+
 def predicted_rows(
-    graph: tuple[Tensor, Tensor, Tensor], steps: list[list[Batch]], layout: Layout, hot: float
+    graph: tuple[Tensor, Tensor, Tensor],
+    steps: list[list[Batch]],
+    layout: Layout,
+    hot: float,
+    per_round: int,
 ) -> float:
     """Cold rows of other machines in all steps, as `peergraph plan` expects them."""
     indptr, indices, _ = graph
@@ -101,47 +130,57 @@ def predicted_rows(
     heat = torch.bincount(indices, minlength=count).sort(descending=True).values
     batches = [ids.numel() for step in steps for ids, _ in step if ids.numel()]
     reads = sum(batches) / len(batches)
-    one = HitRateCurve.of(heat).distinct_rows(reads, layout.ranks, round(hot * count))
-    # Of each machine and step, the share of the other machines.
-    return one * (layout.machines - 1) / layout.machines * len(batches) / layout.ranks
+    together = layout.ranks * per_round
+    one = HitRateCurve.of(heat).distinct_rows(reads, together, round(hot * count))
+    # Of each machine and round, the share of the other machines.
+    return one * (layout.machines - 1) / layout.machines * len(batches) / together
 
 
 def compare(
     graph: tuple[Tensor, Tensor, Tensor], args: argparse.Namespace, name: str
 ) -> list[dict[str, Any]]:
-    """A record for each system and share of hot rows."""
+    """A record for each system, share of hot rows and number of mini-batches of a round."""
     layout = Layout(args.machines, args.ranks, graph[0].numel() - 1)
     row_bytes, records = 4 * args.dim, list[dict[str, Any]]()
     whole: dict[str, Sent] = {}
-    for hot_ratio in args.hot_ratios:
+    for hot_ratio, per_round in product(args.hot_ratios, args.exchange_batches):
         results = run_ranks(
-            rank_batches, layout.world_size, graph, args, hot_ratio, timeout_s=args.timeout
+            rank_batches,
+            layout.world_size,
+            *(graph, args, hot_ratio, per_round),
+            timeout_s=args.timeout,
         )
         steps = steps_of([batches for batches, _ in results])
         ids = [[mine for mine, _ in step] for step in steps]
         remote = [[other for _, other in step] for step in steps]
-        cold = sum(distinct_rows(step, layout, lambda rows, machine: rows) for step in remote)
+        cold = sum(
+            distinct_rows(ids, layout, lambda rows, machine: rows)
+            for ids in rounds_of(remote, per_round)
+        )
         ours = {key: sum(counts[key] for _, counts in results) for key in ("rows", "bytes")}
         assert ours["rows"] == cold, (ours, cold)
         if not whole:
             for system, sent in (("distributed", distributed), ("hierarchy", hierarchy)):
                 whole[system] = sum((sent(step, layout) for step in ids), Sent(0, 0))
         rows = {"peergraph": (cold, ours["bytes"])}
-        rows |= {
-            f"wholegraph {system}": (sent.rows, sent.num_bytes(row_bytes, 8))
-            for system, sent in whole.items()
-        }
+        if per_round == 1:
+            rows |= {
+                f"wholegraph {system}": (sent.rows, sent.num_bytes(row_bytes, 8))
+                for system, sent in whole.items()
+            }
         base = {"bench": "network_bytes", "graph": name, "machines": args.machines,
                 "ranks": args.ranks, "dim": args.dim, "batch": args.batch,
                 "fanout": "-".join(map(str, args.fanout)), "steps": len(steps)}  # fmt: skip
         for system, (count, num_bytes) in rows.items():
-            record = {**base, "system": system, "hot_ratio": hot_ratio, "rows": count,
+            record = {**base, "system": system, "hot_ratio": hot_ratio,
+                      "exchange_batches": per_round, "rows": count,
                       "bytes": num_bytes, "mb": num_bytes / 1e6}  # fmt: skip
             if cold:
                 record["over_cold"] = num_bytes / (cold * row_bytes)
                 record["over_ours"] = num_bytes / ours["bytes"]
             if system == "peergraph":
-                record["predicted_rows"] = round(predicted_rows(graph, steps, layout, hot_ratio))
+                expected = predicted_rows(graph, steps, layout, hot_ratio, per_round)
+                record["predicted_rows"] = round(expected)
             records.append(record)
     return records
 
@@ -174,6 +213,7 @@ def main() -> int:
     parser.add_argument("--batches", type=int, default=4, help="of each rank, at most")
     parser.add_argument("--fanout", type=integers, default="15,10,5")
     parser.add_argument("--hot-ratios", type=floats, default="0,0.1,0.25")
+    parser.add_argument("--exchange-batches", type=integers, default="1", help="of a store, each")
     parser.add_argument("--timeout", type=float, default=600.0, help="seconds for the ranks")
     parser.add_argument("--out", type=Path, help="file that JSON lines are appended to")
     args = parser.parse_args()

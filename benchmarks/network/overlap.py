@@ -30,8 +30,9 @@ from peergraph.memory import DistributedTable, Group, Machines
 from peergraph.memory.distributed.exchange_streams import in_stream
 from peergraph.store import Store
 
+# Rounds of the exchange before the timed ones.
 _WARM_UP = 3
-# Batches after the timed ones: during the last timed step, rows of the next batch and ids of the
+# Rounds after the timed ones: during the last timed steps, rows of the next round and ids of the
 # one after it are exchanged.
 _REST = 2
 
@@ -53,7 +54,7 @@ class Recorded:
         sent: the bytes of a step that this rank sends to each rank.
         received: the bytes of a step that it receives from each rank.
         bytes_sent: the most bytes of a step that a rank sends.
-        cold_rows: of all machines and steps, the distinct rows that a machine does not have.
+        cold_rows: of all machines and rounds, the distinct rows that a machine does not have.
         over_cold: the bytes that all ranks send, over the bytes of these rows.
     """
 
@@ -81,12 +82,18 @@ class Training:
         self.parameters = sum(p.numel() for p in self._plain.parameters())
         machines, cpu = group.machines, torch.device("cpu")
         place = machines.rank, machines.world_size
-        steps = range(_WARM_UP + args.steps + _REST)
+        self._warm_up = _WARM_UP * args.exchange_batches
+        steps = range(self._warm_up + args.steps + _REST * args.exchange_batches)
         self._seeds = torch.cat([batch_nodes(spec, i, args.batch, *place, cpu) for i in steps])
 
     def build(self, **options: Any) -> Store:
         """A store of the graph on each machine. Collective."""
         return Store.build(self._source, group=self._group, **options)
+
+    def split(self, hot_ratio: float) -> Store:
+        """A store with rows that are split over the machines. Collective."""
+        batches = self._args.exchange_batches
+        return self.build(machines="shard", hot_ratio=hot_ratio, exchange_batches=batches)
 
     def epoch(self, store: Store, is_ddp: bool) -> Epoch:
         """Trains for an epoch."""
@@ -102,8 +109,15 @@ class Training:
         table, exchange = store.node_table("x"), store.exchange
         assert exchange is not None
         opened = exchange.open("recorded mini-batches")
+        per_round = self._args.exchange_batches
+        rounds = [recorded.ids[i : i + per_round] for i in range(0, len(recorded.ids), per_round)]
+
+        def fetch(batches: Sequence[Tensor]) -> None:
+            session.fetch(*([(table, ids)] for ids in batches)).wait()
+
         with opened as session, in_stream(exchange.streams.rows):
-            return self._timed(recorded.ids, lambda ids: session.fetch([(table, ids)]).wait())
+            found = timed(rounds, fetch, _WARM_UP, self._args.steps // per_round, self._device)
+        return Epoch(found.seconds / per_round, found.cpu_seconds / per_round)
 
     def wire(self, recorded: Recorded, is_ddp: bool) -> Epoch:
         """Sends as many bytes between ranks of different machines as a step does, and nothing else:
@@ -118,7 +132,7 @@ class Training:
             if is_ddp:
                 dist.all_reduce(gradients)
 
-        return self._timed(range(_WARM_UP + self._args.steps), transfer)
+        return self._timed(range(self._warm_up + self._args.steps), transfer)
 
     def record(self, store: Store) -> Recorded:
         """Counts the bytes of an epoch, and the rows that it needs. Collective."""
@@ -127,8 +141,10 @@ class Training:
         before = store.network_traffic()
         ids = [batch.n_id for batch in self._batches(store)]
         traffic = store.network_traffic() - before
-        cold = 0
-        for remote in (batch[table.is_remote(batch)].cpu() for batch in ids):
+        cold, per_round = 0, self._args.exchange_batches
+        remote_rows = [batch[table.is_remote(batch)].cpu() for batch in ids]
+        for first in range(0, len(ids), per_round):
+            remote = torch.cat(remote_rows[first : first + per_round])
             of_machine = torch.cat(self._group.all_gather(remote))
             cold += of_machine.unique().numel() if machines.is_first_rank else 0
         cold_rows = round(total(cold))
@@ -151,13 +167,17 @@ class Training:
         return iter(peergraph_pyg.prefetch(loader, self._args.depth))
 
     def _timed(self, steps: Iterable[Any], work: Callable[[Any], None]) -> Epoch:
-        return timed(steps, work, self._args.steps, self._device)
+        return timed(steps, work, self._warm_up, self._args.steps, self._device)
 
 
 def timed(
-    steps: Iterable[Any], work: Callable[[Any], None], count: int, device: torch.device
+    steps: Iterable[Any],
+    work: Callable[[Any], None],
+    warm_up: int,
+    count: int,
+    device: torch.device,
 ) -> Epoch:
-    """Works on all steps, and times `count` of them after some that are not timed.
+    """Works on all steps, and times `count` of them after `warm_up` steps.
 
     On a CPU the median step is taken. On a GPU, steps overlap: the host waits for the GPU before
     the first timed step and after the last one, and the mean is taken.
@@ -166,11 +186,11 @@ def timed(
     ends, cpu = [], []
     for number, step in enumerate(steps, 1):
         work(step)
-        if number in (_WARM_UP, _WARM_UP + count):
+        if number in (warm_up, warm_up + count):
             synchronize(device)
         ends.append(time.perf_counter())
         cpu.append(time.process_time())
-    first, last = _WARM_UP - 1, _WARM_UP + count - 1
+    first, last = warm_up - 1, warm_up + count - 1
     if device.type == "cpu":
         seconds = statistics.median(b - a for a, b in pairwise(ends[first : last + 1]))
     else:

@@ -274,9 +274,12 @@ def test_a_store_on_each_machine(capsys: pytest.CaptureFixture[str]) -> None:
     assert "needs --network" in refused(capsys, "--topology", "dgx1", "--machines", "2")
     assert "at least 1" in refused(capsys, *several("dgx1"), "--machines", "0")
     assert "for --machines" in refused(capsys, "--topology", "dgx1", "--network", "1G")
-    assert "must be in 0..1" in refused(
-        capsys, *several("dgx1"), "--hot-ratio", "2", "--machine-plan", "shard"
-    )
+    for option, value, message in (
+        ("--hot-ratio", "2", "must be in 0..1"),
+        ("--exchange-batches", "0", "must be at least 1"),
+    ):
+        printed = refused(capsys, *several("dgx1"), option, value, "--machine-plan", "shard")
+        assert message in printed
 
 
 def test_rows_split_over_machines(capsys: pytest.CaptureFixture[str]) -> None:
@@ -296,6 +299,9 @@ def test_rows_split_over_machines(capsys: pytest.CaptureFixture[str]) -> None:
     assert graph["num_bytes"] > 1e4 * 400
     assert network["bytes"]["stored"] == graph["num_bytes"] - 6000 * 400
     assert network["step"]["seconds"] == max(network["step"]["machine"], network["step"]["network"])
+    # Rows that all of four mini-batches need are sent once for the four.
+    together = split("full2", "--hot-ratio", "0.2", "--exchange-batches", "4")["traffic"]
+    assert [t["num_bytes"] for t in together[1:4]] == [1500 * 4, 1500 * 400, 750 * 404]
     # What every machine has is not sent; GPUs that do not reach each other use the host.
     assert split("full2", "--hot-ratio", "1")["traffic"][2]["num_bytes"] == 0
     assert split("pcie2")["traffic"][3]["link"] == "through host memory"

@@ -97,19 +97,21 @@ def _mine(count: int) -> torch.Tensor:
     return torch.arange(ends[rank], ends[rank + 1])
 
 
-def _batches(device: str, machines: str) -> dict[str, list[Values]]:
+def _batches(device: str, **options: Any) -> dict[str, list[Values]]:
+    """Batches of loaders over a graph.
+
+    Args:
+        options: of placement.
+    """
     place, rank = device_of_rank(device), dist.get_rank()
     Group.current(device=place, timeout=200)
     graph = random_graph(NODES, EDGES)
-    options: dict[str, Any] = {"machines": machines, "hot_ratio": 0.2}
-    if machines == "replicate":
-        del options["hot_ratio"]
     g = peergraph_dgl.share(
         random_graph(NODES, EDGES) if rank == 0 else None, device=place, **options
     )
     store = peergraph_dgl.store_of(g)
     is_split = isinstance(store.node_table("x"), DistributedTable)
-    assert is_split == (store.exchange is not None) == (machines == "shard")
+    assert is_split == (store.exchange is not None) == (options["machines"] == "shard")
     found: dict[str, list[Values]] = {}
 
     def loader(sampler: Any, seeds: Any = None, graph: Any = g, **more: Any) -> Any:
@@ -213,24 +215,26 @@ def _check_errors(g: Any, store: Any, graph: Any, loader: Any) -> None:
     dist.barrier()
 
 
-def _compare(device: str) -> None:
+def _compare(device: str, exchange_batches: int) -> None:
     """Compares batches of a split graph with those of a graph that is whole on each machine."""
-    found = _batches(device, "shard")
-    for name, batches in _batches(device, "replicate").items():
+    found = _batches(device, machines="shard", hot_ratio=0.2, exchange_batches=exchange_batches)
+    for name, batches in _batches(device, machines="replicate").items():
         assert found[name] == batches, name
 
 
 @pytest.mark.timeout(500)
-def test_batches_are_those_of_whole_graphs() -> None:
-    run_on_hosts(_compare, "abb", "cpu", timeout_s=400)
+@pytest.mark.parametrize("exchange_batches", [1, 3])
+def test_batches_are_those_of_whole_graphs(exchange_batches: int) -> None:
+    run_on_hosts(_compare, "abb", "cpu", exchange_batches, timeout_s=400)
 
 
 @pytest.mark.gpus(2)
-def test_batches_are_those_of_whole_graphs_on_gpus() -> None:
-    run_on_hosts(_compare, "ab", "cuda", device="cuda", timeout_s=200)
+@pytest.mark.parametrize("exchange_batches", [1, 3])
+def test_batches_are_those_of_whole_graphs_on_gpus(exchange_batches: int) -> None:
+    run_on_hosts(_compare, "ab", "cuda", exchange_batches, device="cuda", timeout_s=200)
 
 
 @pytest.mark.gpus(4)
 @pytest.mark.parametrize("hosts", ["aabb", "abbb"])
 def test_batches_are_those_of_whole_graphs_on_four_gpus(hosts: str) -> None:
-    run_on_hosts(_compare, hosts, "cuda", device="cuda", timeout_s=200)
+    run_on_hosts(_compare, hosts, "cuda", 1, device="cuda", timeout_s=200)

@@ -139,6 +139,11 @@ def _options(group: Group) -> None:
     hotness = torch.rand(_NODES, generator=torch.Generator().manual_seed(index))
     with named_case("hotness differs"), pytest.raises(ValueError, match="hotness.* differ"):
         Store.build(mine, group=group, machines="shard", hotness=hotness)
+    with (
+        named_case("numbers of batches differ"),
+        pytest.raises(ValueError, match="exchange_batches.* differ"),
+    ):
+        Store.build(mine, group=group, machines="shard", exchange_batches=1 + index)
     with named_case("one machine fails before the comparison"):
         bad = torch.rand(3) if index == 1 else hotness
         with pytest.raises(ValueError, match="hotness" if index == 1 else "on machine 1"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from typing import Any
 
 import pytest
 
@@ -25,6 +26,17 @@ def test_every_option_has_a_default_and_a_description() -> None:
     for name in complete:
         assert f"{name}:" in text
         assert f"``{name}``" in build
+
+
+@pytest.mark.parametrize("given", [0, -1, 1.0, True, "2"])
+def test_wrong_numbers_of_exchanged_batches(given: Any) -> None:
+    with pytest.raises(ValueError, match=r"exchange_batches must be an int of at least 1, got"):
+        complete_options({"machines": "shard", "exchange_batches": given})
+
+
+def test_whole_stores_exchange_no_batches() -> None:
+    with pytest.raises(ValueError, match=r'exchange_batches is for machines="shard"'):
+        complete_options({"exchange_batches": 2})
 
 
 def test_given_values_replace_defaults() -> None:

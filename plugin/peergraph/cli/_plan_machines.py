@@ -117,7 +117,7 @@ def shard_traffic(
     rows = round(sum(r.rows * r.row_bytes for r in split.remote))
     gpus = topology.num_gpus
     others = (gpus - 1) / gpus
-    inside = round(others * sum(r.rows_of_batch * (r.row_bytes + r.id_bytes) for r in split.remote))
+    inside = round(others * sum(r.rows_of_gpu * (r.row_bytes + r.id_bytes) for r in split.remote))
     # If GPUs cannot access each other, rows go through the host's memory.
     rate = min(topology.bulk.ingress)
     path = "GPU to GPU"
@@ -190,6 +190,7 @@ class PlanOfMachines:
         topology: Topology,
         network: Network,
         hot_ratio: float,
+        exchange_batches: int,
         plan_items: Callable[[Sequence[Item], BatchReads], Plan],
     ) -> PlanOfMachines:
         """Plans each machine, and predicts the traffic.
@@ -201,7 +202,7 @@ class PlanOfMachines:
             reads: the reads of a mini-batch in the whole graph.
             topology: the topology of each machine.
             network: the machines and their network.
-            hot_ratio: as in :class:`SplitReads`.
+            hot_ratio, exchange_batches: as in :meth:`SplitReads.of`.
             plan_items: plans one machine.
         """
         whole = plan_items(items, reads)
@@ -212,7 +213,10 @@ class PlanOfMachines:
         chosen = choose_machine_plan(option, [memory] * network.machines)
         plan, stored, traffic = whole, num_bytes, replicate_traffic(num_bytes, network)
         if chosen.name == "shard":
-            split = SplitReads.of(items, reads, network.machines, topology.num_gpus, hot_ratio)
+            split = SplitReads.of(
+                *(items, reads, network.machines, topology.num_gpus),
+                *(hot_ratio, exchange_batches),
+            )
             plan = plan_items(split.items, split.reads)
             stored = sum(item.num_bytes for item in split.items)
             traffic = shard_traffic(num_bytes, split, topology, network)

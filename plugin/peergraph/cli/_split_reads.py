@@ -20,15 +20,18 @@ from peergraph.store.placement.reads import BatchReads
 class RemoteReads:
     """Rows of one type that a machine needs from other machines for a step.
 
+    Where the rows of several steps are exchanged together, each is counted once, and divided by
+    the number of steps.
+
     Args:
         rows: number of distinct rows in the mini-batches of all its GPUs.
-        rows_of_batch: number of rows in the mini-batch of one GPU.
+        rows_of_gpu: number of distinct rows in the mini-batches of one GPU.
         row_bytes: bytes of a row in all split tables of the type together.
         id_bytes: bytes of a row's id.
     """
 
     rows: float
-    rows_of_batch: float
+    rows_of_gpu: float
     row_bytes: int
     id_bytes: int
 
@@ -49,7 +52,13 @@ class SplitReads:
 
     @classmethod
     def of(
-        cls, items: Sequence[Item], reads: BatchReads, machines: int, gpus: int, hot_ratio: float
+        cls,
+        items: Sequence[Item],
+        reads: BatchReads,
+        machines: int,
+        gpus: int,
+        hot_ratio: float,
+        exchange_batches: int,
     ) -> SplitReads:
         """Splits the tables with rows of more than 16 bytes over the machines.
 
@@ -62,12 +71,16 @@ class SplitReads:
             machines: the number of machines.
             gpus: the number of GPUs of each machine.
             hot_ratio: the share of the rows of a node table that every machine has.
+            exchange_batches: the number of mini-batches of each GPU whose rows are exchanged
+                together.
 
         Raises:
-            ValueError: the ratio is not in 0..1.
+            ValueError: the ratio is not in 0..1, or the number of mini-batches is less than 1.
         """
         if not 0 <= hot_ratio <= 1:
             raise ValueError(f"--hot-ratio must be in 0..1, got {hot_ratio}")
+        if exchange_batches < 1:
+            raise ValueError(f"--exchange-batches must be at least 1, got {exchange_batches}")
         kept, elsewhere = list[Item](), (machines - 1) / machines
         nodes, edges = dict(reads.nodes), dict(reads.edges)
         remote: dict[NodeType | EdgeType, RemoteReads] = {}
@@ -84,9 +97,15 @@ class SplitReads:
                 hot, of = 0, (*item.of[:2], f"{item.of[2]}, split")
                 curve, count = HitRateCurve.uniform(item.rows), reads.edges[item.of]
             if of not in remote:
-                all_gpus, one = (elsewhere * curve.distinct_rows(count, n, hot) for n in (gpus, 1))
+                all_gpus, one_gpu = (
+                    elsewhere
+                    * curve.distinct_rows(count, n * exchange_batches, hot)
+                    / exchange_batches
+                    for n in (gpus, 1)
+                )
                 id_bytes = id_dtype(item.rows).itemsize
-                remote[of] = RemoteReads(all_gpus, one, 0, id_bytes)
+                remote[of] = RemoteReads(all_gpus, one_gpu, 0, id_bytes)
+                one = elsewhere * curve.distinct_rows(count, 1, hot)
                 if isinstance(of, str):
                     nodes[of] = _curve_of_machine(curve, hot, machines), count - one
                 else:

@@ -97,6 +97,13 @@ def _add_machines(add: Callable[..., object]) -> None:
         f"({DEFAULT_HOT_RATIO:g})",
     )
     add(
+        "--exchange-batches",
+        type=int,
+        default=1,
+        metavar="N",
+        help="mini-batches of each GPU whose rows are exchanged together where rows are split (1)",
+    )
+    add(
         "--compute",
         type=float,
         default=0.0,
@@ -307,7 +314,14 @@ def _plan(
     if network is None:
         return plan_items(items, reads), reads, None
     machines = PlanOfMachines.make(
-        args.machine_plan, items, reads, topology, network, args.hot_ratio, plan_items
+        args.machine_plan,
+        items,
+        reads,
+        topology,
+        network,
+        args.hot_ratio,
+        args.exchange_batches,
+        plan_items,
     )
     return machines.plan, reads, machines
 

@@ -13,11 +13,11 @@ from typing_extensions import Self
 class NetworkTraffic:
     """The traffic of one rank with ranks of other machines since its store was built.
 
-    A row that several ranks of a machine want in the same batch counts once: at the rank that
+    A row that several ranks of a machine want in the same round counts once: at the rank that
     receives it for the machine.
 
     Args:
-        batches: number of exchanges in which this rank asked for rows.
+        batches: number of batches for which this rank asked for rows.
         ids_sent: number of rows that this rank asked other machines for.
         ids_received: number of rows that other machines asked this rank for.
         rows_sent, rows_received: number of rows, counted once for each table.
