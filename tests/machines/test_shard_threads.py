@@ -18,9 +18,11 @@ from torch_geometric.loader import NeighborLoader
 
 import peergraph_pyg
 from peergraph.errors import PeerLostError
+from peergraph.integration.batch_maker import BatchMaker, PendingBatch
 from peergraph.memory import DistributedTable, FetchedRows, Group
 from peergraph.memory.distributed import exchange_session
 from peergraph.memory.distributed.exchange_network import ExchangeNetwork
+from peergraph.memory.distributed.exchange_round import ExchangeRound
 from peergraph.memory.distributed.id_exchange import IdExchange
 from peergraph.memory.distributed.load_kernels import load_kernels
 from peergraph.memory.distributed.network_traffic import TrafficCounter
@@ -32,11 +34,17 @@ from tests.named_case import named_case
 _TIMEOUT_S = 20
 
 
-def _graph_and_loader(device: str) -> tuple[Any, NeighborLoader]:
+def _graph_and_loader(device: str, exchange_batches: int = 1) -> tuple[Any, NeighborLoader]:
     """A graph, and a loader of eight batches."""
     group = Group.current(device=device_of_rank(device), timeout=60)
     mine = random_data() if group.machines.is_first_rank else None
-    shared = peergraph_pyg.share(mine, device=group.device, machines="shard", hot_ratio=0.25)
+    shared = peergraph_pyg.share(
+        mine,
+        device=group.device,
+        machines="shard",
+        hot_ratio=0.25,
+        exchange_batches=exchange_batches,
+    )
     store = peergraph_pyg.store_of(shared)
     assert store.group is not None
     store.group.timeout = float(_TIMEOUT_S)
@@ -205,31 +213,56 @@ def test_a_thread_that_fails_at_its_start() -> None:
     run_on_hosts(_no_thread, "ab", "cpu")
 
 
-def _freed(device: str) -> None:
-    """Received rows are freed when their batch is made, in a thread, one batch ahead."""
-    shared, batches = _graph_and_batches(device)
-    received: list[list[weakref.ref[torch.Tensor]]] = []
-    complete = FetchedRows.complete
+def _freed(device: str, exchange_batches: int) -> None:
+    """Received rows are freed when the last batch of their round is made, in a thread, one batch
+    ahead.
+    """
+    shared, loader = _graph_and_loader(device, exchange_batches)
+    received: dict[int, list[weakref.ref[torch.Tensor]]] = {}
+    complete = ExchangeRound.complete
 
-    def noted_complete(fetched: FetchedRows) -> None:
-        complete(fetched)
-        rows = fetched.planned.result().rows.values()
-        received.append([weakref.ref(v) for r in rows for v in r.values.values()])
+    def noted_complete(found: ExchangeRound) -> None:
+        plan = found._plan
+        complete(found)
+        if plan is not None:
+            rows = found.rows.values()
+            received[plan.number] = [weakref.ref(v) for r in rows for v in r.values.values()]
 
     gc.disable()
-    with patch.object(FetchedRows, "complete", noted_complete):
-        for number, batch in enumerate(batches, 1):
+    with patch.object(ExchangeRound, "complete", noted_complete):
+        for number, batch in enumerate(loader, 1):
             del batch
-            assert len(received) >= number
-            assert all(received)
-            kept = [n for n, refs in enumerate(received) if any(r() is not None for r in refs)]
-            assert kept in ([], [number])
-    assert len(received) == 8
+            assert len(received) >= number // exchange_batches
+            assert all(received.values())
+            kept = [n for n, refs in received.items() if any(r() is not None for r in refs)]
+            assert kept in ([], [number // exchange_batches])
+    assert len(received) == -(-8 // exchange_batches)
     peergraph_pyg.store_of(shared).close()
 
 
-def test_rows_of_batches_are_freed() -> None:
-    run_on_hosts(_freed, "ab", "cpu")
+@pytest.mark.parametrize("exchange_batches", [1, 3])
+def test_rows_of_batches_are_freed(exchange_batches: int) -> None:
+    run_on_hosts(_freed, "ab", "cpu", exchange_batches)
+
+
+def _made_ahead(device: str) -> None:
+    """The thread makes one batch ahead of the loop, also if rounds have several batches."""
+    shared, loader = _graph_and_loader(device, exchange_batches=3)
+    begun, begin = [], BatchMaker.begin
+
+    def noted_begin(maker: BatchMaker, batch: PendingBatch) -> None:
+        if not batch.is_begun:
+            begun.append(batch)
+        begin(maker, batch)
+
+    with patch.object(BatchMaker, "begin", noted_begin):
+        for number, _ in enumerate(loader, 1):
+            assert len(begun) == min(number + 1, 8)
+    peergraph_pyg.store_of(shared).close()
+
+
+def test_batches_are_made_one_ahead() -> None:
+    run_on_hosts(_made_ahead, "ab", "cpu")
 
 
 def _error_before_a_request(device: str) -> None:

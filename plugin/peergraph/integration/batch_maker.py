@@ -29,7 +29,7 @@ class PendingBatch:
         position: the position of the batch in its round.
         batch: the batch, once it is made.
         error: the error of the sample, of its requests or of the batch.
-        is_sent: whether this rank has begun to send rows for the round of the batch.
+        is_begun: whether :meth:`BatchMaker.begin` has been called.
         ready: after the work that makes the batch, on a GPU.
         made: done when a thread has made the batch; None without a thread.
     """
@@ -39,7 +39,7 @@ class PendingBatch:
     position: int = 0
     batch: Any = None
     error: BaseException | None = None
-    is_sent: bool = False
+    is_begun: bool = False
     ready: torch.cuda.Event | None = None
     made: Future[Any] | None = None
 
@@ -78,12 +78,20 @@ class BatchMaker:
             self._thread = WorkerThread("peergraph batches", context)
 
     def begin(self, batch: PendingBatch) -> None:
-        """Begins to make a batch, whose rows this rank has begun to send. Returns at once; without
-        a thread, the batch is made now if a GPU's stream waits for its rows.
+        """Begins to make a batch, after this rank has begun to send rows in its round. Returns at
+        once; without a thread, the batch is made now if a GPU's stream waits for its rows.
+        Idempotent.
         """
+        if batch.is_begun:
+            return
+        batch.is_begun = True
+        assert batch.fetched is not None
+        # Such an error concerns this batch only: the other ranks get their rows, and the loop may
+        # go on with the next batch.
+        batch.error = batch.error or batch.fetched.bad_requests.get(batch.position)
         if self._thread is not None:
             batch.made = self._thread.submit(partial(self._finish, batch))
-        elif batch.fetched is not None and batch.fetched.is_queued:
+        elif batch.fetched.is_queued:
             self._finish(batch)
 
     def finish(self, batch: PendingBatch) -> None:

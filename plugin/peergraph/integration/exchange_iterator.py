@@ -22,8 +22,10 @@ from peergraph.store.store import Store
 # Rounds after the one of the batch that is returned. A round's ids are exchanged while the loop
 # trains once, and its rows while the loop trains on the batches of the round before, so that `next`
 # does not wait for what it has just begun.
-_TAKEN_AHEAD = 2
-_SENT_AHEAD = 1
+_ROUNDS_TAKEN_AHEAD = 2
+_ROUNDS_SENT_AHEAD = 1
+# Batches after the one that is returned.
+_MADE_AHEAD = 1
 
 
 def is_split(store: Store | None) -> bool:
@@ -86,8 +88,9 @@ class ExchangeIterator:
                 requested rows; later gathers can do so within ``fetched.reading()``.
             loader: the loader and the tables that it reads, as text for errors; the same on all
                 ranks.
-            ahead: whether to take samples two rounds ahead and to send rows one round ahead;
-                otherwise a round is one batch, and both is done when the loop asks for it.
+            ahead: whether to take samples two rounds ahead, to send rows one round ahead, and to
+                make batches one batch ahead; otherwise a round is one batch, and all is done when
+                the loop asks for it.
             max_blocks: the largest number of thread blocks of a gather, both of rows for this
                 rank's batches and of rows for other machines; 0: no limit.
             modes: if given, a thread calls `finish`, in the context that this returns; needs
@@ -107,8 +110,9 @@ class ExchangeIterator:
         self._requests = requests
         self._loader = loader
         self._per_round = exchange.batches_per_round if ahead else 1
-        self._taken_ahead = _TAKEN_AHEAD * self._per_round if ahead else 0
-        self._sent_ahead = _SENT_AHEAD * self._per_round if ahead else 0
+        self._taken_ahead = _ROUNDS_TAKEN_AHEAD * self._per_round if ahead else 0
+        self._rounds_sent_ahead = _ROUNDS_SENT_AHEAD if ahead else 0
+        self._made_ahead = _MADE_AHEAD if ahead else 0
         self._max_blocks = max_blocks
         self._deliver = deliver or (lambda sample: None)
         self._record_stream = record_stream
@@ -121,6 +125,8 @@ class ExchangeIterator:
         self._round: list[tuple[PendingBatch, Requests]] = []
         # Of requested rounds.
         self._batches: deque[PendingBatch] = deque()
+        self._num_sent = 0
+        self._unsent: deque[FetchedRows] = deque()
         self._is_over = False
         stream = exchange.streams.batches
         self._maker = BatchMaker(finish, record_stream, store.device, stream, max_blocks, modes)
@@ -147,10 +153,12 @@ class ExchangeIterator:
         session = self._opened.session
         while self._num_taken <= self._num_returned + self._taken_ahead and not session.finished:
             self._take(session)
-        rest_of_round = self._per_round - self._num_returned % self._per_round
         with self._on_stream(self._exchange.streams.rows):
-            for sent in islice(self._batches, rest_of_round + self._sent_ahead):
-                self._send(sent)
+            self._send()
+        # Not in the stream of rows either, where the rows of later batches may wait.
+        with self._on_stream(self._exchange.streams.batches):
+            for begun in islice(self._batches, 1 + self._made_ahead):
+                self._maker.begin(begun)
             batch = self._batches.popleft() if self._batches else None
             if batch is not None:
                 self._num_returned += 1
@@ -181,6 +189,7 @@ class ExchangeIterator:
         """
         self._is_over = True
         self._batches.clear()
+        self._unsent.clear()
         self._round.clear()
         self._close()
 
@@ -221,20 +230,16 @@ class ExchangeIterator:
         complete, self._round = self._round, []
         if complete:
             fetched = session.request(*(requests for _, requests in complete))
+            self._unsent.append(fetched)
             for batch, _ in complete:
                 batch.fetched = fetched
                 self._batches.append(batch)
         if self._has_taken_all:
             session.finish()
 
-    def _send(self, batch: PendingBatch) -> None:
-        """Begins to send the rows of a batch and to make the batch, unless that was done before."""
-        if batch.is_sent:
-            return
-        batch.is_sent = True
-        assert batch.fetched is not None
-        batch.fetched.take_part()
-        # Such an error concerns this batch only: the other ranks get their rows, and the loop may
-        # go on with the next batch.
-        batch.error = batch.error or batch.fetched.bad_requests.get(batch.position)
-        self._maker.begin(batch)
+    def _send(self) -> None:
+        """Begins to send the rows of the rounds that are due, unless that was done before."""
+        due = self._num_returned // self._per_round + self._rounds_sent_ahead
+        while self._unsent and self._num_sent <= due:
+            self._num_sent += 1
+            self._unsent.popleft().take_part()
