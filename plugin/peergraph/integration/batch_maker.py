@@ -15,6 +15,7 @@ from peergraph.errors import PeerLostError
 from peergraph.integration.worker_thread import WorkerThread
 from peergraph.memory import on_thread_stream
 from peergraph.memory.device.launching import limit_blocks
+from peergraph.memory.distributed.exchange_streams import in_stream
 from peergraph.memory.distributed.fetched_rows import FetchedRows
 from peergraph.profiling import WAIT_BATCH, profile_range
 
@@ -62,11 +63,13 @@ class BatchMaker:
                 requested rows.
             record_stream: keeps the memory of a sample until a stream has used it.
             device: the device of the tables.
-            stream: the stream of the thread; None on a CPU.
-            max_blocks: the largest number of thread blocks of the thread's gathers; 0: no limit.
+            stream: the stream in which batches are made; None on a CPU.
+            max_blocks: the largest number of thread blocks of the batches' gathers; 0: no limit.
             modes: returns the context of the thread, with torch's modes; None: there is no thread.
         """
         self._finish = partial(_finish, make, record_stream, device)
+        self._stream = stream
+        self._max_blocks = max_blocks
         self._thread: WorkerThread | None = None
         if modes is not None:
 
@@ -92,7 +95,7 @@ class BatchMaker:
         if self._thread is not None:
             batch.made = self._thread.submit(partial(self._finish, batch))
         elif batch.fetched.is_queued:
-            self._finish(batch)
+            self._finish_here(batch)
 
     def finish(self, batch: PendingBatch) -> None:
         """Waits until a batch is made. Raises PeerLostError if its rows cannot come."""
@@ -100,6 +103,10 @@ class BatchMaker:
             with profile_range(WAIT_BATCH):
                 batch.made.result()
         else:
+            self._finish_here(batch)
+
+    def _finish_here(self, batch: PendingBatch) -> None:
+        with in_stream(self._stream), limit_blocks(self._max_blocks):
             self._finish(batch)
 
     def close(self) -> None:

@@ -153,16 +153,13 @@ class ExchangeIterator:
         session = self._opened.session
         while self._num_taken <= self._num_returned + self._taken_ahead and not session.finished:
             self._take(session)
-        with self._on_stream(self._exchange.streams.rows):
-            self._send()
-        # Not in the stream of rows either, where the rows of later batches may wait.
-        with self._on_stream(self._exchange.streams.batches):
-            for begun in islice(self._batches, 1 + self._made_ahead):
-                self._maker.begin(begun)
-            batch = self._batches.popleft() if self._batches else None
-            if batch is not None:
-                self._num_returned += 1
-                self._maker.finish(batch)
+        self._send()
+        for begun in islice(self._batches, 1 + self._made_ahead):
+            self._maker.begin(begun)
+        batch = self._batches.popleft() if self._batches else None
+        if batch is not None:
+            self._num_returned += 1
+            self._maker.finish(batch)
         if batch is None:
             self._is_over = True
             self._deliver(None)
@@ -242,4 +239,5 @@ class ExchangeIterator:
         due = self._num_returned // self._per_round + self._rounds_sent_ahead
         while self._unsent and self._num_sent <= due:
             self._num_sent += 1
-            self._unsent.popleft().take_part()
+            with self._on_stream(self._exchange.streams.rows):
+                self._unsent.popleft().take_part()
