@@ -79,7 +79,13 @@ def _check_same(found: Iterable[Any], expected: Iterable[Any], least: int = 0) -
 class _Graphs:
     """The same graph split over machines and whole on each, and this rank's part of the seeds."""
 
-    def __init__(self, device: torch.device, data: Any, exchange_batches: int = 1) -> None:
+    def __init__(
+        self,
+        device: torch.device,
+        data: Any,
+        exchange_batches: int = 1,
+        hot_ratio: float = _HOT,
+    ) -> None:
         group = Group.current(device=device, timeout=120)
         self.machines = group.machines
         mine = data if self.machines.is_first_rank else None
@@ -88,7 +94,7 @@ class _Graphs:
             mine,
             device=device,
             machines="shard",
-            hot_ratio=_HOT,
+            hot_ratio=hot_ratio,
             exchange_batches=exchange_batches,
         )
         self.whole = peergraph_pyg.share(mine, device=device, machines="replicate")
@@ -341,6 +347,11 @@ def _all_cases(device: str, exchange_batches: int) -> None:
     graphs = _Graphs(place, _hetero(), exchange_batches)
     _check_heterogeneous(graphs)
     graphs.close()
+    with named_case("all rows on each machine"):
+        graphs = _Graphs(place, Data(x=_data().x, edge_index=_data().edge_index), hot_ratio=1)
+        graphs.check(lambda graph: _loader(graph, graphs.seeds(60)))
+        assert graphs.store.network_traffic().rows_received == 0
+        graphs.close()
 
 
 @pytest.mark.parametrize(("hosts", "exchange_batches"), [("aabb", 1), ("abca", 1), ("aabb", 3)])

@@ -52,13 +52,14 @@ def test_buffers_of_a_gcn(layers: int) -> None:
         optimizer = torch.optim.Adam(model.parameters())
 
         def step(model: torch.nn.Module = model, optimizer: torch.optim.Adam = optimizer) -> None:
-            optimizer.zero_grad()
             F.cross_entropy(model(data.x, data.edge_index), data.y).backward()
             optimizer.step()
+            # Torch's profiler does not know the sizes of tensors that were made before.
+            optimizer.zero_grad()
 
         for _ in range(3):
             step()
         buffers[dropout] = peak_bytes(step) / (4 * NODES * HIDDEN)
     assert layers - 1 < buffers[0.0] <= layers + 5
-    # Gradients of weights, which are no rows, come and go at other moments.
-    assert abs(buffers[0.5] - buffers[0.0]) < 0.5
+    # What is dropped is drawn again in the backward pass.
+    assert buffers[0.5] == buffers[0.0]

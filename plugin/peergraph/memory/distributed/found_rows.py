@@ -43,16 +43,18 @@ def find_rows(ids: Tensor, rows: RowSet, routes: Routes) -> FoundRows:
         rows: the row set of the ids.
         routes: the routes of the rows.
 
-    Raises IndexError for an id that is out of range.
+    Raises:
+        IndexError: an id is out of range.
+        ValueError: there are 2^32 ids or more, on a GPU.
     """
     count, device = ids.numel(), ids.device
     listed, split, launch = id_list(ids), rows.split.view, launch_on(device)
-    memory = empty((4, count), torch.int64, device)
     host_keys = scratch = None
     if device.type == "cuda":
-        host_keys = torch.empty(count, dtype=torch.int64, device="cpu")
         num_bytes = _C.remote_rows_scratch(listed, split, routes.view, launch.device)
         scratch = torch.empty(num_bytes, dtype=torch.uint8, device=device)
+        host_keys = torch.empty(count, dtype=torch.int64, device="cpu")
+    memory = empty((4, count), torch.int64, device)
     order = None if rows.order is None else rows.order.view
     num_remote, num_keys = _C.find_remote_rows(
         listed, order, split, routes.view, memory, launch, host_keys, scratch
