@@ -57,10 +57,9 @@ class ExchangeIterator:
     ``next`` takes a sample of the round after the next one, and returns a batch. After the last
     sample of a round it requests the round's rows, and the following ``next`` begins to send the
     rows. Ids and rows are therefore transferred while the loop trains, and a thread may make the
-    batches of the next round meanwhile. Ranks of all machines
-    iterate the same loaders in the same order. If a rank has fewer batches, or leaves its loop, the
-    others go on. ``next`` is called by one thread only, the training thread: on GPUs it determines
-    the order of NCCL's kernels.
+    next batch meanwhile. Ranks of all machines iterate the same loaders in the same order. If a
+    rank has fewer batches, or leaves its loop, the others go on. ``next`` is called by one thread
+    only, the training thread: on GPUs it determines the order of NCCL's kernels.
     """
 
     def __init__(
