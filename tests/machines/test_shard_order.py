@@ -17,31 +17,13 @@ from torch_geometric.loader import NeighborLoader
 
 import peergraph_pyg
 from peergraph.errors import PeerLostError
-from peergraph.memory import DistributedTable, ExchangeSession, FetchedRows, Group
+from peergraph.memory import DistributedTable, ExchangeSession, FetchedRows
 from peergraph.memory.distributed import exchange_network
-from tests.adapters.pyg.graphs import random_data
-from tests.machines.hosts import device_of_rank, run_on_hosts
+from tests.machines.hosts import run_on_hosts
+from tests.machines.split_graphs import split_graph
 from tests.named_case import named_case
 
 _BATCH = 3
-
-
-def _shared(device: str, exchange_batches: int = 1) -> Any:
-    group = Group.current(device=device_of_rank(device), timeout=60)
-    data = random_data()
-    mine = data if group.machines.is_first_rank else None
-    shared = peergraph_pyg.share(
-        mine,
-        device=group.device,
-        machines="shard",
-        hot_ratio=0.25,
-        exchange_batches=exchange_batches,
-    )
-    # `share` makes another group for the store, without the timeout of this one.
-    store = peergraph_pyg.store_of(shared)
-    assert store.group is not None
-    store.group.timeout = 60.0
-    return data, shared
 
 
 def _loader(graph: Any, num_batches: int) -> NeighborLoader:
@@ -50,7 +32,7 @@ def _loader(graph: Any, num_batches: int) -> NeighborLoader:
 
 
 def _numbers_of_batches(device: str, exchange_batches: int) -> None:
-    data, shared = _shared(device, exchange_batches)
+    data, shared = split_graph(device, exchange_batches=exchange_batches)
     table = peergraph_pyg.store_of(shared).node_table("x")
     assert isinstance(table, DistributedTable)
     for counts in product(range(5), repeat=2):
@@ -86,7 +68,7 @@ def test_any_numbers_of_batches_and_of_steps_on_gpus(exchange_batches: int) -> N
 
 def _order(device: str, exchange_batches: int, expected: dict[int, list[str]]) -> None:
     """Rank 1 has fewer batches, and takes part in the rounds that it has at the same `next`."""
-    _, shared = _shared(device, exchange_batches)
+    _, shared = split_graph(device, exchange_batches=exchange_batches)
     calls: defaultdict[int, list[str]] = defaultdict(list)
     returned = 0
     requested: list[FetchedRows] = []
@@ -144,7 +126,7 @@ def test_ids_and_rows_travel_before_a_batch_is_returned(
 
 def _wrong_requests(device: str) -> None:
     """A wrong request concerns its rank only; the other one gets its rows."""
-    data, shared = _shared(device)
+    data, shared = split_graph(device)
     table = peergraph_pyg.store_of(shared).node_table("x")
     assert isinstance(table, DistributedTable)
     exchange = peergraph_pyg.store_of(shared).exchange
@@ -186,7 +168,7 @@ def test_wrong_requests_of_one_rank_on_gpus() -> None:
 
 def _failing_batches(device: str) -> None:
     """The error of one rank's batch concerns this batch only."""
-    data, shared = _shared(device)
+    data, shared = split_graph(device)
     rank = dist.get_rank()
 
     def transform(batch: Any) -> Any:
@@ -224,7 +206,7 @@ def _dies_in_its_loop(graph: Any) -> None:
 
 def _lost_rank(device: str) -> None:
     """A rank dies in its loop; the others name a rank that is lost."""
-    _, shared = _shared(device)
+    _, shared = split_graph(device)
     begin = time.monotonic()
     with pytest.raises(PeerLostError, match="rank"):
         _dies_in_its_loop(shared)
@@ -237,7 +219,7 @@ def test_a_lost_rank() -> None:
 
 def _long_messages(device: str) -> None:
     """Messages of ids that are longer than the room that their receiver has for a first part."""
-    data, shared = _shared(device)
+    data, shared = split_graph(device)
     table = peergraph_pyg.store_of(shared).node_table("x")
     assert isinstance(table, DistributedTable)
     for first_words in (10, 17, 25):
@@ -255,7 +237,7 @@ def test_long_messages_of_ids(hosts: str) -> None:
 
 def _rows_of_one_machine(device: str) -> None:
     """Ranks of a machine break out of a loop in which they fetch rows for each other."""
-    data, shared = _shared(device)
+    data, shared = split_graph(device)
     for number, batch in enumerate(_loader(shared, 6)):
         assert torch.equal(batch.x.cpu(), data.x[batch.n_id.cpu()])
         if number == dist.get_rank():

@@ -19,7 +19,7 @@ from torch_geometric.loader import NeighborLoader
 import peergraph_pyg
 from peergraph.errors import PeerLostError
 from peergraph.integration.batch_maker import BatchMaker, PendingBatch
-from peergraph.memory import DistributedTable, FetchedRows, Group
+from peergraph.memory import DistributedTable, FetchedRows
 from peergraph.memory.distributed import exchange_session
 from peergraph.memory.distributed.exchange_network import ExchangeNetwork
 from peergraph.memory.distributed.exchange_round import ExchangeRound
@@ -28,7 +28,8 @@ from peergraph.memory.distributed.load_kernels import load_kernels
 from peergraph.memory.distributed.network_traffic import TrafficCounter
 from peergraph_pyg.prefetching.thread_state import Modes
 from tests.adapters.pyg.graphs import random_data
-from tests.machines.hosts import device_of_rank, run_on_hosts
+from tests.machines.hosts import run_on_hosts
+from tests.machines.split_graphs import split_graph
 from tests.named_case import named_case
 
 _TIMEOUT_S = 20
@@ -36,18 +37,7 @@ _TIMEOUT_S = 20
 
 def _graph_and_loader(device: str, exchange_batches: int = 1) -> tuple[Any, NeighborLoader]:
     """A graph, and a loader of eight batches."""
-    group = Group.current(device=device_of_rank(device), timeout=60)
-    mine = random_data() if group.machines.is_first_rank else None
-    shared = peergraph_pyg.share(
-        mine,
-        device=group.device,
-        machines="shard",
-        hot_ratio=0.25,
-        exchange_batches=exchange_batches,
-    )
-    store = peergraph_pyg.store_of(shared)
-    assert store.group is not None
-    store.group.timeout = float(_TIMEOUT_S)
+    _, shared = split_graph(device, timeout=_TIMEOUT_S, exchange_batches=exchange_batches)
     return shared, NeighborLoader(shared, [4, 3], input_nodes=torch.arange(24), batch_size=3)
 
 
