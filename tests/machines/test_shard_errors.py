@@ -167,10 +167,12 @@ def test_reads_and_options_on_gpus(tmp_path: Path) -> None:
     run_on_hosts(_stores, "ab", "cuda", str(tmp_path), device="cuda", timeout_s=_TIMEOUT_S)
 
 
-def _shared(group: Group) -> Any:
+def _shared(group: Group, exchange_batches: int = 1) -> Any:
     """A graph over a store that waits only for a moment for ranks that do not come."""
     mine = random_data() if group.machines.is_first_rank else None
-    shared = peergraph_pyg.share(mine, device=group.device, machines="shard")
+    shared = peergraph_pyg.share(
+        mine, device=group.device, machines="shard", exchange_batches=exchange_batches
+    )
     found = peergraph_pyg.store_of(shared)
     assert found.exchange is not None
     return shared
@@ -193,6 +195,13 @@ def _mismatches(device: str) -> None:
         with pytest.raises(PeerLostError):
             list(loader)
     dist.barrier()
+    with named_case("only one rank samples ahead"):
+        shared = _shared(group, exchange_batches=3)
+        loader = NeighborLoader(shared, [2], input_nodes=torch.arange(8), batch_size=2)
+        iterated = loader if rank == 0 else peergraph_pyg.prefetch(loader, 0)
+        with pytest.raises(CollectiveMismatchError, match="another loader is iterated"):
+            next(iter(iterated))
+    dist.barrier()
     with named_case("only one rank iterates"):
         shared = _shared(group)
         store = peergraph_pyg.store_of(shared)
@@ -201,7 +210,7 @@ def _mismatches(device: str) -> None:
         loader = NeighborLoader(shared, [2], input_nodes=torch.arange(8), batch_size=2)
         if rank == 0:
             begin = time.monotonic()
-            match = r"rank 1 of machine 1 \(b\) did not come to batch 0 of NeighborLoader .* 1 s"
+            match = r"rank 1 of machine 1 \(b\) did not come to round 0 of NeighborLoader .* 1 s"
             with pytest.raises(PeerLostError, match=match):
                 next(iter(loader))
             assert time.monotonic() - begin < 30

@@ -57,10 +57,9 @@ class ExchangeIterator:
     ``next`` takes a sample of the round after the next one, and returns a batch. After the last
     sample of a round it requests the round's rows, and the following ``next`` begins to send the
     rows. Ids and rows are therefore transferred while the loop trains, and a thread may make the
-    batches of the next round meanwhile. Ranks of all machines
-    iterate the same loaders in the same order. If a rank has fewer batches, or leaves its loop, the
-    others go on. ``next`` is called by one thread only, the training thread: on GPUs it determines
-    the order of NCCL's kernels.
+    next batch meanwhile. Ranks of all machines iterate the same loaders in the same order. If a
+    rank has fewer batches, or leaves its loop, the others go on. ``next`` is called by one thread
+    only, the training thread: on GPUs it determines the order of NCCL's kernels.
     """
 
     def __init__(
@@ -108,8 +107,10 @@ class ExchangeIterator:
         self._store = store
         self._exchange = exchange
         self._requests = requests
-        self._loader = loader
         self._per_round = exchange.batches_per_round if ahead else 1
+        # Ranks with rounds of other sizes would wait for each other.
+        together = f", {self._per_round} batches together" if self._per_round > 1 else ""
+        self._loader = f"{loader}{together}"
         self._taken_ahead = _ROUNDS_TAKEN_AHEAD * self._per_round if ahead else 0
         self._rounds_sent_ahead = _ROUNDS_SENT_AHEAD if ahead else 0
         self._made_ahead = _MADE_AHEAD if ahead else 0
@@ -167,10 +168,13 @@ class ExchangeIterator:
             raise StopIteration
         self._deliver(batch.sample)
         if batch.error is not None:
+            # Otherwise the error and its traceback, which refers to the batch, keep each other and
+            # the batch's rows alive.
+            error, batch.error = batch.error, None
             try:
-                raise batch.error
+                raise error
             finally:
-                del batch  # otherwise the traceback and the exception keep each other alive
+                del error
         if batch.ready is not None:
             stream = torch.cuda.current_stream(self._store.device)
             stream.wait_event(batch.ready)
