@@ -43,7 +43,8 @@ class FetchedRows:
         """The round, once its ids have been exchanged."""
         self.bad_requests: dict[int, Exception] = {}
         """The errors of wrong requests, by the position of the batch in the round; known once the
-        ids have been exchanged. Such a batch gets no rows."""
+        ids have been exchanged. Such a batch gets no rows. Whoever makes the batch takes its error
+        out: otherwise the error's traceback and these rows would keep each other alive."""
         self.requested: torch.cuda.Event | None = None
         """After the work that makes the ids, on a GPU."""
         self._guard = guard
