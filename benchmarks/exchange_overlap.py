@@ -265,8 +265,8 @@ def main() -> int:
     parser.add_argument("--timeout", type=float, default=1200.0, help="seconds for all of it")
     parser.add_argument("--out", type=Path, help="file that JSON lines are appended to")
     args = parser.parse_args()
-    if args.steps % args.exchange_batches:
-        parser.error("--steps must be a multiple of --exchange-batches")
+    if args.exchange_batches < 1 or args.steps % args.exchange_batches:
+        parser.error("--steps must be a multiple of --exchange-batches, which is at least 1")
     if args.device == "cuda" and not args.layout:
         parser.error("--device cuda takes a --layout")
     with tempfile.TemporaryDirectory() as folder:

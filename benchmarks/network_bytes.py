@@ -163,7 +163,7 @@ def compare(
             for system, sent in (("distributed", distributed), ("hierarchy", hierarchy)):
                 whole[system] = sum((sent(step, layout) for step in ids), Sent(0, 0))
         rows = {"peergraph": (cold, ours["bytes"])}
-        if per_round == 1:
+        if per_round == args.exchange_batches[0]:
             rows |= {
                 f"wholegraph {system}": (sent.rows, sent.num_bytes(row_bytes, 8))
                 for system, sent in whole.items()
@@ -173,7 +173,8 @@ def compare(
                 "fanout": "-".join(map(str, args.fanout)), "steps": len(steps)}  # fmt: skip
         for system, (count, num_bytes) in rows.items():
             record = {**base, "system": system, "hot_ratio": hot_ratio,
-                      "exchange_batches": per_round, "rows": count,
+                      "exchange_batches": per_round if system == "peergraph" else 1,
+                      "rows": count,
                       "bytes": num_bytes, "mb": num_bytes / 1e6}  # fmt: skip
             if cold:
                 record["over_cold"] = num_bytes / (cold * row_bytes)

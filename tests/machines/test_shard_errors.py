@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import time
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -17,8 +16,8 @@ import peergraph_pyg
 from peergraph.errors import CollectiveMismatchError, PeerLostError
 from peergraph.memory import DistributedTable, Group, RemoteRowsError
 from peergraph.store import EDGE, NODE, EdgeSource, GraphSource, RowSource, Store
-from tests.adapters.pyg.graphs import random_data
 from tests.machines.hosts import device_of_rank, run_on_hosts
+from tests.machines.split_graphs import split_graph
 from tests.named_case import named_case
 
 _NODES, _EDGES = 50, 300
@@ -167,21 +166,10 @@ def test_reads_and_options_on_gpus(tmp_path: Path) -> None:
     run_on_hosts(_stores, "ab", "cuda", str(tmp_path), device="cuda", timeout_s=_TIMEOUT_S)
 
 
-def _shared(group: Group) -> Any:
-    """A graph over a store that waits only for a moment for ranks that do not come."""
-    mine = random_data() if group.machines.is_first_rank else None
-    shared = peergraph_pyg.share(mine, device=group.device, machines="shard")
-    found = peergraph_pyg.store_of(shared)
-    assert found.exchange is not None
-    return shared
-
-
 def _mismatches(device: str) -> None:
-    place = device_of_rank(device)
-    group = Group.current(device=place, timeout=60)
     rank = dist.get_rank()
     with named_case("another loader"):
-        shared = _shared(group)
+        _, shared = split_graph(device)
         other = copy.copy(shared)
         del other.x
         graph = other if rank == 0 else shared
@@ -193,20 +181,26 @@ def _mismatches(device: str) -> None:
         with pytest.raises(PeerLostError):
             list(loader)
     dist.barrier()
+    with named_case("only one rank samples ahead"):
+        _, shared = split_graph(device, exchange_batches=3)
+        loader = NeighborLoader(shared, [2], input_nodes=torch.arange(8), batch_size=2)
+        iterated = loader if rank == 0 else peergraph_pyg.prefetch(loader, 0)
+        with pytest.raises(CollectiveMismatchError, match="another loader is iterated"):
+            next(iter(iterated))
+    dist.barrier()
     with named_case("only one rank iterates"):
-        shared = _shared(group)
+        _, shared = split_graph(device)
         store = peergraph_pyg.store_of(shared)
         assert store.group is not None
         store.group.timeout = 1.0
         loader = NeighborLoader(shared, [2], input_nodes=torch.arange(8), batch_size=2)
         if rank == 0:
             begin = time.monotonic()
-            match = r"rank 1 of machine 1 \(b\) did not come to batch 0 of NeighborLoader .* 1 s"
+            match = r"rank 1 of machine 1 \(b\) did not come to round 0 of NeighborLoader .* 1 s"
             with pytest.raises(PeerLostError, match=match):
                 next(iter(loader))
             assert time.monotonic() - begin < 30
         dist.barrier()
-    group.timeout = 60.0
 
 
 def test_ranks_that_iterate_other_loaders() -> None:

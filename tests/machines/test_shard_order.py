@@ -136,8 +136,9 @@ def _wrong_requests(device: str) -> None:
         ids = torch.tensor([60 if rank == 0 else 59], device=table.device)
         fetched = session.request([(table, ids)])
         if rank == 0:
-            with pytest.raises(IndexError, match="60"):
+            with pytest.raises(IndexError, match="60") as raised:
                 fetched.send()
+            assert raised.value.__context__ is None
         else:
             fetched.send()
             with fetched.reading():
@@ -166,9 +167,9 @@ def test_wrong_requests_of_one_rank_on_gpus() -> None:
     run_on_hosts(_wrong_requests, "ab", "cuda", device="cuda")
 
 
-def _failing_batches(device: str) -> None:
+def _failing_batches(device: str, exchange_batches: int) -> None:
     """The error of one rank's batch concerns this batch only."""
-    data, shared = split_graph(device)
+    data, shared = split_graph(device, exchange_batches=exchange_batches)
     rank = dist.get_rank()
 
     def transform(batch: Any) -> Any:
@@ -194,8 +195,9 @@ def _failing_batches(device: str) -> None:
     peergraph_pyg.store_of(shared).close()
 
 
-def test_errors_of_one_batch() -> None:
-    run_on_hosts(_failing_batches, "aab", "cpu")
+@pytest.mark.parametrize("exchange_batches", [1, 3])
+def test_errors_of_one_batch(exchange_batches: int) -> None:
+    run_on_hosts(_failing_batches, "aab", "cpu", exchange_batches)
 
 
 def _dies_in_its_loop(graph: Any) -> None:

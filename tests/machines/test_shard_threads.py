@@ -18,8 +18,9 @@ from torch_geometric.loader import NeighborLoader
 
 import peergraph_pyg
 from peergraph.errors import PeerLostError
+from peergraph.integration import ExchangeIterator
 from peergraph.integration.batch_maker import BatchMaker, PendingBatch
-from peergraph.memory import DistributedTable, FetchedRows
+from peergraph.memory import DistributedTable, ExchangeSession, FetchedRows, Group
 from peergraph.memory.distributed import exchange_session
 from peergraph.memory.distributed.exchange_network import ExchangeNetwork
 from peergraph.memory.distributed.exchange_round import ExchangeRound
@@ -28,7 +29,7 @@ from peergraph.memory.distributed.load_kernels import load_kernels
 from peergraph.memory.distributed.network_traffic import TrafficCounter
 from peergraph_pyg.prefetching.thread_state import Modes
 from tests.adapters.pyg.graphs import random_data
-from tests.machines.hosts import run_on_hosts
+from tests.machines.hosts import device_of_rank, run_on_hosts
 from tests.machines.split_graphs import split_graph
 from tests.named_case import named_case
 
@@ -235,6 +236,51 @@ def test_rows_of_batches_are_freed(exchange_batches: int) -> None:
     run_on_hosts(_freed, "ab", "cpu", exchange_batches)
 
 
+def _freed_after_errors(device: str, exchange_batches: int) -> None:
+    """The rows of a batch that fails, or whose request is wrong, are freed with its error."""
+    shared, _ = _graph_and_loader(device, exchange_batches)
+    store = peergraph_pyg.store_of(shared)
+    table = store.node_table("x")
+    requested: list[weakref.ref[FetchedRows]] = []
+    request = ExchangeSession.request
+
+    def noted_request(session: ExchangeSession, *batches: Any) -> FetchedRows:
+        fetched = request(session, *batches)
+        requested.append(weakref.ref(fetched))
+        return fetched
+
+    def finish(ids: torch.Tensor, fetched: FetchedRows) -> torch.Tensor:
+        if 3 in ids:
+            raise ValueError("of one batch")
+        return table.gather(ids)
+
+    # 60 is out of range.
+    samples = [torch.tensor([i, i + 8]) for i in (0, 3, 52, 1, 2, 51, 3, 52)]
+    errors: list[type[Exception]] = []
+    gc.collect()
+    gc.disable()
+    with patch.object(ExchangeSession, "request", noted_request):
+        batches = ExchangeIterator(
+            store, iter(samples), lambda ids: [(table, ids)], finish, "batches"
+        )
+        for _ in samples:
+            try:
+                next(batches)
+            except (IndexError, ValueError) as error:
+                errors.append(type(error))
+        assert next(batches, None) is None
+    assert errors == [ValueError, IndexError] * 2
+    batches._opened.session.join()  # type: ignore[union-attr]
+    assert [fetched() for fetched in requested] == [None] * -(-8 // exchange_batches)
+    gc.enable()
+    store.close()
+
+
+@pytest.mark.parametrize("exchange_batches", [1, 3])
+def test_rows_of_batches_with_errors_are_freed(exchange_batches: int) -> None:
+    run_on_hosts(_freed_after_errors, "ab", "cpu", exchange_batches)
+
+
 def _made_ahead(device: str) -> None:
     """The thread makes one batch ahead of the loop, also if rounds have several batches."""
     shared, loader = _graph_and_loader(device, exchange_batches=3)
@@ -290,6 +336,30 @@ def _loaded(device: str) -> None:
     for batch in batches:
         assert torch.equal(batch.x.cpu(), data.x[batch.n_id.cpu()])
     store.close()
+
+
+def _loaded_with_hot_rows(device: str) -> None:
+    """The hot rows are those of the first ids."""
+    group = Group.current(device=device_of_rank(device), timeout=60)
+    shared = peergraph_pyg.share(
+        random_data(40_000) if group.machines.is_first_rank else None,
+        device=group.device,
+        machines="shard",
+        hot_ratio=0.5,
+        hotness=torch.arange(40_000, 0, -1),
+    )
+    store = peergraph_pyg.store_of(shared)
+    table, exchange = store.node_table("x"), store.exchange
+    assert isinstance(table, DistributedTable)
+    assert exchange is not None
+    before = store.network_traffic()
+    load_kernels(exchange.open, [table], exchange.streams.rows)
+    assert (store.network_traffic() - before).rows_received > 1000
+    store.close()
+
+
+def test_kernels_are_loaded_by_an_exchange_of_cold_rows() -> None:
+    run_on_hosts(_loaded_with_hot_rows, "ab", "cpu")
 
 
 @pytest.mark.parametrize("hosts", ["ab", "aab"])

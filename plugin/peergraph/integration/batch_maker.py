@@ -91,7 +91,7 @@ class BatchMaker:
         assert batch.fetched is not None
         # Such an error concerns this batch only: the other ranks get their rows, and the loop may
         # go on with the next batch.
-        batch.error = batch.error or batch.fetched.bad_requests.get(batch.position)
+        batch.error = batch.error or batch.fetched.bad_requests.pop(batch.position, None)
         if self._thread is not None:
             batch.made = self._thread.submit(partial(self._finish, batch))
         elif batch.fetched.is_queued:

@@ -107,8 +107,10 @@ class ExchangeIterator:
         self._store = store
         self._exchange = exchange
         self._requests = requests
-        self._loader = loader
         self._per_round = exchange.batches_per_round if ahead else 1
+        # Ranks with rounds of other sizes would wait for each other.
+        together = f", {self._per_round} batches together" if self._per_round > 1 else ""
+        self._loader = f"{loader}{together}"
         self._taken_ahead = _ROUNDS_TAKEN_AHEAD * self._per_round if ahead else 0
         self._rounds_sent_ahead = _ROUNDS_SENT_AHEAD if ahead else 0
         self._made_ahead = _MADE_AHEAD if ahead else 0
@@ -166,10 +168,13 @@ class ExchangeIterator:
             raise StopIteration
         self._deliver(batch.sample)
         if batch.error is not None:
+            # Otherwise the error and its traceback, which refers to the batch, keep each other and
+            # the batch's rows alive.
+            error, batch.error = batch.error, None
             try:
-                raise batch.error
+                raise error
             finally:
-                del batch  # otherwise the traceback and the exception keep each other alive
+                del error
         if batch.ready is not None:
             stream = torch.cuda.current_stream(self._store.device)
             stream.wait_event(batch.ready)

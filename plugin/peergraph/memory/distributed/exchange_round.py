@@ -19,7 +19,7 @@ from peergraph.memory.distributed.row_set import RowSet
 
 
 class ExchangeRound:
-    """Transfers the rows of one batch of each rank in two steps (WholeGraph III-D's hierarchy).
+    """Transfers the rows of a round in two steps (WholeGraph III-D's hierarchy).
 
     The machine that stores a row sends it once to each machine that needs it, to one rank there,
     which passes it on to the ranks that want it.

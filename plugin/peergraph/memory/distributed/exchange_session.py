@@ -31,7 +31,7 @@ Requests = Sequence[tuple[Table, torch.Tensor]]
 class ExchangeSession:
     """One iteration of a loader. Every rank of every machine opens the session, and leaves it.
 
-    A thread of the session exchanges the ids of requested batches, over Gloo, and gathers the rows
+    A thread of the session exchanges the ids of requested rounds, over Gloo, and gathers the rows
     for other machines. The thread that iterates sends and receives the rows. Both work round by
     round, in the same order on all ranks; a round is one batch of each rank, or several. When a
     rank has no more batches, its session's thread serves the other ranks until all have finished.

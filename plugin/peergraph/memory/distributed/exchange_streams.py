@@ -14,7 +14,7 @@ class ExchangeStreams(NamedTuple):
     Attributes:
         rows: of the rows that are sent and received.
         ids: of the thread that exchanges ids.
-        batches: of the thread that makes batches.
+        batches: of the work that makes batches.
     """
 
     rows: torch.cuda.Stream | None

@@ -43,7 +43,8 @@ class FetchedRows:
         """The round, once its ids have been exchanged."""
         self.bad_requests: dict[int, Exception] = {}
         """The errors of wrong requests, by the position of the batch in the round; known once the
-        ids have been exchanged. Such a batch gets no rows."""
+        ids have been exchanged. Such a batch gets no rows. Whoever raises an error takes it out:
+        otherwise its traceback and these rows would keep each other alive."""
         self.requested: torch.cuda.Event | None = None
         """After the work that makes the ids, on a GPU."""
         self._guard = guard
@@ -87,14 +88,14 @@ class FetchedRows:
         return found
 
     def send(self) -> None:
-        """Does the same as :meth:`take_part`, and raises the error of wrong requests.
+        """Does the same as :meth:`take_part`, and raises the error of the first wrong request.
 
         Raises IndexError, TypeError or ValueError if a request is wrong. The other ranks get their
         rows.
         """
         self.take_part()
-        for error in self.bad_requests.values():
-            raise error
+        if self.bad_requests:
+            raise self.bad_requests.pop(min(self.bad_requests))
 
     def complete(self) -> None:
         """Waits until the rows have arrived on this rank and on the ranks of this machine for which

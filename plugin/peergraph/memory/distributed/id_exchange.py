@@ -30,7 +30,7 @@ class RoundPlan:
 
     Attributes:
         number: the number of the round.
-        wanted: the rows that this rank wants for its batch.
+        wanted: the rows that this rank wants for its batches.
         finished: the number of ranks of all machines that have no more batches.
         counts_by_fetcher: what each rank of this machine fetches for this rank.
         counts_for: what this rank fetches for each rank of this machine.
@@ -171,7 +171,7 @@ class IdExchange:
         """Sends a message to some ranks; returns the message of each of them, in their order."""
         sets = self._layout.sets
         encoded = {rank: message.encode(sets) for rank, message in messages.items()}
-        purpose = f"batch {self._rounds} of {self._loader}"
+        purpose = f"round {self._rounds} of {self._loader}"
         words = self._network.swap(encoded, round_tag(self._rounds, tag), purpose)
         received = {rank: RoundMessage.decode(words[rank], sets) for rank in messages}
         self._check(received)

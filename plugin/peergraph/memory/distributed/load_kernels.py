@@ -40,10 +40,7 @@ def load_kernels(
         torch.empty(8, dtype=dtype, device=device).fill_(0)
     with open_session("the first exchange of rows") as session, in_stream(stream):
         for count in _COUNTS:
-            lists = {
-                table.row_set: torch.arange(min(count, table.row_set.split.rows), device=device)
-                for table in tables
-            }
+            lists = {table.row_set: _spread_ids(count, table) for table in tables}
             requests = [(table, lists[table.row_set]) for table in tables]
             copies = {rows: ids.clone() for rows, ids in lists.items()}
             again = [(table, copies[table.row_set]) for table in tables]
@@ -52,3 +49,13 @@ def load_kernels(
                 with session.fetch(*batches).reading():
                     for table, ids in chain(*batches):
                         table.gather(ids)
+
+
+def _spread_ids(count: int, table: DistributedTable) -> torch.Tensor:
+    """Returns ids from the whole range: the first ids may all have hot rows, which no machine
+    sends.
+    """
+    numbers = torch.arange(min(count, table.rows), device=table.device)
+    step = max(1, table.rows // count)
+    # Multiples of the step might all have rows of one machine.
+    return numbers * step + numbers % step

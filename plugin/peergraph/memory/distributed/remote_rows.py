@@ -1,4 +1,6 @@
-"""Rows of other machines that were received for one batch, and how its gathers find them."""
+"""Rows of other machines that were received in a round, and how the gathers of its batches find
+them.
+"""
 
 from __future__ import annotations
 
@@ -28,12 +30,12 @@ class Location(NamedTuple):
 
 
 class RemoteRows:
-    """The distinct rows of one row set that a batch needs from other machines.
+    """The distinct rows of one row set that the batches of a round need from other machines.
 
     Args:
         keys: int64 [n], the keys of the rows, ascending.
         key_of: returns the keys of internal rows (:meth:`Routes.keys`).
-        ids: the lists of users' ids that the batch will gather.
+        ids: the lists of users' ids that the batches will gather.
         locations: the location of each of these lists.
         memory: the tensors that contain the keys and the locations.
     """

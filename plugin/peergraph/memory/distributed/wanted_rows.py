@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from itertools import accumulate, pairwise
@@ -48,10 +49,9 @@ def wanted_by_valid_batches(
     """Returns the rows of other machines that batches need, without the batches whose requests are
     wrong, and the errors of these by the batch's position. Synchronises with a GPU.
     """
-    try:
+    with suppress(*_BAD_REQUEST):
         return wanted_rows([r for requests in batches for r in requests], layout), {}
-    except _BAD_REQUEST:
-        errors = _errors(batches, layout)
+    errors = _errors(batches, layout)
     valid = [r for i, requests in enumerate(batches) if i not in errors for r in requests]
     return wanted_rows(valid, layout), errors
 
@@ -108,9 +108,13 @@ def _joined(lists: Sequence[Tensor], rows: RowSet) -> Tensor:
 
 
 def _by_position(location: Location) -> Location:
-    """Returns the same location with ascending positions."""
-    positions, order = location.positions.sort()
-    return Location(location.local, positions, location.slots[order])
+    """Returns the same location with ascending positions. No id is padding."""
+    # No sort of the positions: torch's kernels for it depend on the number of remote rows, so
+    # `load_kernels` might not load them.
+    slots = torch.empty_like(location.local)
+    slots[location.positions] = location.slots
+    (positions,) = torch.where(location.local == -1)
+    return Location(location.local, positions, slots[positions])
 
 
 def _split(location: Location, sizes: list[int]) -> list[Location]:
