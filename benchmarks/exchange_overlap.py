@@ -17,7 +17,7 @@ timed:
 `ratio` is `shard_ms` over the longer one of `step_ms` and `wire_ms`, `over_exchange` that over the
 longer one of `step_ms` and `exchange_ms`. With `ddp`, gradients of the model cross the network as
 well. `over_cold` is the bytes of all ranks over those of the distinct rows that a machine needs
-from others; with `--exchange-batches`, for a round of so many batches of each rank.
+from others; with `--batches-per-exchange`, for a round of so many batches of each rank.
 
 Without --layout, two CPU ranks with one thread each are two machines with a network of their own
 (network/two_machines.py: network namespaces and a token bucket of the kernel; needs util-linux and
@@ -63,21 +63,10 @@ from peergraph.memory import DistributedTable, Group
 from peergraph.store import Store
 from peergraph.testing import run_ranks
 
-_COLUMNS = [
-    "layout",
-    "model",
-    "exchange_batches",
-    "wire",
-    "ddp",
-    "mbit_s",
-    "hot_ratio",
-    "mb",
-    "over_cold",
-    "step_ms",
-]
-_COLUMNS += ["wire_ms", "exchange_ms", "shard_ms", "shard_least", "shard_most", "wire_over_step"]
-_COLUMNS += ["ratio", "ratio_least", "ratio_most", "over_exchange", "step_cpu_ms", "shard_cpu_ms"]
-_COLUMNS += ["load"]
+_COLUMNS = ["layout", "model", "batches_per_exchange", "wire", "ddp", "mbit_s", "hot_ratio", "mb"]
+_COLUMNS += ["over_cold", "step_ms", "wire_ms", "exchange_ms", "shard_ms", "shard_least"]
+_COLUMNS += ["shard_most", "wire_over_step", "ratio", "ratio_least", "ratio_most", "over_exchange"]
+_COLUMNS += ["step_cpu_ms", "shard_cpu_ms", "load"]
 # NCCL_NET keeps plugins for other networks out, which NCCL_IB_DISABLE leaves in.
 _LOOPBACK = {
     "NCCL_NET": "Socket",
@@ -161,7 +150,7 @@ def record(rounds: list[dict[str, float]], args: argparse.Namespace) -> Record:
     name = torch.cuda.get_device_name() if args.device == "cuda" else "cpu"
     found: Record = {
         "bench": "exchange_overlap", "layout": args.layout, "device": name, "graph": args.graph,
-        "model": args.model, "exchange_batches": args.exchange_batches,
+        "model": args.model, "batches_per_exchange": args.batches_per_exchange,
         "batch": args.batch, "fanout": "-".join(map(str, args.fanout)), "hidden": args.hidden,
         "columns": args.columns, "depth": args.depth, "steps": args.steps, "rounds": args.rounds,
         "cores": len(os.sched_getaffinity(0)),
@@ -256,7 +245,7 @@ def main() -> int:
     parser.add_argument("--depth", type=int, default=1, help="batches that a thread makes ahead")
     parser.add_argument("--hot-ratio", type=float, default=0.25)
     parser.add_argument(
-        "--exchange-batches", type=int, default=1, help="of a store, as Store.build"
+        "--batches-per-exchange", type=int, default=1, help="of a store, as Store.build"
     )
     parser.add_argument("--wires", type=floats, default="0.33,1,3")
     parser.add_argument("--ddp", type=integers, default="0,1", help="0: without, 1: with it")
@@ -265,8 +254,8 @@ def main() -> int:
     parser.add_argument("--timeout", type=float, default=1200.0, help="seconds for all of it")
     parser.add_argument("--out", type=Path, help="file that JSON lines are appended to")
     args = parser.parse_args()
-    if args.exchange_batches < 1 or args.steps % args.exchange_batches:
-        parser.error("--steps must be a multiple of --exchange-batches, which is at least 1")
+    if args.batches_per_exchange < 1 or args.steps % args.batches_per_exchange:
+        parser.error("--steps must be a multiple of --batches-per-exchange, which is at least 1")
     if args.device == "cuda" and not args.layout:
         parser.error("--device cuda takes a --layout")
     with tempfile.TemporaryDirectory() as folder:

@@ -5,7 +5,7 @@
 Ranks of several machines on this one (by PEERGRAPH_HOSTID) iterate PyG's NeighborLoader over a
 graph with ``machines="shard"``, on the CPU. Ours are the store's own counters: ids, rows, numbers
 of rows and the headers of each round, which is one mini-batch of each rank or, with more
-`--exchange-batches`, several. WholeGraph's are computed from the ids of the same mini-batches
+`--batches-per-exchange`, several. WholeGraph's are computed from the ids of the same mini-batches
 (network/gather_bytes.py says how). `cold` is the least that any exchange sends for this share of
 hot rows: of each machine and round the distinct rows that it does not have, without ids.
 `predicted_rows` is what `peergraph plan` expects by the nodes' out-degrees and the mean size of the
@@ -38,16 +38,8 @@ from peergraph.memory import Group
 from peergraph.store.placement.cost_model import HitRateCurve
 from peergraph.testing import run_ranks
 
-_COLUMNS = [
-    "system",
-    "hot_ratio",
-    "exchange_batches",
-    "rows",
-    "mb",
-    "over_cold",
-    "over_ours",
-    "predicted_rows",
-]
+_COLUMNS = ["system", "hot_ratio", "batches_per_exchange", "rows", "mb", "over_cold", "over_ours"]
+_COLUMNS += ["predicted_rows"]
 Batch = tuple[Tensor, Tensor]
 
 
@@ -70,7 +62,7 @@ def rank_batches(
     graph: tuple[Tensor, Tensor, Tensor],
     args: argparse.Namespace,
     hot_ratio: float,
-    exchange_batches: int,
+    batches_per_exchange: int,
 ) -> tuple[list[Batch], dict[str, int]]:
     """One rank: ids of its mini-batches, and those that other machines have; its counters."""
     rank = dist.get_rank()
@@ -86,7 +78,7 @@ def rank_batches(
         device="cpu",
         machines="shard",
         hot_ratio=hot_ratio,
-        exchange_batches=exchange_batches,
+        batches_per_exchange=batches_per_exchange,
     )
     store = peergraph_pyg.store_of(shared)
     table: Any = store.node_table("x")
@@ -143,7 +135,7 @@ def compare(
     layout = Layout(args.machines, args.ranks, graph[0].numel() - 1)
     row_bytes, records = 4 * args.dim, list[dict[str, Any]]()
     whole: dict[str, Sent] = {}
-    for hot_ratio, per_round in product(args.hot_ratios, args.exchange_batches):
+    for hot_ratio, per_round in product(args.hot_ratios, args.batches_per_exchange):
         results = run_ranks(
             rank_batches,
             layout.world_size,
@@ -154,8 +146,8 @@ def compare(
         ids = [[mine for mine, _ in step] for step in steps]
         remote = [[other for _, other in step] for step in steps]
         cold = sum(
-            distinct_rows(ids, layout, lambda rows, machine: rows)
-            for ids in rounds_of(remote, per_round)
+            distinct_rows(of_round, layout, lambda rows, machine: rows)
+            for of_round in rounds_of(remote, per_round)
         )
         ours = {key: sum(counts[key] for _, counts in results) for key in ("rows", "bytes")}
         assert ours["rows"] == cold, (ours, cold)
@@ -163,7 +155,7 @@ def compare(
             for system, sent in (("distributed", distributed), ("hierarchy", hierarchy)):
                 whole[system] = sum((sent(step, layout) for step in ids), Sent(0, 0))
         rows = {"peergraph": (cold, ours["bytes"])}
-        if per_round == args.exchange_batches[0]:
+        if per_round == args.batches_per_exchange[0]:
             rows |= {
                 f"wholegraph {system}": (sent.rows, sent.num_bytes(row_bytes, 8))
                 for system, sent in whole.items()
@@ -173,7 +165,7 @@ def compare(
                 "fanout": "-".join(map(str, args.fanout)), "steps": len(steps)}  # fmt: skip
         for system, (count, num_bytes) in rows.items():
             record = {**base, "system": system, "hot_ratio": hot_ratio,
-                      "exchange_batches": per_round if system == "peergraph" else 1,
+                      "batches_per_exchange": per_round if system == "peergraph" else 1,
                       "rows": count,
                       "bytes": num_bytes, "mb": num_bytes / 1e6}  # fmt: skip
             if cold:
@@ -214,7 +206,9 @@ def main() -> int:
     parser.add_argument("--batches", type=int, default=4, help="of each rank, at most")
     parser.add_argument("--fanout", type=integers, default="15,10,5")
     parser.add_argument("--hot-ratios", type=floats, default="0,0.1,0.25")
-    parser.add_argument("--exchange-batches", type=integers, default="1", help="of a store, each")
+    parser.add_argument(
+        "--batches-per-exchange", type=integers, default="1", help="of a store, each"
+    )
     parser.add_argument("--timeout", type=float, default=600.0, help="seconds for the ranks")
     parser.add_argument("--out", type=Path, help="file that JSON lines are appended to")
     args = parser.parse_args()

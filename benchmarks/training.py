@@ -118,9 +118,11 @@ class LoaderModel(torch.nn.Module):
 
 
 def make_model(widths: list[int], way: str, kind: str = "sage") -> torch.nn.Module:
-    """Returns the model that a way trains.
+    """Returns a new model.
 
     Args:
+        widths: the columns of the input and of each layer's output.
+        way: how the training makes mini-batches and sums over neighbours, one of `WAYS`.
         kind: the name of the model in `MODELS`, for the ways with PyG's loader; the others train
             GraphSAGE.
     """

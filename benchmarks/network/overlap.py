@@ -82,8 +82,8 @@ class Training:
         self.parameters = sum(p.numel() for p in self._plain.parameters())
         machines, cpu = group.machines, torch.device("cpu")
         place = machines.rank, machines.world_size
-        self._warm_up = _WARM_UP * args.exchange_batches
-        steps = range(self._warm_up + args.steps + _REST * args.exchange_batches)
+        self._warm_up = _WARM_UP * args.batches_per_exchange
+        steps = range(self._warm_up + args.steps + _REST * args.batches_per_exchange)
         self._seeds = torch.cat([batch_nodes(spec, i, args.batch, *place, cpu) for i in steps])
 
     def build(self, **options: Any) -> Store:
@@ -92,8 +92,8 @@ class Training:
 
     def split(self, hot_ratio: float) -> Store:
         """A store with rows that are split over the machines. Collective."""
-        batches = self._args.exchange_batches
-        return self.build(machines="shard", hot_ratio=hot_ratio, exchange_batches=batches)
+        batches = self._args.batches_per_exchange
+        return self.build(machines="shard", hot_ratio=hot_ratio, batches_per_exchange=batches)
 
     def epoch(self, store: Store, is_ddp: bool) -> Epoch:
         """Trains for an epoch."""
@@ -109,7 +109,7 @@ class Training:
         table, exchange = store.node_table("x"), store.exchange
         assert exchange is not None
         opened = exchange.open("recorded mini-batches")
-        per_round = self._args.exchange_batches
+        per_round = self._args.batches_per_exchange
         rounds = [recorded.ids[i : i + per_round] for i in range(0, len(recorded.ids), per_round)]
 
         def fetch(batches: Sequence[Tensor]) -> None:
@@ -141,7 +141,7 @@ class Training:
         before = store.network_traffic()
         ids = [batch.n_id for batch in self._batches(store)]
         traffic = store.network_traffic() - before
-        cold, per_round = 0, self._args.exchange_batches
+        cold, per_round = 0, self._args.batches_per_exchange
         remote_rows = [batch[table.is_remote(batch)].cpu() for batch in ids]
         for first in range(0, len(ids), per_round):
             remote = torch.cat(remote_rows[first : first + per_round])
@@ -177,7 +177,7 @@ def timed(
     count: int,
     device: torch.device,
 ) -> Epoch:
-    """Works on all steps, and times `count` of them after `warm_up` steps.
+    """Runs all steps. The first `warm_up` of them are not timed, the next `count` are.
 
     On a CPU the median step is taken. On a GPU, steps overlap: the host waits for the GPU before
     the first timed step and after the last one, and the mean is taken.

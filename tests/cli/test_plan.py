@@ -276,10 +276,11 @@ def test_a_store_on_each_machine(capsys: pytest.CaptureFixture[str]) -> None:
     assert "for --machines" in refused(capsys, "--topology", "dgx1", "--network", "1G")
     for option, value, message in (
         ("--hot-ratio", "2", "must be in 0..1"),
-        ("--exchange-batches", "0", "must be at least 1"),
+        ("--batches-per-exchange", "0", "must be at least 1"),
     ):
-        printed = refused(capsys, *several("dgx1"), option, value, "--machine-plan", "shard")
-        assert message in printed
+        for plan in ("shard", "replicate"):
+            printed = refused(capsys, *several("dgx1"), option, value, "--machine-plan", plan)
+            assert message in printed
 
 
 def test_rows_split_over_machines(capsys: pytest.CaptureFixture[str]) -> None:
@@ -300,7 +301,7 @@ def test_rows_split_over_machines(capsys: pytest.CaptureFixture[str]) -> None:
     assert network["bytes"]["stored"] == graph["num_bytes"] - 6000 * 400
     assert network["step"]["seconds"] == max(network["step"]["machine"], network["step"]["network"])
     # Rows that all of four mini-batches need are sent once for the four.
-    together = split("full2", "--hot-ratio", "0.2", "--exchange-batches", "4")["traffic"]
+    together = split("full2", "--hot-ratio", "0.2", "--batches-per-exchange", "4")["traffic"]
     assert [t["num_bytes"] for t in together[1:4]] == [1500 * 4, 1500 * 400, 750 * 404]
     # What every machine has is not sent; GPUs that do not reach each other use the host.
     assert split("full2", "--hot-ratio", "1")["traffic"][2]["num_bytes"] == 0

@@ -38,7 +38,7 @@ def test_all_functions_are_called_in_the_order_of_submission() -> None:
     assert calls == list(range(20))
 
 
-def test_the_thread_ends_when_its_object_is_freed() -> None:
+def test_the_thread_ends_when_the_worker_is_freed() -> None:
     name = "a thread that ends"
     thread = WorkerThread(name, nullcontext)
     assert thread.submit(threading.current_thread).result(_TIMEOUT_S).name == name
@@ -51,7 +51,7 @@ def test_the_thread_ends_when_its_object_is_freed() -> None:
 @pytest.mark.parametrize(
     ("context", "message"), [(nullcontext, "no result"), (_failing_context, "no context")]
 )
-def test_an_error_is_raised_and_does_not_keep_the_function(
+def test_an_error_is_raised_and_the_function_is_freed(
     context: Callable[[], AbstractContextManager[None]], message: str
 ) -> None:
     thread = WorkerThread("errors", context)

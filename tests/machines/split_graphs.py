@@ -1,4 +1,4 @@
-"""A graph whose rows are split over machines, as a user shares it."""
+"""A graph that `share` splits over machines."""
 
 from __future__ import annotations
 
@@ -10,8 +10,11 @@ from tests.adapters.pyg.graphs import random_data
 from tests.machines.hosts import device_of_rank
 
 
-def split_graph(device: str, *, timeout: float = 60, exchange_batches: int = 1) -> tuple[Any, Any]:
-    """Returns a graph of 60 nodes, and the same shared by the machines. Collective.
+def split_graph(
+    device: str, *, timeout: float = 60, batches_per_exchange: int = 1
+) -> tuple[Any, Any]:
+    """Returns a graph of 60 nodes in memory, and what `share` makes of it: the graph with rows that
+    are split over machines. Collective.
 
     Args:
         timeout: seconds that ranks wait for each other in the exchange of rows.
@@ -23,7 +26,7 @@ def split_graph(device: str, *, timeout: float = 60, exchange_batches: int = 1) 
         device=group.device,
         machines="shard",
         hot_ratio=0.25,
-        exchange_batches=exchange_batches,
+        batches_per_exchange=batches_per_exchange,
     )
     # `share` makes another group for the store, without the timeout of this one.
     store = peergraph_pyg.store_of(shared)

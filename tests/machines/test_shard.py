@@ -83,19 +83,19 @@ class _Graphs:
         self,
         device: torch.device,
         data: Any,
-        exchange_batches: int = 1,
+        batches_per_exchange: int = 1,
         hot_ratio: float = _HOT,
     ) -> None:
         group = Group.current(device=device, timeout=120)
         self.machines = group.machines
         mine = data if self.machines.is_first_rank else None
-        self.exchange_batches = exchange_batches
+        self.batches_per_exchange = batches_per_exchange
         self.split = peergraph_pyg.share(
             mine,
             device=device,
             machines="shard",
             hot_ratio=hot_ratio,
-            exchange_batches=exchange_batches,
+            batches_per_exchange=batches_per_exchange,
         )
         self.whole = peergraph_pyg.share(mine, device=device, machines="replicate")
 
@@ -227,7 +227,7 @@ def _check_heterogeneous(graphs: _Graphs) -> None:
 
 
 def _check_traffic(graphs: _Graphs) -> None:
-    """Each machine receives each cold row of other machines once a round, and no other bytes."""
+    """In each round, a machine receives each cold row that its batches need once, and no others."""
     machines, store = graphs.machines, graphs.store
     table = store.node_table("x")
     assert isinstance(table, DistributedTable)
@@ -253,9 +253,8 @@ def _check_traffic(graphs: _Graphs) -> None:
     most = max(len(each[0]) for each in mine)
 
     def distinct(part: int) -> int:
-        rounds = (
-            slice(t, t + graphs.exchange_batches) for t in range(most)[:: graphs.exchange_batches]
-        )
+        per_round = graphs.batches_per_exchange
+        rounds = (slice(t, t + per_round) for t in range(0, most, per_round))
         return sum(len(set().union(*(s for each in mine for s in each[part][r]))) for r in rounds)
 
     nodes, links = distinct(0), distinct(1)
@@ -330,9 +329,9 @@ def _check_blocks(graphs: _Graphs) -> None:
     assert found == [7] * -(-len(seeds) // 3)
 
 
-def _all_cases(device: str, exchange_batches: int) -> None:
+def _all_cases(device: str, batches_per_exchange: int) -> None:
     place = device_of_rank(device)
-    graphs = _Graphs(place, _data(), exchange_batches)
+    graphs = _Graphs(place, _data(), batches_per_exchange)
     _check_homogeneous(graphs)
     with named_case("traffic"):
         _check_traffic(graphs)
@@ -344,7 +343,7 @@ def _all_cases(device: str, exchange_batches: int) -> None:
     with named_case("blocks of a gather"):
         _check_blocks(graphs)
     graphs.close()
-    graphs = _Graphs(place, _hetero(), exchange_batches)
+    graphs = _Graphs(place, _hetero(), batches_per_exchange)
     _check_heterogeneous(graphs)
     graphs.close()
     with named_case("all rows on each machine"):
@@ -354,15 +353,15 @@ def _all_cases(device: str, exchange_batches: int) -> None:
         graphs.close()
 
 
-@pytest.mark.parametrize(("hosts", "exchange_batches"), [("aabb", 1), ("abca", 1), ("aabb", 3)])
-def test_batches_and_losses_are_those_of_one_machine(hosts: str, exchange_batches: int) -> None:
-    run_on_hosts(_all_cases, hosts, "cpu", exchange_batches, timeout_s=_TIMEOUT_S)
+@pytest.mark.parametrize(("hosts", "batches_per_exchange"), [("aabb", 1), ("abca", 1), ("aabb", 3)])
+def test_batches_and_losses_are_those_of_one_machine(hosts: str, batches_per_exchange: int) -> None:
+    run_on_hosts(_all_cases, hosts, "cpu", batches_per_exchange, timeout_s=_TIMEOUT_S)
 
 
-def _cases_by_layout(device: str, exchange_batches: int) -> None:
+def _cases_by_layout(device: str, batches_per_exchange: int) -> None:
     """The cases that depend on the numbers of ranks of the machines."""
     place = device_of_rank(device)
-    graphs = _Graphs(place, _data(), exchange_batches)
+    graphs = _Graphs(place, _data(), batches_per_exchange)
     _check_homogeneous(graphs, ("epochs", "left_early"))
     with named_case("traffic"):
         _check_traffic(graphs)
@@ -393,13 +392,17 @@ def test_machines_with_one_rank_and_with_three(tmp_path: Path) -> None:
 
 
 @pytest.mark.gpus(2)
-@pytest.mark.parametrize("exchange_batches", [1, 3])
-def test_batches_and_losses_are_those_of_one_machine_on_gpus(exchange_batches: int) -> None:
-    run_on_hosts(_all_cases, "ab", "cuda", exchange_batches, device="cuda", timeout_s=_TIMEOUT_S)
+@pytest.mark.parametrize("batches_per_exchange", [1, 3])
+def test_batches_and_losses_are_those_of_one_machine_on_gpus(batches_per_exchange: int) -> None:
+    run_on_hosts(
+        _all_cases, "ab", "cuda", batches_per_exchange, device="cuda", timeout_s=_TIMEOUT_S
+    )
 
 
 def _first_losses(device: str, deterministic: bool) -> None:
-    """The first work of new processes: the rank without batches has launched no kernel before."""
+    """Trains as the first work of new processes: the rank without batches has not launched any
+    kernel before.
+    """
     place = device_of_rank(device)
     graphs = _Graphs(place, _data())
     losses = _losses(graphs.split, graphs, place, deterministic=deterministic)
@@ -416,11 +419,11 @@ def test_a_rank_without_batches_answers_beside_a_waiting_kernel_of_nccl(
 
 
 @pytest.mark.gpus(4)
-@pytest.mark.parametrize("exchange_batches", [1, 3])
+@pytest.mark.parametrize("batches_per_exchange", [1, 3])
 @pytest.mark.parametrize("hosts", ["aabb", "abbb", "abca"])
 def test_batches_and_losses_are_those_of_one_machine_on_four_gpus(
-    hosts: str, exchange_batches: int
+    hosts: str, batches_per_exchange: int
 ) -> None:
     run_on_hosts(
-        _cases_by_layout, hosts, "cuda", exchange_batches, device="cuda", timeout_s=_TIMEOUT_S
+        _cases_by_layout, hosts, "cuda", batches_per_exchange, device="cuda", timeout_s=_TIMEOUT_S
     )

@@ -215,23 +215,25 @@ def _check_errors(g: Any, store: Any, graph: Any, loader: Any) -> None:
     dist.barrier()
 
 
-def _compare(device: str, exchange_batches: int) -> None:
+def _compare(device: str, batches_per_exchange: int) -> None:
     """Compares batches of a split graph with those of a graph that is whole on each machine."""
-    found = _batches(device, machines="shard", hot_ratio=0.2, exchange_batches=exchange_batches)
+    found = _batches(
+        device, machines="shard", hot_ratio=0.2, batches_per_exchange=batches_per_exchange
+    )
     for name, batches in _batches(device, machines="replicate").items():
         assert found[name] == batches, name
 
 
 @pytest.mark.timeout(500)
-@pytest.mark.parametrize("exchange_batches", [1, 3])
-def test_batches_are_those_of_whole_graphs(exchange_batches: int) -> None:
-    run_on_hosts(_compare, "abb", "cpu", exchange_batches, timeout_s=400)
+@pytest.mark.parametrize("batches_per_exchange", [1, 3])
+def test_batches_are_those_of_whole_graphs(batches_per_exchange: int) -> None:
+    run_on_hosts(_compare, "abb", "cpu", batches_per_exchange, timeout_s=400)
 
 
 @pytest.mark.gpus(2)
-@pytest.mark.parametrize("exchange_batches", [1, 3])
-def test_batches_are_those_of_whole_graphs_on_gpus(exchange_batches: int) -> None:
-    run_on_hosts(_compare, "ab", "cuda", exchange_batches, device="cuda", timeout_s=200)
+@pytest.mark.parametrize("batches_per_exchange", [1, 3])
+def test_batches_are_those_of_whole_graphs_on_gpus(batches_per_exchange: int) -> None:
+    run_on_hosts(_compare, "ab", "cuda", batches_per_exchange, device="cuda", timeout_s=200)
 
 
 @pytest.mark.gpus(4)

@@ -140,9 +140,9 @@ def _options(group: Group) -> None:
         Store.build(mine, group=group, machines="shard", hotness=hotness)
     with (
         named_case("numbers of batches differ"),
-        pytest.raises(ValueError, match="exchange_batches.* differ"),
+        pytest.raises(ValueError, match="batches_per_exchange.* differ"),
     ):
-        Store.build(mine, group=group, machines="shard", exchange_batches=1 + index)
+        Store.build(mine, group=group, machines="shard", batches_per_exchange=1 + index)
     with named_case("one machine fails before the comparison"):
         bad = torch.rand(3) if index == 1 else hotness
         with pytest.raises(ValueError, match="hotness" if index == 1 else "on machine 1"):
@@ -182,7 +182,7 @@ def _mismatches(device: str) -> None:
             list(loader)
     dist.barrier()
     with named_case("only one rank samples ahead"):
-        _, shared = split_graph(device, exchange_batches=3)
+        _, shared = split_graph(device, batches_per_exchange=3)
         loader = NeighborLoader(shared, [2], input_nodes=torch.arange(8), batch_size=2)
         iterated = loader if rank == 0 else peergraph_pyg.prefetch(loader, 0)
         with pytest.raises(CollectiveMismatchError, match="another loader is iterated"):

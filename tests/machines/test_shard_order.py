@@ -31,8 +31,8 @@ def _loader(graph: Any, num_batches: int) -> NeighborLoader:
     return NeighborLoader(graph, [4, 3], input_nodes=seeds, batch_size=_BATCH)
 
 
-def _numbers_of_batches(device: str, exchange_batches: int) -> None:
-    data, shared = split_graph(device, exchange_batches=exchange_batches)
+def _numbers_of_batches(device: str, batches_per_exchange: int) -> None:
+    data, shared = split_graph(device, batches_per_exchange=batches_per_exchange)
     table = peergraph_pyg.store_of(shared).node_table("x")
     assert isinstance(table, DistributedTable)
     for counts in product(range(5), repeat=2):
@@ -55,41 +55,41 @@ def _numbers_of_batches(device: str, exchange_batches: int) -> None:
     peergraph_pyg.store_of(shared).close()
 
 
-@pytest.mark.parametrize("exchange_batches", [1, 2, 3])
-def test_any_numbers_of_batches_and_of_steps(exchange_batches: int) -> None:
-    run_on_hosts(_numbers_of_batches, "ab", "cpu", exchange_batches)
+@pytest.mark.parametrize("batches_per_exchange", [1, 2, 3])
+def test_any_numbers_of_batches_and_of_steps(batches_per_exchange: int) -> None:
+    run_on_hosts(_numbers_of_batches, "ab", "cpu", batches_per_exchange)
 
 
 @pytest.mark.gpus(2)
-@pytest.mark.parametrize("exchange_batches", [1, 2])
-def test_any_numbers_of_batches_and_of_steps_on_gpus(exchange_batches: int) -> None:
-    run_on_hosts(_numbers_of_batches, "ab", "cuda", exchange_batches, device="cuda")
+@pytest.mark.parametrize("batches_per_exchange", [1, 2])
+def test_any_numbers_of_batches_and_of_steps_on_gpus(batches_per_exchange: int) -> None:
+    run_on_hosts(_numbers_of_batches, "ab", "cuda", batches_per_exchange, device="cuda")
 
 
-def _order(device: str, exchange_batches: int, expected: dict[int, list[str]]) -> None:
-    """Rank 1 has fewer batches, and takes part in the rounds that it has at the same `next`."""
-    _, shared = split_graph(device, exchange_batches=exchange_batches)
+def _calls_by_next(device: str, batches_per_exchange: int, expected: dict[int, list[str]]) -> None:
+    """Rank 1 has fewer batches. It requests and sends its rounds at the same `next` as rank 0."""
+    _, shared = split_graph(device, batches_per_exchange=batches_per_exchange)
     calls: defaultdict[int, list[str]] = defaultdict(list)
     returned = 0
     requested: list[FetchedRows] = []
-    request, take_part = ExchangeSession.request, FetchedRows.take_part
+    request, start_transfer = ExchangeSession.request, FetchedRows.start_transfer
 
-    def noted_request(session: ExchangeSession, *batches: Any) -> FetchedRows:
+    def recording_request(session: ExchangeSession, *batches: Any) -> FetchedRows:
         fetched = request(session, *batches)
         calls[returned].append(f"request {len(requested)}")
         requested.append(fetched)
         return fetched
 
-    def noted_take_part(fetched: FetchedRows) -> Any:
+    def recording_start_transfer(fetched: FetchedRows) -> Any:
         if threading.current_thread() is threading.main_thread():
             found = f"send {requested.index(fetched)}"
             if not any(found in of_next for of_next in calls.values()):
                 calls[returned].append(found)
-        return take_part(fetched)
+        return start_transfer(fetched)
 
     with (
-        patch.object(ExchangeSession, "request", noted_request),
-        patch.object(FetchedRows, "take_part", noted_take_part),
+        patch.object(ExchangeSession, "request", recording_request),
+        patch.object(FetchedRows, "start_transfer", recording_start_transfer),
     ):
         for _ in _loader(shared, 5 if dist.get_rank() == 0 else 3):
             returned += 1
@@ -97,13 +97,13 @@ def _order(device: str, exchange_batches: int, expected: dict[int, list[str]]) -
         number: [c for c in of_next if int(c.split()[1]) < len(requested)]
         for number, of_next in expected.items()
     }
-    assert len(requested) == -(-returned // exchange_batches)
+    assert len(requested) == -(-returned // batches_per_exchange)
     assert dict(calls) == {number: of_next for number, of_next in mine.items() if of_next}
     peergraph_pyg.store_of(shared).close()
 
 
 @pytest.mark.parametrize(
-    ("exchange_batches", "calls"),
+    ("batches_per_exchange", "calls"),
     [
         (
             1,
@@ -119,9 +119,9 @@ def _order(device: str, exchange_batches: int, expected: dict[int, list[str]]) -
     ],
 )
 def test_ids_and_rows_travel_before_a_batch_is_returned(
-    exchange_batches: int, calls: dict[int, list[str]]
+    batches_per_exchange: int, calls: dict[int, list[str]]
 ) -> None:
-    run_on_hosts(_order, "ab", "cpu", exchange_batches, calls)
+    run_on_hosts(_calls_by_next, "ab", "cpu", batches_per_exchange, calls)
 
 
 def _wrong_requests(device: str) -> None:
@@ -149,11 +149,11 @@ def _wrong_requests(device: str) -> None:
         # The other batches of the round get their rows.
         batches = [torch.tensor(n, device=table.device) for n in ([59, 3], [60 - rank], [], [58])]
         fetched = session.request(*([(table, ids)] for ids in batches))
-        fetched.take_part()
-        assert list(fetched.bad_requests) == ([1] if rank == 0 else [])
+        fetched.start_transfer()
+        assert list(fetched.request_errors) == ([1] if rank == 0 else [])
         with fetched.reading():
             for position, ids in enumerate(batches):
-                if position not in fetched.bad_requests:
+                if position not in fetched.request_errors:
                     assert torch.equal(table.gather(ids.long()).cpu(), data.x[ids.long().cpu()])
     peergraph_pyg.store_of(shared).close()
 
@@ -167,9 +167,9 @@ def test_wrong_requests_of_one_rank_on_gpus() -> None:
     run_on_hosts(_wrong_requests, "ab", "cuda", device="cuda")
 
 
-def _failing_batches(device: str, exchange_batches: int) -> None:
+def _failing_batches(device: str, batches_per_exchange: int) -> None:
     """The error of one rank's batch concerns this batch only."""
-    data, shared = split_graph(device, exchange_batches=exchange_batches)
+    data, shared = split_graph(device, batches_per_exchange=batches_per_exchange)
     rank = dist.get_rank()
 
     def transform(batch: Any) -> Any:
@@ -195,9 +195,9 @@ def _failing_batches(device: str, exchange_batches: int) -> None:
     peergraph_pyg.store_of(shared).close()
 
 
-@pytest.mark.parametrize("exchange_batches", [1, 3])
-def test_errors_of_one_batch(exchange_batches: int) -> None:
-    run_on_hosts(_failing_batches, "aab", "cpu", exchange_batches)
+@pytest.mark.parametrize("batches_per_exchange", [1, 3])
+def test_errors_of_one_batch(batches_per_exchange: int) -> None:
+    run_on_hosts(_failing_batches, "aab", "cpu", batches_per_exchange)
 
 
 def _dies_in_its_loop(graph: Any) -> None:

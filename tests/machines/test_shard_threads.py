@@ -36,9 +36,9 @@ from tests.named_case import named_case
 _TIMEOUT_S = 20
 
 
-def _graph_and_loader(device: str, exchange_batches: int = 1) -> tuple[Any, NeighborLoader]:
+def _graph_and_loader(device: str, batches_per_exchange: int = 1) -> tuple[Any, NeighborLoader]:
     """A graph, and a loader of eight batches."""
-    _, shared = split_graph(device, timeout=_TIMEOUT_S, exchange_batches=exchange_batches)
+    _, shared = split_graph(device, timeout=_TIMEOUT_S, batches_per_exchange=batches_per_exchange)
     return shared, NeighborLoader(shared, [4, 3], input_nodes=torch.arange(24), batch_size=3)
 
 
@@ -204,15 +204,15 @@ def test_a_thread_that_fails_at_its_start() -> None:
     run_on_hosts(_no_thread, "ab", "cpu")
 
 
-def _freed(device: str, exchange_batches: int) -> None:
-    """Received rows are freed when the last batch of their round is made, in a thread, one batch
-    ahead.
+def _freed(device: str, batches_per_exchange: int) -> None:
+    """Received rows are freed once the last batch of their round has been made. A thread makes it
+    one batch ahead of the loop.
     """
-    shared, loader = _graph_and_loader(device, exchange_batches)
+    shared, loader = _graph_and_loader(device, batches_per_exchange)
     received: dict[int, list[weakref.ref[torch.Tensor]]] = {}
     complete = ExchangeRound.complete
 
-    def noted_complete(found: ExchangeRound) -> None:
+    def recording_complete(found: ExchangeRound) -> None:
         plan = found._plan
         complete(found)
         if plan is not None:
@@ -220,36 +220,36 @@ def _freed(device: str, exchange_batches: int) -> None:
             received[plan.number] = [weakref.ref(v) for r in rows for v in r.values.values()]
 
     gc.disable()
-    with patch.object(ExchangeRound, "complete", noted_complete):
+    with patch.object(ExchangeRound, "complete", recording_complete):
         for number, batch in enumerate(loader, 1):
             del batch
-            assert len(received) >= number // exchange_batches
+            assert len(received) >= number // batches_per_exchange
             assert all(received.values())
             kept = [n for n, refs in received.items() if any(r() is not None for r in refs)]
-            assert kept in ([], [number // exchange_batches])
-    assert len(received) == -(-8 // exchange_batches)
+            assert kept in ([], [number // batches_per_exchange])
+    assert len(received) == -(-8 // batches_per_exchange)
     peergraph_pyg.store_of(shared).close()
 
 
-@pytest.mark.parametrize("exchange_batches", [1, 3])
-def test_rows_of_batches_are_freed(exchange_batches: int) -> None:
-    run_on_hosts(_freed, "ab", "cpu", exchange_batches)
+@pytest.mark.parametrize("batches_per_exchange", [1, 3])
+def test_rows_of_batches_are_freed(batches_per_exchange: int) -> None:
+    run_on_hosts(_freed, "ab", "cpu", batches_per_exchange)
 
 
-def _freed_after_errors(device: str, exchange_batches: int) -> None:
-    """The rows of a batch that fails, or whose request is wrong, are freed with its error."""
-    shared, _ = _graph_and_loader(device, exchange_batches)
+def _freed_after_errors(device: str, batches_per_exchange: int) -> None:
+    """If a batch cannot be made, or has wrong ids, its rows are freed when its error is."""
+    shared, _ = _graph_and_loader(device, batches_per_exchange)
     store = peergraph_pyg.store_of(shared)
     table = store.node_table("x")
     requested: list[weakref.ref[FetchedRows]] = []
     request = ExchangeSession.request
 
-    def noted_request(session: ExchangeSession, *batches: Any) -> FetchedRows:
+    def recording_request(session: ExchangeSession, *batches: Any) -> FetchedRows:
         fetched = request(session, *batches)
         requested.append(weakref.ref(fetched))
         return fetched
 
-    def finish(ids: torch.Tensor, fetched: FetchedRows) -> torch.Tensor:
+    def make_batch(ids: torch.Tensor, fetched: FetchedRows) -> torch.Tensor:
         if 3 in ids:
             raise ValueError("of one batch")
         return table.gather(ids)
@@ -259,9 +259,9 @@ def _freed_after_errors(device: str, exchange_batches: int) -> None:
     errors: list[type[Exception]] = []
     gc.collect()
     gc.disable()
-    with patch.object(ExchangeSession, "request", noted_request):
+    with patch.object(ExchangeSession, "request", recording_request):
         batches = ExchangeIterator(
-            store, iter(samples), lambda ids: [(table, ids)], finish, "batches"
+            store, iter(samples), lambda ids: [(table, ids)], make_batch, "batches"
         )
         for _ in samples:
             try:
@@ -271,27 +271,27 @@ def _freed_after_errors(device: str, exchange_batches: int) -> None:
         assert next(batches, None) is None
     assert errors == [ValueError, IndexError] * 2
     batches._opened.session.join()  # type: ignore[union-attr]
-    assert [fetched() for fetched in requested] == [None] * -(-8 // exchange_batches)
+    assert [fetched() for fetched in requested] == [None] * -(-8 // batches_per_exchange)
     gc.enable()
     store.close()
 
 
-@pytest.mark.parametrize("exchange_batches", [1, 3])
-def test_rows_of_batches_with_errors_are_freed(exchange_batches: int) -> None:
-    run_on_hosts(_freed_after_errors, "ab", "cpu", exchange_batches)
+@pytest.mark.parametrize("batches_per_exchange", [1, 3])
+def test_rows_of_batches_with_errors_are_freed(batches_per_exchange: int) -> None:
+    run_on_hosts(_freed_after_errors, "ab", "cpu", batches_per_exchange)
 
 
 def _made_ahead(device: str) -> None:
     """The thread makes one batch ahead of the loop, also if rounds have several batches."""
-    shared, loader = _graph_and_loader(device, exchange_batches=3)
+    shared, loader = _graph_and_loader(device, batches_per_exchange=3)
     begun, begin = [], BatchMaker.begin
 
-    def noted_begin(maker: BatchMaker, batch: PendingBatch) -> None:
+    def recording_begin(maker: BatchMaker, batch: PendingBatch) -> None:
         if not batch.is_begun:
             begun.append(batch)
         begin(maker, batch)
 
-    with patch.object(BatchMaker, "begin", noted_begin):
+    with patch.object(BatchMaker, "begin", recording_begin):
         for number, _ in enumerate(loader, 1):
             assert len(begun) == min(number + 1, 8)
     peergraph_pyg.store_of(shared).close()
@@ -301,7 +301,7 @@ def test_batches_are_made_one_ahead() -> None:
     run_on_hosts(_made_ahead, "ab", "cpu")
 
 
-def _error_before_a_request(device: str) -> None:
+def _request_after_an_error(device: str) -> None:
     """An error ends the session in its thread before the loop requests the next batch."""
     shared, _ = _graph_and_batches(device)
     store = peergraph_pyg.store_of(shared)
@@ -316,7 +316,7 @@ def _error_before_a_request(device: str) -> None:
 
 
 def test_a_request_raises_the_error_that_ended_the_session() -> None:
-    run_on_hosts(_error_before_a_request, "ab", "cpu")
+    run_on_hosts(_request_after_an_error, "ab", "cpu")
 
 
 def _loaded(device: str) -> None:
@@ -358,12 +358,12 @@ def _loaded_with_hot_rows(device: str) -> None:
     store.close()
 
 
-def test_kernels_are_loaded_by_an_exchange_of_cold_rows() -> None:
+def test_loading_kernels_reads_rows_of_other_machines() -> None:
     run_on_hosts(_loaded_with_hot_rows, "ab", "cpu")
 
 
 @pytest.mark.parametrize("hosts", ["ab", "aab"])
-def test_kernels_are_loaded_by_an_exchange(hosts: str) -> None:
+def test_loading_kernels_reads_all_tables_and_changes_nothing(hosts: str) -> None:
     run_on_hosts(_loaded, hosts, "cpu")
 
 
@@ -374,13 +374,13 @@ def _failing_modes(device: str) -> None:
     shared, loader = _graph_and_loader(device)
     entered = Modes.entered
 
-    def fail(modes: Modes) -> Any:
+    def fail_in_thread_of_batches(modes: Modes) -> Any:
         if threading.current_thread().name == "peergraph batches":
             raise ValueError("of the modes")
         return entered(modes)
 
     if dist.get_rank() == 0:
-        with patch.object(Modes, "entered", fail):
+        with patch.object(Modes, "entered", fail_in_thread_of_batches):
             batches = iter(loader)
             with pytest.raises(ValueError, match="of the modes"):
                 next(batches)

@@ -30,13 +30,13 @@ def test_every_option_has_a_default_and_a_description() -> None:
 
 @pytest.mark.parametrize("given", [0, -1, 1.0, True, "2"])
 def test_wrong_numbers_of_exchanged_batches(given: Any) -> None:
-    with pytest.raises(ValueError, match=r"exchange_batches must be an int of at least 1, got"):
-        complete_options({"machines": "shard", "exchange_batches": given})
+    with pytest.raises(ValueError, match=r"batches_per_exchange must be an int of at least 1, got"):
+        complete_options({"machines": "shard", "batches_per_exchange": given})
 
 
 def test_whole_stores_exchange_no_batches() -> None:
-    with pytest.raises(ValueError, match=r'exchange_batches is for machines="shard"'):
-        complete_options({"exchange_batches": 2})
+    with pytest.raises(ValueError, match=r'batches_per_exchange is for machines="shard"'):
+        complete_options({"batches_per_exchange": 2})
 
 
 def test_given_values_replace_defaults() -> None:

@@ -64,7 +64,7 @@ def exchange_rows(loader: Any, samples: Iterator[Any]) -> ExchangeIterator:
         store,
         samples,
         lambda sample: sample.requests(),
-        lambda sample, fetched: sample.finish(fetched),
+        lambda sample, fetched: sample.make_batch(fetched),
         f"dgl.dataloading.DataLoader with {type(loader.graph_sampler).__name__}",
         record_stream=_record_stream,
     )
@@ -138,7 +138,7 @@ class Sample:
         found += _split_only(request for requests in others for request in requests)
         return _without_prefixes(found)
 
-    def finish(self, fetched: FetchedRows) -> Any:
+    def make_batch(self, fetched: FetchedRows) -> Any:
         """Makes the batch. DGL's iterator reads the columns that the sampler prefetches; other
         columns keep the fetched rows and are read on first use.
         """

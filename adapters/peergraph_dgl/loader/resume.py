@@ -30,7 +30,7 @@ def stateful(loader: Any, seed: int = 0) -> StatefulLoader:
     def iterate(epoch: Any) -> Iterator[Any]:
         if not is_split(find_store(getattr(loader, "graph", None))):
             return iter(epoch)
-        # Samples are taken ahead; they depend on the numbers of their batches.
+        # Samples are made ahead of the loop. Each depends only on the number of its batch.
         with only_samples():
             samples = iter(epoch)
         return exchange_rows(loader, samples)

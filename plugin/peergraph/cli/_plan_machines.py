@@ -190,7 +190,7 @@ class PlanOfMachines:
         topology: Topology,
         network: Network,
         hot_ratio: float,
-        exchange_batches: int,
+        batches_per_exchange: int,
         plan_items: Callable[[Sequence[Item], BatchReads], Plan],
     ) -> PlanOfMachines:
         """Plans each machine, and predicts the traffic.
@@ -202,9 +202,18 @@ class PlanOfMachines:
             reads: the reads of a mini-batch in the whole graph.
             topology: the topology of each machine.
             network: the machines and their network.
-            hot_ratio, exchange_batches: as in :meth:`SplitReads.of`.
+            hot_ratio, batches_per_exchange: as in :meth:`SplitReads.of`.
             plan_items: plans one machine.
+
+        Raises:
+            ValueError: `hot_ratio` is not in 0..1, or `batches_per_exchange` is less than 1.
         """
+        if not 0 <= hot_ratio <= 1:
+            raise ValueError(f"--hot-ratio must be in 0..1, got {hot_ratio}")
+        if batches_per_exchange < 1:
+            raise ValueError(
+                f"--batches-per-exchange must be at least 1, got {batches_per_exchange}"
+            )
         whole = plan_items(items, reads)
         alone = predicted_step(whole, (), network.compute).seconds
         num_bytes = sum(item.num_bytes for item in items)
@@ -214,8 +223,12 @@ class PlanOfMachines:
         plan, stored, traffic = whole, num_bytes, replicate_traffic(num_bytes, network)
         if chosen.name == "shard":
             split = SplitReads.of(
-                *(items, reads, network.machines, topology.num_gpus),
-                *(hot_ratio, exchange_batches),
+                items,
+                reads,
+                network.machines,
+                topology.num_gpus,
+                hot_ratio,
+                batches_per_exchange,
             )
             plan = plan_items(split.items, split.reads)
             stored = sum(item.num_bytes for item in split.items)

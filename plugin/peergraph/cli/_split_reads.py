@@ -58,7 +58,7 @@ class SplitReads:
         machines: int,
         gpus: int,
         hot_ratio: float,
-        exchange_batches: int,
+        batches_per_exchange: int,
     ) -> SplitReads:
         """Splits the tables with rows of more than 16 bytes over the machines.
 
@@ -70,17 +70,10 @@ class SplitReads:
             reads: the reads of a mini-batch in the whole graph.
             machines: the number of machines.
             gpus: the number of GPUs of each machine.
-            hot_ratio: the share of the rows of a node table that every machine has.
-            exchange_batches: the number of mini-batches of each GPU whose rows are exchanged
+            hot_ratio: the share (0..1) of the rows of a node table that every machine has.
+            batches_per_exchange: the number of mini-batches of each GPU whose rows are exchanged
                 together.
-
-        Raises:
-            ValueError: the ratio is not in 0..1, or the number of mini-batches is less than 1.
         """
-        if not 0 <= hot_ratio <= 1:
-            raise ValueError(f"--hot-ratio must be in 0..1, got {hot_ratio}")
-        if exchange_batches < 1:
-            raise ValueError(f"--exchange-batches must be at least 1, got {exchange_batches}")
         kept, elsewhere = list[Item](), (machines - 1) / machines
         nodes, edges = dict(reads.nodes), dict(reads.edges)
         remote: dict[NodeType | EdgeType, RemoteReads] = {}
@@ -99,8 +92,8 @@ class SplitReads:
             if of not in remote:
                 all_gpus, one_gpu = (
                     elsewhere
-                    * curve.distinct_rows(count, n * exchange_batches, hot)
-                    / exchange_batches
+                    * curve.distinct_rows(count, n * batches_per_exchange, hot)
+                    / batches_per_exchange
                     for n in (gpus, 1)
                 )
                 id_bytes = id_dtype(item.rows).itemsize

@@ -97,7 +97,7 @@ def _add_machines(add: Callable[..., object]) -> None:
         f"({DEFAULT_HOT_RATIO:g})",
     )
     add(
-        "--exchange-batches",
+        "--batches-per-exchange",
         type=int,
         default=1,
         metavar="N",
@@ -320,7 +320,7 @@ def _plan(
         topology,
         network,
         args.hot_ratio,
-        args.exchange_batches,
+        args.batches_per_exchange,
         plan_items,
     )
     return machines.plan, reads, machines

@@ -50,7 +50,7 @@ class BatchMaker:
 
     def __init__(
         self,
-        make: Callable[[Any, FetchedRows], Any],
+        make_batch: Callable[[Any, FetchedRows], Any],
         record_stream: Callable[[torch.cuda.Stream, Any], None] | None,
         device: torch.device,
         stream: torch.cuda.Stream | None,
@@ -59,15 +59,15 @@ class BatchMaker:
     ) -> None:
         """
         Args:
-            make: makes the batch of a sample. During the call this thread's gathers can read the
-                requested rows.
+            make_batch: makes the batch of a sample. During the call this thread's gathers can read
+                the requested rows.
             record_stream: keeps the memory of a sample until a stream has used it.
             device: the device of the tables.
             stream: the stream in which batches are made; None on a CPU.
             max_blocks: the largest number of thread blocks of the batches' gathers; 0: no limit.
             modes: returns the context of the thread, with torch's modes; None: there is no thread.
         """
-        self._finish = partial(_finish, make, record_stream, device)
+        self._finish = partial(_finish, make_batch, record_stream, device)
         self._stream = stream
         self._max_blocks = max_blocks
         self._thread: WorkerThread | None = None
@@ -81,17 +81,18 @@ class BatchMaker:
             self._thread = WorkerThread("peergraph batches", context)
 
     def begin(self, batch: PendingBatch) -> None:
-        """Begins to make a batch, after this rank has begun to send rows in its round. Returns at
-        once; without a thread, the batch is made now if a GPU's stream waits for its rows.
-        Idempotent.
+        """Begins to make a batch. The transfer of the rows of its round has been started before.
+
+        Returns at once; without a thread, the batch is made now if a GPU's stream waits for its
+        rows. Idempotent.
         """
         if batch.is_begun:
             return
         batch.is_begun = True
         assert batch.fetched is not None
-        # Such an error concerns this batch only: the other ranks get their rows, and the loop may
-        # go on with the next batch.
-        batch.error = batch.error or batch.fetched.bad_requests.pop(batch.position, None)
+        # An error of the ids concerns this batch only: the other ranks get their rows, and the loop
+        # may go on with the next batch.
+        batch.error = batch.error or batch.fetched.request_errors.pop(batch.position, None)
         if self._thread is not None:
             batch.made = self._thread.submit(partial(self._finish, batch))
         elif batch.fetched.is_queued:
@@ -116,7 +117,7 @@ class BatchMaker:
 
 
 def _finish(
-    make: Callable[[Any, FetchedRows], Any],
+    make_batch: Callable[[Any, FetchedRows], Any],
     record_stream: Callable[[torch.cuda.Stream, Any], None] | None,
     device: torch.device,
     batch: PendingBatch,
@@ -138,7 +139,7 @@ def _finish(
     else:
         try:
             with fetched.reading():
-                batch.batch = make(batch.sample, fetched)
+                batch.batch = make_batch(batch.sample, fetched)
         except PeerLostError:
             raise
         except Exception as error:

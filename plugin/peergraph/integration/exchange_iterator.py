@@ -22,7 +22,7 @@ from peergraph.store.store import Store
 # Rounds after the one of the batch that is returned. A round's ids are exchanged while the loop
 # trains once, and its rows while the loop trains on the batches of the round before, so that `next`
 # does not wait for what it has just begun.
-_ROUNDS_TAKEN_AHEAD = 2
+_ROUNDS_SAMPLED_AHEAD = 2
 _ROUNDS_SENT_AHEAD = 1
 # Batches after the one that is returned.
 _MADE_AHEAD = 1
@@ -67,7 +67,7 @@ class ExchangeIterator:
         store: Store,
         samples: Iterator[Any],
         requests: Callable[[Any], Requests],
-        finish: Callable[[Any, FetchedRows], Any],
+        make_batch: Callable[[Any, FetchedRows], Any],
         loader: str,
         *,
         ahead: bool = True,
@@ -83,8 +83,8 @@ class ExchangeIterator:
                 when the iteration ends.
             requests: returns the tables that the batch of a sample reads, each with the users' ids.
                 Tables that are not split are ignored.
-            finish: makes the batch of a sample. During the call this thread's gathers can read the
-                requested rows; later gathers can do so within ``fetched.reading()``.
+            make_batch: makes the batch of a sample. During the call this thread's gathers can read
+                the requested rows; later gathers can do so within ``fetched.reading()``.
             loader: the loader and the tables that it reads, as text for errors; the same on all
                 ranks.
             ahead: whether to take samples two rounds ahead, to send rows one round ahead, and to
@@ -92,7 +92,7 @@ class ExchangeIterator:
                 the loop asks for it.
             max_blocks: the largest number of thread blocks of a gather, both of rows for this
                 rank's batches and of rows for other machines; 0: no limit.
-            modes: if given, a thread calls `finish`, in the context that this returns; needs
+            modes: if given, a thread calls `make_batch`, in the context that this returns; needs
                 `ahead`. Otherwise ``next`` calls it.
             deliver: called with a sample before its batch, or its error, is passed to the loop, and
                 with None at the end.
@@ -108,17 +108,19 @@ class ExchangeIterator:
         self._exchange = exchange
         self._requests = requests
         self._per_round = exchange.batches_per_round if ahead else 1
-        # Ranks with rounds of other sizes would wait for each other.
+        # Ranks with different numbers of batches in a round would wait for each other. Their texts
+        # differ, so they get an error instead.
         together = f", {self._per_round} batches together" if self._per_round > 1 else ""
         self._loader = f"{loader}{together}"
-        self._taken_ahead = _ROUNDS_TAKEN_AHEAD * self._per_round if ahead else 0
-        self._rounds_sent_ahead = _ROUNDS_SENT_AHEAD if ahead else 0
-        self._made_ahead = _MADE_AHEAD if ahead else 0
+        rounds_sampled, self._rounds_sent_ahead, self._made_ahead = (
+            (_ROUNDS_SAMPLED_AHEAD, _ROUNDS_SENT_AHEAD, _MADE_AHEAD) if ahead else (0, 0, 0)
+        )
+        self._sampled_ahead = rounds_sampled * self._per_round
         self._max_blocks = max_blocks
         self._deliver = deliver or (lambda sample: None)
         self._record_stream = record_stream
-        # Places in rounds, also those that stay empty after the last sample: ranks with fewer
-        # batches request rounds at the same `next` as others.
+        # Also counts the places of a round that stay empty after the last sample. So ranks with
+        # fewer batches request their rounds at the same `next` as the others.
         self._num_taken = 0
         self._num_returned = 0
         self._has_taken_all = False
@@ -130,7 +132,7 @@ class ExchangeIterator:
         self._unsent: deque[FetchedRows] = deque()
         self._is_over = False
         stream = exchange.streams.batches
-        self._maker = BatchMaker(finish, record_stream, store.device, stream, max_blocks, modes)
+        self._maker = BatchMaker(make_batch, record_stream, store.device, stream, max_blocks, modes)
         self._opened = _Opened(samples, self._maker)
         self._close = weakref.finalize(self, _Opened.close, self._opened)
         # At the end of the process the exchange itself informs the other ranks.
@@ -152,9 +154,9 @@ class ExchangeIterator:
         if self._opened.session is None:
             self._opened.session = self._exchange.open(self._loader)
         session = self._opened.session
-        while self._num_taken <= self._num_returned + self._taken_ahead and not session.finished:
-            self._take(session)
-        self._send()
+        while self._num_taken <= self._num_returned + self._sampled_ahead and not session.finished:
+            self._take_sample(session)
+        self._send_due_rounds()
         for begun in islice(self._batches, 1 + self._made_ahead):
             self._maker.begin(begun)
         batch = self._batches.popleft() if self._batches else None
@@ -168,8 +170,8 @@ class ExchangeIterator:
             raise StopIteration
         self._deliver(batch.sample)
         if batch.error is not None:
-            # Otherwise the error and its traceback, which refers to the batch, keep each other and
-            # the batch's rows alive.
+            # The error's traceback refers to this batch. If the batch kept the error, both would
+            # stay in memory until the garbage collector runs, and the batch's rows with them.
             error, batch.error = batch.error, None
             try:
                 raise error
@@ -202,7 +204,7 @@ class ExchangeIterator:
         with in_stream(stream), limit_blocks(self._max_blocks):
             yield
 
-    def _take(self, session: ExchangeSession) -> None:
+    def _take_sample(self, session: ExchangeSession) -> None:
         """Takes the next sample. At the end of a round, requests the rows of its batches."""
         # Not in the stream of rows: there, rows of earlier batches may still wait for the network.
         with self._on_stream(self._exchange.streams.ids):
@@ -210,7 +212,7 @@ class ExchangeIterator:
                 self._add_sample()
             self._num_taken += 1
             if self._num_taken % self._per_round == 0:
-                self._request(session)
+                self._request_round(session)
 
     def _add_sample(self) -> None:
         """Adds the next sample to the round, or its error."""
@@ -226,8 +228,8 @@ class ExchangeIterator:
             batch.error = error
         self._round.append((batch, requests))
 
-    def _request(self, session: ExchangeSession) -> None:
-        """Requests the rows of the round; after the last one, finishes."""
+    def _request_round(self, session: ExchangeSession) -> None:
+        """Requests the rows of the round. After the last round, tells the session so."""
         complete, self._round = self._round, []
         if complete:
             fetched = session.request(*(requests for _, requests in complete))
@@ -238,10 +240,10 @@ class ExchangeIterator:
         if self._has_taken_all:
             session.finish()
 
-    def _send(self) -> None:
-        """Begins to send the rows of the rounds that are due, unless that was done before."""
+    def _send_due_rounds(self) -> None:
+        """Begins to send the rows of the requested rounds that are due now."""
         due = self._num_returned // self._per_round + self._rounds_sent_ahead
         while self._unsent and self._num_sent <= due:
             self._num_sent += 1
             with self._on_stream(self._exchange.streams.rows):
-                self._unsent.popleft().take_part()
+                self._unsent.popleft().start_transfer()

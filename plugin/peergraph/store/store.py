@@ -111,7 +111,7 @@ class Store:
             progress: whether to show progress bars; default: only if stderr is a terminal.
             options: ``plan``, ``memory_budget``, ``hotness``, ``structure_hotness``,
                 ``graph_ratio``, ``feature_ratio``, ``first``, ``topology``, ``spill``,
-                ``host_budget``, ``machines``, ``hot_ratio``, ``exchange_batches``, ``storage``
+                ``host_budget``, ``machines``, ``hot_ratio``, ``batches_per_exchange``, ``storage``
                 (`PlacementOptions`).
 
         Raises:

@@ -21,7 +21,7 @@ from peergraph.memory.distributed.fetched_rows import FetchedRows
 from peergraph.memory.distributed.id_exchange import IdExchange, RoundPlan
 from peergraph.memory.distributed.layout import Layout
 from peergraph.memory.distributed.network_traffic import TrafficCounter
-from peergraph.memory.distributed.wanted_rows import wanted_by_valid_batches
+from peergraph.memory.distributed.wanted_rows import wanted_rows_and_errors
 from peergraph.memory.table.table import Table
 from peergraph.profiling import EXCHANGE, profiled
 
@@ -75,15 +75,15 @@ class ExchangeSession:
 
     def request(self, *batches: Requests) -> FetchedRows:
         """Requests the rows of this rank's next batches: those of a round. Returns at once. The
-        caller then calls :meth:`FetchedRows.take_part`, in the order of the requests.
+        caller then calls :meth:`FetchedRows.start_transfer`, in the order of the requests.
 
         Collective over the ranks that have a batch.
 
         Args:
             batches: for each batch, pairs of a table and the users' ids that the batch will gather
                 from it. Tables that are not split over machines are ignored. The ids must not
-                change until :meth:`FetchedRows.take_part` has returned. On a GPU, they are ready in
-                the current stream.
+                change until :meth:`FetchedRows.start_transfer` has returned. On a GPU, they are
+                ready in the current stream.
 
         Raises:
             RuntimeError: this rank has finished.
@@ -156,21 +156,21 @@ class ExchangeSession:
         rest = [fetched for fetched in list(requested) if not fetched.is_complete]
         try:
             if rest and not self.broken:
-                self._take_part(rest)
+                self._transfer_unwanted(rest)
         finally:
             # Last: `join` waits for the session's thread first, and then for those started above.
             self.finish()
 
-    def _take_part(self, rest: Sequence[FetchedRows]) -> None:
-        """Takes part in rounds whose rows nobody wants. A thread does what this one must not wait
-        for.
+    def _transfer_unwanted(self, rest: Sequence[FetchedRows]) -> None:
+        """Transfers the rows of rounds that only the other ranks still want. A thread does what
+        this one must not wait for.
         """
         by_nccl = self.network.has_nccl
         if by_nccl and threading.get_ident() == self._iterating:
             # `join` raises the error.
             with in_stream(self._streams.rows), suppress(Exception):
                 for fetched in rest:
-                    fetched.take_part()
+                    fetched.start_transfer()
         stream = self._streams.rows if by_nccl else self._streams.ids
         self._start(lambda: _complete(rest), "peergraph exchange of unwanted rows", stream)
 
@@ -228,7 +228,7 @@ class ExchangeSession:
         """Exchanges the ids of a round, and gathers the rows that other machines request."""
         if fetched.requested is not None:
             torch.cuda.current_stream().wait_event(fetched.requested)
-        wanted, fetched.bad_requests = wanted_by_valid_batches(fetched.batches, self._layout)
+        wanted, fetched.request_errors = wanted_rows_and_errors(fetched.batches, self._layout)
         return self._round(self._ids.exchange(wanted, finished=False))
 
     def _round(self, plan: RoundPlan) -> ExchangeRound:

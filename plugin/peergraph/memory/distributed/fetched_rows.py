@@ -19,8 +19,8 @@ from peergraph.profiling import EXCHANGE, profiled
 class FetchedRows:
     """The rows of other machines for the batches of this rank in a round.
 
-    The session's thread exchanges the ids. The thread that iterates then calls :meth:`take_part`,
-    and the thread that makes the batches :meth:`wait`.
+    The session's thread exchanges the ids. The thread that iterates then calls
+    :meth:`start_transfer`, and the thread that makes the batches :meth:`wait`.
     """
 
     def __init__(
@@ -41,10 +41,10 @@ class FetchedRows:
         self.batches = batches
         self.planned: Future[ExchangeRound] = Future()
         """The round, once its ids have been exchanged."""
-        self.bad_requests: dict[int, Exception] = {}
-        """The errors of wrong requests, by the position of the batch in the round; known once the
-        ids have been exchanged. Such a batch gets no rows. Whoever raises an error takes it out:
-        otherwise its traceback and these rows would keep each other alive."""
+        self.request_errors: dict[int, Exception] = {}
+        """The error of each batch with wrong ids, by the batch's position in the round; complete
+        once the ids have been exchanged. Such a batch gets no rows. Whoever raises an error removes
+        it here: otherwise the error's traceback and these rows would keep each other alive."""
         self.requested: torch.cuda.Event | None = None
         """After the work that makes the ids, on a GPU."""
         self._guard = guard
@@ -70,7 +70,7 @@ class FetchedRows:
         )
 
     @profiled(EXCHANGE)
-    def take_part(self) -> ExchangeRound:
+    def start_transfer(self) -> ExchangeRound:
         """Waits until the ids have been exchanged, and begins to send and receive rows, in the
         current stream. On GPUs, the host waits for no rows. Idempotent. Returns the round.
 
@@ -88,20 +88,18 @@ class FetchedRows:
         return found
 
     def send(self) -> None:
-        """Does the same as :meth:`take_part`, and raises the error of the first wrong request.
-
-        Raises IndexError, TypeError or ValueError if a request is wrong. The other ranks get their
-        rows.
+        """Does the same as :meth:`start_transfer`, and raises the error of the first batch with
+        wrong ids: IndexError, TypeError or ValueError. The other ranks get their rows.
         """
-        self.take_part()
-        if self.bad_requests:
-            raise self.bad_requests.pop(min(self.bad_requests))
+        self.start_transfer()
+        if self.request_errors:
+            raise self.request_errors.pop(min(self.request_errors))
 
     def complete(self) -> None:
         """Waits until the rows have arrived on this rank and on the ranks of this machine for which
         it fetches rows. With NCCL, the host does not wait for rows.
         """
-        found = self.take_part()
+        found = self.start_transfer()
         # Another thread may be completing it at the same time.
         if not found.is_complete:
             with self._guard():

@@ -23,8 +23,8 @@ from peergraph.memory.table.id_list import id_list, ids_on_device
 
 Request = tuple[DistributedTable, Tensor]
 
-# What wrong ids raise.
-_BAD_REQUEST = (IndexError, TypeError, ValueError)
+# The errors that wrong ids raise.
+_REQUEST_ERRORS = (IndexError, TypeError, ValueError)
 
 
 @dataclass
@@ -43,13 +43,13 @@ class WantedRows:
     by_fetcher: list[np.ndarray]
 
 
-def wanted_by_valid_batches(
+def wanted_rows_and_errors(
     batches: Sequence[Sequence[Request]], layout: Layout
 ) -> tuple[dict[RowSet, WantedRows], dict[int, Exception]]:
-    """Returns the rows of other machines that batches need, without the batches whose requests are
-    wrong, and the errors of these by the batch's position. Synchronises with a GPU.
+    """Finds the rows of other machines that batches need. Leaves out batches with wrong ids, and
+    returns the error of each of them by the batch's position. Synchronises with a GPU.
     """
-    with suppress(*_BAD_REQUEST):
+    with suppress(*_REQUEST_ERRORS):
         return wanted_rows([r for requests in batches for r in requests], layout), {}
     errors = _errors(batches, layout)
     valid = [r for i, requests in enumerate(batches) if i not in errors for r in requests]
@@ -61,7 +61,7 @@ def _errors(batches: Sequence[Sequence[Request]], layout: Layout) -> dict[int, E
     for position, requests in enumerate(batches):
         try:
             wanted_rows(requests, layout)
-        except _BAD_REQUEST as error:
+        except _REQUEST_ERRORS as error:
             found[position] = error
     return found
 
@@ -91,7 +91,7 @@ def _wanted_of_set(
         locations, memory = [found.location], [found.memory]
     else:
         found = find_rows(_joined(checked, rows), rows, routes)
-        location = _by_position(found.location)
+        location = _sorted_by_position(found.location)
         locations = _split(location, [i.numel() for i in checked])
         memory = [found.memory, *location]
     key_of = partial(routes.keys, rows.split)
@@ -107,7 +107,7 @@ def _joined(lists: Sequence[Tensor], rows: RowSet) -> Tensor:
     return torch.cat([ids.flatten() for ids in lists])
 
 
-def _by_position(location: Location) -> Location:
+def _sorted_by_position(location: Location) -> Location:
     """Returns the same location with ascending positions. No id is padding."""
     # No sort of the positions: torch's kernels for it depend on the number of remote rows, so
     # `load_kernels` might not load them.
@@ -118,8 +118,11 @@ def _by_position(location: Location) -> Location:
 
 
 def _split(location: Location, sizes: list[int]) -> list[Location]:
-    """Returns the location of each of some lists that follow each other. Takes the memory of a
-    location with ascending positions.
+    """Splits the location of joined lists into one location for each list.
+
+    Args:
+        location: with ascending positions, whose memory is used again.
+        sizes: the number of ids of each list.
     """
     begins = [0, *accumulate(sizes)]
     bounds = torch.tensor(begins, device=location.positions.device)

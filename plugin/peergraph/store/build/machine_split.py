@@ -17,7 +17,7 @@ from peergraph.store.hotness.id_map import IdMap
 from peergraph.store.input.schema import Schema, TableSpec
 from peergraph.store.input.source import EdgeType, NodeType
 from peergraph.store.placement.items import type_name
-from peergraph.store.placement.options import PlacementOptions, exchange_batches, hot_ratio
+from peergraph.store.placement.options import PlacementOptions, batches_per_exchange, hot_ratio
 
 # Tables with rows of at most this many bytes are stored whole on each machine. These are labels,
 # masks, weights and times: they take less memory than the structure, and samplers and users read
@@ -102,7 +102,7 @@ def check_same_splits(
         digests = {t: _digest(orders[t]) for t in splits if isinstance(t, str) and t in orders}
         mine = {
             "machines and hot_ratio": {str(t): [s.rows, s.hot] for t, s in splits.items()},
-            "exchange_batches": exchange_batches(options),
+            "batches_per_exchange": batches_per_exchange(options),
             "hotness": {str(t): digest for t, digest in digests.items()},
             "storage": {
                 f"{name!r} of {t!r}": spec.storage
@@ -139,5 +139,5 @@ def connect_exchange(
     split = [t for named in by_name for t in named.values() if isinstance(t, DistributedTable)]
     if not split:
         return None
-    name, batches = group.machines.next_name(), exchange_batches(options)
+    name, batches = group.machines.next_name(), batches_per_exchange(options)
     return RowExchange(group, split, name, batches_per_round=batches)

@@ -61,11 +61,11 @@ class PlacementOptions(TypedDict, total=False):
             count.
         hot_ratio: if rows are split over machines, the share (0..1) of the rows of each node table,
             hottest first, that every machine has; default 0.25. Equal on all machines.
-        exchange_batches: if rows are split over machines, the number of consecutive batches whose
-            rows a loader exchanges together; default 1. With more, fewer bytes cross the network,
-            because a row that several of them need crosses it once, and a step takes less time
-            where Python limits it. The rows of twice as many batches take memory. Equal on all
-            machines.
+        batches_per_exchange: if rows are split over machines, the number of consecutive batches
+            whose rows a loader exchanges together; default 1. With more, fewer bytes cross the
+            network, because a row that several of them need crosses it once, and a step takes less
+            time where Python limits it. The received rows of up to twice as many batches are in
+            memory. Equal on all machines.
         storage: the storage of tables of float32, float64, float16 or bfloat16: ``"float16"``,
             ``"bfloat16"``, ``"float8_e4m3"``, ``"float8_e5m2"``, ``"int8"`` (with a scale for each
             row) or ``"int8:N"`` (with a scale for each N columns of a row). It is given by the name
@@ -86,7 +86,7 @@ class PlacementOptions(TypedDict, total=False):
     host_budget: int | None
     machines: str
     hot_ratio: float | None
-    exchange_batches: int | None
+    batches_per_exchange: int | None
     storage: StorageOption | None
 
 
@@ -108,7 +108,7 @@ _DEFAULTS: PlacementOptions = {
     "host_budget": None,
     "machines": "replicate",
     "hot_ratio": None,
-    "exchange_batches": None,
+    "batches_per_exchange": None,
     "storage": None,
 }
 
@@ -118,7 +118,7 @@ def complete_options(options: PlacementOptions) -> PlacementOptions:
 
     Raises:
         TypeError: a keyword is not an option of placement.
-        ValueError: the value of an option is not valid, or `hot_ratio` or `exchange_batches` is
+        ValueError: the value of an option is not valid, or `hot_ratio` or `batches_per_exchange` is
             given together with ``machines="replicate"``.
     """
     for name in options:
@@ -132,7 +132,7 @@ def complete_options(options: PlacementOptions) -> PlacementOptions:
     disk_spill(complete)
     _check_machines(complete["machines"])
     hot_ratio(complete)
-    exchange_batches(complete)
+    batches_per_exchange(complete)
     checked_storage(complete["storage"])
     return complete
 
@@ -160,18 +160,18 @@ def hot_ratio(options: PlacementOptions) -> float:
     return float(given)
 
 
-def exchange_batches(options: PlacementOptions) -> int:
+def batches_per_exchange(options: PlacementOptions) -> int:
     """Returns the number of batches whose rows are exchanged together, of complete options."""
-    given = options["exchange_batches"]
+    given = options["batches_per_exchange"]
     if given is None:
         return 1
     if options["machines"] == "replicate":
         raise ValueError(
-            'exchange_batches is for machines="shard": with machines="replicate" no rows are '
+            'batches_per_exchange is for machines="shard": with machines="replicate" no rows are '
             "exchanged"
         )
     if isinstance(given, bool) or not isinstance(given, int) or given < 1:
-        raise ValueError(f"exchange_batches must be an int of at least 1, got {given!r}")
+        raise ValueError(f"batches_per_exchange must be an int of at least 1, got {given!r}")
     return given
 
 

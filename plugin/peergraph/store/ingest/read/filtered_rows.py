@@ -82,5 +82,5 @@ class FilteredRows(RowReader):
         return [name for name in self.column_names if name.lower() in lower]
 
     def _columns_to_read(self, columns: Sequence[str]) -> list[str]:
-        """Returns the given columns, and those that the condition may name, each once."""
+        """Returns the given columns and those that the condition may name, without duplicates."""
         return list(dict.fromkeys([*columns, *self._columns_of_condition()]))
