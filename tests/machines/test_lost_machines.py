@@ -25,9 +25,15 @@ def _lost(work: str, victims: list[int], device: str) -> tuple[str, float]:
     group = Group.current(device=device_of_rank(device), timeout=LIMIT_S)
     values = torch.ones(4, device=group.device)
     dist.all_reduce(values)
+    pids: list[Any] = [None] * group.machines.world_size
+    dist.all_gather_object(pids, os.getpid())
     if group.machines.rank in victims:
-        time.sleep(1.5)
-        os.kill(os.getpid(), signal.SIGKILL)
+        if group.machines.rank == victims[0]:
+            time.sleep(1.5)
+            # All at once, itself last: a rank that outlives others of its machine names them.
+            for victim in reversed(victims):
+                os.kill(pids[victim], signal.SIGKILL)
+        time.sleep(LONG_S)
     begin = time.monotonic()
     try:
         while time.monotonic() < begin + LONG_S:
