@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import sys
 import time
 from collections.abc import Callable
@@ -16,6 +17,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 from peergraph import PeerLostError
 from peergraph.memory import Group, SharedRegion
+from peergraph.memory.group import handshake
+from peergraph.memory.group.rank_names import RankNames
 from peergraph.sampling import NeighborSampler
 from peergraph.store import EDGE, NODE, EdgeSource, GraphSource, Store
 from peergraph.testing import run_ranks
@@ -255,3 +258,45 @@ def test_a_wait_that_nothing_ends_ends_the_process(tmp_path: Path) -> None:
     errors = tmp_path / "errors"
     message = run_ranks(_makes_a_communicator, 2, 1, str(errors), device="cuda", may_die=[0, 1])[0]
     assert "rank 1 died (pid " in (message or errors.read_text())
+
+
+def _dies_while_joining(stage: str) -> str:
+    """Rank 1 has published its address, or has connected to rank 0, when it dies."""
+    if dist.get_rank() == 1:
+        dies_in = {"before it connects": "connect", "before it says hello": "_send"}[stage]
+        setattr(handshake.Handshake, dies_in, lambda *_: os.kill(os.getpid(), signal.SIGKILL))
+    begin = time.monotonic()
+    with pytest.raises(PeerLostError) as caught:
+        Group.current(timeout=LONG_S)
+    assert time.monotonic() - begin < LONG_S / 2
+    # Neither of the others ends before both have noticed.
+    store = dist.distributed_c10d._get_default_store()
+    store.set(f"has noticed/{dist.get_rank()}", "")
+    store.wait(["has noticed/0", "has noticed/2"])
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("stage", ["before it connects", "before it says hello"])
+def test_a_death_while_joining_is_named_at_once(stage: str) -> None:
+    found = run_ranks(_dies_while_joining, 3, stage, may_die=[1])
+    assert all(text.startswith("rank 1 died (pid ") for text in found[::2]), found
+
+
+def test_a_rank_that_ends_between_the_connection_and_the_hello(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    ending, mine = handshake.Listener(), handshake.Listener()
+    process_behind = handshake._process_behind
+
+    def ends(connected: socket.socket) -> tuple[int, int]:
+        found = process_behind(connected)
+        ending.close()
+        return found
+
+    monkeypatch.setattr(handshake, "_process_behind", ends)
+    joining = handshake.Handshake(
+        1, [ending.endpoint, mine.endpoint], mine, RankNames((0, 1), None)
+    )
+    with pytest.raises(PeerLostError, match="rank 0 died"):
+        joining.connect(LONG_S, time.monotonic() + LONG_S)
+    mine.close()

@@ -17,16 +17,19 @@ import struct
 import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from typing import NoReturn
 
 from peergraph.errors import PeerLostError
 from peergraph.memory.group.connection import Connection
-from peergraph.memory.group.process import pid_namespace
+from peergraph.memory.group.process import ProcessId, pid_namespace
 from peergraph.memory.group.rank_names import RankNames
 
 _NAME_BYTES, _SECRET_BYTES = 16, 32
 # More than a host has ranks, because other processes may connect too.
 _BACKLOG = 1024
 _RETRY_S = 0.01
+# How often to look whether the processes of missing ranks are alive.
+_LOOK_INTERVAL_S = 0.2
 _CREDENTIALS = struct.Struct("iII")  # pid, uid, gid
 _HELLO = struct.Struct(f"!I{_SECRET_BYTES}s")  # the caller's rank, the called rank's secret
 
@@ -103,20 +106,27 @@ class Handshake:
         # process id, and the received bytes.
         self._pending: dict[socket.socket, tuple[int | None, int, bytearray]] = {}
         self._selector = selectors.DefaultSelector()
+        # None: the process has ended already.
+        self._processes = {
+            r: ProcessId.of(endpoint.pid)
+            for r, endpoint in enumerate(endpoints)
+            if r != rank and endpoint.namespace == listener.endpoint.namespace
+        }
 
     def connect(self, timeout: float, deadline: float) -> list[Connection]:
-        """Returns the connections. Raises PeerLostError if a rank cannot be reached in time."""
+        """Returns the connections. Raises PeerLostError if a rank cannot be reached in time, or
+        ends before it is connected.
+        """
         try:
             self._selector.register(self._listener.socket, selectors.EVENT_READ)
             for rank in range(self._rank):
                 self._call(rank, deadline)
-            while len(self._connected) < len(self._endpoints) - 1:
+            while missing := self._missing():
+                self._raise_if_ended()
                 if time.monotonic() >= deadline:
-                    missing = sorted(
-                        {*range(len(self._endpoints))} - {*self._connected, self._rank}
-                    )
                     raise PeerLostError(f"{self._names(missing)} did not join within {timeout:g} s")
-                for key, _ in self._selector.select(max(0.0, deadline - time.monotonic())):
+                seconds = min(_LOOK_INTERVAL_S, deadline - time.monotonic())
+                for key, _ in self._selector.select(max(0.0, seconds)):
                     self._serve(key.fileobj)  # type: ignore[arg-type]
             return [Connection(rank, *connected) for rank, connected in self._connected.items()]
         except BaseException:
@@ -127,6 +137,40 @@ class Handshake:
             for connected in self._pending:
                 connected.close()
             self._selector.close()
+
+    def _missing(self) -> list[int]:
+        """Returns the ranks that are not connected yet."""
+        return sorted({*range(len(self._endpoints))} - {*self._connected, self._rank})
+
+    def _raise_if_ended(self) -> None:
+        """Raises PeerLostError if processes of ranks that are not connected yet have ended.
+
+        A rank that is connected has all that it needs of this one, and may have ended.
+        """
+        ended = [rank for rank in self._missing() if self._has_ended(rank)]
+        if ended:
+            pids = ", ".join(str(self._endpoints[rank].pid) for rank in ended)
+            raise PeerLostError(f"{self._names(ended)} died (pid {pids})")
+
+    def _has_ended(self, rank: int) -> bool:
+        """Returns whether the process of a rank is known to have ended."""
+        if rank not in self._processes:
+            return False
+        process = self._processes[rank]
+        return process is None or not process.is_alive()
+
+    def _raise_death_of(self, rank: int, pid: int) -> NoReturn:
+        """Raises PeerLostError for a rank whose connection has ended, and for others that died."""
+        self._raise_if_ended()
+        raise PeerLostError(f"{self._names([rank])} died (pid {pid})")
+
+    def _send(self, connected: socket.socket, data: bytes, rank: int, pid: int) -> None:
+        """Sends a few bytes, which a new connection always accepts, to a rank."""
+        try:
+            connected.send(data)
+        except OSError:
+            connected.close()
+            self._raise_death_of(rank, pid)
 
     def _call(self, rank: int, deadline: float) -> None:
         endpoint = self._endpoints[rank]
@@ -143,6 +187,7 @@ class Handshake:
                 time.sleep(_RETRY_S)
             except OSError as error:
                 connected.close()
+                self._raise_if_ended()
                 raise PeerLostError(
                     f"{self._names([rank])} cannot be reached: it ended (pid {endpoint.pid}), or "
                     f"the ranks of this host are in different network namespaces ({error})"
@@ -154,7 +199,7 @@ class Handshake:
                 f"{self._names([rank])} cannot be trusted: process {pid} of user {uid} answers for "
                 f"process {endpoint.pid}, and this rank's user is {os.geteuid()}"
             )
-        connected.send(_HELLO.pack(self._rank, endpoint.secret_bytes))
+        self._send(connected, _HELLO.pack(self._rank, endpoint.secret_bytes), rank, pid)
         self._await(connected, rank, pid)
 
     def _serve(self, ready: socket.socket) -> None:
@@ -174,10 +219,10 @@ class Handshake:
             if rank is None or rank in self._connected:
                 ready.close()
                 return
-            ready.send(self._endpoints[rank].secret_bytes)
+            self._send(ready, self._endpoints[rank].secret_bytes, rank, pid)
         elif not hmac.compare_digest(received, self._listener.endpoint.secret_bytes):
             ready.close()
-            raise PeerLostError(f"{self._names([rank])} died (pid {pid})")
+            self._raise_death_of(rank, pid)
         self._connected[rank] = (ready, pid)
 
     def _accept(self) -> None:
