@@ -29,6 +29,9 @@ from peergraph.fullgraph.structure.partitioned_structure import PartitionedStruc
 from peergraph.fullgraph.tensor.conversions import distribute, from_local, like, replicated
 from peergraph.fullgraph.tensor.partitioned_tensor import PartitionedTensor
 from peergraph.fullgraph.tensor.selection import in_layout
+from peergraph.fullgraph.tensor.uncompiled import run_uncompiled
+
+run_uncompiled(__name__)
 
 __all__ = [
     "CapturedStep",

@@ -14,9 +14,10 @@ from peergraph.fullgraph.structure.node_index import NodeIndex
 from peergraph.fullgraph.structure.partitioned_structure import PartitionedStructure
 from peergraph.fullgraph.tensor.conversions import distribute
 from peergraph.fullgraph.tensor.partitioned_tensor import PartitionedTensor
+from peergraph.fullgraph.tensor.uncompiled import Uncompiled
 
 
-class PartitionedEdgeIndex(Tensor):
+class PartitionedEdgeIndex(Uncompiled):
     """Stands for the list of edges [2, edges] of a partitioned graph, without values.
 
     Layers take the edges from :attr:`structure`. Shape, dtype (int64) and device are those of a
@@ -129,7 +130,7 @@ class PartitionedEdgeIndex(Tensor):
         given = args[0] if args else None
         if isinstance(given, PartitionedEdgeIndex):
             options = kwargs or {}
-            if func in _SAME:
+            if func in _SAME or (func is _VIEW and list(args[1]) == list(given.shape)):
                 return PartitionedEdgeIndex(given.structure, given.edge_weight)
             if func is torch.ops.aten.flip.default and args[1] in ([0], [-2]):
                 return given._flip()
@@ -144,6 +145,8 @@ _SAME = (
     torch.ops.aten.detach.default,
     torch.ops.aten.view_as.default,
 )
+# autograd makes one of an argument that a function returns, as those of backward hooks do.
+_VIEW = torch.ops.aten.view.default
 
 
 def _keeps(edge_index: PartitionedEdgeIndex, options: dict[str, Any]) -> bool:

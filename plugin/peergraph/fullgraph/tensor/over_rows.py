@@ -180,7 +180,7 @@ def argument(
     return found if keepdim else found.squeeze(x.partitioned_dim)
 
 
-@over_rows(aten.any.default, aten.any.dim, aten.any.dims)
+@over_rows(aten.any.default, aten.any.dim, aten.any.dims, aten._is_any_true.default)
 def any_of(
     overload: OpOverload, dims: Dims, x: PartitionedTensor, dim: Any = None, keepdim: bool = False
 ) -> Tensor:
@@ -188,7 +188,7 @@ def any_of(
     return all_reduce(x, x._local.bool().sum(dims, keepdim) > 0, "max")
 
 
-@over_rows(aten.all.default, aten.all.dim, aten.all.dims)
+@over_rows(aten.all.default, aten.all.dim, aten.all.dims, aten._is_all_true.default)
 def all_of(
     overload: OpOverload, dims: Dims, x: PartitionedTensor, dim: Any = None, keepdim: bool = False
 ) -> Tensor:

@@ -10,6 +10,7 @@ from torch import Tensor
 from peergraph.fullgraph.layout.row_layout import RowLayout
 from peergraph.fullgraph.tensor.parameters import check_parameters
 from peergraph.fullgraph.tensor.registry import FUNCTION_RULES, RULES, find_rule
+from peergraph.fullgraph.tensor.uncompiled import Uncompiled
 
 _make_wrapper = Tensor._make_wrapper_subclass
 _DisableTorchFunction = torch._C.DisableTorchFunctionSubclass
@@ -35,7 +36,7 @@ def _direct_attribute(name: str) -> Any:
     return property(get, set_ if write is not None else None)
 
 
-class PartitionedTensor(Tensor):
+class PartitionedTensor(Uncompiled):
     """A global tensor of which each rank holds the rows that a layout gives it.
 
     The shape is the global one and rows are numbered as the user numbers them, so scripts for one

@@ -1,0 +1,86 @@
+"""Keeps `torch.compile` out of functions that work on partitioned tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NoReturn
+
+import torch
+import torch._dynamo  # which every optimizer of torch imports
+from torch import Tensor
+from torch._dynamo.exc import Unsupported
+from torch._dynamo.symbolic_convert import InstructionTranslator
+from torch.autograd import Function
+
+_SKIP: Any = None
+"""Runs a function, and what it calls, without the compiler; None in versions without it."""
+if hasattr(torch._C._dynamo.eval_frame, "set_code_exec_strategy"):
+    _SKIP = torch._C._dynamo.eval_frame._FrameExecStrategy(
+        torch._C._dynamo.eval_frame._FrameAction.SKIP,
+        torch._C._dynamo.eval_frame._FrameAction.SKIP,
+    )
+
+
+class Uncompiled(Tensor):
+    """A tensor whose operations `torch.compile` cannot trace: they exchange rows.
+
+    A function that reads one, and all that it calls, runs as without a compiler. With
+    ``fullgraph=True``, and in `torch.export`, an error says so.
+    """
+
+    def __tensor_flatten__(self) -> NoReturn:
+        """Called where a compiler meets the tensor."""
+        raise _Untraceable(type(self))
+
+    @staticmethod
+    def __tensor_unflatten__(*_: Any) -> NoReturn:
+        """Never called; torch asks for both."""
+        raise NotImplementedError("there are no parts of a partitioned tensor to make one of")
+
+
+class _Untraceable(Unsupported, NotImplementedError):
+    """Makes the compiler run the whole function, and not only the rest of it, as it is."""
+
+    def __init__(self, kind: type[Tensor]) -> None:
+        super().__init__(
+            f"torch.compile and torch.export cannot trace a {kind.__name__}, whose operations "
+            "exchange rows of a full graph: call the model without them, or without fullgraph=True "
+            "(the function then runs as it is)"
+        )
+        compiled = InstructionTranslator.current_tx().output.root_tx.f_code.co_filename
+        # What torch's own functions call, such as a module's `forward`, and in old versions what
+        # any function calls, is skipped when it is called.
+        if _SKIP is not None and not compiled.startswith(str(Path(torch.__file__).parent)):
+            self.frame_exec_strategy = _SKIP
+
+    @property
+    def skip_frame(self) -> bool:
+        """Stays true when a function that was inlined passes the error on."""
+        return True
+
+    @skip_frame.setter
+    def skip_frame(self, _: bool) -> None:
+        pass
+
+
+def run_uncompiled(package: str) -> None:
+    """Keeps the compiler out of a package's autograd functions.
+
+    Their backward runs under the compiler where a compiled function calls ``loss.backward()``.
+    """
+    for function in _subclasses(Function):
+        if not function.__module__.startswith(f"{package}."):
+            continue
+        for name in ("forward", "backward"):
+            method = getattr(function, name)
+            if _SKIP is None:
+                setattr(function, name, staticmethod(torch._dynamo.disable(method)))
+            else:  # calls take no longer
+                torch._C._dynamo.eval_frame.set_code_exec_strategy(method.__code__, _SKIP)
+
+
+def _subclasses(cls: type) -> Iterator[type]:
+    for subclass in cls.__subclasses__():
+        yield subclass
+        yield from _subclasses(subclass)

@@ -1,0 +1,152 @@
+"""What scripts do with autograd and compilers on partitioned graphs: as PyG in one process."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch_geometric import nn as pyg
+
+import peergraph_pyg
+
+from .graphs import CLASSES, WIDTH, small_graph
+from .ranks import assert_close, full, partition_of_case, shared
+
+Values = list[Any]
+Run = Callable[[Any, Callable[[nn.Module], nn.Module]], Values]
+
+
+class Net(nn.Module):
+    """Two layers, with modules of torch around them."""
+
+    def __init__(self, kind: Callable[..., nn.Module] = pyg.GCNConv) -> None:
+        super().__init__()
+        torch.manual_seed(3)
+        self.first, self.second = kind(WIDTH, 8), kind(8, CLASSES)
+        self.act, self.head = nn.ReLU(), nn.Linear(CLASSES, CLASSES)
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        out: Tensor = self.head(self.second(self.act(self.first(x, edge_index)), edge_index))
+        return out
+
+
+def loss_of(out: Tensor, data: Any) -> Tensor:
+    return F.cross_entropy(out[data.train_mask], data.y[data.train_mask])
+
+
+def check(run: Run) -> None:
+    """Checks what `run` returns for PyG's data, with PyG's layers and with Peergraph's."""
+    data = shared(small_graph)
+    expected = run(data, lambda model: model)
+    for accelerate in (lambda model: model, peergraph_pyg.accelerate):
+        found = run(partition_of_case(data), accelerate)
+        for number, (value, right) in enumerate(zip(found, expected, strict=True)):
+            assert_close(value, right, name=f"value {number}")
+
+
+def gradients(model: nn.Module) -> Values:
+    return [parameter.grad for parameter in model.parameters()]
+
+
+def compiled(backend: str, kind: Callable[..., nn.Module]) -> None:
+    """A compiled model, and a compiled step with its backward pass, over several epochs."""
+
+    def run(data: Any, swap: Callable[[nn.Module], nn.Module]) -> Values:
+        model = swap(Net(kind))
+        if type(data.x) is not Tensor:
+            torch._dynamo.reset()
+            forward, wrap = torch.compile(model, backend=backend), torch.compile
+        else:
+            forward, wrap = model, lambda function, backend: function
+        optimizer = torch.optim.Adam(model.parameters(), lr=0.05)
+        losses = []
+
+        def step(mask: Tensor) -> Tensor:
+            optimizer.zero_grad()
+            out = forward(data.x, data.edge_index)
+            loss = F.cross_entropy(out[mask], data.y[mask])
+            loss.backward()
+            optimizer.step()
+            return loss.detach()
+
+        for train in (step, wrap(step, backend=backend)):
+            for mask in (data.train_mask, data.val_mask):
+                losses.append(train(mask))
+                model.eval()
+                with torch.no_grad():
+                    losses.append(forward(data.x, data.edge_index))
+                model.train()
+        return [*losses, *gradients(model)]
+
+    check(run)
+
+
+def compiled_whole() -> None:
+    torch._dynamo.reset()
+    data = partition_of_case(shared(small_graph))
+    model = torch.compile(Net(), backend="eager", fullgraph=True)
+    with pytest.raises(NotImplementedError, match="without fullgraph=True"):
+        model(data.x, data.edge_index)
+
+
+def module_hooks() -> None:
+    """Backward hooks see the gradients of inputs and outputs, and change them."""
+
+    def run(data: Any, swap: Callable[[nn.Module], nn.Module]) -> Values:
+        model, seen = swap(Net()), []
+        model.second.register_full_backward_hook(
+            lambda module, inputs, outputs: seen.extend([full(inputs[0]), full(outputs[0])])
+        )
+        model.second.register_full_backward_pre_hook(
+            lambda module, outputs: tuple(output * 2 for output in outputs)
+        )
+        model.first.register_full_backward_hook(
+            lambda module, inputs, outputs: (inputs[0] * 3, None)
+        )
+        model.first.register_forward_hook(lambda module, inputs, output: output * 0.5)
+        x = data.x.detach().clone().requires_grad_()
+        loss_of(model(x, data.edge_index), data).backward()
+        return [*seen, x.grad, *gradients(model)]
+
+    check(run)
+
+
+def tensor_hooks() -> None:
+    def run(data: Any, swap: Callable[[nn.Module], nn.Module]) -> Values:
+        model, seen = swap(Net()), []
+        hidden = model.first(data.x, data.edge_index)
+        hidden.retain_grad()
+        out = model.head(model.second(model.act(hidden), data.edge_index))
+        out.register_hook(lambda grad: seen.append(full(grad)) or grad * 2)
+        loss_of(out, data).backward()
+        return [*seen, hidden.grad, *gradients(model)]
+
+    check(run)
+
+
+def anomaly() -> None:
+    def run(data: Any, swap: Callable[[nn.Module], nn.Module]) -> Values:
+        model = swap(Net())
+        with torch.autograd.detect_anomaly(check_nan=True):
+            loss_of(model(data.x, data.edge_index), data).backward()
+        return gradients(model)
+
+    check(run)
+    data = partition_of_case(shared(small_graph))
+    x = data.x.detach().clone().requires_grad_()
+    with torch.autograd.detect_anomaly(), pytest.raises(RuntimeError, match="returned nan"):
+        (x * 0).sqrt().mul(0).sum().backward()
+
+
+CASES: dict[str, Callable[[], Any]] = {
+    "compiled GCN": lambda: compiled("aot_eager", pyg.GCNConv),
+    "compiled GAT": lambda: compiled("eager", pyg.GATConv),
+    "compiled whole": compiled_whole,
+    "module hooks": module_hooks,
+    "tensor hooks": tensor_hooks,
+    "anomaly": anomaly,
+}
