@@ -8,13 +8,12 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
 from peergraph.fullgraph import RowLayout, distribute, keyed_random
 from peergraph.fullgraph.offload.chunks.chunks import Chunks
 from peergraph.fullgraph.offload.edges.edge_recorder import store_resident
 from peergraph.fullgraph.offload.edges.offloaded_csc import OffloadedCsc
-from peergraph.fullgraph.offload.functions import recording
 from peergraph.fullgraph.offload.rows.row_allocator import RowAllocator
 from peergraph.fullgraph.offload.tensor.offloaded_tensor import OffloadedTensor
 from peergraph.fullgraph.offload.tensor.row_space import RowSpaces
@@ -308,35 +307,6 @@ def test_what_needs_all_rows_is_refused(name: str) -> None:
     x, s, mask, w = make(Group.current("cpu"), 3)
     with pytest.raises(NotImplementedError):
         REFUSED[name](x.detach().requires_grad_(), s, mask, w)
-
-
-def test_record_keeps_the_values_of_its_time() -> None:
-    x, _, _, w = make(Group.current("cpu"), 3)
-    layer = nn.Linear(6, 6).double()
-    with torch.no_grad():
-        layer.weight.copy_(w)
-    out = layer(x)
-    expected = F.linear(inputs()[0], w, layer.bias.detach().clone())
-    with torch.no_grad():
-        layer.weight.zero_()
-    torch.testing.assert_close(out.full_tensor(), expected.detach())
-    rows = distribute(torch.ones(NODES, 1, dtype=torch.float64), x.layout)
-    late = x * rows
-    rows.mul_(2)
-    with pytest.raises(RuntimeError, match="changed in place"):
-        late.full_tensor()
-
-
-def test_large_tensors_are_not_copied_and_must_not_change(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(recording, "_MOST_COPIED_BYTES", 0)
-    x, _, _, w = make(Group.current("cpu"), 3)
-    early, late = F.linear(x, w), F.linear(x, w)
-    torch.testing.assert_close(early.full_tensor(), inputs()[0] @ w.t())
-    w.zero_()
-    with pytest.raises(RuntimeError, match=f"{w.nbytes} bytes was changed in place"):
-        late.full_tensor()
 
 
 def test_attributes() -> None:

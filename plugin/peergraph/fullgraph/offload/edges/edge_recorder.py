@@ -12,10 +12,11 @@ from torch import Tensor
 from torch.utils.weak import WeakIdKeyDictionary
 
 from peergraph.aggregate import Csc
+from peergraph.fullgraph.exchange.transport import Transport
+from peergraph.fullgraph.layout.digest import HostCopy, content_digest
 from peergraph.fullgraph.layout.row_layout import RowLayout
 from peergraph.fullgraph.offload.chunks.chunked_csc import ChunkedCsc
 from peergraph.fullgraph.offload.functions.recording import (
-    plain_operand,
     probe_of,
     resident_operand,
     resident_probe,
@@ -30,11 +31,13 @@ from peergraph.fullgraph.offload.programs.program import WHOLE_RESULT, Compiled,
 from peergraph.fullgraph.offload.programs.record import (
     EdgesOperand,
     Operand,
+    PlainOperand,
     Record,
     RowOperand,
     SourceOperand,
 )
 from peergraph.fullgraph.offload.tensor.chunk_rows import ChunkRows, partitioned
+from peergraph.fullgraph.offload.tensor.offloaded_function import OffloadedFunction
 from peergraph.fullgraph.offload.tensor.offloaded_tensor import (
     Content,
     OffloadedTensor,
@@ -165,16 +168,24 @@ class EdgeRecorder:
             self._reversed[structure] = found
         return found
 
-    def reversed_weights(self, weights: PartitionedTensor) -> PartitionedTensor:
+    def reversed_weights(
+        self, weights: PartitionedTensor, digest: HostCopy | None = None
+    ) -> PartitionedTensor:
         """Returns rows of edges on the device as rows of the reversed edges. Collective.
 
-        Kept for as long as `weights` live unchanged.
+        Kept for as long as `weights` live with the same values.
+
+        Args:
+            weights: the rows.
+            digest: of the rows of all ranks; None: it is made, which synchronises.
         """
-        local = weights._local
-        version = None if local.is_inference() else local._version
+        if digest is None:
+            transport = Transport.of(self.spaces.rank.real)
+            digest = HostCopy(transport.all_reduce(content_digest(weights._local)))
+        value = int(digest.wait())
         kept = self._reversed_weights.get(weights)
-        if version is None or kept is None or kept[0] != version:
-            kept = version, reverse_rows(self.structure, weights)
+        if kept is None or kept[0] != value:
+            kept = value, reverse_rows(self.structure, weights)
             self._reversed_weights[weights] = kept
         found: PartitionedTensor = kept[1]
         return found
@@ -230,7 +241,7 @@ class EdgeRecorder:
         for name, x in parameters.items():
             slots[name] = None
             if x is not None:
-                enter(name, x, plain_operand(x, self.destinations), functools.partial(_same, x))
+                enter(name, x, PlainOperand.of(x), functools.partial(_same, x))
         operation = self._operation(function, slots, edges_slot, space)
         made = Record(operation, operands)
         if row_type is None:
@@ -409,11 +420,11 @@ def _rows(name: str, x: Tensor, space: RowSpace) -> tuple[Operand, Callable[[], 
 
 def store_resident(space: RowSpace, x: PartitionedTensor) -> OffloadedTensor:
     """Returns rows that are on the device as an offloaded tensor. Differentiable."""
-    result: OffloadedTensor = StoreResident.apply(x, space)  # type: ignore[no-untyped-call]
+    result: OffloadedTensor = StoreResident.apply(x, space)
     return result
 
 
-class StoreResident(torch.autograd.Function):
+class StoreResident(OffloadedFunction):
     """Rows on the device, copied to a store."""
 
     @staticmethod

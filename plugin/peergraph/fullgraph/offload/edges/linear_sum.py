@@ -9,6 +9,8 @@ import torch
 from torch import Tensor
 
 from peergraph.aggregate import Csc
+from peergraph.fullgraph.exchange.transport import Transport
+from peergraph.fullgraph.layout.digest import HostCopy
 from peergraph.fullgraph.offload.edges.edge_recorder import (
     EdgeRecorder,
     reverse_rows,
@@ -16,7 +18,14 @@ from peergraph.fullgraph.offload.edges.edge_recorder import (
     store_resident,
 )
 from peergraph.fullgraph.offload.functions.recording import record
-from peergraph.fullgraph.offload.programs.record import SourceOperand
+from peergraph.fullgraph.offload.programs.record import (
+    PlainOperand,
+    Record,
+    ResidentOperand,
+    SourceOperand,
+)
+from peergraph.fullgraph.offload.programs.unchanged_check import UnchangedCheck
+from peergraph.fullgraph.offload.tensor.offloaded_function import OffloadedFunction
 from peergraph.fullgraph.offload.tensor.offloaded_tensor import Content, OffloadedTensor, make_shell
 from peergraph.fullgraph.tensor.conversions import from_local
 from peergraph.fullgraph.tensor.partitioned_tensor import PartitionedTensor
@@ -44,6 +53,8 @@ def linear_sum(
             no such row is added.
     """
     own = None if self_weight is None else x
+    if self_weight is not None and not isinstance(self_weight, PartitionedTensor):
+        self_weight = PlainOperand.of(self_weight).values  # also those of the gradient
     content, needs_grad = _record_sum(recorder, reduce, x, weights, own, self_weight)
     content.keeps = torch.is_grad_enabled()
     if not needs_grad:
@@ -51,13 +62,45 @@ def linear_sum(
     made = content.record
     assert made is not None
     [source] = [part for part in made.operands if isinstance(part, SourceOperand)]
-    result: OffloadedTensor = LinearSum.apply(  # type: ignore[no-untyped-call]
-        source.rows.identity, recorder, content, reduce, weights, self_weight
+    constants = Constants(recorder, made, weights, self_weight)
+    result: OffloadedTensor = LinearSum.apply(
+        source.rows.identity, recorder, content, reduce, constants
     )
     return result
 
 
-class LinearSum(torch.autograd.Function):
+class Constants:
+    """Factors of a sum, which its gradient needs as they were at the record. Collective to make.
+
+    Args:
+        recorder: the edges.
+        record: of the sum.
+        weights, self_weight: as of :func:`linear_sum`.
+    """
+
+    def __init__(
+        self,
+        recorder: EdgeRecorder,
+        record: Record,
+        weights: PartitionedTensor | None,
+        self_weight: Tensor | None,
+    ) -> None:
+        self.weights, self.self_weight = weights, self_weight
+        self._operands = [part for part in record.operands if isinstance(part, ResidentOperand)]
+        self._spaces = recorder.spaces
+        self.digest: HostCopy | None = None
+        """Of the weights of all ranks; None: there are none."""
+        for operand in self._operands:
+            if operand.tensor is weights and operand.digest is not None:
+                transport = Transport.of(self._spaces.rank.real)
+                self.digest = HostCopy(transport.all_reduce(operand.digest.clone()))
+
+    def check(self) -> None:
+        """Has the next pass raise RuntimeError if a factor has other values than at the record."""
+        self._spaces.checks.append(UnchangedCheck(self._operands))
+
+
+class LinearSum(OffloadedFunction):
     """Sums or means whose gradient is recorded, too."""
 
     @staticmethod
@@ -67,27 +110,24 @@ class LinearSum(torch.autograd.Function):
         recorder: EdgeRecorder,
         content: Content,
         reduce: str,
-        weights: PartitionedTensor | None,
-        self_weight: Tensor | None,
+        constants: Constants,
     ) -> OffloadedTensor:
-        ctx.recorder, ctx.reduce, ctx.weights = recorder, reduce, weights
-        ctx.self_weight, ctx.dtype = self_weight, x.dtype
+        ctx.recorder, ctx.reduce, ctx.constants, ctx.dtype = recorder, reduce, constants, x.dtype
         return make_shell(content)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
-        sums = transposed_sum(ctx.recorder, grad, ctx.reduce, ctx.weights, ctx.self_weight)
+        sums = transposed_sum(ctx.recorder, grad, ctx.reduce, ctx.constants)
         if sums.dtype != ctx.dtype:
             sums = record(Tensor.to, (sums, ctx.dtype), {})
-        return sums, None, None, None, None, None
+        return sums, None, None, None, None
 
 
 def transposed_sum(
     recorder: EdgeRecorder,
     grad: Tensor,
     reduce: str,
-    weights: PartitionedTensor | None,
-    self_weight: Tensor | None = None,
+    constants: Constants,
 ) -> OffloadedTensor:
     """Returns sums of rows of destinations at sources, to be computed. Collective.
 
@@ -96,8 +136,11 @@ def transposed_sum(
     Args:
         recorder: the edges.
         grad: [destinations, *features].
-        reduce, weights, self_weight: as of :func:`linear_sum`.
+        reduce: as of :func:`linear_sum`.
+        constants: the sum's factors.
     """
+    constants.check()
+    weights, self_weight = constants.weights, constants.self_weight
     structure = recorder.structure
     if not isinstance(grad, OffloadedTensor):
         assert isinstance(grad, PartitionedTensor)
@@ -120,7 +163,7 @@ def transposed_sum(
         if weights is None:
             edges = None
         elif selected is None:
-            edges = recorder.reversed_weights(weights)
+            edges = recorder.reversed_weights(weights, constants.digest)
         else:
             edges = reverse_rows(structure, weights)
         content, _ = _record_sum(reverse, "sum", grad, edges, own, self_weight)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from peergraph.fullgraph.offload.edges.edge_recorder import EdgeRecorder, store_resident
@@ -19,6 +18,7 @@ from peergraph.fullgraph.offload.passes.chunk_pass import PassChunk
 from peergraph.fullgraph.offload.programs.program import Compiled, Place
 from peergraph.fullgraph.offload.programs.record import RowOperand, SourceOperand
 from peergraph.fullgraph.offload.programs.row_pass import RowPass, store_rows, value_at
+from peergraph.fullgraph.offload.tensor.offloaded_function import OffloadedFunction
 from peergraph.fullgraph.offload.tensor.offloaded_tensor import (
     Cell,
     Content,
@@ -41,7 +41,7 @@ def source_sum(recorder: EdgeRecorder, content: Content, needs_grad: bool) -> Of
     if not needs_grad:
         return _compute(recorder, content)
     compiled = Compiled([RowOperand(Cell(content, True), None)], is_boundary)
-    result: OffloadedTensor = SourceSum.apply(  # type: ignore[no-untyped-call]
+    result: OffloadedTensor = SourceSum.apply(
         recorder, content, compiled, *history_inputs(compiled.operands)
     )
     return result
@@ -62,7 +62,7 @@ def _compute(recorder: EdgeRecorder, content: Content) -> OffloadedTensor:
     return from_store(space, store)
 
 
-class SourceSum(torch.autograd.Function):
+class SourceSum(OffloadedFunction):
     """Rows of sources; their gradient is read by the edges from them."""
 
     @staticmethod

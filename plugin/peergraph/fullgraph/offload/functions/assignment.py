@@ -19,6 +19,7 @@ from peergraph.fullgraph.offload.functions.selection import (
     rows_on_device,
 )
 from peergraph.fullgraph.offload.programs.selected_rows import Selection, spread_rows
+from peergraph.fullgraph.offload.tensor.offloaded_function import OffloadedFunction
 from peergraph.fullgraph.offload.tensor.offloaded_tensor import RULES, OffloadedTensor, make_shell
 from peergraph.fullgraph.tensor.arguments import require_same_rows
 from peergraph.fullgraph.tensor.conversions import distribute, from_local, take_rows
@@ -118,13 +119,13 @@ def _write(x: OffloadedTensor, chosen: RowLayout, value: Any) -> None:
 
 def _spread(value: Tensor, chosen: RowLayout, x: OffloadedTensor) -> OffloadedTensor:
     """Returns selected rows among zeros in the place of other rows. Collective."""
-    result: OffloadedTensor = SpreadRows.apply(value, chosen, x)  # type: ignore[no-untyped-call]
+    result: OffloadedTensor = SpreadRows.apply(value, chosen, x)
     # Gradients do not flow through the record.
     result._cell.identity = result if result.requires_grad else make_shell(result._content)
     return result
 
 
-class SpreadRows(torch.autograd.Function):
+class SpreadRows(OffloadedFunction):
     """Rows of a selection on the device, among zeros in the place of other rows."""
 
     @staticmethod

@@ -15,6 +15,7 @@ from peergraph.fullgraph.offload.passes.chunk_pass import PassChunk
 from peergraph.fullgraph.offload.programs.program import Place
 from peergraph.fullgraph.offload.programs.record import RowOperand
 from peergraph.fullgraph.offload.programs.row_pass import RowPass
+from peergraph.fullgraph.offload.tensor.offloaded_function import OffloadedFunction
 from peergraph.fullgraph.offload.tensor.offloaded_tensor import RULES, OffloadedTensor
 from peergraph.fullgraph.tensor.batch_norm import update_running
 from peergraph.fullgraph.tensor.parameters import check_parameters
@@ -69,7 +70,7 @@ def _combined(
     return mean + difference * share, squares + other_squares + difference.square() * share * count
 
 
-class ChannelStatistics(torch.autograd.Function):
+class ChannelStatistics(OffloadedFunction):
     """Mean and biased variance of each channel; the gradient is a function of each row."""
 
     @staticmethod
@@ -163,7 +164,7 @@ def batch_norm(
     operand = row_operand(input)
     if input.requires_grad and torch.is_grad_enabled():
         operand = make_boundary(input)
-        mean, variance = ChannelStatistics.apply(operand.identity, operand)  # type: ignore[no-untyped-call]
+        mean, variance = ChannelStatistics.apply(operand.identity, operand)
     else:
         mean, variance = channel_statistics(operand)
     with torch.no_grad():

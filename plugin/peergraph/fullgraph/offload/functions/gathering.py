@@ -14,6 +14,7 @@ from peergraph.fullgraph.offload.gradients.segment import row_operand
 from peergraph.fullgraph.offload.passes.chunk_pass import PassChunk
 from peergraph.fullgraph.offload.programs.program import Place, no_autograd
 from peergraph.fullgraph.offload.programs.row_pass import RowPass
+from peergraph.fullgraph.offload.tensor.offloaded_function import OffloadedFunction
 from peergraph.fullgraph.offload.tensor.offloaded_tensor import OffloadedTensor, from_store
 from peergraph.fullgraph.offload.tensor.rows_first import Undo, rows_first
 from peergraph.fullgraph.tensor.conversions import distribute, take_rows
@@ -67,11 +68,11 @@ def local_rows(x: OffloadedTensor, device: torch.device | None = None) -> Tensor
 
 def on_device(x: OffloadedTensor) -> PartitionedTensor:
     """Returns all rows as a tensor on the device. Collective; differentiable."""
-    result: PartitionedTensor = OnDevice.apply(x)  # type: ignore[no-untyped-call]
+    result: PartitionedTensor = OnDevice.apply(x)
     return result
 
 
-class OnDevice(torch.autograd.Function):
+class OnDevice(OffloadedFunction):
     """All rows on the device."""
 
     @staticmethod
@@ -91,11 +92,11 @@ def resident_rows(x: OffloadedTensor, layout: RowLayout) -> PartitionedTensor:
 
 def full_tensor(x: OffloadedTensor) -> Tensor:
     """Returns all rows in the user's order on the CPU. Differentiable; collective."""
-    result: Tensor = FullTensor.apply(x)  # type: ignore[no-untyped-call]
+    result: Tensor = FullTensor.apply(x)
     return result
 
 
-class FullTensor(torch.autograd.Function):
+class FullTensor(OffloadedFunction):
     """All rows in the user's order on the CPU; the gradient is stored chunk by chunk."""
 
     @staticmethod

@@ -30,9 +30,9 @@ from peergraph.fullgraph.offload.programs.record import (
     RowOperand,
     map_nested,
     tensors_in,
-    version_of,
 )
 from peergraph.fullgraph.offload.programs.row_functions import ROW_FUNCTIONS
+from peergraph.fullgraph.offload.tensor.offloaded_function import without_hooks
 from peergraph.fullgraph.offload.tensor.offloaded_tensor import (
     RULES,
     Cell,
@@ -56,9 +56,6 @@ from peergraph.fullgraph.structure.node_index import NodeIndex
 from peergraph.fullgraph.tensor.parameters import check_parameters
 from peergraph.fullgraph.tensor.partitioned_tensor import PartitionedTensor, wrap
 from peergraph.fullgraph.tensor.selection import in_layout
-
-# Plain operands up to this size are copied, so that a record keeps their values of that time.
-_MOST_COPIED_BYTES = 64 << 20
 
 # Functions that change running statistics in place.
 _CHANGE_ARGUMENTS = {F.instance_norm, torch.instance_norm, F.batch_norm, torch.native_batch_norm}
@@ -156,7 +153,7 @@ class Call:
         self._versions = [_versions_of(probe) for probe in self.probes]
         # Functions have rules also in a backward pass that runs without them.
         seeds_of_call = self.rank.recording_seeds(self.seeds)
-        with seeds_of_call as self.seeds, torch._C._EnableTorchFunction():
+        with seeds_of_call as self.seeds, torch._C._EnableTorchFunction(), without_hooks():
             return self.func(
                 *map_nested(self.args, self._probe), **map_nested(self.kwargs, self._probe)
             )
@@ -319,7 +316,7 @@ class Call:
         if isinstance(tensor, PartitionedEdgeIndex):
             refuse(self.name, "an argument is a list of edges")
         make_probe = functools.partial(_changeable, tensor, tensor, self.changes)
-        return plain_operand(tensor, self.space), _dry_run_key_of_plain(tensor), make_probe
+        return PlainOperand.of(tensor), _dry_run_key_of_plain(tensor), make_probe
 
 
 def _dry_run_key_of_plain(tensor: Tensor) -> Hashable:
@@ -356,13 +353,6 @@ def probe_of(handle: OffloadedTensor) -> PartitionedTensor:
     return probe
 
 
-def plain_operand(tensor: Tensor, space: RowSpace) -> PlainOperand:
-    """Returns a tensor that is equal on all ranks, with its values of now."""
-    if tensor.is_inference() or tensor.nbytes > _MOST_COPIED_BYTES:
-        return PlainOperand.of(tensor, tensor.detach())
-    return PlainOperand.of(tensor, space.rank.copy_of(tensor))
-
-
 def resident_operand(
     name: str, tensor: PartitionedTensor, space: RowSpace
 ) -> tuple[ResidentOperand, RowLayout]:
@@ -388,8 +378,7 @@ def resident_operand(
             tensor, layout, base, found = moved, space.layout, space.layout, space
     if found is None or not base.same_rows(found.layout):
         refuse(name, f"an argument has the rows of {tensor.layout}, not of {space.layout}")
-    operand = ResidentOperand(tensor, found, version_of(tensor))
-    return operand, found.virtual_layout(found.probe, layout)
+    return ResidentOperand.of(tensor, found), found.virtual_layout(found.probe, layout)
 
 
 def resident_probe(tensor: PartitionedTensor, layout: RowLayout) -> PartitionedTensor:

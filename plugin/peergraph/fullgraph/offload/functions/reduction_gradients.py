@@ -27,6 +27,8 @@ from peergraph.fullgraph.offload.programs.record import (
     distinct_tensors,
     fill,
 )
+from peergraph.fullgraph.offload.programs.unchanged_check import UnchangedCheck
+from peergraph.fullgraph.offload.tensor.offloaded_function import OffloadedFunction, without_hooks
 from peergraph.fullgraph.offload.tensor.offloaded_tensor import (
     Cell,
     Content,
@@ -60,20 +62,18 @@ def differentiable_results(
         probe = make_probe(call.space, (), torch.float32)
         content = Content(call.space, probe, record=recorded, output=WHOLE_RESULT)
         compiled = Compiled([RowOperand(Cell(content, True), None)], is_boundary)
-        found = Reduce.apply(  # type: ignore[no-untyped-call]
+        found = Reduce.apply(
             call.space, compiled, known, outputs, *history_inputs(compiled.operands)
         )
         return found
     for tensor in call.tensors:
         if isinstance(tensor, OffloadedTensor):
             make_boundary(tensor)
-    found = ReduceWithSums.apply(  # type: ignore[no-untyped-call]
-        call, known, outputs, contents, *history_inputs(call.operands)
-    )
+    found = ReduceWithSums.apply(call, known, outputs, contents, *history_inputs(call.operands))
     return found
 
 
-class Reduce(torch.autograd.Function):
+class Reduce(OffloadedFunction):
     """A function over all rows whose gradient is a function of each row: computed in one pass."""
 
     @staticmethod
@@ -106,7 +106,7 @@ class Reduce(torch.autograd.Function):
         return (None, None, None, None, *results)
 
 
-class ReduceWithSums(torch.autograd.Function):
+class ReduceWithSums(OffloadedFunction):
     """A function over all rows whose gradient needs sums over all rows, too.
 
     The gradient is another function of the same rows and of the gradients of the results: its sums
@@ -211,13 +211,14 @@ def _head(output: Tensor, grad: Tensor) -> tuple[Tensor, Tensor]:
 def _value(kind: InputKind, saved: Any) -> Tensor:
     """Returns the argument of a recorded gradient."""
     if kind.kind is PlainOperand:
-        return PlainOperand(kind.value, kind.value, kind.version).values()  # type: ignore[arg-type]
+        assert kind.value is not None
+        return kind.value
     tensor: Tensor = next(saved)
     if isinstance(tensor, OffloadedTensor):
         return make_shell(tensor._content)
     operand = kind.operand(tensor)
     assert isinstance(operand, ResidentOperand)
-    operand.check_unchanged()
+    UnchangedCheck([operand]).wait()
     return tensor.detach()
 
 
@@ -258,7 +259,12 @@ def _adds_up_over_chunks(call: Call, known: Sequence[Tensor]) -> bool:
             of_rows.append(isinstance(value, PartitionedTensor))
         values.append(value)
     rank = call.rank
-    with rank.replaying(call.seeds), rank.knowing(known), torch._C._EnableTorchFunction():
+    with (
+        rank.replaying(call.seeds),
+        rank.knowing(known),
+        without_hooks(),
+        torch._C._EnableTorchFunction(),
+    ):
         result = call.func(*fill(call.args, values), **fill(call.kwargs, values))
     outputs = [output for output in distinct_tensors(result) if output.requires_grad]
     ones = [torch.ones_like(output) for output in outputs]

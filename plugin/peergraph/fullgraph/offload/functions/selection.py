@@ -31,6 +31,7 @@ from peergraph.fullgraph.offload.programs.row_pass import (
     store_sources,
 )
 from peergraph.fullgraph.offload.programs.selected_rows import Selection
+from peergraph.fullgraph.offload.tensor.offloaded_function import OffloadedFunction
 from peergraph.fullgraph.offload.tensor.offloaded_tensor import RULES, OffloadedTensor
 from peergraph.fullgraph.tensor.conversions import from_local, take_rows
 from peergraph.fullgraph.tensor.partitioned_tensor import PartitionedTensor, wrap
@@ -121,7 +122,7 @@ def _rows_by_mask(x: OffloadedTensor, layout: RowLayout) -> PartitionedTensor:
         [rows] = compute_rows([operand], chosen)
         return wrap(rows, layout, 0)
     compiled = Compiled([operand], is_boundary)
-    result: PartitionedTensor = SelectRows.apply(  # type: ignore[no-untyped-call]
+    result: PartitionedTensor = SelectRows.apply(
         compiled, operand, chosen, *history_inputs(compiled.operands)
     )
     return result
@@ -167,7 +168,7 @@ def compute_rows(operands: Sequence[RowOperand], chosen: Selection) -> list[Tens
     return found
 
 
-class SelectRows(torch.autograd.Function):
+class SelectRows(OffloadedFunction):
     """Rows that a mask selects. Nothing is computed for other rows, nor for their gradients."""
 
     @staticmethod

@@ -55,17 +55,16 @@ class InputKind(NamedTuple):
     space: RowSpace | None = None
     structure: Any = None
     in_window: bool = False
-    version: int = 0
     value: Tensor | None = None
-    """Of a plain tensor."""
+    """The values of a plain tensor, or the digest of one on the device."""
 
     @classmethod
     def of(cls, operand: Operand | SelectedOperand) -> InputKind:
         """Returns what an operand is."""
         if isinstance(operand, PlainOperand):
-            return cls(PlainOperand, value=operand.copy, version=operand.version)
+            return cls(PlainOperand, value=operand.values)
         if isinstance(operand, ResidentOperand):
-            return cls(ResidentOperand, operand.space, version=operand.version)
+            return cls(ResidentOperand, operand.space, value=operand.digest)
         if isinstance(operand, RowOperand):
             return cls(RowOperand, operand.content.space)
         if isinstance(operand, SourceOperand):
@@ -87,9 +86,9 @@ class InputKind(NamedTuple):
             return EdgesOperand(self.structure, self.in_window)
         if isinstance(saved, PartitionedTensor):
             assert self.space is not None
-            return ResidentOperand(saved, self.space, self.version)
+            return ResidentOperand(saved, self.space, self.value)
         assert self.value is not None
-        return PlainOperand(self.value, self.value, self.version)
+        return PlainOperand(self.value, self.value)
 
 
 def serves(selection: Selection, inputs: Sequence[InputKind]) -> bool:
@@ -340,7 +339,7 @@ class GradientSum:
         elif isinstance(operand, ResidentOperand):
             self.total = torch.zeros_like(operand.tensor._local)
         elif isinstance(operand, PlainOperand):
-            self.total = torch.zeros_like(operand.copy)
+            self.total = torch.zeros_like(operand.values)
 
     def add(self, chunk: PassChunk, place: Place, leaf: Tensor, part: Tensor | None) -> None:
         """Adds the gradient of a chunk; None is zero."""

@@ -17,8 +17,8 @@ from peergraph.fullgraph.offload.programs.record import (
     ResidentOperand,
     RowOperand,
     SourceOperand,
-    version_of,
 )
+from peergraph.fullgraph.offload.tensor.offloaded_function import OffloadedFunction
 from peergraph.fullgraph.offload.tensor.offloaded_tensor import (
     Cell,
     Content,
@@ -42,9 +42,7 @@ def with_history(*contents: Content) -> Any:
     """
     compiled = Compiled([RowOperand(Cell(c, True), None) for c in contents], is_boundary)
     with torch.enable_grad():
-        found = Segment.apply(  # type: ignore[no-untyped-call]
-            compiled, contents, None, *history_inputs(compiled.operands)
-        )
+        found = Segment.apply(compiled, contents, None, *history_inputs(compiled.operands))
     return found[0] if len(found) == 1 else found
 
 
@@ -78,16 +76,14 @@ def move_history(handle: OffloadedTensor, content: Content, before: RowOperand) 
     """
     if before.handle is not None:
         # The tensor's node is to be that of the new rows.
-        before.cell.identity = Alias.apply(handle)  # type: ignore[no-untyped-call]
+        before.cell.identity = Alias.apply(handle)
         record = content.record
         assert record is not None
         record.operands = tuple(
             RowOperand(before.cell, None) if part is before else part for part in record.operands
         )
     compiled = Compiled([RowOperand(Cell(content, True), None)], is_boundary)
-    Segment.apply(  # type: ignore[no-untyped-call]
-        compiled, (content,), handle, handle, *history_inputs(compiled.operands)
-    )
+    Segment.apply(compiled, (content,), handle, handle, *history_inputs(compiled.operands))
 
 
 def history_inputs(operands: Sequence[Operand]) -> list[Tensor | None]:
@@ -104,7 +100,7 @@ def history_inputs(operands: Sequence[Operand]) -> list[Tensor | None]:
     return found
 
 
-class Segment(torch.autograd.Function):
+class Segment(OffloadedFunction):
     """Recorded rows as a function of stored ones; forward computes nothing."""
 
     @staticmethod
@@ -151,8 +147,7 @@ class Segment(torch.autograd.Function):
                 if isinstance(grad, OffloadedTensor):
                     local = next(given_rows).to_local()
                 elif isinstance(grad, PartitionedTensor):
-                    version = version_of(grad)
-                    local = place.resident_rows(ResidentOperand(grad, found.space, version)).rows
+                    local = place.resident_rows(ResidentOperand(grad, found.space, None)).rows
                 else:
                     dim = output.partitioned_dim - output.dim()
                     local = local_rows_of_plain("gradient", grad, output.layout, dim)
@@ -172,7 +167,7 @@ class Segment(torch.autograd.Function):
         return (*nothing, *found.backward(ctx, needs, rows, heads, selection=selection))
 
 
-class Alias(torch.autograd.Function):
+class Alias(OffloadedFunction):
     """The same rows, with a node of their own."""
 
     @staticmethod

@@ -16,6 +16,7 @@ from peergraph.fullgraph.layout.row_layout import RowLayout
 from peergraph.fullgraph.offload.programs.record import (
     EdgesOperand,
     Operand,
+    PlainOperand,
     Record,
     ResidentOperand,
     RowOperand,
@@ -32,6 +33,7 @@ from peergraph.fullgraph.offload.programs.row_functions import (
     SEVERAL_RESULTS,
 )
 from peergraph.fullgraph.offload.tensor.chunk_rows import ChunkRows, chunk_rows, partitioned
+from peergraph.fullgraph.offload.tensor.offloaded_function import without_hooks
 from peergraph.fullgraph.offload.tensor.offloaded_tensor import Content
 from peergraph.fullgraph.offload.tensor.operations import Operation, Slot
 from peergraph.fullgraph.offload.tensor.row_space import RowSpace
@@ -375,7 +377,11 @@ def _key(operand: Operand) -> Any:
         return "sources", id(rows.content), id(rows.identity), id(operand.structure)
     if isinstance(operand, EdgesOperand):
         return "edges", id(operand.structure), operand.in_window
-    return type(operand), id(operand.tensor)
+    # Values that a tensor had at other records are other inputs.
+    if isinstance(operand, PlainOperand):
+        return PlainOperand, id(operand.tensor), id(operand.values)
+    # Selected rows have no digest: nothing else has them.
+    return type(operand), id(operand.tensor), id(getattr(operand, "digest", None))
 
 
 class Place:
@@ -400,7 +406,6 @@ class Place:
         """Returns the rows of a tensor that is on the device."""
         tensor, space = operand.tensor, operand.space
         local = tensor._local
-        operand.check_unchanged()
         dim = tensor.partitioned_dim
         layout = space.virtual_layout(self.layout(space), _on_space(tensor.layout, space))
         return ChunkRows(self.resident_part(operand, local), layout, dim)
@@ -439,5 +444,10 @@ class SourceRows(NamedTuple):
 @contextmanager
 def no_autograd() -> Iterator[None]:
     """A context without gradients and outside of inference mode, with rules of functions."""
-    with torch.inference_mode(False), torch.no_grad(), torch._C._EnableTorchFunction():
+    with (
+        torch.inference_mode(False),
+        torch.no_grad(),
+        torch._C._EnableTorchFunction(),
+        without_hooks(),
+    ):
         yield

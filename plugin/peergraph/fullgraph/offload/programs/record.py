@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
+import torch
 from torch import Tensor
 
+from peergraph.fullgraph.layout.digest import content_digest
 from peergraph.fullgraph.offload.tensor.chunk_rows import partitioned
 from peergraph.fullgraph.offload.tensor.offloaded_tensor import Cell, Content, OffloadedTensor
 from peergraph.fullgraph.offload.tensor.operations import Operation, Slot
@@ -55,43 +57,35 @@ class ResidentOperand(NamedTuple):
 
     tensor: PartitionedTensor
     space: RowSpace
-    version: int
+    digest: Tensor | None
+    """Of this rank's rows at the time of the record, see :func:`content_digest`; None: nothing else
+    has the rows, which cannot change."""
 
-    def check_unchanged(self) -> None:
-        """Raises RuntimeError if the tensor was changed in place since the record."""
-        if version_of(self.tensor) != self.version:
-            raise RuntimeError(
-                "a partitioned tensor was changed in place before the rows that were recorded "
-                "with it were computed: change a copy, tensor.clone()"
-            )
+    @classmethod
+    def of(cls, tensor: PartitionedTensor, space: RowSpace) -> ResidentOperand:
+        """Returns an operand with the rows that `tensor` has now."""
+        return cls(tensor, space, content_digest(tensor._local))
 
 
 class PlainOperand(NamedTuple):
     """A tensor that is equal on all ranks."""
 
     tensor: Tensor
-    copy: Tensor
-    """The values at the time of the record: a copy, or the tensor itself if it is large."""
-    version: int
-    """Of `copy` at that time."""
+    values: Tensor
+    """A copy from the time of the record. No copy is kept from one record to another: optimizers
+    and writes through ``tensor.data`` change a tensor without a trace."""
 
     @classmethod
-    def of(cls, tensor: Tensor, copy: Tensor) -> PlainOperand:
-        """Returns an operand with the values that `copy` has now."""
-        return cls(tensor, copy, _plain_version(copy))
-
-    def values(self) -> Tensor:
-        """Returns the values at the time of the record.
-
-        Raises:
-            RuntimeError: a large tensor, of which there is no copy, was changed in place since.
-        """
-        if _plain_version(self.copy) != self.version:
-            raise RuntimeError(
-                f"a tensor of {self.copy.nbytes} bytes was changed in place before the rows that "
-                "were recorded with it were computed: change a copy, tensor.clone()"
-            )
-        return self.copy
+    def of(cls, tensor: Tensor) -> PlainOperand:
+        """Returns an operand with the values that `tensor` has now."""
+        with torch.inference_mode(False), torch.no_grad():
+            values = tensor.detach()
+            if values.layout == torch.strided:
+                # Rows that an expanded tensor repeats are copied once.
+                for dim, step in enumerate(values.stride()):
+                    if step == 0 and values.shape[dim] > 1:
+                        values = values.narrow(dim, 0, 1)
+            return cls(tensor, values.clone().expand(tensor.shape))
 
 
 Operand = RowOperand | SourceOperand | EdgesOperand | ResidentOperand | PlainOperand
@@ -111,11 +105,10 @@ def without_history(operand: Operand) -> Operand:
         return operand
     tensor = operand.tensor
     if isinstance(operand, PlainOperand):
-        return PlainOperand(tensor.detach(), operand.copy, operand.version)
+        return PlainOperand(tensor.detach(), operand.values)
     assert isinstance(tensor, PartitionedTensor)
     rows_alone = wrap(tensor._local, tensor.layout, tensor.partitioned_dim)
-    # The version of a tensor counts changes of its own and of its local rows.
-    return ResidentOperand(rows_alone, operand.space, operand.version - int(tensor._version))
+    return ResidentOperand(rows_alone, operand.space, operand.digest)
 
 
 class Record:
@@ -135,18 +128,6 @@ class Record:
         self.operation = operation
         self.operands = tuple(operands)
         self.seeds = tuple(seeds)
-
-
-def _plain_version(tensor: Tensor) -> int:
-    return 0 if tensor.is_inference() else int(tensor._version)
-
-
-def version_of(tensor: PartitionedTensor) -> int:
-    """Returns a number that grows when a tensor on the device is changed in place."""
-    local = tensor._local
-    if local.is_inference() or tensor.is_inference():
-        return 0
-    return int(tensor._version) + int(local._version)
 
 
 def map_nested(value: Any, function: Callable[[Any], Any]) -> Any:

@@ -22,6 +22,7 @@ from peergraph.fullgraph.offload.programs.selected_rows import (
     SelectedPlace,
     Selection,
 )
+from peergraph.fullgraph.offload.programs.unchanged_check import UnchangedCheck
 from peergraph.fullgraph.offload.rows.row_allocator import Role
 from peergraph.fullgraph.offload.rows.row_store import RowStore
 from peergraph.fullgraph.offload.tensor.chunk_rows import ChunkRows
@@ -99,6 +100,11 @@ class RowPass:
         rank, recipe = self.space.rank, self.compiled.recipe
         last_uses = recipe.program.last_uses([*self.outputs, *(slot for slot, _ in caches)])
         with no_autograd(), chunk_pass:
+            checks = [
+                UnchangedCheck([*self.compiled.operands, *operands]),
+                *self.space.spaces.checks,
+            ]
+            self.space.spaces.checks.clear()
             for chunk in chunk_pass:
                 place = (
                     Place(chunk.index)
@@ -114,6 +120,8 @@ class RowPass:
                     write_rows(chunk, content, store, values[slot].to_local())
                 visit(chunk, place, values)
                 del values  # before those of the next chunk are made
+        for check in checks:
+            check.wait()
         for content, (_, store) in zip(kept, caches, strict=True):
             content.set_store(store)
 
@@ -207,7 +215,7 @@ def value_at(operand: Operand, chunk: PassChunk, place: Place) -> Any:
     if isinstance(operand, SelectedOperand):
         return operand.value(place)
     assert isinstance(operand, PlainOperand)
-    return operand.values()
+    return operand.values
 
 
 def structure_at(operand: SourceOperand | EdgesOperand, place: Place) -> Any:

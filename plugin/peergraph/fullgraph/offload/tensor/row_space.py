@@ -99,6 +99,8 @@ class RowSpaces:
         """Operations that were recorded."""
         self.dry_runs: dict[Hashable, Any] = {}
         """What functions have made of few rows, by all that it depends on."""
+        self.checks: list[Any] = []
+        """Checks for which the next pass waits at its end."""
 
     def add(self, layout: RowLayout, chunks: Chunks) -> RowSpace:
         """Returns the space of a layout, which lives as long as the caller keeps it."""

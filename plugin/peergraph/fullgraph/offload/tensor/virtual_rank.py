@@ -8,7 +8,6 @@ from typing import Any, NoReturn
 
 import torch
 from torch import Tensor
-from torch.utils.weak import WeakIdKeyDictionary
 
 from peergraph.fullgraph.exchange.transport import ReduceOp, Transport
 from peergraph.fullgraph.random.seeds import Seed, draw_seeds_by, shared_seed
@@ -35,7 +34,6 @@ class VirtualRank(Group):
         self._reduce: Reduce | None = None
         self._drawn: list[Seed] | None = []
         self._given: Iterator[Seed] = iter(())
-        self._copies = WeakIdKeyDictionary()
         Transport.register(self, _VirtualTransport(self))
         draw_seeds_by(self, self._draw)
 
@@ -99,15 +97,6 @@ class VirtualRank(Group):
             yield
         finally:
             self._given, self._drawn = before
-
-    def copy_of(self, tensor: Tensor) -> Tensor:
-        """Returns a copy of a plain tensor; the same one until the tensor changes."""
-        known = self._copies.get(tensor)  # type: ignore[no-untyped-call]
-        if known is None or known[0] != tensor._version:
-            known = tensor._version, tensor.detach().clone()
-            self._copies[tensor] = known
-        copy: Tensor = known[1]
-        return copy
 
     def _draw(self, generator: torch.Generator | None) -> Seed:
         given = next(self._given, None)

@@ -1,0 +1,134 @@
+"""Recorded functions use the values that their arguments had when they were called."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from peergraph.fullgraph import PartitionedTensor, distribute
+from peergraph.fullgraph.offload.chunks.chunks import Chunks
+from peergraph.memory import Group
+from peergraph.testing import run_ranks
+
+from .offloaded_runs import PLENTY, Data, make_graph, offload
+from .test_offloaded_tensor import NODES, inputs, make
+
+
+def by_version(w: Tensor) -> None:
+    with torch.no_grad():
+        w.mul_(2)
+
+
+def by_data(w: Tensor) -> None:
+    w.data.mul_(2)
+
+
+def by_numpy(w: Tensor) -> None:
+    w.detach().numpy()[:] *= 2
+
+
+def by_numpy_of_rows(rows: Tensor) -> None:
+    assert isinstance(rows, PartitionedTensor)
+    rows.to_local().numpy()[:] *= 2
+
+
+def by_foreach(w: Tensor) -> None:
+    torch._foreach_mul_([w.detach()], 2)
+
+
+def by_fused_step(w: Tensor) -> None:
+    w.grad = torch.ones_like(w)
+    torch.optim.Adam([w], lr=0.5, fused=True).step()
+    w.grad = None
+
+
+def by_vector(w: Tensor) -> None:
+    nn.utils.vector_to_parameters(w.detach().flatten() * 2, [w])
+
+
+CHANGES: list[Callable[[Tensor], None]] = [
+    *(by_version, by_data, by_numpy, by_foreach, by_fused_step, by_vector),
+]
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_values_and_gradients_are_those_of_the_call(change: Callable[[Tensor], None]) -> None:
+    x, _, _, w = make(Group.current("cpu"), 3)
+    rows, before = inputs()[0], w.detach().clone()
+    w.requires_grad_()
+    first, total = F.linear(x, w), (x @ w).exp().sum()
+    change(w)
+    after = w.detach().clone()
+    assert not torch.equal(after, before)
+    second = F.linear(x, w)
+    torch.testing.assert_close(first.full_tensor(), rows @ before.t())
+    torch.testing.assert_close(second.full_tensor(), rows @ after.t())
+    (first * second).sum().backward()
+    plain = [before.clone().requires_grad_(), after.clone().requires_grad_()]
+    (F.linear(rows, plain[0]) * F.linear(rows, plain[1])).sum().backward()
+    torch.testing.assert_close(w.grad, plain[0].grad + plain[1].grad)  # type: ignore[operator]
+    w.grad = plain[0].grad = None
+    total.backward()
+    (rows @ plain[0]).exp().sum().backward()
+    torch.testing.assert_close(w.grad, plain[0].grad)
+
+
+def test_inference_tensors_may_change_after_the_call() -> None:
+    x, _, _, w = make(Group.current("cpu"), 3)
+    with torch.inference_mode():
+        other = w.clone()
+        out = F.linear(x, other)
+        other.zero_()
+    torch.testing.assert_close(out.full_tensor(), inputs()[0] @ w.t())
+
+
+@pytest.mark.parametrize("change", [by_version, by_data, by_numpy_of_rows])
+def test_rows_on_the_device_must_not_change(change: Callable[[Tensor], None]) -> None:
+    x, _, _, _ = make(Group.current("cpu"), 3)
+    rows = distribute(torch.ones(NODES, 1, dtype=torch.float64), x.layout)
+    early, late = x * rows, x * rows
+    torch.testing.assert_close(early.full_tensor(), inputs()[0])
+    change(rows)
+    with pytest.raises(RuntimeError, match="changed in place"):
+        late.full_tensor()
+    torch.testing.assert_close((x * rows).full_tensor(), inputs()[0] * 2)
+
+
+def test_the_gradient_does_not_use_rows_that_changed() -> None:
+    x, _, _, w = make(Group.current("cpu"), 3)
+    rows = distribute(torch.ones(NODES, 1, dtype=torch.float64), x.layout)
+    total = (F.linear(x, w.requires_grad_()) * rows).square().sum()
+    by_data(rows)
+    with pytest.raises(RuntimeError, match="changed in place"):
+        total.backward()
+
+
+def test_weights_of_edges_may_change_between_epochs() -> None:
+    run_ranks(change_weights, 2)
+
+
+def change_weights() -> None:
+    data, layout = make_graph(Group.current("cpu"))
+    offloaded = offload(data, layout, Chunks.even(layout, 3), PLENTY)
+    w = torch.eye(data.x.shape[1], dtype=torch.float64, requires_grad=True)
+
+    def gradient(given: Data, weights: Tensor) -> Tensor:
+        hidden = given.structure.spmm("mul", "sum", F.linear(given.x, w), weights)
+        given.structure.spmm("mul", "sum", hidden.tanh(), weights).square().sum().backward()
+        grad, w.grad = w.grad, None
+        assert grad is not None
+        return grad
+
+    for change in (by_version, by_data, by_numpy_of_rows, by_data):
+        fresh = data.weights.clone()
+        torch.testing.assert_close(gradient(offloaded, data.weights), gradient(data, fresh))
+        change(data.weights)
+    hidden = offloaded.structure.spmm("mul", "sum", F.linear(offloaded.x, w), data.weights)
+    total = hidden.square().sum()
+    by_data(data.weights)
+    with pytest.raises(RuntimeError, match="changed in place"):
+        total.backward()
