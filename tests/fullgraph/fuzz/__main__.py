@@ -1,0 +1,77 @@
+"""Runs random programs on plain tensors and on full graphs, and compares.
+
+    python -m tests.fullgraph.fuzz --seed 0 --programs 20000 --ranks 1,3 --chunks 0,1,3,5
+    python -m tests.fullgraph.fuzz --device cuda --ranks 1,2,4 --jobs 16 --minutes 8
+
+Prints how many programs end with equal values, with an error that names a way out, and with
+anything else; the latter as short scripts, in `--out` too. Exit status 1 if there are any.
+"""
+
+from __future__ import annotations
+
+import argparse
+import multiprocessing
+import os
+import sys
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+
+import torch
+
+from tests.fullgraph.fuzz.campaign import Campaign, Report
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.fullgraph.fuzz",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--seed", type=int, default=0, help="of the first program")
+    parser.add_argument("--programs", type=int, default=1000, help="in all (default: %(default)s)")
+    parser.add_argument("--ranks", default="1,3", help="numbers of ranks (default: %(default)s)")
+    parser.add_argument(
+        "--chunks", default="0,0,1,3,5", help="0: not offloaded (default: %(default)s)"
+    )
+    parser.add_argument("--loaders", type=float, default=0.1, help="share of programs of loaders")
+    parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
+    parser.add_argument("--jobs", type=int, default=1, help="programs that run at a time")
+    parser.add_argument("--minutes", type=float, default=1e6, help="begin no program after these")
+    parser.add_argument("--deadline", type=float, default=60, help="seconds for a program")
+    parser.add_argument("--out", type=Path, help="a folder for the scripts of findings")
+    options = parser.parse_args()
+    if options.jobs == 1:
+        report = run_job(options, 0)
+    else:
+        report = Report()
+        context = multiprocessing.get_context("spawn")
+        with ProcessPoolExecutor(options.jobs, context) as pool:
+            for part in pool.map(run_job, [options] * options.jobs, range(options.jobs)):
+                report.add(part)
+    for i, finding in enumerate(report.findings):
+        print(finding, flush=True)
+        if options.out is not None:
+            options.out.mkdir(parents=True, exist_ok=True)
+            (options.out / f"{i:03}_seed_{finding.seed}.py").write_text(str(finding))
+    print(report)
+    return 1 if report.failures else 0
+
+
+def run_job(options: argparse.Namespace, job: int) -> Report:
+    """Runs every `jobs`-th program."""
+    torch.set_num_threads(1)
+    if options.device == "cuda":  # each job begins with another GPU
+        count = torch.cuda.device_count()
+        gpus = [str((job + i) % count) for i in range(count)]
+        os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(gpus)
+    ranks, chunks = ([int(n) for n in text.split(",")] for text in (options.ranks, options.chunks))
+    campaign = Campaign(ranks, chunks, options.device, options.deadline, options.loaders)
+    count = len(range(job, options.programs, options.jobs))
+    try:
+        return campaign.run(options.seed + job, count, options.jobs, options.minutes * 60)
+    finally:
+        campaign.close()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,255 @@
+"""Makes random programs: each statement is run on plain tensors before the next one is written."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from contextlib import suppress
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from tests.fullgraph.fuzz import statements as tables
+from tests.fullgraph.fuzz.places import NUM_IDS, PLAIN, NothingFitsError, Places
+from tests.fullgraph.fuzz.scene import CONVS, NORMS, Scene
+from tests.fullgraph.fuzz.statements import Template
+
+LARGEST = 1e5
+WITH_WEIGHTS = ("GCN", "Graph", "SG", "TAG", "LG")
+
+
+class NoProgramError(Exception):
+    """The numbers of a program went out of bounds."""
+
+
+def make_program(seed: int, offloaded: bool) -> list[str]:
+    """Returns the statements of a seed. Every other seed's program trains a model."""
+    for attempt in range(100):
+        with suppress(NoProgramError), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            generator = Generator(seed, attempt, offloaded)
+            with suppress(RuntimeError):  # a view that must not be read any more
+                return generator.make()
+    raise RuntimeError(f"seed {seed}: no program within bounds")
+
+
+class Generator:
+    """The program that is being made, and its plain variables so far."""
+
+    def __init__(self, seed: int, attempt: int, offloaded: bool) -> None:
+        self.draw = np.random.default_rng([seed, attempt, offloaded])
+        self.seed, self.offloaded = seed, offloaded
+        self.scene = Scene(seed)
+        self.names = self.scene.names
+        self.lines: list[str] = []
+        self.kinds = dict.fromkeys(("x", "y", "mask", "data.val_mask"), "N")
+        self.check_rate = float(self.draw.choice([0.0, 0.3, 1.0]))
+        self.count = 0
+
+    def make(self) -> list[str]:
+        torch.manual_seed(0)
+        nodes, columns = self.names["x"].shape
+        self.add(f"plain_ids = ids({nodes}, {NUM_IDS}, {self.number()})")
+        self.add(f"plain_mask = chosen({nodes}, {self.number()})")
+        self.add(f"plain_rows = draw(2, {columns}, seed={self.number()})")
+        if self.draw.random() < 0.2:
+            self.kinds |= {"data.edge_weight": "E", "data.edge_attr": "E", "data.edge_mask": "E"}
+        if self.seed % 2:
+            self.train()
+        else:
+            self.compute(int(self.draw.integers(4, 22)))
+        return self.lines + self.last_checks()
+
+    def number(self) -> int:
+        return int(self.draw.integers(1000))
+
+    def add(self, line: str, has_result: str = "") -> bool:
+        """Runs a statement and keeps it if it runs."""
+        state = torch.get_rng_state()
+        try:
+            self.scene.line = len(self.lines)
+            exec(compile(line, "<line>", "exec"), self.names)
+        except Exception:
+            torch.set_rng_state(state)
+            return False
+        if has_result and not _is_moderate(self.names[has_result]):
+            del self.names[has_result]
+            return False
+        self.lines.append(line)
+        return True
+
+    def compute(self, count: int) -> None:
+        """Statements of all kinds."""
+        if self.draw.random() < 0.7:
+            self.add("h = x.detach().clone().requires_grad_()")
+            self.kinds["h"] = "N"
+            if self.draw.random() < 0.5:
+                self.add("g = h * 1.5")
+                self.kinds["g"] = "N"
+        elif not self.offloaded or self.draw.random() < 0.3:
+            self.add("g = x.clone()")
+            self.kinds["g"] = "N"
+        for _ in range(count):
+            names = list(tables.EXPRESSIONS)
+            rates = np.array([tables.EXPRESSIONS[name][1] for name in names])
+            name = str(self.draw.choice(names, p=rates / rates.sum()))
+            self.statement(tables.EXPRESSIONS[name][0])
+
+    def statement(
+        self, table: list[Template], fixed: dict[str, str] | None = None, name: str = ""
+    ) -> bool:
+        """Writes a statement of a table; gives up after some attempts."""
+        weights = np.array([t.weight * (t.offloaded if self.offloaded else 1) for t in table])
+        for _ in range(12):
+            template = table[int(self.draw.choice(len(table), p=weights / weights.sum()))]
+            places = Places(self.draw, self.names, self.kinds, fixed)
+            try:
+                text = places.fill(template)
+            except (NothingFitsError, IndexError, RuntimeError, ValueError):
+                continue
+            if self.write(text, template.result, places, name):
+                return True
+        return False
+
+    def write(self, text: str, result: str, places: Places, name: str) -> bool:
+        variable = (name or f"v{self.count}") if result else ""
+        line = f"{variable} = {text}" if variable else text
+        if self.draw.random() < 0.1 and not text.startswith(("for ", "with ")):
+            modes = [
+                "torch.no_grad()",
+                "torch.no_grad()",
+                "torch.enable_grad()",
+                "torch.set_grad_enabled(False)",
+            ]
+            line = f"with {self.draw.choice(modes)}: {line}"
+        if not self.add(line, variable):
+            if self.draw.random() < 0.03 and result and "raises" not in text:
+                with suppress(NothingFitsError):
+                    self.lines.append(f"with raises(): _ = {text}")
+            return False
+        written = places.texts.get("A") or places.texts.get("T")
+        if not result and written and not _is_moderate(places.value(written)):
+            raise NoProgramError
+        if not variable:
+            return True
+        self.count += not name
+        kind = {"K": places.kind, "I": places.index_kind, "C": f"cat{self.count}"}.get(
+            result, PLAIN
+        )
+        value = self.names[variable]
+        if isinstance(value, Tensor):
+            self.kinds[variable] = kind
+        if variable != "optimizer" and self.draw.random() < self.check_rate:
+            self.lines.append(f"check({variable!r}, {variable})")
+        return True
+
+    def train(self) -> None:
+        """A model, an optimizer, epochs with edits in between, evaluation."""
+        conv = str(self.draw.choice([*CONVS, "GCN", "GCN", "MLP"]))
+        parts = [str(self.draw.choice(list(NORMS)))] if self.draw.random() < 0.4 else []
+        parts += [part for part in ("dropout", "residual") if self.draw.random() < 0.25]
+        columns = self.names["x"].shape[1]
+        accelerate = ", accelerate=True" if self.draw.random() < 0.5 else ""
+        kind = "+".join([conv, *parts])
+        self.add(f"model = make_model({kind!r}, {columns}, seed={self.number()}{accelerate})")
+        for _ in range(int(self.draw.integers(3))):
+            self.statement(tables.POINTWISE + tables.READS + tables.ROWS)
+        if self.draw.random() < 0.15:
+            self.statement(tables.MODULE_HOOKS)
+        if self.draw.random() < 0.3:
+            self.evaluate(conv)
+        self.statement(tables.OPTIMIZERS, name="optimizer") or self.give_up()
+        for _ in range(int(self.draw.integers(1, 4))):
+            self.epoch(conv)
+            for _ in range(int(self.draw.integers(3))):
+                table = [tables.EDITS, tables.EDITS, tables.PARAMETERS, tables.GRADIENTS][
+                    int(self.draw.integers(4))
+                ]
+                self.statement(table)
+            if self.draw.random() < 0.3:
+                self.evaluate(conv)
+            if self.draw.random() < 0.1:
+                self.add(f"torch.manual_seed({self.number()}); model.reset_parameters()")
+                self.statement(tables.OPTIMIZERS, name="optimizer")
+        for _ in range(int(self.draw.integers(5))):
+            self.statement(tables.READS + tables.REDUCTIONS + tables.ROWS + tables.POINTWISE)
+
+    def give_up(self) -> None:
+        raise NoProgramError
+
+    def call(self, conv: str) -> str:
+        """The text of a call of the model."""
+        columns = self.names["x"].shape[1]
+        places = Places(self.draw, self.names, self.kinds)
+        fitting = [
+            n
+            for n in places.variables("N", 2, (torch.float64,))
+            if self.names.get(n, self.names["x"]).shape[1] == columns
+        ]
+        features = str(self.draw.choice(fitting)) if fitting and self.draw.random() < 0.3 else "x"
+        edges, weight = "edge_index", "data.edge_weight"
+        if self.draw.random() < 0.2:
+            edges, weight = "edge_index[:, data.edge_mask]", "data.edge_weight[data.edge_mask]"
+        has_weight = conv in WITH_WEIGHTS and self.draw.random() < 0.3
+        return f"model({features}, {edges}{', ' + weight if has_weight else ''})"
+
+    def epoch(self, conv: str) -> None:
+        """Forward, a loss, backward, a step, and a few other statements."""
+        self.add("optimizer.zero_grad()")
+        self.add(f"out = {self.call(conv)}", "out") or self.give_up()
+        self.kinds["out"] = "N"
+        while self.draw.random() < 0.3:
+            self.statement(tables.ROWS + tables.READS + tables.POINTWISE + tables.REDUCTIONS)
+        self.statement(tables.LOSSES, {"Z": "out", "A": "out"}, "loss") or self.give_up()
+        if self.draw.random() < 0.15:
+            self.statement(tables.GRADIENTS[3:])
+        self.add("loss.backward()") or self.give_up()
+        if self.draw.random() < self.check_rate:
+            self.lines.append("check('gradients', [p.grad for p in model.parameters()])")
+        if self.draw.random() < 0.15:
+            self.add("nn.utils.clip_grad_norm_(model.parameters(), 0.5)")
+        self.add("optimizer.step()") or self.give_up()
+
+    def evaluate(self, conv: str) -> None:
+        """Predictions without gradients."""
+        self.add("model.eval()")
+        mode = str(
+            self.draw.choice(["torch.no_grad()", "torch.no_grad()", "torch.inference_mode()"])
+        )
+        self.add(f"with {mode}: scores = {self.call(conv)}", "scores") or self.give_up()
+        if self.add("correct = (scores.argmax(1)[data.val_mask] == y[data.val_mask]).sum().item()"):
+            self.lines.append("check('correct', correct)")
+        if self.draw.random() < 0.5:
+            self.lines.append("check('scores', scores)")
+        if self.draw.random() < 0.9:
+            self.add("model.train()")
+
+    def last_checks(self) -> list[str]:
+        """Checks of variables, gradients, parameters and the optimizer's state."""
+        tensors = [name for name in self.kinds if name not in ("x", "y", "mask")]
+        some = [str(name) for name in self.draw.permutation(tensors)[:8]]
+        lines = [f"check({name!r}, {name})" for name in ("x", "y", "mask", *sorted(some))]
+        for name in self.kinds:
+            value = eval(name, self.names)
+            if isinstance(value, Tensor) and value.is_leaf and value.grad is not None:
+                lines.append(f"check('{name}.grad', {name}.grad)")
+        if "model" in self.names:
+            lines.append("check('parameters', model.state_dict())")
+            lines.append("check('gradients', [p.grad for p in model.parameters()])")
+        if "optimizer" in self.names:
+            lines.append("check('state', state_of(optimizer))")
+        return lines
+
+
+def _is_moderate(value: Any) -> bool:
+    """Whether numbers are finite and so small that rounding does not show."""
+    if isinstance(value, (tuple, list)):
+        return all(_is_moderate(part) for part in value)
+    if isinstance(value, float):
+        return math.isfinite(value) and abs(value) < LARGEST
+    if not isinstance(value, Tensor) or not value.numel() or not value.is_floating_point():
+        return True
+    largest = value.detach().abs().max().item()
+    return math.isfinite(largest) and largest < LARGEST

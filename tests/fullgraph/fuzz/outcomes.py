@@ -1,0 +1,112 @@
+"""Runs a program on a full graph and says how it ended, compared with plain tensors."""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from tests.fullgraph.fuzz.scene import Observation, Scene
+
+EQUAL, NAMED, DIFFERS, UNNAMED = "equal", "named error", "differs", "error without a way out"
+TOLERANCE = {"float64": 1e-7, "float32": 2e-4}
+# Of messages that say what to do instead, or what the arguments must be.
+WAYS_OUT = (
+    *("to_local", "full_tensor", "fullgraph.like", "detach", "select rows", "select both", "clone"),
+    *(
+        "no_grad",
+        "offload=False",
+        "must ",
+        "expected ",
+        "instead",
+        "out of bounds",
+        "before full_graph",
+    ),
+)
+NAMED_ERRORS = (NotImplementedError, ValueError, IndexError)
+OWN_WORDS = ("partitioned", "offloaded", "full graph")
+
+
+@dataclass
+class Outcome:
+    """How a program ended on one rank."""
+
+    kind: str
+    line: int = 0
+    message: str = ""
+
+
+def observe(lines: list[str], seed: int) -> list[Observation] | None:
+    """What plain tensors give; None if a statement raises."""
+    scene = Scene(seed)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            scene.run(lines)
+        except Exception:
+            return None
+    return scene.observations
+
+
+def run_program(
+    lines: list[str], seed: int, expected: list[Observation], chunks: int, device: str = "cpu"
+) -> Outcome:
+    """Runs a program on a full graph. Collective; does not raise.
+
+    Args:
+        lines, seed: the program.
+        expected: what plain tensors gave.
+        chunks: 0: rows on the device.
+        device: "cpu" or "cuda".
+    """
+    error: Exception | None = None
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        scene = Scene(seed, chunks, device)
+        try:
+            scene.run(lines)
+        except Exception as exception:
+            error = exception
+    for observation, right in zip(scene.observations, expected, strict=False):
+        difference = _difference(observation, right)
+        if difference:
+            return Outcome(DIFFERS, right.line, f"{right.name}: {difference}")
+    if error is None:
+        return Outcome(EQUAL)
+    message = f"{type(error).__name__}: {error}".split("\n")[0][:400]
+    return Outcome(NAMED if _is_named(error) else UNNAMED, scene.line, message)
+
+
+def _is_named(error: Exception) -> bool:
+    """Whether an error says what to do instead."""
+    text = str(error)
+    is_own = isinstance(error, NAMED_ERRORS) or any(word in text for word in OWN_WORDS)
+    return is_own and any(way in text for way in WAYS_OUT)
+
+
+def _difference(value: Observation, right: Observation) -> str:
+    """What differs; nothing if values are equal to rounding."""
+    for name in ("name", "line", "shape", "dtype", "requires_grad"):
+        if getattr(value, name) != getattr(right, name):
+            return f"{name} is {getattr(value, name)}, right is {getattr(right, name)}"
+    if value.value.shape != right.value.shape:
+        return f"rows have shape {value.value.shape}, right is {right.value.shape}"
+    if _are_close(value.value, right.value):
+        return ""
+    return f"values are {_text(value.value)}, right is {_text(right.value)}"
+
+
+def _are_close(value: np.ndarray[Any, Any], right: np.ndarray[Any, Any]) -> bool:
+    if right.dtype.kind not in "fc":
+        return bool(np.array_equal(value, right))
+    tolerance = TOLERANCE.get(str(right.dtype), 1e-2)
+    scale = max(1.0, float(np.abs(right[np.isfinite(right)]).max(initial=0.0)))
+    return bool(
+        np.allclose(value, right, rtol=tolerance, atol=tolerance * 1e-2 * scale, equal_nan=True)
+    )
+
+
+def _text(value: np.ndarray[Any, Any]) -> str:
+    return np.array2string(value, precision=6, threshold=12, separator=", ").replace("\n", "")
