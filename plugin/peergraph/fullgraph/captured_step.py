@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_map
 
+from peergraph.fullgraph.layout.content_digest import are_unchanged, watch
 from peergraph.fullgraph.random.step_seeds import StepSeeds
 from peergraph.memory import Group, record_cuda_graph
 
@@ -36,7 +37,9 @@ def capture(
 
     A replay repeats kernels, not Python: numbers that `step` computes on the host are those of the
     captured call. A learning rate that changes must be a tensor on the GPU. Tensors that the step
-    reads must stay where they are: write new values into them.
+    reads must stay where they are: write new values into them. Masks and ids by which the step
+    selects rows, and features of which sums are kept, are read before each replay; after a change
+    the step runs and is captured anew.
 
     Args:
         step: called without arguments; such as zero_grad, forward, loss, backward and
@@ -47,7 +50,8 @@ def capture(
 
     Returns:
         A function without arguments. Tensors in its result are copies without autograd's history.
-        It does not synchronise, other than while it captures.
+        It waits for the GPU once where the step selects rows or uses kept sums, to tell whether
+        masks, ids and features are what they were at the capture.
 
     Raises:
         ValueError: `warmup` is less than 2.
@@ -74,6 +78,7 @@ class CapturedStep(Generic[_Result]):
         self._device = device
         self._graph: torch.cuda.CUDAGraph | None = None
         self._result: Any = None
+        self._watched: list[tuple[Tensor, bytes]] = []
         if device.type == "cuda":
             self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
             self._seeds = StepSeeds(device)
@@ -84,6 +89,9 @@ class CapturedStep(Generic[_Result]):
             result: _Result = tree_map(_detached, self._step())
             return result
         with torch.cuda.device(self._device):
+            if self._graph is not None and not are_unchanged(self._watched):
+                self._graph, self._warmup = None, _MIN_WARMUP
+                self._seeds = StepSeeds(self._device)
             if self._graph is not None:
                 self._seeds.draw_again()
                 self._graph.replay()
@@ -112,7 +120,7 @@ class CapturedStep(Generic[_Result]):
         return copied
 
     def _capture(self) -> torch.cuda.CUDAGraph:
-        with self._seeds.capture_draws():
+        with self._seeds.capture_draws(), watch() as self._watched:
             graph, result = record_cuda_graph(self._step, self._stream)
         self._result = tree_map(_detached, result)
         return graph

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from typing import Literal
 from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
-from torch.utils.weak import WeakIdKeyDictionary
 
 from peergraph.fullgraph.exchange.transport import Transport
+from peergraph.fullgraph.layout.content_digest import current_digest
 from peergraph.fullgraph.layout.row_layout import RowLayout
 
 Reduction = Literal["sum", "prod", "amax", "amin"]
 
-_plans: WeakKeyDictionary[RowLayout, WeakIdKeyDictionary] = WeakKeyDictionary()
+_MAX_KEPT = 16  # plans of a layout
+
+_plans: WeakKeyDictionary[RowLayout, OrderedDict[bytes, RowRequests]] = WeakKeyDictionary()
 
 
 class RowRequests:
@@ -47,18 +50,18 @@ class RowRequests:
 
     @classmethod
     def of(cls, layout: RowLayout, ids: Tensor) -> RowRequests:
-        """Returns the plan for these ids; the same tensor, unchanged, gives the same plan.
+        """Returns the plan for these ids; ids that are equal on every rank have the same plan.
 
-        Collective at the first call for a tensor.
+        Collective.
         """
-        plans = _plans.setdefault(layout, WeakIdKeyDictionary())
-        entry = plans.get(ids)  # type: ignore[no-untyped-call]
-        if entry is not None and not ids.is_inference() and entry[0] == ids._version:
-            plan: RowRequests = entry[1]
-            return plan
-        plan = cls(layout, ids)
-        if not ids.is_inference():
-            plans[ids] = (ids._version, plan)
+        digests = layout.group.all_gather(current_digest(ids))
+        key = b"".join(digests)
+        plans = _plans.setdefault(layout, OrderedDict())
+        plan = plans.get(key)
+        if plan is None:
+            plan = plans[key] = cls(layout, ids)
+            if len(plans) > _MAX_KEPT:
+                plans.popitem(last=False)
         return plan
 
     def fetch(self, rows: Tensor) -> Tensor:

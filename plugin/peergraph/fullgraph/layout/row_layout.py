@@ -8,13 +8,13 @@ from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
-from torch.utils.weak import WeakIdKeyDictionary
 
-from peergraph.fullgraph.layout.digest import digest_rows
+from peergraph.fullgraph.layout.content_digest import current_digest
 from peergraph.memory import Group
 
 _Lazy = Callable[[], Tensor]
 _MIN_KEPT = 4  # selections that a layout keeps, however large
+_MAX_KEPT = 256  # and however small: rows may be read one by one
 
 
 class RowLayout:
@@ -84,8 +84,6 @@ class RowLayout:
         self._internal_rows = internal_rows
         self._derived: dict[tuple[str, int], RowLayout] = {}
         self._concatenated: RowLayout | None = None
-        self._ranges: dict[tuple[int, int, int], Tensor] = {}
-        self._by_tensor = WeakIdKeyDictionary()
         self._by_content: dict[object, RowLayout] = {}
         self._compared: WeakKeyDictionary[RowLayout, bool] = WeakKeyDictionary()
 
@@ -182,39 +180,53 @@ class RowLayout:
     def select_mask(self, local_mask: Tensor) -> RowLayout:
         """Returns the layout of the rows that a mask selects, in the user's order. Collective.
 
-        The same mask tensor, unchanged, gives the same object without communication.
+        Masks that are equal on every rank give the same object.
 
         Args:
             local_mask: [local_count] bool on the group's device: this rank's rows of the mask.
         """
-        known = self.known_selection(local_mask)
-        if known is not None:
-            return known
         if local_mask.shape != (self.local_count,) or local_mask.dtype != torch.bool:
             raise ValueError(
                 f"mask must be bool of shape ({self.local_count},) on this rank, "
                 f"got {local_mask.dtype} of shape {tuple(local_mask.shape)}"
             )
-        rows = local_mask.nonzero().squeeze(1)
-        parts = self.group.all_gather((rows.numel(), digest_rows(rows)))
-        key = ("mask", *parts)
+        key = ("mask", *self.group.all_gather(current_digest(local_mask)))
         layout = self._by_content.get(key)
         if layout is None:
+            rows = local_mask.nonzero().squeeze(1)
             layout = RowLayout(
                 self.group,
-                [count for count, _ in parts],
+                self.group.all_gather(rows.numel()),
                 lambda: self._rank_of_rows(rows),
                 parent=self,
                 parent_rows=rows,
             )
             self._keep(key, layout)
-        return self.remember_selection(local_mask, layout)
+        return layout
+
+    def select_plain_mask(self, mask: Tensor) -> RowLayout:
+        """Returns the layout of the rows that a mask of all rows selects. Collective.
+
+        It is the object that :meth:`select_mask` returns for this rank's rows of the mask.
+
+        Args:
+            mask: [size] bool on any device, equal on all ranks.
+
+        Raises:
+            ValueError: the masks differ between ranks.
+        """
+        key = ("plain mask", self._common_digest(mask, "a plain mask"))
+        layout = self._by_content.get(key)
+        if layout is None:
+            rows = self.positions.to(mask.device)
+            layout = self.select_mask(mask[rows].to(self.group.device))
+            self._keep(key, layout)
+        return layout
 
     def select_ids(self, ids: Tensor) -> RowLayout:
         """Returns the layout of the rows `ids`, in their order; ids may repeat. Collective.
 
-        The same tensor, unchanged, gives the same object without communication; all rows in the
-        user's order give this layout.
+        Equal ids give the same object; all rows in the user's order give this layout.
 
         Args:
             ids: [k] integers, the user's rows, equal on all ranks; negative ones count from the
@@ -224,49 +236,48 @@ class RowLayout:
             ValueError: the ids differ between ranks.
             IndexError: an id is not one of -size..size - 1.
         """
-        known = self.known_selection(ids)
-        if known is not None:
-            return known
         if ids.dim() != 1 or ids.dtype.is_floating_point or ids.dtype == torch.bool:
             raise ValueError(
                 f"ids must be a list of integers, got {ids.dtype} of shape {tuple(ids.shape)}"
             )
-        ids_on_cpu = ids.detach().to("cpu", torch.int64)
-        digest = (ids.numel(), digest_rows(ids_on_cpu))
-        parts = self.group.all_gather(digest)
-        if any(part != parts[0] for part in parts):
-            raise ValueError(
-                "row ids must be equal on all ranks, but they differ: draw them from the same seed"
-            )
-        key = ("ids", digest)
+        key = ("ids", self._common_digest(ids, "row ids"))
         layout = self._by_content.get(key)
-        if layout is None and torch.equal(ids_on_cpu, torch.arange(self.size, device="cpu")):
-            layout = self
         if layout is None:
+            ids_on_cpu = ids.detach().to("cpu", torch.int64)
+            if torch.equal(ids_on_cpu, torch.arange(self.size, device="cpu")):
+                return self
             layout = self._make_selection(ids_on_cpu)
             self._keep(key, layout)
-        return self.remember_selection(ids, layout)
-
-    def range_ids(self, start: int, stop: int, step: int) -> Tensor:
-        """Returns the row numbers of a range, always the same tensor. Not collective."""
-        key = (start, stop, step)
-        if key not in self._ranges:
-            self._ranges[key] = torch.arange(start, stop, step, device="cpu")
-        return self._ranges[key]
-
-    def known_selection(self, tensor: Tensor) -> RowLayout | None:
-        """Returns the layout that a mask or ids, unchanged since, have given, or None."""
-        entry = self._by_tensor.get(tensor)  # type: ignore[no-untyped-call]
-        if entry is None or tensor.is_inference() or entry[0] != tensor._version:
-            return None
-        layout: RowLayout = entry[1]
         return layout
 
-    def remember_selection(self, tensor: Tensor, layout: RowLayout) -> RowLayout:
-        """Keeps the layout that a mask or ids give, for as long as the tensor lives."""
-        if not tensor.is_inference():
-            self._by_tensor[tensor] = (tensor._version, layout)
+    def select_range(self, rows: slice) -> RowLayout:
+        """Returns the layout of a range of the user's rows; of all rows this layout.
+
+        Of a selection by mask the first call is collective.
+
+        Raises:
+            ValueError: the step is not positive.
+        """
+        if rows.step is not None and rows.step <= 0:
+            raise ValueError("step must be greater than zero")
+        bounds = rows.indices(self.size)
+        if bounds == (0, self.size, 1):
+            return self
+        key = ("range", *bounds)
+        layout = self._by_content.get(key)
+        if layout is None:
+            layout = self._make_selection(torch.arange(*_not_descending(bounds), device="cpu"))
+            self._keep(key, layout)
         return layout
+
+    def _common_digest(self, tensor: Tensor, name: str) -> bytes:
+        """Returns the digest of a plain tensor that is equal on all ranks. Collective."""
+        digests: list[bytes] = self.group.all_gather(current_digest(tensor))
+        if any(digest != digests[0] for digest in digests):
+            raise ValueError(
+                f"{name} must be equal on all ranks, but they differ: draw them from the same seed"
+            )
+        return digests[0]
 
     def repeat(self, count: int) -> RowLayout:
         """Returns the layout in which each row becomes `count` consecutive rows."""
@@ -353,7 +364,7 @@ class RowLayout:
         self._by_content[key] = layout
         rows = sum(kept.size for kept in self._by_content.values())
         for old in list(self._by_content)[:-_MIN_KEPT]:
-            if rows <= 2 * self.size:
+            if rows <= 2 * self.size and len(self._by_content) <= _MAX_KEPT:
                 break
             rows -= self._by_content.pop(old).size
 
@@ -388,3 +399,9 @@ class RowLayout:
         result = torch.empty_like(order)
         result[order] = torch.arange(self.size, device="cpu")
         return result
+
+
+def _not_descending(bounds: tuple[int, int, int]) -> tuple[int, int, int]:
+    """Returns start, stop and step of a range, of which an empty one ends where it starts."""
+    start, stop, step = bounds
+    return start, max(start, stop), step

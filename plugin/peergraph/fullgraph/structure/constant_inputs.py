@@ -9,10 +9,19 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
+from peergraph.fullgraph.layout.content_digest import current_digest
 from peergraph.fullgraph.tensor.partitioned_tensor import PartitionedTensor
+from peergraph.memory import Group
 
-_Versions = tuple[int, ...]
 _Result = TypeVar("_Result", bound=Tensor)
+
+
+class _Input:
+    """A tensor that came before, and what it held when it came last."""
+
+    def __init__(self, tensor: Tensor, on_death: Callable[[Any], None]) -> None:
+        self.reference = weakref.ref(tensor, on_death)
+        self.content: object = None
 
 
 class ConstantInputs:
@@ -20,19 +29,32 @@ class ConstantInputs:
 
     An input is constant if it is a leaf that needs no gradient: features of nodes, weights of
     edges. What is made from it is kept from its second use on, so that results of dropout and of
-    hidden layers without gradients, which come once, take no memory. Inputs are held weakly: what
-    was made from an input goes with it. All ranks recognise the same inputs, since all run the same
-    script.
+    hidden layers without gradients, which come once, take no memory and are not read. Whether it
+    has changed since, by whatever means, is told by a digest of its content, which reads it once.
+    Inputs are held weakly: what was made from an input goes with it. All ranks recognise the same
+    inputs, since all run the same script, and agree on which have changed.
+
+    Args:
+        group: the ranks.
     """
 
-    def __init__(self) -> None:
-        self._noted: dict[int, tuple[weakref.ref[Tensor], _Versions]] = {}
+    def __init__(self, group: Group) -> None:
+        self._group = group
+        self._noted: dict[int, _Input] = {}
         self._kept: dict[tuple[int, ...], dict[Hashable, tuple[Any, int]]] = {}
 
     def note(self, *inputs: Tensor) -> bool:
-        """Returns whether all inputs are constant and came before, as they are now."""
+        """Returns whether all inputs are constant and came before. Collective if they are.
+
+        What was made from inputs that have changed since is dropped.
+        """
         noted = [self._note(tensor) for tensor in inputs]
-        return all(noted)
+        if not all(noted):
+            return False
+        changed = [tensor for tensor in inputs if self._has_changed(tensor)]
+        if any(self._group.all_gather(bool(changed))):
+            self._drop_results(*map(id, inputs))
+        return True
 
     def keep(
         self, inputs: tuple[Tensor, ...], key: Hashable, make: Callable[[], _Result]
@@ -67,20 +89,37 @@ class ConstantInputs:
         self._kept.clear()
 
     def _note(self, tensor: Tensor) -> bool:
-        if tensor.requires_grad or not tensor.is_leaf:
+        if tensor.requires_grad or not tensor.is_leaf or tensor.is_inference():
             return False
-        local = tensor._local if type(tensor) is PartitionedTensor else tensor
-        if tensor.is_inference() or local.is_inference():
-            return False
-        key, versions = id(tensor), (tensor._version, local._version)
+        key = id(tensor)
         noted = self._noted.get(key)
-        if noted is not None and noted[0]() is tensor and noted[1] == versions:
+        if noted is not None and noted.reference() is tensor:
             return True
         self._drop(key)
-        self._noted[key] = weakref.ref(tensor, lambda _: self._drop(key)), versions
+        self._noted[key] = _Input(tensor, lambda _: self._drop(key))
         return False
+
+    def _has_changed(self, tensor: Tensor) -> bool:
+        """Returns whether a noted input is not what it was when this was last called for it."""
+        noted, content = self._noted[id(tensor)], _content_of(tensor)
+        last, noted.content = noted.content, content
+        return last is not None and last != content
 
     def _drop(self, key: int) -> None:
         self._noted.pop(key, None)
-        for inputs in [inputs for inputs in self._kept if key in inputs]:
+        self._drop_results(key)
+
+    def _drop_results(self, *keys: int) -> None:
+        for inputs in [inputs for inputs in self._kept if not set(keys).isdisjoint(inputs)]:
             del self._kept[inputs]
+
+
+def _content_of(tensor: Tensor) -> object:
+    """Returns what is equal as long as a tensor holds the same: a digest of what is on the device.
+
+    The content of rows that are not on the device is an object that does not change: other rows
+    are another object.
+    """
+    if isinstance(tensor, PartitionedTensor) and hasattr(tensor, "_content"):
+        return tensor._content
+    return current_digest(tensor._local if type(tensor) is PartitionedTensor else tensor)

@@ -28,6 +28,9 @@ if TYPE_CHECKING:
 _Result = TypeVar("_Result")
 _Rows = TypeVar("_Rows", bound=Tensor)
 
+# Edges for each source from which on a sum takes longer than to tell whether its features changed.
+_LEAST_KEPT_DEGREE = 2
+
 RowsOf = Literal["source", "destination", "edge"]
 """Which rows a result has."""
 RowType = tuple[Sequence[int], torch.dtype]
@@ -64,7 +67,7 @@ class PartitionedStructure(ABC):
         self.keeps_results = True
         """Whether sums of constant features are kept; they take as much memory as the features."""
         self._operands = OperandChecks(source_layout, destination_layout, edge_layout)
-        self._constants = ConstantInputs()
+        self._constants = ConstantInputs(destination_layout.group)
         self._cache: dict[Hashable, Any] = {}
 
     @property
@@ -139,12 +142,19 @@ class PartitionedStructure(ABC):
         """
 
     def keeps(self, x: Tensor | TableRows, e: Tensor | None = None) -> bool:
-        """Returns whether results of these features are kept: they came before, unchanged.
+        """Returns whether results of these features are kept: they came before. Collective.
 
-        They are leaves that need no gradient. Each call of a layer asks once, since the call notes
-        the features.
+        They are leaves that need no gradient. Each call of a layer asks once, since the call reads
+        the features to tell whether they have changed. Sums over few edges, which take no longer
+        than that, are not kept.
         """
-        return self.keeps_results and self._constants.note(*constant_inputs(x, e))
+        return self._keeps_sums and self._constants.note(*constant_inputs(x, e))
+
+    @property
+    def _keeps_sums(self) -> bool:
+        """Whether sums of constant features are worth to be kept."""
+        enough = self.num_edges >= _LEAST_KEPT_DEGREE * self.num_sources
+        return self.keeps_results and enough
 
     @abstractmethod
     def kept(self, x: Tensor, key: Hashable, make: Callable[[], _Rows]) -> _Rows:

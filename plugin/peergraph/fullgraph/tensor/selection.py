@@ -138,8 +138,10 @@ def select_row(x: PartitionedTensor, row: int) -> Tensor:
     size = x.layout.size
     if not -size <= row < size:
         raise IndexError(f"index {row} is out of bounds for {size} rows")
-    ids = x.layout.range_ids(row % size, row % size + 1, 1)
-    return take(x, x.layout.select_ids(ids)).full_tensor().squeeze(x.partitioned_dim)
+    row %= size
+    return (
+        take(x, x.layout.select_range(slice(row, row + 1))).full_tensor().squeeze(x.partitioned_dim)
+    )
 
 
 def select_rows(x: PartitionedTensor, rows: Any) -> PartitionedTensor:
@@ -161,7 +163,7 @@ def select_rows(x: PartitionedTensor, rows: Any) -> PartitionedTensor:
 def selection(layout: RowLayout, rows: Any) -> RowLayout:
     """Returns the layout of selected rows: see :func:`select_rows`."""
     if isinstance(rows, slice):
-        return layout.select_ids(layout.range_ids(*rows.indices(layout.size)))
+        return layout.select_range(rows)
     if isinstance(rows, PartitionedTensor):
         require_same_rows("indexing", layout, rows.layout)
         return layout.select_mask(rows._local)
@@ -176,11 +178,7 @@ def selection(layout: RowLayout, rows: Any) -> RowLayout:
             f"the mask must have one element for each of {layout.size} rows, "
             f"got shape {tuple(rows.shape)}"
         )
-    known = layout.known_selection(rows)
-    if known is None:
-        local_mask = distribute(rows.bool(), layout)._local
-        known = layout.remember_selection(rows, layout.select_mask(local_mask))
-    return known
+    return layout.select_plain_mask(rows.bool())
 
 
 def take(x: PartitionedTensor, layout: RowLayout) -> PartitionedTensor:

@@ -138,6 +138,11 @@ class OffloadedCsc(PartitionedStructure):
         came_before = super().keeps(x, e)
         return came_before or (self.keeps_results and e is None and _comes_again(x))
 
+    @property
+    def _keeps_sums(self) -> bool:
+        """Whether sums of constant features are kept: offloaded features are not read for that."""
+        return self.keeps_results
+
     def kept(self, x: Tensor, key: Hashable, make: Callable[[], _Rows]) -> _Rows:
         """Returns what `make` returned at the first call for `x`, of which :meth:`keeps` is true.
 

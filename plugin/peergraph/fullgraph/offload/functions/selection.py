@@ -91,7 +91,7 @@ def select_rows(x: OffloadedTensor, rows: Any) -> Tensor:
     if isinstance(rows, int) and not isinstance(rows, bool):
         if not -x.layout.size <= rows < x.layout.size:
             raise IndexError(f"index {rows} is out of bounds for {x.layout.size} rows")
-        rows = x.layout.range_ids(rows % x.layout.size, rows % x.layout.size + 1, 1)
+        rows = slice(rows % x.layout.size, rows % x.layout.size + 1)
     if not x._content.is_storable:
         refuse("indexing", "rows are selected from a view of which they are no rows")
     return rows_of(x, selection(x.layout, rows))

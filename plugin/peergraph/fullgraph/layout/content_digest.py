@@ -1,0 +1,134 @@
+"""A digest of all bytes of a tensor, by which what was made from it is found again.
+
+Versions of tensors and addresses do not tell whether a tensor has changed: writes through
+``.data``, NumPy or fused optimizers raise no version.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from functools import cache
+
+import torch
+from torch import Tensor
+from torch.utils.weak import WeakIdKeyDictionary
+
+from peergraph.memory.device.capture_mode import is_capturing
+
+_BLOCK = 1024  # bytes that one row of the first stage on a GPU has
+_COLUMNS = 16  # of 8-bit keys: two different blocks have equal sums with probability 2^-128
+_ON_HOST = 32 << 10  # bytes that are hashed on the CPU; more are reduced on the GPU first
+_PIECE = 4 << 20  # bytes that one thread of the CPU hashes at a time
+
+_Watched = list[tuple[Tensor, bytes]]
+_last_digests = WeakIdKeyDictionary()  # of tensors on GPUs, for steps that are captured
+_watching: _Watched | None = None
+
+
+def current_digest(tensor: Tensor) -> bytes:
+    """Returns the digest of what a tensor holds now: see :func:`content_digest`.
+
+    While a CUDA graph is captured nothing can be read: then it is the digest of the last call for
+    this tensor, and the step that is captured watches the tensor (:func:`watch`).
+
+    Raises:
+        RuntimeError: a step that is captured asks for the digest of a tensor for the first time.
+    """
+    if is_capturing(tensor.device):
+        last: bytes | None = _last_digests.get(tensor)  # type: ignore[no-untyped-call]
+        if last is None:
+            raise RuntimeError(
+                "a step that is captured selects rows by a mask or ids that it computes itself: "
+                "compute them before the step and change them in place"
+            )
+    else:
+        last = content_digest(tensor)
+        if tensor.is_cuda and not tensor.is_inference():
+            _last_digests[tensor] = last
+    if _watching is not None:
+        _watching.append((tensor, last))
+    return last
+
+
+@contextmanager
+def watch() -> Iterator[_Watched]:
+    """Within the context, notes the tensors on whose content a captured step depends."""
+    global _watching
+    before, _watching = _watching, []
+    try:
+        yield _watching
+    finally:
+        _watching = before
+
+
+def are_unchanged(watched: _Watched) -> bool:
+    """Returns whether tensors hold what they held at the capture. Synchronises a GPU once."""
+    digests = content_digests([tensor for tensor, _ in watched])
+    return all(digest == last for digest, (_, last) in zip(digests, watched, strict=True))
+
+
+def content_digest(tensor: Tensor) -> bytes:
+    """Returns a 128-bit digest of the shape, the dtype and all bytes of a plain tensor.
+
+    Reads the tensor once. Synchronises a GPU. Digests of one device are comparable only.
+    """
+    [digest] = content_digests([tensor])
+    return digest
+
+
+def content_digests(tensors: list[Tensor]) -> list[bytes]:
+    """Returns the digest of each tensor: see :func:`content_digest`. Synchronises a GPU once."""
+    reduced = [reduced_bytes(tensor) for tensor in tensors]
+    on_gpu = [part for part in reduced if part.is_cuda]
+    if on_gpu:
+        copied = iter(torch.cat(on_gpu).cpu().split([len(part) for part in on_gpu]))
+        reduced = [next(copied) if part.is_cuda else part for part in reduced]
+    return [
+        _hash_pieces(part, _description(tensor))
+        for part, tensor in zip(reduced, tensors, strict=True)
+    ]
+
+
+def reduced_bytes(tensor: Tensor) -> Tensor:
+    """Returns the bytes of a tensor, uint8 on its device; of a large one on a GPU, sums of them.
+
+    A block of 1024 bytes becomes 16 sums of 32 bits, each over all bytes times random 8-bit keys:
+    a universal hash, exact in integers, that tensor cores compute in one pass over the memory.
+    """
+    data = tensor.detach().contiguous().view(-1).view(torch.uint8)
+    while data.is_cuda and data.numel() > _ON_HOST:
+        blocks = data.numel() // _BLOCK
+        whole = data[: blocks * _BLOCK].view(torch.int8).view(blocks, _BLOCK)
+        sums = torch._int_mm(whole, _keys(data.device))
+        data = torch.cat([sums.view(-1).view(torch.uint8), data[blocks * _BLOCK :]])
+    return data
+
+
+@cache
+def _keys(device: torch.device) -> Tensor:
+    generator = torch.Generator().manual_seed(0x5EED)
+    keys = torch.randint(
+        -128, 128, (_COLUMNS, _BLOCK), generator=generator, dtype=torch.int8, device="cpu"
+    )
+    return keys.to(device).t()
+
+
+def _description(tensor: Tensor) -> bytes:
+    return f"{tuple(tensor.shape)} {tensor.dtype}".encode()
+
+
+def _hash_pieces(data: Tensor, salt: bytes) -> bytes:
+    if data.numel() <= _PIECE:
+        return _hash(data, salt)
+    with ThreadPoolExecutor(torch.get_num_threads()) as pool:  # hashing releases Python's lock
+        pieces = pool.map(lambda piece: _hash(piece, salt), data.split(_PIECE))
+        return hashlib.blake2b(b"".join(pieces), digest_size=16).digest()
+
+
+def _hash(data: Tensor, salt: bytes) -> bytes:
+    digest = hashlib.blake2b(salt, digest_size=16)
+    digest.update(data.numpy())
+    return digest.digest()
