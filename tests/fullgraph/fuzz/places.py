@@ -50,7 +50,7 @@ class Places:
             NothingFitsError: no variable fits one of the places.
         """
         places = PLACE.findall(template.text)
-        for name in "ZAT":
+        for name in "ZANT":
             if name in places:
                 self.text(name)
                 self.kind = self.kinds[self.texts[name]]
@@ -71,7 +71,7 @@ class Places:
     @property
     def base(self) -> Tensor:
         """The tensor whose rows the statement is about."""
-        for place in "ZAT":
+        for place in "ZANT":
             if place in self.texts:
                 tensor: Tensor = self.value(self.texts[place])
                 return tensor
@@ -111,6 +111,9 @@ class Places:
 
     def _A(self) -> str:
         return self._recent(self.variables(None, 2, (torch.float64,)))
+
+    def _N(self) -> str:
+        return self._recent(self.variables("N", 2, (torch.float64,)))
 
     def _B(self) -> str:
         shape = self.base.shape

@@ -15,6 +15,7 @@ import torch_geometric.nn as gnn
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 from torch_geometric.data import Data
+from torch_geometric.utils import degree, scatter, softmax
 
 import peergraph_pyg
 from peergraph.fullgraph import keyed_random
@@ -83,6 +84,11 @@ class Scene:
             "np": np,
             "copy": copy,
             "checkpoint": checkpoint,
+            "LGConv": gnn.LGConv,
+            "global_add_pool": gnn.global_add_pool,
+            "scatter": scatter,
+            "softmax": softmax,
+            "degree": degree,
             "data": data,
             "x": data.x,
             "y": data.y,

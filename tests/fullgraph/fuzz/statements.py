@@ -7,11 +7,12 @@ Places of a template:
 - ``{L}`` a plain scalar that needs a gradient; ``{X}`` a leaf of rows that needs one;
 - ``{I}``, ``{J}`` an index of rows of A, or T; ``{PM}`` a plain mask;
 - ``{W}`` a plain matrix with a row for each column of A, ``{R}`` a plain row, ``{Q}`` plain rows;
+- ``{N}`` a float matrix with a row for each node;
 - ``{row}``, ``{c}``, ``{cs}`` a row, a column, some columns; ``{s}`` a number; ``{ids}`` plain ids.
 
 A group of templates begins with its weight, its result ("K": rows as those of A, "I": what the
-index selects, "C": rows that were joined, "P": plain, "-": nothing), and the factor of the weight
-for offloaded rows, of which less is supported.
+index selects, "N", "E": of nodes, of edges, "C": rows that were joined, "P": plain, "-": nothing),
+and the factor of the weight for offloaded rows, of which less is supported.
 """
 
 from __future__ import annotations
@@ -85,7 +86,7 @@ READS = _table("""
 0.5 K
     {A}.gather(1, ({Y} % {A}.shape[1]).unsqueeze(1))
     F.one_hot({Y}, 7)
-0.3 P
+0.1 P
     {A}.narrow(0, 1, 3).sum()
     [row.sum() for row in {A}[{I}][:2]]
 0.3 P
@@ -204,9 +205,10 @@ ROWS = _table("""
     {V} / {V}.abs().sum()
 0.7 K
     F.softmax({A}, dim=0)
-    {A}.cumsum(0)
     {V}.softmax(0)
     F.normalize({A}, dim=0)
+0.05 K
+    {A}.cumsum(0)
 0.3 C
     torch.cat([{A}, {B}], 0)
     torch.cat([{A}[{I}], {B}])
@@ -242,7 +244,7 @@ REDUCTIONS = _table("""
     torch.linalg.norm({A})
     {A}.numel()
     {A}.var(0, unbiased=False)
-0.5 P 0.3
+0.1 P 0.3
     {V}.sort().values
     {V}.topk(3).values
     {V}.argmax()
@@ -270,6 +272,27 @@ PRODUCTS = _table("""
 0.7 P
     torch.cdist({A}, {Q}).min(1).values.sum()
     torch.cdist({A}[{ids}], {Q}).mean()
+2 P
+    {A}.new_zeros(4, {A}.shape[1]).index_add_(0, {Y}, {A})
+    torch.zeros(4, 4, device={A}.device).index_put_(({Y}, {Y}), torch.ones(()), accumulate=True)
+    torch.bincount({Y} * 3 + {Y}, minlength=9).view(3, 3)
+    scatter({A}, {Y}, dim_size=4, reduce='mean')
+    global_add_pool({A}, {Y}, size=3)
+    torch.stack([{A}[{Y} == i].sum(0) for i in range(3)])
+1 K
+    draw(3, 4, seed={seed})[{Y}]
+    F.embedding({Y}, draw(3, 2, seed={seed}))
+    F.bilinear({A}, {B}, draw(2, {A}.shape[1], {A}.shape[1], seed={seed}))
+    torch.stack([{A}, {B}], 1).softmax(1).sum(1)
+1.5 E
+    ({N}[edge_index[0]] * {N}[edge_index[1]]).sum(-1)
+    {N}[edge_index[0]] - {N}[edge_index[1]]
+    softmax(({N}[edge_index[0]] * {N}[edge_index[1]]).sum(-1), edge_index[1])
+1.5 N
+    scatter({N}[edge_index[0]], edge_index[1], dim_size={N}.shape[0], reduce='sum')
+    degree(edge_index[1], {N}.shape[0]).double()
+    LGConv()({N}, edge_index)
+    LGConv()({N}, edge_index, data.edge_weight)
 0.7 K
     torch.cdist({A}, {Q})
     {A} @ {Q}.t()
@@ -445,7 +468,7 @@ GRADIENTS = _table("""
     {L}.backward()
     torch.autograd.backward([{L}])
 2 K
-    torch.autograd.grad({L}, {X}, retain_graph=True, allow_unused=True)[0]
+    torch.autograd.grad({L}, {X}, retain_graph=True)[0].clone()
 1 P
     torch.autograd.grad({L}, list(model.parameters()), retain_graph=True, allow_unused=True)
 1 -
