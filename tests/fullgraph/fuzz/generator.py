@@ -135,9 +135,8 @@ class Generator:
         if not variable:
             return True
         self.count += not name
-        kind = {"K": places.kind, "I": places.index_kind, "C": f"cat{self.count}"}.get(
-            result, PLAIN
-        )
+        kinds = {"K": places.kind, "I": places.index_kind, "C": f"cat{self.count}"}
+        kind = kinds.get(result, result)
         value = self.names[variable]
         if isinstance(value, Tensor):
             self.kinds[variable] = kind
