@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from tests.fullgraph.fuzz import statements as tables
-from tests.fullgraph.fuzz.places import NUM_IDS, PLAIN, NothingFitsError, Places
+from tests.fullgraph.fuzz.places import NUM_IDS, NothingFitsError, Places
 from tests.fullgraph.fuzz.scene import CONVS, NORMS, Scene
 from tests.fullgraph.fuzz.statements import Template
 
