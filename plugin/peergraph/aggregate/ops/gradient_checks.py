@@ -49,7 +49,8 @@ def once_differentiable(
             if torch.is_grad_enabled() and not torch.compiler.is_compiling():
                 raise NotImplementedError(
                     f"create_graph=True: {operation} can be differentiated once only; sums, means "
-                    "and linear layers over them can be differentiated again"
+                    "and linear layers over them can be differentiated again, as can the "
+                    "framework's own layers (revert the model)"
                 )
             return unbatched_backward(ctx, *grads)
 

@@ -8,8 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from peergraph.fullgraph.exchange.halo import Halo
-from peergraph.fullgraph.exchange.transport import split_rows
+from peergraph.aggregate.ops.gradient_checks import unbatched
+from peergraph.fullgraph.exchange.halo import Halo, add_to_owners
+from peergraph.fullgraph.exchange.transport import Transport, split_rows
 
 
 def local_operands(
@@ -54,6 +55,7 @@ class _Enter(torch.autograd.Function):
         return tuple(entered)
 
     @staticmethod
+    @unbatched
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         rest = iter(grads)
         by_input = [next(rest) if given else None for given in ctx.given]
@@ -64,11 +66,40 @@ class _Enter(torch.autograd.Function):
             if grad is None or not needed[i]:
                 continue
             if i < ctx.num_sources:
-                found[i] = ctx.plan.add_to_owners(grad)
+                found[i] = add_to_owners(ctx.plan, grad)
             else:
                 of_parameters.append(i)
         _reduce(ctx.plan, by_input, found, of_parameters)
         return None, None, *found
+
+
+class SumOverRanks(torch.autograd.Function):
+    """The sum of each rank's plain tensor, equal on all ranks."""
+
+    @staticmethod
+    def forward(ctx: Any, tensor: Tensor, transport: Transport) -> Tensor:
+        ctx.transport = transport
+        return transport.all_reduce(tensor.detach().clone())
+
+    @staticmethod
+    @unbatched
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+        # Each rank computes with it on its own rows.
+        return (Replicated.apply(grad, ctx.transport) if grad.requires_grad else grad), None  # type: ignore[no-untyped-call]
+
+
+class Replicated(torch.autograd.Function):
+    """Identity with a gradient that is added up over the ranks."""
+
+    @staticmethod
+    def forward(ctx: Any, tensor: Tensor, transport: Transport) -> Tensor:
+        ctx.transport = transport
+        return tensor.view_as(tensor)
+
+    @staticmethod
+    @unbatched
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+        return SumOverRanks.apply(grad, ctx.transport), None  # type: ignore[no-untyped-call]
 
 
 def _reduce(
@@ -83,7 +114,7 @@ def _reduce(
     for same in by_dtype.values():
         tensors = [grad for i in same if (grad := grads[i]) is not None]
         total = torch.cat([grad.reshape(-1) for grad in tensors])
-        total = plan.transport.all_reduce(total)
+        total = SumOverRanks.apply(total, plan.transport)  # type: ignore[no-untyped-call]
         parts = split_rows(total, [grad.numel() for grad in tensors])
         for i, grad, part in zip(same, tensors, parts, strict=True):
             found[i] = part.view(grad.shape)

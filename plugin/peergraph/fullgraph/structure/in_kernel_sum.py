@@ -16,13 +16,14 @@ from torch import Tensor
 
 import peergraph._C as _C
 from peergraph.aggregate.kernels.arguments import MESSAGES, Schedule, launch_on
-from peergraph.aggregate.ops.gradient_checks import once_differentiable
+from peergraph.aggregate.ops.gradient_checks import unbatched
 from peergraph.aggregate.ops.source_gradients import divide_by_degrees
 from peergraph.aggregate.sparse.column_blocks import take_columns
 from peergraph.aggregate.sparse.csr import CsrMatrix
 from peergraph.fullgraph.exchange.halo import HaloPlan
 from peergraph.fullgraph.exchange.mapped_rows import MappedRows, RowAddresses
 from peergraph.fullgraph.structure.interleaving import Interleaving, tune
+from peergraph.fullgraph.structure.staged_sum import source_gradients
 from peergraph.memory.device.launching import Buffers
 
 # Columns, dtype, and values of an edge: 0, 1, or 2 for one for each column.
@@ -242,15 +243,21 @@ class _InKernelSum(torch.autograd.Function):
         return sums.forward(x, e, mean)
 
     @staticmethod
-    @once_differentiable("a sum over partitioned edges")
+    @unbatched
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         if not ctx.needs_input_grad[0]:
             return None, None, None, None
         (e,) = ctx.saved_tensors
         matrix: CsrMatrix = ctx.sums.matrix
         grad = divide_by_degrees(matrix, grad) if ctx.mean else grad.contiguous()
-        partial = matrix.transpose().spmm(grad, e, "copy_u" if e is None else "mul")
-        return ctx.sums.plan.add_to_owners(partial), None, None, None
+        sums: InKernelSums = ctx.sums
+
+        def transposed(grad: Tensor) -> Tensor:
+            partial = matrix.transpose().spmm(grad, e, "copy_u" if e is None else "mul")
+            return sums.plan.add_to_owners(partial)
+
+        found = source_gradients(grad, transposed, lambda x: sums(x, e, False))
+        return found, None, None, None
 
 
 def _without_padding(rows: Tensor, width: int) -> Tensor:

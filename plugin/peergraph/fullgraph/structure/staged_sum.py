@@ -10,12 +10,13 @@ imports are then summed as its own rows are, and passed on to the other ranks in
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from peergraph.aggregate.ops.gradient_checks import once_differentiable
+from peergraph.aggregate.ops.gradient_checks import unbatched
 from peergraph.aggregate.ops.source_gradients import divide_by_degrees
 from peergraph.aggregate.sparse.column_blocks import take_columns
 from peergraph.aggregate.sparse.csr import CsrMatrix
@@ -130,7 +131,7 @@ def staged_sum(
 ) -> Tensor:
     """Returns the sum or mean of messages at this rank's destinations. Collective.
 
-    The message is x, or x times e. Differentiable once in `x`. Alive beside `x` and the result are
+    The message is x, or x times e. Differentiable in `x`. Alive beside `x` and the result are
     two buffers of the most rows that one rank sends, with ``halo`` as many packed rows where ranks
     exchange them by torch.distributed, and in backward three; on several machines also the rows
     that this rank imports and exports.
@@ -156,14 +157,51 @@ class _StagedSum(torch.autograd.Function):
         return out.div_(_divisors(blocks.matrix, out.dtype)) if mean else out
 
     @staticmethod
-    @once_differentiable("a sum over partitioned edges")
+    @unbatched
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         blocks: SourceBlocks | MachineBlocks = ctx.blocks
         if not ctx.needs_input_grad[0]:
             return None, None, None, None
         (e,) = ctx.saved_tensors
         grad = divide_by_degrees(blocks.matrix, grad) if ctx.mean else grad.contiguous()
-        return blocks.source_gradients(grad, e), None, None, None
+        found = source_gradients(
+            grad,
+            lambda grad: blocks.source_gradients(grad, e),
+            lambda x: staged_sum(blocks, x, e, False),
+        )
+        return found, None, None, None
+
+
+def source_gradients(
+    grad: Tensor, transposed: Callable[[Tensor], Tensor], sums: Callable[[Tensor], Tensor]
+) -> Tensor:
+    """Returns the gradient of the rows that were summed. Differentiable.
+
+    Args:
+        grad: the gradient of the sums.
+        transposed: returns that of the rows, without autograd.
+        sums: sums rows, differentiably.
+    """
+    if not torch.is_grad_enabled():
+        return transposed(grad)
+    found: Tensor = _SourceGradients.apply(grad, transposed, sums)  # type: ignore[no-untyped-call]
+    return found
+
+
+class _SourceGradients(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        grad: Tensor,
+        transposed: Callable[[Tensor], Tensor],
+        sums: Callable[[Tensor], Tensor],
+    ) -> Tensor:
+        ctx.sums = sums
+        return transposed(grad)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
+        return ctx.sums(grad), None, None
 
 
 def _divisors(matrix: CsrMatrix, dtype: torch.dtype) -> Tensor:

@@ -10,8 +10,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd import Function
-from torch.autograd.function import once_differentiable
 
+from peergraph.aggregate.ops.gradient_checks import once_differentiable
 from peergraph.fullgraph.exchange.transport import Transport
 from peergraph.fullgraph.layout.row_layout import RowLayout
 from peergraph.fullgraph.tensor.arguments import not_implemented
@@ -47,7 +47,7 @@ class NormalizeChannels(Function):
         return wrap(local, x.layout, x.partitioned_dim), mean, variance, invstd
 
     @staticmethod
-    @once_differentiable
+    @once_differentiable("batch normalisation of partitioned rows")
     def backward(ctx: Any, grad: Tensor | None, *_: None) -> tuple[Tensor | None, ...]:
         if grad is None:
             return None, None, None, None
@@ -72,7 +72,7 @@ class NormalizeWithConstants(Function):
         return wrap(local, x.layout, x.partitioned_dim)
 
     @staticmethod
-    @once_differentiable
+    @once_differentiable("batch normalisation of partitioned rows")
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         return *_gradients(ctx, grad, constant=True), None, None, None
 
@@ -100,7 +100,7 @@ class NormalizeAllRows(Function):
         return wrap(out, x.layout, x.partitioned_dim)
 
     @staticmethod
-    @once_differentiable
+    @once_differentiable("batch normalisation of partitioned rows")
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         local, weight, mean, invstd = ctx.saved_tensors
         rows = take_rows(grad, ctx.layout, ctx.dim)._local

@@ -8,11 +8,13 @@ import torch
 from torch import Tensor
 from torch.autograd import Function
 
+from peergraph.fullgraph.exchange.local_operands import Replicated, SumOverRanks
 from peergraph.fullgraph.exchange.transport import Transport
 from peergraph.fullgraph.layout.row_layout import RowLayout
 from peergraph.fullgraph.tensor.arguments import rows_in_layout
 from peergraph.fullgraph.tensor.parameters import check_parameters
 from peergraph.fullgraph.tensor.partitioned_tensor import PartitionedTensor, wrap
+from peergraph.fullgraph.tensor.transforms import check_transforms
 from peergraph.memory import Group
 
 
@@ -32,6 +34,7 @@ def from_local(local: Tensor, layout: RowLayout, dim: int = 0) -> PartitionedTen
     dim = _check_dim(dim, local.dim())
     if isinstance(local, PartitionedTensor):
         raise ValueError("local must be a plain tensor of this rank's rows, got a partitioned one")
+    check_transforms(local)
     if local.shape[dim] != layout.local_count:
         raise ValueError(
             f"local must have the {layout.local_count} rows of rank {layout.group.rank} along "
@@ -57,6 +60,7 @@ def distribute(full: Tensor, layout: RowLayout | Tensor, dim: int = 0) -> Partit
     if isinstance(layout, PartitionedTensor):
         layout = layout.layout
     assert isinstance(layout, RowLayout)
+    check_transforms(full)
     dim = _check_dim(dim, full.dim())
     if full.shape[dim] != layout.size:
         raise ValueError(
@@ -78,10 +82,11 @@ def replicated(tensor: Tensor, group: Group) -> Tensor:
     Its gradient, of which each rank computes a share from its rows, is added up over the ranks:
     backward is collective. Parameters are made equal on all ranks at their first use.
     """
+    check_transforms()
     check_parameters((tensor,), group)
     if group.world_size == 1 or not (tensor.requires_grad and torch.is_grad_enabled()):
         return tensor
-    result: Tensor = Replicated.apply(tensor, group)  # type: ignore[no-untyped-call]
+    result: Tensor = Replicated.apply(tensor, Transport.of(group))  # type: ignore[no-untyped-call]
     return result
 
 
@@ -91,6 +96,7 @@ def replicated_together(group: Group, *tensors: Tensor | None) -> tuple[Tensor |
     Then the ranks' collectives are in the same order even where one rank's local operations differ,
     as torch's do for no rows.
     """
+    check_transforms()
     check_parameters(tensors, group)
     if group.world_size == 1:
         return tensors
@@ -156,19 +162,6 @@ class Distribute(Function):
         return full.to(ctx.device), None, None
 
 
-class Replicated(Function):
-    """Identity with a gradient that is added up over the ranks."""
-
-    @staticmethod
-    def forward(ctx: Any, tensor: Tensor, group: Group) -> Tensor:
-        ctx.group = group
-        return tensor.view_as(tensor)
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
-        return SumOverRanks.apply(grad, ctx.group), None  # type: ignore[no-untyped-call]
-
-
 class ReplicatedTogether(Function):
     """Identity of several tensors; their gradients are added up over the ranks in one step."""
 
@@ -179,27 +172,14 @@ class ReplicatedTogether(Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        check_transforms(grads[0])
         if any(grad.dtype != grads[0].dtype for grad in grads):
-            sums = [SumOverRanks.apply(grad, ctx.group) for grad in grads]  # type: ignore[no-untyped-call]
+            sums = [SumOverRanks.apply(grad, Transport.of(ctx.group)) for grad in grads]  # type: ignore[no-untyped-call]
             return None, *sums
         flat = torch.cat([grad.reshape(-1) for grad in grads])
-        total: Tensor = SumOverRanks.apply(flat, ctx.group)  # type: ignore[no-untyped-call]
+        total: Tensor = SumOverRanks.apply(flat, Transport.of(ctx.group))  # type: ignore[no-untyped-call]
         parts = torch.split(total, [grad.numel() for grad in grads])
         return None, *(part.view(grad.shape) for part, grad in zip(parts, grads, strict=True))
-
-
-class SumOverRanks(Function):
-    """The sum of each rank's plain tensor."""
-
-    @staticmethod
-    def forward(ctx: Any, tensor: Tensor, group: Group) -> Tensor:
-        ctx.group = group
-        return Transport.of(group).all_reduce(tensor.detach().clone())
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
-        # The result is the same value on all ranks, and so is its gradient.
-        return grad, None
 
 
 def gather_rows(local: Tensor, layout: RowLayout, dim: int) -> Tensor:

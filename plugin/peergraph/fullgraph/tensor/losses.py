@@ -11,9 +11,10 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.nn import _reduction
 
+from peergraph.fullgraph.exchange.local_operands import SumOverRanks
+from peergraph.fullgraph.exchange.transport import Transport
 from peergraph.fullgraph.tensor.arguments import require_same_rows
 from peergraph.fullgraph.tensor.conversions import (
-    SumOverRanks,
     distribute,
     from_local,
     redistribute,
@@ -34,7 +35,7 @@ def sum_over_ranks(local: Tensor, like: PartitionedTensor) -> Tensor:
     """Returns the sum of each rank's plain tensor. Differentiable; collective."""
     if like.layout.group.world_size == 1:
         return local
-    result: Tensor = SumOverRanks.apply(local, like.layout.group)  # type: ignore[no-untyped-call]
+    result: Tensor = SumOverRanks.apply(local, Transport.of(like.layout.group))  # type: ignore[no-untyped-call]
     return result
 
 

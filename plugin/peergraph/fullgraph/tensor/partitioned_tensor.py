@@ -10,6 +10,7 @@ from torch import Tensor
 from peergraph.fullgraph.layout.row_layout import RowLayout
 from peergraph.fullgraph.tensor.parameters import check_parameters
 from peergraph.fullgraph.tensor.registry import FUNCTION_RULES, RULES, find_rule
+from peergraph.fullgraph.tensor.transforms import check_transforms
 from peergraph.fullgraph.tensor.uncompiled import Uncompiled
 
 _make_wrapper = Tensor._make_wrapper_subclass
@@ -107,6 +108,7 @@ class PartitionedTensor(Uncompiled):
         args: tuple[Any, ...] = (),
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
+        check_transforms()
         check_parameters(args)
         rule = FUNCTION_RULES.get(func)
         if rule is not None:

@@ -7,10 +7,9 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import torch
-import torch._dynamo  # which every optimizer of torch imports
 from torch import Tensor
+from torch._dynamo import symbolic_convert  # every optimizer of torch imports it
 from torch._dynamo.exc import Unsupported
-from torch._dynamo.symbolic_convert import InstructionTranslator
 from torch.autograd import Function
 
 _SKIP: Any = None
@@ -31,7 +30,15 @@ class Uncompiled(Tensor):
 
     def __tensor_flatten__(self) -> NoReturn:
         """Called where a compiler meets the tensor."""
-        raise _Untraceable(type(self))
+        message = (
+            f"torch.compile and torch.export cannot trace a {type(self).__name__}: its operations "
+            "exchange rows of a full graph. Call the model without them, or without fullgraph=True "
+            "(the function then runs as it is)"
+        )
+        translator = getattr(symbolic_convert.tls, "current_tx", None)
+        if translator is None:
+            raise NotImplementedError(message)
+        raise _Untraceable(message, translator.output.root_tx.f_code.co_filename)
 
     @staticmethod
     def __tensor_unflatten__(*_: Any) -> NoReturn:
@@ -42,16 +49,11 @@ class Uncompiled(Tensor):
 class _Untraceable(Unsupported, NotImplementedError):
     """Makes the compiler run the whole function, and not only the rest of it, as it is."""
 
-    def __init__(self, kind: type[Tensor]) -> None:
-        super().__init__(
-            f"torch.compile and torch.export cannot trace a {kind.__name__}, whose operations "
-            "exchange rows of a full graph: call the model without them, or without fullgraph=True "
-            "(the function then runs as it is)"
-        )
-        compiled = InstructionTranslator.current_tx().output.root_tx.f_code.co_filename
+    def __init__(self, message: str, file: str) -> None:
+        super().__init__(message)
         # What torch's own functions call, such as a module's `forward`, and in old versions what
         # any function calls, is skipped when it is called.
-        if _SKIP is not None and not compiled.startswith(str(Path(torch.__file__).parent)):
+        if _SKIP is not None and not file.startswith(str(Path(torch.__file__).parent)):
             self.frame_exec_strategy = _SKIP
 
     @property

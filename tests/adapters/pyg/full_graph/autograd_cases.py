@@ -142,6 +142,69 @@ def anomaly() -> None:
         (x * 0).sqrt().mul(0).sum().backward()
 
 
+def gradient_penalty(kind: Callable[..., nn.Module]) -> Callable[[], None]:
+    """Second and third derivatives, through losses and norms that add up over ranks."""
+
+    def run(data: Any, swap: Callable[[nn.Module], nn.Module]) -> Values:
+        model = swap(Net(kind))
+        model.act = nn.Sequential(pyg.GraphNorm(8), nn.Tanh())
+        x = data.x.detach().clone().requires_grad_()
+        out = model(x, data.edge_index)
+        [first] = torch.autograd.grad(out.square().sum(), x, create_graph=True)
+        [second] = torch.autograd.grad(first.square().sum(), x, create_graph=True)
+        of_weights = torch.autograd.grad(
+            loss_of(out, data).square(), list(model.parameters()), create_graph=True
+        )
+        penalty = (first.norm(dim=1) - 1).square().mean() + second.square().mean()
+        (penalty + sum(grad.square().sum() for grad in of_weights)).backward()
+        return [penalty, x.grad, *gradients(model)]
+
+    return lambda: check(run)
+
+
+def once_differentiable() -> None:
+    data = partition_of_case(shared(small_graph))
+    models = [peergraph_pyg.accelerate(Net(pyg.GATConv)), nn.BatchNorm1d(WIDTH)]
+    calls = [lambda x: models[0](x, data.edge_index), models[1]]
+    for call in calls:
+        x = data.x.detach().clone().requires_grad_()
+        with pytest.raises(NotImplementedError, match="differentiated once"):
+            torch.autograd.grad(call(x).square().sum(), x, create_graph=True)
+
+
+def transforms() -> None:
+    """Ways to differentiate, batch or trace that would lose rows or gradients."""
+    data, model = partition_of_case(shared(small_graph)), Net()
+    parameters = {name: value.detach() for name, value in model.named_parameters()}
+
+    def loss(parameters: Any) -> Tensor:
+        out = torch.func.functional_call(model, parameters, (data.x, data.edge_index))
+        return loss_of(out, data)
+
+    def forward_mode(loss: Callable[[Any], Tensor]) -> Callable[[Any], Any]:
+        return lambda given: torch.func.jvp(loss, (given,), (given,))
+
+    for transform in (torch.func.grad, torch.func.jacrev, forward_mode):
+        with pytest.raises(NotImplementedError, match=r"torch\.autograd\.grad"):
+            transform(loss)(parameters)
+    tangent = torch.ones(2, WIDTH)
+    with torch.autograd.forward_ad.dual_level(), pytest.raises(NotImplementedError):
+        F.linear(data.x, torch.autograd.forward_ad.make_dual(tangent, tangent))
+    out = model(data.x, data.edge_index).sum(0)
+    with pytest.raises(NotImplementedError, match="is_grads_batched"):
+        torch.autograd.grad(out, [model.head.bias], torch.eye(CLASSES), is_grads_batched=True)
+    with pytest.raises(NotImplementedError, match=r"torch\.jit\.trace"):
+        torch.jit.trace(model, (data.x, data.edge_index), check_trace=False)
+    with pytest.raises(NotImplementedError, match=r"torch\.export"):
+        torch.export.export(model, (data.x, data.edge_index))
+    trained = {name: value.requires_grad_() for name, value in parameters.items()}
+    loss(trained).backward()
+    model.zero_grad()
+    loss_of(model(data.x, data.edge_index), data).backward()
+    for name, parameter in model.named_parameters():
+        assert_close(trained[name].grad, parameter.grad, name=name)
+
+
 CASES: dict[str, Callable[[], Any]] = {
     "compiled GCN": lambda: compiled("aot_eager", pyg.GCNConv),
     "compiled GAT": lambda: compiled("eager", pyg.GATConv),
@@ -149,4 +212,8 @@ CASES: dict[str, Callable[[], Any]] = {
     "module hooks": module_hooks,
     "tensor hooks": tensor_hooks,
     "anomaly": anomaly,
+    "gradient penalty of SAGE": gradient_penalty(pyg.SAGEConv),
+    "gradient penalty of GCN": gradient_penalty(pyg.GCNConv),
+    "once differentiable": once_differentiable,
+    "transforms": transforms,
 }

@@ -19,6 +19,7 @@ from peergraph.fullgraph.structure.node_index import (
     node_selection,
 )
 from peergraph.fullgraph.tensor.partitioned_tensor import PartitionedTensor, wrap
+from peergraph.fullgraph.tensor.transforms import check_transforms
 
 if TYPE_CHECKING:
     from peergraph.fullgraph.offload.programs.record import Record
@@ -203,6 +204,7 @@ class OffloadedTensor(PartitionedTensor):
         args: tuple[Any, ...] = (),
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
+        check_transforms()
         if func in SHAPE_FUNCTIONS or func in _OF_AUTOGRAD:
             with _DisableTorchFunction():
                 return func(*args, **(kwargs or {}))
