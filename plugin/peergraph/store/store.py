@@ -40,7 +40,11 @@ from peergraph.store.input.source import (
 )
 from peergraph.store.placement.allocation import Allocation
 from peergraph.store.placement.items import table_name, type_name
-from peergraph.store.placement.options import PlacementOptions, complete_options
+from peergraph.store.placement.options import (
+    PlacementOptions,
+    complete_options,
+    disk_spill,
+)
 from peergraph.store.placement.plan import Plan
 from peergraph.store.report.memory_use import MemoryUse, Scratch
 from peergraph.store.report.open_stores import open_stores
@@ -164,7 +168,8 @@ class Store:
         group = group or Group.current(device=device, timeout=timeout)
         with group.collective("Store.load"):
             saved = collective_call_machines(group, lambda: SavedStore.open(folder, verify, group))
-            store = cls.build(saved.source(group), group=group, progress=progress, **complete)
+            source = saved.source(group, disk_spill(complete).folder)
+            store = cls.build(source, group=group, progress=progress, **complete)
             restore(store, saved)
         return store
 

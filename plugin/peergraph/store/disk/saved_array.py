@@ -6,6 +6,7 @@ import io
 import math
 import mmap
 import os
+import tempfile
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -53,6 +54,7 @@ class SavedArray:
         header_bytes: bytes before the first row.
         num_bytes: size of the file.
         verify: whether to compare checksums when rows are read.
+        identity: tells the file from another one that gets its name later.
     """
 
     path: Path
@@ -60,6 +62,7 @@ class SavedArray:
     header_bytes: int
     num_bytes: int
     verify: bool
+    identity: tuple[int, int]
 
     @classmethod
     def check(cls, folder: Path, entry: ArrayEntry, verify: bool) -> SavedArray:
@@ -74,9 +77,10 @@ class SavedArray:
             with open_regular(path) as fd:
                 num_bytes = os.fstat(fd).st_size
                 header_bytes = _check_header(fd, path, num_bytes, entry)
+                identity = _identity(fd)
         except FileNotFoundError:
             raise FileNotFoundError(f"incomplete store: {path} is missing") from None
-        array = cls(path, entry, header_bytes, num_bytes, verify)
+        array = cls(path, entry, header_bytes, num_bytes, verify, identity)
         expected = header_bytes + array.row_bytes * array.rows
         if num_bytes != expected:
             raise ValueError(f"{path} must have {expected} bytes, has {num_bytes}")
@@ -86,7 +90,7 @@ class SavedArray:
                 f"{path}: the manifest must have {blocks} checksums, has {len(entry.crc32c)}"
             )
         if num_bytes == header_bytes:
-            array.verify_rows(0, 0)
+            array.read(0, 0)
         return array
 
     @property
@@ -104,73 +108,52 @@ class SavedArray:
         """The bytes of a row."""
         return math.prod(self.entry.shape[1:]) * self.dtype.itemsize
 
-    def read(self, begin: int, end: int) -> Tensor:
+    def read(self, begin: int, end: int, spill: Path | None = None) -> Tensor:
         """Returns a copy of rows begin..end, on the CPU. Compares the checksums of their blocks.
 
+        Args:
+            begin, end: the range of rows.
+            spill: a folder: the copy is in a file without a name there, mapped, and takes no memory
+                that cannot be freed.
+
         Raises:
-            ValueError: a block has changed since it was saved, or the file is too short.
-            OSError: the file cannot be read.
+            ValueError: a block has changed since it was saved, or the file is too short, or
+                another one has its name.
+            OSError: the file cannot be read, or the folder has no space.
         """
-        out = torch.empty((end - begin, *self.entry.shape[1:]), dtype=self.dtype, device="cpu")
-        self._read_blocks(begin, end, as_bytes(out))
-        return out
+        out = _new_bytes((end - begin) * self.row_bytes, spill)
+        self._read_blocks(begin, end, out)
+        return out.view(self.dtype).view(end - begin, *self.entry.shape[1:])
 
-    def verify_rows(self, begin: int, end: int) -> None:
-        """Compares the checksums of the blocks that hold rows begin..end. Raises as :meth:`read`;
-        does nothing without `verify`.
-        """
-        if self.verify:
-            self._read_blocks(begin, end, None)
-
-    def map(self, begin: int = 0, end: int | None = None) -> Tensor:
-        """Returns rows begin..end (default: all) by memory map, not verified. Not to be written
-        to.
-        """
-        end = self.rows if end is None else end
-        shape = (end - begin, *self.entry.shape[1:])
-        if 0 in shape:
-            return torch.empty(shape, dtype=self.dtype, device="cpu")
-        with open_regular(self.path) as fd:
-            # The map is private and writable, since torch warns about read-only memory.
-            mapped = mmap.mmap(fd, self.num_bytes, mmap.MAP_PRIVATE)
-        values = torch.frombuffer(
-            mapped,
-            dtype=torch.uint8,
-            count=(end - begin) * self.row_bytes,
-            offset=self.header_bytes + begin * self.row_bytes,
-        )
-        return values.view(self.dtype).view(shape)
-
-    def _read_blocks(self, begin: int, end: int, out: Tensor | None) -> None:
-        """Reads the bytes of rows into `out`, if given, and verifies their blocks."""
+    def _read_blocks(self, begin: int, end: int, out: Tensor) -> None:
+        """Reads the bytes of rows into `out`, and verifies what was read."""
         first, last = (self.header_bytes + row * self.row_bytes for row in (begin, end))
         if begin == end > 0:
             return
         # The header is in the first row's block.
         blocks = range(first // BLOCK_BYTES, -(-last // BLOCK_BYTES))
         with open_regular(self.path) as fd:
+            if _identity(fd) != self.identity:
+                raise ValueError(f"{self.path} has been replaced since it was checked")
 
             def read(block: int) -> None:
                 self._read_block(fd, block, first, last, out)
 
             _for_each(read, blocks)
 
-    def _read_block(self, fd: int, block: int, first: int, last: int, out: Tensor | None) -> None:
+    def _read_block(self, fd: int, block: int, first: int, last: int, out: Tensor) -> None:
         start = block * BLOCK_BYTES
         stop = min(start + BLOCK_BYTES, self.num_bytes)
         begin, end = max(start, first), min(stop, last)
         if not self.verify:
-            assert out is not None
             if begin < end:
                 read_into(fd, self.path, begin, _memory(out[begin - first : end - first]))
             return
-        within = out is not None and (begin, end) == (start, stop)
-        target = out[start - first : stop - first] if within and out is not None else None
-        if target is None:
-            target = torch.empty(stop - start, dtype=torch.uint8, device="cpu")
+        within = (begin, end) == (start, stop)
+        target = out[start - first : stop - first] if within else _new_bytes(stop - start, None)
         read_into(fd, self.path, start, _memory(target))
         self._compare(block, _C.crc32c(target))
-        if out is not None and not within and begin < end:
+        if not within and begin < end:
             out[begin - first : end - first] = target[begin - start : end - start]
 
     def _compare(self, block: int, found: int) -> None:
@@ -182,6 +165,20 @@ class SavedArray:
                 f"{self.path} is damaged: bytes {start} to {stop} have checksum {found:#010x}, "
                 f"they were saved with {saved:#010x}"
             )
+
+
+def _new_bytes(num_bytes: int, spill: Path | None) -> Tensor:
+    """Returns uninitialised uint8 memory, or a mapped file without a name in a folder."""
+    if spill is None or not num_bytes:
+        return torch.empty(num_bytes, dtype=torch.uint8, device="cpu")
+    with tempfile.TemporaryFile(dir=spill) as file:
+        os.posix_fallocate(file.fileno(), 0, num_bytes)  # a full disk is an error here, not SIGBUS
+        return torch.frombuffer(mmap.mmap(file.fileno(), num_bytes), dtype=torch.uint8)
+
+
+def _identity(fd: int) -> tuple[int, int]:
+    status = os.fstat(fd)
+    return status.st_dev, status.st_ino
 
 
 def _memory(values: Tensor) -> memoryview:

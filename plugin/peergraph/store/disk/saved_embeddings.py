@@ -16,6 +16,7 @@ from peergraph.store.embedding.embedding import (
     load_rows,
 )
 from peergraph.store.embedding.optimizers import STATE_NAMES
+from peergraph.store.input.source import RowSource
 
 
 def describe(
@@ -61,16 +62,8 @@ def _restore_embedding(store: EmbeddingOwner, saved: SavedStore, entry: Embeddin
     group = store.group
     assert group is not None
 
-    def check() -> None:
-        _check_state(saved, entry)
-        # The rows that this rank will write.
-        for array in (entry.weight, *(table.array for table in entry.state)):
-            rows = array.shape[0]
-            bounds = (rows * rank // group.world_size for rank in (group.rank, group.rank + 1))
-            saved.arrays[array.file].verify_rows(*bounds)
-
-    collective_call(group, check)
-    weight = saved.arrays[entry.weight.file]
+    collective_call(group, lambda: _check_state(saved, entry))
+    weight = _row_source(saved, entry.weight)
     embedding = Embedding(
         store,
         entry.weight.shape[1],
@@ -78,7 +71,7 @@ def _restore_embedding(store: EmbeddingOwner, saved: SavedStore, entry: Embeddin
         node_type=entry.type,
         plan=entry.plan,
         dtype=weight.dtype,
-        init=weight.map(),
+        init=weight,
         in_state_dict=entry.in_state_dict,
     )
     if entry.optimizer is None:
@@ -86,8 +79,13 @@ def _restore_embedding(store: EmbeddingOwner, saved: SavedStore, entry: Embeddin
     tables = {table.name: embedding.trained.new_state(0.0) for table in entry.state}
     embedding.trained.group.barrier()
     for table in entry.state:
-        load_rows(tables[table.name], saved.arrays[table.array.file].map())
+        load_rows(tables[table.name], _row_source(saved, table.array))
     embedding.row_state = RowState(entry.optimizer, entry.step, tables, restored=True)
+
+
+def _row_source(saved: SavedStore, entry: ArrayEntry) -> RowSource:
+    file = saved.arrays[entry.file]
+    return RowSource(entry.shape, file.dtype, file.read)
 
 
 def _check_state(saved: SavedStore, entry: EmbeddingEntry) -> None:

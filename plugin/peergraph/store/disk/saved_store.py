@@ -77,47 +77,51 @@ class SavedStore:
             raise ValueError(f"the ranks load different stores: {path / FILE_NAME} differs")
         return saved
 
-    def source(self, group: Group) -> GraphSource:
+    def source(self, group: Group, spill: str | PathLike[str] | None) -> GraphSource:
         """Returns this rank's part: an equal range of destinations with their edges, and row
-        sources that read the tables later. Collective; reads the structure.
+        sources that read the tables later. Collective; reads the structure, with a folder `spill`
+        into a file there.
 
         Raises ValueError on every rank if the structure is not a CSC, or if a checksum differs.
         """
-        return collective_call(group, lambda: self._share(group.rank, group.world_size))
+        folder = None if spill is None else Path(spill)
+        return collective_call(group, lambda: self._share(group.rank, group.world_size, folder))
 
-    def _share(self, rank: int, parts: int) -> GraphSource:
+    def _share(self, rank: int, parts: int, spill: Path | None) -> GraphSource:
         num_nodes = self.manifest.num_nodes
         ranges = {t: (n * rank // parts, n * (rank + 1) // parts) for t, n in num_nodes.items()}
         edges: dict[EdgeType, EdgeSource] = {}
         edge_tables = {}
         for entry in self.manifest.edges:
-            shared, positions = self._edges(entry, num_nodes[entry.type[0]], ranges[entry.type[2]])
+            nodes = ranges[entry.type[2]]
+            shared, positions = self._edges(entry, num_nodes[entry.type[0]], nodes, spill)
             edges[entry.type] = shared
             edge_tables[entry.type] = self._rows(entry.tables, *positions)
         node_tables = {e.type: self._rows(e.tables, *ranges[e.type]) for e in self.manifest.nodes}
         return GraphSource(num_nodes, edges, node_tables, edge_tables, ranges)
 
     def _edges(
-        self, entry: EdgeEntry, num_sources: int, nodes: tuple[int, int]
+        self, entry: EdgeEntry, num_sources: int, nodes: tuple[int, int], spill: Path | None
     ) -> tuple[EdgeSource, tuple[int, int]]:
         """Returns the in-edges of a range of destinations, and the range of their CSC positions."""
         file = self.arrays[entry.indptr.file]
         indptr = file.read(nodes[0], nodes[1] + 1)
         _check_indptr(indptr, nodes, file, entry.count)
         first, last = int(indptr[0]), int(indptr[-1])
-        indices = self._ids(entry.indices, first, last, num_sources)
+        indices = self._ids(entry.indices, first, last, num_sources, spill)
         edge_ids = None
         if entry.edge_ids is not None:
-            edge_ids = self._ids(entry.edge_ids, first, last, entry.count)
+            edge_ids = self._ids(entry.edge_ids, first, last, entry.count, spill)
         return EdgeSource(csc=(indptr - first, indices), edge_ids=edge_ids), (first, last)
 
-    def _ids(self, entry: ArrayEntry, first: int, last: int, limit: int) -> Tensor:
-        """Returns the ids at positions first..last, by memory map; checks that they are below a
-        limit.
+    def _ids(
+        self, entry: ArrayEntry, first: int, last: int, limit: int, spill: Path | None
+    ) -> Tensor:
+        """Returns a copy of the ids at positions first..last; checks that they are below a limit.
+        The file itself is not mapped: if it became shorter, that would end the process.
         """
         file = self.arrays[entry.file]
-        file.verify_rows(first, last)
-        ids = file.map(first, last)
+        ids = file.read(first, last, spill)
         for begin in range(0, ids.numel(), _CHUNK_IDS):
             piece = ids[begin : begin + _CHUNK_IDS]
             if int(piece.min()) < 0 or int(piece.max()) >= limit:

@@ -17,10 +17,10 @@ from peergraph.memory.group.naming import collective
 from peergraph.memory.region.closing import close_all
 from peergraph.memory.training.coalesce import accumulator
 from peergraph.memory.training.trained_table import TrainedTable, owned_tiers
-from peergraph.store.embedding.initial_values import Init, write_initial
+from peergraph.store.embedding.initial_values import Init, load_share, write_initial
 from peergraph.store.hotness.id_map import IdMap
 from peergraph.store.input.schema import TableSpec
-from peergraph.store.input.source import NODE, NodeType
+from peergraph.store.input.source import NODE, NodeType, RowSource
 from peergraph.store.placement.items import table_name
 from peergraph.store.placement.plan import Plan
 from peergraph.store.placement.planner import place_table
@@ -267,11 +267,10 @@ class _Lookup(torch.autograd.Function):
         return None, None, None
 
 
-def load_rows(table: Table, rows: Tensor) -> None:
-    """Writes all rows of a table, each rank its share of the same tensor. Collective."""
+def load_rows(table: Table, rows: Tensor | RowSource) -> None:
+    """Writes all rows of a table, each rank its share of the same rows. Collective."""
     group = table.group
-    begin, end = (table.rows * r // group.world_size for r in (group.rank, group.rank + 1))
-    table.load(rows[begin:end], begin)
+    load_share(table, rows, group.rank, group.world_size)
     group.barrier()
 
 

@@ -14,12 +14,16 @@ from peergraph.memory.group.machine_broadcast import MachineBroadcast
 from peergraph.memory.training.coalesce import accumulator
 from peergraph.progress import progress_bar
 from peergraph.store.build.machine_source import Sending
+from peergraph.store.input.source import RowSource
 
-Init = Tensor | Callable[[Tensor], Any] | None
-"""A tensor of all rows, a function that fills a tensor in place, or None: standard normal."""
+Init = Tensor | RowSource | Callable[[Tensor], Any] | None
+"""A tensor or a source of all rows, a function that fills a tensor in place, or None: standard
+normal. Every rank of every machine passes a source, or none does.
+"""
 
 # The size of a piece is fixed, so that random numbers do not depend on the number of ranks.
 _PIECE_ELEMENTS = 4 << 20
+_PIECE_BYTES = 64 << 20  # of rows that are read
 
 
 def write_initial(table: Table, init: Init, label: str) -> None:
@@ -39,16 +43,18 @@ def write_initial(table: Table, init: Init, label: str) -> None:
             init = collective_call(
                 group, lambda: init if link is None else _send(table, init, link)
             )
-    holders = group.all_gather(isinstance(init, Tensor))
+    holders = group.all_gather(isinstance(init, (Tensor, RowSource)))
     if isinstance(init, Tensor):
-        _load_share(table, init, holders)
+        load_share(table, init, sum(holders[: group.rank]), sum(holders))
+    elif isinstance(init, RowSource):
+        load_share(table, init, group.rank, group.world_size)
     elif not any(holders):
         _draw(table, torch.nn.init.normal_ if init is None else init, label)
     group.barrier()
 
 
 def _check(table: Table, init: Init) -> None:
-    if isinstance(init, Tensor):
+    if isinstance(init, (Tensor, RowSource)):
         if init.shape != table.shape:
             raise ValueError(f"init must have shape {table.shape}, got {tuple(init.shape)}")
     elif init is not None and not callable(init):
@@ -65,11 +71,21 @@ def _send(table: Table, init: Init, link: MachineBroadcast) -> Tensor:
     return link.tensor(rows, table.shape, table.dtype)
 
 
-def _load_share(table: Table, rows: Tensor, holders: list[bool]) -> None:
-    """Writes this rank's share of the rows of a tensor that some ranks have."""
-    place, count = sum(holders[: table.group.rank]), sum(holders)
+def load_share(table: Table, rows: Tensor | RowSource, place: int, count: int) -> None:
+    """Writes share `place` of `count` of the rows. Collective for a source, whose errors every rank
+    raises.
+    """
     begin, end = (table.rows * p // count for p in (place, place + 1))
-    table.load(rows[begin:end].detach().to(table.dtype), begin)
+    if isinstance(rows, Tensor):
+        table.load(rows[begin:end].detach().to(table.dtype), begin)
+        return
+    step = max(1, _PIECE_BYTES // max(1, table.row_bytes))
+
+    def load() -> None:
+        for at in range(begin, end, step):
+            table.load(rows.rows(at, min(at + step, end)), at)
+
+    collective_call(table.group, load)
 
 
 def _draw(table: Table, fill: Callable[[Tensor], Any], label: str) -> None:
