@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import pytest
+import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from peergraph.fullgraph import RowLayout, distribute
+from peergraph.memory import Group
 from tests.fullgraph.gpu_numbers import GPU_NUMBERS
 from tests.fullgraph.partitioned_cases import Inputs, check_cases
 
@@ -29,3 +32,16 @@ def test_network(world_size: int) -> None:
 @pytest.mark.parametrize("world_size", GPU_NUMBERS)
 def test_network_on_gpus(world_size: int) -> None:
     check_cases(__name__, world_size, "cuda")
+
+
+def test_views_in_inference_mode_can_be_used_outside() -> None:
+    layout = RowLayout.from_order(Group.current("cpu"), torch.arange(6), [6])
+    x = distribute(torch.arange(12.0).view(6, 2), layout)
+    with torch.inference_mode():
+        column, transposed, doubled = x[:, 1], x.t(), x * 2
+    assert doubled.is_inference()
+    assert not column.is_inference()
+    weight = torch.ones(2, requires_grad=True)
+    (column.sum() * (transposed.t() @ weight).sum()).backward()
+    assert weight.grad is not None
+    assert weight.grad.tolist() == [36 * 30, 36 * 36]

@@ -140,9 +140,17 @@ def wrap(local: Tensor, layout: RowLayout, dim: int) -> PartitionedTensor:
     # Of one row or none, any strides are contiguous; ranks must not differ in theirs.
     is_contiguous = layout.local_count > 1 and local.is_contiguous()
     strides = None if is_contiguous else _global_strides(local, layout, dim)
-    result: PartitionedTensor = _make_wrapper(
-        PartitionedTensor, size, strides=strides, dtype=local.dtype, device=local.device
-    )
+    result: PartitionedTensor
+    if torch.is_inference_mode_enabled() and not local.is_inference():
+        # A view in inference mode of a tensor that was made outside is a normal tensor.
+        with torch.inference_mode(False):
+            result = _make_wrapper(
+                PartitionedTensor, size, strides=strides, dtype=local.dtype, device=local.device
+            )
+    else:
+        result = _make_wrapper(
+            PartitionedTensor, size, strides=strides, dtype=local.dtype, device=local.device
+        )
     result._local = local
     result._with_history = None
     result.layout = layout
