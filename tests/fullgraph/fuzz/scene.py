@@ -97,6 +97,7 @@ class Scene:
             "edge_index": data.edge_index,
             **{name: getattr(self, name) for name in ("check", "raises", "draw", "ids")},
             **{name: getattr(self, name) for name in ("chosen", "make_model", "state_of")},
+            "by_numpy": by_numpy,
         }
 
     def run(self, lines: list[str], seed: int = 0) -> None:
@@ -174,6 +175,11 @@ class Scene:
         parameters = [p for group in optimizer.param_groups for p in group["params"]]
         states = [optimizer.state.get(p, {}) for p in parameters]
         return [s[key] for s in states for key in sorted(s) if isinstance(s[key], Tensor)]
+
+
+def by_numpy(tensor: Tensor) -> Any:
+    """The memory of a plain tensor, to be written without torch's knowledge; on GPUs its data."""
+    return tensor.data if tensor.is_cuda else tensor.detach().numpy()
 
 
 CONVS = {

@@ -274,7 +274,7 @@ PRODUCTS = _table("""
     torch.cdist({A}[{ids}], {Q}).mean()
 2 P
     {A}.new_zeros(4, {A}.shape[1]).index_add_(0, {Y}, {A})
-    torch.zeros(4, 4, device={A}.device).index_put_(({Y}, {Y}), torch.ones(()), accumulate=True)
+    {A}.new_zeros(4, 4).index_put_(({Y}, {Y}), {A}.new_ones(()), accumulate=True)
     torch.bincount({Y} * 3 + {Y}, minlength=9).view(3, 3)
     scatter({A}, {Y}, dim_size=4, reduce='mean')
     global_add_pool({A}, {Y}, size=3)
@@ -429,8 +429,8 @@ EDITS = _table("""
     plain_mask.data.logical_not_(); plain_mask[0] = True
     plain_mask |= {PM}
 2 -
-    plain_ids.cpu().numpy()[:] = 2
-    plain_mask.cpu().numpy()[1:3] = True
+    by_numpy(plain_ids)[:] = 2
+    by_numpy(plain_mask)[1:3] = True
     plain_rows.mul_(0.5)
     plain_rows.data.add_(0.1)
 1 -
@@ -456,7 +456,7 @@ model.state_dict().items()})
     torch.manual_seed({seed}); model.reset_parameters()
     nn.utils.clip_grad_norm_(model.parameters(), 0.5)
     torch._foreach_mul_(list(model.parameters()), 0.9)
-    for p in model.parameters(): p.detach().cpu().numpy()[...] *= 0.9
+    for p in model.parameters(): by_numpy(p)[...] *= 0.9
 1 -
     teacher = copy.deepcopy(model)
     for a, b in zip(teacher.parameters(), model.parameters()): a.data.mul_(0.5).add_(b.data, \
