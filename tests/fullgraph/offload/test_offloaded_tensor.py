@@ -224,8 +224,9 @@ REFUSED: dict[str, Case] = {
     "sort of rows": lambda x, s, mask, w: x.sort(0),
     "local rows": lambda x, s, mask, w: x._local,
     "view in place": lambda x, s, mask, w: (lambda h: (h, h.view(-1, 2, 3).mul_(2)))(x * 2),
-    "hook": lambda x, s, mask, w: (x * 2).register_hook(print),
-    "kept gradient": lambda x, s, mask, w: (x * 2).retain_grad(),
+    "gradient of a tensor between two layers": lambda x, s, mask, w: (
+        lambda h: torch.autograd.grad(h.exp().sum(), h)
+    )(x * 2),
     "gradient of a gradient": lambda x, s, mask, w: torch.autograd.grad(
         x.square().sum(), x, create_graph=True
     ),

@@ -79,6 +79,37 @@ def content_digest(tensor: Tensor) -> bytes:
     return digest
 
 
+class PendingDigest:
+    """The digest of what a tensor holds now: see :func:`content_digest`.
+
+    A GPU is not synchronised: it computes the digest and copies it to the host in its time.
+
+    Args:
+        tensor: a plain tensor.
+    """
+
+    def __init__(self, tensor: Tensor) -> None:
+        self._description = _description(tensor)
+        self._event: torch.cuda.Event | None = None
+        reduced = reduced_bytes(tensor)
+        self._digest: bytes | None = None
+        if reduced.is_cuda:
+            self._reduced = torch.empty_like(reduced, device="cpu", pin_memory=True)
+            self._reduced.copy_(reduced, non_blocking=True)
+            self._event = torch.cuda.Event()
+            self._event.record()
+        else:
+            self._digest = _hash_pieces(reduced, self._description)
+
+    def value(self) -> bytes:
+        """Returns the digest; waits until it has come from a GPU."""
+        if self._digest is None:
+            assert self._event is not None
+            self._event.synchronize()
+            self._digest = _hash_pieces(self._reduced, self._description)
+        return self._digest
+
+
 def content_digests(tensors: list[Tensor]) -> list[bytes]:
     """Returns the digest of each tensor: see :func:`content_digest`. Synchronises a GPU once."""
     reduced = [reduced_bytes(tensor) for tensor in tensors]

@@ -73,6 +73,13 @@ def deepcopy(x: PartitionedTensor, memo: dict[int, Any]) -> Any:
     return memo[id(x)]
 
 
+def moves_to_cpu(x: PartitionedTensor, device: Any) -> bool:
+    """Returns whether the first argument of ``x.to(device)`` is the CPU and `x` is on GPUs."""
+    if not isinstance(device, (str, torch.device, int)):
+        return False
+    return torch.device(device).type == "cpu" != x.device.type
+
+
 @function_rule(Tensor.to)
 def to(x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
     """Another type, or the CPU, which gathers; rows stay on their ranks' devices."""
@@ -82,11 +89,11 @@ def to(x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
         kwargs.pop("other", None)
     if isinstance(x, PartitionedTensor):
         device = kwargs.get("device", args[0] if args else None)
+        if moves_to_cpu(x, device):
+            with _DisableTorchFunction():
+                return gather(x, 'to("cpu")').to(*args, **kwargs)
         if isinstance(device, (str, torch.device, int)):
-            x_device, wanted = x._local.device, torch.device(device)
-            if wanted.type != x_device.type and wanted.type == "cpu":
-                with _DisableTorchFunction():
-                    return gather(x, 'to("cpu")').to(*args, **kwargs)
+            x_device, wanted = x.device, torch.device(device)
             if wanted.type != x_device.type or wanted.index not in (None, x_device.index):
                 raise ValueError(
                     f"this rank's rows are on {x_device} and cannot move to {wanted}: "

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -10,34 +9,16 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from peergraph.aggregate.layers.node_scores import node_scores
-from peergraph.fullgraph.tensor.arguments import not_implemented, require_same_rows
+from peergraph.fullgraph.tensor.arguments import (
+    local_rows_of_plain,
+    not_implemented,
+    require_same_rows,
+)
 from peergraph.fullgraph.tensor.conversions import from_local, replicated
 from peergraph.fullgraph.tensor.partitioned_tensor import PartitionedTensor
-from peergraph.fullgraph.tensor.registry import FUNCTION_RULES, function_rule
+from peergraph.fullgraph.tensor.registry import function_rule
 
 _DisableTorchFunction = torch._C.DisableTorchFunctionSubclass
-
-
-def row_wise(*functions: Callable[..., Any]) -> None:
-    """Registers functions that map rows [n, ...] to rows [n, ...], with plain weights.
-
-    Partitioned arguments must be partitioned along their first dimension.
-    """
-    for function in functions:
-        FUNCTION_RULES[function] = _on_local_rows(function)
-
-
-def _on_local_rows(function: Callable[..., Any]) -> Callable[..., Any]:
-    def run(*args: Any, **kwargs: Any) -> Any:
-        first = first_partitioned([*args, *kwargs.values()])
-        local_args = [enter(function.__name__, arg, first) for arg in args]
-        local_kwargs = {name: enter(function.__name__, v, first) for name, v in kwargs.items()}
-        result = function(*local_args, **local_kwargs)
-        if isinstance(result, Tensor):
-            return from_local(result, first.layout)
-        return tuple(from_local(part, first.layout) for part in result)
-
-    return run
 
 
 def first_partitioned(args: list[Any]) -> PartitionedTensor:
@@ -66,7 +47,16 @@ def enter(name: str, arg: Any, first: PartitionedTensor) -> Any:
     return arg
 
 
-row_wise(F.bilinear, torch.bilinear)
+@function_rule(F.bilinear, torch.bilinear)
+def bilinear(input1: Any, input2: Any, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """As `torch.bilinear`; a plain input has equal rows, as ``summary.expand_as(x)`` has."""
+    first = first_partitioned([input1, input2])
+    inputs = [enter("bilinear", x, first) for x in (input1, input2)]
+    for place, x in enumerate((input1, input2)):
+        if not isinstance(x, PartitionedTensor):
+            inputs[place] = local_rows_of_plain("bilinear", inputs[place], first.layout, 0)
+    weights = [enter("bilinear", x, first) for x in (weight, bias)]
+    return from_local(F.bilinear(*inputs, *weights), first.layout)
 
 
 @function_rule(node_scores)

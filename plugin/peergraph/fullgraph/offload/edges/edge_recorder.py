@@ -12,8 +12,7 @@ from torch import Tensor
 from torch.utils.weak import WeakIdKeyDictionary
 
 from peergraph.aggregate import Csc
-from peergraph.fullgraph.exchange.transport import Transport
-from peergraph.fullgraph.layout.digest import HostCopy, content_digest
+from peergraph.fullgraph.layout.content_digest import PendingDigest
 from peergraph.fullgraph.layout.row_layout import RowLayout
 from peergraph.fullgraph.offload.chunks.chunked_csc import ChunkedCsc
 from peergraph.fullgraph.offload.functions.recording import (
@@ -169,7 +168,7 @@ class EdgeRecorder:
         return found
 
     def reversed_weights(
-        self, weights: PartitionedTensor, digest: HostCopy | None = None
+        self, weights: PartitionedTensor, digest: PendingDigest | None = None
     ) -> PartitionedTensor:
         """Returns rows of edges on the device as rows of the reversed edges. Collective.
 
@@ -177,14 +176,11 @@ class EdgeRecorder:
 
         Args:
             weights: the rows.
-            digest: of the rows of all ranks; None: it is made, which synchronises.
+            digest: of this rank's rows; None: it is made, which synchronises.
         """
-        if digest is None:
-            transport = Transport.of(self.spaces.rank.real)
-            digest = HostCopy(transport.all_reduce(content_digest(weights._local)))
-        value = int(digest.wait())
+        value = (digest or PendingDigest(weights._local)).value()
         kept = self._reversed_weights.get(weights)
-        if kept is None or kept[0] != value:
+        if any(self.spaces.rank.real.all_gather(kept is None or kept[0] != value)):
             kept = value, reverse_rows(self.structure, weights)
             self._reversed_weights[weights] = kept
         found: PartitionedTensor = kept[1]

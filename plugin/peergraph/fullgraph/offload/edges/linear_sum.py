@@ -9,8 +9,7 @@ import torch
 from torch import Tensor
 
 from peergraph.aggregate import Csc
-from peergraph.fullgraph.exchange.transport import Transport
-from peergraph.fullgraph.layout.digest import HostCopy
+from peergraph.fullgraph.layout.content_digest import PendingDigest
 from peergraph.fullgraph.offload.edges.edge_recorder import (
     EdgeRecorder,
     reverse_rows,
@@ -70,7 +69,7 @@ def linear_sum(
 
 
 class Constants:
-    """Factors of a sum, which its gradient needs as they were at the record. Collective to make.
+    """Factors of a sum, which its gradient needs as they were at the record.
 
     Args:
         recorder: the edges.
@@ -88,12 +87,11 @@ class Constants:
         self.weights, self.self_weight = weights, self_weight
         self._operands = [part for part in record.operands if isinstance(part, ResidentOperand)]
         self._spaces = recorder.spaces
-        self.digest: HostCopy | None = None
-        """Of the weights of all ranks; None: there are none."""
+        self.digest: PendingDigest | None = None
+        """Of the weights; None: there are none."""
         for operand in self._operands:
-            if operand.tensor is weights and operand.digest is not None:
-                transport = Transport.of(self._spaces.rank.real)
-                self.digest = HostCopy(transport.all_reduce(operand.digest.clone()))
+            if operand.tensor is weights:
+                self.digest = operand.digest
 
     def check(self) -> None:
         """Has the next pass raise RuntimeError if a factor has other values than at the record."""

@@ -21,6 +21,8 @@ from peergraph.fullgraph.offload.edges.source_sum import source_sum
 from peergraph.fullgraph.offload.functions import (  # rules register themselves
     assignment,
     batch_norm,
+    copies,
+    hooks,
 )
 from peergraph.fullgraph.offload.tensor.offloaded_tensor import OffloadedTensor, make_shell
 from peergraph.fullgraph.offload.tensor.row_space import RowSpaces
@@ -38,7 +40,7 @@ from peergraph.fullgraph.structure.partitioned_structure import (
 from peergraph.fullgraph.tensor.partitioned_tensor import PartitionedTensor
 from peergraph.memory import TableRows
 
-__all__ = ["OffloadedCsc", "assignment", "batch_norm"]
+__all__ = ["OffloadedCsc", "assignment", "batch_norm", "copies", "hooks"]
 
 _Rows = TypeVar("_Rows", bound=Tensor)
 

@@ -10,8 +10,8 @@ from torch import Tensor
 from peergraph.fullgraph.offload.edges.edge_recorder import EdgeRecorder, store_resident
 from peergraph.fullgraph.offload.gradients.program_gradients import ProgramGradients
 from peergraph.fullgraph.offload.gradients.segment import (
+    compile_history,
     history_inputs,
-    is_boundary,
     row_operand,
 )
 from peergraph.fullgraph.offload.passes.chunk_pass import PassChunk
@@ -40,7 +40,7 @@ def source_sum(recorder: EdgeRecorder, content: Content, needs_grad: bool) -> Of
     """
     if not needs_grad:
         return _compute(recorder, content)
-    compiled = Compiled([RowOperand(Cell(content, True), None)], is_boundary)
+    compiled = compile_history([RowOperand(Cell(content, True), None)])
     result: OffloadedTensor = SourceSum.apply(
         recorder, content, compiled, *history_inputs(compiled.operands)
     )

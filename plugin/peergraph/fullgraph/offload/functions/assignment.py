@@ -12,8 +12,10 @@ from peergraph.fullgraph.layout.row_layout import RowLayout
 from peergraph.fullgraph.offload.functions.gathering import on_device
 from peergraph.fullgraph.offload.functions.recording import record, refuse
 from peergraph.fullgraph.offload.functions.selection import (
+    are_pairs,
     is_all_rows,
     local_mask,
+    mask_of_all,
     place_of_rows,
     rows_of,
     rows_on_device,
@@ -33,11 +35,15 @@ def setitem(x: Tensor, index: Any, value: Any) -> None:
     The values of selected rows are on the device, and so they stay until the rows are computed.
     """
     parts = list(index) if isinstance(index, tuple) else [index]
-    place = place_of_rows(parts, x) if isinstance(x, OffloadedTensor) else None
-    if place is None or is_all_rows(parts[place], x):  # type: ignore[arg-type]
+    if not isinstance(x, OffloadedTensor):
+        # Rows of a tensor on the device, which are named, or have values, that are not computed.
+        values = on_device(value) if isinstance(value, OffloadedTensor) else value
+        x[tuple(map(rows_on_device, parts))] = values
+        return
+    place = place_of_rows(parts, x)
+    if place is None or is_all_rows(parts[place], x):
         record(Tensor.__setitem__, (x, index, value), {})
         return
-    assert isinstance(x, OffloadedTensor)
     if not x._content.is_storable:
         refuse("assignment", "rows are written into a view of which they are no rows")
     rows = rows_on_device(parts[place])
@@ -47,10 +53,12 @@ def setitem(x: Tensor, index: Any, value: Any) -> None:
         rows = torch.tensor([rows], device="cpu")
     chosen = selection(x.layout, rows)
     parts[place] = slice(None)
+    pairs = are_pairs(parts, rows)
     if not all(isinstance(part, slice) and part == slice(None) for part in parts):
         # Columns of selected rows: the rows are read, changed, and written as a whole.
         written = rows_of(x, chosen).clone()
-        written[tuple(parts)] = value
+        parts[place] = mask_of_all(written) if pairs else slice(None)
+        written[tuple(map(rows_on_device, parts))] = value
         value = written
     _write(x, chosen, value)
 

@@ -21,7 +21,12 @@ from peergraph.fullgraph.offload.functions.dry_runs import (
     separate_probes,
     share_memory,
 )
-from peergraph.fullgraph.offload.gradients.segment import move_history, row_operand, with_history
+from peergraph.fullgraph.offload.functions.expanded_rows import expanded_dim, expanded_rows
+from peergraph.fullgraph.offload.gradients.segment import (
+    move_history,
+    row_operand,
+    with_history,
+)
 from peergraph.fullgraph.offload.programs.record import (
     Operand,
     PlainOperand,
@@ -34,7 +39,6 @@ from peergraph.fullgraph.offload.programs.record import (
 from peergraph.fullgraph.offload.programs.row_functions import ROW_FUNCTIONS
 from peergraph.fullgraph.offload.tensor.offloaded_function import without_hooks
 from peergraph.fullgraph.offload.tensor.offloaded_tensor import (
-    RULES,
     Cell,
     Content,
     OffloadedTensor,
@@ -98,7 +102,11 @@ class Call:
         self.func = func
         self.name = getattr(func, "__name__", str(func))
         given = tensors_in((args, kwargs))
-        self.space = next(t._content.space for t in given if isinstance(t, OffloadedTensor))
+        first = next(t for t in given if isinstance(t, OffloadedTensor))
+        self.space = first._content.space
+        if func is not expanded_rows and any(expanded_dim(t, first) is not None for t in given):
+            args, kwargs = map_nested((args, kwargs), functools.partial(_as_rows, like=first))
+            given = tensors_in((args, kwargs))
         self.rank = self.space.rank
         check_parameters(tuple(t for t in given if type(t) is Parameter), self.rank.real)
         self.operands: list[Operand] = []
@@ -251,14 +259,23 @@ class Call:
         handle = self.tensors[place] if place >= 0 else None
         if not isinstance(handle, OffloadedTensor):
             refuse(self.name, "a tensor on the device is changed in place by an offloaded one")
-        others = (alias() for alias in handle._cell.aliases)
-        if any(other is not None and other is not handle for other in others):
+        cell = handle._cell
+        others = [
+            other
+            for alias in cell.aliases
+            if (other := alias()) is not None and other is not handle
+        ]
+        if any(cell.whole is None or other._cell.whole is not cell.whole for other in others):
             refuse(self.name, "another tensor is a view of the one that is changed in place")
         probe = self.probes[place]
         record = Record(self.operation(place), self.operands, self.seeds)
         assert isinstance(probe, PartitionedTensor)
         content = Content(self.space_of(probe), detached(probe), record=record)
         change_in_place(handle, content, probe.requires_grad, self.operands[place])
+        for other in others:
+            _change_alias(other, handle)
+        for tensor in (handle, *others):
+            tensor._cell.aliases, tensor._cell.whole = cell.aliases, cell.whole
         return handle if result is probe else result
 
     def space_of(self, output: PartitionedTensor) -> RowSpace:
@@ -317,6 +334,14 @@ class Call:
             refuse(self.name, "an argument is a list of edges")
         make_probe = functools.partial(_changeable, tensor, tensor, self.changes)
         return PlainOperand.of(tensor), _dry_run_key_of_plain(tensor), make_probe
+
+
+def _as_rows(tensor: Any, like: OffloadedTensor) -> Any:
+    """Returns a plain tensor that is one row, expanded, as rows of which each chunk has its own."""
+    dim = expanded_dim(tensor, like)
+    if dim is None:
+        return tensor
+    return record(expanded_rows, (tensor.narrow(dim, 0, 1), like.detach(), dim), {})
 
 
 def _dry_run_key_of_plain(tensor: Tensor) -> Hashable:
@@ -437,21 +462,14 @@ def change_in_place(
     handle._cell = Cell(content, needs_grad)
 
 
-def _with_node(name: str) -> Callable[..., Any]:
-    """The rule of a method that needs the tensor's own node of autograd."""
-    function = getattr(Tensor, name)
-
-    def run(x: OffloadedTensor, *args: Any) -> Any:
-        if row_operand(x).identity is not x:
-            refuse(name, "gradients do not flow through each recorded tensor")
-        with torch._C.DisableTorchFunctionSubclass():
-            return function(x, *args)
-
-    return run
-
-
-for _name in ("register_hook", "retain_grad", "register_post_accumulate_grad_hook"):
-    RULES[getattr(Tensor, _name)] = _with_node(_name)
+def _change_alias(alias: OffloadedTensor, handle: OffloadedTensor) -> None:
+    """Gives a tensor the rows of another; its history stays, as that of one changed by
+    ``x.data``.
+    """
+    values: OffloadedTensor = record(Tensor.detach, (handle,), {})
+    torch.autograd.graph.increment_version(alias)
+    alias._content = values._content
+    alias._cell = Cell(alias._content, False)
 
 
 def refuse(name: str, reason: str) -> NoReturn:

@@ -16,7 +16,11 @@ from peergraph.fullgraph.offload.gradients.program_gradients import (
     differentiable_value,
     refuse_second_derivative,
 )
-from peergraph.fullgraph.offload.gradients.segment import history_inputs, is_boundary, make_boundary
+from peergraph.fullgraph.offload.gradients.segment import (
+    compile_history,
+    history_inputs,
+    make_boundary,
+)
 from peergraph.fullgraph.offload.passes.chunk_pass import PassChunk
 from peergraph.fullgraph.offload.programs.program import WHOLE_RESULT, Compiled, Place
 from peergraph.fullgraph.offload.programs.record import (
@@ -61,7 +65,7 @@ def differentiable_results(
         recorded = Record(call.operation(), call.operands, call.seeds)
         probe = make_probe(call.space, (), torch.float32)
         content = Content(call.space, probe, record=recorded, output=WHOLE_RESULT)
-        compiled = Compiled([RowOperand(Cell(content, True), None)], is_boundary)
+        compiled = compile_history([RowOperand(Cell(content, True), None)])
         found = Reduce.apply(
             call.space, compiled, known, outputs, *history_inputs(compiled.operands)
         )
@@ -211,8 +215,8 @@ def _head(output: Tensor, grad: Tensor) -> tuple[Tensor, Tensor]:
 def _value(kind: InputKind, saved: Any) -> Tensor:
     """Returns the argument of a recorded gradient."""
     if kind.kind is PlainOperand:
-        assert kind.value is not None
-        return kind.value
+        assert kind.values is not None
+        return kind.values
     tensor: Tensor = next(saved)
     if isinstance(tensor, OffloadedTensor):
         return make_shell(tensor._content)

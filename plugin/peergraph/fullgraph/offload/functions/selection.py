@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -17,8 +18,8 @@ from peergraph.fullgraph.offload.gradients.program_gradients import (
     serves,
 )
 from peergraph.fullgraph.offload.gradients.segment import (
+    compile_history,
     history_inputs,
-    is_boundary,
     row_operand,
 )
 from peergraph.fullgraph.offload.passes.chunk_pass import PassChunk
@@ -57,13 +58,16 @@ def getitem(x: Tensor, index: Any) -> Tensor:
     assert place is not None
     selected = select_rows(x, rows_on_device(rows))
     parts[place] = slice(None)
+    if are_pairs(parts, rows):
+        assert isinstance(selected, PartitionedTensor)
+        parts[place] = mask_of_all(selected)
     if isinstance(rows, int) and not isinstance(rows, bool):
         assert isinstance(selected, PartitionedTensor)
         selected = selected.full_tensor()
         parts[place] = 0
     if all(isinstance(part, slice) and part == slice(None) for part in parts):
         return selected
-    return selected[tuple(parts)]
+    return selected[tuple(map(rows_on_device, parts))]
 
 
 def index_select(input: Tensor, dim: int, index: Tensor) -> Tensor:
@@ -121,7 +125,7 @@ def _rows_by_mask(x: OffloadedTensor, layout: RowLayout) -> PartitionedTensor:
     if not (x.requires_grad and torch.is_grad_enabled()):
         [rows] = compute_rows([operand], chosen)
         return wrap(rows, layout, 0)
-    compiled = Compiled([operand], is_boundary)
+    compiled = compile_history([operand])
     result: PartitionedTensor = SelectRows.apply(
         compiled, operand, chosen, *history_inputs(compiled.operands)
     )
@@ -207,6 +211,26 @@ class SelectRows(OffloadedFunction):
         needs = ctx.needs_input_grad[3:]
         results = found.backward(ctx, needs, [], heads, selection=ctx.chosen)
         return (None, None, None, *results)
+
+
+def are_pairs(others: Sequence[Any], rows: Any) -> bool:
+    """Returns whether an index of rows is one of lists that name elements together.
+
+    Args:
+        others: the other parts of the index.
+        rows: the part of the rows.
+    """
+    return _is_list(rows) and any(map(_is_list, others))
+
+
+def _is_list(part: Any) -> bool:
+    return isinstance(part, (list, np.ndarray)) or (isinstance(part, Tensor) and part.dim() > 0)
+
+
+def mask_of_all(rows: PartitionedTensor) -> PartitionedTensor:
+    """Returns the mask of all rows of a tensor on the device."""
+    mask = torch.ones(rows.layout.local_count, dtype=torch.bool, device=rows.device)
+    return from_local(mask, rows.layout)
 
 
 def _is_mask_of_dimensions(index: Any, x: OffloadedTensor) -> bool:

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from peergraph.fullgraph.exchange.transport import Transport, split_rows
+from peergraph.fullgraph.layout.content_digest import PendingDigest
 from peergraph.fullgraph.offload.passes.chunk_pass import PassChunk
 from peergraph.fullgraph.offload.programs.program import Compiled, Place, Recipe, SourceRows
 from peergraph.fullgraph.offload.programs.record import (
@@ -55,16 +56,18 @@ class InputKind(NamedTuple):
     space: RowSpace | None = None
     structure: Any = None
     in_window: bool = False
-    value: Tensor | None = None
-    """The values of a plain tensor, or the digest of one on the device."""
+    values: Tensor | None = None
+    """Of a plain tensor."""
+    digest: PendingDigest | None = None
+    """Of a tensor on the device."""
 
     @classmethod
     def of(cls, operand: Operand | SelectedOperand) -> InputKind:
         """Returns what an operand is."""
         if isinstance(operand, PlainOperand):
-            return cls(PlainOperand, value=operand.values)
+            return cls(PlainOperand, values=operand.values)
         if isinstance(operand, ResidentOperand):
-            return cls(ResidentOperand, operand.space, value=operand.digest)
+            return cls(ResidentOperand, operand.space, digest=operand.digest)
         if isinstance(operand, RowOperand):
             return cls(RowOperand, operand.content.space)
         if isinstance(operand, SourceOperand):
@@ -86,9 +89,9 @@ class InputKind(NamedTuple):
             return EdgesOperand(self.structure, self.in_window)
         if isinstance(saved, PartitionedTensor):
             assert self.space is not None
-            return ResidentOperand(saved, self.space, self.value)
-        assert self.value is not None
-        return PlainOperand(self.value, self.value)
+            return ResidentOperand(saved, self.space, self.digest)
+        assert self.values is not None
+        return PlainOperand(self.values, self.values)
 
 
 def serves(selection: Selection, inputs: Sequence[InputKind]) -> bool:

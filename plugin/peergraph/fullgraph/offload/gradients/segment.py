@@ -40,7 +40,7 @@ def with_history(*contents: Content) -> Any:
 
     Nothing is computed. The gradients of all together are computed in one pass.
     """
-    compiled = Compiled([RowOperand(Cell(c, True), None) for c in contents], is_boundary)
+    compiled = compile_history([RowOperand(Cell(c, True), None) for c in contents], contents)
     with torch.enable_grad():
         found = Segment.apply(compiled, contents, None, *history_inputs(compiled.operands))
     return found[0] if len(found) == 1 else found
@@ -50,8 +50,28 @@ def make_boundary(x: OffloadedTensor) -> RowOperand:
     """Returns the rows as they are now, to which gradients flow by a node of their own."""
     operand = row_operand(x)
     if operand.identity is None and x._cell.needs_grad:
-        x._cell.identity = with_history(x._content)
+        with torch.enable_grad():
+            x._cell.identity = Alias.apply(x)
     return operand
+
+
+def gets_gradient(x: OffloadedTensor) -> bool:
+    """Returns whether gradients of functions of a tensor flow to its node of autograd."""
+    identity = row_operand(x).identity
+    return identity is x or (identity is not None and type(identity.grad_fn) is Alias._backward_cls)
+
+
+def compile_history(roots: Sequence[RowOperand], own: Sequence[Content] = ()) -> Compiled:
+    """Returns the program that a node of autograd differentiates.
+
+    Args:
+        roots: what the node computes.
+        own: contents of tensors that get the node.
+    """
+    compiled = Compiled(roots, is_boundary)
+    for content in compiled.contents:
+        content.is_passed |= all(content is not other for other in own)
+    return compiled
 
 
 def row_operand(handle: OffloadedTensor) -> RowOperand:
@@ -61,7 +81,7 @@ def row_operand(handle: OffloadedTensor) -> RowOperand:
     follows_record = handle.requires_grad == cell.needs_grad and cell.content.store is None
     if handle.requires_grad and type(handle.grad_fn) is not Segment._backward_cls:
         follows_record = False  # A function of others has given it a history.
-    if cell.identity is not None or (follows_record and not handle.requires_grad):
+    if cell.identity is not None or not (handle.requires_grad or cell.needs_grad):
         return RowOperand(cell, None)
     return RowOperand(cell, None if follows_record else handle)
 
@@ -82,7 +102,7 @@ def move_history(handle: OffloadedTensor, content: Content, before: RowOperand) 
         record.operands = tuple(
             RowOperand(before.cell, None) if part is before else part for part in record.operands
         )
-    compiled = Compiled([RowOperand(Cell(content, True), None)], is_boundary)
+    compiled = compile_history([RowOperand(Cell(content, True), None)], [content])
     Segment.apply(compiled, (content,), handle, handle, *history_inputs(compiled.operands))
 
 

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from peergraph.fullgraph.layout.digest import content_digest
+from peergraph.fullgraph.layout.content_digest import PendingDigest
 from peergraph.fullgraph.offload.tensor.chunk_rows import partitioned
 from peergraph.fullgraph.offload.tensor.offloaded_tensor import Cell, Content, OffloadedTensor
 from peergraph.fullgraph.offload.tensor.operations import Operation, Slot
@@ -57,14 +57,14 @@ class ResidentOperand(NamedTuple):
 
     tensor: PartitionedTensor
     space: RowSpace
-    digest: Tensor | None
-    """Of this rank's rows at the time of the record, see :func:`content_digest`; None: nothing else
+    digest: PendingDigest | None
+    """Of this rank's rows at the time of the record, see :class:`PendingDigest`; None: nothing else
     has the rows, which cannot change."""
 
     @classmethod
     def of(cls, tensor: PartitionedTensor, space: RowSpace) -> ResidentOperand:
         """Returns an operand with the rows that `tensor` has now."""
-        return cls(tensor, space, content_digest(tensor._local))
+        return cls(tensor, space, PendingDigest(tensor._local))
 
 
 class PlainOperand(NamedTuple):

@@ -18,6 +18,7 @@ from peergraph.fullgraph.structure.node_index import (
     NodeIndex,
     node_selection,
 )
+from peergraph.fullgraph.tensor.copies import reduce_ex
 from peergraph.fullgraph.tensor.partitioned_tensor import PartitionedTensor, wrap
 from peergraph.fullgraph.tensor.transforms import check_transforms
 
@@ -47,6 +48,7 @@ class Content:
     __slots__ = (
         "gradient_in_order",
         "is_given",
+        "is_passed",
         "is_source",
         "is_temporary",
         "keeps",
@@ -77,6 +79,8 @@ class Content:
         """Whether rows are stored when they are first computed."""
         self.is_given = False
         """Whether the rows are a table of the user's, such as features, which each epoch reads."""
+        self.is_passed = False
+        """Whether gradients flow through the record, and not to the tensor that has the rows."""
         self.is_source = False
         """Whether sums over neighbours read the rows, in the order of the edges."""
         self.is_temporary = False
@@ -136,7 +140,7 @@ class Cell:
         needs_grad: whether gradients flow through the functions that were recorded.
     """
 
-    __slots__ = ("aliases", "content", "identity", "needs_grad")
+    __slots__ = ("aliases", "content", "identity", "needs_grad", "whole")
 
     def __init__(self, content: Content, needs_grad: bool) -> None:
         self.content = content
@@ -145,6 +149,12 @@ class Cell:
         """The tensor whose autograd node gets the gradient; None: the record is differentiated."""
         self.aliases: list[ref[OffloadedTensor]] = []
         """Tensors that would share memory with this one if they were on the device."""
+        self.whole: Whole | None = None
+        """What aliases have in common whose values are all of this one's."""
+
+
+class Whole:
+    """What a tensor and its detached aliases have in common."""
 
 
 class OffloadedTensor(PartitionedTensor):
@@ -190,6 +200,10 @@ class OffloadedTensor(PartitionedTensor):
         from peergraph.fullgraph.offload.functions.gathering import full_tensor
 
         return full_tensor(self)
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        """Returns all rows, as `torch.save` and pickle write a plain tensor. Collective."""
+        return reduce_ex(self, protocol)
 
     def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
         with _DisableTorchFunction():
@@ -237,7 +251,7 @@ class OffloadedTensor(PartitionedTensor):
 _OF_AUTOGRAD = {
     *(Tensor.requires_grad_, Tensor.requires_grad.__set__),  # type: ignore[attr-defined]
     *(Tensor.grad.__set__, Tensor.backward, Tensor.__dir__),  # type: ignore[union-attr]
-    *(torch.autograd.grad, torch.autograd.backward),
+    torch.autograd.backward,
 }
 """Functions that read or change a tensor's place in autograd's graph."""
 

@@ -1,0 +1,70 @@
+"""Copies of offloaded tensors: of the same rows, or of all rows on the CPU."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from peergraph.fullgraph.offload.functions.expanded_rows import expanded_rows
+from peergraph.fullgraph.offload.functions.recording import record
+from peergraph.fullgraph.offload.tensor.offloaded_tensor import (
+    RULES,
+    OffloadedTensor,
+    Whole,
+    make_shell,
+)
+from peergraph.fullgraph.tensor import copies
+from peergraph.fullgraph.tensor.partitioned_tensor import PartitionedTensor
+
+
+def deepcopy(x: OffloadedTensor, memo: dict[int, Any]) -> Any:
+    """A tensor of the same rows, which are never changed: a change gives a tensor other rows."""
+    if not x.is_leaf:
+        raise RuntimeError("only leaf tensors can be copied deeply: x.detach() first")
+    if id(x) not in memo:
+        memo[id(x)] = make_shell(x._content).requires_grad_(x.requires_grad)
+    return memo[id(x)]
+
+
+def detach(x: OffloadedTensor) -> OffloadedTensor:
+    """The same rows without history. What changes one of both in place changes the other."""
+    result: OffloadedTensor = record(Tensor.detach, (x,), {})
+    result._cell.whole = x._cell.whole = x._cell.whole or Whole()
+    return result
+
+
+def to(x: Any, *args: Any, **kwargs: Any) -> Tensor:
+    """Another type, or all rows on the CPU."""
+    device = kwargs.get("device", args[0] if args else None)
+    if isinstance(device, Tensor) and isinstance(x, OffloadedTensor):
+        device = device.device
+    if isinstance(x, OffloadedTensor) and copies.moves_to_cpu(x, device):
+        return copies.to(x, *args, **kwargs)
+    result: Tensor = record(Tensor.to, (x, *args), kwargs)
+    return result
+
+
+def expand_as(x: Tensor, other: Tensor) -> Tensor:
+    """As `Tensor.expand_as`: a plain row, expanded to offloaded rows, has their chunks."""
+    if isinstance(other, OffloadedTensor) and not isinstance(x, PartitionedTensor):
+        dim = other.partitioned_dim
+        behind = x.dim() - other.dim() + dim
+        if other.shape[dim] > 1 and (behind < 0 or x.shape[behind] == 1):
+            row = x.expand(*other.shape[:dim], 1, *other.shape[dim + 1 :])
+            result: Tensor = record(expanded_rows, (row, other.detach(), dim), {})
+            return result
+    plain: Tensor = record(Tensor.expand_as, (x, other), {})
+    return plain
+
+
+RULES[Tensor.cpu] = copies.cpu
+RULES[Tensor.numpy] = copies.numpy
+RULES[Tensor.__array__] = copies.array
+RULES[Tensor.tolist] = copies.tolist
+RULES[Tensor.__deepcopy__] = deepcopy
+RULES[Tensor.to] = to
+RULES[Tensor.detach] = RULES[torch.detach] = detach
+RULES[Tensor.data.__get__] = detach  # type: ignore[attr-defined]
+RULES[Tensor.expand_as] = expand_as
