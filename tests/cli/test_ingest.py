@@ -75,11 +75,13 @@ def test_errors_are_printed(files: Path, capsys: pytest.CaptureFixture[str]) -> 
 def test_bad_rows_and_ids_of_strings(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("duckdb")
     Path("s.csv").write_text("who,whom\nann,bob\nbob,\n")
-    assert main(["ingest", "s", "--edges", "s.csv"]) == 1
+    assert main(["ingest", "s", "--edges", "s.csv"]) == 2
+    assert "may be a header or a row" in capsys.readouterr().err
+    assert main(["ingest", "s", "--edges", "s.csv:header=yes"]) == 1
     error = capsys.readouterr().err
     assert "edges _N-_E-_N have rows that cannot be used" in error
     assert "--bad-rows skip leaves out such edges" in error
-    assert main(["ingest", "s", "--edges", "s.csv", "--bad-rows", "skip"]) == 0
+    assert main(["ingest", "s", "--edges", "s.csv:header=yes", "--bad-rows", "skip"]) == 0
     assert "the destination is missing: row 1" in capsys.readouterr().out
     assert main(["info", "s"]) == 0
     assert "2, their ids are in node0.ids.parquet" in capsys.readouterr().out

@@ -5,9 +5,15 @@ from peergraph.store.csc.tiered_csc import TieredCsc
 from peergraph.store.hotness.hotness import Hotness
 from peergraph.store.hotness.id_map import IdMap
 from peergraph.store.ingest.bad_rows import BadRows, BadRowsError
-from peergraph.store.ingest.graph_files import Columns, EdgeFiles, GraphFiles, NodeFiles, Rows
+from peergraph.store.ingest.graph_files import (
+    Columns,
+    CsvFormat,
+    EdgeFiles,
+    GraphFiles,
+    NodeFiles,
+    Rows,
+)
 from peergraph.store.ingest.ingest_report import IngestReport
-from peergraph.store.ingest.read.csv_rows import CsvFormat
 from peergraph.store.input.source import (
     EDGE,
     NODE,

@@ -121,7 +121,7 @@ def test_numbers_that_do_not_fit_and_rows_that_are_not_there(tmp_path: Path) -> 
         ("too large: row 0", EdgeFiles(tmp_path / "e.csv", tables={"t": Columns("t", "int8")})),
         ("the source is too large: row 1", EdgeFiles(big)),
         ("has 3 rows, there are 2", EdgeFiles(tmp_path / "e.csv", tables={"t": torch.zeros(3)})),
-        ("row 1 is asked for", EdgeFiles(tmp_path / "e.csv", tables={"t": torch.zeros(1)})),
+        ("has 1 rows, there are 2", EdgeFiles(tmp_path / "e.csv", tables={"t": torch.zeros(1)})),
     ):  # fmt: skip
         with named_case(words), pytest.raises(ValueError, match=words):
             Store.ingest(tmp_path / "s", nodes=nodes, edges=edges)

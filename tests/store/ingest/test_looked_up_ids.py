@@ -76,7 +76,7 @@ def test_strings_and_sparse_integers(tmp_path: Path, files: dict[str, torch.Tens
                     ("user", "buys", "item"): EdgeFiles(
                         str(tmp_path / "buys*.parquet"), "who", "what", tables={"w": "w"}
                     ),
-                    ("user", "knows", "user"): EdgeFiles(tmp_path / "knows.csv"),
+                    ("user", "knows", "user"): EdgeFiles(tmp_path / "knows.csv", "a", "b"),
                 },
                 memory=memory,
             )
@@ -90,7 +90,7 @@ def test_strings_and_sparse_integers(tmp_path: Path, files: dict[str, torch.Tens
 def test_ids_that_only_edges_name_are_numbered_in_their_order(
     tmp_path: Path, files: dict[str, torch.Tensor]
 ) -> None:
-    Store.ingest(tmp_path / "s", edges=EdgeFiles(tmp_path / "knows.csv"))
+    Store.ingest(tmp_path / "s", edges=EdgeFiles(tmp_path / "knows.csv", "a", "b"))
     named = sorted({user_id(i) for i in files["knows"].unique()})
     numbers = {name: number for number, name in enumerate(named)}
     edges = files["knows"].clone().apply_(lambda node: numbers[user_id(node)])
@@ -104,7 +104,7 @@ def test_reverse_edges_of_looked_up_ids(tmp_path: Path, files: dict[str, torch.T
     Store.ingest(
         tmp_path / "s",
         nodes=NodeFiles(tmp_path / "users.parquet", id="name"),
-        edges=EdgeFiles(tmp_path / "knows.csv", add_reverse=True),
+        edges=EdgeFiles(tmp_path / "knows.csv", "a", "b", add_reverse=True),
     )
     both = torch.stack([files["knows"], files["knows"].flip(0)], dim=2).reshape(2, -1)
     assert_same_folder(tmp_path / "s", GraphSource.homogeneous(USERS, EdgeSource(coo=both)))

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, repeat
 
-from peergraph.store.ingest.read.batch import Batch
+from peergraph.store.ingest.read.row_source import Batch, RowSource
 from peergraph.store.ingest.values.numbers import Problems
 
 _MOST_NAMED = 5
@@ -58,16 +58,30 @@ class BadRows:
             padded = chain(values, repeat(None))
             named += [(int(row), _short(next(padded))) for row in rows[:room]]
 
-    def add_problems(self, batch: Batch, problems: Problems) -> None:
-        """Counts the rows of a batch that have problems."""
-        for reason, mask in problems.masks.items():
-            self.add(batch.file, reason, list(batch.rows[mask]))
+    def add_rows(
+        self,
+        source: RowSource,
+        reason: str,
+        rows: Iterable[int],
+        values: Iterable[object] = (),
+    ) -> None:
+        """Counts rows of a source by their numbers over all files."""
+        for row, value in zip(rows, chain(values, repeat(None)), strict=False):
+            file, number = source.place(int(row))
+            self.add(file, reason, [number], [] if value is None else [value])
 
-    def add_batch(self, batch: Batch, problems: Problems) -> None:
-        """Counts the rows of a batch that have problems, and the rows that its reader skipped."""
-        self.add_problems(batch, problems)
-        for row, reason in batch.skipped:
-            self.add(batch.file, reason, [row])
+    def add_problems(self, source: RowSource, batch: Batch, problems: Problems) -> int:
+        """Counts the rows of a batch that have problems; returns their number."""
+        before = self.total
+        for reason, mask in problems.masks.items():
+            self.add_rows(source, reason, batch.rows[mask].tolist())
+        return self.total - before
+
+    def add_batch(self, source: RowSource, batch: Batch, problems: Problems) -> None:
+        """Counts the rows of a batch that have problems, and the lines that cannot be read."""
+        self.add_problems(source, batch, problems)
+        for row, reason in batch.faults:
+            self.add_rows(source, reason, [row])
 
     @property
     def total(self) -> int:

@@ -9,7 +9,6 @@ from typing import Any, Literal
 
 import torch
 
-from peergraph.store.ingest.read.csv_rows import CsvFormat
 from peergraph.store.input.source import EdgeType, NodeType
 from peergraph.store.placement.items import type_name
 
@@ -21,6 +20,40 @@ _NUMBERINGS = ("auto", "dense", "mapped")
 
 
 @dataclass(frozen=True)
+class CsvFormat:
+    """The format of CSV files.
+
+    Args:
+        delimiter: the character between values; default: a tab in ``.tsv`` files, else a comma.
+        header: whether the first line has the names of the columns; otherwise they are ``f0``,
+            ``f1`` and so on. Default: the first line is a header if it has the names of columns
+            that the other arguments name, if it has no number and numbers follow, or if it has
+            usual names of ends such as ``src,dst``. It is an error if it may be either.
+        skip_rows: the number of lines before the header or the first row.
+        types: Arrow's names of types by column, such as ``{"id": "string"}``. Values are read as
+            text. By default, ids are whole numbers if all of them are, and text if none is a
+            number; tables have the dtype that holds all values of all files.
+    """
+
+    delimiter: str | None = None
+    header: bool | None = None
+    skip_rows: int = 0
+    types: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.delimiter is not None and not (
+            isinstance(self.delimiter, str) and len(self.delimiter) == 1
+        ):
+            raise ValueError(f"delimiter must be one character, got {self.delimiter!r}")
+        _check_flag("header", self.header, may_be_none=True)
+        _check_count("skip_rows", self.skip_rows)
+        if not isinstance(self.types, Mapping) or not all(
+            isinstance(text, str) for item in self.types.items() for text in item
+        ):
+            raise ValueError(f"types must be names of types by column, got {self.types!r}")
+
+
+@dataclass(frozen=True)
 class Columns:
     """A table made of columns of the files of its node or edge type.
 
@@ -28,8 +61,9 @@ class Columns:
         columns: a name: the table has one value per row (``[rows]``), or ``[rows, width]`` if the
             column has lists. Or a pattern such as ``"f*"``, or a list of names: the table is
             ``[rows, number of columns]``; the columns of a pattern are in the order of the file.
-        dtype: dtype of the table; default: the column's dtype. Numbers with decimals in CSV files
-            are float32.
+        dtype: dtype of the table; default: the dtype that holds the values of all files. Numbers
+            with decimals in CSV files are float32. A value that the dtype cannot hold (a whole
+            number that would be rounded, a number that would be infinite) is a bad row.
         nan: the treatment of missing values and NaN: ``"error"`` (they are bad rows), ``"keep"``
             (they are NaN) or ``"zero"``.
     """
@@ -85,9 +119,11 @@ class NodeFiles:
             from 0 on in any order, else mapped.
         num_nodes: the number of nodes, if no file determines it; default: the largest id plus one.
         tables: the tables by name, see :data:`Table`.
-        where: a condition of SQL (DuckDB); rows that do not satisfy it are left out.
+        where: a condition on the columns of a row, an expression of SQL (DuckDB) without
+            subqueries, aggregates or functions such as ``random()``; rows that do not satisfy it
+            are left out.
         query: a SELECT of DuckDB instead of `files`, for joins; ORDER BY determines the order of
-            rows.
+            rows. It reads the Parquet, CSV and JSON files that it names as literals.
         csv: the format of CSV files.
     """
 
@@ -102,16 +138,13 @@ class NodeFiles:
 
     def __post_init__(self) -> None:
         _check_one_of("numbering", self.numbering, _NUMBERINGS)
-        _check_given("NodeFiles", self.files, self.query, self.where)
+        _check_given("NodeFiles", self)
+        _check_text("id", self.id)
         has_rows = self.files is not None or self.query is not None
         if not has_rows and self.id is not None:
             raise ValueError("id names a column of files: give files or query, too")
-        if self.num_nodes is not None and (
-            isinstance(self.num_nodes, bool)
-            or not isinstance(self.num_nodes, int)
-            or self.num_nodes < 0
-        ):
-            raise ValueError(f"num_nodes must be an int of 0 or more, got {self.num_nodes!r}")
+        if self.num_nodes is not None:
+            _check_count("num_nodes", self.num_nodes)
 
 
 @dataclass(frozen=True)
@@ -143,7 +176,11 @@ class EdgeFiles:
     edge_ids: bool = True
 
     def __post_init__(self) -> None:
-        _check_given("EdgeFiles", self.files, self.query, self.where)
+        _check_given("EdgeFiles", self)
+        _check_text("source", self.source)
+        _check_text("destination", self.destination)
+        _check_flag("add_reverse", self.add_reverse)
+        _check_flag("edge_ids", self.edge_ids)
         if self.files is None and self.query is None:
             raise ValueError("EdgeFiles needs files or query")
         if (self.source is None) != (self.destination is None):
@@ -183,8 +220,29 @@ def _check_one_of(name: str, value: object, known: Sequence[str]) -> None:
         raise ValueError(f"{name} must be one of {', '.join(known)}, got {value!r}")
 
 
-def _check_given(what: str, files: object, query: str | None, where: str | None) -> None:
-    if files is not None and query is not None:
+def _check_text(name: str, value: object) -> None:
+    if value is not None and not isinstance(value, str):
+        raise ValueError(f"{name} must be a string, got {value!r}")
+
+
+def _check_flag(name: str, value: object, may_be_none: bool = False) -> None:
+    if not isinstance(value, bool) and not (may_be_none and value is None):
+        raise ValueError(f"{name} must be True or False, got {value!r}")
+
+
+def _check_count(name: str, value: object) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+        raise ValueError(f"{name} must be an int of 0 or more, got {value!r}")
+
+
+def _check_given(what: str, given: NodeFiles | EdgeFiles) -> None:
+    _check_text("query", given.query)
+    _check_text("where", given.where)
+    if not isinstance(given.csv, CsvFormat):
+        raise ValueError(f"csv must be a CsvFormat, got {given.csv!r}")
+    if not isinstance(given.tables, Mapping):
+        raise ValueError(f"tables must be a mapping by name, got {given.tables!r}")
+    if given.files is not None and given.query is not None:
         raise ValueError(f"{what} takes files or query, not both")
-    if query is not None and where is not None:
+    if given.query is not None and given.where is not None:
         raise ValueError("where goes with files: write the condition into query")

@@ -3,25 +3,24 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from os import PathLike, fspath
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from peergraph.memory.region.free_memory import free_host_memory
 from peergraph.store.disk.atomic_folder import new_folder
-from peergraph.store.disk.manifest import FILE_NAME, Manifest
+from peergraph.store.disk.manifest import FILE_NAME, Manifest, NodeEntry
 from peergraph.store.disk.save_store import write_text
 from peergraph.store.ingest.formats.known_formats import described_files
 from peergraph.store.ingest.graph_files import EdgeFiles, GraphFiles, NodeFiles
 from peergraph.store.ingest.id_numbers import IdNumbers
 from peergraph.store.ingest.ingest_edges import EdgeIngest
-from peergraph.store.ingest.ingest_nodes import NodeIngest, NumberedNodes
+from peergraph.store.ingest.ingest_nodes import NodeIngest
 from peergraph.store.ingest.ingest_report import IngestReport
-from peergraph.store.ingest.read.batch import RowReader, column_batches
-from peergraph.store.ingest.read.open_rows import open_rows
-from peergraph.store.ingest.values.id_values import is_integer_column, to_dense_ids, to_keys
-from peergraph.store.ingest.values.numbers import Problems
+from peergraph.store.ingest.node_ids import NodeIds
+from peergraph.store.ingest.read.row_source import RowSource
+from peergraph.store.ingest.type_rows import TypeRows, open_type
 from peergraph.store.ingest.workspace import Workspace
 from peergraph.store.input.source import EDGE, NODE, EdgeType, NodeType
 from peergraph.store.input.storage import StorageOption, check_tables, checked_storage
@@ -113,6 +112,7 @@ def ingest(
         time.perf_counter() - started,
         workspace.bytes_read,
         written,
+        tuple(workspace.notes),
         workspace.storage_reports,
     )
 
@@ -135,101 +135,75 @@ def _graph_files(
 
 
 class _GraphIngest:
-    """All types of a graph, one after the other."""
+    """All types of a graph: first the nodes that have files, then the edges."""
 
     def __init__(self, given: GraphFiles, workspace: Workspace) -> None:
         self._given, self._workspace = given, workspace
         named = dict.fromkeys(t for s, _, d in given.edges for t in (s, d))
         # A type that only edges name comes after those that are described.
         self._node_types = list(dict.fromkeys([*given.nodes, *named]))
+        self._nodes: dict[NodeType, NodeIds] = {}
+        self._edges: list[EdgeIngest] = []
 
     def run(self) -> Manifest:
         given, work = self._given, self._workspace
-        readers = {t: open_rows(edges, work) for t, edges in given.edges.items()}
-        ends = {t: _ends(t, given.edges[t], reader) for t, reader in readers.items()}
-        nodes = {}
+        rows = {t: self._open(t, edges) for t, edges in given.edges.items()}
+        ends = {t: _ends(t, given.edges[t], rows[t].source) for t in rows}
+        tables = {}
         for number, node_type in enumerate(self._node_types):
             files = given.nodes.get(node_type, NodeFiles())
-            nodes[node_type] = NodeIngest(node_type, number, files, work).run()
-        for number, node_type in enumerate(self._node_types):
-            if nodes[node_type].count is None:
-                nodes[node_type] = self._named_by_edges(node_type, number, readers, ends)
-        entries = []
-        for number, (kind, edges) in enumerate(given.edges.items()):
-            both = nodes[kind[0]], nodes[kind[2]]
-            step = EdgeIngest(kind, number, edges, readers[kind], ends[kind], both, work)
-            entries.append(step.run())
-        node_entries = tuple(nodes[t].entry(t) for t in self._node_types)
-        return Manifest(node_entries, tuple(entries), ())
+            step = NodeIngest(node_type, number, files, work)
+            self._nodes[node_type], tables[node_type] = step.run()
+        try:
+            for number, (kind, files) in enumerate(given.edges.items()):
+                both = self._nodes[kind[0]], self._nodes[kind[2]]
+                edges = EdgeIngest(kind, number, files, rows[kind], ends[kind], both, work)
+                self._edges.append(edges)
+            waiting = [edges for edges in self._edges if edges.waits]
+            for edges in waiting:
+                edges.read()
+            for number, node_type in enumerate(self._node_types):
+                if self._nodes[node_type].is_named_by_edges:
+                    self._count(node_type, number)
+            entries = []
+            for edges in self._edges:
+                if edges not in waiting:
+                    edges.read()
+                entries.append(edges.run())
+        except BaseException:
+            for edges in self._edges:
+                edges.close()
+            raise
+        nodes = (NodeEntry(t, self._nodes[t].count or 0, tables[t]) for t in self._node_types)
+        return Manifest(tuple(nodes), tuple(entries), ())
 
-    def _named_by_edges(
-        self,
-        node_type: NodeType,
-        number: int,
-        readers: Mapping[EdgeType, RowReader],
-        ends: Mapping[EdgeType, tuple[str, str]],
-    ) -> NumberedNodes:
-        """Returns the nodes of a type without files: as many as the largest id says, or the ids."""
-        columns = [
-            (readers[edge_type], ends[edge_type][0 if at == 0 else 1])
-            for edge_type in readers
-            for at in (0, 2)
-            if edge_type[at] == node_type
-        ]
-        numbering = self._given.nodes.get(node_type, NodeFiles()).numbering
-        memory = self._workspace.memory
-        is_integer = all(_is_integer(*column, memory) for column in columns)
-        if numbering == "dense" or (numbering == "auto" and is_integer):
-            largest = max((_largest(*column, memory) for column in columns), default=-1)
-            return NumberedNodes(largest + 1, None, ())
+    def _open(self, edge_type: EdgeType, files: EdgeFiles) -> TypeRows:
+        ends = [name for name in (files.source, files.destination) if name is not None]
+        return open_type(files, ends, f"edges {type_name(edge_type)}", self._workspace)
 
-        def keys() -> Iterator[Any]:
-            for reader, column in columns:
-                with column_batches(reader, column, memory) as batches:
-                    for batch in batches:
-                        yield to_keys(batch.columns[column], not is_integer, Problems())
-
-        ids = IdNumbers.of_distinct(keys(), not is_integer, self._workspace)
-        ids.save(self._workspace.folder / f"node{number}.ids.parquet")
-        return NumberedNodes(ids.count, ids, ())
+    def _count(self, node_type: NodeType, number: int) -> None:
+        """Numbers the nodes of a type that only edges name."""
+        nodes, work = self._nodes[node_type], self._workspace
+        if not nodes.is_looked_up:
+            nodes.count = nodes.count_nodes(node_type)
+            return
+        kind = nodes.kind or "number"
+        nodes.numbers = IdNumbers.of_distinct(nodes.keys, kind, work)
+        nodes.count = nodes.numbers.count
+        nodes.numbers.save(work.folder / f"node{number}.ids.parquet")
+        shown = "whole numbers" if kind == "number" else "text"
+        work.notes.append(f"nodes {node_type}: ids are {shown}, in node{number}.ids.parquet")
 
 
-def _ends(edge_type: EdgeType, files: EdgeFiles, reader: RowReader) -> tuple[str, str]:
+def _ends(edge_type: EdgeType, files: EdgeFiles, source: RowSource) -> tuple[str, str]:
     """Returns the columns of sources and destinations."""
-    names = reader.column_names
+    names, what = source.names, f"edges {type_name(edge_type)}"
     if files.source is not None and files.destination is not None:
         for name in (files.source, files.destination):
             # An empty CSV file has no columns.
             if names and name not in names:
-                there = ", ".join(names)
-                raise ValueError(
-                    f"edges {type_name(edge_type)}: no column {name!r}; columns: {there}"
-                )
+                raise ValueError(f"{what}: no column {name!r}; columns: {', '.join(names)}")
         return files.source, files.destination
     if len(names) == 1:
-        raise ValueError(
-            f"edges {type_name(edge_type)} need two columns, there is {names[0]!r} only"
-        )
+        raise ValueError(f"{what} need two columns, there is {names[0]!r} only")
     return (names[0], names[1]) if names else ("0", "1")
-
-
-def _is_integer(reader: RowReader, column: str, memory: int) -> bool:
-    """Returns whether a column's first values are integers; True if there are none."""
-    with column_batches(reader, column, memory) as batches:
-        first = next((batch for batch in batches if len(batch)), None)
-    return first is None or is_integer_column(first.columns[column])
-
-
-def _largest(reader: RowReader, column: str, memory: int) -> int:
-    """Returns the largest id of a column; -1 if there is none."""
-    known = reader.largest(column)
-    if known is not None:
-        return known
-    found = -1
-    with column_batches(reader, column, memory) as batches:
-        for batch in batches:
-            problems = Problems()
-            ids = to_dense_ids(batch.columns[column], problems)
-            usable = ids[~problems.any(len(ids))] if problems.masks else ids
-            found = max(found, int(usable.max(initial=-1)))
-    return found

@@ -20,8 +20,9 @@ class IngestReport:
         num_nodes, num_edges: the number of nodes or edges of each type.
         bad_rows: the rows that were left out.
         seconds: the duration of the ingest.
-        bytes_read: the bytes read from the files; files that are read twice count twice.
+        bytes_read: the bytes read from the files; compressed files as they are.
         bytes_written: the bytes of the store's files.
+        notes: the columns and dtypes of tables and ids, and files that were left out.
         storage_reports: for each table with narrow storage, by name: the changes of its values.
     """
 
@@ -32,6 +33,7 @@ class IngestReport:
     seconds: float
     bytes_read: int
     bytes_written: int
+    notes: tuple[str, ...] = ()
     storage_reports: dict[str, StorageReport] = field(default_factory=dict)
 
     def __str__(self) -> str:
@@ -41,6 +43,7 @@ class IngestReport:
             f"{self.folder}: {nodes:,} nodes, {edges:,} edges in {self.seconds:.1f} s "
             f"({read} read, {written} written)"
         ]
+        lines += self.notes
         if self.bad_rows.total:
             lines += [f"{self.bad_rows.total:,} bad rows were left out", str(self.bad_rows)]
         lines += [str(report) for report in self.storage_reports.values()]

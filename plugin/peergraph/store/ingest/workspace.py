@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import shutil
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+import torch
 
 from peergraph.memory import StorageReport
 from peergraph.store.ingest.bad_rows import BadRows
 from peergraph.store.ingest.read.optional import require
 from peergraph.store.input.storage import CheckedStorage
+from peergraph.store.placement.plan import format_bytes
 
 _LEAST_DATABASE_BYTES = 256 << 20
 
@@ -26,6 +33,7 @@ class Workspace:
         skips_bad_rows: whether bad rows of edges are left out; otherwise they are an error.
         bad_rows: the bad rows that were found so far.
         bytes_read: the bytes read from the files so far.
+        notes: what the report says about types and files.
         storage: the narrow storage of each table that has one.
         storage_reports: the reports of encoded tables, by name.
     """
@@ -36,6 +44,7 @@ class Workspace:
     skips_bad_rows: bool = False
     bad_rows: BadRows = field(default_factory=BadRows)
     bytes_read: int = 0
+    notes: list[str] = field(default_factory=list)
     storage: CheckedStorage = field(default_factory=dict)
     storage_reports: dict[str, StorageReport] = field(default_factory=dict)
     _database: Any = None
@@ -56,19 +65,63 @@ class Workspace:
             ImportError: DuckDB is not installed.
         """
         if self._database is None:
-            duckdb = require("duckdb", "looking up string or sparse ids, conditions and queries")
-            self._database = duckdb.connect(str(self.temporary / "ids.duckdb"))
-            limit = max(_LEAST_DATABASE_BYTES, self.memory // 2)
-            self._database.execute(f"SET memory_limit = '{limit}B'")
-            spill = quoted(str(self.temporary / "spilled"))
-            self._database.execute(f"SET temp_directory = {spill}")
-            self._database.execute("SET enable_progress_bar = false")
+            self._database = self.new_database()
         return self._database
+
+    def new_database(self, files: Iterable[str] = (), folders: Iterable[str] = ()) -> Any:
+        """Returns a connection to a database of its own, which reads the named files and those of
+        the named folders only, and loads no extensions.
+        """
+        duckdb = require("duckdb", "looking up string or sparse ids, conditions and queries")
+        limit = max(_LEAST_DATABASE_BYTES, self.memory // 2)
+        settings: dict[str, Any] = {
+            "memory_limit": f"{limit}B",
+            "threads": max(1, torch.get_num_threads()),
+            "temp_directory": str((self.temporary / self.unique_name("spilled")).absolute()),
+            "autoinstall_known_extensions": False,
+            "autoload_known_extensions": False,
+        }
+        database = duckdb.connect(":memory:", config=settings)
+        allowed = {"allowed_paths": [*files], "allowed_directories": [*folders]}
+        for setting in (
+            *(f"{name} = {names}" for name, names in allowed.items() if names),
+            "enable_progress_bar = false",
+            "enable_external_access = false",
+            "lock_configuration = true",
+        ):
+            database.execute(f"SET {setting}")
+        return database
+
+    @contextmanager
+    def queries(self, what: str) -> Iterator[Any]:
+        """Yields a cursor. Errors of DuckDB become those of Python.
+
+        Args:
+            what: names what is done, for errors.
+
+        Raises:
+            KeyboardInterrupt: SIGINT came.
+            OSError: the disk is full.
+            MemoryError: the memory is too small.
+            ValueError: another error of DuckDB.
+        """
+        with translated_errors(what, self.temporary):
+            yield self.database.cursor()
 
     def unique_name(self, stem: str) -> str:
         """Returns a name that no table or file of this ingest has."""
         self._names += 1
         return f"{stem}{self._names}"
+
+    def check_space(self, num_bytes: int, what: str) -> None:
+        """Raises OSError if the disk has less space than files need."""
+        free = shutil.disk_usage(self.folder).free
+        if num_bytes > free:
+            raise OSError(
+                errno.ENOSPC,
+                f"{what} need {format_bytes(num_bytes)}, {format_bytes(free)} are free",
+                str(self.folder),
+            )
 
     def close(self) -> None:
         """Removes everything temporary."""
@@ -78,11 +131,31 @@ class Workspace:
         shutil.rmtree(self.folder / "temporary", ignore_errors=True)
 
 
-def quoted(text: str) -> str:
-    """Quotes a string for SQL."""
-    return "'" + text.replace("'", "''") + "'"
+@contextmanager
+def translated_errors(what: str, folder: Path) -> Iterator[None]:
+    """Returns a context in which errors of DuckDB become those of Python, see
+    :meth:`Workspace.queries`.
+    """
+    duckdb = require("duckdb", what)
+    try:
+        yield
+    except (duckdb.Error, RuntimeError) as error:
+        text = str(error)
+        if "nterrupted" in text or isinstance(error, getattr(duckdb, "InterruptException", ())):
+            raise KeyboardInterrupt from error
+        if os.strerror(errno.ENOSPC) in text or "failed to offload" in text:
+            raise OSError(errno.ENOSPC, f"{what}: {text}", str(folder)) from error
+        if isinstance(error, duckdb.OutOfMemoryException):
+            raise MemoryError(f"{what}: give more memory: {text}") from error
+        if isinstance(error, duckdb.IOException):
+            raise OSError(errno.EIO, f"{what}: {text}", str(folder)) from error
+        if isinstance(error, duckdb.Error):
+            raise ValueError(f"{what}: {text}") from error
+        raise
 
 
-def identifier(name: str) -> str:
-    """Quotes a name for SQL."""
-    return '"' + name.replace('"', '""') + '"'
+def arrow_reader(relation: Any, batch_rows: int = 1 << 16) -> Any:
+    """Returns a reader of the record batches of a relation of DuckDB."""
+    # Versions before 1.5 have the other name.
+    read = getattr(relation, "to_arrow_reader", None) or relation.fetch_arrow_reader
+    return read(batch_rows)

@@ -24,8 +24,7 @@ from peergraph.store.ingest.csc.edge_run import (
 )
 from peergraph.store.ingest.csc.large_bucket import sort_large_bucket
 from peergraph.store.ingest.csc.run_counts import RunCounts
-from peergraph.store.ingest.read.batch import read_threads
-from peergraph.store.ingest.values.read_only import as_tensor
+from peergraph.store.ingest.values.numbers import as_tensor
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -35,11 +34,11 @@ _NODES_PER_BUCKET = 1 << 17
 _MOST_BUCKETS = 4096
 _LINE_BYTES = 64
 _MOST_SHIFT = 31  # destinations within a bucket are int32
-# Bytes of an edge that is being sorted: its run, a copy of large buckets, the result.
-_SORT_BYTES, _SORT_BY_EDGE_BYTES = 48, 56
+_MOST_WIDTH_SHARE = 128  # bytes of memory for each destination of a bucket
+_SORT_BYTES = 48  # of an edge that is being sorted: its run, a copy of large buckets, the result
 _MOST_SORTED = 2**32 - 1  # of sort_bucket
-# Bytes of an edge of a batch: converted and split, and of each batch that is read ahead.
-_SPLIT_BYTES, _AHEAD_BYTES = 96, 16
+# Bytes of an edge of a batch: converted, split, and read ahead.
+_SPLIT_BYTES = 256
 
 
 class EdgeBuckets:
@@ -50,8 +49,6 @@ class EdgeBuckets:
         num_sources, num_destinations: the limits of the ids.
         expected_edges: an estimate of the number of edges, which determines the number of buckets.
         memory: the number of bytes to use. A larger bucket is sorted in pieces.
-        by_edge: whether edges are added in any order, with their ids; a destination's edges are
-            then sorted by id. Otherwise an edge's id is its position.
     """
 
     def __init__(
@@ -61,23 +58,23 @@ class EdgeBuckets:
         num_destinations: int,
         expected_edges: int,
         memory: int,
-        by_edge: bool = False,
     ) -> None:
         self.num_edges = 0
-        self.is_sorted = not by_edge
+        self.is_sorted = True
         """Whether the edges were added in order of destination."""
         self.index_dtype = id_dtype(num_sources)
         """The dtype of sources: the narrowest that holds their ids."""
-        self._folder, self._memory, self._by_edge = folder, memory, by_edge
+        self._folder, self._memory = folder, memory
         self._num_sources, self._num_destinations = num_sources, num_destinations
-        self._sort_bytes = _SORT_BY_EDGE_BYTES if by_edge else _SORT_BYTES
-        most_edges = max(1, min(_EDGES_PER_BUCKET, memory // (8 * self._sort_bytes)))
+        most_edges = max(1, min(_EDGES_PER_BUCKET, memory // (8 * _SORT_BYTES)))
         by_nodes = num_destinations // _NODES_PER_BUCKET if expected_edges > most_edges else 0
         wanted = max(1, min(max(-(-expected_edges // most_edges), by_nodes), _MOST_BUCKETS))
         width = -(-max(1, num_destinations) // wanted)
-        self._shift = min(_MOST_SHIFT, (width - 1).bit_length())
+        # Few edges to very many destinations: the counts of a bucket fit the memory, too.
+        most_width = max(1 << 16, memory // _MOST_WIDTH_SHARE)
+        self._shift = min(_MOST_SHIFT, (min(width, most_width) - 1).bit_length())
         count = (max(0, num_destinations - 1) >> self._shift) + 1
-        self._dtype = record_dtype(self.index_dtype, by_edge)
+        self._dtype = record_dtype(self.index_dtype)
         self._degrees = np.zeros(count, np.int64)  # edges of each bucket
         # The first batches are in the buckets' files. The others are in memory: the records of
         # each batch, and the position in them at which each bucket begins.
@@ -89,23 +86,16 @@ class EdgeBuckets:
         self._last_destination = -1
         self._pending_bytes = 0
 
-    @property
-    def batch_edges(self) -> int:
-        """The number of edges that a batch should have, so that it fits into the memory."""
-        edge_bytes = _SPLIT_BYTES + _AHEAD_BYTES * (read_threads() + 2)
-        return max(1 << 10, min(4 << 20, self._memory // 4 // edge_bytes))
+    @staticmethod
+    def batch_edges(memory: int) -> int:
+        """Returns the number of edges that a batch should have, so that it fits into memory."""
+        return max(1 << 10, min(4 << 20, memory // 4 // _SPLIT_BYTES))
 
-    def add(
-        self,
-        source: NDArray[Any],
-        destination: NDArray[Any],
-        edge_ids: NDArray[np.int64] | None = None,
-    ) -> bool:
-        """Adds all edges of a batch, or none.
+    def add(self, source: NDArray[Any], destination: NDArray[Any]) -> bool:
+        """Adds all edges of a batch, or none. Their ids follow those before.
 
         Args:
             source, destination: [n] int32 or int64, both of one dtype, contiguous.
-            edge_ids: [n] the edges' ids if they are added in any order, else None.
 
         Returns:
             Whether the edges were added: False if an id is out of range.
@@ -118,7 +108,7 @@ class EdgeBuckets:
         num_bad, is_sorted = _C.partition_edges(
             source=as_tensor(source),
             destination=as_tensor(destination),
-            edge_ids=None if edge_ids is None else as_tensor(edge_ids),
+            edge_ids=None,
             num_sources=self._num_sources,
             num_destinations=self._num_destinations,
             shift=self._shift,
@@ -135,7 +125,7 @@ class EdgeBuckets:
         begins = np.zeros(num_buckets + 1, np.int32)
         np.cumsum(counts.numpy(), out=begins[1:])
         self._begins.append(begins)
-        self._first_edges.append(0 if self._by_edge else self.num_edges)
+        self._first_edges.append(self.num_edges)
         self._pending.append(records)
         self.num_edges += count
         self._pending_bytes += records.numel()
@@ -150,9 +140,9 @@ class EdgeBuckets:
             edge_id_dtype: the dtype of the edge ids; None: no edge ids.
         """
         self._written.clear()
-        order = RunOrder(self._by_edge, self.index_dtype, edge_id_dtype)
+        order = RunOrder(self.index_dtype, edge_id_dtype)
         threads = torch.get_num_threads()
-        most_edges = min(self._memory // 2 // self._sort_bytes, _MOST_SORTED)
+        most_edges = min(self._memory // 2 // _SORT_BYTES, _MOST_SORTED)
         waiting: list[tuple[int, Future[SortedEdges]]] = []
         waiting_edges = 0
         with ThreadPoolExecutor(threads, "peergraph_sort") as pool:

@@ -20,11 +20,10 @@ if TYPE_CHECKING:
 _MOST_PIECES = 512  # of one system call
 
 
-def record_dtype(index_dtype: torch.dtype, by_edge: bool) -> np.dtype[Any]:
+def record_dtype(index_dtype: torch.dtype) -> np.dtype[Any]:
     """Returns the dtype of an edge in a bucket, with `destination`, `source` and `edge`."""
     source = np.int64 if index_dtype == torch.int64 else np.int32
-    edge = np.int64 if by_edge else np.int32
-    return np.dtype([("destination", np.int32), ("source", source), ("edge", edge)])
+    return np.dtype([("destination", np.int32), ("source", source), ("edge", np.int32)])
 
 
 @dataclass(frozen=True)
@@ -50,11 +49,6 @@ class EdgeRun:
     def records(self) -> NDArray[Any]:
         """The records, [count]."""
         return self.memory.numpy().view(self.dtype)[self.begin : self.begin + self.count]
-
-    @property
-    def ids(self) -> NDArray[np.int64]:
-        """The edges' ids, [count]."""
-        return self.records["edge"].astype(np.int64) + self.first_edge
 
     def select(self, mask: NDArray[np.bool_], first_destination: int = 0) -> EdgeRun:
         """Returns the edges of a mask; subtracts `first_destination` from their destinations."""
@@ -85,18 +79,15 @@ class RunOrder:
     """The options for sorting runs.
 
     Args:
-        by_edge: whether the edges of a destination are sorted by their ids; otherwise they keep
-            their order.
         index_dtype: the dtype of sources.
         edge_id_dtype: the dtype of edge ids; None: no edge ids.
     """
 
-    by_edge: bool
     index_dtype: torch.dtype
     edge_id_dtype: torch.dtype | None
 
     def sort(self, runs: Iterable[EdgeRun], num_destinations: int) -> SortedEdges:
-        """Sorts all edges of the runs by destination."""
+        """Sorts all edges of the runs by destination; those of one destination keep their order."""
         held = list(runs)
         total = sum(run.count for run in held)
         degrees = torch.empty(num_destinations, dtype=torch.int64, device="cpu")
@@ -106,7 +97,7 @@ class RunOrder:
             edge_ids = torch.empty(total, dtype=self.edge_id_dtype, device="cpu")
         _C.sort_bucket(
             runs=[(run.memory, run.begin, run.count, run.first_edge) for run in held],
-            by_edge=self.by_edge,
+            by_edge=False,
             degrees=degrees,
             indices=indices,
             edge_ids=edge_ids,

@@ -34,7 +34,7 @@ def sort_large_bucket(
         if degrees[begin:end].sum() <= most_edges:
             yield order.sort(_selected(runs, begin, end), end - begin)
         else:
-            yield from _one_destination(runs, begin, int(degrees[begin]), most_edges, order)
+            yield from _one_destination(runs, begin, int(degrees[begin]), order)
 
 
 def _ranges(degrees: NDArray[np.int64], most_edges: int) -> Iterator[tuple[int, int]]:
@@ -56,22 +56,11 @@ def _selected(runs: ReadRuns, begin: int, end: int) -> Iterator[EdgeRun]:
 
 
 def _one_destination(
-    runs: ReadRuns, destination: int, degree: int, most_edges: int, order: RunOrder
+    runs: ReadRuns, destination: int, degree: int, order: RunOrder
 ) -> Iterator[SortedEdges]:
-    """Yields the edges of a destination that has more than `most_edges`."""
+    """Yields the edges of a destination that has too many to be sorted at once."""
     degrees = torch.tensor([degree], dtype=torch.int64, device="cpu")
-    for piece in _pieces(lambda: _selected(runs, destination, destination + 1), most_edges, order):
+    for run in _selected(runs, destination, destination + 1):
+        piece = order.sort([run], 1)
         yield SortedEdges(degrees, piece.indices, piece.edge_ids)
         degrees = degrees[:0]
-
-
-def _pieces(runs: ReadRuns, most_edges: int, order: RunOrder) -> Iterator[SortedEdges]:
-    if not order.by_edge:
-        for run in runs():
-            yield order.sort([run], 1)
-        return
-    # Ids are distinct: a range of ids has at most as many edges as ids.
-    last = max(int(run.ids.max(initial=-1)) for run in runs())
-    for begin in range(0, last + 1, most_edges):
-        wanted = [r.select((r.ids >= begin) & (r.ids < begin + most_edges)) for r in runs()]
-        yield order.sort(wanted, 1)

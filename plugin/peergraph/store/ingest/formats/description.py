@@ -14,13 +14,13 @@ from typing import Any, TypeVar
 from peergraph.json_fields import parse_json
 from peergraph.store.ingest.graph_files import (
     Columns,
+    CsvFormat,
     EdgeFiles,
     GraphFiles,
     NodeFiles,
     Rows,
 )
-from peergraph.store.ingest.read.csv_rows import CsvFormat
-from peergraph.store.ingest.read.open_rows import is_array_path
+from peergraph.store.ingest.read.file_list import is_array_path
 from peergraph.store.input.source import EDGE, NODE, EdgeType
 
 _Described = TypeVar("_Described", NodeFiles, EdgeFiles, Columns, Rows, CsvFormat)

@@ -10,15 +10,16 @@ import numpy as np
 import torch
 
 from peergraph.store.ingest.graph_files import (
+    CsvFormat,
     EdgeFiles,
     GraphFiles,
     NanPolicy,
     NodeFiles,
     Rows,
 )
-from peergraph.store.ingest.read.csv_rows import CsvFormat, CsvRows
+from peergraph.store.ingest.read.csv_rows import CsvRows
 from peergraph.store.ingest.read.npy_file import NpyFile, npz_names
-from peergraph.store.ingest.values.id_values import to_dense_ids
+from peergraph.store.ingest.values.ids import to_node_numbers
 from peergraph.store.ingest.values.numbers import Problems
 from peergraph.store.input.source import EDGE, NODE, EdgeType, NodeType
 
@@ -158,13 +159,13 @@ def _one_graph(path: Path) -> int:
 
 def _read(path: Path, header: bool = False) -> Mapping[str, NDArray[Any]]:
     """Returns the columns of a file of integers; all rows are held."""
-    reader = CsvRows([path], CsvFormat(header=header))
-    parts: dict[str, list[NDArray[Any]]] = {name: [] for name in reader.column_names}
-    for batch in reader.batches(list(parts), 1 << 20):
+    source = CsvRows([path], CsvFormat(header=header))
+    parts: dict[str, list[NDArray[Any]]] = {name: [] for name in source.names}
+    for batch in source.batches(source.names, 1 << 18):
         problems = Problems()
         for name, values in parts.items():
-            values.append(to_dense_ids(batch.columns[name], problems))
-        if problems.masks or batch.skipped:
+            values.append(to_node_numbers(batch.columns[name], problems))
+        if problems.masks or batch.faults:
             raise ValueError(f"{path} must have whole numbers only")
     if not parts:
         return {"": np.empty(0, np.int64)}
@@ -173,9 +174,10 @@ def _read(path: Path, header: bool = False) -> Mapping[str, NDArray[Any]]:
 
 def _read_text(path: Path) -> list[list[str]]:
     """Returns the rows of a file of names."""
-    reader = CsvRows([path], _PLAIN)
-    names = reader.column_names
+    source = CsvRows([path], _PLAIN)
     rows: list[list[str]] = []
-    for batch in reader.batches(names, 1 << 20):
-        rows += zip(*(map(str, batch.columns[name].to_pylist()) for name in names), strict=True)  # type: ignore[arg-type]
+    for batch in source.batches(source.names, 1 << 18):
+        if batch.faults:
+            raise ValueError(f"{path}: row {batch.faults[0][0]} has {batch.faults[0][1]}")
+        rows += map(list, zip(*(c.to_pylist() for c in batch.columns.values()), strict=True))
     return rows

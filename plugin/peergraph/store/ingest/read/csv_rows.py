@@ -1,228 +1,224 @@
-"""Reads rows of CSV files, plain or compressed."""
+"""Rows of CSV files, plain or compressed. All values are text."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from bisect import bisect_left
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from peergraph.store.ingest.read.batch import Batch, Batches, RowReader
+from peergraph.store.ingest.graph_files import CsvFormat
+from peergraph.store.ingest.read.csv_text import (
+    SAMPLE_BYTES,
+    WatchedStream,
+    check_text,
+    first_lines,
+    has_header,
+)
 from peergraph.store.ingest.read.optional import require
-from peergraph.store.ingest.read.parquet_rows import check_columns
+from peergraph.store.ingest.read.row_source import Batch, RowSource
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 _BLOCK_BYTES = 16 << 20
-_SAMPLE_BYTES = 1 << 16
 _COMPRESSION = {".gz": "gzip", ".bz2": "bz2", ".zst": "zstd", ".lz4": "lz4"}
 _COMPRESSED = 5
 """The ratio of the sizes of decompressed and compressed files, roughly."""
 
 
-@dataclass(frozen=True)
-class CsvFormat:
-    """The format of CSV files.
-
-    Args:
-        delimiter: the delimiter between values; default: a tab in ``.tsv`` files, else a comma.
-        header: whether the first line has the names of the columns. Otherwise they are ``f0``,
-            ``f1`` and so on.
-        skip_rows: the number of lines before the header or the first row.
-        types: Arrow's names of types by column, such as ``{"id": "string"}`` for ids with leading
-            zeros; default: types are guessed from the first values.
-    """
-
-    delimiter: str | None = None
-    header: bool = True
-    skip_rows: int = 0
-    types: Mapping[str, str] = field(default_factory=dict)
-
-
-class CsvRows(RowReader):
+class CsvRows(RowSource):
     """Rows of CSV files, one file after the other. Lines with too many or too few values are
-    skipped and reported (:attr:`Batch.skipped`).
+    faults (:attr:`Batch.faults`); an empty line is a row without values.
 
     Args:
         paths: at least one file. ``.gz``, ``.bz2``, ``.zst`` and ``.lz4`` are decompressed.
         csv: the format of the files.
+        named: the columns that users name, which tell a header.
+
+    Raises:
+        ValueError: the first line may be a header or a row; a file is no text in UTF-8.
     """
 
     is_text = True
 
-    def __init__(self, paths: Sequence[Path], csv: CsvFormat) -> None:
+    def __init__(self, paths: Sequence[Path], csv: CsvFormat, named: Collection[str] = ()) -> None:
         self._arrow = require("pyarrow", "reading CSV files")
         self._csv = require("pyarrow.csv", "reading CSV files")
-        self._paths = [*paths]
         self._format = csv
-
-    @property
-    def column_names(self) -> list[str]:
-        """The columns of the first file that is not empty."""
+        self._headers: bool | None = csv.header
+        self._columns: dict[Path, list[str]] = {}
+        self._paths = [*paths]
+        self._line_bytes, self._expected = 8, 0
         for path in self._paths:
-            names = self._names(path)
-            if names:
-                return names
-        return []
-
-    @property
-    def num_rows(self) -> None:
-        """None: the number is not known without reading the files."""
-        return None
-
-    @property
-    def expected_rows(self) -> int:
-        """An estimate from the first lines of each file."""
-        return sum(map(self._expected, self._paths))
+            self._columns[path] = self._examine(path, [*named, *csv.types])
+        names = next((names for names in self._columns.values() if names), [])
+        super().__init__(names, str(paths[0]))
+        for path, found in self._columns.items():
+            if found and sorted(found) != sorted(names):
+                raise ValueError(
+                    f"{path} has the columns {', '.join(found)}, the first file has "
+                    f"{', '.join(names)}"
+                )
 
     @property
     def num_bytes(self) -> int:
         """The bytes of all files."""
         return sum(path.stat().st_size for path in self._paths)
 
-    def batches(self, columns: Sequence[str], batch_rows: int) -> Batches:
-        """Yields all rows, see :class:`RowReader`. If later values of a file do not have the types
-        of the first ones, its columns are strings from there on.
-        """
+    @property
+    def expected_rows(self) -> int:
+        """An estimate from the first lines of each file."""
+        return self._expected
+
+    def row_bytes(self, columns: Sequence[str]) -> int:
+        """Returns an estimate, from the first lines: text, and what is made of it."""
+        return self._line_bytes + 16 * len(columns)
+
+    def batches(self, columns: Sequence[str], batch_rows: int) -> Iterator[Batch]:
+        """Yields all rows, as :class:`RowSource` says."""
         for path in self._paths:
-            names = self._names(path)
-            if not names:
+            self._begin_file(str(path))
+            if not self._columns[path]:
                 continue
-            check_columns(str(path), names, columns)
-            done = 0
+            first, done = self.total, 0
             try:
-                for batch in self._read(path, columns, batch_rows, as_text=False):
-                    done += len(batch)
-                    yield batch
+                for block, read in self._blocks(path, columns, None):
+                    for rows in _slices(block, batch_rows):
+                        count = rows.num_rows
+                        arrays = _arrays(rows)
+                        yield Batch(self._next_rows(count), arrays, read * count // len(block))
+                        done += count
             except self._arrow.ArrowInvalid:
-                yield from self._read_text(path, columns, batch_rows, done)
+                # The numbers of faulty lines are known only to a reader of one thread.
+                yield from self._batches_with_faults(path, columns, batch_rows, first, done)
 
-    def _read_text(
-        self, path: Path, columns: Sequence[str], batch_rows: int, done: int
+    def _batches_with_faults(
+        self, path: Path, columns: Sequence[str], batch_rows: int, first: int, done: int
     ) -> Iterator[Batch]:
-        """Yields the rows of a file from kept row `done` on, with all columns as strings."""
-        try:
-            for batch in self._read(path, columns, batch_rows, as_text=True):
-                count = len(batch)
-                if done < count:
-                    arrays = {name: array[done:] for name, array in batch.columns.items()}
-                    yield Batch(
-                        batch.file, batch.rows[done:], arrays, batch.num_bytes, batch.skipped
-                    )
-                done = max(0, done - count)
-        except self._arrow.ArrowInvalid as error:
-            raise ValueError(f"{path} cannot be read: {error}") from error
+        """Yields the rows of a file from row `done` on, and its faulty lines, which are behind it.
 
-    def _read(
-        self, path: Path, columns: Sequence[str], batch_rows: int, as_text: bool
-    ) -> Iterator[Batch]:
-        skipped: list[tuple[int, str]] = []
-        before = self._format.skip_rows + (1 if self._format.header else 0)
+        Args:
+            first: the number of the first row of the file.
+        """
+        faults: list[tuple[int, str]] = []
+        before = self._format.skip_rows + 1 - (not self._headers)
 
-        def skip(row: Any) -> str:
-            found = f"{row.actual_columns} values, {row.expected_columns} columns"
-            skipped.append((row.number - 1 - before, found))
+        def skip(line: Any) -> str:
+            reason = f"{line.actual_columns} values, {line.expected_columns} columns"
+            faults.append((first + line.number - 1 - before, reason))
             return "skip"
 
-        with self._open(path) as (raw, stream):
-            reader = self._reader(path, stream, columns, skip if as_text else None)
-            begin, at, reported = 0, 0, 0
-            for block in reader:
-                for first in range(0, block.num_rows, batch_rows):
-                    rows = block.slice(first, batch_rows)
-                    numbers = _row_numbers(begin, begin + rows.num_rows, [s for s, _ in skipped])
-                    arrays = dict(zip(rows.schema.names, rows.columns, strict=True))
-                    now, new = raw.tell(), tuple(skipped[reported:])
-                    yield Batch(str(path), numbers, arrays, now - at, new)
-                    begin, at, reported = begin + rows.num_rows, now, reported + len(new)
-            if reported < len(skipped):
-                none = np.empty(0, np.int64)
-                arrays = {name: self._arrow.array([], "string") for name in columns}
-                yield Batch(str(path), none, arrays, 0, tuple(skipped[reported:]))
+        read_rows = reported = 0
+        try:
+            for block, read in self._blocks(path, columns, skip):
+                for rows in _slices(block, batch_rows):
+                    begin, read_rows = read_rows, read_rows + rows.num_rows
+                    rows = rows.slice(max(0, done - begin))
+                    if not rows.num_rows:
+                        continue
+                    numbers = first + np.arange(read_rows - rows.num_rows, read_rows)
+                    numbers = _moved_up(numbers, faults)
+                    self.total = int(numbers[-1]) + 1
+                    before_it = bisect_left(faults, (self.total, ""))
+                    new, reported = tuple(faults[reported:before_it]), before_it
+                    share = read * rows.num_rows // len(block)
+                    yield Batch(numbers, _arrays(rows), share, new)
+        except self._arrow.ArrowInvalid as error:
+            self._check(path)
+            raise ValueError(f"{path} cannot be read: {error}") from error
+        self.total = first + read_rows + len(faults)
+        if reported < len(faults):
+            none = {name: self._arrow.array([], "string") for name in columns}
+            yield Batch(np.empty(0, np.int64), none, 0, tuple(faults[reported:]))
 
-    def _reader(self, path: Path, stream: Any, columns: Sequence[str], skip: Any) -> Any:
-        csv, given = self._csv, self._format
-        types = {name: self._arrow.type_for_alias(kind) for name, kind in given.types.items()}
-        if skip is not None:
-            types = dict.fromkeys(columns, self._arrow.string())
-        return csv.open_csv(
-            stream,
-            read_options=csv.ReadOptions(
-                # The handler gets a row's number only without threads.
-                use_threads=skip is None,
-                block_size=_BLOCK_BYTES,
-                skip_rows=given.skip_rows,
-                autogenerate_column_names=not given.header,
-            ),
-            parse_options=csv.ParseOptions(
-                delimiter=self._delimiter(path), invalid_row_handler=skip
-            ),
-            convert_options=csv.ConvertOptions(column_types=types, include_columns=[*columns]),
-        )
+    def _blocks(self, path: Path, columns: Sequence[str], skip: Any) -> Iterator[tuple[Any, int]]:
+        """Yields record batches of text, and the bytes that were read for each."""
+        csv, names = self._csv, self._columns[path]
+        with self._open(path) as (raw, stream):
+            watched = WatchedStream(stream, self._delimiter(path))
+            reader = csv.open_csv(
+                self._arrow.PythonFile(watched, mode="r"),
+                read_options=csv.ReadOptions(
+                    # Only one thread knows the number of a faulty line.
+                    use_threads=skip is None,
+                    block_size=_BLOCK_BYTES,
+                    skip_rows=self._format.skip_rows + bool(self._headers),
+                    column_names=names,
+                ),
+                parse_options=csv.ParseOptions(
+                    delimiter=self._delimiter(path),
+                    newlines_in_values=True,
+                    ignore_empty_lines=False,
+                    invalid_row_handler=skip,
+                ),
+                convert_options=csv.ConvertOptions(
+                    column_types=dict.fromkeys(names, self._arrow.string()),
+                    include_columns=[*columns],
+                ),
+            )
+            at = 0
+            for block in reader:
+                now = raw.tell()
+                if block.num_rows:
+                    yield block, now - at
+                at = now
+        if watched.needs_check:
+            self._check(path)
+
+    def _check(self, path: Path) -> None:
+        with self._open(path) as (_, stream):
+            check_text(str(path), stream, self._delimiter(path))
 
     def _delimiter(self, path: Path) -> str:
         if self._format.delimiter is not None:
             return self._format.delimiter
-        return "\t" if ".tsv" in path.suffixes[-2:] else ","
+        return "\t" if ".tsv" in [suffix.lower() for suffix in path.suffixes[-2:]] else ","
 
-    def _open(self, path: Path) -> _Opened:
-        raw = self._arrow.OSFile(str(path), "rb")
-        kind = _COMPRESSION.get(path.suffix)
-        return _Opened(raw, raw if kind is None else self._arrow.CompressedInputStream(raw, kind))
+    @contextmanager
+    def _open(self, path: Path) -> Iterator[tuple[Any, Any]]:
+        """Yields a file, and its decompressed content. Errors of the content name the file."""
+        with self._arrow.OSFile(str(path.absolute()), "rb") as raw:
+            kind = _COMPRESSION.get(path.suffix.lower())
+            stream = raw if kind is None else self._arrow.CompressedInputStream(raw, kind)
+            try:
+                yield raw, stream
+            except OSError as error:  # of decompression
+                raise ValueError(f"{path} cannot be read: {error}") from error
 
-    def _names(self, path: Path) -> list[str]:
-        """Returns the columns of a file; none where it is empty."""
-        try:
-            with self._open(path) as (_, stream):
-                read = self._csv.ReadOptions(
-                    skip_rows=self._format.skip_rows,
-                    autogenerate_column_names=not self._format.header,
-                )
-                # Invalid rows do not matter here.
-                parse = self._csv.ParseOptions(
-                    delimiter=self._delimiter(path), invalid_row_handler=lambda _: "skip"
-                )
-                reader = self._csv.open_csv(stream, read_options=read, parse_options=parse)
-                return list(reader.schema.names)
-        except self._arrow.ArrowInvalid as error:
-            if "Empty CSV" in str(error):
-                return []
-            raise ValueError(f"{path} is no CSV file: {error}") from error
-        except OSError as error:  # of decompression
-            if isinstance(error, FileNotFoundError):
-                raise
-            raise ValueError(f"{path} cannot be read: {error}") from error
-
-    def _expected(self, path: Path) -> int:
+    def _examine(self, path: Path, named: Collection[str]) -> list[str]:
+        """Returns the columns of a file, none where it has no row and no header; decides whether
+        files have a header.
+        """
         with self._open(path) as (_, stream):
-            sample: bytes = stream.read(_SAMPLE_BYTES)
-        lines = sample.count(b"\n") + 1
-        factor = _COMPRESSED if path.suffix in _COMPRESSION else 1
-        return path.stat().st_size * factor * lines // max(1, len(sample))
+            sample: bytes = stream.read(SAMPLE_BYTES)
+        factor = _COMPRESSED if path.suffix.lower() in _COMPRESSION else 1
+        size, lines = path.stat().st_size * factor, sample.count(b"\n") + 1
+        self._expected += size * lines // max(1, len(sample))
+        self._line_bytes = max(self._line_bytes, len(sample) // lines)
+        found = first_lines(str(path), sample, self._format.skip_rows, self._delimiter(path))
+        if not found:
+            return []
+        if self._headers is None:
+            self._headers = has_header(str(path), found, named)
+        if not self._headers:
+            return [f"f{number}" for number in range(len(found[0]))]
+        return found[0]
 
 
-@dataclass(frozen=True)
-class _Opened:
-    """A file, and its content."""
-
-    raw: Any
-    stream: Any
-
-    def __enter__(self) -> tuple[Any, Any]:
-        return self.raw, self.stream
-
-    def __exit__(self, *_: object) -> None:
-        self.stream.close()
-        self.raw.close()
+def _slices(block: Any, batch_rows: int) -> Iterator[Any]:
+    for first in range(0, block.num_rows, batch_rows):
+        yield block.slice(first, batch_rows)
 
 
-def _row_numbers(begin: int, end: int, skipped: Sequence[int]) -> NDArray[np.int64]:
-    """Returns the numbers in the file of kept rows begin..end; `skipped` has numbers that were not
-    kept.
-    """
-    kept = np.arange(begin, end, dtype=np.int64)
-    before = np.sort(np.asarray(skipped, np.int64)) - np.arange(len(skipped))
-    return kept + np.searchsorted(before, kept, side="right")
+def _arrays(rows: Any) -> dict[str, Any]:
+    return dict(zip(rows.schema.names, rows.columns, strict=True))
+
+
+def _moved_up(rows: NDArray[np.int64], faults: Sequence[tuple[int, str]]) -> NDArray[np.int64]:
+    """Returns the numbers of rows that were counted without the faulty lines before them."""
+    before = np.array([row for row, _ in faults], np.int64) - np.arange(len(faults))
+    return rows + np.searchsorted(before, rows, side="right")

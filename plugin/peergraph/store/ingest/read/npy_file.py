@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import io
+import math
 import struct
 import zipfile
+import zlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,19 +27,26 @@ class NpyFile:
 
     Raises:
         FileNotFoundError: there is no file.
-        KeyError: it has no such array.
-        ValueError: it is no array of numbers.
+        ValueError: it has no such array, it is no array of numbers, or it is shorter than its
+            header says.
     """
 
     def __init__(self, path: Path, member: str | None = None) -> None:
         self.path, self.member = path, member
         self._offset = 0
         self._is_compressed = False
+        self._size = path.stat().st_size
         if member is not None:
             self._find_member()
         with self._open() as file:
             self.shape, self.dtype, header = self._read_header(file)
         self._header_bytes = header
+        expected = header + math.prod(self.shape) * self.dtype.itemsize
+        if expected > self._size:
+            raise ValueError(
+                f"{self.name} ends early: its header says {list(self.shape)} of {self.dtype}, "
+                f"{expected - self._size} bytes are missing"
+            )
         self._stream: Any = None
         self._at = 0
 
@@ -49,7 +58,7 @@ class NpyFile:
     @property
     def row_bytes(self) -> int:
         """The bytes of a row."""
-        return int(np.prod(self.shape[1:], dtype=np.int64)) * self.dtype.itemsize
+        return math.prod(self.shape[1:]) * self.dtype.itemsize
 
     def read(self, begin: int, end: int) -> NDArray[Any]:
         """Returns a copy of rows begin..end, in the machine's byte order. Compressed arrays are
@@ -69,7 +78,10 @@ class NpyFile:
             self._stream.seek(start)
         done = 0
         while done < len(buffer):
-            count = self._stream.readinto(buffer[done:])
+            try:
+                count = self._stream.readinto(buffer[done:])
+            except (zipfile.BadZipFile, zlib.error, EOFError) as error:
+                raise ValueError(f"{self.name} cannot be read: {error}") from error
             if not count:
                 raise ValueError(f"{self.name} ends early: {len(buffer) - done} bytes are missing")
             done += count
@@ -88,15 +100,19 @@ class NpyFile:
             with zipfile.ZipFile(self.path) as archive:
                 names = [name.removesuffix(".npy") for name in archive.namelist()]
                 if self.member not in names:
-                    raise KeyError(f"{self.path} has no array {self.member!r}, it has {names}")
+                    raise ValueError(f"{self.path} has no array {self.member!r}, it has {names}")
                 found = archive.getinfo(f"{self.member}.npy")
-        except zipfile.BadZipFile as error:
+                self._size = found.file_size
+        except (zipfile.BadZipFile, NotImplementedError) as error:
             raise ValueError(f"{self.path} is no .npz file: {error}") from None
         self._is_compressed = found.compress_type != zipfile.ZIP_STORED
         if not self._is_compressed:
             with open(self.path, "rb") as file:
                 file.seek(found.header_offset)
-                lengths = _LOCAL_HEADER.unpack(file.read(_LOCAL_HEADER.size))
+                header = file.read(_LOCAL_HEADER.size)
+                if len(header) < _LOCAL_HEADER.size:
+                    raise ValueError(f"{self.path} is no .npz file: {self.member!r} is missing")
+                lengths = _LOCAL_HEADER.unpack(header)
             self._offset = found.header_offset + _LOCAL_HEADER.size + sum(lengths)
 
     def _read_header(self, file: Any) -> tuple[tuple[int, ...], np.dtype[Any], int]:
@@ -109,7 +125,9 @@ class NpyFile:
                 shape, is_fortran, dtype = np.lib.format.read_array_header_2_0(stream)
         except Exception as error:  # what NumPy raises for damaged headers is not documented
             raise ValueError(f"{self.name} has no valid .npy header: {error}") from error
-        if dtype.kind not in "biuf" or not shape:
+        if any(type(size) is not int or size < 0 for size in shape):
+            raise ValueError(f"{self.name}: the shape {shape} in its header is none")
+        if dtype.kind not in "biuf" or dtype.itemsize > 8 or not shape:
             raise ValueError(f"{self.name} must be an array of numbers, is {dtype} {list(shape)}")
         return tuple(shape[::-1] if is_fortran else shape), dtype, stream.tell()
 

@@ -1,0 +1,124 @@
+"""Batches of rows, and the base class of what yields them."""
+
+from __future__ import annotations
+
+import bisect
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+_LEAST_ROWS, _MOST_ROWS = 1 << 10, 1 << 18  # of a batch
+_MOST_BYTES = 4 << 20  # of a batch: caches hold it
+_HELD = 8  # batches that are held at once: read ahead, converted, written
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Rows that follow each other.
+
+    Args:
+        rows: ``[n]`` int64 ascending, the numbers of the rows over all files. Every row and every
+            line that cannot be read has a number, whether it is used or not.
+        columns: arrays of NumPy or Arrow, or tensors, by name: ``[n]`` or ``[n, ...]``.
+        num_bytes: the bytes that were read for the rows, for progress bars.
+        faults: the numbers of lines that cannot be read, with the reason.
+    """
+
+    rows: NDArray[np.int64]
+    columns: Mapping[str, Any]
+    num_bytes: int
+    faults: Sequence[tuple[int, str]] = ()
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+
+class RowSource(ABC):
+    """The rows of some files, which are read once, in order."""
+
+    is_text = False
+    """Whether values are text that has to be parsed."""
+
+    def __init__(self, names: Sequence[str], what: str) -> None:
+        repeated = [name for number, name in enumerate(names) if name in names[:number]]
+        if repeated:
+            raise ValueError(
+                f"{what} has two columns of the name {repeated[0]!r}: {', '.join(map(repr, names))}"
+            )
+        self.names = list(names)
+        """The names of all columns."""
+        self.notes: list[str] = []
+        """What the report should say about the files."""
+        self._files: list[str] = []
+        self._begins: list[int] = []
+        self.total = 0
+        """The number of rows that have been read, and of lines that could not be."""
+
+    @property
+    @abstractmethod
+    def num_bytes(self) -> int:
+        """The largest sum of :attr:`Batch.num_bytes`."""
+
+    @property
+    @abstractmethod
+    def expected_rows(self) -> int:
+        """The number of rows, or an estimate."""
+
+    @abstractmethod
+    def row_bytes(self, columns: Sequence[str]) -> int:
+        """Returns the bytes of a row of some columns in memory, or an estimate."""
+
+    def types(self, column: str) -> list[Any]:
+        """Returns the types that a column has in all files: Arrow's, NumPy's or torch's. There are
+        none for text.
+        """
+        return []
+
+    @abstractmethod
+    def batches(self, columns: Sequence[str], batch_rows: int) -> Iterator[Batch]:
+        """Yields all rows.
+
+        Args:
+            columns: the names of the columns to read.
+            batch_rows: the largest number of rows of a batch.
+
+        Raises:
+            ValueError: a file cannot be read; the error names the file.
+        """
+
+    def batch_rows(self, columns: Sequence[str], memory: int, most_rows: int = _MOST_ROWS) -> int:
+        """Returns the number of rows of a batch: the batches held at once take a quarter of the
+        memory, so that there is room for what is made of them.
+        """
+        num_bytes = min(_MOST_BYTES, memory // 4 // _HELD)
+        rows = num_bytes // max(1, self.row_bytes(columns))
+        return max(_LEAST_ROWS, min(_MOST_ROWS, most_rows, rows))
+
+    def check_columns(self, columns: Sequence[str], file: str | None = None) -> None:
+        """Raises ValueError if there is no such column."""
+        missing = [name for name in columns if name not in self.names]
+        if missing:
+            where = f"{file} has no" if file else "no"
+            there = ", ".join(self.names) or "there are none"
+            raise ValueError(f"{where} column {missing[0]!r}; columns: {there}")
+
+    def place(self, row: int) -> tuple[str, int]:
+        """Returns the file of a row that has been read, and its number in the file, from 0 on."""
+        at = bisect.bisect_right(self._begins, row) - 1
+        return self._files[at], row - self._begins[at]
+
+    def _begin_file(self, name: str) -> None:
+        """Says that the next rows are those of a file."""
+        self._files.append(name)
+        self._begins.append(self.total)
+
+    def _next_rows(self, count: int) -> NDArray[np.int64]:
+        """Numbers the next rows."""
+        self.total += count
+        return np.arange(self.total - count, self.total)

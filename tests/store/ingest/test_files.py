@@ -1,0 +1,303 @@
+"""Which files are read, and how CSV files are split into rows and values."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import signal
+import threading
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from peergraph.store import BadRowsError, CsvFormat, EdgeFiles, NodeFiles, Rows, Store
+from tests.named_case import named_case
+from tests.store.ingest.test_exact_values import ingest_edges, ingest_table
+
+arrow = pytest.importorskip("pyarrow", reason="pyarrow is not installed (peergraph[ingest])")
+parquet = pytest.importorskip("pyarrow.parquet")
+pytest.importorskip("duckdb", reason="duckdb is not installed (peergraph[ingest])")
+
+NODES = NodeFiles(num_nodes=10)
+
+
+def test_two_columns_of_one_name(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("node,node\n0,1\n")
+    (tmp_path / "b.csv").write_text(",\n0,1\n")
+    columns = [arrow.array([0]), arrow.array([1])]
+    parquet.write_table(arrow.Table.from_arrays(columns, ["n", "n"]), tmp_path / "c.parquet")
+    for name in ("a.csv", "b.csv", "c.parquet"):
+        csv = CsvFormat(header=True)
+        with named_case(name), pytest.raises(ValueError, match="two columns of the name"):
+            ingest_edges(tmp_path, EdgeFiles(tmp_path / name, csv=csv))
+
+
+def test_headers_are_declared_or_unambiguous(tmp_path: Path) -> None:
+    path = tmp_path / "e.csv"
+    for text, named in (
+        ("src,dst\n0,1\n", ()),
+        ("from,to\nann,bob\n", ()),
+        ("who,whom\n0,1\n", ()),
+        ("who,whom\nann,bob\n", ("who", "whom")),
+    ):
+        path.write_text(text)
+        with named_case(text):
+            assert ingest_edges(tmp_path, EdgeFiles(path, *named)) == [[0, 1]]
+    for text in ("0,1\n1,0\n", "ann,bob\nbob,ann\n", "x,1\ny,2\n"):
+        path.write_text(text)
+        with named_case(text), pytest.raises(ValueError, match="may be a header or a row"):
+            ingest_edges(tmp_path, EdgeFiles(path))
+    path.write_text("0,1\n1,0\n")
+    plain = CsvFormat(header=False)
+    assert ingest_edges(tmp_path, EdgeFiles(path, csv=plain)) == [[0, 1], [1, 0]]
+    (tmp_path / "x.csv").write_text("0.5,1\n2,3\n")
+    with pytest.raises(ValueError, match="may be a header or a row"):
+        ingest_table(tmp_path, None, Rows(tmp_path / "x.csv"), num_nodes=2)
+    found = ingest_table(tmp_path, None, Rows(tmp_path / "x.csv", csv=plain), num_nodes=2)
+    assert found.tolist() == [[0.5, 1], [2, 3]]
+
+
+def test_bad_lines_behind_the_first_block(tmp_path: Path) -> None:
+    lines = [f"{i % 1000000},{i * 7 % 1000000}" for i in range(1_700_000)]
+    lines[1_600_000] = "1,2,3"
+    lines[1_650_000] = "1"
+    (tmp_path / "e.csv").write_text("src,dst\n" + "\n".join(lines) + "\n")
+    nodes, edges = NodeFiles(num_nodes=1_000_000), EdgeFiles(tmp_path / "e.csv")
+    with pytest.raises(BadRowsError, match="3 values, 2 columns: row 1600000") as raised:
+        Store.ingest(tmp_path / "s", nodes=nodes, edges=edges)
+    assert "1 values, 2 columns: row 1650000" in str(raised.value)
+    report = Store.ingest(tmp_path / "s", nodes=nodes, edges=edges, bad_rows="skip")
+    assert sum(report.num_edges.values()) == 1_700_000 - 2
+
+
+def test_lines_of_csv(tmp_path: Path) -> None:
+    path, nodes = tmp_path / "e.csv", NODES
+    for name, content, expected in (
+        ("byte order mark, other line ends", b"\xef\xbb\xbfsrc,dst\r\n0,1\r\n2,3\r\n", 2),
+        ("no line end at the end", b"src,dst\n0,1\n2,3", 2),
+        ("quoted", b'src,dst\n"0","1"\n', 1),
+        ("a text of two lines", b'src,dst,title\n0,1,"a\nb"\n2,3,"c ""d"""\n', 2),
+    ):
+        path.write_bytes(content)
+        with named_case(name):
+            assert len(ingest_edges(tmp_path, EdgeFiles(path), nodes=nodes)) == expected
+    for words, content in (
+        ("is missing: row 1", b"src,dst\n0,1\n\n2,3\n"),
+        (
+            "line 3 cannot be read: a quotation mark that is not closed",
+            b'src,dst\n0,1\n2,"3\n4,5\n',
+        ),
+        ("line 3 cannot be read", b'src,dst\n0,1\n2,"3\n4,5\n6,"7\n8,9\n'),
+        ("line 2 has a zero byte", b"src,dst\n0,\x001\n"),
+        ("line 3 is not UTF-8", "src,dst,n\n0,1,a\n2,3,é\n".encode("latin-1")),
+        ("UTF-16", "src,dst\n0,1\n".encode("utf-16")),
+        ("gzip", gzip.compress(b"src,dst\n0,1\n")),
+    ):
+        path.write_bytes(content)
+        edges = EdgeFiles(path, "src", "dst", tables={"n": "n"} if b",n" in content else {})
+        with named_case(words), pytest.raises(ValueError, match=words):
+            ingest_edges(tmp_path, edges, nodes=nodes)
+    (tmp_path / "cut.csv.gz").write_bytes(gzip.compress(b"src,dst\n" + b"0,1\n" * 9999)[:-9])
+    with pytest.raises(ValueError, match="cut.csv.gz cannot be read"):
+        ingest_edges(tmp_path, EdgeFiles(tmp_path / "cut.csv.gz"), nodes=nodes)
+    (tmp_path / "y.csv").write_text("y\n1\n\n3\n")
+    with pytest.raises(BadRowsError, match="is missing: row 1"):
+        ingest_table(tmp_path, tmp_path / "y.csv", "y")
+
+
+def test_files_of_a_folder_are_read_or_named(tmp_path: Path) -> None:
+    def folder(name: str) -> Path:
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "a.csv").write_text("src,dst\n0,1\n")
+        return tmp_path / name
+
+    upper = folder("upper")
+    (upper / "b.csv.GZ").write_bytes(gzip.compress(b"src,dst\n2,0\n"))
+    assert ingest_edges(tmp_path, EdgeFiles(upper)) == [[0, 1], [2, 0]]
+    nested, other, link = folder("nested"), folder("other"), folder("link")
+    (nested / "year=2020").mkdir()
+    (other / "b.json").write_text("{}")
+    (link / "b.csv").symlink_to(tmp_path / "gone.csv")
+    for path, error in ((nested, ValueError), (other, ValueError), (link, FileNotFoundError)):
+        with named_case(path.name), pytest.raises(error):
+            ingest_edges(tmp_path, EdgeFiles(path))
+    hidden = folder("hidden")
+    (hidden / "_SUCCESS").write_text("")
+    report = Store.ingest(tmp_path / "s", edges=EdgeFiles(hidden))
+    assert "_SUCCESS was left out" in str(report)
+    twice = [tmp_path / "hidden", tmp_path / "hidden/a.csv"]
+    with pytest.raises(ValueError, match="named twice"):
+        ingest_edges(tmp_path, EdgeFiles(twice))
+
+
+def test_a_file_that_is_listed_twice_has_its_rows_twice(tmp_path: Path) -> None:
+    parquet.write_table(arrow.table({"s": [0, 1, 2], "d": [1, 2, 0]}), tmp_path / "e.parquet")
+    np.save(tmp_path / "e.npy", np.array([[0, 1, 2], [1, 2, 0]]))
+    for name in ("e.parquet", "e.npy"):
+        files = [tmp_path / name] * 2
+        with named_case(name):
+            edges = EdgeFiles(files, tables={"w": torch.arange(6)})
+            store = tmp_path / f"{name}.store"
+            Store.ingest(store, edges=edges)
+            with Store.load(store, plan="host", device="cpu") as loaded:
+                assert loaded.edge_table("w").read().tolist() == [0, 1, 2, 3, 4, 5]
+            with pytest.raises(ValueError, match="has 3 rows, there are 6"):
+                ingest_edges(tmp_path, EdgeFiles(files, tables={"w": torch.arange(3)}))
+
+
+@pytest.mark.timeout(60)
+def test_pipes_and_arrays_with_wrong_headers_are_named(tmp_path: Path) -> None:
+    for name in ("e.csv", "e.parquet", "e.npy"):
+        os.mkfifo(tmp_path / name)
+        with named_case(name), pytest.raises(ValueError, match="regular file"):
+            ingest_edges(tmp_path, EdgeFiles(tmp_path / name))
+    for shape in ("(2, -5)", "(2, True)", "(2, 99999999999999)", "(2**70, 2)", "()"):
+        text = f"{{'descr': '<i8', 'fortran_order': False, 'shape': {shape}, }}"
+        header = text.encode().ljust(117) + b"\n"
+        magic = b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little")
+        (tmp_path / "bad.npy").write_bytes(magic + header + bytes(80))
+        with named_case(shape), pytest.raises(ValueError, match=r"bad\.npy"):
+            ingest_edges(tmp_path, EdgeFiles(tmp_path / "bad.npy"))
+    np.save(tmp_path / "objects.npy", np.array([[0, 1], [1, 0]], object))
+    np.savez(tmp_path / "a.npz", x=np.zeros((2, 3), np.int64))
+    for name, words in (("objects.npy", "objects.npy"), ("a.npz:no", "no array 'no'")):
+        with named_case(name), pytest.raises(ValueError, match=words):
+            ingest_edges(tmp_path, EdgeFiles(f"{tmp_path}/{name}"))
+
+
+def test_descriptions_with_values_of_other_types(tmp_path: Path) -> None:
+    (tmp_path / "e.csv").write_text("src,dst\n0,1\n")
+    for key, value in (
+        ("where", 5),
+        ("add_reverse", "no"),
+        ("edge_ids", 1),
+        ("query", 5),
+        ("csv", {"header": "no"}),
+        ("csv", {"delimiter": ",,"}),
+        ("csv", {"skip_rows": -1}),
+        ("csv", {"types": 3}),
+    ):
+        files = {} if key == "query" else {"files": "e.csv"}
+        (tmp_path / "g.json").write_text(json.dumps({"edges": files | {key: value}}))
+        with named_case(key, value), pytest.raises(ValueError, match=r"g\.json: edges"):
+            Store.ingest(tmp_path / "s", tmp_path / "g.json")
+
+
+def test_stores_with_names_of_databases(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    parquet.write_table(arrow.table({"s": ["a", "b"], "d": ["b", "a"]}), "e';--.parquet")
+    for name in ("md:out", "sqlite:out", "it's; DROP", "a*b"):
+        with named_case(name):
+            Store.ingest(name, edges=EdgeFiles("e';--.parquet"))
+            ids = parquet.read_table(Path(name).absolute() / "node0.ids.parquet")
+            assert ids["id"].to_pylist() == ["a", "b"]
+
+
+def test_text_that_is_no_utf_8(tmp_path: Path) -> None:
+    buffers = [arrow.py_buffer(np.array([0, 2, 4], np.int32)), arrow.py_buffer(b"\xff\xfe\x80\x81")]
+    text = arrow.StringArray.from_buffers(2, *buffers)
+    parquet.write_table(arrow.table({"s": text, "d": text}), tmp_path / "e.parquet")
+    with pytest.raises(ValueError, match="UTF"):
+        ingest_edges(tmp_path, EdgeFiles(tmp_path / "e.parquet"))
+
+
+def test_ctrl_c_stays_one(tmp_path: Path) -> None:
+    """Whatever is done when it comes, and nothing is left."""
+    count = 300_000
+    ids = [f"k{i}" for i in range(count)]
+    table = arrow.table({"s": ids, "d": ids[::-1]})
+    previous = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        for attempt in range(4):
+            timer = threading.Timer(0.1 + 0.2 * attempt, signal.raise_signal, [signal.SIGINT])
+            try:
+                timer.start()
+                Store.ingest(tmp_path / f"s{attempt}", edges=EdgeFiles(table))
+                timer.cancel()
+                timer.join()
+            except KeyboardInterrupt:
+                assert not list(tmp_path.glob(f"s{attempt}*"))
+    finally:
+        signal.signal(signal.SIGINT, previous)
+
+
+def conditions(where: str, **columns: Any) -> EdgeFiles:
+    count = len(next(iter(columns.values())))
+    ends = {"s": [0] * count, "d": list(range(count))}
+    return EdgeFiles(arrow.table({**ends, **columns}), where=where)
+
+
+def test_conditions_are_expressions_of_a_row(tmp_path: Path) -> None:
+    x = [3, 1, 2, None]
+    for where, rows in (
+        ("x >= 2", [0, 2]),
+        ("x IS NULL or X = 1 -- a comment", [1, 3]),
+        ("x BETWEEN 2 AND 3 AND d < 2", [0]),
+        ("CASE WHEN x > 2 THEN true ELSE d = 3 END", [0, 3]),
+        ("nullif(x, 3) IS NULL", [0, 3]),
+        ("len(list_filter([1, 2], lambda y: y < x)) = 1", [2]),
+        ("true", [0, 1, 2, 3]),
+    ):
+        with named_case(where):
+            found = ingest_edges(tmp_path, conditions(where, x=x), nodes=NODES)
+            assert [d for _, d in found] == rows
+    target = tmp_path / "outside.csv"
+    for where in (
+        "random() < 0.5",
+        "now() > '2020-01-01'",
+        "current_date > '2020-01-01'",
+        "nextval('a') > 1",
+        f"true; COPY (SELECT 1) TO '{target}'",
+        "true LIMIT 2",
+        "true) UNION (SELECT 1",
+        "x > (SELECT 1)",
+        "sum(x) > 1",
+        "row_number() OVER () > 1",
+        "unnest([true])",
+        "getvariable('a')",
+        "y = 1",
+        "$1 = 1",
+        "",
+    ):
+        with named_case(where), pytest.raises(ValueError, match="where="):
+            ingest_edges(tmp_path, conditions(where, x=x), nodes=NODES)
+    assert not target.exists()
+    with named_case("a column of any name"):
+        table = conditions("_peergraph_row < 2", _peergraph_row=[2, 1, 0])
+        assert [d for _, d in ingest_edges(tmp_path, table, nodes=NODES)] == [1, 2]
+
+
+def test_conditions_on_text_compare_numbers(tmp_path: Path) -> None:
+    """DuckDB alone would round 0.4 to the type of 0."""
+    (tmp_path / "e.csv").write_text("src,dst,w,t\n0,1,0.4,07\n1,2,0,8\n2,3,12345.5,a\n")
+    path = tmp_path / "e.csv"
+    assert ingest_edges(tmp_path, EdgeFiles(path, where="w > 0")) == [[0, 1], [2, 3]]
+    types = CsvFormat(types={"t": "string"})
+    assert ingest_edges(tmp_path, EdgeFiles(path, where="t = '07'", csv=types)) == [[0, 1]]
+    with pytest.raises(ValueError, match="has numbers and 'a'"):
+        ingest_edges(tmp_path, EdgeFiles(path, where="t > 3"))
+
+
+def test_queries_read_what_they_name(tmp_path: Path) -> None:
+    parquet.write_table(arrow.table({"s": [0, 1], "d": [1, 0]}), tmp_path / "a.parquet")
+    (tmp_path / "b.csv").write_text("s,d\n007,1\n")
+    query = f"WITH t AS (SELECT * FROM '{tmp_path}/*.parquet') SELECT d, s FROM t ORDER BY s"
+    assert ingest_edges(tmp_path, EdgeFiles(query=query)) == [[1, 0], [0, 1]]
+    for query in (
+        f"COPY (SELECT 1) TO '{tmp_path}/x.csv'",
+        f"SELECT 1; COPY (SELECT 1) TO '{tmp_path}/x.csv'",
+        f"SELECT * FROM read_text('{tmp_path}/b.csv')",
+        f"SELECT * FROM '{tmp_path}/b.csv'",
+        "SELECT * FROM duckdb_settings()",
+        "SELECT * FROM nothing",
+    ):
+        with named_case(query), pytest.raises(ValueError, match="is not valid"):
+            ingest_edges(tmp_path, EdgeFiles(query=query))
+    assert not (tmp_path / "x.csv").exists()
+    text = f"SELECT s, d FROM read_csv('{tmp_path}/b.csv', all_varchar = true)"
+    with pytest.raises(ValueError, match="leading zeros"):
+        ingest_edges(tmp_path, EdgeFiles(query=text), nodes=NODES)
