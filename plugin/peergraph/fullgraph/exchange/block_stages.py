@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-from peergraph.fullgraph.exchange.halo import HaloPlan
+from peergraph.fullgraph.exchange.halo import ROWS_OF_OTHERS, SUMS_FOR_OWNERS, HaloPlan
 from peergraph.fullgraph.exchange.transport import Pending
 
 
@@ -117,6 +117,7 @@ class BlockStages:
             x: [local rows, *features], contiguous, which must not change meanwhile.
         """
         plan = self.plan
+        plan.transport.announce(ROWS_OF_OTHERS, x)
         slots = self._reserve(x)
         buffers = _buffers(slots, x, self.max_rows, len(self._stages))
 
@@ -157,6 +158,7 @@ class BlockStages:
             make_partial: returns this rank's sums of the rows of another rank that it reads
                 [rows, *features], contiguous.
         """
+        self.plan.transport.announce(SUMS_FOR_OWNERS, like)
         slots = self._reserve(like)
         most = max((stage.num_sent for stage in self._stages), default=0)
         buffers = None if slots is None else _buffers(slots, like, most, len(self._stages))

@@ -64,7 +64,9 @@ class CopyTransport(DistributedTransport):
         self._slots: StageSlots | None = None
         self._most_bytes = 0
 
-    def all_to_all(self, outputs: list[Tensor], inputs: list[Tensor]) -> None:
+    def all_to_all(
+        self, outputs: list[Tensor], inputs: list[Tensor], name: str = "an exchange of rows"
+    ) -> None:
         """See :meth:`Transport.all_to_all`."""
         if not self._was_opened:
             self._was_opened = True
@@ -73,7 +75,7 @@ class CopyTransport(DistributedTransport):
             except (MemoryError, OSError, RuntimeError) as error:
                 _logger.info("rows travel by torch.distributed: no memory for copies, %s", error)
                 self._memory = None  # on all ranks: the memory is made on all or on none
-        super().all_to_all(outputs, inputs)
+        super().all_to_all(outputs, inputs, name)
 
     def reserve(self, num_bytes: int) -> list[Tensor] | None:
         """See :meth:`Transport.reserve`. The slots are outside of torch's allocator."""

@@ -12,7 +12,7 @@ from torch import Tensor
 
 import peergraph._C as _C
 from peergraph.errors import PeerLostError
-from peergraph.fullgraph.exchange.halo import HaloPlan
+from peergraph.fullgraph.exchange.halo import ROWS_OF_OTHERS, HaloPlan
 from peergraph.fullgraph.exchange.mode_cost import rows_to_publish
 from peergraph.fullgraph.exchange.transport import split_rows
 from peergraph.memory import SharedRegion
@@ -88,6 +88,7 @@ class MappedRows:
         Raises:
             PeerLostError: a rank was lost before.
         """
+        self._plan.transport.announce(ROWS_OF_OTHERS, x)
         columns = self.padded_columns(x)
         row_bytes = columns * x.itemsize
         region = self._region_for(self._most_rows * row_bytes)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from datetime import timedelta
+from functools import partial
 from typing import Literal, Protocol
 
 import torch
@@ -41,7 +43,7 @@ class Transport:
     """Collectives over plain tensors on the group's device. This one serves a group of one rank.
 
     All methods are collective, and none is differentiable. Where a rank is gone they raise
-    PeerLostError.
+    PeerLostError, and CollectiveMismatchError where a rank is in another exchange or collective.
     """
 
     by_machine = True
@@ -100,11 +102,23 @@ class Transport:
         """
         return rows
 
-    def all_to_all(self, outputs: list[Tensor], inputs: list[Tensor]) -> None:
+    def announce(self, name: str, rows: Tensor) -> None:
+        """Tells the other ranks which exchange this one joins; before each :meth:`start`, or before
+        several that belong together. The other methods do it themselves.
+
+        Args:
+            name: the exchange, for errors; equal on all ranks.
+            rows: [any, *features] some rows, whose dtype and features are equal on all ranks.
+        """
+
+    def all_to_all(
+        self, outputs: list[Tensor], inputs: list[Tensor], name: str = "an exchange of rows"
+    ) -> None:
         """Sends `inputs[r]` to rank r and writes the tensor from rank r into `outputs[r]`.
 
         Args:
             outputs, inputs: contiguous tensors, one for each rank, which may be empty.
+            name: see :meth:`announce`.
         """
         outputs[0].copy_(inputs[0])
 
@@ -130,7 +144,8 @@ class Transport:
         slots: Mapping[int, int] | None = None,
         selected: Mapping[int, Tensor] | None = None,
     ) -> Pending:
-        """Starts to send `inputs[r]` to rank r and to write the tensor from rank r to `outputs[r]`.
+        """Starts to send `inputs[r]` to rank r and to write the tensor from rank r to `outputs[r]`,
+        after :meth:`announce`.
 
         On a GPU the exchange begins once the current stream has done the work that was enqueued
         before, and runs on another stream. Until the exchange is waited for, `inputs` must not
@@ -148,7 +163,7 @@ class Transport:
             ValueError: slots, or selected rows, where there are no slots.
         """
         refuse_slots(slots, selected)
-        return _Works(self.group, [], ())
+        return _Works(lambda work: None, [], ())
 
     def broadcast(self, tensor: Tensor, src: int = 0) -> None:
         """Overwrites `tensor`, which is contiguous, with that of rank `src`."""
@@ -175,6 +190,28 @@ class DistributedTransport(Transport):
             self.all_reduce(torch.zeros(1, device=self.group.device))
             self._is_connected = True
 
+    def announce(self, name: str, rows: Tensor) -> None:
+        """See :meth:`Transport.announce`."""
+        self._announce(name, rows.dtype, rows.shape[1:])
+
+    def _announce(self, name: str, dtype: torch.dtype, shape: Sequence[int]) -> None:
+        self.group.announce(f"{name}, {str(dtype).removeprefix('torch.')} {list(shape)}")
+
+    def _run(self, call: Callable[..., dist.Work | None]) -> None:
+        """Runs a collective of torch; on GPUs on the current stream."""
+        with _naming_the_lost(self.group):
+            work = call(async_op=self.group.device.type != "cuda")
+        if work is not None:
+            self._wait(work)
+
+    def _wait(self, work: dist.Work) -> None:
+        """Waits for a call: this thread for at most the group's timeout, or on GPUs the stream."""
+        with _naming_the_lost(self.group):
+            if self.group.device.type == "cuda":
+                work.wait()
+            else:
+                work.wait(timedelta(seconds=self.group.timeout))
+
     @profiled(ALL_REDUCE)
     def all_reduce(self, tensor: Tensor, op: ReduceOp = "sum") -> Tensor:
         """See :meth:`Transport.all_reduce`."""
@@ -185,8 +222,8 @@ class DistributedTransport(Transport):
             logical: ReduceOp = "max" if op in ("sum", "max") else "min"
             return self.all_reduce(tensor.to(torch.uint8), logical).bool()
         tensor = tensor.contiguous()
-        with _naming_the_lost(self.group):
-            dist.all_reduce(tensor, _REDUCE_OPS[op])
+        self._announce(f"a {op} over all ranks", tensor.dtype, tensor.shape)
+        self._run(partial(dist.all_reduce, tensor, _REDUCE_OPS[op]))
         return tensor
 
     def all_gather_rows(self, rows: Tensor, counts: Sequence[int]) -> Tensor:
@@ -195,14 +232,17 @@ class DistributedTransport(Transport):
         result = rows.new_empty((sum(counts), *row_shape))
         rows = rows.contiguous()
         outputs = split_rows(result, counts)
-        self.all_to_all(outputs, [rows] * len(counts))
+        self.all_to_all(outputs, [rows] * len(counts), "all rows on all ranks")
         return result
 
     @profiled(EXCHANGE)
-    def all_to_all(self, outputs: list[Tensor], inputs: list[Tensor]) -> None:
+    def all_to_all(
+        self, outputs: list[Tensor], inputs: list[Tensor], name: str = "an exchange of rows"
+    ) -> None:
         """See :meth:`Transport.all_to_all`."""
         rank, world_size = self.group.rank, self.group.world_size
         self.connect()
+        self.announce(name, inputs[rank])
         outputs[rank].copy_(inputs[rank])
         peers = [(rank + step) % world_size for step in range(1, world_size)]
         self.start({r: outputs[r] for r in reversed(peers)}, {r: inputs[r] for r in peers}).wait()
@@ -231,14 +271,14 @@ class DistributedTransport(Transport):
         if calls:
             with _naming_the_lost(self.group):
                 works = dist.batch_isend_irecv(calls)
-        return _Works(self.group, works, (*inputs.values(), *outputs.values()))
+        return _Works(self._wait, works, (*inputs.values(), *outputs.values()))
 
     def broadcast(self, tensor: Tensor, src: int = 0) -> None:
         """See :meth:`Transport.broadcast`."""
         self._refuse_part()
         if tensor.numel():
-            with _naming_the_lost(self.group):
-                dist.broadcast(as_bytes(tensor), src)
+            self._announce(f"a broadcast from rank {src}", tensor.dtype, tensor.shape)
+            self._run(partial(dist.broadcast, as_bytes(tensor), src))
 
     def _refuse_part(self) -> None:
         if self._is_part:
@@ -276,17 +316,21 @@ def refuse_slots(slots: Mapping[int, int] | None, selected: Mapping[int, Tensor]
 class _Works:
     """Calls of torch.distributed that run, and the tensors that they use."""
 
-    def __init__(self, group: Group, works: list[dist.Work], tensors: tuple[Tensor, ...]) -> None:
-        self._group = group
+    def __init__(
+        self,
+        wait: Callable[[dist.Work], None],
+        works: list[dist.Work],
+        tensors: tuple[Tensor, ...],
+    ) -> None:
+        self._wait = wait
         self._works = works
         self._tensors = tensors
 
     @profiled(EXCHANGE)
     def wait(self) -> None:
         """Waits for all calls."""
-        with _naming_the_lost(self._group):
-            for work in self._works:
-                work.wait()
+        for work in self._works:
+            self._wait(work)
         self._works, self._tensors = [], ()
 
 

@@ -42,16 +42,21 @@ class Alarm:
         world = dist.group.WORLD
         return world is not None and self._process_group() is world
 
-    def sound(self, cause: str) -> None:
-        """Ends all waits. It may take seconds, so it is called in a separate thread."""
+    def sound(self, cause: str | PeerLostError) -> None:
+        """Ends all waits. It may take seconds, so it is called in a separate thread.
+
+        Args:
+            cause: the error that collectives raise from now on, or its text.
+        """
+        error = PeerLostError(cause) if isinstance(cause, str) else cause
         with self._peers.lock:
             if self._peers.closed:
                 return
             # A collective that is running or has failed raises in the main thread by itself.
             must_interrupt = self._peers.lost is None and self.is_current()
-            self._peers.give_up(PeerLostError(cause))
+            self._peers.give_up(error)
             if must_interrupt:
-                self._interrupt.arm(str(self._peers.lost))
+                self._interrupt.arm(error)
         give_up_waits()
         if self.is_current():
             abort_communicators()

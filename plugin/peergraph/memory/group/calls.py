@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -72,8 +72,13 @@ def difference(encoded: Sequence[bytes], names: RankNames) -> str | None:
     calls = [Call.decode(text) for text in encoded]
     same_outside = len({(call.number, call.names[0]) for call in calls}) == 1
     texts = [call.in_full() if same_outside else str(call) for call in calls]
+    return describe_callers(dict(enumerate(texts)), names)
+
+
+def describe_callers(texts: Mapping[int, str], names: RankNames) -> str:
+    """Describes which ranks are in which collectives, by rank."""
     callers = [
-        f"{names([r for r, other in enumerate(texts) if other == text])} called {text}"
-        for text in dict.fromkeys(texts)
+        f"{names([r for r, other in texts.items() if other == text])} called {text}"
+        for text in dict.fromkeys(texts.values())
     ]
     return f"the ranks are in different collectives: {', '.join(callers)}"

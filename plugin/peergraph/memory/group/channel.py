@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from copy import copy
 
 from peergraph.errors import CollectiveMismatchError, PeerLostError
-from peergraph.memory.group.calls import Call, difference
+from peergraph.memory.group.calls import Call, describe_callers, difference
 from peergraph.memory.group.connection import Kind, Part
 from peergraph.memory.group.peers import Peers
 
@@ -41,6 +41,7 @@ class Channel:
         collective.
         """
         with self._collective(call, timeout) as deadline:
+            self._enter(call, sends_name=True)
             encoded = call.encode()
             for connection in self.peers.connections.values():
                 connection.send(Kind.VALUE, value, encoded)
@@ -53,6 +54,16 @@ class Channel:
                 raise CollectiveMismatchError(different)
             return [part.value for part in in_order]
 
+    def announce(self, call: Call, timeout: float) -> None:
+        """Tells the other ranks that this one joins an exchange outside of these connections.
+
+        It does not wait. Raises PeerLostError if the group is unusable, CollectiveMismatchError if
+        another rank has joined another exchange.
+        """
+        with self._collective(call, timeout):
+            self.peers.timeout = timeout
+            self._enter(call, sends_name=False)
+
     def await_ranks(
         self, call: Call, missing: Callable[[float], list[int]], timeout: float
     ) -> None:
@@ -62,6 +73,7 @@ class Channel:
             missing: ``missing(seconds)`` waits that long and returns the ranks that are missing.
         """
         with self._collective(call, timeout) as deadline:
+            self._enter(call, sends_name=True)
             while ranks := missing(_LOOK_INTERVAL_S):
                 self.peers.look()
                 self.peers.raise_if_gone(ranks, call)
@@ -87,6 +99,17 @@ class Channel:
             return error
         number, first = self._broken_off
         return first if number == call.number else error
+
+    def _enter(self, call: Call, *, sends_name: bool) -> None:
+        """Writes the call to the log. Raises CollectiveMismatchError if a rank that does not wait
+        for this rank's connection has written another.
+        """
+        others = self.peers.log.enter(call, sends_name=sends_name)
+        if others:
+            texts = dict(sorted({**others, self.peers.rank: call.in_full()}.items()))
+            error = CollectiveMismatchError(describe_callers(texts, self.peers.names))
+            self.peers.give_up(error, ends_waits=True)
+            raise error
 
     def _arrivals(self, call: Call, deadline: float, timeout: float) -> Iterator[tuple[int, Part]]:
         """Yields the other ranks' parts as they arrive, until all have arrived and this rank's part

@@ -95,6 +95,12 @@ class Connection:
             if self._blocked:
                 return
 
+    def end(self) -> None:
+        """Ends this rank's side of the stream, so that the other rank's watcher looks at it."""
+        if not self.is_sending:
+            with suppress(OSError):
+                self.socket.shutdown(socket.SHUT_WR)
+
     def receive(self) -> None:
         """Receives what has arrived."""
         while not self.ended:

@@ -235,6 +235,22 @@ class Group:
             with self._calls.enter("Group.await_ranks") as call:
                 self._collective_channel().await_ranks(call, missing, self.timeout)
 
+    def announce(self, name: str) -> None:
+        """Tells the other ranks of this machine that this one joins an exchange over
+        torch.distributed or shared memory. Returns at once; every rank calls it before it joins.
+
+        Args:
+            name: the exchange, for errors; equal on all ranks.
+
+        Raises:
+            CollectiveMismatchError: a rank has joined another exchange or collective instead.
+            PeerLostError: a rank has died. While ranks wait in the exchange, the watcher raises it
+                for ranks that leave or do not join within the timeout.
+        """
+        if self._channel is not None:
+            with self._calls.enter(name) as call:
+                self._channel.announce(call, self.timeout)
+
     def synchronize(self) -> None:
         """Waits until this rank's device has finished. Not collective."""
         if self.device.type == "cuda":

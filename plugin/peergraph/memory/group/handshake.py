@@ -20,6 +20,7 @@ from dataclasses import asdict, dataclass
 from typing import NoReturn
 
 from peergraph.errors import PeerLostError
+from peergraph.memory.group.call_log import CallLog
 from peergraph.memory.group.connection import Connection
 from peergraph.memory.group.process import ProcessId, pid_namespace
 from peergraph.memory.group.rank_names import RankNames
@@ -101,10 +102,12 @@ class Handshake:
         self._names = names
         self._endpoints = endpoints
         self._listener = listener
+        self.log = CallLog()
+        """The exchanges that this rank joins, and those of the ranks that are connected."""
         self._connected: dict[int, tuple[socket.socket, int]] = {}
         # Connections that are not authenticated yet: the expected rank (None: any higher rank), the
-        # process id, and the received bytes.
-        self._pending: dict[socket.socket, tuple[int | None, int, bytearray]] = {}
+        # process id, the received bytes, and the received descriptors.
+        self._pending: dict[socket.socket, tuple[int | None, int, bytearray, list[int]]] = {}
         self._selector = selectors.DefaultSelector()
         # None: the process has ended already.
         self._processes = {
@@ -134,8 +137,10 @@ class Handshake:
                 connected.close()
             raise
         finally:
-            for connected in self._pending:
+            for connected, (*_, fds) in self._pending.items():
                 connected.close()
+                _close_files(fds)
+            self.log.close_file()
             self._selector.close()
 
     def _missing(self) -> list[int]:
@@ -165,9 +170,9 @@ class Handshake:
         raise PeerLostError(f"{self._names([rank])} died (pid {pid})")
 
     def _send(self, connected: socket.socket, data: bytes, rank: int, pid: int) -> None:
-        """Sends a few bytes, which a new connection always accepts, to a rank."""
+        """Sends a few bytes, which a new connection always accepts, and this rank's log."""
         try:
-            connected.send(data)
+            socket.send_fds(connected, [data], [self.log.fd])
         except OSError:
             connected.close()
             self._raise_death_of(rank, pid)
@@ -206,9 +211,9 @@ class Handshake:
         if ready is self._listener.socket:
             self._accept()
             return
-        rank, pid, received = self._pending[ready]
+        rank, pid, received, fds = self._pending[ready]
         wanted = _HELLO.size if rank is None else _SECRET_BYTES
-        data = _read(ready, wanted - len(received))
+        data = _read(ready, wanted - len(received), fds)
         received += data
         if data and len(received) < wanted:
             return
@@ -218,11 +223,15 @@ class Handshake:
             rank = self._caller(bytes(received), pid)
             if rank is None or rank in self._connected:
                 ready.close()
+                _close_files(fds)
                 return
             self._send(ready, self._endpoints[rank].secret_bytes, rank, pid)
         elif not hmac.compare_digest(received, self._listener.endpoint.secret_bytes):
             ready.close()
+            _close_files(fds)
             self._raise_death_of(rank, pid)
+        for fd in fds:
+            self.log.add(rank, fd)
         self._connected[rank] = (ready, pid)
 
     def _accept(self) -> None:
@@ -241,7 +250,7 @@ class Handshake:
         rank.
         """
         connected.setblocking(False)
-        self._pending[connected] = (rank, pid, bytearray())
+        self._pending[connected] = (rank, pid, bytearray(), [])
         self._selector.register(connected, selectors.EVENT_READ)
 
     def _caller(self, hello: bytes, pid: int) -> int | None:
@@ -262,12 +271,21 @@ class Handshake:
         return uid == os.geteuid() and (endpoint.pid == pid or not same_numbers)
 
 
-def _read(connected: socket.socket, num_bytes: int) -> bytes:
-    """Returns the received bytes; no bytes if the other end is closed."""
+def _read(connected: socket.socket, num_bytes: int, fds: list[int]) -> bytes:
+    """Returns the received bytes; no bytes if the other end is closed. Adds the received
+    descriptors to `fds`.
+    """
     try:
-        return connected.recv(num_bytes)
+        data, received, _, _ = socket.recv_fds(connected, num_bytes, 1)
     except OSError:
         return b""
+    fds += received
+    return data
+
+
+def _close_files(fds: list[int]) -> None:
+    for fd in fds:
+        os.close(fd)
 
 
 def _process_behind(connected: socket.socket) -> tuple[int, int]:

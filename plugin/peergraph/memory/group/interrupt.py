@@ -16,10 +16,10 @@ class Interrupt:
         self.raised = threading.Event()
         """Set once the main thread raises it."""
 
-    def arm(self, message: str) -> None:
+    def arm(self, error: PeerLostError) -> None:
         """Raises the error as soon as the main thread returns to Python, unless it is disarmed."""
         if not self.raised.is_set():
-            _set(_named(message, self.raised))
+            _set(_named(error, self.raised))
 
     def disarm(self) -> None:
         """Cancels the error for good: the main thread has raised it in another way, or it ends."""
@@ -28,21 +28,22 @@ class Interrupt:
             _set(None)
 
 
-def _named(message: str, raised: threading.Event) -> type[PeerLostError]:
+def _named(error: PeerLostError, raised: threading.Event) -> type[PeerLostError]:
     """Returns an exception class that contains the message. The interpreter takes a class, and no
     instance.
     """
+    kind, message = type(error), str(error)
 
-    class Named(PeerLostError):
+    class Named(kind):  # type: ignore[misc, valid-type]
         def __init__(self, *args: object) -> None:
             super().__init__(*(args or (message,)))
             raised.set()
 
         def __reduce__(self) -> tuple[Any, ...]:
-            return (PeerLostError, self.args)
+            return (kind, self.args)
 
-    Named.__name__, Named.__qualname__ = PeerLostError.__name__, PeerLostError.__qualname__
-    Named.__module__ = PeerLostError.__module__
+    Named.__name__, Named.__qualname__ = kind.__name__, kind.__qualname__
+    Named.__module__ = kind.__module__
     return Named
 
 

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from copy import copy
 
 from peergraph.errors import CollectiveMismatchError, PeerLostError
+from peergraph.memory.group.call_log import CallLog
 from peergraph.memory.group.calls import Call
 from peergraph.memory.group.connection import Connection, Kind
 from peergraph.memory.group.rank_names import RankNames
@@ -22,8 +23,13 @@ _LOOK_INTERVAL_S = 0.2
 class Peers:
     """The connections to all other ranks, and whether the group is still usable."""
 
-    def __init__(self, rank: int, connections: Iterable[Connection], names: RankNames) -> None:
+    def __init__(
+        self, rank: int, connections: Iterable[Connection], names: RankNames, log: CallLog
+    ) -> None:
         self.rank = rank
+        self.log = log
+        self.timeout = float("inf")
+        """Seconds that ranks wait for each other in an exchange outside of these connections."""
         self.names = names
         self.connections = {c.rank: c for c in sorted(connections, key=lambda c: c.rank)}
         self.lock = threading.RLock()
@@ -84,18 +90,24 @@ class Peers:
         for connection in ended:
             if connection.farewell:
                 return connection.farewell
-        dead = [c for c in ended if c.farewell is None]
+        # A rank that found ranks in different collectives has ended its connections, not itself.
+        dead = [
+            c
+            for c in ended
+            if c.farewell is None and not isinstance(c.lost, CollectiveMismatchError)
+        ]
         if not dead:
             return None
         return f"{self.names([c.rank for c in dead])} died (pid {_pids(dead)})"
 
-    def abandonment(self) -> str | None:
-        """Returns the reason of a rank that gave up the group and ended later without an error.
+    def abandonment(self) -> PeerLostError | None:
+        """Returns the reason of a rank that gave up the group and ended its connection later
+        without an error.
 
         Returns None if there is no such rank. After such an end no collective can succeed, torch's
         collectives included.
         """
-        return next((str(c.lost) for c in self.connections.values() if c.ended and c.lost), None)
+        return next((c.lost for c in self.connections.values() if c.ended and c.lost), None)
 
     def timeout_error(self, ranks: Sequence[int], call: Call, timeout: float) -> PeerLostError:
         """Returns the error for ranks that have not joined a collective in time."""
@@ -108,14 +120,21 @@ class Peers:
             text += f"; {names} {verb} stopped (pid {_pids(stopped)}; by SIGSTOP or a debugger)"
         return PeerLostError(text)
 
-    def give_up(self, error: PeerLostError) -> None:
-        """Makes the group unusable, and sends the reason to the other ranks."""
+    def give_up(self, error: PeerLostError, *, ends_waits: bool = False) -> None:
+        """Makes the group unusable, and sends the reason to the other ranks.
+
+        Args:
+            ends_waits: whether others may wait outside of these connections: the end of the
+                connection tells their watchers.
+        """
         if self.lost is not None:
             return
         self.lost = error
         kind = Kind.MISMATCH if isinstance(error, CollectiveMismatchError) else Kind.LOST
         for connection in self.connections.values():
             connection.send(kind, str(error).encode())
+            if ends_waits:
+                connection.end()
 
     def leave(self, cause: str = "") -> None:
         """Sends a farewell: the error that ends this rank, or "" for success."""

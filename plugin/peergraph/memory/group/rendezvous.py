@@ -138,13 +138,12 @@ def _meet(timeout: float) -> Joined:
         if size == 1:
             return Joined(0, 1, Calls(), None, machines)
         local_rank = local.index(rank)
-        connections = Handshake(local_rank, [found[r][1] for r in local], listener, names).connect(
-            timeout, deadline
-        )
+        handshake = Handshake(local_rank, [found[r][1] for r in local], listener, names)
+        connections = handshake.connect(timeout, deadline)
     finally:
         listener.close()
     send_farewell_at_exit()
-    channel = Channel(Peers(local_rank, connections, names))
+    channel = Channel(Peers(local_rank, connections, names, handshake.log))
     return Joined(local_rank, len(local), Calls(), channel, machines)
 
 
