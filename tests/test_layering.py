@@ -35,6 +35,7 @@ PARTS = {  # of an area, in the order in which they may import each other
         "structure",
         "plan",
         "offload",
+        "graph_arguments",
         "graph",
         "captured_step",
     ],

@@ -14,8 +14,8 @@ from dgl.graph_index import from_coo
 from torch import Tensor
 from typing_extensions import Unpack
 
-from peergraph.fullgraph import FullGraph, FullGraphOptions
-from peergraph.memory import Group, WorldGroup
+from peergraph.fullgraph import FullGraph, FullGraphOptions, refuse_partitioned
+from peergraph.memory import Group, WorldGroup, collective_call
 from peergraph.store import Store
 
 from ..backend import message_passing
@@ -61,15 +61,14 @@ def full_graph(
 
     Raises:
         TypeError: `g` is none of these, or a block.
-        ValueError: ranks have other graphs or arguments; a group for a graph in a store.
+        ValueError: ranks have other graphs, data or arguments, compared by digests: on all ranks,
+            with the name of what differs and the ranks; a group for a graph in a store.
         NotImplementedError: data that requires gradients.
         ValueError, MemoryError: the budget, or the host, is too small; says what is needed.
     """
-    g = _share_where_lacking(g, group)
-    if isinstance(g, PartitionedGraph) or not isinstance(g, (DGLGraph, StoreGraph, Store)):
-        raise TypeError(f"g must be a DGLGraph or a Store, got {type(g).__name__}")
-    if isinstance(g, DGLGraph) and g.is_block:
-        raise TypeError("g must be a graph, got a block (message flow graph)")
+    ranks = _group_of(g, group)
+    g = _share_where_lacking(g, ranks)
+    contents = collective_call(WorldGroup.of(ranks), lambda: _contents(g))
     message_passing.install()
     user_functions.install()
     typed_products.install()
@@ -77,10 +76,10 @@ def full_graph(
     store = g if isinstance(g, Store) else find_store(g)
     if store is None:
         group = Group.current() if group is None else group
-        return _from_graph(g, group, memory_budget, options)
+        return _from_graph(g, group, memory_budget, contents, options)
     if group is not None and group is not store.group:
         raise ValueError("group: the graph is in a store, whose ranks hold it; pass None")
-    parts = FullGraph.from_store(store, memory_budget=memory_budget, **options)
+    parts = FullGraph.from_store(store, memory_budget=memory_budget, contents=contents, **options)
     if isinstance(g, DGLGraph):
         graph = _make_graph(parts, g.idtype)
         _copy_frames(g, graph, parts)
@@ -97,18 +96,64 @@ def full_graph(
     return graph
 
 
-def _share_where_lacking(g: Any, group: Group | None) -> Any:
+def _group_of(g: Any, group: Group | None) -> Group:
+    """The ranks that call :func:`full_graph`. Collective if there is no group yet."""
+    if group is not None:
+        return group
+    store = g if isinstance(g, Store) else None if g is None else find_store(g)
+    return Group.current() if store is None or store.group is None else store.group
+
+
+def _share_where_lacking(g: Any, group: Group) -> Any:
     """Returns a shared graph where some ranks have none, else the graph. Collective."""
-    if group is None:
-        store = g if isinstance(g, Store) else None if g is None else find_store(g)
-        group = Group.current() if store is None or store.group is None else store.group
     if not any(WorldGroup.of(group).all_gather(g is None)):
         return g
     return share(g, device=group.device, plan="host")
 
 
+def _contents(g: Any) -> dict[str, Any]:
+    """Returns what must be equal on all ranks besides edges and options, by name.
+
+    What is in a store is not read: it is the same on all ranks.
+
+    Raises:
+        TypeError: `g` is no graph, or partitioned already, in part or as a whole.
+        NotImplementedError: data that requires gradients.
+    """
+    if isinstance(g, PartitionedGraph) or not isinstance(g, (DGLGraph, StoreGraph, Store)):
+        raise TypeError(f"g must be a DGLGraph or a Store, got {type(g).__name__}")
+    found: dict[str, Any] = {"type of g": type(g).__name__}
+    if not isinstance(g, DGLGraph):
+        return found
+    if g.is_block:
+        raise TypeError("g must be a graph, got a block (message flow graph)")
+    frames = [(f"g.nodes[{t!r}]", f) for t, f in zip(g.ntypes, g._node_frames, strict=True)]
+    frames += [
+        (f"g.edges[{t!r}]", f) for t, f in zip(g.canonical_etypes, g._edge_frames, strict=True)
+    ]
+    found["g.idtype"] = str(g.idtype)
+    for owner, frame in frames:
+        for name, column in frame_columns(frame).items():
+            is_of_store = isinstance(column, StoreColumn) and column.table is not None
+            key = f"{owner}.data[{name!r}]"
+            found[key] = "a column of a store" if is_of_store else materialize(column.data)
+    found |= {f"g.{name}": value for name, value in user_attributes(g).items()}
+    refuse_partitioned(found)
+    for key, values in found.items():
+        if isinstance(values, Tensor) and values.requires_grad:
+            raise NotImplementedError(
+                f"{key} requires gradients: leave it out of the graph, and give the model "
+                "peergraph.fullgraph.distribute(parameter, g.ndata[...]) in each forward pass"
+            )
+    return found
+
+
 def _from_graph(
-    g: DGLGraph, group: Group, memory_budget: int | None, options: FullGraphOptions
+    g: DGLGraph,
+    group: Group,
+    memory_budget: int | None,
+    contents: dict[str, Any],
+    options: FullGraphOptions,
 ) -> PartitionedGraph:
     index = g._graph
     lists = [
@@ -127,6 +172,7 @@ def _from_graph(
             t: _row_bytes(f) for t, f in zip(g.canonical_etypes, g._edge_frames, strict=True)
         },
         memory_budget=memory_budget,
+        contents=contents,
         **options,
     )
     graph = _make_graph(parts, g.idtype)
@@ -162,13 +208,7 @@ def _copy_frames(g: DGLGraph, graph: PartitionedGraph, parts: FullGraph) -> None
 def _copy_columns(frame: Frame, data: Any, rows: Callable[[Any], Tensor]) -> None:
     for name, column in frame_columns(frame).items():
         table = column.table if isinstance(column, StoreColumn) else None
-        values = materialize(column.data) if table is None else table.table
-        if isinstance(values, Tensor) and values.requires_grad:
-            raise NotImplementedError(
-                f"data {name!r} requires gradients: leave it out of the graph, and give the model "
-                "peergraph.fullgraph.distribute(parameter, g.ndata[...]) in each forward pass"
-            )
-        data[name] = rows(values)
+        data[name] = rows(materialize(column.data) if table is None else table.table)
 
 
 def _row_bytes(frame: Frame) -> int:

@@ -13,6 +13,7 @@ from torch import Tensor
 from typing_extensions import Unpack
 
 from peergraph.aggregate import is_arange
+from peergraph.fullgraph import refuse_partitioned
 from peergraph.integration import SplitGraph, share_graph
 from peergraph.memory import Group
 from peergraph.store import EdgeSource, EdgeType, GraphSource, PlacementOptions, Store
@@ -102,6 +103,8 @@ def _split(g: Any) -> SplitGraph[_Outline]:
         raise TypeError(f"g must be a DGLGraph on rank 0, got {type(g).__name__}")
     if g.is_block:
         raise TypeError("g must be a graph, got a block (message flow graph)")
+    for frame in (*g._node_frames, *g._edge_frames):
+        refuse_partitioned({name: c.data for name, c in frame_columns(frame).items()})
     if find_store(g) is not None:
         raise ValueError("g is shared already")
     if g.device != _CPU:
@@ -121,7 +124,8 @@ def _split(g: Any) -> SplitGraph[_Outline]:
         node_tables={t: _tables(t, g.nodes[t].data) for t in g.ntypes},
         edge_tables={t: _tables(t, g.edges[t].data) for t in g.canonical_etypes},
     )
-    return SplitGraph(outline, source, arrays)
+    contents = {f"g.{name}": value for name, value in vars(outline).items()}
+    return SplitGraph(outline, source, arrays, contents)
 
 
 def user_attributes(g: DGLGraph) -> dict[str, Any]:

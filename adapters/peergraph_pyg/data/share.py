@@ -10,7 +10,7 @@ from typing_extensions import Unpack
 from peergraph.integration import SplitGraph, share_graph
 from peergraph.store import PlacementOptions, Store
 
-from .split import is_shared, join, split
+from .split import is_shared, join, plain_values, split
 
 DataT = TypeVar("DataT", Data, HeteroData)
 
@@ -84,7 +84,8 @@ def share(
                 "data is shared already; to place it otherwise, share data.clone(), which "
                 "reads all of it, or save its store and load it with another plan"
             )
-        return SplitGraph(*split(data))
+        outline, source = split(data)
+        return SplitGraph(outline, source, contents=plain_values(outline))
 
     def join_store(outline: Any, tensors: Any, store: Store) -> Any:
         return join(outline, store)

@@ -15,6 +15,7 @@ from torch_geometric import EdgeIndex
 from torch_geometric.data import Data, HeteroData
 from torch_geometric.data.storage import N_KEYS
 
+from peergraph.fullgraph import refuse_partitioned
 from peergraph.store import (
     EDGE,
     NODE,
@@ -28,7 +29,7 @@ from peergraph.store import (
     TableTensor,
 )
 
-from ..compat import data_storage, storage_data, storage_values
+from ..compat import data_storage, storage_data, storage_type, storage_values
 from .edge_index_tensor import EdgeIndexTensor
 from .read_adjacency import check_edge_attr, check_same_edges, matrix_key, read_matrix
 from .sparse_adjacency import ADJACENCY_KEYS, SparseLayout
@@ -63,6 +64,8 @@ def split(data: Any) -> tuple[Data | HeteroData, GraphSource]:
     """
     if not isinstance(data, (Data, HeteroData)):
         raise TypeError(f"data must be Data or HeteroData on rank 0, got {type(data).__name__}")
+    for storage in data.stores:
+        refuse_partitioned(storage_values(storage))
     contents = _Contents()
     outline = copy.copy(data)
     if isinstance(data, Data):
@@ -86,6 +89,18 @@ def split(data: Any) -> tuple[Data | HeteroData, GraphSource]:
         node_tables=contents.node_tables,
         edge_tables=contents.edge_tables,
     )
+
+
+def plain_values(outline: Any) -> dict[str, Any]:
+    """Returns what is in the outline and not in the store, by the name that errors show."""
+    found: dict[str, Any] = {"type of data": type(outline).__name__}
+    for storage in outline.stores:
+        owner = storage_type(storage)
+        prefix = "data." if owner is None else f"data[{owner!r}]."
+        for key, value in storage_values(storage).items():
+            is_of_store = isinstance(value, (_Placeholder, SparseLayout))
+            found[prefix + key] = repr(value) if is_of_store else value
+    return found
 
 
 def join(outline: Any, store: Store) -> Any:

@@ -22,15 +22,16 @@ from peergraph.fullgraph import (
     FullGraphOptions,
     PartitionedEdgeIndex,
     PartitionedTensor,
+    refuse_partitioned,
 )
-from peergraph.memory import Group, WorldGroup
+from peergraph.memory import Group, WorldGroup, collective_call
 from peergraph.store import EDGE, NODE, EdgeType, NodeType, Store, StoreTensor, TableTensor
 
-from ..compat import data_storage, graph_storage
+from ..compat import data_storage, graph_storage, storage_type, storage_values
 from ..data.edge_index_tensor import EdgeIndexTensor
 from ..data.read_adjacency import check_same_edges, matrix_key, read_matrix
 from ..data.share import share
-from ..data.sparse_adjacency import ADJACENCY_KEYS
+from ..data.sparse_adjacency import ADJACENCY_KEYS, ADJACENCY_TYPES
 from ..data.split import row_attributes
 from ..data.store_of import find_store, has_shared_structure, pair_store
 from . import utilities
@@ -73,20 +74,25 @@ def full_graph(
         they are.
 
     Raises:
-        TypeError: `data` is none of these.
-        ValueError: a number of nodes is unknown, or ranks have data of other sizes.
+        TypeError: `data` is none of these, or partitioned already.
+        ValueError: a number of nodes is unknown, or ranks have other data, compared by digests of
+            all attributes: on all ranks, with the name of the attribute and the ranks.
         ValueError, MemoryError: the budget, or the host, is too small; says what is needed.
     """
     utilities.install()
-    data = _as_data(_share_where_lacking(data, device, group))
+    group_of_data = _group_of(data, device, group)
+    given = _share_where_lacking(data, group_of_data)
+    data, contents = collective_call(WorldGroup.of(group_of_data), lambda: _contents(given))
     store = find_store(data)
     if store is not None and has_shared_structure(data):
         if group is not None and group is not store.group:
             raise ValueError("group: the graph is in a store, whose ranks hold it; pass None")
-        graph = FullGraph.from_store(store, memory_budget=memory_budget, **options)
+        graph = FullGraph.from_store(
+            store, memory_budget=memory_budget, contents=contents, **options
+        )
     else:
         group = Group.current(device) if group is None else group
-        graph = _build(group, data, memory_budget, options)
+        graph = _build(group, data, memory_budget, contents, options)
     result = copy.copy(data)
     for node_type, storage in _node_storages(result):
         for key, value in list(row_attributes(storage, storage.is_node_attr)):
@@ -120,10 +126,17 @@ def partition_of(data: Data | HeteroData) -> FullGraph:
 
 
 def _build(
-    group: Group, data: Data | HeteroData, memory_budget: int | None, options: FullGraphOptions
+    group: Group,
+    data: Data | HeteroData,
+    memory_budget: int | None,
+    contents: dict[str, Any],
+    options: FullGraphOptions,
 ) -> FullGraph:
-    counts = _num_nodes(data)
-    edges = {key: _edges(key, storage, counts) for key, storage in _edge_storages(data)}
+    def read() -> tuple[dict[NodeType, int], dict[EdgeType, Tensor]]:
+        counts = _num_nodes(data)
+        return counts, {key: _edges(key, s, counts) for key, s in _edge_storages(data)}
+
+    counts, edges = collective_call(WorldGroup.of(group), read)
     return FullGraph.build(
         group,
         counts,
@@ -131,8 +144,33 @@ def _build(
         row_bytes={key: _row_bytes(s, s.is_node_attr) for key, s in _node_storages(data)},
         edge_row_bytes={key: _row_bytes(s, s.is_edge_attr) for key, s in _edge_storages(data)},
         memory_budget=memory_budget,
+        contents=contents,
         **options,
     )
+
+
+def _contents(data: Any) -> tuple[Data | HeteroData, dict[str, Any]]:
+    """Returns the data, and what must be equal on all ranks besides edges and options, by name.
+
+    What is in a store is not read: it is the same on all ranks.
+    """
+    data = _as_data(data)
+    found: dict[str, Any] = {"type of data": type(data).__name__}
+    values: dict[str, Any] = {}
+    for storage in data.stores:
+        owner = storage_type(storage)
+        prefix = "data." if owner is None else f"data[{owner!r}]."
+        for key, value in storage_values(storage).items():
+            values[prefix + key] = value
+            if isinstance(value, (StoreTensor, *ADJACENCY_TYPES)):
+                found[prefix + key] = f"{type(value).__name__} of a store"
+            elif key in ADJACENCY_KEYS and isinstance(owner or EDGE, tuple):
+                parts = read_matrix(storage, key, owner or EDGE, _num_nodes(data))
+                found[prefix + key] = dict(parts.tables)
+            elif key != "edge_index":  # edges are compared by their readers
+                found[prefix + key] = value
+    refuse_partitioned(values)
+    return data, found
 
 
 def _row_bytes(storage: Any, is_of: Callable[[str], bool]) -> int:
@@ -143,11 +181,16 @@ def _row_bytes(storage: Any, is_of: Callable[[str], bool]) -> int:
     )
 
 
-def _share_where_lacking(data: Any, device: Any, group: Group | None) -> Any:
+def _group_of(data: Any, device: Any, group: Group | None) -> Group:
+    """The ranks that call :func:`full_graph`. Collective if there is no group yet."""
+    if group is not None:
+        return group
+    store = data if isinstance(data, Store) else find_store(data)
+    return Group.current(device) if store is None or store.group is None else store.group
+
+
+def _share_where_lacking(data: Any, group: Group) -> Any:
     """Returns shared data where some ranks have none, else the data. Collective."""
-    if group is None:
-        store = data if isinstance(data, Store) else find_store(data)
-        group = Group.current(device) if store is None or store.group is None else store.group
     if not any(WorldGroup.of(group).all_gather(data is None)):
         return data
     return share(data, device=group.device, plan="host")

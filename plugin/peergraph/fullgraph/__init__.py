@@ -2,6 +2,7 @@
 
 from peergraph.fullgraph.captured_step import CapturedStep, capture
 from peergraph.fullgraph.graph import FullGraph
+from peergraph.fullgraph.graph_arguments import refuse_partitioned
 from peergraph.fullgraph.layout.duplication import Duplication, count_duplication, cut_chunks
 from peergraph.fullgraph.layout.row_layout import RowLayout
 from peergraph.fullgraph.offload.functions.write_rows import write_rows
@@ -57,6 +58,7 @@ __all__ = [
     "kept_ends",
     "keyed_random",
     "like",
+    "refuse_partitioned",
     "replicated",
     "reverse_edges",
     "select_edge_rows",

@@ -15,7 +15,9 @@ from typing_extensions import Unpack
 import peergraph._C as _C
 from peergraph.fullgraph.exchange.copy_transport import CopyTransport
 from peergraph.fullgraph.exchange.mode_cost import MODES, STAGED_MODES
+from peergraph.fullgraph.exchange.side_by_side import batches, run_side_by_side
 from peergraph.fullgraph.exchange.transport import Transport
+from peergraph.fullgraph.graph_arguments import agree_on_graph, check_ends, check_graph
 from peergraph.fullgraph.layout.edge_share import (
     PIECE_EDGES,
     EdgeReader,
@@ -23,8 +25,6 @@ from peergraph.fullgraph.layout.edge_share import (
     Share,
     StoreReader,
     UnreadShare,
-    edge_reader,
-    first_bad_edge,
 )
 from peergraph.fullgraph.layout.row_layout import RowLayout
 from peergraph.fullgraph.offload.offloaded_graph import OffloadedGraph
@@ -39,20 +39,20 @@ from peergraph.fullgraph.plan.choose_order import (
     ChosenOrder,
     OrderChooser,
     check_order,
-    order_digest,
 )
 from peergraph.fullgraph.plan.full_graph_options import FullGraphOptions, all_options
 from peergraph.fullgraph.plan.full_graph_plan import FullGraphPlan
 from peergraph.fullgraph.plan.memory_items import GraphFacts
 from peergraph.fullgraph.plan.offload_spread import Spread
 from peergraph.fullgraph.plan.sampled_spread import sample_spreads
-from peergraph.fullgraph.structure.build_structure import build_structure
+from peergraph.fullgraph.structure.build_structure import structure_steps
 from peergraph.fullgraph.structure.neighbor_sums import ModeChoice
 from peergraph.fullgraph.structure.partitioned_csc import PartitionedCsc
 from peergraph.fullgraph.structure.partitioned_structure import PartitionedStructure
 from peergraph.fullgraph.tensor.conversions import from_local
 from peergraph.fullgraph.tensor.partitioned_tensor import PartitionedTensor
 from peergraph.memory import Group, WorldGroup
+from peergraph.memory.group.collective_call import collective_call
 from peergraph.memory.group.naming import collective
 from peergraph.memory.region.free_memory import free_gpu_memory, free_host_memory
 from peergraph.memory.table.table import Table
@@ -63,6 +63,7 @@ _logger = logging.getLogger(__name__)
 
 _EDGE_BYTES = 24  # of an edge in a share: source, destination, id
 _BYTES_OF_KEPT_EDGE = 120  # free memory for each edge of a share that is read once and kept
+_MANY_EDGES = 1 << 20  # of a rank's share, whose memory counts
 _BYTES_OF_NARROW_EDGE = 40  # and of one that is kept in pieces of narrow numbers
 _PASSES, _MORE_PASSES = 4, 2  # over the edges, as the progress bar counts them; more for "auto"
 
@@ -116,6 +117,7 @@ class FullGraph:
         memory_budget: int | None = None,
         row_bytes: Mapping[NodeType, int] | None = None,
         edge_row_bytes: Mapping[EdgeType, int] | None = None,
+        contents: Mapping[str, Any] | None = None,
         **options: Unpack[FullGraphOptions],
     ) -> FullGraph:
         """Partitions a graph that every rank has. Collective over all machines; synchronises.
@@ -136,24 +138,29 @@ class FullGraph:
             memory_budget: bytes of each rank's device; None: what is free.
             row_bytes: bytes of a node's tables, by node type, for the plan.
             edge_row_bytes: bytes of an edge's tables, by relation, for the plan.
+            contents: what else must be equal on all ranks, by name: tables of rows, masks, values
+                of the graph. Compared by a digest, see :func:`describe_content`.
             options: see :class:`peergraph.fullgraph.FullGraphOptions`.
 
         Raises:
-            TypeError, ValueError: arguments that do not fit, or that differ between ranks; a budget
-                or host memory that is too small, with a table of what is needed.
+            TypeError, ValueError: arguments that do not fit, or that differ between ranks, whose
+                name and ranks the error gives; a budget or host memory that is too small, with a
+                table of what is needed. On every rank.
             IndexError: the first edge with an end out of range; on every rank.
             ImportError: the order needs a package that is not installed.
         """
-        group = group or Group.current()
-        counts = _check_num_nodes(num_nodes)
-        given = edges if isinstance(edges, Mapping) else {EDGE: edges}
-        if not isinstance(edges, Mapping) and list(counts) != [NODE]:
-            raise ValueError(f"edges must be a dict by relation for the types {list(counts)}")
-        readers: dict[EdgeType, EdgeReader] = {}
-        for edge_type, of_type in given.items():
-            _check_edge_type(edge_type, counts)
-            readers[edge_type] = edge_reader(of_type, counts[edge_type[2]])
-        return _build(group, counts, readers, memory_budget, row_bytes, edge_row_bytes, options)
+        group = WorldGroup.of(group or Group.current())
+        counts, readers = collective_call(group, lambda: check_graph(num_nodes, edges))
+        return _build(
+            group,
+            counts,
+            readers,
+            memory_budget,
+            row_bytes,
+            edge_row_bytes,
+            contents or {},
+            options,
+        )
 
     @classmethod
     def from_store(
@@ -163,6 +170,7 @@ class FullGraph:
         memory_budget: int | None = None,
         row_bytes: Mapping[NodeType, int] | None = None,
         edge_row_bytes: Mapping[EdgeType, int] | None = None,
+        contents: Mapping[str, Any] | None = None,
         **options: Unpack[FullGraphOptions],
     ) -> FullGraph:
         """Partitions the graph of a store. Collective over its ranks; synchronises.
@@ -175,6 +183,7 @@ class FullGraph:
             store: with all its relations.
             memory_budget: bytes of each rank's device; None: what is free.
             row_bytes, edge_row_bytes: bytes of tables, for the plan; None: those of the store.
+            contents: what else must be equal on all ranks, see :meth:`build`.
             options: see :class:`peergraph.fullgraph.FullGraphOptions`.
 
         Raises:
@@ -202,6 +211,7 @@ class FullGraph:
             memory_budget,
             rows if row_bytes is None else row_bytes,
             edge_rows if edge_row_bytes is None else edge_row_bytes,
+            contents or {},
             options,
         )
 
@@ -252,16 +262,21 @@ def _build(
     memory_budget: int | None,
     row_bytes: Mapping[NodeType, int] | None,
     edge_row_bytes: Mapping[EdgeType, int] | None,
+    contents: Mapping[str, Any],
     given: FullGraphOptions,
 ) -> FullGraph:
     group = WorldGroup.of(group)
-    options = all_options(given)
-    orders = check_order(options["order"], num_nodes)
-    _agree(group, num_nodes, readers, orders, memory_budget, options)
+
+    def check() -> tuple[FullGraphOptions, dict[NodeType, str | Tensor]]:
+        options = all_options(given)
+        return options, check_order(options["order"], num_nodes)
+
+    options, orders = collective_call(group, check)
+    agree_on_graph(group, num_nodes, readers, orders, memory_budget, contents, options)
     is_auto = any(isinstance(order, str) and order == "auto" for order in orders.values())
     with _progress(group, readers, is_auto, options["progress"]) as step:
         shares = _read_shares(group, readers, step)
-        _check_ends(group, num_nodes, shares)
+        check_ends(group, num_nodes, shares)
         chooser = OrderChooser(group, num_nodes, shares, options["seed"], step)
         chosen = chooser.choose(orders)
         facts = GraphFacts(
@@ -279,7 +294,8 @@ def _build(
         # With rows in host memory, each rank gets the rows of a chunk directly from their owners.
         Transport.of(group).by_machine = plan.offload is None
         layouts = {t: RowLayout.from_order(group, *parts) for t, parts in chosen.parts.items()}
-        structures = _build_structures(layouts, shares, plan, step)
+        edges = {t: reader.num_edges for t, reader in readers.items()}
+        structures = _build_structures(layouts, shares, edges, plan, step)
     if group.rank == 0:
         _logger.info("full graph, nodes ordered by %s: %s", chosen.name, plan)
     if plan.offload is None:
@@ -288,36 +304,6 @@ def _build(
         group, plan.offload, layouts, structures, options["folder"], options["hidden_dtype"]
     )
     return FullGraph(group, layouts, offloaded.structures, chosen, plan, offloaded)
-
-
-def _agree(
-    group: Group,
-    num_nodes: dict[NodeType, int],
-    readers: dict[EdgeType, EdgeReader],
-    orders: Mapping[NodeType, Any],
-    memory_budget: int | None,
-    options: FullGraphOptions,
-) -> None:
-    """Raises ValueError on all ranks if they have other graphs or arguments. Collective."""
-    # One rank has nothing to agree on, and a digest reads all edges.
-    digests = {
-        f"edges of {t}": reader.digest(group.device) if group.world_size > 1 else ""
-        for t, reader in readers.items()
-    }
-    topology, widths = options["topology"], options["widths"]
-    # Folders and progress may differ.
-    same = ("offload", "num_chunks", "host_memory", "mode", "heads", "layer_type", "labelled",
-            "seed")  # fmt: skip
-    group.agree(
-        num_nodes=num_nodes,
-        **digests,
-        order={t: order_digest(order) for t, order in orders.items()},
-        memory_budget=memory_budget,
-        topology=topology if isinstance(topology, str | None) else topology.name,
-        widths=None if widths is None else list(widths),
-        hidden_dtype=str(options["hidden_dtype"]),
-        **{name: options[name] for name in same},  # type: ignore[literal-required]
-    )
 
 
 @contextmanager
@@ -344,9 +330,14 @@ def _read_shares(
 ) -> dict[EdgeType, Share]:
     """Returns this rank's share of the edges of each relation. Collective."""
     num_edges = _num_edges(readers)
+    # Shares that are kept take memory of the ones after them: of large ones, look anew.
     shares: dict[EdgeType, Share] = {}
+    free = min(group.all_gather(_free_memory(group)))
     for edge_type, reader in readers.items():
-        shares[edge_type] = _read(reader, group, num_edges)
+        if shares and reader.num_edges > group.world_size * _MANY_EDGES:
+            free = min(group.all_gather(_free_memory(group)))
+        shares[edge_type] = _read(reader, group, num_edges, free)
+        free -= -(-reader.num_edges // group.world_size) * _EDGE_BYTES  # equal on all ranks
         step(shares[edge_type].num_edges)
     return shares
 
@@ -386,31 +377,45 @@ def _plan(
 def _build_structures(
     layouts: dict[NodeType, RowLayout],
     shares: dict[EdgeType, Share],
+    edges: Mapping[EdgeType, int],
     plan: FullGraphPlan,
     step: Callable[[int], None],
 ) -> dict[EdgeType, PartitionedCsc]:
     """Returns the structure of each relation; takes the shares. Collective."""
     structures: dict[EdgeType, PartitionedCsc] = {}
-    for edge_type in list(shares):
-        share = shares.pop(edge_type)
-        count = share.num_edges
-        choice: ModeChoice = plan.mode
-        if plan.chooses_by_width:
-            choice = cache(partial(plan.mode_for, edge_type))
-        structures[edge_type] = build_structure(
-            layouts[edge_type[0]],
-            layouts[edge_type[2]],
-            share,
-            choice,
-            ids_on_host=plan.offload is not None,
-        )
+    sizes = {t: num_edges // len(layouts[t[2]].counts) for t, num_edges in edges.items()}
+    rows = {t: layouts[t[0]].size + layouts[t[2]].size for t in edges}
+    sizes = {t: rows[t] + num_edges // len(layouts[t[2]].counts) for t, num_edges in edges.items()}
+    for together in batches(sizes, PIECE_EDGES):
+        steps = []
+        count = sum(shares[edge_type].num_edges for edge_type in together)
+        for edge_type in together:
+            choice: ModeChoice = plan.mode
+            if plan.chooses_by_width:
+                choice = cache(partial(plan.mode_for, edge_type))
+            of_type = structure_steps(
+                layouts[edge_type[0]],
+                layouts[edge_type[2]],
+                shares.pop(edge_type),  # its memory is for the rows of nodes
+                choice,
+                ids_on_host=plan.offload is not None,
+            )
+            steps.append(of_type)
+        group = layouts[together[0][0]].group
+        structures |= zip(together, run_side_by_side(group, steps), strict=True)
         step(count)
-        del share  # its memory is for the rows of nodes
     return structures
 
 
-def _read(reader: EdgeReader, group: Group, num_edges: int) -> Share:
-    """Returns this rank's share. Collective.
+def _free_memory(group: Group) -> int:
+    """Returns the free bytes of this rank's device, or its part of the host's."""
+    if group.device.type == "cuda":
+        return free_gpu_memory(group.device)
+    return free_host_memory() // group.node_group.world_size
+
+
+def _read(reader: EdgeReader, group: Group, num_edges: int, free: int) -> Share:
+    """Returns this rank's share.
 
     One that takes much of the memory is kept in narrow numbers while the structure is made; one for
     which there is no memory even so is read anew at each use.
@@ -418,15 +423,9 @@ def _read(reader: EdgeReader, group: Group, num_edges: int) -> Share:
     Args:
         reader: of a relation.
         num_edges: of all relations.
+        free: bytes on each rank.
     """
-    on_gpu = group.device.type == "cuda"
-    free = (
-        free_gpu_memory(group.device)
-        if on_gpu
-        else free_host_memory() // group.node_group.world_size
-    )
     edges = -(-reader.num_edges // group.world_size)
-    free = min(group.all_gather(free))
     if edges * _BYTES_OF_KEPT_EDGE <= free:
         return reader.read(group.rank, group.world_size, group.device)
     pieces = -(-edges // PIECE_EDGES)
@@ -450,50 +449,5 @@ def _modes(group: Group, asked: str | None) -> tuple[str, ...]:
     return MODES if all(group.all_gather(mine and copies)) else STAGED_MODES
 
 
-def _check_ends(
-    group: Group, num_nodes: Mapping[NodeType, int], shares: Mapping[EdgeType, Share]
-) -> None:
-    """Raises IndexError on all ranks for the first edge of a relation that is out of range."""
-    mine = {t: first_bad_edge(s, num_nodes[t[0]], num_nodes[t[2]]) for t, s in shares.items()}
-    everyone = group.all_gather(mine)
-    for edge_type in shares:
-        found = [bad[edge_type] for bad in everyone if bad[edge_type] is not None]
-        if found:
-            edge, end, node = min(found)
-            name = "edges" if edge_type == EDGE else f"edges of {edge_type}"
-            node_type = edge_type[0 if end == "source" else 2]
-            raise IndexError(
-                f"{name}: the {end} of edge {edge} is {node}, out of range for "
-                f"{num_nodes[node_type]} nodes"
-                + ("" if node_type == NODE else f" of type {node_type!r}")
-            )
-
-
 def _row_bytes(table: Table) -> int:
     return int(torch.Size(table.shape[1:]).numel()) * table.dtype.itemsize
-
-
-def _check_num_nodes(num_nodes: int | Mapping[NodeType, int]) -> dict[NodeType, int]:
-    counts = dict(num_nodes) if isinstance(num_nodes, Mapping) else {NODE: num_nodes}
-    if not counts:
-        raise ValueError("num_nodes must name at least one node type, got none")
-    for node_type, count in counts.items():
-        if not isinstance(count, int) or isinstance(count, bool):
-            raise TypeError(f"num_nodes of {node_type!r} must be an int, got {count!r}")
-        if count < 0:
-            raise ValueError(f"num_nodes of {node_type!r} must not be negative, got {count}")
-    return counts
-
-
-def _check_edge_type(edge_type: EdgeType, counts: Mapping[NodeType, int]) -> None:
-    if not isinstance(edge_type, tuple) or len(edge_type) != 3:
-        raise ValueError(
-            "edges must be by relation (source type, name, destination type), got the key "
-            f"{edge_type!r}"
-        )
-    for node_type in (edge_type[0], edge_type[2]):
-        if node_type not in counts:
-            raise ValueError(
-                f"edges of {edge_type} name the node type {node_type!r}, expected one of "
-                f"{list(counts)}"
-            )

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
 import torch
@@ -12,8 +12,10 @@ from torch import Tensor
 from typing_extensions import Unpack
 
 from peergraph.memory.group.collective_call import collective_call_machines
+from peergraph.memory.group.content import describe_content
 from peergraph.memory.group.group import Group
 from peergraph.memory.group.machine_broadcast import MachineBroadcast
+from peergraph.memory.group.values import disagreement
 from peergraph.store.build.machine_source import Sending
 from peergraph.store.input.source import GraphSource
 from peergraph.store.placement.options import PlacementOptions, complete_options
@@ -31,11 +33,13 @@ class SplitGraph(Generic[Outline]):
         outline: the part that is pickled and sent to all ranks.
         source: the contents of the store.
         tensors: the tensors that rank 0 of each machine gets, on the CPU.
+        contents: the values of the outline, by the name that errors show; machines compare them.
     """
 
     outline: Outline
     source: GraphSource
     tensors: Sequence[Tensor] = ()
+    contents: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -90,6 +94,7 @@ def share_graph(
         parts: SplitGraph[Outline] | None = collective_call_machines(
             group, lambda: split() if group.rank == 0 and not gets else None
         )
+        _check_same_contents(parts, group)
         message = collective_call_machines(group, lambda: None if parts is None else _pack(parts))
         tensors = () if parts is None else parts.tensors
         if sending is not None:
@@ -100,6 +105,24 @@ def share_graph(
         source = None if parts is None else parts.source
         store = Store.build(source, group=group, progress=progress, **complete)
         return join(pickle.loads(message.outline), tensors, store)
+
+
+def _check_same_contents(parts: SplitGraph[Any] | None, group: Group) -> None:
+    """Raises ValueError on all ranks if machines bring other values in the outlines. Collective."""
+    if group.machines.count == 1:
+        return
+    mine = collective_call_machines(
+        group,
+        lambda: parts and {name: describe_content(value) for name, value in parts.contents.items()},
+    )
+    found = group.all_gather_machines(mine)
+    given = [machine for machine, texts in enumerate(found) if texts is not None]
+    difference = disagreement(
+        [found[machine] for machine in given],
+        lambda numbers: " and ".join(group.machines.name(given[number]) for number in numbers),
+    )
+    if difference is not None:
+        raise ValueError(difference.replace("the ranks disagree", "the machines disagree", 1))
 
 
 def _pack(parts: SplitGraph[Any]) -> _Outlined:

@@ -11,8 +11,13 @@ from torch import Tensor
 from peergraph.aggregate import FEATURE_DTYPES
 from peergraph.aggregate.sparse.csr import CsrMatrix
 from peergraph.aggregate.sparse.index_tensors import group_by
+from peergraph.fullgraph.exchange.side_by_side import AllToAll, Gather, Steps, run_alone
 from peergraph.fullgraph.exchange.transport import Pending, Transport, split_rows
 from peergraph.fullgraph.layout.row_layout import RowLayout
+
+# The names of exchanges in errors.
+ROWS_OF_OTHERS = "an exchange of rows that other ranks need"
+SUMS_FOR_OWNERS = "an exchange of sums of other ranks' rows (gradients)"
 
 _PIECE = 1 << 24  # rows that are marked at a time
 
@@ -100,7 +105,12 @@ class HaloPlan(Halo):
 
     @classmethod
     def make(cls, layout: RowLayout, internal_rows: Tensor) -> tuple[HaloPlan, Tensor]:
-        """Returns the plan for rows that this rank needs, and their extended rows. Collective.
+        """Runs :meth:`steps` alone. Collective."""
+        return run_alone(layout.group, cls.steps(layout, internal_rows))
+
+    @classmethod
+    def steps(cls, layout: RowLayout, internal_rows: Tensor) -> Steps[tuple[HaloPlan, Tensor]]:
+        """Makes the plan for rows that this rank needs, and their extended rows. Collective.
 
         Args:
             layout: the rows of all ranks.
@@ -125,13 +135,11 @@ class HaloPlan(Halo):
         extended_row = number_extended(layout, halo)
         bounds = torch.searchsorted(halo, torch.tensor(offsets, device=device))
         counts = tuple(bounds.diff().tolist())
-        needed = tuple(layout.group.all_gather(counts))
+        needed = tuple((yield Gather(counts)))
         send_counts = [row[rank] for row in needed]
         send_rows = halo.new_empty(sum(send_counts))
         starts = torch.tensor(offsets[:-1], device=device).repeat_interleave(bounds.diff())
-        Transport.of(layout.group).all_to_all(
-            split_rows(send_rows, send_counts), split_rows(halo - starts, counts)
-        )
+        yield AllToAll(split_rows(send_rows, send_counts), split_rows(halo - starts, counts))
         return cls(layout, halo, send_rows, needed), extended_row.index_select(0, rows)
 
     @property
@@ -160,6 +168,7 @@ class HaloPlan(Halo):
         self.transport.all_to_all(
             split_rows(extended[self.num_local :], self.halo_counts),
             split_rows(sent, self.send_counts),
+            ROWS_OF_OTHERS,
         )
 
     def start_halo(self, x: Tensor, halo: Tensor) -> Pending:
@@ -167,6 +176,7 @@ class HaloPlan(Halo):
 
         See :meth:`Transport.start`; the current stream or this thread must wait for the exchange.
         """
+        self.transport.announce(ROWS_OF_OTHERS, x)
         sent = x.index_select(0, self.send_rows)
         return self._start(split_rows(halo, self.halo_counts), split_rows(sent, self.send_counts))
 
@@ -176,6 +186,7 @@ class HaloPlan(Halo):
         Returns:
             The exchange, and the rows that come, for :meth:`add_returned` once it is waited for.
         """
+        self.transport.announce(SUMS_FOR_OWNERS, halo)
         received = halo.new_empty(len(self.send_rows), *halo.shape[1:])
         pending = self._start(
             split_rows(received, self.send_counts), split_rows(halo, self.halo_counts)
@@ -198,6 +209,7 @@ class HaloPlan(Halo):
         self.transport.all_to_all(
             split_rows(received, self.send_counts),
             split_rows(halo, self.halo_counts),
+            SUMS_FOR_OWNERS,
         )
         out = extended[: self.num_local].clone(memory_format=torch.contiguous_format)
         self.add_returned(out, received)

@@ -14,6 +14,7 @@ from peergraph.fullgraph.exchange.halo import (
     mark_halo,
     number_extended,
 )
+from peergraph.fullgraph.exchange.side_by_side import Steps, run_alone
 from peergraph.fullgraph.exchange.transport import DistributedTransport, Transport
 from peergraph.fullgraph.layout.row_layout import RowLayout
 from peergraph.memory import Group
@@ -27,11 +28,16 @@ def make_halo(layout: RowLayout, internal_rows: Tensor) -> tuple[Halo, Tensor]:
     Ranks of one machine have a :class:`HaloPlan`. Those of several have a :class:`MachineHaloPlan`,
     unless :attr:`Transport.by_machine` is false.
 
-    Args, returns and raises as :meth:`HaloPlan.make`.
+    Args, returns and raises as :meth:`HaloPlan.steps`.
     """
+    return run_alone(layout.group, halo_steps(layout, internal_rows))
+
+
+def halo_steps(layout: RowLayout, internal_rows: Tensor) -> Steps[tuple[Halo, Tensor]]:
+    """Makes what :func:`make_halo` returns; of several machines by collectives of its own."""
     group = layout.group
     if group.node_group is group or not Transport.of(group).by_machine:
-        return HaloPlan.make(layout, internal_rows)
+        return (yield from HaloPlan.steps(layout, internal_rows))
     return MachineHaloPlan.make(layout, internal_rows)
 
 
@@ -71,7 +77,7 @@ class MachineHaloPlan(Halo):
 
     @classmethod
     def make(cls, layout: RowLayout, internal_rows: Tensor) -> tuple[MachineHaloPlan, Tensor]:
-        """See :meth:`HaloPlan.make`. Collective."""
+        """See :meth:`HaloPlan.steps`. Collective."""
         group = layout.group
         rows = internal_rows.to(group.device)
         transport = Transport.of(group)

@@ -13,7 +13,7 @@ from torch import Tensor
 from peergraph.aggregate import Csc, row_of_edges
 from peergraph.aggregate.sparse.index_tensors import check_ids, check_offsets
 from peergraph.fullgraph.layout.blocks import cut_blocks
-from peergraph.fullgraph.layout.digest import digest_rows
+from peergraph.memory.group.content import describe_content
 from peergraph.memory.table.id_list import check_distinct, integers
 from peergraph.store import EdgeType, Store
 
@@ -22,8 +22,6 @@ GivenEdges = Tensor | Csc | tuple[Tensor, Tensor] | tuple[Tensor, Tensor, Tensor
 
 PIECE_EDGES = 1 << 24
 """Edges that are worked on at once: so many take about 1.5 GB while they are sorted."""
-
-_CHUNK = 1 << 24
 
 
 class Share(Protocol):
@@ -198,8 +196,7 @@ class EdgeListReader:
 
     def digest(self, device: torch.device) -> str:
         """See :meth:`EdgeReader.digest`."""
-        parts = [_digest(row, device) for row in self.edge_index]
-        return f"{_describe(self.edge_index)} {parts[0]:x} {parts[1]:x}"
+        return describe_content(self.edge_index, device)
 
     def count(self, rank: int, world_size: int) -> int:
         """See :meth:`EdgeReader.count`."""
@@ -246,7 +243,7 @@ class CscReader:
     def digest(self, device: torch.device) -> str:
         """See :meth:`EdgeReader.digest`."""
         given = [self.indptr, self.indices, *([] if self.edge_ids is None else [self.edge_ids])]
-        return " ".join(f"{_describe(tensor)} {_digest(tensor, device):x}" for tensor in given)
+        return ", ".join(describe_content(tensor, device) for tensor in given)
 
     def count(self, rank: int, world_size: int) -> int:
         """See :meth:`EdgeReader.count`."""
@@ -288,7 +285,7 @@ class StoreReader:
         """
         return (
             f"{self.edge_type} of a store, {self.num_edges} edges, "
-            f"{_digest(self._in_degrees, device):x}"
+            f"{describe_content(self._in_degrees, device)}"
         )
 
     def count(self, rank: int, world_size: int) -> int:
@@ -351,13 +348,3 @@ def _narrow(values: Tensor) -> Tensor:
 
 def _range(count: int, rank: int, world_size: int) -> tuple[int, int]:
     return count * rank // world_size, count * (rank + 1) // world_size
-
-
-def _describe(tensor: Tensor) -> str:
-    return f"{str(tensor.dtype).removeprefix('torch.')} {list(tensor.shape)}"
-
-
-def _digest(values: Tensor, device: torch.device) -> int:
-    """A digest of all values, made in pieces of bounded memory."""
-    pieces = [digest_rows(piece.to(device).long()) for piece in torch.split(values, _CHUNK)]
-    return digest_rows(torch.tensor(pieces, dtype=torch.int64, device="cpu")) & (1 << 64) - 1

@@ -9,10 +9,17 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from peergraph.fullgraph.exchange.side_by_side import (
+    AllToAll,
+    Gather,
+    Steps,
+    Sum,
+    batches,
+    run_side_by_side,
+)
 from peergraph.fullgraph.exchange.transport import Transport
 from peergraph.fullgraph.layout.blocks import balance_cost, balance_costs, cut_blocks, imbalance
 from peergraph.fullgraph.layout.clusters import community_parts
-from peergraph.fullgraph.layout.digest import digest_rows
 from peergraph.fullgraph.layout.edge_share import Share, pieces_of
 from peergraph.fullgraph.layout.machine_placement import place_parts, rows_between_parts
 from peergraph.fullgraph.layout.metis import has_metis, metis_parts
@@ -32,6 +39,7 @@ from peergraph.fullgraph.layout.volume import (
     count_by_rank,
 )
 from peergraph.memory import Group, collective_call
+from peergraph.memory.device.digest import digest_rows
 from peergraph.memory.region.free_memory import free_gpu_memory, free_host_memory
 from peergraph.store import EdgeType, NodeType
 
@@ -54,6 +62,7 @@ def _metis_parts(*given: Any) -> tuple[Tensor, Tensor]:
     return part, torch.zeros_like(part)
 
 
+_MOST_MARKS = 1 << 28  # bytes of marks of relations whose rows are counted together
 _PARTITIONERS = {"communities": community_parts, "metis": _metis_parts}
 
 
@@ -182,7 +191,12 @@ class OrderChooser:
     def _try(self, orders: Mapping[NodeType, str | Tensor], reason: str) -> ChosenOrder:
         names = {o if isinstance(o, str) else "given" for o in orders.values()}
         parts = {t: self._part(t, order) for t, order in orders.items()}
-        volumes = {t: self._volume(t, parts) for t in self.shares}
+        sizes = {t: self.num_nodes[t[0]] * self.blocks for t in self.shares}
+        volumes: dict[EdgeType, Volume] = {}
+        ranks = {t: rank_of_nodes(*part, self.group.device) for t, part in parts.items()}
+        for together in batches(sizes, _MOST_MARKS):
+            steps = [self._volume(edge_type, ranks) for edge_type in together]
+            volumes |= zip(together, run_side_by_side(self.group, steps), strict=True)
         name = ", ".join(sorted(names))
         return ChosenOrder(name, parts, volumes, reason, {name: self._exchanged(volumes)})
 
@@ -224,16 +238,18 @@ class OrderChooser:
             self._num_sources[edge_type] = int(is_source.sum())
         return {t: self.transport.all_reduce(counts) for t, counts in degrees.items()}
 
-    def _volume(self, edge_type: EdgeType, parts: Parts) -> Volume:
-        """The volume of one relation, from all ranks' shares. Collective."""
+    def _volume(self, edge_type: EdgeType, ranks: Mapping[NodeType, Tensor]) -> Steps[Volume]:
+        """Counts the volume of one relation, from all ranks' shares. Collective.
+
+        Args:
+            ranks: [nodes] the rank of each node, by type.
+        """
         if self.blocks == 1:
             num_edges = self.shares[edge_type].num_edges
             self.step(num_edges)
             return Volume(((self._num_sources[edge_type],),), ((num_edges,),))
-        device, world_size = self.group.device, self.group.world_size
-        source_rank = rank_of_nodes(*parts[edge_type[0]], device)
-        destination_rank = rank_of_nodes(*parts[edge_type[2]], device)
-        counter = VolumeCounter(source_rank, destination_rank, self.blocks)
+        world_size, source_rank = self.group.world_size, ranks[edge_type[0]]
+        counter = VolumeCounter(source_rank, ranks[edge_type[2]], self.blocks)
         share = self.shares[edge_type]
         for piece in pieces_of(share):
             counter.add(piece.source, piece.destination)
@@ -242,12 +258,12 @@ class OrderChooser:
             return counter.volume(self.machines)
         # Rank p gets what all ranks have marked for it.
         marks = [torch.empty_like(counter.marks[0]) for _ in range(world_size)]
-        self.transport.all_to_all(marks, list(counter.marks))
+        yield AllToAll(marks, list(counter.marks))
         mine = marks[0]
         for others in marks[1:]:
             mine |= others
-        rows = self.group.all_gather(count_by_rank(mine, source_rank, world_size))
-        edges = self.transport.all_reduce(counter.edges)
+        rows = yield Gather(count_by_rank(mine, source_rank, world_size))
+        edges = yield Sum(counter.edges)
         network = self._network_rows(mine, source_rank)
         return Volume(tuple(rows), tuple(map(tuple, edges.tolist())), network)
 

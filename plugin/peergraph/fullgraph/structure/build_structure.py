@@ -7,6 +7,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from peergraph.fullgraph.exchange.side_by_side import Gather, Steps, run_alone
 from peergraph.fullgraph.layout.edge_share import EdgeShare, Share, UnreadShare
 from peergraph.fullgraph.layout.row_layout import RowLayout
 from peergraph.fullgraph.structure.edge_delivery import EdgeDelivery
@@ -23,6 +24,20 @@ def build_structure(
     *,
     ids_on_host: bool = False,
 ) -> PartitionedCsc:
+    """Runs :func:`structure_steps` alone. Collective; synchronises."""
+    steps = structure_steps(sources, destinations, share, mode, step, ids_on_host=ids_on_host)
+    return run_alone(destinations.group, steps)
+
+
+def structure_steps(
+    sources: RowLayout,
+    destinations: RowLayout,
+    share: Share,
+    mode: ModeChoice | None = None,
+    step: Callable[[int], object] = lambda _: None,
+    *,
+    ids_on_host: bool = False,
+) -> Steps[PartitionedCsc]:
     """Sends each edge to the rank of its destination. Collective; synchronises.
 
     The edges of a destination are in the user's order. At rest the structure takes 4 bytes for each
@@ -53,7 +68,7 @@ def build_structure(
 
     def deliver_ids() -> Tensor:
         found = torch.empty(delivery.num_edges, dtype=torch.int64, device=group.device)
-        delivery.deliver([edge_ids], [found])
+        run_alone(group, delivery.deliver([edge_ids], [found]))
         release()
         return found
 
@@ -62,19 +77,19 @@ def build_structure(
         if isinstance(share, UnreadShare):
             share.release()
 
-    delivery = EdgeDelivery(destinations, share.num_pieces, destination, step)
+    delivery = yield from EdgeDelivery.steps(destinations, share.num_pieces, destination, step)
     if isinstance(share, EdgeShare):
         ids = torch.empty(delivery.num_edges, dtype=torch.int64, device=group.device)
-        plan, local = delivery.deliver_sources(sources, source, [(edge_ids, ids)])
-        counts = group.all_gather(local.num_edges)
+        plan, local = yield from delivery.deliver_sources(sources, source, [(edge_ids, ids)])
+        counts = yield Gather(local.num_edges)
         if ids_on_host and group.device.type != "cpu":
             host_ids = (ids.int() if sum(counts) < 2**31 else ids).cpu()
             edge_layout = RowLayout(group, counts, lambda: host_ids.to(group.device).long())
         else:
             edge_layout = RowLayout(group, counts, ids)
     else:
-        plan, local = delivery.deliver_sources(sources, source)
-        edge_layout = RowLayout(group, group.all_gather(local.num_edges), deliver_ids)
+        plan, local = yield from delivery.deliver_sources(sources, source)
+        edge_layout = RowLayout(group, (yield Gather(local.num_edges)), deliver_ids)
     release()
     return PartitionedCsc(sources, destinations, edge_layout, plan, local, mode)
 

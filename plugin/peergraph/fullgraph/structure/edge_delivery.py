@@ -11,8 +11,9 @@ from peergraph.aggregate import Csc
 from peergraph.aggregate.kernels.arguments import count_chunks
 from peergraph.aggregate.sparse.csr import CsrMatrix
 from peergraph.fullgraph.exchange.halo import Halo
-from peergraph.fullgraph.exchange.machine_halo import make_halo
-from peergraph.fullgraph.exchange.transport import Transport, split_rows
+from peergraph.fullgraph.exchange.machine_halo import halo_steps
+from peergraph.fullgraph.exchange.side_by_side import AllToAll, Gather, Steps
+from peergraph.fullgraph.exchange.transport import split_rows
 from peergraph.fullgraph.layout.edge_share import PIECE_EDGES
 from peergraph.fullgraph.layout.row_layout import RowLayout
 
@@ -27,7 +28,8 @@ class EdgeDelivery:
 
     On a rank the edges are sorted by destination; those of a destination are in the order of the
     ranks that gave them, and of these ranks' pieces. Besides its results a rank takes 8 bytes for
-    each node, and the memory of a piece. All methods are collective; they synchronise.
+    each node, and the memory of a piece. Made by :meth:`steps`. All methods are collective; they
+    synchronise.
 
     Args:
         layout: the rows of destinations.
@@ -37,34 +39,42 @@ class EdgeDelivery:
     """
 
     def __init__(
-        self,
-        layout: RowLayout,
-        num_pieces: int,
-        destination: Column,
-        step: Callable[[int], object] = lambda _: None,
+        self, layout: RowLayout, num_pieces: int, destination: Column, step: Callable[[int], object]
     ) -> None:
         group = layout.group
         self.layout = layout
-        self._transport = Transport.of(group)
         self._device = group.device
         self._num_pieces = num_pieces
-        self._rounds = max(group.all_gather(num_pieces))
+        self._rounds = 0
         self._destination = destination
         self._step = step
         dtype = torch.int32 if max(layout.counts) < _INT32 else torch.int64
         self._nothing = torch.empty(0, dtype=dtype, device=self._device)
-        starts = self._count()
-        total = starts[-1] if len(starts) == 1 else starts.sum(0)
         self.indptr = torch.zeros(layout.local_count + 1, dtype=torch.int64, device=self._device)
         """[local destinations + 1] offsets of each destination's edges, on this rank."""
-        torch.cumsum(total, 0, out=self.indptr[1:])
+
+    @classmethod
+    def steps(
+        cls,
+        layout: RowLayout,
+        num_pieces: int,
+        destination: Column,
+        step: Callable[[int], object] = lambda _: None,
+    ) -> Steps[EdgeDelivery]:
+        """Counts the edges of each destination."""
+        delivery = cls(layout, num_pieces, destination, step)
+        delivery._rounds = max((yield Gather(num_pieces)))
+        counts = yield from delivery._count()
+        total = counts[-1] if len(counts) == 1 else counts.sum(0)
+        torch.cumsum(total, 0, out=delivery.indptr[1:])
+        return delivery
 
     @property
     def num_edges(self) -> int:
         """Edges of this rank's destinations."""
         return int(self.indptr[-1])
 
-    def deliver(self, columns: Sequence[Column], outputs: Sequence[Tensor]) -> None:
+    def deliver(self, columns: Sequence[Column], outputs: Sequence[Tensor]) -> Steps[None]:
         """Writes values of edges to the ranks of their destinations, sorted by destination.
 
         Args:
@@ -72,24 +82,24 @@ class EdgeDelivery:
             outputs: [num_edges, ...] for each column, which takes the values. Of another dtype
                 than the column's, the values are converted before they travel.
         """
-        places = self._first_places()
+        places = yield from self._first_places()
         for number in range(self._rounds):
-            parts, route = self._route(number)
+            parts, route = yield from self._route(number)
             found = [_take_places(places[r], part) for r, part in enumerate(parts)]
             for column, output in zip(columns, outputs, strict=True):
                 shape = output.shape[1:]
                 values = output.new_empty((0, *shape))
                 if number < self._num_pieces:
                     values = column(number).to(output.dtype)
-                received = route.exchange(values)
+                received = yield from route.exchange(values)
                 for (order, positions), part in zip(found, received, strict=True):
                     output[positions] = part[order]
             self._step(len(route.order))
 
     def deliver_sources(
         self, layout: RowLayout, source: Column, others: Sequence[tuple[Column, Tensor]] = ()
-    ) -> tuple[Halo, Csc]:
-        """Returns which rows of sources are exchanged, and this rank's edges.
+    ) -> Steps[tuple[Halo, Csc]]:
+        """Makes which rows of sources are exchanged, and this rank's edges.
 
         Args:
             layout: the rows of sources.
@@ -98,13 +108,15 @@ class EdgeDelivery:
         """
         rank = layout.group.rank
         internal = torch.int32 if layout.size < _INT32 else torch.int64
-        plan, extended = make_halo(layout, self._halo_of(layout, source, internal))
+        rows_of_others = yield from self._halo_of(layout, source, internal)
+        plan, extended = yield from halo_steps(layout, rows_of_others)
+        del rows_of_others
         del extended
         dtype = torch.int32 if plan.num_extended < _INT32 else torch.int64
         indices = torch.empty(self.num_edges, dtype=dtype, device=self._device)
         # Internal rows become extended rows after they have travelled, in place.
         wide = indices if internal == dtype else indices.to(internal)
-        self.deliver([source, *(c for c, _ in others)], [wide, *(o for _, o in others)])
+        yield from self.deliver([source, *(c for c, _ in others)], [wide, *(o for _, o in others)])
         if layout.group.world_size > 1:
             extended = torch.empty(layout.size, dtype=dtype, device=self._device)
             first = layout.offsets[rank]
@@ -128,87 +140,82 @@ class EdgeDelivery:
         )
         return plan, Csc.from_matrix(matrix)
 
-    def _halo_of(self, layout: RowLayout, source: Column, dtype: torch.dtype) -> Tensor:
-        """Returns the internal rows of other ranks that this rank's edges come from."""
+    def _halo_of(self, layout: RowLayout, source: Column, dtype: torch.dtype) -> Steps[Tensor]:
+        """Finds the internal rows of other ranks that this rank's edges come from."""
         if layout.group.world_size == 1:
             return torch.empty(0, dtype=torch.int64, device=self._device)
         marks = torch.zeros(layout.size, dtype=torch.bool, device=self._device)
         nothing = torch.empty(0, dtype=dtype, device=self._device)
         for number in range(self._rounds):
-            _, route = self._route(number)
+            _, route = yield from self._route(number)
             rows = source(number).to(dtype) if number < self._num_pieces else nothing
-            for part in route.exchange(rows):
+            for part in (yield from route.exchange(rows)):
                 marks[part] = True
             self._step(len(route.order))
         first = layout.offsets[layout.group.rank]
         marks[first : first + layout.local_count] = False
         return marks.nonzero().squeeze(1)
 
-    def _count(self) -> Tensor:
-        """Returns the edges of each destination by the rank that gives them, [ranks, rows]."""
+    def _count(self) -> Steps[Tensor]:
+        """Counts the edges of each destination by the rank that gives them, [ranks, rows]."""
         world_size, rows = self.layout.group.world_size, self.layout.local_count
         counts = torch.zeros((world_size, rows), dtype=torch.int64, device=self._device)
         for number in range(self._rounds):
-            parts, route = self._route(number)
+            parts, route = yield from self._route(number)
             for of_rank, part in zip(counts, parts, strict=True):
                 of_rank.index_add_(0, part, torch.ones_like(part, dtype=torch.int64))
             self._step(len(route.order))
         return counts
 
-    def _first_places(self) -> Tensor:
-        """Returns the place of the first edge of each destination by rank, [ranks, rows]."""
+    def _first_places(self) -> Steps[Tensor]:
+        """Finds the place of the first edge of each destination by rank, [ranks, rows]."""
         starts = self.indptr[:-1].long()
         if self.layout.group.world_size == 1:
             return starts.clone().unsqueeze(0)
-        counts = self._count()
+        counts = yield from self._count()
         before = counts.cumsum(0).sub_(counts)
         return before.add_(starts)
 
-    def _route(self, number: int) -> tuple[list[Tensor], _Route]:
-        """Returns local destinations by the rank that gave them, and how values follow them."""
+    def _route(self, number: int) -> Steps[tuple[list[Tensor], _Route]]:
+        """Finds local destinations by the rank that gave them, and how values follow them."""
         layout = self.layout
         world_size = layout.group.world_size
         given = self._nothing
         if number < self._num_pieces:
             given = self._destination(number)
         if world_size == 1:
-            route = _Route(self._transport, None, given, [len(given)], [len(given)])
+            route = _Route(None, given, [len(given)], [len(given)])
             return [given.to(self._nothing.dtype)], route
         starts = torch.tensor(layout.offsets, device=self._device)
         # Ranks without rows start where the next one does: the last of these has the row.
         owner = torch.searchsorted(starts, given.long(), right=True) - 1
         order = torch.sort(owner, stable=True).indices
         sent = torch.bincount(owner, minlength=world_size).tolist()
-        received = [of_rank[layout.group.rank] for of_rank in layout.group.all_gather(sent)]
-        route = _Route(self._transport, order, given, sent, received)
+        everyone = yield Gather(sent)
+        received = [of_rank[layout.group.rank] for of_rank in everyone]
+        route = _Route(order, given, sent, received)
         local = (given - starts[owner]).to(self._nothing.dtype)
-        return route.exchange(local), route
+        return (yield from route.exchange(local)), route
 
 
 class _Route:
     """How values of a piece's edges travel to the ranks of their destinations."""
 
     def __init__(
-        self,
-        transport: Transport,
-        order: Tensor | None,
-        given: Tensor,
-        sent: list[int],
-        received: list[int],
+        self, order: Tensor | None, given: Tensor, sent: list[int], received: list[int]
     ) -> None:
         self.order = given if order is None else order
-        self._transport = transport
         self._by_rank = order
         self._sent = sent
         self._received = received
 
-    def exchange(self, values: Tensor) -> list[Tensor]:
-        """Returns the values of this rank's edges by the rank that gave them. Collective."""
+    def exchange(self, values: Tensor) -> Steps[list[Tensor]]:
+        """Sends values; those of this rank's edges come by the rank that gave them. Collective."""
         if self._by_rank is None:
             return [values]
         received = values.new_empty((sum(self._received), *values.shape[1:]))
         parts = split_rows(received, self._received)
-        self._transport.all_to_all(parts, split_rows(values[self._by_rank], self._sent))
+        yield AllToAll(parts, split_rows(values[self._by_rank], self._sent))
         return parts
 
 

@@ -7,12 +7,10 @@ from __future__ import annotations
 
 import pickle
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
-
-from peergraph.memory.group.rank_names import RankNames
 
 
 @dataclass(frozen=True)
@@ -48,10 +46,12 @@ def unpack(data: bytes | memoryview, rank: str) -> Any:
     return value
 
 
-def disagreement(arguments: Sequence[Mapping[str, str]], names: RankNames) -> str | None:
+def disagreement(
+    arguments: Sequence[Mapping[str, str]], names: Callable[[Sequence[int]], str]
+) -> str | None:
     """Describes the first argument that differs between the ranks; None if none does."""
-    for name in arguments[0]:
-        texts = [of_rank[name] for of_rank in arguments]
+    for name in dict.fromkeys(name for of_rank in arguments for name in of_rank):
+        texts = [of_rank.get(name, "missing") for of_rank in arguments]
         if len(set(texts)) > 1:
             values = [
                 f"{text} on {names([r for r, other in enumerate(texts) if other == text])}"

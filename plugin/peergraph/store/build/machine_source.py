@@ -20,8 +20,15 @@ from peergraph.memory import Group, Machines
 from peergraph.memory.distributed.row_set import RowSet
 from peergraph.memory.group.collective_call import collective_call, collective_call_machines
 from peergraph.memory.group.machine_broadcast import MachineBroadcast
+from peergraph.store.build.fingerprint import Fingerprint
 from peergraph.store.input.schema import TableSpec
-from peergraph.store.input.source import EdgeSource, EdgeType, GraphSource, NodeType, RowSource
+from peergraph.store.input.source import (
+    EdgeSource,
+    EdgeType,
+    GraphSource,
+    NodeType,
+    RowSource,
+)
 
 
 @dataclass(frozen=True)
@@ -76,16 +83,20 @@ def graph_of_machine(source: GraphSource | None, group: Group) -> Iterator[Graph
     Read the source within the context. Ranks that send must load all tables in order.
 
     Raises:
-        ValueError: the machines have different graphs: sizes, tables or edges differ.
+        ValueError: the machines have different graphs: sizes, edges or rows of tables differ. Rows
+            that a function reads are compared once they are loaded, at the end of the context.
         NotImplementedError: a source would have to be sent that is split over ranks.
     """
     if group.machines.count == 1:
         yield source
         return
-    _check_same(source, group)
+    fingerprint = Fingerprint.of(source, group)
+    fingerprint.check(group, after_loading=False)
+    source = fingerprint.source
     sending = Sending.find(source is not None, group)
     if sending is None:
         yield source
+        fingerprint.check(group, after_loading=True)
         return
 
     def check() -> None:
@@ -102,64 +113,8 @@ def graph_of_machine(source: GraphSource | None, group: Group) -> Iterator[Graph
             group, lambda: source if link is None else _transfer(source, link, group.machines)
         )
         yield mine
-
-
-def _check_same(source: GraphSource | None, group: Group) -> None:
-    """Raises ValueError on every rank if machines have different graphs. Collective."""
-    shares = collective_call(group, lambda: None if source is None else _fingerprint(source))
-    brought = [share for share in group.all_gather(shares) if share is not None]
-    found = group.all_gather_machines(_sum(brought) if brought else None)
-    given = [m for m, mine in enumerate(found) if mine is not None]
-    for machine in given[1:]:
-        for name in {**found[given[0]], **found[machine]}:
-            value, other = found[given[0]].get(name), found[machine].get(name)
-            if value != other:
-                first, second = (group.machines.name(m) for m in (given[0], machine))
-                raise ValueError(
-                    f"the machines bring different graphs: {name} is {value or 'missing'} on "
-                    f"{first} and {other or 'missing'} on {second}; give each machine the same, or "
-                    "only one of them"
-                )
-
-
-def _fingerprint(source: GraphSource) -> dict[str, list[Any]]:
-    """Returns numbers that are equal for equal graphs. Numbers of parts of a graph add up."""
-    source.validate()
-    found: dict[str, list[Any]] = {}
-    for node_type, count in source.num_nodes.items():
-        found[f"nodes of {node_type!r}"] = [int(count)]
-        for name, table in source.node_tables.get(node_type, {}).items():
-            found[f"node table {name!r} of {node_type!r}"] = [str(table.dtype), *table.shape[1:]]
-    for edge_type, edges in source.edges.items():
-        found[f"edges of {edge_type}"] = _edge_sums(edges, source.range_of(edge_type[2])[0])
-        for name, table in source.edge_tables.get(edge_type, {}).items():
-            found[f"edge table {name!r} of {edge_type}"] = [str(table.dtype), *table.shape[1:]]
-    return found
-
-
-def _edge_sums(edges: EdgeSource, first: int) -> list[Any]:
-    """Returns the number of edges, the sum of sources and the sum of destinations. Destinations
-    start at `first`.
-    """
-    if edges.coo is not None:
-        sources, destinations = (int(ends.sum(dtype=torch.int64)) for ends in edges.coo)
-        return ["sums", edges.num_edges, sources, destinations]
-    assert edges.csc is not None
-    indptr, indices = edges.csc
-    # The sum of j * degree(j), by summation by parts.
-    rows = indptr.numel() - 1
-    destinations = (first + rows) * edges.num_edges - int(indptr[1:].sum(dtype=torch.int64))
-    return ["sums", edges.num_edges, int(indices.sum(dtype=torch.int64)), destinations]
-
-
-def _sum(parts: list[dict[str, list[Any]]]) -> dict[str, list[Any]]:
-    total = dict(parts[0])
-    for part in parts[1:]:
-        for name, values in part.items():
-            if values[0] == "sums" and name in total:
-                added = [a + b for a, b in zip(total[name][1:], values[1:], strict=True)]
-                total[name] = ["sums", *added]
-    return total
+    # Machines that have received rows from another have brought none.
+    fingerprint.check(group, after_loading=True)
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from peergraph.aggregate.sparse.csr import CsrMatrix
+from peergraph.fullgraph.exchange.side_by_side import run_alone
 from peergraph.fullgraph.layout.edge_share import PIECE_EDGES
 from peergraph.fullgraph.layout.row_layout import RowLayout
 from peergraph.fullgraph.structure.edge_delivery import EdgeDelivery
@@ -41,8 +42,11 @@ class ReversedEdges:
             return _rows_of_piece(local, number) + destinations.offsets[rank]
 
         num_pieces = -(-local.num_edges // PIECE_EDGES)
-        self._delivery = EdgeDelivery(sources, num_pieces, source_of_piece)
-        plan, csc = self._delivery.deliver_sources(destinations, destination_of_piece)
+        self._group = group
+        self._delivery = run_alone(group, EdgeDelivery.steps(sources, num_pieces, source_of_piece))
+        plan, csc = run_alone(
+            group, self._delivery.deliver_sources(destinations, destination_of_piece)
+        )
         counts = group.all_gather(csc.num_edges)
         edge_layout = RowLayout(
             group, counts, lambda: self.exchange_rows(structure.edge_layout.positions)
@@ -58,7 +62,9 @@ class ReversedEdges:
         Collective.
         """
         result = rows.new_empty((self._delivery.num_edges, *rows.shape[1:]))
-        self._delivery.deliver([lambda number: rows[_piece(number)]], [result])
+        run_alone(
+            self._group, self._delivery.deliver([lambda number: rows[_piece(number)]], [result])
+        )
         return result
 
 
