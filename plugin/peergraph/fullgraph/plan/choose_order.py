@@ -39,7 +39,7 @@ from peergraph.fullgraph.layout.volume import (
     count_by_rank,
 )
 from peergraph.memory import Group, collective_call
-from peergraph.memory.device.digest import digest_rows
+from peergraph.memory.group.content import describe_content
 from peergraph.memory.region.free_memory import free_gpu_memory, free_host_memory
 from peergraph.store import EdgeType, NodeType
 
@@ -134,7 +134,7 @@ def order_digest(order: str | Tensor) -> str:
     """Returns a text that is equal on two ranks if their orders are. Synchronises."""
     if isinstance(order, str):
         return order
-    return f"parts {list(order.shape)} {digest_rows(order.long()) & (1 << 64) - 1:x}"
+    return f"parts {describe_content(order)}"
 
 
 class OrderChooser:

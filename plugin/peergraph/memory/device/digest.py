@@ -1,4 +1,4 @@
-"""Numbers that tell lists of row numbers, and the contents of tensors, apart."""
+"""Numbers that tell the contents of tensors apart, and add up over their parts."""
 
 from __future__ import annotations
 
@@ -11,17 +11,6 @@ _WORD_BYTES = 8
 # Words that are mixed at a time: on the CPU they stay in a core's cache.
 _PIECE_WORDS = {"cpu": 1 << 15}
 _PIECE_WORDS_ON_GPU = 1 << 22
-
-
-def digest_rows(rows: Tensor) -> int:
-    """Returns a 64-bit digest of a list of integers and their order, the same on any device.
-
-    Synchronises the device.
-
-    Args:
-        rows: [k] int64.
-    """
-    return int(_mixed(rows, 0).sum())
 
 
 def digest_tensor(values: Tensor, device: torch.device | None = None, first_row: int = 0) -> int:
