@@ -163,6 +163,9 @@ def test_digests_are_of_bytes() -> None:
     bits = values < 0
     parts = digest_tensor(bits[:9]) + digest_tensor(bits[9:], first_row=9)
     assert digest_tensor(bits) == parts % 2**64
+    flat = torch.arange(9, dtype=torch.float32)
+    assert digest_tensor(flat[1:]) == digest_tensor(flat[1:].clone())
+    assert digest_tensor(flat[1:].view(4, 2)) == digest_tensor(flat[1:].clone().view(4, 2))
     zeros = torch.zeros(3)
     assert digest_tensor(zeros) != digest_tensor(-zeros)
     assert digest_tensor(zeros.half()) != digest_tensor(torch.ones(3).half())

@@ -31,7 +31,8 @@ def digest_tensor(values: Tensor, device: torch.device | None = None, first_row:
         return 0
     row_bytes = rows[:1].numel() * rows.itemsize
     words = -(-row_bytes // _WORD_BYTES)
-    if row_bytes % _WORD_BYTES == 0 and rows.is_contiguous():
+    is_aligned = rows.storage_offset() * rows.itemsize % _WORD_BYTES == 0
+    if row_bytes % _WORD_BYTES == 0 and rows.is_contiguous() and is_aligned:
         # A row may be long, as those of edges [2, edges] are.
         rows, first_row, words = rows.view(-1).view(torch.int64), first_row * words, 1
     piece_words = _PIECE_WORDS.get(device.type, _PIECE_WORDS_ON_GPU)
@@ -40,6 +41,8 @@ def digest_tensor(values: Tensor, device: torch.device | None = None, first_row:
         data = piece.to(device).contiguous().view(len(piece), -1).view(torch.uint8)
         if rest := -data.shape[1] % _WORD_BYTES:
             data = F.pad(data, (0, rest))
+        elif data.storage_offset() % _WORD_BYTES:
+            data = data.clone()
         total += _mixed(data.view(torch.int64).view(-1), first_row * words).sum()
         first_row += len(piece)
     return int(total) % 2**64
