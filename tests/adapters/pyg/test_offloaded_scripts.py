@@ -146,6 +146,18 @@ def two_graphs(data: Any) -> Any:
     return trained(loss_of(model(data), data) + model(other).square().mean(), model)
 
 
+def two_full_graphs(data: Any) -> Any:
+    # Two views of the same nodes, as of contrastive learning, each a full graph of its own.
+    other = graph()
+    if hasattr(data.x, "full_tensor"):
+        other = peergraph_pyg.full_graph(other, offload=True, num_chunks=2)
+    model = net()
+    first, second = model(data), model(other)
+    hidden = model.first(data.x, other.edge_index)
+    loss = F.mse_loss(first, second.sigmoid()) + hidden.square().mean()
+    return trained(loss + (first * second)[other.train_mask].mean(), model)
+
+
 def two_losses(data: Any) -> Any:
     model = net()
     out = model(data)
@@ -236,7 +248,7 @@ def pseudo_labels(data: Any) -> Any:
 CASES: list[Case] = [
     *(true_classes, pseudo_labels),
     *(checkpointed, checkpointed_reentrant, checkpoint_of_all, evaluated_first, deeply_copied),
-    *(on_the_host, saved, hooked, retained, two_graphs, two_losses, anomaly),
+    *(on_the_host, saved, hooked, retained, two_graphs, two_full_graphs, two_losses, anomaly),
     *(summary_in_bilinear, summary_in_products, written_through_aliases, clipped, moving_average),
 ]
 

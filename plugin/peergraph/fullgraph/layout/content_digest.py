@@ -96,7 +96,7 @@ class PendingDigest:
         if reduced.is_cuda:
             self._reduced = torch.empty_like(reduced, device="cpu", pin_memory=True)
             self._reduced.copy_(reduced, non_blocking=True)
-            self._event = torch.cuda.Event()
+            self._event = torch.cuda.Event()  # type: ignore[no-untyped-call]
             self._event.record()
         else:
             self._digest = _hash_pieces(reduced, self._description)

@@ -77,7 +77,7 @@ def moves_to_cpu(x: PartitionedTensor, device: Any) -> bool:
     """Returns whether the first argument of ``x.to(device)`` is the CPU and `x` is on GPUs."""
     if not isinstance(device, (str, torch.device, int)):
         return False
-    return torch.device(device).type == "cpu" != x.device.type
+    return bool(torch.device(device).type == "cpu" != x.device.type)
 
 
 @function_rule(Tensor.to)

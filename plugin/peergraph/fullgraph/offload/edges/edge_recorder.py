@@ -15,6 +15,7 @@ from peergraph.aggregate import Csc
 from peergraph.fullgraph.layout.content_digest import PendingDigest
 from peergraph.fullgraph.layout.row_layout import RowLayout
 from peergraph.fullgraph.offload.chunks.chunked_csc import ChunkedCsc
+from peergraph.fullgraph.offload.functions.gathering import in_graph
 from peergraph.fullgraph.offload.functions.recording import (
     probe_of,
     resident_operand,
@@ -181,8 +182,8 @@ class EdgeRecorder:
         value = (digest or PendingDigest(weights._local)).value()
         kept = self._reversed_weights.get(weights)
         if any(self.spaces.rank.real.all_gather(kept is None or kept[0] != value)):
-            kept = value, reverse_rows(self.structure, weights)
-            self._reversed_weights[weights] = kept
+            kept = self._reversed_weights[weights] = value, reverse_rows(self.structure, weights)
+        assert kept is not None
         found: PartitionedTensor = kept[1]
         return found
 
@@ -317,6 +318,7 @@ class EdgeRecorder:
         if not isinstance(x, OffloadedTensor):
             assert isinstance(x, PartitionedTensor)
             x = store_resident(space, x)
+        x = in_graph(x, space)
         operand = SourceOperand(make_boundary(x), self.structure)
         content = operand.rows.content
         content.is_source = True
@@ -408,7 +410,8 @@ class _ProbePlace(Place):
 
 def _rows(name: str, x: Tensor, space: RowSpace) -> tuple[Operand, Callable[[], Any]]:
     if isinstance(x, OffloadedTensor):
-        return row_operand(x), lambda: probe_of(x)
+        own: OffloadedTensor = in_graph(x, space)
+        return row_operand(own), lambda: probe_of(own)
     assert isinstance(x, PartitionedTensor)
     operand, layout = resident_operand(name, x, space)
     return operand, lambda: resident_probe(operand.tensor, layout)

@@ -16,6 +16,7 @@ from peergraph.fullgraph.offload.programs.program import Place, no_autograd
 from peergraph.fullgraph.offload.programs.row_pass import RowPass
 from peergraph.fullgraph.offload.tensor.offloaded_function import OffloadedFunction
 from peergraph.fullgraph.offload.tensor.offloaded_tensor import OffloadedTensor, from_store
+from peergraph.fullgraph.offload.tensor.row_space import RowSpace
 from peergraph.fullgraph.offload.tensor.rows_first import Undo, rows_first
 from peergraph.fullgraph.tensor.conversions import distribute, take_rows
 from peergraph.fullgraph.tensor.partitioned_tensor import PartitionedTensor, wrap
@@ -88,6 +89,39 @@ class OnDevice(OffloadedFunction):
 def resident_rows(x: OffloadedTensor, layout: RowLayout) -> PartitionedTensor:
     """Returns the rows as a tensor on the device. Collective; not differentiable."""
     return wrap(local_rows(x, x.device), layout, x.partitioned_dim)
+
+
+def in_graph(x: Any, space: RowSpace) -> Any:
+    """Returns offloaded rows of another graph of the same nodes as rows of this graph.
+
+    They are computed at once and stored. Collective; differentiable.
+
+    Args:
+        x: any value; what are no such rows is returned as it is.
+        space: of this graph.
+    """
+    if not isinstance(x, OffloadedTensor) or x._content.space.spaces is space.spaces:
+        return x
+    if not x._content.is_storable or not x.layout.same_rows(space.layout):
+        return x
+    return OfOtherGraph.apply(x, space)
+
+
+class OfOtherGraph(OffloadedFunction):
+    """Rows of another graph of the same nodes, copied to a store of this graph."""
+
+    @staticmethod
+    def forward(ctx: Any, x: OffloadedTensor, space: RowSpace) -> OffloadedTensor:
+        content = x._content
+        ctx.space = content.space
+        store = space.allocator.allocate(space.layout, content.features, content.dtype, "source")
+        visit_rows(x, store.write)
+        return from_store(space, store)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+        with torch.no_grad():
+            return in_graph(grad, ctx.space), None
 
 
 def full_tensor(x: OffloadedTensor) -> Tensor:

@@ -22,6 +22,7 @@ from peergraph.fullgraph.offload.functions.dry_runs import (
     share_memory,
 )
 from peergraph.fullgraph.offload.functions.expanded_rows import expanded_dim, expanded_rows
+from peergraph.fullgraph.offload.functions.gathering import in_graph
 from peergraph.fullgraph.offload.gradients.segment import (
     move_history,
     row_operand,
@@ -104,6 +105,9 @@ class Call:
         given = tensors_in((args, kwargs))
         first = next(t for t in given if isinstance(t, OffloadedTensor))
         self.space = first._content.space
+        if any(_is_elsewhere(t, first) for t in given):
+            args, kwargs = map_nested((args, kwargs), functools.partial(in_graph, space=self.space))
+            given = tensors_in((args, kwargs))
         if func is not expanded_rows and any(expanded_dim(t, first) is not None for t in given):
             args, kwargs = map_nested((args, kwargs), functools.partial(_as_rows, like=first))
             given = tensors_in((args, kwargs))
@@ -334,6 +338,13 @@ class Call:
             refuse(self.name, "an argument is a list of edges")
         make_probe = functools.partial(_changeable, tensor, tensor, self.changes)
         return PlainOperand.of(tensor), _dry_run_key_of_plain(tensor), make_probe
+
+
+def _is_elsewhere(tensor: Tensor, first: OffloadedTensor) -> bool:
+    """Whether a tensor has rows of another graph."""
+    if not isinstance(tensor, OffloadedTensor):
+        return False
+    return tensor._content.space.spaces is not first._content.space.spaces
 
 
 def _as_rows(tensor: Any, like: OffloadedTensor) -> Any:

@@ -59,7 +59,6 @@ def getitem(x: Tensor, index: Any) -> Tensor:
     selected = select_rows(x, rows_on_device(rows))
     parts[place] = slice(None)
     if are_pairs(parts, rows):
-        assert isinstance(selected, PartitionedTensor)
         parts[place] = mask_of_all(selected)
     if isinstance(rows, int) and not isinstance(rows, bool):
         assert isinstance(selected, PartitionedTensor)
@@ -227,8 +226,9 @@ def _is_list(part: Any) -> bool:
     return isinstance(part, (list, np.ndarray)) or (isinstance(part, Tensor) and part.dim() > 0)
 
 
-def mask_of_all(rows: PartitionedTensor) -> PartitionedTensor:
-    """Returns the mask of all rows of a tensor on the device."""
+def mask_of_all(rows: Tensor) -> PartitionedTensor:
+    """Returns the mask of all rows of a partitioned tensor on the device."""
+    assert isinstance(rows, PartitionedTensor)
     mask = torch.ones(rows.layout.local_count, dtype=torch.bool, device=rows.device)
     return from_local(mask, rows.layout)
 
