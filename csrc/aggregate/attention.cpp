@@ -66,7 +66,7 @@ class Edges {
   /// Collects the edges of `node` in `rows`, its self loop included, and their scores.
   PG_INLINE void collect(const CsrMatrix& rows, int64_t node) {
     node_ = node;
-    const int64_t begin = rows.begin(node), end = rows.end(node);
+    const int64_t begin = rows.begin(node), end = std::max(begin, rows.end(node));
     auto& others = scratch_.others;
     if (static_cast<int64_t>(others.size()) <= end - begin) others.resize(2 * (end - begin) + 1);
     count_ = 0;

@@ -1,5 +1,4 @@
-// Python bindings of the aggregate area. The callers have checked that tensors are dense and that
-// shapes agree.
+// Python bindings of the aggregate area. They compare the dtypes and sizes of all tensors.
 #include "common/bind.h"
 
 #include <pybind11/pybind11.h>
@@ -8,6 +7,7 @@
 #include <optional>
 
 #include "aggregate/attention.h"
+#include "aggregate/bound_operands.h"
 #include "aggregate/csr_conversion.h"
 #include "aggregate/edge_softmax.h"
 #include "aggregate/interleaved_spmm.h"
@@ -25,7 +25,7 @@ namespace py = pybind11;
 namespace peergraph {
 namespace {
 
-using LeasedOperands = Leased<Operands>;
+using LeasedOperands = Leased<BoundOperands>;
 using OptionalTensor = std::optional<TensorRef>;
 
 Schedule make_schedule(int64_t chunk, int64_t long_row, int32_t warps_per_block) {
@@ -51,20 +51,24 @@ CsrMatrix make_csr_matrix(const TensorRef& indptr, const TensorRef& indices,
   matrix.num_rows = indptr.num_elements() - 1;
   matrix.num_columns = num_columns;
   matrix.num_edges = indices.num_elements();
+  PG_CHECK_ARG(!edge_ids || edge_ids->num_elements() >= matrix.num_edges,
+               "edge_ids must have one id for each edge");
   matrix.schedule = schedule;
   matrix.schedule.max_chunks = max_chunks;
   return matrix;
 }
 
-Operands checked(const Operands& operands) {
-  PG_CHECK_ARG(operands.e_columns > 0 && operands.columns % operands.e_columns == 0,
-               "e_columns must divide columns");
-  return operands;
+LeasedOperands bound(Operands operands, const OptionalTensor& x, const OptionalTensor& e,
+                     std::optional<int64_t> num_addresses, const Leases& leases) {
+  PG_CHECK_ARG(
+      operands.columns >= 0 && operands.e_columns > 0 && operands.columns % operands.e_columns == 0,
+      "e_columns must divide columns");
+  return {{operands, x, e, num_addresses}, leases};
 }
 
 LeasedOperands make_operands(Message message, const OptionalTensor& x, const OptionalTensor& e,
                              int64_t columns, int64_t e_columns) {
-  return {checked({message, pointer(x), pointer(e), columns, e_columns, nullptr}), {}};
+  return bound({message, pointer(x), pointer(e), columns, e_columns, nullptr}, x, e, {}, {});
 }
 
 /// `codec` describes narrow rows, and `scale_addresses` are where their scales are, if apart;
@@ -74,9 +78,8 @@ LeasedOperands make_indirect_operands(Message message, const TensorRef& addresse
                                       int64_t columns, int64_t e_columns, const Leases& leases,
                                       const std::optional<RowCodec>& codec,
                                       const OptionalTensor& scale_addresses) {
-  const auto* rows = pointer<const int64_t>(addresses);
-  Operands operands =
-      checked({message, pointer(address_bits), pointer(e), columns, e_columns, rows});
+  const auto* rows = addresses.int64_values("addresses");
+  Operands operands{message, pointer(address_bits), pointer(e), columns, e_columns, rows};
   if (codec) {
     PG_CHECK_ARG(codec->columns == columns, "the codec must have the columns of the operation");
     operands.codec = *codec;
@@ -84,15 +87,10 @@ LeasedOperands make_indirect_operands(Message message, const TensorRef& addresse
   if (scale_addresses) {
     PG_CHECK_ARG(codec && codec->num_scales() > 0, "scale_addresses are for a codec with scales");
     operands.codec = codec->apart();
-    operands.scale_rows = pointer<const int64_t>(*scale_addresses);
+    operands.scale_rows =
+        scale_addresses->int64_values("scale_addresses", addresses.num_elements());
   }
-  return {operands, leases};
-}
-
-/// Raises unless narrow rows are widened to the dtype of the operation.
-void check_codec(const Operands& operands, DType dtype) {
-  PG_CHECK_ARG(!operands.is_narrow() || operands.codec.dtype == dtype,
-               "the operation must have the codec's dtype");
+  return bound(operands, {}, e, addresses.num_elements(), leases);
 }
 
 /// `out` [rows, at least the columns of the operands]: the sums are written from `first_column` on.
@@ -102,13 +100,17 @@ void bind_spmm(const CsrMatrix& matrix, const LeasedOperands& operands, bool mea
                [[maybe_unused]] const py::function& allocate, std::optional<DType> dtype,
                int64_t first_column) {
   const Opened opened(operands);
-  const int64_t stride = out.size(1);
-  PG_CHECK_ARG(first_column >= 0 && first_column + opened->columns <= stride,
+  const int64_t stride = out.size(1), columns = opened->operands.columns;
+  PG_CHECK_ARG(first_column >= 0 && first_column <= stride && columns <= stride - first_column,
                "out has too few columns");
-  Spmm op{matrix, *opened, dtype.value_or(out.dtype("out")), mean, accumulate};
-  check_codec(*opened, op.dtype);
-  op.out = static_cast<char*>(out.data) + first_column * out.item_bytes;
-  op.out_dtype = out.dtype("out");
+  const DType out_dtype = out.dtype("out"), of_operands = dtype.value_or(out_dtype);
+  check_out_dtype(of_operands, out_dtype);
+  auto* const sums =
+      static_cast<char*>(out.values("out", out_dtype, checked_product(matrix.num_rows, stride)));
+  Spmm op{opened->checked(matrix, matrix.num_columns, of_operands), **opened, of_operands, mean,
+          accumulate};
+  op.out = sums + first_column * out.item_bytes;
+  op.out_dtype = out_dtype;
   op.out_stride = stride;
   PG_ON_DEVICE(launch.device, spmm_cpu(op, launch.num_threads),
                spmm_cuda(op, launch, with_gil(allocate)));
@@ -129,10 +131,18 @@ void bind_interleaved_spmm(const CsrMatrix& local, const LeasedOperands& local_o
                            const Launch& launch, [[maybe_unused]] const py::function& allocate) {
   const Opened own(local_operands);
   const Opened others(remote_operands);
-  PG_CHECK_ARG(local.num_rows == remote.num_rows && own->columns == others->columns,
+  const DType dtype = out.dtype("out");
+  const int64_t columns = own->operands.columns;
+  PG_CHECK_ARG(local.num_rows == remote.num_rows && columns == others->operands.columns,
                "local and remote edges must have the same rows and columns");
-  const InterleavedSpmm op{local, remote,       *own,    *others, out.dtype("out"),
-                           mean,  interleaving, out.data};
+  const InterleavedSpmm op{own->checked(local, local.num_columns, dtype),
+                           others->checked(remote, remote.num_columns, dtype),
+                           **own,
+                           **others,
+                           dtype,
+                           mean,
+                           interleaving,
+                           out.values("out", dtype, checked_product(local.num_rows, columns))};
   PG_ON_DEVICE(launch.device, interleaved_spmm_cpu(op, launch.num_threads),
                interleaved_spmm_cuda(op, launch, with_gil(allocate)));
 }
@@ -141,7 +151,11 @@ void bind_spmm_transposed(const CsrMatrix& matrix, const LeasedOperands& operand
                           const OptionalTensor& counts, const TensorRef& out, const Launch& launch,
                           [[maybe_unused]] const py::function& allocate) {
   const Opened opened(operands);
-  const SpmmTransposed op{matrix, *opened, dtype, pointer<const int32_t>(counts), out.data};
+  const int64_t columns = opened->operands.columns;
+  const SpmmTransposed op{
+      opened->checked(matrix, matrix.num_rows, dtype), **opened, dtype,
+      counts ? counts->int32_values("counts", matrix.num_columns) : nullptr,
+      out.values("out", sum_dtype(dtype), checked_product(matrix.num_columns, columns))};
   PG_ON_DEVICE(launch.device, spmm_transposed_cpu(op, launch.num_threads),
                spmm_transposed_cuda(op, launch, with_gil(allocate)));
 }
@@ -150,9 +164,17 @@ void bind_spmm_minmax(const CsrMatrix& matrix, const LeasedOperands& operands, b
                       const TensorRef& out, const TensorRef& arg, const Launch& launch,
                       [[maybe_unused]] const py::function& allocate) {
   const Opened opened(operands);
-  check_codec(*opened, out.dtype("out"));
-  const SpmmMinMax op{matrix,   *opened,  out.dtype("out"),   minimum,
-                      out.data, arg.data, arg.id_bytes("arg")};
+  const DType dtype = out.dtype("out");
+  const int64_t count = checked_product(matrix.num_rows, opened->operands.columns);
+  const int arg_bytes = arg.id_bytes("arg");
+  PG_CHECK_ARG(arg_bytes == 8 || matrix.num_edges <= INT32_MAX, "arg must be int64");
+  const SpmmMinMax op{opened->checked(matrix, matrix.num_columns, dtype),
+                      **opened,
+                      dtype,
+                      minimum,
+                      out.values("out", dtype, count),
+                      arg.ids("arg", arg_bytes, count),
+                      arg_bytes};
   PG_ON_DEVICE(launch.device, spmm_minmax_cpu(op, launch.num_threads),
                spmm_minmax_cuda(op, launch, with_gil(allocate)));
 }
@@ -163,35 +185,71 @@ void bind_spmm_minmax_backward(const CsrMatrix& matrix, const LeasedOperands& op
                                [[maybe_unused]] const std::optional<CsrMatrix>& transpose,
                                const Launch& launch) {
   const Opened opened(operands);
+  const DType dtype = grad.dtype("grad");
+  const Operands& given = **opened;
+  const int64_t count = checked_product(matrix.num_rows, given.columns);
+  PG_CHECK_ARG(!opened->num_addresses, "gradients need x");
+  // Without x or e, the kernel takes 0 and 1: gradients of some messages need neither.
+  const bool reads = given.columns > 0;
+  if (opened->x && reads) opened->check_x(matrix.num_columns, dtype);
+  CsrMatrix edges = opened->e && reads ? opened->with_e(matrix, dtype) : matrix;
+  if (grad_e && reads)
+    edges = with_edge_rows(edges, rows_of(*grad_e, "grad_e", sum_dtype(dtype), given.e_columns));
+  const int arg_bytes = arg.id_bytes("arg");
   const SpmmMinMaxBackward op{
-      matrix,    *opened,         grad.dtype("grad"), arg.data, arg.id_bytes("arg"),
-      grad.data, pointer(grad_x), pointer(grad_e)};
+      edges,
+      given,
+      dtype,
+      arg.ids("arg", arg_bytes, count),
+      arg_bytes,
+      grad.values("grad", dtype, count),
+      grad_x ? grad_x->values("grad_x", sum_dtype(dtype),
+                              checked_product(matrix.num_columns, given.columns))
+             : nullptr,
+      pointer(grad_e)};
   PG_ON_DEVICE(launch.device, spmm_minmax_backward_cpu(op, launch.num_threads),
                spmm_minmax_backward_cuda(op, transpose ? &*transpose : nullptr, launch));
 }
 
-EdgeOperand make_edge_operand(const OptionalTensor& tensor, Target target) {
-  return {pointer(tensor), target, tensor ? tensor->size(1) : 0};
+/// An operand of sddmm, of a row for each of the ids by which it is looked up. `matrix` gets the
+/// bound of its edge ids.
+EdgeOperand make_edge_operand(const OptionalTensor& tensor, const char* name, Target target,
+                              DType dtype, int64_t op_columns, CsrMatrix* matrix) {
+  if (!tensor) return {nullptr, target, 0};
+  const int64_t columns = tensor->size(1), rows = rows_of(*tensor, name, dtype, columns);
+  PG_CHECK_ARG(columns > 0 ? op_columns % columns == 0 : op_columns == 0,
+               std::string(name) + " must have a divisor of the operation's columns");
+  if (target == Target::kEdge)
+    *matrix = with_edge_rows(*matrix, rows);
+  else
+    PG_CHECK_ARG(rows >= (target == Target::kRow ? matrix->num_rows : matrix->num_columns),
+                 std::string(name) + " has too few rows: " + std::to_string(rows));
+  return {tensor->data, target, columns};
 }
 
 void bind_sddmm(const CsrMatrix& matrix, const OptionalTensor& left, Target left_target,
                 const OptionalTensor& right, Target right_target, Message message, int64_t depth,
                 const TensorRef& out, const Launch& launch) {
-  const Sddmm op{matrix,
-                 make_edge_operand(left, left_target),
-                 make_edge_operand(right, right_target),
-                 message,
-                 out.dtype("out"),
-                 out.size(1),
-                 depth,
-                 out.data};
+  const DType dtype = out.dtype("out");
+  const int64_t heads = out.size(1), columns = checked_product(heads, depth);
+  PG_CHECK_ARG((left || !uses_u(message)) && (right || !uses_e(message)),
+               "the message needs an operand that is missing");
+  CsrMatrix edges = with_edge_rows(matrix, rows_of(out, "out", dtype, heads));
+  const EdgeOperand u = make_edge_operand(left, "left", left_target, dtype, columns, &edges);
+  const EdgeOperand e = make_edge_operand(right, "right", right_target, dtype, columns, &edges);
+  const Sddmm op{edges, u, e, message, dtype, heads, depth, out.data};
   PG_ON_DEVICE(launch.device, sddmm_cpu(op, launch.num_threads), sddmm_cuda(op, launch));
 }
 
 void bind_edge_softmax(const CsrMatrix& matrix, const TensorRef& values, const OptionalTensor& grad,
                        const TensorRef& out, const Launch& launch,
                        [[maybe_unused]] const py::function& allocate) {
-  const EdgeSoftmax op{matrix, out.dtype("out"), out.size(1), values.data, pointer(grad), out.data};
+  const DType dtype = out.dtype("out");
+  const int64_t heads = out.size(1);
+  CsrMatrix edges = with_edge_rows(matrix, rows_of(out, "out", dtype, heads));
+  edges = with_edge_rows(edges, rows_of(values, "values", dtype, heads));
+  if (grad) edges = with_edge_rows(edges, rows_of(*grad, "grad", dtype, heads));
+  const EdgeSoftmax op{edges, dtype, heads, values.data, pointer(grad), out.data};
   PG_ON_DEVICE(launch.device, edge_softmax_cpu(op, launch.num_threads),
                edge_softmax_cuda(op, launch, with_gil(allocate)));
 }
@@ -199,13 +257,31 @@ void bind_edge_softmax(const CsrMatrix& matrix, const TensorRef& values, const O
 Attention make_attention(const CsrMatrix& matrix, const TensorRef& x, const OptionalTensor& left,
                          const OptionalTensor& right, const OptionalTensor& att, int64_t loops,
                          double slope) {
-  return {matrix, x.dtype("x"), att.has_value(), x.size(1),      x.size(2),   loops,
-          slope,  x.data,       pointer(left),   pointer(right), pointer(att)};
+  const DType dtype = x.dtype("x"), sums = sum_dtype(dtype);
+  const int64_t heads = x.size(1), depth = x.size(2), columns = checked_product(heads, depth);
+  const int64_t sources = matrix.num_columns, rows = matrix.num_rows;
+  x.values("x", dtype, checked_product(sources, columns));
+  PG_CHECK_ARG(loops >= -1 && loops <= std::min(sources, rows),
+               "loops must be -1 .. the number of nodes");
+  if (att) {
+    PG_CHECK_ARG(right && !left, "dynamic attention takes right, and no left");
+    att->values("att", sums, columns);
+    right->values("right", dtype, checked_product(rows, columns));
+  } else {
+    PG_CHECK_ARG(left.has_value(), "attention takes left or att");
+    left->values("left", sums, checked_product(sources, heads));
+    if (right) right->values("right", sums, checked_product(rows, heads));
+  }
+  return {matrix, dtype,  att.has_value(), heads,          depth,       loops,
+          slope,  x.data, pointer(left),   pointer(right), pointer(att)};
 }
 
 void bind_attention(const Attention& inputs, const TensorRef& out, const TensorRef& lse,
                     const Launch& launch, [[maybe_unused]] const py::function& allocate) {
-  const AttentionForward op{inputs, out.data, lse.data};
+  const int64_t rows = inputs.matrix.num_rows;
+  const AttentionForward op{
+      inputs, out.values("out", inputs.dtype, checked_product(rows, inputs.columns())),
+      lse.values("lse", sum_dtype(inputs.dtype), checked_product(rows, inputs.heads))};
   PG_ON_DEVICE(launch.device, attention_cpu(op, launch.num_threads),
                attention_cuda(op, launch, with_gil(allocate)));
 }
@@ -216,18 +292,33 @@ void bind_attention_backward(const Attention& inputs, const TensorRef& grad, con
                              const TensorRef& grad_left, const TensorRef& grad_right,
                              const TensorRef& grad_att, const std::optional<CsrMatrix>& transpose,
                              const Launch& launch, [[maybe_unused]] const py::function& allocate) {
+  const DType sums = sum_dtype(inputs.dtype);
+  const int64_t rows = inputs.matrix.num_rows, sources = inputs.matrix.num_columns;
+  const int64_t wide = checked_product(rows, inputs.columns());
+  const int64_t narrow = checked_product(rows, inputs.heads);
+  const auto if_any = [&](const TensorRef& gradient, const char* name, int64_t least) -> void* {
+    return gradient.num_elements() == 0 ? nullptr : gradient.values(name, sums, least);
+  };
   const AttentionBackward op{inputs,
-                             grad.data,
-                             lse.data,
-                             delta.data,
-                             grad_x.data_if_any(),
-                             grad_left.data_if_any(),
-                             grad_right.data_if_any(),
-                             grad_att.data_if_any()};
+                             grad.values("grad", inputs.dtype, wide),
+                             lse.values("lse", sums, narrow),
+                             delta.values("delta", sums, narrow),
+                             if_any(grad_x, "grad_x", checked_product(sources, inputs.columns())),
+                             if_any(grad_left, "grad_left", checked_product(sources, inputs.heads)),
+                             if_any(grad_right, "grad_right", inputs.dynamic ? wide : narrow),
+                             if_any(grad_att, "grad_att", wide)};
   if (transpose) {
+    PG_CHECK_ARG(transpose->num_rows <= sources && transpose->num_columns <= rows,
+                 "the transpose must have the sources as rows");
+    PG_CHECK_ARG(transpose->num_rows == 0 || inputs.columns() == 0 ||
+                     (op.grad_x != nullptr && (inputs.dynamic || op.grad_left != nullptr)),
+                 "gradients of sources need grad_x, and grad_left beside left");
     PG_ON_DEVICE(launch.device, attention_backward_columns_cpu(op, *transpose, launch.num_threads),
                  attention_backward_columns_cuda(op, *transpose, launch, with_gil(allocate)));
   } else {
+    PG_CHECK_ARG(launch.device >= 0 || wide == 0 ||
+                     (op.grad_right != nullptr && (!inputs.dynamic || op.grad_att != nullptr)),
+                 "gradients of destinations need grad_right, and grad_att beside att");
     PG_ON_DEVICE(launch.device, attention_backward_rows_cpu(op, launch.num_threads),
                  attention_backward_rows_cuda(op, launch, with_gil(allocate)));
   }
@@ -235,12 +326,24 @@ void bind_attention_backward(const Attention& inputs, const TensorRef& grad, con
 
 void bind_transpose(const CsrMatrix& matrix, const TensorRef& indptr, const TensorRef& indices,
                     const TensorRef& positions) {
-  transpose_cpu(matrix, {indptr.data, indices.data, positions.data});
+  const int offset_bytes = matrix.indptr_bytes, id_bytes = matrix.index_bytes;
+  PG_CHECK_ARG(offset_bytes == 8 || matrix.num_edges <= INT32_MAX,
+               "indptr must be int64 for more than 2^31 - 1 edges");
+  PG_CHECK_ARG(id_bytes == 8 || matrix.num_rows <= INT32_MAX,
+               "indices must be int64 for more than 2^31 - 1 rows");
+  PG_CHECK_ARG(matrix.num_columns < INT64_MAX, "num_columns is out of range");
+  transpose_cpu(matrix, {indptr.ids("indptr", offset_bytes, matrix.num_columns + 1),
+                         indices.ids("indices", id_bytes, matrix.num_edges),
+                         positions.ids("positions", offset_bytes, matrix.num_edges)});
 }
 
 bool bind_indptr_from_sorted(const TensorRef& keys, int64_t num_keys, const TensorRef& indptr) {
-  return indptr_from_sorted(keys.data, keys.id_bytes("keys"), keys.num_elements(), num_keys,
-                            indptr.data);
+  const int id_bytes = keys.id_bytes("keys");
+  const int64_t count = keys.num_elements();
+  PG_CHECK_ARG(num_keys >= 0 && num_keys < INT64_MAX, "num_keys is out of range");
+  PG_CHECK_ARG(id_bytes == 8 || count <= INT32_MAX, "keys must be int64 for 2^31 edges");
+  return indptr_from_sorted(keys.data, id_bytes, count, num_keys,
+                            indptr.ids("indptr", id_bytes, num_keys + 1));
 }
 
 bool bind_is_arange(const TensorRef& ids) {

@@ -1,5 +1,5 @@
-// Python bindings of steps beside aggregation: of rows, and of edges of mini-batches. The callers
-// have checked that tensors are dense and that shapes agree.
+// Python bindings of steps beside aggregation: of rows, and of edges of mini-batches. They compare
+// the dtypes and sizes of all tensors.
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
@@ -7,8 +7,10 @@
 #include <optional>
 
 #include "aggregate/activation.h"
+#include "aggregate/bound_operands.h"
 #include "aggregate/edge_grouping.h"
 #include "aggregate/row_copy.h"
+#include "aggregate/spmm.h"
 #include "common/bind.h"
 #include "common/check.h"
 #include "common/on_device.h"
@@ -22,17 +24,19 @@ namespace {
 using OptionalTensor = std::optional<TensorRef>;
 
 /// `out` [rows, at least the columns of the operands]: rows are written from `first_column` on.
-void bind_copy_rows(const Leased<Operands>& operands, DType dtype, int64_t first_column,
+void bind_copy_rows(const Leased<BoundOperands>& operands, DType dtype, int64_t first_column,
                     const TensorRef& out, const Launch& launch) {
   const Opened opened(operands);
-  PG_CHECK_ARG(!opened->is_narrow() || opened->codec.dtype == dtype,
-               "the operation must have the codec's dtype");
-  const int64_t stride = out.size(1);
-  PG_CHECK_ARG(first_column >= 0 && first_column + opened->columns <= stride,
+  const DType out_dtype = out.dtype("out");
+  check_out_dtype(dtype, out_dtype);
+  const int64_t stride = out.size(1), num_rows = rows_of(out, "out", out_dtype, stride);
+  PG_CHECK_ARG(first_column >= 0 && first_column <= stride &&
+                   opened->operands.columns <= stride - first_column,
                "out has too few columns");
-  const RowCopy op{*opened,          dtype,
-                   out.size(0),      static_cast<char*>(out.data) + first_column * out.item_bytes,
-                   out.dtype("out"), stride};
+  opened->check_x(num_rows, dtype);
+  const RowCopy op{**opened,  dtype,
+                   num_rows,  static_cast<char*>(out.data) + first_column * out.item_bytes,
+                   out_dtype, stride};
   PG_ON_DEVICE(launch.device, copy_rows_cpu(op, launch.num_threads), copy_rows_cuda(op, launch));
 }
 
@@ -51,36 +55,40 @@ void bind_activate(const TensorRef& x, const OptionalTensor& bias, bool relu, do
                    const Launch& launch) {
   const uint32_t threshold = threshold_of(p);
   PG_CHECK_ARG(threshold == 0 || seed, "dropout needs a seed");
-  const Activation op{x.dtype("x"),
-                      x.size(0),
-                      x.size(1),
-                      x.data,
-                      pointer(bias),
-                      relu,
-                      threshold,
-                      scale_of(threshold),
-                      pointer<const uint64_t>(seed),
-                      pointer<uint8_t>(bits),
-                      out.data};
-  PG_CHECK_ARG(!bits || bits->num_elements() == op.num_rows * op.bytes_of_row(),
-               "bits must have a byte for 8 columns of each row");
+  const DType dtype = x.dtype("x");
+  const int64_t columns = x.size(1), num_rows = rows_of(x, "x", dtype, columns);
+  Activation op{dtype,
+                num_rows,
+                columns,
+                x.data,
+                bias ? bias->values("bias", sum_dtype(dtype), columns) : nullptr,
+                relu,
+                threshold,
+                scale_of(threshold),
+                reinterpret_cast<const uint64_t*>(int64_values(seed, "seed", 1)),
+                nullptr,
+                out.values("out", dtype, num_rows * columns)};
+  if (bits) op.bits = bits->byte_values("bits", num_rows * op.bytes_of_row());
   PG_ON_DEVICE(launch.device, activate_cpu(op, launch.num_threads), activate_cuda(op, launch));
 }
 
 void bind_activate_backward(const TensorRef& grad, const TensorRef& bits, double p,
                             const TensorRef& out, const OptionalTensor& partial,
                             const Launch& launch) {
-  const ActivationGradient op{grad.dtype("grad"),
-                              grad.size(0),
-                              grad.size(1),
-                              grad.data,
-                              pointer<const uint8_t>(bits),
-                              scale_of(threshold_of(p)),
-                              out.data,
-                              pointer(partial),
-                              partial ? partial->size(0) : activation_parts(grad.size(0))};
-  PG_CHECK_ARG(bits.num_elements() == op.num_rows * op.bytes_of_row(),
-               "bits must have a byte for 8 columns of each row");
+  const DType dtype = grad.dtype("grad");
+  const int64_t columns = grad.size(1), num_rows = rows_of(grad, "grad", dtype, columns);
+  ActivationGradient op{dtype,
+                        num_rows,
+                        columns,
+                        grad.data,
+                        nullptr,
+                        scale_of(threshold_of(p)),
+                        out.values("out", dtype, num_rows * columns),
+                        pointer(partial),
+                        activation_parts(num_rows)};
+  if (partial) op.num_parts = rows_of(*partial, "partial", sum_dtype(dtype), columns);
+  PG_CHECK_ARG(op.num_parts > 0, "partial must have a row");
+  op.bits = bits.byte_values("bits", num_rows * op.bytes_of_row());
   PG_ON_DEVICE(launch.device, activate_backward_cpu(op, launch.num_threads),
                activate_backward_cuda(op, launch));
 }

@@ -153,7 +153,7 @@ class Messages {
   static constexpr bool kCopiesU = kKnown && kGiven == Message::kCopyU;
   static constexpr int kVectorBytes = kBytes;
 
-  /// `last_position`: the last position of the edges to be visited.
+  /// `last_position`: the last position of the edges to be visited; edges behind it may be padding.
   PG_INLINE Messages(const CsrMatrix& rows, const Operands& operands, const ColumnRuns& runs,
                      int64_t last_position)
       : rows_(rows),
@@ -211,13 +211,12 @@ class Messages {
   /// Widens `count` values of the row of x at `position`, and prefetches those at `ahead`.
   PG_INLINE void decode(int64_t position, int64_t ahead, int64_t first, int64_t count,
                         T* out) const {
-    const auto row_at = [&](int64_t at) PG_INLINED {
-      return reinterpret_cast<const char*>(operands_.x_rows[rows_.column(at)]);
+    const auto row_at = [&](int64_t column) PG_INLINED {
+      return reinterpret_cast<const char*>(operands_.x_rows[column]);
     };
-    const int64_t bytes = operands_.codec.stored_bytes();
-    prefetch_row(row_at(ahead) + first * bytes, count * bytes);
-    decode_columns(row_at(position), operands_.scales_of(rows_.column(position)), operands_.codec,
-                   first, count, out);
+    const int64_t bytes = operands_.codec.stored_bytes(), column = rows_.column(position);
+    prefetch_row(row_at(rows_.column(ahead)) + first * bytes, count * bytes);
+    decode_columns(row_at(column), operands_.scales_of(column), operands_.codec, first, count, out);
   }
 
   PG_INLINE const T* edge(int64_t position) const {
@@ -246,7 +245,7 @@ void each_piece_of_messages(const CsrMatrix& rows, const Operands& operands, DTy
       with_vectors<kMostBytes<T>>([&](auto bytes) PG_INLINED {
         constexpr int kBytes = std::min<int>(kMost, decltype(bytes)::value);
         const Messages<message, known, layout, is_narrow, T, kBytes> messages(
-            rows, operands, runs, rows.end(last - 1) - 1);
+            rows, operands, runs, rows.last_position(last));
         body(messages, first, last);
       });
     });

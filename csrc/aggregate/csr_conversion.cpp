@@ -5,6 +5,8 @@
 #include <stdexcept>
 #include <string>
 
+#include "common/read_once.h"
+
 namespace peergraph {
 namespace {
 
@@ -17,7 +19,6 @@ namespace {
 /// offsets after every edge has advanced the position of its column.
 template <typename Offset, typename Id>
 void transpose(const CsrMatrix& rows, const Transposed& out) {
-  const Offset* indptr = static_cast<const Offset*>(rows.indptr);
   const Id* columns = static_cast<const Id*>(rows.indices);
   Offset* offsets = static_cast<Offset*>(out.indptr);
   Offset* place = offsets + 1;
@@ -25,9 +26,9 @@ void transpose(const CsrMatrix& rows, const Transposed& out) {
   Offset* positions = static_cast<Offset*>(out.positions);
   std::fill(offsets, offsets + rows.num_columns + 1, Offset{0});
   for (int64_t p = 0; p < rows.num_edges; ++p) {
-    if (columns[p] < 0 || columns[p] >= rows.num_columns)
-      fail("source", p, columns[p], rows.num_columns);
-    ++place[columns[p]];
+    const Id column = read_once(columns + p);
+    if (!is_below(column, rows.num_columns)) fail("source", p, column, rows.num_columns);
+    ++place[column];
   }
   Offset sum = 0;
   for (int64_t c = 0; c < rows.num_columns; ++c) {
@@ -36,10 +37,13 @@ void transpose(const CsrMatrix& rows, const Transposed& out) {
     sum += degree;
   }
   for (int64_t row = 0; row < rows.num_rows; ++row) {
-    for (Offset p = indptr[row]; p < indptr[row + 1]; ++p) {
-      const Offset at = place[columns[p]]++;
+    const int64_t end = rows.end(row);
+    for (int64_t p = rows.begin(row); p < end; ++p) {
+      // Columns and offsets may have been changed since they were counted.
+      const Offset at = place[rows.column(p)]++;
+      if (!is_below(at, rows.num_edges)) throw_changed("indices", p, at, rows.num_edges);
       row_of[at] = static_cast<Id>(row);
-      positions[at] = p;
+      positions[at] = static_cast<Offset>(p);
     }
   }
 }
@@ -48,7 +52,7 @@ template <typename Id>
 bool begins(const Id* keys, int64_t count, int64_t num_keys, Id* indptr) {
   Id last = -1;  // the beginnings of this key and of all keys before it are known
   for (int64_t i = 0; i < count; ++i) {
-    const Id key = keys[i];
+    const Id key = read_once(keys + i);
     if (key < last) return false;
     if (key < 0 || key >= num_keys) fail("destination", i, key, num_keys);
     while (last < key) indptr[++last] = static_cast<Id>(i);

@@ -1,6 +1,7 @@
 // Softmax over the edges of each row on the CPU, and its gradient.
 #include "aggregate/edge_softmax.h"
 
+#include <algorithm>
 #include <vector>
 
 #include "aggregate/column_blocks.h"
@@ -17,7 +18,8 @@ class Rows {
 
   template <int kBytes>
   PG_INLINE void forward(int64_t row) {
-    const int64_t heads = op_.heads, begin = op_.matrix.begin(row), end = op_.matrix.end(row);
+    const int64_t heads = op_.heads, begin = op_.matrix.begin(row);
+    const int64_t end = std::max(begin, op_.matrix.end(row));
     const auto size = static_cast<size_t>((end - begin) * heads);
     if (values_.size() < size) values_.resize(2 * size);
     Value* values = values_.data();

@@ -45,7 +45,7 @@ struct Edges {
   /// Calls visit(row of left, row of right, row of out).
   template <typename Visit>
   PG_INLINE void each(int64_t first, int64_t last, const Visit& visit) const {
-    const int64_t last_position = op.matrix.end(last - 1) - 1, columns = op.heads * op.depth;
+    const int64_t last_position = op.matrix.last_position(last), columns = op.heads * op.depth;
     for (int64_t row = first; row < last; ++row) {
       const int64_t end = op.matrix.end(row);
       for (int64_t p = op.matrix.begin(row); p < end; ++p) {

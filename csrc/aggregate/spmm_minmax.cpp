@@ -103,6 +103,7 @@ void grad_groups(const SpmmMinMaxBackward& op, int64_t first, int64_t last) {
       const int64_t at = row * operands.columns + c;
       const int64_t position = load_id(op.arg, op.arg_bytes, at);
       if (position < 0) continue;
+      if (position >= op.matrix.num_edges) throw_changed("arg", at, position, op.matrix.num_edges);
       const Value grad = widen(static_cast<const T*>(op.grad)[at]);
       const int64_t column = op.matrix.column(position) * operands.columns + c;
       const int64_t edge = op.matrix.edge(position) * operands.e_columns + c / group;

@@ -50,9 +50,18 @@ inline Allocate with_gil(const pybind11::function& allocate) {
   };
 }
 
+/// Raises TypeError or ValueError for a tensor whose values are not simply what its memory holds.
+/// Callers in Python convert the tensors that users pass (plain_tensor.py), and name the argument.
+inline void refuse_tensor(pybind11::handle tensor, const char* what) {
+  const auto type = pybind11::str(pybind11::type::handle_of(tensor).attr("__name__"));
+  throw pybind11::type_error("a tensor (" + type.cast<std::string>() + ") " + what);
+}
+
 /// Names of what is read of a tensor. A call with names that are made anew takes twice the time.
 struct TensorAttributes {
   pybind11::handle is_contiguous = PyUnicode_InternFromString("is_contiguous");
+  pybind11::handle is_conj = PyUnicode_InternFromString("is_conj");
+  pybind11::handle is_neg = PyUnicode_InternFromString("is_neg");
   pybind11::handle data_ptr = PyUnicode_InternFromString("data_ptr");
   pybind11::handle dtype = PyUnicode_InternFromString("dtype");
   pybind11::handle shape = PyUnicode_InternFromString("shape");
@@ -108,6 +117,8 @@ struct type_caster<peergraph::TensorRef> {
     const object address = peergraph::call_if_defined(source, kNames.data_ptr);
     if (!address) return false;
     value.data = reinterpret_cast<void*>(address.cast<uintptr_t>());
+    if (object(source.attr(kNames.is_neg)()).ptr() == Py_True)
+      peergraph::refuse_tensor(source, "is a negative view: call resolve_neg() first");
     const peergraph::Element element = peergraph::element_of(source.attr(kNames.dtype));
     value.type = element.type;
     value.item_bytes = element.bytes;
@@ -118,6 +129,12 @@ struct type_caster<peergraph::TensorRef> {
     value.sizes.fill(1);
     for (size_t dim = 0; dim < shape.size(); ++dim)
       value.sizes[std::min(dim, kMaxDims - 1)] *= shape[dim].cast<int64_t>();
+    if (value.data == nullptr && value.num_elements() > 0)
+      peergraph::refuse_tensor(source, "has no memory of its own");
+    // No type that is known is complex.
+    if (value.type == peergraph::ScalarType::kOther &&
+        object(source.attr(kNames.is_conj)()).ptr() == Py_True)
+      peergraph::refuse_tensor(source, "is a conjugate view: call resolve_conj() first");
     return true;
   }
 };

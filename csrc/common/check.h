@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cerrno>
+#include <cstdint>
 #include <cstring>
 #include <stdexcept>
 #include <string>
@@ -12,6 +13,16 @@ namespace peergraph {
 /// Raises RuntimeError for a failed system call, with the call's name and errno's text.
 [[noreturn]] inline void throw_errno(const std::string& call) {
   throw std::runtime_error(call + ": " + std::strerror(errno));
+}
+
+/// a * b; raises ValueError for negative numbers and for a product of more than 63 bits, as no
+/// memory has that size.
+inline int64_t checked_product(int64_t a, int64_t b) {
+  int64_t product = 0;
+  if (a < 0 || b < 0 || __builtin_mul_overflow(a, b, &product))
+    throw std::invalid_argument("a size is out of range: " + std::to_string(a) + " times " +
+                                std::to_string(b));
+  return product;
 }
 
 }  // namespace peergraph

@@ -20,6 +20,11 @@ constexpr int64_t bytes_of(DType dtype) {
   return dtype == DType::kFloat64 ? 8 : dtype == DType::kFloat32 ? 4 : 2;
 }
 
+/// The type of sums of elements of `dtype`.
+constexpr DType sum_dtype(DType dtype) {
+  return dtype == DType::kFloat64 ? DType::kFloat64 : DType::kFloat32;
+}
+
 struct Half {
   uint16_t bits;
 };

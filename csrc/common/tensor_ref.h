@@ -46,9 +46,6 @@ struct TensorRef {
 
   int64_t num_bytes() const { return num_elements() * item_bytes; }
 
-  /// The address; null for a tensor without elements.
-  void* data_if_any() const { return num_elements() == 0 ? nullptr : data; }
-
   /// For features: float32, float64, float16 or bfloat16.
   DType dtype(const char* name) const {
     PG_CHECK_ARG(type <= ScalarType::kBfloat16,
@@ -77,6 +74,29 @@ struct TensorRef {
     return static_cast<int32_t*>(data);
   }
 
+  /// The values of a tensor of at least `least` elements of `dtype`.
+  void* values(const char* name, DType dtype, int64_t least) const {
+    PG_CHECK_ARG(type == static_cast<ScalarType>(dtype),
+                 std::string(name) + " must be " + name_of(dtype));
+    check_size(name, num_elements(), least, "elements");
+    return data;
+  }
+
+  /// The values of a tensor of at least `least` ids of `num_bytes` bytes.
+  void* ids(const char* name, int num_bytes, int64_t least) const {
+    PG_CHECK_ARG(id_bytes(name) == num_bytes,
+                 std::string(name) + " must be int" + std::to_string(8 * num_bytes));
+    check_size(name, num_elements(), least, "elements");
+    return data;
+  }
+
+  /// The values of a uint8 or bool tensor of at least `least` elements.
+  uint8_t* byte_values(const char* name, int64_t least) const {
+    PG_CHECK_ARG(item_bytes == 1, std::string(name) + " must be uint8");
+    check_size(name, num_elements(), least, "elements");
+    return static_cast<uint8_t*>(data);
+  }
+
   /// The memory of a tensor of any type that has at least `least` bytes.
   char* bytes(const char* name, int64_t least) const {
     check_size(name, num_bytes(), least, "bytes");
@@ -84,6 +104,11 @@ struct TensorRef {
   }
 
  private:
+  static const char* name_of(DType dtype) {
+    constexpr const char* kNames[] = {"float32", "float64", "float16", "bfloat16"};
+    return kNames[static_cast<int>(dtype)];
+  }
+
   static void check_size(const char* name, int64_t size, int64_t least, const char* unit) {
     PG_CHECK_ARG(size >= least, std::string(name) + " must have " + std::to_string(least) + " " +
                                     unit + ", got " + std::to_string(size));

@@ -1,5 +1,4 @@
-// Python bindings of full-graph training. The callers have checked that tensors are dense and that
-// shapes agree.
+// Python bindings of full-graph training. They compare the dtypes and sizes of all tensors.
 #include "common/bind.h"
 
 #include <pybind11/pybind11.h>
@@ -45,11 +44,12 @@ void bind_dropout_rows(uint64_t seed, const std::optional<TensorRef>& device_see
                        const Launch& launch) {
   PG_CHECK_ARG(p >= 0 && p <= 1, "p must be in 0..1, got " + std::to_string(p));
   const auto threshold = static_cast<uint64_t>(p * 4294967296.0);
+  const DType dtype = out.dtype("out");
   const DropoutRows op{make_rows(seed, device_seed, row_ids, out),
-                       out.dtype("out"),
+                       dtype,
                        threshold,
                        scale,
-                       pointer(x),
+                       x ? x->values("x", dtype, out.num_elements()) : nullptr,
                        out.data};
   PG_ON_DEVICE(launch.device, dropout_rows_cpu(op, launch.num_threads),
                dropout_rows_cuda(op, launch));
@@ -60,7 +60,7 @@ BitmaskOp make_bitmask_op(const TensorRef& x, const TensorRef& bits, const Tenso
                      out.data};
   PG_CHECK_ARG(out.num_elements() == op.num_elements && out.dtype("out") == op.dtype,
                "out must be as x");
-  PG_CHECK_ARG(bits.num_elements() == op.num_bytes(), "bits must have a byte for 8 elements of x");
+  bits.byte_values("bits", op.num_bytes());
   return op;
 }
 

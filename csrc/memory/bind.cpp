@@ -40,20 +40,35 @@ IdMapView id_map(const OptionalTensor& ids) {
   return {pointer<const void>(ids), ids ? ids->id_bytes("ids") : 0};
 }
 
+/// The rows of a view on the host: all that are on no other tier.
+int64_t host_rows(int64_t rows, int64_t replicated, int64_t sharded, int64_t rows_on_disk) {
+  for (const int64_t count : {rows, replicated, sharded, rows_on_disk})
+    PG_CHECK_ARG(count >= 0 && count <= rows, "the rows of a tier must be 0 .. all rows");
+  // None of them is larger than `rows`, so that the differences fit.
+  const int64_t left = rows - replicated - sharded;
+  PG_CHECK_ARG(left >= rows_on_disk, "the tiers have more rows than there are");
+  return left - rows_on_disk;
+}
+
 /// Takes addresses, since a region may be mapped or on another GPU, and is not a tensor.
 LeasedTable make_table_view(int64_t replicated, int64_t sharded, int64_t rows, int64_t row_bytes,
                             int rank, const std::vector<uintptr_t>& replicas,
                             const std::vector<uintptr_t>& shards, uintptr_t host,
                             const OptionalTensor& order, int64_t rows_on_disk, uintptr_t disk,
                             int64_t block_rows, const Leases& leases) {
-  PG_CHECK_ARG(block_rows == 0 || block_rows * static_cast<int64_t>(shards.size()) >= sharded,
+  PG_CHECK_ARG(block_rows == 0 || checked_product(block_rows, shards.size()) >= sharded,
                "the shards' blocks must hold all sharded rows");
   PG_CHECK_ARG(replicas.size() <= kMaxShards && shards.size() <= kMaxShards,
                "a table is split over at most " + std::to_string(kMaxShards) + " ranks");
+  checked_product(rows, row_bytes);
+  PG_CHECK_ARG(replicated == 0 || (rank >= 0 && static_cast<size_t>(rank) < replicas.size()),
+               "replicated rows need a replica of the rank");
+  PG_CHECK_ARG(sharded == 0 || !shards.empty(), "sharded rows need shards");
+  PG_CHECK_ARG(!order || order->num_elements() >= rows, "order must have an id for each row");
   TableView view;
   view.map.replicated = replicated;
   view.map.sharded = sharded;
-  view.map.host = rows - replicated - sharded - rows_on_disk;
+  view.map.host = host_rows(rows, replicated, sharded, rows_on_disk);
   view.map.rows = rows;
   view.map.num_shards = static_cast<int32_t>(shards.empty() ? 1 : shards.size());
   view.map.block_rows = block_rows;
@@ -81,17 +96,32 @@ IdList make_id_list(const OptionalTensor& ids, int64_t first, int64_t count,
   PG_CHECK_ARG(max_blocks >= 0, "max_blocks must not be negative");
   PG_CHECK_ARG(!host_begin || out_index, "host_begin needs out_index");
   PG_CHECK_ARG(!ids || (first == 0 && count == 0), "first and count are of ranges without ids");
-  for (const OptionalTensor* tensor : {&out_index, &host_begin})
-    PG_CHECK_ARG(!*tensor || (*tensor)->type == ScalarType::kInt64,
-                 "out_index and host_begin must be int64");
-  return {pointer<const void>(ids),
-          ids ? ids->id_bytes("ids") : 0,
-          first,
-          ids ? ids->num_elements() : count,
-          pointer<const int64_t>(out_index),
-          pointer<const int64_t>(host_begin),
-          padded,
-          max_blocks};
+  PG_CHECK_ARG(first <= INT64_MAX - count, "first and count are out of range");
+  IdList list;
+  list.ids = pointer<const void>(ids);
+  list.id_bytes = ids ? ids->id_bytes("ids") : 0;
+  list.first = first;
+  list.count = ids ? ids->num_elements() : count;
+  list.out_index = int64_values(out_index, "out_index", list.count);
+  list.host_begin = int64_values(host_begin, "host_begin", 1);
+  list.padded = padded;
+  list.max_blocks = max_blocks;
+  return list;
+}
+
+/// Raises ValueError if results would be written to what is still to be read.
+void check_apart(const TableView& table, const IdList& ids, const TensorRef& out) {
+  PG_CHECK_ARG(!overlaps(table, out.data, out.num_bytes()),
+               "out shares memory with the table: pass another tensor");
+  PG_CHECK_ARG(!overlaps(ids, out.data, out.num_bytes()),
+               "out shares memory with ids: pass another tensor");
+}
+
+/// The memory of `out`, a row of `row_bytes` for each id; bounds the ids' out_index by its rows.
+char* rows_for(const TensorRef& out, int64_t row_bytes, IdList* ids) {
+  char* const rows = out.bytes("out", checked_product(ids->count, row_bytes));
+  if (row_bytes > 0) ids->num_out_rows = out.num_bytes() / row_bytes;
+  return rows;
 }
 
 /// A DLPack tensor of bytes, its shape, and the owner of its memory.
@@ -144,7 +174,7 @@ RowCodec make_row_codec(StoredType stored, DType dtype, int64_t columns, int64_t
 }
 
 /// `scales` is the table of the scales, where they are apart.
-void decode_gather(const LeasedTable& leased, const RowCodec& joined, const IdList& ids,
+void decode_gather(const LeasedTable& leased, const RowCodec& joined, IdList ids,
                    const TensorRef& out, const Launch& launch,
                    const std::optional<LeasedTable>& leased_scales) {
   const Opened table(leased);
@@ -162,8 +192,10 @@ void decode_gather(const LeasedTable& leased, const RowCodec& joined, const IdLi
                "the codec's rows must fit the rows of the table");
   PG_CHECK_ARG(codec.columns == 0 || out.dtype("out") == codec.dtype,
                "out must have the codec's dtype");
-  const int64_t values = ids.count * codec.columns;
-  char* rows = out.bytes("out", values * out.item_bytes);
+  check_apart(*table, ids, out);
+  PG_CHECK_ARG(scales == nullptr || !overlaps(*scales, out.data, out.num_bytes()),
+               "out shares memory with the table: pass another tensor");
+  char* rows = rows_for(out, checked_product(codec.columns, out.item_bytes), &ids);
   PG_ON_DEVICE(launch.device,
                decode_gather_cpu(*table, scales, codec, ids, rows, launch.num_threads),
                decode_gather_cuda(*table, scales, codec, ids, rows, launch.device, launch.stream));
@@ -200,9 +232,10 @@ void register_ops(py::module_& m) {
         ReleaseGil());
   m.def(
       "gather",
-      [](const LeasedTable& leased, const IdList& ids, const TensorRef& out, const Launch& launch) {
+      [](const LeasedTable& leased, IdList ids, const TensorRef& out, const Launch& launch) {
         const Opened table(leased);
-        char* rows = out.bytes("out", ids.count * table->row_bytes);
+        check_apart(*table, ids, out);
+        char* rows = rows_for(out, table->row_bytes, &ids);
         PG_ON_DEVICE(launch.device, gather_cpu(*table, ids, rows, launch.num_threads),
                      gather_cuda(*table, ids, rows, launch.device, launch.stream));
       },
@@ -214,8 +247,9 @@ void register_ops(py::module_& m) {
       [](const LeasedTable& leased, const IdList& ids, const TensorRef& buffer,
          const TensorRef& out, const Launch& launch) {
         const Opened table(leased);
-        char* pinned = buffer.bytes("buffer", ids.count * table->row_bytes);
-        char* rows = out.bytes("out", ids.count * table->row_bytes);
+        const int64_t num_bytes = checked_product(ids.count, table->row_bytes);
+        char* pinned = buffer.bytes("buffer", num_bytes);
+        char* rows = out.bytes("out", num_bytes);
         stage_rows(*table, ids, pinned, launch.num_threads, [=](int64_t offset, int64_t num_bytes) {
           const char* from = pinned + offset;
           PG_ON_DEVICE(launch.device, std::memcpy(rows + offset, from, num_bytes),
@@ -229,9 +263,10 @@ void register_ops(py::module_& m) {
       py::arg("table"));
   m.def(
       "row_addresses",
-      [](const LeasedTable& leased, const IdList& ids, const TensorRef& out, const Launch& launch) {
+      [](const LeasedTable& leased, IdList ids, const TensorRef& out, const Launch& launch) {
         const Opened table(leased);
         int64_t* addresses = out.int64_values("out", ids.count);
+        ids.num_out_rows = out.num_elements();
         PG_ON_DEVICE(launch.device, row_addresses_cpu(*table, ids, addresses, launch.num_threads),
                      row_addresses_cuda(*table, ids, addresses, launch.device, launch.stream));
       },
@@ -241,7 +276,12 @@ void register_ops(py::module_& m) {
       [](const LeasedTable& leased, const IdList& ids, const TensorRef& values,
          const Launch& launch) {
         const Opened table(leased);
-        const char* rows = values.bytes("values", ids.count * table->row_bytes);
+        PG_CHECK_ARG(ids.out_index == nullptr, "out_index is for gathers");
+        PG_CHECK_ARG(!overlaps(*table, values.data, values.num_bytes()),
+                     "values share memory with the table: pass a copy");
+        PG_CHECK_ARG(!overlaps(*table, ids.ids, ids.count * ids.id_bytes),
+                     "ids share memory with the table: pass a copy");
+        const char* rows = values.bytes("values", checked_product(ids.count, table->row_bytes));
         PG_ON_DEVICE(launch.device, scatter_cpu(*table, ids, rows, launch.num_threads),
                      scatter_cuda(*table, ids, rows, launch.device, launch.stream));
       },

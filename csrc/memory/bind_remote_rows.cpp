@@ -58,7 +58,7 @@ std::pair<int64_t, int64_t> find_remote_rows(const IdList& ids,
                      (query.order.row_bytes == 4 || query.order.row_bytes == 8),
                  "order must have one int32 or int64 for each row");
   }
-  int64_t* const local = found.int64_values("found", 4 * ids.count);
+  int64_t* const local = found.int64_values("found", checked_product(4, ids.count));
   const RemoteRows out{local, local + ids.count, local + 2 * ids.count, local + 3 * ids.count};
   PG_CHECK_ARG(launch.device < 0 || (host_keys && scratch), "a GPU needs host_keys and scratch");
   RemoteRowCounts counts;

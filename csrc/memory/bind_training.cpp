@@ -27,11 +27,13 @@ void sum_runs(const TensorRef& values, const TensorRef& positions, const TensorR
               const TensorRef& out, const Launch& launch) {
   const DType dtype = values.dtype("values");
   const int64_t width = values.size(1);
-  const Runs runs{pointer<const int64_t>(positions), pointer<const int64_t>(offsets),
-                  offsets.num_elements() - 1};
-  PG_ON_DEVICE(
-      launch.device, sum_runs_cpu(values.data, dtype, width, runs, out.data, launch.num_threads),
-      sum_runs_cuda(values.data, dtype, width, runs, out.data, launch.device, launch.stream));
+  values.values("values", dtype, checked_product(values.size(0), width));
+  const Runs runs{positions.int64_values("positions"), offsets.int64_values("offsets", 1),
+                  offsets.num_elements() - 1, positions.num_elements(), values.size(0)};
+  void* const sums = out.values("out", sum_dtype(dtype), checked_product(runs.count, width));
+  PG_ON_DEVICE(launch.device,
+               sum_runs_cpu(values.data, dtype, width, runs, sums, launch.num_threads),
+               sum_runs_cuda(values.data, dtype, width, runs, sums, launch.device, launch.stream));
 }
 
 /// `rows` is int64 [count], `grads` [count, width] of the accumulator's type of `dtype`.

@@ -64,13 +64,15 @@ void decode_gather_cpu(const TableView& table, const TableView* scales, const Ro
     const int64_t grain = std::max<int64_t>(1, kGrainValues / codec.columns);
     parallel_for(ids.count, grain, num_threads, [&](int64_t begin, int64_t end) {
       for (int64_t i = begin; i < end; ++i) {
-        T* target = rows + ids.out_row(i) * codec.columns;
-        if (ids.id(i) == kPadding) {
+        T* target = rows + checked_out_row(ids, i) * codec.columns;
+        const int64_t id = checked_id(ids, i, table.map.rows);
+        if (id == kPadding) {
           std::memset(target, 0, codec.columns * sizeof(T));
           continue;
         }
-        const char* row = table.find(ids.id(i));
-        const char* own = scales == nullptr ? row + codec.scales_begin : scales->find(ids.id(i));
+        const char* row = table.row(checked_row(table, id));
+        const char* own =
+            scales == nullptr ? row + codec.scales_begin : scales->row(checked_row(*scales, id));
         decode_to(row, own, codec, 0, codec.columns, target);
       }
     });

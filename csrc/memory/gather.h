@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "common/host_device.h"
+#include "common/read_once.h"
 #include "memory/table_view.h"
 
 namespace peergraph {
@@ -19,6 +20,7 @@ struct IdList {
   int64_t count = 0;
   // Gathers only: the row of id(i) becomes row out_index[i] of the result. Null: row i.
   const int64_t* out_index = nullptr;
+  int64_t num_out_rows = INT64_MAX;  // bound of out_index
   // With out_index only: the ids are sorted by row, and those from *host_begin on have their rows
   // in host memory, which few GPU threads read fastest. Null: not known.
   const int64_t* host_begin = nullptr;
@@ -40,6 +42,11 @@ struct IdList {
     if (id_bytes == 8) return static_cast<const int64_t*>(ids)[i];
     return first + i;
   }
+
+  /// As id, for ids that another thread may change meanwhile. On the host.
+  int64_t id_once(int64_t i) const {
+    return id_bytes == 0 ? first + i : load_id_once(ids, id_bytes, i);
+  }
 };
 
 /// The bitwise or of the row size and of the first row's address on every rank and tier: its lowest
@@ -53,8 +60,25 @@ inline uint64_t alignment_bits(const TableView& table) {
   return bits;
 }
 
+/// Whether the memory has bytes of rows of the table.
+bool overlaps(const TableView& table, const void* memory, int64_t num_bytes);
+
+/// Whether the memory has bytes of the ids.
+bool overlaps(const IdList& ids, const void* memory, int64_t num_bytes);
+
 /// Raises IndexError naming the first id outside 0 .. limit-1. The ids are in host memory.
 void check_ids(const IdList& ids, int64_t limit, int num_threads);
+
+/// Returns the i-th id; raises IndexError unless it is in 0 .. limit-1 or padding. Ids that are
+/// checked first are checked here again, since users may change them meanwhile.
+int64_t checked_id(const IdList& ids, int64_t i, int64_t limit);
+
+/// Returns the internal row of a checked id; raises IndexError if the table's order, which users
+/// may have changed, names no row.
+int64_t checked_row(const TableView& table, int64_t id);
+
+/// Returns the row of the result for the i-th id; raises IndexError for a row outside the result.
+int64_t checked_out_row(const IdList& ids, int64_t i);
 
 /// out[ids.out_row(i)] = the row of ids.id(i). Checks the ids first. All memory must be accessible
 /// from this CPU.

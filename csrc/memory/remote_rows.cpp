@@ -27,7 +27,7 @@ std::vector<Remote> locate(const RemoteRowQuery& query, int64_t* local, int num_
     const int64_t end = query.ids.count * (piece + 1) / pieces;
     for (int64_t i = query.ids.count * piece / pieces; i < end; ++i) {
       uint64_t key;
-      local[i] = query.locate(query.ids.id(i), &key);
+      local[i] = query.locate(checked_id(query.ids, i, query.split.rows), &key);
       if (local[i] < 0) found[piece].push_back({key, i});
     }
   });

@@ -12,8 +12,10 @@ constexpr int64_t kGrain = 16 << 10;
 void row_addresses_cpu(const TableView& table, const IdList& ids, int64_t* out, int num_threads) {
   check_ids(ids, table.map.rows, num_threads);
   parallel_for(ids.count, kGrain, num_threads, [&](int64_t begin, int64_t end) {
-    for (int64_t i = begin; i < end; ++i)
-      out[ids.out_row(i)] = reinterpret_cast<int64_t>(table.find(ids.id(i)));
+    for (int64_t i = begin; i < end; ++i) {
+      const int64_t row = checked_row(table, checked_id(ids, i, table.map.rows));
+      out[checked_out_row(ids, i)] = reinterpret_cast<int64_t>(table.row(row));
+    }
   });
 }
 

@@ -4,6 +4,7 @@
 #include <string>
 
 #include "common/parallel.h"
+#include "common/read_once.h"
 
 namespace peergraph {
 namespace {
@@ -18,6 +19,14 @@ int64_t size_of(DType dtype) {
   int64_t size = 0;
   with_dtype(dtype, [&](auto element) { size = sizeof(element); });
   return size;
+}
+
+/// Raises IndexError unless the item `at` of a list is in 0 .. limit-1.
+void check_index(const char* list, int64_t at, int64_t value, int64_t limit) {
+  if (!is_below(value, limit))
+    throw std::out_of_range(std::string(list) + "[" + std::to_string(at) +
+                            "] = " + std::to_string(value) + " is out of range for " +
+                            std::to_string(limit));
 }
 
 template <typename T>
@@ -56,8 +65,13 @@ void sum_runs_cpu(const void* values, DType dtype, int64_t width, const Runs& ru
       for (int64_t r = begin; r < end; ++r) {
         A* sum = static_cast<A*>(out) + r * width;
         std::fill(sum, sum + width, A{0});
-        for (int64_t i = runs.offsets[r]; i < runs.offsets[r + 1]; ++i) {
-          const T* row = static_cast<const T*>(values) + runs.positions[i] * width;
+        const int64_t first = runs.offsets[r], last = runs.offsets[r + 1];
+        check_index("offsets", r, first, runs.num_positions + 1);
+        check_index("offsets", r + 1, last, runs.num_positions + 1);
+        for (int64_t i = first; i < last; ++i) {
+          const int64_t position = runs.positions[i];
+          check_index("positions", i, position, runs.num_values);
+          const T* row = static_cast<const T*>(values) + position * width;
           for (int64_t c = 0; c < width; ++c) sum[c] = add_exact(sum[c], widen(row[c]));
         }
       }
@@ -96,13 +110,15 @@ void sparse_update_cpu(const TrainedRows& trained, const RowGradients& grads,
     using A = AccumulatorOf<T>;
     with_rule<A>(rule, [&](const auto& typed) {
       const A scale = static_cast<A>(rule.grad_scale);
-      parallel_for(grads.count, rows_per_grain(grads.width), num_threads,
-                   [&](int64_t begin, int64_t end) {
-                     for (int64_t i = begin; i < end; ++i)
-                       update_row<T>(trained, grads.rows[i],
-                                     static_cast<const A*>(grads.values) + i * grads.width,
-                                     grads.width, scale, typed);
-                   });
+      parallel_for(
+          grads.count, rows_per_grain(grads.width), num_threads, [&](int64_t begin, int64_t end) {
+            for (int64_t i = begin; i < end; ++i) {
+              const int64_t row = grads.rows[i];
+              check_index("rows", i, row, trained.table.map.rows);
+              update_row<T>(trained, row, static_cast<const A*>(grads.values) + i * grads.width,
+                            grads.width, scale, typed);
+            }
+          });
     });
   });
 }

@@ -16,6 +16,8 @@ struct Runs {
   const int64_t* positions;
   const int64_t* offsets;  // [count + 1], ascending from 0
   int64_t count;
+  int64_t num_positions;
+  int64_t num_values;  // rows that the positions are of
 };
 
 /// Writes the sum of the rows of run r of `values`, added in order, to row r of `out`. Rows have

@@ -100,9 +100,17 @@ std::vector<SeedList> make_seeds(const SamplerSpec& spec, const std::vector<Seed
   return lists;
 }
 
-void check_maps(const SamplerSpec& spec, size_t maps) {
+void check_map_count(const SamplerSpec& spec, size_t maps) {
   PG_CHECK_ARG(spec.disjoint || maps == spec.node_types.size(),
                "one direct map for each node type");
+}
+
+void check_maps(const SamplerSpec& spec, const std::vector<NodeMap*>& maps) {
+  check_map_count(spec, maps.size());
+  for (size_t type = 0; type < maps.size() && !spec.disjoint; ++type)
+    PG_CHECK_ARG(
+        maps[type] != nullptr && maps[type]->num_nodes() == spec.node_types[type].num_nodes,
+        "a direct map must have a word for each node");
 }
 
 uintptr_t address_of(const void* at) { return reinterpret_cast<uintptr_t>(at); }
@@ -126,7 +134,7 @@ std::unique_ptr<Backend> make_backend(const Launch& launch,
                                       [[maybe_unused]] Arena& arena) {
   PG_ON_DEVICE(launch.device, return make_cpu_backend(launch.num_threads),
                return make_cuda_backend(launch.device, launch.stream,
-                                        int64_values(mailbox, "mailbox"), arena));
+                                        int64_values(mailbox, "mailbox", 4), arena));
 }
 
 /// Samples without the GIL; only the allocator holds it.
@@ -136,16 +144,18 @@ py::tuple sample_khop_tensors(const LeasedSpec& leased, const std::vector<SeedTu
                               const py::function& allocate, const Launch& launch) {
   const Opened opened(leased);
   const SamplerSpec& spec = *opened;
-  check_maps(spec, maps.size());
+  check_maps(spec, maps);
   const Allocate allocate_with_gil = with_gil(allocate);
   SampleResult result;
   {
     py::gil_scoped_release released;
     Arena arena(allocate_with_gil);
     const auto backend = make_backend(launch, mailbox, arena);
-    result =
-        sample_khop(spec, make_seeds(spec, seeds), seed, int64_values(seed_times, "seed_times"),
-                    maps, allocate_with_gil, arena, *backend);
+    const std::vector<SeedList> lists = make_seeds(spec, seeds);
+    int64_t num_seeds = 0;
+    for (const SeedList& list : lists) num_seeds += list.count;
+    result = sample_khop(spec, lists, seed, int64_values(seed_times, "seed_times", num_seeds), maps,
+                         allocate_with_gil, arena, *backend);
   }
   return to_python(result);
 }
@@ -182,7 +192,8 @@ py::tuple sample_static_shape(const LeasedSpec& leased, const std::vector<Padded
   const SamplerSpec& spec = *opened;
   check_bounds(spec, max_nodes, spec.node_types.size());
   check_bounds(spec, max_edges, spec.relations.size());
-  check_maps(spec, direct.size());
+  check_map_count(spec, direct.size());
+  PG_CHECK_ARG(direct.size() <= spec.node_types.size(), "one direct map for each node type");
   std::vector<uint32_t*> maps;
   for (size_t type = 0; type < direct.size(); ++type) {
     PG_CHECK_ARG(direct[type].num_elements() == spec.node_types[type].num_nodes + 1,
@@ -194,10 +205,13 @@ py::tuple sample_static_shape(const LeasedSpec& leased, const std::vector<Padded
   {
     py::gil_scoped_release released;
     Arena arena(allocate_with_gil);
+    const std::vector<PaddedSeeds> lists = make_padded_seeds(spec, seeds);
+    int64_t num_seeds = 0;
+    for (const PaddedSeeds& list : lists) num_seeds += list.capacity;
     result = sample_static_shape_cuda(
-        spec, make_padded_seeds(spec, seeds), seed,
+        spec, lists, seed,
         reinterpret_cast<const uint64_t*>(int64_values(seed_on_device, "seed", 1)),
-        int64_values(seed_times, "seed_times"), maps, {max_nodes, max_edges, reported},
+        int64_values(seed_times, "seed_times", num_seeds), maps, {max_nodes, max_edges, reported},
         valid_padding, allocate_with_gil, arena, launch.device, launch.stream);
   }
   return to_python(result.padded) + py::make_tuple(address_of(result.counts));

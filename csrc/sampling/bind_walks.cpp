@@ -35,8 +35,10 @@ Leased<Walks> make_walks(int64_t first_step, int64_t steps, const TensorRef& nod
                          uint64_t stream, uint64_t restart_below, int64_t restart_every, bool jump,
                          bool stay, const std::array<uint64_t, 3>& accept) {
   const int64_t count = nodes.size(0), length = nodes.size(1) - 1;
-  PG_CHECK_ARG(first_step >= 0 && steps >= 0 && first_step + steps <= length,
-               "steps outside of the walk");
+  PG_CHECK_ARG(length >= 0, "nodes must have a column for the starts");
+  PG_CHECK_ARG(
+      first_step >= 0 && first_step <= length && steps >= 0 && steps <= length - first_step,
+      "steps outside of the walk");
   PG_CHECK_ARG(restart_every > 0, "restart_every must be positive");
   Walks walks;
   walks.count = count;
@@ -75,13 +77,14 @@ void random_walk(const Leased<CscView>& structure, const Leased<Walks>& wanted,
 void top_visits(const TensorRef& nodes, int64_t per_target, const TensorRef& top_nodes,
                 const TensorRef& top_counts, [[maybe_unused]] const py::function& allocate,
                 const Launch& launch) {
-  PG_CHECK_ARG(per_target < (int64_t{1} << 31), "too many visits for one target");
+  PG_CHECK_ARG(per_target >= 0 && per_target < (int64_t{1} << 31),
+               "visits for one target must be 0 .. 2^31 - 1");
   const int64_t targets = top_nodes.size(0), keep = top_nodes.size(1);
   const Visits visits{targets,
                       per_target,
-                      nodes.int64_values("nodes", targets * per_target),
+                      nodes.int64_values("nodes", checked_product(targets, per_target)),
                       keep,
-                      top_nodes.int64_values("top_nodes"),
+                      top_nodes.int64_values("top_nodes", checked_product(targets, keep)),
                       top_counts.int32_values("top_counts", targets * keep)};
   const py::gil_scoped_release released;
   PG_ON_DEVICE(launch.device, top_visits_cpu(visits, launch.num_threads),
@@ -93,6 +96,8 @@ using DrawTuple = std::tuple<int64_t, OptionalTensor, OptionalTensor, int64_t>;
 
 NodeDraw make_draw(const DrawTuple& draw) {
   const auto& [num_nodes, ends, times, earliest] = draw;
+  PG_CHECK_ARG(num_nodes >= 0 && earliest >= 0 && (num_nodes == 0 || earliest < num_nodes),
+               "earliest must be a node");
   return {num_nodes, int64_values(ends, "weights", num_nodes),
           int64_values(times, "times", num_nodes), earliest};
 }
@@ -119,8 +124,7 @@ Leased<Negatives> make_negatives(const DrawTuple& source, const DrawTuple& desti
   negatives.sources = sources.int64_values("sources");
   negatives.destinations = destinations.int64_values("destinations", count);
   negatives.latest = int64_values(latest, "latest", count);
-  negatives.is_edge =
-      is_edge ? reinterpret_cast<uint8_t*>(is_edge->bytes("is_edge", count)) : nullptr;
+  negatives.is_edge = is_edge ? is_edge->byte_values("is_edge", count) : nullptr;
   negatives.tries = tries;
   negatives.source_to_internal = source_to_internal.unopened();
   negatives.destination_to_internal = destination_to_internal.unopened();

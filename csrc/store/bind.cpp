@@ -51,6 +51,11 @@ LeasedCsc make_csc_view(int64_t replicated, int64_t sharded, int64_t rows, int64
   view.map.replicated = replicated;
   view.map.sharded = sharded;
   view.map.host = rows - replicated - sharded - rows_on_disk;
+  PG_CHECK_ARG(replicated >= 0 && sharded >= 0 && rows_on_disk >= 0 && view.map.host >= 0,
+               "the rows of a tier must not be negative");
+  PG_CHECK_ARG(replicated == 0 || (rank >= 0 && static_cast<size_t>(rank) < replicas.size()),
+               "replicated rows need a replica of the rank");
+  PG_CHECK_ARG(sharded == 0 || !shards.empty(), "sharded rows need shards");
   view.map.rows = rows;
   view.map.num_shards = static_cast<int32_t>(shards.empty() ? 1 : shards.size());
   view.index_bytes = index_bytes;
@@ -84,13 +89,22 @@ ListChunk make_chunk(int64_t first, const TensorRef& indptr, const TensorRef& in
           indptr.int64_values("indptr", 1),
           indices.data,
           indices.id_bytes("indices"),
+          indices.num_elements(),
           edge_begin,
           int64_values(edge_ids, "edge_ids", indices.num_elements())};
+}
+
+/// Raises ValueError unless the view has the chunk's destinations.
+void check_range(int64_t first, int64_t count, int64_t rows) {
+  PG_CHECK_ARG(first >= 0 && first <= rows && count <= rows - first,
+               "destinations " + std::to_string(first) + " and the next " + std::to_string(count) +
+                   " are out of range for " + std::to_string(rows));
 }
 
 void scatter_lists(const LeasedCsc& view, const ListChunk& chunk, const LeasedIdMap& destinations,
                    const LeasedIdMap& sources, const Launch& launch) {
   const Opened lists(view);
+  check_range(chunk.first, chunk.count, lists->map.rows);
   const Opened to(destinations), from(sources);
   PG_ON_DEVICE(launch.device, scatter_lists_cpu(*lists, chunk, *to, *from, launch.num_threads),
                scatter_lists_cuda(*lists, chunk, *to, *from, launch.device, launch.stream));
@@ -100,6 +114,7 @@ void gather_lists(const LeasedCsc& view, const ListChunk& chunk, const LeasedIdM
                   const LeasedIdMap& sources, const Launch& launch) {
   const auto leased = make_graph_view(view, destinations, sources);
   const Opened graph(leased);
+  check_range(chunk.first, chunk.count, graph->num_nodes());
   PG_ON_DEVICE(launch.device, gather_lists_cpu(*graph, chunk, launch.num_threads),
                gather_lists_cuda(*graph, chunk, launch.device, launch.stream));
 }
@@ -110,6 +125,7 @@ void degrees(const LeasedCsc& view, int64_t first, const LeasedIdMap& destinatio
   const Opened graph(leased);
   int64_t* into = out.int64_values("out");
   const int64_t count = out.num_elements();
+  check_range(first, count, graph->num_nodes());
   PG_ON_DEVICE(launch.device, degrees_cpu(*graph, first, count, into, launch.num_threads),
                degrees_cuda(*graph, first, count, into, launch.device, launch.stream));
 }
@@ -117,9 +133,16 @@ void degrees(const LeasedCsc& view, int64_t first, const LeasedIdMap& destinatio
 bool sort_coo(const TensorRef& source, const TensorRef& destination, int64_t num_sources,
               int64_t num_destinations, const TensorRef& indptr, const TensorRef& indices,
               const TensorRef& perm) {
-  return coo_to_csc(source.data, destination.data, source.id_bytes("source"), source.num_elements(),
-                    num_sources, num_destinations, pointer<int64_t>(indptr), indices.data,
-                    pointer<int64_t>(perm));
+  const int id_bytes = source.id_bytes("source");
+  const int64_t num_edges = source.num_elements();
+  PG_CHECK_ARG(destination.num_elements() == num_edges,
+               "source and destination must have the same length");
+  PG_CHECK_ARG(num_sources >= 0 && num_destinations >= 0 && num_destinations < INT64_MAX,
+               "numbers of nodes are out of range");
+  return coo_to_csc(
+      source.data, destination.ids("destination", id_bytes, num_edges), id_bytes, num_edges,
+      num_sources, num_destinations, indptr.int64_values("indptr", num_destinations + 1),
+      indices.ids("indices", id_bytes, num_edges), perm.int64_values("perm", num_edges));
 }
 
 /// Records, the first one of the run, how many it has, and the id of the first edge.

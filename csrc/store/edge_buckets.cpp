@@ -116,11 +116,15 @@ PartitionedEdges partition(const Pieces<Id>& pieces, const int64_t* edge_ids, in
 
 /// Calls body(destination, source, edge id) for the edges of all runs.
 template <typename Record, typename Body>
-void for_each_edge(const std::vector<EdgeRun>& runs, const Body& body) {
+void for_each_edge(const std::vector<EdgeRun>& runs, int64_t num_destinations, const Body& body) {
   for (const EdgeRun& run : runs) {
     const auto* records = static_cast<const Record*>(run.records.data) + run.begin;
     for (int64_t e = 0; e < run.count; ++e) {
       const Record& edge = records[e];
+      if (static_cast<uint64_t>(edge.destination) >= static_cast<uint64_t>(num_destinations))
+        throw std::out_of_range("the records of a bucket are damaged: destination " +
+                                std::to_string(edge.destination) + " of " +
+                                std::to_string(num_destinations));
       body(edge.destination, edge.source, run.first_edge + static_cast<int64_t>(edge.edge));
     }
   }
@@ -135,9 +139,10 @@ std::vector<EdgeRecord<Source, int64_t>> group_edges(const std::vector<EdgeRun>&
   std::vector<EdgeRecord<Source, int64_t>> grouped(total);
   std::vector<uint32_t> next;
   for (size_t v = 0; v < first.size(); v += size_t{1} << shift) next.push_back(first[v]);
-  for_each_edge<EdgeRecord<Source, Edge>>(runs, [&](int32_t to, Source source, int64_t edge) {
-    grouped[next[to >> shift]++] = {to, source, edge};
-  });
+  for_each_edge<EdgeRecord<Source, Edge>>(runs, static_cast<int64_t>(first.size()),
+                                          [&](int32_t to, Source source, int64_t edge) {
+                                            grouped[next[to >> shift]++] = {to, source, edge};
+                                          });
   return grouped;
 }
 
@@ -156,7 +161,8 @@ void sort_by_edge(const std::vector<EdgeRun>& runs, const int64_t* degrees,
                   std::vector<uint32_t>& next, int64_t total, Source* indices, EdgeId* edge_ids) {
   std::vector<std::pair<int64_t, Source>> pairs(total);
   for_each_edge<EdgeRecord<Source, int64_t>>(
-      runs, [&](int32_t to, Source source, int64_t edge) { pairs[next[to]++] = {edge, source}; });
+      runs, static_cast<int64_t>(next.size()),
+      [&](int32_t to, Source source, int64_t edge) { pairs[next[to]++] = {edge, source}; });
   int64_t first = 0;
   for (size_t v = 0; v < next.size(); first += degrees[v++])
     std::sort(pairs.begin() + first, pairs.begin() + first + degrees[v]);
@@ -171,7 +177,8 @@ void sort_runs(const std::vector<EdgeRun>& runs, int64_t* degrees, int64_t num_d
                Source* indices, EdgeId* edge_ids) {
   // Positions of half the size leave more of the cache to the results.
   std::vector<uint32_t> next(num_destinations, 0);
-  for_each_edge<EdgeRecord<Source, Edge>>(runs, [&](int32_t to, Source, int64_t) { ++next[to]; });
+  for_each_edge<EdgeRecord<Source, Edge>>(runs, num_destinations,
+                                          [&](int32_t to, Source, int64_t) { ++next[to]; });
   int64_t total = 0;
   for (int64_t v = 0; v < num_destinations; ++v) {
     degrees[v] = next[v];
@@ -189,7 +196,7 @@ void sort_runs(const std::vector<EdgeRun>& runs, int64_t* degrees, int64_t num_d
   };
   const int shift = grouping_shift(total, num_destinations);
   if (shift == 31) {
-    for_each_edge<EdgeRecord<Source, Edge>>(runs, put);
+    for_each_edge<EdgeRecord<Source, Edge>>(runs, num_destinations, put);
     return;
   }
   // Two passes that write to few places at a time are faster than one pass with random writes.
@@ -231,7 +238,8 @@ PartitionedEdges partition_edges(const TensorRef& source, const TensorRef& desti
                "edge_ids must have one id per edge");
   const int64_t num_buckets = counts.num_elements();
   PG_CHECK_ARG(num_destinations <= num_buckets << shift, "counts must have one element per bucket");
-  const auto* ids = edge_ids ? static_cast<const int64_t*>(edge_ids->data) : nullptr;
+  const int64_t* ids = edge_ids ? edge_ids->int64_values("edge_ids", num_edges) : nullptr;
+  int64_t* const edges_of = counts.int64_values("counts");
   PartitionedEdges found;
   with_width(bytes, "ids", [&](auto* id) {
     using Id = std::remove_pointer_t<decltype(id)>;
@@ -247,8 +255,8 @@ PartitionedEdges partition_edges(const TensorRef& source, const TensorRef& desti
                    "records must have one record per edge");
       with_width(ids != nullptr ? 8 : 4, "edge", [&](auto* edge) {
         using Record = EdgeRecord<Source, std::remove_pointer_t<decltype(edge)>>;
-        found = partition(pieces, ids, num_edges, static_cast<Record*>(records.data),
-                          static_cast<int64_t*>(counts.data), num_threads);
+        found = partition(pieces, ids, num_edges, static_cast<Record*>(records.data), edges_of,
+                          num_threads);
       });
     });
   });
@@ -261,8 +269,9 @@ void sort_bucket(const std::vector<EdgeRun>& runs, bool by_edge, const TensorRef
   const int64_t bytes = record_bytes(source_bytes, by_edge);
   int64_t total = 0;
   for (const EdgeRun& run : runs) {
-    PG_CHECK_ARG(run.begin >= 0 && run.count >= 0 &&
-                     (run.begin + run.count) * bytes <= run.records.num_bytes(),
+    const int64_t records = run.records.num_bytes() / bytes;
+    PG_CHECK_ARG(run.begin >= 0 && run.count >= 0 && run.begin <= records &&
+                     run.count <= records - run.begin,
                  "a run must lie in its records");
     total += run.count;
   }

@@ -16,6 +16,7 @@ struct ListChunk {
   const int64_t* indptr = nullptr;  // [count + 1] positions in `indices`, indptr[0] == 0
   void* indices = nullptr;          // [indptr[count]] user ids of sources, index_bytes each
   int32_t index_bytes = 8;
+  int64_t num_indices = 0;      // room of `indices`
   int64_t edge_begin = 0;       // position of the chunk's first edge in the user's CSC
   int64_t* edge_ids = nullptr;  // [indptr[count]] for gather_lists; null: edge ids are not read
 };

@@ -26,6 +26,8 @@ class NodeMap {
     set_bits(least_bits);
   }
 
+  int64_t num_nodes() const { return num_nodes_; }
+
   /// Sets all bits of `num_bytes` bytes.
   using Clear = std::function<void(void* words, int64_t num_bytes)>;
 

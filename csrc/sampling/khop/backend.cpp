@@ -5,6 +5,7 @@
 #include <memory>
 
 #include "common/ordered_chunks.h"
+#include "common/read_once.h"
 #include "common/workers.h"
 #include "sampling/append_unique/append_unique.h"
 #include "sampling/neighbor/neighbor.h"
@@ -43,7 +44,9 @@ class CpuBackend final : public Backend {
       if (seeds.ids[i] < 0 || seeds.ids[i] >= type.num_nodes) throw_bad_seed(type, i, seeds.ids[i]);
     for (int64_t i = 0; i < seeds.count; ++i) {
       const int64_t tree = nodes.trees == nullptr ? 0 : first_tree + i;
-      const int64_t node = type.to_internal(seeds.ids[i]);
+      const int64_t id = read_once(seeds.ids + i);
+      if (!is_below(id, type.num_nodes)) throw_bad_seed(type, i, id);  // changed since the check
+      const int64_t node = type.to_internal(id);
       keep_first(nodes.index, tree, node, nodes.count);
       push_back(nodes, tree, node);
     }

@@ -5,7 +5,10 @@
 #pragma once
 
 #include <cstdint>
+#include <stdexcept>
+#include <string>
 
+#include "common/read_once.h"
 #include "memory/table_view.h"
 #include "sampling/common/probability.h"
 #include "store/csc_view.h"
@@ -70,6 +73,12 @@ PG_HD void draw_negative(const CscView& csc, const Negatives& negatives, int64_t
                          const Contains& contains) {
   const int64_t latest = negatives.latest == nullptr ? 0 : negatives.latest[n];
   int64_t source = negatives.draw_sources ? 0 : negatives.sources[n];
+#ifndef __CUDA_ARCH__
+  if (!negatives.draw_sources && !is_below(source, negatives.source.num_nodes))
+    throw std::out_of_range("sources[" + std::to_string(n) + "] = " + std::to_string(source) +
+                            " is out of range for " + std::to_string(negatives.source.num_nodes) +
+                            " nodes");
+#endif
   int64_t destination = 0;
   bool has_source = !negatives.draw_sources, has_destination = false;
   const auto is_edge = [&] {

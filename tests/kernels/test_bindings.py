@@ -1,0 +1,533 @@
+"""Functions of the compiled module compare sizes and dtypes of tensors with what they access."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import peergraph._C as _C
+from peergraph.memory.table.table_view import dense_view
+from tests.named_case import named_case, named_cases
+
+Tensors = dict[str, Tensor]
+Call = Callable[[Tensors], Any]
+
+LAUNCH = _C.Launch(device=-1, stream=0, num_threads=1)
+OTHER = {torch.int64: torch.float32, torch.int32: torch.float32, torch.float32: torch.int64}
+# They take addresses, views that are made of them, or no memory at all; crc32c and is_arange read
+# any tensor, check_ids reads the ids of its list.
+WITHOUT_SIZES = """
+    activation_parts alignment_bits ask_for_huge_pages attention_fits await_round bytes_as_dlpack
+    check_ids crc32c is_arange limit_vector_bytes make_huge_pages map_shared populate_pages
+    post_round remote_rows_scratch signal_flag unmap_shared vector_bytes wait_for_flag
+"""
+# Rows of tables have any dtype.
+ANY_DTYPE = {
+    "gather": {"out"},
+    "scatter": {"values"},
+    "stage": {"buffer", "out"},
+    "sort_bucket": {"records"},
+    "partition_edges": {"records"},
+}
+CASES: dict[str, tuple[Tensors, Call, frozenset[str]]] = {}
+
+
+def case(any_size: str = "", **tensors: Tensor) -> Callable[[Call], Call]:
+    """Adds a call that is right with these tensors.
+
+    Args:
+        any_size: names of tensors whose size says how much there is to do; `indptr` is one.
+    """
+
+    def add(call: Call) -> Call:
+        CASES[call.__name__] = tensors, call, frozenset(any_size.split())
+        return call
+
+    return add
+
+
+def ints(*values: int) -> Tensor:
+    return torch.tensor(values, dtype=torch.int64)
+
+
+def narrow(*values: int) -> Tensor:
+    return torch.tensor(values, dtype=torch.int32)
+
+
+def reals(*shape: int) -> Tensor:
+    return torch.ones(shape)
+
+
+def bits(*shape: int) -> Tensor:
+    return torch.zeros(shape, dtype=torch.uint8)
+
+
+held: list[Tensor] = []
+
+
+def allocate(num_bytes: int) -> int:
+    held.append(torch.empty(max(num_bytes, 1), dtype=torch.uint8))
+    return held[-1].data_ptr()
+
+
+# Two destinations, four sources, five edges.
+EDGES: Tensors = {
+    "indptr": ints(0, 3, 5),
+    "indices": ints(0, 1, 3, 0, 2),
+    "edge_ids": ints(4, 3, 2, 1, 0),
+}
+
+
+def matrix(t: Tensors) -> _C.CsrMatrix:
+    return _C.CsrMatrix(
+        indptr=t["indptr"], indices=t["indices"], edge_ids=t.get("edge_ids"), num_columns=4,
+        max_chunks=0, schedule=_C.Schedule(),
+    )  # fmt: skip
+
+
+def operands(t: Tensors, message: str = "mul", columns: int = 6, e_columns: int = 2) -> _C.Operands:
+    return _C.Operands(
+        message=_C.Message.__members__[message], x=t.get("x"), e=t.get("e"), columns=columns,
+        e_columns=e_columns,
+    )  # fmt: skip
+
+
+@case(**EDGES, x=reals(4, 6), e=reals(5, 2), out=reals(2, 6))
+def spmm(t: Tensors) -> None:
+    _C.spmm(matrix(t), operands(t), mean=False, accumulate=False, out=t["out"], launch=LAUNCH,
+            allocate=allocate)  # fmt: skip
+
+
+@case(indptr=ints(0, 3, 5), indices=ints(0, 1, 3, 0, 2), x=reals(4, 6), out=reals(2, 6))
+def spmm_of_copies(t: Tensors) -> None:
+    _C.spmm(matrix(t), operands(t, "copy_u", 6, 1), mean=True, accumulate=True, out=t["out"],
+            launch=LAUNCH, allocate=allocate)  # fmt: skip
+
+
+@case(**EDGES, addresses=ints(0, 0, 0, 0), e=reals(5, 2))
+def spmm_by_address(t: Tensors) -> None:
+    rows = reals(4, 6)
+    addresses = t["addresses"] + rows.data_ptr() + 24 * torch.arange(len(t["addresses"]))
+    by_address = _C.Operands(
+        message=_C.Message.mul, addresses=addresses.to(t["addresses"].dtype),
+        address_bits=rows.data_ptr() | 24, e=t["e"], columns=6, e_columns=2, leases=[],
+    )  # fmt: skip
+    _C.spmm(matrix(t), by_address, mean=False, accumulate=False, out=reals(2, 6), launch=LAUNCH,
+            allocate=allocate)  # fmt: skip
+
+
+@case(**EDGES, x=reals(4, 6), e=reals(5, 2), out=reals(2, 6))
+def interleaved_spmm(t: Tensors) -> None:
+    _C.interleaved_spmm(
+        matrix(t), operands(t), matrix(t), operands(t), mean=False,
+        interleaving=_C.Interleaving(), out=t["out"], launch=LAUNCH, allocate=allocate,
+    )  # fmt: skip
+
+
+@case(**EDGES, x=reals(2, 6), e=reals(5, 2), out=reals(4, 6), counts=narrow(2, 1, 1, 1))
+def spmm_transposed(t: Tensors) -> None:
+    _C.spmm_transposed(matrix(t), operands(t), dtype=_C.DType.float32, counts=t["counts"],
+                       out=t["out"], launch=LAUNCH, allocate=allocate)  # fmt: skip
+
+
+@case(**EDGES, x=reals(4, 6), e=reals(5, 2), out=reals(2, 6), arg=torch.zeros(2, 6).int())
+def spmm_minmax(t: Tensors) -> None:
+    _C.spmm_minmax(matrix(t), operands(t), minimum=True, out=t["out"], arg=t["arg"],
+                   launch=LAUNCH, allocate=allocate)  # fmt: skip
+
+
+@case(
+    "indices edge_ids", **EDGES, x=reals(4, 6), e=reals(5, 2), grad=reals(2, 6),
+    arg=torch.zeros(2, 6).int(), grad_x=reals(4, 6), grad_e=reals(5, 2),
+)  # fmt: skip
+def spmm_minmax_backward(t: Tensors) -> None:
+    _C.spmm_minmax_backward(
+        matrix(t), operands(t), arg=t["arg"], grad=t["grad"], grad_x=t["grad_x"],
+        grad_e=t["grad_e"], transpose=None, launch=LAUNCH,
+    )  # fmt: skip
+
+
+@case(**EDGES, left=reals(4, 6), right=reals(2, 6), out=reals(5, 2))
+def sddmm(t: Tensors) -> None:
+    _C.sddmm(
+        matrix(t), left=t["left"], left_target=_C.Target.u, right=t["right"],
+        right_target=_C.Target.v, message=_C.Message.mul, depth=3, out=t["out"], launch=LAUNCH,
+    )  # fmt: skip
+
+
+@case(**EDGES, values=reals(5, 2), grad=reals(5, 2), out=reals(5, 2))
+def edge_softmax(t: Tensors) -> None:
+    _C.edge_softmax(matrix(t), values=t["values"], grad=t["grad"], out=t["out"], launch=LAUNCH,
+                    allocate=allocate)  # fmt: skip
+
+
+def attention_of(t: Tensors) -> _C.Attention:
+    return _C.Attention(matrix=matrix(t), x=t["x"], left=t.get("left"), right=t.get("right"),
+                        att=t.get("att"), loops=2, slope=0.2)  # fmt: skip
+
+
+ATTENTION = {"indptr": ints(0, 3, 5), "indices": ints(0, 1, 3, 0, 2), "x": reals(4, 2, 3)}
+
+
+@case(**ATTENTION, left=reals(4, 2), right=reals(2, 2), out=reals(2, 2, 3), lse=reals(2, 2))
+def attention(t: Tensors) -> None:
+    _C.attention(attention_of(t), out=t["out"], lse=t["lse"], launch=LAUNCH, allocate=allocate)
+
+
+@case(
+    **ATTENTION, right=reals(2, 2, 3), att=reals(2, 3), grad=reals(2, 2, 3), lse=reals(2, 2),
+    delta=reals(2, 2), grad_right=reals(2, 2, 3), grad_att=reals(2, 2, 3),
+)  # fmt: skip
+def attention_backward(t: Tensors) -> None:
+    none = reals(0)
+    _C.attention_backward(
+        attention_of(t), grad=t["grad"], lse=t["lse"], delta=t["delta"], grad_x=none,
+        grad_left=none, grad_right=t["grad_right"], grad_att=t["grad_att"], transpose=None,
+        launch=LAUNCH, allocate=allocate,
+    )  # fmt: skip
+
+
+@case(
+    "indices", **ATTENTION, left=reals(4, 2), right=reals(2, 2), grad=reals(2, 2, 3),
+    lse=reals(2, 2), delta=reals(2, 2), grad_x=reals(4, 2, 3), grad_left=reals(4, 2),
+)  # fmt: skip
+def attention_backward_of_sources(t: Tensors) -> None:
+    indptr, indices = ints(0, 2, 3, 4, 5), ints(0, 1, 0, 1, 0)
+    by_source = _C.CsrMatrix(indptr=indptr, indices=indices, edge_ids=None, num_columns=2,
+                             max_chunks=0, schedule=_C.Schedule())  # fmt: skip
+    none = reals(0)
+    _C.attention_backward(
+        attention_of(t), grad=t["grad"], lse=t["lse"], delta=t["delta"], grad_x=t["grad_x"],
+        grad_left=t["grad_left"], grad_right=none, grad_att=none, transpose=by_source,
+        launch=LAUNCH, allocate=allocate,
+    )  # fmt: skip
+
+
+@case(
+    indptr=ints(0, 3, 5), indices=narrow(0, 1, 3, 0, 2), by_column=ints(0, 0, 0, 0, 0),
+    rows=narrow(0, 0, 0, 0, 0), positions=ints(0, 0, 0, 0, 0),
+)  # fmt: skip
+def transpose(t: Tensors) -> None:
+    _C.transpose(matrix(t), indptr=t["by_column"], indices=t["rows"], positions=t["positions"])
+
+
+@case("keys", keys=ints(0, 1, 2), offsets=ints(*[0] * 11))
+def indptr_from_sorted(t: Tensors) -> None:
+    _C.indptr_from_sorted(t["keys"], num_keys=10, indptr=t["offsets"])
+
+
+@case(**EDGES, counts=narrow(0, 0, 0, 0), ranks=narrow(0, 0, 0, 0, 0))
+def rank_edges(t: Tensors) -> None:
+    _C.rank_edges(matrix(t), counts=t["counts"].zero_(), ranks=t["ranks"], launch=LAUNCH)
+
+
+@case(
+    indptr=ints(0, 3, 5), indices=ints(0, 1, 3, 0, 2), by_column=narrow(0, 2, 3, 4, 5),
+    ranks=narrow(0, 0, 0, 1, 0), rows=narrow(*[0] * 5), places=narrow(*[0] * 5),
+)  # fmt: skip
+def place_edges(t: Tensors) -> None:
+    _C.place_edges(matrix(t), indptr=t["by_column"], ranks=t["ranks"], rows=t["rows"],
+                   edge_ids=t["places"], launch=LAUNCH)  # fmt: skip
+
+
+@case("out", x=reals(4, 9), out=torch.ones(4, 12, dtype=torch.bfloat16))
+def copy_rows(t: Tensors) -> None:
+    _C.copy_rows(operands(t, "copy_u", 9, 1), dtype=_C.DType.float32, first_column=3,
+                 out=t["out"], launch=LAUNCH)  # fmt: skip
+
+
+@case("x", x=reals(4, 9), bias=reals(9), seed=ints(1), bits=bits(4, 2), out=reals(4, 9))
+def activate(t: Tensors) -> None:
+    _C.activate(x=t["x"], bias=t["bias"], relu=True, p=0.5, seed=t["seed"], bits=t["bits"],
+                out=t["out"], launch=LAUNCH)  # fmt: skip
+
+
+@case("grad partial", grad=reals(4, 9), bits=bits(4, 2), out=reals(4, 9), partial=reals(4, 9))
+def activate_backward(t: Tensors) -> None:
+    _C.activate_backward(grad=t["grad"], bits=t["bits"], p=0.5, out=t["out"],
+                         partial=t["partial"], launch=LAUNCH)  # fmt: skip
+
+
+@case(x=reals(4, 9), bits=bits(5), out=reals(4, 9))
+def relu_bitmask(t: Tensors) -> None:
+    _C.relu_bitmask(x=t["x"], bits=t["bits"], out=t["out"], launch=LAUNCH)
+
+
+@case(x=reals(4, 9), bits=bits(5), out=reals(4, 9))
+def apply_bitmask(t: Tensors) -> None:
+    _C.apply_bitmask(x=t["x"], bits=t["bits"], out=t["out"], launch=LAUNCH)
+
+
+@case("out", device_seed=ints(1), row_ids=ints(3, 4, 5), out=reals(3, 5))
+def fill_random(t: Tensors) -> None:
+    _C.fill_random(seed=0, device_seed=t["device_seed"], row_ids=t["row_ids"],
+                   distribution=_C.Distribution.normal, out=t["out"], launch=LAUNCH)  # fmt: skip
+
+
+@case("out", device_seed=ints(1), row_ids=ints(3, 4, 5), x=reals(3, 5), out=reals(3, 5))
+def dropout_rows(t: Tensors) -> None:
+    _C.dropout_rows(seed=0, device_seed=t["device_seed"], row_ids=t["row_ids"], p=0.5, scale=2.0,
+                    x=t["x"], out=t["out"], launch=LAUNCH)  # fmt: skip
+
+
+@case(
+    source=ints(0, 1, 2), destination=ints(1, 2, 0), offsets=ints(0, 0, 0, 0),
+    indices=ints(0, 0, 0), perm=ints(0, 0, 0),
+)  # fmt: skip
+def coo_to_csc(t: Tensors) -> None:
+    _C.coo_to_csc(t["source"], t["destination"], 3, 3, t["offsets"], t["indices"], t["perm"])
+
+
+def rows_of_table(rows: int, columns: int) -> _C.TableView:
+    held.append(torch.ones(rows, columns))
+    return dense_view(held[-1], rows, 4 * columns)
+
+
+@case("ids", ids=ints(0, 2, 4), out=reals(3, 6))
+def gather(t: Tensors) -> None:
+    _C.gather(rows_of_table(5, 6), _C.IdList(ids=t["ids"]), t["out"], LAUNCH)
+
+
+@case(out_index=ints(2, 0, 1))
+def gather_to_places(t: Tensors) -> None:
+    ids = ints(0, 2, 4)
+    listed = _C.IdList(ids=ids, out_index=t["out_index"])
+    _C.gather(rows_of_table(5, 6), listed, reals(3, 6), LAUNCH)
+
+
+@case("ids", ids=ints(0, 2, 4), values=reals(3, 6))
+def scatter(t: Tensors) -> None:
+    _C.scatter(rows_of_table(5, 6), _C.IdList(ids=t["ids"]), t["values"], LAUNCH)
+
+
+@case("ids", ids=ints(0, 2, 4), buffer=reals(3, 6), out=reals(3, 6))
+def stage(t: Tensors) -> None:
+    _C.stage(rows_of_table(5, 6), _C.IdList(ids=t["ids"]), t["buffer"], t["out"], LAUNCH)
+
+
+@case("ids", ids=ints(0, 2, 4), out=reals(3, 12))
+def decode_gather(t: Tensors) -> None:
+    codec = _C.RowCodec(stored=_C.StoredType.float16, dtype=_C.DType.float32, columns=12)
+    _C.decode_gather(rows_of_table(5, 6), codec, _C.IdList(ids=t["ids"]), t["out"], LAUNCH)
+
+
+@case("ids", ids=ints(0, 2, 4), out=ints(0, 0, 0))
+def row_addresses(t: Tensors) -> None:
+    _C.row_addresses(rows_of_table(5, 6), _C.IdList(ids=t["ids"]), t["out"], LAUNCH)
+
+
+@case("ids", ids=ints(0, 5, 9), first_keys=ints(0, 1 << 40), found=ints(*[0] * 12))
+def find_remote_rows(t: Tensors) -> None:
+    split = _C.MachineSplit(rows=10, hot=2, machines=2, index=0)
+    _C.find_remote_rows(_C.IdList(ids=t["ids"]), None, split, _C.RowRoutes(t["first_keys"], 2),
+                        t["found"], LAUNCH)  # fmt: skip
+
+
+@case(
+    "offsets", values=reals(3, 2), positions=ints(0, 2, 1), offsets=ints(0, 2, 3), out=reals(2, 2)
+)
+def sum_runs(t: Tensors) -> None:
+    _C.sum_runs(t["values"], t["positions"], t["offsets"], t["out"], LAUNCH)
+
+
+@case(rows=ints(0, 4), grads=reals(2, 6))
+def sparse_update(t: Tensors) -> None:
+    rule = _C.UpdateRule(optimizer=_C.Optimizer.sgd, step_size=0.1)
+    _C.sparse_update(rows_of_table(5, 6), _C.DType.float32, [], rule, t["rows"], t["grads"],
+                     LAUNCH)  # fmt: skip
+
+
+@case(
+    "top_nodes", nodes=ints(1, 1, 2, 3, 3, 3), top_nodes=ints(0, 0, 0, 0).view(2, 2),
+    top_counts=narrow(0, 0, 0, 0).view(2, 2),
+)  # fmt: skip
+def top_visits(t: Tensors) -> None:
+    _C.top_visits(t["nodes"], 3, t["top_nodes"], t["top_counts"], allocate, LAUNCH)
+
+
+def lists(t: Tensors) -> _C.CscView:
+    """Three nodes in a ring, in host memory."""
+    parts = [ints(0, 1, 2, 3), ints(1, 2, 0), ints(0, 1, 2)]
+    held.extend(parts)
+    return _C.CscView(
+        replicated=0, sharded=0, rows=3, num_edges=3, index_bytes=8, rank=0, replicas=[],
+        shards=[], host=[part.data_ptr() for part in parts],
+    )  # fmt: skip
+
+
+@case(indptr=ints(0, 1, 2, 3), indices=ints(0, 0, 0), edge_ids=ints(0, 0, 0))
+def gather_lists(t: Tensors) -> None:
+    chunk = _C.ListChunk(first=0, indptr=t["indptr"], indices=t["indices"], edge_ids=t["edge_ids"])
+    _C.gather_lists(lists(t), chunk, _C.IdMapView(), _C.IdMapView(), LAUNCH)
+
+
+@case(indptr=ints(0, 1, 2, 3), indices=ints(1, 2, 0))
+def scatter_lists(t: Tensors) -> None:
+    chunk = _C.ListChunk(first=0, indptr=t["indptr"], indices=t["indices"])
+    _C.scatter_lists(lists(t), chunk, _C.IdMapView(), _C.IdMapView(), LAUNCH)
+
+
+@case("out", out=ints(0, 0, 0))
+def degrees(t: Tensors) -> None:
+    _C.degrees(lists(t), 0, _C.IdMapView(), t["out"], LAUNCH)
+
+
+@case("nodes", nodes=ints(*[0] * 8).view(2, 4), edge_ids=ints(*[0] * 6), positions=ints(0, 0))
+def random_walk(t: Tensors) -> None:
+    walks = _C.Walks(
+        first_step=0, steps=3, nodes=t["nodes"], edge_ids=t["edge_ids"],
+        positions=t["positions"], to_internal=_C.IdMapView(), to_user=_C.IdMapView(), seed=0,
+        stream=0, restart_below=0, restart_every=1, jump=False, stay=True, accept=[1 << 53] * 3,
+    )  # fmt: skip
+    _C.random_walk(lists(t), walks, LAUNCH)
+
+
+@case(
+    "sources", ends=ints(1, 2, 3), times=ints(0, 0, 0), sources=ints(0, 0), destinations=ints(0, 0),
+    latest=ints(1, 1), is_edge=bits(2),
+)  # fmt: skip
+def sample_negatives(t: Tensors) -> None:
+    draw = 3, t["ends"], t["times"], 0
+    negatives = _C.Negatives(
+        source=draw, destination=draw, draw_sources=True, sources=t["sources"],
+        destinations=t["destinations"], latest=t["latest"], is_edge=t["is_edge"], tries=2,
+        source_to_internal=_C.IdMapView(), destination_to_internal=_C.IdMapView(), seed=0, stream=0,
+    )  # fmt: skip
+    _C.sample_negatives(lists(t), negatives, LAUNCH)
+
+
+@case("seeds", seeds=ints(0, 1), words=narrow(-1, -1, -1))
+def sample(t: Tensors) -> None:
+    sampler = _C.KHopSampler(
+        node_types=[("n", 3, _C.IdMapView(), _C.IdMapView())],
+        relations=[(0, 0, lists(t), [2], _C.Choice())], expand_all=False, disjoint=False,
+        induced=False, edge_ids=False, duplicate_counts=False, index_bytes=8,
+    )  # fmt: skip
+    maps = [_C.NodeMap(words=t["words"], least_bits=24)]
+    sampler.sample([(0, t["seeds"])], 0, None, maps, None, allocate, LAUNCH)
+
+
+@case(
+    "records degrees", records=bits(48), degrees=ints(0, 0), indices=narrow(0, 0, 0, 0),
+    edge_ids=narrow(0, 0, 0, 0),
+)  # fmt: skip
+def sort_bucket(t: Tensors) -> None:
+    _C.sort_bucket(runs=[(t["records"], 0, 4, 0)], by_edge=False, degrees=t["degrees"],
+                   indices=t["indices"], edge_ids=t["edge_ids"])  # fmt: skip
+
+
+@case(
+    source=ints(0, 1, 2), destination=ints(1, 2, 0), edge_ids=ints(0, 1, 2), records=bits(60),
+    counts=ints(0),
+)  # fmt: skip
+def partition_edges(t: Tensors) -> None:
+    _C.partition_edges(
+        source=t["source"], destination=t["destination"], edge_ids=t["edge_ids"], num_sources=3,
+        num_destinations=3, shift=2, source_bytes=8, records=t["records"], counts=t["counts"],
+        num_threads=1,
+    )  # fmt: skip
+
+
+def copies(tensors: Tensors) -> Tensors:
+    return {name: tensor.clone() for name, tensor in tensors.items()}
+
+
+def test_no_function_is_left_out() -> None:
+    source = Path(_C.__file__).parent / "_C.pyi"
+    stub = Path(inspect.getfile(dense_view)).parents[2] / "_C.pyi"
+    text = (stub if stub.exists() else source).read_text().split("\ncompiler:")[0]
+    functions = set(re.findall(r"^def (\w+)\(", text, re.MULTILINE))
+    assert functions - set(WITHOUT_SIZES.split()) - CASES.keys() == set()
+
+
+@named_cases("name", CASES)
+def test_right_sizes_are_taken(name: str) -> None:
+    tensors, call, _ = CASES[name]
+    call(copies(tensors))
+
+
+@named_cases("name", CASES)
+def test_small_tensors_are_refused(name: str) -> None:
+    tensors, call, any_size = CASES[name]
+    for tensor in tensors.keys() - any_size - {"indptr"}:
+        # Gradients without elements are not computed, and a matrix may have no edges.
+        least = 1 if "grad_" in tensor or tensor == "indices" else 0
+        sizes = {least, len(tensors[tensor]) - 1}
+        for size in sizes:
+            given = copies(tensors)
+            given[tensor] = given[tensor][:size].clone()
+            with named_case(tensor, size), pytest.raises((ValueError, IndexError)):
+                call(given)
+
+
+@named_cases("name", CASES)
+def test_other_dtypes_are_refused(name: str) -> None:
+    tensors, call, _ = CASES[name]
+    for tensor in tensors.keys() - ANY_DTYPE.get(name, frozenset()):
+        given = copies(tensors)
+        given[tensor] = given[tensor].to(OTHER.get(given[tensor].dtype, torch.int64))
+        with named_case(tensor), pytest.raises((ValueError, TypeError)):
+            call(given)
+
+
+HUGE = 1 << 62
+
+
+def calls_of_huge_sizes() -> dict[str, Callable[[], Any]]:
+    one, two = ints(0), ints(0, 0)
+    return {
+        "coo_to_csc": lambda: _C.coo_to_csc(one, one, HUGE, HUGE, two, one, one),
+        "most nodes": lambda: _C.coo_to_csc(one, one, 3, 2**63 - 1, two, one, one),
+        "keys": lambda: _C.indptr_from_sorted(one, num_keys=2**63 - 1, indptr=one),
+        "range": lambda: _C.gather(
+            rows_of_table(5, 6), _C.IdList(first=0, count=HUGE), reals(3, 6), LAUNCH
+        ),
+        "end of a range": lambda: _C.IdList(first=2**63 - 2, count=5),
+        "table": lambda: dense_view(reals(1), HUGE, 64),
+        "visits": lambda: _C.top_visits(
+            one, 2**30, torch.zeros(2**34, 0).long(), narrow(0), allocate, LAUNCH
+        ),
+    }
+
+
+@named_cases("name", calls_of_huge_sizes())
+def test_sizes_that_no_memory_has(name: str) -> None:
+    with pytest.raises((ValueError, IndexError)):
+        calls_of_huge_sizes()[name]()
+
+
+# The tensors of the structure that operations read, if not all.
+READ = {
+    "rank_edges": ["indices"],
+    "spmm_minmax_backward": [],
+    "edge_softmax": ["indptr", "edge_ids"],
+}
+CHANGES = [
+    ("indptr", 1, 10**9),
+    ("indptr", 0, -5),
+    ("indices", 2, 10**9),
+    ("indices", 4, -1),
+    ("edge_ids", 3, 5),
+    ("edge_ids", 0, -1),
+]
+
+
+@named_cases(
+    "name", [name for name, case in CASES.items() if EDGES["indptr"] is case[0].get("indptr")]
+)
+@named_cases(("tensor", "at", "value"), CHANGES)
+def test_values_out_of_range(name: str, tensor: str, at: int, value: int) -> None:
+    """What users change after the structure was made is an error, and nothing else is accessed."""
+    tensors, call, _ = CASES[name]
+    given = copies(tensors)
+    given[tensor][at] = value
+    with pytest.raises(IndexError) if tensor in READ.get(name, EDGES) else suppress(IndexError):
+        call(given)
