@@ -61,8 +61,10 @@ class Csc:
             transient until :meth:`count_use` has been called more than four times.
         num_nonisolated: destinations from this number on have no edges, such as the nodes that the
             last hop added to a mini-batch; None: not known.
-        check: verify all arguments; synchronises with a GPU. Wrong ones that are not checked, of
-            another dtype or device included, are undefined behaviour.
+        check: copy the tensors, so that later changes do not reach the structure, and verify all
+            arguments; synchronises with a GPU. Otherwise the tensors belong to the structure. On
+            the CPU, operations raise IndexError for values out of range; on a GPU, wrong arguments
+            that are not checked are undefined behaviour.
 
     Raises:
         TypeError, ValueError: an argument of another dtype, shape or device; bad offsets; the first
@@ -83,8 +85,8 @@ class Csc:
         check: bool = True,
     ) -> None:
         if check:
-            indices = check_ids("indices", indices)
-            check_ids("indptr", indptr, indices.device)
+            indices = check_ids("indices", indices).clone()
+            indptr = check_ids("indptr", indptr, indices.device).clone()
             check_size("num_sources", num_sources)
             count = indptr.numel() - 1
             if num_nonisolated is not None and not 0 <= num_nonisolated <= count:
@@ -93,10 +95,11 @@ class Csc:
             check_offsets(indptr, indices.numel(), num_nonisolated)
             check_range("indices", indices, num_sources, "sources")
             if edge_ids is not None:
-                edge_ids = check_ids("edge_ids", edge_ids, indices.device, indices.numel())
+                edge_ids = check_ids("edge_ids", edge_ids, indices.device, indices.numel()).clone()
                 check_distinct("edge_ids", edge_ids, indices.numel(), "edges")
             if duplicate_counts is not None:
                 check_counts(duplicate_counts, num_sources, indices.device)
+                duplicate_counts = duplicate_counts.clone()
                 check_enough_counts(duplicate_counts, indices)
         matrix = CsrMatrix(
             indptr.contiguous(),
@@ -136,14 +139,16 @@ class Csc:
     ) -> Csc:
         """Returns the structure of a list of edges (COO).
 
-        Edges that are sorted by destination are not copied. Others are sorted once; edge tensors
-        stay in the order of `edge_index` all the same. Synchronises.
+        Edges that are not sorted by destination are sorted once; edge tensors stay in the order of
+        `edge_index` all the same. Later changes of `edge_index` do not reach the structure.
+        Synchronises.
 
         Args:
             edge_index: [2, edges] int32 or int64: sources, destinations.
             num_destinations, num_sources: bounds of the two rows.
             transient: as for the constructor.
-            check: verify the ids.
+            check: verify the ids, and copy the sources of sorted edges; otherwise they belong to
+                the structure.
 
         Raises:
             TypeError, ValueError: `edge_index` of another dtype or shape.
@@ -167,6 +172,7 @@ class Csc:
             num_sources,
             num_nonisolated=None if last is None else last + 1,
             transient=transient,
+            copy=check,
         )
 
     @classmethod
@@ -179,11 +185,18 @@ class Csc:
         *,
         num_nonisolated: int | None = None,
         transient: bool | None = False,
+        copy: bool = False,
     ) -> Csc:
-        """As :meth:`from_edge_index` without checks, from two tensors [edges] of one dtype."""
+        """As :meth:`from_edge_index` without checks, from two tensors [edges] of one dtype.
+
+        Args:
+            copy: copy the sources even of sorted edges.
+        """
         edge_ids = None
-        indices, indptr = source, indptr_if_sorted(destination, num_destinations)
-        if indptr is None:
+        indptr = indptr_if_sorted(destination, num_destinations)
+        if indptr is not None:
+            indices = source.clone() if copy else source
+        else:
             indptr, indices, edge_ids = group_by(
                 destination, source, num_destinations, num_sources, destination.dtype
             )

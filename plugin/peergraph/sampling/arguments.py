@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from peergraph.memory.device.launching import with_index
+from peergraph.memory.device.plain_tensor import plain
 from peergraph.memory.table.id_list import integers
 from peergraph.sampling.sample import EdgeType, NodeType
 
@@ -43,7 +44,7 @@ def check_integer_tensor(name: str, value: object) -> Tensor:
 
 def check_integer_vector(name: str, value: object) -> Tensor:
     """Returns the value if it is a tensor of :func:`check_integer_tensor` with one dimension."""
-    vector = check_integer_tensor(name, value)
+    vector = plain(name, check_integer_tensor(name, value))
     if vector.dim() != 1:
         raise ValueError(f"{name}: expected one dimension, got shape {tuple(vector.shape)}")
     return vector

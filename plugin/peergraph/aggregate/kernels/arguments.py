@@ -11,6 +11,7 @@ from torch import Tensor
 import peergraph._C as _C
 from peergraph.memory.device.launching import DTYPES as DTYPES
 from peergraph.memory.device.launching import launch_on as launch_on
+from peergraph.memory.device.plain_tensor import dense
 
 MESSAGES: dict[str, _C.Message] = dict(_C.Message.__members__)
 """What an edge carries, by name: a function of its source's feature u and its own feature e."""
@@ -115,8 +116,8 @@ def _cuts(schedule: Schedule | None) -> tuple[int, int]:
 
 
 def contiguous(tensor: Tensor | None) -> Tensor | None:
-    """Returns the tensor with its values side by side."""
-    return None if tensor is None else tensor.contiguous()
+    """Returns the tensor with its values side by side, as they are in memory."""
+    return None if tensor is None else dense(tensor)
 
 
 def first_operand(first: Tensor | None, second: Tensor | None) -> Tensor:

@@ -8,6 +8,7 @@ import peergraph._C as _C
 from peergraph.aggregate.kernels.arguments import CsrTensors, contiguous, launch_on
 from peergraph.aggregate.kernels.torch_operator import kernel
 from peergraph.memory.device.launching import Buffers
+from peergraph.memory.device.plain_tensor import dense
 
 
 def _empty_like_values(values: Tensor, grad: Tensor | None, matrix: CsrTensors) -> Tensor:
@@ -23,7 +24,7 @@ def edge_softmax(values: Tensor, grad: Tensor | None, matrix: CsrTensors) -> Ten
     out = _empty_like_values(values, grad, matrix)
     _C.edge_softmax(
         matrix.native(),
-        values=values.contiguous(),
+        values=dense(values),
         grad=contiguous(grad),
         out=out,
         launch=launch_on(out.device),

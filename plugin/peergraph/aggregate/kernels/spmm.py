@@ -20,6 +20,7 @@ from peergraph.aggregate.kernels.arguments import (
 )
 from peergraph.aggregate.kernels.torch_operator import kernel
 from peergraph.memory.device.launching import Buffers
+from peergraph.memory.device.plain_tensor import dense
 
 
 def _empty_sums(
@@ -69,7 +70,7 @@ def spmm_into(
             float32: sums are rounded once. Other columns keep their values.
         first_column: of `out`, where the sums go.
     """
-    x = x.contiguous()
+    x = dense(x)
     _C.spmm(
         matrix.native(),
         operands("copy_u", x, None, x.shape[1]),

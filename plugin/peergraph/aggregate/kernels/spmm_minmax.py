@@ -16,6 +16,7 @@ from peergraph.aggregate.kernels.arguments import (
 )
 from peergraph.aggregate.kernels.torch_operator import kernel
 from peergraph.memory.device.launching import Buffers
+from peergraph.memory.device.plain_tensor import dense
 
 _MAX_INT32 = torch.iinfo(torch.int32).max
 
@@ -100,7 +101,7 @@ def spmm_minmax_backward(
     With `transpose`, whose edge ids are positions in `matrix`, the gradient of `x` is summed in a
     fixed order.
     """
-    grad, x, e = grad.contiguous(), contiguous(x), contiguous(e)
+    grad, x, e = dense(grad), contiguous(x), contiguous(e)
     dtype = sum_dtype(grad.dtype)
     grad_x = grad.new_zeros(matrix.num_columns if wants_x else 0, grad.shape[1], dtype=dtype)
     grad_e = grad.new_zeros(matrix.num_edges if wants_e else 0, e_columns, dtype=dtype)

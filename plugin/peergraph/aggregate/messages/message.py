@@ -23,6 +23,7 @@ from peergraph.aggregate.ops.operands import (
 )
 from peergraph.aggregate.ops.spmm import REDUCTIONS, spmm
 from peergraph.aggregate.sparse.csr import CsrMatrix
+from peergraph.memory.device.plain_tensor import dense
 
 
 class MessageReducer(Protocol):
@@ -199,7 +200,7 @@ class _Fused(torch.autograd.Function):
         names: tuple[str, ...],
         *tensors: Tensor,
     ) -> Tensor:
-        operands = dict(zip(names, (t.detach().contiguous() for t in tensors), strict=True))
+        operands = dict(zip(names, (dense(t.detach()) for t in tensors), strict=True))
         launcher = Launcher(of._expression, of.reduce, matrix, operands, num_columns)
         out, arg = launcher.forward()
         ctx.of, ctx.matrix, ctx.num_columns, ctx.names = of, matrix, num_columns, names
@@ -214,7 +215,7 @@ class _Fused(torch.autograd.Function):
         launcher = Launcher(
             ctx.of._expression, ctx.of.reduce, ctx.matrix, operands, ctx.num_columns
         )
-        grad = grad.contiguous()
+        grad = dense(grad)
         wanted = zip(ctx.names, ctx.needs_input_grad[4:], strict=True)
         found = [launcher.gradient(name, grad, arg) if need else None for name, need in wanted]
         return (None, None, None, None, *found)

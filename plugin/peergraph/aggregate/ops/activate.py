@@ -13,6 +13,7 @@ import peergraph._C as _C
 from peergraph.aggregate.kernels.arguments import DTYPES, launch_on, sum_dtype
 from peergraph.aggregate.ops.gradient_checks import unbatched
 from peergraph.aggregate.ops.operands import runs_outside_of_traces
+from peergraph.memory.device.plain_tensor import dense
 
 _ELEMENTS_OF_BYTE = 8
 
@@ -72,12 +73,12 @@ def activation_of(
     Returns:
         As `x`, and [rows, columns / 8, rounded up] uint8 or None.
     """
-    x = x.contiguous()
+    x = dense(x)
     out, bits = torch.empty_like(x), None
     if keeps_bits:
         width = -(-x.shape[1] // _ELEMENTS_OF_BYTE)
         bits = torch.empty(x.shape[0], width, dtype=torch.uint8, device=x.device)
-    wide = None if bias is None else bias.to(sum_dtype(x.dtype)).contiguous()
+    wide = None if bias is None else dense(bias.to(sum_dtype(x.dtype)))
     _C.activate(
         x=x, bias=wide, relu=relu, p=dropout, seed=seed, bits=bits, out=out,
         launch=launch_on(x.device),
@@ -89,7 +90,7 @@ def gradient_of_activation(
     grad: Tensor, bits: Tensor, dropout: float, with_bias: bool
 ) -> tuple[Tensor, Tensor | None]:
     """Returns the gradient of `x`, and its sum over the rows, [columns] of the dtype of sums."""
-    grad = grad.contiguous()
+    grad = dense(grad)
     out, partial = torch.empty_like(grad), None
     if with_bias:
         parts = _C.activation_parts(grad.shape[0])

@@ -15,6 +15,7 @@ from peergraph.aggregate.kernels.torch_operator import is_traced
 from peergraph.aggregate.ops.gradient_checks import once_differentiable
 from peergraph.aggregate.ops.operands import check_operand, use_deterministic, view_if_aliased
 from peergraph.aggregate.sparse.csr import CsrMatrix
+from peergraph.memory.device.plain_tensor import dense, plain
 
 # Number of products that are in memory at once.
 _PIECE = 1 << 26
@@ -136,7 +137,7 @@ def _attend(
     # Operands are made dense here and not in the function's forward: torch 2.4 compiles wrong
     # gradients if forward and backward call operations of the same name, and the backward makes the
     # incoming gradient dense.
-    given = map(dense, (x, left, right, att))
+    given = map(aligned, (x, left, right, att))
     result: Tensor = Attention.apply(  # type: ignore[no-untyped-call]
         *given, matrix, self_loops, negative_slope, transpose, fixed
     )
@@ -146,6 +147,8 @@ def _attend(
 def _check_shape(name: str, tensor: Tensor | None, shape: tuple[int, ...], x: Tensor) -> None:
     if tensor is None:
         return
+    if not is_traced():
+        plain(name, tensor)
     if tuple(tensor.shape) != shape:
         raise ValueError(f"{name} must be {list(shape)}, got {list(tensor.shape)}")
     if tensor.device != x.device:
@@ -154,11 +157,11 @@ def _check_shape(name: str, tensor: Tensor | None, shape: tuple[int, ...], x: Te
         raise TypeError(f"{name} must be a float tensor, got {tensor.dtype}")
 
 
-def dense(tensor: Tensor | None) -> Tensor | None:
-    """Returns the tensor contiguous, at an address that is a multiple of 16 bytes."""
+def aligned(tensor: Tensor | None) -> Tensor | None:
+    """Returns the tensor dense, at an address that is a multiple of 16 bytes."""
     if tensor is None:
         return None
-    tensor = tensor.contiguous()
+    tensor = dense(tensor)
     return tensor.clone() if not is_traced() and tensor.data_ptr() % 16 else tensor
 
 
@@ -209,7 +212,7 @@ class Attention(torch.autograd.Function):
     @once_differentiable("attention in one pass")
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         x, left, right, att, out, lse = ctx.saved_tensors
-        given = dense(grad)
+        given = aligned(grad)
         assert given is not None
         needs = ctx.needs_input_grad[:4]
         of_columns = needs[0] or needs[1]

@@ -10,6 +10,7 @@ from torch import Tensor
 from peergraph.aggregate.kernels.arguments import DTYPES
 from peergraph.aggregate.kernels.torch_operator import is_traced
 from peergraph.memory import TableRows
+from peergraph.memory.device.plain_tensor import plain
 
 
 def check_operand(name: str, tensor: Tensor, device: torch.device, rows: int, what: str) -> None:
@@ -32,10 +33,10 @@ def check_operand(name: str, tensor: Tensor, device: torch.device, rows: int, wh
     if tensor.dtype not in DTYPES:
         known = ", ".join(str(dtype).removeprefix("torch.") for dtype in DTYPES)
         raise TypeError(f"{name} must be one of {known}, got {tensor.dtype}")
-    if tensor.layout != torch.strided:
-        raise TypeError(f"{name} must be a dense tensor, got {tensor.layout}")
     if is_transformed(tensor):
         raise NotImplementedError(f"{name}: transforms of torch.func do not know aggregation")
+    if not is_traced():
+        plain(name, tensor)
     if tensor.device != device:
         raise ValueError(f"{name} must be on {device} as the structure, got {tensor.device}")
     if tensor.dim() == 0 or tensor.shape[0] != rows:

@@ -16,6 +16,7 @@ from peergraph.aggregate.ops.spmm_table_rows import table_operands
 from peergraph.aggregate.sparse.csr import CsrMatrix
 from peergraph.memory import TableRows
 from peergraph.memory.device.launching import Buffers
+from peergraph.memory.device.plain_tensor import dense
 
 
 def sums_and_self_rows(
@@ -49,7 +50,7 @@ def sums_and_self_rows(
         first.count_reads()
         given, own_dtype = table_operands(first), x.dtype
     else:
-        own = own.contiguous()
+        own = dense(own)
         given, own_dtype = operands("copy_u", own, None, self_width), own.dtype
     _C.copy_rows(
         given, dtype=DTYPES[own_dtype], first_column=width, out=out, launch=launch_on(out.device)

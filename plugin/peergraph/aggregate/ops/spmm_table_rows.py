@@ -11,6 +11,7 @@ from peergraph.aggregate.ops.operands import check_operand, columns, flat, is_pr
 from peergraph.aggregate.sparse.csr import CsrMatrix
 from peergraph.memory import TableRows
 from peergraph.memory.device.launching import Buffers
+from peergraph.memory.device.plain_tensor import dense
 
 _MESSAGES = ("copy_u", "mul")
 
@@ -39,7 +40,7 @@ def reduce_table(
         check_operand("e", e, matrix.device, matrix.num_edges, "edges")
         if e.dtype != x.dtype or not is_prefix(tuple(e.shape[1:]), x.shape[1:]):
             return None
-        e = flat(e).contiguous()
+        e = dense(flat(e))
     width = columns(x.shape[1:])
     if width == 0 or (e is not None and e.shape[1] == 0):
         return None

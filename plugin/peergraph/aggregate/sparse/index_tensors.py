@@ -7,7 +7,8 @@ from torch import Tensor
 
 import peergraph._C as _C
 from peergraph.aggregate.kernels.arguments import CsrTensors, launch_on
-from peergraph.aggregate.kernels.torch_operator import kernel
+from peergraph.aggregate.kernels.torch_operator import is_traced, kernel
+from peergraph.memory.device.plain_tensor import plain
 from peergraph.memory.table.id_list import integers
 
 _ID_DTYPES = (torch.int32, torch.int64)
@@ -128,8 +129,8 @@ def check_ids(
     Args:
         device, count: the expected device and number of ids; None: any.
     """
-    if not isinstance(ids, Tensor):
-        raise TypeError(f"{name} must be a tensor, got {type(ids).__name__}")
+    if not (isinstance(ids, Tensor) and is_traced()):
+        ids = plain(name, ids)
     if ids.dtype not in _ID_DTYPES:
         ids = integers(ids)
     if ids.dtype not in _ID_DTYPES:

@@ -11,7 +11,7 @@ from torch import Tensor
 from peergraph.aggregate.kernels.arguments import sum_dtype
 from peergraph.aggregate.kernels.attention import AttentionInputs
 from peergraph.aggregate.kernels.torch_operator import add_gradient, kernel
-from peergraph.aggregate.ops.attention import Attention, dense
+from peergraph.aggregate.ops.attention import Attention, aligned
 from peergraph.aggregate.ops.edge_maps import EdgeProducts
 from peergraph.aggregate.ops.operands import use_deterministic
 from peergraph.aggregate.traced.context import Context, given_or_empty, gradient_matrix
@@ -164,9 +164,9 @@ def traced_attention(inputs: AttentionInputs, edges: TracedEdges) -> tuple[Tenso
 
 
 def _dense_inputs(inputs: AttentionInputs) -> AttentionInputs:
-    x = dense(inputs.x)
+    x = aligned(inputs.x)
     assert x is not None
-    left, right, att = (dense(each) for each in (inputs.left, inputs.right, inputs.att))
+    left, right, att = (aligned(each) for each in (inputs.left, inputs.right, inputs.att))
     return replace(inputs, x=x, left=left, right=right, att=att)
 
 

@@ -252,7 +252,7 @@ class DistributedTable(Table):
 
         It writes the rows that this machine has; every machine loads the same source.
         """
-        check_source(source, start, chunk_bytes, self.shape, self.dtype)
+        source = check_source(source, start, chunk_bytes, self.shape, self.dtype)
         if self.row_bytes == 0:
             return
         step = max(1, chunk_bytes // self.row_bytes)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 
 import peergraph._C as _C
+from peergraph.memory.device.plain_tensor import plain
 
 
 def id_list(
@@ -49,9 +50,7 @@ def ids_on_device(
         TypeError, ValueError: `ids` is not a tensor of ids. An empty tensor may have any dtype.
         IndexError: an id on the CPU is out of range.
     """
-    if not isinstance(ids, torch.Tensor):
-        raise TypeError(f"ids must be a tensor, got {type(ids).__name__}")
-    ids = integers(ids)
+    ids = integers(plain("ids", ids))
     if ids.dtype not in (torch.int32, torch.int64):
         raise TypeError(f"ids must be int32 or int64, got {ids.dtype}")
     check_device("ids", ids, device)

@@ -180,7 +180,7 @@ class NarrowTable(Table):
             numbers: the user's id of each row, in the shape of `ids`, for errors about values.
         """
         ids = ids_on_device(ids, self.rows, self.device)
-        check_values(values, (*ids.shape, *self.shape[1:]), self.dtype, self.device)
+        values = check_values(values, (*ids.shape, *self.shape[1:]), self.dtype, self.device)
         rows = values.to(self.device).reshape(ids.numel(), *self.shape[1:])
         encoded = self._encoder.encode(rows, numbers)
         self.stored.scatter(ids.flatten(), encoded)
@@ -200,7 +200,7 @@ class NarrowTable(Table):
             ValueError: also if the storage cannot hold a value. Rows of earlier chunks have been
                 written then.
         """
-        check_source(source, start, chunk_bytes, self.shape, self.dtype)
+        source = check_source(source, start, chunk_bytes, self.shape, self.dtype)
         if self.row_bytes == 0:
             return
         with progress_bar("load", len(source) * self.codec.user_bytes, progress) as moved:

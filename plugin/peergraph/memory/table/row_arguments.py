@@ -8,6 +8,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 import torch
 
 from peergraph.memory.device.launching import empty
+from peergraph.memory.device.plain_tensor import check_output, plain
 from peergraph.memory.table.id_list import check_device
 
 
@@ -28,8 +29,8 @@ def range_of_rows(start: int, stop: int | None, rows: int) -> range:
 
 def check_values(
     values: torch.Tensor, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device
-) -> None:
-    """Checks the argument `values` of a scatter.
+) -> torch.Tensor:
+    """Checks the argument `values` of a scatter. Returns the values as they are to be read.
 
     Args:
         values: the values that the user passed.
@@ -38,30 +39,35 @@ def check_values(
         device: the device of the table. Values may also be on the CPU.
 
     Raises:
-        TypeError: `values` is not a tensor.
+        TypeError: `values` is not a dense tensor.
         ValueError: the dtype, the shape or the device is wrong.
     """
-    if not isinstance(values, torch.Tensor):
-        raise TypeError(f"values must be a tensor, got {type(values).__name__}")
+    values = plain("values", values)
     if values.dtype != dtype:
         raise ValueError(f"values must be {dtype}, got {values.dtype}")
     if tuple(values.shape) != shape:
         raise ValueError(f"values must have shape {shape}, got {tuple(values.shape)}")
     check_device("values", values, device)
+    return values
 
 
 def out_tensor(
     out: torch.Tensor | None, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device
 ) -> torch.Tensor:
-    """Returns `out` if it can take the result (ValueError if not), or a new tensor."""
+    """Returns `out` if it can take the result, or a new tensor.
+
+    Raises:
+        TypeError: `out` is not a dense tensor.
+        ValueError: the dtype, the shape or the device is wrong, or `out` is not contiguous, or a
+            conjugate or negative view.
+    """
     if out is None:
         return empty(shape, dtype, device)
+    check_output("out", out)
     if out.dtype != dtype:
         raise ValueError(f"out must be {dtype}, got {out.dtype}")
     if tuple(out.shape) != shape:
         raise ValueError(f"out must have shape {shape}, got {tuple(out.shape)}")
-    if not out.is_contiguous():
-        raise ValueError("out must be contiguous")
     check_device("out", out, device)
     return out
 

@@ -10,6 +10,7 @@ import torch
 
 import peergraph._C as _C
 from peergraph.memory.device.pinned_pipeline import PinnedPipeline
+from peergraph.memory.device.plain_tensor import plain
 from peergraph.memory.table.row_arguments import range_of_rows
 
 Source = torch.Tensor | np.ndarray[Any, Any]
@@ -21,10 +22,15 @@ def check_source(
     chunk_bytes: int,
     shape: tuple[int, ...],
     dtype: torch.dtype,
-) -> None:
-    """Checks the arguments of Table.load, for a table of this shape and dtype."""
+) -> Source:
+    """Checks the arguments of Table.load, for a table of this shape and dtype.
+
+    Returns the source as it is to be read.
+    """
     if not isinstance(source, torch.Tensor | np.ndarray):
         raise TypeError(f"source must be a tensor or an array, got {type(source).__name__}")
+    if isinstance(source, torch.Tensor):
+        source = plain("source", source)
     given = source.dtype if isinstance(source, torch.Tensor) else _torch_dtype(source.dtype)
     if given != dtype:
         raise ValueError(f"source must be {dtype}, got {source.dtype}")
@@ -36,6 +42,7 @@ def check_source(
     range_of_rows(start, start + len(source), shape[0])
     if chunk_bytes < 1:
         raise ValueError(f"chunk_bytes must be positive, got {chunk_bytes}")
+    return source
 
 
 def chunks_on_device(

@@ -224,7 +224,7 @@ class Table:
         Args:
             ids: int32 or int64, any shape, on the CPU or the table's device.
             out: the tensor to write to; contiguous, of the table's dtype and the result's shape, on
-                the table's device or the CPU.
+                the table's device or the CPU. It must not share memory with the table or `ids`.
             padded: an id of -1 is padding and gives a row of zeros.
 
         On a GPU this runs in the current stream. It synchronises only in two cases: to copy to an
@@ -283,6 +283,7 @@ class Table:
             ids: int32 or int64, any shape, on the CPU or the table's device. If an id occurs twice,
                 one of its values remains; on the replicated tier, ranks may see different ones.
             values: [*ids.shape, *row shape] of the table's dtype, on the CPU or the table's device.
+                Neither shares memory with the table.
 
         On a GPU this runs in the current stream and synchronises only with rows on disk. Other
         ranks see the rows after a barrier of the group.
@@ -292,7 +293,7 @@ class Table:
         access = self._opened()
         ids = ids_on_device(ids, self.rows, self.device)
         shape = (*ids.shape, *self.shape[1:])
-        check_values(values, shape, self.dtype, self.device)
+        values = check_values(values, shape, self.dtype, self.device)
         values = values.to(self.device, non_blocking=True).contiguous()
         self._scatter(access, ids, values)
 
@@ -327,7 +328,7 @@ class Table:
         Synchronises with the GPU. Raises ValueError if the source does not fit the table.
         """
         self._opened()
-        check_source(source, start, chunk_bytes, self.shape, self.dtype)
+        source = check_source(source, start, chunk_bytes, self.shape, self.dtype)
         if self.row_bytes == 0:
             return
         with progress_bar("load", len(source) * self.row_bytes, progress) as moved:

@@ -6,6 +6,7 @@ import torch
 
 import peergraph._C as _C
 from peergraph.memory.device.launching import launch_on
+from peergraph.memory.device.plain_tensor import plain
 from peergraph.memory.table.id_list import id_list, integers
 from peergraph.memory.table.narrow_table import NarrowTable
 from peergraph.memory.table.rows_with_scales import RowsWithScales
@@ -34,9 +35,9 @@ class TableRows:
     """
 
     def __init__(self, table: Table, ids: torch.Tensor) -> None:
-        ids = integers(ids) if isinstance(ids, torch.Tensor) else ids
-        if not isinstance(ids, torch.Tensor) or ids.dtype not in (torch.int32, torch.int64):
-            raise TypeError(f"ids must be an int32 or int64 tensor, got {_kind(ids)}")
+        ids = integers(plain("ids", ids))
+        if ids.dtype not in (torch.int32, torch.int64):
+            raise TypeError(f"ids must be an int32 or int64 tensor, got {ids.dtype}")
         if ids.dim() != 1:
             raise ValueError(f"ids must have one dimension, got {list(ids.shape)}")
         self.table = table
@@ -168,7 +169,3 @@ class TableRows:
 
     def __repr__(self) -> str:
         return f"TableRows({list(self.shape)}, {self.dtype}, of {self.table!r})"
-
-
-def _kind(value: object) -> str:
-    return str(value.dtype) if isinstance(value, torch.Tensor) else type(value).__name__

@@ -10,6 +10,7 @@ from torch import Tensor
 
 import peergraph._C as _C
 from peergraph.memory import Group
+from peergraph.memory.device.plain_tensor import plain
 from peergraph.memory.group.collective_call import collective_call
 from peergraph.memory.table.id_list import check_distinct
 from peergraph.store.input.schema import Schema
@@ -110,7 +111,9 @@ def _to_csc(edge_type: EdgeType, edges: EdgeSource, schema: Schema) -> LocalCsc:
 def _sort_coo(
     edge_type: EdgeType, coo: Tensor, num_sources: int, num_destinations: int
 ) -> LocalCsc:
-    source, destination = coo[0].contiguous(), coo[1].contiguous()
+    source, destination = (
+        plain(f"edges of {edge_type}: coo", ids).contiguous() for ids in (coo[0], coo[1])
+    )
     indptr = torch.empty(num_destinations + 1, dtype=torch.int64, device="cpu")
     indices = torch.empty_like(source)
     perm = torch.empty(source.numel(), dtype=torch.int64, device="cpu")

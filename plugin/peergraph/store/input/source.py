@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from peergraph.memory import RowCodec
+from peergraph.memory.device.plain_tensor import plain
 from peergraph.memory.table.id_list import integers
 
 NodeType = str
@@ -197,7 +198,8 @@ class GraphSource:
 def _checked_ids(name: str, ids: Tensor, dim: int) -> Tensor:
     if not isinstance(ids, Tensor):
         raise TypeError(f"{name} must be a tensor, got {type(ids).__name__}")
-    ids = integers(ids)
+    # Rows of a subclass that wraps [2, E] may be plain tensors.
+    ids = integers(plain(name, ids) if dim == 1 else ids)
     if ids.dim() != dim or ids.dtype not in (torch.int32, torch.int64):
         raise ValueError(
             f"{name} must be a {dim}-D int32 or int64 tensor, "
