@@ -136,6 +136,29 @@ def test_numbers_that_do_not_fit_and_rows_that_are_not_there(tmp_path: Path) -> 
     assert "out of range for 5 nodes: row 3 (5)" in str(raised.value)
 
 
+def test_rows_of_all_tables_are_left_out_with_their_edges(tmp_path: Path) -> None:
+    """Columns and separate files, whatever makes an edge a bad row."""
+    (tmp_path / "e.csv").write_text("src,dst,w\n0,1,5\n0,9,6\n1\n1,0,7\n1,1,8\n2,2,9\n")
+    (tmp_path / "v.csv").write_text("v\n10\n11\n12\n13\nno\n15\n")
+    for numbering, ids in (("dense", [0, 1, 2]), ("mapped", ["0", "1", "2"])):
+        parquet.write_table(arrow.table({"id": ids}), tmp_path / "n.parquet")
+        nodes = NodeFiles(tmp_path / "n.parquet", id="id", numbering=numbering)
+        tables = {"w": "w", "v": Rows(tmp_path / "v.csv"), "a": torch.arange(6)}
+        edges = EdgeFiles(tmp_path / "e.csv", tables=tables)
+        with named_case(numbering):
+            Store.ingest(tmp_path / numbering, nodes=nodes, edges=edges, bad_rows="skip")
+            expected = GraphSource.homogeneous(
+                3,
+                EdgeSource(coo=coo((0, 1), (1, 0), (2, 2))),
+                edge_tables={
+                    "w": torch.tensor([5, 7, 9]),
+                    "v": torch.tensor([[10], [13], [15]]),
+                    "a": torch.tensor([0, 3, 5]),
+                },
+            )
+            assert_same_folder(tmp_path / numbering, expected)
+
+
 def test_damaged_files_are_named(tmp_path: Path) -> None:
     parquet.write_table(arrow.table({"s": range(1000), "d": range(1000)}), tmp_path / "e.parquet")
     content = bytearray((tmp_path / "e.parquet").read_bytes())

@@ -212,7 +212,7 @@ def _check_query(node: Any, what: str, files: list[str], tables: set[str]) -> No
     tables = tables | {entry["key"] for entry in node.get("cte_map", {}).get("map", ())}
     if node.get("type") == "BASE_TABLE" and node["table_name"] not in tables:
         name = node["table_name"]
-        if name.lower().endswith((".csv", ".tsv", ".txt", ".gz", ".bz2")):
+        if any(ending in name.lower() for ending in (".csv", ".tsv", ".txt")):
             raise ValueError(f"{what}: {_untyped(name)}")
         if "." not in name:
             raise ValueError(f"{what}: there is no table {name!r}; name files as literals")
@@ -237,30 +237,30 @@ def _untyped(name: str) -> str:
     )
 
 
+def _arguments(function: Any) -> list[Any]:
+    """Returns the arguments of a function; versions of DuckDB differ."""
+    given = function.get("arguments") or function.get("children") or ()
+    return [{"alias": a.get("name"), **a["expression"]} if "expression" in a else a for a in given]
+
+
 def _argument_names(function: Any) -> set[str]:
-    arguments = function.get("arguments") or function.get("children") or ()
     names = set()
-    for argument in arguments:
-        node = argument.get("expression", argument)
-        names.add(argument.get("name") or node.get("alias") or "")
+    for node in _arguments(function):
+        names.add(node.get("alias") or "")
         if node.get("class") == "COMPARISON":
             names |= set(node["left"].get("column_names", ()))
+    names |= {argument.get("name") or "" for argument in function.get("arguments", ())}
     return names
 
 
 def _literal_files(function: Any, what: str) -> list[str]:
-    arguments = function.get("arguments") or function.get("children") or ()
-    first = arguments[0].get("expression", arguments[0]) if arguments else {}
-    nodes = [first]
-    if first.get("function_name") == "list_value" or first.get("class") == "ARRAY":
-        nodes = [
-            child.get("expression", child)
-            for child in first.get("arguments") or first.get("children")
-        ]
-    names = [_literal(node) for node in nodes]
-    if not names or None in names:
+    nodes = _arguments(function)[:1]
+    if nodes and (nodes[0].get("function_name") == "list_value" or nodes[0]["class"] == "ARRAY"):
+        nodes = _arguments(nodes[0])
+    names = [name for name in map(_literal, nodes) if name is not None]
+    if not names or len(names) < len(nodes):
         raise ValueError(f"{what}: name files as literals")
-    return [name for name in names if name is not None]
+    return names
 
 
 def _literal(node: Any) -> str | None:

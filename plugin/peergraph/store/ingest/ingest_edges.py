@@ -66,6 +66,8 @@ class EdgeIngest:
         self._keys: KeyTable | None = None
         self._left_out = [np.empty(0, np.int64)]
         """Positions of rows that look-ups left out, among those whose tables were written."""
+        self._unused = [np.empty(0, np.int64)]
+        """The numbers of all rows that are left out."""
         self._written = 0
         what = f"edges {type_name(edge_type)}"
         # Rows may still be left out when ids are looked up, or because of other files' values.
@@ -155,7 +157,10 @@ class EdgeIngest:
                 self._given.edge_ids,
                 lambda edges: moved(edges * _WRITTEN_BYTES),
             )
-        tables = self._files.finish(left_out=np.unique(np.concatenate(self._left_out)))
+        tables = self._files.finish(
+            left_out=np.unique(np.concatenate(self._left_out)),
+            unused_rows=np.unique(np.concatenate(self._unused)),
+        )
         return EdgeEntry(self._type, num_edges, indptr, indices, edge_ids, tables)
 
     def _add_batch(
@@ -175,8 +180,10 @@ class EdgeIngest:
                     continue
                 bad |= self._report_outside(batch, name, end, nodes, bad)
             keep = ~bad
+            self._unused.append(batch.rows[bad])
         if problems.masks or batch.faults:
             bad_rows.add_batch(self._source, batch, problems)
+            self._unused.append(np.array([row for row, _ in batch.faults], np.int64))
         self._files.write(values, keep)
         if keep is not None:
             self._add_later(batch, ends, keep)
@@ -220,7 +227,7 @@ class EdgeIngest:
                 name: (nodes.kind or "number") if nodes.is_looked_up else "number"
                 for name, nodes in zip(_ENDS, self._nodes, strict=True)
             }
-            self._keys = KeyTable({"row": "number", **kinds}, self._workspace)  # type: ignore[dict-item]
+            self._keys = KeyTable({"row": "number", **kinds}, self._workspace)
             for name, nodes in zip(_ENDS, self._nodes, strict=True):
                 if nodes.is_named_by_edges and nodes.is_looked_up:
                     nodes.keys.append((self._keys, name))
@@ -252,6 +259,7 @@ class EdgeIngest:
                     work.bad_rows.add_rows(self._source, reason, rows, values)
                 wrong |= missing
             self._left_out.append(first + np.flatnonzero(wrong))
+            self._unused.append(found.rows[wrong])
             first += len(wrong)
             if not self._add(found.source[~wrong], found.destination[~wrong]):
                 raise RuntimeError("a looked-up number is out of range")

@@ -151,8 +151,8 @@ class _GraphIngest:
         ends = {t: _ends(t, given.edges[t], rows[t].source) for t in rows}
         tables = {}
         for number, node_type in enumerate(self._node_types):
-            files = given.nodes.get(node_type, NodeFiles())
-            step = NodeIngest(node_type, number, files, work)
+            described = given.nodes.get(node_type, NodeFiles())
+            step = NodeIngest(node_type, number, described, work)
             self._nodes[node_type], tables[node_type] = step.run()
         try:
             for number, (kind, files) in enumerate(given.edges.items()):

@@ -192,7 +192,7 @@ def _width(kind: Any) -> int:
     if hasattr(kind, "list_size"):
         return int(kind.list_size) * _width(kind.value_type)
     try:
-        return max(1, kind.bit_width // 8)
+        return max(1, int(kind.bit_width) // 8)
     except ValueError:
         return 64
 
@@ -203,4 +203,4 @@ def _row_bytes(rows: Any) -> int:
         column.dictionary_decode() if hasattr(column, "dictionary_decode") else column
         for column in rows.columns
     ]
-    return -(-sum(column.nbytes for column in decoded) // rows.num_rows)
+    return -(-sum(int(column.nbytes) for column in decoded) // int(rows.num_rows))

@@ -154,11 +154,20 @@ class TableFiles:
         self,
         order: NDArray[np.int64] | None = None,
         left_out: NDArray[np.int64] | None = None,
+        unused_rows: NDArray[np.int64] | None = None,
     ) -> tuple[TableEntry, ...]:
-        """Completes all files, see :meth:`TableFile.finish`; returns the entries of the
-        manifest.
+        """Completes all files; returns the entries of the manifest.
+
+        Args:
+            order, left_out: of the rows that were written, see :meth:`TableFile.finish`.
+            unused_rows: the numbers of the rows that are left out of tables with files of their
+                own, ascending; default: `left_out`.
         """
-        return tuple(file.finish(order, left_out) for file in self._files)
+        own = left_out if unused_rows is None else unused_rows
+        return tuple(
+            file.finish(order, own if number in self._own else left_out)
+            for number, file in enumerate(self._files)
+        )
 
     def close(self) -> None:
         """Closes the files after an error."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -37,7 +38,7 @@ class Problems:
     def add(self, reason: str, mask: Mask) -> None:
         """Adds rows: those of a mask ``[n]``, or those with a value of a mask ``[n, ...]``."""
         if mask.any():
-            rows = mask if mask.ndim == 1 else mask.reshape(len(mask), -1).any(axis=1)
+            rows = np.asarray(mask.reshape(len(mask), -1).any(axis=1))
             known = self.masks.get(reason)
             self.masks[reason] = rows if known is None else known | rows
 
@@ -224,13 +225,13 @@ def _limits(dtype: torch.dtype) -> tuple[int, int]:
 def _most(dtype: torch.dtype) -> float:
     """Returns a value that is larger than all that are rounded to the largest of a dtype."""
     limits = torch.finfo(dtype)
-    return min(limits.max * (1 + limits.eps / 2), np.finfo(np.float64).max)
+    return min(limits.max * (1 + limits.eps / 2), float(np.finfo(np.float64).max))
 
 
 def _precision(dtype: torch.dtype) -> int:
     """Returns the bits up to which a dtype holds all whole numbers."""
     real = torch.empty(0, dtype=dtype).real.dtype if dtype.is_complex else dtype
-    return 1 - round(np.log2(torch.finfo(real).eps))
+    return 1 - round(math.log2(torch.finfo(real).eps))
 
 
 def _signed(values: NDArray[Any], problems: Problems) -> NDArray[Any]:

@@ -72,7 +72,7 @@ def whole_numbers(column: Any) -> NDArray[np.int64] | None:
     if len(characters) and int(characters.max()) > ord("9"):
         return None
     try:
-        return np.from_dlpack(column.cast(arrow.int64()))
+        return np.asarray(np.from_dlpack(column.cast(arrow.int64())), np.int64)
     except arrow.ArrowInvalid:
         return None
 
