@@ -334,6 +334,8 @@ def test_inference_mode() -> None:
     with torch.inference_mode():
         out = F.linear(x * s, w)
         selected, everything = out[mask], out.full_tensor()
+        totals = w.new_zeros(2, x.shape[1]).index_add_(0, mask.long(), x)
     expected = F.linear(rows * inputs()[1], w)
+    torch.testing.assert_close(totals[1], rows[plain_mask].sum(0))
     torch.testing.assert_close(everything, expected)
     torch.testing.assert_close(selected.full_tensor(), expected[plain_mask])

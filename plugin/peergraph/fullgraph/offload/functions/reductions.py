@@ -200,7 +200,10 @@ class _OnCopies:
         self.func = func
 
     def __call__(self, *args: Any, **kwargs: Any) -> tuple[Any, list[Tensor | None]]:
-        copies = {id(tensor): tensor.clone() for tensor in _plain((args, kwargs))}
+        has_grad = torch.is_grad_enabled()
+        # Tensors that are made in inference mode do not count their changes.
+        with torch.inference_mode(False), torch.set_grad_enabled(has_grad):
+            copies = {id(tensor): tensor.clone() for tensor in _plain((args, kwargs))}
         versions = [copy._version for copy in copies.values()]
 
         def copied(part: Any) -> Any:
