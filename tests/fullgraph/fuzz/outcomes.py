@@ -89,7 +89,8 @@ def _is_named(error: Exception) -> bool:
 def _difference(value: Observation, right: Observation) -> str:
     """What differs; nothing if values are equal to rounding."""
     for name in ("name", "line", "shape", "dtype", "requires_grad"):
-        if getattr(value, name) != getattr(right, name):
+        both = getattr(value, name), getattr(right, name)
+        if both[0] != both[1] and None not in both:
             return f"{name} is {getattr(value, name)}, right is {getattr(right, name)}"
     if value.value.shape != right.value.shape:
         return f"rows have shape {value.value.shape}, right is {right.value.shape}"

@@ -32,7 +32,7 @@ class Observation:
     name: str
     shape: tuple[int, ...]
     dtype: str
-    requires_grad: bool
+    requires_grad: bool | None
     value: np.ndarray[Any, Any]
 
 
@@ -125,7 +125,9 @@ class Scene:
                 Observation(self.line, name, array.shape, type(value).__name__, False, array)
             )
             return
-        shape, needs_grad = tuple(value.shape), value.requires_grad
+        # Views of torch that were made in no_grad need gradients; views of rows are copies.
+        needs_grad = None if value._is_view() else value.requires_grad
+        shape = tuple(value.shape)
         with torch.no_grad():
             rows = value.detach()
             whole = rows.full_tensor() if hasattr(rows, "full_tensor") else rows
