@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
 from os import PathLike
 
@@ -71,6 +72,10 @@ class FullGraphOptions(TypedDict, total=False):
     progress: bool | None
 
 
+MAX_CHUNKS = 1 << 12
+"""Chunks of a rank; loops run over all of them."""
+_MAX_COLUMNS = 1 << 24
+
 _DEFAULTS: FullGraphOptions = {
     "order": "auto",
     "offload": None,
@@ -89,12 +94,29 @@ _DEFAULTS: FullGraphOptions = {
 }
 
 
+def check_number(name: str, value: object, least: int, most: int | None = None) -> None:
+    """Raises TypeError for a value that is no integer, ValueError for one out of range.
+
+    Args:
+        value: None is not checked.
+    """
+    if value is None:
+        return
+    if isinstance(value, bool) or not hasattr(value, "__index__"):
+        raise TypeError(f"{name} must be an int, got {value!r}")
+    number = operator.index(value)  # type: ignore[arg-type]
+    if number < least or (most is not None and number > most):
+        limit = f"at least {least}" if most is None else f"in {least}..{most}"
+        raise ValueError(f"{name} must be {limit}, got {number}")
+
+
 def all_options(given: FullGraphOptions) -> FullGraphOptions:
     """Returns the options with defaults for those that were left out.
 
     Raises:
         TypeError: an option that does not exist.
-        ValueError: a `hidden_dtype` that rows cannot be stored in.
+        TypeError: a number that is none.
+        ValueError: a number out of range, a `hidden_dtype` that rows cannot be stored in.
     """
     unknown = [name for name in given if name not in _DEFAULTS]
     if unknown:
@@ -102,6 +124,12 @@ def all_options(given: FullGraphOptions) -> FullGraphOptions:
             f"unexpected keyword argument {', '.join(unknown)}: expected {', '.join(_DEFAULTS)}"
         )
     options: FullGraphOptions = {**_DEFAULTS, **given}
+    check_number("num_chunks", options["num_chunks"], 1, MAX_CHUNKS)
+    check_number("heads", options["heads"], 0, _MAX_COLUMNS)
+    check_number("host_memory", options["host_memory"], 0)
+    check_number("seed", options["seed"], -(2**63), 2**64 - 1)
+    for columns in options["widths"] or ():
+        check_number("widths", columns, 1, _MAX_COLUMNS)
     hidden_dtype = options["hidden_dtype"]
     if hidden_dtype not in (None, torch.bfloat16, torch.float16):
         raise ValueError(

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from peergraph.fullgraph.plan.full_graph_options import MAX_CHUNKS, check_number
 from peergraph.fullgraph.plan.memory_items import GraphFacts, MemoryItem, total_bytes
 from peergraph.fullgraph.plan.network_rate import check_network
 from peergraph.fullgraph.plan.offload_cost import (
@@ -219,8 +220,7 @@ def make_offload_plan(
         ValueError: a number of chunks that is not positive, or not enough memory; the message has a
             table of what is needed and for what.
     """
-    if num_chunks is not None and (isinstance(num_chunks, bool) or num_chunks < 1):
-        raise ValueError(f"num_chunks must be positive, got {num_chunks}")
+    check_number("num_chunks", num_chunks, 1, MAX_CHUNKS)
     rooms = host_memory, file_memory
     planner = _Planner(
         facts, topology, model, memory_budget, rooms, spreads, check_network(network)
