@@ -48,10 +48,9 @@ def main() -> int:
         with ProcessPoolExecutor(options.jobs, context) as pool:
             for part in pool.map(run_job, [options] * options.jobs, range(options.jobs)):
                 report.add(part)
-    for i, finding in enumerate(report.findings):
-        print(finding, flush=True)
-        if options.out is not None:
-            options.out.mkdir(parents=True, exist_ok=True)
+    if options.out is not None:
+        options.out.mkdir(parents=True, exist_ok=True)
+        for i, finding in enumerate(report.findings):
             (options.out / f"{i:03}_seed_{finding.seed}.py").write_text(str(finding))
     print(report)
     return 1 if report.failures else 0

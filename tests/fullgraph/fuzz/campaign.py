@@ -142,6 +142,7 @@ class Campaign:
             report.signatures[finding.signature] += 1
             if report.signatures[finding.signature] <= PRINTED_OF_A_KIND:
                 report.findings.append(finding)
+                print(finding, flush=True)
 
     def outcome_of(self, lines: list[str], seed: int, where: Configuration) -> Outcome | None:
         """How a program ends; None if a statement raises on plain tensors."""

@@ -104,7 +104,7 @@ class Generator:
         weights = np.array([t.weight * (t.offloaded if self.offloaded else 1) for t in table])
         for _ in range(12):
             template = table[int(self.draw.choice(len(table), p=weights / weights.sum()))]
-            places = Places(self.draw, self.names, self.kinds, fixed)
+            places = Places(self.draw, self.names, self.kinds, fixed, self.offloaded)
             try:
                 text = places.fill(template)
             except (NothingFitsError, IndexError, RuntimeError, ValueError):

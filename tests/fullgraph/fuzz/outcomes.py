@@ -27,6 +27,8 @@ WAYS_OUT = (
 )
 NAMED_ERRORS = (NotImplementedError, ValueError, IndexError)
 OWN_WORDS = ("partitioned", "offloaded", "full graph")
+# Torch's own, where plain tensors give gradients of values that were changed through `.data`.
+CHANGED = "has been modified by an inplace operation"
 
 
 @dataclass
@@ -82,6 +84,8 @@ def run_program(
 def _is_named(error: Exception) -> bool:
     """Whether an error says what to do instead."""
     text = str(error)
+    if CHANGED in text:
+        return True
     is_own = isinstance(error, NAMED_ERRORS) or any(word in text for word in OWN_WORDS)
     return is_own and any(way in text for way in WAYS_OUT)
 

@@ -29,6 +29,7 @@ class Places:
         kinds: of each variable that statements may use: PLAIN, "N" for a row of each node, "E" of
             each edge, others for selected rows. Tensors of one kind have the same rows.
         fixed: variables of some places, such as the logits of a loss.
+        offloaded: whether rows are, so that few of them are named by partitioned ids.
     """
 
     def __init__(
@@ -37,8 +38,9 @@ class Places:
         names: dict[str, Any],
         kinds: dict[str, str],
         fixed: dict[str, str] | None = None,
+        offloaded: bool = False,
     ) -> None:
-        self.draw, self.names, self.kinds = draw, names, kinds
+        self.draw, self.names, self.kinds, self.offloaded = draw, names, kinds, offloaded
         self.texts: dict[str, str] = dict(fixed or {})
         self.index_kind = PLAIN
         self.kind = "N"
@@ -174,10 +176,12 @@ class Places:
             "list",
             "numpy",
         ]
-        kinds += ["partitioned ids", "nonzero", "numpy mask"] if of_nodes else []
+        if of_nodes:
+            few = self.offloaded and self.draw.random() < 0.9
+            kinds += ["nonzero", "numpy mask", *([] if few else ["partitioned ids"])]
         kind = self._any(kinds)
         if kind == "partitioned ids":
-            text = self._any(["y", "(y * 5 + 1) % x.shape[0]", "n_id.flip(0)" if False else "n_id"])
+            text = self._any(["y", "(y * 5 + 1) % x.shape[0]", "n_id"])
             self.index_kind = "N"
             return text
         if kind in ("slice", "mask", "plain mask", "numpy mask"):

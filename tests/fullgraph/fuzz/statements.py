@@ -334,58 +334,58 @@ len({ids}), {seed}).double())
     F.margin_ranking_loss({V}, {V} * 0.5, torch.ones_like({V}))
 """)
 WRITES = _table("""
-4 - 0.5
+4 - 0.15
     {A}[{J}] = {s}
     {A}[{J}] = {A}[{J}] * 2
     {A}[{J}] = 0
     {T}[{J}] = {T}[{J}]
-3 - 0.4
+3 - 0.12
     {A}[{J}, {c}] = {s}
     {A}[{J}, {cs}] = 1.5
     {A}[:, {c}] = {V}
     {A}[:, {cs}] *= 0.5
-2 - 0.4
+2 - 0.12
     {A}[{row}] = {R}
     {A}[{row}, {c}] = {s}
     {A}[{row}][{c}] = {s}
     {A}[{row}] += 1
-3 - 0.3
+3 - 0.09
     {A}[{slice}].zero_()
     {A}[{slice}] += {s}
     {A}[{slice}].mul_(0.5)
     {A}[{slice}, {c}] = {s}
-2 - 0.3
+2 - 0.09
     part = {A}[{slice}]; part += 1
     part = {A}[:, {c}]; part.fill_({s})
     part = {A}.t(); part[{c}] = {s}
-2 -
+2 - 0.3
     {A}.add_({B})
     {A} += {s} * {B}
     {A}.mul_({V}[:, None])
     {A}.copy_({B})
     {A}.clamp_(-1, 1)
-2 -
+2 - 0.3
     {A}.masked_fill_({M}.unsqueeze(1), {s})
     {A}[{M}] = {B}[{M}]
     {A}[{M}] += 1
     {A}[{A} > {s}] = 0.25
-2 - 0.3
+2 - 0.09
     {A}.index_add_(0, {ids}, {A}[{ids}] * 0.5)
     {A}.index_fill_(0, {ids}, {s})
     {A}.index_copy_(0, {distinct}, {A}[{distinct}] + 1)
-1 - 0.3
+1 - 0.09
     {A}.index_put_(({distinct}, {distinct} % {A}.shape[1]), {A}.new_full((), {s}))
     {A}[{distinct}, {distinct} % {A}.shape[1]] = {s}
-1 - 0.3
+1 - 0.09
     {A}.scatter_(1, ({Y} % {A}.shape[1]).unsqueeze(1), {s})
     {A}.unbind(1)[{c}].zero_()
     {A}.split(1, 1)[0].add_(1)
-1 - 0.4
+1 - 0.12
     {A}.view(-1, {A}.shape[1])[{row}] = 0
     {A}.fill_({s})
     {A}.zero_()
     {A}.detach()[{J}] = {s}
-1 - 0.3
+1 - 0.09
     {A}.data.mul_(0.5)
     {A}.data[{J}] = {s}
     {A}.data += 0.1
@@ -471,16 +471,17 @@ GRADIENTS = _table("""
     torch.autograd.grad({L}, {X}, retain_graph=True)[0].clone()
 1 P
     torch.autograd.grad({L}, list(model.parameters()), retain_graph=True, allow_unused=True)
-1 -
+1 - 0.2
     seen = []; {A}.register_hook(lambda g: seen.append(g.sum()))
     {A}.register_hook(lambda g: g * 0.5)
 1 K
     {A}.detach().clone().requires_grad_()
     {A}.detach().requires_grad_()
-1 -
+0.7 -
     {X}.grad = None
-    {A}.retain_grad()
     {X}.grad.zero_()
+0.3 - 0.2
+    {A}.retain_grad()
 """)
 OPTIMIZERS = _table("""
 2 P
