@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import pickle
+import threading
 
 import pytest
 import torch
 
 import peergraph._C as _C
 from peergraph.memory import Group, SharedRegion
+from peergraph.memory.group.torch_waits import await_calls, start_call
 
 
 def test_single_rank() -> None:
@@ -82,3 +84,11 @@ def test_gpu_memory_of_one_rank_is_freed_with_the_region() -> None:
     region.close()
     with pytest.raises(MemoryError, match="bytes on cuda:0 were asked for"):
         SharedRegion.create(1 << 50, group)
+
+
+def test_calls_of_torch_are_awaited_before_the_process_ends() -> None:
+    may_end = threading.Event()
+    start_call(may_end.wait, "a call that waits")
+    assert not await_calls(0.01)
+    may_end.set()
+    assert await_calls(60.0)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import queue
-import threading
 import time
 import weakref
 from collections.abc import Callable, Sequence
@@ -30,6 +29,7 @@ from peergraph.memory.group.peers import Peers
 from peergraph.memory.group.process import host_identity, host_name
 from peergraph.memory.group.rank_names import name_ranks
 from peergraph.memory.group.store_client import store_client
+from peergraph.memory.group.torch_waits import start_call
 from peergraph.memory.group.watcher import Watcher
 
 T = TypeVar("T")
@@ -161,7 +161,7 @@ def _call_with_deadline(work: Callable[[], T], deadline: float, timeout: float) 
         except BaseException as error:
             results.put((None, error))
 
-    threading.Thread(target=run, name="peergraph rendezvous", daemon=True).start()
+    start_call(run, "peergraph rendezvous")
     try:
         result, error = results.get(timeout=max(0.0, deadline - time.monotonic()) + _GRACE_S)
     except queue.Empty:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 import socket
 import threading
-from collections.abc import Iterable, Iterator
+import time
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,29 @@ import torch
 import torch.distributed as dist
 
 _ESTABLISHED = "01"
+_calls: list[threading.Thread] = []
+
+
+def start_call(function: Callable[[], object], name: str) -> threading.Thread:
+    """Calls a function that may wait in torch's C++ code for ever, in a daemon thread."""
+    thread = threading.Thread(target=function, name=name, daemon=True)
+    _calls[:] = [call for call in _calls if call.is_alive()]
+    _calls.append(thread)
+    thread.start()
+    return thread
+
+
+def await_calls(seconds: float) -> bool:
+    """Waits until the threads of :func:`start_call` have ended; returns whether they have.
+
+    While the interpreter shuts down, a thread that comes back from C++ code is ended within a
+    destructor, which ends the process: "terminate called without an active exception".
+    """
+    deadline = time.monotonic() + seconds
+    for thread in _calls:
+        if thread is not threading.current_thread():
+            thread.join(max(0.0, deadline - time.monotonic()))
+    return not any(thread.is_alive() for thread in _calls)
 
 
 def abort_communicators() -> None:
@@ -25,7 +50,7 @@ def abort_communicators() -> None:
     for backend in _nccl_backends():
         abort = getattr(backend, "abort", None) or getattr(backend, "_abort", None)
         if abort is not None:
-            threading.Thread(target=_quietly, args=(abort,), daemon=True).start()
+            start_call(partial(_quietly, abort), "peergraph abort")
 
 
 def close_connections(pids: Iterable[int]) -> None:
