@@ -45,6 +45,8 @@ class RowLayout:
     """For :meth:`tile`: copies of the rows of `parent`; else 1."""
     parts: tuple[RowLayout, ...]
     """For :meth:`concatenate`: the layouts one after the other; else empty."""
+    bounds: tuple[int, int, int] | None
+    """For :meth:`select_range`: first row, end and step; else None."""
     by_ids: bool
     """Whether a plain list of ids, which every rank holds, named the rows or some of them."""
 
@@ -62,6 +64,7 @@ class RowLayout:
         tiles: int = 1,
         parts: tuple[RowLayout, ...] = (),
         by_ids: bool = False,
+        bounds: tuple[int, int, int] | None = None,
     ) -> None:
         self.group = group
         self.counts = tuple(int(count) for count in counts)
@@ -79,6 +82,7 @@ class RowLayout:
         self.repeats = repeats
         self.tiles = tiles
         self.parts = parts
+        self.bounds: tuple[int, int, int] | None = None
         self.by_ids = by_ids or (parent is not None and parent.by_ids)
         self._positions = positions
         self._internal_rows = internal_rows
@@ -215,7 +219,7 @@ class RowLayout:
         Raises:
             ValueError: the masks differ between ranks.
         """
-        key = ("plain mask", self._common_digest(mask, "a plain mask"))
+        key = ("plain mask", self.check_equal(mask, "a plain mask"))
         layout = self._by_content.get(key)
         if layout is None:
             rows = self.positions.to(mask.device)
@@ -240,7 +244,7 @@ class RowLayout:
             raise ValueError(
                 f"ids must be a list of integers, got {ids.dtype} of shape {tuple(ids.shape)}"
             )
-        key = ("ids", self._common_digest(ids, "row ids"))
+        key = ("ids", self.check_equal(ids, "row ids"))
         layout = self._by_content.get(key)
         if layout is None:
             ids_on_cpu = ids.detach().to("cpu", torch.int64)
@@ -266,12 +270,28 @@ class RowLayout:
         key = ("range", *bounds)
         layout = self._by_content.get(key)
         if layout is None:
-            layout = self._make_selection(torch.arange(*_not_descending(bounds), device="cpu"))
+            start, stop, step = bounds
+            ids = torch.arange(start, max(start, stop), step, device="cpu")
+            layout = self._make_selection(ids)
+            layout.bounds = bounds
             self._keep(key, layout)
         return layout
 
-    def _common_digest(self, tensor: Tensor, name: str) -> bytes:
-        """Returns the digest of a plain tensor that is equal on all ranks. Collective."""
+    def blocks(self, count: int) -> RowLayout:
+        """Returns the layout of `count` rows of a plain table of ids, cut in blocks."""
+        layout = self._by_content.get(("blocks", count))
+        if layout is None:
+            layout = RowLayout.contiguous(self.group, count)
+            layout.by_ids = True
+            self._keep(("blocks", count), layout)
+        return layout
+
+    def check_equal(self, tensor: Tensor, name: str) -> bytes:
+        """Returns the digest of a plain tensor that is equal on all ranks. Collective.
+
+        Raises:
+            ValueError: the ranks have different ones; it names the tensor as `name`.
+        """
         digests: list[bytes] = self.group.all_gather(current_digest(tensor))
         if any(digest != digests[0] for digest in digests):
             raise ValueError(
@@ -399,9 +419,3 @@ class RowLayout:
         result = torch.empty_like(order)
         result[order] = torch.arange(self.size, device="cpu")
         return result
-
-
-def _not_descending(bounds: tuple[int, int, int]) -> tuple[int, int, int]:
-    """Returns start, stop and step of a range, of which an empty one ends where it starts."""
-    start, stop, step = bounds
-    return start, max(start, stop), step

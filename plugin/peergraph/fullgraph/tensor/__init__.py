@@ -2,6 +2,7 @@
 
 from peergraph.fullgraph.tensor import (  # rules register themselves
     along_columns,
+    assignment,
     batch_norm,
     columns,
     copies,
@@ -25,6 +26,7 @@ from peergraph.fullgraph.tensor import (  # rules register themselves
 
 __all__ = [
     "along_columns",
+    "assignment",
     "batch_norm",
     "columns",
     "copies",

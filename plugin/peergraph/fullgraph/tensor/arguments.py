@@ -10,6 +10,7 @@ from torch._ops import OpOverload
 
 from peergraph.fullgraph.exchange.row_requests import RowRequests
 from peergraph.fullgraph.layout.row_layout import RowLayout
+from peergraph.fullgraph.tensor.plain_rows import PlainRowsError
 
 
 def require_same_rows(name: OpOverload | str, first: RowLayout, second: RowLayout) -> None:
@@ -80,12 +81,15 @@ def refuse_plain(name: OpOverload | str, tensor: Tensor, layout: RowLayout, dim:
     """Raises ValueError for a plain tensor that meets a partitioned one."""
     shape = tuple(tensor.shape)
     if tensor.shape[dim] == layout.size:
-        raise ValueError(
+        message = (
             f"{name}: a plain tensor of shape {shape} has all {layout.size} rows, but the other "
             "is partitioned: give each rank its rows with "
             "peergraph.fullgraph.like(partitioned, plain) or make it from the partitioned one "
             "(x.new_zeros, torch.zeros_like(x), ...)"
         )
+        if layout.by_ids and tensor.requires_grad:
+            raise PlainRowsError(message, tensor, layout, dim)
+        raise ValueError(message)
     raise ValueError(
         f"{name}: a plain tensor of shape {shape} does not broadcast with {layout.size} rows"
     )

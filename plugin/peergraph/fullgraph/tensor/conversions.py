@@ -187,7 +187,8 @@ def gather_rows(local: Tensor, layout: RowLayout, dim: int) -> Tensor:
     rows = local.movedim(dim, 0).contiguous()
     rows = Transport.of(layout.group).all_gather_rows(rows, layout.counts)
     order = layout.internal_rows.to(rows.device)
-    return rows.index_select(0, order).movedim(0, dim)
+    full = rows.index_select(0, order)
+    return full.movedim(0, dim).contiguous() if dim else full
 
 
 def take_rows(grad: Tensor, layout: RowLayout, dim: int) -> PartitionedTensor:

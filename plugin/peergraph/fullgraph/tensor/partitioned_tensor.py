@@ -6,10 +6,14 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch._ops import OpOverload
 
 from peergraph.fullgraph.layout.row_layout import RowLayout
 from peergraph.fullgraph.tensor.parameters import check_parameters
-from peergraph.fullgraph.tensor.registry import FUNCTION_RULES, RULES, find_rule
+from peergraph.fullgraph.tensor.plain_rows import PlainRowsError, SplitRowsError
+from peergraph.fullgraph.tensor.registry import FUNCTION_RULES, RULES, Rule, find_rule
+from peergraph.fullgraph.tensor.row_copies import follow_change
+from peergraph.fullgraph.tensor.row_tensor import RowTensor
 from peergraph.fullgraph.tensor.transforms import check_transforms
 from peergraph.fullgraph.tensor.uncompiled import Uncompiled
 
@@ -109,12 +113,18 @@ class PartitionedTensor(Uncompiled):
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
         check_transforms()
+        if len(types) > 1 and RowTensor in types:
+            return RowTensor.__torch_function__(func, types, args, kwargs)
         check_parameters(args)
         rule = FUNCTION_RULES.get(func)
-        if rule is not None:
-            return rule(*args, **kwargs) if kwargs else rule(*args)
-        with _DisableTorchFunction():
-            return func(*args, **kwargs) if kwargs else func(*args)
+        try:
+            if rule is not None:
+                return rule(*args, **kwargs) if kwargs else rule(*args)
+            with _DisableTorchFunction():
+                return func(*args, **kwargs) if kwargs else func(*args)
+        except (PlainRowsError, SplitRowsError) as error:
+            entered = error.enter(args, kwargs or {})
+        return func(*entered[0], **entered[1])
 
     @classmethod
     def __torch_dispatch__(  # type: ignore[override]
@@ -124,8 +134,38 @@ class PartitionedTensor(Uncompiled):
         args: tuple[Any, ...] = (),
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
-        rule = RULES.get(func) or find_rule(func)
+        rule = _DISPATCHED.get(func) or _dispatched(func)
         return rule(*args, **kwargs) if kwargs else rule(*args)
+
+
+_DISPATCHED: dict[OpOverload, Rule] = {}
+
+
+def _dispatched(overload: OpOverload) -> Rule:
+    """Returns the rule of an overload; one that writes also tells the memory that it was changed.
+
+    Ranges of rows follow the tensor that they are of: see :mod:`row_copies`.
+    """
+    rule = RULES.get(overload) or find_rule(overload)
+    arguments = overload._schema.arguments
+    places = [place for place, argument in enumerate(arguments) if argument.is_write]
+    names = [argument.name for argument in arguments if argument.is_write]
+    if not places:
+        _DISPATCHED[overload] = rule
+        return rule
+
+    def run(*args: Any, **kwargs: Any) -> Any:
+        result = rule(*args, **kwargs)
+        written = [args[place] for place in places if place < len(args)]
+        written += [kwargs[name] for name in names if name in kwargs]
+        for target in written:
+            for tensor in target if isinstance(target, (list, tuple)) else (target,):
+                if type(tensor) is PartitionedTensor:
+                    follow_change(tensor._local)
+        return result
+
+    _DISPATCHED[overload] = run
+    return run
 
 
 def wrap(local: Tensor, layout: RowLayout, dim: int) -> PartitionedTensor:

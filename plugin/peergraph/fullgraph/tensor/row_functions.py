@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -70,58 +70,52 @@ def _with_zeros(rows: PartitionedTensor) -> PartitionedTensor:
     return wrap(result, layout.parent, dim)
 
 
-class PutRows(Function):
-    """A copy of a tensor in which selected rows have other values."""
+class NamedRows(NamedTuple):
+    """Rows that partitioned ids name, as the ids were: they may change before the gradient."""
 
-    @staticmethod
-    def forward(ctx: Any, x: PartitionedTensor, rows: PartitionedTensor) -> PartitionedTensor:
-        ctx.layout, ctx.dim = rows.layout, x.partitioned_dim
-        assert rows.layout.parent_rows is not None
-        local = x._local.index_copy(x.partitioned_dim, rows.layout.parent_rows, rows._local)
-        return wrap(local, x.layout, x.partitioned_dim)
+    requests: RowRequests
+    rows: RowLayout
+    """Of the tensor that they name rows of."""
+    layout: RowLayout
+    """Of the ids."""
+    shape: torch.Size
+    """Of this rank's ids."""
 
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor]:
-        layout: RowLayout = ctx.layout
-        assert layout.parent is not None
-        grad = take_rows(grad, layout.parent, ctx.dim)
-        taken = TakeRows.apply(grad, layout)  # type: ignore[no-untyped-call]
-        kept = PutRows.apply(grad, torch.zeros_like(taken))  # type: ignore[no-untyped-call]
-        return kept, taken
+    @classmethod
+    def of(cls, rows: RowLayout, ids: PartitionedTensor) -> NamedRows:
+        """Returns the rows that ids name. Collective."""
+        requests = RowRequests.of(rows, ids._local)
+        return cls(requests, rows, ids.layout, ids._local.shape)
 
 
 class FetchRows(Function):
     """The rows that partitioned ids name."""
 
     @staticmethod
-    def forward(ctx: Any, x: PartitionedTensor, ids: PartitionedTensor) -> PartitionedTensor:
-        ctx.layout, ctx.ids = x.layout, ids
-        requests = RowRequests.of(x.layout, ids._local)
-        rows = requests.fetch(x._local)
-        return wrap(rows.view(*ids._local.shape, *rows.shape[1:]), ids.layout, 0)
+    def forward(ctx: Any, x: PartitionedTensor, named: NamedRows) -> PartitionedTensor:
+        ctx.named = named
+        rows = named.requests.fetch(x._local)
+        return wrap(rows.view(*named.shape, *rows.shape[1:]), named.layout, 0)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
-        grad = take_rows(grad, ctx.ids.layout, 0)
-        return SendRows.apply(grad, ctx.ids, ctx.layout), None  # type: ignore[no-untyped-call]
+        grad = take_rows(grad, ctx.named.layout, 0)
+        return SendRows.apply(grad, ctx.named), None  # type: ignore[no-untyped-call]
 
 
 class SendRows(Function):
     """Zeros with rows added at the ids that partitioned ids name."""
 
     @staticmethod
-    def forward(
-        ctx: Any, rows: PartitionedTensor, ids: PartitionedTensor, layout: RowLayout
-    ) -> PartitionedTensor:
-        ctx.ids, ctx.layout = ids, layout
+    def forward(ctx: Any, rows: PartitionedTensor, named: NamedRows) -> PartitionedTensor:
+        ctx.named = named
         local = rows._local
-        features = local.shape[ids._local.dim() :]
-        result = local.new_zeros((layout.local_count, *features))
-        values = local.reshape(ids._local.numel(), *features)
-        RowRequests.of(layout, ids._local).reduce(values, result)
-        return wrap(result, layout, 0)
+        features = local.shape[len(named.shape) :]
+        result = local.new_zeros((named.rows.local_count, *features))
+        named.requests.reduce(local.reshape(named.shape.numel(), *features), result)
+        return wrap(result, named.rows, 0)
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
-        grad = take_rows(grad, ctx.layout, 0)
-        return FetchRows.apply(grad, ctx.ids), None, None  # type: ignore[no-untyped-call]
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+        grad = take_rows(grad, ctx.named.rows, 0)
+        return FetchRows.apply(grad, ctx.named), None  # type: ignore[no-untyped-call]

@@ -15,6 +15,7 @@ from peergraph.fullgraph.tensor.arguments import (
     require_same_rows,
 )
 from peergraph.fullgraph.tensor.conversions import from_local, replicated
+from peergraph.fullgraph.tensor.copies import gather
 from peergraph.fullgraph.tensor.partitioned_tensor import PartitionedTensor
 from peergraph.fullgraph.tensor.registry import function_rule
 
@@ -84,8 +85,64 @@ def matmul(input: Any, other: Any) -> Tensor:
         if other.dim() > 2 and rows < dims - 2 and other.dim() < dims - rows:
             local = input.to_local() @ replicated(other, input.layout.group)
             return from_local(local, input.layout, rows)
+    input, other = _with_gathered_rows(input, other, transposed=False)
     with _DisableTorchFunction():
         return torch.matmul(input, other)
+
+
+@function_rule(torch.mm, Tensor.mm)
+def mm(input: Any, mat2: Any) -> Tensor:
+    """As `torch.mm`."""
+    return matmul(input, mat2)
+
+
+@function_rule(torch.cdist)
+def cdist(
+    x1: Any,
+    x2: Any,
+    p: float = 2.0,
+    compute_mode: str = "use_mm_for_euclid_dist_if_necessary",
+) -> Tensor:
+    """As `torch.cdist`: to plain rows, or to selected rows, which are gathered."""
+    x1, x2 = _with_gathered_rows(x1, x2, transposed=True)
+    parts = [x for x in (x1, x2) if isinstance(x, PartitionedTensor)]
+    if len(parts) != 1 or parts[0].partitioned_dim != parts[0].ndim - 2 or x1.ndim != x2.ndim:
+        not_implemented("cdist", "distances are not those of rows to a few plain ones")
+    [rows] = parts
+    group, dim = rows.layout.group, rows.partitioned_dim + (rows is x2)
+    local = [
+        x.to_local() if isinstance(x, PartitionedTensor) else replicated(x, group) for x in (x1, x2)
+    ]
+    return from_local(torch.cdist(*local, p, compute_mode), rows.layout, dim)
+
+
+def _with_gathered_rows(input: Any, other: Any, transposed: bool) -> tuple[Any, Any]:
+    """Returns the factors of a product of all pairs of rows, of which one is gathered.
+
+    That is the one with fewer rows, if rows of it were selected: ``x[ids] @ x.t()``. Each rank then
+    has the products with its rows of the other.
+
+    Args:
+        transposed: whether both have rows in the last dimension but one.
+    """
+    if not (isinstance(input, PartitionedTensor) and isinstance(other, PartitionedTensor)):
+        return input, other
+    dims = input.ndim, other.ndim
+    other_rows = other.ndim - 2 if transposed else other.ndim - 1
+    if dims != (2, 2) or input.partitioned_dim != 0 or other.partitioned_dim != other_rows:
+        return input, other
+    for fewer, more in ((other, input), (input, other)):
+        if _is_selection(fewer) and fewer.layout.size <= more.layout.size:
+            full = gather(fewer, "a product of all pairs of rows").to(fewer.device)
+            return (input, full) if fewer is other else (full, other)
+    return input, other
+
+
+def _is_selection(x: PartitionedTensor) -> bool:
+    layout = x.layout
+    while layout.parent is not None and layout.parent_rows is None:
+        layout = layout.parent
+    return layout.parent is not None or layout.by_ids
 
 
 @function_rule(torch.isin)

@@ -15,11 +15,13 @@ from peergraph.fullgraph.tensor.arguments import (
     not_implemented,
     require_same_rows,
 )
-from peergraph.fullgraph.tensor.conversions import from_local, replicated
+from peergraph.fullgraph.tensor.assignment import put
+from peergraph.fullgraph.tensor.conversions import distribute, from_local, replicated
+from peergraph.fullgraph.tensor.index import parse_index
 from peergraph.fullgraph.tensor.losses import sum_over_ranks
 from peergraph.fullgraph.tensor.partitioned_tensor import PartitionedTensor, wrap
 from peergraph.fullgraph.tensor.registry import RULES, function_rule, rule
-from peergraph.fullgraph.tensor.row_functions import SendRows
+from peergraph.fullgraph.tensor.row_functions import NamedRows, SendRows
 from peergraph.fullgraph.tensor.selection import fetch, select_rows
 
 aten = torch.ops.aten
@@ -130,6 +132,11 @@ def index_add(input: Any, dim: int, index: Any, source: Any, *, alpha: float = 1
     """As `torch.index_add`."""
     dim %= input.dim()
     if not isinstance(index, PartitionedTensor):
+        if isinstance(input, PartitionedTensor) and dim == input.partitioned_dim:
+            rows = (*[slice(None)] * dim, index.reshape(-1))
+            result: Tensor = input.clone()
+            put(result, parse_index(rows, input.shape).advanced, source * alpha, True)  # type: ignore[arg-type]
+            return result
         with _DisableTorchFunction():
             return torch.index_add(input, dim, index, source, alpha=alpha)
     source = _source("index_add", dim, index, source)
@@ -138,8 +145,8 @@ def index_add(input: Any, dim: int, index: Any, source: Any, *, alpha: float = 1
     if isinstance(input, PartitionedTensor):
         return input + _send(source, index, input)
     local = torch.zeros_like(input).index_add(dim, index._local, source.to_local())
-    result: Tensor = input + sum_over_ranks(local, index)
-    return result
+    total: Tensor = input + sum_over_ranks(local, index)
+    return total
 
 
 @function_rule(Tensor.index_add_)
@@ -240,7 +247,10 @@ def _source(name: str, dim: int, index: PartitionedTensor, src: Any) -> Partitio
 def _send(src: Tensor, ids: Tensor, like: PartitionedTensor) -> Tensor:
     if like.partitioned_dim != 0 or src.shape[1:] != like.shape[1:]:
         not_implemented("scatter", "rows are not the first dimension, or columns differ")
-    result: Tensor = SendRows.apply(src, ids, like.layout)  # type: ignore[no-untyped-call]
+    if not isinstance(ids, PartitionedTensor):
+        ids = distribute(ids, src.layout)  # type: ignore[attr-defined]
+    named = NamedRows.of(like.layout, ids)
+    result: Tensor = SendRows.apply(src, named)  # type: ignore[no-untyped-call]
     return result
 
 

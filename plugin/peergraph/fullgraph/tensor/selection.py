@@ -1,50 +1,224 @@
-"""Selected rows: by mask, by ids of the user's numbering, by ranges; and written rows."""
+"""Selected rows: by mask, by ids of the user's numbering, by ranges."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from peergraph.fullgraph.layout.row_layout import RowLayout
-from peergraph.fullgraph.tensor.arguments import not_implemented, require_same_rows
-from peergraph.fullgraph.tensor.conversions import distribute, from_local, replicated
+from peergraph.fullgraph.tensor.arguments import (
+    not_implemented,
+    require_same_rows,
+    rows_in_layout,
+)
+from peergraph.fullgraph.tensor.conversions import from_local, redistribute, replicated
+from peergraph.fullgraph.tensor.index import first_place, parse_index
 from peergraph.fullgraph.tensor.partitioned_tensor import PartitionedTensor
-from peergraph.fullgraph.tensor.registry import function_rule
-from peergraph.fullgraph.tensor.row_functions import FetchRows, PutRows, TakeRows, selected_rows
+from peergraph.fullgraph.tensor.registry import FUNCTION_RULES, function_rule
+from peergraph.fullgraph.tensor.row_copies import changes_of
+from peergraph.fullgraph.tensor.row_functions import FetchRows, NamedRows, TakeRows, selected_rows
+from peergraph.fullgraph.tensor.row_tensor import row_of
 
 _DisableTorchFunction = torch._C.DisableTorchFunctionSubclass
 
 
 @function_rule(Tensor.__getitem__)
 def getitem(x: Any, index: Any) -> Tensor:
-    """Rows of the partitioned dimension, and columns as for plain tensors."""
+    """Rows of the partitioned dimension, and columns, as of plain tensors."""
     if not isinstance(x, PartitionedTensor):
         return _rows_of_plain(x, index)
-    if _is_mask_of(index, x):
-        return getitem(x.flatten(0, index.dim() - 1), index.reshape(-1))
-    if _is_mask_of_rows(index, x):
-        return select_rows(x, index)
-    parts, place = split_index(index, x)
-    rows = parts[place]
-    if _is_all(rows):
-        selected: Tensor = x
-    elif isinstance(rows, int) and not isinstance(rows, bool):
-        selected = select_row(x, rows)
-        del parts[place]
-    else:
-        selected = select_rows(x, rows)
-        parts[place : place + 1] = [slice(None)] * (selected.dim() - x._local.dim() + 1)
-        columns = [p for p in parts if isinstance(p, PartitionedTensor)]
-        if columns:  # x[torch.arange(n), labels]
-            return _pick(selected, parts, place)
-    if all(_is_all(part) for part in parts):
-        return selected if selected is not x else x.view(x.shape)
-    if any(isinstance(part, PartitionedTensor) for part in parts):
-        not_implemented("indexing", "columns are indexed by a partitioned tensor")
+    parsed = parse_index(index, x.shape)
+    place = parsed.place_of(x.partitioned_dim)
+    row = parsed.basic[place]
+    if isinstance(row, int):
+        columns = parsed.with_rows(place, None)
+        return select_row(x, row)[(*columns[:place], *columns[place + 1 :])]
     with _DisableTorchFunction():
-        return selected[tuple(parts)]
+        view: Any = x[parsed.basic]
+    return view if parsed.is_basic else select(view, parsed.advanced)
+
+
+def index_of_plain(advanced: Sequence[Tensor | None]) -> tuple[Any, ...]:
+    """Returns masks and ids as an index of a plain tensor."""
+    parts: list[Any] = []
+    skipped = 0
+    for part in advanced:
+        if part is None and skipped:
+            skipped -= 1
+            continue
+        parts.append(slice(None) if part is None else part)
+        skipped = 0 if part is None or part.dtype != torch.bool else part.dim() - 1
+    return tuple(parts) or (...,)
+
+
+def select(
+    x: PartitionedTensor,
+    advanced: Sequence[Tensor | None],
+    select_rows: Callable[[Any, Tensor], PartitionedTensor] | None = None,
+) -> Tensor:
+    """Returns ``x[advanced]``: a copy. Differentiable; collective where rows are selected.
+
+    Args:
+        advanced: masks and ids by dimension, as of :func:`parse_index`.
+        select_rows: returns the rows that a mask or a list of ids selects, as a tensor on the
+            device; None: :func:`select_rows`.
+    """
+    if select_rows is None:
+        select_rows = _select_rows
+    dim = x.partitioned_dim
+    [start, *more] = [place for place, part in enumerate(advanced) if part is not None]
+    mask = advanced[start]
+    assert mask is not None
+    if not more and isinstance(mask, PartitionedTensor) and is_mask(mask, 2):
+        end = start + mask.dim() - 1
+        if not start <= dim <= end:
+            not_implemented("indexing", "a partitioned mask is one of columns")
+        merged: Any = x.flatten(start, end)
+        rows = mask.reshape(-1)
+        return select(merged, [*advanced[:start], rows, *advanced[end + 1 :]], select_rows)
+    advanced = ids_of_masks(advanced, dim)
+    rows = advanced[dim]
+    others = [part for place, part in enumerate(advanced) if place != dim and part is not None]
+    if rows is None:
+        if any(isinstance(part, PartitionedTensor) for part in others):
+            not_implemented("indexing", "columns alone are indexed by a partitioned tensor")
+        with _DisableTorchFunction():
+            return x[index_of_plain(advanced)]
+    if others or (rows.dim() > 1 and not isinstance(rows, PartitionedTensor)):
+        return _select_together(x, advanced, select_rows)
+    return select_rows(x, rows)
+
+
+def _are_ids(rows: Any) -> bool:
+    return isinstance(rows, PartitionedTensor) and rows._local.dtype != torch.bool
+
+
+def is_mask(part: Tensor | None, least_dims: int = 1) -> bool:
+    return part is not None and part.dtype == torch.bool and part.dim() >= least_dims
+
+
+def ids_of_masks(advanced: Sequence[Tensor | None], dim: int) -> list[Tensor | None]:
+    """Returns an index without masks, but for one of rows alone: ids in their place.
+
+    Raises:
+        NotImplementedError: a partitioned mask is none of rows.
+    """
+    found = list(advanced)
+    for place, part in enumerate(advanced):
+        if not is_mask(part):
+            continue
+        assert part is not None
+        if place == dim and part.dim() == 1:
+            continue
+        if isinstance(part, PartitionedTensor):
+            not_implemented("indexing", "a partitioned mask spans other dimensions than the rows")
+        found[place : place + part.dim()] = part.nonzero().unbind(1)
+    return found
+
+
+def _select_together(
+    x: PartitionedTensor,
+    advanced: Sequence[Tensor | None],
+    select_rows: Callable[[Any, Tensor], PartitionedTensor],
+) -> Tensor:
+    """What tables of ids name, or ids of rows and of columns together: ``x[rows, columns]``."""
+    dim = x.partitioned_dim
+    table = broadcast_ids(advanced)
+    if table is not None:
+        shape = next(part.shape for part in table if part is not None)
+        if len(shape) > 1:  # the result is partitioned by the rows of the table
+            flat = [None if part is None else part.reshape(-1) for part in table]
+            elements: Any = select(x, flat, select_rows)
+            home = x.layout.blocks(shape[0]).repeat(shape[1:].numel())
+            return redistribute(elements, home).unflatten(first_place(advanced), shape)
+        advanced = table
+    rows = advanced[dim]
+    assert rows is not None
+    if rows.dim() > 1:
+        not_implemented("indexing", "a partitioned table of ids and columns index together")
+    selected = select_rows(x, rows)
+    if selected.layout is x.layout and x.ndim == 2 and not dim:  # of all rows one element each
+        column = advanced[1]
+        if column is not None and column.ndim == 1:
+            columns = _local_part(x.layout, column, x.layout.positions.device)
+            of_rows = from_local(columns.expand(x.layout.local_count), x.layout)
+            return selected.gather(1, of_rows.unsqueeze(1)).squeeze(1)
+    local = selected.to_local()
+    places = torch.arange(local.shape[dim], device=local.device)
+    index, result_dim = local_index(selected.layout, advanced, dim, places)
+    return from_local(local[index], selected.layout, result_dim)
+
+
+def broadcast_ids(advanced: Sequence[Tensor | None]) -> list[Tensor | None] | None:
+    """Returns plain ids of one shape; None if a mask or a partitioned tensor is among them."""
+    parts = [part for part in advanced if part is not None]
+    if any(isinstance(part, PartitionedTensor) or is_mask(part) for part in parts):
+        return None
+    shape = broadcast_shape(parts)
+    return [None if part is None else part.expand(shape) for part in advanced]
+
+
+def broadcast_shape(parts: Sequence[Tensor]) -> torch.Size:
+    """Returns the shape of ids that index together. Raises IndexError where they do not fit."""
+    try:
+        return torch.broadcast_shapes(*(part.shape for part in parts))  # type: ignore[no-untyped-call, no-any-return]
+    except RuntimeError:
+        shapes = ", ".join(str(list(part.shape)) for part in parts)
+        raise IndexError(
+            f"shape mismatch: indexing tensors could not be broadcast together with shapes {shapes}"
+        ) from None
+
+
+def local_index(
+    layout: RowLayout, advanced: Sequence[Tensor | None], dim: int, rows: Tensor
+) -> tuple[tuple[Any, ...], int]:
+    """Returns the index of local rows in the place of one of all rows.
+
+    Args:
+        layout: of the rows that are selected.
+        advanced: ids by dimension; those of rows are not read.
+        dim: the dimension of rows.
+        rows: [layout.local_count] int64: the local rows that are selected.
+
+    Returns:
+        The index, and the dimension of the selected rows in the result.
+    """
+    local: list[Any] = []
+    most = 1
+    for place, part in enumerate(advanced):
+        if place == dim:
+            local.append(rows)
+        elif part is None:
+            local.append(slice(None))
+        else:
+            local.append(_local_part(layout, part, rows.device))
+            most = max(most, part.dim())
+    return tuple(local), first_place(advanced) + most - 1
+
+
+def _local_part(layout: RowLayout, part: Tensor, device: torch.device) -> Tensor:
+    """Returns this rank's part of ids of columns, of which the last dimension is that of rows."""
+    if isinstance(part, PartitionedTensor):
+        if part.partitioned_dim != part.dim() - 1:
+            not_implemented("indexing", "the rows of ids that index together meet other dimensions")
+        return rows_in_layout(
+            "indexing", part.to_local(), part.partitioned_dim, part.layout, layout
+        )
+    part = part.to(device)
+    count = part.shape[-1] if part.dim() else 1
+    if count == layout.size:
+        return part.index_select(-1, layout.positions) if part.dim() else part
+    if count == 1:
+        return part
+    if layout.size == 1:
+        not_implemented("indexing", "one row is indexed by several columns together")
+    raise IndexError(
+        "shape mismatch: indexing tensors could not be broadcast together with shapes "
+        f"[{layout.size}], {list(part.shape)}"
+    )
 
 
 # PyG replaces torch.index_select by a function that calls the built-in one.
@@ -53,95 +227,24 @@ def index_select(input: Any, dim: int, index: Tensor) -> Tensor:
     """Rows by ids, or columns."""
     if not isinstance(input, PartitionedTensor):
         return _rows_of_plain(input, (*[slice(None)] * (dim % input.dim()), index))
-    if dim % input._local.dim() == input.partitioned_dim:
+    if dim % input.ndim == input.partitioned_dim:
+        if index.ndim == 0:
+            index = index.view(1)
         return select_rows(input, index)
     with _DisableTorchFunction():
         result: Tensor = torch.index_select(input, dim, index)
     return result
 
 
-@function_rule(Tensor.__setitem__)
-def setitem(x: Any, index: Any, value: Any) -> None:
-    """Writes rows and columns in place."""
-    if not isinstance(x, PartitionedTensor):
-        not_implemented("assignment", "a plain tensor is indexed by or set to a partitioned one")
-    if _is_mask_of(index, x) and index.dim() == x.dim():
-        fill = value if isinstance(value, Tensor) else x.new_full((), value)
-        if fill.dim():
-            not_implemented("assignment", "a mask of elements is set to a tensor")
-        x.copy_(torch.where(index, fill, x))
-        return
-    parts, place = split_index(index, x)
-    rows = parts[place]
-    if _is_all(rows):
-        with _DisableTorchFunction():
-            x[tuple(parts)] = value
-        return
-    columns = parts[:place] + parts[place + 1 :]
-    if isinstance(rows, int) and not isinstance(rows, bool):
-        rows = torch.tensor([rows], device="cpu")
-    chosen = selection(x.layout, rows) if not _are_ids(rows) else None
-    if chosen is None:
-        not_implemented("assignment", "rows are written by partitioned ids")
-    if not all(_is_all(part) for part in columns):
-        # Columns of selected rows: the rows are read, changed, and written as a whole.
-        written = take(x, chosen).clone()
-        parts[place] = slice(None)
-        with _DisableTorchFunction():
-            written[tuple(parts)] = value
-        value = written
-    x.copy_(_with_rows(x, chosen, value))
-
-
-@function_rule(torch.index_copy, Tensor.index_copy)
-def index_copy(input: Any, dim: int, index: Tensor, source: Any) -> Tensor:
-    """As `torch.index_copy`: rows by plain ids, or columns."""
-    result: Tensor = input.clone()
-    return index_copy_(result, dim, index, source)
-
-
-@function_rule(Tensor.index_copy_)
-def index_copy_(input: Any, dim: int, index: Tensor, source: Any) -> Tensor:
-    """:func:`index_copy` in place."""
-    setitem(input, (*[slice(None)] * (dim % input.dim()), index), source)
-    result: Tensor = input
-    return result
-
-
-def _with_rows(x: PartitionedTensor, chosen: RowLayout, value: Any) -> Tensor:
-    dim, dims = x.partitioned_dim, x._local.dim()
-    if isinstance(value, PartitionedTensor):
-        require_same_rows("assignment", chosen, value.layout)
-        rows = value.to_local()
-    elif isinstance(value, Tensor):
-        if value.dim() >= dims - dim and value.shape[dim - dims] not in (1, chosen.size):
-            raise ValueError(
-                f"cannot assign shape {tuple(value.shape)} to {chosen.size} selected rows"
-            )
-        if value.dim() >= dims - dim and value.shape[dim - dims] == chosen.size > 1:
-            rows = distribute(value, chosen, dim - dims).to_local()
-        else:
-            rows = replicated(value.to(x._local.device), chosen.group)
-    else:
-        rows = torch.as_tensor(value, device=x._local.device)
-    shape = list(x._local.shape)
-    shape[dim] = chosen.local_count
-    rows = rows.to(x._local.dtype).expand(shape)
-    if chosen is x.layout:
-        return from_local(rows, chosen, dim)
-    result: Tensor = PutRows.apply(x, from_local(rows, chosen, dim))  # type: ignore[no-untyped-call]
-    return result
-
-
 def select_row(x: PartitionedTensor, row: int) -> Tensor:
-    """Returns one of the user's rows as a plain tensor. Collective."""
-    size = x.layout.size
-    if not -size <= row < size:
-        raise IndexError(f"index {row} is out of bounds for {size} rows")
-    row %= size
-    return (
-        take(x, x.layout.select_range(slice(row, row + 1))).full_tensor().squeeze(x.partitioned_dim)
-    )
+    """Returns one of the user's rows as a plain tensor that follows `x`. Collective.
+
+    Args:
+        row: not negative.
+    """
+    dim, changes = x.partitioned_dim, changes_of(x._local)
+    value = take(x, x.layout.select_range(slice(row, row + 1))).full_tensor().squeeze(dim)
+    return row_of(x, (*[slice(None)] * dim, row), value, lambda: changes[0])
 
 
 def select_rows(x: PartitionedTensor, rows: Any) -> PartitionedTensor:
@@ -160,6 +263,9 @@ def select_rows(x: PartitionedTensor, rows: Any) -> PartitionedTensor:
     return take(x, selection(x.layout, rows))
 
 
+_select_rows = select_rows
+
+
 def selection(layout: RowLayout, rows: Any) -> RowLayout:
     """Returns the layout of selected rows: see :func:`select_rows`."""
     if isinstance(rows, slice):
@@ -170,8 +276,6 @@ def selection(layout: RowLayout, rows: Any) -> RowLayout:
     if not isinstance(rows, Tensor):
         rows = torch.as_tensor(rows)
     if rows.dtype not in (torch.bool, torch.uint8):
-        if rows.dim() == 0:
-            rows = rows.view(1)
         return layout.select_ids(rows)
     if rows.shape != (layout.size,):
         raise IndexError(
@@ -200,7 +304,7 @@ def fetch(x: PartitionedTensor, ids: PartitionedTensor) -> PartitionedTensor:
     """
     if x.partitioned_dim != 0 or ids.partitioned_dim != 0:
         not_implemented("indexing", "rows are not the first dimension")
-    result: PartitionedTensor = FetchRows.apply(x, ids)  # type: ignore[no-untyped-call]
+    result: PartitionedTensor = FetchRows.apply(x, NamedRows.of(x.layout, ids))  # type: ignore[no-untyped-call]
     return result
 
 
@@ -222,97 +326,144 @@ def in_layout(x: PartitionedTensor, layout: RowLayout) -> PartitionedTensor | No
     return fetch(x, from_local(layout.positions, layout))
 
 
-def split_index(index: Any, x: PartitionedTensor) -> tuple[list[Any], int]:
-    """One index for each dimension of `x`, None for new ones, and the place of the rows' index."""
-    parts = list(index) if isinstance(index, tuple) else [index]
-    missing = x._local.dim() - sum(_dims_of(part) for part in parts if part is not Ellipsis)
-    if missing < 0:
-        raise IndexError(f"too many indices for a tensor of {x._local.dim()} dimensions")
-    fill = [slice(None)] * missing
-    ellipsis = next((i for i, part in enumerate(parts) if part is Ellipsis), len(parts))
-    parts = [*parts[:ellipsis], *fill, *parts[ellipsis + 1 :]]
-    place = consumed = 0
-    while consumed < x.partitioned_dim or parts[place] is None:
-        consumed += _dims_of(parts[place])
-        place += 1
-    if consumed > x.partitioned_dim:
-        not_implemented("indexing", "a mask spans rows and columns")
-    rows = parts[place]
-    if isinstance(rows, Tensor) and rows.dim() > 1 and rows.dtype == torch.bool:
-        not_implemented("indexing", "a mask spans rows and columns")
-    if isinstance(rows, slice) and rows.indices(x.layout.size) == (0, x.layout.size, 1):
-        parts[place] = slice(None)
-    return parts, place
-
-
-def _dims_of(part: Any) -> int:
-    if part is None:
-        return 0
-    if isinstance(part, Tensor) and part.dtype == torch.bool:
-        return part.dim()
-    return 1
-
-
-def _is_mask_of(index: Any, x: PartitionedTensor) -> bool:
-    """Whether an index is a mask of several dimensions, those of rows among them."""
-    return (
-        isinstance(index, PartitionedTensor)
-        and index._local.dtype == torch.bool
-        and 1 < index._local.dim() <= x._local.dim()
-        and index.partitioned_dim == x.partitioned_dim
-    )
-
-
-def _is_mask_of_rows(index: Any, x: PartitionedTensor) -> bool:
-    return (
-        isinstance(index, PartitionedTensor)
-        and index._local.dtype == torch.bool
-        and index._local.dim() == 1
-        and x.partitioned_dim == 0
-    )
-
-
-def _is_all(part: Any) -> bool:
-    return isinstance(part, slice) and part == slice(None)
-
-
-def _are_ids(rows: Any) -> bool:
-    return isinstance(rows, PartitionedTensor) and rows._local.dtype != torch.bool
-
-
 def _rows_of_plain(table: Tensor, index: Any) -> Tensor:
-    """Rows of a plain tensor that partitioned ids name, as in ``weight[relation, ids]``."""
-    parts = list(index) if isinstance(index, tuple) else [index]
-    numbers = [type(part) is int for part in parts]
-    if any(numbers):
-        table = table[
-            tuple(
-                part if is_number else slice(None)
-                for part, is_number in zip(parts, numbers, strict=True)
-            )
-        ]
-        parts = [part for part in parts if type(part) is not int]
-    ids = [part for part in parts if isinstance(part, PartitionedTensor)]
-    if len(ids) != 1 or not all(_is_all(p) for p in parts if not isinstance(p, PartitionedTensor)):
-        not_implemented("indexing", "a plain tensor is indexed by several tensors")
-    place = next(i for i, part in enumerate(parts) if part is ids[0])
-    if not _are_ids(ids[0]):
+    """Elements of a plain tensor that partitioned ids name, as in ``weight[relation, ids]``."""
+    basic, advanced = parse_index(index, table.shape)
+    parts = [part for part in advanced if isinstance(part, PartitionedTensor)]
+    layout = parts[0].layout
+    if any(part.dtype == torch.bool for part in parts):
         raise ValueError(
             "indexing: a plain tensor of all rows is indexed by a partitioned mask: partition it "
             "with peergraph.fullgraph.like(mask, plain)"
         )
-    parts[place] = ids[0]._local
-    local = replicated(table, ids[0].layout.group)[tuple(parts)]
-    return from_local(local, ids[0].layout, place + ids[0].partitioned_dim)
+    advanced = ids_of_masks(advanced, -1)
+    index, dim = local_index_of_plain(layout, advanced)
+    local = replicated(table, layout.group)[basic][index]
+    return from_local(local, layout, dim)
 
 
-def _pick(rows: PartitionedTensor, parts: list[Any], place: int) -> Tensor:
-    """One element of each row, named by a column for each row."""
-    column = parts[place + 1] if len(parts) > place + 1 else None
-    others = [p for i, p in enumerate(parts) if i not in (place, place + 1)]
-    if place or not isinstance(column, PartitionedTensor) or not all(map(_is_all, others)):
-        not_implemented("indexing", "several tensors index other dimensions than the first two")
-    require_same_rows("indexing", rows.layout, column.layout)
-    local = rows.to_local()
-    picked = local[torch.arange(local.shape[0], device=local.device), column._local]
-    return from_local(picked, rows.layout, 0)
+def local_index_of_plain(
+    layout: RowLayout, advanced: Sequence[Tensor | None]
+) -> tuple[tuple[Any, ...], int]:
+    """Returns this rank's part of ids, some of them partitioned, that index a plain tensor.
+
+    Returns:
+        The index, and the partitioned dimension of the result.
+    """
+    parts = [part for part in advanced if part is not None]
+    dims = {p.partitioned_dim - p.dim() for p in parts if isinstance(p, PartitionedTensor)}
+    if len(dims) > 1:
+        not_implemented("indexing", "the rows of ids that index together meet other dimensions")
+    [from_end] = dims
+    local: list[Any] = []
+    for part in advanced:
+        if part is None:
+            local.append(slice(None))
+        elif isinstance(part, PartitionedTensor):
+            dim = part.partitioned_dim
+            local.append(rows_in_layout("indexing", part._local, dim, part.layout, layout))
+        elif part.dim() >= -from_end and part.shape[from_end] != 1:
+            not_implemented("indexing", "plain ids of rows index together with partitioned ones")
+        else:
+            local.append(part.to(layout.group.device))
+    most = len(broadcast_shape(parts))
+    return tuple(local), first_place(advanced) + most + from_end
+
+
+def _rows_before(input: Any, dim: int) -> tuple[Any, ...] | None:
+    """Returns the index of the dimensions before those of rows; None where `dim` is another."""
+    if not isinstance(input, PartitionedTensor) or not -input.ndim <= dim < input.ndim:
+        return None
+    dim %= input.ndim
+    return (slice(None),) * dim if dim == input.partitioned_dim else None
+
+
+def _by_rows(function: Any, by_rows: Any) -> Any:
+    """Returns the rule of a function with an argument `dim`; rows are read one range at a time.
+
+    Args:
+        function: of torch.
+        by_rows: called with the tensor, the index of the dimensions before the rows, and the other
+            arguments, where `dim` is that of rows.
+    """
+
+    def run(input: Any, *args: Any, **kwargs: Any) -> Any:
+        first = function is not torch.split and function is not Tensor.split
+        first = first and function not in (torch.chunk, Tensor.chunk)
+        given = list(args)
+        if "dim" in kwargs:
+            dim = kwargs["dim"]
+        else:
+            place = 0 if first else 1
+            dim = given.pop(place) if len(given) > place else 0
+        others = {name: value for name, value in kwargs.items() if name != "dim"}
+        before = _rows_before(input, dim)
+        if before is None:
+            with _DisableTorchFunction():
+                return function(input, *args, **kwargs)
+        return by_rows(input, before, *given, **others)
+
+    return run
+
+
+def _select(x: PartitionedTensor, before: tuple[Any, ...], index: Any) -> Tensor:
+    return x[(*before, int(index))]
+
+
+def _narrow(x: PartitionedTensor, before: tuple[Any, ...], start: Any, length: int) -> Tensor:
+    size = x.layout.size
+    start = int(start) + (size if start < 0 else 0)
+    if not 0 <= start <= start + length <= size:
+        raise RuntimeError(f"start ({start}) + length ({length}) exceeds dimension size ({size})")
+    return x[(*before, slice(start, start + length))]
+
+
+def _split(
+    x: PartitionedTensor, before: tuple[Any, ...], split_size_or_sections: Any = None, **kwargs: Any
+) -> tuple[Tensor, ...]:
+    size, sections = x.layout.size, split_size_or_sections
+    sections = kwargs.get("split_size", sections)
+    if isinstance(sections, int):
+        if sections <= 0:
+            not_implemented("split", "the parts have no rows")
+        starts = range(0, max(size, 1), sections)
+        sections = [min(sections, size - start) for start in starts]
+    if sum(sections) != size:
+        raise RuntimeError(f"split sizes must sum to {size}, got {list(sections)}")
+    parts, start = [], 0
+    for count in sections:
+        parts.append(x[(*before, slice(start, start + count))])
+        start += count
+    return tuple(parts)
+
+
+def _chunk(x: PartitionedTensor, before: tuple[Any, ...], chunks: int) -> tuple[Tensor, ...]:
+    return _split(x, before, max(1, -(-x.layout.size // chunks)))
+
+
+def _unbind(x: PartitionedTensor, before: tuple[Any, ...]) -> tuple[Tensor, ...]:
+    return tuple(x[(*before, row)] for row in range(x.layout.size))
+
+
+RULES_BY_ROWS = {
+    function: _by_rows(function, rule)
+    for rule, functions in (
+        (_select, (torch.select, Tensor.select)),
+        (_narrow, (torch.narrow, Tensor.narrow)),
+        (_split, (torch.split, Tensor.split)),
+        (_chunk, (torch.chunk, Tensor.chunk)),
+        (_unbind, (torch.unbind, Tensor.unbind)),
+    )
+    for function in functions
+}
+"""Rules of functions that are views by rows; others of them run as they are."""
+FUNCTION_RULES.update(RULES_BY_ROWS)
+
+
+@function_rule(torch.masked_select, Tensor.masked_select)
+def masked_select(input: Any, mask: Any) -> Tensor:
+    """As `torch.masked_select`."""
+    if input.shape != mask.shape:
+        input, mask = torch.broadcast_tensors(input, mask)
+    selected: Tensor = input[mask]
+    return selected

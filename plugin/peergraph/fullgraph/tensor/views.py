@@ -12,7 +12,9 @@ from torch import Tensor
 from peergraph.fullgraph.layout.row_layout import RowLayout
 from peergraph.fullgraph.tensor.arguments import not_implemented
 from peergraph.fullgraph.tensor.partitioned_tensor import PartitionedTensor, wrap
+from peergraph.fullgraph.tensor.plain_rows import SplitRowsError
 from peergraph.fullgraph.tensor.registry import rule
+from peergraph.fullgraph.tensor.row_copies import copied_rows
 
 aten = torch.ops.aten
 
@@ -37,7 +39,7 @@ def view_of_rows(
 ) -> tuple[RowLayout, int, list[int]]:
     """Returns layout, partitioned dimension and local shape of a view with global shape `size`."""
     before, after = prod(local_shape[:dim]), prod(local_shape[dim + 1 :])
-    size = list(size)
+    whole, size = layout, list(size)
     if -1 in size:
         others = -prod(size)
         total = before * layout.size * after
@@ -66,9 +68,10 @@ def view_of_rows(
             local_size[place] = found.local_count
             return found, place, local_size
         passed *= rows
-    not_implemented(
-        "view", f"shape {tuple(size)} splits the {layout.size} partitioned rows otherwise"
-    )
+    reason = f"shape {tuple(size)} splits the {layout.size} partitioned rows otherwise"
+    if whole.by_ids and dim == 0:
+        raise SplitRowsError(f"view: {reason}", whole, tuple(size))
+    not_implemented("view", reason)
 
 
 @rule(aten.t.default)
@@ -150,7 +153,7 @@ def slice_columns(
     end: int | None = None,
     step: int = 1,
 ) -> PartitionedTensor:
-    """A range of columns."""
+    """A range of columns, or of rows as a copy that follows the tensor."""
     if dim % x._local.dim() == x.partitioned_dim:
         if slice(start, end, step).indices(x.layout.size) == (0, x.layout.size, 1):
             return wrap(x._local.view(x._local.shape), x.layout, x.partitioned_dim)
@@ -160,7 +163,10 @@ def slice_columns(
                 local = x._local.narrow(dim, local_first, part.local_count)
                 return wrap(local, part, x.partitioned_dim)
             first, local_first = first + part.size, local_first + part.local_count
-        not_implemented("slice", "it runs along the partitioned dimension")
+        layout = x.layout.select_range(slice(start, end, step))
+        assert layout.parent_rows is not None
+        place = x.partitioned_dim
+        return wrap(copied_rows(x._local, place, layout.parent_rows), layout, place)
     return wrap(aten.slice.Tensor(x._local, dim, start, end, step), x.layout, x.partitioned_dim)
 
 
@@ -187,7 +193,22 @@ def slice_backward(
     end: int,
     step: int,
 ) -> PartitionedTensor:
-    """The gradient of :func:`slice_columns`."""
+    """The gradient of :func:`slice_columns`; of rows it is plain where their tensor is unknown."""
+    if dim % len(input_sizes) == grad.partitioned_dim:
+        place, layout = grad.partitioned_dim, grad.layout
+        bounds = slice(start, end, step).indices(input_sizes[place])
+        if bounds == (0, input_sizes[place], 1):
+            return wrap(grad._local.clone(), layout, place)
+        parent, rows = layout.parent, layout.parent_rows
+        if layout.bounds != bounds or parent is None or parent.size != input_sizes[place]:
+            full: Any = grad.full_tensor()
+            return aten.slice_backward.default(full, input_sizes, dim, start, end, step)
+        assert rows is not None
+        shape = list(grad._local.shape)
+        shape[place] = parent.local_count
+        return wrap(
+            grad._local.new_zeros(shape).index_copy_(place, rows, grad._local), parent, place
+        )
     local_sizes = list(input_sizes)
     local_sizes[grad.partitioned_dim] = grad.layout.local_count
     local = aten.slice_backward.default(grad._local, local_sizes, dim, start, end, step)

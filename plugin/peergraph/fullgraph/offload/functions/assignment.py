@@ -12,21 +12,23 @@ from peergraph.fullgraph.layout.row_layout import RowLayout
 from peergraph.fullgraph.offload.functions.gathering import on_device
 from peergraph.fullgraph.offload.functions.recording import record, refuse
 from peergraph.fullgraph.offload.functions.selection import (
-    are_pairs,
-    is_all_rows,
+    follow_rows,
     local_mask,
-    mask_of_all,
-    place_of_rows,
+    rows_in_use,
     rows_of,
     rows_on_device,
+    writer_of,
 )
 from peergraph.fullgraph.offload.programs.selected_rows import Selection, spread_rows
 from peergraph.fullgraph.offload.tensor.offloaded_function import OffloadedFunction
 from peergraph.fullgraph.offload.tensor.offloaded_tensor import RULES, OffloadedTensor, make_shell
 from peergraph.fullgraph.tensor.arguments import require_same_rows
 from peergraph.fullgraph.tensor.conversions import distribute, from_local, take_rows
+from peergraph.fullgraph.tensor.copies import gather
+from peergraph.fullgraph.tensor.index import parse_index
 from peergraph.fullgraph.tensor.partitioned_tensor import PartitionedTensor
-from peergraph.fullgraph.tensor.selection import selection, take
+from peergraph.fullgraph.tensor.registry import FUNCTION_RULES
+from peergraph.fullgraph.tensor.selection import RULES_BY_ROWS, selection, take
 
 
 def setitem(x: Tensor, index: Any, value: Any) -> None:
@@ -34,33 +36,68 @@ def setitem(x: Tensor, index: Any, value: Any) -> None:
 
     The values of selected rows are on the device, and so they stay until the rows are computed.
     """
-    parts = list(index) if isinstance(index, tuple) else [index]
+    index = rows_on_device(index)
     if not isinstance(x, OffloadedTensor):
-        # Rows of a tensor on the device, which are named, or have values, that are not computed.
-        values = on_device(value) if isinstance(value, OffloadedTensor) else value
-        x[tuple(map(rows_on_device, parts))] = values
+        x[index] = on_device(value) if isinstance(value, OffloadedTensor) else value
         return
-    place = place_of_rows(parts, x)
-    if place is None or is_all_rows(parts[place], x):
+    _put(x, index, value)
+
+
+def _put(x: OffloadedTensor, index: Any, value: Any, accumulate: bool = False) -> None:
+    """Writes values at an index, or adds them there."""
+    parsed = parse_index(index, x.shape)
+    place = parsed.place_of(x.partitioned_dim)
+    rows = parsed.basic[place]
+    named = None if isinstance(rows, int) else parsed.at(parsed.dim_of_view(place))
+    if rows == slice(None) and named is None:
+        if accumulate:
+            refuse("index_put_", "values are added to columns")
         record(Tensor.__setitem__, (x, index, value), {})
         return
     if not x._content.is_storable:
         refuse("assignment", "rows are written into a view of which they are no rows")
-    rows = rows_on_device(parts[place])
-    if isinstance(rows, PartitionedTensor) and rows.dtype != torch.bool:
+    inner: Any = slice(None)
+    if named is None:
+        chosen = x.layout.select_range(slice(rows, rows + 1) if isinstance(rows, int) else rows)
+        inner = 0 if isinstance(rows, int) else inner
+    elif isinstance(named, PartitionedTensor) and named.dtype != torch.bool:
         refuse("assignment", "rows are written by partitioned ids")
-    if isinstance(rows, int) and not isinstance(rows, bool):
-        rows = torch.tensor([rows], device="cpu")
-    chosen = selection(x.layout, rows)
-    parts[place] = slice(None)
-    pairs = are_pairs(parts, rows)
-    if not all(isinstance(part, slice) and part == slice(None) for part in parts):
-        # Columns of selected rows: the rows are read, changed, and written as a whole.
-        written = rows_of(x, chosen).clone()
-        parts[place] = mask_of_all(written) if pairs else slice(None)
-        written[tuple(map(rows_on_device, parts))] = value
-        value = written
-    _write(x, chosen, value)
+    elif named.dtype == torch.bool and named.ndim > 1:
+        refuse("assignment", "a mask of elements is one of offloaded rows: use torch.where")
+    elif named.dtype == torch.bool or (named.ndim == 1 and parsed.is_alone and not accumulate):
+        chosen = selection(x.layout, named)
+        inner = torch.arange(chosen.size, device="cpu")
+    else:
+        distinct, inner = torch.unique(named.cpu() % x.layout.size, return_inverse=True)
+        chosen = x.layout.select_ids(distinct)
+    columns = parsed.with_rows(place, slice(None))
+    are_whole = all(isinstance(part, slice) and part == slice(None) for part in columns)
+    is_list = isinstance(inner, slice) or (isinstance(inner, Tensor) and inner.ndim == 1)
+    is_list = is_list and (named is None or (parsed.is_alone and len(inner) == chosen.size))
+    if are_whole and is_list and not accumulate:
+        _write(x, chosen, value)
+        return
+    # The rows are read, changed, and written as a whole.
+    written = (on_device(x) if chosen is x.layout else rows_of(x, chosen)).clone()
+    if accumulate:
+        written.index_put_(parsed.with_rows(place, inner), value, True)
+    else:
+        written[parsed.with_rows(place, inner)] = value
+    _write(x, chosen, written)
+
+
+def index_put_(input: Tensor, indices: Any, values: Any, accumulate: bool = False) -> Tensor:
+    """As `Tensor.index_put_`: rows by mask or ids, or columns."""
+    indices = rows_on_device(tuple(indices))
+    if not isinstance(input, OffloadedTensor):
+        return input.index_put_(indices, rows_on_device(values), accumulate)
+    _put(input, indices, values, accumulate)
+    return input
+
+
+def index_put(input: Tensor, indices: Any, values: Any, accumulate: bool = False) -> Tensor:
+    """:func:`index_put_` of a copy."""
+    return index_put_(input.clone(), indices, values, accumulate)
 
 
 def index_copy_(input: Tensor, dim: int, index: Tensor, source: Any) -> Tensor:
@@ -96,7 +133,88 @@ def set_data(x: OffloadedTensor, value: Tensor) -> None:
     )
 
 
+def index_fill_(input: Tensor, dim: int, index: Tensor, value: Any) -> Tensor:
+    """As `Tensor.index_fill_`: rows by ids, or columns."""
+    return index_copy_(input, dim, index, value)
+
+
+def index_fill(input: Tensor, dim: int, index: Tensor, value: Any) -> Tensor:
+    """:func:`index_fill_` of a copy."""
+    return index_fill_(input.clone(), dim, index, value)
+
+
+def _by_rows(function: Any, by_rows: Any) -> Any:
+    """Returns the rule of a view by rows; of columns it is recorded."""
+
+    def run(input: Any, *args: Any, **kwargs: Any) -> Any:
+        dim = kwargs.get("dim")
+        if dim is None:
+            place = 1 if function in _DIM_IS_SECOND else 0
+            dim = args[place] if len(args) > place else 0
+        if isinstance(input, OffloadedTensor) and dim % input.dim() == input.partitioned_dim:
+            return by_rows(input, *args, **kwargs)
+        return record(function, (input, *args), kwargs)
+
+    return run
+
+
+_DIM_IS_SECOND = (torch.split, Tensor.split, torch.chunk, Tensor.chunk)
+for _function, _rule in RULES_BY_ROWS.items():
+    RULES[_function] = _by_rows(_function, _rule)
+
+
+def _then_written(function: Any) -> Any:
+    """Returns the rule of a function that changes a tensor on the device in place.
+
+    A range of rows of an offloaded tensor is written to it, with gradients.
+    """
+
+    def run(x: Any, *args: Any, **kwargs: Any) -> Any:
+        write = writer_of(x)
+        if write is None or not torch.is_grad_enabled():
+            with torch._C.DisableTorchFunctionSubclass():
+                return function(x, *args, **kwargs)
+        if write.selected() is not x:
+            refuse("assignment", "a part of a range of rows is changed in place: x[rows] = value")
+        write.is_suspended = True
+        try:
+            with torch._C.DisableTorchFunctionSubclass():
+                result = function(x, *args, **kwargs)
+        finally:
+            write.is_suspended = False
+        write.x[write.rows] = x
+        return result
+
+    return run
+
+
+_OPERATORS = ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "and", "or", "xor")
+_IN_PLACE = [name for name in dir(Tensor) if name[0] != "_" and name[-1] == "_"]
+for _name in (*_IN_PLACE, *(f"__i{name}__" for name in _OPERATORS)):
+    if _name != "requires_grad_" and hasattr(Tensor, _name):
+        _function = getattr(Tensor, _name)
+        FUNCTION_RULES.setdefault(_function, _then_written(_function))
+
+
+def product(input: Any, other: Any) -> Tensor:
+    """As `torch.matmul`; rows selected on the device are gathered to meet all rows."""
+    pair = [input, other]
+    for place, (rows, many) in enumerate(((input, other), (other, input))):
+        on_gpu = isinstance(rows, PartitionedTensor) and not isinstance(rows, OffloadedTensor)
+        meets_all = on_gpu and isinstance(many, OffloadedTensor) and rows.partitioned_dim == place
+        if meets_all and not rows.layout.same_rows(many.layout):
+            pair[place] = gather(rows, "a product of all pairs of rows").to(rows.device)
+    found: Tensor = record(torch.matmul, tuple(pair), {})
+    return found
+
+
+for _function in (torch.matmul, Tensor.matmul, Tensor.__matmul__, torch.mm, Tensor.mm):
+    RULES[_function] = product
 RULES[Tensor.__setitem__] = setitem
+RULES[Tensor.index_put_] = index_put_
+RULES[Tensor.index_put] = RULES[torch.index_put] = index_put
+RULES[Tensor.index_fill_] = index_fill_
+RULES[Tensor.index_fill] = RULES[torch.index_fill] = index_fill
 RULES[Tensor.data.__set__] = set_data  # type: ignore[attr-defined]
 RULES[Tensor.index_copy_] = index_copy_
 RULES[Tensor.index_copy] = RULES[torch.index_copy] = index_copy
@@ -105,6 +223,14 @@ RULES[torch.cat] = RULES[torch.concat] = RULES[torch.concatenate] = cat
 
 def _write(x: OffloadedTensor, chosen: RowLayout, value: Any) -> None:
     """Writes values of selected rows in place."""
+    followers = rows_in_use(x, value, chosen)
+    x.copy_(written_rows(x, chosen, value))
+    for follower, rows in followers:
+        follow_rows(x, rows, follower)
+
+
+def written_rows(x: OffloadedTensor, chosen: RowLayout, value: Any) -> OffloadedTensor:
+    """Returns a copy of a tensor in which selected rows have other values."""
     if isinstance(value, OffloadedTensor):
         refuse("assignment", "the values of selected rows are offloaded")
     if isinstance(value, Tensor) and not isinstance(value, PartitionedTensor):
@@ -122,7 +248,8 @@ def _write(x: OffloadedTensor, chosen: RowLayout, value: Any) -> None:
     else:
         mask = local_mask(chosen)
     written = from_local(mask, x.layout).view([-1, *[1] * (x.dim() - 1)])
-    x.copy_(torch.where(written, value, x))
+    found: OffloadedTensor = torch.where(written, value, x)  # type: ignore[assignment]
+    return found
 
 
 def _spread(value: Tensor, chosen: RowLayout, x: OffloadedTensor) -> OffloadedTensor:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
+from weakref import ref
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from peergraph.fullgraph.layout.row_layout import RowLayout
 from peergraph.fullgraph.offload.functions.gathering import resident_rows
-from peergraph.fullgraph.offload.functions.recording import record, refuse
+from peergraph.fullgraph.offload.functions.recording import change_in_place, record, refuse
 from peergraph.fullgraph.offload.gradients.program_gradients import (
     InputKind,
     ProgramGradients,
@@ -35,44 +35,141 @@ from peergraph.fullgraph.offload.programs.selected_rows import Selection
 from peergraph.fullgraph.offload.tensor.offloaded_function import OffloadedFunction
 from peergraph.fullgraph.offload.tensor.offloaded_tensor import RULES, OffloadedTensor
 from peergraph.fullgraph.tensor.conversions import from_local, take_rows
+from peergraph.fullgraph.tensor.index import parse_index
 from peergraph.fullgraph.tensor.partitioned_tensor import PartitionedTensor, wrap
-from peergraph.fullgraph.tensor.selection import selection
+from peergraph.fullgraph.tensor.row_tensor import row_of
+from peergraph.fullgraph.tensor.selection import select, selection
 
 
 def getitem(x: Tensor, index: Any) -> Tensor:
     """Selected rows on the device, or columns of all rows."""
+    index = rows_on_device(index)
     if not isinstance(x, OffloadedTensor):
-        if isinstance(x, PartitionedTensor):
-            index = rows_on_device(index)
-            return x[index]
-        result: Tensor = record(Tensor.__getitem__, (x, index), {})
-        return result
-    if _is_mask_of_dimensions(index, x):
-        return getitem(x.flatten(0, index.dim() - 1), index.reshape(-1))
-    parts = list(index) if isinstance(index, tuple) else [index]
-    place = place_of_rows(parts, x)
-    rows = slice(None) if place is None else parts[place]
-    if is_all_rows(rows, x):
-        columns: Tensor = record(Tensor.__getitem__, (x, index), {})
-        return columns
-    assert place is not None
-    selected = select_rows(x, rows_on_device(rows))
-    parts[place] = slice(None)
-    if are_pairs(parts, rows):
-        parts[place] = mask_of_all(selected)
-    if isinstance(rows, int) and not isinstance(rows, bool):
-        assert isinstance(selected, PartitionedTensor)
-        selected = selected.full_tensor()
-        parts[place] = 0
-    if all(isinstance(part, slice) and part == slice(None) for part in parts):
-        return selected
-    return selected[tuple(map(rows_on_device, parts))]
+        return x[index]
+    parsed = parse_index(index, x.shape)
+    place = parsed.place_of(x.partitioned_dim)
+    rows = parsed.basic[place]
+    if isinstance(rows, int):
+        columns = parsed.with_rows(place, None)
+        return _row(x, rows)[(*columns[:place], *columns[place + 1 :])]
+    if rows != slice(None):
+        selected = select_range(x, rows)
+        rest = parsed.with_rows(place, slice(None))
+        return selected if all(part == slice(None) for part in rest) else selected[rest]
+    named = parsed.at(parsed.dim_of_view(place))
+    if named is None:
+        if parsed.is_basic and all(part == slice(None) for part in parsed.basic):
+            return x.view(x.shape)
+        columns_of_rows: Tensor = record(Tensor.__getitem__, (x, index), {})
+        return columns_of_rows
+    view: Any = x
+    if any(part != slice(None) for part in parsed.basic):
+        view = record(Tensor.__getitem__, (x, parsed.basic), {})
+    return select(view, parsed.advanced, select_rows)
+
+
+def _row(x: OffloadedTensor, row: int) -> Tensor:
+    """Returns one of the user's rows as a plain tensor that follows `x`. Collective."""
+    content = x._content
+    if not content.is_storable:
+        refuse("indexing", "rows are selected from a view of which they are no rows")
+    rows = rows_of(x, x.layout.select_range(slice(row, row + 1)))
+    value = rows.full_tensor().to(x.device).squeeze(0)
+    return row_of(x, (row,), value, lambda: x._content)
+
+
+def select_range(x: OffloadedTensor, rows: slice) -> PartitionedTensor:
+    """Returns a range of rows on the device; `x` refuses to change as long as they are in use.
+
+    Collective; differentiable.
+    """
+    selected = select_rows(x, rows)
+    follow_rows(x, rows, selected)
+    return selected
+
+
+def follow_rows(x: OffloadedTensor, rows: slice, selected: PartitionedTensor) -> None:
+    """Notes that `selected` are rows of `x`: what is written into them is written into `x`."""
+    aliases = x._cell.aliases
+    if not aliases:
+        aliases.append(ref(x))
+    aliases[:] = [alias for alias in aliases if alias() is not None]
+    aliases.append(ref(selected))  # type: ignore[arg-type]
+    memory: Any = selected._local.untyped_storage()
+    memory.write_rows = _WriteRows(x, rows, selected)
+
+
+class _WriteRows:
+    """Writes rows that were changed on the device to the offloaded tensor that they are of."""
+
+    def __init__(self, x: OffloadedTensor, rows: slice, selected: PartitionedTensor) -> None:
+        self.x, self.rows, self.selected = x, rows, ref(selected)
+        self.is_suspended = False
+        """Whether a function with gradients goes on, after which the rows are written."""
+
+    def __call__(self) -> None:
+        from peergraph.fullgraph.offload.functions.assignment import written_rows
+
+        if self.is_suspended:
+            return
+        x, selected = self.x, self.selected()
+        if selected is None:
+            refuse("assignment", "a part of a range of rows is changed in place: x[rows] = value")
+        if torch.is_grad_enabled() and (x.requires_grad or selected.requires_grad):
+            refuse("assignment", "a range of rows with gradients is changed: x[rows] = value")
+        layout = x.layout.select_range(self.rows)
+        followers = rows_in_use(x, selected, layout)
+        others = [alias() for alias in x._cell.aliases]
+        if any(other is not None and other is not x for other in others):
+            refuse("assignment", "another tensor is a view of the one that is changed in place")
+        with torch.no_grad(), torch._C._EnableTorchFunction():
+            # Below autograd, changes in place are not seen.
+            changed = written_rows(x, layout, selected.clone())
+        change_in_place(x, changed._content, False, row_operand(x))
+        for follower, rows in followers:
+            follow_rows(x, rows, follower)
+
+
+def writer_of(rows: Any) -> Any:
+    """Returns what writes a range of rows of an offloaded tensor to it; None for others."""
+    if not isinstance(rows, PartitionedTensor) or isinstance(rows, OffloadedTensor):
+        return None
+    write = getattr(rows._local.untyped_storage(), "write_rows", None)
+    return write if isinstance(write, _WriteRows) else None
+
+
+def rows_in_use(
+    x: OffloadedTensor, value: Any, layout: RowLayout
+) -> list[tuple[PartitionedTensor, slice]]:
+    """Returns the ranges of `x` in use that may stay so while rows of a layout are written.
+
+    `value`, where it is those rows themselves, and ranges of other rows. `x` does not refuse to
+    change for them.
+    """
+    own, followers, staying = writer_of(value), [], []
+    for alias in x._cell.aliases:
+        follower: Any = alias()
+        write = writer_of(follower)
+        if write is not None and (write is own or _are_apart(write.rows, layout)):
+            followers.append((follower, write.rows))
+        else:
+            staying.append(alias)
+    x._cell.aliases[:] = staying
+    return followers
+
+
+def _are_apart(rows: slice, layout: RowLayout) -> bool:
+    """Returns whether a range has no row of another one, of which a layout has the rows."""
+    if layout.bounds is None or layout.parent is None:
+        return False
+    others = range(*rows.indices(layout.parent.size))
+    return set(range(*layout.bounds)).isdisjoint(others)
 
 
 def index_select(input: Tensor, dim: int, index: Tensor) -> Tensor:
     """Rows by ids, or columns."""
     if isinstance(input, OffloadedTensor) and dim % input.dim() == input.partitioned_dim:
-        return select_rows(input, rows_on_device(index))
+        return select_rows(input, rows_on_device(index.reshape(-1)))
     result: Tensor = record(torch.index_select, (input, dim, index), {})
     return result
 
@@ -82,7 +179,7 @@ RULES[torch._C._VariableFunctions.index_select] = index_select
 RULES[Tensor.index_select] = index_select
 
 
-def select_rows(x: OffloadedTensor, rows: Any) -> Tensor:
+def select_rows(x: OffloadedTensor, rows: Any) -> PartitionedTensor:
     """Returns rows as a tensor on the device. Collective; differentiable.
 
     Args:
@@ -91,10 +188,6 @@ def select_rows(x: OffloadedTensor, rows: Any) -> Tensor:
     """
     if isinstance(rows, PartitionedTensor) and rows.dtype != torch.bool:
         refuse("indexing", "rows are selected by partitioned ids")
-    if isinstance(rows, int) and not isinstance(rows, bool):
-        if not -x.layout.size <= rows < x.layout.size:
-            raise IndexError(f"index {rows} is out of bounds for {x.layout.size} rows")
-        rows = slice(rows % x.layout.size, rows % x.layout.size + 1)
     if not x._content.is_storable:
         refuse("indexing", "rows are selected from a view of which they are no rows")
     return rows_of(x, selection(x.layout, rows))
@@ -212,70 +305,10 @@ class SelectRows(OffloadedFunction):
         return (None, None, None, *results)
 
 
-def are_pairs(others: Sequence[Any], rows: Any) -> bool:
-    """Returns whether an index of rows is one of lists that name elements together.
-
-    Args:
-        others: the other parts of the index.
-        rows: the part of the rows.
-    """
-    return _is_list(rows) and any(map(_is_list, others))
-
-
-def _is_list(part: Any) -> bool:
-    return isinstance(part, (list, np.ndarray)) or (isinstance(part, Tensor) and part.dim() > 0)
-
-
-def mask_of_all(rows: Tensor) -> PartitionedTensor:
-    """Returns the mask of all rows of a partitioned tensor on the device."""
-    assert isinstance(rows, PartitionedTensor)
-    mask = torch.ones(rows.layout.local_count, dtype=torch.bool, device=rows.device)
-    return from_local(mask, rows.layout)
-
-
-def _is_mask_of_dimensions(index: Any, x: OffloadedTensor) -> bool:
-    """Whether an index is a mask of several dimensions, of which the last has the rows."""
-    return (
-        isinstance(index, PartitionedTensor)
-        and index.dtype == torch.bool
-        and index.dim() > 1
-        and index.partitioned_dim == x.partitioned_dim == index.dim() - 1
-    )
-
-
-def is_all_rows(rows: Any, x: OffloadedTensor) -> bool:
-    """Returns whether an index of rows is a range of all."""
-    return isinstance(rows, slice) and rows.indices(x.layout.size) == (0, x.layout.size, 1)
-
-
-def place_of_rows(parts: list[Any], x: OffloadedTensor) -> int | None:
-    """Returns the place of the index of rows among the parts of an index; None for all rows."""
-    consumed = 0
-    for place, part in enumerate(parts):
-        if part is None:
-            continue
-        if part is Ellipsis:
-            rest = sum(_dims_of(other) for other in parts[place + 1 :])
-            consumed = x.dim() - rest
-            if consumed > x.partitioned_dim:
-                return None
-            continue
-        if consumed == x.partitioned_dim:
-            if isinstance(part, Tensor) and part.dim() > 1:
-                return None
-            return place
-        consumed += _dims_of(part)
-    return None
-
-
-def _dims_of(part: Any) -> int:
-    if part is None or part is Ellipsis:
-        return 0
-    return part.dim() if isinstance(part, Tensor) and part.dtype == torch.bool else 1
-
-
-def rows_on_device(rows: Any) -> Any:
-    """Returns rows by which others are selected; those that were not computed are."""
-    if isinstance(rows, OffloadedTensor):
-        return resident_rows(rows, rows.layout)
-    return rows
+def rows_on_device(index: Any) -> Any:
+    """Returns an index, or its parts, with rows on the device; those that are not computed are."""
+    if isinstance(index, tuple):
+        return tuple(map(rows_on_device, index))
+    if isinstance(index, OffloadedTensor):
+        return resident_rows(index, index.layout)
+    return index

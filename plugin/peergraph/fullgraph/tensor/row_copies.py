@@ -1,0 +1,112 @@
+"""Ranges of rows, which are views in torch: copies here that follow their tensor and are followed.
+
+The rows of a range do not lie side by side in this rank's memory, so that they are copied. What is
+written into the copy is written into the tensor at once, and the other way round. The memory knows
+which copies there are of it: all tensors that share it, such as ``x.data`` and ``x[:, 2]``, take
+part.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+from weakref import ref
+
+import torch
+from torch import Tensor
+
+from peergraph.fullgraph.tensor.arguments import not_implemented
+
+
+class _Source:
+    """Where the rows of a copy come from, kept by the memory of the copy.
+
+    Args:
+        local: the rows of the tensor.
+        dim: the dimension of rows.
+        rows: [copied rows] int64, of `local`.
+        shape: of the copy, which is contiguous.
+    """
+
+    def __init__(self, local: Tensor, dim: int, rows: Tensor, shape: torch.Size) -> None:
+        self.local, self.dim, self.rows, self.shape = local, dim, rows, shape
+
+    def copy_of(self, storage: torch.UntypedStorage) -> Tensor:
+        """Returns all of the copy, whose memory is given."""
+        empty = torch.empty(0, dtype=self.local.dtype, device=self.local.device)
+        return empty.set_(storage, 0, self.shape)  # type: ignore[call-overload]
+
+
+def copied_rows(local: Tensor, dim: int, rows: Tensor) -> Tensor:
+    """Returns rows of plain local ones, as a copy that follows them and that they follow.
+
+    Args:
+        local: [..., rows, ...].
+        dim: the dimension of rows.
+        rows: int64, each once.
+    """
+    copy = local.index_select(dim, rows).contiguous()
+    memory = copy.untyped_storage()
+    memory.rows_of = _Source(local, dim, rows, copy.shape)  # type: ignore[attr-defined]
+    whole = local.untyped_storage()
+    copies = [other for other in getattr(whole, "row_copies", ()) if other() is not None]
+    whole.row_copies = [*copies, ref(memory)]  # type: ignore[attr-defined]
+    return copy
+
+
+def changes_of(local: Tensor) -> list[int]:
+    """Returns the number of changes of a tensor's memory, in a list that all changes count up."""
+    whole = local.untyped_storage()
+    if not hasattr(whole, "row_changes"):
+        whole.row_changes = [0]  # type: ignore[attr-defined]
+    changes: list[int] = whole.row_changes
+    return changes
+
+
+def follow_change(local: Tensor) -> None:
+    """Copies rows between a tensor that was changed in place and those that share its rows.
+
+    Args:
+        local: this rank's rows, which were changed.
+    """
+    memory: Any = local.untyped_storage()
+    known = memory.__dict__
+    if known:
+        _follow(memory, None)
+
+
+def _follow(memory: Any, origin: Any) -> None:
+    known = memory.__dict__
+    if "row_changes" in known:
+        known["row_changes"][0] += 1
+    if "write_rows" in known:
+        known["write_rows"]()
+    source: _Source | None = known.get("rows_of")
+    if source is not None:
+        above = source.local.untyped_storage()
+        if above is not origin:
+            source.local.index_copy_(source.dim, source.rows, source.copy_of(memory))
+            _follow(above, memory)
+    for reference in known.get("row_copies", ()):
+        below = reference()
+        if below is not None and below is not origin:
+            part: _Source = below.rows_of
+            torch.index_select(part.local, part.dim, part.rows, out=part.copy_of(below))
+            _follow(below, memory)
+
+
+def refuse_writes(local: Tensor, copy: Tensor) -> None:
+    """Lets writes into either of two tensors raise NotImplementedError while both are in use."""
+    memories: Any = local.untyped_storage(), copy.untyped_storage()
+    for memory, other in (memories, memories[::-1]):
+        memory.write_rows = _Refusal(ref(other))
+
+
+class _Refusal:
+    def __init__(self, other: Any) -> None:
+        self.other = other
+
+    def __call__(self) -> None:
+        if self.other() is not None:
+            not_implemented(
+                "assignment", "rows of a list of ids that another tensor is a view of are changed"
+            )

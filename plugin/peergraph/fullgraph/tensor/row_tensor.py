@@ -1,0 +1,143 @@
+"""One row as a plain tensor, which is a view in torch: it follows its tensor and is followed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+_Token = Callable[[], object]
+
+
+class _Row:
+    """A row of a partitioned tensor, and its values when they were read last.
+
+    Args:
+        base: the partitioned tensor.
+        index: of the row in `base`.
+        value: the row, equal on all ranks, with autograd's history.
+        token: returns what is equal as long as `base` does not change.
+    """
+
+    def __init__(self, base: Tensor, index: tuple[Any, ...], value: Tensor, token: _Token) -> None:
+        self.base, self.index, self.value = base, index, value
+        self._token = token
+        self._seen = token()
+
+    def read_again(self) -> None:
+        """Reads the row if the tensor has changed. Collective then.
+
+        Raises:
+            RuntimeError: gradients flow through the row; they would be those of the row before.
+        """
+        if self._token() == self._seen:
+            return
+        if self.value.requires_grad or (self.base.requires_grad and torch.is_grad_enabled()):
+            raise RuntimeError(
+                "a row was taken of a tensor that was changed in place since: take it again, x[row]"
+            )
+        with torch.no_grad():
+            self.value.copy_(self.base[self.index])
+        self._seen = self._token()
+
+    def write(self) -> None:
+        """Writes the row into the tensor. Collective; differentiable."""
+        self.base[self.index] = self.value
+        self._seen = self._token()
+
+
+class RowTensor(Tensor):
+    """A plain row of a partitioned tensor, or a view of it, equal on all ranks.
+
+    Functions compute on the plain values. What is written into it is written into the tensor that
+    the row is of; it is read again where that tensor has changed since. Made with :func:`row_of`.
+    """
+
+    _row: _Row
+    _plain: Tensor
+
+    @classmethod
+    def __torch_function__(
+        cls,
+        func: Any,
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        rows: list[RowTensor] = []
+
+        def plain(value: Any) -> Any:
+            if isinstance(value, RowTensor):
+                rows.append(value)
+                return value._plain
+            return value
+
+        args, kwargs = _mapped(args, plain), _mapped(kwargs or {}, plain)
+        for row in rows:
+            row._row.read_again()
+        versions = [_version_of(row._plain) for row in rows]
+        result = func(*args, **kwargs)
+        for row, version in zip(rows, versions, strict=True):
+            if _version_of(row._plain) != version:
+                row._row.write()
+        if isinstance(result, np.ndarray):
+            result = result.copy()
+            result.setflags(write=False)  # a write would not reach the tensor
+        return _mapped(result, lambda value: _as_row(value, rows))
+
+
+def row_of(base: Tensor, index: tuple[Any, ...], value: Tensor, token: _Token) -> Tensor:
+    """Returns a row as a tensor that follows `base` and is followed by it.
+
+    Args:
+        base: the partitioned tensor.
+        index: numbers and ranges: of the row in `base`.
+        value: the row.
+        token: returns what is equal as long as `base` does not change.
+    """
+    return _wrapped(value, _Row(base, index, value, token))
+
+
+def _wrapped(value: Tensor, row: _Row) -> RowTensor:
+    with torch._C.DisableTorchFunctionSubclass():
+        result: RowTensor = value.as_subclass(RowTensor)
+    result._row, result._plain = row, value
+    return result
+
+
+def _as_row(value: Any, rows: list[RowTensor]) -> Any:
+    """Returns a result that shares memory with a row as a row, too."""
+    if type(value) is not Tensor:
+        return value
+    memory = _memory_of(value)
+    for row in rows:
+        if row._plain is value:
+            return row
+        if memory is not None and memory == _memory_of(row._plain):
+            return _wrapped(value, row._row)
+    return value
+
+
+def _memory_of(value: Tensor) -> int | None:
+    if value.layout != torch.strided:
+        return None
+    memory = value.untyped_storage()
+    return memory._cdata if memory.nbytes() else None
+
+
+def _version_of(value: Tensor) -> int:
+    return 0 if value.is_inference() else value._version
+
+
+def _mapped(value: Any, function: Callable[[Any], Any]) -> Any:
+    """Returns nested lists, tuples and dicts with `function` applied to what they hold."""
+    if isinstance(value, (tuple, list)) and not isinstance(value, torch.Size):
+        parts = [_mapped(part, function) for part in value]
+        is_named = hasattr(value, "_fields")
+        return type(value)(*parts) if is_named else type(value)(parts)
+    if type(value) is dict:
+        return {key: _mapped(part, function) for key, part in value.items()}
+    return function(value)
