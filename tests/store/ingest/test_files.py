@@ -5,8 +5,10 @@ from __future__ import annotations
 import gzip
 import json
 import os
+import resource
 import signal
 import threading
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -205,6 +207,23 @@ def test_text_that_is_no_utf_8(tmp_path: Path) -> None:
         ingest_edges(tmp_path, EdgeFiles(tmp_path / "e.parquet"))
 
 
+def test_a_disk_that_takes_no_more_is_named(tmp_path: Path) -> None:
+    """Here, files of more than 1 MB fail. Nothing is left."""
+    edges = EdgeFiles(np.zeros((2, 100), np.int64), tables={"w": np.zeros((100, 4000))})
+    text = EdgeFiles(arrow.table({"s": ["a"] * 9, "d": ["b"] * 9, "w": [[0.5] * 20_000] * 9}))
+    previous = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, limits[1]))
+    try:
+        for name, files in (("arrays", edges), ("text", replace(text, tables={"w": "w"}))):
+            with named_case(name), pytest.raises(OSError, match="part-"):
+                Store.ingest(tmp_path / "s", edges=files, bad_rows="skip")
+            assert list(tmp_path.iterdir()) == []
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        signal.signal(signal.SIGXFSZ, previous)
+
+
 def test_ctrl_c_stays_one(tmp_path: Path) -> None:
     """Whatever is done when it comes, and nothing is left."""
     count = 300_000
@@ -278,6 +297,11 @@ def test_conditions_on_text_compare_numbers(tmp_path: Path) -> None:
     assert ingest_edges(tmp_path, EdgeFiles(path, where="w > 0")) == [[0, 1], [2, 3]]
     types = CsvFormat(types={"t": "string"})
     assert ingest_edges(tmp_path, EdgeFiles(path, where="t = '07'", csv=types)) == [[0, 1]]
+    with pytest.raises(ValueError, match="has numbers and '07'"):
+        ingest_edges(tmp_path, EdgeFiles(path, where="t = '7'"))
+    table = arrow.table({"s": [0, 1], "d": [1, 2], "t": ["07", "7"]})
+    assert ingest_edges(tmp_path, EdgeFiles(table, where="t = '07'")) == [[0, 1]]
+    path.write_text(path.read_text().replace("07", "7"))
     with pytest.raises(ValueError, match="has numbers and 'a'"):
         ingest_edges(tmp_path, EdgeFiles(path, where="t > 3"))
 

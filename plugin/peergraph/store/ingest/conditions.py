@@ -39,13 +39,16 @@ class Condition:
     Args:
         where: an expression of SQL.
         source: the rows.
+        types: users' names of types of Arrow by column.
         workspace: the workspace, whose database evaluates the condition.
 
     Raises:
         ValueError: it is no expression of the columns of one row.
     """
 
-    def __init__(self, where: str, source: RowSource, workspace: Workspace) -> None:
+    def __init__(
+        self, where: str, source: RowSource, types: Mapping[str, str], workspace: Workspace
+    ) -> None:
         self._where, self._workspace = where, workspace
         self._names = {name.lower(): name for name in source.names}
         columns: set[str] = set()
@@ -58,7 +61,9 @@ class Condition:
         self._check(node["select_list"], columns, set())
         self.columns = [name for name in source.names if name in columns]
         """The columns that it names."""
-        self._numbers: dict[str, bool] = {}  # of text: whether the values of a column are numbers
+        # Of text: whether the values of a column are numbers, by their declared type or the first.
+        self._numbers = {name: "string" not in kind for name, kind in types.items()}
+        self._is_text, self._declared = source.is_text, set(types)
 
     def rows(self, columns: Mapping[str, Any]) -> NDArray[np.bool_]:
         """Returns ``[n]`` for which rows of a batch the condition is true."""
@@ -80,7 +85,7 @@ class Condition:
             column = column.numpy()
         if isinstance(column, np.ndarray):
             return arrow.array(column)
-        if not arrow.types.is_string(column.type) or self._numbers.get(name) is False:
+        if not self._is_text or self._numbers.get(name) is False:
             return column
         # Text that is compared with a number would be rounded to the number's type.
         problems = Problems()
@@ -91,6 +96,8 @@ class Condition:
         empty = np.zeros(len(column), np.bool_) if missing is None else missing
         is_number = not (bad | empty).all() if bad.any() else True
         known = self._numbers.setdefault(name, is_number)
+        if known and name not in self._declared:
+            bad |= _has_zeros(column)
         if known and bad.any():
             value = column[int(bad.argmax())].as_py()
             raise ValueError(
@@ -98,10 +105,6 @@ class Condition:
                 "by csv=CsvFormat(types=...) or clean the file"
             )
         return arrow.array(values, mask=missing) if known else column
-
-    def declare_text(self, names: Sequence[str]) -> None:
-        """Says that the values of columns are text although they may look like numbers."""
-        self._numbers |= dict.fromkeys(names, False)
 
     def _check(self, node: Any, columns: set[str], lambdas: set[str]) -> None:
         """Checks an expression, and collects the columns that it names."""
@@ -152,6 +155,13 @@ class Condition:
             f"where={self._where!r} is not valid: {reason}. It must be an expression of the "
             "columns of one row"
         )
+
+
+def _has_zeros(column: Any) -> NDArray[np.bool_]:
+    """Returns which strings are whole numbers with zeros before the first digit."""
+    compute = require("pyarrow.compute", "conditions")
+    found = compute.match_substring_regex(column, r"^\s*-?0[0-9]+\s*$")
+    return np.asarray(compute.fill_null(found, False).to_numpy(zero_copy_only=False))
 
 
 def query_rows(query: str, workspace: Workspace) -> RowSource:

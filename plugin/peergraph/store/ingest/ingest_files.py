@@ -100,6 +100,10 @@ def ingest(
         workspace = Workspace(part, memory, progress, bad_rows == "skip", storage=narrow)
         try:
             manifest = _GraphIngest(given, workspace).run()
+        except OSError as error:
+            if error.filename is None and error.errno is not None:  # of a write
+                raise OSError(error.errno, error.strerror, str(part)) from error
+            raise
         finally:
             workspace.close()
         write_text(part / FILE_NAME, manifest.to_json())

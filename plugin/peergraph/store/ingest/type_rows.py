@@ -79,6 +79,5 @@ def open_type(
     workspace.notes += source.notes
     condition = None
     if given.where is not None and source.names:
-        condition = Condition(given.where, source, workspace)
-        condition.declare_text([n for n, kind in given.csv.types.items() if "string" in kind])
+        condition = Condition(given.where, source, given.csv.types, workspace)
     return TypeRows(source, condition)

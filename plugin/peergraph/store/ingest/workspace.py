@@ -141,7 +141,12 @@ def translated_errors(what: str, folder: Path) -> Iterator[None]:
         yield
     except (duckdb.Error, RuntimeError) as error:
         text = str(error)
-        if "nterrupted" in text or isinstance(error, getattr(duckdb, "InterruptException", ())):
+        # A signal may also arrive where DuckDB asks Python for rows.
+        if (
+            "nterrupted" in text
+            or "KeyboardInterrupt" in text
+            or isinstance(error, getattr(duckdb, "InterruptException", ()))
+        ):
             raise KeyboardInterrupt from error
         if os.strerror(errno.ENOSPC) in text or "failed to offload" in text:
             raise OSError(errno.ENOSPC, f"{what}: {text}", str(folder)) from error
