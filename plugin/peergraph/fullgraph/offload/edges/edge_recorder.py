@@ -318,8 +318,8 @@ class EdgeRecorder:
         if not isinstance(x, OffloadedTensor):
             assert isinstance(x, PartitionedTensor)
             x = store_resident(space, x)
-        x = in_graph(x, space)
-        operand = SourceOperand(make_boundary(x), self.structure)
+        own: OffloadedTensor = in_graph(x, space)
+        operand = SourceOperand(make_boundary(own), self.structure)
         content = operand.rows.content
         content.is_source = True
         shape = min(2, space.layout.size), *content.features
