@@ -233,7 +233,15 @@ def moving_average(data: Any) -> Any:
 def true_classes(data: Any) -> Any:
     model = net()
     out = model(data).log_softmax(1)
-    return trained(-out[data.train_mask, data.y[data.train_mask]].mean(), model)
+    every = -out[torch.arange(NODES), data.y].mean()
+    return trained(every - out[data.train_mask, data.y[data.train_mask]].mean(), model)
+
+
+def written_pairs(data: Any) -> Any:
+    rows, places = data.x * 2, torch.arange(NODES)
+    rows[places, data.y] = 7.0
+    rows[places, places % COLUMNS - COLUMNS] = places.double()
+    return [rows]
 
 
 def pseudo_labels(data: Any) -> Any:
@@ -246,7 +254,7 @@ def pseudo_labels(data: Any) -> Any:
 
 
 CASES: list[Case] = [
-    *(true_classes, pseudo_labels),
+    *(true_classes, pseudo_labels, written_pairs),
     *(checkpointed, checkpointed_reentrant, checkpoint_of_all, evaluated_first, deeply_copied),
     *(on_the_host, saved, hooked, retained, two_graphs, two_full_graphs, two_losses, anomaly),
     *(summary_in_bilinear, summary_in_products, written_through_aliases, clipped, moving_average),
