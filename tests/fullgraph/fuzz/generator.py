@@ -170,7 +170,7 @@ class Generator:
             if self.draw.random() < 0.3:
                 self.evaluate(conv)
             if self.draw.random() < 0.1:
-                self.add(f"torch.manual_seed({self.number()}); model.reset_parameters()")
+                self.add(f"reset(model, {self.number()})")
                 self.statement(tables.OPTIMIZERS, name="optimizer")
         for _ in range(int(self.draw.integers(5))):
             self.statement(tables.READS + tables.REDUCTIONS + tables.ROWS + tables.POINTWISE)

@@ -26,7 +26,7 @@ WAYS_OUT = (
     ),
 )
 NAMED_ERRORS = (NotImplementedError, ValueError, IndexError)
-OWN_WORDS = ("partitioned", "offloaded", "full graph")
+OWN_WORDS = ("partitioned", "offloaded", "full graph", "a row was taken")
 # Torch's own, where plain tensors give gradients of values that were changed through `.data`.
 CHANGED = "has been modified by an inplace operation"
 

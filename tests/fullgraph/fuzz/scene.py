@@ -21,7 +21,7 @@ import peergraph_pyg
 from peergraph.fullgraph import keyed_random
 
 CLASSES = 3
-DRAWS_PARAMETERS = ("make_model", "reset_parameters")
+DRAWS_PARAMETERS = ("make_model(", "reset(")
 
 
 @dataclass
@@ -98,6 +98,7 @@ class Scene:
             **{name: getattr(self, name) for name in ("check", "raises", "draw", "ids")},
             **{name: getattr(self, name) for name in ("chosen", "make_model", "state_of")},
             "by_numpy": by_numpy,
+            "reset": reset,
         }
 
     def run(self, lines: list[str], seed: int = 0) -> None:
@@ -177,6 +178,17 @@ class Scene:
         parameters = [p for group in optimizer.param_groups for p in group["params"]]
         states = [optimizer.state.get(p, {}) for p in parameters]
         return [s[key] for s in states for key in sorted(s) if isinstance(s[key], Tensor)]
+
+
+def reset(model: nn.Module, seed: int) -> None:
+    """Draws a model's parameters anew, on the CPU, in place."""
+    torch.manual_seed(seed)
+    if not next(model.parameters()).is_cuda:
+        model.reset_parameters()  # type: ignore[operator]
+        return
+    drawn = copy.deepcopy(model).cpu()
+    reset(drawn, seed)
+    model.load_state_dict(drawn.state_dict())
 
 
 def by_numpy(tensor: Tensor) -> Any:

@@ -453,7 +453,7 @@ model.parameters())
     model.load_state_dict({n: v * 0.8 if v.is_floating_point() else v for n, v in \
 model.state_dict().items()})
 4 -
-    torch.manual_seed({seed}); model.reset_parameters()
+    reset(model, {seed})
     nn.utils.clip_grad_norm_(model.parameters(), 0.5)
     torch._foreach_mul_(list(model.parameters()), 0.9)
     for p in model.parameters(): by_numpy(p)[...] *= 0.9
