@@ -104,7 +104,7 @@ def check_number(name: str, value: object, least: int, most: int | None = None) 
         return
     if isinstance(value, bool) or not hasattr(value, "__index__"):
         raise TypeError(f"{name} must be an int, got {value!r}")
-    number = operator.index(value)  # type: ignore[arg-type]
+    number = operator.index(value)
     if number < least or (most is not None and number > most):
         limit = f"at least {least}" if most is None else f"in {least}..{most}"
         raise ValueError(f"{name} must be {limit}, got {number}")

@@ -144,7 +144,7 @@ class _VirtualTransport(Transport):
     def all_gather_rows(self, rows: Tensor, counts: Sequence[int]) -> NoReturn:
         refuse_other_rows()
 
-    def all_to_all(self, outputs: list[Tensor], inputs: list[Tensor]) -> NoReturn:
+    def all_to_all(self, outputs: list[Tensor], inputs: list[Tensor], name: str = "") -> NoReturn:
         refuse_other_rows()
 
     def start(self, outputs: Any, inputs: Any, slots: Any = None, selected: Any = None) -> NoReturn:
