@@ -34,6 +34,8 @@ REPLACED = (
     "dgl:DGLGraph.remove_edges",
     # The constructor of graphs, for those over partitioned edges (fullgraph/graph.py).
     "dgl:DGLGraph.__init__",
+    # Some edges of a partitioned graph (fullgraph/refusals.py).
+    "dgl:edge_subgraph",
     # Functions that call users' functions (fullgraph/user_functions.py).
     "dgl.core:invoke_edge_udf",
     "dgl.core:invoke_udf_reduce",
@@ -68,6 +70,36 @@ REPLACED = (
     "dgl.dataloading:DataLoader.__iter__",
 )
 """The functions of DGL that the adapter replaces, as ``module:name``."""
+
+REFUSED = (
+    # Changes of nodes, edges and types.
+    *("dgl:add_reverse_edges", "dgl:batch", "dgl:block_to_graph", "dgl:compact_graphs"),
+    *("dgl:edge_type_subgraph", "dgl:in_subgraph", "dgl:line_graph", "dgl:merge"),
+    *("dgl:node_type_subgraph", "dgl:out_subgraph", "dgl:slice_batch", "dgl:to_bidirected"),
+    *("dgl:adj_product_graph", "dgl:adj_sum_graph", "dgl:sort_csc_by_tag", "dgl:sort_csr_by_tag"),
+    *("dgl:to_block", "dgl:to_heterogeneous", "dgl:to_homogeneous", "dgl:to_simple"),
+    *("dgl:to_simple_graph", "dgl:unbatch", "dgl:metis_partition"),
+    *("dgl:metis_partition_assignment", "dgl:partition_graph_with_halo"),
+    # Files and other libraries.
+    *("dgl:save_graphs", "dgl:to_cugraph", "dgl:to_networkx"),
+    # Orders of nodes, and paths.
+    *("dgl:bfs_edges_generator", "dgl:bfs_nodes_generator", "dgl:dfs_edges_generator"),
+    *("dgl:dfs_labeled_edges_generator", "dgl:topological_nodes_generator"),
+    *("dgl:prop_edges_dfs", "dgl:prop_nodes_bfs", "dgl:prop_nodes_topo", "dgl:shortest_dist"),
+    # Values of the whole graph.
+    *("dgl:adjusted_homophily", "dgl:edge_label_informativeness", "dgl:laplacian_lambda_max"),
+    *("dgl:node_label_informativeness", "dgl:norm_by_dst", "dgl:topk_edges", "dgl:topk_nodes"),
+    *("dgl:GDC.__call__", "dgl:HeatKernel.__call__", "dgl:PPR.__call__"),
+    # Samples.
+    *("dgl.sampling:global_uniform_negative_sampling", "dgl.sampling:node2vec_random_walk"),
+    *("dgl.sampling:random_walk", "dgl.sampling:sample_etype_neighbors"),
+    *("dgl.sampling:sample_labors", "dgl.sampling:sample_neighbors"),
+    *("dgl.sampling:sample_neighbors_biased", "dgl.sampling:sample_neighbors_fused"),
+    *("dgl.sampling:select_topk", "dgl.sampling:PinSAGESampler.__init__"),
+    *("dgl.sampling:RandomWalkNeighborSampler.__init__", "dgl.dataloading:SAINTSampler.sample"),
+    *("dgl.dataloading:ClusterGCNSampler.__init__",),
+)
+"""Functions of DGL that partitioned graphs refuse by name (fullgraph/refusals.py)."""
 
 PRIVATE_NAMES = (
     # Constructors of indices without a graph.

@@ -36,7 +36,8 @@ def _to_ndarray(original: Callable[[Any], Any], data: Any) -> Any:
     elif isinstance(data, PartitionedTensor):
         raise NotImplementedError(
             "DGL's C library cannot take a partitioned tensor, of which each rank holds some rows: "
-            "x.to_local() gives this rank's rows, x.full_tensor() gathers all"
+            "x.to_local() gives this rank's rows, x.full_tensor() gathers all; functions of the "
+            "structure take the DGLGraph before peergraph_dgl.full_graph()"
         )
     elif isinstance(data, SharedArray):
         data = data.tensor()

@@ -28,7 +28,7 @@ from ..graph.share import share, user_attributes
 from ..graph.store_graph import StoreGraph
 from ..graph.store_of import find_store, idtype_of
 from ..graph.views import table_names
-from . import typed_products, user_functions
+from . import refusals, typed_products, user_functions
 from .graph import PartitionedGraph, install
 from .partitioned_edges import PartitionedEdges
 from .partitioned_index import PartitionedIndex
@@ -72,6 +72,7 @@ def full_graph(
     message_passing.install()
     user_functions.install()
     typed_products.install()
+    refusals.install()
     install()
     store = g if isinstance(g, Store) else find_store(g)
     if store is None:

@@ -4,26 +4,35 @@ from __future__ import annotations
 
 import copy
 import numbers
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NoReturn
 
+import dgl
 import torch
 from dgl import DGLGraph
-from dgl.base import ALL, is_all
+from dgl.base import ALL, DGLError, is_all
 from dgl.frame import Frame
 from dgl.udf import NodeBatch
 from dgl.view import HeteroNodeView
 from torch import Tensor
 
-from peergraph.fullgraph import PartitionedTensor, RowLayout, distribute, from_local, in_layout
+from peergraph.fullgraph import (
+    PartitionedTensor,
+    RowLayout,
+    distribute,
+    from_local,
+    in_layout,
+    select_edge_rows,
+)
 
 from ..compat import frame_columns, new_patches
-from .partitioned_edges import PartitionedEdges
+from .partitioned_edges import EdgeStructure, PartitionedEdges, selected_rows
 from .partitioned_index import PartitionedIndex
+from .reversed_csc import ReversedCsc
 
 _REFUSED = (
-    *("add_nodes", "add_edges", "remove_nodes", "remove_edges", "add_self_loop"),
-    *("remove_self_loop", "subgraph", "edge_subgraph", "in_subgraph", "out_subgraph"),
+    *("add_nodes", "add_edges", "remove_nodes", "add_self_loop"),
+    *("subgraph", "in_subgraph", "out_subgraph", "node_type_subgraph", "edge_type_subgraph"),
     *("khop_in_subgraph", "khop_out_subgraph", "line_graph", "to_simple"),
     *("reorder_graph", "sample_neighbors", "sample_etype_neighbors", "sample_labors"),
     *("sample_neighbors_fused", "sample_neighbors_biased", "select_topk"),
@@ -130,6 +139,91 @@ class PartitionedGraph(DGLGraph):  # type: ignore[misc]
         batch = NodeBatch(self, self.nodes(ntype), ntype, self._node_frames[ntid])
         self._set_n_repr(ntid, v, func(batch))
 
+    # Edges
+
+    def remove_edges(self, eids: Any, etype: Any = None, store_ids: bool = False) -> None:
+        """As DGL's, in place. Collective.
+
+        Args:
+            eids: ids, equal on all ranks, or partitioned ids that a mask selected from all ids.
+            etype: their type.
+            store_ids: keep the former ids as edge data ``dgl.EID``.
+        """
+        etid = self.get_etype_id(etype)
+        layout = self._graph.edge_lists[etid].structure.edge_layout
+        removed = selected_rows("eids", eids, layout)
+        mask = torch.ones(layout.local_count, dtype=torch.bool, device=self.device)
+        mask[slice(None) if removed is layout else removed.parent_rows] = False
+        self._keep_edges({etid: layout.select_mask(mask)}, store_ids)
+
+    def edge_subgraph(
+        self,
+        edges: Any,
+        *,
+        relabel_nodes: bool = True,
+        store_ids: bool = True,
+        output_device: Any = None,
+    ) -> PartitionedGraph:
+        """As DGL's with ``relabel_nodes=False``. Collective.
+
+        Args:
+            edges: ids or a mask, equal on all ranks or partitioned as for :meth:`remove_edges`; of
+                several types by type, of which those that are left out have no edges.
+            store_ids: keep the former ids as edge data ``dgl.EID``.
+        """
+        if relabel_nodes:
+            raise NotImplementedError(
+                "edge_subgraph of a partitioned graph, whose nodes keep their ids: pass "
+                "relabel_nodes=False, or call it on the DGLGraph before peergraph_dgl.full_graph()"
+            )
+        graph = self.to(output_device or self.device)
+        by_type = edges if isinstance(edges, Mapping) else {self.canonical_etypes[0]: edges}
+        if not isinstance(edges, Mapping) and len(self.canonical_etypes) != 1:
+            raise DGLError(
+                "Edge type name must be specified if there are more than one edge types."
+            )
+        given = {self.get_etype_id(etype): ids for etype, ids in by_type.items()}
+        graph._keep_edges(
+            {
+                etid: selected_rows("edges", given.get(etid, []), structure.structure.edge_layout)
+                for etid, structure in enumerate(self._graph.edge_lists)
+            },
+            store_ids,
+        )
+        return graph
+
+    def remove_self_loop(self, etype: Any = None) -> PartitionedGraph:
+        """As DGL's. Collective."""
+        graph: PartitionedGraph = dgl.remove_self_loop(self, etype)
+        return graph
+
+    def _keep_edges(self, layouts: Mapping[int, RowLayout], store_ids: bool) -> None:
+        """Leaves selections of the edges of some types, with their data. Collective."""
+        if self._batch_num_edges is not None:
+            raise NotImplementedError(
+                "edges of a batch of graphs that is partitioned: change them before "
+                "peergraph_dgl.full_graph()"
+            )
+        lists, frames = list(self._graph.edge_lists), list(self._edge_frames)
+        for etid, layout in layouts.items():
+            before = lists[etid].structure.edge_layout
+            if layout is before:
+                continue
+            lists[etid] = lists[etid].of_layout(layout)
+            columns = {
+                name: _selected(column.data, lists[etid].structure)
+                for name, column in frame_columns(frames[etid]).items()
+            }
+            if store_ids:
+                ids = from_local(before.positions.to(self.idtype), before)
+                columns[dgl.EID] = _selected(ids, lists[etid].structure)
+            frames[etid] = Frame(columns, num_rows=layout.size)
+        index = self._graph
+        self._graph = PartitionedIndex(
+            index.metagraph, index.layouts, lists, index.device, index.idtype
+        )
+        self._edge_frames = frames
+
     # Copies
 
     def clone(self) -> PartitionedGraph:
@@ -167,6 +261,12 @@ class _NodeView(HeteroNodeView):  # type: ignore[misc]
     def __call__(self, ntype: Any = None) -> Tensor:
         layout = self._graph.node_layout(self._typeid_getter(ntype))
         return from_local(layout.positions.to(self._graph.idtype), layout)
+
+
+def _selected(edges: PartitionedTensor, structure: EdgeStructure) -> PartitionedTensor:
+    """Returns rows of the edges that a structure was selected from, for its edges."""
+    original = structure.original if isinstance(structure, ReversedCsc) else structure
+    return select_edge_rows(edges, original)
 
 
 def _copy_frame(frame: Frame) -> Frame:
@@ -232,4 +332,6 @@ def _refusing(name: str) -> Callable[..., NoReturn]:
 
 
 for _name in _REFUSED:
-    setattr(PartitionedGraph, _name, _refusing(_name))
+    _method = _refusing(_name)
+    _is_property = isinstance(getattr(DGLGraph, _name, None), property)
+    setattr(PartitionedGraph, _name, property(_method) if _is_property else _method)

@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from peergraph.aggregate import Csc, Structure
-from peergraph.fullgraph import PartitionedStructure, from_local, joint_softmax, kept_ends
+from peergraph.fullgraph import (
+    PartitionedStructure,
+    PartitionedTensor,
+    RowLayout,
+    from_local,
+    joint_softmax,
+    kept_ends,
+    select_edge_layout,
+)
 
 from .reversed_csc import ReversedCsc
 
@@ -77,10 +86,18 @@ class PartitionedEdges:
         return PartitionedEdges(back, self.idtype)
 
     def select(self, edge_ids: Tensor) -> PartitionedEdges:
-        raise NotImplementedError(
-            f"message passing over some edges (eids) of a partitioned graph: {_WAY_OUT}, or "
-            "multiply messages by a mask of the edges"
-        )
+        """Some of the edges, in the order of the ids. Collective."""
+        layout = selected_rows("eids", edge_ids, self.structure.edge_layout)
+        return self.of_layout(layout)
+
+    def of_layout(self, layout: RowLayout) -> PartitionedEdges:
+        """The edges of a selection of the edges' rows, in its order. Collective."""
+        structure = self.structure
+        if isinstance(structure, ReversedCsc):
+            found: EdgeStructure = ReversedCsc(select_edge_layout(structure.original, layout))
+        else:
+            found = select_edge_layout(structure, layout)
+        return PartitionedEdges(found, self.idtype)
 
     def softmax_with(
         self, others: Sequence[PartitionedEdges], scores: Sequence[Tensor]
@@ -105,6 +122,40 @@ class PartitionedEdges:
         return features_of_ends(structure, nodes[0], "u"), features_of_ends(
             structure, nodes[1], "v"
         )
+
+
+def selected_rows(name: str, ids: Any, layout: RowLayout) -> RowLayout:
+    """Returns the layout of rows that ids name, or a mask selects. Collective.
+
+    Args:
+        name: of the argument, for errors.
+        ids: a list of ids or a mask of all rows, equal on all ranks; or partitioned: a mask of the
+            rows, or ids that were selected from all ids.
+        layout: the rows.
+
+    Raises:
+        ValueError: ids that differ between ranks. IndexError: an id out of range.
+        NotImplementedError: other partitioned ids.
+    """
+    if not isinstance(ids, PartitionedTensor):
+        ids = torch.as_tensor(ids, device=layout.group.device)
+        if ids.dtype == torch.bool:
+            return layout.select_plain_mask(ids)
+        if ids.numel() and int(ids.min()) < 0:
+            raise IndexError(f"{name} must be 0 to {layout.size - 1}, got {int(ids.min())}")
+        return layout.select_ids(ids.long().reshape(-1))
+    if ids.dtype == torch.bool and layout.same_rows(ids.layout):
+        return layout.select_mask(ids.to_local())
+    if ids.layout is layout or ids.layout.parent is layout:
+        rows = ids.layout.parent_rows
+        positions = layout.positions if rows is None else layout.positions[rows]
+        same = torch.equal(ids.to_local().long(), positions)
+        if all(layout.group.all_gather(same)):
+            return ids.layout
+    raise NotImplementedError(
+        f"{name} of a partitioned graph must be a plain list of ids, a mask, or ids that a mask "
+        f"selected from all ids; {_WAY_OUT}"
+    )
 
 
 def features_of_ends(structure: EdgeStructure, x: Tensor, end: str) -> Tensor:

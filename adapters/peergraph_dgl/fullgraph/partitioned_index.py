@@ -45,7 +45,8 @@ class PartitionedIndex(GraphIndex[PartitionedEdges]):
 
     def __reduce__(self) -> Any:
         raise NotImplementedError(
-            "a partitioned graph is not pickled: save the DGLGraph that it was made from"
+            "a partitioned graph is not pickled: save the DGLGraph that peergraph_dgl.full_graph() "
+            "was called with"
         )
 
     def _describe(self) -> str:

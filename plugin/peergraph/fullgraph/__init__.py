@@ -11,6 +11,7 @@ from peergraph.fullgraph.plan.full_graph_plan import FullGraphPlan
 from peergraph.fullgraph.random.plain_tensors import keyed_random
 from peergraph.fullgraph.structure.edge_changes import (
     LoopStructure,
+    select_edge_layout,
     select_edge_rows,
     select_edges,
     self_loop_mask,
@@ -61,6 +62,7 @@ __all__ = [
     "refuse_partitioned",
     "replicated",
     "reverse_edges",
+    "select_edge_layout",
     "select_edge_rows",
     "select_edges",
     "self_loop_mask",

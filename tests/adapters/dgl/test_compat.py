@@ -15,7 +15,7 @@ import dgl
 
 from peergraph_dgl import compat
 from peergraph_dgl.backend import message_passing
-from peergraph_dgl.fullgraph import graph, typed_products, user_functions
+from peergraph_dgl.fullgraph import graph, refusals, typed_products, user_functions
 
 MESSAGE = f"DGL {version('dgl')} changed it; the adapter was tested with {compat.WRITTEN_FOR}"
 
@@ -28,7 +28,11 @@ def _exists(name: str) -> bool:
     return hasattr(owner, attribute)
 
 
-@pytest.mark.parametrize("names", [compat.REPLACED, compat.PRIVATE_NAMES], ids=["replaced", "read"])
+@pytest.mark.parametrize(
+    "names",
+    [compat.REPLACED, compat.REFUSED, compat.PRIVATE_NAMES],
+    ids=["replaced", "refused", "read"],
+)
 def test_names_exist(names: tuple[str, ...]) -> None:
     assert [name for name in names if not _exists(name)] == [], MESSAGE
 
@@ -77,6 +81,7 @@ def test_every_replaced_function_is_listed() -> None:
     typed_products.install()
     user_functions.install()
     graph.install()
-    for name in compat.REPLACED:
+    refusals.install()
+    for name in (*compat.REPLACED, *compat.REFUSED):
         function = inspect.getattr_static(*compat.find(name))
         assert function.__code__.co_filename.endswith("patching.py"), f"{name} is not replaced"

@@ -66,6 +66,33 @@ def select_edges(
     return kept[layout]
 
 
+def select_edge_layout(structure: PartitionedStructure, layout: RowLayout) -> PartitionedStructure:
+    """Returns the structure of the edges of a selection, in its order. Collective.
+
+    Args:
+        structure: the edges.
+        layout: rows that were selected from those of the edges.
+
+    Raises:
+        ValueError: the selection is one of other rows.
+        NotImplementedError: edges in chunks, in another order than theirs.
+    """
+    if layout is structure.edge_layout:
+        return structure
+    rows = layout.parent_rows
+    if rows is None or layout.parent is not structure.edge_layout:
+        raise ValueError(f"layout must be a selection of the edges, {structure.edge_layout}, got "
+                         f"{layout}")  # fmt: skip
+    if structure.resident is not structure:
+        in_order = bool((rows[1:] > rows[:-1]).all())
+        if not all(layout.group.all_gather(in_order)):
+            raise NotImplementedError(
+                "edges by a list of ids, of a graph whose rows are in host memory: select them by "
+                "a mask, which keeps their order"
+            )
+    return structure.like(_select_edges(structure.resident, layout))
+
+
 def select_edge_rows(edges: PartitionedTensor, selected: PartitionedStructure) -> PartitionedTensor:
     """Returns the rows of the edges of `selected`. Differentiable; not collective.
 
