@@ -229,11 +229,13 @@ class SamplingGraph(gb.SamplingGraph):  # type: ignore[misc]
         labor: bool,
         times: TimeLimits | None = None,
     ) -> gb.SampledSubgraphImpl:
+        seeds = [nodes] if isinstance(nodes, Tensor) else list(nodes.values())
+        if any(ids.dtype == torch.bool for ids in seeds):
+            raise TypeError("seeds must be ids, got a mask: pass mask.nonzero().flatten()")
         counts = [int(fanout) for fanout in fanouts]
         hop = self._hop_sampler.draw(nodes, counts, bool(replace), probs_name, labor, times)
         # Results have the device and the id type of the seed nodes, as in GraphBolt, which passes
         # an empty tensor on the CPU for types without seed nodes.
-        seeds = [nodes] if isinstance(nodes, Tensor) else list(nodes.values())
         like = next((ids for ids in seeds if ids.numel()), seeds[0])
         parts = {
             t: gb.CSCFormatBase(

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
 import dgl.dataloading
+import numpy as np
 import torch
 from dgl.heterograph import DGLBlock
 from torch import Tensor
@@ -295,10 +296,20 @@ def _iterate(original: Any, loader: Any) -> Any:
 
 
 def _on_cpu(indices: Any) -> Any:
-    if isinstance(indices, Tensor):
-        return indices.cpu()
+    """Ids on the CPU; of masks, also NumPy's and lists, the ids that they select."""
     if isinstance(indices, Mapping):
-        return {k: v.cpu() if isinstance(v, Tensor) else v for k, v in indices.items()}
+        return {name: _on_cpu(of_type) for name, of_type in indices.items()}
+    if isinstance(indices, Tensor):
+        is_mask = indices.dtype == torch.bool
+        return indices.nonzero().flatten().cpu() if is_mask else indices.cpu()
+    if isinstance(indices, (list, tuple, np.ndarray)):
+        values = np.asarray(indices)
+        if values.dtype == np.bool_:
+            return torch.from_numpy(values.nonzero()[0])
+        if values.dtype.kind in "iu":
+            kinds = {isinstance(value, (bool, np.bool_)) for value in indices}
+            if len(kinds) > 1:
+                raise TypeError("indices must be ids or a mask, got a list of both")
     return indices
 
 

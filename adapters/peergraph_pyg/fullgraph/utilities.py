@@ -6,6 +6,7 @@ partitioned graph; the others raise. Each replacement treats plain tensors as Py
 
 from __future__ import annotations
 
+import copy
 import functools
 import sys
 from collections.abc import Callable
@@ -14,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
+from torch_geometric.nn import LightGCN
 from torch_geometric.nn.conv import FastRGCNConv, HGTConv, RGCNConv
 
 from peergraph.aggregate import Csc
@@ -98,6 +100,8 @@ def install() -> None:
     compat.full_graph_patches.replace(compat.Aggregation, "__call__", aggregate)
     for layer in (RGCNConv, FastRGCNConv):
         compat.full_graph_patches.replace(layer, "forward", _rgcn)
+    compat.full_graph_patches.replace(LightGCN, "get_embedding", _light_gcn)
+    compat.full_graph_patches.replace(LightGCN, "recommend", _recommend)
     compat.full_graph_patches.replace(compat.InvertibleModule, "_fn_apply", _apply_invertible)
     compat.full_graph_patches.replace(HGTConv, "forward", hgt)
     weights.install()
@@ -302,6 +306,25 @@ def _rgcn_input(x: Any, layout: RowLayout) -> Any:
     if isinstance(x, PartitionedTensor) or not isinstance(x, Tensor) or len(x) != layout.size:
         return x
     return distribute(x, layout)
+
+
+def _light_gcn(original: Original, model: Any, edge_index: Any, edge_weight: Any = None) -> Any:
+    if not isinstance(edge_index, PartitionedEdgeIndex):
+        return original(model, edge_index, edge_weight)
+    rows = torch.nn.Module()
+    rows.weight = distribute(model.embedding.weight, edge_index.structure.destination_layout)
+    on_rows = copy.copy(model)
+    on_rows._modules = {**model._modules, "embedding": rows}
+    return original(on_rows, edge_index, edge_weight)
+
+
+def _recommend(original: Original, model: Any, edge_index: Any, *args: Any, **kwargs: Any) -> Any:
+    """As PyG's; every rank has the embeddings of all nodes, as it has those that are trained."""
+    if not isinstance(edge_index, PartitionedEdgeIndex):
+        return original(model, edge_index, *args, **kwargs)
+    on_all = copy.copy(model)
+    on_all.get_embedding = lambda *given: model.get_embedding(*given).full_tensor()
+    return original(on_all, edge_index, *args, **kwargs)
 
 
 def _apply_invertible(original: Original, layer: Any, args: Any, fn: Any, fn_inverse: Any) -> Any:

@@ -13,6 +13,7 @@ from collections.abc import Callable, Collection, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch_geometric import typing
@@ -224,9 +225,50 @@ def _complete_inputs(options: dict[str, Any], store: Store) -> None:
     data = options["data"]
     if "node_sampler" in options:
         given, input_id = options.get("input_nodes"), options.get("input_id")
+        given = _with_tensor_mask("input_nodes", given)
         options["input_nodes"] = _complete_nodes(data, given, input_id, store)
     else:
-        options["edge_label_index"] = _complete_links(data, options.get("edge_label_index"), store)
+        given = _with_tensor_mask("edge_label_index", options.get("edge_label_index"))
+        options["edge_label_index"] = _complete_links(data, given, store)
+
+
+def _with_tensor_mask(name: str, given: Any) -> Any:
+    """Makes tensors of masks that are NumPy arrays or lists, which PyG would take for ids 0 and 1.
+
+    Args:
+        name: of the argument.
+        given: ids, a mask, a type, or a pair of a type and one of these.
+
+    Raises:
+        TypeError: a mask of links, which are pairs of ids; bools among ids.
+    """
+    if isinstance(given, tuple) and len(given) == 2 and not isinstance(given[1], str):
+        return given[0], _with_tensor_mask(name, given[1])
+    is_array = isinstance(given, (Tensor, np.ndarray))
+    if not is_array and not isinstance(given, (list, tuple)):
+        return given
+    if is_array:
+        is_mask = str(given.dtype) in ("bool", "torch.bool")
+    else:
+        bools = [isinstance(value, (bool, np.bool_)) for value in _leaves(given)]
+        is_mask = bool(bools) and all(bools)
+        if any(bools) and not is_mask:
+            raise TypeError(f"{name} must be ids or a mask, got a list of both")
+    if is_mask and name == "edge_label_index":
+        raise TypeError("edge_label_index must be [2, links] ids of nodes, got a mask: pass "
+                        "edge_index[:, mask]")  # fmt: skip
+    return (
+        torch.as_tensor(np.asarray(given)) if is_mask and not isinstance(given, Tensor) else given
+    )
+
+
+def _leaves(values: Any) -> Iterator[Any]:
+    """Yields the elements of nested lists."""
+    for value in values:
+        if isinstance(value, (list, tuple)):
+            yield from _leaves(value)
+        else:
+            yield value
 
 
 def _complete_nodes(data: Any, given: Any, input_id: Any, store: Store) -> Any:

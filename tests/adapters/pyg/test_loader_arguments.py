@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch import Tensor
 from torch_geometric.data import Data, HeteroData
 from torch_geometric.loader import LinkLoader, LinkNeighborLoader, NeighborLoader, NodeLoader
 from torch_geometric.sampler import NegativeSampling, NeighborSampler, NumNeighbors
@@ -463,3 +464,17 @@ def test_share_memory(case: Case) -> None:
 def test_sample_direction(case: Case) -> None:
     sampler = NeighborSampler(case.shared, [-1], sample_direction="backward")
     assert sampler.store.reversed() is sampler.store.reversed()
+
+
+@pytest.mark.parametrize("kind", [np.asarray, Tensor.tolist], ids=["NumPy", "list"])
+def test_masks_that_are_no_tensors(kind: Any) -> None:
+    """Masked nodes, where PyG takes the bools for nodes 0 and 1."""
+    mask = torch.arange(30) % 5 == 0
+    data = peergraph_pyg.share(Data(x=torch.randn(30, 2), edge_index=torch.randint(30, (2, 90))))
+    loader = NeighborLoader(data, [2], input_nodes=kind(mask), batch_size=4)
+    seeds = torch.cat([batch.n_id[: batch.batch_size] for batch in loader])
+    assert seeds.tolist() == mask.nonzero().flatten().tolist()
+    with pytest.raises(TypeError, match="a list of both"):
+        NeighborLoader(data, [2], input_nodes=[3, True], batch_size=4)
+    with pytest.raises(TypeError, match=r"edge_index\[:, mask\]"):
+        LinkNeighborLoader(data, [2], edge_label_index=kind(torch.ones(90) > 0), batch_size=4)

@@ -61,6 +61,7 @@ def distribute(full: Tensor, layout: RowLayout | Tensor, dim: int = 0) -> Partit
         layout = layout.layout
     assert isinstance(layout, RowLayout)
     check_transforms(full)
+    check_parameters((full,), layout.group)
     dim = _check_dim(dim, full.dim())
     if full.shape[dim] != layout.size:
         raise ValueError(

@@ -205,6 +205,26 @@ def transforms() -> None:
         assert_close(trained[name].grad, parameter.grad, name=name)
 
 
+def light_gcn() -> None:
+    """PyG's recommender, which trains an embedding of all nodes."""
+    pairs = torch.randint(23, (2, 3, 12), generator=torch.Generator().manual_seed(0))
+
+    def run(data: Any, swap: Callable[[nn.Module], nn.Module]) -> Values:
+        torch.manual_seed(2)
+        model = swap(pyg.LightGCN(23, 6, num_layers=2))
+        edges = data.edge_index
+        likes, others = model(edges, pairs[:, 0]), model(edges, pairs[:, 1], data.edge_weight)
+        loss = model.recommendation_loss(likes, others, node_id=pairs[0, 0])
+        loss = loss + model.link_pred_loss(model(edges, pairs[:, 2]), torch.arange(12) % 2)
+        loss.backward()
+        with torch.no_grad():
+            top = model.recommend(edges, src_index=pairs[0, 0], k=2)
+            probabilities = model.predict_link(edges, pairs[:, 0], prob=True)
+        return [loss, top, probabilities, model.get_embedding(edges), *gradients(model)]
+
+    check(run)
+
+
 CASES: dict[str, Callable[[], Any]] = {
     "compiled GCN": lambda: compiled("aot_eager", pyg.GCNConv),
     "compiled GAT": lambda: compiled("eager", pyg.GATConv),
@@ -216,4 +236,5 @@ CASES: dict[str, Callable[[], Any]] = {
     "gradient penalty of GCN": gradient_penalty(pyg.GCNConv),
     "once differentiable": once_differentiable,
     "transforms": transforms,
+    "LightGCN": light_gcn,
 }
