@@ -1,0 +1,1 @@
+"""A fuzzer of :meth:`Store.ingest`: random files, read back and compared with an own reading."""
