@@ -345,7 +345,7 @@ class Judge:
             pair = None if both is None else (source.find(both[0]), destination.find(both[1]))
             cells = [values[n] for values in edges.tables]
             must = pair is None or None in pair
-            may = row.optional or any(c.may_fail for part in cells for c in part)
+            may = row.optional or any(map(is_doubtful, cells, given.tables, edges.tables))
             may |= both is not None and any(key.may_fail for key in both)
             rows.append((pair, cells, must, may and (skips or row.optional)))
         reason = ""

@@ -178,6 +178,7 @@ def is_doubtful(cells: list[Cell], table: Table, column: list[list[Cell]]) -> bo
         return any(
             cell.may_fail or None in (values := right_values(cell, dtype, True, table.nan))
             or not values or (cell.missing and not dtype.is_floating_point)
+            or (cell.is_integer and values[0] != cell.values[0])
             for cell in cells
         )  # fmt: skip
     return any(_is_doubtful_cell(cell, table, column) for cell in cells)
