@@ -325,3 +325,56 @@ def test_queries_read_what_they_name(tmp_path: Path) -> None:
     text = f"SELECT s, d FROM read_csv('{tmp_path}/b.csv', all_varchar = true)"
     with pytest.raises(ValueError, match="leading zeros"):
         ingest_edges(tmp_path, EdgeFiles(query=text), nodes=NODES)
+
+
+@pytest.mark.parametrize("shape", [(5, 3), (4, 4), (3, 2, 4), (2, 2, 2), (7,)])
+@pytest.mark.parametrize("order", ["C", "F"])
+@pytest.mark.parametrize("save", [np.save, np.savez_compressed])
+def test_arrays_keep_their_shape_in_any_order(
+    tmp_path: Path, shape: tuple[int, ...], order: Any, save: Any
+) -> None:
+    values = np.arange(float(np.prod(shape))).reshape(shape)
+    path = tmp_path / ("x.npy" if save is np.save else "x.npz")
+    save(path, np.array(values, order=order))
+    given = path if save is np.save else f"{path}:arr_0"
+    nodes = NodeFiles(num_nodes=shape[0], tables={"x": Rows(given)})
+    edges = EdgeFiles(np.zeros((2, 0), np.int64))
+    Store.ingest(tmp_path / "s", nodes=nodes, edges=edges)
+    found = np.load(tmp_path / "s" / "node0.table0.npy")
+    np.testing.assert_array_equal(found, values)
+
+
+@pytest.mark.parametrize(
+    "edges", [[[0, 1], [2, 0]], [[0, 1, 2], [1, 2, 0]], [[0, 1], [1, 2], [2, 0]]]
+)
+@pytest.mark.parametrize("order", ["C", "F"])
+def test_edge_arrays_in_any_order(tmp_path: Path, edges: list[list[int]], order: Any) -> None:
+    values = np.array(edges)
+    np.save(tmp_path / "e.npy", np.array(values, order=order))
+    Store.ingest(tmp_path / "s", edges=EdgeFiles(tmp_path / "e.npy"))
+    expected = torch.from_numpy(values if len(values) == 2 else values.T)
+    with Store.load(tmp_path / "s", plan="host", device="cpu") as store:
+        assert store.edge_index().tolist() == expected.tolist()
+
+
+@pytest.mark.parametrize("text", ["s,d", "s,d\n", "\ufeffs,d", "\ufeff", ""])
+def test_csv_files_without_rows(tmp_path: Path, text: str) -> None:
+    (tmp_path / "a.csv").write_text("s,d\n0,1\n")
+    (tmp_path / "b.csv").write_text(text)
+    files = EdgeFiles([tmp_path / "a.csv", tmp_path / "b.csv"], csv=CsvFormat(header=True))
+    Store.ingest(tmp_path / "s", edges=files)
+    with Store.load(tmp_path / "s", plan="host", device="cpu") as store:
+        assert store.edge_index().tolist() == [[0], [1]]
+
+
+def test_many_small_row_groups(tmp_path: Path) -> None:
+    ids = [f"n{i}" for i in range(2500)]
+    kind = arrow.dictionary(arrow.int32(), arrow.string())
+    columns = {"id": arrow.array(ids, kind), "y": list(range(2500))}
+    parquet.write_table(arrow.table(columns), tmp_path / "n.parquet", row_group_size=3)
+    nodes = NodeFiles(tmp_path / "n.parquet", id="id", tables={"y": "y"})
+    edges = EdgeFiles(arrow.table({"s": ids[:2], "d": ids[-2:]}))
+    Store.ingest(tmp_path / "s", nodes=nodes, edges=edges)
+    with Store.load(tmp_path / "s", plan="host", device="cpu") as store:
+        assert store.node_table("y").gather(torch.arange(2500)).tolist() == list(range(2500))
+        assert store.edge_index().tolist() == [[0, 1], [2498, 2499]]

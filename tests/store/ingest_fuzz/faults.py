@@ -144,7 +144,7 @@ def _rows_of_a_table(case: Case, rows: Rows, pick: random.Random) -> None:
 
 def _other_columns(case: Case, rows: Rows, pick: random.Random) -> None:
     """Lets the last file have its columns in another order, or lack one, or have one more."""
-    if len(rows.files) > 1 and (rows.ends or rows.id) and not rows.csv:
+    if len(rows.files) > 1 and (rows.ends or rows.id) and rows.csv.get("header", True):
         columns = rows.files[-1].columns
         change = pick.choice(["order", "order", "lack", "more"])
         if change == "order":
@@ -157,7 +157,7 @@ def _other_columns(case: Case, rows: Rows, pick: random.Random) -> None:
 
 
 def _where(case: Case, rows: Rows, pick: random.Random) -> None:
-    if rows.files and not rows.csv:
+    if rows.files and rows.csv.get("header", True):
         kinds = ["limit", "statement", "wrong", "false"]
         if rows.id is not None or isinstance(rows.type, tuple):
             kinds.append("random")

@@ -140,9 +140,12 @@ class Generator:
         if is_csv and self._chance(0.2):
             rows.csv = {"header": False}
             self._rename(rows, columns)
-        elif rows.ends is not None or not isinstance(rows.type, tuple):
-            pick.shuffle(columns)
-        if not rows.csv and self._chance(0.15):
+        else:
+            if is_csv and self._chance(0.8):
+                rows.csv = {"header": True}
+            if rows.ends is not None or not isinstance(rows.type, tuple):
+                pick.shuffle(columns)
+        if rows.csv.get("header", True) and self._chance(0.15):
             self._where(rows, columns, is_csv)
         self._split(rows, columns, count, is_csv)
         if not rows.where and self._chance(0.15):

@@ -11,6 +11,7 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from tests.store.ingest_fuzz.case import Case, Rows, Table
@@ -43,7 +44,7 @@ def key_of(value: Any) -> Key:
     if isinstance(value, (float, Decimal)):
         whole = value == value and abs(value) < 2**63 and value == int(value)
         return Key(int(value) if whole else None, str(int(value)) if whole else None, True)
-    if not isinstance(value, str) or not value.strip():
+    if not isinstance(value, str) or not value:
         return Key(None, None)
     if _CANONICAL.fullmatch(value) and value != "-0":
         return Key(int(value), value)
@@ -178,10 +179,15 @@ def is_doubtful(cells: list[Cell], table: Table, column: list[list[Cell]]) -> bo
         return any(
             cell.may_fail or None in (values := right_values(cell, dtype, True, table.nan))
             or not values or (cell.missing and not dtype.is_floating_point)
-            or (cell.is_integer and values[0] != cell.values[0])
+            or ((cell.is_integer or cell.is_text) and _is_rounded(values[0], cell.values[0]))
             for cell in cells
         )  # fmt: skip
     return any(_is_doubtful_cell(cell, table, column) for cell in cells)
+
+
+def _is_rounded(value: Any, number: Any) -> bool:
+    """Returns whether a value is not the whole number that is written."""
+    return isinstance(number, Fraction) and number.denominator == 1 and value != number
 
 
 def _is_doubtful_cell(cell: Cell, table: Table, column: list[list[Cell]]) -> bool:
@@ -195,7 +201,9 @@ def _is_doubtful_cell(cell: Cell, table: Table, column: list[list[Cell]]) -> boo
         return any(c.is_integer for row in column for c in row)
     if cell.is_integer:
         return abs(number) > 2**53
-    return cell.is_text and abs(number) > Fraction(3.4e38)
+    return cell.is_text and (
+        abs(number) > Fraction(3.4e38) or _is_rounded(float(np.float32(float(number))), number)
+    )
 
 
 def ends_of(rows: TypeRows) -> Iterator[tuple[Key, Key] | None]:

@@ -140,6 +140,7 @@ def _of_tables(tables: list[tuple[str, pa.Table]], used: list[str], found: RowSe
     kinds = {n: {str(t.schema.field(n).type) for _, t in tables} for n in used}
     units = {n: {unit_of(t.schema.field(n).type) for _, t in tables} for n in used}
     found.may += [f"{n} has several types" for n in used if len(kinds[n]) > 1]
+    found.may += [f"{n} has times" for n in used if units[n] != {0}]
     for name, values in tables:
         columns = {n: cells_of(values.column(n), units[n]) for n in used}
         plain = {n: _plain(values.column(n)) for n in used}
@@ -191,8 +192,11 @@ def _read_csv(
     text = data.decode("utf-8-sig")
     delimiter = csv_format.get("delimiter") or ("\t" if ".tsv" in path.suffixes else ",")
     records, broken = _records(text, delimiter)
-    records = records or []
+    if records and any("\n" in value or "\r" in value for value in records[0]):
+        found.may.append(f"{path} has a first line of several lines")
     if csv_format.get("header", True):
+        if "header" not in csv_format:
+            found.may.append(f"{path} may have a header or not")
         names = records.pop(0) if records else []
         if names and all(n.lstrip("-").isdigit() for n in names):
             found.may.append(f"{path} has numbers for names of columns")

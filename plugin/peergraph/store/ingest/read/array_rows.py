@@ -132,40 +132,43 @@ def _num_rows(columns: Mapping[str, ArrayColumn]) -> int:
 
 def _file_columns(file: NpyFile) -> list[ArrayColumn]:
     rows, width = file.shape
+    count, number_of_columns = (width, 2) if rows == 2 else (rows, width)
     size = file.dtype.itemsize
-    if rows == 2:
+    if (rows == 2) != file.is_fortran:
 
         def section(number: int) -> ArrayColumn:
             # A descriptor of its own, which reads from front to back.
             own = NpyFile(file.path, file.member)
 
             def read(begin: int, end: int) -> NDArray[Any]:
-                return own.read_elements((number * width + begin) * size, (end - begin,))
+                return own.read_elements((number * count + begin) * size, (end - begin,))
 
-            return ArrayColumn(width, size, file.dtype, read)
+            return ArrayColumn(count, size, file.dtype, read)
 
-        return [section(0), section(1)]
-    shared = _LastRows(file)
+        return [section(number) for number in range(number_of_columns)]
+    shared = _LastRows(file, number_of_columns)
 
     def column(number: int) -> ArrayColumn:
         def read(begin: int, end: int) -> NDArray[Any]:
             return np.ascontiguousarray(shared.read(begin, end)[:, number])
 
-        return ArrayColumn(rows, size, file.dtype, read)
+        return ArrayColumn(count, size, file.dtype, read)
 
-    return [column(i) for i in range(width)]
+    return [column(number) for number in range(number_of_columns)]
 
 
 @dataclass
 class _LastRows:
-    """Reads rows of a file once for all of their columns."""
+    """Reads elements that lie side by side in a file once for all of their columns."""
 
     file: NpyFile
+    width: int
     key: tuple[int, int] = (-1, -1)
     rows: NDArray[Any] | None = None
 
     def read(self, begin: int, end: int) -> NDArray[Any]:
         if self.rows is None or self.key != (begin, end):
-            self.rows = self.file.read(begin, end)
+            offset = begin * self.width * self.file.dtype.itemsize
+            self.rows = self.file.read_elements(offset, (end - begin, self.width))
             self.key = begin, end
         return self.rows

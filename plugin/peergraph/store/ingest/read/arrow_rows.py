@@ -77,7 +77,7 @@ class ParquetRows(RowSource):
             done, size = 0, path.stat().st_size
             share = size / max(1, self._rows)
             decoded = self._decoded(path, shown, columns, batch_rows, self._groups[number])
-            for rows in self._guarded(decoded, shown, self.total):
+            for rows in _joined(self._guarded(decoded, shown, self.total), batch_rows):
                 arrays = dict(zip(rows.schema.names, rows.columns, strict=True))
                 read = int(share * rows.num_rows)
                 yield Batch(self._next_rows(rows.num_rows), arrays, read)
@@ -185,6 +185,20 @@ class StreamRows(RowSource):
                     yield Batch(self._next_rows(rows.num_rows), arrays, read)
         except errors as error:
             raise ValueError(f"{self._name} cannot be read: {error}") from error
+
+
+def _joined(batches: Iterator[Any], batch_rows: int) -> Iterator[Any]:
+    """Yields record batches, those of small row groups together: each one takes a millisecond."""
+    arrow = require("pyarrow", "reading Parquet files")
+    small: list[Any] = []
+    for rows in batches:
+        held = sum(waiting.num_rows for waiting in small)
+        if small and held + rows.num_rows > min(batch_rows, _SAMPLE_ROWS):
+            yield arrow.concat_batches(small) if len(small) > 1 else small[0]
+            small = []
+        small.append(rows)
+    if small:
+        yield arrow.concat_batches(small) if len(small) > 1 else small[0]
 
 
 def _width(kind: Any) -> int:

@@ -51,6 +51,7 @@ class CsvRows(RowSource):
         self._format = csv
         self._headers: bool | None = csv.header
         self._columns: dict[Path, list[str]] = {}
+        self._without_rows: set[Path] = set()  # files of a header only
         self._paths = [*paths]
         self._line_bytes, self._expected = 8, 0
         for path in self._paths:
@@ -82,7 +83,7 @@ class CsvRows(RowSource):
         """Yields all rows, as :class:`RowSource` says."""
         for path in self._paths:
             self._begin_file(str(path))
-            if not self._columns[path]:
+            if not self._columns[path] or path in self._without_rows:
                 continue
             first, done = self.total, 0
             try:
@@ -204,9 +205,9 @@ class CsvRows(RowSource):
             return []
         if self._headers is None:
             self._headers = has_header(str(path), found, named)
-        if not self._headers:
-            return [f"f{number}" for number in range(len(found[0]))]
-        return found[0]
+        if self._headers and len(found) == 1:
+            self._without_rows.add(path)
+        return found[0] if self._headers else [f"f{i}" for i in range(len(found[0]))]
 
 
 def _slices(block: Any, batch_rows: int) -> Iterator[Any]:

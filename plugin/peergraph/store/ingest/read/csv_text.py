@@ -137,7 +137,7 @@ def first_lines(name: str, sample: bytes, skip_rows: int, delimiter: str) -> lis
         lines = [values or [""] for values, _ in zip(reader, range(2), strict=False)]
     except csv.Error as error:
         raise ValueError(f"{name}: the first line cannot be read: {error}") from None
-    if lines in ([], [[""]]) and not sample.strip():
+    if not lines or (lines == [[""]] and not sample.strip()):
         return []
     if any("\n" in value or "\r" in value for value in lines[0]):
         raise ValueError(f"{name}: the first line has a value of several lines")

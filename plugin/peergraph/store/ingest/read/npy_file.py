@@ -19,7 +19,7 @@ _LOCAL_HEADER = struct.Struct("<26xHH")  # of a zip file's member: lengths of na
 
 
 class NpyFile:
-    """An array in a file. Arrays in Fortran order are read as their transpose.
+    """An array in a file, in C or in Fortran order (:attr:`is_fortran`).
 
     Args:
         path: a ``.npy`` file, or a ``.npz`` file.
@@ -39,7 +39,7 @@ class NpyFile:
         if member is not None:
             self._find_member()
         with self._open() as file:
-            self.shape, self.dtype, header = self._read_header(file)
+            self.shape, self.is_fortran, self.dtype, header = self._read_header(file)
         self._header_bytes = header
         expected = header + math.prod(self.shape) * self.dtype.itemsize
         if expected > self._size:
@@ -64,7 +64,15 @@ class NpyFile:
         """Returns a copy of rows begin..end, in the machine's byte order. Compressed arrays are
         read quickest from front to back.
         """
-        return self.read_elements(begin * self.row_bytes, (end - begin, *self.shape[1:]))
+        if not self.is_fortran:
+            return self.read_elements(begin * self.row_bytes, (end - begin, *self.shape[1:]))
+        size, rows = self.dtype.itemsize, self.shape[0]
+        columns = [
+            self.read_elements((number * rows + begin) * size, (end - begin,))
+            for number in range(math.prod(self.shape[1:]))
+        ]
+        values = np.array(columns, self.dtype.newbyteorder("="))
+        return np.ascontiguousarray(values.reshape(*self.shape[:0:-1], end - begin).T)
 
     def read_elements(self, offset: int, shape: tuple[int, ...]) -> NDArray[Any]:
         """Returns a copy of the elements that begin `offset` bytes after the header."""
@@ -115,7 +123,7 @@ class NpyFile:
                 lengths = _LOCAL_HEADER.unpack(header)
             self._offset = found.header_offset + _LOCAL_HEADER.size + sum(lengths)
 
-    def _read_header(self, file: Any) -> tuple[tuple[int, ...], np.dtype[Any], int]:
+    def _read_header(self, file: Any) -> tuple[tuple[int, ...], bool, np.dtype[Any], int]:
         stream = io.BytesIO(file.read(1 << 16))
         try:
             version = np.lib.format.read_magic(stream)
@@ -129,7 +137,7 @@ class NpyFile:
             raise ValueError(f"{self.name}: the shape {shape} in its header is none")
         if dtype.kind not in "biuf" or dtype.itemsize > 8 or not shape:
             raise ValueError(f"{self.name} must be an array of numbers, is {dtype} {list(shape)}")
-        return tuple(shape[::-1] if is_fortran else shape), dtype, stream.tell()
+        return tuple(shape), is_fortran and len(shape) > 1, dtype, stream.tell()
 
 
 def npz_names(path: Path) -> list[str]:
