@@ -96,11 +96,14 @@ def test_lines_of_csv(tmp_path: Path) -> None:
         ("line 3 cannot be read", b'src,dst\n0,1\n2,"3\n4,5\n6,"7\n8,9\n'),
         ("line 2 has a zero byte", b"src,dst\n0,\x001\n"),
         ("line 3 is not UTF-8", "src,dst,n\n0,1,a\n2,3,é\n".encode("latin-1")),
+        ("no line is behind", b"src,dst\n"),
         ("UTF-16", "src,dst\n0,1\n".encode("utf-16")),
         ("gzip", gzip.compress(b"src,dst\n0,1\n")),
     ):
         path.write_bytes(content)
-        edges = EdgeFiles(path, "src", "dst", tables={"n": "n"} if b",n" in content else {})
+        csv = CsvFormat(skip_rows=10**9 if "behind" in words else 0)
+        tables = {"n": "n"} if b",n" in content else {}
+        edges = EdgeFiles(path, "src", "dst", tables=tables, csv=csv)
         with named_case(words), pytest.raises(ValueError, match=words):
             ingest_edges(tmp_path, edges, nodes=nodes)
     (tmp_path / "cut.csv.gz").write_bytes(gzip.compress(b"src,dst\n" + b"0,1\n" * 9999)[:-9])
@@ -180,6 +183,7 @@ def test_descriptions_with_values_of_other_types(tmp_path: Path) -> None:
         ("query", 5),
         ("csv", {"header": "no"}),
         ("csv", {"delimiter": ",,"}),
+        ("csv", {"delimiter": '"'}),
         ("csv", {"skip_rows": -1}),
         ("csv", {"types": 3}),
     ):

@@ -42,9 +42,15 @@ class CsvFormat:
 
     def __post_init__(self) -> None:
         if self.delimiter is not None and not (
-            isinstance(self.delimiter, str) and len(self.delimiter) == 1
+            isinstance(self.delimiter, str)
+            and len(self.delimiter) == 1
+            and self.delimiter.isascii()
+            and self.delimiter not in '"\r\n\0'
         ):
-            raise ValueError(f"delimiter must be one character, got {self.delimiter!r}")
+            raise ValueError(
+                "delimiter must be one character of ASCII, no quotation mark and no end of a line, "
+                f"got {self.delimiter!r}"
+            )
         _check_flag("header", self.header, may_be_none=True)
         _check_count("skip_rows", self.skip_rows)
         if not isinstance(self.types, Mapping) or not all(

@@ -98,9 +98,8 @@ def check_text(name: str, stream: Any, delimiter: str) -> None:
         ValueError: a quotation mark is not closed, or closed within a value; a byte is no UTF-8 or
             is zero. The error names the line, from 1 on.
     """
-    text = io.TextIOWrapper(
-        _Raw(stream), encoding="utf-8-sig", errors="surrogateescape", newline=""
-    )
+    raw = io.BufferedReader(_Raw(stream))
+    text = io.TextIOWrapper(raw, encoding="utf-8-sig", errors="surrogateescape", newline="")
     csv.field_size_limit(1 << 40)
     reader, begin = csv.reader(text, delimiter=delimiter, strict=True), 1
     try:
@@ -131,7 +130,8 @@ def first_lines(name: str, sample: bytes, skip_rows: int, delimiter: str) -> lis
             raise ValueError(f"{name} is {kind}, not CSV in UTF-8")
     text = io.StringIO(sample.decode("utf-8-sig", errors="replace"), newline="")
     for _ in range(skip_rows):
-        text.readline()
+        if not text.readline():
+            break
     reader = csv.reader(text, delimiter=delimiter)
     try:
         lines = [values or [""] for values, _ in zip(reader, range(2), strict=False)]
@@ -139,6 +139,8 @@ def first_lines(name: str, sample: bytes, skip_rows: int, delimiter: str) -> lis
         raise ValueError(f"{name}: the first line cannot be read: {error}") from None
     if not lines or (lines == [[""]] and not sample.strip()):
         return []
+    if not lines:
+        raise ValueError(f"{name}: no line is behind the first {skip_rows} (skip_rows)")
     if any("\n" in value or "\r" in value for value in lines[0]):
         raise ValueError(f"{name}: the first line has a value of several lines")
     return lines

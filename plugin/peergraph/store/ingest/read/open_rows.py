@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from peergraph.store.ingest.graph_files import CsvFormat
@@ -62,6 +63,8 @@ def open_table(values: Any, csv: CsvFormat) -> RowSource:
     if is_array_path(values):
         values = open_array(values)
     if isinstance(values, (Tensor, np.ndarray, NpyFile)):
+        if isinstance(values, Tensor) and values.layout != torch.strided:
+            raise ValueError(f"a tensor must be dense, is {values.layout}")
         if not len(values.shape):
             raise ValueError("an array must have rows, is a single value")
         name = values.name if isinstance(values, NpyFile) else "the array"

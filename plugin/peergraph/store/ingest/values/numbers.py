@@ -168,15 +168,16 @@ def to_dtype(
         return as_tensor(np.ascontiguousarray(values)).to(dtype)
     given = as_tensor(np.ascontiguousarray(values))
     rows = given.to(dtype)
+    held = (rows.real if dtype.is_complex else rows).double()
     if values.dtype.kind == "f":
         # Some dtypes have no infinity: torch takes their largest value then.
-        large = given.isfinite() & ((given.abs() > _most(dtype)) | ~rows.double().isfinite())
+        large = given.isfinite() & ((given.abs() > _most(dtype)) | ~held.isfinite())
         problems.add(TOO_LARGE, large.numpy())
         if is_text and rows.dtype.itemsize < values.dtype.itemsize:
             whole = (given == given.floor()) & (given.abs() < _EXACT_DOUBLE)
-            problems.add(ROUNDED, (whole & (rows.double() != given)).numpy())
+            problems.add(ROUNDED, (whole & (held != given)).numpy())
     elif values.dtype.kind in "iu" and values.size and _largest(values) > 2 ** _precision(dtype):
-        whole, held = given.long(), rows.double()
+        whole = given.long()
         in_range = held.abs() < 2.0**63
         same = in_range & (torch.where(in_range, held, 0).long() == whole)
         problems.add(ROUNDED, (~same).numpy())
@@ -224,14 +225,17 @@ def _limits(dtype: torch.dtype) -> tuple[int, int]:
 
 def _most(dtype: torch.dtype) -> float:
     """Returns a value that is larger than all that are rounded to the largest of a dtype."""
-    limits = torch.finfo(dtype)
+    limits = torch.finfo(_real(dtype))
     return min(limits.max * (1 + limits.eps / 2), float(np.finfo(np.float64).max))
 
 
 def _precision(dtype: torch.dtype) -> int:
     """Returns the bits up to which a dtype holds all whole numbers."""
-    real = torch.empty(0, dtype=dtype).real.dtype if dtype.is_complex else dtype
-    return 1 - round(math.log2(torch.finfo(real).eps))
+    return 1 - round(math.log2(torch.finfo(_real(dtype)).eps))
+
+
+def _real(dtype: torch.dtype) -> torch.dtype:
+    return torch.empty(0, dtype=dtype).real.dtype if dtype.is_complex else dtype
 
 
 def _signed(values: NDArray[Any], problems: Problems) -> NDArray[Any]:
