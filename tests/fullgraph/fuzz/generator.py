@@ -109,9 +109,26 @@ class Generator:
                 text = places.fill(template)
             except (NothingFitsError, IndexError, RuntimeError, ValueError):
                 continue
+            if self.offloaded and not template.result and self.is_viewed(places):
+                continue
             if self.write(text, template.result, places, name):
                 return True
         return False
+
+    def is_viewed(self, places: Places) -> bool:
+        """Whether another variable shares the memory of one that is written, mostly.
+
+        Offloaded rows refuse such writes.
+        """
+        name = places.texts.get("A", "")
+        if not name or self.draw.random() < 0.1:
+            return False
+        memory = places.value(name).untyped_storage().data_ptr()
+        others = [places.value(other) for other in self.kinds if other != name]
+        return any(
+            isinstance(value, Tensor) and value.untyped_storage().data_ptr() == memory
+            for value in others
+        )
 
     def write(self, text: str, result: str, places: Places, name: str) -> bool:
         variable = (name or f"v{self.count}") if result else ""

@@ -209,7 +209,7 @@ ROWS = _table("""
     F.normalize({A}, dim=0)
 0.05 K
     {A}.cumsum(0)
-0.3 C
+0.3 C 0.1
     torch.cat([{A}, {B}], 0)
     torch.cat([{A}[{I}], {B}])
     torch.vstack([{A}, {B}])
@@ -355,9 +355,9 @@ WRITES = _table("""
     {A}[{slice}].mul_(0.5)
     {A}[{slice}, {c}] = {s}
 2 - 0.09
-    part = {A}[{slice}]; part += 1
-    part = {A}[:, {c}]; part.fill_({s})
-    part = {A}.t(); part[{c}] = {s}
+    part = {A}[{slice}]; part += 1; del part
+    part = {A}[:, {c}]; part.fill_({s}); del part
+    part = {A}.t(); part[{c}] = {s}; del part
 2 - 0.3
     {A}.add_({B})
     {A} += {s} * {B}
@@ -368,7 +368,6 @@ WRITES = _table("""
     {A}.masked_fill_({M}.unsqueeze(1), {s})
     {A}[{M}] = {B}[{M}]
     {A}[{M}] += 1
-    {A}[{A} > {s}] = 0.25
 2 - 0.09
     {A}.index_add_(0, {ids}, {A}[{ids}] * 0.5)
     {A}.index_fill_(0, {ids}, {s})
@@ -391,6 +390,8 @@ WRITES = _table("""
     {A}.data += 0.1
     F.relu_({A})
     {A}.narrow(1, 0, 1).zero_()
+0.4 - 0.05
+    {A}[{A} > {s}] = 0.25
 """)
 EDITS = _table("""
 4 -
@@ -471,7 +472,7 @@ GRADIENTS = _table("""
     torch.autograd.grad({L}, {X}, retain_graph=True)[0].clone()
 1 P
     torch.autograd.grad({L}, list(model.parameters()), retain_graph=True, allow_unused=True)
-1 - 0.2
+1 - 0.1
     seen = []; {A}.register_hook(lambda g: seen.append(g.sum()))
     {A}.register_hook(lambda g: g * 0.5)
 1 K

@@ -269,7 +269,8 @@ class Call:
             for alias in cell.aliases
             if (other := alias()) is not None and other is not handle
         ]
-        if any(cell.whole is None or other._cell.whole is not cell.whole for other in others):
+        on_device = any(not isinstance(other, OffloadedTensor) for other in others)
+        if on_device or any(other._cell.whole is not (cell.whole or cell) for other in others):
             refuse(self.name, "another tensor is a view of the one that is changed in place")
         probe = self.probes[place]
         record = Record(self.operation(place), self.operands, self.seeds)
