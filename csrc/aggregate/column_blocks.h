@@ -177,7 +177,11 @@ class Messages {
       x = decoded;
     } else if (uses_u(message)) {
       x = row_of<T>(operands_, rows_.column(position)) + first;
-      prefetch_row(row_of<T>(operands_, rows_.column(ahead)) + first, kPacks * kLanes);
+      // An address that is only prefetched needs no check, unless it is itself read.
+      const int64_t next = operands_.x_rows == nullptr
+                               ? load_id(rows_.indices, rows_.index_bytes, ahead)
+                               : rows_.column(ahead);
+      prefetch_row(row_of<T>(operands_, next) + first, kPacks * kLanes);
     }
     if (uses_e(message)) {
       e = edge(position);

@@ -49,7 +49,9 @@ struct Edges {
     for (int64_t row = first; row < last; ++row) {
       const int64_t end = op.matrix.end(row);
       for (int64_t p = op.matrix.begin(row); p < end; ++p) {
-        const int64_t ahead = op.matrix.column(std::min(p + kAhead, last_position));
+        // Only prefetched, so that it needs no check.
+        const int64_t ahead =
+            load_id(op.matrix.indices, op.matrix.index_bytes, std::min(p + kAhead, last_position));
         if (left.at_column()) prefetch_row(left.find(ahead, 0, 0), columns);
         if (right.at_column()) prefetch_row(right.find(ahead, 0, 0), columns);
         const int64_t column = op.matrix.column(p), edge = op.matrix.edge(p);
