@@ -177,7 +177,7 @@ def _files_of_regions() -> list[str]:
     for path in (f"/proc/self/fd/{fd}" for fd in os.listdir("/proc/self/fd")):
         # Other threads open and close files meanwhile.
         with contextlib.suppress(FileNotFoundError):
-            if os.readlink(path).startswith("/memfd:peergraph"):
+            if os.readlink(path).startswith("/memfd:peergraph "):
                 found.append(path)
     return found
 

@@ -18,7 +18,8 @@ void check_start(const CscView& csc, const Walks& walks, int64_t walk) {
   const int64_t start = walks.nodes[walk * (walks.length + 1)];
   const int64_t here = walks.first_step == 0 ? start : walks.positions[walk];
   if (here == kEnded && walks.first_step > 0) return;
-  if (!is_below(here, csc.map.rows) || (walks.jump && !is_below(start, csc.map.rows)))
+  const bool jumps = walks.jump && walks.restart_below > 0;  // back to the start
+  if (!is_below(here, csc.map.rows) || (jumps && !is_below(start, csc.map.rows)))
     throw std::out_of_range("walk " + std::to_string(walk) + " is at node " + std::to_string(here) +
                             ", out of range for " + std::to_string(csc.map.rows) + " nodes");
 }

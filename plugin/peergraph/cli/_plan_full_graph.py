@@ -40,7 +40,7 @@ def saved_facts(
         FileNotFoundError, ValueError: as in :meth:`Store.load`.
         ImportError: the order needs a package that is not installed.
     """
-    source = SavedStore.open(folder, True, _ALONE).source(_ALONE)
+    source = SavedStore.open(folder, True, _ALONE).source(_ALONE, None)
     schema = agree_on_schema(source, _ALONE)
     shares = {}
     for edge_type, csc in local_structure(source, schema, _ALONE).items():

@@ -39,7 +39,7 @@ def saved_graph(
     Raises:
         FileNotFoundError, ValueError: as in :meth:`Store.load`.
     """
-    source = SavedStore.open(folder, True, _ALONE).source(_ALONE)
+    source = SavedStore.open(folder, True, _ALONE).source(_ALONE, None)
     schema = with_storage(agree_on_schema(source, _ALONE), checked_storage(storage))
     local = local_structure(source, schema, _ALONE)
     heat = out_degrees(local, schema, _ALONE)
