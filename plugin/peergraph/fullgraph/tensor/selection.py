@@ -144,6 +144,7 @@ def _select_together(
         column = advanced[1]
         if column is not None and column.ndim == 1:
             columns = _local_part(x.layout, column, x.layout.positions.device)
+            columns = torch.where(columns < 0, columns + x.shape[1], columns)
             of_rows = from_local(columns.expand(x.layout.local_count), x.layout)
             return selected.gather(1, of_rows.unsqueeze(1)).squeeze(1)
     local = selected.to_local()
