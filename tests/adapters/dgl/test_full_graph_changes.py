@@ -52,7 +52,8 @@ def full(value: Any) -> Any:
 
 def results(g: Any) -> list[Any]:
     """Edges and data, and what layers and maxima make of them, with gradients."""
-    found = [*g.edges(), *g.edata.values(), g.in_degrees(), g.out_degrees()]
+    data = [g.edata[name] for name in sorted(g.edata)]
+    found = [*g.edges(), *data, g.in_degrees(), g.out_degrees()]
     for make in (lambda: GraphConv(6, 4, allow_zero_in_degree=True),
                  lambda: GATConv(6, 4, 2, allow_zero_in_degree=True)):  # fmt: skip
         torch.manual_seed(1)
