@@ -142,7 +142,7 @@ class Generator:
             ]
             line = f"with {self.draw.choice(modes)}: {line}"
         if not self.add(line, variable):
-            if self.draw.random() < 0.03 and result and "raises" not in text:
+            if self.draw.random() < 0.03 and result and "autograd" not in text:
                 with suppress(NothingFitsError):
                     self.lines.append(f"with raises(): _ = {text}")
             return False

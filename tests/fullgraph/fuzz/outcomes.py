@@ -22,7 +22,7 @@ WAYS_OUT = (
         "expected ",
         "instead",
         "out of bounds",
-        "before full_graph",
+        "take it again",
     ),
 )
 NAMED_ERRORS = (NotImplementedError, ValueError, IndexError)

@@ -70,7 +70,7 @@ class Scene:
         self.is_plain = chunks is None
         self.device = device if chunks is not None else "cpu"
         self.observations: list[Observation] = []
-        self.line = 0
+        self.line, self.has_modes = 0, False
         data = graph_of(seed)
         if chunks is not None:
             options: dict[str, Any] = {"offload": True, "num_chunks": chunks} if chunks else {}
@@ -104,6 +104,8 @@ class Scene:
     def run(self, lines: list[str], seed: int = 0) -> None:
         """Runs the statements in turn; `self.line` is the one that raised."""
         torch.manual_seed(seed)
+        # Views of torch that are made in no_grad need gradients; copies of rows do not.
+        self.has_modes = any("grad(" in line or "grad_enabled(" in line for line in lines)
         has_keys = self.is_plain and any("dropout" in line.lower() for line in lines)
         for self.line, line in enumerate(lines):
             is_keyed = has_keys and not any(name in line for name in DRAWS_PARAMETERS)
@@ -126,8 +128,7 @@ class Scene:
                 Observation(self.line, name, array.shape, type(value).__name__, False, array)
             )
             return
-        # Views of torch that were made in no_grad need gradients; views of rows are copies.
-        needs_grad = None if value._is_view() else value.requires_grad
+        needs_grad = None if self.has_modes or value._is_view() else value.requires_grad
         shape = tuple(value.shape)
         with torch.no_grad():
             rows = value.detach()
