@@ -85,6 +85,13 @@ def read_type(given: Rows, folder: Path) -> TypeRows:
     files = read_rows(given, folder, used) if given.files else RowSet()
     if not isinstance(given.type, str) and files.rows and len(ends) < 2:
         files.must.append("edges need two columns")
+    for name in [*ends, *([given.id] if given.id else [])]:
+        keys = [key_of(row.values[name]) for row in files.rows if name in row.values]
+        kinds = {key.number is None or key.may_fail for key in keys if key.text is not None}
+        if len(kinds) > 1 and files.is_csv:
+            files.may.append(f"column {name!r} has numbers and words")
+    if not files.rows:
+        files.may.append("without rows, columns may have any type")
     separate = [_separate(given, number, table, folder, files)
                 for number, table in enumerate(given.tables)]  # fmt: skip
     if given.where is not None:
@@ -200,7 +207,7 @@ def _is_doubtful_cell(cell: Cell, table: Table, column: list[list[Cell]]) -> boo
     if isinstance(number, str):
         return any(c.is_integer for row in column for c in row)
     if cell.is_integer:
-        return abs(number) > 2**53
+        return abs(number) > (2**24 if cell.is_text else 2**53)
     return cell.is_text and (
         abs(number) > Fraction(3.4e38) or _is_rounded(float(np.float32(float(number))), number)
     )

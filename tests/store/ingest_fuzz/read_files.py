@@ -119,7 +119,10 @@ def read_files(
                 if style.get("shape"):
                     raise ValueError("its header has another shape")
                 values = np.load(folder / path)
-                _read_array(str(path), values["a"] if path.suffix == ".npz" else values, found)
+                if path.suffix == ".npz":
+                    _read_array(f"{path}:a", values["a"], found)
+                else:
+                    _read_array(str(path), values, found)
             elif path.suffix in (".parquet", ".pq"):
                 tables.append((str(path), pq.ParquetFile(folder / path).read()))
             else:
