@@ -173,6 +173,11 @@ def test_pyg_processed_files(tmp_path: Path) -> None:
     torch.save({"a": print}, tmp_path / "unsafe.pt")
     with pytest.raises(ValueError, match="no processed file"):
         Store.ingest(tmp_path / "s", tmp_path / "unsafe.pt")
+    content = (tmp_path / "unsafe.pt").read_bytes()
+    for damaged in (b"", content[:100], content[: len(content) // 2], b"PK\x03\x04", b"\x80\x02}"):
+        (tmp_path / "damaged.pt").write_bytes(damaged)
+        with pytest.raises(ValueError, match=r"damaged\.pt is no processed file"):
+            Store.ingest(tmp_path / "b", tmp_path / "damaged.pt")
 
 
 def test_dgl_files(tmp_path: Path) -> None:

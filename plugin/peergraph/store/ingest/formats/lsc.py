@@ -5,8 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import torch
-
+from peergraph.store.ingest.formats.checkpoint import load_checkpoint
 from peergraph.store.ingest.graph_files import EdgeFiles, GraphFiles, NodeFiles, Rows
 from peergraph.store.ingest.read.npy_file import NpyFile
 from peergraph.store.input.source import EDGE, NODE, EdgeType, NodeType
@@ -63,7 +62,9 @@ def _counts(folder: Path) -> dict[str, int]:
     """Returns the numbers in ``meta.pt``."""
     for file in (folder / "meta.pt", folder.parent / "meta.pt"):
         if file.is_file():
-            meta = torch.load(file, weights_only=True)
+            meta = load_checkpoint(file, "file of counts")
+            if not isinstance(meta, dict):
+                raise ValueError(f"{file} is no file of counts, but a {type(meta).__name__}")
             return {str(name): n for name, n in meta.items() if isinstance(n, int)}
     return {}
 

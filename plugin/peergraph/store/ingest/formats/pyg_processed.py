@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from peergraph.store.ingest.formats.checkpoint import load_checkpoint
 from peergraph.store.ingest.graph_files import EdgeFiles, GraphFiles, NodeFiles
 from peergraph.store.ingest.read.optional import require
 from peergraph.store.input.source import EDGE, NODE, EdgeType, NodeType
@@ -29,8 +29,7 @@ def processed_file(path: Path) -> Path | None:
 
 def pyg_files(path: Path) -> GraphFiles:
     """Returns the graph of a processed file: tensors of one row per node or per edge are tables;
-    others are left out. The file is mapped, and nothing but tensors and PyG's own classes is
-    unpickled.
+    others are left out. Nothing but tensors and PyG's own classes is unpickled.
 
     Args:
         path: the file, or a dataset's folder.
@@ -54,11 +53,7 @@ def pyg_files(path: Path) -> GraphFiles:
     )
 
     safe = [DataEdgeAttr, DataTensorAttr, BaseStorage, EdgeStorage, GlobalStorage, NodeStorage]
-    try:
-        with torch.serialization.safe_globals(safe):
-            held = torch.load(file, map_location="cpu", mmap=True, weights_only=True)
-    except (pickle.UnpicklingError, RuntimeError) as error:
-        raise ValueError(f"{file} is no processed file of PyG: {error}") from None
+    held = load_checkpoint(file, "processed file of PyG", safe)
     data, slices = (held[0], held[1]) if isinstance(held, tuple) else (held, None)
     if not isinstance(data, Mapping):
         data = data.to_dict()
