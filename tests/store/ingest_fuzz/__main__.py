@@ -95,7 +95,8 @@ def fuzz(seed: int, tables: int, minutes: float | None, jobs: int, large: bool) 
     """Runs cases, and prints those with a finding; returns the kinds of findings."""
     workers = [Worker() for _ in range(jobs)]
     begin, following, kinds, done = time.monotonic(), seed, Counter[str](), 0
-    idle, busy = list(workers), []
+    idle = list(workers)
+    busy: list[Worker] = []
     while busy or idle:
         over = minutes is not None and time.monotonic() - begin > minutes * 60
         while idle and following < seed + tables and not over:

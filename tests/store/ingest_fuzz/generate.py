@@ -242,9 +242,15 @@ class Generator:
         ]
 
     def _where(self, rows: Rows, columns: list[Column], is_csv: bool) -> None:
-        usable = [column for column in columns if column.cells and
-                  (column.kind in INTEGERS or (is_csv and all(map(str.isdigit, column.cells))))
-                 ]  # fmt: skip
+        usable = [
+            column
+            for column in columns
+            if column.cells
+            and (
+                column.kind in INTEGERS
+                or (is_csv and all(x.isdigit() and x == str(int(x)) for x in column.cells))
+            )
+        ]
         if usable:
             name, kind = (
                 self.random.choice(usable).name,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
@@ -120,7 +120,7 @@ class Judge:
             return sorted(k for k in keys if k is not None) != list(range(count))
         return False
 
-    def _doubtful(self, rows: TypeRows) -> Iterable[tuple[Row | None, bool]]:
+    def _doubtful(self, rows: TypeRows) -> Iterator[tuple[Row | None, bool]]:
         """Yields rows that may be bad, and whether they certainly are."""
         ends = iter(ends_of(rows)) if rows in self._edges else None
         seen: set[Any] = set()
@@ -309,8 +309,12 @@ class Judge:
             if not min(least, most) <= nodes.count <= max(least, most, 0):
                 raise Finding(f"the number of nodes of {name} is {nodes.count}, not {least}")
             return
-        kind = (lambda k: k.text) if nodes.mode == "text" else (lambda k: k.number)
-        least_ids, most_ids = ({kind(k) for k in part} for part in (surely, [*surely, *maybe]))
+        is_text = nodes.mode == "text"
+        least_ids: set[Any]
+        least_ids, most_ids = (
+            {key.text if is_text else key.number for key in part}
+            for part in (surely, [*surely, *maybe])
+        )
         if not least_ids - {None} <= set(keys) <= most_ids:
             raise Finding(f"ids differ: {len(keys)} ids of {name}, {len(most_ids)} in the edges")
         order = [k.encode() if isinstance(k, str) else k for k in keys]
@@ -398,7 +402,7 @@ class Judge:
             assert both is not None
             pair = nodes[given.type[0]].find(both[0]), nodes[given.type[2]].find(both[1])
             pairs += [pair, pair[::-1]] if given.add_reverse else [pair]
-        if sorted(map(list, pairs)) != sorted(index):  # type: ignore[type-var]
+        if sorted(map(list, pairs)) != sorted(index):
             raise Finding(f"wrong edge: {given.type} differs")
 
 

@@ -156,9 +156,10 @@ def right_values(cell: Cell, dtype: torch.dtype, declared: bool, nan: str) -> li
         nan: the rule for missing values.
     """
     is_float = dtype.is_floating_point
-    empty = {"error": [], "keep": [float("nan")] if is_float else [], "zero": [0]}[nan]
+    keep = [float("nan")] if is_float else []
+    empty: list[Any] = [] if nan == "error" else keep if nan == "keep" else [0]
     if cell.missing:
-        return list(empty)
+        return empty
     values: list[Any] = []
     for number in cell.values:
         if number == "nan":

@@ -40,14 +40,14 @@ def key_of(value: Any) -> Key:
     if isinstance(value, bool):
         return Key(int(value), str(value).lower(), True)
     if isinstance(value, int):
-        return Key(value, str(value))
+        return Key(value, str(value), abs(value) >= 2**63)
     if isinstance(value, (float, Decimal)):
-        whole = value == value and abs(value) < 2**63 and value == int(value)
+        whole: bool = value == value and abs(value) < 2**63 and value == int(value)
         return Key(int(value) if whole else None, str(int(value)) if whole else None, True)
     if not isinstance(value, str) or not value:
         return Key(None, None)
     if _CANONICAL.fullmatch(value) and value != "-0":
-        return Key(int(value), value)
+        return Key(int(value), value, abs(int(value)) >= 2**63)
     number = int(Decimal(value.strip())) if _WHOLE.fullmatch(value) else None
     return Key(number, value, number is not None or value != value.strip())
 
@@ -208,7 +208,7 @@ def _is_doubtful_cell(cell: Cell, table: Table, column: list[list[Cell]]) -> boo
         return any(c.is_integer for row in column for c in row)
     if cell.is_integer:
         return abs(number) > (2**24 if cell.is_text else 2**53)
-    return cell.is_text and (
+    return cell.is_text and bool(
         abs(number) > Fraction(3.4e38) or _is_rounded(float(np.float32(float(number))), number)
     )
 

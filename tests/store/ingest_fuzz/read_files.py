@@ -157,9 +157,9 @@ def _plain(column: pa.ChunkedArray) -> list[Any]:
     if unit_of(column.type):
         return [None if value is None else 0 for value in column.is_valid().to_pylist()]
     try:
-        return column.to_pylist()
+        return list(column.to_pylist())
     except UnicodeDecodeError:
-        return column.cast(pa.binary()).to_pylist()
+        return list(column.cast(pa.binary()).to_pylist())
 
 
 def _check_names(file: str, names: list[str], used: list[str], found: RowSet) -> None:

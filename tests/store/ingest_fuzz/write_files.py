@@ -28,7 +28,7 @@ from peergraph.store import Rows as TableRows
 from tests.store.ingest_fuzz.case import Case, File, Rows, Table
 from tests.store.ingest_fuzz.kinds import to_arrow
 
-_COMPRESSORS = {".gz": gzip.compress, ".bz2": bz2.compress, ".GZ": gzip.compress,
+_COMPRESSORS: dict[str, Any] = {".gz": gzip.compress, ".bz2": bz2.compress, ".GZ": gzip.compress,
                 ".zst": lambda data: pa.compress(data, "zstd", asbytes=True)}  # fmt: skip
 
 
@@ -39,7 +39,7 @@ def write_case(case: Case, folder: Path) -> dict[str, Any]:
                                   num_nodes=rows.num_nodes) for rows in case.nodes}  # fmt: skip
     edges = {}
     for rows in case.edges:
-        ends = dict(zip(("source", "destination"), rows.ends or (), strict=False))
+        ends: dict[str, Any] = dict(zip(("source", "destination"), rows.ends or (), strict=False))
         edges[rows.type] = EdgeFiles(**_arguments(rows, folder), **ends,
                                      add_reverse=rows.add_reverse,
                                      edge_ids=rows.edge_ids)  # fmt: skip
@@ -97,7 +97,7 @@ def write_file(file: File, path: Path) -> None:
             data = _with_header(data, shape, array(file).dtype)
     elif name.endswith(".npz"):
         save = np.savez_compressed if file.style.get("big") else np.savez
-        save(stream, **{"a": array(file), "other": np.zeros(3)})
+        save(stream, a=array(file), other=np.zeros(3))
         data = stream.getvalue()
     elif name.endswith((".parquet", ".pq")):
         _write_parquet(file, stream)
@@ -155,7 +155,8 @@ def _write_parquet(file: File, stream: io.BytesIO) -> None:
         try:
             types = {pa.int64(): __import__("pandas").Int64Dtype()}
             frame = values.to_pandas(types_mapper=types.get)
-            return frame.to_parquet(stream, index=False, row_group_size=groups)
+            frame.to_parquet(stream, index=False, row_group_size=groups)
+            return
         except (ValueError, TypeError, NotImplementedError):  # a kind that pandas does not know
             stream.seek(0)
             stream.truncate()
@@ -165,7 +166,7 @@ def _write_parquet(file: File, stream: io.BytesIO) -> None:
 
 def _csv_text(file: File) -> str:
     style, stream = file.style, io.StringIO(newline="")
-    quoting = csv.QUOTE_ALL if style.get("quote") else csv.QUOTE_MINIMAL
+    quoting: Any = csv.QUOTE_ALL if style.get("quote") else csv.QUOTE_MINIMAL
     newline, lines = style.get("newline", "\n"), dict(style.get("lines", ()))
     writer = csv.writer(stream, delimiter=style.get("delimiter", ","), quoting=quoting,
                         lineterminator=newline)  # fmt: skip
