@@ -20,16 +20,15 @@ from peergraph.aggregate.ops.spmm_transposed import spmm_transposed
 from peergraph.aggregate.sparse.csr import Backward, CsrMatrix
 from peergraph.aggregate.sparse.index_tensors import (
     check_counts,
-    check_enough_counts,
     check_ids,
-    check_offsets,
     check_range,
     check_size,
+    checked_copies,
     group_by,
     indptr_if_sorted,
 )
 from peergraph.memory import TableRows
-from peergraph.memory.table.id_list import check_distinct, integers
+from peergraph.memory.table.id_list import integers
 
 if TYPE_CHECKING:
     from peergraph.sampling import Block
@@ -85,22 +84,9 @@ class Csc:
         check: bool = True,
     ) -> None:
         if check:
-            indices = check_ids("indices", indices).clone()
-            indptr = check_ids("indptr", indptr, indices.device).clone()
-            check_size("num_sources", num_sources)
-            count = indptr.numel() - 1
-            if num_nonisolated is not None and not 0 <= num_nonisolated <= count:
-                raise ValueError(f"num_nonisolated must be 0 to {count} destinations, "
-                                 f"got {num_nonisolated}")  # fmt: skip
-            check_offsets(indptr, indices.numel(), num_nonisolated)
-            check_range("indices", indices, num_sources, "sources")
-            if edge_ids is not None:
-                edge_ids = check_ids("edge_ids", edge_ids, indices.device, indices.numel()).clone()
-                check_distinct("edge_ids", edge_ids, indices.numel(), "edges")
-            if duplicate_counts is not None:
-                check_counts(duplicate_counts, num_sources, indices.device)
-                duplicate_counts = duplicate_counts.clone()
-                check_enough_counts(duplicate_counts, indices)
+            indptr, indices, edge_ids, duplicate_counts = checked_copies(
+                indptr, indices, num_sources, edge_ids, duplicate_counts, num_nonisolated
+            )
         matrix = CsrMatrix(
             indptr.contiguous(),
             indices.contiguous(),

@@ -17,7 +17,6 @@ from peergraph.memory import Group, NetworkTraffic, RowExchange, StorageReport, 
 from peergraph.memory.group.collective_call import collective_call_machines
 from peergraph.memory.group.naming import collective
 from peergraph.memory.region.closing import close_all
-from peergraph.store.build.build_reversed import build_reversed
 from peergraph.store.build.build_store import build_on_machines
 from peergraph.store.build.machine_split import connect_exchange
 from peergraph.store.build.materialize import add_table
@@ -36,7 +35,6 @@ from peergraph.store.input.source import (
     EdgeType,
     GraphSource,
     NodeType,
-    reverse_type,
 )
 from peergraph.store.placement.allocation import Allocation
 from peergraph.store.placement.items import table_name, type_name
@@ -327,6 +325,9 @@ class Store:
             RuntimeError: this process is no rank of the store, and no rank has called it before.
             MemoryError: as :meth:`build`.
         """
+        # ReversedStore is a Store.
+        from peergraph.store.reversed_store import ReversedStore
+
         if self._reversed is None:
             self._reversed = ReversedStore.of(self, self._ranks("reverse it"))
         return self._reversed
@@ -453,50 +454,3 @@ class Store:
         nodes = ", ".join(f"{t}: {n}" for t, n in schema.num_nodes.items())
         edges = ", ".join(f"{type_name(t)}: {n}" for t, n in schema.num_edges.items())
         return f"Store(nodes={{{nodes}}}, edges={{{edges}}}, device={self.device})"
-
-
-class ReversedStore(Store):
-    """The structure of another store with sources and destinations exchanged; see
-    :meth:`Store.reversed`. Its node and edge tables are those of the other store.
-    """
-
-    original: Store
-
-    @classmethod
-    def of(cls, store: Store, group: Group) -> ReversedStore:
-        """Builds the reverse of a store. Collective."""
-        coo = {t: store.edge_index(t) for t in store.edge_types} if group.rank == 0 else None
-        contents = build_reversed(store.contents, coo, store.memory().allocations, group)
-        made = cls(group, contents, store.exchange)
-        made.original = store
-        return made
-
-    def node_table_names(self, node_type: NodeType = NODE) -> list[str]:
-        """Returns the names of the tables of a node type."""
-        return self.original.node_table_names(node_type)
-
-    def edge_table_names(self, edge_type: EdgeType = EDGE) -> list[str]:
-        """Returns the names of the tables of an edge type."""
-        return self.original.edge_table_names(reverse_type(edge_type))
-
-    def node_table(self, name: str, node_type: NodeType = NODE) -> Table:
-        """Returns a table, read by users' node ids. Raises ``KeyError`` if it is unknown."""
-        return self.original.node_table(name, node_type)
-
-    def edge_table(self, name: str, edge_type: EdgeType = EDGE) -> Table:
-        """Returns a table, read by users' edge ids. Raises ``KeyError`` if it is unknown."""
-        return self.original.edge_table(name, reverse_type(edge_type))
-
-    def add_node_table(self, *args: Any, **options: Any) -> Table:
-        """Adds a table to the other store; see there. Collective."""
-        return self.original.add_node_table(*args, **options)
-
-    def add_edge_table(
-        self, name: str, values: Tensor | None, edge_type: EdgeType = EDGE, **options: Any
-    ) -> Table:
-        """Adds a table to the other store; see there. Collective."""
-        return self.original.add_edge_table(name, values, reverse_type(edge_type), **options)
-
-    def reversed(self) -> Store:
-        """Returns the store that this one was made of."""
-        return self.original

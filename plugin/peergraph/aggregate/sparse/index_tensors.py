@@ -9,7 +9,7 @@ import peergraph._C as _C
 from peergraph.aggregate.kernels.arguments import CsrTensors, launch_on
 from peergraph.aggregate.kernels.torch_operator import is_traced, kernel
 from peergraph.memory.device.plain_tensor import plain
-from peergraph.memory.table.id_list import integers
+from peergraph.memory.table.id_list import check_distinct, integers
 
 _ID_DTYPES = (torch.int32, torch.int64)
 
@@ -119,6 +119,37 @@ def indptr_from_sorted(ordered: Tensor, num_keys: int, dtype: torch.dtype) -> Te
     narrow = dtype == torch.int32
     bounds = torch.arange(num_keys + 1, dtype=ordered.dtype, device=ordered.device)
     return torch.searchsorted(ordered, bounds, out_int32=narrow)
+
+
+def checked_copies(
+    indptr: Tensor,
+    indices: Tensor,
+    num_sources: int,
+    edge_ids: Tensor | None,
+    duplicate_counts: Tensor | None,
+    num_nonisolated: int | None,
+) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None]:
+    """Returns copies of the tensors of a CSC structure, whose values are verified. Synchronises.
+
+    The arguments and errors are those of :class:`peergraph.aggregate.Csc`.
+    """
+    indices = check_ids("indices", indices).clone()
+    indptr = check_ids("indptr", indptr, indices.device).clone()
+    check_size("num_sources", num_sources)
+    count = indptr.numel() - 1
+    if num_nonisolated is not None and not 0 <= num_nonisolated <= count:
+        raise ValueError(f"num_nonisolated must be 0 to {count} destinations, "
+                         f"got {num_nonisolated}")  # fmt: skip
+    check_offsets(indptr, indices.numel(), num_nonisolated)
+    check_range("indices", indices, num_sources, "sources")
+    if edge_ids is not None:
+        edge_ids = check_ids("edge_ids", edge_ids, indices.device, indices.numel()).clone()
+        check_distinct("edge_ids", edge_ids, indices.numel(), "edges")
+    if duplicate_counts is not None:
+        check_counts(duplicate_counts, num_sources, indices.device)
+        duplicate_counts = duplicate_counts.clone()
+        check_enough_counts(duplicate_counts, indices)
+    return indptr, indices, edge_ids, duplicate_counts
 
 
 def check_ids(

@@ -23,8 +23,8 @@ def plain(name: str, tensor: Tensor) -> Tensor:
         return tensor
     if not _has_memory(tensor):
         raise TypeError(
-            f"{name} must be a dense tensor with memory of its own, got {_kind(tensor)}; pass the "
-            "tensor that it wraps (of a DTensor to_local() or full_tensor()), or to_dense()"
+            f"{name} must be a dense tensor with memory of its own, got {_kind(tensor)}; pass "
+            f"{_way_out(tensor)}"
         )
     if tensor.is_neg() or tensor.is_conj():
         return tensor.resolve_conj().resolve_neg()
@@ -61,8 +61,20 @@ def _has_memory(tensor: Tensor) -> bool:
         return False
 
 
+def _is_torchs(tensor: Tensor) -> bool:
+    return type(tensor) in (Tensor, torch.nn.Parameter)
+
+
+def _way_out(tensor: Tensor) -> str:
+    if not _is_torchs(tensor):
+        return "the tensor that it wraps (of a DTensor to_local() or full_tensor())"
+    if tensor.layout is not torch.strided:
+        return "to_dense()"
+    return "to_padded_tensor()" if tensor.is_nested else "a tensor that is computed"
+
+
 def _kind(tensor: Tensor) -> str:
-    if type(tensor) not in (Tensor, torch.nn.Parameter):
+    if not _is_torchs(tensor):
         return type(tensor).__name__
     if tensor.layout is not torch.strided:
         return f"a tensor of {tensor.layout}"
