@@ -113,6 +113,11 @@ def test_a_digest_is_of_all_bytes() -> None:
     digests |= {content_digest(x), content_digest(x.view(torch.int64))}
     assert len(digests) == 9, len(digests)
     assert content_digest(x) == content_digest(x.clone())
+    lazy = torch.randn(40, dtype=torch.complex64, device=x.device).conj()
+    assert (
+        content_digest(lazy) == content_digest(lazy.resolve_conj()) != content_digest(lazy.conj())
+    )
+    assert content_digest(lazy.imag) == content_digest(lazy.imag.resolve_neg())
     large = torch.zeros(3 << 20, dtype=torch.float16)  # of several pieces
     before = content_digest(large)
     large[-1] = 1

@@ -1,7 +1,9 @@
 """A digest of all bytes of a tensor, by which what was made from it is found again.
 
 Versions of tensors and addresses do not tell whether a tensor has changed: writes through
-``.data``, NumPy or fused optimizers raise no version.
+``.data``, NumPy or fused optimizers raise no version. These digests are made in every step, so they
+are quick, but do not add up over parts, nor equal those of other devices, as those of
+:mod:`peergraph.memory.device.digest` do, by which ranks compare graphs.
 """
 
 from __future__ import annotations
@@ -129,7 +131,7 @@ def reduced_bytes(tensor: Tensor) -> Tensor:
     A block of 1024 bytes becomes 16 sums of 32 bits, each over all bytes times random 8-bit keys:
     a universal hash, exact in integers, that tensor cores compute in one pass over the memory.
     """
-    data = tensor.detach().contiguous().view(-1).view(torch.uint8)
+    data = tensor.detach().resolve_conj().resolve_neg().contiguous().view(-1).view(torch.uint8)
     while data.is_cuda and data.numel() > _ON_HOST:
         blocks = data.numel() // _BLOCK
         whole = data[: blocks * _BLOCK].view(torch.int8).view(blocks, _BLOCK)

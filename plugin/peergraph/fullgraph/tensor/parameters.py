@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import warnings
 import weakref
 from typing import Any
@@ -12,6 +11,7 @@ from torch import Tensor
 from torch.nn import Parameter
 
 from peergraph.fullgraph.exchange.transport import Transport
+from peergraph.fullgraph.layout.content_digest import content_digest
 from peergraph.memory import Group
 
 _checked: dict[int, weakref.ref[Tensor]] = {}
@@ -50,7 +50,7 @@ def _check(parameter: Parameter, group: Group) -> None:
     if group.world_size == 1:
         return
     values = parameter.detach().contiguous()
-    digest = (tuple(values.shape), str(values.dtype), _digest(values))
+    digest = (tuple(values.shape), str(values.dtype), content_digest(values))
     digests = group.all_gather(digest)
     if all(other == digests[0] for other in digests):
         return
@@ -66,8 +66,3 @@ def _check(parameter: Parameter, group: Group) -> None:
     Transport.of(group).broadcast(values)
     with torch.no_grad():
         parameter.copy_(values)
-
-
-def _digest(values: Tensor) -> bytes:
-    data = values.reshape(-1).view(torch.uint8).cpu().numpy()
-    return hashlib.blake2b(data.data, digest_size=16).digest()

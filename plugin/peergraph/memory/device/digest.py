@@ -1,4 +1,9 @@
-"""Numbers that tell the contents of tensors apart, and add up over their parts."""
+"""Numbers that tell the contents of tensors apart, and add up over their parts.
+
+They are for parts of what ranks and machines bring, on any device. What a step reads again and
+again is compared by the digests of :mod:`peergraph.fullgraph.layout.content_digest`: of one device,
+six times as fast on a CPU, and without waiting for a GPU.
+"""
 
 from __future__ import annotations
 

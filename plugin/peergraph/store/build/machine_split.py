@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -12,6 +11,7 @@ from torch import Tensor
 from peergraph.memory import DistributedTable, Group, Machines, RowExchange
 from peergraph.memory.distributed.machine_split import MachineSplit
 from peergraph.memory.distributed.row_set import RowSet
+from peergraph.memory.group.content import describe_content
 from peergraph.store.contents import StoreContents
 from peergraph.store.hotness.id_map import IdMap
 from peergraph.store.input.schema import Schema, TableSpec
@@ -99,7 +99,9 @@ def check_same_splits(
     """
     mine: dict[str, Any] = {}
     if group.rank == 0:
-        digests = {t: _digest(orders[t]) for t in splits if isinstance(t, str) and t in orders}
+        digests = {
+            t: describe_content(orders[t]) for t in splits if isinstance(t, str) and t in orders
+        }
         mine = {
             "machines and hot_ratio": {str(t): [s.rows, s.hot] for t, s in splits.items()},
             "batches_per_exchange": batches_per_exchange(options),
@@ -120,10 +122,6 @@ def check_same_splits(
                     f'{name}: with machines="shard" all machines must have the same, and {first} '
                     f"and {second} differ: {value} and {other[name]}"
                 )
-
-
-def _digest(order: Tensor) -> str:
-    return hashlib.blake2b(order.numpy().tobytes(), digest_size=8).hexdigest()
 
 
 def connect_exchange(
