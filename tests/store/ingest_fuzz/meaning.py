@@ -37,12 +37,14 @@ class Key:
 
 def key_of(value: Any) -> Key:
     """Returns the id that a value is."""
+    number: Any
     if isinstance(value, bool):
         return Key(int(value), str(value).lower(), True)
     if isinstance(value, int):
         return Key(value, str(value), abs(value) >= 2**63)
     if isinstance(value, (float, Decimal)):
-        whole: bool = value == value and abs(value) < 2**63 and value == int(value)
+        number = value
+        whole = bool(number == number and abs(number) < 2**63 and number == int(number))
         return Key(int(value) if whole else None, str(int(value)) if whole else None, True)
     if not isinstance(value, str) or not value:
         return Key(None, None)
@@ -207,7 +209,7 @@ def _is_doubtful_cell(cell: Cell, table: Table, column: list[list[Cell]]) -> boo
     if isinstance(number, str):
         return any(c.is_integer for row in column for c in row)
     if cell.is_integer:
-        return abs(number) > (2**24 if cell.is_text else 2**53)
+        return bool(abs(number) > (2**24 if cell.is_text else 2**53))
     return cell.is_text and bool(
         abs(number) > Fraction(3.4e38) or _is_rounded(float(np.float32(float(number))), number)
     )
