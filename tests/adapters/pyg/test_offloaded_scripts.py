@@ -92,6 +92,15 @@ def evaluated_first(data: Any) -> Any:
     return [accuracy, *trained(loss_of(model(data), data), model)]
 
 
+def evaluated_between(data: Any) -> Any:
+    model = peergraph_pyg.accelerate(net())
+    hidden = model.first(data.x, data.edge_index)
+    columns = hidden[..., -1:]
+    with torch.inference_mode():
+        scores = model.second(hidden, data.edge_index)
+    return [scores, *trained(columns[torch.tensor([3, 7, 7])].sum(), model.first)]
+
+
 def deeply_copied(data: Any) -> Any:
     data, model = copy.deepcopy(data), copy.deepcopy(net())
     with torch.no_grad():
@@ -255,7 +264,8 @@ def pseudo_labels(data: Any) -> Any:
 
 CASES: list[Case] = [
     *(true_classes, pseudo_labels, written_pairs),
-    *(checkpointed, checkpointed_reentrant, checkpoint_of_all, evaluated_first, deeply_copied),
+    *(checkpointed, checkpointed_reentrant, checkpoint_of_all, evaluated_first),
+    *(evaluated_between, deeply_copied),
     *(on_the_host, saved, hooked, retained, two_graphs, two_full_graphs, two_losses, anomaly),
     *(summary_in_bilinear, summary_in_products, written_through_aliases, clipped, moving_average),
 ]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, NoReturn
 from weakref import ref
 
@@ -264,13 +265,15 @@ def make_shell(content: Content, needs_grad: bool = False) -> OffloadedTensor:
         needs_grad: whether the caller gives it a history.
     """
     probe = content.probe
-    result: OffloadedTensor = _make_wrapper(
-        OffloadedTensor,
-        probe.shape,
-        strides=probe.stride(),
-        dtype=probe.dtype,
-        device=probe.device,
-    )
+    # It may stand for rows that were recorded outside of inference mode, for their gradients.
+    with torch.inference_mode(False) if torch.is_inference_mode_enabled() else nullcontext():
+        result: OffloadedTensor = _make_wrapper(
+            OffloadedTensor,
+            probe.shape,
+            strides=probe.stride(),
+            dtype=probe.dtype,
+            device=probe.device,
+        )
     result.layout = content.layout
     result.partitioned_dim = probe.partitioned_dim
     result._content = content
