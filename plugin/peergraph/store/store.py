@@ -13,29 +13,22 @@ import torch
 from torch import Tensor
 from typing_extensions import Unpack
 
-from peergraph.memory import Group, NetworkTraffic, RowExchange, StorageReport, Table
+from peergraph.memory import Group, NetworkTraffic, RowExchange, Table
 from peergraph.memory.group.collective_call import collective_call_machines
 from peergraph.memory.group.naming import collective
 from peergraph.memory.region.closing import close_all
+from peergraph.store.build.build_reversed import build_reversed
 from peergraph.store.build.build_store import build_on_machines
 from peergraph.store.build.machine_split import connect_exchange
 from peergraph.store.build.materialize import add_table
 from peergraph.store.contents import StoreContents, table_allocation
 from peergraph.store.csc.neighbor_lists import CscRange, read_degrees, read_edge_index, read_range
-from peergraph.store.csc.tiered_csc import TieredCsc
 from peergraph.store.disk.save_store import save_store
 from peergraph.store.disk.saved_embeddings import restore
 from peergraph.store.disk.saved_store import SavedStore
 from peergraph.store.embedding.embedding import Embedding
-from peergraph.store.hotness.id_map import IdMap
 from peergraph.store.ingest.ingest_files import ingest
-from peergraph.store.input.source import (
-    EDGE,
-    NODE,
-    EdgeType,
-    GraphSource,
-    NodeType,
-)
+from peergraph.store.input.source import EDGE, NODE, EdgeType, GraphSource, NodeType, reverse_type
 from peergraph.store.placement.allocation import Allocation
 from peergraph.store.placement.items import table_name, type_name
 from peergraph.store.placement.options import (
@@ -43,13 +36,13 @@ from peergraph.store.placement.options import (
     complete_options,
     disk_spill,
 )
-from peergraph.store.placement.plan import Plan
 from peergraph.store.report.memory_use import MemoryUse, Scratch
 from peergraph.store.report.open_stores import open_stores
 from peergraph.store.report.read_recorder import ReadRecorder
+from peergraph.store.stored_graph import StoredGraph
 
 
-class Store:
+class Store(StoredGraph):
     """Graph structure (CSC: in-neighbours) and node and edge tables, spread over tiers by a plan.
 
     Made by :meth:`build` or :meth:`load` on all ranks of the node group together; afterwards every
@@ -64,8 +57,6 @@ class Store:
     """The ranks that built the store; None in a process that unpickled it."""
     device: torch.device
     """The device to which this rank reads."""
-    contents: StoreContents
-    """Structures, tables and id maps."""
     embeddings: dict[tuple[NodeType, str], Embedding]
     """Trained tables by node type and name. :class:`peergraph.Embedding` adds them."""
     exchange: RowExchange | None
@@ -190,63 +181,6 @@ class Store:
         """
         save_store(self.contents, [*self.embeddings.values()], folder, self._ranks("save it"))
 
-    @property
-    def plan(self) -> Plan:
-        """The tier of each row."""
-        return self.contents.plan
-
-    @property
-    def storage_reports(self) -> dict[str, StorageReport]:
-        """The report of each table that was encoded for narrow storage, by the table's name."""
-        return self.contents.storage_reports
-
-    @property
-    def node_types(self) -> list[NodeType]:
-        """All node types."""
-        return list(self.contents.schema.num_nodes)
-
-    @property
-    def edge_types(self) -> list[EdgeType]:
-        """All edge types, in the order in which a hop samples them."""
-        return list(self.contents.schema.num_edges)
-
-    @property
-    def is_homogeneous(self) -> bool:
-        """Whether the graph has one node type and at most one edge type, without names."""
-        return self.node_types == [NODE] and self.edge_types in ([EDGE], [])
-
-    def num_nodes(self, node_type: NodeType = NODE) -> int:
-        """Returns the number of nodes of a type. Raises ``KeyError`` if it is unknown."""
-        return self.contents.schema.num_nodes[node_type]
-
-    def num_edges(self, edge_type: EdgeType = EDGE) -> int:
-        """Returns the number of edges of a type. Raises ``KeyError`` if it is unknown."""
-        return self.contents.schema.num_edges[edge_type]
-
-    def node_table_names(self, node_type: NodeType = NODE) -> list[str]:
-        """Returns the names of the tables of a node type."""
-        return list(self.contents.node_tables.get(node_type, {}))
-
-    def edge_table_names(self, edge_type: EdgeType = EDGE) -> list[str]:
-        """Returns the names of the tables of an edge type."""
-        return list(self.contents.edge_tables.get(edge_type, {}))
-
-    def node_table(self, name: str, node_type: NodeType = NODE) -> Table:
-        """Returns a table, read by users' node ids. Raises ``KeyError`` if it is unknown."""
-        return self.contents.node_tables[node_type][name]
-
-    def edge_table(self, name: str, edge_type: EdgeType = EDGE) -> Table:
-        """Returns a table, read by users' edge ids. Raises ``KeyError`` if it is unknown."""
-        return self.contents.edge_tables[edge_type][name]
-
-    def csc(self, edge_type: EdgeType = EDGE) -> TieredCsc:
-        """Returns the structure of a relation. Raises ``KeyError`` if it is unknown."""
-        return self.contents.structures[edge_type]
-
-    def id_map(self, node_type: NodeType = NODE) -> IdMap:
-        """Returns the renumbering of a node type. Raises ``KeyError`` if it is unknown."""
-        return self.contents.id_maps[node_type]
-
     def edge_index(self, edge_type: EdgeType = EDGE) -> Tensor:
         """Returns sources and destinations, ``[2, E]`` int64 on the CPU, in the order of the edge
         ids. One-sided; synchronises.
@@ -325,9 +259,6 @@ class Store:
             RuntimeError: this process is no rank of the store, and no rank has called it before.
             MemoryError: as :meth:`build`.
         """
-        # ReversedStore is a Store.
-        from peergraph.store.reversed_store import ReversedStore
-
         if self._reversed is None:
             self._reversed = ReversedStore.of(self, self._ranks("reverse it"))
         return self._reversed
@@ -454,3 +385,50 @@ class Store:
         nodes = ", ".join(f"{t}: {n}" for t, n in schema.num_nodes.items())
         edges = ", ".join(f"{type_name(t)}: {n}" for t, n in schema.num_edges.items())
         return f"Store(nodes={{{nodes}}}, edges={{{edges}}}, device={self.device})"
+
+
+class ReversedStore(Store):
+    """The structure of another store with sources and destinations exchanged; see
+    :meth:`Store.reversed`. Its node and edge tables are those of the other store.
+    """
+
+    original: Store
+
+    @classmethod
+    def of(cls, store: Store, group: Group) -> ReversedStore:
+        """Builds the reverse of a store. Collective."""
+        coo = {t: store.edge_index(t) for t in store.edge_types} if group.rank == 0 else None
+        contents = build_reversed(store.contents, coo, store.memory().allocations, group)
+        reverse = cls(group, contents, store.exchange)
+        reverse.original = store
+        return reverse
+
+    def node_table_names(self, node_type: NodeType = NODE) -> list[str]:
+        """Returns the names of the tables of a node type."""
+        return self.original.node_table_names(node_type)
+
+    def edge_table_names(self, edge_type: EdgeType = EDGE) -> list[str]:
+        """Returns the names of the tables of an edge type."""
+        return self.original.edge_table_names(reverse_type(edge_type))
+
+    def node_table(self, name: str, node_type: NodeType = NODE) -> Table:
+        """Returns a table, read by users' node ids. Raises ``KeyError`` if it is unknown."""
+        return self.original.node_table(name, node_type)
+
+    def edge_table(self, name: str, edge_type: EdgeType = EDGE) -> Table:
+        """Returns a table, read by users' edge ids. Raises ``KeyError`` if it is unknown."""
+        return self.original.edge_table(name, reverse_type(edge_type))
+
+    def add_node_table(self, *args: Any, **options: Any) -> Table:
+        """Adds a table to the other store; see there. Collective."""
+        return self.original.add_node_table(*args, **options)
+
+    def add_edge_table(
+        self, name: str, values: Tensor | None, edge_type: EdgeType = EDGE, **options: Any
+    ) -> Table:
+        """Adds a table to the other store; see there. Collective."""
+        return self.original.add_edge_table(name, values, reverse_type(edge_type), **options)
+
+    def reversed(self) -> Store:
+        """Returns the store that this one was made of."""
+        return self.original
