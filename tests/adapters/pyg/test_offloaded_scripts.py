@@ -102,6 +102,15 @@ def evaluated_between(data: Any) -> Any:
     return [scores, *trained(columns[torch.tensor([3, 7, 7])].sum(), model)]
 
 
+def changed_without_gradients(data: Any) -> Any:
+    model = net()
+    hidden = model.first(data.x, data.edge_index) * 1.5
+    with torch.no_grad():
+        hidden[data.train_mask] = 0.5
+        hidden.mul_(2)
+    return [hidden, *trained(hidden.pow(2).sum(), model.first)]
+
+
 def deeply_copied(data: Any) -> Any:
     data, model = copy.deepcopy(data), copy.deepcopy(net())
     with torch.no_grad():
@@ -266,7 +275,7 @@ def pseudo_labels(data: Any) -> Any:
 CASES: list[Case] = [
     *(true_classes, pseudo_labels, written_pairs),
     *(checkpointed, checkpointed_reentrant, checkpoint_of_all, evaluated_first),
-    *(evaluated_between, deeply_copied),
+    *(evaluated_between, changed_without_gradients, deeply_copied),
     *(on_the_host, saved, hooked, retained, two_graphs, two_full_graphs, two_losses, anomaly),
     *(summary_in_bilinear, summary_in_products, written_through_aliases, clipped, moving_average),
 ]

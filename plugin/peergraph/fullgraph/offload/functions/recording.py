@@ -276,7 +276,8 @@ class Call:
         record = Record(self.operation(place), self.operands, self.seeds)
         assert isinstance(probe, PartitionedTensor)
         content = Content(self.space_of(probe), detached(probe), record=record)
-        change_in_place(handle, content, probe.requires_grad, self.operands[place])
+        needs_grad = probe.requires_grad and torch.is_grad_enabled()
+        change_in_place(handle, content, needs_grad, self.operands[place])
         for other in others:
             _change_alias(other, handle)
         for tensor in (handle, *others):

@@ -1,0 +1,56 @@
+"""A short run of random programs with fixed seeds, and what the runner itself does."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.fullgraph.fuzz.campaign import Campaign
+from tests.fullgraph.fuzz.generator import make_program
+from tests.fullgraph.fuzz.outcomes import DIFFERS, EQUAL, NAMED, UNNAMED, observe, run_program
+from tests.fullgraph.fuzz.shrink import shrink
+
+EQUAL_SHARE = 0.8
+
+
+@pytest.mark.timeout(280)
+@pytest.mark.parametrize(("ranks", "programs"), [(1, 120), (3, 30)])
+def test_programs_end_as_on_plain_tensors(ranks: int, programs: int) -> None:
+    campaign = Campaign([ranks], [0, 0, 1, 3, 5], loaders=0.1)
+    try:
+        report = campaign.run(0, programs)
+    finally:
+        campaign.close()
+    assert report.failures == 0, "\n".join([*map(str, report.findings), str(report)])
+    assert report.outcomes[EQUAL] >= EQUAL_SHARE * report.outcomes.total(), str(report)
+
+
+def test_a_seed_says_everything() -> None:
+    assert make_program(3, False) == make_program(3, False)
+    assert make_program(3, False) != make_program(5, False)
+
+
+@pytest.mark.parametrize(
+    ("line", "kind"),
+    [
+        ("check('x', x[:3])", EQUAL),
+        ("check('x', x * 2)", DIFFERS),
+        ("check('x', x.float())", DIFFERS),
+        ("check('x', x[:3].unsqueeze(0))", DIFFERS),
+        ("check('y', x[:3])", DIFFERS),
+        ("x.histc()", NAMED),
+        ("x.nothing", UNNAMED),
+    ],
+)
+def test_outcomes_of_a_program(line: str, kind: str) -> None:
+    expected = observe(["check('x', x[:3])"], 1)
+    assert expected is not None
+    assert run_program([line], 1, expected, 0).kind == kind
+
+
+def test_a_program_is_shrunk_to_what_fails() -> None:
+    lines = [f"v{i} = {i}" for i in range(20)] + ["with torch.no_grad(): z = 1.0"]
+
+    def fails(lines: list[str]) -> bool:
+        return {"v3 = 3", "v17 = 17"} <= set(lines) and "z = " in lines[-1]
+
+    assert shrink(lines, fails) == ["v3 = 3", "v17 = 17", "z = 1.0"]
