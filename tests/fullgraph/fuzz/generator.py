@@ -205,6 +205,8 @@ class Generator:
             if self.names.get(n, self.names["x"]).shape[1] == columns
         ]
         features = str(self.draw.choice(fitting)) if fitting and self.draw.random() < 0.3 else "x"
+        if conv == "SAGEmax":  # other features may have equal rows, whose maxima share gradients
+            features = "x"
         edges, weight = "edge_index", "data.edge_weight"
         if self.draw.random() < 0.2:
             edges, weight = "edge_index[:, data.edge_mask]", "data.edge_weight[data.edge_mask]"
