@@ -10,6 +10,7 @@ from torch import Tensor
 
 from peergraph.aggregate.ops.gradient_checks import unbatched
 from peergraph.fullgraph.exchange.halo import Halo, add_to_owners
+from peergraph.fullgraph.exchange.replicas import sum_of_ranks
 from peergraph.fullgraph.exchange.transport import Transport, split_rows
 
 
@@ -79,7 +80,7 @@ class SumOverRanks(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, tensor: Tensor, transport: Transport) -> Tensor:
         ctx.transport = transport
-        return transport.all_reduce(tensor.detach().clone())
+        return sum_of_ranks(tensor.detach().clone(), transport.group)
 
     @staticmethod
     @unbatched

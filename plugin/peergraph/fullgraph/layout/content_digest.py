@@ -9,7 +9,7 @@ are quick, but do not add up over parts, nor equal those of other devices, as th
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import cache
@@ -125,6 +125,23 @@ def content_digests(tensors: list[Tensor]) -> list[bytes]:
     ]
 
 
+def device_digest(tensors: list[Tensor]) -> Tensor:
+    """Returns a 128-bit digest of the bytes of tensors of one device, [2] int64 on that device.
+
+    A GPU is not synchronised. Digests of one type of device are comparable only.
+    """
+    if not tensors[0].is_cuda:
+        digest = _hash_together(content_digests(tensors))
+        return torch.frombuffer(bytearray(digest), dtype=torch.int64)
+    data = torch.cat(
+        [tensor.detach().contiguous().view(-1).view(torch.uint8) for tensor in tensors]
+    )
+    data = reduced_bytes(data)
+    words = torch.nn.functional.pad(data, (0, -len(data) % 4)).view(torch.int32).long()
+    # Of 64-bit keys: the high bits of words decide the high half of a product at least.
+    return (words.unsqueeze(1) * _wide_keys(data.device)[: len(words)]).sum(0)
+
+
 def reduced_bytes(tensor: Tensor) -> Tensor:
     """Returns the bytes of a tensor, uint8 on its device; of a large one on a GPU, sums of them.
 
@@ -149,6 +166,14 @@ def _keys(device: torch.device) -> Tensor:
     return keys.to(device).t()
 
 
+@cache
+def _wide_keys(device: torch.device) -> Tensor:
+    generator = torch.Generator().manual_seed(0x5EED)
+    low, high = -(2**63), 2**63 - 1
+    keys = torch.randint(low, high, (_ON_HOST // 4, 2), generator=generator, device="cpu")
+    return keys.to(device)
+
+
 def _description(tensor: Tensor) -> bytes:
     return f"{tuple(tensor.shape)} {tensor.dtype}".encode()
 
@@ -158,7 +183,11 @@ def _hash_pieces(data: Tensor, salt: bytes) -> bytes:
         return _hash(data, salt)
     with ThreadPoolExecutor(torch.get_num_threads()) as pool:  # hashing releases Python's lock
         pieces = pool.map(lambda piece: _hash(piece, salt), data.split(_PIECE))
-        return hashlib.blake2b(b"".join(pieces), digest_size=16).digest()
+        return _hash_together(pieces)
+
+
+def _hash_together(digests: Iterable[bytes]) -> bytes:
+    return hashlib.blake2b(b"".join(digests), digest_size=16).digest()
 
 
 def _hash(data: Tensor, salt: bytes) -> bytes:

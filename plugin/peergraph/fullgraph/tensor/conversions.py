@@ -9,6 +9,7 @@ from torch import Tensor
 from torch.autograd import Function
 
 from peergraph.fullgraph.exchange.local_operands import Replicated, SumOverRanks
+from peergraph.fullgraph.exchange.replicas import Replicas
 from peergraph.fullgraph.exchange.transport import Transport
 from peergraph.fullgraph.layout.row_layout import RowLayout
 from peergraph.fullgraph.tensor.arguments import rows_in_layout
@@ -185,6 +186,7 @@ class ReplicatedTogether(Function):
 
 def gather_rows(local: Tensor, layout: RowLayout, dim: int) -> Tensor:
     """All rows in the user's order, of plain local rows. Collective; not differentiable."""
+    Replicas.of(layout.group).compare()
     rows = local.movedim(dim, 0).contiguous()
     rows = Transport.of(layout.group).all_gather_rows(rows, layout.counts)
     order = layout.internal_rows.to(rows.device)

@@ -9,10 +9,11 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd import Function
 
-from peergraph.fullgraph.exchange.transport import Transport
+from peergraph.fullgraph.exchange.replicas import sum_of_ranks
 from peergraph.fullgraph.tensor.conversions import take_rows
 from peergraph.fullgraph.tensor.partitioned_tensor import PartitionedTensor, wrap
 from peergraph.fullgraph.tensor.registry import function_rule
+from peergraph.memory import Group
 
 
 @function_rule(F.linear)
@@ -67,16 +68,16 @@ class Linear(Function):
             weight_grad = rows.t() @ x._local.reshape(-1, x._local.shape[-1])
         if for_bias:
             bias_grad = rows.sum(0)
-        return x_grad, *_sum_over_ranks(Transport.of(ctx.layout.group), weight_grad, bias_grad)
+        return x_grad, *_sum_over_ranks(ctx.layout.group, weight_grad, bias_grad)
 
 
 def _sum_over_ranks(
-    transport: Transport, weight: Tensor | None, bias: Tensor | None
+    group: Group, weight: Tensor | None, bias: Tensor | None
 ) -> tuple[Tensor | None, Tensor | None]:
-    if weight is None or bias is None or transport.group.world_size == 1:
+    if weight is None or bias is None or group.world_size == 1:
         return (
-            None if weight is None else transport.all_reduce(weight),
-            None if bias is None else transport.all_reduce(bias),
+            None if weight is None else sum_of_ranks(weight, group),
+            None if bias is None else sum_of_ranks(bias, group),
         )
-    both = transport.all_reduce(torch.cat([weight.view(-1), bias]))
+    both = sum_of_ranks(torch.cat([weight.view(-1), bias]), group)
     return both[: weight.numel()].view(weight.shape), both[weight.numel() :]

@@ -4,33 +4,61 @@ from __future__ import annotations
 
 import warnings
 import weakref
+from collections.abc import Iterator
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import Parameter
 
+from peergraph.fullgraph.exchange.replicas import Replicas
 from peergraph.fullgraph.exchange.transport import Transport
 from peergraph.fullgraph.layout.content_digest import content_digest
 from peergraph.memory import Group
 
-_checked: dict[int, weakref.ref[Tensor]] = {}
+# Steps of autograd, from a plain tensor back to parameters, that are looked at.
+_MOST_STEPS = 32
+
+_met: dict[int, weakref.ref[Tensor]] = {}
 
 
 def check_parameters(args: tuple[Any, ...], group: Group | None = None) -> None:
     """Makes the parameters among `args` equal on all ranks at their first use. Collective then.
 
-    Where ranks differ, rank 0's values overwrite the others', with a warning.
+    Where ranks differ at the first use, rank 0's values overwrite the others', with a warning. From
+    then on the values of each use are compared with the next sum over ranks: :class:`Replicas`.
+    So are those of parameters that a plain tensor among `args` was computed from.
 
     Args:
-        args: arguments of an operation; what is no parameter is ignored.
+        args: arguments of an operation; what is no plain tensor is ignored.
         group: the ranks; by default those of the partitioned tensors among `args`.
+
+    Raises:
+        ValueError: a parameter has other shapes on other ranks, or replicas differ.
     """
     for arg in args:
-        if type(arg) is Parameter and id(arg) not in _checked:
+        kind = type(arg)
+        if kind is Parameter or (kind is Tensor and arg.grad_fn is not None):
             owner = group or _group_of(args)
-            if owner is not None:
-                _check(arg, owner)
+            if owner is None or owner.world_size == 1 or not Transport.of(owner).one_part_a_rank:
+                return  # one rank, or a chunk of rows, whose parameters were seen before
+            for parameter in (arg,) if kind is Parameter else _origins(arg):
+                if kind is Parameter and id(parameter) not in _met:
+                    _meet(parameter, owner)
+                Replicas.of(owner).note(parameter)
+
+
+def _origins(tensor: Tensor) -> Iterator[Parameter]:
+    """Yields parameters that a tensor was computed from, in few steps."""
+    steps, seen = [tensor.grad_fn], 0
+    while steps and seen < _MOST_STEPS:
+        step = steps.pop()
+        seen += 1
+        variable = getattr(step, "variable", None)
+        if type(variable) is Parameter:
+            yield variable
+        elif step is not None:
+            steps.extend(before for before, _ in step.next_functions)
 
 
 def _group_of(args: tuple[Any, ...]) -> Group | None:
@@ -44,11 +72,9 @@ def _group_of(args: tuple[Any, ...]) -> Group | None:
     return None
 
 
-def _check(parameter: Parameter, group: Group) -> None:
+def _meet(parameter: Parameter, group: Group) -> None:
     key = id(parameter)
-    _checked[key] = weakref.ref(parameter, lambda _: _checked.pop(key, None))
-    if group.world_size == 1:
-        return
+    _met[key] = weakref.ref(parameter, lambda _: _met.pop(key, None))
     values = parameter.detach().contiguous()
     digest = (tuple(values.shape), str(values.dtype), content_digest(values))
     digests = group.all_gather(digest)

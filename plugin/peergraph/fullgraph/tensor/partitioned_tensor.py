@@ -115,7 +115,7 @@ class PartitionedTensor(Uncompiled):
         check_transforms()
         if len(types) > 1 and RowTensor in types:
             return RowTensor.__torch_function__(func, types, args, kwargs)
-        check_parameters(args)
+        check_parameters((*args, *kwargs.values()) if kwargs else args)
         rule = FUNCTION_RULES.get(func)
         try:
             if rule is not None:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch._ops import OpOverload
 
-from peergraph.fullgraph.exchange.transport import Transport
+from peergraph.fullgraph.exchange.replicas import sum_of_ranks
 from peergraph.fullgraph.layout.row_layout import RowLayout
 from peergraph.fullgraph.tensor.arguments import (
     local_rows_of_plain,
@@ -70,7 +70,7 @@ def _register_product(op: OpOverload) -> None:
         factors = _Factors(op, a, b)
         local = op(factors.a, factors.b)
         if factors.dim is None:
-            return Transport.of(factors.layout.group).all_reduce(local)
+            return sum_of_ranks(local, factors.layout.group)
         return wrap(local, factors.layout, factors.dim)
 
     RULES[op] = run

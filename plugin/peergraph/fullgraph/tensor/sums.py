@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.autograd import Function
 
-from peergraph.fullgraph.exchange.transport import Transport
+from peergraph.fullgraph.exchange.replicas import sum_of_ranks
 from peergraph.fullgraph.tensor.conversions import from_local, replicated
 from peergraph.fullgraph.tensor.partitioned_tensor import PartitionedTensor, wrap
 from peergraph.fullgraph.tensor.registry import function_rule, rule
@@ -21,7 +21,7 @@ Dims = int | Sequence[int] | None
 @rule(aten.sum.default)
 def sum_all(x: PartitionedTensor, *, dtype: torch.dtype | None = None) -> Tensor:
     """The sum of all elements, plain."""
-    return Transport.of(x.layout.group).all_reduce(x._local.sum(dtype=dtype))
+    return sum_of_ranks(x._local.sum(dtype=dtype), x.layout.group)
 
 
 @rule(aten.sum.dim_IntList)
@@ -36,7 +36,7 @@ def sum_dims(
     dims = resolve_dims(x, dim)
     local = x._local.sum(dims, keepdim, dtype=dtype)
     if x.partitioned_dim in dims:
-        return Transport.of(x.layout.group).all_reduce(local)
+        return sum_of_ranks(local, x.layout.group)
     return wrap(local, x.layout, dim_after(x, dims, keepdim))
 
 
@@ -108,7 +108,7 @@ class SumRows(Function):
             local.dtype,
         )
         ctx.dims, ctx.keepdim, ctx.scale = sorted(dims), keepdim, scale
-        total = Transport.of(x.layout.group).all_reduce(local.sum(dims, keepdim, dtype=dtype))
+        total = sum_of_ranks(local.sum(dims, keepdim, dtype=dtype), x.layout.group)
         return total if scale == 1 else total * scale
 
     @staticmethod

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from peergraph.fullgraph.exchange.replicas import Replicas
 from peergraph.fullgraph.exchange.transport import ReduceOp, Transport
 from peergraph.fullgraph.offload.functions.recording import Call, refuse
 from peergraph.fullgraph.offload.gradients.program_gradients import differentiable_value
@@ -157,6 +158,7 @@ def _reduce_next(call: Call, known: Sequence[Tensor]) -> Tensor:
     row_pass.run(visit, operands=others)
     if total is None:
         raise RuntimeError(f"{call.name}: the rows of a chunk ask for other sums than few rows")
+    Replicas.of(rank.real).compare()
     return Transport.of(rank.real).all_reduce(total, operation)
 
 

@@ -8,7 +8,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from peergraph.fullgraph.exchange.transport import Transport, split_rows
+from peergraph.fullgraph.exchange.replicas import sum_of_ranks
+from peergraph.fullgraph.exchange.transport import split_rows
 from peergraph.fullgraph.layout.content_digest import PendingDigest
 from peergraph.fullgraph.offload.passes.chunk_pass import PassChunk
 from peergraph.fullgraph.offload.programs.program import Compiled, Place, Recipe, SourceRows
@@ -392,7 +393,7 @@ def add_over_ranks(group: Any, gradients: Sequence[GradientSum]) -> None:
         return
     for same in by_dtype.values():
         totals = [gradient.total for gradient in same if gradient.total is not None]
-        flat = Transport.of(group).all_reduce(torch.cat([total.reshape(-1) for total in totals]))
+        flat = sum_of_ranks(torch.cat([total.reshape(-1) for total in totals]), group)
         parts = split_rows(flat, [total.numel() for total in totals])
         for gradient, total, part in zip(same, totals, parts, strict=True):
             gradient.total = part.view(total.shape)
