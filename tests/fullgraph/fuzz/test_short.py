@@ -13,7 +13,7 @@ EQUAL_SHARE = 0.8
 
 
 @pytest.mark.timeout(280)
-@pytest.mark.parametrize(("ranks", "programs"), [(1, 120), (3, 30)])
+@pytest.mark.parametrize(("ranks", "programs"), [(1, 70), (3, 30)])
 def test_programs_end_as_on_plain_tensors(ranks: int, programs: int) -> None:
     campaign = Campaign([ranks], [0, 0, 1, 3, 5], loaders=0.1)
     try:
