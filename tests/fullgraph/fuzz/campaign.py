@@ -137,7 +137,8 @@ class Campaign:
             report.named[_message_kind(outcome.message)] += 1
         elif outcome.kind != EQUAL:
             finding = Finding(seed, where, outcome, lines)
-            if report.failures <= SHRUNK:
+            # Each attempt to shrink a program that hangs takes the deadline, and new ranks.
+            if report.failures <= SHRUNK and not finding.outcome.kind.startswith("ranks"):
                 finding = self.shrink(finding)
             report.signatures[finding.signature] += 1
             if report.signatures[finding.signature] <= PRINTED_OF_A_KIND:
@@ -171,8 +172,7 @@ class Campaign:
             if ranks in self.workers and simpler != where and fails(finding.lines, simpler):
                 where = simpler
                 break
-        is_slow = "ranks" in finding.outcome.kind
-        lines = shrink(finding.lines, lambda lines: fails(lines, where), 20 if is_slow else 250)
+        lines = shrink(finding.lines, lambda lines: fails(lines, where))
         outcome = self.outcome_of(lines, finding.seed, where) or finding.outcome
         return Finding(finding.seed, where, outcome, lines)
 
