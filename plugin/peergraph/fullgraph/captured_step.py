@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_map
 
-from peergraph.fullgraph.layout.content_digest import are_unchanged, watch
+from peergraph.fullgraph.layout.content_digest import ChangeDetector, are_unchanged, watch
 from peergraph.fullgraph.random.step_seeds import StepSeeds
 from peergraph.memory import Group, record_cuda_graph
 
@@ -79,6 +79,7 @@ class CapturedStep(Generic[_Result]):
         self._graph: torch.cuda.CUDAGraph | None = None
         self._result: Any = None
         self._watched: list[tuple[Tensor, bytes]] = []
+        self._detector: ChangeDetector | None = None
         if device.type == "cuda":
             self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
             self._seeds = StepSeeds(device)
@@ -89,8 +90,8 @@ class CapturedStep(Generic[_Result]):
             result: _Result = tree_map(_detached, self._step())
             return result
         with torch.cuda.device(self._device):
-            if self._graph is not None and not are_unchanged(self._watched):
-                self._graph, self._warmup = None, _MIN_WARMUP
+            if self._graph is not None and self._has_changed():
+                self._graph, self._detector, self._warmup = None, None, _MIN_WARMUP
                 self._seeds = StepSeeds(self._device)
             if self._graph is not None:
                 self._seeds.draw_again()
@@ -108,6 +109,17 @@ class CapturedStep(Generic[_Result]):
     def is_captured(self) -> bool:
         """Whether calls replay a CUDA graph."""
         return self._graph is not None
+
+    def _has_changed(self) -> bool:
+        """Returns whether a tensor that selects rows or is summed is not what it was."""
+        if self._detector is not None:
+            return self._detector.has_changed()
+        if not are_unchanged(self._watched):  # since the call before the capture
+            return True
+        tensors = list({id(tensor): tensor for tensor, _ in self._watched}.values())
+        if tensors:
+            self._detector = ChangeDetector(tensors, self._stream)
+        return False
 
     def _run(self) -> _Result:
         """Runs the step on the stream that the capture will use."""

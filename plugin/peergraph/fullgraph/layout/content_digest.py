@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 from torch.utils.weak import WeakIdKeyDictionary
 
+from peergraph.memory import record_cuda_graph
 from peergraph.memory.device.capture_mode import is_capturing
 
 _BLOCK = 1024  # bytes that one row of the first stage on a GPU has
@@ -70,6 +71,37 @@ def are_unchanged(watched: _Watched) -> bool:
     """Returns whether tensors hold what they held at the capture. Synchronises a GPU once."""
     digests = content_digests([tensor for tensor, _ in watched])
     return all(digest == last for digest, (_, last) in zip(digests, watched, strict=True))
+
+
+class ChangeDetector:
+    """Tells whether tensors of a GPU hold what they held before, by one launch of a CUDA graph.
+
+    Args:
+        tensors: which are compared with what they hold now; at least one.
+        stream: the stream in which the comparison is captured.
+    """
+
+    def __init__(self, tensors: list[Tensor], stream: torch.cuda.Stream) -> None:
+        before = _joined_bytes(tensors).clone()
+        self._answer = torch.empty((), dtype=torch.bool, device="cpu", pin_memory=True)
+        self._event = torch.cuda.Event()  # type: ignore[no-untyped-call]
+
+        def compare() -> None:
+            has_changed = (_joined_bytes(tensors) != before).any()
+            self._answer.copy_(has_changed, non_blocking=True)
+
+        self._graph, _ = record_cuda_graph(compare, stream)
+
+    def has_changed(self) -> bool:
+        """Returns whether a tensor has changed. Waits for the current stream."""
+        self._graph.replay()
+        self._event.record()
+        self._event.synchronize()
+        return bool(self._answer)
+
+
+def _joined_bytes(tensors: list[Tensor]) -> Tensor:
+    return torch.cat([reduced_bytes(tensor) for tensor in tensors])
 
 
 def content_digest(tensor: Tensor) -> bytes:
