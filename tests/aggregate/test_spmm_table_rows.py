@@ -137,3 +137,17 @@ def test_reads_that_pay(device: torch.device) -> None:
     assert rows.pays_to_read(40)
     assert rows.pays_to_read(1000) == (device.type == "cpu")
     table.close()
+
+
+def test_ids_that_change_later(device: torch.device) -> None:
+    table, ids, x = rows_of(device, (4,), "mixed")
+    csc = random_graph(device).csc()
+    given = ids.clone()
+    rows = TableRows(table, given)
+    given.data.zero_()
+    for _ in range(2):
+        assert torch.equal(g_spmm(csc, "copy_u", "sum", rows), g_spmm(csc, "copy_u", "sum", x))
+        assert torch.equal(rows.gather(), x)
+        assert torch.equal(rows.first(3).gather(), x[:3])
+        given.data.fill_(1)
+    table.close()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from copy import copy
+
 import torch
 
 import peergraph._C as _C
@@ -26,7 +28,7 @@ class TableRows:
 
     Args:
         table: a table with any tiers. It must not be closed before the rows are read.
-        ids: [n] users' ids, int32 or int64, on the CPU or the table's device.
+        ids: [n] users' ids, int32 or int64, on the CPU or the table's device. They are copied.
 
     Raises:
         TypeError, ValueError: the ids have another dtype, device or shape.
@@ -41,7 +43,10 @@ class TableRows:
         if ids.dim() != 1:
             raise ValueError(f"ids must have one dimension, got {list(ids.shape)}")
         self.table = table
-        self.ids = ids.to(table.device).contiguous()
+        # Addresses are kept, so the ids are those of now, whatever happens to the user's tensor.
+        # Copies made in inference mode could not be saved for a gradient.
+        with torch.inference_mode(False):
+            self.ids = ids.to(table.device, copy=True, memory_format=torch.contiguous_format)
         self._addresses: torch.Tensor | None = None
         self._scale_addresses: torch.Tensor | None = None
 
@@ -126,7 +131,8 @@ class TableRows:
 
     def first(self, count: int) -> TableRows:
         """Returns the first `count` rows."""
-        rows = TableRows(self.table, self.ids[:count])
+        rows = copy(self)
+        rows.ids = self.ids[:count]
         if self._addresses is not None:
             rows._addresses = self._addresses[:count]
         if self._scale_addresses is not None:
