@@ -1,6 +1,8 @@
 """The structures of edge indices: made once and kept, or given by a loader.
 
-An entry lives as long as its edge index.
+An entry lives as long as its edge index. Whether the edge index still is what the structure was
+made from is found by its content on the CPU, and by torch's version counter on a GPU, where to
+compare would wait for the GPU.
 """
 
 from __future__ import annotations
@@ -11,7 +13,7 @@ from collections import OrderedDict
 from collections.abc import Hashable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -28,19 +30,41 @@ from .lazy_features import is_plain
 _KEPT = 32
 
 
+class _Content:
+    """What a tensor holds at the moment, to compare it with what the tensor holds later."""
+
+    def __init__(self, tensor: Tensor) -> None:
+        # Structures use the copy; what is made in inference mode could not be saved for a gradient.
+        with torch.inference_mode(False):
+            self.copy = tensor.detach().clone() if tensor.device.type == "cpu" else None
+        """The content of a tensor on the CPU. Users may write through NumPy, uncounted."""
+        self._state = None if self.copy is not None else _state_of(tensor)
+
+    def matches(self, tensor: Tensor) -> bool:
+        """Returns whether the tensor holds the same."""
+        if self.copy is None:
+            return tensor.device.type != "cpu" and _state_of(tensor) == self._state
+        if tensor.device.type != "cpu" or tensor.dtype != self.copy.dtype:
+            return False
+        return torch.equal(tensor, self.copy)
+
+
 class _Entry:
     """The structures made from one edge index, or from the tensors that determine one."""
 
-    def __init__(self, tensors: tuple[Tensor, ...], state: Hashable) -> None:
+    def __init__(self, tensors: tuple[Tensor, ...]) -> None:
         ids = _ids_of(tensors)
         self._references = [weakref.ref(tensor, lambda _: _forget(ids)) for tensor in tensors]
-        self._state = state
+        self._contents = [_Content(plain(tensor)) for tensor in tensors]
         self.by_key: dict[Hashable, Csc] = {}
 
-    def matches(self, tensors: tuple[Tensor, ...], state: Hashable) -> bool:
-        """Returns whether these are the same tensors, not written to since."""
-        pairs = zip(self._references, tensors, strict=True)
-        return self._state == state and all(reference() is tensor for reference, tensor in pairs)
+    def matches(self, tensors: tuple[Tensor, ...]) -> bool:
+        """Returns whether these are the same tensors, with the same content."""
+        same = zip(self._references, tensors, strict=True)
+        if not all(reference() is tensor for reference, tensor in same):
+            return False
+        pairs = zip(self._contents, tensors, strict=True)
+        return all(content.matches(plain(tensor)) for content, tensor in pairs)
 
     def is_dead(self) -> bool:
         return any(reference() is None for reference in self._references)
@@ -54,6 +78,14 @@ class _Origin:
         self.tensors = tensors
         self._last: Tensor | None = None
         self._count = 0
+        self._entry: tuple[_Entry, Hashable] | None = None
+
+    def entry(self) -> _Entry:
+        """Returns the entry of the tensors. Their content is compared once in a call."""
+        versions = tuple(map(version_of, self.tensors))
+        if self._entry is None or self._entry[1] != versions:
+            self._entry = _entry_of(self.tensors), versions
+        return self._entry[0]
 
     def position_of(self, edge_index: Tensor) -> int:
         """Returns the position of `edge_index` among the edge indices of the call, from 1."""
@@ -80,40 +112,66 @@ class BatchStructure(Protocol):
         ...
 
 
+class _Attachment(NamedTuple):
+    """A batch's structure and the edge index that it belongs to."""
+
+    reference: weakref.ref[Tensor]
+    content: _Content
+    structure: BatchStructure
+
+
 # By the memory of the edge index; an entry is removed with its edge index. Compiled code makes
 # slices that do not know which tensor they are a view of.
-_attached: dict[int, tuple[weakref.ref[Tensor], int, BatchStructure]] = {}
+_attached: dict[int, _Attachment] = {}
 
 
 def attach(edge_index: Tensor, structure: BatchStructure) -> None:
-    """Attaches a batch's structure to its edge index, for as long as nothing writes to it."""
+    """Attaches a batch's structure to its edge index, for as long as nothing changes it."""
     key = memory_of(edge_index)
 
     def detach(reference: weakref.ref[Tensor]) -> None:
         # A later batch may have the same memory.
-        if key in _attached and _attached[key][0] is reference:
+        if key in _attached and _attached[key].reference is reference:
             del _attached[key]
 
-    _attached[key] = weakref.ref(edge_index, detach), version_of(edge_index), structure
+    reference = weakref.ref(edge_index, detach)
+    _attached[key] = _Attachment(reference, _Content(edge_index), structure)
 
 
 def attached(edge_index: Tensor) -> BatchStructure | None:
-    """Returns the structure that a loader attached, if nothing has written to the edge index.
+    """Returns the structure that a loader attached, if the edges are what they were then.
 
     Args:
         edge_index: of a batch, or a slice of its first edges. Sparse tensors have none.
     """
+    attachment, _ = _attachment_of(edge_index)
+    return None if attachment is None else attachment.structure
+
+
+def _attachment_of(edge_index: Tensor) -> tuple[_Attachment | None, Tensor]:
+    """Returns what is attached to an edge index, and edges that nobody changes if it is on the CPU.
+
+    Args:
+        edge_index: see :func:`attached`.
+    """
+    nothing = None, edge_index
     if not _attached or edge_index.dim() != 2 or edge_index.shape[0] != 2:
-        return None
+        return nothing
     if edge_index.is_inference() or edge_index.layout != torch.strided:
-        return None
-    entry = _attached.get(memory_of(edge_index))
-    whole = None if entry is None else entry[0]()
-    if entry is None or whole is None or entry[1] != version_of(whole):
-        return None
+        return nothing
+    attachment = _attached.get(memory_of(edge_index))
+    whole = None if attachment is None else attachment.reference()
+    if attachment is None or whole is None:
+        return nothing
     starts = edge_index.storage_offset() == whole.storage_offset()
     begins = starts and edge_index.stride() == whole.stride() and edge_index.dtype == whole.dtype
-    return entry[2] if begins else None
+    if not begins:
+        return nothing
+    copy = attachment.content.copy
+    if copy is None:
+        return (attachment, edge_index) if attachment.content.matches(whole) else nothing
+    first = copy[:, : edge_index.shape[1]]
+    return (attachment, first) if torch.equal(edge_index, first) else nothing
 
 
 def device_tensors(edge_index: Tensor) -> list[Tensor]:
@@ -159,8 +217,9 @@ def csc_of(
     """Returns the structure of an edge index, made once as long as the edge index is not written.
 
     The sampler made the structure of a loader's batch; to look it up does not synchronise, to make
-    another structure does. Writes are noticed by torch's version counter; writes that do not count,
-    through ``.data`` or memory shared with numpy, are not noticed.
+    another structure does. On the CPU every change of the edge index is noticed: it is compared
+    with a copy. On a GPU changes are noticed by torch's version counter; those that do not count,
+    through ``.data`` or memory shared with other libraries, are not noticed.
 
     Args:
         edge_index: [2, edges] int32 or int64, plain or PyG's EdgeIndex.
@@ -170,25 +229,27 @@ def csc_of(
     Raises:
         IndexError: the first id out of range.
     """
-    given = attached(edge_index) if type(edge_index) is Tensor else None
-    found = None if given is None else given.csc(edge_index, num_destinations, num_sources)
+    found = None
+    if type(edge_index) is Tensor:
+        attachment, edges = _attachment_of(edge_index)
+        if attachment is not None:
+            found = attachment.structure.csc(edges, num_destinations, num_sources)
     if found is not None:
         if is_explaining():
             note(f"structure: the loader's, nothing is sorted or checked; {_gradients_of(found)}")
         return found
     origin = _origin.get()
     # The edge index itself, where the layer passes on the user's, is shared by all layers.
-    if origin is None or edge_index is origin.tensors[0]:
-        tensors: tuple[Tensor, ...] = (edge_index,)
-        made: tuple[str, int] | None = None
-    else:
-        tensors, made = origin.tensors, (origin.layer, origin.position_of(edge_index))
-    key = (made, edge_index.shape[1], edge_index.dtype, num_destinations, num_sources)
+    is_own = origin is None or edge_index is origin.tensors[0]
+    tensors = (edge_index,) if origin is None or is_own else origin.tensors
     if any(tensor.is_inference() for tensor in tensors):  # These count no versions.
         return Csc.from_edge_index(plain(edge_index), num_destinations, num_sources)
-    with _lock:
-        kept = _entry_of(tensors).by_key
-        csc = kept.get(key)
+    if origin is None or is_own:
+        kept, made = _entry_of(tensors).by_key, None
+    else:
+        kept, made = origin.entry().by_key, (origin.layer, origin.position_of(edge_index))
+    key = (made, edge_index.shape[1], edge_index.dtype, num_destinations, num_sources)
+    csc = kept.get(key)
     if csc is None:
         # A structure that holds views of the edge index would keep it alive, and so itself.
         csc = kept[key] = Csc.from_edge_index(
@@ -209,14 +270,15 @@ def _gradients_of(csc: Csc) -> str:
 
 def _entry_of(tensors: tuple[Tensor, ...]) -> _Entry:
     ids = _ids_of(tensors)
-    state = tuple(_state_of(tensor) for tensor in tensors)
-    found = _entries.get(ids)
-    if found is None or not found.matches(tensors, state):
-        found = _entries[ids] = _Entry(tensors, state)
-    _entries.move_to_end(ids)
-    while len(_entries) > _KEPT:
-        _entries.popitem(last=False)
-    return found
+    entry = _entries.get(ids)
+    if entry is None or not entry.matches(tensors):
+        entry = _Entry(tensors)
+    with _lock:
+        _entries[ids] = entry
+        _entries.move_to_end(ids)
+        while len(_entries) > _KEPT:
+            _entries.popitem(last=False)
+    return entry
 
 
 def _ids_of(tensors: tuple[Tensor, ...]) -> tuple[int, ...]:
@@ -239,7 +301,6 @@ def plain(edge_index: Tensor) -> Tensor:
 
 
 def _state_of(tensor: Tensor) -> Hashable:
-    tensor = plain(tensor)
     return version_of(tensor), tensor.data_ptr(), tuple(tensor.shape), tensor.stride()
 
 
@@ -253,10 +314,9 @@ def _find(edges: TracedEdges, counted: bool) -> list[Csc]:
     sizes = edges.num_destinations, edges.num_sources
     if edge_type is None:
         return [csc_of(edge_index, *sizes, counted=counted)]
-    with _lock:
-        kept = _entry_of((edge_index, edge_type)).by_key
-        key = ("relations", *edges.relations, *sizes)
-        found = [kept[each] for each in _keys(key, edges.relations) if each in kept]
+    kept = _entry_of((edge_index, edge_type)).by_key
+    key = ("relations", *edges.relations, *sizes)
+    found = [kept[each] for each in _keys(key, edges.relations) if each in kept]
     if len(found) < len(edges.relations):
         found = _split_relations(edge_index, edge_type, edges.relations, *sizes)
         kept.update(zip(_keys(key, edges.relations), found, strict=True))

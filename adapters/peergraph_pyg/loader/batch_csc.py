@@ -43,7 +43,7 @@ class BatchCsc:
         Does not synchronise.
 
         Args:
-            edge_index: [2, edges], a slice of the batch's edge index.
+            edge_index: [2, edges], a slice of the batch's edge index, or of a copy of it.
             num_destinations, num_sources: numbers of nodes of the layer's input.
         """
         edges = edge_index.shape[1]

@@ -18,7 +18,6 @@ from peergraph.fullgraph import (
 )
 from peergraph.integration import Unsupported, is_explaining, note, require
 
-from ..compat import version_of
 from .features import Ends, is_partitioned
 
 # The structures of each relation, by the tensor of relations, as long as that lives.
@@ -81,7 +80,7 @@ def partitioned_structure(
 def relation_structures(
     edge_index: PartitionedEdgeIndex, edge_type: Tensor, num_relations: int
 ) -> list[PartitionedStructure]:
-    """Returns the structure of each relation, made once for a tensor of relations. Collective.
+    """Returns the structure of each relation, made once for the content of `edge_type`. Collective.
 
     Args:
         edge_index: all edges.
@@ -90,7 +89,8 @@ def relation_structures(
     """
     structure = edge_index.structure
     _require_rows("edge types", edge_type, structure.edge_layout, dtypes=None)
-    state: Hashable = (version_of(edge_type), num_relations)
+    # The ranks must agree: each makes the structures with all others.
+    state: Hashable = (*structure.edge_layout.digests(edge_type.to_local()), num_relations)
     kept = _by_relation.get(edge_type)
     if kept is not None and kept[0] == state and kept[1] is structure:
         found: list[PartitionedStructure] = kept[2]

@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 
 from peergraph.fullgraph.exchange.transport import Transport
-from peergraph.fullgraph.layout.content_digest import current_digest
 from peergraph.fullgraph.layout.row_layout import RowLayout
 
 Reduction = Literal["sum", "prod", "amax", "amin"]
@@ -54,7 +53,7 @@ class RowRequests:
 
         Collective.
         """
-        digests = layout.group.all_gather(current_digest(ids))
+        digests = layout.digests(ids)
         key = b"".join(digests)
         plans = _plans.setdefault(layout, OrderedDict())
         plan = plans.get(key)

@@ -194,7 +194,7 @@ class RowLayout:
                 f"mask must be bool of shape ({self.local_count},) on this rank, "
                 f"got {local_mask.dtype} of shape {tuple(local_mask.shape)}"
             )
-        key = ("mask", *self.group.all_gather(current_digest(local_mask)))
+        key = ("mask", *self.digests(local_mask))
         layout = self._by_content.get(key)
         if layout is None:
             rows = local_mask.nonzero().squeeze(1)
@@ -286,13 +286,24 @@ class RowLayout:
             self._keep(("blocks", count), layout)
         return layout
 
+    def digests(self, local: Tensor) -> list[bytes]:
+        """Returns the digest of each rank's tensor, equal while all hold the same. Collective.
+
+        Synchronises a GPU.
+
+        Args:
+            local: a plain tensor of this rank.
+        """
+        digests: list[bytes] = self.group.all_gather(current_digest(local))
+        return digests
+
     def check_equal(self, tensor: Tensor, name: str) -> bytes:
         """Returns the digest of a plain tensor that is equal on all ranks. Collective.
 
         Raises:
             ValueError: the ranks have different ones; it names the tensor as `name`.
         """
-        digests: list[bytes] = self.group.all_gather(current_digest(tensor))
+        digests = self.digests(tensor)
         if any(digest != digests[0] for digest in digests):
             raise ValueError(
                 f"{name} must be equal on all ranks, but they differ: draw them from the same seed"
