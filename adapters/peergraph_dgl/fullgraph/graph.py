@@ -71,6 +71,9 @@ class PartitionedGraph(DGLGraph):  # type: ignore[misc]
     Methods that change the structure, or need all of it on one rank, raise NotImplementedError.
     """
 
+    _graph: PartitionedIndex
+    _edge_frames: list[Any]
+
     # Types, degrees and ids
 
     @property

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import cache
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -149,7 +150,7 @@ def content_digests(tensors: list[Tensor]) -> list[bytes]:
     reduced = [reduced_bytes(tensor) for tensor in tensors]
     on_gpu = [part for part in reduced if part.is_cuda]
     if on_gpu:
-        copied = iter(torch.cat(on_gpu).cpu().split([len(part) for part in on_gpu]))
+        copied = iter(torch.split(torch.cat(on_gpu).cpu(), [len(part) for part in on_gpu]))
         reduced = [next(copied) if part.is_cuda else part for part in reduced]
     return [
         _hash_pieces(part, _description(tensor))
@@ -214,7 +215,7 @@ def _hash_pieces(data: Tensor, salt: bytes) -> bytes:
     if data.numel() <= _PIECE:
         return _hash(data, salt)
     with ThreadPoolExecutor(torch.get_num_threads()) as pool:  # hashing releases Python's lock
-        pieces = pool.map(lambda piece: _hash(piece, salt), data.split(_PIECE))
+        pieces = pool.map(lambda piece: _hash(piece, salt), torch.split(data, _PIECE))
         return _hash_together(pieces)
 
 
@@ -224,5 +225,6 @@ def _hash_together(digests: Iterable[bytes]) -> bytes:
 
 def _hash(data: Tensor, salt: bytes) -> bytes:
     digest = hashlib.blake2b(salt, digest_size=16)
-    digest.update(data.numpy())
+    values: Any = data.numpy()
+    digest.update(values)
     return digest.digest()

@@ -39,13 +39,15 @@ def setitem(x: Any, index: Any, value: Any) -> None:
     if isinstance(row, int):  # a range of one row
         columns = parsed.with_rows(place, 0)
         with _DisableTorchFunction():
-            x = x[(*[slice(None)] * x.partitioned_dim, slice(row, row + 1))]
+            one_row = (*[slice(None)] * x.partitioned_dim, slice(row, row + 1))
+            x = x[one_row]
         if not parsed.is_basic:
             ids = torch.zeros(1, dtype=torch.int64, device="cpu")
             parsed = parse_index((*columns[:place], ids, *columns[place + 1 :]), x.shape)
         else:
             with _DisableTorchFunction():
-                x = x[(*columns[:place], slice(None), *columns[place + 1 :])]
+                all_rows = (*columns[:place], slice(None), *columns[place + 1 :])
+                x = x[all_rows]
             after = x.ndim - x.partitioned_dim - 1
             if isinstance(value, Tensor) and value.ndim > after:
                 value = value.unsqueeze(value.ndim - after)
@@ -182,7 +184,8 @@ def _local_values(value: Any, layout: RowLayout, from_end: int, local: Tensor) -
         not_implemented("assignment", "the rows of the values meet other dimensions")
     if value.layout is not layout:
         value = redistribute(value, layout)
-    return value.to_local().to(local.dtype)
+    rows: Tensor = value.to_local().to(local.dtype)
+    return rows
 
 
 @function_rule(Tensor.index_put_)

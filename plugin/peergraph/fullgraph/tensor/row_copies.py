@@ -33,7 +33,8 @@ class _Source:
     def copy_of(self, storage: torch.UntypedStorage) -> Tensor:
         """Returns all of the copy, whose memory is given."""
         empty = torch.empty(0, dtype=self.local.dtype, device=self.local.device)
-        return empty.set_(storage, 0, self.shape)  # type: ignore[call-overload]
+        copy: Tensor = empty.set_(storage, 0, self.shape)  # type: ignore[call-overload]
+        return copy
 
 
 def copied_rows(local: Tensor, dim: int, rows: Tensor) -> Tensor:
@@ -58,7 +59,7 @@ def changes_of(local: Tensor) -> list[int]:
     whole = local.untyped_storage()
     if not hasattr(whole, "row_changes"):
         whole.row_changes = [0]  # type: ignore[attr-defined]
-    changes: list[int] = whole.row_changes
+    changes: list[int] = whole.row_changes  # type: ignore[attr-defined]
     return changes
 
 

@@ -110,10 +110,10 @@ def cdist(
         not_implemented("cdist", "distances are not those of rows to a few plain ones")
     [rows] = parts
     group, dim = rows.layout.group, rows.partitioned_dim + (rows is x2)
-    local = [
+    first, second = (
         x.to_local() if isinstance(x, PartitionedTensor) else replicated(x, group) for x in (x1, x2)
-    ]
-    return from_local(torch.cdist(*local, p, compute_mode), rows.layout, dim)
+    )
+    return from_local(torch.cdist(first, second, p, compute_mode), rows.layout, dim)
 
 
 def _with_gathered_rows(input: Any, other: Any, transposed: bool) -> tuple[Any, Any]:

@@ -248,7 +248,8 @@ def _send(src: Tensor, ids: Tensor, like: PartitionedTensor) -> Tensor:
     if like.partitioned_dim != 0 or src.shape[1:] != like.shape[1:]:
         not_implemented("scatter", "rows are not the first dimension, or columns differ")
     if not isinstance(ids, PartitionedTensor):
-        ids = distribute(ids, src.layout)  # type: ignore[attr-defined]
+        assert isinstance(src, PartitionedTensor)
+        ids = distribute(ids, src.layout)
     named = NamedRows.of(like.layout, ids)
     result: Tensor = SendRows.apply(src, named)  # type: ignore[no-untyped-call]
     return result

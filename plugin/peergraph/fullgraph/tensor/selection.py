@@ -35,7 +35,8 @@ def getitem(x: Any, index: Any) -> Tensor:
     row = parsed.basic[place]
     if isinstance(row, int):
         columns = parsed.with_rows(place, None)
-        return select_row(x, row)[(*columns[:place], *columns[place + 1 :])]
+        others = (*columns[:place], *columns[place + 1 :])
+        return select_row(x, row)[others]
     with _DisableTorchFunction():
         view: Any = x[parsed.basic]
     return view if parsed.is_basic else select(view, parsed.advanced)
@@ -77,8 +78,9 @@ def select(
         if not start <= dim <= end:
             not_implemented("indexing", "a partitioned mask is one of columns")
         merged: Any = x.flatten(start, end)
-        rows = mask.reshape(-1)
-        return select(merged, [*advanced[:start], rows, *advanced[end + 1 :]], select_rows)
+        flat_mask = mask.reshape(-1)
+        parts = [*advanced[:start], flat_mask, *advanced[end + 1 :]]
+        return select(merged, parts, select_rows)
     advanced = ids_of_masks(advanced, dim)
     rows = advanced[dim]
     others = [part for place, part in enumerate(advanced) if place != dim and part is not None]
@@ -133,7 +135,9 @@ def _select_together(
             flat = [None if part is None else part.reshape(-1) for part in table]
             elements: Any = select(x, flat, select_rows)
             home = x.layout.blocks(shape[0]).repeat(shape[1:].numel())
-            return redistribute(elements, home).unflatten(first_place(advanced), shape)
+            moved: Any = redistribute(elements, home)
+            result: Tensor = moved.unflatten(first_place(advanced), shape)
+            return result
         advanced = table
     rows = advanced[dim]
     assert rows is not None
@@ -408,7 +412,8 @@ def _by_rows(function: Any, by_rows: Any) -> Any:
 
 
 def _select(x: PartitionedTensor, before: tuple[Any, ...], index: Any) -> Tensor:
-    return x[(*before, int(index))]
+    place = (*before, int(index))
+    return x[place]
 
 
 def _narrow(x: PartitionedTensor, before: tuple[Any, ...], start: Any, length: int) -> Tensor:
@@ -416,7 +421,8 @@ def _narrow(x: PartitionedTensor, before: tuple[Any, ...], start: Any, length: i
     start = int(start) + (size if start < 0 else 0)
     if not 0 <= start <= start + length <= size:
         raise RuntimeError(f"start ({start}) + length ({length}) exceeds dimension size ({size})")
-    return x[(*before, slice(start, start + length))]
+    rows = (*before, slice(start, start + length))
+    return x[rows]
 
 
 def _split(
@@ -433,7 +439,8 @@ def _split(
         raise RuntimeError(f"split sizes must sum to {size}, got {list(sections)}")
     parts, start = [], 0
     for count in sections:
-        parts.append(x[(*before, slice(start, start + count))])
+        rows = (*before, slice(start, start + count))
+        parts.append(x[rows])
         start += count
     return tuple(parts)
 
@@ -443,7 +450,8 @@ def _chunk(x: PartitionedTensor, before: tuple[Any, ...], chunks: int) -> tuple[
 
 
 def _unbind(x: PartitionedTensor, before: tuple[Any, ...]) -> tuple[Tensor, ...]:
-    return tuple(x[(*before, row)] for row in range(x.layout.size))
+    places = [(*before, row) for row in range(x.layout.size)]
+    return tuple(x[place] for place in places)
 
 
 RULES_BY_ROWS = {
@@ -465,6 +473,6 @@ FUNCTION_RULES.update(RULES_BY_ROWS)
 def masked_select(input: Any, mask: Any) -> Tensor:
     """As `torch.masked_select`."""
     if input.shape != mask.shape:
-        input, mask = torch.broadcast_tensors(input, mask)
+        input, mask = torch.broadcast_tensors(input, mask)  # type: ignore[no-untyped-call]
     selected: Tensor = input[mask]
     return selected

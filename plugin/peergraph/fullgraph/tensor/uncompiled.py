@@ -77,12 +77,14 @@ def run_uncompiled(package: str) -> None:
         for name in ("forward", "backward"):
             method = getattr(function, name)
             if _SKIP is None:
-                setattr(function, name, staticmethod(torch._dynamo.disable(method)))
+                disabled: Any = torch._dynamo.disable(method)  # type: ignore[no-untyped-call]
+                setattr(function, name, staticmethod(disabled))
             else:  # calls take no longer
                 torch._C._dynamo.eval_frame.set_code_exec_strategy(method.__code__, _SKIP)
 
 
 def _subclasses(cls: type) -> Iterator[type]:
+    subclass: type
     for subclass in cls.__subclasses__():
         yield subclass
         yield from _subclasses(subclass)

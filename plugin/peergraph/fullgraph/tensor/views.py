@@ -202,7 +202,10 @@ def slice_backward(
         parent, rows = layout.parent, layout.parent_rows
         if layout.bounds != bounds or parent is None or parent.size != input_sizes[place]:
             full: Any = grad.full_tensor()
-            return aten.slice_backward.default(full, input_sizes, dim, start, end, step)
+            rows_of_all: PartitionedTensor = aten.slice_backward.default(
+                full, input_sizes, dim, start, end, step
+            )
+            return rows_of_all
         assert rows is not None
         shape = list(grad._local.shape)
         shape[place] = parent.local_count

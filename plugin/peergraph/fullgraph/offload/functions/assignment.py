@@ -208,8 +208,8 @@ def product(input: Any, other: Any) -> Tensor:
     return found
 
 
-for _function in (torch.matmul, Tensor.matmul, Tensor.__matmul__, torch.mm, Tensor.mm):
-    RULES[_function] = product
+for _product in (torch.matmul, Tensor.matmul, Tensor.__matmul__, torch.mm, Tensor.mm):
+    RULES[_product] = product
 RULES[Tensor.__setitem__] = setitem
 RULES[Tensor.index_put_] = index_put_
 RULES[Tensor.index_put] = RULES[torch.index_put] = index_put

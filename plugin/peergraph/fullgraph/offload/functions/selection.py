@@ -51,7 +51,8 @@ def getitem(x: Tensor, index: Any) -> Tensor:
     rows = parsed.basic[place]
     if isinstance(rows, int):
         columns = parsed.with_rows(place, None)
-        return _row(x, rows)[(*columns[:place], *columns[place + 1 :])]
+        others = (*columns[:place], *columns[place + 1 :])
+        return _row(x, rows)[others]
     if rows != slice(None):
         selected = select_range(x, rows)
         rest = parsed.with_rows(place, slice(None))
