@@ -149,22 +149,20 @@ bool sort_coo(const TensorRef& source, const TensorRef& destination, int64_t num
 using RunTensors = std::tuple<TensorRef, int64_t, int64_t, int64_t>;
 
 std::pair<int64_t, bool> split_edges(const TensorRef& source, const TensorRef& destination,
-                                     const OptionalTensor& edge_ids, int64_t num_sources,
-                                     int64_t num_destinations, int shift, int source_bytes,
-                                     const TensorRef& records, const TensorRef& counts,
-                                     int num_threads) {
-  const PartitionedEdges found =
-      partition_edges(source, destination, edge_ids, num_sources, num_destinations, shift,
-                      source_bytes, records, counts, num_threads);
+                                     int64_t num_sources, int64_t num_destinations, int shift,
+                                     int source_bytes, const TensorRef& records,
+                                     const TensorRef& counts, int num_threads) {
+  const PartitionedEdges found = partition_edges(source, destination, num_sources, num_destinations,
+                                                 shift, source_bytes, records, counts, num_threads);
   return {found.num_bad, found.is_sorted};
 }
 
-void sort_edge_runs(const std::vector<RunTensors>& runs, bool by_edge, const TensorRef& degrees,
+void sort_edge_runs(const std::vector<RunTensors>& runs, const TensorRef& degrees,
                     const TensorRef& indices, const OptionalTensor& edge_ids) {
   std::vector<EdgeRun> found;
   for (const auto& [records, begin, count, first_edge] : runs)
     found.push_back({records, begin, count, first_edge});
-  sort_bucket(found, by_edge, degrees, indices, edge_ids);
+  sort_bucket(found, degrees, indices, edge_ids);
 }
 
 }  // namespace
@@ -202,11 +200,11 @@ void register_store(py::module_& m) {
         py::arg("num_sources"), py::arg("num_destinations"), py::arg("indptr"), py::arg("indices"),
         py::arg("perm"));
   m.def("partition_edges", &split_edges, ReleaseGil(), py::kw_only(), py::arg("source"),
-        py::arg("destination"), py::arg("edge_ids"), py::arg("num_sources"),
-        py::arg("num_destinations"), py::arg("shift"), py::arg("source_bytes"), py::arg("records"),
-        py::arg("counts"), py::arg("num_threads"));
+        py::arg("destination"), py::arg("num_sources"), py::arg("num_destinations"),
+        py::arg("shift"), py::arg("source_bytes"), py::arg("records"), py::arg("counts"),
+        py::arg("num_threads"));
   m.def("sort_bucket", &sort_edge_runs, ReleaseGil(), py::kw_only(), py::arg("runs"),
-        py::arg("by_edge"), py::arg("degrees"), py::arg("indices"), py::arg("edge_ids"));
+        py::arg("degrees"), py::arg("indices"), py::arg("edge_ids"));
   m.def(
       "crc32c",
       [](const TensorRef& values, uint32_t previous) {

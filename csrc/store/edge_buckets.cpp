@@ -49,10 +49,10 @@ struct Pieces {
 
   /// Moves the edges of [begin, end) to the positions `next` of their buckets. Edges wait in a
   /// small group for each bucket, so that whole lines of memory are written.
-  template <typename Source, typename Edge>
-  void scatter(int64_t begin, int64_t end, const int64_t* edge_ids, std::vector<int64_t>& next,
-               EdgeRecord<Source, Edge>* records) const {
-    using Record = EdgeRecord<Source, Edge>;
+  template <typename Source>
+  void scatter(int64_t begin, int64_t end, std::vector<int64_t>& next,
+               EdgeRecord<Source>* records) const {
+    using Record = EdgeRecord<Source>;
     std::vector<Record> groups(num_buckets * kGroup);
     const std::vector<int64_t> first = next;
     for (int64_t e = begin; e < end; ++e) {
@@ -61,8 +61,7 @@ struct Pieces {
       const int64_t at = next[bucket]++;
       Record* group = &groups[bucket * kGroup];
       group[at % kGroup] = {static_cast<int32_t>(to - (bucket << shift)),
-                            static_cast<Source>(source[e]),
-                            static_cast<Edge>(edge_ids == nullptr ? e : edge_ids[e])};
+                            static_cast<Source>(source[e]), static_cast<int32_t>(e)};
       if (at % kGroup != kGroup - 1) continue;
       const int64_t group_at = at + 1 - kGroup;
       if (group_at >= first[bucket])
@@ -85,9 +84,9 @@ struct Pieces {
   }
 };
 
-template <typename Source, typename Edge, typename Id>
-PartitionedEdges partition(const Pieces<Id>& pieces, const int64_t* edge_ids, int64_t num_edges,
-                           EdgeRecord<Source, Edge>* records, int64_t* counts, int num_threads) {
+template <typename Source, typename Id>
+PartitionedEdges partition(const Pieces<Id>& pieces, int64_t num_edges, EdgeRecord<Source>* records,
+                           int64_t* counts, int num_threads) {
   const int64_t parts = pieces_of(num_edges, kGrain, num_threads);
   const auto begin = [&](int64_t part) { return num_edges * part / parts; };
   std::vector<std::vector<int64_t>> next(parts);
@@ -109,7 +108,7 @@ PartitionedEdges partition(const Pieces<Id>& pieces, const int64_t* edge_ids, in
     counts[bucket] = at - first;
   }
   parallel_pieces(parts, num_threads, [&](int64_t part) {
-    pieces.scatter(begin(part), begin(part + 1), edge_ids, next[part], records);
+    pieces.scatter(begin(part), begin(part + 1), next[part], records);
   });
   return all;
 }
@@ -132,17 +131,17 @@ void for_each_edge(const std::vector<EdgeRun>& runs, int64_t num_destinations, c
 
 /// Orders the edges by destination >> shift, where the first position of a range is that of its
 /// first destination.
-template <typename Source, typename Edge>
+template <typename Source>
 std::vector<EdgeRecord<Source, int64_t>> group_edges(const std::vector<EdgeRun>& runs,
                                                      const std::vector<uint32_t>& first,
                                                      int64_t total, int shift) {
   std::vector<EdgeRecord<Source, int64_t>> grouped(total);
   std::vector<uint32_t> next;
   for (size_t v = 0; v < first.size(); v += size_t{1} << shift) next.push_back(first[v]);
-  for_each_edge<EdgeRecord<Source, Edge>>(runs, static_cast<int64_t>(first.size()),
-                                          [&](int32_t to, Source source, int64_t edge) {
-                                            grouped[next[to >> shift]++] = {to, source, edge};
-                                          });
+  for_each_edge<EdgeRecord<Source>>(runs, static_cast<int64_t>(first.size()),
+                                    [&](int32_t to, Source source, int64_t edge) {
+                                      grouped[next[to >> shift]++] = {to, source, edge};
+                                    });
   return grouped;
 }
 
@@ -155,39 +154,18 @@ inline int grouping_shift(int64_t total, int64_t num_destinations) {
   return shift;
 }
 
-/// Writes the edges of all runs by destination and id.
 template <typename Source, typename EdgeId>
-void sort_by_edge(const std::vector<EdgeRun>& runs, const int64_t* degrees,
-                  std::vector<uint32_t>& next, int64_t total, Source* indices, EdgeId* edge_ids) {
-  std::vector<std::pair<int64_t, Source>> pairs(total);
-  for_each_edge<EdgeRecord<Source, int64_t>>(
-      runs, static_cast<int64_t>(next.size()),
-      [&](int32_t to, Source source, int64_t edge) { pairs[next[to]++] = {edge, source}; });
-  int64_t first = 0;
-  for (size_t v = 0; v < next.size(); first += degrees[v++])
-    std::sort(pairs.begin() + first, pairs.begin() + first + degrees[v]);
-  for (int64_t at = 0; at < total; ++at) {
-    indices[at] = pairs[at].second;
-    if (edge_ids != nullptr) edge_ids[at] = static_cast<EdgeId>(pairs[at].first);
-  }
-}
-
-template <typename Source, typename Edge, typename EdgeId>
 void sort_runs(const std::vector<EdgeRun>& runs, int64_t* degrees, int64_t num_destinations,
                Source* indices, EdgeId* edge_ids) {
   // Positions of half the size leave more of the cache to the results.
   std::vector<uint32_t> next(num_destinations, 0);
-  for_each_edge<EdgeRecord<Source, Edge>>(runs, num_destinations,
-                                          [&](int32_t to, Source, int64_t) { ++next[to]; });
+  for_each_edge<EdgeRecord<Source>>(runs, num_destinations,
+                                    [&](int32_t to, Source, int64_t) { ++next[to]; });
   int64_t total = 0;
   for (int64_t v = 0; v < num_destinations; ++v) {
     degrees[v] = next[v];
     next[v] = static_cast<uint32_t>(total);
     total += degrees[v];
-  }
-  if constexpr (sizeof(Edge) == 8) {
-    sort_by_edge(runs, degrees, next, total, indices, edge_ids);
-    return;
   }
   const auto put = [&](int32_t to, Source source, int64_t edge) {
     const int64_t at = next[to]++;
@@ -196,11 +174,11 @@ void sort_runs(const std::vector<EdgeRun>& runs, int64_t* degrees, int64_t num_d
   };
   const int shift = grouping_shift(total, num_destinations);
   if (shift == 31) {
-    for_each_edge<EdgeRecord<Source, Edge>>(runs, num_destinations, put);
+    for_each_edge<EdgeRecord<Source>>(runs, num_destinations, put);
     return;
   }
   // Two passes that write to few places at a time are faster than one pass with random writes.
-  for (const auto& edge : group_edges<Source, Edge>(runs, next, total, shift))
+  for (const auto& edge : group_edges<Source>(runs, next, total, shift))
     put(edge.destination, edge.source, edge.edge);
 }
 
@@ -214,17 +192,14 @@ void with_width(int bytes, const char* name, const Body& body) {
     body(static_cast<int64_t*>(nullptr));
 }
 
-int64_t record_bytes(int source_bytes, bool has_wide_ids) {
-  return 4 + source_bytes + (has_wide_ids ? 8 : 4);
-}
+int64_t record_bytes(int source_bytes) { return 4 + source_bytes + 4; }
 
 }  // namespace
 
 PartitionedEdges partition_edges(const TensorRef& source, const TensorRef& destination,
-                                 const std::optional<TensorRef>& edge_ids, int64_t num_sources,
-                                 int64_t num_destinations, int shift, int source_bytes,
-                                 const TensorRef& records, const TensorRef& counts,
-                                 int num_threads) {
+                                 int64_t num_sources, int64_t num_destinations, int shift,
+                                 int source_bytes, const TensorRef& records,
+                                 const TensorRef& counts, int num_threads) {
   const int64_t num_edges = source.num_elements();
   const int bytes = source.id_bytes("source");
   PG_CHECK_ARG(destination.id_bytes("destination") == bytes,
@@ -234,11 +209,8 @@ PartitionedEdges partition_edges(const TensorRef& source, const TensorRef& desti
                "at most 2**31 - 1 edges can be split at once");
   PG_CHECK_ARG(destination.num_elements() == num_edges,
                "source and destination must have the same length");
-  PG_CHECK_ARG(!edge_ids || edge_ids->num_elements() == num_edges,
-               "edge_ids must have one id per edge");
   const int64_t num_buckets = counts.num_elements();
   PG_CHECK_ARG(num_destinations <= num_buckets << shift, "counts must have one element per bucket");
-  const int64_t* ids = edge_ids ? edge_ids->int64_values("edge_ids", num_edges) : nullptr;
   int64_t* const edges_of = counts.int64_values("counts");
   PartitionedEdges found;
   with_width(bytes, "ids", [&](auto* id) {
@@ -251,22 +223,19 @@ PartitionedEdges partition_edges(const TensorRef& source, const TensorRef& desti
                             num_buckets};
     with_width(source_bytes, "source_bytes", [&](auto* out) {
       using Source = std::remove_pointer_t<decltype(out)>;
-      PG_CHECK_ARG(records.num_bytes() == num_edges * record_bytes(source_bytes, ids != nullptr),
+      PG_CHECK_ARG(records.num_bytes() == num_edges * record_bytes(source_bytes),
                    "records must have one record per edge");
-      with_width(ids != nullptr ? 8 : 4, "edge", [&](auto* edge) {
-        using Record = EdgeRecord<Source, std::remove_pointer_t<decltype(edge)>>;
-        found = partition(pieces, ids, num_edges, static_cast<Record*>(records.data), edges_of,
-                          num_threads);
-      });
+      found = partition(pieces, num_edges, static_cast<EdgeRecord<Source>*>(records.data), edges_of,
+                        num_threads);
     });
   });
   return found;
 }
 
-void sort_bucket(const std::vector<EdgeRun>& runs, bool by_edge, const TensorRef& degrees,
+void sort_bucket(const std::vector<EdgeRun>& runs, const TensorRef& degrees,
                  const TensorRef& indices, const std::optional<TensorRef>& edge_ids) {
   const int source_bytes = indices.id_bytes("indices");
-  const int64_t bytes = record_bytes(source_bytes, by_edge);
+  const int64_t bytes = record_bytes(source_bytes);
   int64_t total = 0;
   for (const EdgeRun& run : runs) {
     const int64_t records = run.records.num_bytes() / bytes;
@@ -283,15 +252,12 @@ void sort_bucket(const std::vector<EdgeRun>& runs, bool by_edge, const TensorRef
                "edge_ids must have one element per edge");
   const int id_bytes = edge_ids ? edge_ids->id_bytes("edge_ids") : 8;
   with_width(source_bytes, "indices", [&](auto* source) {
-    with_width(by_edge ? 8 : 4, "edge", [&](auto* edge) {
-      with_width(id_bytes, "edge_ids", [&](auto* id) {
-        using Source = std::remove_pointer_t<decltype(source)>;
-        using Edge = std::remove_pointer_t<decltype(edge)>;
-        using EdgeId = std::remove_pointer_t<decltype(id)>;
-        sort_runs<Source, Edge>(runs, static_cast<int64_t*>(degrees.data), degrees.num_elements(),
-                                static_cast<Source*>(indices.data),
-                                edge_ids ? static_cast<EdgeId*>(edge_ids->data) : nullptr);
-      });
+    with_width(id_bytes, "edge_ids", [&](auto* id) {
+      using Source = std::remove_pointer_t<decltype(source)>;
+      using EdgeId = std::remove_pointer_t<decltype(id)>;
+      sort_runs<Source>(runs, static_cast<int64_t*>(degrees.data), degrees.num_elements(),
+                        static_cast<Source*>(indices.data),
+                        edge_ids ? static_cast<EdgeId*>(edge_ids->data) : nullptr);
     });
   });
 }

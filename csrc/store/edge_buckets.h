@@ -21,7 +21,7 @@ struct PartitionedEdges {
 /// An edge in a bucket. All its values are in one place, so that splitting writes to one line of
 /// the cache for each edge.
 #pragma pack(push, 4)
-template <typename Source, typename Edge>
+template <typename Source, typename Edge = int32_t>
 struct EdgeRecord {
   int32_t destination;  // minus the first one of the bucket
   Source source;
@@ -33,15 +33,13 @@ struct EdgeRecord {
 /// from b << shift to ((b + 1) << shift) - 1.
 ///
 /// source, destination  [num_edges] int32 or int64, both of the same type
-/// edge_ids             [num_edges] int64; without them, an edge has its position in this call
 /// source_bytes         4 or 8, bytes of a source in a record
-/// records              [num_edges] EdgeRecord, written; the edge is int64 with edge_ids
+/// records              [num_edges] EdgeRecord, written; an edge has its position in this call
 /// counts               [num_buckets] int64, written: edges of each bucket
 PartitionedEdges partition_edges(const TensorRef& source, const TensorRef& destination,
-                                 const std::optional<TensorRef>& edge_ids, int64_t num_sources,
-                                 int64_t num_destinations, int shift, int source_bytes,
-                                 const TensorRef& records, const TensorRef& counts,
-                                 int num_threads);
+                                 int64_t num_sources, int64_t num_destinations, int shift,
+                                 int source_bytes, const TensorRef& records,
+                                 const TensorRef& counts, int num_threads);
 
 /// Edges of one bucket from one call of partition_edges.
 struct EdgeRun {
@@ -55,13 +53,12 @@ struct EdgeRun {
 /// Sorts the edges of one bucket by destination (a stable counting sort).
 ///
 /// runs      fewer than 2^32 edges, with sources of the type of `indices`
-/// by_edge   the records have int64 ids; sort the edges of a destination by them
 /// degrees   [destinations of the bucket] int64, written
 /// indices   [edges] int32 or int64, written: sources
 /// edge_ids  [edges] int32 or int64, written if given
 ///
 /// Runs on the caller's thread.
-void sort_bucket(const std::vector<EdgeRun>& runs, bool by_edge, const TensorRef& degrees,
+void sort_bucket(const std::vector<EdgeRun>& runs, const TensorRef& degrees,
                  const TensorRef& indices, const std::optional<TensorRef>& edge_ids);
 
 }  // namespace peergraph

@@ -553,7 +553,6 @@ def partition_edges(
     *,
     source: torch.Tensor,
     destination: torch.Tensor,
-    edge_ids: torch.Tensor | None,
     num_sources: int,
     num_destinations: int,
     shift: int,
@@ -605,7 +604,6 @@ def signal_flag(flag: int, value: int, launch: Launch) -> None: ...
 def sort_bucket(
     *,
     runs: collections.abc.Sequence[tuple[torch.Tensor, int, int, int]],
-    by_edge: bool,
     degrees: torch.Tensor,
     indices: torch.Tensor,
     edge_ids: torch.Tensor | None,

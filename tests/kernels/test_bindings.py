@@ -420,18 +420,18 @@ def sample(t: Tensors) -> None:
     edge_ids=narrow(0, 0, 0, 0),
 )  # fmt: skip
 def sort_bucket(t: Tensors) -> None:
-    _C.sort_bucket(runs=[(t["records"], 0, 4, 0)], by_edge=False, degrees=t["degrees"],
+    _C.sort_bucket(runs=[(t["records"], 0, 4, 0)], degrees=t["degrees"],
                    indices=t["indices"], edge_ids=t["edge_ids"])  # fmt: skip
 
 
 @case(
-    source=ints(0, 1, 2), destination=ints(1, 2, 0), edge_ids=ints(0, 1, 2), records=bits(60),
+    source=ints(0, 1, 2), destination=ints(1, 2, 0), records=bits(48),
     counts=ints(0),
 )  # fmt: skip
 def partition_edges(t: Tensors) -> None:
     _C.partition_edges(
-        source=t["source"], destination=t["destination"], edge_ids=t["edge_ids"], num_sources=3,
-        num_destinations=3, shift=2, source_bytes=8, records=t["records"], counts=t["counts"],
+        source=t["source"], destination=t["destination"], num_sources=3, num_destinations=3,
+        shift=2, source_bytes=8, records=t["records"], counts=t["counts"],
         num_threads=1,
     )  # fmt: skip
 

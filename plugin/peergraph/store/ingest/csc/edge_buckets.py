@@ -108,7 +108,6 @@ class EdgeBuckets:
         num_bad, is_sorted = _C.partition_edges(
             source=as_tensor(source),
             destination=as_tensor(destination),
-            edge_ids=None,
             num_sources=self._num_sources,
             num_destinations=self._num_destinations,
             shift=self._shift,

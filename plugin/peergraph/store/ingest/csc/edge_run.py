@@ -97,7 +97,6 @@ class RunOrder:
             edge_ids = torch.empty(total, dtype=self.edge_id_dtype, device="cpu")
         _C.sort_bucket(
             runs=[(run.memory, run.begin, run.count, run.first_edge) for run in held],
-            by_edge=False,
             degrees=degrees,
             indices=indices,
             edge_ids=edge_ids,
