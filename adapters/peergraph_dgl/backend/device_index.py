@@ -88,8 +88,8 @@ class DeviceIndex(GraphIndex[EdgeList]):
         if order == "srcdst":
             dst_order = torch.argsort(dst, stable=True)
             ids = dst_order[torch.argsort(src[dst_order], stable=True)].to(src.dtype)
-            src, dst = src[ids.long()], dst[ids.long()]
-        return src, dst, ids
+            return src[ids.long()], dst[ids.long()], ids
+        return src.clone(), dst.clone(), ids  # writes to them do not change the graph
 
     def find_edges(self, etype: int, eid: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         edges, index = self.edge_lists[etype], eid.long()

@@ -263,7 +263,7 @@ class _NodeView(HeteroNodeView):  # type: ignore[misc]
 
     def __call__(self, ntype: Any = None) -> Tensor:
         layout = self._graph.node_layout(self._typeid_getter(ntype))
-        return from_local(layout.positions.to(self._graph.idtype), layout)
+        return from_local(layout.positions.to(self._graph.idtype, copy=True), layout)
 
 
 def _selected(edges: PartitionedTensor, structure: EdgeStructure) -> PartitionedTensor:

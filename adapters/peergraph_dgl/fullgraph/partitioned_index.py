@@ -66,14 +66,16 @@ class PartitionedIndex(GraphIndex[PartitionedEdges]):
     def edges(self, etype: int, order: str | None = None) -> tuple[Tensor, Tensor, Tensor]:
         """The user's ids of sources, destinations and edges, partitioned as features of edges.
 
-        Rows of partitioned tensors have no other order than that of the edge ids.
+        Rows of partitioned tensors have no other order than that of the edge ids. They are copies:
+        writes to them do not change the graph.
         """
         if order not in (None, "eid"):
             raise NotImplementedError(f"edges in the order {order!r} of {self._describe()}")
         edges = self.edge_lists[etype]
         layout = edges.structure.edge_layout
-        ids = from_local(layout.positions.to(self.idtype), layout)
-        return *edges.ends(), ids
+        ids = from_local(layout.positions.to(self.idtype, copy=True), layout)
+        source, destination = edges.ends()
+        return source.clone(), destination.clone(), ids
 
     def in_degrees(self, etype: int, v: Tensor) -> Tensor:
         return self.edge_lists[etype].in_degrees()[v.long()]

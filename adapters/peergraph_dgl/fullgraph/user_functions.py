@@ -148,7 +148,8 @@ def _invoke_reduce_function(
     parts: dict[str, dict[str, Tensor]] = {}
     for bucket in buckets:
         mailbox = {name: bucket.mail(structure, rows) for name, rows in messages.items()}
-        nodes = from_local(bucket.layout.positions.to(graph.idtype), bucket.layout)
+        ids = bucket.layout.positions.to(graph.idtype, copy=True)
+        nodes = from_local(ids, bucket.layout)
         data = _SelectedRows(frame, structure, bucket)
         batch = NodeBatch(graph, nodes, ntype, data, msgs=mailbox)
         for name, rows in _with_layout(func(batch), bucket.layout, func).items():

@@ -89,6 +89,7 @@ def relation_structures(
     """
     structure = edge_index.structure
     _require_rows("edge types", edge_type, structure.edge_layout, dtypes=None)
+    assert isinstance(edge_type, PartitionedTensor)
     # The ranks must agree: each makes the structures with all others.
     state: Hashable = (*structure.edge_layout.digests(edge_type.to_local()), num_relations)
     kept = _by_relation.get(edge_type)

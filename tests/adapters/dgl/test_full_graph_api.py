@@ -252,3 +252,18 @@ def test_dropout_is_the_same_on_any_number_of_ranks(fast: bool) -> None:
     for losses in (rank for ranks in curves for rank in ranks):
         torch.testing.assert_close(losses, curves[0][0], rtol=1e-6, atol=1e-6)
     assert curves[0][0] != train(_Dropping, GRAPHS["loops"](), 3)
+
+
+def test_ids_are_copies() -> None:
+    g, part = plain(), peergraph_dgl.full_graph(plain())
+
+    def ids() -> list[torch.Tensor]:
+        return [part.nodes(), *part.edges(form="all"), part.in_degrees(), part.out_degrees()]
+
+    for tensor in ids():
+        tensor.add_(1)
+    for tensor in ids():
+        tensor.to_local().numpy().fill(3)  # type: ignore[attr-defined]
+    theirs = [g.nodes(), *g.edges(form="all"), g.in_degrees(), g.out_degrees()]
+    for ours, expected in zip(ids(), theirs, strict=True):
+        assert torch.equal(ours.full_tensor(), expected)  # type: ignore[attr-defined]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -197,3 +198,34 @@ def test_types_of_partitioned_edges() -> None:
         data.edge_type = 2 - data.edge_type
         local = graph.edge_type.to_local().detach().numpy()
         local[...] = 2 - local
+
+
+def test_ends_of_partitioned_edges_are_copies() -> None:
+    data = random_data()
+    graph = peergraph_pyg.full_graph(data.clone())
+    sources = graph.edge_index[0]
+    for write in (
+        lambda: sources.ids().to_local().numpy().fill(3),
+        lambda: sources.to_local().zero_(),
+        lambda: sources.full_tensor().zero_(),
+        lambda: sources[2:7].zero_(),
+        lambda: sources.data.zero_(),
+    ):
+        write()
+        assert torch.equal(graph.edge_index[0].full_tensor(), data.edge_index[0])
+        assert torch.equal((sources + 1).full_tensor(), data.edge_index[0] + 1)
+
+
+WRITES_TO_ENDS: dict[str, Callable[[Any], Any]] = {
+    "zero_": lambda ends: ends.zero_(),
+    "__setitem__": lambda ends: ends.__setitem__(slice(3), 0),
+    "add_": lambda ends: ends.__iadd__(1),
+    "add": lambda ends: torch.add(ends, 1, out=ends),
+}
+
+
+@named_cases("write", WRITES_TO_ENDS)
+def test_ends_of_partitioned_edges_refuse_writes(write: str) -> None:
+    graph = peergraph_pyg.full_graph(random_data())
+    with pytest.raises(RuntimeError, match=f"^{write}: the edges .* cannot be written"):
+        WRITES_TO_ENDS[write](graph.edge_index[0])

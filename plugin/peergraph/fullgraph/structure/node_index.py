@@ -27,7 +27,7 @@ class NodeIndex(PartitionedTensor):
 
     As an index it selects rows of partitioned features of nodes, one for each edge; rows of
     sources that other ranks have are exchanged. In any other operation it acts as the partitioned
-    tensor of the user's node ids, :meth:`ids`. Made with :meth:`of`.
+    tensor of the user's node ids, :meth:`ids`; it cannot be written. Made with :meth:`of`.
     """
 
     __slots__ = ("end", "structure")
@@ -60,10 +60,17 @@ class NodeIndex(PartitionedTensor):
 
     def full_tensor(self) -> Tensor:
         """Returns the ids of all edges. Collective."""
-        return self.ids().full_tensor()
+        return self.shared_ids().full_tensor()
 
     def ids(self) -> PartitionedTensor:
-        """Returns the user's ids of the nodes, [edges], by edge. Collective at the first call."""
+        """Returns the user's ids of the nodes, [edges], by edge. Collective at the first call.
+
+        They are a copy: writes to it do not change the graph.
+        """
+        return self.shared_ids().clone()  # type: ignore[return-value]
+
+    def shared_ids(self) -> PartitionedTensor:
+        """Returns what :meth:`ids` copies. It must not be changed."""
         return self.structure.edge_ends()[self.end == "destination"]
 
     @property
@@ -144,6 +151,7 @@ class NodeIndex(PartitionedTensor):
         if func in SHAPE_FUNCTIONS:
             with torch._C.DisableTorchFunctionSubclass():
                 return func(*args, **kwargs)
+        _refuse_writes(func, args, kwargs)
         selected = node_selection(func, args, kwargs)
         if selected is not None:
             x, dim, index = selected
@@ -162,6 +170,25 @@ class NodeIndex(PartitionedTensor):
             f"{func} on the ends of edges of a partitioned graph: compute with their ids, "
             "edge_index[0].ids()"
         )
+
+
+def _refuse_writes(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """Raises RuntimeError if a function writes to the edges: their structure would stay."""
+    name = func.__name__
+    writes = name in _WRITES or (name.endswith("_") and not name.endswith("__"))
+    if (writes and isinstance(args[0], NodeIndex)) or isinstance(kwargs.get("out"), NodeIndex):
+        raise RuntimeError(
+            f"{name}: the edges of a partitioned graph cannot be written; change a copy of their "
+            "ids, edge_index[0].ids(), or make another graph"
+        )
+
+
+_WRITES = {
+    "__setitem__",
+    "__set__",
+    *(f"__i{name}__" for name in ("add", "sub", "mul", "floordiv", "truediv", "div", "mod", "pow")),
+    *(f"__i{name}__" for name in ("and", "or", "xor", "lshift", "rshift")),
+}
 
 
 def _at_sources(csc: Csc, x: Tensor) -> Tensor:

@@ -328,7 +328,7 @@ class Call:
                 functools.partial(_offloaded_probe, tensor, self.changes),
             )
         if isinstance(tensor, NodeIndex):
-            tensor = tensor.ids()
+            tensor = tensor.shared_ids()
         if isinstance(tensor, PartitionedTensor):
             operand, layout = resident_operand(self.name, tensor, self.space)
             of_device = operand.tensor
