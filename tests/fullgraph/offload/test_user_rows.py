@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +14,7 @@ from peergraph.fullgraph import FullGraph, RowLayout
 from peergraph.fullgraph.offload.rows.row_allocator import RowAllocator
 from peergraph.fullgraph.offload.rows.store_table import store_table
 from peergraph.fullgraph.offload.rows.user_rows import UserRows
+from peergraph.fullgraph.offload.tensor.offloaded_tensor import OffloadedTensor
 from peergraph.memory import Group
 from peergraph.store import EDGE, EdgeSource, GraphSource, Store
 from peergraph.testing import run_ranks
@@ -71,12 +73,14 @@ def test_rows_are_read_by_gpus(ranks: int, tmp_path: Path) -> None:
     run_ranks(check_rows, ranks, str(tmp_path), device="cuda")
 
 
+def make_edges() -> Tensor:
+    return torch.randint(ROWS, (2, 300), generator=torch.Generator().manual_seed(2))
+
+
 @pytest.fixture
 def graph() -> FullGraph:
     group = Group(0, 1, torch.device("cpu"), 60.0)
-    generator = torch.Generator().manual_seed(2)
-    edges = torch.randint(ROWS, (2, 300), generator=generator)
-    return FullGraph.build(group, ROWS, edges, order="random", offload=True, num_chunks=4,
+    return FullGraph.build(group, ROWS, make_edges(), order="random", offload=True, num_chunks=4,
                            widths=[8, 8, 3], memory_budget=1 << 16)  # fmt: skip
 
 
@@ -104,22 +108,31 @@ def test_features_that_change_are_refused(graph: FullGraph) -> None:
         rows.full_tensor()
 
 
-def test_no_epoch_after_the_first_reads_features_that_are_summed(graph: FullGraph) -> None:
+def test_sums_are_kept_as_long_as_features_are_the_same(graph: FullGraph) -> None:
     x = values_of(torch.float32, 8)
     assert graph.offloaded is not None
     graph.offloaded.allocator.sequential_device_bytes = 0
     rows = graph.node_rows(x)
     weight = torch.eye(8).requires_grad_()
-    losses = []
-    for _ in range(3):
-        out = graph.structures[EDGE].spmm("copy_u", "sum", rows) @ weight
-        loss = out.square().mean()
-        loss.backward()
-        losses.append(loss.item())
-        x.zero_()  # An error for who reads it.
-    assert losses[0] == losses[1] == losses[2] > 0
+    structure, (source, target) = graph.structures[EDGE], make_edges()
+    # Writes without a trace, after the first epoch that keeps the sum, and after later ones.
+    changes: list[Callable[[], object] | None] = [
+        *(None, lambda: x.data.mul_(2), None, None, lambda: x.numpy().__iadd__(1), None)
+    ]
+    for change in changes:
+        sums = structure.spmm("copy_u", "sum", rows)
+        again = structure.spmm("copy_u", "sum", rows)
+        assert isinstance(sums, OffloadedTensor)
+        assert isinstance(again, OffloadedTensor)
+        assert again._content is sums._content
+        (sums @ weight).square().mean().backward()
+        full = torch.zeros_like(x).index_add_(0, target, x[source])
+        assert torch.equal(sums.full_tensor(), full)
+        if change is not None:
+            change()
+    x.zero_()
     with pytest.raises(RuntimeError, match="was changed in place"):
-        rows.full_tensor()
+        structure.spmm("copy_u", "sum", rows)
 
 
 def test_rows_of_users_are_not_written() -> None:

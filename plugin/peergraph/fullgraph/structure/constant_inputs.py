@@ -118,8 +118,10 @@ def _content_of(tensor: Tensor) -> object:
     """Returns what is equal as long as a tensor holds the same: a digest of what is on the device.
 
     The content of rows that are not on the device is an object that does not change: other rows
-    are another object.
+    are another object. Rows that are read where the user has them are compared by a digest as well.
     """
     if isinstance(tensor, PartitionedTensor) and hasattr(tensor, "_content"):
-        return tensor._content
+        store = tensor._content.store
+        is_users = store is not None and store.is_users
+        return tensor._content, store.digest() if is_users else None
     return current_digest(tensor._local if type(tensor) is PartitionedTensor else tensor)

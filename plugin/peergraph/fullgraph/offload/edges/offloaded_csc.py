@@ -138,11 +138,12 @@ class OffloadedCsc(PartitionedStructure):
         time on.
         """
         came_before = super().keeps(x, e)
-        return came_before or (self.keeps_results and e is None and _comes_again(x))
+        # What is kept now is compared at the next call with what the features hold now.
+        return came_before or (e is None and _comes_again(x) and super().keeps(x))
 
     @property
     def _keeps_sums(self) -> bool:
-        """Whether sums of constant features are kept: offloaded features are not read for that."""
+        """Whether sums of constant features are kept: to compare them costs one read, at most."""
         return self.keeps_results
 
     def kept(self, x: Tensor, key: Hashable, make: Callable[[], _Rows]) -> _Rows:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Literal
@@ -10,6 +11,7 @@ import torch
 from torch import Tensor
 
 import peergraph._C as _C
+from peergraph.fullgraph.layout.content_digest import content_digest
 from peergraph.fullgraph.layout.row_layout import RowLayout
 from peergraph.fullgraph.offload.rows.staged_rows import read_staged, write_staged
 from peergraph.memory.device.launching import launch_on
@@ -25,6 +27,8 @@ a name, or where the user's tensor or table has them."""
 
 # Thread blocks of a kernel that reads or writes host memory: enough for the link.
 _LINK_BLOCKS = 64
+# Bytes of rows that a digest reads at a time.
+_DIGEST_BYTES = 64 << 20
 
 
 class RowStore:
@@ -45,6 +49,7 @@ class RowStore:
             CPU; None for a store that keeps its rows otherwise.
         release: called once, when the store's memory is not needed any more.
         allocator: of the graph's other rows, or None.
+        is_users: whether the memory is the user's, who can change it.
     """
 
     def __init__(
@@ -56,6 +61,7 @@ class RowStore:
         memory: Tensor | None = None,
         release: Callable[[], None] | None = None,
         allocator: RowAllocator | None = None,
+        is_users: bool = False,
     ) -> None:
         self.layout = layout
         """The rows of all ranks."""
@@ -71,6 +77,8 @@ class RowStore:
         """Bytes of a row where it is stored."""
         self.allocator = allocator
         """Of the graph's other rows, or None."""
+        self.is_users = is_users
+        """Whether the memory is the user's, who can change it."""
         self._memory = memory
         self._release = release
 
@@ -180,6 +188,15 @@ class RowStore:
         """
         if rows.numel():
             self.scatter(rows, (self.gather(rows) + values).to(self.dtype))
+
+    def digest(self) -> bytes:
+        """Returns a digest of all rows, which are read once. Synchronises a GPU."""
+        step, count = max(1, _DIGEST_BYTES // max(1, self.row_bytes)), self.layout.local_count
+        parts = (
+            content_digest(self.read(start, min(start + step, count)))
+            for start in range(0, count, step)
+        )
+        return hashlib.blake2b(b"".join(parts), digest_size=16).digest()
 
     def zero_(self) -> None:
         """Overwrites all local rows with zeros."""

@@ -54,7 +54,9 @@ def store_table(
             return given
         # The GPU reads pinned memory itself.
         pinned = table.detach()[given.first : given.first + layout.local_count]
-        return RowStore(layout, features, table.dtype, "host", pinned, allocator=allocator)
+        return RowStore(
+            layout, features, table.dtype, "host", pinned, allocator=allocator, is_users=True
+        )
     role: Role = "sequential" if on_device else "given"
     store = allocator.allocate(layout, features, table.dtype, role, what=what)
     if given is not None and store.in_place:

@@ -32,13 +32,16 @@ class UserRows(RowStore):
     Args:
         layout: the rows of all ranks; ids are rows of `table`.
         table: [layout.size, *features], equal on all ranks: a table, or a contiguous tensor on the
-            CPU. It must not be changed as long as the rows are used.
+            CPU. It must not be changed as long as the rows are used. Sums that are kept of it are
+            made again if :meth:`digest` tells that it was.
         allocator: of the graph's other rows.
     """
 
     def __init__(self, layout: RowLayout, table: Table | Tensor, allocator: RowAllocator) -> None:
         rows = table if isinstance(table, Table) else table.detach()
-        super().__init__(layout, rows.shape[1:], rows.dtype, "user", allocator=allocator)
+        super().__init__(
+            layout, rows.shape[1:], rows.dtype, "user", allocator=allocator, is_users=True
+        )
         self._table: Table | Tensor | None = rows
         self._version = _version_of(rows)
         self.first = first_of_consecutive(layout)
