@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Hashable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -196,9 +196,9 @@ def _without_prefixes(requests: list[Request]) -> list[Request]:
     """Drops a list of ids that is the beginning of another list for the same table. For example,
     the nodes of a block begin with the nodes of the next block.
     """
-    longest: dict[tuple[int, int], Request] = {}
+    longest: dict[Hashable, Request] = {}
     for table, ids in requests:
-        key = id(table), ids.data_ptr()
+        key = id(table), ids.data_ptr(), ids.stride(), ids.dtype
         if key not in longest or ids.numel() > longest[key][1].numel():
             longest[key] = table, ids
     return list(longest.values())
