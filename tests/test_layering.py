@@ -54,6 +54,7 @@ PUBLIC = [  # what adapters may import: these packages, and what their __all__ l
     "peergraph.integration",
     "peergraph.errors",
     "peergraph.optim",
+    "peergraph.number_arguments",
     "peergraph.profiling",
     "peergraph.cli",
 ]

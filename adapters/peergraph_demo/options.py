@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import math
 import os
 from dataclasses import dataclass
 from pathlib import Path
+
+from peergraph.number_arguments import check_number
 
 CODE = "code"
 PRODUCTS = "products"
 _STEPS_PER_EPOCH = 16
 _STEPS = 45
 _FULL_GRAPH_EPOCHS = 100
+_MOST = {"ranks": 1024, "epochs": 10**6, "batch-size": 2**31 - 1, "hidden": 1 << 16}
 PLANS = ("auto", "replicated", "sharded", "host")
 
 
@@ -47,10 +51,9 @@ class DemoOptions:
         positive = {"ranks": self.ranks, "epochs": self.epochs, "batch-size": self.batch_size}
         positive |= {"hidden": self.hidden, "memory-budget": self.memory_budget}
         for name, value in positive.items():
-            if value is not None and value < 1:
-                raise ValueError(f"--{name} must be at least 1, got {value}")
-        if self.num_workers < 0:
-            raise ValueError(f"--num-workers must not be negative, got {self.num_workers}")
+            check_number(f"--{name}", value, 1, _MOST.get(name))
+        check_number("--num-workers", self.num_workers, 0, 1024)
+        check_number("--seed", self.seed, 0, 2**63 - 1)
         if self.measure and self.num_workers:
             raise ValueError("--measure counts no reads of workers: leave --num-workers at 0")
         if self.measure and self.full_graph:
@@ -59,13 +62,13 @@ class DemoOptions:
             raise ValueError(f"--plan must be one of {', '.join(PLANS)}, got {self.plan!r}")
         if self.memory_budget is not None and self.plan != "auto":
             raise ValueError(f"--memory-budget is for --plan auto, not {self.plan}")
-        if not self.fanouts or any(f < 1 and f != -1 for f in self.fanouts):
+        if not self.fanouts or any((f < 1 and f != -1) or f >= 2**31 for f in self.fanouts):
             given = ",".join(map(str, self.fanouts))
             raise ValueError(f"--fanouts must be positive, or -1 for all neighbours, got {given}")
         if not 0 <= self.dropout < 1:
             raise ValueError(f"--dropout must be in [0, 1), got {self.dropout}")
-        if not self.lr > 0:
-            raise ValueError(f"--lr must be positive, got {self.lr}")
+        if not 0 < self.lr < math.inf:
+            raise ValueError(f"--lr must be positive and finite, got {self.lr}")
         if self.json is not None and not Path(self.json).absolute().parent.is_dir():
             raise ValueError(f"--json: there is no folder {Path(self.json).absolute().parent}")
         self._check_data()

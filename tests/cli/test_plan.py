@@ -139,7 +139,7 @@ def test_errors(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "the budget is 10" in refused(capsys, *full, "--graph-ratio", "1", "--budget", "10")
     assert "GPU 9 is not one of" in refused(capsys, *full, "--gpus", "9")
     assert "GPU 9 is not one of" in refused(capsys, *full, "--mask", "0-9")
-    assert "--nodes must be positive" in refused(capsys, *full, "--nodes", "0")
+    assert "--nodes must be at least 1" in refused(capsys, *full, "--nodes", "0")
     assert "--measure is for this machine" in refused(capsys, *full, "--measure")
     with pytest.raises(SystemExit):
         main(["plan", *full, "--mask", "0:1"])

@@ -112,7 +112,7 @@ def test_results_are_copies() -> None:
 
 
 def test_warmup_must_reach_the_second_call() -> None:
-    with pytest.raises(ValueError, match="warmup must be at least 2 calls, got 1"):
+    with pytest.raises(ValueError, match="warmup must be at least 2, got 1"):
         capture(lambda: None, warmup=1, device="cpu")
 
 

@@ -15,7 +15,8 @@ import peergraph_pyg
 from peergraph.errors import CollectiveMismatchError, PeerLostError
 from peergraph.fullgraph import FullGraph, PartitionedEdgeIndex, PartitionedTensor
 from peergraph.fullgraph.exchange.transport import Transport
-from peergraph.fullgraph.plan.full_graph_options import MAX_CHUNKS, FullGraphOptions
+from peergraph.fullgraph.layout.duplication import MAX_CHUNKS
+from peergraph.fullgraph.plan.full_graph_options import FullGraphOptions
 from peergraph.memory import Group
 from peergraph.testing import run_ranks
 
@@ -101,7 +102,7 @@ def test_a_rank_that_does_not_come_is_named_after_the_timeout() -> None:
 
 @pytest.mark.parametrize("value", [0, -1, MAX_CHUNKS + 1, 10**12])
 def test_numbers_are_bounded_before_they_become_loops(value: int) -> None:
-    with pytest.raises(ValueError, match=f"num_chunks must be in 1..{MAX_CHUNKS}, got {value}"):
+    with pytest.raises(ValueError, match=f"num_chunks must be at .*, got {value}"):
         _graph(offload=True, num_chunks=value)
 
 

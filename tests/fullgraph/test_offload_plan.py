@@ -172,7 +172,7 @@ def test_small_budget_says_what_is_needed() -> None:
         FullGraphPlan.make(facts(), machine("single"), widths=PAPERS, memory_budget=8 * GIB)
     for part in ("structure", "transposes", "rows of a chunk", "GPUs with this budget would do"):
         assert part in str(error.value)
-    with pytest.raises(ValueError, match="num_chunks must be in 1..4096, got 0"):
+    with pytest.raises(ValueError, match="num_chunks must be at least 1, got 0"):
         FullGraphPlan.make(facts(), machine("single"), memory_budget=GIB, num_chunks=0)
     with pytest.raises(ValueError, match="num_chunks is for offloaded training"):
         FullGraphPlan.make(facts(), machine("single"), num_chunks=2, offload=False)

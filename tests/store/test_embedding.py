@@ -134,8 +134,8 @@ def test_bad_embeddings(device: torch.device) -> None:
     group = Group.current(device=device)
     for arguments, error, match in (
         ({"num_embeddings": None}, ValueError, "num_embeddings must be given"),
-        ({"num_embeddings": -1}, ValueError, "num_embeddings must be an int of at least 0, got -1"),
-        ({"embedding_dim": 0}, ValueError, "embedding_dim must be an int of at least 1, got 0"),
+        ({"num_embeddings": -1}, ValueError, "num_embeddings must not be negative, got -1"),
+        ({"embedding_dim": 0}, ValueError, "embedding_dim must be at least 1, got 0"),
         ({"dtype": torch.int32}, ValueError, "dtype must be one of .*, got torch.int32"),
         ({"init": torch.zeros(3, 3)}, ValueError, r"init must have shape \(5, 2\), got \(3, 3\)"),
         ({"init": 0}, TypeError, "init must be a tensor, a function or None, got 0"),

@@ -30,7 +30,7 @@ def test_every_option_has_a_default_and_a_description() -> None:
 
 @pytest.mark.parametrize("given", [0, -1, 1.0, True, "2"])
 def test_wrong_numbers_of_exchanged_batches(given: Any) -> None:
-    with pytest.raises(ValueError, match=r"batches_per_exchange must be an int of at least 1, got"):
+    with pytest.raises((TypeError, ValueError), match="batches_per_exchange must be a"):
         complete_options({"machines": "shard", "batches_per_exchange": given})
 
 

@@ -13,6 +13,7 @@ from dgl import DGLGraph
 from dgl.frame import Frame
 from torch import Tensor
 
+from peergraph.number_arguments import check_number, check_real
 from peergraph.sampling import NegativeSampler, next_seed
 from peergraph.store import EdgeType, NodeType, Store
 
@@ -26,6 +27,7 @@ from .views import EdgeView, NodeView, TypeData
 
 _CPU = torch.device("cpu")
 _int = int  # for annotations in StoreGraph, whose method `int` hides the type
+_MAX_REDUNDANCY = 1000.0
 _REDUNDANCY = 1.3  # the default of dgl.sampling.global_uniform_negative_sampling
 
 
@@ -264,6 +266,8 @@ class StoreGraph:
         redundancy: float | None = None,
     ) -> tuple[Tensor, Tensor]:
         """Draws at most ``num_samples`` random node pairs without an edge, as DGL does."""
+        check_number("num_samples", num_samples, 0, 2**31 - 1)
+        check_real("redundancy", redundancy, 0, _MAX_REDUNDANCY)
         edge_type = self.to_canonical_etype(etype)
         tries = NegativeSampler(self.store, edge_type, avoid_edges=True)
         count = int(num_samples * (_REDUNDANCY if redundancy is None else redundancy)) + 1
@@ -280,6 +284,8 @@ class StoreGraph:
         return source, destination
 
     def _fanouts(self, fanout: Any) -> dict[EdgeType, _int]:
+        for value in fanout.values() if isinstance(fanout, Mapping) else [fanout]:
+            check_number("fanout", value, -1)
         if not isinstance(fanout, Mapping):
             return dict.fromkeys(self.canonical_etypes, int(fanout))
         fanouts = {self.to_canonical_etype(t): int(value) for t, value in fanout.items()}

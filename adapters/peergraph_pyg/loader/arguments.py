@@ -38,11 +38,13 @@ def check_num_neighbors(given: Any) -> NumNeighbors:
 def _check_fanouts(of_type: Any, given: Any) -> None:
     try:
         fanouts = [operator.index(fanout) for fanout in of_type]
+        if any(isinstance(fanout, bool) for fanout in of_type):
+            raise TypeError
     except TypeError:
         raise TypeError(
             f"num_neighbors must be a list of ints, or a dict of such lists, got {given!r}"
         ) from None
-    if any(fanout < -1 for fanout in fanouts):
+    if any(not -1 <= fanout < 2**31 for fanout in fanouts):
         raise ValueError(
             f"num_neighbors must be -1 (all), 0 or more in each hop, got {list(of_type)}"
         )

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from peergraph.integration import ThreadRng
 from peergraph.memory import limit_blocks, on_thread_stream
+from peergraph.number_arguments import check_number
 from peergraph.profiling import WAIT_BATCH, profile_range
 from peergraph.sampling import next_seed
 from peergraph.store import Store
@@ -42,12 +43,7 @@ class PrefetchOptions:
             raise TypeError(f"priority must be an int, got {self.priority!r}")
         if self.priority not in (-1, 0):
             raise ValueError(f"priority must be -1 or 0, got {self.priority}")
-        if self.max_blocks is None:
-            return
-        if isinstance(self.max_blocks, bool) or not isinstance(self.max_blocks, int):
-            raise TypeError(f"max_blocks must be an int, got {self.max_blocks!r}")
-        if self.max_blocks < 0:
-            raise ValueError(f"max_blocks must be 0 or more, got {self.max_blocks}")
+        check_number("max_blocks", self.max_blocks, 0, 2**31 - 1)
 
     def blocks_on(self, device: torch.device) -> int:
         """Returns the largest number of thread blocks of a gather on this device; 0: no limit.

@@ -9,7 +9,9 @@ from peergraph.aggregate.csc import Csc
 from peergraph.aggregate.kernels.arguments import count_chunks
 from peergraph.aggregate.sparse.csr import CsrMatrix
 from peergraph.aggregate.sparse.index_tensors import row_of_edges
+from peergraph.number_arguments import check_number
 
+_MAX_ROUNDS = 10_000
 # Multipliers of splitmix64, as signed numbers.
 _MIX = (-4658895280553007687, -7723592293110705685)
 
@@ -38,7 +40,7 @@ def reorder(
     Synchronises. Takes about 40 bytes an edge meanwhile.
 
     Raises:
-        ValueError: sources and destinations differ in number, or an argument is below 1.
+        ValueError: sources and destinations differ in number, or an argument is out of range.
     """
     labels = find_communities(csc, rounds=rounds, largest=largest, seed=seed)
     order = torch.sort(labels, stable=True).indices
@@ -64,9 +66,9 @@ def find_communities(csc: Csc, *, rounds: int = 10, largest: int = 4096, seed: i
             f"csc must have as many sources as destinations, got {csc.num_sources} and "
             f"{csc.num_destinations}"
         )
-    for name, value in (("rounds", rounds), ("largest", largest)):
-        if value < 1:
-            raise ValueError(f"{name} must be at least 1, got {value}")
+    check_number("rounds", rounds, 1, _MAX_ROUNDS)
+    check_number("largest", largest, 1)
+    check_number("seed", seed, -(2**31), 2**32)
     count, device = csc.num_destinations, csc.device
     nodes = torch.arange(count, device=device)
     target = row_of_edges(csc.indptr, csc.num_edges)

@@ -28,6 +28,7 @@ from peergraph.aggregate.sparse.index_tensors import (
     indptr_if_sorted,
 )
 from peergraph.memory import TableRows
+from peergraph.memory.region.free_memory import check_count
 from peergraph.memory.table.id_list import integers
 
 if TYPE_CHECKING:
@@ -144,7 +145,7 @@ class Csc:
             raise ValueError(f"edge_index must be [2, edges], got {list(edge_index.shape)}")
         edge_index = edge_index if edge_index.numel() else integers(edge_index)  # of any dtype
         check_ids("edge_index", edge_index[0], edge_index.device)
-        check_size("num_destinations", num_destinations)
+        check_count("num_destinations", num_destinations, edge_index.device)
         check_size("num_sources", num_sources)
         source, destination = edge_index.unbind()
         last = None

@@ -8,6 +8,8 @@ from os import PathLike
 import torch
 
 from peergraph.memory import Group
+from peergraph.memory.region.free_memory import check_count
+from peergraph.number_arguments import check_number, check_real
 from peergraph.store import EDGE, NODE
 from peergraph.store.disk.saved_store import SavedStore
 from peergraph.store.hotness.id_map import hottest_first
@@ -24,6 +26,9 @@ from peergraph.store.placement.plan import Item
 from peergraph.store.placement.reads import BatchReads
 
 _ALONE = Group(0, 1, torch.device("cpu"), 300.0)
+
+_MOST_SKEW = 100.0
+_MOST_ROW_BYTES = 2**31 - 1
 
 
 def saved_graph(
@@ -73,6 +78,7 @@ def described_graph(
             does not exist or is not of float32.
     """
     check_sizes({"nodes": num_nodes, "edges": num_edges, "row-bytes": min(row_bytes), "skew": skew})
+    check_number("--row-bytes", max(row_bytes), 1, _MOST_ROW_BYTES)
     specs = {
         f"x{i or ''}": TableSpec((num_nodes, n), torch.uint8)
         if n % 4
@@ -91,7 +97,10 @@ def described_graph(
 
 
 def check_sizes(sizes: Mapping[str, float]) -> None:
-    """Raises ValueError if a size of an option is not positive, or the skew is negative."""
+    """Raises an error if the size of an option is out of range, or too large for this machine."""
     for name, size in sizes.items():
-        if size < (0 if name == "skew" else 1):
-            raise ValueError(f"--{name} must be positive, got {size}")
+        if name == "skew":
+            check_real("--skew", size, 0, _MOST_SKEW)
+        else:
+            check_number(f"--{name}", size, 1)
+    check_count("--nodes", sizes["nodes"])

@@ -7,11 +7,15 @@ from dataclasses import asdict, dataclass
 
 from peergraph.cli._split_reads import SplitReads
 from peergraph.memory.topology.topology import Topology
+from peergraph.number_arguments import MAX_SECONDS, check_number, check_real
 from peergraph.store.placement.machine_plan import MachineMemory, MachinePlan, choose_machine_plan
+from peergraph.store.placement.options import MAX_BATCHES_PER_EXCHANGE
 from peergraph.store.placement.plan import Item, Plan, format_bytes
 from peergraph.store.placement.reads import BatchReads
 
 _BYTES_OF_PARAMETER = 4
+
+_MOST_MACHINES = 4096
 
 
 @dataclass(frozen=True)
@@ -54,14 +58,14 @@ class Network:
     @classmethod
     def of(cls, machines: int, bandwidth: int | None, parameters: int, compute: float) -> Network:
         """Checks the numbers of the options; raises ValueError for an impossible number."""
-        if machines < 1:
-            raise ValueError(f"--machines must be at least 1, got {machines}")
+        check_number("--machines", machines, 1, _MOST_MACHINES)
         if bandwidth is None:
             raise ValueError(
                 "--machines needs --network: bytes a second of each machine, such as 50G"
             )
-        if bandwidth <= 0 or parameters < 0 or compute < 0:
-            raise ValueError("--network, --parameters and --compute must be positive")
+        check_number("--network", bandwidth, 1)
+        check_number("--parameters", parameters, 0)
+        check_real("--compute", compute, 0, MAX_SECONDS)
         return cls(machines, bandwidth, parameters, compute)
 
 
@@ -210,10 +214,7 @@ class PlanOfMachines:
         """
         if not 0 <= hot_ratio <= 1:
             raise ValueError(f"--hot-ratio must be in 0..1, got {hot_ratio}")
-        if batches_per_exchange < 1:
-            raise ValueError(
-                f"--batches-per-exchange must be at least 1, got {batches_per_exchange}"
-            )
+        check_number("--batches-per-exchange", batches_per_exchange, 1, MAX_BATCHES_PER_EXCHANGE)
         whole = plan_items(items, reads)
         alone = predicted_step(whole, (), network.compute).seconds
         num_bytes = sum(item.num_bytes for item in items)

@@ -49,8 +49,11 @@ def byte_count(text: str) -> int:
     number = text.lower().removesuffix("b").removesuffix("i")
     unit = _UNITS.get(number[-1:], 1)
     try:
-        return int(float(number if unit == 1 else number[:-1]) * unit)
-    except ValueError:
+        size = int(float(number if unit == 1 else number[:-1]) * unit)
+    except (ValueError, OverflowError):
         raise argparse.ArgumentTypeError(
             f"expected a size like 512M or 10G, got {text!r}"
         ) from None
+    if not 0 <= size < 2**63:
+        raise argparse.ArgumentTypeError(f"expected 0 or more bytes, below 2^63, got {text}")
+    return size

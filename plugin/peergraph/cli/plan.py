@@ -355,12 +355,20 @@ def _topology(args: argparse.Namespace) -> Topology | None:
     return masked if args.gpus is None else masked.subset(args.gpus)
 
 
+_MOST = 10**15
+"""Of nodes, edges, parameters."""
+
+
 def count(text: str) -> int:
     """Parses a count, as in ``111e6`` or ``111000000``."""
     try:
-        return int(float(text))
+        number = float(text)
+        whole = int(text) if text.isdecimal() else int(number)
     except (ValueError, OverflowError):
         raise argparse.ArgumentTypeError(f"expected a number, got {text!r}") from None
+    if whole != number or not 0 <= whole <= _MOST:
+        raise argparse.ArgumentTypeError(f"expected a whole number, 0 to {_MOST:g}, got {text}")
+    return whole
 
 
 def pairs(text: str) -> tuple[tuple[int, int], ...]:

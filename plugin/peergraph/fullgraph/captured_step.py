@@ -15,6 +15,7 @@ from torch.utils._pytree import tree_map
 from peergraph.fullgraph.layout.content_digest import ChangeDetector, are_unchanged, watch
 from peergraph.fullgraph.random.step_seeds import StepSeeds
 from peergraph.memory import Group, record_cuda_graph
+from peergraph.number_arguments import check_number
 
 _Result = TypeVar("_Result")
 
@@ -58,8 +59,7 @@ def capture(
         NotImplementedError: several GPUs. Their exchanges count on the host.
         RuntimeError: when the graph is captured: the step does what a CUDA graph cannot repeat.
     """
-    if warmup < _MIN_WARMUP:
-        raise ValueError(f"warmup must be at least {_MIN_WARMUP} calls, got {warmup}")
+    check_number("warmup", warmup, _MIN_WARMUP)
     group = Group.current(device) if group is None else group
     if group.world_size > 1 and group.device.type == "cuda":
         raise NotImplementedError(

@@ -19,6 +19,7 @@ from peergraph.fullgraph.tensor.partitioned_tensor import PartitionedTensor
 from peergraph.memory import Group
 from peergraph.memory.group.collective_call import collective_call
 from peergraph.memory.group.content import describe_content
+from peergraph.memory.region.free_memory import check_count
 from peergraph.store import EDGE, NODE, EdgeType, NodeType
 
 
@@ -111,10 +112,7 @@ def _check_num_nodes(num_nodes: int | Mapping[NodeType, int]) -> dict[NodeType, 
     if not counts:
         raise ValueError("num_nodes must name at least one node type, got none")
     for node_type, count in counts.items():
-        if not isinstance(count, int) or isinstance(count, bool):
-            raise TypeError(f"num_nodes of {node_type!r} must be an int, got {count!r}")
-        if count < 0:
-            raise ValueError(f"num_nodes of {node_type!r} must not be negative, got {count}")
+        check_count(f"num_nodes of {node_type!r}", count)
     return counts
 
 

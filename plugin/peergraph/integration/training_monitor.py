@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from types import TracebackType
 
 from peergraph.memory.device.capture_mode import is_capturing
+from peergraph.number_arguments import check_seconds
 from peergraph.profiling import CHUNK, observe
 from peergraph.store import Store
 from peergraph.store.placement.plan import format_bytes
@@ -216,12 +217,11 @@ def monitor(every: float | None = 10.0) -> Monitor:
         then :meth:`peergraph.store.Store.measure` cannot measure its stores.
 
     Raises:
-        ValueError: `every` is not positive.
+        ValueError, TypeError: `every` is no positive number, or more than a million seconds.
         RuntimeError: another monitor is running.
     """
     global _running
-    if every is not None and not every > 0:
-        raise ValueError(f"every must be a positive number of seconds or None, got {every!r}")
+    check_seconds("every", every)
     if _running is not None:
         raise RuntimeError("a monitor runs already: stop it first")
     _running = Monitor(every)

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from peergraph.memory.group.collective_call import collective_call
 from peergraph.memory.group.naming import collective
+from peergraph.number_arguments import check_number
 from peergraph.sampling.arguments import check_integer_vector
 from peergraph.sampling.neighbor.fanouts import Fanouts
 from peergraph.sampling.neighbor.neighbor_sampler import NeighborSampler, Seeds
@@ -52,13 +53,13 @@ def presample(
         The counts of all ranks, on the CPU, the same on each of them.
 
     Raises:
-        ValueError: a `batch_size` or `epochs` below 1.
+        ValueError: a `batch_size` below 1, `epochs` that are not 1 to 10,000.
         RuntimeError: the store came by pickle.
         IndexError, TypeError: as :meth:`NeighborSampler.sample`.
     """
-    for name, value in (("batch_size", batch_size), ("epochs", epochs)):
-        if value < 1:
-            raise ValueError(f"{name} must be at least 1, got {value}")
+    check_number("batch_size", batch_size, 1, 2**31 - 1)
+    check_number("epochs", epochs, 1, _MAX_EPOCHS)
+    check_number("seed", seed, -(2**63), 2**64 - 1)
     group = store.group
     if group is None:
         raise RuntimeError("only the ranks that built a store can presample from it")
@@ -66,7 +67,7 @@ def presample(
 
     def count() -> None:
         sampler = NeighborSampler(store, fanouts, edge_ids=False)
-        generator = torch.Generator().manual_seed(seed * _MAX_RANKS + group.rank)
+        generator = torch.Generator().manual_seed((seed * _MAX_RANKS + group.rank) % 2**64)
         for _ in range(epochs):
             for batch in _batches(store, train_nodes, batch_size, generator):
                 draw = int(torch.randint(2**62, (1,), generator=generator, device="cpu"))
@@ -77,6 +78,7 @@ def presample(
 
 
 _MAX_RANKS = 1024
+_MAX_EPOCHS = 10_000
 
 
 class _Counts:

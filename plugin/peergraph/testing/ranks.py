@@ -20,8 +20,10 @@ import torch.distributed as dist
 
 from peergraph.errors import PeerLostError
 from peergraph.memory.group.store_file import StoreFile, open_store
+from peergraph.number_arguments import check_number, check_seconds
 from peergraph.testing.starting import Start, context_of
 
+_MAX_RANKS = 1024
 # If a rank's error follows from another rank's end: how long to wait for the other rank's error.
 _CAUSE_WAIT_S = 1.0
 # Texts of Gloo's errors after another rank has ended.
@@ -63,6 +65,8 @@ def run_ranks(
     """
     if device not in ("cpu", "cuda"):
         raise ValueError(f'device must be "cpu" or "cuda", got {device!r}')
+    check_number("world_size", world_size, 0, _MAX_RANKS)
+    check_seconds("timeout_s", timeout_s)
     # This process serves the store, so that the store outlives any rank.
     store = StoreFile()
     context = context_of(start)

@@ -41,7 +41,7 @@ def test_widths_host_memory_and_folder(tmp_path: Path) -> None:
         0,
     )
     assert torch.equal(graph.ndata["x"].full_tensor(), x)
-    with pytest.raises(ValueError, match="host_memory must be at least 0, got -1"):
+    with pytest.raises(ValueError, match="host_memory must not be negative, got -1"):
         partition(x, host_memory=-1)
     with pytest.raises(ValueError, match="host memory is not enough"):
         partition(x, host_memory=0, widths=[16, 16, 16, 4])

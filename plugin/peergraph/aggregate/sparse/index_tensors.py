@@ -10,6 +10,7 @@ from peergraph.aggregate.kernels.arguments import CsrTensors, launch_on
 from peergraph.aggregate.kernels.torch_operator import is_traced, kernel
 from peergraph.memory.device.plain_tensor import plain
 from peergraph.memory.table.id_list import check_distinct, integers
+from peergraph.number_arguments import check_number
 
 _ID_DTYPES = (torch.int32, torch.int64)
 
@@ -177,10 +178,7 @@ def check_ids(
 
 def check_size(name: str, size: int) -> None:
     """Raises TypeError or ValueError unless `size` is an integer that is not negative."""
-    if not hasattr(size, "__index__"):
-        raise TypeError(f"{name} must be an int, got {size!r}")
-    if size < 0:
-        raise ValueError(f"{name} must not be negative, got {size}")
+    check_number(name, size, 0, 2**63 - 1)
 
 
 def check_offsets(indptr: Tensor, num_edges: int, num_nonisolated: int | None) -> None:

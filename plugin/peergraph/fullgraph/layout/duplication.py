@@ -10,6 +10,10 @@ import torch
 from torch import Tensor
 
 from peergraph.fullgraph.layout.blocks import balance_cost, cut_blocks
+from peergraph.number_arguments import check_number
+
+MAX_CHUNKS = 1 << 12
+"""Chunks of a rank; loops run over all of them."""
 
 _PIECE = 1 << 25
 
@@ -65,6 +69,7 @@ def cut_chunks(degrees: Tensor, counts: Sequence[int], num_chunks: int) -> list[
     Returns:
         ``[ranks][num_chunks + 1]`` internal rows at which chunks begin and end.
     """
+    check_number("num_chunks", num_chunks, 1, MAX_CHUNKS)
     cuts, start = [], 0
     for count in counts:
         sizes = cut_blocks(balance_cost(degrees[start : start + count]), num_chunks)

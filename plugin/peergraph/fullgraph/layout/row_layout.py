@@ -11,6 +11,7 @@ from torch import Tensor
 
 from peergraph.fullgraph.layout.content_digest import current_digest
 from peergraph.memory import Group
+from peergraph.memory.region.free_memory import check_count
 
 _Lazy = Callable[[], Tensor]
 _MIN_KEPT = 4  # selections that a layout keeps, however large
@@ -101,8 +102,7 @@ class RowLayout:
     @classmethod
     def contiguous(cls, group: Group, size: int) -> RowLayout:
         """Returns the layout in the user's order, cut in blocks that differ by at most one row."""
-        if size < 0:
-            raise ValueError(f"size must not be negative, got {size}")
+        check_count("size", size)
         small, larger = divmod(size, group.world_size)
         counts = [small + (rank < larger) for rank in range(group.world_size)]
         start = sum(counts[: group.rank])

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Sequence
 from os import PathLike
 
 import torch
 from typing_extensions import TypedDict
 
+from peergraph.fullgraph.layout.duplication import MAX_CHUNKS
 from peergraph.fullgraph.plan.choose_order import GivenOrder
 from peergraph.memory import Topology
+from peergraph.number_arguments import check_number
 
 
 class FullGraphOptions(TypedDict, total=False):
@@ -72,9 +73,7 @@ class FullGraphOptions(TypedDict, total=False):
     progress: bool | None
 
 
-MAX_CHUNKS = 1 << 12
-"""Chunks of a rank; loops run over all of them."""
-_MAX_COLUMNS = 1 << 24
+MAX_COLUMNS = 1 << 24
 
 _DEFAULTS: FullGraphOptions = {
     "order": "auto",
@@ -94,22 +93,6 @@ _DEFAULTS: FullGraphOptions = {
 }
 
 
-def check_number(name: str, value: object, least: int, most: int | None = None) -> None:
-    """Raises TypeError for a value that is no integer, ValueError for one out of range.
-
-    Args:
-        value: None is not checked.
-    """
-    if value is None:
-        return
-    if isinstance(value, bool) or not hasattr(value, "__index__"):
-        raise TypeError(f"{name} must be an int, got {value!r}")
-    number = operator.index(value)
-    if number < least or (most is not None and number > most):
-        limit = f"at least {least}" if most is None else f"in {least}..{most}"
-        raise ValueError(f"{name} must be {limit}, got {number}")
-
-
 def all_options(given: FullGraphOptions) -> FullGraphOptions:
     """Returns the options with defaults for those that were left out.
 
@@ -125,11 +108,11 @@ def all_options(given: FullGraphOptions) -> FullGraphOptions:
         )
     options: FullGraphOptions = {**_DEFAULTS, **given}
     check_number("num_chunks", options["num_chunks"], 1, MAX_CHUNKS)
-    check_number("heads", options["heads"], 0, _MAX_COLUMNS)
+    check_number("heads", options["heads"], 0, MAX_COLUMNS)
     check_number("host_memory", options["host_memory"], 0)
     check_number("seed", options["seed"], -(2**63), 2**64 - 1)
     for columns in options["widths"] or ():
-        check_number("widths", columns, 1, _MAX_COLUMNS)
+        check_number("widths", columns, 1, MAX_COLUMNS)
     hidden_dtype = options["hidden_dtype"]
     if hidden_dtype not in (None, torch.bfloat16, torch.float16):
         raise ValueError(

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from peergraph.fullgraph.exchange.mode_cost import MODES, STAGED_MODES, quickest, sum_costs
+from peergraph.fullgraph.plan.full_graph_options import MAX_COLUMNS
 from peergraph.fullgraph.plan.layer_cost import LayerCost
 from peergraph.fullgraph.plan.memory_items import GraphFacts, MemoryItem, total_bytes
 from peergraph.fullgraph.plan.network_cost import NetworkCost, network_cost
@@ -16,6 +17,7 @@ from peergraph.fullgraph.plan.offload_spread import Spread
 from peergraph.fullgraph.plan.offloaded_model import OffloadedModel
 from peergraph.fullgraph.plan.resident_plan import ASSUMED_WIDTH, ResidentPlan
 from peergraph.memory import Topology
+from peergraph.number_arguments import check_number
 from peergraph.store import EdgeType
 from peergraph.store.placement.plan import format_bytes
 
@@ -128,6 +130,8 @@ class FullGraphPlan:
                 message has a table of what is needed and for what.
         """
         widths = _check_widths(widths)
+        check_number("memory_budget", memory_budget, 0)
+        check_number("heads", heads, 0, MAX_COLUMNS)
         _check_offload_options(offload, num_chunks, hidden_bytes)
         resident = ResidentPlan.make(facts, topology, widths, element_bytes, modes)
         _check_mode(mode, resident.usable)
@@ -388,6 +392,7 @@ def _check_widths(widths: Sequence[int] | None) -> tuple[int, ...] | None:
             "widths must have the columns of the input and of each layer's output, all positive, "
             f"got {list(widths)}"
         )
+    check_number("widths", max(widths), 1, MAX_COLUMNS)
     return tuple(widths)
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from peergraph.fullgraph.plan.full_graph_options import MAX_CHUNKS, check_number
+from peergraph.fullgraph.layout.duplication import MAX_CHUNKS
 from peergraph.fullgraph.plan.memory_items import GraphFacts, MemoryItem, total_bytes
 from peergraph.fullgraph.plan.network_rate import check_network
 from peergraph.fullgraph.plan.offload_cost import (
@@ -27,6 +27,7 @@ from peergraph.fullgraph.plan.offload_spread import Spread, spread_at
 from peergraph.fullgraph.plan.offloaded_model import OffloadedModel
 from peergraph.fullgraph.plan.schedule.schedule import BEFORE, SOURCE, Schedule
 from peergraph.memory import Topology
+from peergraph.number_arguments import check_number
 from peergraph.store.placement.plan import format_bytes
 
 CHUNK_COUNTS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024)

@@ -26,6 +26,7 @@ from peergraph.memory.group.machines import MachineFailedError, Machines
 from peergraph.memory.group.rank_names import RankNames
 from peergraph.memory.group.rendezvous import join
 from peergraph.memory.group.values import disagreement, pack, unpack
+from peergraph.number_arguments import check_seconds
 
 _DEFAULT_TIMEOUT_S = 300.0
 _TORCHRUN_VARIABLES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
@@ -301,8 +302,7 @@ def _check_timeout(timeout: float | None) -> float:
     if timeout is None:
         source = "PEERGRAPH_TIMEOUT"
         timeout = read_variable(source, float, "a number of seconds", _DEFAULT_TIMEOUT_S)
-    if not 0 < timeout < float("inf"):
-        raise ValueError(f"{source} must be a positive number of seconds, got {timeout}")
+    check_seconds(source, timeout)
     return float(timeout)
 
 

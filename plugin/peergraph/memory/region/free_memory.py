@@ -2,22 +2,48 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import torch
 
 from peergraph.environment import read_variable
+from peergraph.number_arguments import check_number
 
 GPU_GRANULE = 2 << 20
 """The driver shares GPU memory in blocks of this many bytes, so a region takes whole blocks."""
 _PAGE = 4096
+_MANY_ROWS, _MOST_ROWS = 1 << 26, 1 << 48
 
 
 def granted_bytes(sizes: Iterable[int], device_type: str) -> int:
     """Returns the bytes that allocations take, with the rounding of the driver or the system."""
     granule = GPU_GRANULE if device_type == "cuda" else _PAGE
     return sum(-(-size // granule) * granule for size in sizes)
+
+
+def check_count(name: str, value: object, device: torch.device | None = None) -> None:
+    """Raises an error for a number of rows of which not even 8 bytes each can be allocated.
+
+    Args:
+        name: the name of the argument, for errors.
+        value: the number of rows.
+        device: where they are to be; None: on the host.
+
+    Raises:
+        TypeError: not an integer.
+        ValueError: negative, or more than 2^48.
+        MemoryError: more than the host has memory for.
+    """
+    check_number(name, value, 0, _MOST_ROWS)
+    rows = operator.index(value)  # type: ignore[arg-type]
+    if rows < _MANY_ROWS or (device is not None and device.type != "cpu"):
+        return
+    free = free_host_memory()
+    if rows * 8 > free:
+        raise MemoryError(f"{name}: {rows} rows need at least {rows * 8} bytes of the host's "
+                          f"memory, {free} are available")  # fmt: skip
 
 
 def free_gpu_memory(device: torch.device) -> int:

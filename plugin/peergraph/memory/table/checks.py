@@ -14,6 +14,7 @@ from peergraph.memory.table.id_list import check_distinct
 from peergraph.memory.table.partitions import Partitions
 from peergraph.memory.table.tier_sizes import check_split
 from peergraph.memory.table.tiers import Tiers
+from peergraph.number_arguments import check_number
 
 
 def check_table(
@@ -65,12 +66,11 @@ def check_spill(spill: str | PathLike[str] | None, tiers: Tiers) -> None:
 
 
 def _check_shape(shape: Sequence[int]) -> tuple[int, ...]:
-    checked = tuple(int(size) for size in shape)
-    if not checked:
+    for size in shape:
+        check_number("each size of shape", size, 0, 2**63 - 1)
+    if not shape:
         raise ValueError("shape must have at least one dimension, the rows")
-    if any(size < 0 for size in checked):
-        raise ValueError(f"shape must not have negative sizes, got {checked}")
-    return checked
+    return tuple(int(size) for size in shape)
 
 
 def _check_order(order: torch.Tensor, rows: int, group: Group) -> None:

@@ -10,6 +10,7 @@ from torch import Tensor
 
 import peergraph._C as _C
 from peergraph.memory.device.launching import launch_on
+from peergraph.memory.region.free_memory import check_count
 from peergraph.profiling import SAMPLE, profiled
 from peergraph.sampling.arguments import (
     NEGATIVE_STREAM,
@@ -152,6 +153,7 @@ class NegativeSampler:
             if isinstance(sources, Tensor):
                 sources = check_node_ids("sources", sources, self.store, source_type).numel()
             count = check_int_range("sources", sources, 0, 2**62)
+            check_count("sources", math.ceil(count * self.amount), device)
             source = torch.empty(math.ceil(count * self.amount), dtype=torch.int64, device=device)
             latest = self._latest(time, count)
             if latest is not None:

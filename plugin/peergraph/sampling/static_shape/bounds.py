@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TypeVar
 
+from peergraph.number_arguments import check_real
 from peergraph.sampling.arguments import check_int_range
 from peergraph.sampling.neighbor.neighbor_sampler import NeighborSampler
 from peergraph.sampling.sample import EdgeType, NodeType, Sample
@@ -101,13 +102,12 @@ def sample_bounds(
 
     Args:
         samples: samples of batches of the size that will be sampled.
-        slack: factor, at least 1, between the largest count in the samples and the bound.
+        slack: factor, 1 to 1000, between the largest count in the samples and the bound.
 
     Raises:
-        ValueError: no sample, or a `slack` below 1.
+        ValueError: no sample, or a `slack` out of range.
     """
-    if not slack >= 1:
-        raise ValueError(f"slack: expected at least 1, got {slack}")
+    check_real("slack", slack, 1, 1000)
     max_nodes: dict[NodeType, list[int]] = {}
     max_edges: dict[EdgeType, list[int]] = {}
     for sample in samples:

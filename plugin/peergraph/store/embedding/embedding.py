@@ -17,6 +17,7 @@ from peergraph.memory.group.naming import collective
 from peergraph.memory.region.closing import close_all
 from peergraph.memory.training.coalesce import accumulator
 from peergraph.memory.training.trained_table import TrainedTable, owned_tiers
+from peergraph.number_arguments import check_number
 from peergraph.store.embedding.initial_values import Init, load_share, write_initial
 from peergraph.store.hotness.id_map import IdMap
 from peergraph.store.input.schema import TableSpec
@@ -50,6 +51,9 @@ class RowState:
     def close(self) -> None:
         """Collective."""
         close_all((self.release, *(table.close for table in self.tables.values())))
+
+
+_MOST_ROWS, _MOST_COLUMNS = 1 << 48, (1 << 31) - 1
 
 
 class EmbeddingOwner(Protocol):
@@ -130,6 +134,8 @@ class Embedding(nn.Module):
         dtype = dtype or torch.get_default_dtype()
 
         def check() -> TableSpec:
+            check_number("num_embeddings", num_embeddings, 0, _MOST_ROWS)
+            check_number("embedding_dim", embedding_dim, 1, _MOST_COLUMNS)
             rows = _check_rows(owner, name, node_type, num_embeddings)
             return _check_spec(rows, embedding_dim, dtype)
 

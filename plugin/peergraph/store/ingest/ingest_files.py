@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Literal
 
 from peergraph.memory.region.free_memory import free_host_memory
+from peergraph.number_arguments import check_number
 from peergraph.store.disk.atomic_folder import new_folder
 from peergraph.store.disk.manifest import FILE_NAME, Manifest, NodeEntry
 from peergraph.store.disk.save_store import write_text
@@ -89,8 +90,7 @@ def ingest(
         raise ValueError(f"bad_rows must be 'error' or 'skip', got {bad_rows!r}")
     if memory is None:
         memory = max(_LEAST_MEMORY, min(_MOST_DEFAULT_MEMORY, free_host_memory() // 2))
-    if memory < 1:
-        raise ValueError(f"memory must be a positive number of bytes, got {memory}")
+    check_number("memory", memory, 1)
     given, narrow = _graph_files(source, nodes, edges, format), checked_storage(storage)
     names: dict[NodeType | EdgeType, Iterable[str]] = {t: n.tables for t, n in given.nodes.items()}
     names.update({t: e.tables for t, e in given.edges.items()})

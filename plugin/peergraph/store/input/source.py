@@ -10,6 +10,7 @@ from torch import Tensor
 
 from peergraph.memory import RowCodec
 from peergraph.memory.device.plain_tensor import plain
+from peergraph.memory.region.free_memory import check_count
 from peergraph.memory.table.id_list import integers
 
 NodeType = str
@@ -164,10 +165,7 @@ class GraphSource:
         number of nodes is not an integer.
         """
         for node_type, count in self.num_nodes.items():
-            if isinstance(count, bool) or not hasattr(count, "__index__"):
-                raise TypeError(f"num_nodes of {node_type!r} must be an int, got {count!r}")
-            if count < 0:
-                raise ValueError(f"num_nodes of {node_type!r} must not be negative, got {count}")
+            check_count(f"num_nodes of {node_type!r}", count)
         for edge_type, edges in self.edges.items():
             self._validate_edges(edge_type, edges)
         for node_type, node_tables in self.node_tables.items():

@@ -9,6 +9,7 @@ from torch import Tensor
 from typing_extensions import TypedDict
 
 from peergraph.memory.topology.topology import Topology
+from peergraph.number_arguments import check_number
 from peergraph.store.hotness.hotness import HotnessSpec
 from peergraph.store.input.source import EdgeType
 from peergraph.store.input.storage import StorageOption, checked_storage
@@ -94,6 +95,7 @@ MACHINE_PLANS = ("replicate", "shard", "auto")
 
 # The hottest quarter of the nodes gets most reads of a graph with a power law.
 DEFAULT_HOT_RATIO = 0.25
+MAX_BATCHES_PER_EXCHANGE = 1024  # twice as many are in memory
 
 _DEFAULTS: PlacementOptions = {
     "plan": "auto",
@@ -117,7 +119,7 @@ def complete_options(options: PlacementOptions) -> PlacementOptions:
     """Checks the options, and returns them with a value for each field.
 
     Raises:
-        TypeError: a keyword is not an option of placement.
+        TypeError: a keyword is not an option of placement, or a number is none.
         ValueError: the value of an option is not valid, or `hot_ratio` or `batches_per_exchange` is
             given together with ``machines="replicate"``.
     """
@@ -128,6 +130,7 @@ def complete_options(options: PlacementOptions) -> PlacementOptions:
                 + ", ".join(_DEFAULTS)
             )
     complete: PlacementOptions = {**_DEFAULTS, **options}
+    check_number("memory_budget", complete["memory_budget"], 0)
     shard_ratios(complete)
     disk_spill(complete)
     _check_machines(complete["machines"])
@@ -170,8 +173,7 @@ def batches_per_exchange(options: PlacementOptions) -> int:
             'batches_per_exchange is for machines="shard": with machines="replicate" no rows are '
             "exchanged"
         )
-    if isinstance(given, bool) or not isinstance(given, int) or given < 1:
-        raise ValueError(f"batches_per_exchange must be an int of at least 1, got {given!r}")
+    check_number("batches_per_exchange", given, 1, MAX_BATCHES_PER_EXCHANGE)
     return given
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from peergraph.memory import Tiers
 from peergraph.memory.table.partitions import Partitions
 from peergraph.memory.topology.topology import Topology
+from peergraph.number_arguments import check_real
 from peergraph.store.placement.cost_model import predict
 from peergraph.store.placement.plan import Item
 from peergraph.store.placement.prediction import Prediction
@@ -39,8 +40,7 @@ class ShardRatios:
             ("graph_ratio", self.graph_ratio),
             ("feature_ratio", self.feature_ratio),
         ):
-            if ratio is not None and not 0 <= ratio <= 1:
-                raise ValueError(f"{name} must be in 0..1, got {ratio}")
+            check_real(name, ratio, 0, 1)
         if self.first not in (None, "structure", "features"):
             raise ValueError(f"first must be 'structure' or 'features', got {self.first!r}")
 

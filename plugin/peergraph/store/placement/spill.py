@@ -11,6 +11,7 @@ from pathlib import Path
 
 from peergraph.memory import Group, Tiers
 from peergraph.memory.region.free_memory import free_host_memory
+from peergraph.number_arguments import check_number
 from peergraph.store.placement.allocation import (
     Allocation,
     format_exact_bytes,
@@ -40,8 +41,7 @@ class Spill:
     def __post_init__(self) -> None:
         if self.folder is not None and not Path(self.folder).is_dir():
             raise ValueError(f"spill must be a folder, got {str(self.folder)!r}")
-        if self.host_budget is not None and self.host_budget < 0:
-            raise ValueError(f"host_budget must not be negative, got {self.host_budget}")
+        check_number("host_budget", self.host_budget, 0)
 
     def apply(
         self, plan: Plan, items: Sequence[Item], movable: bool, group: Group
