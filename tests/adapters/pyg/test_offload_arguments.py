@@ -41,7 +41,7 @@ def test_widths_host_memory_and_folder(tmp_path: Path) -> None:
     assert stores.folder == tmp_path
     with pytest.raises(ValueError, match="host_memory must not be negative, got -1"):
         partition(x, host_memory=-1)
-    with pytest.raises(TypeError, match="host_memory must be an int, in bytes, got 1.5"):
+    with pytest.raises(TypeError, match="host_memory must be an int, got 1.5"):
         partition(x, host_memory=1.5)
     with pytest.raises(FileNotFoundError):
         partition(x, folder=tmp_path / "none")

@@ -10,7 +10,6 @@ from torch import Tensor
 
 import peergraph._C as _C
 from peergraph.memory.device.launching import launch_on
-from peergraph.number_arguments import check_number
 from peergraph.store.csc.tiered_csc import TieredCsc
 from peergraph.store.hotness.id_map import IdMap
 
@@ -104,8 +103,9 @@ def read_range(
     """
     count = structure.num_destinations
     stop = count if stop is None else stop
-    check_number("start", start, 0, count)
-    check_number("stop", stop, 0, count)
+    for name, bound in (("start", start), ("stop", stop)):
+        if isinstance(bound, bool) or not hasattr(bound, "__index__"):
+            raise TypeError(f"{name} must be an int, got {bound!r}")
     if not 0 <= start <= stop <= count:
         raise ValueError(
             f"start and stop must be a range within the {count} destinations, "
