@@ -31,7 +31,7 @@ from peergraph.fullgraph.offload.programs.record import (
     distinct_tensors,
     fill,
 )
-from peergraph.fullgraph.offload.programs.unchanged_check import UnchangedCheck
+from peergraph.fullgraph.offload.programs.unchanged_check import UnchangedCheck, require_unchanged
 from peergraph.fullgraph.offload.tensor.offloaded_function import OffloadedFunction, without_hooks
 from peergraph.fullgraph.offload.tensor.offloaded_tensor import (
     Cell,
@@ -222,7 +222,7 @@ def _value(kind: InputKind, saved: Any) -> Tensor:
         return make_shell(tensor._content)
     operand = kind.operand(tensor)
     assert isinstance(operand, ResidentOperand)
-    UnchangedCheck([operand]).wait()
+    require_unchanged([UnchangedCheck([operand])], operand.space.rank.real)
     return tensor.detach()
 
 

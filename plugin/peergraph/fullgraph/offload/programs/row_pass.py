@@ -22,7 +22,7 @@ from peergraph.fullgraph.offload.programs.selected_rows import (
     SelectedPlace,
     Selection,
 )
-from peergraph.fullgraph.offload.programs.unchanged_check import UnchangedCheck
+from peergraph.fullgraph.offload.programs.unchanged_check import UnchangedCheck, require_unchanged
 from peergraph.fullgraph.offload.rows.row_allocator import Role
 from peergraph.fullgraph.offload.rows.row_store import RowStore
 from peergraph.fullgraph.offload.tensor.chunk_rows import ChunkRows
@@ -120,8 +120,7 @@ class RowPass:
                     write_rows(chunk, content, store, values[slot].to_local())
                 visit(chunk, place, values)
                 del values  # before those of the next chunk are made
-        for check in checks:
-            check.wait()
+        require_unchanged(checks, rank.real)
         for content, (_, store) in zip(kept, caches, strict=True):
             content.set_store(store)
 

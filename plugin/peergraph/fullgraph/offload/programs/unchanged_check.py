@@ -7,13 +7,14 @@ from typing import Any
 
 from peergraph.fullgraph.layout.content_digest import PendingDigest
 from peergraph.fullgraph.offload.programs.record import ResidentOperand
+from peergraph.memory.group.group import Group
 
 
 class UnchangedCheck:
     """Compares the digests of tensors on the device with those of their records.
 
     A GPU computes the digests, and a pass that is queued after them, before the host waits for them
-    in :meth:`wait`.
+    in :func:`require_unchanged`.
 
     Args:
         operands: of a pass; those that are no tensors on the device are ignored.
@@ -27,10 +28,29 @@ class UnchangedCheck:
         }
         self._digests = [(digest, PendingDigest(local)) for digest, local in recorded.values()]
 
-    def wait(self) -> None:
-        """Raises RuntimeError if a tensor was changed in place since its record."""
-        if any(recorded.value() != now.value() for recorded, now in self._digests):
-            raise RuntimeError(
-                "a partitioned tensor was changed in place before the rows that were recorded "
-                "with it were computed: change a copy, tensor.clone()"
-            )
+    def is_changed(self) -> bool:
+        """Returns whether a tensor of this rank was changed in place since its record."""
+        return any(recorded.value() != now.value() for recorded, now in self._digests)
+
+    @property
+    def has_tensors(self) -> bool:
+        """Whether there is anything to compare; the same on all ranks."""
+        return bool(self._digests)
+
+
+def require_unchanged(checks: Sequence[UnchangedCheck], group: Group) -> None:
+    """Raises RuntimeError on all ranks if a tensor of one was changed in place since its record.
+
+    Collective where there are tensors to compare.
+    """
+    checks = [check for check in checks if check.has_tensors]
+    if not checks:
+        return
+    is_changed = any([check.is_changed() for check in checks])
+    if group.world_size > 1:
+        is_changed = any(group.all_gather(is_changed))
+    if is_changed:
+        raise RuntimeError(
+            "a partitioned tensor was changed in place before the rows that were recorded "
+            "with it were computed: change a copy, tensor.clone()"
+        )
