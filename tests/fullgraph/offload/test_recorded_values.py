@@ -107,6 +107,71 @@ def test_the_gradient_does_not_use_rows_that_changed() -> None:
         total.backward()
 
 
+def by_item(x: Tensor) -> None:
+    x.data[3:7] = 2.0
+
+
+def by_no_grad_item(x: Tensor) -> None:
+    with torch.no_grad():
+        x[torch.tensor([0, 5])] = 0.25
+
+
+def by_zero(x: Tensor) -> None:
+    x.data.zero_()
+
+
+def by_copy(x: Tensor) -> None:
+    x.data.copy_(x.detach() * 3)
+
+
+def by_index_put(x: Tensor) -> None:
+    x.data.index_put_((torch.tensor([1, 4]),), torch.tensor(0.5, dtype=x.dtype))
+
+
+ROW_CHANGES = [by_version, by_data, by_item, by_no_grad_item, by_zero, by_copy, by_index_put]
+
+
+@pytest.mark.parametrize("change", ROW_CHANGES)
+def test_gradients_of_functions_do_not_use_rows_that_changed(
+    change: Callable[[Tensor], None],
+) -> None:
+    def run(x: Tensor) -> Tensor:
+        x.requires_grad_()
+        half, early = x * 0.5, (x * 3).sum()
+        change(x)
+        total = half.exp().sum() + early + (half * x).sum()
+        return torch.autograd.grad(total, x)[0]
+
+    x = make(Group.current("cpu"), 3)[0]
+    torch.testing.assert_close(run(x).full_tensor(), run(inputs()[0]))  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("change", ROW_CHANGES)
+@pytest.mark.parametrize("function", [Tensor.square, Tensor.exp])
+def test_a_function_that_saves_its_rows_refuses_other_rows(
+    function: Callable[[Tensor], Tensor], change: Callable[[Tensor], None]
+) -> None:
+    x = make(Group.current("cpu"), 3)[0].requires_grad_()
+    saved = function(x)
+    change(x if function is Tensor.square else saved)
+    for total in (saved.sum(), (saved * 2)[[0, 5]].sum()):
+        with pytest.raises(RuntimeError, match="changed in place"):
+            total.backward()
+
+
+def test_all_ranks_refuse_rows_that_changed_on_one() -> None:
+    run_ranks(change_a_row_of_one_rank, 3)
+
+
+def change_a_row_of_one_rank() -> None:
+    x = make(Group.current("cpu"), 3)[0]
+    rows = distribute(torch.ones(NODES, 1, dtype=torch.float64), x.layout)
+    late = x * rows
+    rows[0] = 2.0
+    with pytest.raises(RuntimeError, match="changed in place"):
+        late.full_tensor()
+
+
 def test_weights_of_edges_may_change_between_epochs() -> None:
     run_ranks(change_weights, 2)
 

@@ -75,7 +75,7 @@ class SourceSum(OffloadedFunction):
     ) -> OffloadedTensor:
         ctx.recorder = recorder
         ctx.differentiated = ProgramGradients(recorder.destinations, compiled)
-        ctx.differentiated.save(ctx, inputs)
+        ctx.differentiated.save(ctx, compiled, inputs)
         return _compute(recorder, content)
 
     @staticmethod

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import torch
@@ -11,6 +12,7 @@ from peergraph.fullgraph.offload.functions.expanded_rows import expanded_rows
 from peergraph.fullgraph.offload.functions.recording import record
 from peergraph.fullgraph.offload.tensor.offloaded_tensor import (
     RULES,
+    ChangeMark,
     OffloadedTensor,
     Whole,
     make_shell,
@@ -24,7 +26,9 @@ def deepcopy(x: OffloadedTensor, memo: dict[int, Any]) -> Any:
     if not x.is_leaf:
         raise RuntimeError("only leaf tensors can be copied deeply: x.detach() first")
     if id(x) not in memo:
-        memo[id(x)] = make_shell(x._content).requires_grad_(x.requires_grad)
+        content = copy.copy(x._content)
+        content.change_mark = ChangeMark()
+        memo[id(x)] = make_shell(content).requires_grad_(x.requires_grad)
     return memo[id(x)]
 
 

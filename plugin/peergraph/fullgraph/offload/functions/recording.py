@@ -471,6 +471,7 @@ def change_in_place(
         move_history(handle, content, before)
     else:
         torch.autograd.graph.increment_version(handle)
+    handle._content.change_mark.is_set = True
     handle._content = content
     handle._cell = Cell(content, needs_grad)
 
@@ -481,6 +482,7 @@ def _change_alias(alias: OffloadedTensor, handle: OffloadedTensor) -> None:
     """
     values: OffloadedTensor = record(Tensor.detach, (handle,), {})
     torch.autograd.graph.increment_version(alias)
+    alias._content.change_mark.is_set = True
     alias._content = values._content
     alias._cell = Cell(alias._content, False)
 

@@ -91,7 +91,7 @@ class Reduce(OffloadedFunction):
     ) -> tuple[Tensor, ...]:
         ctx.known = known
         ctx.differentiated = ProgramGradients(space, compiled)
-        ctx.differentiated.save(ctx, inputs)
+        ctx.differentiated.save(ctx, compiled, inputs)
         return _results(ctx, outputs, [None] * len(outputs))
 
     @staticmethod

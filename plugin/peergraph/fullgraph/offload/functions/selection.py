@@ -287,7 +287,7 @@ class SelectRows(OffloadedFunction):
         rows, *known = compute_rows([operand, *kept], chosen)
         by_operand = dict(zip(map(id, kept), known, strict=True))
         kept_rows = [by_operand.get(id(part)) for part in compiled.operands]
-        ctx.differentiated.save(ctx, inputs, kept_rows)
+        ctx.differentiated.save(ctx, compiled, inputs, kept_rows)
         return wrap(rows, chosen.layout, 0)
 
     @staticmethod

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import torch
@@ -32,12 +33,14 @@ from peergraph.fullgraph.offload.programs.selected_rows import (
     Selection,
     spread_rows,
 )
+from peergraph.fullgraph.offload.programs.unchanged_check import refuse_changed
 from peergraph.fullgraph.offload.rows.row_store import RowStore
 from peergraph.fullgraph.offload.tensor.chunk_rows import ChunkRows
 from peergraph.fullgraph.offload.tensor.offloaded_tensor import (
     Cell,
     OffloadedTensor,
     from_store,
+    make_shell,
 )
 from peergraph.fullgraph.offload.tensor.row_space import RowSpace
 from peergraph.fullgraph.offload.tensor.rows_first import Undo, rows_first
@@ -133,19 +136,29 @@ class ProgramGradients:
         self.recipe: Recipe = compiled.recipe
         self.kinds = [InputKind.of(operand) for operand in compiled.operands]
         self.outputs = compiled.recipe.outputs
+        self.change_marks = compiled.change_marks()
 
     def save(
-        self, ctx: Any, inputs: Sequence[Tensor | None], known: Sequence[Tensor | None] = ()
+        self,
+        ctx: Any,
+        compiled: Compiled,
+        inputs: Sequence[Tensor | None],
+        known: Sequence[Tensor | None] = (),
     ) -> None:
         """Keeps the inputs that have rows until the graph is freed.
 
         Args:
             ctx: of the node.
+            compiled: the program.
             inputs: of the node.
             known: the rows [selected rows, *features] of inputs that are not to be computed again;
                 None for others.
         """
-        with_rows = [part for part in inputs if isinstance(part, PartitionedTensor)]
+        with_rows = [
+            _recorded_rows(operand, part)
+            for operand, part in zip(compiled.operands, inputs, strict=True)
+            if isinstance(part, PartitionedTensor)
+        ]
         self._known = [place for place, rows in enumerate(known) if rows is not None]
         ctx.save_for_backward(*with_rows, *(rows for rows in known if rows is not None))
 
@@ -180,6 +193,14 @@ class ProgramGradients:
         kept = {id(operands[place]): next(saved) for place in self._known}
         backward = _BackwardPass(self, operands, kept, roots, heads, known, selection)
         return backward.run(needs, further)
+
+
+def _recorded_rows(operand: Operand, part: PartitionedTensor) -> PartitionedTensor:
+    """Returns a tensor of an operand's rows: `part` has others if it was changed in place."""
+    rows = operand.rows if isinstance(operand, SourceOperand) else operand
+    if not isinstance(rows, RowOperand):
+        return part
+    return make_shell(rows.content).requires_grad_(part.requires_grad)
 
 
 class _BackwardPass:
@@ -218,7 +239,10 @@ class _BackwardPass:
         self._root_slots = slots[: len(roots)]
         self._row_slots = dict(zip(map(id, rows), slots[len(roots) :], strict=True))
         # Autograd keeps what the gradients need, and nothing else stays.
-        self._last_uses = self._recipe.program.last_uses(differentiated.outputs)
+        self._changed = [slot for slot, mark in differentiated.change_marks if mark.is_set]
+        """The slots of rows whose tensors have other rows by now."""
+        self._saves_changed = False
+        self._last_uses = self._recipe.program.last_uses([*differentiated.outputs, *self._changed])
 
     def run(self, needs: Sequence[bool], further: Sequence[Operand]) -> list[Tensor | None]:
         """Returns the gradients of the inputs. Collective.
@@ -246,6 +270,8 @@ class _BackwardPass:
             writes=[store for store, structure in stores if structure is None],
             gradients=[part for part in stores if part[1] is not None],
         )
+        if self._changed:
+            refuse_changed(self._saves_changed, self._space.rank.real)
         add_over_ranks(self._space.rank.real, [g for g in self._gradients if g is not None])
         return [None if gradient is None else gradient.result() for gradient in self._gradients]
 
@@ -253,13 +279,33 @@ class _BackwardPass:
         inputs, leaves, sums = self._inputs(chunk, place, values)
         rank = self._space.rank
         with torch.enable_grad():
-            with rank.knowing(self._known):
+            with rank.knowing(self._known), self._watch_saved() as saved:
                 results = self._recipe.run(rank, inputs, self._last_uses)
+            self._saves_changed |= any(_memory(results[slot]) in saved for slot in self._changed)
             computed = [values[slot] for slot in self._root_slots]
             outputs, grads = self._heads(chunk, place, computed, results)
         found = self._differentiate(outputs, grads, leaves)
         for gradient, leaf, grad in zip(sums, leaves, found, strict=True):
             gradient.add(chunk, place, leaf, grad)
+
+    @contextmanager
+    def _watch_saved(self) -> Iterator[set[Any]]:
+        """Within the context, notes the memory that autograd saves, if any rows were changed.
+
+        On the device a function that saves its rows has an error, or a gradient with other rows,
+        after a change in place; any other has its gradient.
+        """
+        saved: set[Any] = set()
+
+        def pack(tensor: Tensor) -> Tensor:
+            saved.add(_memory(tensor))
+            return tensor
+
+        if not self._changed:
+            yield saved
+            return
+        with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+            yield saved
 
     def _inputs(
         self, chunk: PassChunk, place: Place, values: list[Any]
@@ -406,6 +452,16 @@ def refuse_second_derivative() -> None:
             "gradients of gradients are not implemented for rows that are larger than GPU "
             "memory (create_graph=True)"
         )
+
+
+def _memory(value: Any) -> int | None:
+    """Returns what identifies the memory of a tensor or of rows; None where there are none."""
+    if isinstance(value, (ChunkRows, SourceRows)):
+        value = value.rows
+    elif isinstance(value, PartitionedTensor):
+        value = value._local
+    # The addresses of empty tensors are equal.
+    return None if value is None else value.untyped_storage()._cdata
 
 
 def differentiable_value(value: Any) -> tuple[Any, Tensor]:

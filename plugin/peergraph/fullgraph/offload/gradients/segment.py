@@ -134,7 +134,7 @@ class Segment(OffloadedFunction):
         given = inputs if changed is None else inputs[1:]
         ctx.is_change = changed is not None
         ctx.differentiated = ProgramGradients(contents[0].space, compiled)
-        ctx.differentiated.save(ctx, given)
+        ctx.differentiated.save(ctx, compiled, given)
         ctx.set_materialize_grads(False)
         if changed is not None:
             ctx.mark_dirty(changed)

@@ -34,7 +34,7 @@ from peergraph.fullgraph.offload.programs.row_functions import (
 )
 from peergraph.fullgraph.offload.tensor.chunk_rows import ChunkRows, chunk_rows, partitioned
 from peergraph.fullgraph.offload.tensor.offloaded_function import without_hooks
-from peergraph.fullgraph.offload.tensor.offloaded_tensor import Content
+from peergraph.fullgraph.offload.tensor.offloaded_tensor import ChangeMark, Content
 from peergraph.fullgraph.offload.tensor.operations import Operation, Slot
 from peergraph.fullgraph.offload.tensor.row_space import RowSpace
 from peergraph.fullgraph.offload.tensor.virtual_rank import VirtualRank
@@ -287,6 +287,15 @@ class Compiled:
         seeds = [found.record.seeds for found in self._order]
         self.recipe = Recipe(len(self.operands), parts, seeds, [_slot(value) for value in values])
         """How the rows are computed."""
+
+    def change_marks(self) -> list[tuple[int, ChangeMark]]:
+        """Returns the marks of all rows that are read or computed, each with the rows' slot."""
+        found = [(self.slot_of(content), content.change_mark) for content in self.contents]
+        for place, operand in enumerate(self.operands):
+            rows = operand.rows if isinstance(operand, SourceOperand) else operand
+            if isinstance(rows, RowOperand):
+                found.append((place, rows.content.change_mark))
+        return found
 
     def slot_of(self, content: Content) -> int:
         """Returns the slot of the rows that the program computes for a content."""

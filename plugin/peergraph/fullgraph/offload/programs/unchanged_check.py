@@ -46,11 +46,15 @@ def require_unchanged(checks: Sequence[UnchangedCheck], group: Group) -> None:
     checks = [check for check in checks if check.has_tensors]
     if not checks:
         return
-    is_changed = any([check.is_changed() for check in checks])
+    refuse_changed(any(check.is_changed() for check in checks), group)
+
+
+def refuse_changed(is_changed: bool, group: Group) -> None:
+    """Raises RuntimeError on all ranks if `is_changed` on one. Collective."""
     if group.world_size > 1:
         is_changed = any(group.all_gather(is_changed))
     if is_changed:
         raise RuntimeError(
-            "a partitioned tensor was changed in place before the rows that were recorded "
-            "with it were computed: change a copy, tensor.clone()"
+            "a partitioned tensor was changed in place before the rows or gradients "
+            "that were recorded with it were computed: change a copy, tensor.clone()"
         )

@@ -34,6 +34,15 @@ RULES: dict[Callable[..., Any], Callable[..., Any]] = {}
 """Functions of torch that are not recorded as they are, and what is called in their place."""
 
 
+class ChangeMark:
+    """Whether a tensor has been changed in place after it had certain rows."""
+
+    __slots__ = ("is_set",)
+
+    def __init__(self) -> None:
+        self.is_set = False
+
+
 class Content:
     """The rows of an offloaded tensor: in a store, or as a record of how they are computed.
 
@@ -47,6 +56,7 @@ class Content:
     """
 
     __slots__ = (
+        "change_mark",
         "gradient_in_order",
         "is_given",
         "is_passed",
@@ -76,6 +86,8 @@ class Content:
         self.store = store
         self.record = record
         self.output = output
+        self.change_mark = ChangeMark()
+        """Set when the tensor that has the rows gets others in place."""
         self.keeps = False
         """Whether rows are stored when they are first computed."""
         self.is_given = False
