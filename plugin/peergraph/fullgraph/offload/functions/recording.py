@@ -40,7 +40,6 @@ from peergraph.fullgraph.offload.programs.record import (
 from peergraph.fullgraph.offload.programs.row_functions import ROW_FUNCTIONS
 from peergraph.fullgraph.offload.tensor.offloaded_function import without_hooks
 from peergraph.fullgraph.offload.tensor.offloaded_tensor import (
-    Cell,
     Content,
     OffloadedTensor,
     detached,
@@ -471,9 +470,7 @@ def change_in_place(
         move_history(handle, content, before)
     else:
         torch.autograd.graph.increment_version(handle)
-    handle._content.change_mark.is_set = True
-    handle._content = content
-    handle._cell = Cell(content, needs_grad)
+    handle._replace_rows(content, needs_grad)
 
 
 def _change_alias(alias: OffloadedTensor, handle: OffloadedTensor) -> None:
@@ -482,9 +479,7 @@ def _change_alias(alias: OffloadedTensor, handle: OffloadedTensor) -> None:
     """
     values: OffloadedTensor = record(Tensor.detach, (handle,), {})
     torch.autograd.graph.increment_version(alias)
-    alias._content.change_mark.is_set = True
-    alias._content = values._content
-    alias._cell = Cell(alias._content, False)
+    alias._replace_rows(values._content, needs_grad=False)
 
 
 def refuse(name: str, reason: str) -> NoReturn:

@@ -192,6 +192,17 @@ class OffloadedTensor(PartitionedTensor):
             "or gather them on the CPU with x.full_tensor()"
         )
 
+    def _replace_rows(self, content: Content, needs_grad: bool) -> None:
+        """Gives the tensor other rows, as a change in place does.
+
+        Args:
+            content: the rows.
+            needs_grad: whether gradients flow through their record.
+        """
+        self._content.change_mark.is_set = True
+        self._content = content
+        self._cell = Cell(content, needs_grad)
+
     def to_local(self) -> Tensor:
         """Returns this rank's rows on the CPU. Not differentiable; collective.
 
