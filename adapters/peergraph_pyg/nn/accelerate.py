@@ -5,17 +5,19 @@ from __future__ import annotations
 from typing import Any, TypeVar
 
 import torch
+from torch_geometric.nn.conv import MessagePassing
 from torch_geometric.nn.models.basic_gnn import BasicGNN
 
 from peergraph.integration import layer_classes, swap_layers
 
 from ..compat import set_layer_class
-from . import convs, models
+from . import convs, hetero, models
 from .layer import FastLayer
 from .trim import disable_trim, enable_trim
 
 _FAST = layer_classes(vars(convs).values(), FastLayer, "pyg_class")
 _FAST |= layer_classes(vars(models).values(), models.FastModel, "pyg_class")
+_FAST[hetero.HeteroConv.pyg_class] = hetero.HeteroConv
 _PYG = {fast: pyg for pyg, fast in _FAST.items()}
 
 Model = TypeVar("Model", bound=torch.nn.Module)
@@ -67,7 +69,7 @@ def _swap(model: Model, classes: Any) -> Model:
 
 
 def _set_class(module: Any, cls: Any) -> None:
-    if isinstance(module, BasicGNN):
-        module.__class__ = cls
-    else:
+    if isinstance(module, MessagePassing):
         set_layer_class(module, cls)
+    else:
+        module.__class__ = cls

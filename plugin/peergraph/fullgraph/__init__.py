@@ -28,6 +28,7 @@ from peergraph.fullgraph.structure.joint_softmax import joint_softmax
 from peergraph.fullgraph.structure.node_index import NodeIndex
 from peergraph.fullgraph.structure.partitioned_csc import PartitionedCsc
 from peergraph.fullgraph.structure.partitioned_structure import PartitionedStructure, kept_ends
+from peergraph.fullgraph.structure.shared_rows import share_rows
 from peergraph.fullgraph.tensor.conversions import distribute, from_local, like, replicated
 from peergraph.fullgraph.tensor.partitioned_tensor import PartitionedTensor
 from peergraph.fullgraph.tensor.selection import in_layout
@@ -66,6 +67,7 @@ __all__ = [
     "select_edge_rows",
     "select_edges",
     "self_loop_mask",
+    "share_rows",
     "with_reversed_edges",
     "with_self_loops",
     "without_self_loops",

@@ -70,7 +70,57 @@ class _Enter(torch.autograd.Function):
                 found[i] = add_to_owners(ctx.plan, grad)
             else:
                 of_parameters.append(i)
-        _reduce(ctx.plan, by_input, found, of_parameters)
+        _reduce(ctx.plan.transport, by_input, found, of_parameters)
+        return None, None, *found
+
+
+class ReplicasTogether:
+    """Parameters of several steps, whose gradients are added up over the ranks at once.
+
+    Args:
+        tensors: parameters, those that need no gradient among them.
+        transport: of the ranks.
+    """
+
+    def __init__(self, tensors: Sequence[Tensor], transport: Transport) -> None:
+        unique = {id(tensor): tensor for tensor in tensors if tensor.requires_grad}
+        self._places = {key: place for place, key in enumerate(unique)}
+        self._tensors = list(unique.values())
+        self._used: set[int] = set()
+        self._entered: tuple[Tensor, ...] = ()
+        if self._tensors and torch.is_grad_enabled():
+            self._entered = _EnterTogether.apply(transport, self._used, *self._tensors)  # type: ignore[no-untyped-call]
+
+    def enter(self, tensor: Tensor | None) -> Tensor | None:
+        """Returns a tensor for computations on local rows; None for one that is not among them."""
+        place = self._places.get(id(tensor)) if self._entered else None
+        if place is None:
+            return None
+        self._used.add(place)
+        return self._entered[place]
+
+
+class _EnterTogether(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, transport: Transport, used: set[int], *tensors: Tensor
+    ) -> tuple[Tensor, ...]:
+        ctx.transport, ctx.used = transport, used
+        ctx.like = [tensor.detach() for tensor in tensors]
+        ctx.set_materialize_grads(False)
+        return tuple(tensor.view_as(tensor) for tensor in tensors)
+
+    @staticmethod
+    @unbatched
+    def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
+        # What was used has a gradient on all ranks, though not on one without rows.
+        given = [
+            torch.zeros_like(like) if grad is None and place in ctx.used else grad
+            for place, (grad, like) in enumerate(zip(grads, ctx.like, strict=True))
+        ]
+        found: list[Tensor | None] = [None] * len(given)
+        which = [place for place, grad in enumerate(given) if grad is not None]
+        _reduce(ctx.transport, given, found, which)
         return None, None, *found
 
 
@@ -104,7 +154,7 @@ class Replicated(torch.autograd.Function):
 
 
 def _reduce(
-    plan: Halo, grads: list[Tensor | None], found: list[Tensor | None], which: list[int]
+    transport: Transport, grads: list[Tensor | None], found: list[Tensor | None], which: list[int]
 ) -> None:
     """Stores the sums over ranks of the gradients `which` in `found`."""
     by_dtype: dict[torch.dtype, list[int]] = {}
@@ -115,7 +165,7 @@ def _reduce(
     for same in by_dtype.values():
         tensors = [grad for i in same if (grad := grads[i]) is not None]
         total = torch.cat([grad.reshape(-1) for grad in tensors])
-        total = SumOverRanks.apply(total, plan.transport)  # type: ignore[no-untyped-call]
+        total = SumOverRanks.apply(total, transport)  # type: ignore[no-untyped-call]
         parts = split_rows(total, [grad.numel() for grad in tensors])
         for i, grad, part in zip(same, tensors, parts, strict=True):
             found[i] = part.view(grad.shape)

@@ -25,15 +25,13 @@ def join_relations(plans: Sequence[Halo], relations: Sequence[Csc]) -> tuple[Hal
     if all(plan.is_empty for plan in plans):
         return plans[0], list(relations)
     layout = plans[0].layout
-    first = layout.offsets[layout.group.rank]
-    own = torch.arange(first, first + layout.local_count, device=layout.group.device)
-    internal = [torch.cat([own, plan.halo_rows]) for plan in plans]
-    joined_plan, extended = make_halo(layout, torch.cat(internal))
+    joined_plan, extended = make_halo(layout, torch.cat([plan.halo_rows for plan in plans]))
+    own = torch.arange(layout.local_count, device=extended.device, dtype=extended.dtype)
     joined = []
-    counts = [len(rows) for rows in internal]
-    for relation, rows in zip(relations, split_rows(extended, counts), strict=True):
+    halos = split_rows(extended, [len(plan.halo_rows) for plan in plans])
+    for relation, halo in zip(relations, halos, strict=True):
         matrix = relation.matrix
-        indices = rows[matrix.indices.long()].to(matrix.indices.dtype)
+        indices = torch.cat([own, halo])[matrix.indices.long()].to(matrix.indices.dtype)
         joined.append(
             Csc.from_matrix(
                 CsrMatrix(

@@ -20,7 +20,6 @@ from peergraph.fullgraph.exchange.machine_halo import make_halo
 from peergraph.fullgraph.layout.row_layout import RowLayout
 from peergraph.fullgraph.structure.all_to_all_plan import AllToAllPlan, all_to_all_rows
 from peergraph.fullgraph.structure.in_kernel_sum import InKernelSums
-from peergraph.fullgraph.structure.joined_relations import join_relations
 from peergraph.fullgraph.structure.neighbor_sums import ModeChoice, NeighborSums
 from peergraph.fullgraph.structure.partitioned_structure import (
     NONE,
@@ -31,6 +30,7 @@ from peergraph.fullgraph.structure.partitioned_structure import (
     constant_inputs,
     kept_ends,
 )
+from peergraph.fullgraph.structure.shared_rows import current_sharing, join_once
 from peergraph.fullgraph.tensor.conversions import from_local
 from peergraph.fullgraph.tensor.partitioned_tensor import PartitionedTensor
 from peergraph.memory import TableRows
@@ -309,14 +309,18 @@ class PartitionedCsc(PartitionedStructure):
         given = [self_weight, bias, *weights]
         names = ["self_weight", "bias", "weight", *(f"others[{i}]" for i in range(len(others)))]
         parameters = [self._operands.parameter(*pair) for pair in zip(names, given, strict=True)]
-        _, [own, offset, *entered] = local_operands(self.plan, [], parameters)
+        own, offset, *entered = self._enter(parameters)
         matrices = [matrix for matrix in entered if matrix is not None]
         if own is not None and self_rows is None:
             self_rows = rows
         linear = reduce in ("sum", "mean")
         constant = linear and min([structure.keeps(features) for structure in structures])
         is_square = self.num_sources == self.num_destinations
-        if linear and not constant and multiplies_first(rows, weights, is_square=is_square):
+        is_narrower = linear and multiplies_first(rows, weights, is_square=is_square)
+        shared = None
+        if len(structures) == 1 and not constant:
+            shared = self._shared(features, len(weight) if is_narrower else rows.shape[1])
+        if is_narrower and not constant and shared is None:
             out = None if own is None or self_rows is None else F.linear(self_rows, own, offset)
             for structure, matrix in zip(structures, matrices, strict=True):
                 sums = structure._sums("copy_u", reduce, F.linear(rows, matrix), None)
@@ -325,14 +329,17 @@ class PartitionedCsc(PartitionedStructure):
                 else:
                     out = out + sums if out.dtype != sums.dtype else out.add_(sums)
             assert out is not None
-        elif constant or (len(structures) == 1 and not self.plan.is_empty):
+        elif constant or (len(structures) == 1 and not self.plan.is_empty and shared is None):
             reduced = (s._reduce("copy_u", reduce, features, None, constant) for s in structures)
             out = products(self.local.num_destinations, reduced, matrices, self_rows, own, offset)
         else:
-            plan, relations = self._joined(structures)
             reason = f"{reduce} is no sum" if not linear else "several relations share them"
             self._sums.last_exchange = f"all at once: {reason}"
-            [sources], _ = local_operands(plan, [autocast(rows)])
+            if shared is None:
+                plan, relations = join_once(structures)
+                [sources], _ = local_operands(plan, [autocast(rows)])
+            else:
+                sources, relations = shared[0], [shared[1]]
             assert sources is not None
             # Of the extended rows the first are this rank's.
             of_x = self_x is None and sources.dtype == rows.dtype
@@ -407,7 +414,11 @@ class PartitionedCsc(PartitionedStructure):
         rows, edges = self._operands.source("x", x), self._operands.edge("e", e)
 
         def run() -> Tensor:
-            return self._sums(message, reduce, rows, edges)
+            shared = None if rows is None else self._shared(x, rows.shape[1:].numel())
+            if shared is None:
+                return self._sums(message, reduce, rows, edges)
+            self._sums.last_exchange = "all at once: several relations share them"
+            return shared[1].spmm(message, reduce, shared[0], autocast(edges), backward="transpose")
 
         if not constant:
             return run()
@@ -415,16 +426,24 @@ class PartitionedCsc(PartitionedStructure):
         cast = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else None
         return self._constants.keep(constant_inputs(x, e), (message, reduce, cast), run)
 
-    def _joined(self, structures: Sequence[PartitionedCsc]) -> tuple[Halo, list[Csc]]:
-        """Returns a plan for the sources of several structures, and their edges from its rows."""
-        if len(structures) == 1:
-            return self.plan, [self.local]
-        plans = [structure.plan for structure in structures]
-        relations = [structure.local for structure in structures]
-        # The relations are kept too, so that no others get their ids.
-        key = ("joined", *map(id, relations))
-        joined, _ = self.cached(key, lambda: (join_relations(plans, relations), relations))
-        return joined
+    def _enter(self, parameters: Sequence[Tensor | None]) -> list[Tensor | None]:
+        """Returns parameters for computations on local rows; of a layer whose gradients are added
+        up over the ranks at once, its own.
+        """
+        sharing = current_sharing()
+        entered = [None if sharing is None else sharing.enter(p) for p in parameters]
+        others = [p if e is None else None for p, e in zip(parameters, entered, strict=True)]
+        _, alone = local_operands(self.plan, [], others)
+        return [a if e is None else e for a, e in zip(alone, entered, strict=True)]
+
+    def _shared(self, x: Any, columns: int) -> tuple[Tensor, Csc] | None:
+        """Returns extended rows that the layer's relations share, and these edges, or None."""
+        sharing = current_sharing()
+        if sharing is None or type(x) is not PartitionedTensor:
+            return None
+        # Rows that a list of ids selected were sent to the layout of the sources: they are others.
+        in_place = x.layout is self.source_layout and x.partitioned_dim == 0
+        return sharing.sources(self, x, columns) if in_place else None
 
     def _of_destinations(self, rows: Tensor) -> PartitionedTensor:
         return from_local(rows, self.destination_layout)

@@ -1,0 +1,162 @@
+"""Layers of several relations: the rows of sources are exchanged once for all of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from peergraph.aggregate import Csc
+from peergraph.aggregate.ops.operands import autocast
+from peergraph.fullgraph.exchange.halo import Halo, HaloPlan
+from peergraph.fullgraph.exchange.local_operands import ReplicasTogether, local_operands
+from peergraph.fullgraph.structure.joined_relations import join_relations
+from peergraph.fullgraph.tensor.partitioned_tensor import PartitionedTensor
+
+if TYPE_CHECKING:
+    from peergraph.fullgraph.structure.partitioned_csc import PartitionedCsc
+
+# An exchange takes as long as the copies of so many bytes.
+_BYTES_OF_EXCHANGE = 256 << 10
+
+_current: ContextVar[SharedRows | None] = ContextVar("shared rows", default=None)
+
+
+@contextmanager
+def share_rows(
+    structures: Sequence[PartitionedCsc], parameters: Sequence[Tensor]
+) -> Iterator[SharedRows]:
+    """Within the context, sums of the relations of a layer exchange the rows of sources once.
+
+    Rows that several relations read are exchanged at the first sum, as the union of what they need,
+    where that is cheaper than an exchange for each. Their gradients are added on each rank and
+    return to the owners at once; so do the gradients of parameters. Nothing is kept after the
+    context, in which the features must not be changed. All ranks enter it.
+
+    Args:
+        structures: the relations of the layer.
+        parameters: those of the layer.
+    """
+    shared = SharedRows(structures, parameters)
+    token = _current.set(shared)
+    try:
+        yield shared
+    finally:
+        _current.reset(token)
+
+
+def current_sharing() -> SharedRows | None:
+    """Returns the sharing of the layer that runs, or None."""
+    return _current.get()
+
+
+class SharedRows:
+    """The rows that a layer has exchanged: see :func:`share_rows`."""
+
+    def __init__(self, structures: Sequence[PartitionedCsc], parameters: Sequence[Tensor]) -> None:
+        unique = {id(structure): structure for structure in structures}
+        by_layout: dict[int, list[PartitionedCsc]] = {}
+        for structure in unique.values():
+            by_layout.setdefault(id(structure.source_layout), []).append(structure)
+        self._relations = {id(s): same for same in by_layout.values() for s in same}
+        self._edges: dict[int, tuple[Halo, dict[int, Csc]]] = {}
+        self._parameters = ReplicasTogether(parameters, structures[0].plan.transport)
+        self._rows: dict[Any, tuple[PartitionedTensor, Tensor]] = {}
+
+    def enter(self, parameter: Tensor | None) -> Tensor | None:
+        """Returns a parameter of the layer for computations on local rows; None for others."""
+        return self._parameters.enter(parameter)
+
+    def sources(
+        self, structure: PartitionedCsc, x: PartitionedTensor, columns: int
+    ) -> tuple[Tensor, Csc] | None:
+        """Returns the extended rows of `x` for all relations, and the edges of one from them.
+
+        Collective. Differentiable.
+
+        Args:
+            structure: the relation.
+            x: features of its sources.
+            columns: of the rows that the relation exchanged alone.
+
+        Returns:
+            None if the relation exchanges its rows alone.
+        """
+        relations = self._relations.get(id(structure), [])
+        if len(relations) < 2:
+            return None
+        layout = structure.source_layout
+        modes = (
+            torch.is_grad_enabled(),
+            torch.is_inference_mode_enabled(),
+            torch.is_autocast_enabled(layout.group.device.type),
+        )
+        key = id(x), x._version, modes
+        if key not in self._rows:
+            most = max(_rows_of_others(relation.plan) for relation in relations)
+            can_share = _can_share(relations, columns * x.itemsize)
+            if not can_share or not _pays(most, relations, x, columns):
+                return None
+            plan, _ = self._joined(relations)
+            if not _pays(_rows_of_others(plan), relations, x, columns):
+                return None
+            [extended], _ = local_operands(plan, [autocast(x.to_local())])
+            assert extended is not None
+            self._rows[key] = x, extended
+        return self._rows[key][1], self._joined(relations)[1][id(structure)]
+
+    def _joined(self, relations: list[PartitionedCsc]) -> tuple[Halo, dict[int, Csc]]:
+        """Returns the plan for the rows of several relations, and the edges of each from them."""
+        key = id(relations[0].source_layout)
+        if key not in self._edges:
+            plan, edges = join_once(relations)
+            self._edges[key] = plan, dict(zip(map(id, relations), edges, strict=True))
+        return self._edges[key]
+
+
+def join_once(structures: Sequence[PartitionedCsc]) -> tuple[Halo, list[Csc]]:
+    """Returns a plan for the sources of several structures, and their edges from its rows.
+
+    Collective at the first call, whose result is kept.
+    """
+    if len(structures) == 1:
+        return structures[0].plan, [structures[0].local]
+    plans = [structure.plan for structure in structures]
+    relations = [structure.local for structure in structures]
+    # The relations are kept too, so that no others get their ids.
+    key = ("joined", *map(id, relations))
+    made = structures[0].cached(key, lambda: (join_relations(plans, relations), relations))
+    joined: tuple[Halo, list[Csc]] = made[0]
+    return joined
+
+
+def _can_share(relations: Sequence[PartitionedCsc], row_bytes: int) -> bool:
+    """Returns whether all relations exchange rows, and get them from their owners."""
+    return all(
+        isinstance(relation.plan, HaloPlan) and relation.mode_for(row_bytes) != "in_kernel"
+        for relation in relations
+    )
+
+
+def _pays(
+    together: int, relations: Sequence[PartitionedCsc], x: PartitionedTensor, columns: int
+) -> bool:
+    """Returns whether one exchange is cheaper than one for each relation; equal on all ranks.
+
+    Args:
+        together: rows of the exchange for all, or fewer.
+        columns: of the rows that each relation exchanges alone.
+    """
+    alone = sum(_rows_of_others(relation.plan) for relation in relations) * columns
+    width = x.shape[1:].numel()
+    saved = _BYTES_OF_EXCHANGE * (len(relations) - 1)
+    return 0 < together * width * x.itemsize <= alone * x.itemsize + saved
+
+
+def _rows_of_others(plan: Halo) -> int:
+    """Returns how many rows the rank gets that gets most."""
+    return max(map(sum, plan.needed)) if isinstance(plan, HaloPlan) else 0
