@@ -159,6 +159,30 @@ def test_a_function_that_saves_its_rows_refuses_other_rows(
             total.backward()
 
 
+def with_gradient(h: Tensor) -> None:
+    h.mul_(3)
+
+
+def twice(h: Tensor) -> None:
+    by_version(h)
+    h.mul_(3)
+
+
+@pytest.mark.parametrize("change", [with_gradient, by_version, twice])
+def test_gradients_flow_to_the_node_that_sums_had(change: Callable[[Tensor], None]) -> None:
+    data, layout = make_graph(Group.current("cpu"))
+    offloaded = offload(data, layout, Chunks.even(layout, 3), PLENTY)
+    w = torch.eye(data.x.shape[1], dtype=torch.float64, requires_grad=True)
+
+    def gradient(given: Data) -> Tensor:
+        hidden = given.structure.spmm("copy_u", "sum", F.linear(given.x, w))
+        double = hidden * 2
+        change(hidden)
+        return torch.autograd.grad(double.sin().sum() + hidden.sum(), w)[0]
+
+    torch.testing.assert_close(gradient(offloaded), gradient(data))
+
+
 def test_all_ranks_refuse_rows_that_changed_on_one() -> None:
     run_ranks(change_a_row_of_one_rank, 3)
 

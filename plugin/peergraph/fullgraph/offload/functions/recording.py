@@ -24,6 +24,7 @@ from peergraph.fullgraph.offload.functions.dry_runs import (
 from peergraph.fullgraph.offload.functions.expanded_rows import expanded_dim, expanded_rows
 from peergraph.fullgraph.offload.functions.gathering import in_graph
 from peergraph.fullgraph.offload.gradients.segment import (
+    keep_node,
     move_history,
     row_operand,
     with_history,
@@ -466,8 +467,9 @@ def change_in_place(
         before: the operand of the record that is the tensor.
     """
     assert isinstance(before, RowOperand)
+    keep_node(before)
     if needs_grad:
-        move_history(handle, content, before)
+        move_history(handle, content)
     else:
         torch.autograd.graph.increment_version(handle)
     handle._replace_rows(content, needs_grad)
@@ -478,6 +480,7 @@ def _change_alias(alias: OffloadedTensor, handle: OffloadedTensor) -> None:
     ``x.data``.
     """
     values: OffloadedTensor = record(Tensor.detach, (handle,), {})
+    keep_node(row_operand(alias))
     torch.autograd.graph.increment_version(alias)
     alias._replace_rows(values._content, needs_grad=False)
 

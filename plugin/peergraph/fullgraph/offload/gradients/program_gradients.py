@@ -200,7 +200,9 @@ def _recorded_rows(operand: Operand, part: PartitionedTensor) -> PartitionedTens
     rows = operand.rows if isinstance(operand, SourceOperand) else operand
     if not isinstance(rows, RowOperand):
         return part
-    return make_shell(rows.content).requires_grad_(part.requires_grad)
+    recorded = make_shell(rows.content)
+    recorded.requires_grad_(part.requires_grad)
+    return recorded
 
 
 class _BackwardPass:

@@ -86,22 +86,20 @@ def row_operand(handle: OffloadedTensor) -> RowOperand:
     return RowOperand(cell, None if follows_record else handle)
 
 
-def move_history(handle: OffloadedTensor, content: Content, before: RowOperand) -> None:
+def keep_node(before: RowOperand) -> None:
+    """Has gradients of rows flow to the node that their tensor has now, whichever it gets."""
+    if before.handle is not None and before.cell.identity is None:
+        with torch.enable_grad():
+            before.cell.identity = Alias.apply(before.handle)
+
+
+def move_history(handle: OffloadedTensor, content: Content) -> None:
     """Gives a tensor that is changed in place the history of `content`.
 
     Args:
         handle: the tensor.
         content: a record of a function of it.
-        before: the operand of the record that is the tensor.
     """
-    if before.handle is not None:
-        # The tensor's node is to be that of the new rows.
-        before.cell.identity = Alias.apply(handle)
-        record = content.record
-        assert record is not None
-        record.operands = tuple(
-            RowOperand(before.cell, None) if part is before else part for part in record.operands
-        )
     compiled = compile_history([RowOperand(Cell(content, True), None)], [content])
     Segment.apply(compiled, (content,), handle, handle, *history_inputs(compiled.operands))
 

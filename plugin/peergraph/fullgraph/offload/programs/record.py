@@ -32,7 +32,8 @@ class RowOperand(NamedTuple):
     @property
     def identity(self) -> OffloadedTensor | None:
         """The tensor whose autograd node gets the gradient; None: the record is differentiated."""
-        return self.cell.identity if self.handle is None else self.handle
+        # The tensor may have another node by now, that of the rows that it got in place.
+        return self.handle if self.cell.identity is None else self.cell.identity
 
 
 class SourceOperand(NamedTuple):
