@@ -201,7 +201,7 @@ def _recorded_rows(operand: Operand, part: PartitionedTensor) -> PartitionedTens
     if not isinstance(rows, RowOperand):
         return part
     recorded = make_shell(rows.content)
-    recorded.requires_grad_(part.requires_grad)
+    recorded.requires_grad = part.requires_grad
     return recorded
 
 
