@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import operator
 
 __all__ = ["MAX_SECONDS", "check_number", "check_real", "check_seconds"]
@@ -37,8 +36,7 @@ def check_real(name: str, value: object, least: float, most: float) -> None:
     """
     if value is None:
         return
-    if isinstance(value, bool) or not hasattr(value, "__float__"):
-        raise TypeError(f"{name} must be a number, got {value!r}")
+    _check_is_number(name, value)
     if not least <= value <= most:  # type: ignore[operator]
         raise ValueError(f"{name} must be in {least:g}..{most:g}, got {value}")
 
@@ -51,8 +49,13 @@ def check_seconds(name: str, value: object) -> None:
     """
     if value is None:
         return
-    check_real(name, value, -math.inf, math.inf)
+    _check_is_number(name, value)
     if not 0 < value <= MAX_SECONDS:  # type: ignore[operator]
         raise ValueError(
             f"{name} must be a positive number of seconds, at most {MAX_SECONDS:.0f}, got {value}"
         )
+
+
+def _check_is_number(name: str, value: object) -> None:
+    if isinstance(value, bool) or not hasattr(value, "__float__"):
+        raise TypeError(f"{name} must be a number, got {value!r}")

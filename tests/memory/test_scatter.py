@@ -163,7 +163,7 @@ def test_bad_create(group: Group) -> None:
         create(tiers=Tiers(2, 1))
     with pytest.raises(ValueError, match="at least one dimension"):
         create(shape=())
-    with pytest.raises(ValueError, match="must not have negative sizes"):
+    with pytest.raises(ValueError, match="each size of shape must not be negative"):
         create(shape=(4, -2))
     with pytest.raises(TypeError, match=r"dtype must be a torch\.dtype, got 'float'"):
         create(dtype="float")

@@ -43,8 +43,8 @@ def test_an_order_is_a_permutation(
     ("shape", "message"),
     [
         ((), "shape must have at least one dimension, the rows"),
-        ((-1,), r"shape must not have negative sizes, got \(-1,\)"),
-        ((3, -2), r"shape must not have negative sizes, got \(3, -2\)"),
+        ((-1,), "each size of shape must not be negative, got -1"),
+        ((3, -2), "each size of shape must not be negative, got -2"),
         ((4, 2), "do not add up to the table's 4 rows"),
     ],
 )

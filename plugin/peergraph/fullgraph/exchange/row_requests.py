@@ -42,7 +42,8 @@ class RowRequests:
         wanted = distinct - offsets[owner]
         # How many rows this rank asks of each, and each asks of this one.
         self._asked = torch.bincount(owner, minlength=group.world_size).tolist()
-        self._given = [asked[group.rank] for asked in group.all_gather(self._asked)]
+        with group.collective("requests of rows"):
+            self._given = [asked[group.rank] for asked in group.all_gather(self._asked)]
         self._inverse = inverse.to(group.device)
         self._rows = torch.empty(sum(self._given), dtype=torch.int64, device=group.device)
         self._exchange(wanted.to(group.device), self._rows, self._asked, self._given)

@@ -294,7 +294,8 @@ class RowLayout:
         Args:
             local: a plain tensor of this rank.
         """
-        digests: list[bytes] = self.group.all_gather(current_digest(local))
+        with self.group.collective("selection of rows"):
+            digests: list[bytes] = self.group.all_gather(current_digest(local))
         return digests
 
     def check_equal(self, tensor: Tensor, name: str) -> bytes:

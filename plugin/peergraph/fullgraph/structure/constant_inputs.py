@@ -52,7 +52,9 @@ class ConstantInputs:
         if not all(noted):
             return False
         changed = [tensor for tensor in inputs if self._has_changed(tensor)]
-        if any(self._group.all_gather(bool(changed))):
+        with self._group.collective("comparison of features of which sums are kept"):
+            has_changed = any(self._group.all_gather(bool(changed)))
+        if has_changed:
             self._drop_results(*map(id, inputs))
         return True
 

@@ -154,7 +154,8 @@ def _pays(
     alone = sum(_rows_of_others(relation.plan) for relation in relations) * columns
     width = x.shape[1:].numel()
     saved = _BYTES_OF_EXCHANGE * (len(relations) - 1)
-    return 0 < together * width * x.itemsize <= alone * x.itemsize + saved
+    pays: bool = 0 < together * width * x.itemsize <= alone * x.itemsize + saved
+    return pays
 
 
 def _rows_of_others(plan: Halo) -> int:

@@ -137,7 +137,9 @@ class RowPass:
         again = [self._can_sum_again(content, writes) for content in kept]
         group = self.space.rank.real
         if kept and group.world_size > 1:
-            again = [all(of_ranks) for of_ranks in zip(*group.all_gather(again), strict=True)]
+            with group.collective("choice of sums that are computed again"):
+                by_rank = group.all_gather(again)
+            again = [all(of_ranks) for of_ranks in zip(*by_rank, strict=True)]
         return [content for content, can in zip(kept, again, strict=True) if not can]
 
     def _can_sum_again(self, content: Content, writes: Sequence[RowStore]) -> bool:

@@ -52,7 +52,8 @@ def require_unchanged(checks: Sequence[UnchangedCheck], group: Group) -> None:
 def refuse_changed(is_changed: bool, group: Group) -> None:
     """Raises RuntimeError on all ranks if `is_changed` on one. Collective."""
     if group.world_size > 1:
-        is_changed = any(group.all_gather(is_changed))
+        with group.collective("comparison of what a pass over offloaded rows reads"):
+            is_changed = any(group.all_gather(is_changed))
     if is_changed:
         raise RuntimeError(
             "a partitioned tensor was changed in place before the rows or gradients "
