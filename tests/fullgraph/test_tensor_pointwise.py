@@ -9,6 +9,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from peergraph.fullgraph import distribute
+from peergraph.fullgraph.layout.row_layout import RowLayout
+from peergraph.memory import Group
+from peergraph.testing import run_ranks
 from tests.fullgraph.gpu_numbers import GPU_NUMBERS
 from tests.fullgraph.partitioned_cases import Case, Inputs, check_cases
 
@@ -44,6 +48,15 @@ def in_place_on_view(i: Inputs) -> Tensor:
     h.view(-1, 2, 3)[:, 1].mul_(3)
     h[..., -1].copy_(i.v)
     return h
+
+
+def views_of_what_is_written(i: Inputs) -> Tensor:
+    """Elements that are written and read are others, or the same."""
+    h = i.x.detach() * 1
+    h[:, :2].add_(h[:, 2:4])
+    h[:, ::2].mul_(h[:, 1::2])
+    h[:, 1:].mul_(h[:, :1])
+    return h.mul_(h)
 
 
 def no_grad_update(i: Inputs) -> Tensor:
@@ -120,6 +133,7 @@ CASES: dict[str, Case] = {
     "masked_fill in place": masked_fill_in_place,
     "column assignment": column_assignment,
     "in place on views": in_place_on_view,
+    "views of what is written": views_of_what_is_written,
     "no_grad": no_grad_update,
     "autocast": autocast,
     "nan_to_num": lambda i: torch.nan_to_num(i.x.detach() / (i.x > 0), posinf=2.0),
@@ -139,6 +153,18 @@ CASES: dict[str, Case] = {
 @pytest.mark.parametrize("world_size", [1, 2, 3])
 def test_pointwise(world_size: int) -> None:
     check_cases(__name__, world_size)
+
+
+def _write_what_is_read() -> str:
+    rows = distribute(torch.ones(2, 6), RowLayout.contiguous(Group.current(device="cpu"), 2))
+    with pytest.raises(NotImplementedError, match="another view of the memory") as error:
+        rows.mul_(rows[:, 0][:, None])
+    return str(error.value)
+
+
+def test_all_ranks_refuse_to_read_what_is_written() -> None:
+    """torch refuses it by sizes: of one row of a rank, and not of two."""
+    assert len(set(run_ranks(_write_what_is_read, 3))) == 1
 
 
 @pytest.mark.parametrize("world_size", GPU_NUMBERS)

@@ -107,12 +107,52 @@ def _in_place(overload: OpOverload) -> Rule:
             not_implemented(overload, "a plain tensor cannot take partitioned values in place")
         if first is not None:
             require_same_rows(overload, target.layout, first.layout)
+        written = target._local
+        if any(_overlaps(written, arg, target.partitioned_dim) for arg in local_args):
+            not_implemented(
+                overload,
+                "an argument is another view of the memory that is written; pass a copy of it, "
+                "argument.clone()",
+            )
         if has_out:
-            kwargs["out"] = target._local
+            kwargs["out"] = written
         overload(*local_args, **kwargs)
         return target
 
     return run
+
+
+def _overlaps(written: Tensor, arg: Any, dim: int) -> bool:
+    """Returns whether an argument is another view of elements that are written; on all ranks.
+
+    torch allows some of them, by sizes that differ between ranks, and reads what is written before.
+
+    Args:
+        written, arg: local rows.
+        dim: the dimension of rows of `written`.
+    """
+    if not isinstance(arg, Tensor) or arg is written:
+        return False
+    if arg.untyped_storage()._cdata != written.untyped_storage()._cdata:
+        return False
+    dim -= written.dim()
+    rows = {view.shape[dim] if view.dim() >= -dim else 1 for view in (written, arg)}
+    first, second = (_places_in_row(view, dim) for view in (written, arg))
+    if rows == {written.shape[dim]} and torch.equal(first, second):
+        return False  # the same elements
+    return bool(torch.isin(first, second).any())
+
+
+def _places_in_row(view: Tensor, dim: int) -> Tensor:
+    """Returns where the elements of a row are in memory, counted from the beginning of the row."""
+    shape, strides = list(view.shape), list(view.stride())
+    step = 0
+    if view.dim() >= -dim:
+        shape[dim], step = 1, strides[dim] if view.shape[dim] > 1 else 0
+    places = torch.full((), int(view.storage_offset()), dtype=torch.int64, device="cpu")
+    for size, stride in zip(shape, strides, strict=True):
+        places = places.unsqueeze(-1) + torch.arange(size, device="cpu") * stride
+    return places % step if step else places
 
 
 def _first_partitioned(values: Any) -> PartitionedTensor:
