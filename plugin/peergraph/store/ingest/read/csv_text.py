@@ -137,10 +137,10 @@ def first_lines(name: str, sample: bytes, skip_rows: int, delimiter: str) -> lis
         lines = [values or [""] for values, _ in zip(reader, range(2), strict=False)]
     except csv.Error as error:
         raise ValueError(f"{name}: the first line cannot be read: {error}") from None
+    if not lines and skip_rows and sample.strip():
+        raise ValueError(f"{name}: no line is behind the first {skip_rows} (skip_rows)")
     if not lines or (lines == [[""]] and not sample.strip()):
         return []
-    if not lines:
-        raise ValueError(f"{name}: no line is behind the first {skip_rows} (skip_rows)")
     if any("\n" in value or "\r" in value for value in lines[0]):
         raise ValueError(f"{name}: the first line has a value of several lines")
     return lines
