@@ -71,6 +71,10 @@ REPLACED = (
 )
 """The functions of DGL that the adapter replaces, as ``module:name``."""
 
+_SINCE_DGL_2 = (
+    *("adjusted_homophily", "edge_label_informativeness", "node_label_informativeness"),
+)
+
 REFUSED = (
     # Changes of nodes, edges and types.
     *("dgl:add_reverse_edges", "dgl:batch", "dgl:block_to_graph", "dgl:compact_graphs"),
@@ -87,8 +91,8 @@ REFUSED = (
     *("dgl:dfs_labeled_edges_generator", "dgl:topological_nodes_generator"),
     *("dgl:prop_edges_dfs", "dgl:prop_nodes_bfs", "dgl:prop_nodes_topo", "dgl:shortest_dist"),
     # Values of the whole graph.
-    *("dgl:adjusted_homophily", "dgl:edge_label_informativeness", "dgl:laplacian_lambda_max"),
-    *("dgl:node_label_informativeness", "dgl:norm_by_dst", "dgl:topk_edges", "dgl:topk_nodes"),
+    *("dgl:laplacian_lambda_max", "dgl:norm_by_dst", "dgl:topk_edges", "dgl:topk_nodes"),
+    *(f"dgl:{name}" for name in _SINCE_DGL_2 if hasattr(dgl, name)),
     *("dgl:GDC.__call__", "dgl:HeatKernel.__call__", "dgl:PPR.__call__"),
     # Samples.
     *("dgl.sampling:global_uniform_negative_sampling", "dgl.sampling:node2vec_random_walk"),
