@@ -8,6 +8,7 @@ from os import PathLike
 from peergraph.memory import Group, Topology, cached_topology, collective_call, machine
 from peergraph.memory.region.free_memory import free_gpu_memory, free_host_memory
 from peergraph.memory.topology.machines import fully_linked
+from peergraph.number_arguments import check_number
 
 _CPU_RATE = 10e9  # bytes per second, assumed of ranks without a GPU that were not measured
 
@@ -66,10 +67,7 @@ def host_budget(group: Group, given: int | None) -> int:
     Raises:
         TypeError, ValueError: `given` is no number of bytes.
     """
-    if given is not None and (not isinstance(given, int) or isinstance(given, bool)):
-        raise TypeError(f"host_memory must be an int, in bytes, got {given!r}")
-    if given is not None and given < 0:
-        raise ValueError(f"host_memory must not be negative, got {given}")
+    check_number("host_memory", given, 0)
     return _least_share(group, free_host_memory() if given is None else given)
 
 
