@@ -22,7 +22,7 @@ from inputs.counter_hash import CHUNK, hash_range, shift_right, stream_key
 
 # The cumulative weight is tabulated at 2^16 knots and interpolated with 24 bits in between.
 _KNOT_BITS = 16
-_NUM_KNOTS = 1 << _KNOT_BITS
+KNOTS = 1 << _KNOT_BITS
 _FRACTION_BITS = 24
 
 
@@ -102,12 +102,12 @@ def _weight_table(num_nodes: int, sigma: float, device: str) -> torch.Tensor:
     # Lorenz curve of a lognormal: the heaviest share q of the nodes holds Phi(sigma - z(1 - q)) of
     # the weight, so q = Phi(z(u) - sigma).
     quantile = statistics.NormalDist().inv_cdf
-    table = [0] * (_NUM_KNOTS + 1)
-    for knot in range(1, _NUM_KNOTS):
-        z = quantile(knot / _NUM_KNOTS) - sigma
+    table = [0] * (KNOTS + 1)
+    for knot in range(1, KNOTS):
+        z = quantile(knot / KNOTS) - sigma
         table[knot] = int(num_nodes * (0.5 * math.erfc(-z / math.sqrt(2.0))))
-    table[_NUM_KNOTS] = num_nodes
-    for knot in range(1, _NUM_KNOTS + 1):
+    table[KNOTS] = num_nodes
+    for knot in range(1, KNOTS + 1):
         table[knot] = max(table[knot], table[knot - 1])
     return torch.tensor(table, dtype=torch.int64).to(device)
 
@@ -177,15 +177,22 @@ def weighted_nodes(spec: GraphSpec, hashed: torch.Tensor) -> torch.Tensor:
     n = spec.num_nodes
     table = _weight_table(n, spec.sigma, str(hashed.device))
     multiplier, offset = _scatter_of_ranks(spec)
-    node = _weighted_rank(hashed, table, n)
+    node = ranks_by_weight(hashed, table, n)
     node *= multiplier
     node += offset
     node %= n
     return node
 
 
-def _weighted_rank(hashed: torch.Tensor, table: torch.Tensor, n: int) -> torch.Tensor:
-    """Draws weight ranks, each with the chance of its weight, from uniform bits."""
+def ranks_by_weight(hashed: torch.Tensor, table: torch.Tensor, n: int) -> torch.Tensor:
+    """Draws weight ranks, each with the chance of its weight, from uniform bits.
+
+    Args:
+        hashed: uniform int64.
+        table: [KNOTS + 1] int64; at knot k: how many of the heaviest nodes together have the share
+            k / KNOTS of the weight.
+        n: number of nodes.
+    """
     knot = shift_right(hashed, 64 - _KNOT_BITS)
     fraction = shift_right(hashed, 64 - _KNOT_BITS - _FRACTION_BITS)
     fraction &= (1 << _FRACTION_BITS) - 1

@@ -137,6 +137,45 @@ def test_training(tmp_path: Path) -> None:
     assert records[0]["loss"] == pytest.approx(records[1]["loss"], rel=0.2)
 
 
+RGAT = ["--scale", "1e-5", "--batches", "8", "--columns", "16", "--hidden", "16"]
+
+
+@pytest.mark.parametrize("model", ["rgat", "rsage", "rgcn", "hgt"])
+def test_rgat(tmp_path: Path, model: str) -> None:
+    pytest.importorskip("torch_geometric")
+    chosen = [*RGAT, "--graph", "full.371", "--model", model, "--layers", "both", "--verbose"]
+    records, text = run(
+        "rgat", tmp_path / "out.jsonl", *chosen, "--precision", "float32", "--world", "2"
+    )
+    found = [(r.get("layers"), r["op"]) for r in records]
+    ops = ["training in memory", "loader and training"]
+    assert found == [
+        (None, "loader"),
+        *((layers, op) for layers in ("accelerated", "pyg") for op in ops),
+    ]
+    assert all(r["seeds_per_s"] > 0 for r in records[1:])
+    assert records[1]["loss"] == pytest.approx(records[3]["loss"], rel=1e-3)
+    assert "paper cites paper" in text
+    assert "no result of MLPerf" in text
+
+
+def test_rgat_inference_on_one_rank(tmp_path: Path) -> None:
+    pytest.importorskip("torch_geometric")
+    chosen = [*RGAT, "--inference", "--placement", "hot", "--rows", "float8_e4m3", "--world", "1"]
+    records, _ = run("rgat", tmp_path / "out.jsonl", *chosen)
+    assert [r["op"] for r in records] == ["loader", "inference in memory", "loader and inference"]
+
+
+def test_rgat_by_relations(tmp_path: Path) -> None:
+    pytest.importorskip("torch_geometric")
+    chosen = ["--relations", "1,8", "--fanouts", "3,2", "--scale", "1e-3", "--world", "2"]
+    records, _ = run("rgat", tmp_path / "out.jsonl", *chosen)
+    assert [(r["graph"], r["op"]) for r in records] == [
+        ("1 relations*0.001", "loader"),
+        ("8 relations*0.001", "loader"),
+    ]
+
+
 def test_precision_by_storage(tmp_path: Path) -> None:
     pytest.importorskip("torch_geometric")
     chosen = ["--ways", "lazy,captured", "--precisions", "float32,bfloat16"]

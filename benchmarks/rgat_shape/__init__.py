@@ -1,0 +1,1 @@
+"""The graph, the models and the measurements of rgat.py."""

@@ -1,0 +1,91 @@
+"""PyG's models over batches of several types: R-GAT as in MLPerf's reference, and its kin."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch_geometric.nn import GATConv, HeteroConv, HGTConv, SAGEConv
+from torch_geometric.utils import trim_to_layer
+
+from rgat_shape.graph import TypedGraph
+
+_HEADS, _DROPOUT = 4, 0.2
+
+
+def _rgat(graph: TypedGraph, fan_in: int, hidden: int) -> torch.nn.Module:
+    def conv() -> GATConv:
+        ends = (fan_in, fan_in)
+        return GATConv(ends, hidden // _HEADS, heads=_HEADS, add_self_loops=False, concat=True)
+
+    return HeteroConv({t: conv() for t in graph.edge_types}, aggr="sum")
+
+
+def _rsage(graph: TypedGraph, fan_in: int, hidden: int) -> torch.nn.Module:
+    return HeteroConv({t: SAGEConv((fan_in, fan_in), hidden) for t in graph.edge_types}, aggr="sum")
+
+
+def _hgt(graph: TypedGraph, fan_in: int, hidden: int) -> torch.nn.Module:
+    return HGTConv(fan_in, hidden, (list(graph.nodes), graph.edge_types), heads=_HEADS)
+
+
+class RelationalMeans(torch.nn.Module):
+    """R-GCN: a matrix for each relation after the mean, and one for each type's own rows."""
+
+    def __init__(self, graph: TypedGraph, fan_in: int, hidden: int) -> None:
+        super().__init__()
+        ends = (fan_in, fan_in)
+        self.relations = HeteroConv(
+            {t: SAGEConv(ends, hidden, root_weight=False, bias=False) for t in graph.edge_types},
+            aggr="sum",
+        )
+        self.own = torch.nn.ModuleDict({t: torch.nn.Linear(fan_in, hidden) for t in graph.nodes})
+
+    def forward(self, x: dict[str, Tensor], edges: dict[Any, Tensor]) -> dict[str, Tensor]:
+        return {t: rows + self.own[t](x[t]) for t, rows in self.relations(x, edges).items()}
+
+
+MODELS: dict[str, Callable[[TypedGraph, int, int], torch.nn.Module]] = {
+    "rgat": _rgat,
+    "rsage": _rsage,
+    "rgcn": RelationalMeans,
+    "hgt": _hgt,
+}
+"""Makes a layer from the graph and the columns of its input and output, by the model's name."""
+
+
+LAYERS = {"accelerated": ["accelerated"], "pyg": ["pyg"], "both": ["accelerated", "pyg"]}
+"""Whose layers are measured, by the option."""
+
+
+class TypedModel(torch.nn.Module):
+    """Layers with leaky ReLU and dropout between, and a linear layer to classes of the seeds."""
+
+    def __init__(self, graph: TypedGraph, kind: str, hidden: int, num_layers: int) -> None:
+        super().__init__()
+        self.target = graph.target
+        widths = [graph.columns, *[hidden] * (num_layers - 1)]
+        self.convs = torch.nn.ModuleList(MODELS[kind](graph, width, hidden) for width in widths)
+        self.classify = torch.nn.Linear(hidden, graph.classes)
+
+    def forward(self, batch: Any) -> Tensor:
+        x, edges = batch.x_dict, batch.edge_index_dict
+        nodes_by_hop, edges_by_hop = batch.num_sampled_nodes_dict, batch.num_sampled_edges_dict
+        for layer, conv in enumerate(self.convs):
+            x, edges, _ = trim_to_layer(layer, nodes_by_hop, edges_by_hop, x, edges)
+            x = conv(x, edges)
+            if layer < len(self.convs) - 1:
+                x = {
+                    t: F.dropout(F.leaky_relu(rows), _DROPOUT, self.training)
+                    for t, rows in x.items()
+                }
+        return self.classify(x[self.target][: batch[self.target].batch_size])
+
+
+def loss_of(model: torch.nn.Module, target: str, batch: Any) -> Tensor:
+    """The loss of a batch."""
+    seeds = batch[target]
+    return F.cross_entropy(model(batch), seeds.y[: seeds.batch_size])
