@@ -132,10 +132,14 @@ def out_degrees(
     """Returns [num_nodes] for each node type: the number of edges out of each node. Collective."""
 
     def add_to(counts: Tensor, node_type: NodeType) -> None:
+        of_rank = None  # on the device of the edges: copies of all counts take longer than counting
         for edge_type, csc in local.items():
             if edge_type[0] == node_type:
                 for piece in torch.split(csc.indices, _BINCOUNT_CHUNK):
-                    counts += torch.bincount(piece, minlength=counts.numel()).cpu()
+                    found = torch.bincount(piece, minlength=counts.numel())
+                    of_rank = found if of_rank is None else of_rank.add_(found.to(of_rank.device))
+        if of_rank is not None:
+            counts += of_rank.cpu()
 
     return {
         t: build_shared_vector(group, n, lambda counts, t=t: add_to(counts, t))  # type: ignore[misc]
