@@ -295,7 +295,7 @@ PG_INLINE void grad_of_column(const AttentionBackward& op, Walk& edges, int64_t 
   const Attention& inputs = op.inputs;
   edges.differentiate(op);
   if (!inputs.dynamic) edges.sum_narrow(static_cast<Value*>(op.grad_left) + column * inputs.heads);
-  Value* out = static_cast<Value*>(op.grad_x) + column * inputs.columns();
+  T* out = static_cast<T*>(op.grad_x) + column * inputs.columns();
   edges.template sum_wide<2>(
       [&](int64_t k, int64_t first, auto& weight, auto& grad, auto& sums) PG_INLINED {
         std::decay_t<decltype(grad)> given, sum, value, slopes;

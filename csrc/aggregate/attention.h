@@ -41,7 +41,8 @@ struct AttentionForward {
   void* lse = nullptr;  // [num_rows, heads] accumulators, written: log of the sum of exp(score)
 };
 
-/// All results are accumulators; null results are not computed.
+/// All results are accumulators, but grad_x where it is summed by column, which is of dtype. Null
+/// results are not computed.
 struct AttentionBackward {
   Attention inputs;
   const void* grad = nullptr;   // [num_rows, heads * depth] of dtype

@@ -47,9 +47,10 @@ struct DestinationEnd {
   }
 };
 
-template <typename Value>
+/// `X` is the element of grad_x: the features' where a warp sums it, the accumulators' for atomics.
+template <typename Value, typename X>
 struct GradOutput {
-  Value* x;
+  X* x;
   Value* left;
   Value* right;
   Value* att;
@@ -58,11 +59,16 @@ struct GradOutput {
   int64_t width;
 };
 
+template <By kBy, typename T>
+using GradOutputOf =
+    GradOutput<AccumulatorOf<T>,
+               typename std::conditional<kBy == By::kSource, T, AccumulatorOf<T>>::type>;
+
 template <By kBy, bool kDynamic, typename T, int kVec, int kItems>
 __global__ void __launch_bounds__(kAttentionThreadBound)
     attention_backward(const __grid_constant__ RowWork work,
                        const __grid_constant__ AttentionBackward op, HeadShape shape,
-                       GradOutput<AccumulatorOf<T>> output) {
+                       GradOutputOf<kBy, T> output) {
   using Value = AccumulatorOf<T>;
   using Source = SourceEnd<T, kVec, kItems>;
   using Destination = DestinationEnd<T, kVec, kItems>;
@@ -190,15 +196,26 @@ __global__ void __launch_bounds__(kAttentionThreadBound)
     const bool whole = part.slot < 0;
     Value* partial = whole ? nullptr : output.partial + part.slot * output.width;
     constexpr bool kWide = kBySource || kDynamic;
-    Value* wide_to = kBySource ? output.x : output.right;
     Value* narrow_to = kBySource ? output.left : output.right;
 #pragma unroll
     for (int m = 0; m < kItems; ++m) {
       if (lane.group != 0 || !lane.active[m]) continue;
       const int64_t place = part.row * inputs.columns() + lane.columns[m];
+      if constexpr (kBySource) {
+        if (whole) {
+          Pack<T, kVec> pack;
+#pragma unroll
+          for (int i = 0; i < kVec; ++i) narrow(wide[m][i], &pack.values[i]);
+          store_pack(output.x + place, pack);
+        }
+      }
 #pragma unroll
       for (int i = 0; i < kVec; ++i) {
-        if constexpr (kWide) (whole ? wide_to + place : partial + lane.columns[m])[i] = wide[m][i];
+        if constexpr (kBySource) {
+          if (!whole) partial[lane.columns[m] + i] = wide[m][i];
+        } else if constexpr (kDynamic) {
+          (whole ? output.right + place : partial + lane.columns[m])[i] = wide[m][i];
+        }
         if constexpr (!kBySource && kDynamic)
           (whole ? output.att + place : partial + inputs.columns() + lane.columns[m])[i] =
               wide_att[m][i];
@@ -213,10 +230,11 @@ __global__ void __launch_bounds__(kAttentionThreadBound)
 }
 
 /// Adds up the chunks of each long row, in their order.
-template <By kBy, bool kDynamic, typename Value>
+template <By kBy, bool kDynamic, typename T>
 __global__ void __launch_bounds__(kAttentionThreadBound)
     combine_attention_backward(const __grid_constant__ RowWork work, int64_t columns, int64_t heads,
-                               GradOutput<Value> output) {
+                               GradOutputOf<kBy, T> output) {
+  using Value = AccumulatorOf<T>;
   constexpr bool kBySource = kBy == By::kSource;
   const int64_t wide = kBySource || kDynamic ? columns : 0;
   const int64_t size = work.size();
@@ -228,7 +246,12 @@ __global__ void __launch_bounds__(kAttentionThreadBound)
       for (int32_t k = 0; k < chunk.parts; ++k)
         sum += output.partial[(slot + k) * output.width + c];
       if (c < wide) {
-        (kBySource ? output.x : output.right)[chunk.row * columns + c] = sum;
+        const int64_t place = chunk.row * columns + c;
+        if constexpr (kBySource) {
+          narrow(sum, output.x + place);
+        } else {
+          output.right[place] = sum;
+        }
       } else if (kDynamic) {
         output.att[chunk.row * columns + c - wide] = sum;
       } else if ((kBySource ? output.left : output.right) != nullptr) {
@@ -239,7 +262,7 @@ __global__ void __launch_bounds__(kAttentionThreadBound)
 }
 
 template <By kBy, bool kDynamic, typename T, int kVec, int kItems>
-void launch_rows(RowWork work, const AttentionBackward& op, GradOutput<AccumulatorOf<T>> output,
+void launch_rows(RowWork work, const AttentionBackward& op, GradOutputOf<kBy, T> output,
                  const Allocate& allocate, cudaStream_t stream) {
   const Schedule schedule = work.matrix.schedule;
   using Value = AccumulatorOf<T>;
@@ -260,7 +283,7 @@ void launch_rows(RowWork work, const AttentionBackward& op, GradOutput<Accumulat
   attention_backward<kBy, kDynamic, T, kVec, kItems>
       <<<blocks, row_threads(schedule), 0, stream>>>(work, op, shape, output);
   PG_LAUNCH_CHECK("attention_backward of chunks");
-  combine_attention_backward<kBy, kDynamic, Value>
+  combine_attention_backward<kBy, kDynamic, T>
       <<<blocks, row_threads(schedule), 0, stream>>>(work, inputs.columns(), inputs.heads, output);
   PG_LAUNCH_CHECK("combine_attention_backward");
 }
@@ -280,12 +303,13 @@ void dispatch(const AttentionBackward& op, const CsrMatrix& matrix, const Launch
     using T = decltype(element);
     using Value = AccumulatorOf<T>;
     using Tag = decltype(tag);
-    const GradOutput<Value> output{static_cast<Value*>(op.grad_x),
-                                   static_cast<Value*>(op.grad_left),
-                                   static_cast<Value*>(op.grad_right),
-                                   static_cast<Value*>(op.grad_att),
-                                   nullptr,
-                                   0};
+    using Output = GradOutputOf<kBy, T>;
+    const Output output{static_cast<decltype(Output::x)>(op.grad_x),
+                        static_cast<Value*>(op.grad_left),
+                        static_cast<Value*>(op.grad_right),
+                        static_cast<Value*>(op.grad_att),
+                        nullptr,
+                        0};
     inputs.dynamic
         ? launch_rows<kBy, true, T, Tag::kVec, Tag::kItems>(work, op, output, allocate, stream)
         : launch_rows<kBy, false, T, Tag::kVec, Tag::kItems>(work, op, output, allocate, stream);

@@ -296,17 +296,20 @@ void bind_attention_backward(const Attention& inputs, const TensorRef& grad, con
   const int64_t rows = inputs.matrix.num_rows, sources = inputs.matrix.num_columns;
   const int64_t wide = checked_product(rows, inputs.columns());
   const int64_t narrow = checked_product(rows, inputs.heads);
-  const auto if_any = [&](const TensorRef& gradient, const char* name, int64_t least) -> void* {
-    return gradient.num_elements() == 0 ? nullptr : gradient.values(name, sums, least);
+  const auto if_any = [](const TensorRef& gradient, const char* name, DType dtype,
+                         int64_t least) -> void* {
+    return gradient.num_elements() == 0 ? nullptr : gradient.values(name, dtype, least);
   };
-  const AttentionBackward op{inputs,
-                             grad.values("grad", inputs.dtype, wide),
-                             lse.values("lse", sums, narrow),
-                             delta.values("delta", sums, narrow),
-                             if_any(grad_x, "grad_x", checked_product(sources, inputs.columns())),
-                             if_any(grad_left, "grad_left", checked_product(sources, inputs.heads)),
-                             if_any(grad_right, "grad_right", inputs.dynamic ? wide : narrow),
-                             if_any(grad_att, "grad_att", wide)};
+  const DType of_x = transpose ? inputs.dtype : sums;
+  const AttentionBackward op{
+      inputs,
+      grad.values("grad", inputs.dtype, wide),
+      lse.values("lse", sums, narrow),
+      delta.values("delta", sums, narrow),
+      if_any(grad_x, "grad_x", of_x, checked_product(sources, inputs.columns())),
+      if_any(grad_left, "grad_left", sums, checked_product(sources, inputs.heads)),
+      if_any(grad_right, "grad_right", sums, inputs.dynamic ? wide : narrow),
+      if_any(grad_att, "grad_att", sums, wide)};
   if (transpose) {
     PG_CHECK_ARG(transpose->num_rows <= sources && transpose->num_columns <= rows,
                  "the transpose must have the sources as rows");

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 from torch_geometric import EdgeIndex
 
-from peergraph.aggregate import Csc, TracedEdges, register_finder
+from peergraph.aggregate import Csc, Relation, TracedEdges, TypedEdges, register_finder
 from peergraph.integration import is_explaining, note
 
 from ..compat import memory_of, version_of
@@ -57,6 +57,7 @@ class _Entry:
         self._references = [weakref.ref(tensor, lambda _: _forget(ids)) for tensor in tensors]
         self._contents = [_Content(plain(tensor)) for tensor in tensors]
         self.by_key: dict[Hashable, Csc] = {}
+        self.typed: dict[Hashable, TypedEdges] = {}
 
     def matches(self, tensors: tuple[Tensor, ...]) -> bool:
         """Returns whether these are the same tensors, with the same content."""
@@ -260,6 +261,33 @@ def csc_of(
     if explaining:
         note(f"structure: {'kept' if uses else 'made'} for this edge index; {_gradients_of(csc)}")
     return csc
+
+
+def typed_edges_of(relations: list[Relation], sizes: list[int]) -> TypedEdges:
+    """Returns the joined edges of relations, made once as long as no edge index is written.
+
+    Args:
+        relations: each edge index is a plain tensor.
+        sizes: the number of nodes of each type of destinations.
+
+    Raises:
+        IndexError: the first id out of range.
+    """
+    tensors = tuple(relation.edge_index for relation in relations)
+    of_loader = all(_attachment_of(tensor)[0] is not None for tensor in tensors)
+    if any(tensor.is_inference() for tensor in tensors):  # These count no versions.
+        return TypedEdges(relations, sizes)
+    made = _entry_of(tensors).typed
+    key = (
+        tuple((each.num_sources, each.destinations, each.self_loops) for each in relations),
+        *sizes,
+    )
+    if key not in made:
+        with torch.inference_mode(False):
+            made[key] = TypedEdges(relations, sizes, check=not of_loader)
+    if is_explaining():
+        note(f"structure: {len(relations)} relations as one matrix, {made[key].matrix}")
+    return made[key]
 
 
 def _gradients_of(csc: Csc) -> str:

@@ -10,7 +10,7 @@ from torch.multiprocessing.reductions import reduce_tensor
 from torch.utils._pytree import tree_map_only
 from typing_extensions import Self
 
-from peergraph.memory import DistributedTable, TableRows
+from peergraph.memory import DistributedTable, EncodedRows, TableRows
 from peergraph.store import StoragelessTensor, TableTensor, dispatch_mode
 
 from ..compat import can_alias, is_in_place
@@ -50,6 +50,25 @@ class _Values:
         self.rows = rows
         self.base = base
         self._tensor: Tensor | None = None
+        self._encoded: EncodedRows | None = None
+
+    def encoded(self) -> EncodedRows | None:
+        """Returns the rows as they are stored, gathered at the first call; None where somebody has
+        the values, which may have changed, or the storage is not narrow.
+        """
+        if self.found() is not None:
+            return None
+        of_base = None if self.base is None else self.base._encoded
+        if of_base is not None:
+            return EncodedRows(of_base.codec, of_base.rows[: self.rows.shape[0]])
+        if self._encoded is None:
+            with torch.inference_mode(False):
+                self._encoded = self.rows.gather_encoded()
+        return self._encoded
+
+    def gathered_encoded(self) -> Tensor | None:
+        """Returns the memory of the rows as they are stored, if they were gathered so."""
+        return None if self._encoded is None else self._encoded.rows
 
     def found(self) -> Tensor | None:
         """Returns the matrix if the rows were gathered, else None."""
@@ -61,8 +80,12 @@ class _Values:
         found = self.found()
         if found is None:
             # A tensor made in inference mode could not take part in autograd later.
+            encoded = self._encoded
             with torch.inference_mode(False):
-                found = self._tensor = self.rows.gather()
+                if encoded is None:
+                    found = self._tensor = self.rows.gather()
+                else:
+                    found = self._tensor = encoded.codec.decode(encoded.rows)
         return found
 
     def shared(self) -> Tensor:
@@ -108,6 +131,13 @@ class LazyRows(StoragelessTensor):
         if self.is_gathered or not self.table_rows.pays_to_read(reads):
             return self.materialize()
         return self.table_rows
+
+    def encoded(self) -> EncodedRows | None:
+        """Returns the rows as they are stored, gathered at the first call and then kept.
+
+        None where the rows have been gathered as values, or their storage is not narrow.
+        """
+        return self._matrix.encoded()
 
     def first(self, count: int) -> Tensor:
         """Returns the first `count` rows."""
@@ -191,8 +221,8 @@ class LazyRows(StoragelessTensor):
 
     def record_stream(self, stream: torch.cuda.Stream) -> None:  # type: ignore[override]
         """Keeps the memory of ids, addresses and gathered rows until a stream has used them."""
-        rows = self.table_rows
-        for tensor in (*rows.tensors(), self._matrix.found()):
+        rows, encoded = self.table_rows, self._matrix.gathered_encoded()
+        for tensor in (*rows.tensors(), self._matrix.found(), encoded):
             if tensor is not None:
                 tensor.record_stream(stream)
 

@@ -1,7 +1,8 @@
-"""PyG's HeteroConv: its relations exchange the rows of a type of nodes once."""
+"""PyG's HeteroConv: its relations run as one operation, or exchange rows of a type once."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -11,21 +12,30 @@ from torch_geometric.nn import conv as pyg
 from peergraph.fullgraph import PartitionedCsc, PartitionedEdgeIndex, share_rows
 from peergraph.integration import is_explaining, note
 
-from ..compat import has_hooks
+from .. import compat
+from ..data.tailed_rows import whole_rows
 from . import convs
+from .typed_attention import attention_sums, joined_relations
 
 
 class HeteroConv(pyg.HeteroConv):  # type: ignore[misc]
-    """PyG's HeteroConv; over a partitioned graph, layers of Peergraph share what is exchanged.
+    """PyG's HeteroConv. GAT layers of all relations run as one operation.
 
-    Layers that sum features of sources as they are: those that multiply before they sum, or compute
-    scores of edges, exchange rows of their own.
+    Over a partitioned graph, layers of Peergraph share what is exchanged, if they sum features of
+    sources as they are: those that multiply before they sum, or compute scores of edges, exchange
+    rows of their own.
     """
 
     pyg_class = pyg.HeteroConv
 
     def forward(self, *args_dict: Any, **kwargs_dict: Any) -> dict[str, Tensor]:
         """As PyG's."""
+        if _may_join(self, args_dict, kwargs_dict):
+            x_dict, edge_index_dict = args_dict
+            x_dict = {key: whole_rows(x) for key, x in x_dict.items()}
+            joined = joined_relations(self.convs.items(), x_dict, edge_index_dict)
+            if joined:
+                return self._with_joined(joined, x_dict, edge_index_dict)
         structures = self._relations((*args_dict, *kwargs_dict.values()))
         if len(structures) < 2:
             return pyg.HeteroConv.forward(self, *args_dict, **kwargs_dict)  # type: ignore[no-any-return]
@@ -34,13 +44,36 @@ class HeteroConv(pyg.HeteroConv):  # type: ignore[misc]
         with share_rows(structures, list(self.convs.parameters())):
             return pyg.HeteroConv.forward(self, *args_dict, **kwargs_dict)  # type: ignore[no-any-return]
 
+    def _with_joined(
+        self, joined: dict[Any, Any], x_dict: Any, edge_index_dict: Any
+    ) -> dict[str, Tensor]:
+        """Returns the sums or means of the joined relations and of all others."""
+        sums = attention_sums(joined, x_dict, edge_index_dict)
+        others = {key: value for key, value in edge_index_dict.items() if key not in joined}
+        results: dict[str, Tensor] = {}
+        edge_types: list[Any] = [edge_type for edge_type, _ in self.convs.items()]
+        rest: dict[str, Tensor] = pyg.HeteroConv.forward(self, x_dict, others) if others else {}
+        # PyG orders the types by their first relation.
+        for *_, node_type in edge_types:
+            if node_type in sums:
+                total = sums[node_type]
+                count = sum(edge_type[2] == node_type for edge_type in joined)
+                number = sum(key[2] == node_type for key in others if key in edge_types)
+                if node_type in rest:
+                    part = rest[node_type]
+                    total = total + (part * number if self.aggr == "mean" else part)
+                results[node_type] = total / (count + number) if self.aggr == "mean" else total
+            elif node_type in rest:
+                results[node_type] = rest[node_type]
+        return results
+
     def _relations(self, arguments: tuple[Any, ...]) -> list[PartitionedCsc]:
         """Returns the relations that may share rows: none where the user's code runs between."""
         if torch.compiler.is_compiling():
             return []
         found = []
         for edge_type, conv in self.convs.items():
-            if type(conv).__module__ != convs.__name__ or has_hooks(conv):
+            if type(conv).__module__ != convs.__name__ or compat.has_hooks(conv):
                 return []
             for values in arguments:
                 edges = values.get(edge_type) if isinstance(values, dict) else None
@@ -49,3 +82,11 @@ class HeteroConv(pyg.HeteroConv):  # type: ignore[misc]
                     if type(structure) is PartitionedCsc:
                         found.append(structure)
         return found if found and found[0].source_layout.group.world_size > 1 else []
+
+
+def _may_join(layer: HeteroConv, args_dict: tuple[Any, ...], kwargs_dict: dict[str, Any]) -> bool:
+    """Returns whether the call passes features and edges alone, and nothing looks at its steps."""
+    if torch.compiler.is_compiling() or compat.is_traced():
+        return False
+    plain = len(args_dict) == 2 and not kwargs_dict and layer.aggr in ("sum", "mean")
+    return plain and all(isinstance(values, Mapping) for values in args_dict)

@@ -15,6 +15,7 @@ from peergraph.aggregate.kernels.arguments import DTYPES, supports
 from peergraph.aggregate.messages.message import Message, message
 from peergraph.aggregate.ops.attention import attention_fits
 from peergraph.aggregate.sparse.index_tensors import is_arange, row_of_edges
+from peergraph.aggregate.sparse.typed_edges import Relation, TypedEdges
 from peergraph.aggregate.structure import Structure
 from peergraph.aggregate.traced.edges import TracedEdges, register_finder
 from peergraph.aggregate.traced.structure import TracedStructure
@@ -25,9 +26,11 @@ __all__ = [
     "FEATURE_DTYPES",
     "Csc",
     "Message",
+    "Relation",
     "Structure",
     "TracedEdges",
     "TracedStructure",
+    "TypedEdges",
     "attention",
     "attention_fits",
     "edge_softmax",

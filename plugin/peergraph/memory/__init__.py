@@ -16,6 +16,7 @@ from peergraph.memory.group.group import Group
 from peergraph.memory.group.machines import Machines
 from peergraph.memory.group.world_group import WorldGroup
 from peergraph.memory.region.region import SharedRegion
+from peergraph.memory.table.encoded_rows import EncodedRows
 from peergraph.memory.table.kernel_argument import table_argument
 from peergraph.memory.table.narrow_table import NarrowTable
 from peergraph.memory.table.row_codec import RowCodec
@@ -30,6 +31,7 @@ from peergraph.memory.topology.topology import Topology
 __all__ = [
     "MACHINES",
     "DistributedTable",
+    "EncodedRows",
     "ExchangeSession",
     "FetchedRows",
     "Group",

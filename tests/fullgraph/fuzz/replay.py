@@ -5,7 +5,8 @@ from __future__ import annotations
 import sys
 
 from tests.fullgraph.fuzz.campaign import Campaign
-from tests.fullgraph.fuzz.report import EQUAL, Configuration
+from tests.fullgraph.fuzz.outcomes import EQUAL
+from tests.fullgraph.fuzz.workers import Configuration
 
 
 def replay(

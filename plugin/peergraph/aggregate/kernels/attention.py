@@ -82,7 +82,7 @@ def attention_forward(inputs: AttentionInputs, matrix: CsrTensors) -> tuple[Tens
     return out, lse
 
 
-def _zero_gradients(
+def _new_gradients(
     inputs: AttentionInputs,
     output: OutputGradient,
     matrix: CsrTensors,
@@ -95,15 +95,18 @@ def _zero_gradients(
     columns = x.shape[0] if to_columns else 0
     rows = output.grad.shape[0] if to_rows else 0
     right = (heads,) if inputs.att is None else (heads, depth)
+    # A pass by column writes all rows of its matrix, once each.
+    is_written = transpose is not None and transpose.num_rows == columns
+    new = x.new_empty if is_written else x.new_zeros
     return (
-        x.new_zeros(columns, heads, depth, dtype=dtype),
+        new(columns, heads, depth, dtype=dtype if transpose is None else x.dtype),
         x.new_zeros(0 if inputs.left is None else columns, heads, dtype=dtype),
         x.new_zeros(0 if inputs.right is None else rows, *right, dtype=dtype),
         x.new_zeros(0 if inputs.att is None else rows, heads, depth, dtype=dtype),
     )
 
 
-@kernel(_zero_gradients)
+@kernel(_new_gradients)
 def attention_backward(
     inputs: AttentionInputs,
     output: OutputGradient,
@@ -118,7 +121,7 @@ def attention_backward(
     att), whichever is wanted, and to both where the gradients of rows can be added by atomics.
     Without it, a GPU adds all by atomics, and the CPU computes those of rows.
     """
-    gradients = _zero_gradients(inputs, output, matrix, transpose, to_columns, to_rows)
+    gradients = _new_gradients(inputs, output, matrix, transpose, to_columns, to_rows)
     grad_x, grad_left, grad_right, grad_att = gradients
     _C.attention_backward(
         inputs.native(matrix),

@@ -16,9 +16,11 @@ from peergraph.aggregate.layers.graph_attention import (
 )
 from peergraph.aggregate.layers.isomorphism import fuses_gine, gin, gine
 from peergraph.aggregate.layers.linear_aggregation import graph, rgcn, rgcn_by_basis, sage
+from peergraph.aggregate.layers.typed_attention import AttentionRelation, typed_gat
 from peergraph.aggregate.ops.spmm_linear import add_product
 
 __all__ = [
+    "AttentionRelation",
     "activate",
     "add_product",
     "combine_heads",
@@ -33,6 +35,7 @@ __all__ = [
     "rgcn",
     "rgcn_by_basis",
     "sage",
+    "typed_gat",
     "weights_edges",
     "why_not_one_pass",
     "without_autocast",

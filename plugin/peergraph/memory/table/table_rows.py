@@ -9,6 +9,7 @@ import torch
 import peergraph._C as _C
 from peergraph.memory.device.launching import launch_on
 from peergraph.memory.device.plain_tensor import plain
+from peergraph.memory.table.encoded_rows import EncodedRows
 from peergraph.memory.table.id_list import id_list, integers
 from peergraph.memory.table.narrow_table import NarrowTable
 from peergraph.memory.table.rows_with_scales import RowsWithScales
@@ -128,6 +129,12 @@ class TableRows:
     def gather(self) -> torch.Tensor:
         """Returns the rows as a tensor: see :meth:`Table.gather`."""
         return self.table.gather(self.ids)
+
+    def gather_encoded(self) -> EncodedRows | None:
+        """Returns the rows as they are stored; None unless their storage is narrow."""
+        if not isinstance(self.table, NarrowTable):
+            return None
+        return EncodedRows(self.table.codec, self.table.gather_stored(self.ids))
 
     def first(self, count: int) -> TableRows:
         """Returns the first `count` rows."""

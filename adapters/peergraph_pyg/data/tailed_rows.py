@@ -1,0 +1,205 @@
+"""`TailedRows`: rows of which the last ones are equal, and in memory once only.
+
+A typed layer writes the rows of nodes that have edges. In a mini-batch most nodes have none, those
+that the last hop added: their rows are the layer's bias, and the next layer drops them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.multiprocessing.reductions import reduce_tensor
+from torch.utils._pytree import tree_map_only
+from typing_extensions import Self
+
+from peergraph.store import StoragelessTensor
+
+# Fewer bytes of equal rows are written.
+_FEWEST_BYTES = 64 << 20
+
+_OF_EACH_ROW = {
+    *(F.elu, F.gelu, F.layer_norm, F.leaky_relu, F.linear, F.relu, F.selu, F.silu),
+    *(torch.relu, torch.sigmoid, torch.tanh, Tensor.relu, Tensor.sigmoid, Tensor.tanh),
+    *(Tensor.to, Tensor.float, Tensor.double, Tensor.half, Tensor.bfloat16),
+}
+"""Functions of which a row of the result depends on that row of the first argument alone."""
+
+_ATTRIBUTES = {
+    *("shape", "dtype", "device", "layout", "ndim", "is_cuda", "is_cpu", "is_sparse", "is_meta"),
+    *("requires_grad", "is_leaf", "grad_fn", "is_nested", "is_quantized", "itemsize", "nbytes"),
+}
+_QUESTIONS = {
+    *(Tensor.size, Tensor.dim, Tensor.numel, Tensor.__len__, Tensor.is_floating_point),
+    *(Tensor.is_complex, Tensor.is_inference, Tensor.get_device, Tensor.is_contiguous),
+}
+
+Rows = Callable[[Tensor], Tensor]
+
+
+class TailedRows(StoragelessTensor):
+    """Rows as a tensor ``[rows, columns]`` of which only the first ones are in memory.
+
+    Leading rows, ``x[:n]`` or ``x.narrow(0, 0, n)``, that are in memory are a plain tensor, a view.
+    Functions of each row (activations, ``F.linear``, ``F.layer_norm``, ``F.dropout``, conversions)
+    give tensors of the same kind; dropout draws other elements than torch's with the same seed. All
+    other functions get all rows, which are then made and kept: they see writes.
+    """
+
+    _first: Tensor
+    _last: Tensor
+    _steps: tuple[Rows, ...]
+    _whole: Tensor | None
+
+    @classmethod
+    def of(cls, first: Tensor, last: Tensor, count: int) -> Tensor:
+        """Returns `first`, followed by `last` as often as it takes to have `count` rows.
+
+        Args:
+            first: [n, columns].
+            last: [columns], of the same dtype and device.
+            count: at least n.
+
+        Returns:
+            A plain tensor where the rows that follow are few, or take little memory.
+        """
+        tail = count - len(first)
+        if tail <= len(first) or tail * last.numel() * last.element_size() < _FEWEST_BYTES:
+            return torch.cat([first, last.expand(tail, -1)]) if tail else first
+        return cls._wrap(first, last.unsqueeze(0), (), count)
+
+    @classmethod
+    def _wrap(cls, first: Tensor, last: Tensor, steps: tuple[Rows, ...], count: int) -> Tensor:
+        rows: Tensor = _Wrap.apply(first, last, steps, count)  # type: ignore[no-untyped-call]
+        assert isinstance(rows, cls)
+        # Those of the function have no gradients.
+        rows._first, rows._last = first, last
+        return rows
+
+    @classmethod
+    def make(cls, first: Tensor, last: Tensor, steps: tuple[Rows, ...], count: int) -> Self:
+        """Returns rows without a gradient."""
+        rows = cls._make((count, *first.shape[1:]), first.dtype, first.device)
+        rows._first, rows._last, rows._steps, rows._whole = first, last, steps, None
+        return rows
+
+    def materialize(self) -> Tensor:
+        """Returns all rows as a plain tensor; later functions use it."""
+        if self._whole is None:
+            with torch._C.DisableTorchFunctionSubclass():
+                tail = self._last.expand(self.shape[0] - len(self._first), -1)
+                for step in self._steps:
+                    tail = step(tail)
+                self._whole = torch.cat([self._first, tail])
+        return self._whole
+
+    @classmethod
+    def __torch_function__(  # type: ignore[override]
+        cls, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        getter = getattr(func, "__self__", None)
+        if func in _QUESTIONS or getattr(getter, "__name__", None) in _ATTRIBUTES:
+            with torch._C.DisableTorchFunctionSubclass():
+                return func(*args, **kwargs)
+        rows = args[0] if args else None
+        if isinstance(rows, TailedRows) and rows._whole is None:
+            result = _of_rows(rows, func, args[1:], kwargs)
+            if result is not None:
+                return result
+        args, kwargs = tree_map_only(TailedRows, TailedRows.materialize, (args, kwargs))
+        return func(*args, **kwargs)
+
+    @classmethod
+    def __torch_dispatch__(  # type: ignore[override]
+        cls, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        # Functions of C++ and of autograd come here past __torch_function__, below autograd.
+        args, kwargs = tree_map_only(TailedRows, TailedRows._values, (args, kwargs or {}))
+        return func(*args, **kwargs)
+
+    def _values(self) -> Tensor:
+        if self._steps or self._whole is not None:
+            raise NotImplementedError(
+                "a function below autograd gets rows of a typed layer that are not in memory; "
+                "pass x.clone()"
+            )
+        return torch.cat([self._first, self._last.expand(self.shape[0] - len(self._first), -1)])
+
+    def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
+        return f"TailedRows({list(self.shape)}, {self.dtype}, {len(self._first)} rows in memory)"
+
+    def reduce_to_process(self) -> Any:
+        """Pickles the values as a plain tensor in memory that both processes map."""
+        return reduce_tensor(self.materialize())  # type: ignore[no-untyped-call]
+
+
+def whole_rows(x: Any) -> Any:
+    """Returns `x`, as a plain tensor if it is :class:`TailedRows`."""
+    return x.materialize() if isinstance(x, TailedRows) else x
+
+
+class _Wrap(torch.autograd.Function):
+    """Makes autograd know the rows that are in memory, for who looks at gradients of all rows."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, first: Tensor, last: Tensor, steps: tuple[Rows, ...], count: int
+    ) -> TailedRows:
+        ctx.count = len(first)
+        return TailedRows.make(first, last, steps, count)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, None, None]:
+        return grad[: ctx.count], grad[ctx.count :].sum(0, keepdim=True), None, None
+
+
+def _of_rows(rows: TailedRows, func: Any, args: Any, kwargs: dict[str, Any]) -> Tensor | None:
+    """Returns the result of a function that needs no rows but those in memory, or None."""
+    first, count = rows._first, rows.shape[0]
+    leading = _leading_rows(func, args, kwargs, count)
+    if leading is not None:
+        if leading <= len(first):
+            return first.narrow(0, 0, leading)
+        return TailedRows._wrap(first, rows._last, rows._steps, leading)
+    is_written = kwargs.get("inplace", False) or any(each is True for each in args[1:])
+    if func is F.dropout:
+        named = dict(zip(("p", "training", "inplace"), args, strict=False)) | kwargs
+        p, training = named.get("p", 0.5), named.get("training", True)
+        if named.get("inplace", False):
+            return None
+        if not training or p == 0:
+            return TailedRows._wrap(first, rows._last, rows._steps, count)
+
+        def step(tail: Tensor) -> Tensor:
+            return F.dropout(tail, p)
+
+        return TailedRows._wrap(step(first), rows._last, (*rows._steps, step), count)
+    others = any(isinstance(each, TailedRows) for each in (*args, *kwargs.values()))
+    if func not in _OF_EACH_ROW or is_written or others:
+        return None
+
+    def apply(values: Tensor) -> Tensor:
+        result: Tensor = func(values, *args, **kwargs)
+        return result
+
+    if rows._steps:
+        return TailedRows._wrap(apply(first), rows._last, (*rows._steps, apply), count)
+    return TailedRows._wrap(apply(first), apply(rows._last), (), count)
+
+
+def _leading_rows(func: Any, args: Any, kwargs: dict[str, Any], count: int) -> int | None:
+    """Returns n if a function takes the first n rows; None for other functions."""
+    if func in (Tensor.narrow, torch.narrow):
+        named = dict(zip(("dim", "start", "length"), args, strict=False)) | kwargs
+        plain = named.get("dim") in (0, -2) and named.get("start") == 0
+        length = named.get("length")
+        return length if plain and isinstance(length, int) and 0 <= length <= count else None
+    if func is Tensor.__getitem__ and isinstance(args[0], slice):
+        begin, end, step = args[0].start, args[0].stop, args[0].step
+        if begin in (None, 0) and step in (None, 1) and (end is None or isinstance(end, int)):
+            return len(range(count)[:end])
+    return None
