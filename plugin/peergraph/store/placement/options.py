@@ -31,8 +31,9 @@ class PlacementOptions(TypedDict, total=False):
             features (XGNN 4.3). Without a GPU, all ranks share one copy in the machine's memory.
             ``"solver"`` is ``"auto"`` with known links and without replication: XGNN's placement.
         memory_budget: the bytes that each rank may take of its GPU, id maps included. The default
-            of ``"auto"`` and ``"solver"`` is 60 % of the free bytes. Other plans raise an error if
-            they need more than a given budget.
+            of ``"auto"`` and ``"solver"`` is 60 % of the free bytes, and ``"auto"`` fills it with
+            replicated rows: give less if the model needs more than the rest. Other plans raise an
+            error if they need more than a given budget.
         hotness: how often nodes are read. If rows are sharded or on several tiers, the nodes that
             are read most get the fastest memory. ``"out_degree"`` (the default: how often a node is
             an in-neighbour), ``"in_degree"``, the counts of :func:`peergraph.sampling.presample`,
