@@ -60,15 +60,16 @@ class _Values:
             return None
         of_base = None if self.base is None else self.base._encoded
         if of_base is not None:
-            return EncodedRows(of_base.codec, of_base.rows[: self.rows.shape[0]])
+            return of_base.first(self.rows.shape[0])
         if self._encoded is None:
             with torch.inference_mode(False):
                 self._encoded = self.rows.gather_encoded()
         return self._encoded
 
-    def gathered_encoded(self) -> Tensor | None:
-        """Returns the memory of the rows as they are stored, if they were gathered so."""
-        return None if self._encoded is None else self._encoded.rows
+    def tensors(self) -> list[Tensor]:
+        """Returns the tensors that hold gathered rows."""
+        values, encoded = self.found(), self._encoded
+        return ([] if values is None else [values]) + ([] if encoded is None else encoded.tensors())
 
     def found(self) -> Tensor | None:
         """Returns the matrix if the rows were gathered, else None."""
@@ -85,7 +86,7 @@ class _Values:
                 if encoded is None:
                     found = self._tensor = self.rows.gather()
                 else:
-                    found = self._tensor = encoded.codec.decode(encoded.rows)
+                    found = self._tensor = encoded.decode()
         return found
 
     def shared(self) -> Tensor:
@@ -221,10 +222,8 @@ class LazyRows(StoragelessTensor):
 
     def record_stream(self, stream: torch.cuda.Stream) -> None:  # type: ignore[override]
         """Keeps the memory of ids, addresses and gathered rows until a stream has used them."""
-        rows, encoded = self.table_rows, self._matrix.gathered_encoded()
-        for tensor in (*rows.tensors(), self._matrix.found(), encoded):
-            if tensor is not None:
-                tensor.record_stream(stream)
+        for tensor in (*self.table_rows.tensors(), *self._matrix.tensors()):
+            tensor.record_stream(stream)
 
 
 def _count_leading_rows(

@@ -37,6 +37,11 @@ _QUESTIONS = {
     *(Tensor.is_complex, Tensor.is_inference, Tensor.get_device, Tensor.is_contiguous),
 }
 
+_NO_VALUES = (
+    "a function of autograd gets rows of a typed layer that dropout has drawn or that were written "
+    "to; pass x.clone()"
+)
+
 Rows = Callable[[Tensor], Tensor]
 
 
@@ -89,7 +94,12 @@ class TailedRows(StoragelessTensor):
     def materialize(self) -> Tensor:
         """Returns all rows as a plain tensor; later functions use it."""
         if self._whole is None:
-            with torch._C.DisableTorchFunctionSubclass():
+            # Also where the caller needs no gradient: later functions may.
+            with (
+                torch._C.DisableTorchFunctionSubclass(),
+                torch.inference_mode(False),
+                torch.enable_grad(),
+            ):
                 tail = self._last.expand(self.shape[0] - len(self._first), -1)
                 for step in self._steps:
                     tail = step(tail)
@@ -123,10 +133,7 @@ class TailedRows(StoragelessTensor):
 
     def _values(self) -> Tensor:
         if self._steps or self._whole is not None:
-            raise NotImplementedError(
-                "a function below autograd gets rows of a typed layer that are not in memory; "
-                "pass x.clone()"
-            )
+            raise NotImplementedError(_NO_VALUES)
         return torch.cat([self._first, self._last.expand(self.shape[0] - len(self._first), -1)])
 
     def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
@@ -149,11 +156,13 @@ class _Wrap(torch.autograd.Function):
     def forward(
         ctx: Any, first: Tensor, last: Tensor, steps: tuple[Rows, ...], count: int
     ) -> TailedRows:
-        ctx.count = len(first)
+        ctx.count, ctx.is_random = len(first), bool(steps)
         return TailedRows.make(first, last, steps, count)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, None, None]:
+        if ctx.is_random:
+            raise NotImplementedError(_NO_VALUES)
         return grad[: ctx.count], grad[ctx.count :].sum(0, keepdim=True), None, None
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import groupby
 from typing import Any
 
 import torch
@@ -70,81 +70,73 @@ def typed_gat(
     """
     heads, depth = relations[0].source_vector.shape
     dtype = features[relations[0].source].dtype if dtype is None else dtype
+    weights: list[Tensor] = []
+    scores: list[Tensor] = []
+    for weight, score in zip(
+        _stacks([each.weight for each in relations]), _source_scores(relations), strict=True
+    ):
+        weights += weight.to(dtype).unbind()
+        scores += score.to(dtype).unbind()
     selections = [
         Selection(relation.source, sources)
         for relation, sources in zip(relations, edges.sources, strict=True)
     ]
-    weights = [relation.weight.t().to(dtype) for relation in relations]
-    scores = [
-        _padded(_score_weight(each.weight, each.source_vector)).to(dtype) for each in relations
-    ]
-    products = [(i, i) for i in range(len(relations))]
-    outputs = [products, [(i, len(weights) + i) for i in range(len(scores))]]
+    count = len(relations)
+    outputs = [[(i, i) for i in range(count)], [(i, count + i) for i in range(count)]]
     weights += scores
-    into = _relations_by_destination(relations, edges)
-    for node_type, chosen in into.items():
-        by_relation = [
-            _score_weight(relations[i].destination_weight, relations[i].destination_vector)
-            for i in chosen
-        ]
-        weights.append(_padded(torch.cat(by_relation, 1)).to(dtype))
+    into = [node_type for node_type, size in enumerate(edges.sizes) if size]
+    for node_type in into:
+        weights.append(_destination_scores(relations, edges.by_destination[node_type]).to(dtype))
         outputs.append([(len(selections), len(weights) - 1)])
         selections.append(Selection(node_type, edges.sizes[node_type]))
-    x, left, *right = row_products(features, selections, weights, outputs, dtype)
     sums = torch.float64 if dtype == torch.float64 else torch.float32
-    of_rows = [
-        _scores_of_rows(scores, edges, node_type, chosen, heads)
-        for scores, (node_type, chosen) in zip(right, into.items(), strict=True)
+    dtypes = [dtype, *[sums] * (len(outputs) - 1)]
+    x, left, *right = row_products(features, selections, weights, outputs, dtype, dtypes)
+    of_destinations = [
+        scores[:, : heads * len(edges.by_destination[node_type])].reshape(-1, heads)
+        for scores, node_type in zip(right, into, strict=True)
     ]
+    of_rows = torch.cat(of_destinations).index_select(0, edges.score_rows)
     out = attention(
         edges.matrix,
         x.view(-1, heads, depth),
-        left[:, :heads].to(sums),
-        torch.cat(of_rows).to(sums),
+        left[:, :heads],
+        of_rows,
         negative_slope=negative_slope,
     )
     summed: Tensor = _SumRows.apply(out.flatten(1), edges)  # type: ignore[no-untyped-call]
     return [each.view(-1, heads, depth) for each in torch.split(summed, edges.sizes)]
 
 
-def _relations_by_destination(
-    relations: Sequence[AttentionRelation], edges: TypedEdges
-) -> dict[int, list[int]]:
-    """Returns the relations into each node type that has edges, in the order of the rows."""
-    into: dict[int, list[int]] = {}
-    for node_type, (first, last) in enumerate(pairwise(edges.row_cuts)):
-        chosen = [i for i, each in enumerate(relations) if each.destination == node_type]
-        if first < last:
-            into[node_type] = chosen
-    return into
+def _stacks(weights: list[Tensor]) -> list[Tensor]:
+    """Returns weights of consecutive relations with the same shape as one tensor each."""
+    return [
+        torch.stack(list(group)) for _, group in groupby(weights, key=lambda weight: weight.shape)
+    ]
 
 
-def _score_weight(weight: Tensor, vector: Tensor) -> Tensor:
-    """Returns [columns, heads]: the weight of each column in the score of each head."""
-    heads, depth = vector.shape
-    return torch.einsum("hdk,hd->kh", weight.view(heads, depth, -1), vector)
+def _source_scores(relations: Sequence[AttentionRelation]) -> list[Tensor]:
+    """Returns by stack [relations, heads and padding, columns]: weights of scores of sources."""
+    stacks = _stacks([each.weight for each in relations])
+    vectors = torch.stack([each.source_vector for each in relations])
+    parts = torch.split(vectors, [len(stack) for stack in stacks])
+    return [_padded(_score_weights(stack, part)) for stack, part in zip(stacks, parts, strict=True)]
 
 
-def _padded(weight: Tensor) -> Tensor:
-    return F.pad(weight, (0, -weight.shape[1] % _COLUMNS))
+def _destination_scores(relations: Sequence[AttentionRelation], chosen: list[int]) -> Tensor:
+    """Returns [heads of the first relation, of the second, ..., padding; columns]."""
+    weights = torch.stack([relations[i].destination_weight for i in chosen])
+    vectors = torch.stack([relations[i].destination_vector for i in chosen])
+    return _padded(_score_weights(weights, vectors).flatten(0, 1))
 
 
-def _scores_of_rows(
-    scores: Tensor, edges: TypedEdges, node_type: int, chosen: list[int], heads: int
-) -> Tensor:
-    """Returns the score of each row of a node type, from those of all of its destinations.
+def _score_weights(weights: Tensor, vectors: Tensor) -> Tensor:
+    """Returns [relations, heads, columns]: the weight of each column in the score of each head."""
+    return torch.einsum("rhdk,rhd->rhk", weights.view(*vectors.shape, -1), vectors)
 
-    Args:
-        scores: [destinations, heads of the first relation, of the second, ..., padding].
-        chosen: the relations, in the order of the columns.
-    """
-    first, last = edges.row_cuts[node_type : node_type + 2]
-    device = scores.device
-    places = torch.zeros(len(edges.sources), dtype=torch.int64)
-    places[chosen] = torch.arange(len(chosen))
-    place = places.to(device)[edges.relations[first:last]]
-    by_relation = scores[:, : len(chosen) * heads].reshape(-1, heads)
-    return by_relation.index_select(0, edges.destinations[node_type] * len(chosen) + place)
+
+def _padded(weights: Tensor) -> Tensor:
+    return F.pad(weights, (0, 0, 0, -weights.shape[-2] % _COLUMNS))
 
 
 class _SumRows(torch.autograd.Function):
@@ -152,8 +144,8 @@ class _SumRows(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, rows: Tensor, edges: TypedEdges) -> Tensor:
-        matrix, ctx.owners = edges.sums()
-        return matrix.spmm(rows.contiguous(), None, "copy_u")
+        ctx.owners = edges.owners
+        return edges.sums().spmm(rows.contiguous(), None, "copy_u")
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:

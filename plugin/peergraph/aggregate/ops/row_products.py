@@ -12,8 +12,10 @@ from torch import Tensor
 from peergraph.aggregate.ops.gradient_checks import once_differentiable
 from peergraph.memory import EncodedRows
 
+# Whether this torch can write products of half precision in float32, on a GPU.
+_ROUNDS_LATE = hasattr(torch.ops.aten.mm, "dtype_out")
 # Bytes of the selected rows that are in memory at a time.
-_PIECE_BYTES = 1 << 28
+_PIECE_BYTES = 1 << 29
 
 
 @dataclass(frozen=True)
@@ -48,6 +50,7 @@ class _Plan:
     selections: Sequence[Selection]
     outputs: Sequence[Output]
     dtype: torch.dtype
+    dtypes: Sequence[torch.dtype]
 
     def blocks(self) -> Iterator[tuple[Selection, list[tuple[int, int, int]]]]:
         """Returns each selection with the positions of output, weight and first row there."""
@@ -80,6 +83,7 @@ def row_products(
     weights: Sequence[Tensor],
     outputs: Sequence[Output],
     dtype: torch.dtype,
+    dtypes: Sequence[torch.dtype],
 ) -> tuple[Tensor, ...]:
     """Multiplies selected rows by weights. The backward pass selects the rows again.
 
@@ -87,20 +91,22 @@ def row_products(
         features: matrices [rows, columns], or encoded rows. They are converted to `dtype` as they
             are read.
         selections: rows of `features`.
-        weights: matrices [columns, n] of `dtype`.
+        weights: matrices [n, columns] of `dtype`.
         outputs: the blocks of each result, one below the other; a selection is at most once in a
             result. The weights of one result have the same number of columns.
-        dtype: of all products.
+        dtype: in which rows are multiplied.
+        dtypes: of each result: `dtype`, or float32 for results of few columns.
 
     Returns:
-        A matrix for each of `outputs`. Differentiable once, in features that are tensors and in
-        weights.
+        A matrix for each of `outputs`: rows times weights transposed. Differentiable once, in
+        features that are tensors and in weights.
     """
     plan = _Plan(
         [each if isinstance(each, EncodedRows) else None for each in features],
         selections,
         outputs,
         dtype,
+        dtypes,
     )
     nothing = weights[0].new_empty(0)
     tensors = [
@@ -123,16 +129,17 @@ class _Products(torch.autograd.Function):
         ctx.save_for_backward(*operands)
         ctx.plan = plan
         ctx.set_materialize_grads(False)
-        results = []
+        results: list[Tensor] = []
         for output in plan.outputs:
             count = sum(len(plan.selections[position]) for position, _ in output)
-            results.append(weights[0].new_empty(count, weights[output[0][1]].shape[1]))
+            columns = weights[output[0][1]].shape[0]
+            results.append(weights[0].new_empty(count, columns, dtype=plan.dtypes[len(results)]))
         for selection, uses in plan.blocks():
             for first, last in _pieces(selection, features, plan):
                 rows = plan.rows(features, selection, selection.piece(first, last))
                 for position, weight, start in uses:
                     out = results[position][start + first : start + last]
-                    torch.mm(rows, weights[weight], out=out)
+                    _multiply(rows, weights[weight], out)
         return tuple(results)
 
     @staticmethod
@@ -146,30 +153,49 @@ class _Products(torch.autograd.Function):
             torch.zeros_like(feature) if needed else None
             for feature, needed in zip(features, needs, strict=False)
         ]
-        of_weights = [
-            torch.zeros_like(weight, dtype=wide) if needed else None
-            for weight, needed in zip(weights, needs[count:], strict=True)
-        ]
+        of_weights: list[Tensor | None] = [None] * len(weights)
         for selection, uses in plan.blocks():
             uses = [use for use in uses if grads[use[0]] is not None]
             of_feature = of_features[selection.feature]
             for first, last in _pieces(selection, features, plan) if uses else ():
                 piece = selection.piece(first, last)
-                parts = [grads[k][start + first : start + last] for k, _, start in uses]
-                needed = [of_weights[weight] for _, weight, _ in uses]
-                if any(each is not None for each in needed):
-                    rows = plan.rows(features, selection, piece).t()
-                    for part, of_weight in zip(parts, needed, strict=True):
-                        if of_weight is not None:
-                            of_weight.add_(rows @ part)
+                parts = [
+                    grads[k][start + first : start + last].to(plan.dtype) for k, _, start in uses
+                ]
+                if any(needs[count + weight] for _, weight, _ in uses):
+                    rows = plan.rows(features, selection, piece)
+                    for part, (_, weight, _) in zip(parts, uses, strict=True):
+                        if needs[count + weight]:
+                            product, total = part.t() @ rows, of_weights[weight]
+                            # Sums of pieces are not rounded to half precision.
+                            of_weights[weight] = (
+                                product.to(wide) if total is None else total.add_(product)
+                            )
                 if of_feature is not None:
                     products = [
-                        (part, weights[weight].t())
+                        (part, weights[weight])
                         for part, (_, weight, _) in zip(parts, uses, strict=True)
                     ]
                     _add_products(of_feature, piece, products)
-        given = [None if each is None else each.to(plan.dtype) for each in of_weights]
+        given = [
+            torch.zeros_like(weight)
+            if needed and total is None
+            else None
+            if total is None
+            else total.to(plan.dtype)
+            for weight, total, needed in zip(weights, of_weights, needs[count:], strict=True)
+        ]
         return (None, *of_features, *given)
+
+
+def _multiply(rows: Tensor, weight: Tensor, out: Tensor) -> None:
+    """Writes rows times the transposed weight, which is not rounded to the dtype of the rows."""
+    if out.dtype == rows.dtype:
+        torch.mm(rows, weight.t(), out=out)
+    elif rows.is_cuda and _ROUNDS_LATE:
+        torch.mm(rows, weight.t(), out_dtype=out.dtype, out=out)
+    else:
+        torch.mm(rows.to(out.dtype), weight.t().to(out.dtype), out=out)
 
 
 def _pieces(

@@ -39,25 +39,25 @@ class Relation:
     destinations: int
     self_loops: int | None = None
 
-    def ends(self) -> tuple[Tensor, Tensor]:
-        """Returns the sources and the destinations, int64."""
-        source, destination = self.edge_index.long().unbind()
+    def edges(self) -> Tensor:
+        """Returns the edges with self loops as they are wanted, [2, edges] int64."""
+        edges = self.edge_index.long()
         if self.self_loops is None:
-            return source, destination
-        apart = source != destination
-        loops = torch.arange(self.self_loops, device=source.device)
-        return torch.cat([source[apart], loops]), torch.cat([destination[apart], loops])
+            return edges
+        loops = torch.arange(self.self_loops, device=edges.device)
+        return torch.cat([edges[:, edges[0] != edges[1]], loops.expand(2, -1)], 1)
 
 
 class TypedEdges:
     """The edges of several relations, without the nodes that have no edges in a relation.
 
-    A row of :attr:`matrix` is a pair of a destination and a relation, by destination; a column is a
-    pair of a relation and a source, by relation. Only pairs that have edges are there.
+    A row of :attr:`matrix` is a pair of a destination and a relation, in the order of destinations,
+    type after type; a column is a pair of a relation and a source, in the order of relations. Only
+    pairs that have edges are there.
 
     Args:
         relations: the relations, in the order of their columns.
-        sizes: the number of nodes of each type of destinations.
+        sizes: the number of nodes of each type.
         check: verify the ids. The shapes are always verified.
 
     Synchronises with a GPU, three times whatever the number of relations is.
@@ -72,76 +72,81 @@ class TypedEdges:
     ) -> None:
         if not relations:
             raise ValueError("relations must be one at least, got none")
-        device = relations[0].edge_index.device
+        self.device = device = relations[0].edge_index.device
+        """The device of all tensors."""
         for i, relation in enumerate(relations):
             _check(f"relations[{i}]", relation, sizes[relation.destinations], device, check)
         count = len(relations)
+        self.by_destination = [
+            [i for i, relation in enumerate(relations) if relation.destinations == node_type]
+            for node_type in range(len(sizes))
+        ]
+        """For each node type, the relations into it."""
         type_starts = [0, *accumulate(sizes)]
         source_starts = [0, *accumulate(relation.num_sources for relation in relations)]
-        ends = [relation.ends() for relation in relations]
-        edge_counts = torch.tensor([source.shape[0] for source, _ in ends])
-        numbers = torch.arange(count).repeat_interleave(edge_counts).to(device)
-        starts = torch.tensor(
+        of_relation = [relation.destinations for relation in relations]
+        parts = [relation.edges() for relation in relations]
+        sources, rows = torch.cat(parts, 1).unbind()
+        # By relation: first source, first destination, edges.
+        table = torch.tensor(
             [
                 source_starts[:-1],
-                [type_starts[relation.destinations] for relation in relations],
+                [type_starts[node_type] for node_type in of_relation],
+                [part.shape[1] for part in parts],
             ]
         ).to(device)
-        sources = torch.cat([source for source, _ in ends]) + starts[0][numbers]
-        rows = torch.cat([destination for _, destination in ends]) + starts[1][numbers]
-        rows = rows.mul_(count).add_(numbers)
-        columns, column_of_edge = _distinct(sources, source_starts[-1])
+        numbers = torch.arange(count, device=device).repeat_interleave(
+            table[2], output_size=len(sources)
+        )
+        columns, column_of_edge = _distinct(sources + table[0][numbers], source_starts[-1])
+        rows = (rows + table[1][numbers]).mul_(count).add_(numbers)
         pairs, row_of_edge = _distinct(rows, type_starts[-1] * count)
-        if row_of_edge.dtype != column_of_edge.dtype:
-            row_of_edge, column_of_edge = row_of_edge.long(), column_of_edge.long()
         indptr, indices, _ = group_by(
             row_of_edge, column_of_edge, len(pairs), len(columns), row_of_edge.dtype
         )
-        narrow = max(len(rows), len(columns), len(pairs)) < 2**31 - 1
-        dtype = torch.int32 if narrow else torch.int64
-        self.device = device
-        """The device of all tensors."""
-        self.matrix = CsrMatrix(indptr.to(dtype), indices.to(dtype), len(columns))
-        """The edges: pairs of a destination and a relation by pairs of a relation and a source."""
+        self.matrix = CsrMatrix(indptr, indices, len(columns))
+        """The edges."""
         self.matrix.has_edge_operands = False
-        destinations = pairs // count
+        destinations, numbers = pairs // count, pairs % count
         column_cuts, row_cuts = _cuts(columns, source_starts), _cuts(destinations, type_starts)
         last = destinations[(row_cuts[1:] - 1).clamp(min=0)] if len(pairs) else row_cuts[1:]
         bounds: list[int] = torch.cat([column_cuts, row_cuts, last]).tolist()
-        self.column_cuts = bounds[: count + 1]
-        """The first column of each relation, and the number of columns."""
-        self.row_cuts = bounds[count + 1 : -len(sizes)]
-        """The first row of each node type, and the number of rows."""
-        self.sources = [
-            columns[first:last] - source_starts[i]
-            for i, (first, last) in enumerate(pairwise(self.column_cuts))
-        ]
-        """For each relation, the distinct sources that have edges, in ascending order."""
+        column_cuts_, row_cuts_ = bounds[: count + 1], bounds[count + 1 : -len(sizes)]
         self.sizes = [
             bounds[i - len(sizes)] - type_starts[i] + 1 if first < end else 0
-            for i, (first, end) in enumerate(pairwise(self.row_cuts))
+            for i, (first, end) in enumerate(pairwise(row_cuts_))
         ]
         """For each node type, the destinations up to the last one that has edges."""
-        self.relations = pairs % count
-        """[rows] the relation of each row."""
-        self.destinations = [
-            destinations[first:end] - type_starts[i]
-            for i, (first, end) in enumerate(pairwise(self.row_cuts))
-        ]
-        """For each node type, the destination of each of its rows."""
-        self._sums: tuple[CsrMatrix, Tensor] | None = None
+        lengths = [end - first for first, end in pairwise(column_cuts_)]
+        starts = table[0].repeat_interleave(
+            torch.tensor(lengths).to(device), output_size=len(columns)
+        )
+        self.sources = list(torch.split(columns - starts, lengths))
+        """For each relation, the distinct sources that have edges, in ascending order."""
+        first_of_type = [0, *accumulate(self.sizes)]
+        scores, first_score = [[0] * count, [0] * count], 0
+        for node_type, chosen in enumerate(self.by_destination):
+            for place, i in enumerate(chosen):
+                scores[0][i], scores[1][i] = first_score + place, len(chosen)
+            first_score += self.sizes[node_type] * len(chosen)
+        by_relation = torch.tensor([[first_of_type[each] for each in of_relation], *scores])
+        shift, score, step = by_relation.to(device)[:, numbers]
+        local = destinations - table[1][numbers]
+        self.owners = local + shift
+        """[rows] the destination of each row, counting the first :attr:`sizes` of each type, type
+        after type."""
+        self.score_rows = score + local * step
+        """[rows] where the score of a row is, if destinations have one for each relation into their
+        type, side by side, type after type."""
+        self._sums: CsrMatrix | None = None
 
-    def sums(self) -> tuple[CsrMatrix, Tensor]:
-        """Returns the matrix that adds up the rows of each destination, and the destination of each
-        row. Its rows are the first :attr:`sizes` destinations of the types, one after the other.
-        """
+    def sums(self) -> CsrMatrix:
+        """Returns the matrix that adds up the rows of each destination."""
         if self._sums is None:
-            starts = [0, *accumulate(self.sizes)]
-            owners = torch.cat([each + starts[i] for i, each in enumerate(self.destinations)])
             dtype = self.matrix.indptr.dtype
-            indptr = indptr_from_sorted(owners, starts[-1], dtype)
-            columns = torch.arange(len(owners), dtype=dtype, device=indptr.device)
-            self._sums = CsrMatrix(indptr, columns, len(columns)), owners
+            indptr = indptr_from_sorted(self.owners, sum(self.sizes), dtype)
+            columns = torch.arange(len(self.owners), dtype=dtype, device=self.device)
+            self._sums = CsrMatrix(indptr, columns, len(columns))
         return self._sums
 
 
@@ -159,20 +164,22 @@ def _check(name: str, relation: Relation, size: int, device: torch.device, value
 
 
 def _distinct(keys: Tensor, bound: int) -> tuple[Tensor, Tensor]:
-    """Returns the distinct keys, below `bound`, in ascending order, and each key's place in them.
+    """Returns the distinct keys, below `bound`, in ascending order, and each key's place in them,
+    int32 if that is enough.
 
     Synchronises with a GPU.
     """
-    if bound > _FEW_KEYS + _KEYS_PER_EDGE * keys.shape[0]:
+    dtype = torch.int32 if len(keys) < 2**31 - 1 else torch.int64
+    if bound > _FEW_KEYS + _KEYS_PER_EDGE * len(keys):
         distinct, places = torch.unique(keys, return_inverse=True)
-        return distinct, places
+        return distinct, places.to(dtype)
     flags = torch.zeros(bound, dtype=torch.bool, device=keys.device)
     flags.index_fill_(0, keys, True)
-    dtype = torch.int32 if bound < 2**31 else torch.int64
+    distinct = flags.nonzero().flatten()
     places = torch.cumsum(flags, 0, dtype=dtype)
-    return flags.nonzero().flatten(), places[keys].sub_(1)
+    return distinct, places[keys].sub_(1)
 
 
 def _cuts(ordered: Tensor, starts: list[int]) -> Tensor:
     """Returns how many of the ordered keys are below each start."""
-    return torch.searchsorted(ordered, torch.tensor(starts, device=ordered.device))
+    return torch.searchsorted(ordered, torch.tensor(starts).to(ordered.device))

@@ -6,7 +6,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import fields
 
 import torch
@@ -128,6 +128,14 @@ class ReadCounter:
             total += sums.cpu()
         reads, units = total.tolist()
         return reads, units
+
+
+def counted(counter: ReadCounter | None, ids: Tensor) -> AbstractContextManager[None]:
+    """Returns a context for a gather of `ids`, which `counter` counts if there is one.
+
+    Callers pass a table's counter, which another thread may take away, as it was when they asked.
+    """
+    return nullcontext() if counter is None else counter.gather(ids)
 
 
 class Stopwatch:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack, nullcontext
+from contextlib import ExitStack
 
 import torch
 from torch import Tensor
@@ -13,7 +13,7 @@ from peergraph.memory.group.group import Group
 from peergraph.memory.region.closing import close_all
 from peergraph.memory.table.id_list import id_list
 from peergraph.memory.table.partitions import Partitions
-from peergraph.memory.table.read_counter import ReadCounter
+from peergraph.memory.table.read_counter import ReadCounter, counted
 from peergraph.memory.table.row_codec import RowCodec
 from peergraph.memory.table.table import Table
 from peergraph.memory.table.tier_sizes import tier_bytes
@@ -157,7 +157,7 @@ class RowsWithScales:
     def gather_decoded(self, ids: Tensor, out: Tensor, codec: _C.RowCodec, padded: bool) -> None:
         """Writes the rows `ids`, decoded by a codec, to `out`, as :meth:`Table.gather_decoded`."""
         listed = id_list(ids, padded=padded, max_blocks=most_blocks())
-        with nullcontext() if self.counter is None else self.counter.gather(ids):
+        with counted(self.counter, ids):
             _C.decode_gather(
                 self.values.view, codec, listed, out, launch_on(out.device), self.scales.view
             )

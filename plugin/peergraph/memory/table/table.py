@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from contextlib import ExitStack, nullcontext
+from contextlib import ExitStack
 from dataclasses import fields
 from functools import partial
 from os import PathLike
@@ -25,7 +25,7 @@ from peergraph.memory.table.byte_rows import as_bytes, download_rows
 from peergraph.memory.table.checks import check_table
 from peergraph.memory.table.id_list import id_list, ids_on_device
 from peergraph.memory.table.partitions import Partitions, one_partition_per_gpu
-from peergraph.memory.table.read_counter import ReadCounter
+from peergraph.memory.table.read_counter import ReadCounter, counted
 from peergraph.memory.table.row_arguments import (
     check_values,
     gathered_to,
@@ -241,8 +241,10 @@ class Table:
         access = self._opened()
         ids = ids_on_device(ids, self.rows, self.device, padded)
         shape = (*ids.shape, *self.shape[1:])
-        counting = nullcontext() if self.counter is None else self.counter.gather(ids)
-        with gathered_to(out, shape, self.dtype, self.device) as result, counting:
+        with (
+            gathered_to(out, shape, self.dtype, self.device) as result,
+            counted(self.counter, ids),
+        ):
             access.gather(ids, result, self._launch(), padded)
         return result if out is None else out
 
@@ -253,7 +255,7 @@ class Table:
 
         On a GPU, no row may be in host memory or on disk. `padded` is as in :meth:`gather`.
         """
-        with nullcontext() if self.counter is None else self.counter.gather(ids):
+        with counted(self.counter, ids):
             self._opened().gather_decoded(ids, out, codec, self._launch(), padded)
 
     def gather_stored(self, ids: torch.Tensor) -> torch.Tensor:

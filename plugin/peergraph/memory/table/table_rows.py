@@ -123,8 +123,9 @@ class TableRows:
             positions: for each read, the position of the row among these rows; on the device. None:
                 each row is read once.
         """
-        if self.table.counter is not None:
-            self.table.counter.add(self.ids if positions is None else self.ids[positions])
+        counter = self.table.counter  # Another thread may take it away.
+        if counter is not None:
+            counter.add(self.ids if positions is None else self.ids[positions])
 
     def gather(self) -> torch.Tensor:
         """Returns the rows as a tensor: see :meth:`Table.gather`."""
@@ -134,7 +135,12 @@ class TableRows:
         """Returns the rows as they are stored; None unless their storage is narrow."""
         if not isinstance(self.table, NarrowTable):
             return None
-        return EncodedRows(self.table.codec, self.table.gather_stored(self.ids))
+        stored = self.table.stored
+        if isinstance(stored, RowsWithScales):
+            return EncodedRows(
+                self.table.codec, stored.values.gather(self.ids), stored.scales.gather(self.ids)
+            )
+        return EncodedRows(self.table.codec, stored.gather(self.ids))
 
     def first(self, count: int) -> TableRows:
         """Returns the first `count` rows."""

@@ -170,8 +170,9 @@ class PinSageSampler:
                 layers.append(
                     PinSageLayer(row, target, visits[target, place], num_targets, nodes.numel())
                 )
-        if self.store.measuring is not None:
-            self.store.measuring.add_walks()
+        measuring = self.store.measuring  # Another thread may end it.
+        if measuring is not None:
+            measuring.add_walks()
         return PinSageSample(nodes, layers)
 
     def _neighbors(self, targets: Tensor, seed: int, layer: int) -> tuple[Tensor, Tensor]:

@@ -153,8 +153,9 @@ class RandomWalker:
             accept=accept,
             stay=dead_end == "stay",
         )
-        if self.store.measuring is not None:
-            self.store.measuring.add_walks()
+        measuring = self.store.measuring  # Another thread may end it.
+        if measuring is not None:
+            measuring.add_walks()
         return walks
 
     def _check_options(self, restart_prob: float, restart: str, dead_end: str) -> None:

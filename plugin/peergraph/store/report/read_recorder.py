@@ -49,14 +49,16 @@ class ReadRecorder:
         self._lists[edge_type] = (name, counter)
 
     def add_lists(self, edge_type: EdgeType, rows: Tensor, drawn: Tensor) -> None:
-        """Adds reads of neighbour lists.
+        """Adds reads of neighbour lists; nothing after the end, which a loader's thread may pass.
 
         Args:
             edge_type: the relation.
             rows: internal ids of the destinations, on the device.
             drawn: int64, the number of neighbours that were drawn for each destination.
         """
-        self._lists[edge_type][1].add(rows, drawn)
+        watched = self._lists.get(edge_type)
+        if watched is not None:
+            watched[1].add(rows, drawn)
 
     def add_sample(self) -> None:
         """Counts a mini-batch."""

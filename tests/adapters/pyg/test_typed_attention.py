@@ -1,0 +1,301 @@
+"""HeteroConv of GAT layers as one operation: the results and gradients of plain PyG."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch_geometric.data import HeteroData
+from torch_geometric.loader import NeighborLoader
+from torch_geometric.nn import GATConv, HeteroConv, SAGEConv
+from torch_geometric.utils import trim_to_layer
+
+import peergraph_pyg
+from peergraph.memory import EncodedRows
+from peergraph_pyg import accelerate, explain, revert
+
+NODES = {"paper": 50, "author": 30, "topic": 7, "alone": 3}
+WIDTHS = {"paper": 12, "author": 8, "topic": 5, "alone": 4}
+EDGES = {
+    ("paper", "cites", "paper"): 200,
+    ("paper", "of", "author"): 100,
+    ("author", "writes", "paper"): 90,
+    ("topic", "of", "paper"): 40,
+    ("paper", "has", "topic"): 30,
+    ("topic", "near", "topic"): 0,
+}
+
+
+def graph(device: torch.device, dtype: torch.dtype = torch.float64) -> tuple[Any, Any]:
+    """Features, and edges of which the last five nodes of each type have none."""
+    draws = torch.Generator().manual_seed(0)
+    x = {t: torch.randn(n, WIDTHS[t], generator=draws).to(device, dtype) for t, n in NODES.items()}
+    edges = {}
+    for (source, name, target), count in EDGES.items():
+        ends = [
+            torch.randint(NODES[source], (count,), generator=draws),
+            torch.randint(max(1, NODES[target] - 5), (count,), generator=draws),
+        ]
+        edges[source, name, target] = torch.stack(ends).to(device)
+    return x, edges
+
+
+def layer(aggr: str = "sum", mixed: bool = False, **options: Any) -> HeteroConv:
+    """One GAT layer for each edge type; with `mixed`, a SAGE layer in the place of the second."""
+    convs = {}
+    loops = options.pop("add_self_loops", False)
+    for i, edge_type in enumerate(EDGES):
+        ends = WIDTHS[edge_type[0]], WIDTHS[edge_type[2]]
+        if mixed and i == 1:
+            convs[edge_type] = SAGEConv(ends, 32)
+        else:
+            own = loops and edge_type[0] == edge_type[2]
+            convs[edge_type] = GATConv(ends, 8, heads=4, add_self_loops=own, **options)
+    return HeteroConv(convs, aggr=aggr)
+
+
+def results(model: Any, x: Any, edges: Any) -> dict[str, Tensor | None]:
+    """Outputs, and gradients of a weighted sum of them, by name."""
+    inputs = {t: rows.detach().clone().requires_grad_() for t, rows in x.items()}
+    model.zero_grad()
+    out = model(inputs, edges)
+    total = sum(
+        (rows * torch.linspace(0.5, 1.5, rows.numel(), device=rows.device).view_as(rows)).sum()
+        for rows in out.values()
+    )
+    total.backward()  # type: ignore[union-attr]
+    values: dict[str, Tensor | None] = {f"out {t}": rows.detach() for t, rows in out.items()}
+    values |= {f"x {t}": rows.grad for t, rows in inputs.items()}
+    return values | {name: p.grad for name, p in model.named_parameters()}
+
+
+def compare(model: Any, x: Any, edges: Any, tolerance: float = 1e-10) -> None:
+    """Compares a model with its accelerated copy, which must run as one operation."""
+    fast = accelerate(copy.deepcopy(model))
+    expected = results(model, x, edges)
+    found = results(fast, x, edges)
+    assert "relations in one pass" in str(explain(fast, x, edges))
+    assert list(found) == list(expected)
+    for name, value in expected.items():
+        other = found[name]
+        if value is None or other is None:  # Nothing reaches it, or a sum over no edges.
+            assert value is None or not value.any(), name
+            assert other is None or not other.any(), name
+        else:
+            assert other.dtype == value.dtype, name
+            torch.testing.assert_close(other, value, rtol=tolerance, atol=tolerance, msg=name)
+
+
+@pytest.mark.parametrize("aggr", ["sum", "mean"])
+@pytest.mark.parametrize("mixed", [False, True])
+def test_outputs_and_gradients(aggr: str, mixed: bool, device: torch.device) -> None:
+    x, edges = graph(device)
+    compare(layer(aggr, mixed).to(device, torch.float64), x, edges)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"add_self_loops": True},
+        {"bias": False},
+        {"negative_slope": 0.05},
+        {"dropout": 0.5},  # none in evaluation
+    ],
+)
+def test_options(options: dict[str, Any], device: torch.device) -> None:
+    x, edges = graph(device)
+    compare(layer(**options).to(device, torch.float64).eval(), x, edges)
+
+
+def test_mean_of_heads(device: torch.device) -> None:
+    x, edges = graph(device)
+    compare(layer(concat=False).to(device, torch.float64), x, edges)
+
+
+def test_float32(device: torch.device) -> None:
+    x, edges = graph(device, torch.float32)
+    compare(layer().to(device), x, edges, 1e-4)
+
+
+def test_shared_map(device: torch.device) -> None:
+    """Layers made with one width multiply both ends by one matrix."""
+    x, edges = graph(device)
+    own = {t: e for t, e in edges.items() if t[0] == t[2]}
+    convs = {t: GATConv(WIDTHS[t[0]], 8, heads=2, add_self_loops=False) for t in own}
+    compare(HeteroConv(convs, aggr="sum").to(device, torch.float64), x, edges)
+
+
+def test_types_that_a_batch_lacks(device: torch.device) -> None:
+    x, edges = graph(device)
+    model = layer().to(device, torch.float64)
+    del edges["topic", "of", "paper"], edges["topic", "near", "topic"]
+    compare(model, x, edges)
+    del x["topic"], edges["paper", "has", "topic"]
+    compare(model, x, edges)
+
+
+def test_int32_edges_and_edges_that_change(device: torch.device) -> None:
+    x, edges = graph(device)
+    model = layer().to(device, torch.float64)
+    expected = model(x, edges)  # PyG takes int64 only.
+    for node_type, rows in accelerate(copy.deepcopy(model))(
+        x, {t: e.int() for t, e in edges.items()}
+    ).items():
+        torch.testing.assert_close(rows, expected[node_type])
+    compare(model, x, edges)
+    edges["author", "writes", "paper"][0, :50] = 3
+    compare(model, x, edges)
+
+
+def test_half_precision(device: torch.device) -> None:
+    """Under autocast, results are as near to those of float32 as PyG's."""
+    torch.manual_seed(0)
+    x, edges = graph(device, torch.float32)
+    model = layer().to(device)
+    fast = accelerate(copy.deepcopy(model))
+    exact = results(model, x, edges)
+    errors = []
+    for each in (model, fast):
+        with torch.autocast(device.type, torch.bfloat16):
+            values = results(each, x, edges)
+        total = torch.zeros((), dtype=torch.float64)
+        for name, value in exact.items():
+            if value is not None and value.any():
+                other = values[name]
+                assert other is not None
+                assert other.dtype == value.dtype
+                total += ((other - value).norm() / value.norm()).cpu().double()
+        errors.append(float(total))
+    assert errors[1] < 2 * errors[0]
+
+
+@pytest.mark.parametrize("options", [{"dropout": 0.5}, {"residual": True}, {"heads": 1}])
+def test_layers_that_run_alone(options: dict[str, Any]) -> None:
+    """Layers with dropout or a residual, and layers of other widths, run as before."""
+    x, edges = graph(torch.device("cpu"))
+    if "heads" in options:
+        convs = {}
+        for i, t in enumerate(EDGES):
+            ends = WIDTHS[t[0]], WIDTHS[t[2]]
+            convs[t] = GATConv(ends, 8, heads=1 + i, concat=False, add_self_loops=False)
+        model = HeteroConv(convs, aggr="sum").double()
+    else:
+        model = layer(**options).double()
+    fast = accelerate(copy.deepcopy(model))
+    assert "relations in one pass" not in str(explain(fast, x, edges))
+    if "dropout" not in options:
+        found = fast(x, edges)
+        for node_type, rows in model(x, edges).items():
+            torch.testing.assert_close(found[node_type], rows)
+
+
+def test_features_of_edges_and_hooks() -> None:
+    x, edges = graph(torch.device("cpu"))
+    model = layer(edge_dim=3).double()
+    fast = accelerate(copy.deepcopy(model))
+    attributes = {t: torch.randn(e.shape[1], 3, dtype=torch.float64) for t, e in edges.items()}
+    expected = model(x, edges, edge_attr_dict=attributes)
+    found = fast(x, edges, edge_attr_dict=attributes)
+    for node_type, rows in expected.items():
+        torch.testing.assert_close(found[node_type], rows)
+    seen = []
+    plain = accelerate(layer().double())
+    plain.convs["paper", "cites", "paper"].register_forward_hook(lambda *_: seen.append(1))
+    plain(x, edges)
+    assert seen == [1]
+
+
+def test_revert_and_state() -> None:
+    x, edges = graph(torch.device("cpu"))
+    model = layer().double()
+    names = list(model.state_dict())
+    fast = accelerate(copy.deepcopy(model))
+    assert list(fast.state_dict()) == names
+    model.load_state_dict(fast.state_dict())
+    assert type(revert(fast)) is HeteroConv
+    for node_type, rows in model(x, edges).items():
+        assert torch.equal(fast(x, edges)[node_type], rows)
+
+
+def test_compiled() -> None:
+    x, edges = graph(torch.device("cpu"))
+    model = layer().double()
+    fast = torch.compile(accelerate(copy.deepcopy(model)), backend="eager")
+    for node_type, rows in model(x, edges).items():
+        torch.testing.assert_close(fast(x, edges)[node_type], rows)
+
+
+def test_ids_out_of_range(device: torch.device) -> None:
+    x, edges = graph(device)
+    edges["author", "writes", "paper"][0, 7] = NODES["author"]
+    with pytest.raises(IndexError, match=r"relations\[2\].edge_index\[0\]\[7\] = 30"):
+        accelerate(layer().to(device, torch.float64))(x, edges)
+
+
+class Model(torch.nn.Module):
+    """Two layers on a mini-batch, trimmed between them as in PyG's examples."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.convs = torch.nn.ModuleList()
+        for width in (16, 32):
+            self.convs.append(
+                HeteroConv(
+                    {
+                        t: GATConv((width, width), 8, heads=4, add_self_loops=False)
+                        for t in EDGES
+                        if EDGES[t]
+                    },
+                    aggr="sum",
+                )
+            )
+
+    def forward(self, batch: Any) -> Tensor:
+        x, edges = batch.x_dict, batch.edge_index_dict
+        hops = batch.num_sampled_nodes_dict, batch.num_sampled_edges_dict
+        for i, conv in enumerate(self.convs):
+            x, edges, _ = trim_to_layer(i, *hops, x, edges)
+            x = {t: F.leaky_relu(rows) for t, rows in conv(x, edges).items()}
+        return x["paper"][: batch["paper"].batch_size]
+
+
+@pytest.mark.parametrize("storage", [None, "int8"])
+def test_batches(
+    storage: str | None, device: torch.device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rows of narrow storage are read as they are stored; rows without edges are not written."""
+    monkeypatch.setattr("peergraph_pyg.data.tailed_rows._FEWEST_BYTES", 0)
+    data, draws = HeteroData(), torch.Generator().manual_seed(0)
+    for node_type, count in NODES.items():
+        data[node_type].x = torch.randn(4 * count, 16, generator=draws)
+    for edge_type, edge_index in graph(torch.device("cpu"))[1].items():
+        if EDGES[edge_type]:
+            data[edge_type].edge_index = edge_index
+    options: dict[str, Any] = {} if storage is None else {"storage": {"x": storage}}
+    shared = peergraph_pyg.share(data, device=device, **options)
+    loader = NeighborLoader(shared, [4, 3], input_nodes=("paper", torch.arange(20)), batch_size=10)
+    torch.manual_seed(0)
+    model = Model().to(device)
+    fast = accelerate(copy.deepcopy(model))
+    for batch in loader:
+        plain = batch.clone()
+        for node_type in batch.node_types:
+            plain[node_type].x = batch[node_type].x.clone()
+        expected = model(plain)
+        with pytest.MonkeyPatch.context() as patch:
+            if storage is not None:
+                patch.setattr(EncodedRows, "decode", None)
+            found = fast(batch)
+        torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
+        for each in (model, fast):
+            each.zero_grad()
+        expected.square().sum().backward()
+        found.square().sum().backward()
+        for one, other in zip(fast.parameters(), model.parameters(), strict=True):
+            if other.grad is not None and other.grad.any():
+                torch.testing.assert_close(one.grad, other.grad, rtol=1e-3, atol=1e-4)
+    peergraph_pyg.store_of(shared).close()
