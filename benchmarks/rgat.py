@@ -41,7 +41,7 @@ random graph with the numbers of a part of IGBH. They are no result of MLPerf.""
 def build(session: Session, graph: TypedGraph) -> Store:
     """Makes the graph and its store. Collective."""
     args = session.args
-    dtype = DTYPES[args.precision]
+    dtype = torch.float32 if args.rows == "float32" else DTYPES[args.precision]
     with session.stage(f"edges of {graph.name}"):
         source = make_source(graph, session.rank, session.world, session.device, dtype, args.rows)
     if session.device.type == "cuda":
@@ -54,6 +54,9 @@ def build(session: Session, graph: TypedGraph) -> Store:
         options["memory_budget"] = max(0, free - int(args.reserve_gib * 2**30))
     with session.stage("store built"):
         store = Store.build(source, group=session.group, progress=False, **options)
+        del source
+    if session.device.type == "cuda":
+        torch.cuda.empty_cache()
     if session.rank == 0:
         print(store.plan, flush=True)
         device = sum(store.memory().device_bytes(r) for r in range(session.world))

@@ -184,7 +184,7 @@ _COLUMNS = {
     "training": ["system", "plan", *_TIMES, "wall_ms", "ms_sample", "ms_gather", "ms_loader",
                  "ms_train", "epoch_s", "against", "ratio"],
     "rgat": ["kind", "op", "plan", *_TIMES, "wall_ms", "ms_loader", "ms_train", "seeds_per_s",
-             "peak_gib", "reserved_gib", "nodes", "edges", "loss"],
+             "peak_gib", "reserved_gib", "nodes", "edges"],
     "precision": ["setting", "system", "plan", *_TIMES, "ms_sample", "ms_gather", "ms_forward",
                   "ms_backward", "ms_optimizer", "loss", "against", "ratio"],
     "epoch": ["system", "plan", "world", "device", *_TIMES, "wall_ms", "ms_sample", "ms_gather",

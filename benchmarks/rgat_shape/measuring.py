@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -26,7 +26,8 @@ from rgat_shape.source import seed_nodes
 # Batches of an epoch of the benchmark's loaders.
 _EPOCH = 64
 _LEARNING_RATE = 1e-3
-DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16, "float32": torch.float32}
+DTYPES = {"bfloat16": torch.bfloat16, "float32": torch.float32}
+"""The dtype of the model's products by the option; parameters are float32."""
 
 
 def data_of(store: Store, graph: TypedGraph) -> HeteroData:
@@ -52,30 +53,32 @@ def batches_of(session: Session, graph: TypedGraph, data: HeteroData, batch: int
         yield from made
 
 
-@dataclass
 class BatchSizes:
-    """Means over some batches, of this rank."""
+    """Mean numbers of rows and edges of a rank's batches, by type."""
 
-    rows: Counter[str]
-    edges: Counter[tuple[str, str, str]]
+    def __init__(self) -> None:
+        self._batches = 0
+        self._rows: Counter[str] = Counter()
+        self._edges: Counter[tuple[str, str, str]] = Counter()
 
-    @classmethod
-    def of(cls, batches: list[Any]) -> BatchSizes:
-        rows: Counter[str] = Counter()
-        edges: Counter[tuple[str, str, str]] = Counter()
-        for batch in batches:
-            rows.update({t: batch[t].num_nodes for t in batch.node_types})
-            edges.update({t: batch[t].edge_index.shape[1] for t in batch.edge_types})
-        for counts in (rows, edges):
-            for name in counts:
-                counts[name] //= len(batches)
-        return cls(rows, edges)
+    def add(self, batch: Any) -> None:
+        """Counts a batch."""
+        self._batches += 1
+        self._rows.update({t: batch[t].num_nodes for t in batch.node_types})
+        self._edges.update({t: batch[t].edge_index.shape[1] for t in batch.edge_types})
 
-    def lines(self) -> list[str]:
-        """The sizes by type, as text."""
-        rows = [f"{t}: {n:,}" for t, n in self.rows.most_common()]
-        edges = [f"{' '.join(t)}: {n:,}" for t, n in self.edges.most_common()]
-        return ["rows of a batch: " + ", ".join(rows), "edges of a batch: " + ", ".join(edges)]
+    @property
+    def fields(self) -> dict[str, int]:
+        """The sums over types, for records."""
+        return {
+            "nodes": self._rows.total() // self._batches,
+            "edges": self._edges.total() // self._batches,
+        }
+
+    def __str__(self) -> str:
+        rows = [f"  {n // self._batches:12,} {t}" for t, n in self._rows.most_common()]
+        edges = [f"  {n // self._batches:12,} {' '.join(t)}" for t, n in self._edges.most_common()]
+        return "\n".join(["rows of a batch:", *rows, "edges of a batch:", *edges])
 
 
 class Trainer:
@@ -97,7 +100,6 @@ class Trainer:
         self._optimizer = torch.optim.Adam(model.parameters(), lr=_LEARNING_RATE, fused=True)
         self.inference = args.inference
         self.model.train(not args.inference)
-        self.loss = torch.zeros(())
 
     def _loss(self, batch: Any) -> Tensor:
         mixed = self._dtype != torch.float32
@@ -108,13 +110,11 @@ class Trainer:
         """Trains on a batch, or evaluates it."""
         if self.inference:
             with torch.no_grad():
-                self.loss = self._loss(batch)
+                self._loss(batch)
             return
         self._optimizer.zero_grad(set_to_none=True)
-        loss = self._loss(batch)
-        loss.backward()
+        self._loss(batch).backward()
         self._optimizer.step()
-        self.loss = loss.detach()
 
     def probe(self, batch: Any) -> float:
         """Computes the loss and its gradients without the other ranks; raises what a step raises.
@@ -134,7 +134,6 @@ class Trainer:
 def run_batch(session: Session, store: Store, graph: TypedGraph, batch: int) -> None:
     """Measures everything with one number of seeds on each rank. Collective."""
     args = session.args
-    data = data_of(store, graph)
     fields = {
         "system": "peergraph",
         "plan": args.placement,
@@ -144,74 +143,80 @@ def run_batch(session: Session, store: Store, graph: TypedGraph, batch: int) -> 
         "batch": batch,
         "rows": args.rows,
     }
-    batches = batches_of(session, graph, data, batch)
-    held = [next(batches) for _ in range(args.held)]
-    sizes = BatchSizes.of(held)
-    fields |= {"nodes": sum(sizes.rows.values()), "edges": sum(sizes.edges.values())}
-    if args.verbose and session.rank == 0:
-        print("\n".join(sizes.lines()), flush=True)
-    with session.section("loader", batch=batch):
-        timing = measure(session, lambda _, mark: next(batches))
-        session.recorder.add(timing, op="loader", **fields)
-    with session.section("bytes by link", batch=batch):
-        _count_bytes(session, store, batches)
-    if args.relations is not None:
-        return
-    fields["kind"] = args.model
+    batches = batches_of(session, graph, data_of(store, graph), batch)
+    with contextlib.closing(batches):
+        sizes = BatchSizes()
+        for _ in range(3):
+            sizes.add(next(batches))
+        fields |= sizes.fields
+        if args.verbose and session.rank == 0:
+            print(sizes, flush=True)
+        with session.section("loader", batch=batch):
+            _record(session, lambda *_: next(batches), "loader", **fields)
+        with session.section("bytes by link", batch=batch):
+            _count_bytes(session, store, batches)
+        if args.relations is None:
+            _run_models(session, graph, batches, fields | {"kind": args.model})
+
+
+def _run_models(
+    session: Session, graph: TypedGraph, batches: Iterator[Any], fields: dict[str, Any]
+) -> None:
+    """Times each model with the loader, before any other batch takes memory, and without it."""
+    args, batch = session.args, fields["batch"]
+    what = "inference" if args.inference else "training"
+    trainers: dict[str, Trainer] = {}
     losses = {}
+    first = [next(batches)]
     for layers in LAYERS[args.layers]:
-        with session.section(f"{layers} layers", batch=batch):
-            losses[layers] = _run_layers(session, graph, batches, held, layers, fields)
+        with session.section(f"first batch, {layers} layers", batch=batch):
+            trainer = Trainer(session, graph, layers)
+            # All ranks learn of an error before they wait for each other's gradients.
+            losses[layers] = session.together(lambda made=trainer: made.probe(first[0]))
+            trainers[layers] = trainer
     if len(losses) == 2 and session.rank == 0:
         print(f"losses of the first batch, {args.precision}: {losses}", flush=True)
+    first.clear()
+    for layers, trainer in trainers.items():
+
+        def whole(_: int, mark: Mark, trainer: Trainer = trainer) -> None:
+            made = next(batches)
+            mark("loader")
+            trainer.step(made)
+            mark("train")
+
+        with session.section(f"loader and {what}, {layers} layers", batch=batch):
+            record = _record(session, whole, f"loader and {what}", layers=layers, **fields)
+            session.note(f"  {record['seeds_per_s']:,.0f} seeds/s on {session.world} ranks")
+    held = [next(batches) for _ in range(args.held)]
+    for layers, trainer in trainers.items():
+
+        def in_memory(i: int, _: Mark, trainer: Trainer = trainer) -> None:
+            trainer.step(held[i % len(held)])
+
+        with session.section(f"{what} in memory, {layers} layers", batch=batch):
+            _record(session, in_memory, f"{what} in memory", layers=layers, **fields)
+            if args.profile and session.device.type == "cuda":
+                step = partial(trainer.step, held[0])
+                _print_kernels(session, step, f"{layers} layers, {what}")
 
 
-def _run_layers(
-    session: Session,
-    graph: TypedGraph,
-    batches: Iterator[Any],
-    held: list[Any],
-    layers: str,
-    fields: dict[str, Any],
-) -> float:
-    """Returns the loss of the first held batch before training."""
-    args, device = session.args, session.device
-    trainer = Trainer(session, graph, layers)
-    what = "inference" if args.inference else "training"
-    on_gpu = device.type == "cuda"
-    if on_gpu:
+def _record(
+    session: Session, step: Callable[[int, Mark], object], op: str, **fields: Any
+) -> dict[str, Any]:
+    """Times steps and records them with the memory that torch's allocator takes. Collective."""
+    device, memory = session.device, {}
+    if device.type == "cuda":
+        torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats(device)
-    # All ranks learn of an error before they wait for each other's gradients.
-    loss = session.together(lambda: trainer.probe(held[0]))
-    session.together(lambda: [trainer.probe(batch) for batch in held[1:]])
-
-    def in_memory(i: int, _: Mark) -> None:
-        trainer.step(held[i % len(held)])
-
-    def whole(_: int, mark: Mark) -> None:
-        batch = next(batches)
-        mark("loader")
-        trainer.step(batch)
-        mark("train")
-
-    steps: list[tuple[str, Callable[[int, Mark], None]]] = [
-        (f"{what} in memory", in_memory),
-        (f"loader and {what}", whole),
-    ]
-    for op, step in steps:
-        timing = measure(session, step)
-        assert timing.wall_ms is not None
-        slowest = max(session.group.all_gather(timing.wall_ms))
-        more = {"seeds_per_s": fields["batch"] * session.world / slowest * 1e3}
-        if on_gpu:
-            more["peak_gib"] = torch.cuda.max_memory_allocated(device) / 2**30
-            more["reserved_gib"] = torch.cuda.max_memory_reserved(device) / 2**30
-        session.recorder.add(
-            timing, op=op, layers=layers, loss=float(trainer.loss), **more, **fields
-        )
-    if args.profile and on_gpu:
-        _print_kernels(session, lambda: trainer.step(held[0]), f"{layers} layers, {what}")
-    return loss
+    timing = measure(session, step)
+    if device.type == "cuda":
+        memory["peak_gib"] = torch.cuda.max_memory_allocated(device) / 2**30
+        memory["reserved_gib"] = torch.cuda.max_memory_reserved(device) / 2**30
+    assert timing.wall_ms is not None
+    slowest = max(session.group.all_gather(timing.wall_ms))
+    rate = fields["batch"] * session.world / slowest * 1e3
+    return session.recorder.add(timing, op=op, seeds_per_s=rate, **memory, **fields)
 
 
 def _count_bytes(session: Session, store: Store, batches: Iterator[Any]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -143,18 +144,20 @@ RGAT = ["--scale", "1e-5", "--batches", "8", "--columns", "16", "--hidden", "16"
 @pytest.mark.parametrize("model", ["rgat", "rsage", "rgcn", "hgt"])
 def test_rgat(tmp_path: Path, model: str) -> None:
     pytest.importorskip("torch_geometric")
+    world = "2" if model == "rgat" else "1"
     chosen = [*RGAT, "--graph", "full.371", "--model", model, "--layers", "both", "--verbose"]
     records, text = run(
-        "rgat", tmp_path / "out.jsonl", *chosen, "--precision", "float32", "--world", "2"
+        "rgat", tmp_path / "out.jsonl", *chosen, "--precision", "float32", "--world", world
     )
     found = [(r.get("layers"), r["op"]) for r in records]
-    ops = ["training in memory", "loader and training"]
+    ops = ["loader and training", "training in memory"]
     assert found == [
         (None, "loader"),
-        *((layers, op) for layers in ("accelerated", "pyg") for op in ops),
+        *((layers, op) for op in ops for layers in ("accelerated", "pyg")),
     ]
-    assert all(r["seeds_per_s"] > 0 for r in records[1:])
-    assert records[1]["loss"] == pytest.approx(records[3]["loss"], rel=1e-3)
+    assert all(r["seeds_per_s"] > 0 for r in records)
+    ((fast, plain),) = re.findall(r"'accelerated': ([\d.]+), 'pyg': ([\d.]+)", text)
+    assert float(fast) == pytest.approx(float(plain), rel=1e-5)
     assert "paper cites paper" in text
     assert "no result of MLPerf" in text
 
@@ -163,7 +166,7 @@ def test_rgat_inference_on_one_rank(tmp_path: Path) -> None:
     pytest.importorskip("torch_geometric")
     chosen = [*RGAT, "--inference", "--placement", "hot", "--rows", "float8_e4m3", "--world", "1"]
     records, _ = run("rgat", tmp_path / "out.jsonl", *chosen)
-    assert [r["op"] for r in records] == ["loader", "inference in memory", "loader and inference"]
+    assert [r["op"] for r in records] == ["loader", "loader and inference", "inference in memory"]
 
 
 def test_rgat_by_relations(tmp_path: Path) -> None:

@@ -3,20 +3,23 @@
     python -m tests.fullgraph.fuzz --seed 0 --programs 20000 --ranks 1,3 --chunks 0,1,3,5
     python -m tests.fullgraph.fuzz --device cuda --ranks 1,2,4 --jobs 16 --minutes 8
 
-Prints how many programs end with equal values, with an error that names a way out, and with
-anything else; the latter as short scripts, in `--out` too. Exit status 1 if there are any.
+Prints how many programs end with equal values, with an error that names a way out (by its first
+words), and with anything else; the latter at once, as short scripts, in `--out` too. Ctrl-C, a
+SIGTERM and `--minutes` end it with the counts so far. Exit status 1 if there are findings.
 """
 
 from __future__ import annotations
 
 import argparse
-import multiprocessing
+import signal
 import sys
-from concurrent.futures import ProcessPoolExecutor
+import time
+from contextlib import closing, suppress
+from functools import partial
 from pathlib import Path
 
-from tests.fullgraph.fuzz.campaign import Report
-from tests.fullgraph.fuzz.jobs import run_job
+from tests.fullgraph.fuzz.jobs import results
+from tests.fullgraph.fuzz.report import Report
 
 
 def main() -> int:
@@ -27,30 +30,30 @@ def main() -> int:
     )
     parser.add_argument("--seed", type=int, default=0, help="of the first program")
     parser.add_argument("--programs", type=int, default=1000, help="in all (default: %(default)s)")
-    parser.add_argument("--ranks", default="1,3", help="numbers of ranks (default: %(default)s)")
+    parser.add_argument(
+        "--ranks", default="1,3", help="numbers of ranks, drawn from (default: %(default)s)"
+    )
     parser.add_argument(
         "--chunks", default="0,0,1,3,5", help="0: not offloaded (default: %(default)s)"
     )
     parser.add_argument("--loaders", type=float, default=0.1, help="share of programs of loaders")
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
     parser.add_argument("--jobs", type=int, default=1, help="programs that run at a time")
-    parser.add_argument("--minutes", type=float, default=1e6, help="begin no program after these")
+    parser.add_argument("--minutes", type=float, default=1e6, help="end after these")
     parser.add_argument("--deadline", type=float, default=60, help="seconds for a program")
     parser.add_argument("--out", type=Path, help="a folder for the scripts of findings")
     options = parser.parse_args()
-    if options.jobs == 1:
-        report = run_job(options, 0)
-    else:
-        report = Report()
-        context = multiprocessing.get_context("spawn")
-        with ProcessPoolExecutor(options.jobs, context) as pool:
-            for part in pool.map(run_job, [options] * options.jobs, range(options.jobs)):
-                report.add(part)
-    if options.out is not None:
-        options.out.mkdir(parents=True, exist_ok=True)
-        for i, finding in enumerate(report.findings):
-            (options.out / f"{i:03}_seed_{finding.seed}.py").write_text(str(finding))
-    print(report)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    report = Report(options.out, partial(print, flush=True))
+    with suppress(KeyboardInterrupt), closing(results(options)) as endings:
+        shown = time.monotonic()
+        for result in endings:
+            if result is not None:
+                report.add(result)
+            if time.monotonic() - shown > 60:
+                print(report.summary, flush=True)
+                shown = time.monotonic()
+    print(report, flush=True)
     return 1 if report.failures else 0
 
 

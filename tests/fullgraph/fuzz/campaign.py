@@ -1,87 +1,21 @@
-"""Runs many programs, counts how they end, and shrinks those that differ."""
+"""Runs many programs, and shrinks those that do not end as on plain tensors."""
 
 from __future__ import annotations
 
-import re
-import time
-from collections import Counter
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
+from itertools import islice
 
 import numpy as np
 
 from tests.fullgraph.fuzz.generator import make_program
 from tests.fullgraph.fuzz.loaders import make_loader_program, run_loader_program
-from tests.fullgraph.fuzz.outcomes import EQUAL, NAMED, Outcome, observe, run_program
+from tests.fullgraph.fuzz.outcomes import first_difference, observe, run_program, run_seed
+from tests.fullgraph.fuzz.report import EQUAL, LOST, NAMED, Configuration, Outcome, Result
 from tests.fullgraph.fuzz.shrink import shrink
-from tests.fullgraph.fuzz.workers import Configuration, Workers
+from tests.fullgraph.fuzz.workers import Workers
 
-SHRUNK, PRINTED_OF_A_KIND = 40, 2
-
-
-@dataclass
-class Finding:
-    """A program that does not end as on plain tensors."""
-
-    seed: int
-    where: Configuration
-    outcome: Outcome
-    lines: list[str]
-
-    @property
-    def signature(self) -> str:
-        """The same for findings that look the same: of their message, or last statement."""
-        statements = [line for line in self.lines if not line.startswith("check(")]
-        is_error = "error" in self.outcome.kind or not statements
-        text = self.outcome.message if is_error else statements[-1]
-        return f"{self.outcome.kind}: {re.sub('v?[0-9]+', '#', text)[:100]}"
-
-    def __str__(self) -> str:
-        program = "\n".join(self.lines)
-        return (
-            f"# seed {self.seed}: {self.outcome.kind}: {self.outcome.message}\n"
-            "from tests.fullgraph.fuzz.replay import replay\n\n"
-            f'replay(\n    r"""\n{program}\n""",\n    seed={self.seed}, ranks={self.where.ranks}, '
-            f'chunks={self.where.chunks}, device="{self.where.device}", '
-            f'plan="{self.where.plan}",\n)\n'
-        )
-
-
-@dataclass
-class Report:
-    """What came of programs."""
-
-    outcomes: Counter[str] = field(default_factory=Counter)
-    named: Counter[str] = field(default_factory=Counter)
-    signatures: Counter[str] = field(default_factory=Counter)
-    findings: list[Finding] = field(default_factory=list)
-    statements: int = 0
-    seconds: float = 0.0
-
-    def add(self, other: Report) -> None:
-        """Adds the programs of another report."""
-        for name in ("outcomes", "named", "signatures"):
-            getattr(self, name).update(getattr(other, name))
-        self.findings += other.findings
-        self.statements += other.statements
-        self.seconds = max(self.seconds, other.seconds)
-
-    @property
-    def failures(self) -> int:
-        """Programs that end neither equal nor with a named error."""
-        return sum(n for kind, n in self.outcomes.items() if kind not in (EQUAL, NAMED))
-
-    def __str__(self) -> str:
-        total = self.outcomes.total()
-        lines = [f"{total} programs, {self.statements} statements, {self.seconds:.0f} s"]
-        lines += [
-            f"  {n:7} {100 * n / total:5.1f} %  {kind}" for kind, n in self.outcomes.most_common()
-        ]
-        lines += ["", "named errors:"]
-        lines += [f"  {n:7}  {text}" for text, n in self.named.most_common(25)]
-        if self.signatures:
-            lines += ["", "findings:"]
-            lines += [f"  {n:7}  {text}" for text, n in self.signatures.most_common(60)]
-        return "\n".join(lines)
+SHRUNK, BATCH = 40, 50
 
 
 class Campaign:
@@ -103,59 +37,68 @@ class Campaign:
         deadline_s: float = 60,
         loaders: float = 0.0,
     ) -> None:
-        self.chunks, self.device, self.loaders = chunks, device, loaders
+        self.ranks, self.chunks, self.device, self.loaders = ranks, chunks, device, loaders
         self.workers = {n: Workers(n, device, deadline_s) for n in ranks}
+        self.shrunk = 0
 
-    def run(self, first: int, count: int, step: int = 1, seconds: float = 1e9) -> Report:
-        """Runs the programs of seeds `first`, `first + step`, ... until the time is over."""
-        begin, report = time.monotonic(), Report()
-        for seed in range(first, first + count * step, step):
-            if time.monotonic() - begin > seconds:
-                break
-            self.run_seed(seed, report)
-        report.seconds = time.monotonic() - begin
-        return report
+    def run(self, seeds: Iterable[int], tell: Callable[[Result], None]) -> None:
+        """Runs the programs of seeds; tells how each ends, and again when it is shorter."""
+        for batch in _batches(seeds):
+            places = {seed: self.where(seed) for seed in batch}
+            batch.sort(key=lambda seed: places[seed].ranks)
+            for ranks, workers in self.workers.items():
+                tasks = [(run_seed, (s, places[s])) for s in batch if places[s].ranks == ranks]
+                workers.send(tasks)
+            for seed in batch:
+                outcome = self.workers[places[seed].ranks].receive()
+                if outcome.kind in (EQUAL, NAMED):
+                    tell(Result(seed, places[seed], outcome))
+                else:
+                    self.look_again(seed, places[seed], outcome, tell)
 
-    def run_seed(self, seed: int, report: Report) -> None:
-        """Runs the program of a seed and adds how it ended."""
+    def where(self, seed: int) -> Configuration:
+        """Where the program of a seed runs."""
         draw = np.random.default_rng([seed, 1])
-        ranks, chunks = int(draw.choice(list(self.workers))), int(draw.choice(self.chunks))
+        ranks, chunks = int(draw.choice(self.ranks)), int(draw.choice(self.chunks))
         if draw.random() < self.loaders:
-            where = Configuration(ranks, 0, self.device, str(draw.choice(["auto", "host"])))
-            lines = make_loader_program(seed)
-        else:
-            where = Configuration(ranks, chunks, self.device)
-            lines = make_program(seed, chunks > 0)
-            if self.device == "cuda":  # a wrong id ends a process that uses a GPU
-                lines = [line for line in lines if not line.startswith("with raises")]
-        outcome = self.outcome_of(lines, seed, where)
-        if outcome is None:  # with other random numbers than the generator's, a statement raises
-            return
-        report.outcomes[outcome.kind] += 1
-        report.statements += len(lines)
-        if outcome.kind == NAMED:
-            report.named[_message_kind(outcome.message)] += 1
-        elif outcome.kind != EQUAL:
-            finding = Finding(seed, where, outcome, lines)
-            # Each attempt to shrink a program that hangs takes the deadline, and new ranks.
-            if report.failures <= SHRUNK and not finding.outcome.kind.startswith("ranks"):
-                finding = self.shrink(finding)
-            report.signatures[finding.signature] += 1
-            if report.signatures[finding.signature] <= PRINTED_OF_A_KIND:
-                report.findings.append(finding)
-                print(finding, flush=True)
+            return Configuration(ranks, 0, self.device, str(draw.choice(["auto", "host"])))
+        return Configuration(ranks, chunks, self.device)
+
+    def look_again(
+        self, seed: int, where: Configuration, outcome: Outcome, tell: Callable[[Result], None]
+    ) -> None:
+        """Tells of a finding, and shrinks it.
+
+        What a statement left undone when the generator tried it may be in the values that are
+        expected: only plain tensors that run nothing else say what is right.
+        """
+        lines, expected = (
+            (make_loader_program(seed), None) if where.plan else make_program(seed, where)
+        )
+        again = None if outcome.kind == LOST else self.outcome_of(lines, seed, where)
+        is_shown = again is not None and again.kind not in (EQUAL, NAMED)
+        if again is not None and not is_shown:
+            if expected is not None and first_difference(observe(lines, seed) or [], expected)[1]:
+                tell(Result(seed, where, again))
+                return
+            outcome = replace(outcome, message=f"(the second run: {again.kind}) {outcome.message}")
+        # Each attempt to shrink a program that hangs takes the deadline, and new ranks.
+        is_final = not is_shown or self.shrunk >= SHRUNK
+        finding = Result(seed, where, outcome, lines, is_final)
+        tell(finding)
+        if not is_final:
+            self.shrunk += 1
+            tell(self.shrink(finding))
 
     def outcome_of(self, lines: list[str], seed: int, where: Configuration) -> Outcome | None:
         """How a program ends; None if a statement raises on plain tensors."""
         workers = self.workers[where.ranks]
         if where.plan:
-            return workers.run(run_loader_program, lines, seed, where.plan, where.device)
+            return workers.run(run_loader_program, lines, seed, where)
         expected = observe(lines, seed)
-        if expected is None:
-            return None
-        return workers.run(run_program, lines, seed, expected, where.chunks, where.device)
+        return None if expected is None else workers.run(run_program, lines, seed, expected, where)
 
-    def shrink(self, finding: Finding) -> Finding:
+    def shrink(self, finding: Result) -> Result:
         """The finding with a short program, on as few ranks and chunks as show it."""
 
         def fails(lines: list[str], where: Configuration) -> bool:
@@ -174,7 +117,7 @@ class Campaign:
                 break
         lines = shrink(finding.lines, lambda lines: fails(lines, where))
         outcome = self.outcome_of(lines, finding.seed, where) or finding.outcome
-        return Finding(finding.seed, where, outcome, lines)
+        return Result(finding.seed, where, outcome, lines)
 
     def close(self) -> None:
         """Ends the ranks."""
@@ -182,6 +125,7 @@ class Campaign:
             workers.close()
 
 
-def _message_kind(message: str) -> str:
-    """The beginning of a message, without numbers."""
-    return re.sub(r"[0-9]+", "#", message)[:110]
+def _batches(seeds: Iterable[int]) -> Iterator[list[int]]:
+    rest = iter(seeds)
+    while batch := list(islice(rest, BATCH)):
+        yield batch

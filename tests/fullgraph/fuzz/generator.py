@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 import warnings
+from bisect import bisect
 from contextlib import suppress
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -13,7 +15,8 @@ from torch import Tensor
 
 from tests.fullgraph.fuzz import statements as tables
 from tests.fullgraph.fuzz.places import NUM_IDS, NothingFitsError, Places
-from tests.fullgraph.fuzz.scene import CONVS, NORMS, Scene
+from tests.fullgraph.fuzz.report import Configuration
+from tests.fullgraph.fuzz.scene import CONVS, NORMS, Observation, Scene, seed_all
 from tests.fullgraph.fuzz.statements import Template
 
 LARGEST = 1e5
@@ -24,23 +27,28 @@ class NoProgramError(Exception):
     """The numbers of a program went out of bounds."""
 
 
-def make_program(seed: int, offloaded: bool) -> list[str]:
-    """Returns the statements of a seed. Every other seed's program trains a model."""
+def make_program(seed: int, where: Configuration) -> tuple[list[str], list[Observation]]:
+    """Returns the statements of a seed, and what plain tensors give.
+
+    Every other seed's program trains a model.
+    """
     for attempt in range(100):
         with suppress(NoProgramError), warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            generator = Generator(seed, attempt, offloaded)
+            generator = Generator(seed, attempt, where)
             with suppress(RuntimeError):  # a view that must not be read any more
-                return generator.make()
+                return generator.make(), generator.scene.observations
     raise RuntimeError(f"seed {seed}: no program within bounds")
 
 
 class Generator:
     """The program that is being made, and its plain variables so far."""
 
-    def __init__(self, seed: int, attempt: int, offloaded: bool) -> None:
-        self.draw = np.random.default_rng([seed, attempt, offloaded])
-        self.seed, self.offloaded = seed, offloaded
+    def __init__(self, seed: int, attempt: int, where: Configuration) -> None:
+        self.seed, self.offloaded = seed, where.chunks > 0
+        self.draw = np.random.default_rng([seed, attempt, self.offloaded])
+        # A wrong id ends a process that uses a GPU.
+        self.raise_rate = 0.03 if where.device == "cpu" else 0.0
         self.scene = Scene(seed)
         self.names = self.scene.names
         self.lines: list[str] = []
@@ -49,7 +57,7 @@ class Generator:
         self.count = 0
 
     def make(self) -> list[str]:
-        torch.manual_seed(0)
+        seed_all(0)
         nodes, columns = self.names["x"].shape
         self.add(f"plain_ids = ids({nodes}, {NUM_IDS}, {self.number()})")
         self.add(f"plain_mask = chosen({nodes}, {self.number()})")
@@ -60,22 +68,30 @@ class Generator:
             self.train()
         else:
             self.compute(int(self.draw.integers(4, 22)))
-        return self.lines + self.last_checks()
+        self.last_checks()
+        return self.lines
 
     def number(self) -> int:
         return int(self.draw.integers(1000))
 
+    def choose(self, weights: list[float]) -> int:
+        """A place of the list, with a chance of its weight."""
+        sums = list(accumulate(weights))
+        return min(bisect(sums, self.draw.random() * sums[-1]), len(sums) - 1)
+
     def add(self, line: str, has_result: str = "") -> bool:
         """Runs a statement and keeps it if it runs."""
-        state = torch.get_rng_state()
+        state, checks = torch.get_rng_state(), len(self.scene.observations)
         try:
             self.scene.line = len(self.lines)
-            exec(compile(line, "<line>", "exec"), self.names)
+            self.scene.execute(line)
         except Exception:
             torch.set_rng_state(state)
+            del self.scene.observations[checks:]
             return False
         if has_result and not _is_moderate(self.names[has_result]):
             del self.names[has_result]
+            torch.set_rng_state(state)
             return False
         self.lines.append(line)
         return True
@@ -92,18 +108,16 @@ class Generator:
             self.add("g = x.clone()")
             self.kinds["g"] = "N"
         for _ in range(count):
-            names = list(tables.EXPRESSIONS)
-            rates = np.array([tables.EXPRESSIONS[name][1] for name in names])
-            name = str(self.draw.choice(names, p=rates / rates.sum()))
-            self.statement(tables.EXPRESSIONS[name][0])
+            rates = [rate for _, rate in tables.EXPRESSIONS.values()]
+            self.statement(list(tables.EXPRESSIONS.values())[self.choose(rates)][0])
 
     def statement(
         self, table: list[Template], fixed: dict[str, str] | None = None, name: str = ""
     ) -> bool:
         """Writes a statement of a table; gives up after some attempts."""
-        weights = np.array([t.weight * (t.offloaded if self.offloaded else 1) for t in table])
+        weights = [t.weight * (t.offloaded if self.offloaded else 1) for t in table]
         for _ in range(12):
-            template = table[int(self.draw.choice(len(table), p=weights / weights.sum()))]
+            template = table[self.choose(weights)]
             places = Places(self.draw, self.names, self.kinds, fixed, self.offloaded)
             try:
                 text = places.fill(template)
@@ -142,9 +156,8 @@ class Generator:
             ]
             line = f"with {self.draw.choice(modes)}: {line}"
         if not self.add(line, variable):
-            if self.draw.random() < 0.03 and result and "autograd" not in text:
-                with suppress(NothingFitsError):
-                    self.lines.append(f"with raises(): _ = {text}")
+            if self.draw.random() < self.raise_rate and result and "autograd" not in text:
+                self.add(f"with raises(): _ = {text}")
             return False
         written = places.texts.get("A") or places.texts.get("T")
         if not result and written and not _is_moderate(places.value(written)):
@@ -158,7 +171,7 @@ class Generator:
         if isinstance(value, Tensor):
             self.kinds[variable] = kind
         if variable != "optimizer" and self.draw.random() < self.check_rate:
-            self.lines.append(f"check({variable!r}, {variable})")
+            self.add(f"check({variable!r}, {variable})")
         return True
 
     def train(self) -> None:
@@ -225,7 +238,7 @@ class Generator:
             self.statement(tables.GRADIENTS[3:])
         self.add("loss.backward()") or self.give_up()
         if self.draw.random() < self.check_rate:
-            self.lines.append("check('gradients', [p.grad for p in model.parameters()])")
+            self.add("check('gradients', [p.grad for p in model.parameters()])")
         if self.draw.random() < 0.15:
             self.add("nn.utils.clip_grad_norm_(model.parameters(), 0.5)")
         self.add("optimizer.step()") or self.give_up()
@@ -238,27 +251,27 @@ class Generator:
         )
         self.add(f"with {mode}: scores = {self.call(conv)}", "scores") or self.give_up()
         if self.add("correct = (scores.argmax(1)[data.val_mask] == y[data.val_mask]).sum().item()"):
-            self.lines.append("check('correct', correct)")
+            self.add("check('correct', correct)")
         if self.draw.random() < 0.5:
-            self.lines.append("check('scores', scores)")
+            self.add("check('scores', scores)")
         if self.draw.random() < 0.9:
             self.add("model.train()")
 
-    def last_checks(self) -> list[str]:
+    def last_checks(self) -> None:
         """Checks of variables, gradients, parameters and the optimizer's state."""
         tensors = [name for name in self.kinds if name not in ("x", "y", "mask")]
         some = [str(name) for name in self.draw.permutation(tensors)[:8]]
-        lines = [f"check({name!r}, {name})" for name in ("x", "y", "mask", *sorted(some))]
+        for name in ("x", "y", "mask", *sorted(some)):
+            self.add(f"check({name!r}, {name})")
         for name in self.kinds:
             value = eval(name, self.names)
             if isinstance(value, Tensor) and value.is_leaf and value.grad is not None:
-                lines.append(f"check('{name}.grad', {name}.grad)")
+                self.add(f"check('{name}.grad', {name}.grad)")
         if "model" in self.names:
-            lines.append("check('parameters', model.state_dict())")
-            lines.append("check('gradients', [p.grad for p in model.parameters()])")
+            self.add("check('parameters', model.state_dict())")
+            self.add("check('gradients', [p.grad for p in model.parameters()])")
         if "optimizer" in self.names:
-            lines.append("check('state', state_of(optimizer))")
-        return lines
+            self.add("check('state', state_of(optimizer))")
 
 
 def _is_moderate(value: Any) -> bool:

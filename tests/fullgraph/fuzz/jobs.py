@@ -1,17 +1,69 @@
-"""A share of the random programs, which one process runs."""
+"""Processes that run a share of the random programs each, and tell how each program ends."""
 
 from __future__ import annotations
 
 import argparse
+import multiprocessing
 import os
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from multiprocessing.connection import Connection, wait
 
-import torch
+from tests.fullgraph.fuzz.report import Result
 
-from tests.fullgraph.fuzz.campaign import Campaign, Report
+TO_CLOSE_S = 15.0
 
 
-def run_job(options: argparse.Namespace, job: int) -> Report:
+def results(options: argparse.Namespace) -> Iterator[Result | None]:
+    """Yields how programs end, as it comes, and None each minute; ends the jobs when closed.
+
+    Raises:
+        RuntimeError: a job ended with an error.
+    """
+    context = multiprocessing.get_context("spawn")
+    end = time.monotonic() + options.minutes * 60
+    jobs = {}
+    for job in range(options.jobs):
+        receiver, sender = context.Pipe(duplex=False)
+        process = context.Process(target=_run_job, args=(options, job, sender))
+        process.start()
+        sender.close()
+        jobs[receiver] = process
+    running = dict(jobs)
+    try:
+        while running and (left := end - time.monotonic()) > 0:
+            ready = wait(list(running), min(60, left))
+            if not ready:
+                yield None
+            for pipe in ready:
+                assert isinstance(pipe, Connection)
+                try:
+                    yield pipe.recv()
+                except EOFError:
+                    process = running.pop(pipe)
+                    process.join()
+                    if process.exitcode:
+                        raise RuntimeError(f"a job ended with {process.exitcode}") from None
+    finally:
+        for process in jobs.values():
+            process.terminate()
+        for process in jobs.values():
+            process.join(TO_CLOSE_S)
+            process.kill()
+
+
+def _run_job(options: argparse.Namespace, job: int, pipe: Connection) -> None:
     """Runs every `jobs`-th program."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # of a terminal: the first process ends this one
+    signal.signal(signal.SIGTERM, _exit)
+    # The imports load torch, which reads these variables; the first process does not need it.
+    os.environ["OMP_NUM_THREADS"] = "1"
+    import torch
+
+    from tests.fullgraph.fuzz.campaign import Campaign
+
     torch.set_num_threads(1)
     if options.device == "cuda":  # each job begins with another GPU
         count = torch.cuda.device_count()
@@ -19,8 +71,13 @@ def run_job(options: argparse.Namespace, job: int) -> Report:
         os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(gpus)
     ranks, chunks = ([int(n) for n in text.split(",")] for text in (options.ranks, options.chunks))
     campaign = Campaign(ranks, chunks, options.device, options.deadline, options.loaders)
-    count = len(range(job, options.programs, options.jobs))
+    seeds = range(options.seed + job, options.seed + options.programs, options.jobs)
     try:
-        return campaign.run(options.seed + job, count, options.jobs, options.minutes * 60)
+        with suppress(BrokenPipeError):
+            campaign.run(seeds, pipe.send)
     finally:
         campaign.close()
+
+
+def _exit(number: int, frame: object) -> None:
+    raise SystemExit(0)

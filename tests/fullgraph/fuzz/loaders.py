@@ -14,8 +14,8 @@ from torch import Tensor
 from torch_geometric.loader import LinkNeighborLoader, NeighborLoader
 
 import peergraph_pyg
-from tests.fullgraph.fuzz.outcomes import DIFFERS, EQUAL, UNNAMED, Outcome
-from tests.fullgraph.fuzz.scene import graph_of
+from tests.fullgraph.fuzz.report import DIFFERS, EQUAL, UNNAMED, Configuration, Outcome
+from tests.fullgraph.fuzz.scene import graph_of, seed_all
 
 DEPTH = 2
 TABLES = ("x", "y", "train_mask", "edge_attr", "edge_weight")
@@ -100,9 +100,9 @@ class SharedScene:
 
     def same(self, first: Any, second: Any, seed: int) -> None:
         """Compares the batches of two loaders with the same seed."""
-        torch.manual_seed(seed)
+        seed_all(seed)
         right = [(b.n_id.cpu(), b.edge_index.cpu()) for b in first]
-        torch.manual_seed(seed)
+        seed_all(seed)
         for batch, (nodes, edges) in zip(second, right, strict=True):
             self._compare("n_id", batch.n_id, [nodes])
             self._compare("edge_index", batch.edge_index, [edges])
@@ -196,12 +196,12 @@ def make_loader_program(seed: int) -> list[str]:
     return lines
 
 
-def run_loader_program(lines: list[str], seed: int, plan: str, device: str) -> Outcome:
+def run_loader_program(lines: list[str], seed: int, where: Configuration) -> Outcome:
     """Runs a program of loaders. Collective; does not raise."""
-    place = device if device == "cpu" else f"cuda:{torch.cuda.current_device()}"
+    place = "cpu" if where.device == "cpu" else f"cuda:{torch.cuda.current_device()}"
     os.environ["PEERGRAPH_PREFETCH"] = "0"
-    torch.manual_seed(0)
-    scene = SharedScene(seed, {"plan": plan, "device": place})
+    seed_all(0)
+    scene = SharedScene(seed, {"plan": where.plan, "device": place})
     outcome, number = Outcome(EQUAL), 0
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -213,6 +213,7 @@ def run_loader_program(lines: list[str], seed: int, plan: str, device: str) -> O
         except Exception as error:
             outcome = Outcome(UNNAMED, number, f"{type(error).__name__}: {error}"[:400])
     scene.names.clear()
+    outcome.statements = len(lines)
     if outcome.kind == EQUAL:
         peergraph_pyg.store_of(scene.data).close()
     return outcome

@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 import warnings
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from tests.fullgraph.fuzz.generator import make_program
+from tests.fullgraph.fuzz.loaders import make_loader_program, run_loader_program
+from tests.fullgraph.fuzz.report import (
+    DIFFERS,
+    EQUAL,
+    NAMED,
+    UNNAMED,
+    Configuration,
+    Outcome,
+)
 from tests.fullgraph.fuzz.scene import Observation, Scene
 
-EQUAL, NAMED, DIFFERS, UNNAMED = "equal", "named error", "differs", "error without a way out"
 TOLERANCE = {"float64": 1e-7, "float32": 2e-4}
 # Of messages that say what to do instead, or what the arguments must be.
 WAYS_OUT = (
@@ -31,13 +39,12 @@ OWN_WORDS = ("partitioned", "offloaded", "full graph", "a row was taken")
 CHANGED = "has been modified by an inplace operation"
 
 
-@dataclass
-class Outcome:
-    """How a program ended on one rank."""
-
-    kind: str
-    line: int = 0
-    message: str = ""
+def run_seed(seed: int, where: Configuration) -> Outcome:
+    """Makes the program of a seed and runs it. Collective; does not raise."""
+    if where.plan:
+        return run_loader_program(make_loader_program(seed), seed, where)
+    lines, expected = make_program(seed, where)
+    return run_program(lines, seed, expected, where)
 
 
 def observe(lines: list[str], seed: int) -> list[Observation] | None:
@@ -53,32 +60,38 @@ def observe(lines: list[str], seed: int) -> list[Observation] | None:
 
 
 def run_program(
-    lines: list[str], seed: int, expected: list[Observation], chunks: int, device: str = "cpu"
+    lines: list[str], seed: int, expected: list[Observation], where: Configuration
 ) -> Outcome:
     """Runs a program on a full graph. Collective; does not raise.
 
     Args:
         lines, seed: the program.
         expected: what plain tensors gave.
-        chunks: 0: rows on the device.
-        device: "cpu" or "cuda".
+        where: the number of chunks, and the device.
     """
     error: Exception | None = None
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        scene = Scene(seed, chunks, device)
+        scene = Scene(seed, where.chunks, where.device)
         try:
             scene.run(lines)
         except Exception as exception:
             error = exception
-    for observation, right in zip(scene.observations, expected, strict=False):
-        difference = _difference(observation, right)
-        if difference:
-            return Outcome(DIFFERS, right.line, f"{right.name}: {difference}")
+    line, difference = first_difference(scene.observations, expected)
+    if difference:
+        return Outcome(DIFFERS, line, difference, len(lines))
     if error is None:
-        return Outcome(EQUAL)
+        return Outcome(EQUAL, 0, "", len(lines))
     message = f"{type(error).__name__}: {error}".split("\n")[0][:400]
-    return Outcome(NAMED if _is_named(error) else UNNAMED, scene.line, message)
+    return Outcome(NAMED if _is_named(error) else UNNAMED, scene.line, message, len(lines))
+
+
+def first_difference(values: list[Observation], expected: list[Observation]) -> tuple[int, str]:
+    """The line of the first difference, and what differs; nothing if values are equal."""
+    for value, right in zip(values, expected, strict=False):
+        if difference := _difference(value, right):
+            return right.line, f"{right.name}: {difference}"
+    return 0, ""
 
 
 def _is_named(error: Exception) -> bool:

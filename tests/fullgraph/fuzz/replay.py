@@ -5,8 +5,7 @@ from __future__ import annotations
 import sys
 
 from tests.fullgraph.fuzz.campaign import Campaign
-from tests.fullgraph.fuzz.outcomes import EQUAL
-from tests.fullgraph.fuzz.workers import Configuration
+from tests.fullgraph.fuzz.report import EQUAL, Configuration
 
 
 def replay(

@@ -6,6 +6,8 @@ import copy
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
+from functools import lru_cache
+from types import CodeType
 from typing import Any
 
 import numpy as np
@@ -70,7 +72,7 @@ class Scene:
         self.is_plain = chunks is None
         self.device = device if chunks is not None else "cpu"
         self.observations: list[Observation] = []
-        self.line, self.has_modes = 0, False
+        self.line, self.has_modes, self.has_dropout = 0, False, False
         data = graph_of(seed)
         if chunks is not None:
             options: dict[str, Any] = {"offload": True, "num_chunks": chunks} if chunks else {}
@@ -101,16 +103,21 @@ class Scene:
             "reset": reset,
         }
 
-    def run(self, lines: list[str], seed: int = 0) -> None:
+    def run(self, lines: list[str]) -> None:
         """Runs the statements in turn; `self.line` is the one that raised."""
-        torch.manual_seed(seed)
+        seed_all(0)
         # Views of torch that are made in no_grad need gradients; copies of rows do not.
         self.has_modes = any("grad(" in line or "grad_enabled(" in line for line in lines)
-        has_keys = self.is_plain and any("dropout" in line.lower() for line in lines)
         for self.line, line in enumerate(lines):
-            is_keyed = has_keys and not any(name in line for name in DRAWS_PARAMETERS)
-            with keyed_random() if is_keyed else nullcontext():
-                exec(compile(line, f"<line {self.line}>", "exec"), self.names)
+            self.execute(line)
+
+    def execute(self, line: str) -> None:
+        """Runs a statement. Plain tensors get the dropout that partitioned ones get."""
+        self.has_dropout |= "dropout" in line.lower()
+        is_keyed = self.is_plain and self.has_dropout
+        is_keyed = is_keyed and not any(name in line for name in DRAWS_PARAMETERS)
+        with keyed_random() if is_keyed else nullcontext():
+            exec(_compiled(line), self.names)
 
     def check(self, name: str, value: Any) -> None:
         """Notes a value. Collective on full graphs."""
@@ -168,7 +175,7 @@ class Scene:
 
     def make_model(self, kind: str, columns: int, seed: int, accelerate: bool = False) -> nn.Module:
         """A model of two layers; with Peergraph's kernels on full graphs if `accelerate`."""
-        torch.manual_seed(seed)
+        seed_all(seed)
         model: nn.Module = Net(kind, columns).double()
         if accelerate and not self.is_plain:
             model = peergraph_pyg.accelerate(model)
@@ -181,9 +188,23 @@ class Scene:
         return [s[key] for s in states for key in sorted(s) if isinstance(s[key], Tensor)]
 
 
+def seed_all(seed: int) -> None:
+    """Seeds the numbers that programs draw, all on the CPU.
+
+    torch.manual_seed also notes for each kind of GPU that is not there where it was called from,
+    which takes longer than many a statement, and memory that it keeps.
+    """
+    torch.default_generator.manual_seed(seed)
+
+
+@lru_cache(maxsize=4096)
+def _compiled(line: str) -> CodeType:
+    return compile(line, "<line>", "exec")
+
+
 def reset(model: nn.Module, seed: int) -> None:
     """Draws a model's parameters anew, on the CPU, in place."""
-    torch.manual_seed(seed)
+    seed_all(seed)
     if not next(model.parameters()).is_cuda:
         model.reset_parameters()  # type: ignore[operator]
         return

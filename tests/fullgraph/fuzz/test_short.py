@@ -6,7 +6,8 @@ import pytest
 
 from tests.fullgraph.fuzz.campaign import Campaign
 from tests.fullgraph.fuzz.generator import make_program
-from tests.fullgraph.fuzz.outcomes import DIFFERS, EQUAL, NAMED, UNNAMED, observe, run_program
+from tests.fullgraph.fuzz.outcomes import first_difference, observe, run_program
+from tests.fullgraph.fuzz.report import DIFFERS, EQUAL, NAMED, UNNAMED, Configuration, Report
 from tests.fullgraph.fuzz.shrink import shrink
 
 EQUAL_SHARE = 0.8
@@ -15,18 +16,21 @@ EQUAL_SHARE = 0.8
 @pytest.mark.timeout(280)
 @pytest.mark.parametrize(("ranks", "programs"), [(1, 70), (3, 30)])
 def test_programs_end_as_on_plain_tensors(ranks: int, programs: int) -> None:
-    campaign = Campaign([ranks], [0, 0, 1, 3, 5], loaders=0.1)
+    campaign, report = Campaign([ranks], [0, 0, 1, 3, 5], loaders=0.1), Report()
     try:
-        report = campaign.run(0, programs)
+        campaign.run(range(programs), report.add)
     finally:
         campaign.close()
-    assert report.failures == 0, "\n".join([*map(str, report.findings), str(report)])
-    assert report.outcomes[EQUAL] >= EQUAL_SHARE * report.outcomes.total(), str(report)
+    assert report.failures == 0, "\n".join([*map(str, report.findings.values()), str(report)])
+    assert report.outcomes[EQUAL] >= EQUAL_SHARE * programs, str(report)
 
 
 def test_a_seed_says_everything() -> None:
-    assert make_program(3, False) == make_program(3, False)
-    assert make_program(3, False) != make_program(5, False)
+    where = Configuration()
+    lines, values = make_program(3, where)
+    assert lines == make_program(3, where)[0] != make_program(5, where)[0]
+    assert len(values) == len(observe(lines, 3) or [])
+    assert first_difference(values, observe(lines, 3) or []) == (0, "")
 
 
 @pytest.mark.parametrize(
@@ -44,7 +48,7 @@ def test_a_seed_says_everything() -> None:
 def test_outcomes_of_a_program(line: str, kind: str) -> None:
     expected = observe(["check('x', x[:3])"], 1)
     assert expected is not None
-    assert run_program([line], 1, expected, 0).kind == kind
+    assert run_program([line], 1, expected, Configuration()).kind == kind
 
 
 def test_a_program_is_shrunk_to_what_fails() -> None:

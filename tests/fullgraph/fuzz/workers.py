@@ -6,30 +6,20 @@ import os
 import secrets
 import signal
 import threading
+from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
 from multiprocessing.connection import Client, Connection, Listener
 from typing import Any
 
 import torch.distributed as dist
 
 from peergraph.testing import preload, run_ranks
-from tests.fullgraph.fuzz.outcomes import Outcome
+from tests.fullgraph.fuzz.report import DISAGREE, LOST, Outcome
 
-LOST, DISAGREE = "ranks hang or die", "ranks end differently"
 START_S = 180.0
 
-
-@dataclass(frozen=True)
-class Configuration:
-    """Where a program runs."""
-
-    ranks: int = 1
-    chunks: int = 0
-    device: str = "cpu"
-    plan: str = ""
-    """Of shared data, for programs of loaders; empty for full graphs."""
+Task = tuple[Callable[..., Outcome], tuple[Any, ...]]
 
 
 class Workers:
@@ -46,32 +36,26 @@ class Workers:
         self.pipes: list[Connection] = []
         self.pids: list[int] = []
         self.thread: threading.Thread | None = None
+        self.sent: deque[Task] = deque()
+        self.received: deque[Outcome] = deque()
+        self.is_warm = False
+
+    def send(self, tasks: list[Task]) -> None:
+        """Gives all ranks functions to call in turn."""
+        self.sent.extend(tasks)
+        if self.pipes and tasks:
+            self._send(tasks)
+
+    def receive(self) -> Outcome:
+        """The outcome of the next function, which must be the same on all ranks."""
+        return self.received.popleft() if self.received else self._receive()
 
     def run(self, function: Callable[..., Outcome], *arguments: Any) -> Outcome:
-        """Runs a function on all ranks, whose outcomes must be the same."""
-        deadline_s = self.deadline_s if self.pipes else START_S  # the first one loads kernels
-        if not self.pipes:
-            self._start()
-        task = (function, arguments)
-        outcomes: list[Outcome] = []
-        try:
-            for pipe in self.pipes:
-                pipe.send(task)
-            for rank, pipe in enumerate(self.pipes):
-                if not pipe.poll(deadline_s):
-                    self.close()
-                    return Outcome(LOST, 0, f"rank {rank} did not end in {deadline_s:g} s")
-                outcomes.append(pipe.recv())
-        except (EOFError, OSError) as error:
-            self.close()
-            return Outcome(LOST, 0, f"a rank ended: {type(error).__name__}")
-        if any((o.kind, o.line) != (outcomes[0].kind, outcomes[0].line) for o in outcomes):
-            self.close()
-            texts = [f"rank {i}: {o.kind}, {o.message}" for i, o in enumerate(outcomes)]
-            return Outcome(DISAGREE, min(o.line for o in outcomes), " | ".join(texts)[:600])
-        if "CUDA error" in outcomes[0].message:
-            self.close()
-        return outcomes[0]
+        """Calls one function, after those that were sent."""
+        self.send([(function, arguments)])
+        while self.sent:
+            self.received.append(self._receive())
+        return self.received.pop()
 
     def close(self) -> None:
         """Ends the processes."""
@@ -84,9 +68,42 @@ class Workers:
             self.thread.join(START_S)
         self.pipes, self.pids, self.thread = [], [], None
 
+    def _receive(self) -> Outcome:
+        if not self.pipes:
+            self._start()
+            self._send(list(self.sent))
+        # The first program loads kernels.
+        deadline_s = self.deadline_s if self.is_warm else START_S
+        self.sent.popleft()
+        outcomes: list[Outcome] = []
+        try:
+            for rank, pipe in enumerate(self.pipes):
+                if not pipe.poll(deadline_s):
+                    self.close()
+                    return Outcome(LOST, 0, f"rank {rank} did not end in {deadline_s:g} s")
+                outcomes.append(pipe.recv())
+        except (EOFError, OSError) as error:
+            self.close()
+            return Outcome(LOST, 0, f"a rank ended: {type(error).__name__}")
+        self.is_warm = True
+        if any((o.kind, o.line) != (outcomes[0].kind, outcomes[0].line) for o in outcomes):
+            self.close()
+            texts = [f"rank {i}: {o.kind}, {o.message}" for i, o in enumerate(outcomes)]
+            return Outcome(DISAGREE, min(o.line for o in outcomes), " | ".join(texts)[:600])
+        if "CUDA error" in outcomes[0].message:
+            self.close()
+        return outcomes[0]
+
+    def _send(self, tasks: list[Task]) -> None:
+        with suppress(OSError):  # of a rank that has ended: receiving says so
+            for pipe in self.pipes:
+                pipe.send(tasks)
+
     def _start(self) -> None:
+        """Starts the ranks. Raises RuntimeError if they do not start."""
         key = secrets.token_bytes(16)
-        preload("torch._dynamo", "torch_geometric", "tests.fullgraph.fuzz.loaders")
+        preload("torch._dynamo", "torch_geometric", "tests.fullgraph.fuzz.outcomes")
+        self.is_warm = False
         with Listener(authkey=key) as listener:
             self.thread = threading.Thread(
                 target=_run_until_killed,
@@ -98,20 +115,27 @@ class Workers:
             for _ in range(self.ranks):
                 pipe = listener.accept()
                 rank, pid = pipe.recv()
+                if rank is None:
+                    raise RuntimeError(f"the ranks did not start: {pid}")
                 joined[rank] = pipe, pid
         self.pipes = [joined[rank][0] for rank in range(self.ranks)]
         self.pids = [joined[rank][1] for rank in range(self.ranks)]
 
 
 def _run_until_killed(ranks: int, device: str, address: Any, key: bytes) -> None:
-    with suppress(RuntimeError):
+    try:
         run_ranks(_serve, ranks, address, key, timeout_s=1e6, device=device)
+    except RuntimeError as error:
+        # Whoever waits for the ranks reads it; later, nobody does.
+        with suppress(OSError), Client(address, authkey=key) as pipe:
+            pipe.send((None, str(error)))
 
 
 def _serve(address: Any, key: bytes) -> None:
-    """Runs the programs that come, on one rank."""
-    with Client(address, authkey=key) as pipe:
+    """Calls the functions that come, on one rank."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # of a terminal
+    with suppress(EOFError), Client(address, authkey=key) as pipe:
         pipe.send((dist.get_rank(), os.getpid()))
         while True:
-            function, arguments = pipe.recv()
-            pipe.send(function(*arguments))
+            for function, arguments in pipe.recv():
+                pipe.send(function(*arguments))

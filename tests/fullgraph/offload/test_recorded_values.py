@@ -15,7 +15,7 @@ from peergraph.memory import Group
 from peergraph.testing import run_ranks
 
 from .offloaded_runs import PLENTY, Data, make_graph, offload
-from .test_offloaded_tensor import NODES, inputs, make
+from .test_offloaded_tensor import NODES, full, inputs, make
 
 
 def by_version(w: Tensor) -> None:
@@ -75,6 +75,64 @@ def test_values_and_gradients_are_those_of_the_call(change: Callable[[Tensor], N
     total.backward()
     (rows @ plain[0]).exp().sum().backward()
     torch.testing.assert_close(w.grad, plain[0].grad)
+
+
+def one_column(x: Tensor, w: Tensor) -> Tensor:
+    return (x * w[0]).view(-1, 2, 3).sum(2)
+
+
+def by_half(x: Tensor, w: Tensor) -> Tensor:
+    with torch.autocast("cpu", torch.bfloat16):
+        return F.linear(x.float(), w.detach().float()).double()
+
+
+SAVED: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "product": lambda x, w: x * w[1],
+    "leaf": lambda x, w: x.unsqueeze(-1) * w,
+    "expanded": lambda x, w: x.unsqueeze(-1) * w[:, :1].expand(6, 6),
+    "view": one_column,
+    "linear": F.linear,
+    "chain": lambda x, w: F.linear(F.linear(x, w).tanh(), w),
+    "autocast": by_half,
+    "norm": lambda x, w: F.layer_norm(x, [6], w[0], w[1]),
+    "nothing": lambda x, w: (x + w[0]).exp(),
+    "selected": lambda x, w: F.linear(x, w)[[3, 0, 3]],
+    "mean": lambda x, w: (x @ w).mean(0).square(),
+    "maximum": lambda x, w: (x * w[2]).amax(0),
+    "statistics": lambda x, w: F.instance_norm(x.t().unsqueeze(0), None, None, w[0]).mean(2).exp(),
+    "loss": lambda x, w: F.binary_cross_entropy_with_logits(x, x.detach().sigmoid(), w.detach()[0]),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+@pytest.mark.parametrize("name", SAVED)
+def test_gradients_read_what_autograd_has_saved(
+    name: str, change: Callable[[Tensor], None]
+) -> None:
+    def run(x: Tensor, w: Tensor) -> list[Tensor | None]:
+        x, w = x.detach().requires_grad_(), w.clone().requires_grad_()
+        out = SAVED[name](x, w)
+        change(w)
+        out.sum().backward()
+        return [full(x.grad), full(w.grad)]
+
+    x, _, _, w = make(Group.current("cpu"), 3)
+    expected, refused = outcome(lambda: run(inputs()[0], w))
+    found, refused_here = outcome(lambda: run(x, w))
+    assert "modified by an inplace operation" in refused or not refused
+    if refused or (change is by_vector and refused_here):
+        # After w.data = ..., autograd has saved the tensor itself, or a view of its old memory.
+        assert "changed in place" in refused_here
+    else:
+        torch.testing.assert_close(found, expected, msg=refused_here or None)
+
+
+def outcome(run: Callable[[], list[Tensor | None]]) -> tuple[list[Tensor | None], str]:
+    """The results, and what a RuntimeError says."""
+    try:
+        return run(), ""
+    except RuntimeError as error:
+        return [], str(error)
 
 
 def test_inference_tensors_may_change_after_the_call() -> None:

@@ -18,7 +18,11 @@ from peergraph.fullgraph.tensor.arguments import not_implemented
 from peergraph.fullgraph.tensor.conversions import take_rows
 from peergraph.fullgraph.tensor.over_rows import moments
 from peergraph.fullgraph.tensor.parameters import check_parameters
-from peergraph.fullgraph.tensor.partitioned_tensor import PartitionedTensor, wrap
+from peergraph.fullgraph.tensor.partitioned_tensor import (
+    PartitionedTensor,
+    apply_to_rows,
+    wrap,
+)
 from peergraph.fullgraph.tensor.registry import function_rule, rule
 
 aten = torch.ops.aten
@@ -38,9 +42,11 @@ class NormalizeChannels(Function):
     def forward(
         ctx: Any, x: PartitionedTensor, weight: Tensor | None, bias: Tensor | None, eps: float
     ) -> tuple[PartitionedTensor, Tensor, Tensor, Tensor]:
-        mean, variance = channel_statistics(x)
+        with torch._C._EnableTorchFunction():
+            mean, variance = channel_statistics(x)
         invstd = (variance + eps).rsqrt()
         ctx.save_for_backward(x, weight, mean, invstd)
+        ctx.layout, ctx.dim = x.layout, x.partitioned_dim
         ctx.mark_non_differentiable(mean, variance, invstd)
         ctx.set_materialize_grads(False)
         local = normalized(x._local, weight, bias, mean, variance, eps)
@@ -68,6 +74,7 @@ class NormalizeWithConstants(Function):
         eps: float,
     ) -> PartitionedTensor:
         ctx.save_for_backward(x, weight, mean, (variance + eps).rsqrt())
+        ctx.layout, ctx.dim = x.layout, x.partitioned_dim
         local = normalized(x._local, weight, bias, mean, variance, eps)
         return wrap(local, x.layout, x.partitioned_dim)
 
@@ -131,7 +138,8 @@ def _is_of_all_rows(x: PartitionedTensor, *parameters: Tensor | None) -> bool:
 
 def _gradients(ctx: Any, grad: Tensor, constant: bool) -> tuple[Tensor | None, ...]:
     x, weight, mean, invstd = ctx.saved_tensors
-    grad = take_rows(grad, x.layout, x.partitioned_dim)
+    # Hooks on saved tensors may have made a plain tensor of all rows.
+    x, grad = (take_rows(rows, ctx.layout, ctx.dim) for rows in (x, grad))
     found = channel_gradients(grad, x, weight, mean, invstd, ctx.needs_input_grad[0], constant)
     dtype = mean.dtype if weight is None else weight.dtype
     grad_x, *parts = (
@@ -255,8 +263,8 @@ def batch_norm(
     if not training:
         if running_mean is None or running_var is None:
             raise ValueError("running_mean and running_var must be given in evaluation")
-        frozen: Tensor = NormalizeWithConstants.apply(  # type: ignore[no-untyped-call]
-            input, weight, bias, running_mean, running_var, eps
+        frozen: Tensor = apply_to_rows(
+            NormalizeWithConstants, input, weight, bias, running_mean, running_var, eps
         )
         return frozen
     count = values_by_channel(input)
@@ -270,7 +278,7 @@ def batch_norm(
             input, weight, bias, running_mean, running_var, momentum, eps
         )
         return normal
-    out, mean, variance, _ = NormalizeChannels.apply(input, weight, bias, eps)  # type: ignore[no-untyped-call]
+    out, mean, variance, _ = apply_to_rows(NormalizeChannels, input, weight, bias, eps)
     update_running(running_mean, running_var, mean, variance, count, momentum)
     result: Tensor = out
     return result

@@ -56,7 +56,6 @@ def tolist(x: PartitionedTensor) -> Any:
     return gather(x, "tolist()").tolist()
 
 
-@function_rule(Tensor.__reduce_ex__)
 def reduce_ex(x: PartitionedTensor, protocol: Any) -> Any:
     """All rows, as `torch.save` and pickle write a plain tensor."""
     full = gather(x, "saving").detach().requires_grad_(x.requires_grad)
@@ -93,7 +92,8 @@ def to(x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
             with _DisableTorchFunction():
                 return gather(x, 'to("cpu")').to(*args, **kwargs)
         if isinstance(device, (str, torch.device, int)):
-            x_device, wanted = x.device, torch.device(device)
+            # Hooks on saved tensors may have moved this rank's rows to the CPU.
+            x_device, wanted = x.layout.group.device, torch.device(device)
             if wanted.type != x_device.type or wanted.index not in (None, x_device.index):
                 raise ValueError(
                     f"this rank's rows are on {x_device} and cannot move to {wanted}: "

@@ -11,7 +11,11 @@ from torch.autograd import Function
 
 from peergraph.fullgraph.exchange.replicas import sum_of_ranks
 from peergraph.fullgraph.tensor.conversions import take_rows
-from peergraph.fullgraph.tensor.partitioned_tensor import PartitionedTensor, wrap
+from peergraph.fullgraph.tensor.partitioned_tensor import (
+    PartitionedTensor,
+    apply_to_rows,
+    wrap,
+)
 from peergraph.fullgraph.tensor.registry import function_rule
 from peergraph.memory import Group
 
@@ -32,7 +36,7 @@ def linear(input: Any, weight: Any, bias: Any = None) -> Tensor:
     if torch.is_grad_enabled() and (
         weight.requires_grad or input.requires_grad or (bias is not None and bias.requires_grad)
     ):
-        result: Tensor = Linear.apply(input, weight, bias)  # type: ignore[no-untyped-call]
+        result: Tensor = apply_to_rows(Linear, input, weight, bias)
         return result
     return wrap(F.linear(input._local, weight, bias), input.layout, input.partitioned_dim)
 
@@ -52,7 +56,8 @@ class Linear(Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
         x, weight = ctx.saved_tensors
         for_x, for_weight, for_bias = ctx.needs_input_grad
-        grad = take_rows(grad, ctx.layout, ctx.dim)
+        # Hooks on saved tensors may have made a plain tensor of all rows.
+        x, grad = (take_rows(rows, ctx.layout, ctx.dim) for rows in (x, grad))
         if torch.is_grad_enabled():  # to be differentiated again
             rows, outputs = grad.reshape(-1, grad.shape[-1]), x.reshape(-1, x.shape[-1])
             return (

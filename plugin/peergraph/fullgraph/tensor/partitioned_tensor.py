@@ -9,6 +9,7 @@ from torch import Tensor
 from torch._ops import OpOverload
 
 from peergraph.fullgraph.layout.row_layout import RowLayout
+from peergraph.fullgraph.tensor.arguments import local_rows_of_plain
 from peergraph.fullgraph.tensor.parameters import check_parameters
 from peergraph.fullgraph.tensor.plain_rows import PlainRowsError, SplitRowsError
 from peergraph.fullgraph.tensor.registry import FUNCTION_RULES, RULES, Rule, find_rule
@@ -95,6 +96,12 @@ class PartitionedTensor(Uncompiled):
         result: Tensor = FullTensor.apply(self)  # type: ignore[no-untyped-call]
         return result
 
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        """Returns all rows, as `torch.save` and pickle write a plain tensor. Collective."""
+        from peergraph.fullgraph.tensor.copies import reduce_ex
+
+        return reduce_ex(self, protocol)
+
     def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
         with _DisableTorchFunction():
             gradient = ", requires_grad=True" if self.requires_grad else ""
@@ -147,6 +154,8 @@ def _dispatched(overload: OpOverload) -> Rule:
     Ranges of rows follow the tensor that they are of: see :mod:`row_copies`.
     """
     rule = RULES.get(overload) or find_rule(overload)
+    if "_backward" in overload._schema.name:
+        rule = _taking_all_rows(overload, rule)
     arguments = overload._schema.arguments
     places = [place for place, argument in enumerate(arguments) if argument.is_write]
     names = [argument.name for argument in arguments if argument.is_write]
@@ -165,6 +174,29 @@ def _dispatched(overload: OpOverload) -> Rule:
         return result
 
     _DISPATCHED[overload] = run
+    return run
+
+
+def _taking_all_rows(overload: OpOverload, rule: Rule) -> Rule:
+    """Returns a rule of a gradient that takes plain tensors of all rows, too.
+
+    Hooks on saved tensors make them: such as write them to files.
+    """
+
+    def run(*args: Any, **kwargs: Any) -> Any:
+        rows = next((part for part in args if type(part) is PartitionedTensor), None)
+        if rows is not None and any(type(part) is Tensor for part in args):
+            dim, layout = rows.partitioned_dim, rows.layout
+            args = tuple(
+                wrap(local_rows_of_plain(overload, part, layout, dim), layout, dim)
+                if type(part) is Tensor
+                and part.ndim == rows.ndim
+                and part.shape[dim] == layout.size
+                else part
+                for part in args
+            )
+        return rule(*args, **kwargs)
+
     return run
 
 
@@ -196,6 +228,16 @@ def wrap(local: Tensor, layout: RowLayout, dim: int) -> PartitionedTensor:
     result.layout = layout
     result.partitioned_dim = dim
     return result
+
+
+def apply_to_rows(function: type[torch.autograd.Function], *args: Any) -> Any:
+    """Applies a function that saves partitioned tensors.
+
+    Hooks on saved tensors, such as ``save_on_cpu``, then get the rank's rows, as they do of torch's
+    own functions: ``tensor.cpu()`` moves them and gathers none of other ranks.
+    """
+    with _DisableTorchFunction():
+        return function.apply(*args)  # type: ignore[no-untyped-call]
 
 
 def _global_strides(local: Tensor, layout: RowLayout, dim: int) -> list[int]:

@@ -24,14 +24,17 @@ from peergraph.fullgraph.offload.gradients.segment import (
 from peergraph.fullgraph.offload.passes.chunk_pass import PassChunk
 from peergraph.fullgraph.offload.programs.program import WHOLE_RESULT, Compiled, Place
 from peergraph.fullgraph.offload.programs.record import (
-    PlainOperand,
     Record,
     ResidentOperand,
     RowOperand,
     distinct_tensors,
     fill,
 )
-from peergraph.fullgraph.offload.programs.unchanged_check import UnchangedCheck, require_unchanged
+from peergraph.fullgraph.offload.programs.unchanged_check import (
+    UnchangedCheck,
+    refuse_changed,
+    require_unchanged,
+)
 from peergraph.fullgraph.offload.tensor.offloaded_function import OffloadedFunction, without_hooks
 from peergraph.fullgraph.offload.tensor.offloaded_tensor import (
     Cell,
@@ -128,6 +131,9 @@ class ReduceWithSums(OffloadedFunction):
     ) -> tuple[Tensor, ...]:
         ctx.gradient = GradientOf(call, known, ctx.needs_input_grad[4:])
         ctx.kinds = [InputKind.of(operand) for operand in call.operands]
+        # A function that writes into plain tensors does not need what they were.
+        plain = [kind.plain for kind in ctx.kinds if kind.plain is not None]
+        ctx.unchanged = [] if call.changes else plain
         ctx.save_for_backward(*(part for part in inputs if isinstance(part, PartitionedTensor)))
         return _results(ctx, outputs, contents)
 
@@ -135,6 +141,9 @@ class ReduceWithSums(OffloadedFunction):
     def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
         refuse_second_derivative()
         saved = iter(ctx.saved_tensors)
+        if ctx.unchanged:
+            is_changed = any(operand.has_other_values for operand in ctx.unchanged)
+            refuse_changed(is_changed, ctx.gradient.rank.real)
         given = [_value(kind, saved) for kind in ctx.kinds]
         with torch.no_grad():
             results = iter(record(ctx.gradient, (given, grads), {}))
@@ -214,9 +223,8 @@ def _head(output: Tensor, grad: Tensor) -> tuple[Tensor, Tensor]:
 
 def _value(kind: InputKind, saved: Any) -> Tensor:
     """Returns the argument of a recorded gradient."""
-    if kind.kind is PlainOperand:
-        assert kind.values is not None
-        return kind.values
+    if kind.plain is not None:
+        return kind.plain.values
     tensor: Tensor = next(saved)
     if isinstance(tensor, OffloadedTensor):
         return make_shell(tensor._content)

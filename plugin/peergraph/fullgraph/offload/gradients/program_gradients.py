@@ -12,6 +12,7 @@ from torch import Tensor
 from peergraph.fullgraph.exchange.replicas import sum_of_ranks
 from peergraph.fullgraph.exchange.transport import split_rows
 from peergraph.fullgraph.layout.content_digest import PendingDigest
+from peergraph.fullgraph.offload.gradients.plain_inputs import PlainInputs
 from peergraph.fullgraph.offload.passes.chunk_pass import PassChunk
 from peergraph.fullgraph.offload.programs.program import Compiled, Place, Recipe, SourceRows
 from peergraph.fullgraph.offload.programs.record import (
@@ -60,8 +61,8 @@ class InputKind(NamedTuple):
     space: RowSpace | None = None
     structure: Any = None
     in_window: bool = False
-    values: Tensor | None = None
-    """Of a plain tensor."""
+    plain: PlainOperand | None = None
+    """A plain tensor, without its history."""
     digest: PendingDigest | None = None
     """Of a tensor on the device."""
 
@@ -69,7 +70,7 @@ class InputKind(NamedTuple):
     def of(cls, operand: Operand | SelectedOperand) -> InputKind:
         """Returns what an operand is."""
         if isinstance(operand, PlainOperand):
-            return cls(PlainOperand, values=operand.values)
+            return cls(PlainOperand, plain=operand._replace(tensor=operand.memory))
         if isinstance(operand, ResidentOperand):
             return cls(ResidentOperand, operand.space, digest=operand.digest)
         if isinstance(operand, RowOperand):
@@ -94,8 +95,8 @@ class InputKind(NamedTuple):
         if isinstance(saved, PartitionedTensor):
             assert self.space is not None
             return ResidentOperand(saved, self.space, self.digest)
-        assert self.values is not None
-        return PlainOperand(self.values, self.values)
+        assert self.plain is not None
+        return self.plain
 
 
 def serves(selection: Selection, inputs: Sequence[InputKind]) -> bool:
@@ -241,8 +242,10 @@ class _BackwardPass:
         self._root_slots = slots[: len(roots)]
         self._row_slots = dict(zip(map(id, rows), slots[len(roots) :], strict=True))
         # Autograd keeps what the gradients need, and nothing else stays.
-        self._changed = [slot for slot, mark in differentiated.change_marks if mark.is_set]
-        """The slots of rows whose tensors have other rows by now."""
+        self._plain = PlainInputs(operands)
+        changed_rows = [slot for slot, mark in differentiated.change_marks if mark.is_set]
+        self._changed = [*changed_rows, *self._plain.changed]
+        """The slots of tensors that have been changed in place."""
         self._saves_changed = False
         self._last_uses = self._recipe.program.last_uses([*differentiated.outputs, *self._changed])
 
@@ -286,7 +289,8 @@ class _BackwardPass:
             self._saves_changed |= any(_memory(results[slot]) in saved for slot in self._changed)
             computed = [values[slot] for slot in self._root_slots]
             outputs, grads = self._heads(chunk, place, computed, results)
-        found = self._differentiate(outputs, grads, leaves)
+        with self._plain.as_now():
+            found = self._differentiate(outputs, grads, leaves)
         for gradient, leaf, grad in zip(sums, leaves, found, strict=True):
             gradient.add(chunk, place, leaf, grad)
 
@@ -313,6 +317,7 @@ class _BackwardPass:
         self, chunk: PassChunk, place: Place, values: list[Any]
     ) -> tuple[list[Any], list[Tensor], list[GradientSum]]:
         """Returns the program's inputs in a chunk, the leaves among them, and each leaf's sum."""
+        value: Any
         inputs: list[Any] = []
         leaves: list[Tensor] = []
         sums: list[GradientSum] = []
@@ -322,6 +327,8 @@ class _BackwardPass:
                 value = ChunkRows(part, place.layout(self._space))
             elif isinstance(operand, RowOperand):
                 value = values[self._row_slots[id(operand)]]
+            elif isinstance(operand, PlainOperand):
+                value = self._plain.value(operand)
             else:
                 value = value_at(operand, chunk, place)
             if gradient is not None:

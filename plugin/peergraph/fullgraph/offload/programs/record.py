@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
+from weakref import ref
 
 import torch
 from torch import Tensor
 
-from peergraph.fullgraph.layout.content_digest import PendingDigest
+from peergraph.fullgraph.layout.content_digest import PendingDigest, content_digests
 from peergraph.fullgraph.offload.tensor.chunk_rows import partitioned
 from peergraph.fullgraph.offload.tensor.offloaded_tensor import Cell, Content, OffloadedTensor
 from peergraph.fullgraph.offload.tensor.operations import Operation, Slot
@@ -75,18 +76,47 @@ class PlainOperand(NamedTuple):
     values: Tensor
     """A copy from the time of the record. No copy is kept from one record to another: optimizers
     and writes through ``tensor.data`` change a tensor without a trace."""
+    memory: Tensor
+    """The memory of the tensor. Autograd, which saves tensors, reads it in the backward pass."""
+    version: int
+    """Of the memory at the time of the record."""
+    owner: ref[Tensor]
+    """The tensor, as long as it is in use."""
 
     @classmethod
     def of(cls, tensor: Tensor) -> PlainOperand:
         """Returns an operand with the values that `tensor` has now."""
         with torch.inference_mode(False), torch.no_grad():
-            values = tensor.detach()
-            if values.layout == torch.strided:
-                # Rows that an expanded tensor repeats are copied once.
-                for dim, step in enumerate(values.stride()):
-                    if step == 0 and values.shape[dim] > 1:
-                        values = values.narrow(dim, 0, 1)
-            return cls(tensor, values.clone().expand(tensor.shape))
+            memory = distinct_values(tensor.detach())
+            values = memory.clone().expand(tensor.shape)
+        version = 0 if memory.is_inference() else memory._version
+        return cls(tensor, values, memory, version, ref(tensor))
+
+    @property
+    def is_changed(self) -> bool:
+        """Whether a change of the tensor has been counted, or ``tensor.data = ...`` replaced it."""
+        owner, memory = self.owner(), self.memory
+        if memory.is_inference() or memory.layout != torch.strided:
+            return False
+        is_replaced = owner is not None and (
+            owner.untyped_storage()._cdata != memory.untyped_storage()._cdata
+        )
+        return is_replaced or memory._version != self.version
+
+    @property
+    def has_other_values(self) -> bool:
+        """Whether the tensor has other values now. The host waits for the device."""
+        recorded, now = content_digests([distinct_values(self.values), self.memory])
+        return recorded != now
+
+
+def distinct_values(tensor: Tensor) -> Tensor:
+    """Returns a view of a tensor without the values that an expanded tensor repeats."""
+    if tensor.layout == torch.strided:
+        for dim, step in enumerate(tensor.stride()):
+            if step == 0 and tensor.shape[dim] > 1:
+                tensor = tensor.narrow(dim, 0, 1)
+    return tensor
 
 
 Operand = RowOperand | SourceOperand | EdgesOperand | ResidentOperand | PlainOperand
@@ -106,7 +136,7 @@ def without_history(operand: Operand) -> Operand:
         return operand
     tensor = operand.tensor
     if isinstance(operand, PlainOperand):
-        return PlainOperand(tensor.detach(), operand.values)
+        return operand._replace(tensor=tensor.detach())
     assert isinstance(tensor, PartitionedTensor)
     rows_alone = wrap(tensor._local, tensor.layout, tensor.partitioned_dim)
     return ResidentOperand(rows_alone, operand.space, operand.digest)

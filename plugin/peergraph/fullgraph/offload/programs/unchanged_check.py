@@ -56,6 +56,6 @@ def refuse_changed(is_changed: bool, group: Group) -> None:
             is_changed = any(group.all_gather(is_changed))
     if is_changed:
         raise RuntimeError(
-            "a partitioned tensor was changed in place before the rows or gradients "
-            "that were recorded with it were computed: change a copy, tensor.clone()"
+            "a tensor was changed in place before the rows or gradients of an offloaded graph that "
+            "were recorded with it were computed: change a copy, tensor.clone()"
         )

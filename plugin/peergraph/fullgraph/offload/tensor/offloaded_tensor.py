@@ -19,7 +19,6 @@ from peergraph.fullgraph.structure.node_index import (
     NodeIndex,
     node_selection,
 )
-from peergraph.fullgraph.tensor.copies import reduce_ex
 from peergraph.fullgraph.tensor.partitioned_tensor import PartitionedTensor, wrap
 from peergraph.fullgraph.tensor.transforms import check_transforms
 
@@ -224,10 +223,6 @@ class OffloadedTensor(PartitionedTensor):
         from peergraph.fullgraph.offload.functions.gathering import full_tensor
 
         return full_tensor(self)
-
-    def __reduce_ex__(self, protocol: Any) -> Any:
-        """Returns all rows, as `torch.save` and pickle write a plain tensor. Collective."""
-        return reduce_ex(self, protocol)
 
     def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
         with _DisableTorchFunction():
