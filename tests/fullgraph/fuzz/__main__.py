@@ -14,9 +14,11 @@ import argparse
 import signal
 import sys
 import time
+from collections.abc import Callable
 from contextlib import closing, suppress
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from tests.fullgraph.fuzz.jobs import results
 from tests.fullgraph.fuzz.report import Report
@@ -30,12 +32,18 @@ def main() -> int:
     )
     parser.add_argument("--seed", type=int, default=0, help="of the first program")
     parser.add_argument("--programs", type=int, default=1000, help="in all (default: %(default)s)")
-    parser.add_argument(
-        "--ranks", default="1,3", help="numbers of ranks, drawn from (default: %(default)s)"
-    )
-    parser.add_argument(
-        "--chunks", default="0,0,1,3,5", help="0: not offloaded (default: %(default)s)"
-    )
+    for name, kind, default in (
+        ("ranks", int, "1,3"),
+        ("chunks", int, "0,0,1,3,5"),  # 0: not offloaded
+        ("graphs", str, "pyg,pyg,pyg,pyg,typed,dgl"),
+        ("dtypes", str, "float64,float64,float64,float32"),
+    ):
+        parser.add_argument(
+            f"--{name}",
+            type=partial(_list, kind),
+            default=default,
+            help="that each program draws one of (default: %(default)s)",
+        )
     parser.add_argument("--loaders", type=float, default=0.1, help="share of programs of loaders")
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
     parser.add_argument("--jobs", type=int, default=1, help="programs that run at a time")
@@ -55,6 +63,10 @@ def main() -> int:
                 shown = time.monotonic()
     print(report, flush=True)
     return 1 if report.failures else 0
+
+
+def _list(kind: Callable[[str], Any], text: str) -> list[Any]:
+    return [kind(part) for part in text.split(",")]
 
 
 if __name__ == "__main__":

@@ -13,13 +13,18 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from tests.fullgraph.fuzz import graph_statements, model_statements
 from tests.fullgraph.fuzz import statements as tables
+from tests.fullgraph.fuzz.models import CONVS, DGL, NORMS, TYPED
 from tests.fullgraph.fuzz.places import NUM_IDS, NothingFitsError, Places
 from tests.fullgraph.fuzz.report import Configuration
-from tests.fullgraph.fuzz.scene import CONVS, NORMS, Observation, Scene, seed_all
+from tests.fullgraph.fuzz.rounding import allow_rounding
+from tests.fullgraph.fuzz.scene import Observation, Scene, seed_all
 from tests.fullgraph.fuzz.statements import Template
 
 LARGEST = 1e5
+MODES = ["torch.no_grad()"] * 2 + ["torch.enable_grad()", "torch.set_grad_enabled(False)"]
+OF_GRAPHS = {"dgl": graph_statements.DGL, "typed": graph_statements.TYPED}
 WITH_WEIGHTS = ("GCN", "Graph", "SG", "TAG", "LG")
 
 
@@ -37,7 +42,8 @@ def make_program(seed: int, where: Configuration) -> tuple[list[str], list[Obser
             warnings.simplefilter("ignore")
             generator = Generator(seed, attempt, where)
             with suppress(RuntimeError):  # a view that must not be read any more
-                return generator.make(), generator.scene.observations
+                lines = generator.make()
+                return lines, allow_rounding(generator.scene.observations, lines, seed, where)
     raise RuntimeError(f"seed {seed}: no program within bounds")
 
 
@@ -45,16 +51,22 @@ class Generator:
     """The program that is being made, and its plain variables so far."""
 
     def __init__(self, seed: int, attempt: int, where: Configuration) -> None:
-        self.seed, self.offloaded = seed, where.chunks > 0
+        self.seed, self.where, self.offloaded = seed, where, where.chunks > 0
         self.draw = np.random.default_rng([seed, attempt, self.offloaded])
         # A wrong id ends a process that uses a GPU.
         self.raise_rate = 0.03 if where.device == "cpu" else 0.0
-        self.scene = Scene(seed)
+        self.scene = Scene(seed, where, is_plain=True)
         self.names = self.scene.names
         self.lines: list[str] = []
         self.kinds = dict.fromkeys(("x", "y", "mask", "data.val_mask"), "N")
+        self.modes = [*MODES, *["autocast()"] * 4] if self.has_autocast else MODES
         self.check_rate = float(self.draw.choice([0.0, 0.3, 1.0]))
         self.count = 0
+
+    @property
+    def has_autocast(self) -> bool:
+        """Whether statements run under autocast, too; on GPUs it is for other functions."""
+        return self.where.dtype == "float32" and self.where.device == "cpu" and self.seed % 3 > 0
 
     def make(self) -> list[str]:
         seed_all(0)
@@ -64,6 +76,8 @@ class Generator:
         self.add(f"plain_rows = draw(2, {columns}, seed={self.number()})")
         if self.draw.random() < 0.2:
             self.kinds |= {"data.edge_weight": "E", "data.edge_attr": "E", "data.edge_mask": "E"}
+        if "z" in self.names:
+            self.kinds["z"] = "Z"
         if self.seed % 2:
             self.train()
         else:
@@ -109,7 +123,10 @@ class Generator:
             self.kinds["g"] = "N"
         for _ in range(count):
             rates = [rate for _, rate in tables.EXPRESSIONS.values()]
-            self.statement(list(tables.EXPRESSIONS.values())[self.choose(rates)][0])
+            table = list(tables.EXPRESSIONS.values())[self.choose(rates)][0]
+            if table is tables.PRODUCTS and self.where.graph != "pyg":
+                table = table + OF_GRAPHS[self.where.graph]
+            self.statement(table)
 
     def statement(
         self, table: list[Template], fixed: dict[str, str] | None = None, name: str = ""
@@ -148,13 +165,7 @@ class Generator:
         variable = (name or f"v{self.count}") if result else ""
         line = f"{variable} = {text}" if variable else text
         if self.draw.random() < 0.1 and not text.startswith(("for ", "with ")):
-            modes = [
-                "torch.no_grad()",
-                "torch.no_grad()",
-                "torch.enable_grad()",
-                "torch.set_grad_enabled(False)",
-            ]
-            line = f"with {self.draw.choice(modes)}: {line}"
+            line = f"with {self.draw.choice(self.modes)}: {line}"
         if not self.add(line, variable):
             if self.draw.random() < self.raise_rate and result and "autograd" not in text:
                 self.add(f"with raises(): _ = {text}")
@@ -176,24 +187,27 @@ class Generator:
 
     def train(self) -> None:
         """A model, an optimizer, epochs with edits in between, evaluation."""
-        conv = str(self.draw.choice([*CONVS, "GCN", "GCN", "MLP"]))
+        convs = {"pyg": [*CONVS, "GCN", "GCN"], "typed": [*TYPED, *TYPED, *CONVS], "dgl": [*DGL]}
+        conv = str(self.draw.choice([*convs[self.where.graph], "MLP"]))
         parts = [str(self.draw.choice(list(NORMS)))] if self.draw.random() < 0.4 else []
         parts += [part for part in ("dropout", "residual") if self.draw.random() < 0.25]
         columns = self.names["x"].shape[1]
         accelerate = ", accelerate=True" if self.draw.random() < 0.5 else ""
+        if self.draw.random() < 0.03:
+            accelerate += f", backend={self.draw.choice(['eager', 'aot_eager'])!r}"
         kind = "+".join([conv, *parts])
         self.add(f"model = make_model({kind!r}, {columns}, seed={self.number()}{accelerate})")
         for _ in range(int(self.draw.integers(3))):
             self.statement(tables.POINTWISE + tables.READS + tables.ROWS)
         if self.draw.random() < 0.15:
-            self.statement(tables.MODULE_HOOKS)
+            self.statement(model_statements.MODULE_HOOKS)
         if self.draw.random() < 0.3:
             self.evaluate(conv)
-        self.statement(tables.OPTIMIZERS, name="optimizer") or self.give_up()
+        self.statement(model_statements.OPTIMIZERS, name="optimizer") or self.give_up()
         for _ in range(int(self.draw.integers(1, 4))):
             self.epoch(conv)
             for _ in range(int(self.draw.integers(3))):
-                table = [tables.EDITS, tables.EDITS, tables.PARAMETERS, tables.GRADIENTS][
+                table = [tables.EDITS, tables.EDITS, model_statements.PARAMETERS, tables.GRADIENTS][
                     int(self.draw.integers(4))
                 ]
                 self.statement(table)
@@ -201,7 +215,7 @@ class Generator:
                 self.evaluate(conv)
             if self.draw.random() < 0.1:
                 self.add(f"reset(model, {self.number()})")
-                self.statement(tables.OPTIMIZERS, name="optimizer")
+                self.statement(model_statements.OPTIMIZERS, name="optimizer")
         for _ in range(int(self.draw.integers(5))):
             self.statement(tables.READS + tables.REDUCTIONS + tables.ROWS + tables.POINTWISE)
 
@@ -214,12 +228,16 @@ class Generator:
         places = Places(self.draw, self.names, self.kinds)
         fitting = [
             n
-            for n in places.variables("N", 2, (torch.float64,))
+            for n in places.variables("N", 2, (self.scene.dtype,))
             if self.names.get(n, self.names["x"]).shape[1] == columns
         ]
         features = str(self.draw.choice(fitting)) if fitting and self.draw.random() < 0.3 else "x"
         if conv == "SAGEmax":  # other features may have equal rows, whose maxima share gradients
             features = "x"
+        if conv in TYPED:
+            return f"model({features}, z, edges)"
+        if "g" in self.names:
+            return f"model({features}, g)"
         edges, weight = "edge_index", "data.edge_weight"
         if self.draw.random() < 0.2:
             edges, weight = "edge_index[:, data.edge_mask]", "data.edge_weight[data.edge_mask]"
@@ -229,7 +247,8 @@ class Generator:
     def epoch(self, conv: str) -> None:
         """Forward, a loss, backward, a step, and a few other statements."""
         self.add("optimizer.zero_grad()")
-        self.add(f"out = {self.call(conv)}", "out") or self.give_up()
+        mode = "with autocast(): " if self.has_autocast and self.draw.random() < 0.6 else ""
+        self.add(f"{mode}out = {self.call(conv)}", "out") or self.give_up()
         self.kinds["out"] = "N"
         while self.draw.random() < 0.3:
             self.statement(tables.ROWS + tables.READS + tables.POINTWISE + tables.REDUCTIONS)

@@ -69,8 +69,15 @@ def _run_job(options: argparse.Namespace, job: int, pipe: Connection) -> None:
         count = torch.cuda.device_count()
         gpus = [str((job + i) % count) for i in range(count)]
         os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(gpus)
-    ranks, chunks = ([int(n) for n in text.split(",")] for text in (options.ranks, options.chunks))
-    campaign = Campaign(ranks, chunks, options.device, options.deadline, options.loaders)
+    campaign = Campaign(
+        options.ranks,
+        options.chunks,
+        options.device,
+        options.deadline,
+        options.loaders,
+        options.graphs,
+        options.dtypes,
+    )
     seeds = range(options.seed + job, options.seed + options.programs, options.jobs)
     try:
         with suppress(BrokenPipeError):

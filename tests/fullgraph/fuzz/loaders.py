@@ -14,8 +14,9 @@ from torch import Tensor
 from torch_geometric.loader import LinkNeighborLoader, NeighborLoader
 
 import peergraph_pyg
+from tests.fullgraph.fuzz.graphs import graph_of
 from tests.fullgraph.fuzz.report import DIFFERS, EQUAL, UNNAMED, Configuration, Outcome
-from tests.fullgraph.fuzz.scene import graph_of, seed_all
+from tests.fullgraph.fuzz.scene import seed_all
 
 DEPTH = 2
 TABLES = ("x", "y", "train_mask", "edge_attr", "edge_weight")

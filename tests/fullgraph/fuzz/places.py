@@ -41,6 +41,7 @@ class Places:
         offloaded: bool = False,
     ) -> None:
         self.draw, self.names, self.kinds, self.offloaded = draw, names, kinds, offloaded
+        self.dtype = names["x"].dtype
         self.texts: dict[str, str] = dict(fixed or {})
         self.index_kind = PLAIN
         self.kind = "N"
@@ -112,28 +113,28 @@ class Places:
         return options[min(place, len(options) - 1)]
 
     def _A(self) -> str:
-        return self._recent(self.variables(None, 2, (torch.float64,)))
+        return self._recent(self.variables(None, 2, (self.dtype,)))
 
     def _N(self) -> str:
-        return self._recent(self.variables("N", 2, (torch.float64,)))
+        return self._recent(self.variables("N", 2, (self.dtype,)))
 
     def _B(self) -> str:
         shape = self.base.shape
-        options = self.variables(self.kind, 2, (torch.float64,))
+        options = self.variables(self.kind, 2, (self.dtype,))
         return self._any([name for name in options if self.value(name).shape == shape])
 
     def _T(self) -> str:
         return self._recent([n for n in self.variables(None, None, ()) if self.value(n).dim() > 0])
 
     def _Z(self) -> str:
-        options = self.variables("N", 2, (torch.float64,))
+        options = self.variables("N", 2, (self.dtype,))
         return self._recent([name for name in options if self.value(name).shape[1] >= 3])
 
     def _V(self) -> str:
-        options = self.variables(self.kind, 1, (torch.float64,))
+        options = self.variables(self.kind, 1, (self.dtype,))
         if options and self.draw.random() < 0.7:
             return self._any(options)
-        matrices = self.variables(self.kind, 2, (torch.float64,))
+        matrices = self.variables(self.kind, 2, (self.dtype,))
         return f"{self._any(matrices)}[:, 0]"
 
     def _M(self) -> str:
@@ -152,30 +153,19 @@ class Places:
         return f"({self._V()} > {self._s()}).long()"
 
     def _X(self) -> str:
-        options = self.variables(None, None, (torch.float64,))
+        options = self.variables(None, None, (self.dtype,))
         return self._any(
             [n for n in options if self.value(n).is_leaf and self.value(n).requires_grad]
         )
 
     def _L(self) -> str:
-        options = self.variables(PLAIN, 0, (torch.float64,))
+        options = self.variables(PLAIN, 0, ())
         return self._recent([name for name in options if self.value(name).requires_grad])
 
     def _I(self) -> str:
         size = len(self.base)
         of_nodes = self.kind == "N" and size == len(self.value("x"))
-        kinds = [
-            "slice",
-            "slice",
-            "mask",
-            "mask",
-            "mask",
-            "plain mask",
-            "ids",
-            "ids",
-            "list",
-            "numpy",
-        ]
+        kinds = [*["slice", "ids"] * 2, *["mask"] * 3, "plain mask", "list", "numpy"]
         if of_nodes:
             few = self.offloaded and self.draw.random() < 0.9
             kinds += ["nonzero", "numpy mask", *([] if few else ["partitioned ids"])]
@@ -197,13 +187,8 @@ class Places:
             self.index_kind = f"{self.kind}/{hash(tuple(rows.tolist()))}"
             return text
         if kind == "nonzero":
-            text = self._any(
-                [
-                    "mask.nonzero().squeeze(1)",
-                    "torch.where(mask)[0]",
-                    "mask.nonzero(as_tuple=True)[0]",
-                ]
-            )
+            texts = ["mask.nonzero().squeeze(1)", "mask.nonzero(as_tuple=True)[0]"]
+            text = self._any([*texts, "torch.where(mask)[0]"])
         elif kind == "ids":
             text = self._ids()
         else:
@@ -248,18 +233,8 @@ class Places:
         size = len(self.base)
         a, b = sorted(int(i) for i in self.draw.integers(0, size + 1, 2))
         step = int(self.draw.integers(2, 4))
-        return self._any(
-            [
-                f"{a}:{b}",
-                f"{a}:{b}",
-                f"{a}:",
-                f":{b}",
-                f"-{max(1, a)}:",
-                f"{a}:{b}:{step}",
-                "::2",
-                ":",
-            ]
-        )
+        ranges = [*[f"{a}:{b}"] * 2, f"{a}:", f":{b}", f"-{max(1, a)}:", f"{a}:{b}:{step}"]
+        return self._any([*ranges, "::2", ":"])
 
     def _edge(self) -> str:
         size = len(self.value("data.edge_weight"))
@@ -298,6 +273,5 @@ class Places:
         return f"draw(2, {self.base.shape[1]}, seed={self._seed()})"
 
     def _how(self) -> str:
-        return self._any(
-            ["", "fused=True", "foreach=True", "foreach=False", "weight_decay=0.01", "amsgrad=True"]
-        )
+        foreach = ["foreach=True", "foreach=False"]
+        return self._any(["", "fused=True", *foreach, "weight_decay=0.01", "amsgrad=True"])

@@ -6,7 +6,7 @@ import re
 import time
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 
 EQUAL, NAMED, DIFFERS, UNNAMED = "equal", "named error", "differs", "error without a way out"
@@ -23,6 +23,10 @@ class Configuration:
     device: str = "cpu"
     plan: str = ""
     """Of shared data, for programs of loaders; empty for full graphs."""
+    graph: str = "pyg"
+    """Or "typed": PyG with two node types; or "dgl"."""
+    dtype: str = "float64"
+    """Or "float32", where programs use autocast, too."""
 
 
 @dataclass
@@ -56,12 +60,16 @@ class Result:
 
     def __str__(self) -> str:
         program = "\n".join(self.lines)
+        differing = {
+            f.name: getattr(self.where, f.name)
+            for f in fields(Configuration)
+            if getattr(self.where, f.name) != f.default
+        }
+        arguments = "".join(f", {name}={value!r}" for name, value in differing.items())
         return (
             f"# seed {self.seed}: {self.outcome.kind}: {self.outcome.message}\n"
             "from tests.fullgraph.fuzz.replay import replay\n\n"
-            f'replay(\n    r"""\n{program}\n""",\n    seed={self.seed}, ranks={self.where.ranks}, '
-            f'chunks={self.where.chunks}, device="{self.where.device}", '
-            f'plan="{self.where.plan}",\n)\n'
+            f'replay(\n    r"""\n{program}\n""",\n    seed={self.seed}{arguments},\n)\n'
         )
 
 

@@ -1,4 +1,4 @@
-"""What a program sees: a graph, tensors made from seeds, models, `check` and `raises`."""
+"""What a program sees: a graph, tensors that are made from seeds, models, `check`, `raises`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import copy
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from types import CodeType
 from typing import Any
 
@@ -16,13 +16,14 @@ import torch.nn.functional as F
 import torch_geometric.nn as gnn
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
-from torch_geometric.data import Data
 from torch_geometric.utils import degree, scatter, softmax
 
 import peergraph_pyg
 from peergraph.fullgraph import keyed_random
+from tests.fullgraph.fuzz.graphs import graph_names
+from tests.fullgraph.fuzz.models import Both, Net
+from tests.fullgraph.fuzz.report import Configuration
 
-CLASSES = 3
 DRAWS_PARAMETERS = ("make_model(", "reset(")
 
 
@@ -36,27 +37,8 @@ class Observation:
     dtype: str
     requires_grad: bool | None
     value: np.ndarray[Any, Any]
-
-
-def graph_of(seed: int) -> Data:
-    """A plain graph: some nodes without edges, self loops, ten rows or more."""
-    draw = np.random.default_rng(seed)
-    nodes, features = int(draw.integers(10, 31)), int(draw.integers(2, 7))
-    edges = np.unique(
-        draw.integers(0, nodes - 1, (int(draw.integers(nodes, 4 * nodes)), 2)), axis=0
-    )
-    edges = edges[draw.permutation(len(edges))]
-    data = Data(edge_index=torch.from_numpy(edges.T.copy()), num_nodes=nodes)
-    data.x = torch.from_numpy(draw.normal(size=(nodes, features)))
-    data.y = torch.from_numpy(draw.integers(0, CLASSES, nodes))
-    data.n_id = torch.arange(nodes)
-    for name in ("train_mask", "val_mask"):
-        data[name] = torch.from_numpy(draw.random(nodes) < 0.5)
-        data[name][: nodes // 8 + 1] = True
-    data.edge_weight = torch.from_numpy(draw.random(len(edges)) + 0.1)
-    data.edge_attr = torch.from_numpy(draw.normal(size=(len(edges), 2)))
-    data.edge_mask = torch.from_numpy(draw.random(len(edges)) < 0.8)
-    return data
+    slack: float = 0.0
+    """How far other values may be away, beside what rounding of their type makes."""
 
 
 class Scene:
@@ -64,21 +46,16 @@ class Scene:
 
     Args:
         seed: of the graph.
-        chunks: None: plain tensors; 0: rows on the device; else chunks of offloaded rows.
-        device: of the group, where `chunks` is not None.
+        where: the kind of graph, its float type, chunks and device.
+        is_plain: on plain tensors of the CPU instead.
     """
 
-    def __init__(self, seed: int, chunks: int | None = None, device: str = "cpu") -> None:
-        self.is_plain = chunks is None
-        self.device = device if chunks is not None else "cpu"
+    def __init__(self, seed: int, where: Configuration, is_plain: bool = False) -> None:
+        self.is_plain, self.where = is_plain, where
+        self.device = "cpu" if is_plain else where.device
+        self.dtype: torch.dtype = getattr(torch, where.dtype)
         self.observations: list[Observation] = []
         self.line, self.has_modes, self.has_dropout = 0, False, False
-        data = graph_of(seed)
-        if chunks is not None:
-            options: dict[str, Any] = {"offload": True, "num_chunks": chunks} if chunks else {}
-            if device == "cuda":
-                options["device"] = f"cuda:{torch.cuda.current_device()}"
-            data = peergraph_pyg.full_graph(data, **options)
         self.names: dict[str, Any] = {
             "torch": torch,
             "F": F,
@@ -91,16 +68,13 @@ class Scene:
             "scatter": scatter,
             "softmax": softmax,
             "degree": degree,
-            "data": data,
-            "x": data.x,
-            "y": data.y,
-            "n_id": data.n_id,
-            "mask": data.train_mask,
-            "edge_index": data.edge_index,
+            **graph_names(seed, where, is_plain),
             **{name: getattr(self, name) for name in ("check", "raises", "draw", "ids")},
             **{name: getattr(self, name) for name in ("chosen", "make_model", "state_of")},
             "by_numpy": by_numpy,
             "reset": reset,
+            "Both": Both,
+            "autocast": partial(torch.autocast, self.device, torch.bfloat16),
         }
 
     def run(self, lines: list[str]) -> None:
@@ -140,6 +114,7 @@ class Scene:
         with torch.no_grad():
             rows = value.detach()
             whole = rows.full_tensor() if hasattr(rows, "full_tensor") else rows
+            whole = whole.float() if whole.dtype == torch.bfloat16 else whole
             array = whole.to("cpu", copy=True).numpy()
         self.observations.append(
             Observation(self.line, name, shape, str(value.dtype), needs_grad, array)
@@ -159,7 +134,7 @@ class Scene:
     def draw(self, *shape: int, seed: int) -> Tensor:
         """Normal numbers, plain."""
         numbers = np.random.default_rng(seed).normal(size=shape)
-        return torch.as_tensor(numbers, device=self.device)
+        return torch.as_tensor(numbers, device=self.device, dtype=self.dtype)
 
     def ids(self, size: int, count: int, seed: int, distinct: bool = False) -> Tensor:
         """`count` plain ids of `size` rows."""
@@ -173,19 +148,39 @@ class Scene:
         mask[0] = True
         return torch.as_tensor(mask, device=self.device)
 
-    def make_model(self, kind: str, columns: int, seed: int, accelerate: bool = False) -> nn.Module:
-        """A model of two layers; with Peergraph's kernels on full graphs if `accelerate`."""
+    def make_model(
+        self, kind: str, columns: int, seed: int, accelerate: bool = False, backend: str = ""
+    ) -> nn.Module:
+        """A model of two layers.
+
+        Args:
+            kind, columns: see :class:`Net`.
+            seed: of the parameters.
+            accelerate: with Peergraph's kernels on full graphs.
+            backend: of torch.compile, on full graphs.
+        """
         seed_all(seed)
-        model: nn.Module = Net(kind, columns).double()
+        model: nn.Module = Net(kind, columns).to(self.dtype)
         if accelerate and not self.is_plain:
-            model = peergraph_pyg.accelerate(model)
+            model = _accelerate(model, self.where.graph)
+        if backend and not self.is_plain:
+            torch._dynamo.reset()
+            model.compile(backend=backend)
         return model.to(self.device)
 
-    def state_of(self, optimizer: torch.optim.Optimizer) -> list[Tensor]:
+    def state_of(self, optimizer: torch.optim.Optimizer | Both) -> list[Tensor]:
         """The tensors of the optimizer's state, in the order of its parameters."""
         parameters = [p for group in optimizer.param_groups for p in group["params"]]
         states = [optimizer.state.get(p, {}) for p in parameters]
         return [s[key] for s in states for key in sorted(s) if isinstance(s[key], Tensor)]
+
+
+def _accelerate(model: nn.Module, graph: str) -> nn.Module:
+    if graph != "dgl":
+        return peergraph_pyg.accelerate(model)
+    import peergraph_dgl
+
+    return peergraph_dgl.accelerate(model)
 
 
 def seed_all(seed: int) -> None:
@@ -216,55 +211,3 @@ def reset(model: nn.Module, seed: int) -> None:
 def by_numpy(tensor: Tensor) -> Any:
     """The memory of a plain tensor, to be written without torch's knowledge; on GPUs its data."""
     return tensor.data if tensor.is_cuda else tensor.detach().numpy()
-
-
-CONVS = {
-    "GCN": lambda a, b: gnn.GCNConv(a, b),
-    "SAGE": lambda a, b: gnn.SAGEConv(a, b),
-    "SAGEmax": lambda a, b: gnn.SAGEConv(a, b, aggr="max"),
-    "GAT": lambda a, b: gnn.GATConv(a, b, heads=2, concat=False),
-    "GATv2": lambda a, b: gnn.GATv2Conv(a, b),
-    "GIN": lambda a, b: gnn.GINConv(nn.Sequential(nn.Linear(a, b), nn.ReLU(), nn.Linear(b, b))),
-    "Graph": lambda a, b: gnn.GraphConv(a, b),
-    "SG": lambda a, b: gnn.SGConv(a, b, K=2),
-    "TAG": lambda a, b: gnn.TAGConv(a, b, K=2),
-    "Transformer": lambda a, b: gnn.TransformerConv(a, b),
-    "LG": lambda a, b: gnn.LGConv(),
-}
-NORMS = {
-    "batch": nn.BatchNorm1d,
-    "layer": nn.LayerNorm,
-    "graph": gnn.GraphNorm,
-    "pair": lambda columns: gnn.PairNorm(),
-}
-
-
-class Net(nn.Module):
-    """Two layers named like ``GCN``, ``GAT+batch+dropout`` or ``MLP+layer``."""
-
-    def __init__(self, kind: str, columns: int) -> None:
-        super().__init__()
-        conv, *parts = kind.split("+")
-        hidden = columns if conv == "LG" else 4
-        make = CONVS.get(conv, nn.Linear)
-        self.first, self.second = make(columns, hidden), make(hidden, CLASSES)
-        self.head = nn.Linear(hidden, CLASSES) if conv == "LG" else nn.Identity()
-        self.norm = next((NORMS[part](hidden) for part in parts if part in NORMS), nn.Identity())
-        self.dropout = 0.4 if "dropout" in parts else 0.0
-        self.residual = "residual" in parts and conv != "LG"
-
-    def forward(self, x: Tensor, edge_index: Any, *weight: Tensor) -> Tensor:
-        edges = () if isinstance(self.first, nn.Linear) else (edge_index, *weight)
-        h = self.first(x, *edges)
-        h = F.elu(self.norm(h))
-        if self.dropout:
-            h = F.dropout(h, self.dropout, self.training)
-        out = self.second(h, *edges)
-        out = self.head(out)
-        return out + h[:, :CLASSES] if self.residual else out
-
-    def reset_parameters(self) -> None:
-        """Draws the parameters anew, as the parts do."""
-        for part in self.children():
-            if hasattr(part, "reset_parameters"):
-                part.reset_parameters()

@@ -30,7 +30,7 @@ class Template(NamedTuple):
     offloaded: float
 
 
-def _table(text: str) -> list[Template]:
+def table(text: str) -> list[Template]:
     """Reads groups of templates."""
     templates: list[Template] = []
     for group in re.split(r"\n(?=[0-9])", text.strip()):
@@ -42,7 +42,7 @@ def _table(text: str) -> list[Template]:
     return templates
 
 
-READS = _table("""
+READS = table("""
 6 I
     {A}[{I}]
     {T}[{I}]
@@ -95,7 +95,7 @@ READS = _table("""
     int({M}.sum())
     {M}.any().item()
 """)
-POINTWISE = _table("""
+POINTWISE = table("""
 6 K
     {A}.tanh()
     F.relu({A})
@@ -149,7 +149,7 @@ POINTWISE = _table("""
     torch.ones_like({A})
     torch.full_like({A}, {s}) + {A}
 """)
-ROWS = _table("""
+ROWS = table("""
 3 K
     F.softmax({A}, dim=1)
     F.log_softmax({A}, -1)
@@ -214,7 +214,7 @@ ROWS = _table("""
     torch.cat([{A}[{I}], {B}])
     torch.vstack([{A}, {B}])
 """)
-REDUCTIONS = _table("""
+REDUCTIONS = table("""
 3 P
     {A}.sum()
     {A}.mean()
@@ -250,7 +250,7 @@ REDUCTIONS = _table("""
     {V}.argmax()
     torch.median({V})
 """)
-PRODUCTS = _table("""
+PRODUCTS = table("""
 3 K
     {A} @ {W}
     F.linear({A}, {W}.t())
@@ -301,7 +301,7 @@ PRODUCTS = _table("""
     torch.bmm({A}[{table}], {A}[{ids_of_table}].unsqueeze(2)).sum()
     ({A} @ {A}.t()).diagonal().sum()
 """)
-LOSSES = _table("""
+LOSSES = table("""
 3 P
     F.cross_entropy({Z}[{M}], {Y}[{M}])
     F.cross_entropy({Z}, {Y})
@@ -333,7 +333,7 @@ len({ids}), {seed}).double())
     checkpoint(lambda h: F.elu(h @ {W}), {A}, use_reentrant=False).pow(2).mean()
     F.margin_ranking_loss({V}, {V} * 0.5, torch.ones_like({V}))
 """)
-WRITES = _table("""
+WRITES = table("""
 4 - 0.15
     {A}[{J}] = {s}
     {A}[{J}] = {A}[{J}] * 2
@@ -393,7 +393,7 @@ WRITES = _table("""
 0.4 - 0.05
     {A}[{A} > {s}] = 0.25
 """)
-EDITS = _table("""
+EDITS = table("""
 4 -
     mask[{distinct}] = True
     mask[{slice}] = True
@@ -441,29 +441,7 @@ EDITS = _table("""
     data.edge_mask.logical_not_()
     data.edge_weight[{edge}] = 0.5
 """)
-PARAMETERS = _table("""
-3 -
-    for p in model.parameters(): p.data.mul_(0.9)
-    for p in model.parameters(): p.data.clamp_(-0.3, 0.3)
-2 -
-    with torch.no_grad(): [p.mul_(0.5).add_(0.1) for p in model.parameters()]
-    for p in model.parameters(): p.data = p.data * 0.5
-4 -
-    nn.utils.vector_to_parameters(nn.utils.parameters_to_vector(model.parameters()) * 0.7, \
-model.parameters())
-    model.load_state_dict({n: v * 0.8 if v.is_floating_point() else v for n, v in \
-model.state_dict().items()})
-4 -
-    reset(model, {seed})
-    nn.utils.clip_grad_norm_(model.parameters(), 0.5)
-    torch._foreach_mul_(list(model.parameters()), 0.9)
-    for p in model.parameters(): by_numpy(p)[...] *= 0.9
-1 -
-    teacher = copy.deepcopy(model)
-    for a, b in zip(teacher.parameters(), model.parameters()): a.data.mul_(0.5).add_(b.data, \
-alpha=0.5)
-""")
-GRADIENTS = _table("""
+GRADIENTS = table("""
 3 -
     {L}.backward(retain_graph=True)
     {L}.backward()
@@ -483,25 +461,6 @@ GRADIENTS = _table("""
     {X}.grad.zero_()
 0.3 - 0.2
     {A}.retain_grad()
-""")
-OPTIMIZERS = _table("""
-2 P
-    torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
-    torch.optim.SGD(model.parameters(), lr=0.1, fused=True)
-3 P
-    torch.optim.Adam(model.parameters(), lr=0.05, eps=1e-3, {how})
-    torch.optim.AdamW(model.parameters(), lr=0.05, eps=1e-3, {how})
-1 P
-    torch.optim.Adagrad(model.parameters(), lr=0.1, eps=1e-3)
-    torch.optim.RMSprop(model.parameters(), lr=0.02, eps=1e-2)
-""")
-MODULE_HOOKS = _table("""
-2 -
-    model.second.register_forward_hook(lambda m, a, out: out * 0.5)
-    model.first.register_forward_pre_hook(lambda m, a: (a[0] * 2, *a[1:]))
-1 -
-    seen = []; model.second.register_full_backward_hook(lambda m, i, o: seen.append(o[0].sum()))
-    model.norm.register_full_backward_hook(lambda m, i, o: (i[0] * 0.5,))
 """)
 EXPRESSIONS = {
     "read": (READS, 5.0),

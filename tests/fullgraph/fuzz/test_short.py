@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib.util
+
 import pytest
 
 from tests.fullgraph.fuzz.campaign import Campaign
@@ -16,7 +18,11 @@ EQUAL_SHARE = 0.8
 @pytest.mark.timeout(280)
 @pytest.mark.parametrize(("ranks", "programs"), [(1, 70), (3, 30)])
 def test_programs_end_as_on_plain_tensors(ranks: int, programs: int) -> None:
-    campaign, report = Campaign([ranks], [0, 0, 1, 3, 5], loaders=0.1), Report()
+    graphs, dtypes = ["pyg", "pyg", "pyg", "typed"], ["float64", "float64", "float64", "float32"]
+    if importlib.util.find_spec("dgl"):
+        graphs.append("dgl")
+    campaign = Campaign([ranks], [0, 0, 1, 3, 5], loaders=0.1, graphs=graphs, dtypes=dtypes)
+    report = Report()
     try:
         campaign.run(range(programs), report.add)
     finally:
@@ -29,8 +35,9 @@ def test_a_seed_says_everything() -> None:
     where = Configuration()
     lines, values = make_program(3, where)
     assert lines == make_program(3, where)[0] != make_program(5, where)[0]
-    assert len(values) == len(observe(lines, 3) or [])
-    assert first_difference(values, observe(lines, 3) or []) == (0, "")
+    again = observe(lines, 3, where) or []
+    assert len(values) == len(again)
+    assert first_difference(values, again) == (0, "")
 
 
 @pytest.mark.parametrize(
@@ -46,7 +53,7 @@ def test_a_seed_says_everything() -> None:
     ],
 )
 def test_outcomes_of_a_program(line: str, kind: str) -> None:
-    expected = observe(["check('x', x[:3])"], 1)
+    expected = observe(["check('x', x[:3])"], 1, Configuration())
     assert expected is not None
     assert run_program([line], 1, expected, Configuration()).kind == kind
 
