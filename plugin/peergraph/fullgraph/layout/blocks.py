@@ -64,7 +64,8 @@ def cut_blocks(cost: Tensor, world_size: int) -> tuple[int, ...]:
     """
     # On the CPU, where all ranks round alike.
     cost = cost.double().cpu()
-    before = torch.cat([cost.new_zeros(1), cost.cumsum(0)])
+    # NumPy reads single numbers faster: a plan cuts hundreds of chunks.
+    before = torch.cat([cost.new_zeros(1), cost.cumsum(0)]).numpy()
     rows = cost.numel()
     total = float(before[-1])
     ends = [0]
@@ -72,7 +73,7 @@ def cut_blocks(cost: Tensor, world_size: int) -> tuple[int, ...]:
         start = ends[-1]
         done = float(before[start])
         target = done + (total - done) / blocks_left
-        end = min(int(torch.searchsorted(before, target)), rows)
+        end = min(int(before.searchsorted(target)), rows)
         if end > start + 1 and target - float(before[end - 1]) < float(before[end]) - target:
             end -= 1
         ends.append(max(end, min(start + 1, rows)))
