@@ -13,6 +13,7 @@ from collections import OrderedDict
 from collections.abc import Hashable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
+from functools import cache
 from typing import Any, NamedTuple, Protocol
 
 import torch
@@ -119,6 +120,8 @@ class _Attachment(NamedTuple):
     reference: weakref.ref[Tensor]
     content: _Content
     structure: BatchStructure
+    ready: torch.cuda.Event | None
+    """When the edges are there, on a GPU."""
 
 
 # By the memory of the edge index; an entry is removed with its edge index. Compiled code makes
@@ -136,7 +139,10 @@ def attach(edge_index: Tensor, structure: BatchStructure) -> None:
             del _attached[key]
 
     reference = weakref.ref(edge_index, detach)
-    _attached[key] = _Attachment(reference, _Content(edge_index), structure)
+    ready = (
+        torch.cuda.current_stream(edge_index.device).record_event() if edge_index.is_cuda else None
+    )
+    _attached[key] = _Attachment(reference, _Content(edge_index), structure, ready)
 
 
 def attached(edge_index: Tensor) -> BatchStructure | None:
@@ -266,28 +272,65 @@ def csc_of(
 def typed_edges_of(relations: list[Relation], sizes: list[int]) -> TypedEdges:
     """Returns the joined edges of relations, made once as long as no edge index is written.
 
+    Those of a loader's batch are made on a stream of their own, so that who waits for their sizes
+    does not wait for the model's kernels.
+
     Args:
         relations: each edge index is a plain tensor.
-        sizes: the number of nodes of each type of destinations.
+        sizes: the number of nodes of each type.
 
     Raises:
         IndexError: the first id out of range.
     """
     tensors = tuple(relation.edge_index for relation in relations)
-    of_loader = all(_attachment_of(tensor)[0] is not None for tensor in tensors)
     if any(tensor.is_inference() for tensor in tensors):  # These count no versions.
         return TypedEdges(relations, sizes)
-    made = _entry_of(tensors).typed
+    made, gradients = _entry_of(tensors).typed, torch.is_grad_enabled()
     key = (
         tuple((each.num_sources, each.destinations, each.self_loops) for each in relations),
         *sizes,
     )
     if key not in made:
+        attachments = [_attachment_of(tensor)[0] for tensor in tensors]
+        ready = [each.ready for each in attachments if each is not None]
         with torch.inference_mode(False):
-            made[key] = TypedEdges(relations, sizes, check=not of_loader)
+            if len(ready) < len(tensors):
+                made[key] = TypedEdges(relations, sizes, gradients=gradients)
+            else:
+                made[key] = _joined_aside(relations, sizes, ready, gradients)
     if is_explaining():
         note(f"structure: {len(relations)} relations as one matrix, {made[key].matrix}")
     return made[key]
+
+
+def _joined_aside(
+    relations: list[Relation],
+    sizes: list[int],
+    ready: list[torch.cuda.Event | None],
+    gradients: bool,
+) -> TypedEdges:
+    """Returns the joined edges of a batch, whose edges are there after the events."""
+    device = relations[0].edge_index.device
+    if device.type != "cuda":
+        return TypedEdges(relations, sizes, check=False, gradients=gradients)
+    stream, current = _stream_aside(device), torch.cuda.current_stream(device)
+    for event in ready:
+        if event is not None:
+            stream.wait_event(event)
+    with torch.cuda.stream(stream):
+        edges = TypedEdges(relations, sizes, check=False, gradients=gradients)
+    current.wait_stream(stream)
+    for relation in relations:
+        relation.edge_index.record_stream(stream)
+    for tensor in edges.tensors():
+        tensor.record_stream(current)
+    return edges
+
+
+@cache
+def _stream_aside(device: torch.device) -> torch.cuda.Stream:
+    stream: torch.cuda.Stream = torch.cuda.Stream(device, priority=-1)  # type: ignore[no-untyped-call]
+    return stream
 
 
 def _gradients_of(csc: Csc) -> str:

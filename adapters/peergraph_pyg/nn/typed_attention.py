@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Mapping
-from typing import Any
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -33,7 +33,7 @@ def joined_relations(
         relations: edge types and their layers.
         x_dict, edge_index_dict: the arguments of the HeteroConv.
     """
-    by_kind: dict[Hashable, dict[EdgeType, Any]] = {}
+    by_kind: dict[_Kind, dict[EdgeType, Any]] = {}
     for edge_type, layer in relations:
         if edge_type in edge_index_dict:
             try:
@@ -41,16 +41,34 @@ def joined_relations(
             except Unsupported:
                 continue
             by_kind.setdefault(kind, {})[edge_type] = layer
-    most = max(by_kind.values(), key=len, default={})
-    return most if len(most) > 1 else {}
+    if not by_kind:
+        return {}
+    kind, most = max(by_kind.items(), key=lambda item: len(item[1]))
+    if len(most) < 2:
+        return {}
+    sample = torch.empty(0, kind.heads, kind.depth, dtype=kind.dtype, device=kind.device)
+    return most if attention_fits(sample) else {}
+
+
+class _Kind(NamedTuple):
+    """What the relations of one operation have in common."""
+
+    heads: int
+    depth: int
+    concat: bool
+    negative_slope: float
+    device: torch.device
+    dtype: torch.dtype
+    """Of products."""
+    parameters: torch.dtype
 
 
 def _ends(edge_type: EdgeType, x_dict: Any) -> tuple[Any, Any]:
     return x_dict.get(edge_type[0]), x_dict.get(edge_type[2])
 
 
-def _kind(layer: Any, edges: Any, source: Any, destination: Any) -> Hashable:
-    """Returns what the relations of one operation have in common; raises Unsupported if none."""
+def _kind(layer: Any, edges: Any, source: Any, destination: Any) -> _Kind:
+    """Returns the kind of a relation; raises Unsupported if it runs alone."""
     require(type(layer) is convs.GATConv and not compat.has_hooks(layer), "another layer")
     require(layer._require_settings() == "sum", f"aggr is {layer.aggr}")
     layer._require_steps("propagate", "edge_updater", "forward")
@@ -67,11 +85,18 @@ def _kind(layer: Any, edges: Any, source: Any, destination: Any) -> Hashable:
         fits = linear.weight.shape[1] == x.shape[1] and linear.weight.dtype == vector.dtype
         require(fits and x.device == edges.device == vector.device, "weights do not fit")
     require(layer.bias is None or is_plain(layer.bias), "a bias is of another kind")
-    dtype = _product_dtype(edges.device, {source.dtype, destination.dtype}, vectors[0].dtype)
-    heads, depth = layer.heads, layer.out_channels
-    sample = torch.empty(0, heads, depth, dtype=dtype, device=edges.device)
-    require(supports(edges.device) and attention_fits(sample), f"{heads} heads of {depth}")
-    return heads, depth, layer.concat, layer.negative_slope, dtype, vectors[0].dtype
+    require(supports(edges.device), f"x is on {edges.device}")
+    parameters = vectors[0].dtype
+    dtype = _product_dtype(edges.device, {source.dtype, destination.dtype}, parameters)
+    return _Kind(
+        layer.heads,
+        layer.out_channels,
+        layer.concat,
+        layer.negative_slope,
+        edges.device,
+        dtype,
+        parameters,
+    )
 
 
 def _maps(layer: Any) -> tuple[Any, Any]:
@@ -112,9 +137,9 @@ def attention_sums(
             numbers[edge_type[0]],
             numbers[edge_type[2]],
             _maps(layer)[0].weight,
-            layer.att_src[0],
+            layer.att_src,
             _maps(layer)[1].weight,
-            layer.att_dst[0],
+            layer.att_dst,
         )
         for edge_type, layer in relations.items()
     ]
@@ -155,7 +180,8 @@ def _all_rows(
     first: Tensor, biases: list[Tensor | None], count: int, parameters: torch.dtype
 ) -> Tensor:
     """Returns the rows with the sum of the biases, and the biases alone in the rows that follow."""
-    dtype = torch.promote_types(first.dtype, parameters)
-    bias = sum((each for each in biases if each is not None), first.new_zeros(1, dtype=dtype))
-    bias = bias.to(dtype).expand(first.shape[1])
+    dtype, used = torch.promote_types(first.dtype, parameters), [b for b in biases if b is not None]
+    if not used:
+        return TailedRows.of(first.to(dtype), first.new_zeros(first.shape[1], dtype=dtype), count)
+    bias = used[0] if len(used) == 1 else torch.stack(used).sum(0)
     return TailedRows.of(first + bias, bias, count)

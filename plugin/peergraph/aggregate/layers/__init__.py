@@ -16,8 +16,9 @@ from peergraph.aggregate.layers.graph_attention import (
 )
 from peergraph.aggregate.layers.isomorphism import fuses_gine, gin, gine
 from peergraph.aggregate.layers.linear_aggregation import graph, rgcn, rgcn_by_basis, sage
-from peergraph.aggregate.layers.typed_attention import AttentionRelation, typed_gat
+from peergraph.aggregate.layers.typed_attention import typed_gat
 from peergraph.aggregate.ops.spmm_linear import add_product
+from peergraph.aggregate.ops.typed_projection import AttentionRelation
 
 __all__ = [
     "AttentionRelation",

@@ -139,6 +139,11 @@ class CsrMatrix:
         return self.indices.shape[0]
 
     @property
+    def has_transpose(self) -> bool:
+        """Whether the transpose has been made."""
+        return self._transpose is not None
+
+    @property
     def device(self) -> torch.device:
         """Device of all tensors."""
         return self.indices.device

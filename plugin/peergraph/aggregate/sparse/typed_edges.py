@@ -9,6 +9,7 @@ from itertools import accumulate, pairwise
 import torch
 from torch import Tensor
 
+from peergraph.aggregate.kernels.arguments import Schedule, count_chunks
 from peergraph.aggregate.sparse.csr import CsrMatrix
 from peergraph.aggregate.sparse.index_tensors import (
     check_ids,
@@ -60,7 +61,9 @@ class TypedEdges:
         sizes: the number of nodes of each type.
         check: verify the ids. The shapes are always verified.
 
-    Synchronises with a GPU, three times whatever the number of relations is.
+        gradients: whether gradients will be needed: makes the transpose.
+
+    Synchronises with the stream of a GPU, a few times whatever the number of relations is.
 
     Raises:
         TypeError, ValueError: an edge index of another dtype, shape or device.
@@ -68,7 +71,12 @@ class TypedEdges:
     """
 
     def __init__(
-        self, relations: Sequence[Relation], sizes: Sequence[int], *, check: bool = True
+        self,
+        relations: Sequence[Relation],
+        sizes: Sequence[int],
+        *,
+        check: bool = True,
+        gradients: bool = False,
     ) -> None:
         if not relations:
             raise ValueError("relations must be one at least, got none")
@@ -96,39 +104,45 @@ class TypedEdges:
             ]
         ).to(device)
         numbers = torch.arange(count, device=device).repeat_interleave(
-            table[2], output_size=len(sources)
+            table[2], output_size=sources.shape[0]
         )
         columns, column_of_edge = _distinct(sources + table[0][numbers], source_starts[-1])
         rows = (rows + table[1][numbers]).mul_(count).add_(numbers)
         pairs, row_of_edge = _distinct(rows, type_starts[-1] * count)
         indptr, indices, _ = group_by(
-            row_of_edge, column_of_edge, len(pairs), len(columns), row_of_edge.dtype
+            row_of_edge, column_of_edge, pairs.shape[0], columns.shape[0], row_of_edge.dtype
         )
-        self.matrix = CsrMatrix(indptr, indices, len(columns))
+        self.matrix = CsrMatrix(indptr, indices, columns.shape[0], max_chunks=count_chunks(indptr))
         """The edges."""
         self.matrix.has_edge_operands = False
         destinations, numbers = pairs // count, pairs % count
         column_cuts, row_cuts = _cuts(columns, source_starts), _cuts(destinations, type_starts)
-        last = destinations[(row_cuts[1:] - 1).clamp(min=0)] if len(pairs) else row_cuts[1:]
+        last = destinations[(row_cuts[1:] - 1).clamp(min=0)] if pairs.shape[0] else row_cuts[1:]
         bounds: list[int] = torch.cat([column_cuts, row_cuts, last]).tolist()
-        column_cuts_, row_cuts_ = bounds[: count + 1], bounds[count + 1 : -len(sizes)]
+        self.column_cuts = bounds[: count + 1]
+        """The first column of each relation, and the number of columns."""
+        firsts = bounds[count + 1 : -len(sizes)]
         self.sizes = [
             bounds[i - len(sizes)] - type_starts[i] + 1 if first < end else 0
-            for i, (first, end) in enumerate(pairwise(row_cuts_))
+            for i, (first, end) in enumerate(pairwise(firsts))
         ]
         """For each node type, the destinations up to the last one that has edges."""
-        lengths = [end - first for first, end in pairwise(column_cuts_)]
+        lengths = [end - first for first, end in pairwise(self.column_cuts)]
         starts = table[0].repeat_interleave(
-            torch.tensor(lengths).to(device), output_size=len(columns)
+            torch.tensor(lengths).to(device), output_size=columns.shape[0]
         )
         self.sources = list(torch.split(columns - starts, lengths))
         """For each relation, the distinct sources that have edges, in ascending order."""
         first_of_type = [0, *accumulate(self.sizes)]
         scores, first_score = [[0] * count, [0] * count], 0
         for node_type, chosen in enumerate(self.by_destination):
+            places = self.score_places(node_type)
             for place, i in enumerate(chosen):
-                scores[0][i], scores[1][i] = first_score + place, len(chosen)
-            first_score += self.sizes[node_type] * len(chosen)
+                scores[0][i], scores[1][i] = first_score + place, places
+            first_score += self.sizes[node_type] * places
+        self.num_scores = first_score
+        """The scores of destinations, unused places included: for each of the first :attr:`sizes`
+        nodes of each type, :meth:`score_places`."""
         by_relation = torch.tensor([[first_of_type[each] for each in of_relation], *scores])
         shift, score, step = by_relation.to(device)[:, numbers]
         local = destinations - table[1][numbers]
@@ -136,18 +150,30 @@ class TypedEdges:
         """[rows] the destination of each row, counting the first :attr:`sizes` of each type, type
         after type."""
         self.score_rows = score + local * step
-        """[rows] where the score of a row is, if destinations have one for each relation into their
-        type, side by side, type after type."""
-        self._sums: CsrMatrix | None = None
+        """[rows] the place of each row's score among all scores of destinations."""
+        indptr = indptr_from_sorted(self.owners, first_of_type[-1], indices.dtype)
+        columns = torch.arange(self.owners.shape[0], dtype=indices.dtype, device=device)
+        # A destination has a row for each relation at most.
+        most_chunks = None if count > Schedule.long_row else 0
+        self.sums = CsrMatrix(indptr, columns, columns.shape[0], max_chunks=most_chunks)
+        """Adds up the rows of each destination."""
+        if gradients:
+            self.matrix.transpose()
 
-    def sums(self) -> CsrMatrix:
-        """Returns the matrix that adds up the rows of each destination."""
-        if self._sums is None:
-            dtype = self.matrix.indptr.dtype
-            indptr = indptr_from_sorted(self.owners, sum(self.sizes), dtype)
-            columns = torch.arange(len(self.owners), dtype=dtype, device=self.device)
-            self._sums = CsrMatrix(indptr, columns, len(columns))
-        return self._sums
+    def score_places(self, node_type: int) -> int:
+        """Returns the scores of a destination: one for each relation into its type, side by side,
+        and one more if that makes the number even.
+        """
+        count = len(self.by_destination[node_type])
+        return count + count % 2
+
+    def tensors(self) -> list[Tensor]:
+        """Returns the tensors on the device."""
+        matrices = [self.matrix, self.sums]
+        if self.matrix.has_transpose:
+            matrices.append(self.matrix.transpose())
+        lists = [tensor for each in matrices for tensor in (each.indptr, each.indices)]
+        return [*lists, *self.sources, self.owners, self.score_rows]
 
 
 def _check(name: str, relation: Relation, size: int, device: torch.device, values: bool) -> None:
@@ -169,8 +195,8 @@ def _distinct(keys: Tensor, bound: int) -> tuple[Tensor, Tensor]:
 
     Synchronises with a GPU.
     """
-    dtype = torch.int32 if len(keys) < 2**31 - 1 else torch.int64
-    if bound > _FEW_KEYS + _KEYS_PER_EDGE * len(keys):
+    dtype = torch.int32 if keys.shape[0] < 2**31 - 1 else torch.int64
+    if bound > _FEW_KEYS + _KEYS_PER_EDGE * keys.shape[0]:
         distinct, places = torch.unique(keys, return_inverse=True)
         return distinct, places.to(dtype)
     flags = torch.zeros(bound, dtype=torch.bool, device=keys.device)

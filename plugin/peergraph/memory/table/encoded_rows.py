@@ -37,7 +37,7 @@ class EncodedRows:
     @property
     def shape(self) -> tuple[int, ...]:
         """The shape of the decoded rows."""
-        return (len(self.rows), *self.codec.row_shape)
+        return (self.rows.shape[0], *self.codec.row_shape)
 
     @property
     def dtype(self) -> torch.dtype:
@@ -60,7 +60,7 @@ class EncodedRows:
 
     def decode(self) -> Tensor:
         """Returns all rows in the dtype that users see. Asynchronous on a GPU."""
-        return self.select(slice(0, len(self.rows)), self.dtype)
+        return self.select(slice(0, self.rows.shape[0]), self.dtype)
 
     def select(self, ids: Tensor | slice, dtype: torch.dtype) -> Tensor:
         """Returns the rows `ids`, decoded. Asynchronous on a GPU.
@@ -70,7 +70,7 @@ class EncodedRows:
             dtype: of the result: float32, float64, float16 or bfloat16.
         """
         codec = _decoding_to(self.codec, dtype)
-        count = ids.stop - ids.start if isinstance(ids, slice) else len(ids)
+        count = ids.stop - ids.start if isinstance(ids, slice) else ids.shape[0]
         out = self.rows.new_empty((count, *codec.row_shape), dtype=dtype)
         if out.numel():
             if isinstance(ids, slice):
@@ -79,7 +79,7 @@ class EncodedRows:
                 chosen = id_list(ids)
             scales = None
             if self.scales is not None:
-                scales = dense_view(self.scales, len(self.scales), codec.scale_bytes)
-            view = dense_view(self.rows, len(self.rows), self.rows.shape[1])
+                scales = dense_view(self.scales, self.scales.shape[0], codec.scale_bytes)
+            view = dense_view(self.rows, self.rows.shape[0], self.rows.shape[1])
             _C.decode_gather(view, codec.native, chosen, out, launch_on(out.device), scales)
         return out

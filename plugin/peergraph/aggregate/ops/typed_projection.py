@@ -1,0 +1,315 @@
+"""Features and scores of typed attention: products of the rows that edges read, in pieces.
+
+All relations of a layer are one function of autograd, because a typed layer would else spend more
+time on small operations of the host than a GPU spends on its products.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from peergraph.aggregate.ops.gradient_checks import once_differentiable
+from peergraph.aggregate.sparse.typed_edges import TypedEdges
+from peergraph.memory import EncodedRows
+
+# Products with few columns are slow unless they have a multiple of this number.
+_COLUMNS = 8
+# Bytes of the selected rows that are in memory at a time.
+_PIECE_BYTES = 1 << 29
+# Whether this torch can write products of half precision in float32, on a GPU.
+_ROUNDS_LATE = hasattr(torch.ops.aten.mm, "dtype_out")
+
+
+@dataclass(frozen=True)
+class AttentionRelation:
+    """The parameters of one relation, whose features are multiplied by `weight` and then summed.
+
+    Args:
+        source, destination: the positions of the node types among the features.
+        weight: [heads * depth, columns of sources].
+        source_vector: [..., heads, depth] attention vector of sources.
+        destination_weight: [heads * depth, columns of destinations].
+        destination_vector: [..., heads, depth] attention vector of destinations.
+    """
+
+    source: int
+    destination: int
+    weight: Tensor
+    source_vector: Tensor
+    destination_weight: Tensor
+    destination_vector: Tensor
+
+
+def project(
+    edges: TypedEdges,
+    features: Sequence[Tensor | EncodedRows],
+    relations: Sequence[AttentionRelation],
+    dtype: torch.dtype,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Returns what attention over the rows and columns of ``edges.matrix`` takes.
+
+    A score takes no product of all heads' columns, since ``(x W) . a = x (W a)``. The backward pass
+    selects the rows of features again.
+
+    Args:
+        edges, features, relations: as for :func:`peergraph.aggregate.layers.typed_gat`.
+        dtype: in which rows are multiplied; features of another one are converted as they are read.
+
+    Returns:
+        [columns, heads * depth] features of `dtype`; [columns, heads] scores of sources and [rows,
+        heads] scores of destinations, float32, or float64 for float64. Differentiable once.
+    """
+    heads, depth = relations[0].source_vector.shape[-2:]
+    plan = _Plan(
+        edges,
+        [each if isinstance(each, EncodedRows) else None for each in features],
+        [each.source for each in relations],
+        heads,
+        depth,
+        dtype,
+    )
+    nothing = relations[0].weight.new_empty(0)
+    tensors = [nothing if isinstance(each, EncodedRows) else each for each in features]
+    # Gradients are in the dtype of the products.
+    tensors = [
+        each.to(dtype) if each.requires_grad and torch.is_grad_enabled() else each
+        for each in tensors
+    ]
+    results: tuple[Tensor, Tensor, Tensor] = _Projection.apply(  # type: ignore[no-untyped-call]
+        plan,
+        *tensors,
+        *(each.weight for each in relations),
+        *(each.source_vector for each in relations),
+        *(each.destination_weight for each in relations),
+        *(each.destination_vector for each in relations),
+    )
+    return results
+
+
+@dataclass(frozen=True)
+class _Plan:
+    """What is multiplied; `encoded` has None for features that are tensors."""
+
+    edges: TypedEdges
+    encoded: list[EncodedRows | None]
+    sources: list[int]
+    heads: int
+    depth: int
+    dtype: torch.dtype
+
+    @property
+    def sums(self) -> torch.dtype:
+        """The dtype of scores."""
+        return torch.float64 if self.dtype == torch.float64 else torch.float32
+
+    def split(self, operands: Sequence[Any]) -> tuple[Any, Any, Any, Any, Any]:
+        """Returns features, and weights and vectors of sources and of destinations."""
+        count, first = len(self.sources), len(self.encoded)
+        cuts = [0, *(first + i * count for i in range(5))]
+        return tuple(operands[a:b] for a, b in pairwise(cuts))  # type: ignore[return-value]
+
+    def select(self, features: Sequence[Tensor], feature: int, rows: Tensor | slice) -> Tensor:
+        """Returns some rows of features, converted."""
+        encoded = self.encoded[feature]
+        if encoded is not None:
+            return encoded.select(rows, self.dtype)
+        x = features[feature]
+        chosen = x[rows] if isinstance(rows, slice) else x.index_select(0, rows)
+        return chosen if chosen.dtype == self.dtype else chosen.to(self.dtype)
+
+    def pieces(self, features: Sequence[Tensor], feature: int, count: int) -> Iterator[slice]:
+        """Returns the ranges in which `count` rows of features are read."""
+        encoded = self.encoded[feature]
+        columns = (features[feature] if encoded is None else encoded).shape[1]
+        step = max(1, _PIECE_BYTES // max(1, columns * self.dtype.itemsize))
+        for first in range(0, count, step):
+            yield slice(first, min(first + step, count))
+
+    def of_destinations(self, scores: Tensor) -> Iterator[tuple[int, Tensor]]:
+        """Returns the scores of the destinations of each node type that has any."""
+        first = 0
+        for node_type, size in enumerate(self.edges.sizes):
+            columns = self.edges.score_places(node_type) * self.heads
+            if size:
+                yield node_type, scores[first : first + size * columns].view(size, columns)
+            first += size * columns
+
+
+class _Projection(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, plan: _Plan, *operands: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        features, weights, vectors, into_weights, into_vectors = plan.split(operands)
+        edges, heads = plan.edges, plan.heads
+        new, count = weights[0].new_empty, edges.column_cuts[-1]
+        x = new(count, heads * plan.depth, dtype=plan.dtype)
+        padded = -(-heads // _COLUMNS) * _COLUMNS
+        left = new(count, padded, dtype=plan.sums)
+        low: list[Tensor] = [weights[0]] * len(weights)
+        low_scores = list(low)
+        for group in _same_shapes(weights):
+            stack = torch.stack([weights[i] for i in group])
+            scores = F.pad(_scores(stack, vectors, group), (0, 0, 0, padded - heads))
+            parts = stack.to(plan.dtype).unbind(), scores.to(plan.dtype).unbind()
+            for i, weight, score in zip(group, *parts, strict=True):
+                low[i], low_scores[i] = weight, score
+        for i, rows in enumerate(edges.sources):
+            first = edges.column_cuts[i]
+            for piece in plan.pieces(features, plan.sources[i], rows.shape[0]):
+                chosen = plan.select(features, plan.sources[i], rows[piece])
+                out = slice(first + piece.start, first + piece.stop)
+                torch.mm(chosen, low[i].t(), out=x[out])
+                _multiply(chosen, low_scores[i].t(), left[out])
+        of_all = new(edges.num_scores * heads, dtype=plan.sums)
+        into: dict[int, Tensor] = {}
+        for node_type, of_type in plan.of_destinations(of_all):
+            chosen_relations = edges.by_destination[node_type]
+            stack = torch.stack([into_weights[i] for i in chosen_relations])
+            scores = _scores(stack, into_vectors, chosen_relations).flatten(0, 1)
+            scores = F.pad(scores, (0, 0, 0, of_type.shape[1] - scores.shape[0])).to(plan.dtype)
+            into[node_type] = scores
+            for piece in plan.pieces(features, node_type, of_type.shape[0]):
+                _multiply(plan.select(features, node_type, piece), scores.t(), of_type[piece])
+        right = of_all.view(-1, heads).index_select(0, edges.score_rows)
+        ctx.save_for_backward(*operands)
+        ctx.plan, ctx.low, ctx.low_scores, ctx.into = plan, low, low_scores, into
+        return x, left[:, :heads].contiguous(), right
+
+    @staticmethod
+    @once_differentiable("typed attention")
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        plan, edges = ctx.plan, ctx.plan.edges
+        features, weights, vectors, into_weights, into_vectors = plan.split(ctx.saved_tensors)
+        needs = plan.split(ctx.needs_input_grad[1:])
+        of_x = grads[0]
+        of_left = grads[1].to(plan.dtype)
+        of_features = [
+            torch.zeros_like(x) if needed else None
+            for x, needed in zip(features, needs[0], strict=True)
+        ]
+        of_weights: list[Tensor | None] = [None] * len(weights)
+        of_vectors, of_into, of_into_vectors = (list(of_weights) for _ in range(3))
+        for group in _same_shapes(weights):
+            total = _new_sums(weights[group[0]], plan.sums, len(group))
+            scores = total.new_empty(len(group), plan.heads, total.shape[2])
+            for j, i in enumerate(group):
+                rows, first = edges.sources[i], edges.column_cuts[i]
+                if rows.shape[0] == 0:
+                    total[j].zero_()
+                    scores[j].zero_()
+                of_feature = of_features[plan.sources[i]]
+                for piece in plan.pieces(features, plan.sources[i], rows.shape[0]):
+                    out = slice(first + piece.start, first + piece.stop)
+                    chosen = plan.select(features, plan.sources[i], rows[piece])
+                    _add_product(total[j], of_x[out].t(), chosen, piece.start == 0)
+                    _add_product(scores[j], of_left[out].t(), chosen, piece.start == 0)
+                    if of_feature is not None:
+                        part = of_x[out] @ ctx.low[i]
+                        part.addmm_(of_left[out], ctx.low_scores[i][: plan.heads])
+                        of_feature.index_add_(0, rows[piece], part)
+            _of_scores(total, scores, weights, vectors, group, of_weights, of_vectors)
+        of_all = grads[2].new_zeros(edges.num_scores, plan.heads)
+        of_all.index_copy_(0, edges.score_rows, grads[2])
+        for node_type, part in plan.of_destinations(of_all.view(-1).to(plan.dtype)):
+            chosen_relations = edges.by_destination[node_type]
+            used = len(chosen_relations) * plan.heads
+            columns = into_weights[chosen_relations[0]].shape[1]
+            scores = of_all.new_empty(used, columns)
+            for piece in plan.pieces(features, node_type, part.shape[0]):
+                chosen = plan.select(features, node_type, piece)
+                _add_product(scores, part[piece, :used].t(), chosen, piece.start == 0)
+            of_feature = of_features[node_type]
+            if of_feature is not None:
+                of_feature[: part.shape[0]].addmm_(part, ctx.into[node_type])
+            total = _new_sums(
+                into_weights[chosen_relations[0]], plan.sums, len(chosen_relations)
+            ).zero_()
+            _of_scores(
+                total,
+                scores.view(len(chosen_relations), plan.heads, columns),
+                into_weights,
+                into_vectors,
+                chosen_relations,
+                of_into,
+                of_into_vectors,
+            )
+        results = [None, *of_features, *of_weights, *of_vectors, *of_into, *of_into_vectors]
+        return tuple(
+            result if needed else None
+            for result, needed in zip(results, ctx.needs_input_grad, strict=True)
+        )
+
+
+def _same_shapes(weights: Sequence[Tensor]) -> list[list[int]]:
+    """Returns the positions of weights by their shape."""
+    groups: dict[tuple[int, ...], list[int]] = {}
+    for i, weight in enumerate(weights):
+        groups.setdefault(tuple(weight.shape), []).append(i)
+    return list(groups.values())
+
+
+def _scores(stack: Tensor, vectors: Sequence[Tensor], group: list[int]) -> Tensor:
+    """Returns [relations, heads, columns]: the weight of each column in the score of each head."""
+    attention = torch.stack([vectors[i] for i in group])
+    heads, depth = attention.shape[-2:]
+    of_heads = stack.view(len(group) * heads, depth, -1)
+    return torch.bmm(attention.view(-1, 1, depth), of_heads).view(len(group), heads, -1)
+
+
+def _of_scores(
+    total: Tensor,
+    scores: Tensor,
+    weights: Sequence[Tensor],
+    vectors: Sequence[Tensor],
+    group: list[int],
+    of_weights: list[Tensor | None],
+    of_vectors: list[Tensor | None],
+) -> None:
+    """Writes the gradients of weights and vectors, given those of the weights of scores.
+
+    Args:
+        total: [relations, heads * depth, columns], to which the weights' gradient is added.
+        scores: [relations, heads, columns].
+    """
+    count, heads, columns = scores.shape
+    attention = torch.stack([vectors[i] for i in group]).view(count * heads, -1, 1)
+    stack = torch.stack([weights[i] for i in group]).view(count * heads, -1, columns)
+    scores = scores.view(count * heads, 1, columns)
+    total.view(stack.shape).baddbmm_(attention.to(total.dtype), scores)
+    of_attention = torch.bmm(stack.to(scores.dtype), scores.transpose(1, 2))
+    of_attention = of_attention.view(count, *vectors[0].shape)
+    parts = total.to(stack.dtype).unbind(), of_attention.to(stack.dtype).unbind()
+    for i, of_weight, of_vector in zip(group, *parts, strict=True):
+        of_weights[i], of_vectors[i] = of_weight, of_vector
+
+
+def _new_sums(weight: Tensor, dtype: torch.dtype, count: int) -> Tensor:
+    return weight.new_empty(count, *weight.shape, dtype=dtype)
+
+
+def _multiply(left: Tensor, right: Tensor, out: Tensor) -> None:
+    """Writes a product, which is not rounded to the dtype of the operands."""
+    if out.dtype == left.dtype:
+        torch.mm(left, right, out=out)
+    elif left.is_cuda and _ROUNDS_LATE:
+        torch.mm(left, right, out_dtype=out.dtype, out=out)
+    else:
+        torch.mm(left.to(out.dtype), right.to(out.dtype), out=out)
+
+
+def _add_product(out: Tensor, left: Tensor, right: Tensor, first: bool) -> None:
+    """Writes a product, or adds it; sums of pieces are not rounded to half precision."""
+    if first and (out.dtype == left.dtype or left.is_cuda):
+        _multiply(left, right, out)
+    elif out.dtype == left.dtype:
+        out.addmm_(left, right)
+    elif first:
+        out.copy_(left @ right)
+    else:
+        out.add_(left @ right)
