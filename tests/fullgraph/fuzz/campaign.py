@@ -78,15 +78,17 @@ class Campaign:
         expected: only plain tensors that run nothing else say what is right.
         """
         lines = make_loader_program(seed) if where.plan else make_program(seed, where)[0]
-        again = None if outcome.kind == LOST else self.outcome_of(lines, seed, where)
-        is_shown = again is not None and again.kind not in (EQUAL, NAMED)
-        if again is not None and not is_shown:
+        is_final = self.shrunk >= SHRUNK
+        if outcome.kind == LOST:
+            is_final = True  # each attempt to shrink it takes the deadline, and new ranks
+        elif (again := self.outcome_of(lines, seed, where)) is None:
+            return  # alone, a statement raises on plain tensors
+        elif again.kind in (EQUAL, NAMED):
             if not where.plan and not _is_expected_right(seed, where):
                 tell(Result(seed, where, again))
                 return
-            outcome = replace(outcome, message=f"(the second run: {again.kind}) {outcome.message}")
-        # Each attempt to shrink a program that hangs takes the deadline, and new ranks.
-        is_final = not is_shown or self.shrunk >= SHRUNK
+            message = f"(the second run: {again.kind}) {outcome.message}"
+            outcome, is_final = replace(outcome, message=message), True
         finding = Result(seed, where, outcome, lines, is_final)
         tell(finding)
         if not is_final:

@@ -16,7 +16,7 @@ EQUAL_SHARE = 0.8
 
 
 @pytest.mark.timeout(280)
-@pytest.mark.parametrize(("ranks", "programs"), [(1, 70), (3, 30)])
+@pytest.mark.parametrize(("ranks", "programs"), [(1, 60), (3, 16)])
 def test_programs_end_as_on_plain_tensors(ranks: int, programs: int) -> None:
     graphs, dtypes = ["pyg", "pyg", "pyg", "typed"], ["float64", "float64", "float64", "float32"]
     if importlib.util.find_spec("dgl"):
