@@ -43,7 +43,9 @@ def make_program(seed: int, where: Configuration) -> tuple[list[str], list[Obser
             generator = Generator(seed, attempt, where)
             with suppress(RuntimeError):  # a view that must not be read any more
                 lines = generator.make()
-                return lines, allow_rounding(generator.scene.observations, lines, seed, where)
+                values = generator.scene.observations
+                is_exact = where.dtype == "float64"
+                return lines, values if is_exact else allow_rounding(values, lines, seed, where)
     raise RuntimeError(f"seed {seed}: no program within bounds")
 
 

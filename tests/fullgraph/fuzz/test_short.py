@@ -65,3 +65,15 @@ def test_a_program_is_shrunk_to_what_fails() -> None:
         return {"v3 = 3", "v17 = 17"} <= set(lines) and "z = " in lines[-1]
 
     assert shrink(lines, fails) == ["v3 = 3", "v17 = 17", "z = 1.0"]
+
+
+def test_gradients_that_consist_of_rounding_may_differ() -> None:
+    lines = [
+        "h = (x * 1e-9).requires_grad_()",
+        "loss = F.cosine_embedding_loss(h, h * 1, torch.ones_like(x[:, 0]))",
+        "loss.backward()",
+        "check('gradient', h.grad)",
+        "check('x', x)",
+    ]
+    gradient, x = observe(lines, 1, Configuration()) or []
+    assert gradient.slack > 1e-9 > x.slack
