@@ -59,8 +59,7 @@ def test_every_kind_of_bad_row_of_edges(tmp_path: Path) -> None:
         "table 'w': a value is missing: row 3",
         "table 'w': a value is NaN: row 7",
         "1 values, 3 columns: row 4",
-        "the source is no number: row 5",
-        "the source is no whole number: row 6",
+        "the source is not written as a whole number: row 5, row 6",
         "4 values, 3 columns: row 8",
         "the source is missing: row 9",
     ):

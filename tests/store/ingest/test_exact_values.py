@@ -71,7 +71,7 @@ def test_text_that_would_change_is_a_bad_row(tmp_path: Path) -> None:
             ("too large: row 0", ["1e400", "1.5"], Columns("x", "float64")),
             ("rounded: row 1", ["1.5", "16777217"], "x"),
             ("too large: row 0", [str(2**63), "1"], "x"),
-            ("too large: row 1", ["0.5", str(2**53 + 1)], Columns("x", "float64")),
+            ("rounded: row 1", ["0.5", str(2**53 + 1)], Columns("x", "float64")),
             ("no number: row 1", ["1", "0x10", "3"], "x"),
             ("no number: row 0", ["1_000", "3"], "x"),
             ("is missing: row 1", ["1", "", "3", "4"], "x"),
@@ -140,7 +140,7 @@ def test_dtypes_of_text_are_decided_by_all_files(tmp_path: Path) -> None:
             assert found.tolist() == expected
     (tmp_path / "a0.csv").write_text("x\n16777217\n")
     (tmp_path / "a1.csv").write_text("x\n0.5\n")
-    with pytest.raises(ValueError, match=r"a0.csv: row 0 has 16777217, which float32 would round"):
+    with pytest.raises(ValueError, match="16777217 would be rounded to torch.float32"):
         ingest_table(tmp_path, str(tmp_path / "a?.csv"), "x")
     (tmp_path / "b.csv").write_text("x\ntrue\n2\n")
     with pytest.raises(ValueError, match="no number: row 0"):
@@ -151,23 +151,23 @@ def test_ids_are_taken_as_they_are_written(tmp_path: Path) -> None:
     nodes = NodeFiles(num_nodes=20)
     path = tmp_path / "e.csv"
     for words, line in (
-        ("has leading zeros or a plus sign: row 1", "007,1"),
-        ("has leading zeros or a plus sign: row 1", "1,+7"),
-        ("is no number: row 1", "0x1,1"),
-        ("is no whole number: row 1", "1.5,1"),
+        ("is not written as a whole number: row 1", "007,1"),
+        ("is not written as a whole number: row 1", "1,+7"),
+        ("is not written as a whole number: row 1", "0x1,1"),
+        ("is not written as a whole number: row 1", "1.5,1"),
         ("is too large: row 1", f"{2**64 + 1},1"),
-        ("would be rounded: row 1", "1e17,1"),
+        ("is not written as a whole number: row 1", "1e17,1"),
         ("id out of range for 20 nodes: row 1", "1,20"),
         ("is missing: row 1", ","),
     ):
         with named_case(line):
             path.write_text(f"src,dst\n0,1\n{line}\n2,3\n")
-            with pytest.raises(ValueError, match=words.replace("+", r"\+")):
+            with pytest.raises(ValueError, match=words):
                 ingest_edges(tmp_path, EdgeFiles(path), nodes=nodes)
             found = ingest_edges(tmp_path, EdgeFiles(path), nodes=nodes, bad_rows="skip")
             assert found == [[0, 1], [2, 3]]
-    path.write_text("src,dst\n 1, 2.0\n3,-0\n")
-    with pytest.raises(ValueError, match="leading zeros or a plus sign: row 1"):
+    path.write_text("src,dst\n 1, 2\n3,-0\n")
+    with pytest.raises(ValueError, match="not written as a whole number: row 1"):
         ingest_edges(tmp_path, EdgeFiles(path), nodes=nodes)
     wide = arrow.array([decimal.Decimal(2**64 + 1), decimal.Decimal(2)], arrow.decimal128(38, 0))
     for column in (wide, arrow.array([2.0**53, 2.0]), arrow.array([2**63 + 1, 2], arrow.uint64())):

@@ -301,12 +301,12 @@ def test_conditions_on_text_compare_numbers(tmp_path: Path) -> None:
     assert ingest_edges(tmp_path, EdgeFiles(path, where="w > 0")) == [[0, 1], [2, 3]]
     types = CsvFormat(types={"t": "string"})
     assert ingest_edges(tmp_path, EdgeFiles(path, where="t = '07'", csv=types)) == [[0, 1]]
-    with pytest.raises(ValueError, match="has numbers and '07'"):
+    with pytest.raises(ValueError, match="has numbers and text: '8' .*and '07'"):
         ingest_edges(tmp_path, EdgeFiles(path, where="t = '7'"))
     table = arrow.table({"s": [0, 1], "d": [1, 2], "t": ["07", "7"]})
     assert ingest_edges(tmp_path, EdgeFiles(table, where="t = '07'")) == [[0, 1]]
     path.write_text(path.read_text().replace("07", "7"))
-    with pytest.raises(ValueError, match="has numbers and 'a'"):
+    with pytest.raises(ValueError, match="has numbers and text: '7' .*and 'a'"):
         ingest_edges(tmp_path, EdgeFiles(path, where="t > 3"))
 
 
@@ -318,16 +318,16 @@ def test_queries_read_what_they_name(tmp_path: Path) -> None:
     for query in (
         f"COPY (SELECT 1) TO '{tmp_path}/x.csv'",
         f"SELECT 1; COPY (SELECT 1) TO '{tmp_path}/x.csv'",
-        f"SELECT * FROM read_text('{tmp_path}/b.csv')",
         f"SELECT * FROM '{tmp_path}/b.csv'",
-        "SELECT * FROM duckdb_settings()",
+        f"SELECT * FROM read_csv('{tmp_path}/b.csv')",
+        "SELECT 1; SELECT 2",
         "SELECT * FROM nothing",
     ):
         with named_case(query), pytest.raises(ValueError, match="is not valid"):
             ingest_edges(tmp_path, EdgeFiles(query=query))
     assert not (tmp_path / "x.csv").exists()
     text = f"SELECT s, d FROM read_csv('{tmp_path}/b.csv', all_varchar = true)"
-    with pytest.raises(ValueError, match="leading zeros"):
+    with pytest.raises(ValueError, match="not written as a whole number"):
         ingest_edges(tmp_path, EdgeFiles(query=text), nodes=NODES)
 
 

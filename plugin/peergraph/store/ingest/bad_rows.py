@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from itertools import chain, repeat
 
 from peergraph.store.ingest.read.row_source import Batch, RowSource
-from peergraph.store.ingest.values.numbers import Problems
+from peergraph.store.ingest.values.problems import Problems
 
 _MOST_NAMED = 5
 
@@ -38,54 +38,38 @@ class BadRows:
     named: dict[tuple[str, str], list[tuple[int, str]]] = field(default_factory=dict)
 
     def add(
-        self, file: str, reason: str, rows: Sequence[int], values: Iterable[object] = ()
-    ) -> None:
-        """Counts rows of one batch.
-
-        Args:
-            file: the name of the file.
-            reason: the reason why the rows cannot be used.
-            rows: the numbers of the rows.
-            values: the values of the first rows, if they tell more than the reason.
-        """
-        if len(rows) == 0:
-            return
-        key = file, reason
-        self.counts[key] = self.counts.get(key, 0) + len(rows)
-        named = self.named.setdefault(key, [])
-        room = _MOST_NAMED - len(named)
-        if room > 0:
-            padded = chain(values, repeat(None))
-            named += [(int(row), _short(next(padded))) for row in rows[:room]]
-
-    def add_rows(
         self,
         source: RowSource,
         reason: str,
         rows: Iterable[int],
         values: Iterable[object] = (),
     ) -> None:
-        """Counts rows of a source by their numbers over all files."""
-        for row, value in zip(rows, chain(values, repeat(None)), strict=False):
+        """Counts rows.
+
+        Args:
+            source: the source of the rows.
+            reason: the reason why the rows cannot be used.
+            rows: the numbers of the rows over all files of the source.
+            values: the values of the first rows, if they tell more than the reason.
+        """
+        for row, value in zip(rows, chain(values, repeat("")), strict=False):
             file, number = source.place(int(row))
-            self.add(file, reason, [number], [] if value is None else [value])
+            key = file, reason
+            self.counts[key] = self.counts.get(key, 0) + 1
+            named = self.named.setdefault(key, [])
+            if len(named) < _MOST_NAMED:
+                named.append((number, _short(value)))
 
-    def add_problems(self, source: RowSource, batch: Batch, problems: Problems) -> int:
-        """Counts the rows of a batch that have problems; returns their number."""
-        before = self.total
+    def add_problems(self, source: RowSource, batch: Batch, problems: Problems) -> None:
+        """Counts the rows of a batch that have problems."""
         for reason, mask in problems.masks.items():
-            self.add_rows(source, reason, batch.rows[mask].tolist())
-        return self.total - before
-
-    def add_batch(self, source: RowSource, batch: Batch, problems: Problems) -> None:
-        """Counts the rows of a batch that have problems, and the lines that cannot be read."""
-        self.add_problems(source, batch, problems)
-        for row, reason in batch.faults:
-            self.add_rows(source, reason, [row])
+            values = problems.values.get(reason)
+            shown = () if values is None else values[mask]
+            self.add(source, reason, batch.rows[mask].tolist(), shown)
 
     @property
     def total(self) -> int:
-        """The number of all rows; a row with two reasons counts twice."""
+        """The number of all rows."""
         return sum(self.counts.values())
 
     def __str__(self) -> str:
@@ -102,5 +86,5 @@ class BadRows:
 
 
 def _short(value: object) -> str:
-    text = "" if value is None else str(value)
+    text = str(value)
     return text if len(text) <= 60 else f"{text[:60]}..."

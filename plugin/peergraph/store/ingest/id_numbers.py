@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from peergraph.store.ingest.read.optional import require
+from peergraph.store.ingest.values.arrow_arrays import as_numpy
 from peergraph.store.ingest.values.ids import IdKind
 from peergraph.store.ingest.workspace import Workspace, arrow_reader
 
 if TYPE_CHECKING:
+    import numpy as np
     from numpy.typing import NDArray
 
 _PURPOSE = "looking up string or sparse ids"
@@ -32,8 +31,7 @@ class KeyTable:
         self._workspace, self._columns = workspace, columns
         self.name = workspace.unique_name("rows")
         kinds = ", ".join(f"{name} {_SQL_TYPES[kind]}" for name, kind in columns.items())
-        with workspace.queries(_PURPOSE) as cursor:
-            cursor.execute(f"CREATE TABLE {self.name} ({kinds})")
+        self.select(f"CREATE TABLE {self.name} ({kinds})")
 
     def append(self, *columns: Any) -> None:
         """Appends rows: arrays of NumPy or Arrow."""
@@ -43,15 +41,34 @@ class KeyTable:
             arrow.array(column, kinds[kind])
             for column, kind in zip(columns, self._columns.values(), strict=True)
         ]
-        rows = arrow.table(arrays, names=[*self._columns])
         with self._workspace.queries(_PURPOSE) as cursor:
-            cursor.register("new_rows", rows)
+            cursor.register("new_rows", arrow.table(arrays, names=[*self._columns]))
             cursor.execute(f"INSERT INTO {self.name} SELECT * FROM new_rows")
+
+    def select(self, query: str) -> list[Any]:
+        """Returns the few rows of a query."""
+        with self._workspace.queries(_PURPOSE) as cursor:
+            return list(cursor.execute(query).fetchall())
+
+    def batches(self, query: str, batch_rows: int = 1 << 18) -> Iterator[list[NDArray[np.int64]]]:
+        """Yields the columns of the many rows of a query, all of int64."""
+        with self._workspace.queries(_PURPOSE) as cursor:
+            for batch in arrow_reader(cursor.sql(query), batch_rows):
+                yield [as_numpy(column) for column in batch.columns]
+
+    def repeated(self) -> list[tuple[int, int, Any]]:
+        """Returns ``(node, row, id)`` of the rows with the id of an earlier row, of a table with
+        these columns.
+        """
+        return self.select(
+            f"SELECT node, row, r.id FROM {self.name} r JOIN (SELECT id, min(node) AS first "
+            f"FROM {self.name} GROUP BY id HAVING count(*) > 1) f ON r.id = f.id "
+            "WHERE node > first ORDER BY node"
+        )
 
     def drop(self) -> None:
         """Removes the table."""
-        with self._workspace.queries(_PURPOSE) as cursor:
-            cursor.execute(f"DROP TABLE {self.name}")
+        self.select(f"DROP TABLE {self.name}")
 
 
 @dataclass(frozen=True)
@@ -61,116 +78,81 @@ class IdNumbers:
     Args:
         workspace: the workspace with the database.
         table: the name of the table.
-        kind: whether ids are int64 or strings.
         count: the number of nodes.
     """
 
     workspace: Workspace
     table: str
-    kind: IdKind
     count: int
 
     @classmethod
-    def of_rows(
-        cls, rows: KeyTable, kind: IdKind, workspace: Workspace
-    ) -> tuple[IdNumbers, list[tuple[int, int, Any]]]:
-        """Numbers ids in the order of the rows.
-
-        Args:
-            rows: the columns ``node`` (ascending), ``row`` and ``id``; it is removed.
-            kind: whether ids are int64 or strings.
-
-        Returns:
-            The numbers; and the rows with the id of an earlier row, as ``(node, row, id)``.
-        """
-        table = workspace.unique_name("ids")
-        with workspace.queries(_PURPOSE) as cursor:
-            cursor.execute(
-                f"CREATE TABLE {table} AS SELECT id, row_number() OVER (ORDER BY first) - 1 AS "
-                f"node FROM (SELECT id, min(node) AS first FROM {rows.name} GROUP BY id)"
-            )
-            count = cursor.execute(f"SELECT count(*) FROM {table}").fetchone()[0]
-            repeated = cursor.execute(
-                f"SELECT node, row, r.id FROM {rows.name} r JOIN (SELECT id, min(node) AS first "
-                f"FROM {rows.name} GROUP BY id HAVING count(*) > 1) f ON r.id = f.id "
-                "WHERE node > first ORDER BY node"
-            ).fetchall()
-        rows.drop()
-        return cls(workspace, table, kind, int(count)), repeated
+    def of_rows(cls, rows: KeyTable, workspace: Workspace) -> IdNumbers:
+        """Numbers the different ids in the order of the rows, which have `node` and `id`."""
+        first = f"SELECT id, min(node) AS place FROM {rows.name} GROUP BY id"
+        return cls._numbered(first, workspace)
 
     @classmethod
     def of_distinct(
         cls, columns: Sequence[tuple[KeyTable, str]], kind: IdKind, workspace: Workspace
     ) -> IdNumbers:
         """Numbers the distinct ids of columns in their own order (strings by their bytes)."""
-        table = workspace.unique_name("ids")
         parts = [f"SELECT {column} AS id FROM {rows.name}" for rows, column in columns]
         every = " UNION ALL ".join(parts) or f"SELECT NULL::{_SQL_TYPES[kind]} AS id WHERE false"
+        return cls._numbered(f"SELECT DISTINCT id, id AS place FROM ({every})", workspace)
+
+    @classmethod
+    def _numbered(cls, ids: str, workspace: Workspace) -> IdNumbers:
+        table = workspace.unique_name("ids")
         with workspace.queries(_PURPOSE) as cursor:
             cursor.execute(
-                f"CREATE TABLE {table} AS SELECT id, row_number() OVER (ORDER BY id) - 1 AS node "
-                f"FROM (SELECT DISTINCT id FROM ({every}))"
+                f"CREATE TABLE {table} AS SELECT id, row_number() OVER (ORDER BY place) - 1 AS "
+                f"node FROM ({ids})"
             )
-            count = cursor.execute(f"SELECT count(*) FROM {table}").fetchone()[0]
-        return cls(workspace, table, kind, int(count))
+            ((count,),) = cursor.execute(f"SELECT count(*) FROM {table}").fetchall()
+        return cls(workspace, table, int(count))
 
-    def save(self, path: Path) -> None:
-        """Writes the ids in the order of the nodes, as a Parquet file with the column ``id``."""
-        parquet = require("pyarrow.parquet", _PURPOSE)
-        with self.workspace.queries(_PURPOSE) as cursor:
+    def save(self, node_type: str, stem: str, kind: IdKind) -> None:
+        """Writes the ids in the order of the nodes, as a Parquet file with the column ``id``.
+
+        Args:
+            node_type: the node type.
+            stem: the stem of the file's name.
+            kind: whether ids are int64 or strings.
+        """
+        parquet, work = require("pyarrow.parquet", _PURPOSE), self.workspace
+        path = work.folder / f"{stem}.ids.parquet"
+        with work.queries(_PURPOSE) as cursor:
             reader = arrow_reader(cursor.sql(f"SELECT id FROM {self.table} ORDER BY node"))
             with path.open("wb") as file, parquet.ParquetWriter(file, reader.schema) as writer:
                 for batch in reader:
                     writer.write_batch(batch)
-
-
-@dataclass(frozen=True)
-class NumberedEnds:
-    """Edges whose ends were looked up, in the order of their rows.
-
-    Args:
-        rows: ``[n]`` int64.
-        source, destination: ``[n]`` int64; -1: no such node.
-    """
-
-    rows: NDArray[np.int64]
-    source: NDArray[np.int64]
-    destination: NDArray[np.int64]
+        shown = "whole numbers" if kind == "number" else "text"
+        work.notes.append(f"nodes {node_type}: ids are {shown}, in {path.name}")
 
 
 def look_up(
-    edges: KeyTable,
-    source: IdNumbers | None,
-    destination: IdNumbers | None,
-    workspace: Workspace,
-    batch_rows: int,
-) -> Iterator[NumberedEnds]:
-    """Looks up the ends of edges.
+    edges: KeyTable, numbers: Sequence[IdNumbers | None], batch_rows: int
+) -> Iterator[list[NDArray[np.int64]]]:
+    """Looks up the ends of edges; yields rows ``[n]``, sources and destinations in the order of
+    the rows, -1 where there is no such node.
 
     Args:
         edges: the columns ``row``, ``source`` and ``destination``.
-        source, destination: the numbers to look up; None: the ends are node numbers.
+        numbers: the numbers of sources and of destinations; None: the ends are node numbers.
     """
-    columns, joins = ["e.row AS row"], []
-    for end, numbers in (("source", source), ("destination", destination)):
-        if numbers is None:
-            columns.append(f"e.{end} AS {end}")
+    columns, joins = ["e.row"], []
+    for end, known in zip(("source", "destination"), numbers, strict=True):
+        if known is None:
+            columns.append(f"e.{end}")
             continue
-        columns.append(f"coalesce(of_{end}.node, -1) AS {end}")
-        joins.append(f"LEFT JOIN {numbers.table} AS of_{end} ON e.{end} = of_{end}.id")
+        columns.append(f"coalesce(of_{end}.node, -1)")
+        joins.append(f"LEFT JOIN {known.table} AS of_{end} ON e.{end} = of_{end}.id")
     query = f"SELECT {', '.join(columns)} FROM {edges.name} e {' '.join(joins)} ORDER BY e.row"
-    with workspace.queries(_PURPOSE) as cursor:
-        reader = arrow_reader(cursor.sql(query), batch_rows)
-        for batch in reader:
-            ends = (batch.column(name).to_numpy() for name in ("row", "source", "destination"))
-            yield NumberedEnds(*ends)
+    return edges.batches(query, batch_rows)
 
 
-def ids_of_rows(edges: KeyTable, end: str, rows: Sequence[int], workspace: Workspace) -> list[Any]:
+def ids_of_rows(edges: KeyTable, end: str, rows: Sequence[int]) -> list[Any]:
     """Returns the ids of one end of a few rows."""
-    with workspace.queries(_PURPOSE) as cursor:
-        ids = cursor.execute(
-            f"SELECT {end} FROM {edges.name} WHERE row IN "
-            f"({', '.join(str(int(row)) for row in rows)}) ORDER BY row"
-        ).fetchall()
-    return [value for (value,) in ids]
+    numbers = ", ".join(map(str, rows))
+    query = f"SELECT {end} FROM {edges.name} WHERE row IN ({numbers}) ORDER BY row"
+    return [value for (value,) in edges.select(query)]

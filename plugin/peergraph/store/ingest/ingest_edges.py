@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import torch
 
 from peergraph.progress import progress_bar
 from peergraph.store.disk.manifest import EdgeEntry
-from peergraph.store.disk.npy_writer import write_all
-from peergraph.store.ingest.bad_rows import BadRowsError
 from peergraph.store.ingest.csc.edge_buckets import EdgeBuckets
 from peergraph.store.ingest.csc.write_csc import write_csc
 from peergraph.store.ingest.graph_files import EdgeFiles
 from peergraph.store.ingest.id_numbers import KeyTable, ids_of_rows, look_up
 from peergraph.store.ingest.node_ids import IdColumn, NodeIds
 from peergraph.store.ingest.read.row_source import Batch
+from peergraph.store.ingest.staged_rows import StagedRows
 from peergraph.store.ingest.tables.table_files import TableFiles
 from peergraph.store.ingest.type_rows import TypeRows
-from peergraph.store.ingest.values.numbers import Mask, Problems
+from peergraph.store.ingest.values.ids import IdKind
+from peergraph.store.ingest.values.problems import Problems
 from peergraph.store.ingest.workspace import Workspace
 from peergraph.store.input.source import EdgeType
 from peergraph.store.placement.items import type_name
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 _WRITTEN_BYTES = 8  # of an edge, for the progress bar
-_STAGED_ROWS = 1 << 18
 _NAMED = 5
 _ENDS = ("source", "destination")
 
@@ -56,32 +55,32 @@ class EdgeIngest:
         nodes: tuple[NodeIds, NodeIds],
         workspace: Workspace,
     ) -> None:
-        self._type, self._stem = edge_type, f"edge{number}"
-        self._given, self._rows, self._source = given, rows, rows.source
-        self._ends, self._nodes, self._workspace = ends, nodes, workspace
+        self._stem, self._what = f"edge{number}", f"edges {type_name(edge_type)}"
+        self._type, self._given, self._rows = edge_type, given, rows
+        self._source, self._ends = rows.source, ends
+        self._nodes, self._workspace = nodes, workspace
         self._repeat = 2 if given.add_reverse else 1
         self._bad_before = workspace.bad_rows.total
         self._buckets: EdgeBuckets | None = None
-        self._numbers: _StagedEnds | None = None
+        # Where they wait until the numbers of nodes are known: numbers of nodes, or keys.
+        self._numbers: StagedRows | None = None
         self._keys: KeyTable | None = None
         self._left_out = [np.empty(0, np.int64)]
         """Positions of rows that look-ups left out, among those whose tables were written."""
         self._unused = [np.empty(0, np.int64)]
         """The numbers of all rows that are left out."""
         self._written = 0
-        what = f"edges {type_name(edge_type)}"
         # Rows may still be left out when ids are looked up, or because of other files' values.
         self._files = TableFiles(
             edge_type,
             given.tables,
             rows.source,
-            given.csv,
             workspace,
             self._stem,
             workspace.skips_bad_rows,
             self._repeat,
         )
-        self._files.check_filter(given.where, what)
+        self._files.check_filter(given.where, self._what)
 
     @property
     def waits(self) -> bool:
@@ -90,27 +89,23 @@ class EdgeIngest:
 
     def read(self) -> None:
         """Reads all rows, and writes the tables."""
-        self._bad_before = self._workspace.bad_rows.total
-        work, files = self._workspace, self._files
+        work, files, source = self._workspace, self._files, self._source
+        self._bad_before = work.bad_rows.total
         unusable = files.copy_own_files()
-        types = self._given.csv.types
         columns = [
-            IdColumn(self._source, name, f"the {end}", types, nodes)
+            IdColumn(source, name, f"the {end}", nodes)
             for name, end, nodes in zip(self._ends, _ENDS, self._nodes, strict=True)
         ]
         if not self.waits and not any(nodes.is_looked_up for nodes in self._nodes):
-            self._buckets = self._new_buckets(self._repeat * self._source.expected_rows)
+            self._buckets = self._new_buckets(self._repeat * source.expected_rows)
         names = [*self._ends, *files.columns]
-        memory = work.memory if self._keys is None else work.memory // 2
-        most_rows = EdgeBuckets.batch_edges(memory) // self._repeat
-        what = f"read {type_name(self._type)}"
-        with progress_bar(what, self._source.num_bytes, work.progress) as moved:
-            for batch in self._rows.batches(names, memory, most_rows):
+        most_rows = EdgeBuckets.batch_edges(work.memory) // self._repeat
+        with progress_bar(f"read {self._what}", source.num_bytes, work.progress) as moved:
+            for batch in self._rows.batches(names, work.memory, most_rows):
                 self._add_batch(batch, columns, unusable)
                 work.bytes_read += batch.num_bytes
                 moved(batch.num_bytes)
-        if files.has_own_files:
-            files.check_rows(self._source.total, f"edges {type_name(self._type)}")
+        files.check_rows(source.total, self._what)
 
     def run(self) -> EdgeEntry:
         """Sorts the edges that were read.
@@ -123,14 +118,10 @@ class EdgeIngest:
             if self._keys is not None:
                 self._add_looked_up(self._keys)
             elif self._numbers is not None:
-                for source, destination in self._numbers.parts():
-                    self._add(source, destination)
+                for ends in self._numbers.pieces():
+                    self._add(*ends.t().contiguous().numpy())
                 self._numbers.remove()
-        if self._workspace.bad_rows.total > self._bad_before and not self._workspace.skips_bad_rows:
-            raise BadRowsError(
-                self._workspace.bad_rows,
-                f"edges {type_name(self._type)} have rows that cannot be used:",
-            )
+        self._workspace.check_rows(self._bad_before, self._what)
         return self._write(self._buckets)
 
     def close(self) -> None:
@@ -139,7 +130,7 @@ class EdgeIngest:
 
     def _new_buckets(self, expected: int) -> EdgeBuckets:
         counts = [nodes.count or 0 for nodes in self._nodes]
-        what = f"the files of edges {type_name(self._type)}"
+        what = f"the files of {self._what}"
         self._workspace.check_space(8 * (counts[1] + 1) + 4 * expected, what)
         folder = self._workspace.temporary / self._stem
         folder.mkdir()
@@ -147,8 +138,7 @@ class EdgeIngest:
 
     def _write(self, buckets: EdgeBuckets) -> EdgeEntry:
         num_edges, work = buckets.num_edges, self._workspace
-        what = f"sort {type_name(self._type)}"
-        with progress_bar(what, num_edges * _WRITTEN_BYTES, work.progress) as moved:
+        with progress_bar(f"sort {self._what}", num_edges * _WRITTEN_BYTES, work.progress) as moved:
             indptr, indices, edge_ids = write_csc(
                 buckets,
                 work.folder,
@@ -166,72 +156,67 @@ class EdgeIngest:
     def _add_batch(
         self, batch: Batch, columns: list[IdColumn], unusable: NDArray[np.int64]
     ) -> None:
-        problems, bad_rows = Problems(), self._workspace.bad_rows
+        problems, bad_rows = batch.problems(), self._workspace.bad_rows
         ends = [column.read(batch, problems) for column in columns]
         values = self._files.read(batch, problems)
-        bad = problems.any(len(batch))
-        if len(unusable):
-            bad |= np.isin(batch.rows, unusable)
-        if self._buckets is not None and not bad.any() and self._add(*ends):
-            keep = None
-        else:
-            for name, end, nodes in zip(_ENDS, ends, self._nodes, strict=True):
-                if not isinstance(end, np.ndarray):
-                    continue
-                bad |= self._report_outside(batch, name, end, nodes, bad)
+        bad = problems.bad | (np.isin(batch.rows, unusable) if len(unusable) else False)
+        keep = None
+        # The buckets refuse batches with ids that are out of range.
+        if self._buckets is None or bad.any() or not self._add(*ends):
+            self._find_outside(batch, ends, bad, problems)
+            bad |= problems.bad
             keep = ~bad
             self._unused.append(batch.rows[bad])
-        if problems.masks or batch.faults:
-            bad_rows.add_batch(self._source, batch, problems)
-            self._unused.append(np.array([row for row, _ in batch.faults], np.int64))
-        self._files.write(values, keep)
-        if keep is not None:
             self._add_later(batch, ends, keep)
+        bad_rows.add_problems(self._source, batch, problems)
+        self._files.write(values, keep)
 
-    def _report_outside(
-        self, batch: Batch, name: str, end: NDArray[Any], nodes: NodeIds, bad: Mask
-    ) -> Mask:
-        """Returns which ids are out of range, and reports those of rows that are not bad."""
-        if nodes.is_looked_up:
-            return np.zeros(len(batch), np.bool_)
-        outside, reason = end < 0, f"{name} id is negative"
-        if nodes.count is not None:
-            outside |= end >= nodes.count
-            reason = f"{name} id out of range for {nodes.count} nodes"
-        new = outside & ~bad
-        self._workspace.bad_rows.add_rows(self._source, reason, batch.rows[new], end[new])
-        return outside
+    def _find_outside(
+        self, batch: Batch, ends: list[Any], bad: NDArray[np.bool_], problems: Problems
+    ) -> None:
+        """Finds ids that are out of range, in rows that are not bad."""
+        for name, end, nodes in zip(_ENDS, ends, self._nodes, strict=True):
+            if nodes.is_looked_up:
+                continue
+            outside, reason = end < 0, f"{name} id is negative"
+            if nodes.count is not None:
+                outside |= end >= nodes.count
+                reason = f"{name} id out of range for {nodes.count} nodes"
+            problems.add(reason, outside & ~bad, end)
 
-    def _add_later(self, batch: Batch, ends: list[Any], keep: Mask) -> None:
+    def _add_later(self, batch: Batch, ends: list[Any], keep: NDArray[np.bool_]) -> None:
         """Takes the rows of a batch that are left, sorted now or when all nodes are known."""
-        count = int(keep.sum())
-        if not count:
+        at = np.flatnonzero(keep)
+        if not len(at):
             return
-        arrow_mask = keep if keep.all() else np.flatnonzero(keep)
-        kept = ends if keep.all() else [end.take(arrow_mask) for end in ends]
-        rows = batch.rows[keep]
-        self._written += count
-        if self._buckets is not None:
-            self._add(*kept)
-            return
-        for end, nodes in zip(kept, self._nodes, strict=True):
+        rows, left = batch.rows[at], [end.take(at) for end in ends]
+        self._written += len(at)
+        for end, nodes in zip(left, self._nodes, strict=True):
             if nodes.is_named_by_edges and not nodes.is_looked_up:
-                nodes.add_numbers(end, Batch(rows, {}, 0), self._source)
-        if not any(nodes.is_looked_up for nodes in self._nodes):
+                nodes.add_numbers(end, rows, self._source)
+        if self._buckets is not None:
+            self._add(*left)
+        elif not any(nodes.is_looked_up for nodes in self._nodes):
             if self._numbers is None:
-                self._numbers = _StagedEnds(self._workspace.temporary / f"{self._stem}.ends")
-            self._numbers.append(*kept)
-            return
-        if self._keys is None:
-            kinds = {
-                name: (nodes.kind or "number") if nodes.is_looked_up else "number"
-                for name, nodes in zip(_ENDS, self._nodes, strict=True)
-            }
-            self._keys = KeyTable({"row": "number", **kinds}, self._workspace)
-            for name, nodes in zip(_ENDS, self._nodes, strict=True):
-                if nodes.is_named_by_edges and nodes.is_looked_up:
-                    nodes.keys.append((self._keys, name))
-        self._keys.append(rows, *kept)
+                self._numbers = StagedRows(self._workspace.temporary / f"{self._stem}.ends")
+            both = np.stack(left, axis=1).astype(np.int64, copy=False)
+            self._numbers.append(torch.from_numpy(both))
+        else:
+            if self._keys is None:
+                self._keys = self._new_keys()
+            self._keys.append(rows, *left)
+
+    def _new_keys(self) -> KeyTable:
+        ends = list(zip(_ENDS, self._nodes, strict=True))
+        kinds: dict[str, IdKind] = {
+            name: (nodes.kind or "number") if nodes.is_looked_up else "number"
+            for name, nodes in ends
+        }
+        keys = KeyTable({"row": "number", **kinds}, self._workspace)
+        for name, nodes in ends:
+            if nodes.is_named_by_edges and nodes.is_looked_up:
+                nodes.keys.append((keys, name))
+        return keys
 
     def _add(self, source: NDArray[Any], destination: NDArray[Any]) -> bool:
         assert self._buckets is not None
@@ -243,49 +228,22 @@ class EdgeIngest:
         return self._buckets.add(np.ascontiguousarray(source), np.ascontiguousarray(destination))
 
     def _add_looked_up(self, keys: KeyTable) -> None:
-        work, numbers = self._workspace, [nodes.numbers for nodes in self._nodes]
-        assert self._buckets is not None
-        first, most_rows = 0, EdgeBuckets.batch_edges(work.memory) // self._repeat
-        for found in look_up(keys, numbers[0], numbers[1], work, most_rows):
-            wrong = np.zeros(len(found.rows), np.bool_)
-            for name, end, nodes in zip(
-                _ENDS, (found.source, found.destination), self._nodes, strict=True
-            ):
+        work, first = self._workspace, 0
+        most_rows = EdgeBuckets.batch_edges(work.memory) // self._repeat
+        numbers = [nodes.numbers for nodes in self._nodes]
+        for rows, *ends in look_up(keys, numbers, most_rows):
+            wrong = np.zeros(len(rows), np.bool_)
+            for name, end, nodes in zip(_ENDS, ends, self._nodes, strict=True):
                 missing = (end < 0) | (end >= (nodes.count or 0))
-                rows = found.rows[missing].tolist()
-                if rows:
-                    values = ids_of_rows(keys, name, rows[:_NAMED], work)
+                unknown = rows[missing & ~wrong].tolist()
+                if unknown:
+                    values = ids_of_rows(keys, name, unknown[:_NAMED])
                     reason = f"no node has the {name} id"
-                    work.bad_rows.add_rows(self._source, reason, rows, values)
+                    work.bad_rows.add(self._source, reason, unknown, values)
                 wrong |= missing
             self._left_out.append(first + np.flatnonzero(wrong))
-            self._unused.append(found.rows[wrong])
+            self._unused.append(rows[wrong])
             first += len(wrong)
-            if not self._add(found.source[~wrong], found.destination[~wrong]):
+            if not self._add(*(end[~wrong] for end in ends)):
                 raise RuntimeError("a looked-up number is out of range")
         keys.drop()
-
-
-class _StagedEnds:
-    """Sources and destinations in a temporary file, until the number of nodes is known."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._file = path.open("wb", buffering=0)
-
-    def append(self, source: NDArray[Any], destination: NDArray[Any]) -> None:
-        """Appends edges."""
-        ends = np.stack([source, destination], axis=1).astype(np.int64, copy=False)
-        write_all(self._file.fileno(), ends.reshape(-1).view(np.uint8).data)
-
-    def parts(self) -> Any:
-        """Yields sources and destinations."""
-        with self._path.open("rb", buffering=0) as file:
-            while len(part := np.fromfile(file, np.int64, 2 * _STAGED_ROWS)):
-                ends = part.reshape(-1, 2)
-                yield np.ascontiguousarray(ends[:, 0]), np.ascontiguousarray(ends[:, 1])
-
-    def remove(self) -> None:
-        """Removes the file."""
-        self._file.close()
-        self._path.unlink(missing_ok=True)

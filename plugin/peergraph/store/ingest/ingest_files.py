@@ -194,9 +194,7 @@ class _GraphIngest:
         kind = nodes.kind or "number"
         nodes.numbers = IdNumbers.of_distinct(nodes.keys, kind, work)
         nodes.count = nodes.numbers.count
-        nodes.numbers.save(work.folder / f"node{number}.ids.parquet")
-        shown = "whole numbers" if kind == "number" else "text"
-        work.notes.append(f"nodes {node_type}: ids are {shown}, in node{number}.ids.parquet")
+        nodes.numbers.save(node_type, f"node{number}", kind)
 
 
 def _ends(edge_type: EdgeType, files: EdgeFiles, source: RowSource) -> tuple[str, str]:

@@ -8,22 +8,19 @@ import numpy as np
 
 from peergraph.progress import progress_bar
 from peergraph.store.disk.manifest import TableEntry
-from peergraph.store.ingest.bad_rows import BadRowsError
 from peergraph.store.ingest.graph_files import NodeFiles
-from peergraph.store.ingest.id_numbers import IdNumbers
-from peergraph.store.ingest.node_ids import IdColumn, IdRows, NodeIds
-from peergraph.store.ingest.read.row_source import RowSource
+from peergraph.store.ingest.id_numbers import IdNumbers, KeyTable
+from peergraph.store.ingest.node_ids import IdColumn, NodeIds
+from peergraph.store.ingest.read.row_source import Batch, RowSource
 from peergraph.store.ingest.tables.table_files import TableFiles
 from peergraph.store.ingest.type_rows import TypeRows, open_type
-from peergraph.store.ingest.values.numbers import Problems
+from peergraph.store.ingest.values.ids import IdKind
+from peergraph.store.ingest.values.problems import Problems
 from peergraph.store.ingest.workspace import Workspace
 from peergraph.store.input.source import NodeType
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
-
-REPEATED = "the id is that of an earlier row"
-NOT_BELOW = "id out of range"
 
 
 class NodeIngest:
@@ -41,6 +38,11 @@ class NodeIngest:
     ) -> None:
         self._type, self._stem = node_type, f"node{number}"
         self._given, self._workspace = given, workspace
+        self._what = f"nodes {node_type!r}"
+        self._ids = NodeIds(given)
+        self._keys: KeyTable | None = None
+        self._count = self._without_id = 0  # rows that have been read, and those without an id
+        self._bad_before = workspace.bad_rows.total
         self._left_out = [np.empty(0, np.int64)]
 
     def run(self) -> tuple[NodeIds, tuple[TableEntry, ...]]:
@@ -50,137 +52,129 @@ class NodeIngest:
             BadRowsError: a row has no id, an id of an earlier row, or no value for a table. Missing
                 and repeated ids are left out where the workspace skips bad rows.
         """
-        given = self._given
-        ids = NodeIds(given)
-        if given.files is None and given.query is None:
-            return self._without_rows(ids)
-        rows = open_type(given, [given.id] if given.id else [], repr(self._type), self._workspace)
-        files = self._table_files(rows.source, given.id is not None)
+        given, work, rows = self._given, self._workspace, None
+        if given.files is not None or given.query is not None:
+            rows = open_type(given, [given.id] if given.id else [], repr(self._type), work)
+        files = TableFiles(
+            self._type,
+            given.tables,
+            None if rows is None else rows.source,
+            work,
+            self._stem,
+            is_staged=given.id is not None,
+        )
         try:
             files.check_filter(given.where, repr(self._type))
-            entries = self._read(rows, files, ids)
+            entries = self._without_rows(files) if rows is None else self._read(rows, files)
         except BaseException:
             files.close()
             raise
-        return ids, entries
+        return self._ids, entries
 
-    def _without_rows(self, ids: NodeIds) -> tuple[NodeIds, tuple[TableEntry, ...]]:
-        """Returns the nodes of a type whose tables are in separate files, or that has no tables."""
-        files, bad_before = self._table_files(None, False), self._workspace.bad_rows.total
-        try:
-            ids.count = self._given.num_nodes
-            if files.has_own_files:
-                if ids.count is None:
-                    ids.count = files.own_rows
-                if ids.count is None:
-                    raise ValueError(f"{self._type!r}: tables in CSV files need num_nodes")
-                files.copy_own_files()
-                self._check_bad_rows(bad_before)
-                files.check_rows(ids.count, repr(self._type))
-            return ids, files.finish()
-        except BaseException:
-            files.close()
-            raise
+    def _without_rows(self, files: TableFiles) -> tuple[TableEntry, ...]:
+        """Writes tables in separate files, if there are any."""
+        count = self._given.num_nodes
+        if files.has_own_files:
+            count = files.own_rows if count is None else count
+            if count is None:
+                raise ValueError(f"{self._type!r}: tables in CSV files need num_nodes")
+            self._copy_own_files(files, count)
+        self._ids.count = count
+        return files.finish()
 
-    def _table_files(self, source: RowSource | None, is_staged: bool) -> TableFiles:
-        work, given = self._workspace, self._given
-        return TableFiles(self._type, given.tables, source, given.csv, work, self._stem, is_staged)
-
-    def _read(self, rows: TypeRows, files: TableFiles, ids: NodeIds) -> tuple[TableEntry, ...]:
-        given, work, bad_before = self._given, self._workspace, self._workspace.bad_rows.total
-        column = id_rows = None
-        if given.id is not None:
-            column = IdColumn(rows.source, given.id, "the id", given.csv.types, ids)
-            id_rows = IdRows(ids, work)
-        elif given.numbering == "mapped":
+    def _read(self, rows: TypeRows, files: TableFiles) -> tuple[TableEntry, ...]:
+        given, work, source = self._given, self._workspace, rows.source
+        if given.id is None and given.numbering == "mapped":
             raise ValueError(f"{self._type!r}: numbering='mapped' needs the column `id`")
-        columns = [*files.columns, *([given.id] if given.id else [])] or rows.source.names[:1]
-        count = without_id = 0
-        with progress_bar(f"nodes {self._type}", rows.source.num_bytes, work.progress) as moved:
+        column = IdColumn(source, given.id, "the id", self._ids) if given.id else None
+        columns = [*files.columns, *([given.id] if given.id else [])] or source.names[:1]
+        with progress_bar(self._what, source.num_bytes, work.progress) as moved:
             for batch in rows.batches(columns, work.memory):
-                problems, id_problems = Problems(), Problems()
-                values = files.read(batch, problems)
-                if column is not None and id_rows is not None:
-                    keys = column.read(batch, id_problems)
-                    bad = id_problems.any(len(batch))
-                    id_rows.append(keys, batch.rows, ~bad)
-                    self._left_out.append(count + np.flatnonzero(bad))
-                    without_id += work.bad_rows.add_problems(rows.source, batch, id_problems)
-                work.bad_rows.add_batch(rows.source, batch, problems)
-                files.write(values, None)
-                count += len(batch)
+                problems = batch.problems()
+                if column is not None:
+                    self._add_ids(batch, column, problems)
+                files.write(files.read(batch, problems), None)
+                work.bad_rows.add_problems(source, batch, problems)
+                self._count += len(batch)
                 work.bytes_read += batch.num_bytes
                 moved(batch.num_bytes)
-        if work.bad_rows.total - bad_before > without_id:
-            self._check_bad_rows(bad_before)
-        order = None
-        if id_rows is not None:
-            order = self._number(ids, id_rows, rows.source, bad_before)
-            id_rows.close()
-        bad_before = work.bad_rows.total
-        files.copy_own_files()
-        self._check_bad_rows(bad_before)
-        if files.has_own_files:
-            files.check_rows(rows.source.total, repr(self._type))
+        if work.bad_rows.total - self._bad_before > self._without_id:
+            self._check(0)
+        order = None if column is None else self._number(source)
+        self._copy_own_files(files, source.total)
         left_out = np.unique(np.concatenate(self._left_out))
         entries = files.finish(order, left_out)
-        ids.count = self._count(count - len(left_out), entries, ids)
+        count = self._count - len(left_out)
+        if given.num_nodes not in (None, count) and (entries or column is not None):
+            raise ValueError(f"{self._type!r} has {count} rows, num_nodes={given.num_nodes}")
+        self._ids.count = count if given.num_nodes is None else given.num_nodes
         return entries
 
-    def _count(self, rows: int, entries: tuple[TableEntry, ...], ids: NodeIds) -> int:
-        given = self._given.num_nodes
-        if given is None:
-            return rows
-        if given != rows and (entries or self._given.id is not None):
-            raise ValueError(f"{self._type!r} has {rows} rows, num_nodes={given}")
-        return given
+    def _add_ids(self, batch: Batch, column: IdColumn, problems: Problems) -> None:
+        """Keeps the ids of a batch."""
+        unreadable = problems.bad.copy()
+        keys = column.read(batch, problems)
+        if self._keys is None and not problems.bad.all():
+            kinds: dict[str, IdKind] = {"node": "number", "row": "number"}
+            self._keys = KeyTable(kinds | {"id": self._ids.kind or "number"}, self._workspace)
+        if self._keys is not None:
+            good = np.flatnonzero(~problems.bad)
+            self._keys.append(self._count + good, batch.rows[good], keys.take(good))
+        missing = np.flatnonzero(problems.bad & ~unreadable)
+        self._left_out.append(self._count + missing)
+        self._without_id += len(missing)
 
-    def _number(
-        self, ids: NodeIds, id_rows: IdRows, source: RowSource, bad_before: int
-    ) -> NDArray[np.int64] | None:
+    def _number(self, source: RowSource) -> NDArray[np.int64] | None:
         """Numbers the nodes. Returns the row of each node if rows are in another order."""
-        work, numbering = self._workspace, self._given.numbering
-        if numbering == "dense" or (numbering == "auto" and id_rows.is_dense):
-            ids.kind = "number"
-            self._check_bad_rows(bad_before)
-            if id_rows.is_identity:
-                return None
-            return self._order(id_rows, source)
+        ids, numbering, work = self._ids, self._given.numbering, self._workspace
         kind = ids.kind or "number"
-        ids.numbers, repeated = IdNumbers.of_rows(id_rows.key_table(), kind, work)
-        nodes = np.array([node for node, _, _ in repeated], np.int64)
-        self._left_out.append(nodes)
-        work.bad_rows.add_rows(
-            source, REPEATED, (row for _, row, _ in repeated), (value for _, _, value in repeated)
-        )
-        if not work.skips_bad_rows:
-            self._check_bad_rows(bad_before)
-        ids.numbers.save(work.folder / f"{self._stem}.ids.parquet")
-        shown = "whole numbers" if kind == "number" else "text"
-        work.notes.append(f"nodes {self._type}: ids are {shown}, in {self._stem}.ids.parquet")
+        keys = self._keys or KeyTable({"node": "number", "row": "number", "id": kind}, work)
+        in_range = is_identity = False
+        if kind == "number":
+            limits = f"coalesce(bool_and(id >= 0 AND id < {self._count}), true)"
+            same = f"count(*) = {self._count} AND coalesce(bool_and(id = node), true)"
+            ((in_range, is_identity),) = keys.select(f"SELECT {limits}, {same} FROM {keys.name}")
+        if numbering == "dense" or (numbering == "auto" and in_range):
+            ids.kind = "number"
+            order = None if is_identity else self._order(keys, source)
+            self._check(0)
+            keys.drop()
+            return order
+        repeated = self._add_repeated(keys, source)
+        self._left_out.append(repeated)
+        self._check(self._without_id + len(repeated))
+        ids.numbers = IdNumbers.of_rows(keys, work)
+        keys.drop()
+        ids.numbers.save(self._type, self._stem, kind)
         return None
 
-    def _order(self, id_rows: IdRows, source: RowSource) -> NDArray[np.int64]:
+    def _order(self, keys: KeyTable, source: RowSource) -> NDArray[np.int64]:
         """Returns the row ``[nodes]`` of each node, where ids are the numbers in some order."""
-        bad_rows, count = self._workspace.bad_rows, id_rows.count
-        bad_before = bad_rows.total
+        bad_rows, count = self._workspace.bad_rows, self._count
         order = np.full(count, -1, np.int64)
-        for part in id_rows.parts():
-            numbers, rows, values = part.T
-            outside = (values < 0) | (values >= count)
-            bad_rows.add_rows(
-                source, f"{NOT_BELOW} for {count} nodes", rows[outside], values[outside]
-            )
-            numbers, rows, values = numbers[~outside], rows[~outside], values[~outside]
-            _, first = np.unique(values, return_index=True)
-            again = np.ones(len(values), np.bool_)
-            again[first] = False
-            again |= order[values] >= 0
-            bad_rows.add_rows(source, REPEATED, rows[again], values[again])
-            order[values[~again]] = numbers[~again]
-        self._check_bad_rows(bad_before)
+        inside = f"id BETWEEN 0 AND {count - 1}"
+        for nodes, numbers in keys.batches(f"SELECT node, id FROM {keys.name} WHERE {inside}"):
+            order[numbers] = nodes
+        if (order < 0).any():
+            outside = keys.select(f"SELECT row, id FROM {keys.name} WHERE NOT ({inside})")
+            for row, value in outside:
+                bad_rows.add(source, f"id out of range for {count} nodes", [row], [value])
+            self._add_repeated(keys, source)
         return order
 
-    def _check_bad_rows(self, before: int) -> None:
-        if self._workspace.bad_rows.total > before:
-            raise BadRowsError(self._workspace.bad_rows, f"nodes {self._type!r} cannot be read:")
+    def _add_repeated(self, keys: KeyTable, source: RowSource) -> NDArray[np.int64]:
+        """Reports the rows with the id of an earlier row; returns their positions."""
+        positions, rows, values = np.array(keys.repeated(), object).reshape(-1, 3).T
+        reason = "the id is that of an earlier row"
+        self._workspace.bad_rows.add(source, reason, rows, values)
+        return np.asarray(positions, np.int64)
+
+    def _copy_own_files(self, files: TableFiles, num_rows: int) -> None:
+        """Copies the tables with files of their own."""
+        before = self._workspace.bad_rows.total
+        files.copy_own_files()
+        self._workspace.check_rows(before, self._what, 0)
+        files.check_rows(num_rows, repr(self._type))
+
+    def _check(self, may_skip: int) -> None:
+        self._workspace.check_rows(self._bad_before, self._what, may_skip)

@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-import numpy as np
-import torch
-
-from peergraph.store.ingest.conditions import Condition, query_rows
+from peergraph.store.ingest.conditions import Condition
 from peergraph.store.ingest.graph_files import Columns, EdgeFiles, NodeFiles
+from peergraph.store.ingest.query_rows import query_rows
 from peergraph.store.ingest.read.open_rows import open_rows
 from peergraph.store.ingest.read.row_source import Batch, RowSource
 from peergraph.store.ingest.tables.table_rows import described
@@ -45,18 +43,9 @@ class TypeRows:
             if self.condition is None or not len(batch):
                 yield batch
                 continue
-            chosen = self.condition.rows(batch.columns)
-            if chosen.all():
-                yield batch
-                continue
-            at = np.flatnonzero(chosen)
-            arrays = {
-                name: values[torch.from_numpy(at)]
-                if isinstance(values, torch.Tensor)
-                else values.take(at)
-                for name, values in batch.columns.items()
-            }
-            yield Batch(batch.rows[at], arrays, batch.num_bytes, batch.faults)
+            # Lines that cannot be read are reported whatever the condition is.
+            chosen = self.condition.rows(batch) | batch.problems().bad
+            yield batch if chosen.all() else batch.select(chosen)
 
 
 def open_type(
@@ -79,5 +68,5 @@ def open_type(
     workspace.notes += source.notes
     condition = None
     if given.where is not None and source.names:
-        condition = Condition(given.where, source, given.csv.types, workspace)
+        condition = Condition(given.where, source, workspace)
     return TypeRows(source, condition)

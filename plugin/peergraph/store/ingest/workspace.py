@@ -8,13 +8,14 @@ import shutil
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from math import inf
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from peergraph.memory import StorageReport
-from peergraph.store.ingest.bad_rows import BadRows
+from peergraph.store.ingest.bad_rows import BadRows, BadRowsError
 from peergraph.store.ingest.read.optional import require
 from peergraph.store.input.storage import CheckedStorage
 from peergraph.store.placement.plan import format_bytes
@@ -80,6 +81,7 @@ class Workspace:
             "temp_directory": str((self.temporary / self.unique_name("spilled")).absolute()),
             "autoinstall_known_extensions": False,
             "autoload_known_extensions": False,
+            "python_enable_replacements": False,
         }
         database = duckdb.connect(":memory:", config=settings)
         allowed = {"allowed_paths": [*files], "allowed_directories": [*folders]}
@@ -112,6 +114,18 @@ class Workspace:
         """Returns a name that no table or file of this ingest has."""
         self._names += 1
         return f"{stem}{self._names}"
+
+    def check_rows(self, before: int, what: str, may_skip: float = inf) -> None:
+        """Raises BadRowsError for bad rows that cannot be left out.
+
+        Args:
+            before: the number of bad rows that had been found before.
+            what: names the rows in the error.
+            may_skip: the number of the others that are left out if bad rows are skipped.
+        """
+        limit = may_skip if self.skips_bad_rows else 0
+        if self.bad_rows.total - before > limit:
+            raise BadRowsError(self.bad_rows, f"{what} have rows that cannot be used:")
 
     def check_space(self, num_bytes: int, what: str) -> None:
         """Raises OSError if the disk has less space than files need."""

@@ -24,7 +24,6 @@ from peergraph.store.ingest.csc.edge_run import (
 )
 from peergraph.store.ingest.csc.large_bucket import sort_large_bucket
 from peergraph.store.ingest.csc.run_counts import RunCounts
-from peergraph.store.ingest.values.numbers import as_tensor
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -106,8 +105,8 @@ class EdgeBuckets:
         records = self._memory_for(count * self._dtype.itemsize)
         counts = torch.empty(num_buckets, dtype=torch.int64, device="cpu")
         num_bad, is_sorted = _C.partition_edges(
-            source=as_tensor(source),
-            destination=as_tensor(destination),
+            source=torch.from_numpy(source),
+            destination=torch.from_numpy(destination),
             num_sources=self._num_sources,
             num_destinations=self._num_destinations,
             shift=self._shift,

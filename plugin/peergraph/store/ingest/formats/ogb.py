@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import warnings
+import zlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,10 +18,7 @@ from peergraph.store.ingest.graph_files import (
     NodeFiles,
     Rows,
 )
-from peergraph.store.ingest.read.csv_rows import CsvRows
 from peergraph.store.ingest.read.npy_file import NpyFile, npz_names
-from peergraph.store.ingest.values.ids import to_node_numbers
-from peergraph.store.ingest.values.numbers import Problems
 from peergraph.store.input.source import EDGE, NODE, EdgeType, NodeType
 
 if TYPE_CHECKING:
@@ -57,7 +55,7 @@ def ogb_files(path: Path) -> GraphFiles:
         return _heterogeneous(path, raw)
     if (raw / "data.npz").is_file():
         return _arrays(path, raw)
-    num_nodes = _one_graph(raw / "num-node-list.csv.gz")
+    num_nodes = int(_one_graph(raw, _read(raw / "num-node-list.csv.gz"))[0])
     node_tables = _tables(raw, "node") | _masks(path, None, num_nodes)
     nodes = NodeFiles(num_nodes=num_nodes, tables=node_tables)
     edge_tables = _tables(raw, "edge")
@@ -73,9 +71,7 @@ def _arrays(path: Path, raw: Path) -> GraphFiles:
     archive = raw / "data.npz"
     names = npz_names(archive)
     counts = NpyFile(archive, "num_nodes_list")
-    if counts.shape[0] != 1:
-        raise ValueError(f"{raw} has {counts.shape[0]} graphs, a store has one")
-    num_nodes = int(counts.read(0, 1)[0])
+    num_nodes = int(_one_graph(raw, counts.read(0, counts.shape[0])))
     node_tables: dict[str, Any] = {}
     edge_tables: dict[str, Any] = {}
     for name in names:
@@ -95,22 +91,19 @@ def _arrays(path: Path, raw: Path) -> GraphFiles:
 
 
 def _heterogeneous(path: Path, raw: Path) -> GraphFiles:
-    counts = _read(raw / "num-node-dict.csv.gz", header=True)
+    file = raw / "num-node-dict.csv.gz"
+    names, counts = _read(file, str)[0], _one_graph(raw, _read(file, header_lines=1))
     nodes: dict[NodeType, NodeFiles] = {}
-    for node_type, values in counts.items():
-        if len(values) != 1:
-            raise ValueError(f"{raw} has {len(values)} graphs, a store has one")
-        count = int(values[0])
+    for node_type, count in zip(map(str, names), map(int, counts), strict=True):
         tables: dict[str, Any] = {}
         for folder in sorted(raw.glob("node*")):
-            if (folder / str(node_type)).is_dir():
-                tables |= _tables(folder / str(node_type), "node")
+            if (folder / node_type).is_dir():
+                tables |= _tables(folder / node_type, "node")
         nodes[node_type] = NodeFiles(
             num_nodes=count, tables=tables | _masks(path, node_type, count)
         )
     edges: dict[EdgeType, EdgeFiles] = {}
-    triplets = _read_text(raw / "triplet-type-list.csv.gz")
-    for source, relation, destination in triplets:
+    for source, relation, destination in _read(raw / "triplet-type-list.csv.gz", str).tolist():
         folder = raw / "relations" / _SEPARATOR.join((source, relation, destination))
         edges[source, relation, destination] = EdgeFiles(
             [folder / "edge.csv.gz"], csv=_PLAIN, tables=_tables(folder, "edge")
@@ -141,43 +134,27 @@ def _masks(path: Path, node_type: NodeType | None, num_nodes: int) -> dict[str, 
         raise ValueError(f"{path / 'split'} has several splits: leave one of {folders}")
     masks = {}
     for name, table in _SPLITS.items():
-        (ids,) = _read(folders[0] / f"{name}.csv.gz").values()
+        ids = _read(folders[0] / f"{name}.csv.gz").reshape(-1)
         if len(ids) and (int(ids.min()) < 0 or int(ids.max()) >= num_nodes):
             raise ValueError(f"{folders[0] / name}.csv.gz has ids that no node has")
         masks[table] = torch.zeros(num_nodes, dtype=torch.bool, device="cpu")
-        masks[table][torch.from_numpy(ids.astype(np.int64))] = True
+        masks[table][torch.from_numpy(ids)] = True
     return masks
 
 
-def _one_graph(path: Path) -> int:
-    """Returns the number of nodes of a dataset's only graph."""
-    (counts,) = _read(path).values()
+def _one_graph(path: Path, counts: NDArray[Any]) -> NDArray[Any]:
+    """Returns the numbers of nodes of a dataset's only graph, from those of all graphs."""
     if len(counts) != 1:
-        raise ValueError(f"{path.parent} has {len(counts)} graphs, a store has one")
-    return int(counts[0])
+        raise ValueError(f"{path} has {len(counts)} graphs, a store has one")
+    return np.asarray(counts[0])
 
 
-def _read(path: Path, header: bool = False) -> Mapping[str, NDArray[Any]]:
-    """Returns the columns of a file of integers; all rows are held."""
-    source = CsvRows([path], CsvFormat(header=header))
-    parts: dict[str, list[NDArray[Any]]] = {name: [] for name in source.names}
-    for batch in source.batches(source.names, 1 << 18):
-        problems = Problems()
-        for name, values in parts.items():
-            values.append(to_node_numbers(batch.columns[name], problems))
-        if problems.masks or batch.faults:
-            raise ValueError(f"{path} must have whole numbers only")
-    if not parts:
-        return {"": np.empty(0, np.int64)}
-    return {n: np.concatenate(v) if v else np.empty(0, np.int64) for n, v in parts.items()}
-
-
-def _read_text(path: Path) -> list[list[str]]:
-    """Returns the rows of a file of names."""
-    source = CsvRows([path], _PLAIN)
-    rows: list[list[str]] = []
-    for batch in source.batches(source.names, 1 << 18):
-        if batch.faults:
-            raise ValueError(f"{path}: row {batch.faults[0][0]} has {batch.faults[0][1]}")
-        rows += map(list, zip(*(c.to_pylist() for c in batch.columns.values()), strict=True))
-    return rows
+def _read(path: Path, dtype: Any = np.int64, header_lines: int = 0) -> NDArray[Any]:
+    """Returns the rows ``[n, columns]`` of a file of integers or names; all are held."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of a file without rows
+            options: Any = {"delimiter": ",", "ndmin": 2, "skiprows": header_lines}
+            return np.asarray(np.loadtxt(path, dtype, comments=None, **options))
+    except (ValueError, EOFError, zlib.error) as error:
+        raise ValueError(f"{path} cannot be read: {error}") from error

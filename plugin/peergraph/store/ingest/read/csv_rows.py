@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,15 +10,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from peergraph.store.ingest.graph_files import CsvFormat
-from peergraph.store.ingest.read.csv_text import (
-    SAMPLE_BYTES,
-    WatchedStream,
-    check_text,
-    first_lines,
-    has_header,
-)
+from peergraph.store.ingest.read.csv_header import SAMPLE_BYTES, first_lines, has_header
+from peergraph.store.ingest.read.csv_text import CheckedText, check_text
 from peergraph.store.ingest.read.optional import require
 from peergraph.store.ingest.read.row_source import Batch, RowSource
+from peergraph.store.ingest.values.arrow_arrays import named_type
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -48,8 +43,8 @@ class CsvRows(RowSource):
     def __init__(self, paths: Sequence[Path], csv: CsvFormat, named: Collection[str] = ()) -> None:
         self._arrow = require("pyarrow", "reading CSV files")
         self._csv = require("pyarrow.csv", "reading CSV files")
-        self._format = csv
-        self._headers: bool | None = csv.header
+        self._format, self._headers = csv, csv.header
+        self._types = {name: named_type(text) for name, text in csv.types.items()}
         self._columns: dict[Path, list[str]] = {}
         self._without_rows: set[Path] = set()  # files of a header only
         self._paths = [*paths]
@@ -75,6 +70,10 @@ class CsvRows(RowSource):
         """An estimate from the first lines of each file."""
         return self._expected
 
+    def types(self, column: str) -> list[Any]:
+        """Returns the declared type of a column, if there is one."""
+        return [self._types[column]] if column in self._types else []
+
     def row_bytes(self, columns: Sequence[str]) -> int:
         """Returns an estimate, from the first lines: text, and what is made of it."""
         return self._line_bytes + 16 * len(columns)
@@ -85,64 +84,64 @@ class CsvRows(RowSource):
             self._begin_file(str(path))
             if not self._columns[path] or path in self._without_rows:
                 continue
-            first, done = self.total, 0
+            before = self.total
             try:
                 for block, read in self._blocks(path, columns, None):
-                    for rows in _slices(block, batch_rows):
-                        count = rows.num_rows
-                        arrays = _arrays(rows)
-                        yield Batch(self._next_rows(count), arrays, read * count // len(block))
-                        done += count
+                    yield from self._split(block, {}, read, batch_rows)
             except self._arrow.ArrowInvalid:
-                # The numbers of faulty lines are known only to a reader of one thread.
-                yield from self._batches_with_faults(path, columns, batch_rows, first, done)
+                yield from self._rest_with_faults(path, columns, batch_rows, self.total - before)
 
-    def _batches_with_faults(
-        self, path: Path, columns: Sequence[str], batch_rows: int, first: int, done: int
+    def _rest_with_faults(
+        self, path: Path, columns: Sequence[str], batch_rows: int, done: int
     ) -> Iterator[Batch]:
-        """Yields the rows of a file from row `done` on, and its faulty lines, which are behind it.
-
-        Args:
-            first: the number of the first row of the file.
+        """Yields the rows of a file behind the first `done` ones, with a row of missing values for
+        each faulty line: only a reader of one thread knows the numbers of these lines.
         """
         faults: list[tuple[int, str]] = []
         before = self._format.skip_rows + 1 - (not self._headers)
 
         def skip(line: Any) -> str:
             reason = f"{line.actual_columns} values, {line.expected_columns} columns"
-            faults.append((first + line.number - 1 - before, reason))
+            faults.append((line.number - 1 - before, reason))
             return "skip"
 
-        read_rows = reported = 0
+        good = end = 0
         try:
             for block, read in self._blocks(path, columns, skip):
-                for rows in _slices(block, batch_rows):
-                    begin, read_rows = read_rows, read_rows + rows.num_rows
-                    rows = rows.slice(max(0, done - begin))
-                    if not rows.num_rows:
-                        continue
-                    numbers = first + np.arange(read_rows - rows.num_rows, read_rows)
-                    numbers = _moved_up(numbers, faults)
-                    self.total = int(numbers[-1]) + 1
-                    before_it = bisect_left(faults, (self.total, ""))
-                    new, reported = tuple(faults[reported:before_it]), before_it
-                    share = read * rows.num_rows // len(block)
-                    yield Batch(numbers, _arrays(rows), share, new)
+                numbers = _moved_up(np.arange(good, good + len(block)), faults)
+                begin, good, end = end, good + len(block), int(numbers[-1]) + 1
+                places = np.full(end - begin, -1)
+                places[numbers - begin] = np.arange(len(block))
+                rows = block.take(self._arrow.array(places, mask=places < 0))
+                skipped = max(0, done - begin)
+                masks = _masks(faults, begin + skipped, end)
+                yield from self._split(rows.slice(skipped), masks, read, batch_rows)
         except self._arrow.ArrowInvalid as error:
             self._check(path)
             raise ValueError(f"{path} cannot be read: {error}") from error
-        self.total = first + read_rows + len(faults)
-        if reported < len(faults):
-            none = {name: self._arrow.array([], "string") for name in columns}
-            yield Batch(np.empty(0, np.int64), none, 0, tuple(faults[reported:]))
+        last = good + len(faults)
+        missing = [self._arrow.nulls(last - end, self._arrow.string()) for _ in columns]
+        rows = self._arrow.record_batch(missing, [*columns])
+        yield from self._split(rows, _masks(faults, end, last), 0, batch_rows)
+
+    def _split(
+        self, rows: Any, faults: dict[str, NDArray[np.bool_]], read: int, batch_rows: int
+    ) -> Iterator[Batch]:
+        """Yields the batches of a block of a file, of which `read` bytes have been read."""
+        for begin in range(0, len(rows), batch_rows):
+            part = rows.slice(begin, batch_rows)
+            masks = {reason: mask[begin : begin + batch_rows] for reason, mask in faults.items()}
+            arrays = dict(zip(part.schema.names, part.columns, strict=True))
+            share = read * len(part) // len(rows)
+            yield Batch(self._next_rows(len(part)), arrays, share, masks)
 
     def _blocks(self, path: Path, columns: Sequence[str], skip: Any) -> Iterator[tuple[Any, int]]:
         """Yields record batches of text, and the bytes that were read for each."""
         csv, names = self._csv, self._columns[path]
         with self._open(path) as (raw, stream):
-            watched = WatchedStream(stream, self._delimiter(path))
+            checked = CheckedText(stream, self._delimiter(path))
             reader = csv.open_csv(
-                self._arrow.PythonFile(watched, mode="r"),
+                self._arrow.PythonFile(checked, mode="r"),
                 read_options=csv.ReadOptions(
                     # Only one thread knows the number of a faulty line.
                     use_threads=skip is None,
@@ -167,7 +166,7 @@ class CsvRows(RowSource):
                 if block.num_rows:
                     yield block, now - at
                 at = now
-        if watched.needs_check:
+        if checked.is_doubtful:
             self._check(path)
 
     def _check(self, path: Path) -> None:
@@ -210,16 +209,16 @@ class CsvRows(RowSource):
         return found[0] if self._headers else [f"f{i}" for i in range(len(found[0]))]
 
 
-def _slices(block: Any, batch_rows: int) -> Iterator[Any]:
-    for first in range(0, block.num_rows, batch_rows):
-        yield block.slice(first, batch_rows)
-
-
-def _arrays(rows: Any) -> dict[str, Any]:
-    return dict(zip(rows.schema.names, rows.columns, strict=True))
-
-
 def _moved_up(rows: NDArray[np.int64], faults: Sequence[tuple[int, str]]) -> NDArray[np.int64]:
     """Returns the numbers of rows that were counted without the faulty lines before them."""
     before = np.array([row for row, _ in faults], np.int64) - np.arange(len(faults))
     return rows + np.searchsorted(before, rows, side="right")
+
+
+def _masks(faults: Sequence[tuple[int, str]], begin: int, end: int) -> dict[str, NDArray[np.bool_]]:
+    """Returns the faults of the lines from `begin` to `end`: a mask of the lines by reason."""
+    masks: dict[str, NDArray[np.bool_]] = {}
+    for row, reason in faults:
+        if begin <= row < end:
+            masks.setdefault(reason, np.zeros(end - begin, np.bool_))[row - begin] = True
+    return masks

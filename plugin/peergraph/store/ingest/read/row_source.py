@@ -5,10 +5,14 @@ from __future__ import annotations
 import bisect
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import torch
+from torch import Tensor
+
+from peergraph.store.ingest.values.problems import Mask, Problems
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -23,20 +27,36 @@ class Batch:
     """Rows that follow each other.
 
     Args:
-        rows: ``[n]`` int64 ascending, the numbers of the rows over all files. Every row and every
-            line that cannot be read has a number, whether it is used or not.
+        rows: ``[n]`` int64 ascending, the numbers of the rows over all files.
         columns: arrays of NumPy or Arrow, or tensors, by name: ``[n]`` or ``[n, ...]``.
         num_bytes: the bytes that were read for the rows, for progress bars.
-        faults: the numbers of lines that cannot be read, with the reason.
+        faults: the rows that cannot be read, whose values are missing: a mask ``[n]`` by reason.
     """
 
     rows: NDArray[np.int64]
     columns: Mapping[str, Any]
     num_bytes: int
-    faults: Sequence[tuple[int, str]] = ()
+    faults: Mapping[str, Mask] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.rows)
+
+    def problems(self) -> Problems:
+        """Returns the problems of the rows: those that cannot be read."""
+        problems = Problems(len(self))
+        for reason, mask in self.faults.items():
+            problems.add(reason, mask)
+        return problems
+
+    def select(self, mask: Mask) -> Batch:
+        """Returns the rows of a mask ``[n]``."""
+        at = np.flatnonzero(mask)
+        columns = {
+            name: values[torch.from_numpy(at)] if isinstance(values, Tensor) else values.take(at)
+            for name, values in self.columns.items()
+        }
+        faults = {reason: rows[at] for reason, rows in self.faults.items()}
+        return Batch(self.rows[at], columns, self.num_bytes, faults)
 
 
 class RowSource(ABC):
@@ -76,7 +96,7 @@ class RowSource(ABC):
 
     def types(self, column: str) -> list[Any]:
         """Returns the types that a column has in all files: Arrow's, NumPy's or torch's. There are
-        none for text.
+        none for text without a declared type.
         """
         return []
 

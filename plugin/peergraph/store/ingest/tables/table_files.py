@@ -11,12 +11,12 @@ from torch import Tensor
 
 from peergraph.progress import progress_bar
 from peergraph.store.disk.manifest import TableEntry
-from peergraph.store.ingest.graph_files import CsvFormat, Rows
+from peergraph.store.ingest.graph_files import Rows
 from peergraph.store.ingest.read.open_rows import open_table
 from peergraph.store.ingest.read.row_source import Batch, RowSource
 from peergraph.store.ingest.tables.table_file import TableFile
 from peergraph.store.ingest.tables.table_rows import TableRows, described
-from peergraph.store.ingest.values.numbers import Mask, Problems
+from peergraph.store.ingest.values.problems import Mask, Problems
 from peergraph.store.ingest.workspace import Workspace
 from peergraph.store.input.source import EdgeType, NodeType
 
@@ -32,7 +32,6 @@ class TableFiles:
         kind: the node type or edge type.
         given: the tables by name, as users describe them.
         source: the rows of the type's files.
-        csv: the format of the type's files.
         workspace: the workspace; the files are written to its folder.
         stem: the stem of the file names: ``<stem>.table0.npy`` and so on.
         is_staged: whether rows may be put into another order or left out when all are known.
@@ -44,7 +43,6 @@ class TableFiles:
         kind: NodeType | EdgeType,
         given: Mapping[str, Any],
         source: RowSource | None,
-        csv: CsvFormat,
         workspace: Workspace,
         stem: str,
         is_staged: bool,
@@ -55,20 +53,17 @@ class TableFiles:
         self._own: dict[int, RowSource] = {}
         for number, (name, value) in enumerate(given.items()):
             table = described(value)
-            rows, types = source, csv.types
+            rows = source
             if isinstance(table, Rows):
                 try:
                     rows = self._own[number] = open_table(table.values, table.csv)
                 except ValueError as error:
                     raise ValueError(f"table {name!r}: {error}") from None
-                types = table.csv.types
             if rows is None:
                 raise ValueError(f"table {name!r}: no column {value!r}: there are no files")
             path = workspace.folder / f"{stem}.table{number}.npy"
-            file = TableFile(
-                kind, TableRows(name, table, rows, types), path, workspace, is_staged, repeat
-            )
-            self._files.append(file)
+            read = TableRows(name, table, rows)
+            self._files.append(TableFile(kind, read, path, workspace, is_staged, repeat))
         self._columns = [f for i, f in enumerate(self._files) if i not in self._own]
 
     @property
@@ -103,7 +98,7 @@ class TableFiles:
             batch: a batch of the type's files.
             problems: gets the rows without a value.
         """
-        return [file.table.read(batch.columns, batch.rows, problems) for file in self._columns]
+        return [file.table.read(batch.columns, problems) for file in self._columns]
 
     def write(self, rows: Sequence[Tensor], keep: Mask | None) -> None:
         """Appends rows of the tables of columns.
@@ -127,15 +122,10 @@ class TableFiles:
             what = f"table {file.table.name}"
             with progress_bar(what, source.num_bytes, work.progress) as moved:
                 for batch in source.batches(source.names, batch_rows):
-                    problems = Problems()
-                    rows = file.table.read(batch.columns, batch.rows, problems)
-                    work.bad_rows.add_batch(source, batch, problems)
-                    bad.append(batch.rows[problems.any(len(batch))])
-                    if batch.faults:
-                        faults = np.array([row for row, _ in batch.faults], np.int64)
-                        bad.append(faults)
-                        rows, _ = _with_rows(rows, batch.rows, faults)
-                    file.write(rows)
+                    problems = batch.problems()
+                    file.write(file.table.read(batch.columns, problems))
+                    work.bad_rows.add_problems(source, batch, problems)
+                    bad.append(batch.rows[problems.bad])
                     work.bytes_read += batch.num_bytes
                     moved(batch.num_bytes)
             work.notes += source.notes
@@ -173,13 +163,3 @@ class TableFiles:
         """Closes the files after an error."""
         for file in self._files:
             file.close()
-
-
-def _with_rows(
-    rows: Tensor, numbers: NDArray[np.int64], more: NDArray[np.int64]
-) -> tuple[Tensor, NDArray[np.int64]]:
-    """Inserts rows of zeros for lines that could not be read."""
-    every = np.concatenate([numbers, more])
-    place = np.argsort(every, kind="stable")
-    filled = torch.cat([rows, rows.new_zeros((len(more), *rows.shape[1:]))])
-    return filled[torch.from_numpy(place)], every[place]

@@ -1,0 +1,66 @@
+"""Arrow's arrays and types in NumPy and torch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from peergraph.store.ingest.read.optional import require
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+
+def as_numpy(column: Any) -> NDArray[Any]:
+    """Returns the numbers of an array of Arrow without missing values, on the same memory."""
+    # By torch, because NumPy's array would be read-only, and to_numpy() imports pandas.
+    return np.asarray(torch.utils.dlpack.from_dlpack(column))
+
+
+def as_mask(column: Any) -> NDArray[np.bool_]:
+    """Returns the booleans of an array of Arrow; False where one is missing."""
+    return np.asarray(column.fill_null(False).to_numpy(zero_copy_only=False), np.bool_)
+
+
+def is_list(kind: Any) -> bool:
+    """Returns whether a type of Arrow is one of lists."""
+    types = require("pyarrow", "Arrow arrays").types
+    return bool(types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind))
+
+
+def value_type(kind: Any) -> Any:
+    """Returns the type of the values of lists and of dictionaries; other types as they are."""
+    types = require("pyarrow", "Arrow arrays").types
+    while is_list(kind) or types.is_dictionary(kind):
+        kind = kind.value_type
+    return kind
+
+
+def named_type(name: str) -> Any:
+    """Returns the type of Arrow with a name. Raises ValueError if there is none."""
+    try:
+        return require("pyarrow", "types of columns").type_for_alias(name)
+    except ValueError:
+        raise ValueError(f"types: {name!r} is no type of Arrow") from None
+
+
+def common_type(kinds: Sequence[Any], what: str) -> Any:
+    """Returns the type of Arrow that holds the values of several types.
+
+    Args:
+        kinds: at least one type.
+        what: names what has the types.
+
+    Raises:
+        ValueError: there is none.
+    """
+    arrow = require("pyarrow", "Arrow arrays")
+    schemas = [arrow.schema([("", kind)]) for kind in dict.fromkeys(kinds)]
+    try:
+        return arrow.unify_schemas(schemas, promote_options="permissive").field(0).type
+    except (arrow.ArrowInvalid, arrow.ArrowTypeError):
+        shown = " and ".join(sorted({str(kind) for kind in kinds}))
+        raise ValueError(f"{what} is {shown}: convert it to one type") from None
