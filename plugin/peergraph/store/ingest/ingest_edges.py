@@ -100,11 +100,9 @@ class EdgeIngest:
             self._buckets = self._new_buckets(self._repeat * source.expected_rows)
         names = [*self._ends, *files.columns]
         most_rows = EdgeBuckets.batch_edges(work.memory) // self._repeat
-        with progress_bar(f"read {self._what}", source.num_bytes, work.progress) as moved:
-            for batch in self._rows.batches(names, work.memory, most_rows):
-                self._add_batch(batch, columns, unusable)
-                work.bytes_read += batch.num_bytes
-                moved(batch.num_bytes)
+        batches = self._rows.batches(names, work.memory, most_rows)
+        for batch in work.read(f"read {self._what}", source, batches):
+            self._add_batch(batch, columns, unusable)
         files.check_rows(source.total, self._what)
 
     def run(self) -> EdgeEntry:

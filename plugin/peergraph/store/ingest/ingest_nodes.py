@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from peergraph.progress import progress_bar
 from peergraph.store.disk.manifest import TableEntry
 from peergraph.store.ingest.graph_files import NodeFiles
 from peergraph.store.ingest.id_numbers import IdNumbers, KeyTable
@@ -88,16 +87,13 @@ class NodeIngest:
             raise ValueError(f"{self._type!r}: numbering='mapped' needs the column `id`")
         column = IdColumn(source, given.id, "the id", self._ids) if given.id else None
         columns = [*files.columns, *([given.id] if given.id else [])] or source.names[:1]
-        with progress_bar(self._what, source.num_bytes, work.progress) as moved:
-            for batch in rows.batches(columns, work.memory):
-                problems = batch.problems()
-                if column is not None:
-                    self._add_ids(batch, column, problems)
-                files.write(files.read(batch, problems), None)
-                work.bad_rows.add_problems(source, batch, problems)
-                self._count += len(batch)
-                work.bytes_read += batch.num_bytes
-                moved(batch.num_bytes)
+        for batch in work.read(self._what, source, rows.batches(columns, work.memory)):
+            problems = batch.problems()
+            if column is not None:
+                self._add_ids(batch, column, problems)
+            files.write(files.read(batch, problems), None)
+            work.bad_rows.add_problems(source, batch, problems)
+            self._count += len(batch)
         if work.bad_rows.total - self._bad_before > self._without_id:
             self._check(0)
         order = None if column is None else self._number(source)

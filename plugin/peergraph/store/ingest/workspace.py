@@ -15,8 +15,10 @@ from typing import Any
 import torch
 
 from peergraph.memory import StorageReport
+from peergraph.progress import progress_bar
 from peergraph.store.ingest.bad_rows import BadRows, BadRowsError
 from peergraph.store.ingest.read.optional import require
+from peergraph.store.ingest.read.row_source import Batch, RowSource
 from peergraph.store.input.storage import CheckedStorage
 from peergraph.store.placement.plan import format_bytes
 
@@ -114,6 +116,18 @@ class Workspace:
         """Returns a name that no table or file of this ingest has."""
         self._names += 1
         return f"{stem}{self._names}"
+
+    def read(self, what: str, source: RowSource, batches: Iterable[Batch]) -> Iterator[Batch]:
+        """Yields the batches of a source; counts their bytes, and shows progress.
+
+        Args:
+            what: names what is read.
+        """
+        with progress_bar(what, source.num_bytes, self.progress) as moved:
+            for batch in batches:
+                yield batch
+                self.bytes_read += batch.num_bytes
+                moved(batch.num_bytes)
 
     def check_rows(self, before: int, what: str, may_skip: float = inf) -> None:
         """Raises BadRowsError for bad rows that cannot be left out.

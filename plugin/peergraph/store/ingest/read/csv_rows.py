@@ -48,7 +48,8 @@ class CsvRows(RowSource):
         self._columns: dict[Path, list[str]] = {}
         self._without_rows: set[Path] = set()  # files of a header only
         self._paths = [*paths]
-        self._line_bytes, self._expected = 8, 0
+        self._line_bytes, self.expected_rows = 8, 0  # by the first lines of each file
+        self.num_bytes = sum(path.stat().st_size for path in paths)
         for path in self._paths:
             self._columns[path] = self._examine(path, [*named, *csv.types])
         names = next((names for names in self._columns.values() if names), [])
@@ -59,16 +60,6 @@ class CsvRows(RowSource):
                     f"{path} has the columns {', '.join(found)}, the first file has "
                     f"{', '.join(names)}"
                 )
-
-    @property
-    def num_bytes(self) -> int:
-        """The bytes of all files."""
-        return sum(path.stat().st_size for path in self._paths)
-
-    @property
-    def expected_rows(self) -> int:
-        """An estimate from the first lines of each file."""
-        return self._expected
 
     def types(self, column: str) -> list[Any]:
         """Returns the declared type of a column, if there is one."""
@@ -197,7 +188,7 @@ class CsvRows(RowSource):
             sample: bytes = stream.read(SAMPLE_BYTES)
         factor = _COMPRESSED if path.suffix.lower() in _COMPRESSION else 1
         size, lines = path.stat().st_size * factor, sample.count(b"\n") + 1
-        self._expected += size * lines // max(1, len(sample))
+        self.expected_rows += size * lines // max(1, len(sample))
         self._line_bytes = max(self._line_bytes, len(sample) // lines)
         found = first_lines(str(path), sample, self._format.skip_rows, self._delimiter(path))
         if not found:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from peergraph.store.ingest.graph_files import CsvFormat
-from peergraph.store.ingest.read.array_rows import ArrayRows, array_column, edge_columns
+from peergraph.store.ingest.read.array_rows import ArrayRows, edges_part, table_part
 from peergraph.store.ingest.read.arrow_rows import ParquetRows, StreamRows
 from peergraph.store.ingest.read.csv_rows import CsvRows
 from peergraph.store.ingest.read.file_list import (
@@ -42,8 +42,7 @@ def open_rows(
         ImportError: a package that reads it is not installed.
     """
     if isinstance(files, (Tensor, np.ndarray)) and are_edges:
-        name = "the array of edges"
-        return ArrayRows([(name, edge_columns(name, files))])
+        return ArrayRows([edges_part("the array of edges", files)])
     if isinstance(files, (str, PathLike)):
         files = [files]
     if isinstance(files, Sequence):
@@ -68,7 +67,7 @@ def open_table(values: Any, csv: CsvFormat) -> RowSource:
         if not len(values.shape):
             raise ValueError("an array must have rows, is a single value")
         name = values.name if isinstance(values, NpyFile) else "the array"
-        return ArrayRows([(name, {"": array_column(values)})])
+        return ArrayRows([table_part(name, values)])
     if isinstance(values, (str, PathLike)):
         return open_rows(values, csv, ())
     raise ValueError(f"expected a file, a tensor or an array, got {values!r}")
@@ -98,7 +97,7 @@ def _open_paths(
     if len(arrays) == len(names):
         if not are_edges:
             raise ValueError(f"{names[0]}: arrays have no columns: put them into tables")
-        return ArrayRows([(name, edge_columns(name, open_array(name))) for name in names])
+        return ArrayRows([edges_part(name, open_array(name)) for name in names])
     paths, notes = expand([name for name in names if name not in arrays])
     kinds = {"an array"} if arrays else set()
     kinds |= {kind_of_file(path) for path in paths}

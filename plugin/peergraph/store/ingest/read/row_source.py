@@ -64,13 +64,13 @@ class RowSource(ABC):
 
     is_text = False
     """Whether values are text that has to be parsed."""
+    num_bytes: int
+    """The largest sum of :attr:`Batch.num_bytes`."""
+    expected_rows: int
+    """The number of rows, or an estimate."""
 
     def __init__(self, names: Sequence[str], what: str) -> None:
-        repeated = [name for number, name in enumerate(names) if name in names[:number]]
-        if repeated:
-            raise ValueError(
-                f"{what} has two columns of the name {repeated[0]!r}: {', '.join(map(repr, names))}"
-            )
+        check_names(names, what)
         self.names = list(names)
         """The names of all columns."""
         self.notes: list[str] = []
@@ -79,16 +79,6 @@ class RowSource(ABC):
         self._begins: list[int] = []
         self.total = 0
         """The number of rows that have been read, and of lines that could not be."""
-
-    @property
-    @abstractmethod
-    def num_bytes(self) -> int:
-        """The largest sum of :attr:`Batch.num_bytes`."""
-
-    @property
-    @abstractmethod
-    def expected_rows(self) -> int:
-        """The number of rows, or an estimate."""
 
     @abstractmethod
     def row_bytes(self, columns: Sequence[str]) -> int:
@@ -142,3 +132,12 @@ class RowSource(ABC):
         """Numbers the next rows."""
         self.total += count
         return np.arange(self.total - count, self.total)
+
+
+def check_names(names: Sequence[str], what: str) -> None:
+    """Raises ValueError if two columns have one name."""
+    repeated = [name for number, name in enumerate(names) if name in names[:number]]
+    if repeated:
+        raise ValueError(
+            f"{what} has two columns of the name {repeated[0]!r}: {', '.join(map(repr, names))}"
+        )

@@ -9,7 +9,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from peergraph.progress import progress_bar
 from peergraph.store.disk.manifest import TableEntry
 from peergraph.store.ingest.graph_files import Rows
 from peergraph.store.ingest.read.open_rows import open_table
@@ -119,15 +118,12 @@ class TableFiles:
             file, work = self._files[number], self._workspace
             # Rows of arrays may be wide: they are read in pieces of bytes.
             batch_rows = source.batch_rows(source.names, work.memory)
-            what = f"table {file.table.name}"
-            with progress_bar(what, source.num_bytes, work.progress) as moved:
-                for batch in source.batches(source.names, batch_rows):
-                    problems = batch.problems()
-                    file.write(file.table.read(batch.columns, problems))
-                    work.bad_rows.add_problems(source, batch, problems)
-                    bad.append(batch.rows[problems.bad])
-                    work.bytes_read += batch.num_bytes
-                    moved(batch.num_bytes)
+            batches = source.batches(source.names, batch_rows)
+            for batch in work.read(f"table {file.table.name}", source, batches):
+                problems = batch.problems()
+                file.write(file.table.read(batch.columns, problems))
+                work.bad_rows.add_problems(source, batch, problems)
+                bad.append(batch.rows[problems.bad])
             work.notes += source.notes
         return np.unique(np.concatenate(bad))
 
