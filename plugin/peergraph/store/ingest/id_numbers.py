@@ -133,21 +133,21 @@ class IdNumbers:
 def look_up(
     edges: KeyTable, numbers: Sequence[IdNumbers | None], batch_rows: int
 ) -> Iterator[list[NDArray[np.int64]]]:
-    """Looks up the ends of edges; yields rows ``[n]``, sources and destinations in the order of
-    the rows, -1 where there is no such node.
+    """Looks up the ends of edges; yields places ``[n]``, rows, sources and destinations in order
+    of the places; -1: there is no such node.
 
     Args:
-        edges: the columns ``row``, ``source`` and ``destination``.
+        edges: the columns ``place``, ``row``, ``source`` and ``destination``.
         numbers: the numbers of sources and of destinations; None: the ends are node numbers.
     """
-    columns, joins = ["e.row"], []
+    columns, joins = ["e.place", "e.row"], []
     for end, known in zip(("source", "destination"), numbers, strict=True):
         if known is None:
             columns.append(f"e.{end}")
             continue
         columns.append(f"coalesce(of_{end}.node, -1)")
         joins.append(f"LEFT JOIN {known.table} AS of_{end} ON e.{end} = of_{end}.id")
-    query = f"SELECT {', '.join(columns)} FROM {edges.name} e {' '.join(joins)} ORDER BY e.row"
+    query = f"SELECT {', '.join(columns)} FROM {edges.name} e {' '.join(joins)} ORDER BY e.place"
     return edges.batches(query, batch_rows)
 
 

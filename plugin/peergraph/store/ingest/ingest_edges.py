@@ -16,7 +16,7 @@ from peergraph.store.ingest.id_numbers import KeyTable, ids_of_rows, look_up
 from peergraph.store.ingest.node_ids import IdColumn, NodeIds
 from peergraph.store.ingest.read.row_source import Batch
 from peergraph.store.ingest.staged_rows import StagedRows
-from peergraph.store.ingest.tables.table_files import TableFiles
+from peergraph.store.ingest.tables.tables import Tables
 from peergraph.store.ingest.type_rows import TypeRows
 from peergraph.store.ingest.values.ids import IdKind
 from peergraph.store.ingest.values.problems import Problems
@@ -65,22 +65,19 @@ class EdgeIngest:
         # Where they wait until the numbers of nodes are known: numbers of nodes, or keys.
         self._numbers: StagedRows | None = None
         self._keys: KeyTable | None = None
-        self._left_out = [np.empty(0, np.int64)]
-        """Positions of rows that look-ups left out, among those whose tables were written."""
-        self._unused = [np.empty(0, np.int64)]
-        """The numbers of all rows that are left out."""
-        self._written = 0
+        self._left_out: list[NDArray[np.int64]] = []
+        """The positions of rows that are left out, among all that satisfy the condition."""
+        self._count = self._left = 0  # rows that have been read, and those that are left
         # Rows may still be left out when ids are looked up, or because of other files' values.
-        self._files = TableFiles(
+        self._files = Tables(
             edge_type,
-            given.tables,
+            given,
             rows.source,
             workspace,
             self._stem,
             workspace.skips_bad_rows,
             self._repeat,
         )
-        self._files.check_filter(given.where, self._what)
 
     @property
     def waits(self) -> bool:
@@ -112,7 +109,7 @@ class EdgeIngest:
             BadRowsError: rows that cannot be used, unless the workspace skips them.
         """
         if self._buckets is None:
-            self._buckets = self._new_buckets(self._repeat * self._written)
+            self._buckets = self._new_buckets(self._repeat * self._left)
             if self._keys is not None:
                 self._add_looked_up(self._keys)
             elif self._numbers is not None:
@@ -145,10 +142,7 @@ class EdgeIngest:
                 self._given.edge_ids,
                 lambda edges: moved(edges * _WRITTEN_BYTES),
             )
-        tables = self._files.finish(
-            left_out=np.unique(np.concatenate(self._left_out)),
-            unused_rows=np.unique(np.concatenate(self._unused)),
-        )
+        tables = self._files.finish(None, self._left_out)
         return EdgeEntry(self._type, num_edges, indptr, indices, edge_ids, tables)
 
     def _add_batch(
@@ -158,16 +152,15 @@ class EdgeIngest:
         ends = [column.read(batch, problems) for column in columns]
         values = self._files.read(batch, problems)
         bad = problems.bad | (np.isin(batch.rows, unusable) if len(unusable) else False)
-        keep = None
         # The buckets refuse batches with ids that are out of range.
         if self._buckets is None or bad.any() or not self._add(*ends):
             self._find_outside(batch, ends, bad, problems)
             bad |= problems.bad
-            keep = ~bad
-            self._unused.append(batch.rows[bad])
-            self._add_later(batch, ends, keep)
+            self._left_out.append(self._count + np.flatnonzero(bad))
+            self._add_later(batch, ends, np.flatnonzero(~bad))
+        self._count += len(batch)
         bad_rows.add_problems(self._source, batch, problems)
-        self._files.write(values, keep)
+        self._files.write(values)
 
     def _find_outside(
         self, batch: Batch, ends: list[Any], bad: NDArray[np.bool_], problems: Problems
@@ -182,13 +175,12 @@ class EdgeIngest:
                 reason = f"{name} id out of range for {nodes.count} nodes"
             problems.add(reason, outside & ~bad, end)
 
-    def _add_later(self, batch: Batch, ends: list[Any], keep: NDArray[np.bool_]) -> None:
+    def _add_later(self, batch: Batch, ends: list[Any], at: NDArray[np.int64]) -> None:
         """Takes the rows of a batch that are left, sorted now or when all nodes are known."""
-        at = np.flatnonzero(keep)
         if not len(at):
             return
         rows, left = batch.rows[at], [end.take(at) for end in ends]
-        self._written += len(at)
+        self._left += len(at)
         for end, nodes in zip(left, self._nodes, strict=True):
             if nodes.is_named_by_edges and not nodes.is_looked_up:
                 nodes.add_numbers(end, rows, self._source)
@@ -202,7 +194,7 @@ class EdgeIngest:
         else:
             if self._keys is None:
                 self._keys = self._new_keys()
-            self._keys.append(rows, *left)
+            self._keys.append(self._count + at, rows, *left)
 
     def _new_keys(self) -> KeyTable:
         ends = list(zip(_ENDS, self._nodes, strict=True))
@@ -210,7 +202,7 @@ class EdgeIngest:
             name: (nodes.kind or "number") if nodes.is_looked_up else "number"
             for name, nodes in ends
         }
-        keys = KeyTable({"row": "number", **kinds}, self._workspace)
+        keys = KeyTable({"place": "number", "row": "number", **kinds}, self._workspace)
         for name, nodes in ends:
             if nodes.is_named_by_edges and nodes.is_looked_up:
                 nodes.keys.append((keys, name))
@@ -226,10 +218,10 @@ class EdgeIngest:
         return self._buckets.add(np.ascontiguousarray(source), np.ascontiguousarray(destination))
 
     def _add_looked_up(self, keys: KeyTable) -> None:
-        work, first = self._workspace, 0
+        work = self._workspace
         most_rows = EdgeBuckets.batch_edges(work.memory) // self._repeat
         numbers = [nodes.numbers for nodes in self._nodes]
-        for rows, *ends in look_up(keys, numbers, most_rows):
+        for places, rows, *ends in look_up(keys, numbers, most_rows):
             wrong = np.zeros(len(rows), np.bool_)
             for name, end, nodes in zip(_ENDS, ends, self._nodes, strict=True):
                 missing = (end < 0) | (end >= (nodes.count or 0))
@@ -239,9 +231,7 @@ class EdgeIngest:
                     reason = f"no node has the {name} id"
                     work.bad_rows.add(self._source, reason, unknown, values)
                 wrong |= missing
-            self._left_out.append(first + np.flatnonzero(wrong))
-            self._unused.append(rows[wrong])
-            first += len(wrong)
+            self._left_out.append(places[wrong])
             if not self._add(*(end[~wrong] for end in ends)):
                 raise RuntimeError("a looked-up number is out of range")
         keys.drop()

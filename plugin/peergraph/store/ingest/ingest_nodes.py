@@ -11,7 +11,7 @@ from peergraph.store.ingest.graph_files import NodeFiles
 from peergraph.store.ingest.id_numbers import IdNumbers, KeyTable
 from peergraph.store.ingest.node_ids import IdColumn, NodeIds
 from peergraph.store.ingest.read.row_source import Batch, RowSource
-from peergraph.store.ingest.tables.table_files import TableFiles
+from peergraph.store.ingest.tables.tables import Tables
 from peergraph.store.ingest.type_rows import TypeRows, open_type
 from peergraph.store.ingest.values.ids import IdKind
 from peergraph.store.ingest.values.problems import Problems
@@ -42,7 +42,7 @@ class NodeIngest:
         self._keys: KeyTable | None = None
         self._count = self._without_id = 0  # rows that have been read, and those without an id
         self._bad_before = workspace.bad_rows.total
-        self._left_out = [np.empty(0, np.int64)]
+        self._left_out: list[NDArray[np.int64]] = []  # positions of rows
 
     def run(self) -> tuple[NodeIds, tuple[TableEntry, ...]]:
         """Numbers the nodes and writes their tables.
@@ -54,23 +54,22 @@ class NodeIngest:
         given, work, rows = self._given, self._workspace, None
         if given.files is not None or given.query is not None:
             rows = open_type(given, [given.id] if given.id else [], repr(self._type), work)
-        files = TableFiles(
+        files = Tables(
             self._type,
-            given.tables,
+            given,
             None if rows is None else rows.source,
             work,
             self._stem,
             is_staged=given.id is not None,
         )
         try:
-            files.check_filter(given.where, repr(self._type))
             entries = self._without_rows(files) if rows is None else self._read(rows, files)
         except BaseException:
             files.close()
             raise
         return self._ids, entries
 
-    def _without_rows(self, files: TableFiles) -> tuple[TableEntry, ...]:
+    def _without_rows(self, files: Tables) -> tuple[TableEntry, ...]:
         """Writes tables in separate files, if there are any."""
         count = self._given.num_nodes
         if files.has_own_files:
@@ -79,9 +78,9 @@ class NodeIngest:
                 raise ValueError(f"{self._type!r}: tables in CSV files need num_nodes")
             self._copy_own_files(files, count)
         self._ids.count = count
-        return files.finish()
+        return files.finish(None, ())
 
-    def _read(self, rows: TypeRows, files: TableFiles) -> tuple[TableEntry, ...]:
+    def _read(self, rows: TypeRows, files: Tables) -> tuple[TableEntry, ...]:
         given, work, source = self._given, self._workspace, rows.source
         if given.id is None and given.numbering == "mapped":
             raise ValueError(f"{self._type!r}: numbering='mapped' needs the column `id`")
@@ -91,16 +90,15 @@ class NodeIngest:
             problems = batch.problems()
             if column is not None:
                 self._add_ids(batch, column, problems)
-            files.write(files.read(batch, problems), None)
+            files.write(files.read(batch, problems))
             work.bad_rows.add_problems(source, batch, problems)
             self._count += len(batch)
         if work.bad_rows.total - self._bad_before > self._without_id:
             self._check(0)
         order = None if column is None else self._number(source)
         self._copy_own_files(files, source.total)
-        left_out = np.unique(np.concatenate(self._left_out))
-        entries = files.finish(order, left_out)
-        count = self._count - len(left_out)
+        entries = files.finish(order, self._left_out)
+        count = self._count - sum(map(len, self._left_out))
         if given.num_nodes not in (None, count) and (entries or column is not None):
             raise ValueError(f"{self._type!r} has {count} rows, num_nodes={given.num_nodes}")
         self._ids.count = count if given.num_nodes is None else given.num_nodes
@@ -165,7 +163,7 @@ class NodeIngest:
         self._workspace.bad_rows.add(source, reason, rows, values)
         return np.asarray(positions, np.int64)
 
-    def _copy_own_files(self, files: TableFiles, num_rows: int) -> None:
+    def _copy_own_files(self, files: Tables, num_rows: int) -> None:
         """Copies the tables with files of their own."""
         before = self._workspace.bad_rows.total
         files.copy_own_files()

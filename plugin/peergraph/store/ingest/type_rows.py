@@ -10,7 +10,7 @@ from peergraph.store.ingest.graph_files import Columns, EdgeFiles, NodeFiles
 from peergraph.store.ingest.query_rows import query_rows
 from peergraph.store.ingest.read.open_rows import open_rows
 from peergraph.store.ingest.read.row_source import Batch, RowSource
-from peergraph.store.ingest.tables.table_rows import described
+from peergraph.store.ingest.tables.columns import described
 from peergraph.store.ingest.workspace import Workspace
 
 

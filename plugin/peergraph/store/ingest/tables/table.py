@@ -1,0 +1,258 @@
+"""One table: its rows from the columns of batches, and its file."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from peergraph.memory.table.row_codec import codec_of
+from peergraph.memory.table.row_encoder import RowEncoder
+from peergraph.store.disk.manifest import DTYPE_NAMES, StorageEntry, TableEntry
+from peergraph.store.disk.npy_writer import NpyWriter
+from peergraph.store.ingest.graph_files import Columns, Rows
+from peergraph.store.ingest.read.row_source import RowSource
+from peergraph.store.ingest.staged_rows import StagedRows
+from peergraph.store.ingest.tables.columns import (
+    chosen_columns,
+    common_dtype,
+    is_time,
+    type_of_column,
+)
+from peergraph.store.ingest.values.cast import to_dtype
+from peergraph.store.ingest.values.numbers import Numbers, to_numbers
+from peergraph.store.ingest.values.problems import Problems
+from peergraph.store.ingest.workspace import Workspace
+from peergraph.store.input.source import EdgeType, NodeType
+from peergraph.store.input.storage import storage_of
+from peergraph.store.placement.items import table_name
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+_PIECE_BYTES = 16 << 20
+_TEXT_DTYPES = {"b": torch.bool, "i": torch.int64, "f": torch.float32}
+"""The dtypes of text, by the kinds of its values: later ones hold the values of earlier ones."""
+
+
+class Table:
+    """A table of nodes or edges, which is written row by row as it is read.
+
+    Args:
+        kind: the node type or edge type.
+        name: the name of the table.
+        given: the table as users describe it.
+        source: the rows of its columns.
+        path: the path of its file.
+        workspace: the workspace.
+        is_staged: whether rows wait in a temporary file until all are known, because they may be
+            put into another order or left out.
+        repeat: the number of times that each row is written.
+
+    Raises:
+        ValueError: the description names a column or a dtype that does not exist, or columns have
+            types that do not go together.
+    """
+
+    def __init__(
+        self,
+        kind: NodeType | EdgeType,
+        name: str,
+        given: Columns | Rows,
+        source: RowSource,
+        path: Path,
+        workspace: Workspace,
+        is_staged: bool,
+        repeat: int,
+    ) -> None:
+        self.name, self._full_name = name, table_name(kind, name)
+        self._kind, self._nan, self._repeat = kind, given.nan, repeat
+        self._path, self._workspace = path, workspace
+        self._row_shape: tuple[int, ...] | None = None  # None until the first rows are read
+        if isinstance(given, Columns):
+            self.columns, self._is_matrix = chosen_columns(given, source.names)
+        else:
+            self.columns, self._is_matrix = [*source.names], [*source.names] != [""]
+        kinds = {column: type_of_column(source.types(column), column) for column in self.columns}
+        self._times = {column: kind for column, kind in kinds.items() if is_time(kind)}
+        self._is_text = source.is_text or None in kinds.values()
+        # None where the values of text decide, when all have been read.
+        self._dtype = (
+            None if source.is_text and None in kinds.values() else common_dtype([*kinds.values()])
+        )
+        if isinstance(given.dtype, str) and given.dtype not in DTYPE_NAMES:
+            known = ", ".join(sorted(DTYPE_NAMES))
+            raise ValueError(f"dtype must be one of {known}, got {given.dtype!r}")
+        if given.dtype is not None:
+            declared = given.dtype
+            self._dtype = DTYPE_NAMES[declared] if isinstance(declared, str) else declared
+        self._kinds: set[str] = set()  # of the values of text, as NumPy names them
+        self._staged: StagedRows | None = None
+        if is_staged or self._dtype is None:
+            self._staged = StagedRows(workspace.temporary / f"{path.name}.rows")
+        self._writer: NpyWriter | None = None
+        self._encoder: RowEncoder | None = None
+
+    def read(self, columns: Mapping[str, Any], problems: Problems) -> Tensor:
+        """Returns the table's rows ``[n, ...]`` of a batch's columns.
+
+        Args:
+            columns: the columns.
+            problems: gets the rows without a value.
+        """
+        try:
+            return self._rows(columns, problems)
+        except ValueError as error:
+            raise ValueError(f"table {self.name!r}: {error}") from None
+
+    def write(self, rows: Tensor) -> None:
+        """Appends rows."""
+        if self._staged is not None:
+            self._staged.append(rows)
+        elif len(rows):
+            self._append(rows)
+
+    def finish(self, order: NDArray[np.int64] | None, left_out: NDArray[np.int64]) -> TableEntry:
+        """Completes the file, and returns its entry of the manifest.
+
+        Args:
+            order: the position of the row that becomes each row; None: rows stay in their order.
+            left_out: the positions of rows to leave out, ascending.
+
+        Raises:
+            ValueError: no dtype holds all values of text.
+        """
+        if self._dtype is None:
+            self._dtype = self._dtype_of_text(()) if self._kinds else torch.float32
+        if self._row_shape is None:
+            self._row_shape = (len(self.columns),) if self._is_matrix else ()
+        if self._staged is not None:
+            for rows in self._ordered(self._staged, order, left_out):
+                self._append(rows)
+            self._staged.remove()
+        writer = self._open()
+        writer.__exit__(None, None, None)
+        self._writer = None
+        storage = None
+        if self._encoder is not None:
+            storage = StorageEntry.of(self._encoder.codec)
+            report = self._encoder.errors.report(self._encoder.name, self._encoder.codec)
+            self._workspace.storage_reports[self._encoder.name] = report
+        self._workspace.notes.append(f"table {self._full_name}: {self._description()}")
+        return TableEntry(self.name, writer.entry, storage)
+
+    def close(self) -> None:
+        """Closes the files after an error."""
+        if self._writer is not None:
+            self._writer.__exit__(ValueError, None, None)
+            self._writer = None
+        if self._staged is not None:
+            self._staged.remove()
+
+    def _rows(self, columns: Mapping[str, Any], problems: Problems) -> Tensor:
+        num_rows, found = len(problems.bad), Problems(len(problems.bad))
+        width = self._row_shape[0] if self._row_shape and not self._is_matrix else -1
+        parts = [
+            to_numbers(columns[column], found, self._times.get(column), width)
+            for column in self.columns
+        ]
+        dtype = self._dtype or self._dtype_of_text(parts)
+        values = [to_dtype(part, dtype, self._nan, self._is_text, found) for part in parts]
+        problems.add_all(found, f"table {self.name!r}: a value")
+        if not self._is_matrix or (len(values) == 1 and values[0].dim() > 1):
+            rows = values[0]
+        elif any(part.dim() > 1 for part in values):
+            raise ValueError("a column of lists makes a table alone")
+        else:
+            rows = torch.stack(values, dim=1) if values else torch.empty(num_rows, 0)
+        shape = tuple(rows.shape[1:])
+        if num_rows and self._row_shape is None:
+            self._row_shape = shape
+        if num_rows and shape != self._row_shape:
+            raise ValueError(f"a row has shape {[*shape]}, the first one {self._row_shape}")
+        return rows
+
+    def _dtype_of_text(self, parts: Sequence[Numbers]) -> torch.dtype:
+        """Returns the dtype of the values of text that have been read, with those of a batch."""
+        for part in parts:
+            kind, missing = part.values.dtype.kind, part.missing
+            if missing is None or not missing.all():
+                needs_nan = missing is not None and self._nan == "keep" and kind != "b"
+                self._kinds.add("f" if needs_nan else kind)
+        if "b" in self._kinds and len(self._kinds) > 1:
+            raise ValueError("some values are true or false, others are numbers")
+        known = [dtype for kind, dtype in _TEXT_DTYPES.items() if kind in self._kinds]
+        return known[-1] if known else torch.int64
+
+    def _ordered(
+        self, staged: StagedRows, order: NDArray[np.int64] | None, left_out: NDArray[np.int64]
+    ) -> Iterator[Tensor]:
+        """Yields the rows that waited, see :meth:`finish`."""
+        if order is not None and len(order):
+            if staged.dtypes != {self._dtype}:
+                several, staged = staged, StagedRows(self._workspace.temporary / self._path.name)
+                for rows in several.pieces():
+                    staged.append(self._converted(rows))
+            mapped = staged.mapped()
+            step = max(1, _PIECE_BYTES // max(1, mapped[0].nbytes))
+            for piece in torch.split(torch.from_numpy(order), step):
+                yield mapped[piece]
+            return
+        first = 0
+        for rows in staged.pieces():
+            begin, end = np.searchsorted(left_out, [first, first + len(rows)])
+            keep = torch.ones(len(rows), dtype=torch.bool)
+            keep[torch.from_numpy(left_out[begin:end] - first)] = False
+            yield self._converted(rows[keep])
+            first += len(rows)
+
+    def _converted(self, rows: Tensor) -> Tensor:
+        """Returns rows that waited in the dtype of the table, which was found after them."""
+        if rows.dtype == self._dtype:
+            return rows
+        converted = rows.to(self._dtype)
+        changed = (converted.to(rows.dtype) != rows) | (converted.abs() >= 2.0**63)
+        if changed.any():
+            raise ValueError(
+                f"table {self.name!r}: {int(rows[changed][0])} would be rounded to {self._dtype}, "
+                "which rows with decimals have: declare a dtype (Columns or Rows)"
+            )
+        return converted
+
+    def _append(self, rows: Tensor) -> None:
+        """Writes rows behind those that have been written, encoded where the table is narrow."""
+        if self._repeat > 1:
+            rows = rows.repeat_interleave(self._repeat, dim=0)
+        writer = self._open()
+        if self._encoder is not None:
+            rows = self._encoder.encode(rows.contiguous(), self._encoder.errors.rows)
+        writer.write(rows)
+
+    def _open(self) -> NpyWriter:
+        if self._writer is None:
+            shape, dtype = self._row_shape, self._dtype
+            assert shape is not None
+            assert dtype is not None
+            storage = storage_of(self._workspace.storage, self._kind, self.name)
+            try:
+                codec = codec_of(storage, dtype, shape)
+            except ValueError as error:
+                raise ValueError(f"table {self.name!r} of {self._kind!r}: {error}") from None
+            if codec is not None:
+                self._encoder = RowEncoder(codec, self._full_name)
+                shape, dtype = (codec.row_bytes,), torch.uint8
+            self._writer = NpyWriter(self._path, (None, *shape), dtype, in_threads=True)
+        return self._writer
+
+    def _description(self) -> str:
+        """Returns dtype, shape and columns for the report."""
+        names = [repr(name) for name in self.columns if name]
+        shown = ", ".join(names[:4]) + (f", ... ({len(names)} columns)" if len(names) > 4 else "")
+        text = f"{str(self._dtype).removeprefix('torch.')} {[*(self._row_shape or ())]}"
+        text += f" of {shown}" if names else ""
+        times = sorted(map(str, set(self._times.values())))
+        return text + (f": {', '.join(times)}" if times else "")
