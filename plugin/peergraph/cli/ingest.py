@@ -12,7 +12,7 @@ from typing import Any
 
 from peergraph.cli.arguments import byte_count, storage, storage_option
 from peergraph.store import EDGE, NODE, BadRowsError, EdgeFiles, NodeFiles, Store
-from peergraph.store.ingest.formats.description import edge_files, edge_type, node_files
+from peergraph.store.ingest.formats.description import constructed, edge_type
 from peergraph.store.ingest.formats.known_formats import FORMATS
 
 _OPTIONS = re.compile(r":(?=[A-Za-z_][\w-]*=[^/\\]*)")
@@ -141,13 +141,13 @@ def _is_dgl(args: argparse.Namespace) -> bool:
 
 def _node_argument(text: str) -> tuple[str, NodeFiles]:
     kind, values = _parsed(text, _NODES)
-    return kind or NODE, node_files(values, f"--nodes {text}", Path())
+    return kind or NODE, constructed(NodeFiles, values, f"--nodes {text}", Path())
 
 
 def _edge_argument(text: str) -> tuple[tuple[str, str, str], EdgeFiles]:
     kind, values = _parsed(text, _EDGES)
     where = f"--edges {text}"
-    return edge_type(kind, where) if kind else EDGE, edge_files(values, where, Path())
+    return edge_type(kind, where) if kind else EDGE, constructed(EdgeFiles, values, where, Path())
 
 
 def _parsed(text: str, known: dict[str, Any]) -> tuple[str | None, dict[str, Any]]:

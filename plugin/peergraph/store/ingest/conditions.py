@@ -5,9 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from torch import Tensor
 
-from peergraph.store.ingest.read.optional import require
+from peergraph.store.ingest.read.optional import arrow
 from peergraph.store.ingest.read.row_source import Batch, RowSource
 from peergraph.store.ingest.values.arrow_arrays import as_mask
 from peergraph.store.ingest.values.problems import Mask, Problems
@@ -54,7 +53,6 @@ class Condition:
             ValueError: it is no expression of the columns of a row, or text of a column without a
                 declared type is a number in one row and none in another.
         """
-        arrow = require("pyarrow", "conditions")
         arrays = {name: self._array(name, batch) for name in self.columns}
         table = arrow.table(arrays or {"": arrow.nulls(len(batch))})
         with self._workspace.queries(self._what) as cursor:
@@ -80,10 +78,9 @@ class Condition:
         """Returns a column, that of text as numbers where they are numbers: DuckDB would round
         them to the type of a number that they are compared with.
         """
-        arrow = require("pyarrow", "conditions")
         column = batch.columns[name]
-        if isinstance(column, (np.ndarray, Tensor)):
-            return arrow.array(np.asarray(column))
+        if isinstance(column, np.ndarray):
+            return arrow.array(column)
         if not self._source.is_text:
             return column
         declared = self._source.types(name)

@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 import torch
 
+from peergraph.number_arguments import check_number
 from peergraph.store.input.source import EdgeType, NodeType
 from peergraph.store.placement.items import type_name
 
@@ -41,21 +42,15 @@ class CsvFormat:
     types: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        if self.delimiter is not None and not (
-            isinstance(self.delimiter, str)
-            and len(self.delimiter) == 1
-            and self.delimiter.isascii()
-            and self.delimiter not in '"\r\n\0'
-        ):
+        _check(self, delimiter=_TEXT, header=_FLAG, types=Mapping)
+        character = "," if self.delimiter is None else self.delimiter
+        if len(character) != 1 or not character.isascii() or character in '"\r\n\0':
             raise ValueError(
                 "delimiter must be one character of ASCII, no quotation mark and no end of a line, "
                 f"got {self.delimiter!r}"
             )
-        _check_flag("header", self.header, may_be_none=True)
-        _check_count("skip_rows", self.skip_rows)
-        if not isinstance(self.types, Mapping) or not all(
-            isinstance(text, str) for item in self.types.items() for text in item
-        ):
+        check_number("skip_rows", self.skip_rows, 0)
+        if not all(isinstance(text, str) for item in self.types.items() for text in item):
             raise ValueError(f"types must be names of types by column, got {self.types!r}")
 
 
@@ -79,7 +74,7 @@ class Columns:
     nan: NanPolicy = "error"
 
     def __post_init__(self) -> None:
-        _check_one_of("nan", self.nan, _NAN)
+        _check(self, nan=_NAN)
 
 
 @dataclass(frozen=True)
@@ -102,7 +97,7 @@ class Rows:
     csv: CsvFormat = field(default_factory=CsvFormat)
 
     def __post_init__(self) -> None:
-        _check_one_of("nan", self.nan, _NAN)
+        _check(self, nan=_NAN)
 
 
 Table = Columns | Rows | str | PathLike[str] | Sequence[str] | Any
@@ -143,14 +138,12 @@ class NodeFiles:
     csv: CsvFormat = field(default_factory=CsvFormat)
 
     def __post_init__(self) -> None:
-        _check_one_of("numbering", self.numbering, _NUMBERINGS)
-        _check_given("NodeFiles", self)
-        _check_text("id", self.id)
+        _check(self, numbering=_NUMBERINGS, id=_TEXT)
+        _check_given(self)
+        check_number("num_nodes", self.num_nodes, 0)
         has_rows = self.files is not None or self.query is not None
         if not has_rows and self.id is not None:
             raise ValueError("id names a column of files: give files or query, too")
-        if self.num_nodes is not None:
-            _check_count("num_nodes", self.num_nodes)
 
 
 @dataclass(frozen=True)
@@ -182,11 +175,8 @@ class EdgeFiles:
     edge_ids: bool = True
 
     def __post_init__(self) -> None:
-        _check_given("EdgeFiles", self)
-        _check_text("source", self.source)
-        _check_text("destination", self.destination)
-        _check_flag("add_reverse", self.add_reverse)
-        _check_flag("edge_ids", self.edge_ids)
+        _check(self, source=_TEXT, destination=_TEXT, add_reverse=bool, edge_ids=bool)
+        _check_given(self)
         if self.files is None and self.query is None:
             raise ValueError("EdgeFiles needs files or query")
         if (self.source is None) != (self.destination is None):
@@ -206,11 +196,8 @@ class GraphFiles:
         if not self.nodes and not self.edges:
             raise ValueError("no files: give source, nodes or edges")
         for edge_type, edges in self.edges.items():
-            if not (
-                isinstance(edge_type, tuple)
-                and len(edge_type) == 3
-                and all(isinstance(name, str) for name in edge_type)
-            ):
+            names = edge_type if isinstance(edge_type, tuple) else ()
+            if len(names) != 3 or not all(isinstance(name, str) for name in names):
                 raise ValueError(
                     f"an edge type is (source type, relation, destination type), got {edge_type!r}"
                 )
@@ -221,34 +208,29 @@ class GraphFiles:
                 )
 
 
-def _check_one_of(name: str, value: object, known: Sequence[str]) -> None:
-    if value not in known:
-        raise ValueError(f"{name} must be one of {', '.join(known)}, got {value!r}")
+def _check(given: Any, **kinds: Any) -> None:
+    """Raises ValueError for a field that is none of some types or values."""
+    for name, kind in kinds.items():
+        value = getattr(given, name)
+        is_right = value in kind if isinstance(kind, tuple) else isinstance(value, kind)
+        if not is_right:
+            what = f"one of {', '.join(kind)}" if isinstance(kind, tuple) else _KINDS[kind]
+            raise ValueError(f"{name} must be {what}, got {value!r}")
 
 
-def _check_text(name: str, value: object) -> None:
-    if value is not None and not isinstance(value, str):
-        raise ValueError(f"{name} must be a string, got {value!r}")
-
-
-def _check_flag(name: str, value: object, may_be_none: bool = False) -> None:
-    if not isinstance(value, bool) and not (may_be_none and value is None):
-        raise ValueError(f"{name} must be True or False, got {value!r}")
-
-
-def _check_count(name: str, value: object) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-        raise ValueError(f"{name} must be an int of 0 or more, got {value!r}")
-
-
-def _check_given(what: str, given: NodeFiles | EdgeFiles) -> None:
-    _check_text("query", given.query)
-    _check_text("where", given.where)
-    if not isinstance(given.csv, CsvFormat):
-        raise ValueError(f"csv must be a CsvFormat, got {given.csv!r}")
-    if not isinstance(given.tables, Mapping):
-        raise ValueError(f"tables must be a mapping by name, got {given.tables!r}")
+def _check_given(given: NodeFiles | EdgeFiles) -> None:
+    _check(given, query=_TEXT, where=_TEXT, csv=CsvFormat, tables=Mapping)
     if given.files is not None and given.query is not None:
-        raise ValueError(f"{what} takes files or query, not both")
+        raise ValueError(f"{type(given).__name__} takes files or query, not both")
     if given.query is not None and given.where is not None:
         raise ValueError("where goes with files: write the condition into query")
+
+
+_TEXT, _FLAG = str | None, bool | None
+_KINDS: dict[Any, str] = {
+    _TEXT: "a string",
+    _FLAG: "True or False",
+    bool: "True or False",
+    CsvFormat: "a CsvFormat",
+    Mapping: "a mapping by name",
+}

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from peergraph.store.ingest.read.optional import require
+from peergraph.store.ingest.read.optional import arrow, parquet
 from peergraph.store.ingest.values.arrow_arrays import as_numpy
 from peergraph.store.ingest.values.ids import IdKind
 from peergraph.store.ingest.workspace import Workspace, arrow_reader
@@ -35,7 +35,6 @@ class KeyTable:
 
     def append(self, *columns: Any) -> None:
         """Appends rows: arrays of NumPy or Arrow."""
-        arrow = require("pyarrow", _PURPOSE)
         kinds = {"number": arrow.int64(), "text": arrow.string()}
         arrays = [
             arrow.array(column, kinds[kind])
@@ -119,7 +118,7 @@ class IdNumbers:
             stem: the stem of the file's name.
             kind: whether ids are int64 or strings.
         """
-        parquet, work = require("pyarrow.parquet", _PURPOSE), self.workspace
+        work = self.workspace
         path = work.folder / f"{stem}.ids.parquet"
         with work.queries(_PURPOSE) as cursor:
             reader = arrow_reader(cursor.sql(f"SELECT id FROM {self.table} ORDER BY node"))

@@ -14,10 +14,9 @@ from peergraph.store.ingest.csc.write_csc import write_csc
 from peergraph.store.ingest.graph_files import EdgeFiles
 from peergraph.store.ingest.id_numbers import KeyTable, ids_of_rows, look_up
 from peergraph.store.ingest.node_ids import IdColumn, NodeIds
-from peergraph.store.ingest.read.row_source import Batch
+from peergraph.store.ingest.read.row_source import Batch, RowSource
 from peergraph.store.ingest.staged_rows import StagedRows
 from peergraph.store.ingest.tables.tables import Tables
-from peergraph.store.ingest.type_rows import TypeRows
 from peergraph.store.ingest.values.ids import IdKind
 from peergraph.store.ingest.values.problems import Problems
 from peergraph.store.ingest.workspace import Workspace
@@ -39,7 +38,7 @@ class EdgeIngest:
         edge_type: the edge type.
         number: the position of the edge type in the manifest.
         given: the files.
-        rows: the rows of the files.
+        source: the rows of the files.
         ends: the names of the columns of sources and destinations.
         nodes: the ids of the source type and of the destination type.
         workspace: the state of the ingest, to which results are written.
@@ -50,14 +49,13 @@ class EdgeIngest:
         edge_type: EdgeType,
         number: int,
         given: EdgeFiles,
-        rows: TypeRows,
+        source: RowSource,
         ends: tuple[str, str],
         nodes: tuple[NodeIds, NodeIds],
         workspace: Workspace,
     ) -> None:
         self._stem, self._what = f"edge{number}", f"edges {type_name(edge_type)}"
-        self._type, self._given, self._rows = edge_type, given, rows
-        self._source, self._ends = rows.source, ends
+        self._type, self._given, self._source, self._ends = edge_type, given, source, ends
         self._nodes, self._workspace = nodes, workspace
         self._repeat = 2 if given.add_reverse else 1
         self._bad_before = workspace.bad_rows.total
@@ -72,7 +70,7 @@ class EdgeIngest:
         self._files = Tables(
             edge_type,
             given,
-            rows.source,
+            source,
             workspace,
             self._stem,
             workspace.skips_bad_rows,
@@ -97,8 +95,8 @@ class EdgeIngest:
             self._buckets = self._new_buckets(self._repeat * source.expected_rows)
         names = [*self._ends, *files.columns]
         most_rows = EdgeBuckets.batch_edges(work.memory) // self._repeat
-        batches = self._rows.batches(names, work.memory, most_rows)
-        for batch in work.read(f"read {self._what}", source, batches):
+        batches = source.read(names, work.memory, most_rows)
+        for batch in work.read(f"read {self._what}", batches, source.num_bytes):
             self._add_batch(batch, columns, unusable)
         files.check_rows(source.total, self._what)
 

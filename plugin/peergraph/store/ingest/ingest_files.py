@@ -20,8 +20,8 @@ from peergraph.store.ingest.ingest_edges import EdgeIngest
 from peergraph.store.ingest.ingest_nodes import NodeIngest
 from peergraph.store.ingest.ingest_report import IngestReport
 from peergraph.store.ingest.node_ids import NodeIds
+from peergraph.store.ingest.open_type import open_type
 from peergraph.store.ingest.read.row_source import RowSource
-from peergraph.store.ingest.type_rows import TypeRows, open_type
 from peergraph.store.ingest.workspace import Workspace
 from peergraph.store.input.source import EDGE, NODE, EdgeType, NodeType
 from peergraph.store.input.storage import StorageOption, check_tables, checked_storage
@@ -151,8 +151,11 @@ class _GraphIngest:
 
     def run(self) -> Manifest:
         given, work = self._given, self._workspace
-        rows = {t: self._open(t, edges) for t, edges in given.edges.items()}
-        ends = {t: _ends(t, given.edges[t], rows[t].source) for t in rows}
+        rows = {
+            t: open_type(edges, [edges.source, edges.destination], work)
+            for t, edges in given.edges.items()
+        }
+        ends = {t: _ends(t, given.edges[t], rows[t]) for t in rows}
         tables = {}
         for number, node_type in enumerate(self._node_types):
             described = given.nodes.get(node_type, NodeFiles())
@@ -180,10 +183,6 @@ class _GraphIngest:
             raise
         nodes = (NodeEntry(t, self._nodes[t].count or 0, tables[t]) for t in self._node_types)
         return Manifest(tuple(nodes), tuple(entries), ())
-
-    def _open(self, edge_type: EdgeType, files: EdgeFiles) -> TypeRows:
-        ends = [name for name in (files.source, files.destination) if name is not None]
-        return open_type(files, ends, f"edges {type_name(edge_type)}", self._workspace)
 
     def _count(self, node_type: NodeType, number: int) -> None:
         """Numbers the nodes of a type that only edges name."""

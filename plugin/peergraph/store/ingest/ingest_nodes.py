@@ -10,9 +10,9 @@ from peergraph.store.disk.manifest import TableEntry
 from peergraph.store.ingest.graph_files import NodeFiles
 from peergraph.store.ingest.id_numbers import IdNumbers, KeyTable
 from peergraph.store.ingest.node_ids import IdColumn, NodeIds
+from peergraph.store.ingest.open_type import open_type
 from peergraph.store.ingest.read.row_source import Batch, RowSource
 from peergraph.store.ingest.tables.tables import Tables
-from peergraph.store.ingest.type_rows import TypeRows, open_type
 from peergraph.store.ingest.values.ids import IdKind
 from peergraph.store.ingest.values.problems import Problems
 from peergraph.store.ingest.workspace import Workspace
@@ -51,19 +51,19 @@ class NodeIngest:
             BadRowsError: a row has no id, an id of an earlier row, or no value for a table. Missing
                 and repeated ids are left out where the workspace skips bad rows.
         """
-        given, work, rows = self._given, self._workspace, None
+        given, work, source = self._given, self._workspace, None
         if given.files is not None or given.query is not None:
-            rows = open_type(given, [given.id] if given.id else [], repr(self._type), work)
+            source = open_type(given, [given.id], work)
         files = Tables(
             self._type,
             given,
-            None if rows is None else rows.source,
+            source,
             work,
             self._stem,
             is_staged=given.id is not None,
         )
         try:
-            entries = self._without_rows(files) if rows is None else self._read(rows, files)
+            entries = self._without_rows(files) if source is None else self._read(source, files)
         except BaseException:
             files.close()
             raise
@@ -80,13 +80,14 @@ class NodeIngest:
         self._ids.count = count
         return files.finish(None, ())
 
-    def _read(self, rows: TypeRows, files: Tables) -> tuple[TableEntry, ...]:
-        given, work, source = self._given, self._workspace, rows.source
+    def _read(self, source: RowSource, files: Tables) -> tuple[TableEntry, ...]:
+        given, work = self._given, self._workspace
         if given.id is None and given.numbering == "mapped":
             raise ValueError(f"{self._type!r}: numbering='mapped' needs the column `id`")
         column = IdColumn(source, given.id, "the id", self._ids) if given.id else None
         columns = [*files.columns, *([given.id] if given.id else [])] or source.names[:1]
-        for batch in work.read(self._what, source, rows.batches(columns, work.memory)):
+        batches = source.read(columns, work.memory)
+        for batch in work.read(self._what, batches, source.num_bytes):
             problems = batch.problems()
             if column is not None:
                 self._add_ids(batch, column, problems)

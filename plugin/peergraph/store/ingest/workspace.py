@@ -17,8 +17,8 @@ import torch
 from peergraph.memory import StorageReport
 from peergraph.progress import progress_bar
 from peergraph.store.ingest.bad_rows import BadRows, BadRowsError
-from peergraph.store.ingest.read.optional import require
-from peergraph.store.ingest.read.row_source import Batch, RowSource
+from peergraph.store.ingest.read.optional import duckdb
+from peergraph.store.ingest.read.row_source import Batch
 from peergraph.store.input.storage import CheckedStorage
 from peergraph.store.placement.plan import format_bytes
 
@@ -75,7 +75,6 @@ class Workspace:
         """Returns a connection to a database of its own, which reads the named files and those of
         the named folders only, and loads no extensions.
         """
-        duckdb = require("duckdb", "looking up string or sparse ids, conditions and queries")
         limit = max(_LEAST_DATABASE_BYTES, self.memory // 2)
         settings: dict[str, Any] = {
             "memory_limit": f"{limit}B",
@@ -117,13 +116,14 @@ class Workspace:
         self._names += 1
         return f"{stem}{self._names}"
 
-    def read(self, what: str, source: RowSource, batches: Iterable[Batch]) -> Iterator[Batch]:
-        """Yields the batches of a source; counts their bytes, and shows progress.
+    def read(self, what: str, batches: Iterable[Batch], num_bytes: int) -> Iterator[Batch]:
+        """Yields batches; counts their bytes, and shows progress.
 
         Args:
             what: names what is read.
+            num_bytes: the bytes of all batches.
         """
-        with progress_bar(what, source.num_bytes, self.progress) as moved:
+        with progress_bar(what, num_bytes, self.progress) as moved:
             for batch in batches:
                 yield batch
                 self.bytes_read += batch.num_bytes
@@ -164,7 +164,6 @@ def translated_errors(what: str, folder: Path) -> Iterator[None]:
     """Returns a context in which errors of DuckDB become those of Python, see
     :meth:`Workspace.queries`.
     """
-    duckdb = require("duckdb", what)
     try:
         yield
     except (duckdb.Error, RuntimeError) as error:

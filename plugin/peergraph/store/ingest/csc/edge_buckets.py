@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,17 +14,9 @@ import torch
 from torch import Tensor
 
 import peergraph._C as _C
-from peergraph.store.disk.checked_file import read_into
 from peergraph.store.hotness.id_map import id_dtype
-from peergraph.store.ingest.csc.edge_run import (
-    EdgeRun,
-    RunOrder,
-    SortedEdges,
-    append,
-    record_dtype,
-)
+from peergraph.store.ingest.csc.edge_run import EdgeRun, RunOrder, SortedEdges, record_dtype
 from peergraph.store.ingest.csc.large_bucket import sort_large_bucket
-from peergraph.store.ingest.csc.run_counts import RunCounts
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -77,7 +70,6 @@ class EdgeBuckets:
         self._degrees = np.zeros(count, np.int64)  # edges of each bucket
         # The first batches are in the buckets' files. The others are in memory: the records of
         # each batch, and the position in them at which each bucket begins.
-        self._counts_in_files = RunCounts(folder / "counts")
         self._pending: list[Tensor] = []
         self._begins: list[NDArray[np.int32]] = []
         self._first_edges: list[int] = []  # the id of the first edge of each batch
@@ -158,7 +150,6 @@ class EdgeBuckets:
                     yield from self._sort_large(number, most_edges, order)
             for _, sorting in waiting:
                 yield sorting.result()
-        self._counts_in_files.remove()
 
     def _memory_for(self, num_bytes: int) -> Tensor:
         """Returns uint8 memory of that size. Memory that was used before needs no zeros from the
@@ -171,84 +162,81 @@ class EdgeBuckets:
         return _whole_lines(num_bytes)
 
     def _sort(self, number: int, order: RunOrder) -> SortedEdges:
-        found = order.sort(self._runs(number, int(self._degrees[number])), self._width(number))
-        self._path(number).unlink(missing_ok=True)
+        found = order.sort(self._runs(number, True), self._width(number))
+        self._remove(number)
         return found
 
     def _sort_large(self, number: int, most_edges: int, order: RunOrder) -> Iterator[SortedEdges]:
         yield from sort_large_bucket(
-            lambda: self._runs(number, 1), self._width(number), max(1, most_edges), order
+            lambda: self._runs(number, False), self._width(number), max(1, most_edges), order
         )
-        self._path(number).unlink(missing_ok=True)
+        self._remove(number)
 
     def _width(self, number: int) -> int:
         """Destinations of a bucket."""
         return min(1 << self._shift, self._num_destinations - (number << self._shift))
 
-    def _path(self, number: int) -> Path:
-        return self._folder / f"bucket{number}"
+    def _path(self, number: int) -> str:
+        return f"{self._folder}/bucket{number}"
 
-    def _runs(self, number: int, at_once: int) -> Iterator[EdgeRun]:
+    def _remove(self, number: int) -> None:
+        with suppress(FileNotFoundError):
+            os.unlink(self._path(number))
+
+    def _runs(self, number: int, at_once: bool) -> Iterator[EdgeRun]:
         """Yields the runs of a bucket, one after the other, as they came.
 
         Args:
             number: the number of the bucket.
-            at_once: the number of edges to read from its file at once, if not less than a run.
+            at_once: whether its file is read at once, and not a run at a time.
         """
-        in_file = self._counts_in_files.of_bucket(number).tolist()
-        if any(in_file):
-            yield from self._runs_in_file(self._path(number), in_file, at_once)
-        first_edges = self._first_edges[len(in_file) :]
+        if os.path.exists(self._path(number)):
+            yield from self._runs_in_file(self._path(number), at_once)
+        first_edges = self._first_edges[len(self._first_edges) - len(self._pending) :]
         for memory, begins, first in zip(self._pending, self._begins, first_edges, strict=True):
             begin, end = begins[number : number + 2].tolist()
             if begin < end:
                 yield EdgeRun(memory, self._dtype, begin, end - begin, first)
 
-    def _runs_in_file(self, path: Path, counts: list[int], at_once: int) -> Iterator[EdgeRun]:
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            offset = batch = 0
-            while batch < len(counts):
-                end, total = batch + 1, counts[batch]
-                while end < len(counts) and total + counts[end] <= at_once:
-                    total += counts[end]
-                    end += 1
-                memory = torch.empty(total * self._dtype.itemsize, dtype=torch.uint8, device="cpu")
-                read_into(fd, path, offset, memory.numpy().data)
-                offset += memory.numel()
-                begin = 0
-                for number in range(batch, end):
-                    first = self._first_edges[number]
-                    yield EdgeRun(memory, self._dtype, begin, counts[number], first)
-                    begin += counts[number]
-                batch = end
-        finally:
-            os.close(fd)
+    def _runs_in_file(self, path: str, at_once: bool) -> Iterator[EdgeRun]:
+        with open(path, "rb") as file:
+            while len(records := np.fromfile(file, self._dtype, -1 if at_once else 1)):
+                if not at_once:
+                    run = np.fromfile(file, self._dtype, int(records["destination"][0]))
+                    records = np.concatenate([records, run])
+                memory, begin = torch.from_numpy(records.view(np.uint8)), 0
+                while begin < len(records):
+                    header = records[begin]
+                    count, first = int(header["destination"]), self._first_edges[header["edge"]]
+                    yield EdgeRun(memory, self._dtype, begin + 1, count, first)
+                    begin += 1 + count
 
     def _write_oldest(self) -> None:
         """Appends a quarter of the records in memory to the buckets' files; several threads write.
         The rest stays, because it may never need files.
         """
         oldest = self._pending[: max(1, len(self._pending) // 4)]
-        records = [memory.numpy().data for memory in oldest]
-        begins = np.array(self._begins[: len(oldest)], np.int64)
-        self._counts_in_files.append(np.diff(begins, axis=1).astype(np.int32))
-        begins *= self._dtype.itemsize
+        first = len(self._first_edges) - len(self._pending)
+        begins = np.array(self._begins[: len(oldest)])
+        headers = np.zeros((len(oldest), len(self._degrees)), self._dtype)
+        headers["destination"] = np.diff(begins, axis=1)
+        headers["edge"] = np.arange(first, first + len(oldest))[:, None]
+        records = [memory.numpy().view(self._dtype) for memory in oldest]
+
+        def write(number: int) -> None:
+            runs = zip(records, headers, begins[:, number : number + 2].tolist(), strict=True)
+            with open(self._path(number), "ab") as file:
+                for batch, header, (begin, end) in runs:
+                    if begin < end:
+                        file.write(header[number].tobytes())
+                        file.write(batch[begin:end].data)
+
         with ThreadPoolExecutor(torch.get_num_threads(), "peergraph_write") as pool:
-            for _ in pool.map(
-                lambda number: self._write(number, records, begins), range(len(self._degrees))
-            ):
+            for _ in pool.map(write, range(len(self._degrees))):
                 pass
         self._written, self._pending = oldest, self._pending[len(oldest) :]
         self._begins = self._begins[len(oldest) :]
         self._pending_bytes -= sum(memory.numel() for memory in oldest)
-
-    def _write(self, number: int, records: list[memoryview], begins: NDArray[np.int64]) -> None:
-        ranges = begins[:, number : number + 2].tolist()
-        pieces = [r[begin:end] for r, (begin, end) in zip(records, ranges, strict=True)]
-        pieces = [piece for piece in pieces if len(piece)]
-        if pieces:
-            append(self._path(number), pieces)
 
 
 def _whole_lines(num_bytes: int) -> Tensor:

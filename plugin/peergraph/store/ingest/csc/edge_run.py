@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,11 +15,11 @@ import peergraph._C as _C
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-_MOST_PIECES = 512  # of one system call
-
 
 def record_dtype(index_dtype: torch.dtype) -> np.dtype[Any]:
-    """Returns the dtype of an edge in a bucket, with `destination`, `source` and `edge`."""
+    """Returns the dtype of an edge in a bucket, with `destination`, `source` and `edge`. In a file,
+    each run follows a record with the number of its edges, and the number of its batch as `edge`.
+    """
     source = np.int64 if index_dtype == torch.int64 else np.int32
     return np.dtype([("destination", np.int32), ("source", source), ("edge", np.int32)])
 
@@ -102,24 +100,3 @@ class RunOrder:
             edge_ids=edge_ids,
         )
         return SortedEdges(degrees, indices, edge_ids)
-
-
-def append(path: Path, pieces: list[memoryview]) -> None:
-    """Appends pieces to a file."""
-    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
-    try:
-        while pieces:
-            _advance(pieces, os.writev(fd, pieces[:_MOST_PIECES]))
-    finally:
-        os.close(fd)
-
-
-def _advance(pieces: list[memoryview], num_bytes: int) -> None:
-    """Removes the bytes that were written from the front of the pieces."""
-    done = 0
-    while done < len(pieces) and num_bytes >= len(pieces[done]):
-        num_bytes -= len(pieces[done])
-        done += 1
-    del pieces[:done]
-    if num_bytes:
-        pieces[0] = pieces[0][num_bytes:]

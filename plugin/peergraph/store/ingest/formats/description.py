@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import fields
 from importlib import import_module
 from os.path import isabs, join
@@ -46,9 +46,8 @@ def description_files(path: Path) -> GraphFiles:
     )
     where = str(path)
     _check_object(values, where, ("nodes", "edges"))
-    nodes = values.get("nodes", {})
-    edges = values.get("edges", {})
-    for part, name in ((nodes, "nodes"), (edges, "edges")):
+    nodes, edges = values.get("nodes", {}), values.get("edges", {})
+    for name, part in (("nodes", nodes), ("edges", edges)):
         _check_object(part, f"{where}: {name}", None)
     if _is_single(nodes, NodeFiles):
         nodes = {NODE: nodes}
@@ -56,28 +55,12 @@ def description_files(path: Path) -> GraphFiles:
         edges = {_SEPARATOR.join(EDGE): edges}
     folder = path.parent
     return GraphFiles(
-        {t: node_files(v, f"{where}: nodes.{t}", folder) for t, v in nodes.items()},
+        {t: constructed(NodeFiles, v, f"{where}: nodes.{t}", folder) for t, v in nodes.items()},
         {
-            edge_type(t, where): edge_files(v, f"{where}: edges.{t}", folder)
+            edge_type(t, where): constructed(EdgeFiles, v, f"{where}: edges.{t}", folder)
             for t, v in edges.items()
         },
     )
-
-
-def node_files(values: Any, where: str, folder: Path) -> NodeFiles:
-    """Returns the files of a node type. Raises ValueError for a wrong description.
-
-    Args:
-        values: the arguments of :class:`NodeFiles`.
-        where: the name of the values in errors.
-        folder: the folder of relative paths.
-    """
-    return _construct(NodeFiles, values, where, folder)
-
-
-def edge_files(values: Any, where: str, folder: Path) -> EdgeFiles:
-    """Returns the files of an edge type, as :func:`node_files` does for a node type."""
-    return _construct(EdgeFiles, values, where, folder)
 
 
 def edge_type(text: str, where: str) -> EdgeType:
@@ -90,51 +73,60 @@ def edge_type(text: str, where: str) -> EdgeType:
     return names[0], names[1], names[2]
 
 
-def _construct(kind: type[_Described], values: Any, where: str, folder: Path) -> _Described:
-    names = [field.name for field in fields(kind)]
-    _check_object(values, where, names)
+def constructed(kind: type[_Described], values: Any, where: str, folder: Path) -> _Described:
+    """Returns an object of a class of descriptions. Raises ValueError for a wrong description.
+
+    Args:
+        kind: the class.
+        values: its arguments.
+        where: the name of the values in errors.
+        folder: the folder of relative paths.
+    """
+    _check_object(values, where, [field.name for field in fields(kind)])
     arguments = dict(values)
-    if arguments.get("files") is not None:
-        arguments["files"] = _paths(arguments["files"], f"{where}.files", folder)
-    if "csv" in arguments:
-        arguments["csv"] = _construct(CsvFormat, arguments["csv"], f"{where}.csv", folder)
-    if "tables" in arguments:
-        tables = arguments["tables"]
-        _check_object(tables, f"{where}.tables", None)
-        arguments["tables"] = {
-            name: _table(table, f"{where}.tables.{name}", folder) for name, table in tables.items()
-        }
-    if kind is Rows:
-        arguments["values"] = _path(arguments.get("values"), f"{where}.values", folder)
+    for name, read in _READERS.items():
+        if arguments.get(name) is not None:
+            arguments[name] = read(arguments[name], f"{where}.{name}", folder)
     try:
         return kind(**arguments)
     except (TypeError, ValueError) as error:
         raise ValueError(f"{where}: {error}") from None
 
 
+def _tables(given: Any, where: str, folder: Path) -> dict[str, Any]:
+    _check_object(given, where, None)
+    return {name: _table(table, f"{where}.{name}", folder) for name, table in given.items()}
+
+
 def _table(given: Any, where: str, folder: Path) -> Any:
     if isinstance(given, Mapping):
         kind: Any = Rows if "values" in given else Columns
-        return _construct(kind, given, where, folder)
+        return constructed(kind, given, where, folder)
     if is_array_path(given):
         return _path(given, where, folder)
-    if isinstance(given, str) or (
-        isinstance(given, list) and all(isinstance(name, str) for name in given)
-    ):
+    names = given if isinstance(given, list) else [given]
+    if all(isinstance(name, str) for name in names):
         return given
     raise ValueError(f"{where} must be a column, a list of columns, a file or an object: {given!r}")
 
 
 def _paths(given: Any, where: str, folder: Path) -> list[str]:
-    if isinstance(given, list):
-        return [_path(path, where, folder) for path in given]
-    return [_path(given, where, folder)]
+    return [_path(path, where, folder) for path in (given if isinstance(given, list) else [given])]
 
 
 def _path(given: Any, where: str, folder: Path) -> str:
     if not isinstance(given, str):
         raise ValueError(f"{where} must be a path, got {given!r}")
     return given if isabs(given) else join(folder, given)
+
+
+_READERS: dict[str, Callable[[Any, str, Path], Any]] = {
+    "files": _paths,
+    "values": _path,
+    "tables": _tables,
+    "csv": lambda given, where, folder: constructed(CsvFormat, given, where, folder),
+}
+"""Arguments that are no plain values."""
 
 
 def _is_single(values: Mapping[str, Any], kind: type) -> bool:

@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 
 from peergraph.store.ingest.graph_files import EdgeFiles, GraphFiles, NodeFiles
-from peergraph.store.ingest.read.optional import require
+from peergraph.store.ingest.read.optional import OptionalModule
 from peergraph.store.input.source import EDGE, NODE
 
 
@@ -20,7 +20,7 @@ def dgl_files(path: Path) -> GraphFiles:
         ImportError: DGL cannot be imported.
         ValueError: the file has several graphs, or is none of DGL's.
     """
-    dgl = require("dgl", f"reading {path}")
+    dgl = OptionalModule("dgl", f"reading {path}")
     try:
         graphs, _ = dgl.load_graphs(str(path))
     except dgl.DGLError as error:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from peergraph.store.ingest.formats.checkpoint import load_checkpoint
 from peergraph.store.ingest.graph_files import EdgeFiles, GraphFiles, NodeFiles
-from peergraph.store.ingest.read.optional import require
+from peergraph.store.ingest.read.optional import OptionalModule
 from peergraph.store.input.source import EDGE, NODE, EdgeType, NodeType
 
 _NAMES = ("data.pt", "geometric_data_processed.pt")  # PyG's, and those of OGB's PyG datasets
@@ -42,8 +42,8 @@ def pyg_files(path: Path) -> GraphFiles:
     file = path if path.is_file() else processed_file(path)
     if file is None:
         raise FileNotFoundError(f"{path} has none of {', '.join(_NAMES)}")
-    require("torch_geometric", f"reading {path}")
-    from torch_geometric.data import Data, HeteroData
+    package = OptionalModule("torch_geometric.data", f"reading {path}")
+    graph_classes = package.HeteroData, package.Data
     from torch_geometric.data.data import DataEdgeAttr, DataTensorAttr
     from torch_geometric.data.storage import BaseStorage, EdgeStorage, GlobalStorage, NodeStorage
 
@@ -56,7 +56,7 @@ def pyg_files(path: Path) -> GraphFiles:
         raise ValueError(f"{file} has {slices.numel() - 1} graphs, a store has one")
     if isinstance(data, Mapping):
         is_hetero = any(isinstance(kind, tuple) for kind in data)
-        data = (HeteroData if is_hetero else Data).from_dict(data)
+        data = graph_classes[0 if is_hetero else 1].from_dict(data)
     nodes: dict[NodeType, NodeFiles] = {}
     edges: dict[EdgeType, EdgeFiles] = {}
     for store in data.node_stores:

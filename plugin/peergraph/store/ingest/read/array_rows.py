@@ -139,9 +139,11 @@ def _dtype(values: Tensor | NDArray[Any]) -> np.dtype[Any] | torch.dtype:
     return values.dtype
 
 
-def _copy(rows: Tensor | NDArray[Any]) -> Tensor | NDArray[Any]:
-    """Returns rows side by side on the CPU, in the machine's byte order."""
+def _copy(rows: Tensor | NDArray[Any]) -> NDArray[Any]:
+    """Returns rows side by side in NumPy, in the machine's byte order."""
     if isinstance(rows, Tensor):
-        return rows.detach().cpu().contiguous()
+        rows = rows.detach().cpu().contiguous()
+        # NumPy does not know some dtypes, whose values float32 holds.
+        rows = rows.numpy() if isinstance(_dtype(rows), np.dtype) else rows.float().numpy()
     rows = np.ascontiguousarray(rows, rows.dtype.newbyteorder("="))
     return rows if rows.flags.writeable else rows.copy()  # torch warns about others

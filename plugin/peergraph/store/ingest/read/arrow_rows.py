@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from peergraph.store.ingest.read.optional import require
+from peergraph.store.ingest.read.optional import arrow, dataset, filesystems, parquet
 from peergraph.store.ingest.read.row_source import Batch, RowSource, check_names
 
 _AHEAD = 4  # batches that Arrow's threads decode ahead
@@ -18,7 +18,7 @@ class ArrowRows(RowSource):
 
     def __init__(self, names: Sequence[str], shown: str) -> None:
         super().__init__(names, shown)
-        self._errors: Any = require("pyarrow", "reading Arrow record batches").ArrowException
+        self._errors: Any = arrow.ArrowException
 
     def _batches_of(self, shown: str, batches: Iterator[Any], row_bytes: float) -> Iterator[Batch]:
         """Yields the rows of a file or object.
@@ -105,8 +105,7 @@ class ParquetRows(ArrowRows):
             with self._open(path) as file:
                 yield from file.iter_batches(batch_rows, columns=[*columns], use_threads=True)
             return
-        dataset = require("pyarrow.dataset", "reading Parquet files")
-        files = require("pyarrow.fs", "reading Parquet files").LocalFileSystem()
+        files = filesystems.LocalFileSystem()
         options = dataset.ParquetFragmentScanOptions(pre_buffer=False)
         kind = dataset.ParquetFileFormat(default_fragment_scan_options=options)
         yield from kind.make_fragment(str(path.absolute()), files).to_batches(
@@ -114,12 +113,10 @@ class ParquetRows(ArrowRows):
         )
 
     def _open(self, path: Path) -> Any:
-        errors = OSError, require("pyarrow", "reading Parquet files").ArrowException
         try:
             # Buffers read ahead would hold all of the columns of the file.
-            parquet = require("pyarrow.parquet", "reading Parquet files")
             return parquet.ParquetFile(path.absolute(), pre_buffer=False)
-        except errors as error:
+        except (OSError, arrow.ArrowException) as error:
             raise ValueError(f"{path} is no Parquet file: {error}") from error
 
 
@@ -149,7 +146,6 @@ class StreamRows(ArrowRows):
     def of(cls, given: Any) -> StreamRows:
         """Returns the rows of an object that has a scanner, or gives a stream of batches."""
         name = type(given).__name__
-        arrow = require("pyarrow", "reading Arrow record batches")
         if hasattr(given, "to_batches") and hasattr(given, "count_rows"):
 
             def scan(columns: Sequence[str], batch_rows: int) -> Iterator[Any]:
@@ -186,7 +182,6 @@ class StreamRows(ArrowRows):
 
 def _joined(batches: Iterator[Any], batch_rows: int) -> Iterator[Any]:
     """Yields record batches, those of small row groups together: each one takes a millisecond."""
-    arrow = require("pyarrow", "reading Parquet files")
     small: list[Any] = []
     held = 0
     for rows in batches:

@@ -12,7 +12,7 @@ import numpy as np
 from peergraph.store.ingest.graph_files import CsvFormat
 from peergraph.store.ingest.read.csv_header import SAMPLE_BYTES, first_lines, has_header
 from peergraph.store.ingest.read.csv_text import CheckedText, check_text
-from peergraph.store.ingest.read.optional import require
+from peergraph.store.ingest.read.optional import arrow, csv
 from peergraph.store.ingest.read.row_source import Batch, RowSource
 from peergraph.store.ingest.values.arrow_arrays import named_type
 
@@ -31,7 +31,7 @@ class CsvRows(RowSource):
 
     Args:
         paths: at least one file. ``.gz``, ``.bz2``, ``.zst`` and ``.lz4`` are decompressed.
-        csv: the format of the files.
+        given: the format of the files.
         named: the columns that users name, which tell a header.
 
     Raises:
@@ -40,18 +40,18 @@ class CsvRows(RowSource):
 
     is_text = True
 
-    def __init__(self, paths: Sequence[Path], csv: CsvFormat, named: Collection[str] = ()) -> None:
-        self._arrow = require("pyarrow", "reading CSV files")
-        self._csv = require("pyarrow.csv", "reading CSV files")
-        self._format, self._headers = csv, csv.header
-        self._types = {name: named_type(text) for name, text in csv.types.items()}
+    def __init__(
+        self, paths: Sequence[Path], given: CsvFormat, named: Collection[str] = ()
+    ) -> None:
+        self._format, self._headers = given, given.header
+        self._types = {name: named_type(text) for name, text in given.types.items()}
         self._columns: dict[Path, list[str]] = {}
         self._without_rows: set[Path] = set()  # files of a header only
         self._paths = [*paths]
         self._line_bytes, self.expected_rows = 8, 0  # by the first lines of each file
         self.num_bytes = sum(path.stat().st_size for path in paths)
         for path in self._paths:
-            self._columns[path] = self._examine(path, [*named, *csv.types])
+            self._columns[path] = self._examine(path, [*named, *given.types])
         names = next((names for names in self._columns.values() if names), [])
         super().__init__(names, str(paths[0]))
         for path, found in self._columns.items():
@@ -79,7 +79,7 @@ class CsvRows(RowSource):
             try:
                 for block, read in self._blocks(path, columns, None):
                     yield from self._split(block, {}, read, batch_rows)
-            except self._arrow.ArrowInvalid:
+            except arrow.ArrowInvalid:
                 yield from self._rest_with_faults(path, columns, batch_rows, self.total - before)
 
     def _rest_with_faults(
@@ -103,16 +103,16 @@ class CsvRows(RowSource):
                 begin, good, end = end, good + len(block), int(numbers[-1]) + 1
                 places = np.full(end - begin, -1)
                 places[numbers - begin] = np.arange(len(block))
-                rows = block.take(self._arrow.array(places, mask=places < 0))
+                rows = block.take(arrow.array(places, mask=places < 0))
                 skipped = max(0, done - begin)
                 masks = _masks(faults, begin + skipped, end)
                 yield from self._split(rows.slice(skipped), masks, read, batch_rows)
-        except self._arrow.ArrowInvalid as error:
+        except arrow.ArrowInvalid as error:
             self._check(path)
             raise ValueError(f"{path} cannot be read: {error}") from error
         last = good + len(faults)
-        missing = [self._arrow.nulls(last - end, self._arrow.string()) for _ in columns]
-        rows = self._arrow.record_batch(missing, [*columns])
+        missing = [arrow.nulls(last - end, arrow.string()) for _ in columns]
+        rows = arrow.record_batch(missing, [*columns])
         yield from self._split(rows, _masks(faults, end, last), 0, batch_rows)
 
     def _split(
@@ -128,11 +128,11 @@ class CsvRows(RowSource):
 
     def _blocks(self, path: Path, columns: Sequence[str], skip: Any) -> Iterator[tuple[Any, int]]:
         """Yields record batches of text, and the bytes that were read for each."""
-        csv, names = self._csv, self._columns[path]
+        names = self._columns[path]
         with self._open(path) as (raw, stream):
             checked = CheckedText(stream, self._delimiter(path))
             reader = csv.open_csv(
-                self._arrow.PythonFile(checked, mode="r"),
+                arrow.PythonFile(checked, mode="r"),
                 read_options=csv.ReadOptions(
                     # Only one thread knows the number of a faulty line.
                     use_threads=skip is None,
@@ -147,7 +147,7 @@ class CsvRows(RowSource):
                     invalid_row_handler=skip,
                 ),
                 convert_options=csv.ConvertOptions(
-                    column_types=dict.fromkeys(names, self._arrow.string()),
+                    column_types=dict.fromkeys(names, arrow.string()),
                     include_columns=[*columns],
                 ),
             )
@@ -172,9 +172,9 @@ class CsvRows(RowSource):
     @contextmanager
     def _open(self, path: Path) -> Iterator[tuple[Any, Any]]:
         """Yields a file, and its decompressed content. Errors of the content name the file."""
-        with self._arrow.OSFile(str(path.absolute()), "rb") as raw:
+        with arrow.OSFile(str(path.absolute()), "rb") as raw:
             kind = _COMPRESSION.get(path.suffix.lower())
-            stream = raw if kind is None else self._arrow.CompressedInputStream(raw, kind)
+            stream = raw if kind is None else arrow.CompressedInputStream(raw, kind)
             try:
                 yield raw, stream
             except OSError as error:  # of decompression

@@ -8,9 +8,11 @@ from collections.abc import Sequence
 from os import PathLike, fspath
 from pathlib import Path
 
-_PARQUET = {".parquet", ".pq", ".parq"}
-_CSV = {".csv", ".tsv", ".txt"}
-_COMPRESSED = {".gz", ".bz2", ".zst", ".lz4"}
+_KINDS = {
+    **dict.fromkeys((".parquet", ".pq", ".parq"), "Parquet"),
+    **dict.fromkeys((".csv", ".tsv", ".txt"), "CSV"),
+}
+_COMPRESSED = (".gz", ".bz2", ".zst", ".lz4")
 
 
 def is_array_path(value: object) -> bool:
@@ -22,19 +24,13 @@ def is_array_path(value: object) -> bool:
 
 def kind_of_file(path: Path) -> str:
     """Returns ``"Parquet"`` or ``"CSV"``. Raises ValueError if the ending is another one."""
-    suffixes = [suffix.lower() for suffix in path.suffixes]
-    if suffixes and suffixes[-1] in _COMPRESSED:
-        suffixes = suffixes[:-1]
-        is_compressed = True
-    else:
-        is_compressed = False
-    last = suffixes[-1] if suffixes else ""
-    if last in _CSV:
-        return "CSV"
-    if last in _PARQUET and not is_compressed:
-        return "Parquet"
-    known = ", ".join(sorted(_PARQUET | _CSV | _COMPRESSED | {".npy", ".npz:name"}))
-    raise ValueError(f"{path}: the kind of a file is known by its ending: {known}")
+    suffixes = ["", *(suffix.lower() for suffix in path.suffixes)]
+    is_compressed = suffixes[-1] in _COMPRESSED
+    kind = _KINDS.get(suffixes[-2] if is_compressed else suffixes[-1])
+    if kind is None or (is_compressed and kind != "CSV"):
+        known = ", ".join(sorted([*_KINDS, *_COMPRESSED, ".npy", ".npz:name"]))
+        raise ValueError(f"{path}: the kind of a file is known by its ending: {known}")
+    return kind
 
 
 def expand(names: Sequence[str]) -> tuple[list[Path], list[str]]:
@@ -50,14 +46,12 @@ def expand(names: Sequence[str]) -> tuple[list[Path], list[str]]:
     notes: list[str] = []
     owners: dict[Path, str] = {}
     for name in names:
-        found, more = _expand(name)
-        notes += more
-        for path in found:
+        for path in _files_of(Path(name), notes):
             check_regular(path)
             owner = owners.setdefault(path.resolve(), name)
             if owner != name:
                 raise ValueError(f"{path} is named twice: by {owner!r} and by {name!r}")
-        paths += found
+            paths.append(path)
     for path in dict.fromkeys(paths):
         if paths.count(path) > 1:
             notes.append(f"{path} is listed {paths.count(path)} times: so are its rows")
@@ -78,29 +72,25 @@ def check_regular(path: Path) -> None:
         raise ValueError(f"{path} must be a regular file")
 
 
-def _expand(name: str) -> tuple[list[Path], list[str]]:
-    path = Path(name)
-    if path.is_dir():
-        return _files_of_folder(path)
-    if path.exists() or path.is_symlink():
-        return [path], []
-    found = [Path(match) for match in sorted(glob.glob(name, recursive=True))]
-    if not found:
-        raise FileNotFoundError(f"no file is or matches {name!r}")
-    return found, []
-
-
-def _files_of_folder(folder: Path) -> tuple[list[Path], list[str]]:
-    """Returns the files of a folder: all of them but hidden ones and those of writers."""
-    found, notes = [], []
-    for path in sorted(folder.iterdir()):
+def _files_of(name: Path, notes: list[str]) -> list[Path]:
+    """Returns the files of a path, a glob, or a folder: all but hidden ones and those of writers,
+    which are added to the notes.
+    """
+    if not name.is_dir():
+        is_path = name.exists() or name.is_symlink()
+        paths = [name] if is_path else [*map(Path, sorted(glob.glob(str(name), recursive=True)))]
+        if not paths:
+            raise FileNotFoundError(f"no file is or matches {str(name)!r}")
+        return paths
+    paths = []
+    for path in sorted(name.iterdir()):
         if path.name.startswith((".", "_")):
             notes.append(f"{path} was left out: its name begins with {path.name[0]!r}")
-            continue
-        if path.is_dir():
-            raise ValueError(f"{path} is a folder within {folder}: name its files by a glob")
-        kind_of_file(path)
-        found.append(path)
-    if not found:
-        raise FileNotFoundError(f"{folder} has no file")
-    return found, notes
+        elif path.is_dir():
+            raise ValueError(f"{path} is a folder within {name}: name its files by a glob")
+        else:
+            kind_of_file(path)
+            paths.append(path)
+    if not paths:
+        raise FileNotFoundError(f"{name} has no file")
+    return paths

@@ -26,7 +26,7 @@ from peergraph.store.ingest.read.row_source import RowSource
 
 
 def open_rows(
-    files: Any, csv: CsvFormat, named: Collection[str], are_edges: bool = False
+    files: Any, csv: CsvFormat, named: Collection[str] = (), are_edges: bool = False
 ) -> RowSource:
     """Returns the rows of files, or of an object that gives record batches of Arrow.
 
@@ -43,16 +43,29 @@ def open_rows(
     """
     if isinstance(files, (Tensor, np.ndarray)) and are_edges:
         return ArrayRows([edges_part("the array of edges", files)])
-    if isinstance(files, (str, PathLike)):
-        files = [files]
-    if isinstance(files, Sequence):
-        return _open_paths(_names(files), csv, named, are_edges)
     if hasattr(files, "to_batches") or hasattr(files, "__arrow_c_stream__"):
         return StreamRows.of(files)
-    raise ValueError(
-        "files must be paths, a tensor or array of edges, or give Arrow record batches, got "
-        f"{type(files).__name__}"
-    )
+    given = [files] if isinstance(files, (str, PathLike)) else files
+    if not isinstance(given, Sequence):
+        raise ValueError(
+            "files must be paths, a tensor or array of edges, or give Arrow record batches, got "
+            f"{type(files).__name__}"
+        )
+    names = [fspath(name) if isinstance(name, PathLike) else name for name in given]
+    if not names or not all(isinstance(name, str) for name in names):
+        raise ValueError(f"files must be paths, one at least, got {files!r}")
+    arrays = [name for name in names if is_array_path(name)]
+    if arrays and not are_edges:
+        raise ValueError(f"{arrays[0]}: arrays have no columns: put them into tables")
+    paths, notes = expand([name for name in names if name not in arrays])
+    kinds = {kind_of_file(path) for path in paths} | ({"an array"} if arrays else set())
+    if len(kinds) > 1:
+        raise ValueError(f"files of one kind at a time, got {' and '.join(sorted(kinds))}: {names}")
+    if arrays:
+        return ArrayRows([edges_part(name, open_array(name)) for name in names])
+    source = CsvRows(paths, csv, named) if kinds == {"CSV"} else ParquetRows(paths)
+    source.notes += notes
+    return source
 
 
 def open_table(values: Any, csv: CsvFormat) -> RowSource:
@@ -69,7 +82,7 @@ def open_table(values: Any, csv: CsvFormat) -> RowSource:
         name = values.name if isinstance(values, NpyFile) else "the array"
         return ArrayRows([table_part(name, values)])
     if isinstance(values, (str, PathLike)):
-        return open_rows(values, csv, ())
+        return open_rows(values, csv)
     raise ValueError(f"expected a file, a tensor or an array, got {values!r}")
 
 
@@ -79,30 +92,3 @@ def open_array(path: str | PathLike[str]) -> NpyFile:
     archive, _, member = text.rpartition(":") if ".npz:" in text else (text, "", None)
     check_regular(Path(archive))
     return NpyFile(Path(archive), member)
-
-
-def _names(files: Sequence[Any]) -> list[str]:
-    for name in files:
-        if not isinstance(name, (str, PathLike)) or not isinstance(fspath(name), str):
-            raise ValueError(f"files must be paths, got {name!r}")
-    if not files:
-        raise ValueError("files is an empty list")
-    return [fspath(name) for name in files]
-
-
-def _open_paths(
-    names: list[str], csv: CsvFormat, named: Collection[str], are_edges: bool
-) -> RowSource:
-    arrays = [name for name in names if is_array_path(name)]
-    if len(arrays) == len(names):
-        if not are_edges:
-            raise ValueError(f"{names[0]}: arrays have no columns: put them into tables")
-        return ArrayRows([edges_part(name, open_array(name)) for name in names])
-    paths, notes = expand([name for name in names if name not in arrays])
-    kinds = {"an array"} if arrays else set()
-    kinds |= {kind_of_file(path) for path in paths}
-    if len(kinds) > 1:
-        raise ValueError(f"files of one kind at a time, got {' and '.join(sorted(kinds))}: {names}")
-    source = CsvRows(paths, csv, named) if kinds == {"CSV"} else ParquetRows(paths)
-    source.notes += notes
-    return source

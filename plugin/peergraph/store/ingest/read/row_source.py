@@ -9,13 +9,13 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from peergraph.store.ingest.values.problems import Mask, Problems
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
+
+    from peergraph.store.ingest.conditions import Condition
 
 _LEAST_ROWS, _MOST_ROWS = 1 << 10, 1 << 18  # of a batch
 _MOST_BYTES = 4 << 20  # of a batch: caches hold it
@@ -28,7 +28,7 @@ class Batch:
 
     Args:
         rows: ``[n]`` int64 ascending, the numbers of the rows over all files.
-        columns: arrays of NumPy or Arrow, or tensors, by name: ``[n]`` or ``[n, ...]``.
+        columns: arrays of NumPy or Arrow by name: ``[n]``, of tables ``[n, ...]``.
         num_bytes: the bytes that were read for the rows, for progress bars.
         faults: the rows that cannot be read, whose values are missing: a mask ``[n]`` by reason.
     """
@@ -51,10 +51,7 @@ class Batch:
     def select(self, mask: Mask) -> Batch:
         """Returns the rows of a mask ``[n]``."""
         at = np.flatnonzero(mask)
-        columns = {
-            name: values[torch.from_numpy(at)] if isinstance(values, Tensor) else values.take(at)
-            for name, values in self.columns.items()
-        }
+        columns = {name: values.take(at) for name, values in self.columns.items()}
         faults = {reason: rows[at] for reason, rows in self.faults.items()}
         return Batch(self.rows[at], columns, self.num_bytes, faults)
 
@@ -79,6 +76,8 @@ class RowSource(ABC):
         self._begins: list[int] = []
         self.total = 0
         """The number of rows that have been read, and of lines that could not be."""
+        self.condition: Condition | None = None
+        """The condition for rows to be used."""
 
     @abstractmethod
     def row_bytes(self, columns: Sequence[str]) -> int:
@@ -102,21 +101,33 @@ class RowSource(ABC):
             ValueError: a file cannot be read; the error names the file.
         """
 
-    def batch_rows(self, columns: Sequence[str], memory: int, most_rows: int = _MOST_ROWS) -> int:
-        """Returns the number of rows of a batch: the batches held at once take a quarter of the
-        memory, so that there is room for what is made of them.
-        """
-        num_bytes = min(_MOST_BYTES, memory // 4 // _HELD)
-        rows = num_bytes // max(1, self.row_bytes(columns))
-        return max(_LEAST_ROWS, min(_MOST_ROWS, most_rows, rows))
+    def read(
+        self, columns: Sequence[str], memory: int, most_rows: int = _MOST_ROWS
+    ) -> Iterator[Batch]:
+        """Yields the rows that satisfy the condition.
 
-    def check_columns(self, columns: Sequence[str], file: str | None = None) -> None:
-        """Raises ValueError if there is no such column."""
-        missing = [name for name in columns if name not in self.names]
+        Args:
+            columns: the names of the columns to read.
+            memory: the number of bytes to use: the batches held at once take a quarter of them, so
+                that there is room for what is made of them.
+            most_rows: the largest number of rows of a batch.
+
+        Raises:
+            ValueError: there is no such column; as :meth:`batches`.
+        """
+        names = list(dict.fromkeys([*columns, *(self.condition.columns if self.condition else ())]))
+        missing = [name for name in names if self.names and name not in self.names]
         if missing:
-            where = f"{file} has no" if file else "no"
-            there = ", ".join(self.names) or "there are none"
-            raise ValueError(f"{where} column {missing[0]!r}; columns: {there}")
+            raise ValueError(f"no column {missing[0]!r}; columns: {', '.join(self.names)}")
+        num_bytes = min(_MOST_BYTES, memory // 4 // _HELD)
+        rows = num_bytes // max(1, self.row_bytes(names))
+        for batch in self.batches(names, max(_LEAST_ROWS, min(_MOST_ROWS, most_rows, rows))):
+            if self.condition is None or not len(batch):
+                yield batch
+                continue
+            # Lines that cannot be read are reported whatever the condition is.
+            chosen = self.condition.rows(batch) | batch.problems().bad
+            yield batch if chosen.all() else batch.select(chosen)
 
     def place(self, row: int) -> tuple[str, int]:
         """Returns the file of a row that has been read, and its number in the file, from 0 on."""

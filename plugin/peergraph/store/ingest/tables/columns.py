@@ -14,7 +14,7 @@ from torch import Tensor
 
 from peergraph.store.ingest.graph_files import Columns, Rows
 from peergraph.store.ingest.read.file_list import is_array_path
-from peergraph.store.ingest.read.optional import require
+from peergraph.store.ingest.read.optional import arrow
 from peergraph.store.ingest.values.arrow_arrays import common_type, value_type
 
 _DTYPES: dict[str, torch.dtype] = {
@@ -81,7 +81,7 @@ def is_time(kind: Any) -> bool:
     """Returns whether a type is one of times of Arrow."""
     if kind is None or isinstance(kind, (np.dtype, torch.dtype)):
         return False
-    return bool(require("pyarrow", "types").types.is_temporal(kind))
+    return bool(arrow.types.is_temporal(kind))
 
 
 def common_dtype(kinds: Sequence[Any]) -> torch.dtype | None:
@@ -91,7 +91,7 @@ def common_dtype(kinds: Sequence[Any]) -> torch.dtype | None:
         ValueError: some are text, others are numbers; or a type has no numbers.
     """
     dtypes = [_dtype(kind) for kind in kinds if kind is not None and str(kind) != "null"]
-    if dtypes and None in kinds:
+    if dtypes and any(kind is None for kind in kinds):
         raise ValueError(
             "columns are text in one place and numbers in another: convert them to one type"
         )
@@ -103,7 +103,7 @@ def _dtype(kind: Any) -> torch.dtype:
     if isinstance(kind, torch.dtype):
         return kind
     if not isinstance(kind, np.dtype):
-        if require("pyarrow", "types").types.is_decimal(kind):
+        if arrow.types.is_decimal(kind):
             return torch.float64 if kind.scale > 0 else torch.int64
         if is_time(kind):
             return torch.int32 if kind.bit_width == 32 else torch.int64

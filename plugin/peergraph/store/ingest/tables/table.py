@@ -79,11 +79,11 @@ class Table:
             self.columns, self._is_matrix = [*source.names], [*source.names] != [""]
         kinds = {column: type_of_column(source.types(column), column) for column in self.columns}
         self._times = {column: kind for column, kind in kinds.items() if is_time(kind)}
-        self._is_text = source.is_text or None in kinds.values()
+        has_text = any(kind is None for kind in kinds.values())
+        self._is_text = source.is_text or has_text
         # None where the values of text decide, when all have been read.
-        self._dtype = (
-            None if source.is_text and None in kinds.values() else common_dtype([*kinds.values()])
-        )
+        is_open = source.is_text and has_text
+        self._dtype = None if is_open else common_dtype([*kinds.values()])
         if isinstance(given.dtype, str) and given.dtype not in DTYPE_NAMES:
             known = ", ".join(sorted(DTYPE_NAMES))
             raise ValueError(f"dtype must be one of {known}, got {given.dtype!r}")

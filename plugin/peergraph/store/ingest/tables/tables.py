@@ -110,10 +110,8 @@ class Tables:
         """
         bad, work = [np.empty(0, np.int64)], self._workspace
         for table, source in self._own:
-            # Rows of arrays may be wide: they are read in pieces of bytes.
-            batch_rows = source.batch_rows(source.names, work.memory)
-            batches = source.batches(source.names, batch_rows)
-            for batch in work.read(f"table {table.name}", source, batches):
+            batches = source.read(source.names, work.memory)
+            for batch in work.read(f"table {table.name}", batches, source.num_bytes):
                 problems = batch.problems()
                 table.write(table.read(batch.columns, problems))
                 work.bad_rows.add_problems(source, batch, problems)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from peergraph.store.ingest.read.optional import require
+from peergraph.store.ingest.read.optional import arrow
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -27,13 +27,13 @@ def as_mask(column: Any) -> NDArray[np.bool_]:
 
 def is_list(kind: Any) -> bool:
     """Returns whether a type of Arrow is one of lists."""
-    types = require("pyarrow", "Arrow arrays").types
+    types = arrow.types
     return bool(types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind))
 
 
 def value_type(kind: Any) -> Any:
     """Returns the type of the values of lists and of dictionaries; other types as they are."""
-    types = require("pyarrow", "Arrow arrays").types
+    types = arrow.types
     while is_list(kind) or types.is_dictionary(kind):
         kind = kind.value_type
     return kind
@@ -42,7 +42,7 @@ def value_type(kind: Any) -> Any:
 def named_type(name: str) -> Any:
     """Returns the type of Arrow with a name. Raises ValueError if there is none."""
     try:
-        return require("pyarrow", "types of columns").type_for_alias(name)
+        return arrow.type_for_alias(name)
     except ValueError:
         raise ValueError(f"types: {name!r} is no type of Arrow") from None
 
@@ -57,7 +57,6 @@ def common_type(kinds: Sequence[Any], what: str) -> Any:
     Raises:
         ValueError: there is none.
     """
-    arrow = require("pyarrow", "Arrow arrays")
     schemas = [arrow.schema([("", kind)]) for kind in dict.fromkeys(kinds)]
     try:
         return arrow.unify_schemas(schemas, promote_options="permissive").field(0).type

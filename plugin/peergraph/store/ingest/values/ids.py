@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import torch
-from torch import Tensor
 
-from peergraph.store.ingest.read.optional import require
+from peergraph.store.ingest.read.optional import arrow, compute
 from peergraph.store.ingest.values.arrow_arrays import is_list, value_type
 from peergraph.store.ingest.values.cast import to_dtype
 from peergraph.store.ingest.values.numbers import to_numbers
@@ -45,7 +44,7 @@ def _kind_of_type(given: Any, what: str) -> IdKind | None:
         if isinstance(given, np.dtype) and given.kind in "iuf":
             return "number"
     else:
-        types = require("pyarrow", "Arrow arrays").types
+        types = arrow.types
         kind = given if is_list(given) else value_type(given)
         if types.is_null(kind):
             return None
@@ -63,12 +62,11 @@ def to_node_numbers(column: Any, problems: Problems) -> NDArray[Any]:
     Raises:
         ValueError: the column has no numbers.
     """
-    kind = "" if isinstance(column, (np.ndarray, Tensor)) else str(column.type)
+    kind = "" if isinstance(column, np.ndarray) else str(column.type)
     if "string" in kind:
         column = _text(column)
         if (whole := plain_whole_numbers(column)) is not None:
             return whole
-        arrow, compute = require("pyarrow", "ids"), require("pyarrow.compute", "ids")
         plain = is_plain_whole_number(column)
         problems.add(MISSING, is_missing(column))
         problems.add("is not written as a whole number", ~plain)
@@ -92,12 +90,9 @@ def to_keys(column: Any, kind: IdKind, problems: Problems) -> Any:
     Raises:
         ValueError: text is not UTF-8.
     """
-    arrow = require("pyarrow", "Arrow arrays")
     if kind == "number":
         return arrow.array(to_node_numbers(column, problems), arrow.int64())
-    if isinstance(column, (np.ndarray, Tensor)):
-        column = arrow.array(np.asarray(column))
-    text = _text(column)
+    text = _text(arrow.array(column) if isinstance(column, np.ndarray) else column)
     try:
         text.validate(full=True)
     except arrow.ArrowInvalid as error:
@@ -107,7 +102,6 @@ def to_keys(column: Any, kind: IdKind, problems: Problems) -> Any:
 
 
 def _text(column: Any) -> Any:
-    arrow = require("pyarrow", "Arrow arrays")
     if arrow.types.is_dictionary(column.type):
         column = column.dictionary_decode()
     return column.cast(arrow.string())

@@ -1,4 +1,4 @@
-"""Columns of NumPy, Arrow or torch as numbers; rows without a number are found."""
+"""Columns of NumPy or Arrow as numbers; rows without a number are found."""
 
 from __future__ import annotations
 
@@ -6,9 +6,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from torch import Tensor
 
-from peergraph.store.ingest.read.optional import require
+from peergraph.store.ingest.read.optional import arrow, compute
 from peergraph.store.ingest.values.arrow_arrays import as_mask, as_numpy, is_list
 from peergraph.store.ingest.values.problems import OTHER_LENGTH, TOO_LARGE, Mask, Problems
 from peergraph.store.ingest.values.text import text_numbers
@@ -34,24 +33,17 @@ def to_numbers(column: Any, problems: Problems, time: Any = None, width: int = -
     """Returns the numbers of a column. Rows whose value is none are added to the problems.
 
     Args:
-        column: an array of NumPy or Arrow, or a tensor.
+        column: an array of NumPy or Arrow.
         time: Arrow's type of times, whose unit all values get.
         width: the length of lists; -1: that of the first one.
 
     Raises:
         ValueError: a column of a type that stands for no numbers.
     """
-    if isinstance(column, Tensor):
-        column = column.detach().cpu()
-        try:
-            column = column.numpy()
-        except TypeError:  # of a dtype that NumPy does not know, and that float32 holds
-            column = column.float().numpy()
     if isinstance(column, np.ndarray):
         if column.dtype.kind not in "biuf" or column.dtype.itemsize > 8:
             raise ValueError(f"expected numbers, got {column.dtype}")
         return Numbers(_signed(column, problems))
-    arrow = require("pyarrow", "Arrow arrays")
     types = arrow.types
     if types.is_dictionary(column.type):
         column = column.dictionary_decode()
@@ -87,7 +79,6 @@ def _signed(values: NDArray[Any], problems: Problems) -> NDArray[Any]:
 
 def _lists(column: Any, problems: Problems, time: Any, width: int) -> Numbers:
     """Returns [n, width] of a column of lists of one length; a missing list is a missing value."""
-    arrow, compute = require("pyarrow", "lists"), require("pyarrow.compute", "lists")
     lengths = as_numpy(compute.list_value_length(column).fill_null(-1))
     is_missing = lengths < 0
     if width < 0:
@@ -118,12 +109,9 @@ def _lists(column: Any, problems: Problems, time: Any, width: int) -> Numbers:
 
 def _times(column: Any, time: Any, problems: Problems) -> NDArray[Any]:
     """Returns the integers of times in the unit of a type."""
-    arrow = require("pyarrow", "times")
     bits = arrow.int32() if time.bit_width == 32 else arrow.int64()
     if column.type != time:
         given, column = column, column.cast(time, safe=False)
-        changed = require("pyarrow.compute", "times").not_equal(
-            given, column.cast(given.type, safe=False)
-        )
+        changed = compute.not_equal(given, column.cast(given.type, safe=False))
         problems.add(TOO_LARGE, as_mask(changed))
     return as_numpy(column.cast(bits).fill_null(0))

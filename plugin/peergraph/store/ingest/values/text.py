@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from peergraph.store.ingest.read.optional import require
+from peergraph.store.ingest.read.optional import arrow, compute
 from peergraph.store.ingest.values.arrow_arrays import as_mask, as_numpy
 from peergraph.store.ingest.values.problems import NO_NUMBER, ROUNDED, TOO_LARGE, Mask, Problems
 
@@ -26,8 +26,6 @@ def plain_whole_numbers(column: Any) -> NDArray[np.int64] | None:
     """Returns the numbers of strings that all are whole numbers of 64 bits as programs write them,
     without spaces, a plus sign or zeros in front. None: there are others.
     """
-    arrow = require("pyarrow", "Arrow arrays")
-    compute = require("pyarrow.compute", "Arrow arrays")
     if column.null_count:
         return None
     zeros = compute.and_(
@@ -45,19 +43,16 @@ def plain_whole_numbers(column: Any) -> NDArray[np.int64] | None:
 
 def is_plain_whole_number(column: Any) -> Mask:
     """Returns which strings are whole numbers without a plus sign or zeros in front."""
-    compute = require("pyarrow.compute", "Arrow arrays")
     return as_mask(compute.match_substring_regex(column, _PLAIN_WHOLE))
 
 
 def is_plain_number(column: Any) -> Mask:
     """Returns which strings are numbers without a plus sign or zeros in front."""
-    compute = require("pyarrow.compute", "Arrow arrays")
     return as_mask(compute.match_substring_regex(column, _PLAIN))
 
 
 def is_missing(column: Any) -> Mask:
     """Returns which strings are missing, empty or spaces."""
-    compute = require("pyarrow.compute", "Arrow arrays")
     text = compute.utf8_trim_whitespace(column)
     return as_mask(compute.fill_null(compute.equal(text, ""), True))
 
@@ -70,8 +65,6 @@ def text_numbers(column: Any, problems: Problems) -> tuple[NDArray[Any], Mask | 
         column: an array of strings of Arrow.
         problems: gets the rows whose value is no number, or none that can be held.
     """
-    arrow = require("pyarrow", "Arrow arrays")
-    compute = require("pyarrow.compute", "Arrow arrays")
     whole = plain_whole_numbers(column)
     if whole is not None:
         return whole, None
