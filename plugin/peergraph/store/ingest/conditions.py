@@ -60,7 +60,7 @@ class Condition:
                 self._check(cursor, table)
             cursor.register("batch", table)
             chosen = cursor.sql(f"SELECT {self._value} AS chosen FROM batch")
-            return as_mask(arrow_reader(chosen).read_all().column("chosen"))
+            return as_mask(arrow_reader(chosen).read_all().column("chosen").combine_chunks())
 
     def _check(self, cursor: Any, table: Any) -> None:
         """Lets DuckDB make an index of the condition, which only expressions of a row may be."""

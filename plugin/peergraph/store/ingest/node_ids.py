@@ -114,10 +114,8 @@ class IdColumn:
             ValueError: text of several kinds.
         """
         values, found, ids = batch.columns[self._column], Problems(len(batch)), self._ids
-        if self._text_kind is not None:
-            kind = self._text_kind.of(values, batch)
-            if kind is not None:
-                self._agree(kind)
+        if ids.kind != "number":
+            self._decide(values, batch)
         try:
             if ids.is_looked_up:
                 keys = to_keys(values, ids.kind or "number", found)
@@ -125,8 +123,16 @@ class IdColumn:
                 keys = to_node_numbers(values, found)
         except ValueError as error:
             raise ValueError(f"{self._where}: {error}") from None
+        if found.bad.any():
+            self._decide(values, batch)
         problems.add_all(found, self._what)
         return keys
+
+    def _decide(self, values: Any, batch: Batch) -> None:
+        """Finds whether text without a declared type is numbers."""
+        kind = None if self._text_kind is None else self._text_kind.of(values, batch)
+        if kind is not None:
+            self._agree(kind)
 
     def _agree(self, kind: IdKind) -> None:
         known = self._ids.kind

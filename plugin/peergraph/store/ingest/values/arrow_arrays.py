@@ -16,13 +16,14 @@ if TYPE_CHECKING:
 
 def as_numpy(column: Any) -> NDArray[Any]:
     """Returns the numbers of an array of Arrow without missing values, on the same memory."""
-    # By torch, because NumPy's array would be read-only, and to_numpy() imports pandas.
+    # By torch, because NumPy's array would be read-only. to_numpy() imports pandas.
     return np.asarray(torch.utils.dlpack.from_dlpack(column))
 
 
 def as_mask(column: Any) -> NDArray[np.bool_]:
     """Returns the booleans of an array of Arrow; False where one is missing."""
-    return np.asarray(column.fill_null(False).to_numpy(zero_copy_only=False), np.bool_)
+    column = column.fill_null(False) if column.null_count else column
+    return as_numpy(column.cast(arrow.uint8())).view(np.bool_)
 
 
 def is_list(kind: Any) -> bool:

@@ -28,17 +28,17 @@ def plain_whole_numbers(column: Any) -> NDArray[np.int64] | None:
     """
     if column.null_count:
         return None
-    zeros = compute.and_(
-        compute.starts_with(column, "0"), compute.greater(compute.binary_length(column), 1)
-    )
     # Arrow takes zeros in front and hexadecimal numbers, too.
-    for odd in (zeros, compute.starts_with(column, "-0")):
-        if compute.any(odd).as_py():
-            return None
+    zeros = column.filter(compute.starts_with(column, "0"))
+    if as_numpy(compute.binary_length(zeros)).max(initial=0) > 1:
+        return None
     try:
-        return as_numpy(column.cast(arrow.int64()))
+        whole = as_numpy(column.cast(arrow.int64()))
     except arrow.ArrowInvalid:
         return None
+    if whole.min(initial=1) <= 0 and compute.any(compute.starts_with(column, "-0")).as_py():
+        return None
+    return whole
 
 
 def is_plain_whole_number(column: Any) -> Mask:

@@ -7,7 +7,7 @@ from typing import Any
 from peergraph.store.ingest.read.row_source import Batch, RowSource
 from peergraph.store.ingest.values.ids import IdKind
 from peergraph.store.ingest.values.problems import Mask
-from peergraph.store.ingest.values.text import is_missing, is_plain_number, plain_whole_numbers
+from peergraph.store.ingest.values.text import is_missing, is_plain_number
 
 
 class TextKind:
@@ -32,8 +32,6 @@ class TextKind:
         Raises:
             ValueError: one value is a number, another is none.
         """
-        if self._kind == "number" and plain_whole_numbers(column) is not None:
-            return self._kind
         is_number = is_plain_number(column)
         kinds: dict[IdKind, Mask] = {"number": is_number, "text": ~is_number & ~is_missing(column)}
         for kind, mask in kinds.items():
