@@ -32,7 +32,11 @@ class ArrowRows(RowSource):
         begin = self.total
         try:
             for rows in batches:
-                arrays = dict(zip(rows.schema.names, rows.columns, strict=True))
+                # Few functions of Arrow take views.
+                arrays = {
+                    name: column.cast(arrow.string()) if column.type == "string_view" else column
+                    for name, column in zip(rows.schema.names, rows.columns, strict=True)
+                }
                 num_bytes = int(row_bytes * rows.num_rows)
                 yield Batch(self._next_rows(rows.num_rows), arrays, num_bytes)
         except self._errors as error:
