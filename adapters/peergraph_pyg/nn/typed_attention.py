@@ -10,7 +10,7 @@ from torch import Tensor
 
 from peergraph.aggregate import FEATURE_DTYPES, Relation, attention_fits, layers, supports
 from peergraph.aggregate.layers import AttentionRelation, without_autocast
-from peergraph.integration import Unsupported, is_explaining, note, require
+from peergraph.integration import Unsupported, is_explaining, note
 from peergraph.memory import EncodedRows
 
 from .. import compat
@@ -18,7 +18,6 @@ from ..data.csc_cache import typed_edges_of
 from ..data.lazy_features import LazyRows, gathered, is_plain
 from ..data.tailed_rows import TailedRows
 from . import convs
-from .features import kind_of
 from .linear_maps import CAST_DTYPES, is_plain_map
 
 EdgeType = tuple[str, str, str]
@@ -35,19 +34,18 @@ def joined_relations(
     """
     by_kind: dict[_Kind, dict[EdgeType, Any]] = {}
     for edge_type, layer in relations:
-        if edge_type in edge_index_dict:
-            try:
-                kind = _kind(layer, edge_index_dict[edge_type], *_ends(edge_type, x_dict))
-            except Unsupported:
-                continue
-            by_kind.setdefault(kind, {})[edge_type] = layer
+        if edge_type in edge_index_dict and type(layer) is convs.GATConv:
+            ends = x_dict.get(edge_type[0]), x_dict.get(edge_type[2])
+            kind = _kind(layer, edge_index_dict[edge_type], ends)
+            if kind is not None:
+                by_kind.setdefault(kind, {})[edge_type] = layer
     if not by_kind:
         return {}
     kind, most = max(by_kind.items(), key=lambda item: len(item[1]))
     if len(most) < 2:
         return {}
     sample = torch.empty(0, kind.heads, kind.depth, dtype=kind.dtype, device=kind.device)
-    return most if attention_fits(sample) else {}
+    return most if supports(kind.device) and attention_fits(sample) else {}
 
 
 class _Kind(NamedTuple):
@@ -63,40 +61,41 @@ class _Kind(NamedTuple):
     parameters: torch.dtype
 
 
-def _ends(edge_type: EdgeType, x_dict: Any) -> tuple[Any, Any]:
-    return x_dict.get(edge_type[0]), x_dict.get(edge_type[2])
-
-
-def _kind(layer: Any, edges: Any, source: Any, destination: Any) -> _Kind:
-    """Returns the kind of a relation; raises Unsupported if it runs alone."""
-    require(type(layer) is convs.GATConv and not compat.has_hooks(layer), "another layer")
-    require(layer._require_settings() == "sum", f"aggr is {layer.aggr}")
-    layer._require_steps("propagate", "edge_updater", "forward")
-    require(layer.res is None, "there is a residual")
-    require(layer.dropout == 0 or not layer.training, "there is dropout of attention")
-    require(is_plain(edges) and edges.dim() == 2 and edges.shape[0] == 2, "edges of another kind")
-    require(edges.dtype in (torch.int32, torch.int64), f"edge_index is {edges.dtype}")
-    vectors = layer.att_src, layer.att_dst
-    for linear, vector, x in zip(_maps(layer), vectors, (source, destination), strict=True):
-        require(is_plain(x) or type(x) is LazyRows, f"x is a {kind_of(x)}")
-        require(x.dtype in FEATURE_DTYPES and x.dim() == 2, f"x is {x.dtype}, {list(x.shape)}")
-        require(is_plain_map(linear) and linear.bias is None, "a map is the user's")
-        require(is_plain(linear.weight) and is_plain(vector), "weights are of another kind")
-        fits = linear.weight.shape[1] == x.shape[1] and linear.weight.dtype == vector.dtype
-        require(fits and x.device == edges.device == vector.device, "weights do not fit")
-    require(layer.bias is None or is_plain(layer.bias), "a bias is of another kind")
-    require(supports(edges.device), f"x is on {edges.device}")
+def _kind(layer: Any, edges: Any, ends: tuple[Any, Any]) -> _Kind | None:
+    """Returns the kind of a relation; None if it runs alone."""
+    if layer.res is not None or (layer.dropout != 0 and layer.training) or compat.has_hooks(layer):
+        return None
+    if not is_plain(edges) or edges.dtype not in (torch.int32, torch.int64):
+        return None
+    if edges.dim() != 2 or edges.shape[0] != 2:
+        return None
+    if layer.bias is not None and not is_plain(layer.bias):
+        return None
+    try:
+        if layer._require_settings() != "sum":
+            return None
+        layer._require_steps("propagate", "edge_updater", "forward")
+    except Unsupported:
+        return None
+    device, vectors = edges.device, (layer.att_src, layer.att_dst)
     parameters = vectors[0].dtype
-    dtype = _product_dtype(edges.device, {source.dtype, destination.dtype}, parameters)
-    return _Kind(
-        layer.heads,
-        layer.out_channels,
-        layer.concat,
-        layer.negative_slope,
-        edges.device,
-        dtype,
-        parameters,
-    )
+    for linear, vector, x in zip(_maps(layer), vectors, ends, strict=True):
+        if not (is_plain(x) or type(x) is LazyRows) or x.dtype not in FEATURE_DTYPES:
+            return None
+        if not is_plain_map(linear) or linear.bias is not None:
+            return None
+        weight = linear.weight
+        if not is_plain(weight) or not is_plain(vector) or x.dim() != 2:
+            return None
+        if weight.shape[1] != x.shape[1] or {weight.dtype, vector.dtype} != {parameters}:
+            return None
+        if not x.device == device == vector.device == weight.device:
+            return None
+    dtype = _product_dtype(device, {ends[0].dtype, ends[1].dtype}, parameters)
+    if dtype is None:
+        return None
+    heads, depth = layer.heads, layer.out_channels
+    return _Kind(heads, depth, layer.concat, layer.negative_slope, device, dtype, parameters)
 
 
 def _maps(layer: Any) -> tuple[Any, Any]:
@@ -106,13 +105,12 @@ def _maps(layer: Any) -> tuple[Any, Any]:
 
 def _product_dtype(
     device: torch.device, features: set[torch.dtype], parameters: torch.dtype
-) -> torch.dtype:
-    """Returns the dtype of products; raises Unsupported where dtypes differ without autocast."""
+) -> torch.dtype | None:
+    """Returns the dtype of products; None where dtypes differ without autocast."""
     if torch.is_autocast_enabled(device.type):
-        require({*features, parameters} <= CAST_DTYPES, "autocast does not cast these dtypes")
-        return torch.get_autocast_dtype(device.type)
-    require(features == {parameters}, f"x is {features} and weights {parameters}")
-    return parameters
+        casts = {*features, parameters} <= CAST_DTYPES
+        return torch.get_autocast_dtype(device.type) if casts else None
+    return parameters if features == {parameters} else None
 
 
 def attention_sums(

@@ -132,6 +132,18 @@ class _Plan:
         for first in range(0, count, step):
             yield slice(first, min(first + step, count))
 
+    def in_pieces(
+        self, features: Sequence[Tensor], feature: int, tensors: tuple[Tensor, ...]
+    ) -> Iterator[tuple[Tensor, ...]]:
+        """Returns the pieces of tensors that have a row for each row of features that is read."""
+        count = tensors[0].shape[0]
+        pieces = list(self.pieces(features, feature, count))
+        if len(pieces) == 1:
+            yield tensors
+        else:
+            for piece in pieces:
+                yield tuple(tensor[piece] for tensor in tensors)
+
     def of_destinations(self, scores: Tensor) -> Iterator[tuple[int, Tensor]]:
         """Returns the scores of the destinations of each node type that has any."""
         first = 0
@@ -159,13 +171,13 @@ class _Projection(torch.autograd.Function):
             parts = stack.to(plan.dtype).unbind(), scores.to(plan.dtype).unbind()
             for i, weight, score in zip(group, *parts, strict=True):
                 low[i], low_scores[i] = weight, score
-        for i, rows in enumerate(edges.sources):
-            first = edges.column_cuts[i]
-            for piece in plan.pieces(features, plan.sources[i], rows.shape[0]):
-                chosen = plan.select(features, plan.sources[i], rows[piece])
-                out = slice(first + piece.start, first + piece.stop)
-                torch.mm(chosen, low[i].t(), out=x[out])
-                _multiply(chosen, low_scores[i].t(), left[out])
+        blocks = zip(edges.sources, edges.by_relation(x), edges.by_relation(left), strict=True)
+        for i, block in enumerate(blocks):
+            weight, score = low[i].t(), low_scores[i].t()
+            for rows, of_x, of_left in plan.in_pieces(features, plan.sources[i], block):
+                chosen = plan.select(features, plan.sources[i], rows)
+                torch.mm(chosen, weight, out=of_x)
+                _multiply(chosen, score, of_left)
         of_all = new(edges.num_scores * heads, dtype=plan.sums)
         into: dict[int, Tensor] = {}
         for node_type, of_type in plan.of_destinations(of_all):
@@ -187,8 +199,14 @@ class _Projection(torch.autograd.Function):
         plan, edges = ctx.plan, ctx.plan.edges
         features, weights, vectors, into_weights, into_vectors = plan.split(ctx.saved_tensors)
         needs = plan.split(ctx.needs_input_grad[1:])
-        of_x = grads[0]
-        of_left = grads[1].to(plan.dtype)
+        blocks = list(
+            zip(
+                edges.sources,
+                edges.by_relation(grads[0]),
+                edges.by_relation(grads[1].to(plan.dtype)),
+                strict=True,
+            )
+        )
         of_features = [
             torch.zeros_like(x) if needed else None
             for x, needed in zip(features, needs[0], strict=True)
@@ -198,21 +216,20 @@ class _Projection(torch.autograd.Function):
         for group in _same_shapes(weights):
             total = _new_sums(weights[group[0]], plan.sums, len(group))
             scores = total.new_empty(len(group), plan.heads, total.shape[2])
-            for j, i in enumerate(group):
-                rows, first = edges.sources[i], edges.column_cuts[i]
-                if rows.shape[0] == 0:
-                    total[j].zero_()
-                    scores[j].zero_()
-                of_feature = of_features[plan.sources[i]]
-                for piece in plan.pieces(features, plan.sources[i], rows.shape[0]):
-                    out = slice(first + piece.start, first + piece.stop)
-                    chosen = plan.select(features, plan.sources[i], rows[piece])
-                    _add_product(total[j], of_x[out].t(), chosen, piece.start == 0)
-                    _add_product(scores[j], of_left[out].t(), chosen, piece.start == 0)
+            for i, of_weight, of_score in zip(group, total.unbind(), scores.unbind(), strict=True):
+                if blocks[i][0].shape[0] == 0:
+                    of_weight.zero_()
+                    of_score.zero_()
+                of_feature, first = of_features[plan.sources[i]], True
+                for rows, of_x, of_left in plan.in_pieces(features, plan.sources[i], blocks[i]):
+                    chosen = plan.select(features, plan.sources[i], rows)
+                    _add_product(of_weight, of_x.t(), chosen, first)
+                    _add_product(of_score, of_left.t(), chosen, first)
+                    first = False
                     if of_feature is not None:
-                        part = of_x[out] @ ctx.low[i]
-                        part.addmm_(of_left[out], ctx.low_scores[i][: plan.heads])
-                        of_feature.index_add_(0, rows[piece], part)
+                        part = of_x @ ctx.low[i]
+                        part.addmm_(of_left, ctx.low_scores[i][: plan.heads])
+                        of_feature.index_add_(0, rows, part)
             _of_scores(total, scores, weights, vectors, group, of_weights, of_vectors)
         of_all = grads[2].new_zeros(edges.num_scores, plan.heads)
         of_all.index_copy_(0, edges.score_rows, grads[2])

@@ -160,6 +160,10 @@ class TypedEdges:
         if gradients:
             self.matrix.transpose()
 
+    def by_relation(self, columns: Tensor) -> tuple[Tensor, ...]:
+        """Returns the part of each relation of a tensor by column."""
+        return torch.split(columns, [rows.shape[0] for rows in self.sources])
+
     def score_places(self, node_type: int) -> int:
         """Returns the scores of a destination: one for each relation into its type, side by side,
         and one more if that makes the number even.
