@@ -224,3 +224,15 @@ def test_tables_alone_count(device: torch.device) -> None:
     table.gather(torch.arange(3))
     assert counter.calls == 1
     table.close()
+
+
+def test_a_thread_that_samples_past_the_end() -> None:
+    """A loader's thread may have asked for the recorder before the measurement ended."""
+    with build(homogeneous_source(30, 200)) as store:
+        edge_type = store.edge_types[0]
+        with store.measure() as measured:
+            pass
+        result = measured.result()
+        measured.add_lists(edge_type, torch.arange(3), torch.ones(3, dtype=torch.int64))
+        measured.add_sample()
+        assert measured.result() == result
