@@ -228,7 +228,8 @@ def test_tables_alone_count(device: torch.device) -> None:
 
 def test_a_thread_that_samples_past_the_end() -> None:
     """A loader's thread may have asked for the recorder before the measurement ended."""
-    with build(homogeneous_source(30, 200)) as store:
+    group = Group.current(device="cpu")
+    with build(homogeneous_source(30, 200), "replicated", group=group) as store:
         edge_type = store.edge_types[0]
         with store.measure() as measured:
             pass
