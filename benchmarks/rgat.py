@@ -95,6 +95,7 @@ def arguments() -> argparse.ArgumentParser:
     direction = result.add_mutually_exclusive_group()
     direction.add_argument("--backward", dest="inference", action="store_false", help="train")
     direction.add_argument("--inference", action="store_true", help="evaluate, without gradients")
+    result.add_argument("--lazy", action="store_true", help="layers read features, not the loader")
     result.add_argument("--held", type=int, default=2, help="batches in memory")
     result.add_argument("--prefetch", type=int, help="batches ahead; default: the loader's")
     result.add_argument("--profile", action="store_true", help="kernels of one step")

@@ -18,7 +18,7 @@ from torch_geometric.data import HeteroData
 from torch_geometric.loader import NeighborLoader
 
 from peergraph.store import Store
-from peergraph_pyg import EdgeIndexTensor, TableTensor, accelerate, prefetch
+from peergraph_pyg import EdgeIndexTensor, TableTensor, accelerate, lazy, prefetch
 from rgat_shape.graph import TypedGraph
 from rgat_shape.models import LAYERS, TypedModel, loss_of
 from rgat_shape.source import seed_nodes
@@ -30,15 +30,19 @@ DTYPES = {"bfloat16": torch.bfloat16, "float32": torch.float32}
 """The dtype of the model's products by the option; parameters are float32."""
 
 
-def data_of(store: Store, graph: TypedGraph) -> HeteroData:
-    """What peergraph_pyg.share returns, over a store that was made from parts of all ranks."""
+def data_of(store: Store, graph: TypedGraph, is_lazy: bool) -> HeteroData:
+    """What peergraph_pyg.share returns, over a store that was made from parts of all ranks.
+
+    Args:
+        is_lazy: whether batches leave features in the store until layers read them.
+    """
     data = HeteroData()
     for node_type in graph.nodes:
         data[node_type].x = TableTensor(store, node_type, "x")
     data[graph.target].y = TableTensor(store, graph.target, "y")
     for edge_type in graph.edge_types:
         data[edge_type].edge_index = EdgeIndexTensor(store, edge_type)
-    return data
+    return lazy(data) if is_lazy else data
 
 
 def batches_of(session: Session, graph: TypedGraph, data: HeteroData, batch: int) -> Iterator[Any]:
@@ -142,8 +146,9 @@ def run_batch(session: Session, store: Store, graph: TypedGraph, batch: int) -> 
         "fanout": "-".join(map(str, args.fanouts)),
         "batch": batch,
         "rows": args.rows,
+        "way": "lazy" if args.lazy else "gathered",
     }
-    batches = batches_of(session, graph, data_of(store, graph), batch)
+    batches = batches_of(session, graph, data_of(store, graph, args.lazy), batch)
     with contextlib.closing(batches):
         sizes = BatchSizes()
         for _ in range(3):
