@@ -86,7 +86,7 @@ class BatchSizes:
 
 
 class Trainer:
-    """A model on one rank, and its optimizer; gradients are averaged over all ranks."""
+    """A model on one rank, and its optimizer."""
 
     def __init__(self, session: Session, graph: TypedGraph, layers: str) -> None:
         args, device = session.args, session.device
@@ -95,12 +95,6 @@ class Trainer:
         torch.manual_seed(1)
         model = TypedModel(graph, args.model, args.hidden, len(args.fanouts)).to(device)
         self.model: torch.nn.Module = accelerate(model) if layers == "accelerated" else model
-        if session.world > 1 and not args.inference:
-            ids = [device.index] if device.type == "cuda" else None
-            # Layers to types from which nothing reaches the seeds, as in the reference model.
-            self.model = DistributedDataParallel(
-                self.model, device_ids=ids, find_unused_parameters=True
-            )
         self._optimizer = torch.optim.Adam(model.parameters(), lr=_LEARNING_RATE, fused=True)
         self.inference = args.inference
         self.model.train(not args.inference)
@@ -120,14 +114,23 @@ class Trainer:
         self._loss(batch).backward()
         self._optimizer.step()
 
+    def connect(self) -> None:
+        """From now on, gradients are averaged over all ranks. Collective."""
+        ids = [self._device.index] if self._device.type == "cuda" else None
+        # Layers to types from which nothing reaches the seeds, as in the reference model.
+        self.model = DistributedDataParallel(
+            self.model, device_ids=ids, find_unused_parameters=True
+        )
+
     def probe(self, batch: Any) -> float:
-        """Computes the loss and its gradients without the other ranks; raises what a step raises.
+        """Computes the loss and its gradients before :meth:`connect`; raises what a step raises.
+
+        DDP would count parameters as used that only this batch uses, also in `no_sync`.
 
         Returns:
             The loss.
         """
-        alone = getattr(self.model, "no_sync", contextlib.nullcontext)
-        with alone(), torch.set_grad_enabled(not self.inference):
+        with torch.set_grad_enabled(not self.inference):
             loss = self._loss(batch)
             if not self.inference:
                 loss.backward()
@@ -178,6 +181,8 @@ def _run_models(
             trainer = Trainer(session, graph, layers)
             # All ranks learn of an error before they wait for each other's gradients.
             losses[layers] = session.together(lambda made=trainer: made.probe(first[0]))
+            if session.world > 1 and not args.inference:
+                trainer.connect()
             trainers[layers] = trainer
     if len(losses) == 2 and session.rank == 0:
         print(f"losses of the first batch, {args.precision}: {losses}", flush=True)
