@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import io
+import itertools
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
@@ -14,11 +16,13 @@ from torch import Tensor
 from torch.autograd.graph import save_on_cpu, saved_tensors_hooks
 from torch.utils.checkpoint import checkpoint
 
+from peergraph.fullgraph import PartitionedCsc, RowLayout, distribute
 from peergraph.fullgraph.offload.chunks.chunks import Chunks
 from peergraph.memory import Group
 from peergraph.testing import run_ranks
 
 from .offload.offloaded_runs import PLENTY, Data, make_graph, offload
+from .partitioned import partition
 from .partitioned_cases import Inputs, check_cases
 
 
@@ -113,3 +117,39 @@ def train_under_hooks() -> None:
         for use_reentrant in (False, True):
             found = gradient(given, nullcontext, again(use_reentrant))
             torch.testing.assert_close(found, expected)
+
+
+def test_ranks_without_rows_of_a_type_compute_again() -> None:
+    found = run_ranks(attend_again, 3)
+    [expected] = run_ranks(attend_again, 1)
+    for of_rank in found:
+        torch.testing.assert_close(of_rank, expected)
+
+
+def attend_again() -> list[Tensor]:
+    """Gradients of a layer of attention from few nodes of one type to many of another, and back."""
+    group = Group.current("cpu", timeout=60)
+    few, many = RowLayout.contiguous(group, 2), RowLayout.contiguous(group, 9)
+    generator = torch.Generator().manual_seed(1)
+    edges = torch.stack([torch.randint(2, (20,), generator=generator), torch.arange(20) % 9])
+    there, back = partition(edges, few, many), partition(edges.flip(0), many, few)
+    gradients: list[Tensor] = []
+    for dynamic, use_reentrant in itertools.product((False, True), repeat=2):
+        shapes = (2, 2, 4), (9, 2, 4), (2, 4)
+        leaves = [torch.randn(shape, generator=generator, dtype=torch.float64) for shape in shapes]
+        x, y, att = (leaf.requires_grad_() for leaf in leaves)
+        layer = functools.partial(attend, there, back, dynamic)
+        rows = distribute(x, few), distribute(y, many)
+        parts = checkpoint(layer, *rows, att, use_reentrant=use_reentrant)
+        sum(part.sin().sum() for part in parts).backward()
+        gradients += [leaf.grad for leaf in leaves if leaf.grad is not None]
+    return gradients
+
+
+def attend(
+    there: PartitionedCsc, back: PartitionedCsc, dynamic: bool, x: Tensor, y: Tensor, att: Tensor
+) -> tuple[Tensor, Tensor]:
+    if dynamic:
+        return there.attention(x, right=y, att=att), back.attention(y, right=x, att=att)
+    left, right = (x * att).sum(-1), (y * att).sum(-1)
+    return there.attention(x, left, right), back.attention(y, right, left)

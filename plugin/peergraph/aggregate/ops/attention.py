@@ -65,8 +65,8 @@ def attention(
     """Sums columns by attention: see :func:`peergraph.aggregate.attention`."""
     _check_operands(matrix, x, left, right, att, self_loops)
     heads, depth = x.shape[1:]
-    if x.numel() == 0 or matrix.num_rows == 0:
-        # No kernel runs, but all operands must be part of the graph of gradients.
+    if heads * depth == 0:
+        # There is no kernel, but all operands must be part of the graph of gradients.
         operands = [t for t in (x, left, right, att) if t is not None]
         nothing = torch.stack([t[:0].sum().to(x.dtype) for t in operands]).sum()
         return nothing.expand(matrix.num_rows, heads, depth)
