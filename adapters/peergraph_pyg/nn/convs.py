@@ -2,7 +2,8 @@
 
 Constructors, attributes and ``state_dict`` are PyG's; where a call is not supported, so is
 ``forward``. Of several neighbours with the same extremum (``aggr="max"`` or ``"min"``) the first
-gets the gradient, where PyG divides it among them on some devices.
+gets the gradient, where PyG divides it among them. Rows that are zero after ReLU or dropout are
+such, but their gradient goes no further: gradients of parameters are then those of PyG.
 """
 
 from __future__ import annotations

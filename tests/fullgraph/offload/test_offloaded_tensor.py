@@ -99,6 +99,20 @@ def written_rows(x: Tensor, s: Tensor, mask: Tensor, w: Tensor) -> Tensor:
     return out * s
 
 
+def written_elements(x: Tensor, s: Tensor, mask: Tensor, w: Tensor) -> Tensor:
+    """By masks of elements, and through parts of a range."""
+    h = x * 2
+    h[h > 1] = 0.5
+    h[(x * s) < -1] = w[0, 0]
+    rows = h[3:9]
+    rows[:, 1] = 5.0
+    del rows
+    h[4:8][:, 2:4].mul_(3)
+    values = x.detach() * 2
+    values[10:13][:, 0].add_(7)
+    return h * values
+
+
 def graph_norm(x: Tensor, s: Tensor, mask: Tensor, w: Tensor) -> Tensor:
     """As PyG's layer, with the number of each row's graph."""
     graph = x.new_zeros(x.shape[0], dtype=torch.long)
@@ -114,6 +128,7 @@ def graph_norm(x: Tensor, s: Tensor, mask: Tensor, w: Tensor) -> Tensor:
 
 ROW_CASES: dict[str, Case] = {
     "pointwise": lambda x, s, mask, w: (x * 2 + s).tanh() / (1 + x.abs()),
+    "written elements": written_elements,
     "row and column": lambda x, s, mask, w: x * s - w[0],
     "linear": lambda x, s, mask, w: F.linear(x, w).relu(),
     "matrix product": lambda x, s, mask, w: x @ w.t(),

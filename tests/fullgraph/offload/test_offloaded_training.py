@@ -279,3 +279,18 @@ def as_many_chunks_as_rows() -> bool:
 
 def test_more_chunks_than_rows() -> None:
     assert all(run_ranks(as_many_chunks_as_rows, 2))
+
+
+def test_gradients_of_inner_tensors_by_inputs() -> None:
+    data, layout = make_graph(Group.current("cpu"))
+    found = []
+    for given in (data, offload(data, layout, Chunks.even(layout, 3), PLENTY)):
+        w = torch.eye(data.x.shape[1], dtype=torch.float64, requires_grad=True)
+        hidden = given.structure.spmm("copy_u", "sum", F.linear(given.x, w)) * 2
+        hidden.retain_grad()
+        total = hidden.sigmoid().sum()
+        total.backward(inputs=[hidden], retain_graph=True)
+        assert w.grad is None
+        total.backward(inputs=[w])
+        found.append((hidden.grad.full_tensor(), w.grad))  # type: ignore[union-attr]
+    torch.testing.assert_close(found[1], found[0])

@@ -31,6 +31,7 @@ __all__ = [
     "columns",
     "copies",
     "factories",
+    "foreach",
     "instance_norm",
     "linear",
     "log_sigmoid",

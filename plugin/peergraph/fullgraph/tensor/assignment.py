@@ -98,7 +98,7 @@ def put(
     [start, *more] = [place for place, part in enumerate(advanced) if part is not None]
     mask = advanced[start]
     if not more and isinstance(mask, PartitionedTensor) and is_mask(mask, 2):
-        _put_at_elements(x, mask, start, value, accumulate)
+        put_at_elements(x, mask, start, value, accumulate)
         return
     advanced = ids_of_masks(advanced, dim)
     rows = advanced[dim]
@@ -134,7 +134,7 @@ def put(
     x.copy_(from_local(local, x.layout, dim))
 
 
-def _put_at_elements(
+def put_at_elements(
     x: PartitionedTensor, mask: PartitionedTensor, start: int, value: Any, accumulate: bool
 ) -> None:
     """Writes where a partitioned mask of several dimensions is true."""

@@ -23,6 +23,7 @@ from peergraph.fullgraph.offload.programs.selected_rows import Selection, spread
 from peergraph.fullgraph.offload.tensor.offloaded_function import OffloadedFunction
 from peergraph.fullgraph.offload.tensor.offloaded_tensor import RULES, OffloadedTensor, make_shell
 from peergraph.fullgraph.tensor.arguments import require_same_rows
+from peergraph.fullgraph.tensor.assignment import put_at_elements
 from peergraph.fullgraph.tensor.conversions import distribute, from_local, take_rows
 from peergraph.fullgraph.tensor.copies import gather
 from peergraph.fullgraph.tensor.index import parse_index
@@ -36,15 +37,21 @@ def setitem(x: Tensor, index: Any, value: Any) -> None:
 
     The values of selected rows are on the device, and so they stay until the rows are computed.
     """
-    index = rows_on_device(index)
     if not isinstance(x, OffloadedTensor):
-        x[index] = on_device(value) if isinstance(value, OffloadedTensor) else value
+        x[rows_on_device(index)] = on_device(value) if isinstance(value, OffloadedTensor) else value
         return
     _put(x, index, value)
 
 
 def _put(x: OffloadedTensor, index: Any, value: Any, accumulate: bool = False) -> None:
     """Writes values at an index, or adds them there."""
+    parsed = parse_index(index, x.shape)
+    first: Any = parsed.advanced[0] if parsed.is_alone else None
+    of_elements = isinstance(first, PartitionedTensor) and first.dtype == torch.bool
+    if of_elements and first.ndim > 1 and set(map(str, parsed.basic)) == {str(slice(None))}:
+        put_at_elements(x, first, 0, value, accumulate)
+        return
+    index = rows_on_device(index)
     parsed = parse_index(index, x.shape)
     place = parsed.place_of(x.partitioned_dim)
     rows = parsed.basic[place]
@@ -63,7 +70,7 @@ def _put(x: OffloadedTensor, index: Any, value: Any, accumulate: bool = False) -
     elif isinstance(named, PartitionedTensor) and named.dtype != torch.bool:
         refuse("assignment", "rows are written by partitioned ids")
     elif named.dtype == torch.bool and named.ndim > 1:
-        refuse("assignment", "a mask of elements is one of offloaded rows: use torch.where")
+        refuse("assignment", "a mask of elements is plain, or has other indices beside it")
     elif named.dtype == torch.bool or (named.ndim == 1 and parsed.is_alone and not accumulate):
         chosen = selection(x.layout, named)
         inner = torch.arange(chosen.size, device="cpu")
@@ -88,10 +95,10 @@ def _put(x: OffloadedTensor, index: Any, value: Any, accumulate: bool = False) -
 
 def index_put_(input: Tensor, indices: Any, values: Any, accumulate: bool = False) -> Tensor:
     """As `Tensor.index_put_`: rows by mask or ids, or columns."""
-    indices = rows_on_device(tuple(indices))
     if not isinstance(input, OffloadedTensor):
+        indices = rows_on_device(tuple(indices))
         return input.index_put_(indices, rows_on_device(values), accumulate)
-    _put(input, indices, values, accumulate)
+    _put(input, tuple(indices), values, accumulate)
     return input
 
 
@@ -174,7 +181,8 @@ def _then_written(function: Any) -> Any:
         if write is None or not torch.is_grad_enabled():
             with torch._C.DisableTorchFunctionSubclass():
                 return function(x, *args, **kwargs)
-        if write.selected() is not x:
+        selected = write.selected()
+        if selected is None:
             refuse("assignment", "a part of a range of rows is changed in place: x[rows] = value")
         write.is_suspended = True
         try:
@@ -182,7 +190,7 @@ def _then_written(function: Any) -> Any:
                 result = function(x, *args, **kwargs)
         finally:
             write.is_suspended = False
-        write.x[write.rows] = x
+        write.x[write.rows] = selected
         return result
 
     return run

@@ -18,6 +18,7 @@ from peergraph.fullgraph.offload.tensor.offloaded_tensor import (
     make_shell,
 )
 from peergraph.fullgraph.tensor import copies
+from peergraph.fullgraph.tensor.foreach import LIST_RULES
 from peergraph.fullgraph.tensor.partitioned_tensor import PartitionedTensor
 
 
@@ -63,6 +64,7 @@ def expand_as(x: Tensor, other: Tensor) -> Tensor:
     return plain
 
 
+RULES.update(LIST_RULES)
 RULES[Tensor.cpu] = copies.cpu
 RULES[Tensor.numpy] = copies.numpy
 RULES[Tensor.__array__] = copies.array

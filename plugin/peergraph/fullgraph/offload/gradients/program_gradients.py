@@ -295,16 +295,17 @@ class _BackwardPass:
             gradient.add(chunk, place, leaf, grad)
 
     @contextmanager
-    def _watch_saved(self) -> Iterator[set[Any]]:
+    def _watch_saved(self) -> Iterator[dict[int, Any]]:
         """Within the context, notes the memory that autograd saves, if any rows were changed.
 
         On the device a function that saves its rows has an error, or a gradient with other rows,
         after a change in place; any other has its gradient.
         """
-        saved: set[Any] = set()
+        saved: dict[int, Any] = {}
 
         def pack(tensor: Tensor) -> Tensor:
-            saved.add(_memory(tensor))
+            memory = tensor.untyped_storage()
+            saved[memory._cdata] = memory  # in use, so that its address is not given out again
             return tensor
 
         if not self._changed:

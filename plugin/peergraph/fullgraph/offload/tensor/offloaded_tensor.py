@@ -246,6 +246,11 @@ class OffloadedTensor(PartitionedTensor):
             if selected is not None:
                 x, dim, index = selected
                 return index.select_rows(x, dim)
+        if isinstance(func, torch.ScriptMethod):
+            raise NotImplementedError(
+                "torch.jit.script: offloaded rows do not see the parameters that a scripted module "
+                "reads: call the module as it was before it was scripted"
+            )
         rule = RULES.get(func)
         if rule is not None:
             return rule(*args, **(kwargs or {}))
