@@ -6,6 +6,7 @@
 
 #include <memory>
 #include <optional>
+#include <string>
 #include <tuple>
 #include <utility>
 #include <vector>
@@ -59,7 +60,7 @@ LeasedSpec make_spec(const std::vector<NodeTypeTuple>& node_types,
   SamplerSpec spec;
   Leases leases;  // the structures' leases first: their error after a close names the store
   for (const auto& [source, destination, csc, fanouts, choice] : relations) {
-    spec.relations.push_back({source, destination, csc.unopened(), fanouts, choice.unopened()});
+    spec.relations.push_back({{csc.unopened(), choice.unopened()}, source, destination, fanouts});
     add_leases(leases, csc.leases());
     add_leases(leases, choice.leases());
   }
@@ -113,28 +114,31 @@ void check_maps(const SamplerSpec& spec, const std::vector<NodeMap*>& maps) {
         "a direct map must have a word for each node");
 }
 
-uintptr_t address_of(const void* at) { return reinterpret_cast<uintptr_t>(at); }
-
-/// (nodes, edges, blocks): lists of tuples of addresses and counts.
-py::tuple to_python(const SampleResult& result) {
-  py::list nodes, edges, blocks;
-  for (const NodesResult& n : result.nodes)
-    nodes.append(py::make_tuple(address_of(n.ids), address_of(n.batch), address_of(n.duplicates),
-                                n.per_hop));
-  for (const EdgesResult& e : result.edges)
-    edges.append(
-        py::make_tuple(address_of(e.row), address_of(e.col), address_of(e.ids), e.per_hop));
-  for (const BlockResult& b : result.blocks)
-    blocks.append(py::make_tuple(address_of(b.indptr), b.first_target, b.num_targets));
-  return py::make_tuple(std::move(nodes), std::move(edges), std::move(blocks));
+/// Bytes of what kernels read of the relations, if there are several.
+int64_t relation_bytes(const SamplerSpec& spec) {
+  return static_cast<int64_t>(spec.relations.size() * sizeof(RelationView));
 }
 
-std::unique_ptr<Backend> make_backend(const Launch& launch,
+uintptr_t address_of(const void* at) { return reinterpret_cast<uintptr_t>(at); }
+
+/// Addresses of the arrays, then counts.
+py::tuple to_python(const SampleResult& result) {
+  py::list offsets;
+  for (const int64_t* of_hop : result.offsets) offsets.append(address_of(of_hop));
+  return py::make_tuple(address_of(result.nodes.ids), address_of(result.nodes.batch),
+                        address_of(result.nodes.duplicates), address_of(result.edge_index),
+                        address_of(result.edge_ids), std::move(offsets), result.num_nodes,
+                        result.num_edges, result.first_target, result.num_targets);
+}
+
+std::unique_ptr<Backend> make_backend([[maybe_unused]] const SamplerSpec& spec,
+                                      const Launch& launch,
                                       [[maybe_unused]] const OptionalTensor& mailbox,
                                       [[maybe_unused]] Arena& arena) {
-  PG_ON_DEVICE(launch.device, return make_cpu_backend(launch.num_threads),
-               return make_cuda_backend(launch.device, launch.stream,
-                                        int64_values(mailbox, "mailbox", 4), arena));
+  PG_ON_DEVICE(
+      launch.device, return make_cpu_backend(launch.num_threads),
+      return make_cuda_backend(launch.device, launch.stream, spec.relations_on_device,
+                               int64_values(mailbox, "mailbox", mailbox_words(spec)), arena));
 }
 
 /// Samples without the GIL; only the allocator holds it.
@@ -150,7 +154,7 @@ py::tuple sample_khop_tensors(const LeasedSpec& leased, const std::vector<SeedTu
   {
     py::gil_scoped_release released;
     Arena arena(allocate_with_gil);
-    const auto backend = make_backend(launch, mailbox, arena);
+    const auto backend = make_backend(spec, launch, mailbox, arena);
     const std::vector<SeedList> lists = make_seeds(spec, seeds);
     int64_t num_seeds = 0;
     for (const SeedList& list : lists) num_seeds += list.count;
@@ -161,6 +165,18 @@ py::tuple sample_khop_tensors(const LeasedSpec& leased, const std::vector<SeedTu
 }
 
 #ifdef PEERGRAPH_CUDA
+/// Writes what kernels read of the relations into `memory`, which must outlive the sampler.
+void place_relations(LeasedSpec& leased, const TensorRef& memory, const Launch& launch) {
+  SamplerSpec spec = leased.unopened();
+  const int64_t bytes = relation_bytes(spec);
+  PG_CHECK_ARG(memory.num_elements() * memory.item_bytes >= bytes,
+               "memory: expected " + std::to_string(bytes) + " bytes");
+  auto* const views = pointer<RelationView>(memory);
+  place_relations_cuda(spec, views, launch.device, launch.stream);
+  spec.relations_on_device = views;
+  leased = {std::move(spec), leased.leases()};
+}
+
 std::vector<PaddedSeeds> make_padded_seeds(const SamplerSpec& spec,
                                            const std::vector<PaddedSeedTuple>& seeds) {
   std::vector<PaddedSeeds> lists;
@@ -239,7 +255,13 @@ void register_sampling(py::module_& m) {
            py::arg("duplicate_counts"), py::arg("index_bytes"));
   spec.def("sample", &sample_khop_tensors, py::arg("seeds"), py::arg("seed"), py::arg("seed_times"),
            py::arg("maps"), py::arg("mailbox"), py::arg("allocate"), py::arg("launch"));
+  spec.def_property_readonly(
+      "mailbox_words", [](const LeasedSpec& leased) { return mailbox_words(leased.unopened()); });
+  spec.def_property_readonly(
+      "relation_bytes", [](const LeasedSpec& leased) { return relation_bytes(leased.unopened()); });
 #ifdef PEERGRAPH_CUDA
+  spec.def("place_relations", &place_relations, py::arg("memory"), py::arg("launch"),
+           py::keep_alive<1, 2>(), ReleaseGil());
   spec.def("sample_static_shape", &sample_static_shape, py::arg("seeds"), py::arg("seed"),
            py::arg("seed_on_device"), py::arg("seed_times"), py::arg("direct"),
            py::arg("max_nodes"), py::arg("max_edges"), py::arg("reported"),

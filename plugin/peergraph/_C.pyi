@@ -233,6 +233,7 @@ class KHopSampler:
         duplicate_counts: bool,
         index_bytes: int,
     ) -> None: ...
+    def place_relations(self, memory: torch.Tensor, launch: Launch) -> None: ...
     def sample(
         self,
         seeds: collections.abc.Sequence[tuple[int, torch.Tensor]],
@@ -257,6 +258,10 @@ class KHopSampler:
         allocate: collections.abc.Callable[[int], int],
         launch: Launch,
     ) -> tuple[typing.Any, ...]: ...
+    @property
+    def mailbox_words(self) -> int: ...
+    @property
+    def relation_bytes(self) -> int: ...
 
 class Walks:
     def __init__(

@@ -20,6 +20,8 @@ from peergraph.sampling import (
     sample_bounds,
 )
 from tests.kernels.cases import case
+from tests.sampling.many_relations import NUM_NODES, random_fanouts, random_relations
+from tests.sampling.many_relations import SEEDS as MANY_SEEDS
 from tests.sampling.plain_store import LAYOUTS, NODE, PlainStore, csc_with_degrees, random_csc
 from tests.sampling.weighted_temporal_kinds import KINDS, prepare, times_of
 
@@ -113,6 +115,22 @@ def choices_at_hubs(device: torch.device) -> Iterator[Tensor]:
         for fanout in (30, 256, 1500, 2100):
             sampler = NeighborSampler(store, [fanout], duplicate_counts=True, **options)
             yield from tensors_of(sampler.sample(torch.arange(8), 7, **latest))
+
+
+@case(
+    *("count_kernel", "count_edges_kernel", "write_offsets_kernel", "copy_all", "sample_by_lane"),
+    *("sample_by_block", "for_each_target", *ADDED, *WRITTEN),
+)
+def many_relations(device: torch.device) -> Iterator[Tensor]:
+    """All relations of a hop at once, in the kernels of all fanouts."""
+    rng = np.random.default_rng(23)
+    relations = random_relations(rng, 20)
+    store = PlainStore(NUM_NODES, relations, layout=LAYOUTS["three tiers"], device=device)
+    fanouts = random_fanouts(rng, store, 2)
+    weighted, _ = prepare(store, rng, ("weights",))
+    for options in ({}, {"disjoint": True}, {"subgraph": "induced"}, weighted):
+        sampler = NeighborSampler(store, fanouts, **options)
+        yield from tensors_of(sampler.sample(MANY_SEEDS, 7))
 
 
 @case(

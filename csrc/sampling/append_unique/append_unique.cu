@@ -9,6 +9,7 @@
 #include "common/warp.cuh"
 #include "sampling/append_unique/append_unique.h"
 #include "sampling/append_unique/node_index.h"
+#include "sampling/common/hop_batch.cuh"
 
 namespace peergraph {
 namespace {
@@ -23,22 +24,31 @@ static_assert(kTileMasks == 2 * kWarpSize, "a warp sums the masks of a tile up, 
 
 /// Marks the first slots of new nodes.
 struct Firsts {
-  int64_t tiles;
   uint32_t* masks;  // [tiles * kTileMasks] a bit for each slot
   int64_t* sums;    // [tiles + 1] first slots in the tile; after the scan, before the tile
 };
 
+/// What the hops by all relations with the same type of sources share: the type's tiles, and where
+/// the sizes go.
+struct NewNodes {
+  int64_t first_tile;
+  int64_t end_tile;
+  int64_t* sizes;  // [kAppendedWords]
+};
+
 /// Finds the first slots of new nodes. Other slots get the row of their node if it is known,
 /// else the number of the first slot. The index is only read.
-template <typename Id, bool kDirect>
+template <typename Id, bool kDirect, typename Hops>
 __global__ void __launch_bounds__(kBlockThreads)
-    find_firsts_kernel(const __grid_constant__ Hop hop, const __grid_constant__ NodeIndex index,
-                       const Firsts firsts) {
+    find_firsts_kernel(const __grid_constant__ Hops hops, const Firsts firsts) {
   __shared__ int found[kWarpsPerBlock];
+  const HopPart part = hops.part();
+  const Hop& hop = part.hop;
+  const NodeIndex& index = part.sources.index;
   const uint32_t base = with_base(index).base;
   const int warp = warp_in_block(), lane = lane_id();
   const int64_t tile = blockIdx.x;
-  const int64_t begin = tile * kTileSlots + threadIdx.x;
+  const int64_t begin = part.block * kTileSlots + threadIdx.x;
   Id* const sources = static_cast<Id*>(hop.sources);
   Id nodes[kSlotsPerThread];
   uint32_t entries[kSlotsPerThread];
@@ -66,7 +76,7 @@ __global__ void __launch_bounds__(kBlockThreads)
     const int64_t slot = begin + k * kBlockThreads;
     const bool used = nodes[k] >= 0;
     const int64_t claimed = int64_t{entries[k]} - index.first_claim;  // negative for a row
-    const bool is_first = used && claimed == slot;
+    const bool is_first = used && claimed == hop.slots_before + slot;
     if (used && !is_first)
       sources[slot] = static_cast<Id>(claimed < 0 ? entries[k] : Hop::repeats(claimed));
     const uint32_t mask = __ballot_sync(kFullMask, is_first);
@@ -79,7 +89,6 @@ __global__ void __launch_bounds__(kBlockThreads)
   int64_t total = 0;
   for (int w = 0; w < kWarpsPerBlock; ++w) total += found[w];
   firsts.sums[tile] = total;
-  if (tile == 0) firsts.sums[firsts.tiles] = 0;
 }
 
 /// Gives the new node of a first slot its row.
@@ -99,14 +108,18 @@ __device__ __forceinline__ void append_node(const Hop& hop, const NodeList& node
 
 /// Gives the new nodes their rows, in order of their first slots, and writes the rows into
 /// these slots. Each thread reads and writes its own slots alone.
-template <typename Id>
+template <typename Id, typename Hops, typename OfType>
 __global__ void __launch_bounds__(kBlockThreads)
-    append_firsts_kernel(const __grid_constant__ Hop hop, const __grid_constant__ NodeList nodes,
-                         const Firsts firsts) {
+    append_firsts_kernel(const __grid_constant__ Hops hops, const Firsts firsts,
+                         const OfType of_type) {
   __shared__ int before[kTileMasks];
+  const HopPart part = hops.part();
+  const Hop& hop = part.hop;
+  const NodeList& nodes = part.sources;
+  const NewNodes& new_nodes = of_hop(of_type, part.index);
   const int warp = warp_in_block(), lane = lane_id();
   const int64_t tile = blockIdx.x;
-  const int64_t begin = tile * kTileSlots + threadIdx.x;
+  const int64_t begin = part.block * kTileSlots + threadIdx.x;
   const uint32_t* const masks = firsts.masks + tile * kTileMasks;
   if (warp == 0) {
     const int even = __popc(masks[2 * lane]), both = even + __popc(masks[2 * lane + 1]);
@@ -115,13 +128,14 @@ __global__ void __launch_bounds__(kBlockThreads)
     before[2 * lane + 1] = sum - both + even;
   }
   __syncthreads();
-  // If edges were scanned together with the tiles, the sums of the tiles begin at the number
-  // of edges.
-  const int64_t edges = hop.stride > 0 ? hop.offsets[hop.num_targets] : 0;
-  if (tile == 0 && threadIdx.x == 0)
-    hop.offsets[hop.num_targets + 1] = firsts.sums[firsts.tiles] - edges;
+  // The sums of other types, and of edges that were scanned too, come before those of the type.
+  const int64_t before_type = firsts.sums[new_nodes.first_tile];
+  if (tile == new_nodes.first_tile && threadIdx.x == 0) {
+    new_nodes.sizes[0] = firsts.sums[new_nodes.end_tile] - before_type;
+    new_nodes.sizes[1] = hop.offsets[hop.num_targets];
+  }
   const int64_t first_row =
-      nodes.count + (nodes.found == nullptr ? 0 : *nodes.found) + firsts.sums[tile] - edges;
+      nodes.count + (nodes.found == nullptr ? 0 : *nodes.found) + firsts.sums[tile] - before_type;
   const Id* const sources = static_cast<const Id*>(hop.sources);
   uint32_t mask[kSlotsPerThread];
   Id node[kSlotsPerThread];
@@ -139,35 +153,44 @@ __global__ void __launch_bounds__(kBlockThreads)
   }
 }
 
-/// Two arrays of counts that one exclusive scan replaces by their sums: the edges of targets,
-/// then the new nodes of tiles.
+/// Counts that one exclusive scan replaces by their sums: the edges of targets, then the new nodes
+/// of tiles. The total of each follows it.
 struct Counts {
-  int64_t* offsets;
-  int64_t num_offsets;
-  int64_t* sums;
+  int64_t* offsets;     // [num_offsets + 1]
+  int64_t num_offsets;  // -1: only tiles are scanned
+  int64_t* sums;        // [num_sums + 1]
+  int64_t num_sums;     // -1: only edges are scanned
 
-  __device__ int64_t& at(int64_t i) const {
-    return i < num_offsets ? offsets[i] : sums[i - num_offsets];
+  int64_t num_items() const { return num_offsets + 1 + num_sums + 1; }
+  __device__ int64_t read(int64_t i) const {
+    if (i <= num_offsets) return i < num_offsets ? offsets[i] : 0;
+    const int64_t tile = i - num_offsets - 1;
+    return tile < num_sums ? sums[tile] : 0;
+  }
+  __device__ void write(int64_t i, int64_t sum) const {
+    if (i <= num_offsets)
+      offsets[i] = sum;
+    else
+      sums[i - num_offsets - 1] = sum;
   }
 };
 
 struct ReadCount {
   Counts counts;
-  __device__ int64_t operator()(int64_t i) const { return counts.at(i); }
+  __device__ int64_t operator()(int64_t i) const { return counts.read(i); }
 };
 
 struct WriteSum {
   Counts counts;
-  __device__ void operator()(int64_t i, int64_t sum) const { counts.at(i) = sum; }
+  __device__ void operator()(int64_t i, int64_t sum) const { counts.write(i, sum); }
 };
 
-void sum_up(const Counts& counts, int64_t num_sums, Arena& arena, cudaStream_t stream) {
+void sum_up(const Counts& counts, Arena& arena, cudaStream_t stream) {
   const auto scan = [&](void* scratch, size_t& bytes) {
     return cub::DeviceScan::ExclusiveSum(
         scratch, bytes,
         thrust::make_transform_iterator(thrust::counting_iterator<int64_t>(0), ReadCount{counts}),
-        thrust::make_tabulate_output_iterator(WriteSum{counts}), counts.num_offsets + num_sums,
-        stream);
+        thrust::make_tabulate_output_iterator(WriteSum{counts}), counts.num_items(), stream);
   };
   size_t bytes = 0;
   PG_CUDA_CHECK(scan(nullptr, bytes));
@@ -175,21 +198,48 @@ void sum_up(const Counts& counts, int64_t num_sums, Arena& arena, cudaStream_t s
   PG_CUDA_CHECK(scan(scratch, bytes));
 }
 
+int64_t tiles_of(const Hop& hop) { return (hop.slots + kTileSlots - 1) / kTileSlots; }
+
+/// The tiles of the types of sources, for each hop. Hops with the same list of nodes follow each
+/// other.
+std::vector<NewNodes> new_nodes_of(const HopBatch& batch, int64_t* sizes) {
+  std::vector<NewNodes> result;
+  const std::vector<HopRef>& hops = batch.hops();
+  int64_t tile = 0;
+  for (size_t begin = 0, end = 0; begin < hops.size(); begin = end, sizes += kAppendedWords) {
+    NewNodes of_type{tile, tile, sizes};
+    for (; end < hops.size() && hops[end].sources == hops[begin].sources; ++end)
+      of_type.end_tile += tiles_of(*hops[end].hop);
+    tile = of_type.end_tile;
+    result.resize(end, of_type);
+  }
+  return result;
+}
+
 template <typename Id>
-void append(const Hop& hop, const NodeList& nodes, Arena& arena, cudaStream_t stream) {
+void append(const HopBatch& batch, int64_t* sizes) {
+  const cudaStream_t stream = as_stream(batch.stream());
+  Arena& arena = batch.arena();
+  const std::vector<NewNodes> new_nodes = new_nodes_of(batch, sizes);
+  const int64_t tiles = new_nodes.back().end_tile;
   Firsts firsts;
-  firsts.tiles = (hop.slots + kTileSlots - 1) / kTileSlots;
-  firsts.masks = static_cast<uint32_t*>(arena.take(firsts.tiles * kTileMasks * sizeof(uint32_t)));
-  firsts.sums = static_cast<int64_t*>(arena.take((firsts.tiles + 1) * sizeof(int64_t)));
-  const auto blocks = static_cast<unsigned>(firsts.tiles);
-  const auto find =
-      nodes.index.direct != nullptr ? find_firsts_kernel<Id, true> : find_firsts_kernel<Id, false>;
-  find<<<blocks, kBlockThreads, 0, stream>>>(hop, nodes.index, firsts);
-  PG_LAUNCH_CHECK("find_firsts_kernel");
-  sum_up({hop.offsets, hop.stride > 0 ? hop.num_targets + 1 : 0, firsts.sums}, firsts.tiles + 1,
-         arena, stream);
-  append_firsts_kernel<Id><<<blocks, kBlockThreads, 0, stream>>>(hop, nodes, firsts);
-  PG_LAUNCH_CHECK("append_firsts_kernel");
+  firsts.masks = static_cast<uint32_t*>(arena.take(tiles * kTileMasks * sizeof(uint32_t)));
+  firsts.sums = static_cast<int64_t*>(arena.take((tiles + 1) * sizeof(int64_t)));
+  const Hop& first = *batch.hops().front().hop;
+  const bool direct = batch.hops().front().sources->index.direct != nullptr;
+  const auto blocks_of = [](const Hop& hop, const RelationView&) { return tiles_of(hop); };
+  launch_for<OneHop>(batch, blocks_of, [&](const auto& hops, unsigned blocks, size_t number) {
+    using Hops = std::decay_t<decltype(hops)>;
+    const auto find =
+        direct ? find_firsts_kernel<Id, true, Hops> : find_firsts_kernel<Id, false, Hops>;
+    find<<<blocks, kBlockThreads, 0, stream>>>(hops, firsts);
+    PG_LAUNCH_CHECK("find_firsts_kernel");
+    sum_up({first.offsets, first.stride > 0 ? first.num_targets : -1, firsts.sums, tiles}, arena,
+           stream);
+    append_firsts_kernel<Id><<<blocks, kBlockThreads, 0, stream>>>(
+        hops, firsts, argument_of<Hops>(new_nodes, number, batch));
+    PG_LAUNCH_CHECK("append_firsts_kernel");
+  });
 }
 
 __global__ void __launch_bounds__(kBlockThreads)
@@ -215,17 +265,55 @@ __global__ void __launch_bounds__(kBlockThreads) reindex_kernel(const NodeList n
     claim(nodes.index, nodes.tree(row), nodes.ids[row], nodes.index.row_word(row));
 }
 
-cudaStream_t as_stream(uintptr_t address) { return reinterpret_cast<cudaStream_t>(address); }
+/// Copies the number of edges of each of `count` relations, of which the counts of the targets
+/// begin at begins[relation] of one array that was scanned.
+__global__ void count_edges_kernel(const int64_t* sums, const int64_t* begins, int64_t count,
+                                   int64_t* edges) {
+  for (int64_t r = global_thread(); r < count; r += grid_threads())
+    edges[r] = sums[begins[r + 1]] - sums[begins[r]];
+}
+
+/// Writes the offsets of each hop, from sums that go on from relation to relation.
+template <typename Hops, typename Outputs>
+__global__ void __launch_bounds__(kBlockThreads)
+    write_offsets_kernel(const __grid_constant__ Hops hops, const Outputs outputs) {
+  const HopPart part = hops.part();
+  int64_t* const to = of_hop(outputs, part.index).begin;
+  const int64_t* const sums = part.hop.offsets;
+  for (int64_t t = part.thread(); t <= part.hop.num_targets; t += part.threads())
+    to[t] = sums[t] - sums[0];
+}
 
 }  // namespace
 
-void scan_offsets_cuda(const Hop& hop, Arena& arena, uintptr_t stream) {
-  sum_up({hop.offsets, hop.num_targets + 1, nullptr}, 0, arena, as_stream(stream));
+void scan_offsets_cuda(int64_t* offsets, int64_t num_offsets, Arena& arena, uintptr_t stream) {
+  sum_up({offsets, num_offsets, nullptr, -1}, arena, as_stream(stream));
 }
 
-void append_unique_cuda(const Hop& hop, const NodeList& nodes, Arena& arena, uintptr_t stream) {
-  const auto append_ids = hop.index_bytes == 4 ? append<int32_t> : append<int64_t>;
-  append_ids(hop, nodes, arena, as_stream(stream));
+void count_edges_cuda(const int64_t* sums, const std::vector<int64_t>& begins, int64_t* edges,
+                      Arena& arena, uintptr_t stream) {
+  const auto count = static_cast<int64_t>(begins.size()) - 1;
+  count_edges_kernel<<<grid_for(count), kBlockThreads, 0, as_stream(stream)>>>(
+      sums, copy_to_device(begins, arena, stream), count, edges);
+  PG_LAUNCH_CHECK("count_edges_kernel");
+}
+
+void write_offsets_cuda(const HopBatch& batch, const std::vector<HopOffsets>& outputs) {
+  const auto blocks_of = [](const Hop& hop, const RelationView&) -> int64_t {
+    return grid_for(hop.num_targets + 1);
+  };
+  launch_for<OneHop>(batch, blocks_of, [&](const auto& hops, unsigned blocks, size_t number) {
+    using Hops = std::decay_t<decltype(hops)>;
+    write_offsets_kernel<<<blocks, kBlockThreads, 0, as_stream(batch.stream())>>>(
+        hops, argument_of<Hops>(outputs, number, batch));
+    PG_LAUNCH_CHECK("write_offsets_kernel");
+  });
+}
+
+void append_unique_cuda(const HopBatch& batch, int64_t* sizes) {
+  const auto append_ids =
+      batch.hops().front().hop->index_bytes == 4 ? append<int32_t> : append<int64_t>;
+  append_ids(batch, sizes);
 }
 
 void add_seeds_cuda(const NodeTypeSpec& type, const SeedList& seeds, int64_t first_tree,

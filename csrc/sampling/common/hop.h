@@ -39,13 +39,16 @@ struct Hop {
   const int64_t* seed_times = nullptr;  // [trees] for temporal sampling only
   int64_t stride = 0;
   int64_t slots = 0;
-  int64_t* offsets = nullptr;  // [num_targets + 2] first edge of each target; the last is scratch
+  int64_t* offsets = nullptr;  // [num_targets + 1] first edge of each target
   // [slots] of index_bytes; -1: unused slot. Internal ids until the new nodes are appended,
   // then rows.
   void* sources = nullptr;
-  int32_t index_bytes = 4;
+  int32_t index_bytes = 4;      // size of a source in a slot
   int64_t* edge_ids = nullptr;  // [slots] when asked for
   uint32_t* owners = nullptr;   // [slots] target of each slot, for dense slots on CUDA
+  // Slots with sources of the same type, of the relations before this one that are sampled at
+  // once with it. They lie before this hop's slots.
+  int64_t slots_before = 0;
   bool looked_up_later = true;  // whether the index is read for the new nodes of this hop later
   int64_t num_edges = 0;
 
@@ -67,8 +70,8 @@ struct Hop {
     return target_trees == nullptr ? 0 : target_trees[owner(slot)];
   }
   /// On CUDA, the mark of a slot whose node is also the node of an earlier slot, `first`; its
-  /// own inverse. The mark is below -1, the mark of an unused slot, and fits 32 bits, as
-  /// there are fewer than 2^31 slots.
+  /// own inverse. `first` counts the slots of all relations that are sampled at once. The mark is
+  /// below -1, the mark of an unused slot, and fits 32 bits, as there are fewer than 2^31 slots.
   PG_HD static int64_t repeats(int64_t first) { return -2 - first; }
   /// The position that tells the random numbers of targets apart.
   PG_HD int64_t position(int64_t target) const {
@@ -113,15 +116,13 @@ __device__ __forceinline__ void write_edge(const CscView& csc, const Hop& hop,
   if (slot >= hop.slots) return;
   const int64_t source = load_id(list.indices, csc.index_bytes, pick);
   write_slot(csc, hop, list, target, slot, pick, source);
-  claim(sources, hop.tree(target), source, with_base(sources).claim_word(slot));
+  claim(sources, hop.tree(target), source, with_base(sources).claim_word(hop.slots_before + slot));
 }
 
 /// Stores the number of edges of a target for the scan of the offsets, if slots are reserved;
 /// with dense slots the offsets are known already.
 __device__ __forceinline__ void store_count(const Hop& hop, int64_t target, int64_t count) {
-  if (hop.stride == 0) return;
-  hop.offsets[target] = count;
-  if (target == 0) hop.offsets[hop.num_targets] = 0;
+  if (hop.stride > 0) hop.offsets[target] = count;
 }
 #endif
 

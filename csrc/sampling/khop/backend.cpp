@@ -57,7 +57,55 @@ class CpuBackend final : public Backend {
       keep_first(nodes.index, nodes.tree(row), nodes.ids[row], row);
   }
 
-  void plan(const RelationSpec& relation, Hop& hop) override {
+  void sample_neighbors(std::vector<HopTask>& tasks, const MakeRoom& make_room) override {
+    for (const HopTask& task : tasks) {
+      count_neighbors(*task.relation, *task.hop);
+      make_room(&task, 1);
+      if (task.hop->slots > 0) sample(task);
+    }
+  }
+
+  void induce(std::vector<HopTask>& tasks, const MakeRoom& make_room) override {
+    for (const HopTask& task : tasks) {
+      const RelationSpec& relation = *task.relation;
+      const NodeIndex& sources = task.sources->index;
+      Hop& hop = *task.hop;
+      workers_.run(hop.num_targets, kTargetsPerThread, [&](int64_t begin, int64_t end) {
+        count_induced_cpu(relation.csc, relation.choice, hop, sources, begin, end);
+      });
+      scan_offsets(hop);
+      make_room(&task, 1);
+      workers_.run(hop.num_targets, kTargetsPerThread, [&](int64_t begin, int64_t end) {
+        induce_cpu(relation.csc, relation.choice, hop, sources, begin, end);
+      });
+      hop.num_edges = hop.slots;
+    }
+  }
+
+  void write_edges(const std::vector<HopTask>& tasks,
+                   const std::vector<EdgeOutput>& outputs) override {
+    for (size_t i = 0; i < tasks.size(); ++i) write_edges(*tasks[i].hop, outputs[i]);
+  }
+
+  void write_nodes(const NodeTypeSpec& type, const NodeList& nodes,
+                   const NodesOutput& out) override {
+    workers_.run(nodes.count, kNodesPerThread, [&](int64_t begin, int64_t end) {
+      for (int64_t row = begin; row < end; ++row) out.ids[row] = type.to_user(nodes.ids[row]);
+      if (out.batch != nullptr)
+        for (int64_t row = begin; row < end; ++row) out.batch[row] = nodes.trees[row];
+    });
+  }
+
+  void finish() override {}
+
+ private:
+  static void keep_first(const NodeIndex& index, int64_t tree, int64_t node, int64_t row) {
+    uint32_t& word = index.insert(tree, node);
+    word = std::min(word, index.row_word(row));
+  }
+
+  /// Finds the lists of the targets; writes offsets, sets slots.
+  void count_neighbors(const RelationSpec& relation, Hop& hop) {
     const Choice& choice = relation.choice;
     lists_.reset(new Neighbors[hop.num_targets]);
     workers_.run(hop.num_targets, kTargetsPerThread, [&](int64_t begin, int64_t end) {
@@ -72,29 +120,17 @@ class CpuBackend final : public Backend {
     scan_offsets(hop);
   }
 
-  void sample_neighbors(const RelationSpec& relation, Hop& hop, NodeList& sources) override {
+  void sample(const HopTask& task) {
+    Hop& hop = *task.hop;
     const int64_t pieces = workers_.pieces_of(hop.num_targets, kTargetsPerThread);
     if (pieces <= kFewThreads)
-      sample_in_turn(relation, hop, sources, pieces);
+      sample_in_turn(*task.relation, hop, *task.sources, pieces);
     else
-      sample_by_claims(relation, hop, sources, pieces);
+      sample_by_claims(*task.relation, hop, *task.sources, pieces);
     hop.num_edges = hop.slots;
   }
 
-  void plan_induced(const RelationSpec& relation, Hop& hop, const NodeIndex& sources) override {
-    workers_.run(hop.num_targets, kTargetsPerThread, [&](int64_t begin, int64_t end) {
-      count_induced_cpu(relation.csc, relation.choice, hop, sources, begin, end);
-    });
-    scan_offsets(hop);
-  }
-
-  void induce(const RelationSpec& relation, Hop& hop, const NodeIndex& sources) override {
-    workers_.run(hop.num_targets, kTargetsPerThread, [&](int64_t begin, int64_t end) {
-      induce_cpu(relation.csc, relation.choice, hop, sources, begin, end);
-    });
-  }
-
-  void write_edges(const Hop& hop, const EdgeOutput& out) override {
+  void write_edges(const Hop& hop, const EdgeOutput& out) {
     workers_.run(hop.num_targets, kTargetsPerThread, [&](int64_t begin, int64_t end) {
       if (out.index_bytes == 4)
         write_targets<int32_t>(hop, out, begin, end);
@@ -107,23 +143,6 @@ class CpuBackend final : public Backend {
         __atomic_fetch_add(out.duplicates + load_id(hop.sources, hop.index_bytes, e), 1,
                            __ATOMIC_RELAXED);
     });
-  }
-
-  void write_nodes(const NodeTypeSpec& type, const NodeList& nodes,
-                   const NodesResult& out) override {
-    workers_.run(nodes.count, kNodesPerThread, [&](int64_t begin, int64_t end) {
-      for (int64_t row = begin; row < end; ++row) out.ids[row] = type.to_user(nodes.ids[row]);
-      if (out.batch != nullptr)
-        for (int64_t row = begin; row < end; ++row) out.batch[row] = nodes.trees[row];
-    });
-  }
-
-  void finish() override {}
-
- private:
-  static void keep_first(const NodeIndex& index, int64_t tree, int64_t node, int64_t row) {
-    uint32_t& word = index.insert(tree, node);
-    word = std::min(word, index.row_word(row));
   }
 
   /// Replaces counts by their exclusive sums; their total is the number of slots.
@@ -204,8 +223,8 @@ class CpuBackend final : public Backend {
   }
 
   Workers workers_;
-  std::unique_ptr<Neighbors[]> lists_;  // lists of the targets of the hop that was planned last
-  ListTimes times_;                     // of the hop that was planned last
+  std::unique_ptr<Neighbors[]> lists_;  // lists of the targets of the hop that was counted last
+  ListTimes times_;                     // of the hop that was counted last
 };
 
 }  // namespace

@@ -1,3 +1,5 @@
+#include <algorithm>
+#include <utility>
 #include <vector>
 
 #include "common/cuda_check.cuh"
@@ -18,8 +20,9 @@ constexpr int kRankBits = 40;
 
 class CudaBackend final : public Backend {
  public:
-  CudaBackend(int device, uintptr_t stream, int64_t* mailbox, Arena& arena)
-      : guard_(device), stream_(stream), mailbox_(mailbox), arena_(arena) {
+  CudaBackend(int device, uintptr_t stream, const RelationView* relations, int64_t* mailbox,
+              Arena& arena)
+      : guard_(device), stream_(stream), relations_(relations), mailbox_(mailbox), arena_(arena) {
     mailbox_[kFirstBad] = kNoneBad;
   }
 
@@ -53,48 +56,40 @@ class CudaBackend final : public Backend {
 
   void reindex(const NodeList& nodes) override { reindex_cuda(nodes, stream_); }
 
-  void plan(const RelationSpec& relation, Hop& hop) override {
-    if (reserves_by_fanout(hop.num_targets, hop.fanout)) {
-      hop.stride = hop.fanout;
-      hop.slots = hop.num_targets * hop.fanout;
-      return;
+  void sample_neighbors(std::vector<HopTask>& tasks, const MakeRoom& make_room) override {
+    Hop& first = *tasks.front().hop;
+    if (tasks.size() == 1 && reserves_by_fanout(first.num_targets, first.fanout)) {
+      first.stride = first.fanout;
+      first.slots = first.num_targets * first.fanout;
+    } else {
+      count_edges(tasks, [](const HopBatch& batch) {
+        count_neighbors_cuda(batch);
+        count_choices_cuda(batch);
+      });
     }
-    if (relation.choice.is_uniform_without_replacement())
-      count_neighbors_cuda(relation.csc, hop, stream_);
-    else
-      count_choices_cuda(relation.csc, relation.choice, hop, stream_);
-    scan_offsets(hop);
+    const std::vector<HopTask> used = take_slots(tasks, make_room);
+    if (used.empty()) return;
+    const HopBatch batch = batch_of(used);
+    sample_neighbors_cuda(batch);
+    choose_neighbors_cuda(batch);
+    append(used, batch);
   }
 
-  void sample_neighbors(const RelationSpec& relation, Hop& hop, NodeList& sources) override {
-    if (hop.stride == 0) take_owners(hop);
-    if (relation.choice.is_uniform_without_replacement())
-      sample_neighbors_cuda(relation.csc, hop, sources.index, arena_, stream_);
-    else
-      choose_neighbors_cuda(relation.csc, relation.choice, hop, sources.index, stream_);
-    append_unique_cuda(hop, sources, arena_, stream_);
-    to_mailbox(kEdges, hop.offsets + hop.num_targets, 2);
-    wait();
-    hop.num_edges = mailbox_[kEdges];
-    sources.count += mailbox_[kNewNodes];
+  void induce(std::vector<HopTask>& tasks, const MakeRoom& make_room) override {
+    count_edges(tasks, count_induced_cuda);
+    const std::vector<HopTask> used = take_slots(tasks, make_room);
+    if (used.empty()) return;
+    induce_cuda(batch_of(used));
+    for (const HopTask& task : used) task.hop->num_edges = task.hop->slots;
   }
 
-  void plan_induced(const RelationSpec& relation, Hop& hop, const NodeIndex& sources) override {
-    count_induced_cuda(relation.csc, relation.choice, hop, sources, stream_);
-    scan_offsets(hop);
-  }
-
-  void induce(const RelationSpec& relation, Hop& hop, const NodeIndex& sources) override {
-    take_owners(hop);
-    induce_cuda(relation.csc, relation.choice, hop, sources, stream_);
-  }
-
-  void write_edges(const Hop& hop, const EdgeOutput& out) override {
-    write_edges_cuda(hop, out, stream_);
+  void write_edges(const std::vector<HopTask>& tasks,
+                   const std::vector<EdgeOutput>& outputs) override {
+    write_edges_cuda(batch_of(tasks), outputs);
   }
 
   void write_nodes(const NodeTypeSpec& type, const NodeList& nodes,
-                   const NodesResult& out) override {
+                   const NodesOutput& out) override {
     write_nodes_cuda(type, nodes, false, out, stream_);
   }
 
@@ -103,7 +98,7 @@ class CudaBackend final : public Backend {
   }
 
  private:
-  enum Mail { kEdges = 0, kNewNodes = 1, kFirstBad = 2 };
+  enum Mail { kFirstBad = 0, kSizes = 1 };
   static constexpr int64_t kNoneBad = -1;
 
   struct Seeds {
@@ -113,19 +108,104 @@ class CudaBackend final : public Backend {
 
   cudaStream_t stream() const { return reinterpret_cast<cudaStream_t>(stream_); }
 
-  /// Replaces counts by their exclusive sums; waits for their total, the number of slots.
-  void scan_offsets(Hop& hop) {
-    scan_offsets_cuda(hop, arena_, stream_);
-    to_mailbox(kEdges, hop.offsets + hop.num_targets, 1);
+  HopBatch batch_of(const std::vector<HopTask>& tasks) {
+    std::vector<HopRef> refs;
+    for (const HopTask& task : tasks)
+      refs.push_back({task.number, task.relation, task.hop, task.sources});
+    return HopBatch(std::move(refs), relations_, arena_, stream_);
+  }
+
+  /// Counts the edges by `count`, writes the offsets and sets the slots, which are dense. Waits for
+  /// the number of edges of each relation. Puts the tasks in the order of their sources.
+  template <typename Count>
+  void count_edges(std::vector<HopTask>& tasks, const Count& count) {
+    if (tasks.size() == 1) {
+      Hop& hop = *tasks.front().hop;
+      count(batch_of(tasks));
+      scan_offsets_cuda(hop.offsets, hop.num_targets, arena_, stream_);
+      to_mailbox(kSizes, hop.offsets + hop.num_targets, 1);
+    } else {
+      std::stable_sort(tasks.begin(), tasks.end(), [](const HopTask& a, const HopTask& b) {
+        return a.relation->source < b.relation->source;
+      });
+      count_edges_of_many(tasks, count);
+    }
     wait();
-    hop.slots = mailbox_[kEdges];
+    int64_t slots_before = 0;
+    for (size_t i = 0; i < tasks.size(); ++i) {
+      const bool same = i > 0 && tasks[i].relation->source == tasks[i - 1].relation->source;
+      Hop& hop = *tasks[i].hop;
+      hop.slots = mailbox_[kSizes + i];
+      hop.slots_before = same ? slots_before : 0;
+      slots_before = hop.slots_before + hop.slots;
+    }
   }
 
-  void take_owners(Hop& hop) {
-    hop.owners = static_cast<uint32_t*>(arena_.take(hop.slots * sizeof(uint32_t)));
+  /// Scans the counts of all relations at once: the sums go on from one to the next.
+  template <typename Count>
+  void count_edges_of_many(const std::vector<HopTask>& tasks, const Count& count) {
+    std::vector<int64_t> begins{0};
+    int32_t index_bytes = 4;
+    for (const HopTask& task : tasks) {
+      begins.push_back(begins.back() + task.hop->num_targets);
+      index_bytes = std::max(index_bytes, task.hop->index_bytes);
+    }
+    const int64_t total = begins.back();
+    auto* const sums = static_cast<int64_t*>(arena_.take((total + 1) * sizeof(int64_t)));
+    std::vector<HopOffsets> offsets;
+    for (size_t i = 0; i < tasks.size(); ++i) {
+      Hop& hop = *tasks[i].hop;
+      hop.index_bytes = index_bytes;
+      offsets.push_back({hop.offsets});
+      hop.offsets = sums + begins[i];
+    }
+    const HopBatch batch = batch_of(tasks);
+    count(batch);
+    scan_offsets_cuda(sums, total, arena_, stream_);
+    const auto num_tasks = static_cast<int64_t>(tasks.size());
+    auto* const edges = static_cast<int64_t*>(arena_.take(num_tasks * sizeof(int64_t)));
+    count_edges_cuda(sums, begins, edges, arena_, stream_);
+    to_mailbox(kSizes, edges, num_tasks);
+    write_offsets_cuda(batch, offsets);
+    for (size_t i = 0; i < tasks.size(); ++i) tasks[i].hop->offsets = offsets[i].begin;
   }
 
-  void to_mailbox(Mail mail, const void* from, int words) {
+  /// Gives memory to the slots; returns the tasks that have any.
+  std::vector<HopTask> take_slots(const std::vector<HopTask>& tasks, const MakeRoom& make_room) {
+    std::vector<HopTask> used;
+    int64_t dense = 0;
+    for (const HopTask& task : tasks) {
+      if (task.hop->slots == 0) continue;
+      used.push_back(task);
+      if (task.hop->stride == 0) dense += task.hop->slots;
+    }
+    make_room(used.data(), used.size());
+    if (dense == 0) return used;
+    auto* owners = static_cast<uint32_t*>(arena_.take(dense * sizeof(uint32_t)));
+    for (const HopTask& task : used) {
+      task.hop->owners = owners;
+      owners += task.hop->slots;
+    }
+    return used;
+  }
+
+  /// Appends the new nodes to their lists. Waits for their numbers.
+  void append(const std::vector<HopTask>& tasks, const HopBatch& batch) {
+    std::vector<NodeList*> lists;
+    for (const HopTask& task : tasks)
+      if (lists.empty() || lists.back() != task.sources) lists.push_back(task.sources);
+    const auto words = static_cast<int64_t>(lists.size()) * kAppendedWords;
+    auto* const sizes = static_cast<int64_t*>(arena_.take(words * sizeof(int64_t)));
+    append_unique_cuda(batch, sizes);
+    to_mailbox(kSizes, sizes, words);
+    wait();
+    for (size_t i = 0; i < lists.size(); ++i)
+      lists[i]->count += mailbox_[kSizes + i * kAppendedWords];
+    for (const HopTask& task : tasks)
+      task.hop->num_edges = task.hop->stride > 0 ? mailbox_[kSizes + 1] : task.hop->slots;
+  }
+
+  void to_mailbox(Mail mail, const void* from, int64_t words) {
     PG_CUDA_CHECK(cudaMemcpyAsync(mailbox_ + mail, from, words * sizeof(int64_t),
                                   cudaMemcpyDeviceToHost, stream()));
     mail_under_way_ = true;
@@ -153,6 +233,7 @@ class CudaBackend final : public Backend {
 
   const DeviceGuard guard_;
   const uintptr_t stream_;
+  const RelationView* const relations_;
   int64_t* const mailbox_;
   Arena& arena_;
   std::vector<Seeds> seeds_;
@@ -162,9 +243,20 @@ class CudaBackend final : public Backend {
 
 }  // namespace
 
-std::unique_ptr<Backend> make_cuda_backend(int device, uintptr_t stream, int64_t* mailbox,
+std::unique_ptr<Backend> make_cuda_backend(int device, uintptr_t stream,
+                                           const RelationView* relations, int64_t* mailbox,
                                            Arena& arena) {
-  return std::make_unique<CudaBackend>(device, stream, mailbox, arena);
+  return std::make_unique<CudaBackend>(device, stream, relations, mailbox, arena);
+}
+
+void place_relations_cuda(const SamplerSpec& spec, RelationView* memory, int device,
+                          uintptr_t stream_address) {
+  const DeviceGuard guard(device);
+  const auto stream = reinterpret_cast<cudaStream_t>(stream_address);
+  const std::vector<RelationView> views(spec.relations.begin(), spec.relations.end());
+  PG_CUDA_CHECK(cudaMemcpyAsync(memory, views.data(), views.size() * sizeof(RelationView),
+                                cudaMemcpyHostToDevice, stream));
+  PG_CUDA_CHECK(cudaStreamSynchronize(stream));  // samples run on other streams, too
 }
 
 }  // namespace peergraph

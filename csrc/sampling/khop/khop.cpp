@@ -23,9 +23,11 @@ class KHop : private SampleMemory {
         maps_(maps),
         backend_(backend),
         lists_(spec.node_types.size()) {
-    result_.nodes.resize(spec.node_types.size());
-    result_.edges.resize(spec.relations.size());
-    hops_.reserve(static_cast<size_t>(spec.num_hops) * spec.relations.size());
+    result_.num_nodes.resize(spec.node_types.size());
+    for (auto* counts : {&result_.num_edges, &result_.first_target, &result_.num_targets})
+      counts->resize(spec.relations.size());
+    // Tasks point to hops.
+    hops_.reserve(static_cast<size_t>(std::max(1, spec.num_hops)) * spec.relations.size());
   }
 
   void add_seeds(const std::vector<SeedList>& seeds) {
@@ -49,7 +51,7 @@ class KHop : private SampleMemory {
       first_tree += s.count;
     }
     for (size_t type = 0; type < lists_.size(); ++type)
-      result_.nodes[type].per_hop.push_back(lists_[type].count);
+      result_.num_nodes[type].push_back(lists_[type].count);
   }
 
   void run_hops() {
@@ -59,11 +61,11 @@ class KHop : private SampleMemory {
       for (size_t r = 0; r < spec_.relations.size(); ++r) {
         const int destination = spec_.relations[r].destination;
         const int64_t first = spec_.expand_all ? 0 : begin[destination];
-        hops_.push_back(sample_hop(hop, static_cast<int>(r), first, end[destination] - first));
-        result_.edges[r].per_hop.push_back(hops_.back().num_edges);
+        hops_.push_back(make_hop(hop, r, first, end[destination] - first));
       }
+      sample_hop(hop);
       for (size_t type = 0; type < lists_.size(); ++type)
-        result_.nodes[type].per_hop.push_back(lists_[type].count - end[type]);
+        result_.num_nodes[type].push_back(lists_[type].count - end[type]);
       begin = end;
     }
   }
@@ -71,20 +73,29 @@ class KHop : private SampleMemory {
   /// Replaces the sampled edges by all edges among the sampled nodes.
   void induce() {
     hops_.clear();
-    for (size_t r = 0; r < spec_.relations.size(); ++r) {
-      hops_.push_back(induced_hop(spec_.relations[r]));
-      result_.edges[r].per_hop = {hops_.back().num_edges};
+    result_.offsets.clear();
+    for (auto* counts : {&result_.num_edges, &result_.first_target, &result_.num_targets})
+      for (auto& of_relation : *counts) of_relation.clear();
+    for (const RelationSpec& relation : spec_.relations) {
+      Hop hop;
+      hop.fanout = lists_[relation.source].count == 0 ? 0 : -1;
+      hop.num_targets = lists_[relation.destination].count;
+      hops_.push_back(hop);
     }
+    std::vector<HopTask> tasks = prepare_tasks();
+    const MakeRoom make_room = [this](const HopTask* room_for, size_t count) {
+      allocate_slots(room_for, count, "the induced subgraph", spec_.edge_ids);
+    };
+    if (!tasks.empty()) backend_.induce(tasks, make_room);
+    record_hops();
   }
 
   SampleResult finish() {
-    for (size_t type = 0; type < lists_.size(); ++type) allocate_nodes(type);
-    for (size_t r = 0; r < spec_.relations.size(); ++r) write_edges(r);
+    const std::vector<NodesOutput> nodes = allocate_nodes();
+    write_edges(nodes);
     for (size_t type = 0; type < lists_.size(); ++type)
       if (lists_[type].count > 0)
-        backend_.write_nodes(spec_.node_types[type], lists_[type], result_.nodes[type]);
-    for (const Hop& hop : hops_)
-      result_.blocks.push_back({hop.offsets, hop.first_target, hop.num_targets});
+        backend_.write_nodes(spec_.node_types[type], lists_[type], nodes[type]);
     backend_.finish();
     return std::move(result_);
   }
@@ -162,106 +173,182 @@ class KHop : private SampleMemory {
   /// An upper bound for the new nodes that `slots` edges can lead to.
   int64_t max_new_nodes(int type, int64_t slots) const {
     if (spec_.disjoint) return slots;
-    const int64_t found = lists_[type].count - result_.nodes[type].per_hop.front();
+    const int64_t found = lists_[type].count - result_.num_nodes[type].front();
     return std::min(slots, spec_.node_types[type].num_nodes - found);
   }
 
-  /// Prepares a hop by a relation from `num_targets` nodes; returns whether there is anything
-  /// to sample.
-  bool set_up(Hop& hop, const RelationSpec& relation, int64_t first_target, int64_t num_targets) {
-    hop.first_target = first_target;
-    hop.num_targets = num_targets;
-    hop.index_bytes = relation.csc.index_bytes;
-    hop.offsets = allocate<int64_t>(num_targets + 2);
-    if (num_targets == 0 || hop.fanout == 0 || relation.csc.num_edges == 0) {
-      backend_.fill(hop.offsets, 0, (num_targets + 2) * sizeof(int64_t));
-      return false;
-    }
-    // The list may be reallocated when it grows; its old memory stays valid until the sample
-    // ends.
-    const NodeList& destinations = lists_[relation.destination];
-    hop.targets = destinations.ids + first_target;
-    if (spec_.disjoint) hop.target_trees = destinations.trees + first_target;
-    if (relation.choice.timed()) {
-      PG_CHECK_ARG(spec_.disjoint && seed_times_ != nullptr,
-                   "choosing by time needs a disjoint sample and a time for each seed");
-      hop.seed_times = seed_times_;
-    }
-    return true;
-  }
-
-  void allocate_slots(Hop& hop, const std::string& name, bool edge_ids) {
-    PG_CHECK_ARG(hop.slots <= kMaxSampleRows, name + " would sample " + std::to_string(hop.slots) +
-                                                  " edges of one relation; at most " +
-                                                  std::to_string(kMaxSampleRows) +
-                                                  " are possible: use fewer seeds or fanouts");
-    hop.sources = scratch<char>(hop.slots, hop.index_bytes);
-    if (edge_ids) hop.edge_ids = scratch<int64_t>(hop.slots);
-  }
-
-  Hop sample_hop(int hop_number, int r, int64_t first_target, int64_t num_targets) {
+  Hop make_hop(int hop_number, size_t r, int64_t first_target, int64_t num_targets) const {
     const RelationSpec& relation = spec_.relations[r];
     Hop hop;
     hop.random = {seed_, static_cast<uint64_t>(hop_number) * spec_.relations.size() + r};
     hop.fanout = draws_per_target(relation, relation.fanouts[hop_number]);
-    hop.looked_up_later = spec_.looks_up_later(hop_number, static_cast<size_t>(r));
-    if (!set_up(hop, relation, first_target, num_targets)) return hop;
-
-    backend_.plan(relation, hop);
-    allocate_slots(hop, "hop " + std::to_string(hop_number), spec_.edge_ids && !spec_.induced);
-    NodeList& sources = lists_[relation.source];
-    reserve(relation.source, max_new_nodes(relation.source, hop.slots), hop.slots);
-    if (hop.slots > 0) backend_.sample_neighbors(relation, hop, sources);
-    PG_CHECK_ARG(sources.count < kMaxSampleRows, "the sample has too many nodes of type '" +
-                                                     spec_.node_types[relation.source].name +
-                                                     "': use fewer seeds or fanouts");
+    hop.looked_up_later = spec_.looks_up_later(hop_number, r);
+    hop.first_target = first_target;
+    hop.num_targets = num_targets;
     return hop;
   }
 
-  Hop induced_hop(const RelationSpec& relation) {
-    const NodeList& sources = lists_[relation.source];
-    Hop hop;
-    hop.fanout = sources.count == 0 ? 0 : -1;
-    if (!set_up(hop, relation, 0, lists_[relation.destination].count)) return hop;
-    backend_.plan_induced(relation, hop, sources.index);
-    allocate_slots(hop, "the induced subgraph", spec_.edge_ids);
-    if (hop.slots > 0) backend_.induce(relation, hop, sources.index);
-    hop.num_edges = hop.slots;
-    return hop;
-  }
+  /// The hop by each relation that was made last.
+  Hop* last_hops() { return hops_.data() + hops_.size() - spec_.relations.size(); }
 
-  void allocate_nodes(size_t type) {
-    NodesResult& nodes = result_.nodes[type];
-    const int64_t count = lists_[type].count;
-    nodes.ids = allocate<int64_t>(count);
-    if (spec_.disjoint) nodes.batch = allocate<int64_t>(count);
-    if (spec_.duplicate_counts && count > 0) {
-      nodes.duplicates = allocate<int32_t>(count);
-      backend_.fill(nodes.duplicates, 0, count * sizeof(int32_t));
-    }
-  }
-
-  void write_edges(size_t r) {
-    EdgesResult& edges = result_.edges[r];
+  /// Gives the last hops their offsets, and those with anything to sample their targets. Returns
+  /// these; the offsets of the others are 0.
+  std::vector<HopTask> prepare_tasks() {
+    Hop* const hops = last_hops();
     int64_t total = 0;
-    for (int64_t count : edges.per_hop) total += count;
-    edges.row = allocate<char>(total, spec_.index_bytes);
-    edges.col = allocate<char>(total, spec_.index_bytes);
-    if (spec_.edge_ids) edges.ids = allocate<int64_t>(total);
-    EdgeOutput out;
-    out.row = edges.row;
-    out.col = edges.col;
-    out.edge_ids = edges.ids;
-    out.duplicates = result_.nodes[spec_.relations[r].source].duplicates;
-    out.index_bytes = spec_.index_bytes;
-    for (size_t h = 0; h < edges.per_hop.size(); ++h) {
-      const Hop& hop = hops_[h * spec_.relations.size() + r];
-      if (hop.num_edges > 0) backend_.write_edges(hop, out);
-      out.begin += hop.num_edges;
+    for (size_t r = 0; r < spec_.relations.size(); ++r) total += hops[r].num_targets + 1;
+    int64_t* const offsets = allocate<int64_t>(total);
+    result_.offsets.push_back(offsets);
+    std::vector<HopTask> tasks;
+    std::vector<std::pair<int64_t, int64_t>> idle;  // the offsets between those of the tasks
+    int64_t begin = 0, idle_from = 0;
+    for (size_t r = 0; r < spec_.relations.size(); ++r) {
+      const RelationSpec& relation = spec_.relations[r];
+      Hop& hop = hops[r];
+      hop.offsets = offsets + begin;
+      const int64_t end = begin + hop.num_targets + 1;
+      if (hop.num_targets > 0 && hop.fanout != 0 && relation.csc.num_edges > 0) {
+        if (begin > idle_from) idle.emplace_back(idle_from, begin);
+        idle_from = end;
+        set_targets(hop, relation);
+        tasks.push_back({static_cast<int32_t>(r), &relation, &hop, &lists_[relation.source]});
+      }
+      begin = end;
     }
+    if (total > idle_from) idle.emplace_back(idle_from, total);
+    if (idle.size() > kFewFills) idle = {{0, total}};
+    for (const auto& [from, to] : idle)
+      backend_.fill(offsets + from, 0, (to - from) * sizeof(int64_t));
+    return tasks;
+  }
+
+  void set_targets(Hop& hop, const RelationSpec& relation) {
+    hop.index_bytes = relation.csc.index_bytes;
+    // The list may be reallocated when it grows; its old memory stays valid until the sample
+    // ends.
+    const NodeList& destinations = lists_[relation.destination];
+    hop.targets = destinations.ids + hop.first_target;
+    if (spec_.disjoint) hop.target_trees = destinations.trees + hop.first_target;
+    if (!relation.choice.timed()) return;
+    PG_CHECK_ARG(spec_.disjoint && seed_times_ != nullptr,
+                 "choosing by time needs a disjoint sample and a time for each seed");
+    hop.seed_times = seed_times_;
+  }
+
+  void sample_hop(int hop_number) {
+    std::vector<HopTask> tasks = prepare_tasks();
+    const MakeRoom make_room = [&](const HopTask* room_for, size_t count) {
+      allocate_slots(room_for, count, "hop " + std::to_string(hop_number),
+                     spec_.edge_ids && !spec_.induced);
+      reserve_for(room_for, count);
+    };
+    if (!tasks.empty()) backend_.sample_neighbors(tasks, make_room);
+    for (const HopTask& task : tasks)
+      PG_CHECK_ARG(task.sources->count < kMaxSampleRows,
+                   "the sample has too many nodes of type '" +
+                       spec_.node_types[task.relation->source].name +
+                       "': use fewer seeds or fanouts");
+    record_hops();
+  }
+
+  void record_hops() {
+    const Hop* const hops = last_hops();
+    for (size_t r = 0; r < spec_.relations.size(); ++r) {
+      result_.num_edges[r].push_back(hops[r].num_edges);
+      result_.first_target[r].push_back(hops[r].first_target);
+      result_.num_targets[r].push_back(hops[r].num_targets);
+    }
+  }
+
+  void allocate_slots(const HopTask* tasks, size_t count, const std::string& name, bool edge_ids) {
+    int64_t total = 0;
+    for (size_t i = 0; i < count; ++i) {
+      const Hop& hop = *tasks[i].hop;
+      PG_CHECK_ARG(hop.slots_before + hop.slots <= kMaxSampleRows,
+                   name + " would sample " + std::to_string(hop.slots_before + hop.slots) +
+                       " edges at once; at most " + std::to_string(kMaxSampleRows) +
+                       " are possible: use fewer seeds or fanouts");
+      total += hop.slots;
+    }
+    if (total == 0) return;
+    const int32_t index_bytes = tasks[0].hop->index_bytes;
+    char* sources = scratch<char>(total, index_bytes);
+    int64_t* ids = edge_ids ? scratch<int64_t>(total) : nullptr;
+    for (size_t i = 0; i < count; ++i) {
+      Hop& hop = *tasks[i].hop;
+      hop.sources = sources;
+      sources += hop.slots * index_bytes;
+      if (!edge_ids) continue;
+      hop.edge_ids = ids;
+      ids += hop.slots;
+    }
+  }
+
+  /// Makes room for the new nodes of hops, those by relations of the same source after each other.
+  void reserve_for(const HopTask* tasks, size_t count) {
+    for (size_t begin = 0, end = 0; begin < count; begin = end) {
+      const int type = tasks[begin].relation->source;
+      int64_t slots = 0;
+      for (; end < count && tasks[end].relation->source == type; ++end)
+        slots += tasks[end].hop->slots;
+      reserve(type, max_new_nodes(type, slots), slots);
+    }
+  }
+
+  /// Allocates the nodes of the result; returns those of each type.
+  std::vector<NodesOutput> allocate_nodes() {
+    int64_t total = 0;
+    for (const NodeList& list : lists_) total += list.count;
+    NodesOutput next;
+    next.ids = allocate<int64_t>(total);
+    if (spec_.disjoint) next.batch = allocate<int64_t>(total);
+    if (spec_.duplicate_counts) next.duplicates = allocate<int32_t>(total);
+    if (next.duplicates != nullptr) backend_.fill(next.duplicates, 0, total * sizeof(int32_t));
+    result_.nodes = next;
+    std::vector<NodesOutput> of_type;
+    for (const NodeList& list : lists_) {
+      of_type.push_back(next);
+      if (total == 0) continue;
+      next.ids += list.count;
+      if (next.batch != nullptr) next.batch += list.count;
+      if (next.duplicates != nullptr) next.duplicates += list.count;
+    }
+    return of_type;
+  }
+
+  void write_edges(const std::vector<NodesOutput>& nodes) {
+    const size_t relations = spec_.relations.size();
+    int64_t total = 0;
+    for (const Hop& hop : hops_) total += hop.num_edges;
+    result_.edge_index = allocate<char>(2 * total, spec_.index_bytes);
+    if (spec_.edge_ids) result_.edge_ids = allocate<int64_t>(total);
+    std::vector<HopTask> tasks;
+    std::vector<EdgeOutput> outputs;
+    int64_t before = 0;
+    for (size_t r = 0; r < relations; ++r) {
+      const int source = spec_.relations[r].source;
+      int64_t edges = 0;
+      for (int64_t count : result_.num_edges[r]) edges += count;
+      EdgeOutput out;
+      out.index_bytes = spec_.index_bytes;
+      out.row = static_cast<char*>(result_.edge_index) + 2 * before * spec_.index_bytes;
+      out.col = static_cast<char*>(out.row) + edges * spec_.index_bytes;
+      out.edge_ids = spec_.edge_ids ? result_.edge_ids + before : nullptr;
+      out.duplicates = nodes[source].duplicates;
+      for (size_t at = r; at < hops_.size(); at += relations) {
+        Hop& hop = hops_[at];
+        if (hop.num_edges == 0) continue;
+        tasks.push_back({static_cast<int32_t>(r), &spec_.relations[r], &hop, &lists_[source]});
+        outputs.push_back(out);
+        out.begin += hop.num_edges;
+      }
+      before += edges;
+    }
+    if (!tasks.empty()) backend_.write_edges(tasks, outputs);
   }
 
   static constexpr int64_t kFewRows = int64_t{1} << 21;
+  static constexpr size_t kFewFills = 4;
 
   const SamplerSpec& spec_;
   const uint64_t seed_;

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -21,17 +22,16 @@ struct NodeTypeSpec {
   IdMapView to_user;
 };
 
-struct RelationSpec {
-  int source = 0;       // index into node types
-  int destination = 0;  // index into node types
-  CscView csc;
+struct RelationSpec : RelationView {
+  int source = 0;                // index into node types
+  int destination = 0;           // index into node types
   std::vector<int64_t> fanouts;  // per hop; -1: all
-  Choice choice;
 };
 
 struct SamplerSpec {
   std::vector<NodeTypeSpec> node_types;
   std::vector<RelationSpec> relations;
+  const RelationView* relations_on_device = nullptr;  // [relations] on CUDA, if there are several
   int num_hops = 0;
   bool expand_all = false;  // a hop expands all nodes so far, not only the new ones
   bool disjoint = false;
@@ -55,31 +55,39 @@ struct SeedList {
   int64_t count = 0;
 };
 
-struct NodesResult {
+/// The nodes of a type in the arrays of the result.
+struct NodesOutput {
   int64_t* ids = nullptr;         // user ids
   int64_t* batch = nullptr;       // disjoint only
   int32_t* duplicates = nullptr;  // when asked for
-  std::vector<int64_t> per_hop;   // seeds, hop 1, ...
 };
 
-struct EdgesResult {
-  void* row = nullptr;
-  void* col = nullptr;
-  int64_t* ids = nullptr;        // when asked for
-  std::vector<int64_t> per_hop;  // hop 1, ...
-};
-
-struct BlockResult {
-  int64_t* indptr = nullptr;  // [num_targets + 1]
-  int64_t first_target = 0;
-  int64_t num_targets = 0;
-};
-
+/// Each array has the values of all types or relations, one after the other, so that their number
+/// does not matter to the allocator.
 struct SampleResult {
-  std::vector<NodesResult> nodes;   // by node type
-  std::vector<EdgesResult> edges;   // by relation
-  std::vector<BlockResult> blocks;  // hop * num relations + relation
+  NodesOutput nodes;
+  // Of each relation the rows, then the columns: its edge index.
+  void* edge_index = nullptr;
+  int64_t* edge_ids = nullptr;    // when asked for
+  std::vector<int64_t*> offsets;  // by hop, of each relation [num_targets + 1]
+
+  std::vector<std::vector<int64_t>> num_nodes;     // by type: seeds, hop 1, ...
+  std::vector<std::vector<int64_t>> num_edges;     // by relation: hop 1, ...
+  std::vector<std::vector<int64_t>> first_target;  // by relation and hop
+  std::vector<std::vector<int64_t>> num_targets;   // by relation and hop
 };
+
+/// A hop by one relation.
+struct HopTask {
+  int32_t number = 0;  // of the relation
+  const RelationSpec* relation = nullptr;
+  Hop* hop = nullptr;
+  NodeList* sources = nullptr;
+};
+
+/// Makes room for the slots of hops, whose number is known: gives them memory, one after the other,
+/// and their lists of nodes and indices room for what the slots lead to.
+using MakeRoom = std::function<void(const HopTask* tasks, size_t count)>;
 
 /// Raises IndexError for a seed that is no node of its type.
 [[noreturn]] void throw_bad_seed(const NodeTypeSpec& type, int64_t position, int64_t id);
@@ -96,18 +104,18 @@ class Backend {
                          NodeList& nodes) = 0;
   /// Inserts all of `nodes` into their index, which is empty.
   virtual void reindex(const NodeList& nodes) = 0;
-  /// Chooses the layout of the hop's slots: sets stride and slots; writes offsets if stride is 0.
-  virtual void plan(const RelationSpec& relation, Hop& hop) = 0;
-  /// Fills the hop's slots, gives new sources rows and appends them to `sources`; sets num_edges.
-  virtual void sample_neighbors(const RelationSpec& relation, Hop& hop, NodeList& sources) = 0;
-  /// Counts the induced subgraph's edges of a hop from all nodes: writes offsets, sets slots.
-  virtual void plan_induced(const RelationSpec& relation, Hop& hop, const NodeIndex& sources) = 0;
-  /// Fills the slots of the induced subgraph with rows.
-  virtual void induce(const RelationSpec& relation, Hop& hop, const NodeIndex& sources) = 0;
-  /// Writes the edges of a hop whose slots hold rows.
-  virtual void write_edges(const Hop& hop, const EdgeOutput& out) = 0;
+  /// Samples one hop by several relations, which all have targets and edges: fills their slots,
+  /// gives new sources rows in the order of the relations and appends them to the lists; sets
+  /// num_edges. Calls `make_room` for all tasks, at once or for some after the other.
+  virtual void sample_neighbors(std::vector<HopTask>& tasks, const MakeRoom& make_room) = 0;
+  /// As sample_neighbors, for the induced subgraph: fills slots with the rows of all sources that
+  /// the lists have.
+  virtual void induce(std::vector<HopTask>& tasks, const MakeRoom& make_room) = 0;
+  /// Writes the edges of hops whose slots hold rows, each to its output.
+  virtual void write_edges(const std::vector<HopTask>& tasks,
+                           const std::vector<EdgeOutput>& outputs) = 0;
   virtual void write_nodes(const NodeTypeSpec& type, const NodeList& nodes,
-                           const NodesResult& out) = 0;
+                           const NodesOutput& out) = 0;
   /// Ends the sample; no other call follows.
   virtual void finish() = 0;
 };

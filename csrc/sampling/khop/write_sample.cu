@@ -1,13 +1,18 @@
 #include "common/cuda_check.cuh"
 #include "common/ids.h"
+#include "sampling/common/hop_batch.cuh"
 #include "sampling/khop/write_sample.h"
 
 namespace peergraph {
 namespace {
 
+template <typename Hops, typename Outputs>
 __global__ void __launch_bounds__(kBlockThreads)
-    write_edges_kernel(const Hop hop, const EdgeOutput out) {
-  for (int64_t slot = global_thread(); slot < hop.slots; slot += grid_threads()) {
+    write_edges_kernel(const __grid_constant__ Hops hops, const Outputs outputs) {
+  const HopPart part = hops.part();
+  const Hop& hop = part.hop;
+  const EdgeOutput out = of_hop(outputs, part.index);
+  for (int64_t slot = part.thread(); slot < hop.slots; slot += part.threads()) {
     const int64_t found = load_id(hop.sources, hop.index_bytes, slot);
     if (found == -1) continue;
     const int64_t target = hop.owner(static_cast<uint32_t>(slot));
@@ -15,7 +20,8 @@ __global__ void __launch_bounds__(kBlockThreads)
     if (within >= out.capacity) continue;
     const int64_t edge = out.begin + within;
     const int64_t row =
-        found >= 0 ? found : load_id(hop.sources, hop.index_bytes, Hop::repeats(found));
+        found >= 0 ? found
+                   : load_id(hop.sources, hop.index_bytes, Hop::repeats(found) - hop.slots_before);
     store_id(out.row, out.index_bytes, edge, row);
     store_id(out.col, out.index_bytes, edge, hop.first_target + target);
     if (out.edge_ids != nullptr) out.edge_ids[edge] = hop.edge_ids[slot];
@@ -35,17 +41,22 @@ __global__ void __launch_bounds__(kBlockThreads)
   }
 }
 
-cudaStream_t as_stream(uintptr_t address) { return reinterpret_cast<cudaStream_t>(address); }
-
 }  // namespace
 
-void write_edges_cuda(const Hop& hop, const EdgeOutput& out, uintptr_t stream) {
-  write_edges_kernel<<<grid_for(hop.slots), kBlockThreads, 0, as_stream(stream)>>>(hop, out);
-  PG_LAUNCH_CHECK("write_edges_kernel");
+void write_edges_cuda(const HopBatch& batch, const std::vector<EdgeOutput>& outputs) {
+  const auto blocks_of = [](const Hop& hop, const RelationView&) -> int64_t {
+    return grid_for(hop.slots);
+  };
+  launch_for<OneHop>(batch, blocks_of, [&](const auto& hops, unsigned blocks, size_t number) {
+    using Hops = std::decay_t<decltype(hops)>;
+    write_edges_kernel<<<blocks, kBlockThreads, 0, as_stream(batch.stream())>>>(
+        hops, argument_of<Hops>(outputs, number, batch));
+    PG_LAUNCH_CHECK("write_edges_kernel");
+  });
 }
 
 void write_nodes_cuda(const NodeTypeSpec& type, const NodeList& nodes, bool valid_padding,
-                      const NodesResult& out, uintptr_t stream) {
+                      const NodesOutput& out, uintptr_t stream) {
   write_nodes_kernel<<<grid_for(nodes.count), kBlockThreads, 0, as_stream(stream)>>>(
       type.to_user, nodes, valid_padding, out.ids, out.batch);
   PG_LAUNCH_CHECK("write_nodes_kernel");

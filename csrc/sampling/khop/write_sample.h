@@ -2,18 +2,20 @@
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
+#include "sampling/common/hop_batch.h"
 #include "sampling/khop/khop.h"
 
 namespace peergraph {
 
-/// Writes the edges of a hop, whose slots hold rows, to the result. Drops edges beyond
-/// `out.capacity`.
-void write_edges_cuda(const Hop& hop, const EdgeOutput& out, uintptr_t stream);
+/// Writes the edges of hops, whose slots hold rows, each to its output. Drops edges beyond the
+/// output's capacity.
+void write_edges_cuda(const HopBatch& batch, const std::vector<EdgeOutput>& outputs);
 
 /// Writes the user ids of nodes. Padding gets -1; or, with `valid_padding`, the id of the node in
 /// row 0, and 0 where that is padding, too.
 void write_nodes_cuda(const NodeTypeSpec& type, const NodeList& nodes, bool valid_padding,
-                      const NodesResult& out, uintptr_t stream);
+                      const NodesOutput& out, uintptr_t stream);
 
 }  // namespace peergraph

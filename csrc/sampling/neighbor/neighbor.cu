@@ -5,7 +5,7 @@
 #include "common/cuda_check.cuh"
 #include "common/ids.h"
 #include "common/warp.cuh"
-#include "sampling/common/hop.h"
+#include "sampling/common/hop_batch.cuh"
 #include "sampling/common/thread_group.cuh"
 #include "sampling/neighbor/neighbor.h"
 #include "sampling/neighbor/without_replacement.cuh"
@@ -17,10 +17,6 @@ constexpr int kWarpsPerBlock = kBlockThreads / kWarpSize;
 constexpr int64_t kSharedFanout = 2048;  // largest fanout whose work space is in shared memory
 constexpr int64_t kMaxScratchBytes = int64_t{256} << 20;
 constexpr int64_t kHubDegree = 2048;  // lists longer than this are copied by a whole block
-
-// Kernels read the views in the launch parameters; a local copy would be indexed in local
-// memory.
-static_assert(sizeof(CscView) + sizeof(Hop) + sizeof(NodeIndex) < 4000, "kernel parameters");
 
 /// The pick of the draw of this lane. Groups of kGroup lanes have a target each, and each lane
 /// has one draw. All lanes of the warp must call the function together; `drawing` says whether
@@ -67,24 +63,35 @@ __device__ SortedDraws draws_at(void* memory, int bits) {
   return {keys, reinterpret_cast<int*>(keys + (int64_t{1} << bits)), bits};
 }
 
-__global__ void __launch_bounds__(kBlockThreads)
-    count_kernel(const __grid_constant__ CscView csc, const __grid_constant__ Hop hop) {
-  for (int64_t t = global_thread(); t <= hop.num_targets; t += grid_threads())
-    hop.offsets[t] = t < hop.num_targets ? hop.edges_of(hop.degree(csc, t)) : 0;
+template <typename Hops>
+__global__ void __launch_bounds__(kBlockThreads) count_kernel(const __grid_constant__ Hops hops) {
+  const HopPart part = hops.part();
+  const Hop& hop = part.hop;
+  const CscView& csc = hops.relation(part).csc;
+  for (int64_t t = part.thread(); t < hop.num_targets; t += part.threads())
+    hop.offsets[t] = hop.edges_of(hop.degree(csc, t));
+}
+
+/// The neighbours of a target. Most targets of many relations have none, so the offsets, if they
+/// are known, are looked at first: they lie one after the other, and lists do not.
+__device__ __forceinline__ Neighbors list_of(const CscView& csc, const Hop& hop, int64_t target) {
+  if (hop.stride == 0 && hop.offsets[target] == hop.offsets[target + 1]) return {nullptr, 0, 0};
+  return hop.neighbors(csc, target);
 }
 
 /// One group of kGroup lanes for each target, and one lane for each draw; for fanouts up to
 /// kGroup.
-template <int kGroup>
-__global__ void __launch_bounds__(kBlockThreads)
-    sample_by_lane(const __grid_constant__ CscView csc, const __grid_constant__ Hop hop,
-                   const __grid_constant__ NodeIndex sources) {
+template <int kGroup, typename Hops>
+__global__ void __launch_bounds__(kBlockThreads) sample_by_lane(const __grid_constant__ Hops hops) {
   __shared__ int chains[kBlockThreads];
+  const HopPart part = hops.part();
+  const Hop& hop = part.hop;
+  const CscView& csc = hops.relation(part).csc;
   const int i = threadIdx.x % kGroup;
-  const int64_t t = global_thread() / kGroup;
+  const int64_t t = part.thread() / kGroup;
   const bool live = t < hop.num_targets;  // no early return: the warp works together below
   Neighbors list{nullptr, 0, 0};
-  if (live) list = hop.neighbors(csc, t);
+  if (live) list = list_of(csc, hop, t);
   const int64_t count = hop.edges_of(list.degree);
   const bool drawing = count < list.degree && i < count;
   int64_t pick = i;
@@ -98,24 +105,28 @@ __global__ void __launch_bounds__(kBlockThreads)
   if (i == 0) store_count(hop, t, count);
   const int64_t slot = hop.first_slot(t) + i;
   if (i < count)
-    write_edge(csc, hop, sources, list, t, slot, pick);
+    write_edge(csc, hop, part.sources.index, list, t, slot, pick);
   else if (i < hop.stride)
     store_id(hop.sources, hop.index_bytes, slot, -1);
 }
 
-/// One block for each target; for larger fanouts. Without `scratch` the work space is shared
-/// memory.
+/// One block for each target; for larger fanouts, of up to 2^most_bits draws. Without `scratch` the
+/// work space is shared memory.
+template <typename Hops>
 __global__ void __launch_bounds__(kBlockThreads)
-    sample_by_block(const __grid_constant__ CscView csc, const __grid_constant__ Hop hop,
-                    const __grid_constant__ NodeIndex sources, int draw_bits, char* scratch) {
+    sample_by_block(const __grid_constant__ Hops hops, int most_bits, char* scratch) {
   extern __shared__ uint64_t shared[];
-  const int64_t scratch_bytes = draw_bytes(int64_t{1} << draw_bits);
+  const HopPart part = hops.part();
+  const Hop& hop = part.hop;
+  const NodeIndex& sources = part.sources.index;
+  const CscView& csc = hops.relation(part).csc;
+  const int64_t scratch_bytes = draw_bytes(int64_t{1} << most_bits);
   void* memory = scratch == nullptr ? static_cast<void*>(shared)
                                     : scratch + static_cast<int64_t>(blockIdx.x) * scratch_bytes;
-  const SortedDraws draws = draws_at(memory, draw_bits);
+  const SortedDraws draws = draws_at(memory, SortedDraws::bits_for(hop.fanout));
   const WholeBlock group;
-  for (int64_t t = blockIdx.x; t < hop.num_targets; t += gridDim.x) {
-    const Neighbors list = hop.neighbors(csc, t);
+  for (int64_t t = part.block; t < hop.num_targets; t += part.blocks) {
+    const Neighbors list = list_of(csc, hop, t);
     const int64_t count = hop.edges_of(list.degree);
     if (threadIdx.x == 0) store_count(hop, t, count);
     const int64_t first = hop.first_slot(t);
@@ -136,15 +147,18 @@ __global__ void __launch_bounds__(kBlockThreads)
 }
 
 /// Fanout -1 with dense slots: one warp for each target, the whole block for long lists.
-__global__ void __launch_bounds__(kBlockThreads)
-    copy_all(const __grid_constant__ CscView csc, const __grid_constant__ Hop hop,
-             const __grid_constant__ NodeIndex sources) {
+template <typename Hops>
+__global__ void __launch_bounds__(kBlockThreads) copy_all(const __grid_constant__ Hops hops) {
   __shared__ Neighbors lists[kWarpsPerBlock];
+  const HopPart part = hops.part();
+  const Hop& hop = part.hop;
+  const NodeIndex& sources = part.sources.index;
+  const CscView& csc = hops.relation(part).csc;
   const int warp = warp_in_block(), lane = lane_id();
-  const int64_t block_begin = static_cast<int64_t>(blockIdx.x) * kWarpsPerBlock;
+  const int64_t block_begin = part.block * kWarpsPerBlock;
   const int64_t own = block_begin + warp;
   Neighbors list{nullptr, 0, 0};
-  if (own < hop.num_targets) list = hop.neighbors(csc, own);
+  if (own < hop.num_targets) list = list_of(csc, hop, own);
   if (lane == 0) lists[warp] = list;
   if (list.degree <= kHubDegree && list.degree > 0) {
     const int64_t first = hop.first_slot(own);
@@ -161,61 +175,83 @@ __global__ void __launch_bounds__(kBlockThreads)
   }
 }
 
-template <int kGroup>
-void launch_by_lane(const CscView& csc, const Hop& hop, const NodeIndex& sources,
-                    cudaStream_t stream) {
-  const int64_t targets_per_block = kBlockThreads / kGroup;
-  const int64_t blocks = (hop.num_targets + targets_per_block - 1) / targets_per_block;
-  sample_by_lane<kGroup>
-      <<<static_cast<unsigned>(blocks), kBlockThreads, 0, stream>>>(csc, hop, sources);
-  PG_LAUNCH_CHECK("sample_by_lane");
+bool draws_uniformly(const RelationView& relation) {
+  return relation.choice.is_uniform_without_replacement();
 }
 
-void launch_by_block(const CscView& csc, const Hop& hop, const NodeIndex& sources, Arena& arena,
-                     cudaStream_t stream) {
-  const int draw_bits = SortedDraws::bits_for(hop.fanout);
-  const int64_t capacity = int64_t{1} << draw_bits;
-  const int64_t bytes = draw_bytes(capacity);
-  const auto threads =
-      static_cast<unsigned>(std::clamp<int64_t>(capacity / 2, kWarpSize, kBlockThreads));
-  int64_t blocks = hop.num_targets, shared_bytes = bytes;
-  char* scratch = nullptr;
-  if (hop.fanout > kSharedFanout) {
-    blocks = std::clamp<int64_t>(kMaxScratchBytes / bytes, 1, blocks);
-    shared_bytes = 0;
-    scratch = static_cast<char*>(arena.take(blocks * bytes));
+/// Launches sample_by_lane for the fanouts from `least` to kGroup.
+template <int kGroup>
+void launch_by_lane(const HopBatch& batch, int64_t least) {
+  const auto blocks_of = [&](const Hop& hop, const RelationView& relation) -> int64_t {
+    if (!draws_uniformly(relation) || hop.fanout < least || hop.fanout > kGroup) return 0;
+    constexpr int64_t kTargetsPerBlock = kBlockThreads / kGroup;
+    return (hop.num_targets + kTargetsPerBlock - 1) / kTargetsPerBlock;
+  };
+  launch_for<OneHopAndRelation>(batch, blocks_of, [&](const auto& hops, unsigned blocks, size_t) {
+    sample_by_lane<kGroup><<<blocks, kBlockThreads, 0, as_stream(batch.stream())>>>(hops);
+    PG_LAUNCH_CHECK("sample_by_lane");
+  });
+}
+
+/// Launches sample_by_block for the fanouts from `least` to `most`.
+void launch_by_block(const HopBatch& batch, int64_t least, int64_t most) {
+  const auto takes = [&](const Hop& hop, const RelationView& relation) {
+    return draws_uniformly(relation) && hop.fanout >= least && hop.fanout <= most;
+  };
+  int64_t hops_taken = 0, fanout = 0;
+  for (const HopRef& ref : batch.hops()) {
+    if (!takes(*ref.hop, *ref.relation)) continue;
+    ++hops_taken;
+    fanout = std::max(fanout, ref.hop->fanout);
   }
-  sample_by_block<<<static_cast<unsigned>(blocks), threads, static_cast<size_t>(shared_bytes),
-                    stream>>>(csc, hop, sources, draw_bits, scratch);
-  PG_LAUNCH_CHECK("sample_by_block");
+  const bool in_shared = fanout <= kSharedFanout;
+  const int most_bits = SortedDraws::bits_for(fanout);
+  const int64_t bytes = draw_bytes(int64_t{1} << most_bits);
+  const auto blocks_of = [&](const Hop& hop, const RelationView& relation) -> int64_t {
+    if (!takes(hop, relation)) return 0;
+    if (in_shared) return hop.num_targets;
+    const int64_t room = kMaxScratchBytes / bytes / hops_taken;
+    return std::clamp<int64_t>(room, 1, hop.num_targets);
+  };
+  const auto threads = static_cast<unsigned>(
+      std::clamp<int64_t>((int64_t{1} << most_bits) / 2, kWarpSize, kBlockThreads));
+  launch_for<OneHopAndRelation>(batch, blocks_of, [&](const auto& hops, unsigned blocks, size_t) {
+    char* const scratch =
+        in_shared ? nullptr : static_cast<char*>(batch.arena().take(blocks * bytes));
+    sample_by_block<<<blocks, threads, in_shared ? static_cast<size_t>(bytes) : 0,
+                      as_stream(batch.stream())>>>(hops, most_bits, scratch);
+    PG_LAUNCH_CHECK("sample_by_block");
+  });
 }
 
 }  // namespace
 
-void count_neighbors_cuda(const CscView& csc, const Hop& hop, uintptr_t stream) {
-  count_kernel<<<grid_for(hop.num_targets + 1), kBlockThreads, 0,
-                 reinterpret_cast<cudaStream_t>(stream)>>>(csc, hop);
-  PG_LAUNCH_CHECK("count_kernel");
+void count_neighbors_cuda(const HopBatch& batch) {
+  const auto blocks_of = [](const Hop& hop, const RelationView& relation) -> int64_t {
+    return draws_uniformly(relation) && hop.num_targets > 0 ? grid_for(hop.num_targets) : 0;
+  };
+  launch_for<OneHopAndRelation>(batch, blocks_of, [&](const auto& hops, unsigned blocks, size_t) {
+    count_kernel<<<blocks, kBlockThreads, 0, as_stream(batch.stream())>>>(hops);
+    PG_LAUNCH_CHECK("count_kernel");
+  });
 }
 
-void sample_neighbors_cuda(const CscView& csc, const Hop& hop, const NodeIndex& sources,
-                           Arena& arena, uintptr_t stream_address) {
-  const auto stream = reinterpret_cast<cudaStream_t>(stream_address);
-  if (hop.fanout < 0) {
-    const int64_t blocks = (hop.num_targets + kWarpsPerBlock - 1) / kWarpsPerBlock;
-    copy_all<<<static_cast<unsigned>(blocks), kBlockThreads, 0, stream>>>(csc, hop, sources);
-    PG_LAUNCH_CHECK("copy_all");
-  } else if (hop.fanout <= 4) {
-    launch_by_lane<4>(csc, hop, sources, stream);
-  } else if (hop.fanout <= 8) {
-    launch_by_lane<8>(csc, hop, sources, stream);
-  } else if (hop.fanout <= 16) {
-    launch_by_lane<16>(csc, hop, sources, stream);
-  } else if (hop.fanout <= kWarpSize) {
-    launch_by_lane<32>(csc, hop, sources, stream);
-  } else {
-    launch_by_block(csc, hop, sources, arena, stream);
-  }
+void sample_neighbors_cuda(const HopBatch& batch) {
+  const auto blocks_of_all = [](const Hop& hop, const RelationView& relation) -> int64_t {
+    if (!draws_uniformly(relation) || hop.fanout >= 0) return 0;
+    return (hop.num_targets + kWarpsPerBlock - 1) / kWarpsPerBlock;
+  };
+  launch_for<OneHopAndRelation>(
+      batch, blocks_of_all, [&](const auto& hops, unsigned blocks, size_t) {
+        copy_all<<<blocks, kBlockThreads, 0, as_stream(batch.stream())>>>(hops);
+        PG_LAUNCH_CHECK("copy_all");
+      });
+  launch_by_lane<4>(batch, 0);
+  launch_by_lane<8>(batch, 5);
+  launch_by_lane<16>(batch, 9);
+  launch_by_lane<kWarpSize>(batch, kWarpSize / 2 + 1);
+  launch_by_block(batch, kWarpSize + 1, kSharedFanout);
+  launch_by_block(batch, kSharedFanout + 1, INT64_MAX);
 }
 
 }  // namespace peergraph

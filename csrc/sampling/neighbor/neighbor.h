@@ -3,8 +3,8 @@
 
 #include <cstdint>
 
-#include "sampling/common/arena.h"
 #include "sampling/common/hop.h"
+#include "sampling/common/hop_batch.h"
 #include "store/csc_view.h"
 
 namespace peergraph {
@@ -24,12 +24,13 @@ void count_neighbors_cpu(const CscView& csc, const Hop& hop, int64_t begin, int6
 void sample_neighbors_cpu(const CscView& csc, const Hop& hop, const Neighbors* lists, int64_t begin,
                           int64_t end, DrawScratch& scratch, PickOrder order = PickOrder::kDraw);
 
-/// Writes offsets[t] = number of edges of target t, and 0 behind the last.
-void count_neighbors_cuda(const CscView& csc, const Hop& hop, uintptr_t stream);
+/// Writes offsets[t] = number of edges of target t, for the relations that draw uniformly without
+/// replacement.
+void count_neighbors_cuda(const HopBatch& batch);
 
-/// Fills the slots of a hop, reserved or dense, and claims every new source for its first slot
-/// in the index. If slots are reserved, also writes the counts as count_neighbors_cuda does.
-void sample_neighbors_cuda(const CscView& csc, const Hop& hop, const NodeIndex& sources,
-                           Arena& arena, uintptr_t stream);
+/// Fills the slots of these relations' hops, reserved or dense, and claims every new source for its
+/// first slot in the index. If slots are reserved, also writes the counts as count_neighbors_cuda
+/// does.
+void sample_neighbors_cuda(const HopBatch& batch);
 
 }  // namespace peergraph

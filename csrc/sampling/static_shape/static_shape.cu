@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <numeric>
 #include <string>
 #include <utility>
 
@@ -34,9 +35,8 @@ class StaticShapeKHop : private SampleMemory {
                                                  spec.relations.size() * spec.num_hops);
     result_.counts = allocate<int64_t>(std::max<int64_t>(1, num_counts));
     fill(result_.counts, 0, num_counts * sizeof(int64_t));
-    result_.padded.nodes.resize(spec.node_types.size());
-    result_.padded.edges.resize(spec.relations.size());
-    result_.padded.blocks.resize(spec.relations.size() * spec.num_hops);
+    result_.padded.first_target.resize(spec.relations.size());
+    result_.padded.num_targets.resize(spec.relations.size());
   }
 
   void add_seeds(const std::vector<PaddedSeeds>& seeds, const std::vector<uint32_t*>& direct) {
@@ -48,6 +48,7 @@ class StaticShapeKHop : private SampleMemory {
     }
     // The size of a hash table depends on the number of targets of all types.
     for (size_t type = 0; type < lists_.size(); ++type) make_segments(type, capacity[type]);
+    allocate_nodes();
     for (size_t type = 0; type < lists_.size(); ++type) make_list(type, num_trees, direct);
     int64_t first_tree = 0;
     for (const PaddedSeeds& s : seeds) {
@@ -59,8 +60,9 @@ class StaticShapeKHop : private SampleMemory {
   }
 
   void run_hops(uint64_t seed, const uint64_t* seed_at, const int64_t* seed_times) {
-    for (size_t r = 0; r < spec_.relations.size(); ++r) allocate_edges(r);
+    allocate_edges();
     for (int hop = 0; hop < spec_.num_hops; ++hop) {
+      allocate_offsets(hop);
       std::vector<int32_t*> positions(lists_.size(), nullptr);
       for (size_t type = 0; spec_.expand_all && type < lists_.size(); ++type)
         positions[type] = positions_of(type, hop);
@@ -76,8 +78,7 @@ class StaticShapeKHop : private SampleMemory {
 
   StaticShapeResult finish() {
     for (size_t type = 0; type < lists_.size(); ++type)
-      write_nodes_cuda(spec_.node_types[type], lists_[type], valid_padding_,
-                       result_.padded.nodes[type], stream_);
+      write_nodes_cuda(spec_.node_types[type], lists_[type], valid_padding_, nodes_[type], stream_);
     return std::move(result_);
   }
 
@@ -109,27 +110,37 @@ class StaticShapeKHop : private SampleMemory {
       segments.begin[hop + 2] = segments.begin[hop + 1] + bounds_.nodes[type][hop];
   }
 
+  void allocate_nodes() {
+    int64_t total = 0;
+    for (size_t type = 0; type < lists_.size(); ++type) total += rows(type);
+    NodesOutput next;
+    next.ids = allocate<int64_t>(total);
+    if (spec_.disjoint) next.batch = allocate<int64_t>(total);
+    if (spec_.duplicate_counts) {
+      next.duplicates = allocate<int32_t>(total);
+      fill(next.duplicates, 0, total * sizeof(int32_t));
+    }
+    result_.padded.nodes = next;
+    for (size_t type = 0; type < lists_.size(); ++type) {
+      nodes_.push_back(next);
+      next.ids += rows(type);
+      if (spec_.disjoint) next.batch += rows(type);
+      if (spec_.duplicate_counts) next.duplicates += rows(type);
+    }
+  }
+
   void make_list(size_t type, int64_t num_trees, const std::vector<uint32_t*>& direct) {
     NodeList& list = lists_[type];
     list.count = list.capacity = rows(type);
     list.ids = scratch<int64_t>(rows(type));
     fill(list.ids, 0xFF, rows(type) * sizeof(int64_t));
-    NodesResult& out = result_.padded.nodes[type];
-    out.ids = allocate<int64_t>(rows(type));
     if (spec_.disjoint) {
       list.trees = scratch<int32_t>(rows(type));
       fill(list.trees, 0xFF, rows(type) * sizeof(int32_t));
       list.index = hash_index(type, num_trees);
-      out.batch = allocate<int64_t>(rows(type));
     } else {
       list.index = direct_index(type, direct[type]);
     }
-    if (spec_.duplicate_counts) {
-      out.duplicates = allocate<int32_t>(rows(type));
-      fill(out.duplicates, 0, rows(type) * sizeof(int32_t));
-    }
-    out.per_hop.assign(1, segments_[type].begin[1]);
-    out.per_hop.insert(out.per_hop.end(), bounds_.nodes[type].begin(), bounds_.nodes[type].end());
   }
 
   /// A direct map in which no word belongs to this sample. The base of its words is on the device:
@@ -203,26 +214,41 @@ class StaticShapeKHop : private SampleMemory {
     return {fanout, 0, std::max<int64_t>(1, bounds_.edges[r][hop])};
   }
 
-  void allocate_edges(size_t r) {
-    EdgesResult& edges = result_.padded.edges[r];
-    edges.per_hop = bounds_.edges[r];
+  static int64_t sum(const std::vector<int64_t>& values) {
+    return std::accumulate(values.begin(), values.end(), int64_t{0});
+  }
+
+  void allocate_edges() {
     int64_t total = 0;
-    for (int64_t capacity : edges.per_hop) total += capacity;
-    // One array, so that both together are an edge index.
-    edges.row = allocate<char>(2 * total, spec_.index_bytes);
-    edges.col = static_cast<char*>(edges.row) + total * spec_.index_bytes;
-    if (spec_.edge_ids) edges.ids = allocate<int64_t>(total);
+    for (const auto& of_relation : bounds_.edges) {
+      edges_before_.push_back(total);
+      total += sum(of_relation);
+    }
+    result_.padded.edge_index = allocate<char>(2 * total, spec_.index_bytes);
+    if (spec_.edge_ids) result_.padded.edge_ids = allocate<int64_t>(total);
+  }
+
+  void allocate_offsets(int hop) {
+    int64_t total = 0;
+    for (size_t r = 0; r < spec_.relations.size(); ++r)
+      total += num_targets(hop, static_cast<int>(r)) + 1;
+    next_offsets_ = allocate<int64_t>(total);
+    result_.padded.offsets.push_back(next_offsets_);
   }
 
   EdgeOutput edge_output(int hop, int r) {
-    const EdgesResult& edges = result_.padded.edges[r];
+    const SampleResult& padded = result_.padded;
+    const std::vector<int64_t>& bounds = bounds_.edges[r];
+    const int64_t before = edges_before_[r];
     EdgeOutput out;
-    out.row = edges.row;
-    out.col = edges.col;
-    out.edge_ids = edges.ids;
-    out.duplicates = result_.padded.nodes[spec_.relations[r].source].duplicates;
-    for (int h = 0; h < hop; ++h) out.begin += edges.per_hop[h];
-    out.capacity = edges.per_hop[hop];
+    if (padded.edge_index != nullptr) {
+      out.row = static_cast<char*>(padded.edge_index) + 2 * before * spec_.index_bytes;
+      out.col = static_cast<char*>(out.row) + sum(bounds) * spec_.index_bytes;
+      if (spec_.edge_ids) out.edge_ids = padded.edge_ids + before;
+    }
+    out.duplicates = nodes_[spec_.relations[r].source].duplicates;
+    for (int h = 0; h < hop; ++h) out.begin += bounds[h];
+    out.capacity = bounds[hop];
     out.padding_row = padding_row(spec_.relations[r].source);
     out.padding_id = valid_padding_ ? 0 : -1;
     out.index_bytes = spec_.index_bytes;
@@ -239,9 +265,10 @@ class StaticShapeKHop : private SampleMemory {
     hop.num_targets = num_targets(hop_number, r);
     hop.index_bytes = relation.csc.index_bytes;
     hop.looked_up_later = spec_.looks_up_later(hop_number, static_cast<size_t>(r));
-    hop.offsets = allocate<int64_t>(hop.num_targets + 2);
-    result_.padded.blocks[static_cast<size_t>(hop_number) * spec_.relations.size() + r] = {
-        hop.offsets, hop.first_target, hop.num_targets};
+    hop.offsets = next_offsets_;
+    next_offsets_ += hop.num_targets + 1;
+    result_.padded.first_target[r].push_back(hop.first_target);
+    result_.padded.num_targets[r].push_back(hop.num_targets);
     const EdgeOutput out = edge_output(hop_number, r);
     int64_t* const edges = edge_count(r, hop_number);
     if (slots.slots > 0) {
@@ -253,7 +280,7 @@ class StaticShapeKHop : private SampleMemory {
       fill_slots(relation, hop);
       append(hop_number, r, hop, out, edges);
     } else {
-      fill(hop.offsets, 0, (hop.num_targets + 2) * sizeof(int64_t));
+      fill(hop.offsets, 0, (hop.num_targets + 1) * sizeof(int64_t));
     }
     if (out.capacity > 0)
       pad_edges_cuda(out, edges, hop, target_segment(hop_number, relation), stream_);
@@ -271,38 +298,35 @@ class StaticShapeKHop : private SampleMemory {
   }
 
   void fill_slots(const RelationSpec& relation, Hop& hop) {
-    const NodeIndex& index = lists_[relation.source].index;
-    const bool uniform = relation.choice.is_uniform_without_replacement();
     hop.sources = scratch<char>(hop.slots, hop.index_bytes);
     if (spec_.edge_ids) hop.edge_ids = scratch<int64_t>(hop.slots);
+    const HopBatch batch(relation, hop, lists_[relation.source], arena_, stream_);
     if (hop.stride == 0) {
       hop.owners = scratch<uint32_t>(hop.slots);
       fill(hop.sources, 0xFF, hop.slots * hop.index_bytes);
-      if (uniform)
-        count_neighbors_cuda(relation.csc, hop, stream_);
-      else
-        count_choices_cuda(relation.csc, relation.choice, hop, stream_);
-      scan_offsets_cuda(hop, arena_, stream_);
+      count_neighbors_cuda(batch);
+      count_choices_cuda(batch);
+      scan_offsets_cuda(hop.offsets, hop.num_targets, arena_, stream_);
     }
-    if (uniform)
-      sample_neighbors_cuda(relation.csc, hop, index, arena_, stream_);
-    else
-      choose_neighbors_cuda(relation.csc, relation.choice, hop, index, stream_);
+    sample_neighbors_cuda(batch);
+    choose_neighbors_cuda(batch);
   }
 
   /// Gives new nodes their rows in the segment of the hop, and writes the edges.
   void append(int hop_number, int r, const Hop& hop, const EdgeOutput& out, int64_t* edges) {
-    const int source = spec_.relations[r].source;
-    const Segments& segments = segments_[source];
-    int64_t* const found = node_count(source, hop_number + 1);
-    NodeList segment = lists_[source];
+    const RelationSpec& relation = spec_.relations[r];
+    const Segments& segments = segments_[relation.source];
+    int64_t* const found = node_count(relation.source, hop_number + 1);
+    NodeList segment = lists_[relation.source];
     segment.count = segments.begin[hop_number + 1];
     segment.capacity = segments.begin[hop_number + 2];
     segment.found = found;
-    segment.padding_row = padding_row(source);
-    append_unique_cuda(hop, segment, arena_, stream_);
-    if (out.capacity > 0) write_edges_cuda(hop, out, stream_);
-    clamp_hop_counts_cuda(hop, hop_number, edges, out.capacity, found,
+    segment.padding_row = padding_row(relation.source);
+    const HopBatch batch(relation, hop, segment, arena_, stream_);
+    int64_t* const sizes = scratch<int64_t>(kAppendedWords);
+    append_unique_cuda(batch, sizes);
+    if (out.capacity > 0) write_edges_cuda(batch, {out});
+    clamp_hop_counts_cuda(hop, sizes, hop_number, edges, out.capacity, found,
                           segment.capacity - segment.count, bounds_.reported, device_, stream_);
   }
 
@@ -314,6 +338,9 @@ class StaticShapeKHop : private SampleMemory {
   const DeviceGuard guard_;
   std::vector<NodeList> lists_;
   std::vector<Segments> segments_;
+  std::vector<NodesOutput> nodes_;     // by type
+  std::vector<int64_t> edges_before_;  // by relation: edges of the relations before it
+  int64_t* next_offsets_ = nullptr;    // of the next relation of a hop
   StaticShapeResult result_;
 };
 

@@ -35,8 +35,7 @@ struct StaticShapeBounds {
 };
 
 struct StaticShapeResult {
-  // The result arrays; the counts in them are the capacities of segments and hops.
-  SampleResult padded;
+  SampleResult padded;  // without the numbers of nodes and edges
   // On the device: by type the number of seeds and of new nodes of each hop, then by relation
   // the number of edges of each hop.
   int64_t* counts = nullptr;

@@ -43,15 +43,15 @@ __global__ void __launch_bounds__(kBlockThreads)
 }
 
 __global__ void __launch_bounds__(kBlockThreads)
-    clamp_hop_counts_kernel(const Hop hop, int hop_number, int64_t* edges, int64_t edge_capacity,
-                            int64_t* found, int64_t node_capacity, bool reported,
-                            const ErrorSlot errors) {
+    clamp_hop_counts_kernel(const Hop hop, const int64_t* new_nodes, int hop_number, int64_t* edges,
+                            int64_t edge_capacity, int64_t* found, int64_t node_capacity,
+                            bool reported, const ErrorSlot errors) {
   // Only thread 0 writes the last offset, the total.
   for (int64_t t = global_thread(); t < hop.num_targets; t += grid_threads())
     if (hop.offsets[t] > edge_capacity) hop.offsets[t] = edge_capacity;
   if (global_thread() != 0) return;
   const int64_t sampled = hop.offsets[hop.num_targets];
-  const int64_t nodes = *found + hop.offsets[hop.num_targets + 1];
+  const int64_t nodes = *found + *new_nodes;
   if (sampled > edge_capacity) {
     if (reported) record_bad_id(errors, hop_number, sampled, edge_capacity, BadId::kEdges);
     hop.offsets[hop.num_targets] = edge_capacity;
@@ -112,11 +112,12 @@ void write_positions_cuda(const Segments& segments, int32_t* positions, uintptr_
   PG_LAUNCH_CHECK("write_positions_kernel");
 }
 
-void clamp_hop_counts_cuda(const Hop& hop, int hop_number, int64_t* edges, int64_t edge_capacity,
-                           int64_t* found, int64_t node_capacity, bool reported, int device,
-                           uintptr_t stream) {
+void clamp_hop_counts_cuda(const Hop& hop, const int64_t* new_nodes, int hop_number, int64_t* edges,
+                           int64_t edge_capacity, int64_t* found, int64_t node_capacity,
+                           bool reported, int device, uintptr_t stream) {
   clamp_hop_counts_kernel<<<grid_for(hop.num_targets), kBlockThreads, 0, as_stream(stream)>>>(
-      hop, hop_number, edges, edge_capacity, found, node_capacity, reported, error_slot(device));
+      hop, new_nodes, hop_number, edges, edge_capacity, found, node_capacity, reported,
+      error_slot(device));
   PG_LAUNCH_CHECK("clamp_hop_counts_kernel");
 }
 

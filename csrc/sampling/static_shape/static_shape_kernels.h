@@ -27,11 +27,11 @@ void add_padded_seeds_cuda(const NodeTypeSpec& type, const PaddedSeeds& seeds, i
 /// padding.
 void write_positions_cuda(const Segments& segments, int32_t* positions, uintptr_t stream);
 
-/// After append_unique_cuda: updates *edges and *found (the new nodes of the hop, of all
-/// relations so far), and clamps them and the offsets to the capacities.
-void clamp_hop_counts_cuda(const Hop& hop, int hop_number, int64_t* edges, int64_t edge_capacity,
-                           int64_t* found, int64_t node_capacity, bool reported, int device,
-                           uintptr_t stream);
+/// After append_unique_cuda, which has found *new_nodes: updates *edges and *found (the new nodes
+/// of the hop, of all relations so far), and clamps them and the offsets to the capacities.
+void clamp_hop_counts_cuda(const Hop& hop, const int64_t* new_nodes, int hop_number, int64_t* edges,
+                           int64_t edge_capacity, int64_t* found, int64_t node_capacity,
+                           bool reported, int device, uintptr_t stream);
 
 /// The last segment of the rows that a hop expands.
 struct TargetSegment {

@@ -1,6 +1,5 @@
 #include "common/cuda_check.cuh"
 #include "sampling/common/for_each_target.cuh"
-#include "sampling/common/hop.h"
 #include "sampling/subgraph/induced.h"
 #include "sampling/weighted_temporal/choose.h"
 
@@ -10,13 +9,11 @@ namespace {
 /// Counts or writes the induced edges of one target.
 template <bool kWrite>
 struct Induce {
-  Choice choice;
-  NodeIndex sources;
-
   template <typename Group>
-  __device__ void operator()(const Group& group, const SharedScratch&, const CscView& csc,
-                             const Hop& hop, int64_t t) const {
-    const Candidates candidates = candidates_of(csc, choice, hop, t);
+  __device__ void operator()(const Group& group, const SharedScratch&, const RelationView& relation,
+                             const Hop& hop, const NodeIndex& sources, int64_t t) const {
+    const CscView& csc = relation.csc;
+    const Candidates candidates = candidates_of(csc, relation.choice, hop, t);
     const Neighbors& list = candidates.list;
     // The row of the source; kUnknown if the edge is not in the subgraph.
     const auto row_of = [&](int64_t i) {
@@ -47,17 +44,13 @@ struct Induce {
 
 }  // namespace
 
-void count_induced_cuda(const CscView& csc, const Choice& choice, const Hop& hop,
-                        const NodeIndex& sources, uintptr_t stream_address) {
-  const auto stream = reinterpret_cast<cudaStream_t>(stream_address);
-  PG_CUDA_CHECK(cudaMemsetAsync(hop.offsets + hop.num_targets, 0, sizeof(int64_t), stream));
-  launch_each_target(csc, hop, Induce<false>{choice, sources}, stream);
+void count_induced_cuda(const HopBatch& batch) {
+  launch_each_target(batch, Induce<false>{}, [](const Hop&, const Choice&) { return true; });
 }
 
-void induce_cuda(const CscView& csc, const Choice& choice, const Hop& hop, const NodeIndex& sources,
-                 uintptr_t stream_address) {
-  launch_each_target(csc, hop, Induce<true>{choice, sources},
-                     reinterpret_cast<cudaStream_t>(stream_address));
+void induce_cuda(const HopBatch& batch) {
+  launch_each_target(batch, Induce<true>{},
+                     [](const Hop& hop, const Choice&) { return hop.slots > 0; });
 }
 
 }  // namespace peergraph

@@ -6,6 +6,7 @@
 #include <cstdint>
 
 #include "sampling/common/hop.h"
+#include "sampling/common/hop_batch.h"
 #include "sampling/weighted_temporal/choice.h"
 #include "store/csc_view.h"
 
@@ -19,12 +20,10 @@ void count_induced_cpu(const CscView& csc, const Choice& choice, const Hop& hop,
 void induce_cpu(const CscView& csc, const Choice& choice, const Hop& hop, const NodeIndex& sources,
                 int64_t begin, int64_t end);
 
-/// Writes offsets[t] = number of induced edges of target t, and 0 behind the last.
-void count_induced_cuda(const CscView& csc, const Choice& choice, const Hop& hop,
-                        const NodeIndex& sources, uintptr_t stream);
+/// Writes offsets[t] = number of induced edges of target t.
+void count_induced_cuda(const HopBatch& batch);
 
 /// Fills dense slots with rows, edge ids and owners, in order of the lists.
-void induce_cuda(const CscView& csc, const Choice& choice, const Hop& hop, const NodeIndex& sources,
-                 uintptr_t stream);
+void induce_cuda(const HopBatch& batch);
 
 }  // namespace peergraph

@@ -64,6 +64,12 @@ struct Choice {
   }
 };
 
+/// A relation as kernels read it.
+struct RelationView {
+  CscView csc;
+  Choice choice;
+};
+
 /// The neighbours of one target, with the keys and masses by which they are chosen.
 struct Candidates {
   const CscView& csc;

@@ -1,29 +1,26 @@
 #include "common/cuda_check.cuh"
-#include "sampling/common/hop.h"
 #include "sampling/weighted_temporal/choose.cuh"
 #include "sampling/weighted_temporal/choose.h"
 
 namespace peergraph {
 namespace {
 
-static_assert(sizeof(CscView) + sizeof(Choice) + sizeof(Hop) + sizeof(NodeIndex) < 4000,
-              "kernel parameters");
-
 /// Draws with replacement, without weights or times: one thread for each draw.
+template <typename Hops>
 __global__ void __launch_bounds__(kBlockThreads)
-    draw_with_replacement_kernel(const __grid_constant__ CscView csc,
-                                 const __grid_constant__ Choice choice,
-                                 const __grid_constant__ Hop hop,
-                                 const __grid_constant__ NodeIndex sources) {
+    draw_with_replacement_kernel(const __grid_constant__ Hops hops) {
+  const HopPart part = hops.part();
+  const Hop& hop = part.hop;
+  const auto& [csc, choice] = hops.relation(part);
   const int64_t draws = hop.num_targets * hop.fanout;
-  for (int64_t at = global_thread(); at < draws; at += grid_threads()) {
+  for (int64_t at = part.thread(); at < draws; at += part.threads()) {
     const int64_t t = at / hop.fanout, i = at - t * hop.fanout;
     const Candidates candidates = candidates_of(csc, choice, hop, t);
     const int64_t degree = candidates.list.degree;
     const int64_t slot = hop.first_slot(t) + i;
     if (i == 0) store_count(hop, t, choice.edges_of(hop.fanout, degree));
     if (degree > 0)
-      write_edge(csc, hop, sources, candidates.list, t, slot,
+      write_edge(csc, hop, part.sources.index, candidates.list, t, slot,
                  candidates.pick_below(static_cast<uint64_t>(degree), i));
     else if (hop.stride > 0)
       store_id(hop.sources, hop.index_bytes, slot, -1);
@@ -40,23 +37,22 @@ __device__ int64_t count_admitted(const Group& group, const Candidates& candidat
 }
 
 struct Counting {
-  Choice choice;
-
   template <typename Group>
-  __device__ void operator()(const Group& group, const SharedScratch&, const CscView& csc,
-                             const Hop& hop, int64_t t) const {
+  __device__ void operator()(const Group& group, const SharedScratch&, const RelationView& relation,
+                             const Hop& hop, const NodeIndex&, int64_t t) const {
+    const auto& [csc, choice] = relation;
     const int64_t admitted = count_admitted(group, candidates_of(csc, choice, hop, t));
     if (group.thread_rank() == 0) hop.offsets[t] = choice.edges_of(hop.fanout, admitted);
   }
 };
 
 struct Choosing {
-  Choice choice;
-  NodeIndex sources;
-
   template <typename Group>
-  __device__ void operator()(const Group& group, const SharedScratch& scratch, const CscView& csc,
-                             const Hop& hop, int64_t t) const {
+  __device__ void operator()(const Group& group, const SharedScratch& scratch,
+                             const RelationView& relation, const Hop& hop, const NodeIndex& sources,
+                             int64_t t) const {
+    const CscView& csc = relation.csc;
+    const Choice& choice = relation.choice;
     const Candidates candidates = candidates_of(csc, choice, hop, t);
     const int64_t admitted = count_admitted(group, candidates);
     const int64_t count = choice.edges_of(hop.fanout, admitted);
@@ -84,25 +80,30 @@ struct Choosing {
   }
 };
 
-}  // namespace
-
-void count_choices_cuda(const CscView& csc, const Choice& choice, const Hop& hop,
-                        uintptr_t stream_address) {
-  const auto stream = reinterpret_cast<cudaStream_t>(stream_address);
-  PG_CUDA_CHECK(cudaMemsetAsync(hop.offsets + hop.num_targets, 0, sizeof(int64_t), stream));
-  launch_each_target(csc, hop, Counting{choice}, stream);
+/// Whether draws need nothing but the degree of a target.
+bool draws_by_degree(const Hop& hop, const Choice& choice) {
+  return choice.replace && hop.fanout >= 0 && !choice.weighted() && !choice.timed();
 }
 
-void choose_neighbors_cuda(const CscView& csc, const Choice& choice, const Hop& hop,
-                           const NodeIndex& sources, uintptr_t stream_address) {
-  const auto stream = reinterpret_cast<cudaStream_t>(stream_address);
-  if (choice.replace && hop.fanout >= 0 && !choice.weighted() && !choice.timed()) {
-    draw_with_replacement_kernel<<<grid_for(hop.num_targets * hop.fanout), kBlockThreads, 0,
-                                   stream>>>(csc, choice, hop, sources);
+}  // namespace
+
+void count_choices_cuda(const HopBatch& batch) {
+  launch_each_target(batch, Counting{}, [](const Hop&, const Choice& choice) {
+    return !choice.is_uniform_without_replacement();
+  });
+}
+
+void choose_neighbors_cuda(const HopBatch& batch) {
+  const auto draws = [](const Hop& hop, const RelationView& relation) -> int64_t {
+    return draws_by_degree(hop, relation.choice) ? grid_for(hop.num_targets * hop.fanout) : 0;
+  };
+  launch_for<OneHopAndRelation>(batch, draws, [&](const auto& hops, unsigned blocks, size_t) {
+    draw_with_replacement_kernel<<<blocks, kBlockThreads, 0, as_stream(batch.stream())>>>(hops);
     PG_LAUNCH_CHECK("draw_with_replacement_kernel");
-  } else {
-    launch_each_target(csc, hop, Choosing{choice, sources}, stream);
-  }
+  });
+  launch_each_target(batch, Choosing{}, [](const Hop& hop, const Choice& choice) {
+    return !choice.is_uniform_without_replacement() && !draws_by_degree(hop, choice);
+  });
 }
 
 }  // namespace peergraph

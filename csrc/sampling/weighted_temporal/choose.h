@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "sampling/common/hop.h"
+#include "sampling/common/hop_batch.h"
 #include "sampling/weighted_temporal/choice.h"
 #include "sampling/weighted_temporal/list_times.h"
 #include "store/csc_view.h"
@@ -38,12 +39,11 @@ void choose_neighbors_cpu(const CscView& csc, const Choice& choice, const Hop& h
                           const Neighbors* lists, const ListTimes& times, int64_t begin,
                           int64_t end, DrawScratch& scratch);
 
-/// As count_neighbors_cuda.
-void count_choices_cuda(const CscView& csc, const Choice& choice, const Hop& hop, uintptr_t stream);
+/// As count_neighbors_cuda, for the relations that do not draw uniformly without replacement.
+void count_choices_cuda(const HopBatch& batch);
 
-/// As sample_neighbors_cuda; needs no work space, however long the lists and large the fanouts
-/// are.
-void choose_neighbors_cuda(const CscView& csc, const Choice& choice, const Hop& hop,
-                           const NodeIndex& sources, uintptr_t stream);
+/// As sample_neighbors_cuda, for the other relations; needs no work space, however long the lists
+/// and large the fanouts are.
+void choose_neighbors_cuda(const HopBatch& batch);
 
 }  // namespace peergraph

@@ -9,11 +9,12 @@ import torch
 from torch import Tensor
 
 from peergraph import _C
-from peergraph.memory.device.launching import Buffers
+from peergraph.memory.device.launching import Buffers, empty, launch_on
 from peergraph.profiling import SAMPLE, profiled
 from peergraph.sampling.arguments import check_integer_vector, check_seed
 from peergraph.sampling.csc_reads import csc_rows, edge_ids_at
 from peergraph.sampling.neighbor.fanouts import Fanouts, check_fanouts
+from peergraph.sampling.neighbor.native_result import NativeResult, ResultArrays
 from peergraph.sampling.neighbor.options import NeighborOptions
 from peergraph.sampling.neighbor.workspace import WorkspacePool
 from peergraph.sampling.sample import Block, EdgeType, NodeType, Sample
@@ -151,7 +152,9 @@ class NeighborSampler:
         self._edge_types = list(store.edge_types)
         self.native = self._compile()
         map_sizes = [] if self.disjoint else [store.num_nodes(t) for t in self._node_types]
-        self._workspaces = WorkspacePool(map_sizes, torch.device(store.device))
+        self._workspaces = WorkspacePool(
+            map_sizes, torch.device(store.device), self.native.mailbox_words
+        )
         store.register_scratch("node maps of a NeighborSampler", self._workspaces)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -170,8 +173,8 @@ class NeighborSampler:
         """Samples the neighbourhood of `seeds`.
 
         Runs on the store's device, on the current stream. On CUDA the host waits for the device
-        once per hop and relation (sizes), twice for hops with fanout -1 or a very large one, and
-        once per relation for the induced subgraph. Not collective.
+        once per hop (sizes), twice for hops by several relations, with fanout -1 or a very large
+        one, and once for the induced subgraph. Not collective.
 
         Args:
             seeds: [S] user ids, int32 or int64, on any device; by node type where the store has
@@ -184,8 +187,8 @@ class NeighborSampler:
             IndexError: a seed that is no node, the first such.
             TypeError: seeds of another dtype, or no tensor; a `seed` that is no integer.
             ValueError: seeds that are not 1-D, an unknown node type, a `seed` out of range, a hop
-                of more than 2**31 - 1 edges of one relation, or a `seed_time` that is missing, not
-                wanted or of another shape.
+                of more than 2**31 - 1 edges of one relation (on CUDA, of all relations with one
+                source type), or a `seed_time` that is missing, not wanted or of another shape.
         """
         seed = check_seed(seed)
         checked = self._check_seeds(seeds)
@@ -247,7 +250,7 @@ class NeighborSampler:
         type_index = {node_type: i for i, node_type in enumerate(self._node_types)}
         cscs = {t: store.csc(t) for t in self._edge_types}
         # The views are addresses into tensors that the store holds.
-        return _C.KHopSampler(
+        native = _C.KHopSampler(
             node_types=[
                 (
                     node_type,
@@ -274,6 +277,11 @@ class NeighborSampler:
             duplicate_counts=self.duplicate_counts,
             index_bytes=self.index_dtype.itemsize,
         )
+        device = torch.device(store.device)
+        if device.type == "cuda" and len(cscs) > 1:
+            memory = empty(native.relation_bytes, torch.uint8, device)
+            native.place_relations(memory, launch_on(device))
+        return native
 
     def _draw(
         self,
@@ -296,7 +304,7 @@ class NeighborSampler:
                     buffers,
                     workspace.launch(),
                 )
-            return self._to_sample(result, buffers)
+            return self._to_sample(NativeResult(*result), buffers)
 
     def _check_seeds(self, seeds: Seeds) -> list[tuple[int, Tensor]]:
         """Converts seeds to (index of node type, contiguous int64 tensor on the store's device)."""
@@ -319,33 +327,26 @@ class NeighborSampler:
             checked.append((self._node_types.index(node_type), copied.contiguous()))
         return checked
 
-    def _to_sample(self, result: tuple[Any, ...], buffers: Buffers) -> Sample:
-        node_results, edge_results, blocks = result
-        nodes = dict(zip(self._node_types, node_results, strict=True))
-        edges = dict(zip(self._edge_types, edge_results, strict=True))
-        num_nodes = {t: sum(n[3]) for t, n in nodes.items()}
-        num_edges = {t: sum(e[3]) for t, e in edges.items()}
-        tensor = buffers.tensor
-        index_dtype = self.index_dtype
-        by_relation = {t: blocks[r :: len(edges)] for r, t in enumerate(self._edge_types)}
+    def _to_sample(self, result: NativeResult, buffers: Buffers) -> Sample:
+        arrays = ResultArrays(result, buffers, self._node_types, self._edge_types)
+        num_nodes = [sum(counts) for counts in result.num_nodes]
+        num_edges = [sum(counts) for counts in result.num_edges]
+        row, col = arrays.ends(self.index_dtype, num_edges)
         return Sample(
-            nodes={t: tensor(n[0], torch.int64, num_nodes[t]) for t, n in nodes.items()},
-            row={t: tensor(e[0], index_dtype, num_edges[t]) for t, e in edges.items()},
-            col={t: tensor(e[1], index_dtype, num_edges[t]) for t, e in edges.items()},
-            edge_ids={t: tensor(e[2], torch.int64, num_edges[t]) for t, e in edges.items()}
+            nodes=arrays.by_node_type(result.nodes, torch.int64, num_nodes),
+            row=row,
+            col=col,
+            edge_ids=arrays.by_edge_type(result.edge_ids, torch.int64, num_edges)
             if self.edge_ids
             else None,
-            batch={t: tensor(n[1], torch.int64, num_nodes[t]) for t, n in nodes.items()}
+            batch=arrays.by_node_type(result.batch, torch.int64, num_nodes)
             if self.disjoint
             else None,
-            duplicate_counts={t: tensor(n[2], torch.int32, num_nodes[t]) for t, n in nodes.items()}
+            duplicate_counts=arrays.by_node_type(result.duplicates, torch.int32, num_nodes)
             if self.duplicate_counts
             else None,
-            num_sampled_nodes={t: n[3] for t, n in nodes.items()},
-            num_sampled_edges={t: e[3] for t, e in edges.items()},
-            indptr={
-                t: [tensor(b[0], torch.int64, b[2] + 1) for b in of_relation]
-                for t, of_relation in by_relation.items()
-            },
-            first_target={t: [b[1] for b in bs] for t, bs in by_relation.items()},
+            num_sampled_nodes=dict(zip(self._node_types, result.num_nodes, strict=True)),
+            num_sampled_edges=dict(zip(self._edge_types, result.num_edges, strict=True)),
+            indptr=arrays.indptr(),
+            first_target=arrays.first_target(),
         )

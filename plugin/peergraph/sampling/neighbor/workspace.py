@@ -23,6 +23,7 @@ class Workspace:
     Args:
         map_sizes: number of nodes of each type; each type gets a direct map of 4 bytes per node.
         device: device of the maps.
+        mailbox_words: number of sizes that the device writes at once.
 
     Attributes:
         maps: the direct maps, all -1 at first. Code that writes to them restores the -1.
@@ -30,14 +31,16 @@ class Workspace:
         mailbox: pinned host memory that the device writes sizes to; None on the CPU.
     """
 
-    def __init__(self, map_sizes: list[int], device: torch.device) -> None:
+    def __init__(self, map_sizes: list[int], device: torch.device, mailbox_words: int) -> None:
         self._device = device
         self.maps = [empty(n, torch.int32, device).fill_(-1) for n in map_sizes]
         self.node_maps = [_C.NodeMap(words=m, least_bits=LEAST_ENTRY_BITS) for m in self.maps]
         self.mailbox: torch.Tensor | None = None
         self._stream: torch.cuda.Stream | None = None
         if device.type == "cuda":
-            self.mailbox = torch.empty(4, dtype=torch.int64, pin_memory=True, device="cpu")
+            self.mailbox = torch.empty(
+                mailbox_words, dtype=torch.int64, pin_memory=True, device="cpu"
+            )
             self._stream = torch.cuda.current_stream(device)
             self._last_use = torch.cuda.Event()  # type: ignore[no-untyped-call]
 
@@ -70,9 +73,10 @@ class WorkspacePool:
     samples that ran at once.
     """
 
-    def __init__(self, map_sizes: list[int], device: torch.device) -> None:
+    def __init__(self, map_sizes: list[int], device: torch.device, mailbox_words: int = 0) -> None:
         self.device = with_index(device)
         self._map_sizes = map_sizes
+        self._mailbox_words = mailbox_words
         # By the address of the stream of the last use. list.pop and list.append are atomic, so
         # no lock is needed, which a fork could leave held.
         self._idle: defaultdict[int, list[Workspace]] = defaultdict(list)
@@ -101,6 +105,6 @@ class WorkspacePool:
                 return idle.pop()
             except IndexError:
                 continue
-        workspace = Workspace(self._map_sizes, self.device)
+        workspace = Workspace(self._map_sizes, self.device, self._mailbox_words)
         self._workspaces.add(workspace)
         return workspace

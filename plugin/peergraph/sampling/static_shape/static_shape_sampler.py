@@ -15,6 +15,7 @@ from peergraph.memory.device.pending_errors import raise_pending
 from peergraph.memory.table.id_list import integers
 from peergraph.profiling import SAMPLE, profiled
 from peergraph.sampling.arguments import check_seed, store_device
+from peergraph.sampling.neighbor.native_result import NativeResult, ResultArrays
 from peergraph.sampling.neighbor.neighbor_sampler import NeighborSampler
 from peergraph.sampling.sample import NodeType
 from peergraph.sampling.static_shape.bounds import MaxEdges, MaxNodes, make_shape
@@ -236,7 +237,7 @@ class StaticShapeSampler:
         def draw(native: _C.KHopSampler) -> StaticShapeSample:
             buffers = Buffers(self._device)
             with self._one_at_a_time:
-                nodes, edges, blocks, count_address = native.sample_static_shape(
+                *result, count_address = native.sample_static_shape(
                     [(self._types.index(t), ids, counts.get(t)) for t, ids in seeds.items()],
                     0 if isinstance(seed, Tensor) else seed,
                     seed if isinstance(seed, Tensor) else None,
@@ -249,7 +250,7 @@ class StaticShapeSampler:
                     buffers,
                     launch_on(self._device),
                 )
-            return _to_sample(sampler, shape, buffers, nodes, edges, blocks, count_address)
+            return _to_sample(sampler, shape, buffers, NativeResult(*result), count_address)
 
         return draw(sampler.native) if is_capturing(self._device) else sampler.run(draw)
 
@@ -258,41 +259,33 @@ def _to_sample(
     sampler: NeighborSampler,
     shape: StaticShape,
     buffers: Buffers,
-    nodes: list[tuple[int, int, int, list[int]]],
-    edges: list[tuple[int, int, int, list[int]]],
-    blocks: list[tuple[int, int, int]],
+    result: NativeResult,
     count_address: int,
 ) -> StaticShapeSample:
-    rows, tensor, dtype = shape.rows_per_hop, buffers.tensor, sampler.index_dtype
-    num_rows = {t: sum(rows[t]) for t in rows}
-    num_edges = {t: sum(bounds) for t, bounds in shape.edges_per_hop.items()}
-    node_results = dict(zip(rows, nodes, strict=True))
-    edge_results = dict(zip(shape.edges_per_hop, edges, strict=True))
-    lengths = [len(r) for r in rows.values()] + [len(r) for r in shape.edges_per_hop.values()]
-    counts = torch.split(tensor(count_address, torch.int64, sum(lengths)), lengths)
-    by_relation = {t: blocks[r :: len(edges)] for r, t in enumerate(edge_results)}
+    rows, edges = shape.rows_per_hop, shape.edges_per_hop
+    arrays = ResultArrays(result, buffers, rows, edges)
+    num_rows = [sum(of_type) for of_type in rows.values()]
+    num_edges = [sum(of_type) for of_type in edges.values()]
+    edge_index = arrays.by_edge_type(
+        result.edge_index, sampler.index_dtype, [2 * count for count in num_edges]
+    )
+    lengths = [len(r) for r in rows.values()] + [len(e) for e in edges.values()]
+    counts = torch.split(buffers.tensor(count_address, torch.int64, sum(lengths)), lengths)
     return StaticShapeSample(
-        nodes={t: tensor(n[0], torch.int64, num_rows[t]) for t, n in node_results.items()},
-        edge_index={
-            t: tensor(e[0], dtype, 2 * num_edges[t]).view(2, num_edges[t])
-            for t, e in edge_results.items()
-        },
-        edge_ids={t: tensor(e[2], torch.int64, num_edges[t]) for t, e in edge_results.items()}
+        nodes=arrays.by_node_type(result.nodes, torch.int64, num_rows),
+        edge_index={t: ends.view(2, ends.numel() // 2) for t, ends in edge_index.items()},
+        edge_ids=arrays.by_edge_type(result.edge_ids, torch.int64, num_edges)
         if sampler.edge_ids
         else None,
-        batch={t: tensor(n[1], torch.int64, num_rows[t]) for t, n in node_results.items()}
+        batch=arrays.by_node_type(result.batch, torch.int64, num_rows)
         if sampler.disjoint
         else None,
-        duplicate_counts={
-            t: tensor(n[2], torch.int32, num_rows[t]) for t, n in node_results.items()
-        }
+        duplicate_counts=arrays.by_node_type(result.duplicates, torch.int32, num_rows)
         if sampler.duplicate_counts
         else None,
         num_nodes=dict(zip(rows, counts, strict=False)),
-        num_edges=dict(zip(edge_results, counts[len(rows) :], strict=True)),
+        num_edges=dict(zip(edges, counts[len(rows) :], strict=True)),
         shape=shape,
-        indptr={
-            t: [tensor(b[0], torch.int64, b[2] + 1) for b in bs] for t, bs in by_relation.items()
-        },
-        first_target={t: [b[1] for b in bs] for t, bs in by_relation.items()},
+        indptr=arrays.indptr(),
+        first_target=arrays.first_target(),
     )
