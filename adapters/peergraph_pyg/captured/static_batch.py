@@ -15,7 +15,7 @@ from peergraph import sampling
 from peergraph.sampling import Sample, StaticShape, StaticShapeSample
 from peergraph.store import EDGE, NODE
 
-from ..loader.batch_csc import cache_csc, give_edge_index
+from ..loader.batch_csc import cache_csc
 from ..loader.sampler import homogeneous_output
 
 # Samples from which the capacities are found, and how many standard deviations the capacities are
@@ -116,7 +116,6 @@ def make_batch(
     out = homogeneous_output(padded)
     out.metadata = (input_id, None)
     cache_csc(padded)
-    give_edge_index(out.row, sample.edge_index[EDGE].view_as(sample.edge_index[EDGE]))
     return loader.filter_fn(out)
 
 

@@ -35,10 +35,12 @@ class _Content:
     """What a tensor holds at the moment, to compare it with what the tensor holds later."""
 
     def __init__(self, tensor: Tensor) -> None:
-        # Structures use the copy; what is made in inference mode could not be saved for a gradient.
-        with torch.inference_mode(False):
-            self.copy = tensor.detach().clone() if tensor.device.type == "cpu" else None
+        self.copy: Tensor | None = None
         """The content of a tensor on the CPU. Users may write through NumPy, uncounted."""
+        if tensor.device.type == "cpu":
+            # Structures use it; what is made in inference mode could not be saved for a gradient.
+            with torch.inference_mode(False):
+                self.copy = tensor.detach().clone()
         self._state = None if self.copy is not None else _state_of(tensor)
 
     def matches(self, tensor: Tensor) -> bool:
@@ -124,14 +126,14 @@ class _Attachment(NamedTuple):
     """When the edges are there, on a GPU."""
 
 
-# By the memory of the edge index; an entry is removed with its edge index. Compiled code makes
-# slices that do not know which tensor they are a view of.
-_attached: dict[int, _Attachment] = {}
+# By the place of the edge index in memory; an entry is removed with its edge index. Compiled code
+# makes slices that do not know which tensor they are a view of.
+_attached: dict[tuple[int, int], _Attachment] = {}
 
 
 def attach(edge_index: Tensor, structure: BatchStructure) -> None:
     """Attaches a batch's structure to its edge index, for as long as nothing changes it."""
-    key = memory_of(edge_index)
+    key = _place_of(edge_index)
 
     def detach(reference: weakref.ref[Tensor]) -> None:
         # A later batch may have the same memory.
@@ -143,6 +145,11 @@ def attach(edge_index: Tensor, structure: BatchStructure) -> None:
         torch.cuda.current_stream(edge_index.device).record_event() if edge_index.is_cuda else None
     )
     _attached[key] = _Attachment(reference, _Content(edge_index), structure, ready)
+
+
+def _place_of(edge_index: Tensor) -> tuple[int, int]:
+    """Returns what an edge index and slices of its first edges have in common."""
+    return memory_of(edge_index), int(edge_index.storage_offset())
 
 
 def attached(edge_index: Tensor) -> BatchStructure | None:
@@ -166,13 +173,11 @@ def _attachment_of(edge_index: Tensor) -> tuple[_Attachment | None, Tensor]:
         return nothing
     if edge_index.is_inference() or edge_index.layout != torch.strided:
         return nothing
-    attachment = _attached.get(memory_of(edge_index))
+    attachment = _attached.get(_place_of(edge_index))
     whole = None if attachment is None else attachment.reference()
     if attachment is None or whole is None:
         return nothing
-    starts = edge_index.storage_offset() == whole.storage_offset()
-    begins = starts and edge_index.stride() == whole.stride() and edge_index.dtype == whole.dtype
-    if not begins:
+    if edge_index.stride() != whole.stride() or edge_index.dtype != whole.dtype:
         return nothing
     copy = attachment.content.copy
     if copy is None:

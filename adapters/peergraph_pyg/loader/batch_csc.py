@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cached_property
 from itertools import accumulate
 from typing import Any
 
@@ -12,6 +13,7 @@ from peergraph.aggregate import Csc
 from peergraph.sampling import Sample
 from peergraph.store import EdgeType
 
+from ..compat import memory_of
 from ..data import csc_cache
 
 
@@ -30,12 +32,29 @@ class BatchCsc:
     def __init__(self, sample: Sample, edge_type: EdgeType) -> None:
         self._indptr = sample.indptr[edge_type]
         self._first_target = sample.first_target[edge_type]
-        self._num_targets = sum(sample.num_sampled_nodes[edge_type[2]])
-        self._ends = [0, *accumulate(sample.num_sampled_edges[edge_type])]
-        # By number of hops: the number of rows that their edges can have as sources.
-        self._num_sources = [0, *accumulate(sample.num_sampled_nodes[edge_type[0]])][1:]
+        # Copies: the lists are the user's, too.
+        self._num_edges = tuple(sample.num_sampled_edges[edge_type])
+        self._found_sources = tuple(sample.num_sampled_nodes[edge_type[0]])
+        self._found_targets = tuple(sample.num_sampled_nodes[edge_type[2]])
         self._offsets: Tensor | None = None
         self._by_size: dict[tuple[int, int, int], Csc] = {}
+
+    # A loader makes an object for each edge type; a model may use few of them.
+    @cached_property
+    def _ends(self) -> list[int]:
+        return [0, *accumulate(self._num_edges)]
+
+    @cached_property
+    def _targets_in_order(self) -> bool:
+        """Returns whether the targets of each hop come after those of the hop before."""
+        done = 0
+        hops = zip(self._indptr, self._first_target, self._num_edges, strict=True)
+        for offsets, first, edges in hops:
+            size = offsets.numel()
+            if first < done or (size == 0 and edges):
+                return False
+            done = first + max(0, size - 1)
+        return True
 
     def csc(self, edge_index: Tensor, num_destinations: int, num_sources: int) -> Csc | None:
         """Returns the CSC of the first edges; None unless they are the edges of whole hops.
@@ -72,9 +91,12 @@ class BatchCsc:
         return [*self._indptr, *([] if self._offsets is None else [self._offsets])]
 
     def _fit(self, edges: int, num_destinations: int, num_sources: int) -> bool:
-        if edges not in self._ends or num_destinations > self._num_targets:
+        if not self._targets_in_order or edges not in self._ends:
             return False
-        sources = self._num_sources[self._ends.index(edges)]
+        if num_destinations > sum(self._found_targets):
+            return False
+        # The number of rows that the edges of these hops can have as sources.
+        sources = sum(self._found_sources[: self._ends.index(edges) + 1])
         return num_sources >= sources and num_destinations >= self._last_target(edges)
 
     def _last_target(self, edges: int) -> int:
@@ -111,21 +133,35 @@ def cache_csc(sample: Sample) -> None:
         sample: a sample with hops; not an induced subgraph.
     """
     for edge_type, row in sample.row.items():
-        if sample.num_sampled_edges[edge_type] and _targets_in_order(sample, edge_type):
+        if sample.num_sampled_edges[edge_type]:
             row._peergraph_csc = BatchCsc(sample, edge_type)  # type: ignore[attr-defined]
 
 
-def give_edge_index(row: Tensor, edge_index: Tensor) -> None:
-    """Gives a row tensor the matrix of which it is the first row.
+def edge_index_of(row: Tensor | None, col: Tensor | None, device: torch.device) -> Tensor | None:
+    """Returns the matrix of which the tensors are the two rows, where PyG would copy them.
 
-    The batch of the row tensor gets the matrix as its edge index, where PyG would copy both rows.
+    Samplers write the destinations of edges behind their sources. Returns None for other tensors,
+    and for tensors on other devices.
     """
-    row._peergraph_edge_index = edge_index  # type: ignore[attr-defined]
+    if type(row) is not Tensor or type(col) is not Tensor:
+        return None
+    with torch._C.DisableTorchFunction():  # as in a loader's thread, see patches.py
+        return _joined(row, col) if row.device == device else None
 
 
-def edge_index_of(row: Tensor | None) -> Tensor | None:
-    """Returns what :func:`give_edge_index` gave to the row tensor of a batch, or None."""
-    return getattr(row, "_peergraph_edge_index", None)
+def _joined(row: Tensor, col: Tensor) -> Tensor | None:
+    if row.dim() != 1:
+        return None
+    edges = row.shape[0]
+    if row.shape != col.shape or row.dtype != col.dtype:
+        return None
+    if edges == 0:  # the memory of relations without edges is that of others
+        return row.new_empty((2, 0))
+    if col.storage_offset() != row.storage_offset() + edges or not row.is_contiguous():
+        return None
+    if not col.is_contiguous() or memory_of(row) != memory_of(col):
+        return None
+    return row.as_strided((2, edges), (edges, 1))
 
 
 def attach_to(row: Tensor | None, edge_index: Any) -> None:
@@ -136,15 +172,3 @@ def attach_to(row: Tensor | None, edge_index: Any) -> None:
     if edge_index.device != csc.tensors()[0].device:
         return
     csc_cache.attach(edge_index, csc)
-
-
-def _targets_in_order(sample: Sample, edge_type: EdgeType) -> bool:
-    """Returns whether the targets of each hop come after those of the hop before."""
-    done = 0
-    indptr, first_target = sample.indptr[edge_type], sample.first_target[edge_type]
-    for hop, (offsets, first) in enumerate(zip(indptr, first_target, strict=True)):
-        size = offsets.numel()
-        if first < done or (size == 0 and sample.num_sampled_edges[edge_type][hop]):
-            return False
-        done = first + max(0, size - 1)
-    return True

@@ -200,15 +200,19 @@ def _filter_edges(
     **more: Any,
 ) -> None:
     shared = dict(_adjacencies(storage))
-    edge_index = batch_csc.edge_index_of(row) if "edge_index" in storage else None
+    values = storage_values(storage)
+    edge_index = None
+    if "edge_index" in values:
+        edge_index = batch_csc.edge_index_of(row, col, values["edge_index"].device)
     made = list(shared) if edge_index is None else [*shared, "edge_index"]
-    with _without_modes(storage):
-        original(_drop_keys(storage, made), batch, row, col, edge, *rest, **more)
+    if len(values) > len(made):  # of many edge types most have no other attribute
+        with _without_modes(storage):
+            original(_drop_keys(storage, made), batch, row, col, edge, *rest, **more)
     if edge_index is not None:
         batch["edge_index"] = edge_index
     for key, matrix in shared.items():
         batch[key] = matrix.sparse_layout.of_batch(matrix.store, row, col, edge, batch.size())
-    batch_csc.attach_to(row, batch.get("edge_index"))
+    batch_csc.attach_to(row, edge_index if edge_index is not None else batch.get("edge_index"))
 
 
 def _init_other(original: Function, self: Any, *args: Any, **kwargs: Any) -> None:
@@ -375,9 +379,10 @@ def _stay_in_process(options: dict[str, Any], store: Store) -> None:
 
 def _adjacencies(storage: Any) -> Iterator[tuple[str, Any]]:
     """Yields the name and value of each adjacency matrix of an edge storage that reads a store."""
+    values = storage_values(storage)
     for key in ADJACENCY_KEYS:
-        if isinstance(storage.get(key), ADJACENCY_TYPES):
-            yield key, storage[key]
+        if isinstance(values.get(key), ADJACENCY_TYPES):
+            yield key, values[key]
 
 
 def _drop_keys(storage: Any, names: Collection[str]) -> Any:

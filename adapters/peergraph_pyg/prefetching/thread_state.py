@@ -6,6 +6,7 @@ on a separate CUDA stream; its batches then move to the stream of the loop.
 
 from __future__ import annotations
 
+import weakref
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -34,6 +35,8 @@ _SKIPPED = (
     *(StoreTensor, Store, Table, torch.nn.Module, ModuleType, FunctionType, MethodType, type),
     *(str, bytes, int, float, complex, type(None)),
 )
+# Most of them, by their own class: a batch of many edge types has thousands of names and counts.
+_SKIPPED_AT_ONCE = frozenset({str, int, float, bool, type(None), weakref.ref})
 # Their own `record_stream` misses tensors that are nested in their values.
 _CONTAINERS = (BaseData, Mapping)
 
@@ -120,7 +123,7 @@ def record_stream(stream: torch.cuda.Stream, batch: Any) -> None:
                     tensor.record_stream(stream)
         elif hasattr(value, "record_stream") and not isinstance(value, _CONTAINERS):
             value.record_stream(stream)
-        ahead.extend(_contents(value))
+        ahead.extend(item for item in _contents(value) if type(item) not in _SKIPPED_AT_ONCE)
 
 
 def _contents(value: Any) -> Iterable[Any]:
