@@ -20,6 +20,7 @@ from peergraph.fullgraph.offload.gradients.program_gradients import (
 from peergraph.fullgraph.offload.gradients.segment import (
     compile_history,
     history_inputs,
+    make_boundary,
     row_operand,
 )
 from peergraph.fullgraph.offload.passes.chunk_pass import PassChunk
@@ -212,6 +213,8 @@ def _rows_by_mask(x: OffloadedTensor, layout: RowLayout) -> PartitionedTensor:
     store_sources([operand])
     read = Compiled([operand], is_stored).operands
     if not serves(chosen, [InputKind.of(part) for part in read]):
+        # Functions of the rows that were recorded before must find the node of their gradient.
+        operand = make_boundary(x)
         with no_autograd():
             store_rows([operand])
         operand = row_operand(x)
