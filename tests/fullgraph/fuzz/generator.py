@@ -209,10 +209,9 @@ class Generator:
         for _ in range(int(self.draw.integers(1, 4))):
             self.epoch(conv)
             for _ in range(int(self.draw.integers(3))):
-                table = [tables.EDITS, tables.EDITS, model_statements.PARAMETERS, tables.GRADIENTS][
-                    int(self.draw.integers(4))
-                ]
-                self.statement(table)
+                edits = tables.EDITS + tables.UNCOUNTED
+                after = [edits, edits, model_statements.PARAMETERS, tables.GRADIENTS]
+                self.statement(after[int(self.draw.integers(4))])
             if self.draw.random() < 0.3:
                 self.evaluate(conv)
             if self.draw.random() < 0.1:

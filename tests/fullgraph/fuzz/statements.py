@@ -424,14 +424,10 @@ EDITS = table("""
     y[{slice}].zero_()
 4 -
     plain_ids.add_(1).remainder_(x.shape[0])
-    plain_ids.data[0] = 3
     plain_ids[:] = plain_ids.flip(0)
     plain_mask[{row}] = True
-    plain_mask.data.logical_not_(); plain_mask[0] = True
     plain_mask |= {PM}
 2 -
-    by_numpy(plain_ids)[:] = 2
-    by_numpy(plain_mask)[1:3] = True
     plain_rows.mul_(0.5)
     plain_rows.data.add_(0.1)
 1 -
@@ -440,6 +436,14 @@ EDITS = table("""
     data.edge_mask[{edge}] = False
     data.edge_mask.logical_not_()
     data.edge_weight[{edge}] = 0.5
+""")
+# Autograd of plain tensors reads ids again: gradients are wrong after a change that is not counted.
+UNCOUNTED = table("""
+2 -
+    plain_ids.data[0] = 3
+    plain_mask.data.logical_not_(); plain_mask[0] = True
+    by_numpy(plain_ids)[:] = 2
+    by_numpy(plain_mask)[1:3] = True
 """)
 GRADIENTS = table("""
 3 -
