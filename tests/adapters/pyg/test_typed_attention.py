@@ -272,7 +272,7 @@ class Model(torch.nn.Module):
         return x["paper"][: batch["paper"].batch_size]
 
 
-@pytest.mark.parametrize("storage", [None, "int8"])
+@pytest.mark.parametrize("storage", [None, "int8", "lazy int8"])
 def test_batches(
     storage: str | None, device: torch.device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -284,21 +284,25 @@ def test_batches(
     for edge_type, edge_index in graph(torch.device("cpu"))[1].items():
         if EDGES[edge_type]:
             data[edge_type].edge_index = edge_index
-    options: dict[str, Any] = {} if storage is None else {"storage": {"x": storage}}
+    options: dict[str, Any] = {} if storage is None else {"storage": {"x": "int8"}}
     shared = peergraph_pyg.share(data, device=device, **options)
+    is_lazy, stored = storage == "lazy int8", shared
+    if is_lazy:
+        shared = peergraph_pyg.lazy(shared)
     loader = NeighborLoader(shared, [4, 3], input_nodes=("paper", torch.arange(20)), batch_size=10)
     torch.manual_seed(0)
     model = Model().to(device)
     fast = accelerate(copy.deepcopy(model))
     for batch in loader:
-        plain = batch.clone()
+        plain = copy.copy(batch)  # A deep one would gather the rows.
         for node_type in batch.node_types:
-            plain[node_type].x = batch[node_type].x.clone()
+            plain[node_type].x = stored[node_type].x[batch[node_type].n_id]
         expected = model(plain)
         with pytest.MonkeyPatch.context() as patch:
-            if storage is not None:
+            if is_lazy:
                 patch.setattr(EncodedRows, "decode", None)
             found = fast(batch)
+        assert not is_lazy or not batch["paper"].x.is_gathered
         torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
         for each in (model, fast):
             each.zero_grad()
@@ -307,4 +311,4 @@ def test_batches(
         for one, other in zip(fast.parameters(), model.parameters(), strict=True):
             if other.grad is not None and other.grad.any():
                 torch.testing.assert_close(one.grad, other.grad, rtol=1e-3, atol=1e-4)
-    peergraph_pyg.store_of(shared).close()
+    peergraph_pyg.store_of(stored).close()
