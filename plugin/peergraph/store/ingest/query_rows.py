@@ -15,8 +15,11 @@ from peergraph.store.ingest.workspace import Workspace, arrow_reader, translated
 _CSV_FILE = re.compile(r"\.(csv|tsv|txt)(\.\w+)?$", re.IGNORECASE)
 _TYPES = {"all_varchar", "columns"}
 """Arguments by which DuckDB does not guess types of CSV files."""
-_NAMES = "$..table_name", "$..value.value", "$..text", "$..function_name", "$..column_names[0]"
-"""Where the tree of a query has its tables, literals (versions differ), functions and columns."""
+_NAMES = (
+    *("$..table_name", "$..function.function_name", "$..function..column_names[0]"),
+    *("$..function..text", "$..function..value.value"),  # versions differ
+)
+"""Where the tree of a query has its tables, table functions, and their options and literals."""
 
 
 def query_rows(query: str, workspace: Workspace) -> RowSource:
@@ -38,15 +41,15 @@ def query_rows(query: str, workspace: Workspace) -> RowSource:
         ).fetchone()
     if error is not None:
         raise ValueError(f"{what}: {error}")
-    tables, literals, functions, columns = names[0], names[1] + names[2], names[3], names[4]
+    tables, functions, options, *literals = names
     untyped = [name for name in tables if _CSV_FILE.search(name)]
     readers = [name for name in functions if "csv" in name.lower()]
-    if untyped or len(readers) > sum(name.lower() in _TYPES for name in columns):
+    if untyped or len(readers) > sum(name.lower() in _TYPES for name in options):
         raise ValueError(
             f"{what}: DuckDB would guess the types of {(untyped + readers)[0]} from the first "
             "rows: use read_csv(..., all_varchar = true), or columns = {...}"
         )
-    files = [name for name in [*tables, *literals] if name]
+    files = [name for part in (tables, *literals) for name in part if name]
     paths = [path for name in files for path in (glob.glob(name, recursive=True) or [name])]
     # A pattern is looked for in its folder.
     patterns = [name for name in files if re.search(r"[*?\[]", name)]

@@ -14,8 +14,9 @@ from peergraph.store.ingest.values.cast import to_dtype
 from peergraph.store.ingest.values.numbers import to_numbers
 from peergraph.store.ingest.values.problems import MISSING, ROUNDED, Problems
 from peergraph.store.ingest.values.text import (
+    PLAIN_WHOLE,
     is_missing,
-    is_plain_whole_number,
+    matches,
     plain_whole_numbers,
 )
 
@@ -67,7 +68,7 @@ def to_node_numbers(column: Any, problems: Problems) -> NDArray[Any]:
         column = _text(column)
         if (whole := plain_whole_numbers(column)) is not None:
             return whole
-        plain = is_plain_whole_number(column)
+        plain = matches(column, PLAIN_WHOLE)
         problems.add(MISSING, is_missing(column))
         problems.add("is not written as a whole number", ~plain)
         column = compute.if_else(arrow.array(plain), column, arrow.scalar("0"))

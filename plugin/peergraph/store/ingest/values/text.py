@@ -17,8 +17,8 @@ _MISSING = ["", "NA", "N/A", "n/a", "#N/A", "NULL", "Null", "null", "None", "<NA
 _FLAGS = ["true", "false", "True", "False", "TRUE", "FALSE"]
 _NUMBER = r"^[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?$|^[+-]?(?i:nan|inf|infinity)$"
 _WHOLE = r"^[+-]?[0-9]+(\.0*)?$"
-_PLAIN = r"^\s*-?(0|[1-9][0-9]*)(\.[0-9]*)?([eE][+-]?[0-9]+)?\s*$"
-_PLAIN_WHOLE = r"^\s*(0|-?[1-9][0-9]*)\s*$"
+PLAIN_NUMBER = r"^\s*-?(0|[1-9][0-9]*)(\.[0-9]*)?([eE][+-]?[0-9]+)?\s*$"
+PLAIN_WHOLE = r"^\s*(0|-?[1-9][0-9]*)\s*$"
 _EXACT_DOUBLE = 2.0**53
 
 
@@ -41,14 +41,9 @@ def plain_whole_numbers(column: Any) -> NDArray[np.int64] | None:
     return whole
 
 
-def is_plain_whole_number(column: Any) -> Mask:
-    """Returns which strings are whole numbers without a plus sign or zeros in front."""
-    return as_mask(compute.match_substring_regex(column, _PLAIN_WHOLE))
-
-
-def is_plain_number(column: Any) -> Mask:
-    """Returns which strings are numbers without a plus sign or zeros in front."""
-    return as_mask(compute.match_substring_regex(column, _PLAIN))
+def matches(column: Any, pattern: str) -> Mask:
+    """Returns which strings match a pattern."""
+    return as_mask(compute.match_substring_regex(column, pattern))
 
 
 def is_missing(column: Any) -> Mask:
@@ -76,18 +71,18 @@ def text_numbers(column: Any, problems: Problems) -> tuple[NDArray[Any], Mask | 
     flags = compute.is_in(text, value_set=arrow.array(_FLAGS))
     if compute.all(compute.or_(flags, empty)).as_py() and not missing.all():
         return as_mask(compute.equal(compute.utf8_lower(text), "true")), given
-    is_number = as_mask(compute.match_substring_regex(text, _NUMBER))
+    is_number = matches(text, _NUMBER)
     problems.add(NO_NUMBER, ~is_number & ~missing)
     text = compute.if_else(arrow.array(is_number), text, arrow.scalar("0"))
     doubles = as_numpy(text.cast(arrow.float64())).copy()
-    is_whole = as_mask(compute.match_substring_regex(text, _WHOLE))
+    is_whole = matches(text, _WHOLE)
     has_point = not is_whole.all() or compute.any(compute.match_substring(text, ".")).as_py()
     values = doubles
     if not has_point:
         values = np.where(np.abs(doubles) < _EXACT_DOUBLE, doubles, 0).astype(np.int64)
     large = np.isinf(doubles)
     if large.any():
-        large &= ~as_mask(compute.match_substring_regex(text, "(?i)inf"))
+        large &= ~matches(text, "(?i)inf")
     rounded = np.zeros(len(doubles), np.bool_)
     for row in np.flatnonzero(is_whole & (np.abs(doubles) >= _EXACT_DOUBLE)).tolist():
         exact = int(text[row].as_py().partition(".")[0])

@@ -7,7 +7,7 @@ from typing import Any
 from peergraph.store.ingest.read.row_source import Batch, RowSource
 from peergraph.store.ingest.values.ids import IdKind
 from peergraph.store.ingest.values.problems import Mask
-from peergraph.store.ingest.values.text import is_missing, is_plain_number
+from peergraph.store.ingest.values.text import PLAIN_NUMBER, is_missing, matches
 
 
 class TextKind:
@@ -32,7 +32,7 @@ class TextKind:
         Raises:
             ValueError: one value is a number, another is none.
         """
-        is_number = is_plain_number(column)
+        is_number = matches(column, PLAIN_NUMBER)
         kinds: dict[IdKind, Mask] = {"number": is_number, "text": ~is_number & ~is_missing(column)}
         for kind, mask in kinds.items():
             if mask.any():
