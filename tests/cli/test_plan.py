@@ -147,6 +147,12 @@ def test_errors(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         main(["plan", *full, "--nodes", "many"])
     assert "expected a number" in capsys.readouterr().err
+    for given in ("5", "0", "nan", "-1"):
+        with pytest.raises(SystemExit):
+            main(
+                ["plan", *full, "--full-graph", "--nodes", "9", "--edges", "9", "--labelled", given]
+            )
+        assert "expected a share in (0, 1]" in capsys.readouterr().err
     with pytest.raises(ValueError, match="policy must be one of auto"):
         plan_on(machine("full4"), [], None, 0, "best")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="budget must not be negative, got -1"):

@@ -169,7 +169,7 @@ def _add_full_graph(add: Callable[..., object]) -> None:
     )
     add(
         "--labelled",
-        type=float,
+        type=share,
         metavar="SHARE",
         help="share of nodes that the loss is computed from, for offloaded training (at most all)",
     )
@@ -353,6 +353,17 @@ def _topology(args: argparse.Namespace) -> Topology | None:
     # Links are named by the numbers of the whole machine.
     masked = found.masked(args.mask)
     return masked if args.gpus is None else masked.subset(args.gpus)
+
+
+def share(text: str) -> float:
+    """Parses a share of all, as in ``0.011``."""
+    try:
+        number = float(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"expected a number, got {text!r}") from None
+    if not 0 < number <= 1:
+        raise argparse.ArgumentTypeError(f"expected a share in (0, 1], got {text}")
+    return number
 
 
 _MOST = 10**15

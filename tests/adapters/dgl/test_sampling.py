@@ -344,3 +344,17 @@ def test_uninstall(shared: Any) -> None:
     finally:
         sampling.install()
     assert hasattr(NeighborSampler.sample_blocks, "__wrapped__")
+
+
+@pytest.mark.parametrize("kind", [Tensor.clone, Tensor.numpy, Tensor.tolist])
+def test_masks_as_seeds(shared: Any, kind: Any) -> None:
+    """DGL itself takes ids alone; of its masks, the loader takes the ids that they select."""
+    g = shared(dgl.rand_graph(30, 90))
+    mask = torch.arange(30) % 5 == 0
+    given = {"_N": kind(mask)} if kind is Tensor.numpy else kind(mask)
+    loader = DataLoader(g, given, NeighborSampler([2]), batch_size=4)
+    seeds = torch.cat([out if isinstance(out, Tensor) else out["_N"] for _, out, _ in loader])
+    assert seeds.tolist() == mask.nonzero().flatten().tolist()
+    if kind is Tensor.tolist:
+        with pytest.raises(TypeError, match="a list of both"):
+            DataLoader(g, [True, 2], NeighborSampler([2]), batch_size=4)
