@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 
 from tests.fullgraph.fuzz.outcomes import observe, run_program
@@ -24,12 +26,27 @@ PROGRAMS = {
         *("loss.backward()", GRADIENT),
     ),
 }
+# A list of all ids was a view of the rows. Offloaded rows refuse to change.
+COPIES = {
+    f"{index}, {write}": ("v = x * 2", f"rows = v{index}", write, "check('both', [v, rows])")
+    for index in ("[torch.arange(x.shape[0])]", ".index_select(0, torch.arange(x.shape[0]))")
+    for write in ("v[:, 1] = x[:, 0]", "rows.zero_()")
+}
 
 
 @pytest.mark.parametrize("chunks", [0, 1, 3])
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_programs_that_differed(name: str, chunks: int) -> None:
-    lines, where = list(PROGRAMS[name]), Configuration(chunks=chunks)
+    _check(PROGRAMS[name], chunks)
+
+
+@pytest.mark.parametrize("name", COPIES)
+def test_rows_of_all_ids_are_a_copy(name: str) -> None:
+    _check(COPIES[name], 0)
+
+
+def _check(program: Sequence[str], chunks: int) -> None:
+    lines, where = list(program), Configuration(chunks=chunks)
     expected = observe(lines, 7, where)
     assert expected is not None
     outcome = run_program(lines, 7, expected, where)

@@ -265,7 +265,10 @@ def select_rows(x: PartitionedTensor, rows: Any) -> PartitionedTensor:
         # Of rows that a list of ids selected: x[permutation][mask].
         moved = in_layout(x, rows.layout)
         x = x if moved is None else moved
-    return take(x, selection(x.layout, rows))
+    layout = selection(x.layout, rows)
+    if layout is x.layout and not isinstance(rows, slice):
+        return x.clone()  # type: ignore[return-value]  # A list of all ids is no view, either.
+    return take(x, layout)
 
 
 _select_rows = select_rows
