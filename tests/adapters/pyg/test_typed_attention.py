@@ -120,6 +120,25 @@ def test_pieces_and_sorted_keys(device: torch.device, monkeypatch: pytest.Monkey
     compare(layer().to(device, torch.float64), x, edges)
 
 
+def test_types_that_the_loss_does_not_use(device: torch.device) -> None:
+    """Parameters have no gradient where PyG's have none: optimizers with decay leave them alone."""
+    x, edges = graph(device)
+    model = layer().to(device, torch.float64)
+    fast = accelerate(copy.deepcopy(model))
+    for used in (["paper"], ["author", "topic"], ["topic"]):
+        names = []
+        for each in (model, fast):
+            inputs = {t: rows.clone().requires_grad_() for t, rows in x.items()}
+            each.zero_grad()
+            out = each(inputs, edges)
+            sum(out[t].square().sum() for t in used).backward()  # type: ignore[union-attr]
+            gradients = {t: rows.grad for t, rows in inputs.items()}
+            gradients |= {name: p.grad for name, p in each.named_parameters()}
+            names.append({name for name, grad in gradients.items() if grad is not None})
+        # PyG's own layers run on relations without edges, and give their parameters zeros.
+        assert names[0] == names[1]
+
+
 def test_mean_of_heads(device: torch.device) -> None:
     x, edges = graph(device)
     compare(layer(concat=False).to(device, torch.float64), x, edges)

@@ -44,22 +44,36 @@ def typed_gat(
     """
     heads, depth = relations[0].source_vector.shape[-2:]
     dtype = features[relations[0].source].dtype if dtype is None else dtype
-    x, left, right = project(edges, features, relations, dtype)
+    used: set[int] = set()
+    x, left, right = project(edges, features, relations, dtype, used)
     out = attention(
         edges.matrix, x.view(-1, heads, depth), left, right, negative_slope=negative_slope
     )
-    summed: Tensor = _SumRows.apply(out.flatten(1), edges)  # type: ignore[no-untyped-call]
-    return [each.view(-1, heads, depth) for each in torch.split(summed, edges.sizes)]
+    summed: tuple[Tensor, ...] = _SumRows.apply(out.flatten(1), edges, used)  # type: ignore[no-untyped-call]
+    return [each.view(-1, heads, depth) for each in summed]
 
 
 class _SumRows(torch.autograd.Function):
-    """Adds up the rows of each destination; each row has one destination."""
+    """Adds up the rows of each destination, by node type; each row has one destination."""
 
     @staticmethod
-    def forward(ctx: Any, rows: Tensor, edges: TypedEdges) -> Tensor:
-        ctx.owners = edges.owners
-        return edges.sums.spmm(rows.contiguous(), None, "copy_u")
+    def forward(ctx: Any, rows: Tensor, edges: TypedEdges, used: set[int]) -> tuple[Tensor, ...]:
+        ctx.edges, ctx.used = edges, used
+        ctx.set_materialize_grads(False)
+        ctx.columns = rows.shape[1]
+        return torch.split(edges.sums.spmm(rows.contiguous(), None, "copy_u"), edges.sizes)
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
-        return grad.index_select(0, ctx.owners), None
+    def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, None, None]:
+        """Notes which node types the loss uses: as in torch, others have no gradients."""
+        edges, used = ctx.edges, ctx.used
+        used.clear()
+        used.update(node_type for node_type, grad in enumerate(grads) if grad is not None)
+        given = next((grad for grad in grads if grad is not None), None)
+        if given is None:
+            return None, None, None
+        parts = [
+            given.new_zeros(size, ctx.columns) if grad is None else grad
+            for size, grad in zip(edges.sizes, grads, strict=True)
+        ]
+        return torch.cat(parts).index_select(0, edges.owners), None, None

@@ -52,6 +52,7 @@ def project(
     features: Sequence[Tensor | EncodedRows],
     relations: Sequence[AttentionRelation],
     dtype: torch.dtype,
+    used: set[int],
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Returns what attention over the rows and columns of ``edges.matrix`` takes.
 
@@ -61,6 +62,8 @@ def project(
     Args:
         edges, features, relations: as for :func:`peergraph.aggregate.layers.typed_gat`.
         dtype: in which rows are multiplied; features of another one are converted as they are read.
+        used: in the backward pass, the node types of destinations with gradients. Parameters of
+            relations into others get none, as in torch.
 
     Returns:
         [columns, heads * depth] features of `dtype`; [columns, heads] scores of sources and [rows,
@@ -71,9 +74,11 @@ def project(
         edges,
         [each if isinstance(each, EncodedRows) else None for each in features],
         [each.source for each in relations],
+        [each.destination for each in relations],
         heads,
         depth,
         dtype,
+        used,
     )
     nothing = relations[0].weight.new_empty(0)
     tensors = [nothing if isinstance(each, EncodedRows) else each for each in features]
@@ -100,9 +105,11 @@ class _Plan:
     edges: TypedEdges
     encoded: list[EncodedRows | None]
     sources: list[int]
+    destinations: list[int]
     heads: int
     depth: int
     dtype: torch.dtype
+    used: set[int]
 
     @property
     def sums(self) -> torch.dtype:
@@ -207,9 +214,13 @@ class _Projection(torch.autograd.Function):
                 strict=True,
             )
         )
+        is_used = [node_type in plan.used for node_type in plan.destinations]
+        read = {*plan.used}.union(
+            source for source, used in zip(plan.sources, is_used, strict=True) if used
+        )
         of_features = [
-            torch.zeros_like(x) if needed else None
-            for x, needed in zip(features, needs[0], strict=True)
+            torch.zeros_like(x) if needed and i in read else None
+            for i, (x, needed) in enumerate(zip(features, needs[0], strict=True))
         ]
         of_weights: list[Tensor | None] = [None] * len(weights)
         of_vectors, of_into, of_into_vectors = (list(of_weights) for _ in range(3))
@@ -217,6 +228,8 @@ class _Projection(torch.autograd.Function):
             total = _new_sums(weights[group[0]], plan.sums, len(group))
             scores = total.new_empty(len(group), plan.heads, total.shape[2])
             for i, of_weight, of_score in zip(group, total.unbind(), scores.unbind(), strict=True):
+                if not is_used[i]:
+                    continue
                 if blocks[i][0].shape[0] == 0:
                     of_weight.zero_()
                     of_score.zero_()
@@ -234,6 +247,8 @@ class _Projection(torch.autograd.Function):
         of_all = grads[2].new_zeros(edges.num_scores, plan.heads)
         of_all.index_copy_(0, edges.score_rows, grads[2])
         for node_type, part in plan.of_destinations(of_all.view(-1).to(plan.dtype)):
+            if node_type not in plan.used:
+                continue
             chosen_relations = edges.by_destination[node_type]
             used = len(chosen_relations) * plan.heads
             columns = into_weights[chosen_relations[0]].shape[1]
@@ -256,7 +271,12 @@ class _Projection(torch.autograd.Function):
                 of_into,
                 of_into_vectors,
             )
-        results = [None, *of_features, *of_weights, *of_vectors, *of_into, *of_into_vectors]
+        by_relation = (of_weights, of_vectors, of_into, of_into_vectors)
+        results = [None, *of_features]
+        for of_parameters in by_relation:
+            results += [
+                each if used else None for each, used in zip(of_parameters, is_used, strict=True)
+            ]
         return tuple(
             result if needed else None
             for result, needed in zip(results, ctx.needs_input_grad, strict=True)
