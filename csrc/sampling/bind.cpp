@@ -131,12 +131,10 @@ py::tuple to_python(const SampleResult& result) {
                         result.num_edges, result.first_target, result.num_targets);
 }
 
-std::unique_ptr<Backend> make_backend(const SamplerSpec& spec, const Launch& launch,
+std::unique_ptr<Backend> make_backend([[maybe_unused]] const SamplerSpec& spec,
+                                      const Launch& launch,
                                       [[maybe_unused]] const OptionalTensor& mailbox,
                                       [[maybe_unused]] Arena& arena) {
-  PG_CHECK_ARG(
-      launch.device < 0 || spec.relations.size() < 2 || spec.relations_on_device != nullptr,
-      "call place_relations before samples by several relations on a GPU");
   PG_ON_DEVICE(
       launch.device, return make_cpu_backend(launch.num_threads),
       return make_cuda_backend(launch.device, launch.stream, spec.relations_on_device,

@@ -85,9 +85,7 @@ class CudaBackend final : public Backend {
 
   void write_edges(const std::vector<HopTask>& tasks,
                    const std::vector<EdgeOutput>& outputs) override {
-    if (relations_ != nullptr) return write_edges_cuda(batch_of(tasks), outputs);
-    // The hops by a single relation are few, and are passed by value.
-    for (size_t i = 0; i < tasks.size(); ++i) write_edges_cuda(batch_of({tasks[i]}), {outputs[i]});
+    write_edges_cuda(batch_of(tasks), outputs);
   }
 
   void write_nodes(const NodeTypeSpec& type, const NodeList& nodes,
