@@ -139,7 +139,7 @@ class NodeFiles:
 
     def __post_init__(self) -> None:
         _check(self, numbering=_NUMBERINGS, id=_TEXT)
-        _check_given(self)
+        _check_options(self)
         check_number("num_nodes", self.num_nodes, 0)
         has_rows = self.files is not None or self.query is not None
         if not has_rows and self.id is not None:
@@ -176,7 +176,7 @@ class EdgeFiles:
 
     def __post_init__(self) -> None:
         _check(self, source=_TEXT, destination=_TEXT, add_reverse=bool, edge_ids=bool)
-        _check_given(self)
+        _check_options(self)
         if self.files is None and self.query is None:
             raise ValueError("EdgeFiles needs files or query")
         if (self.source is None) != (self.destination is None):
@@ -208,21 +208,21 @@ class GraphFiles:
                 )
 
 
-def _check(given: Any, **kinds: Any) -> None:
+def _check(options: Any, **kinds: Any) -> None:
     """Raises ValueError for a field that is none of some types or values."""
     for name, kind in kinds.items():
-        value = getattr(given, name)
+        value = getattr(options, name)
         is_right = value in kind if isinstance(kind, tuple) else isinstance(value, kind)
         if not is_right:
             what = f"one of {', '.join(kind)}" if isinstance(kind, tuple) else _KINDS[kind]
             raise ValueError(f"{name} must be {what}, got {value!r}")
 
 
-def _check_given(given: NodeFiles | EdgeFiles) -> None:
-    _check(given, query=_TEXT, where=_TEXT, csv=CsvFormat, tables=Mapping)
-    if given.files is not None and given.query is not None:
-        raise ValueError(f"{type(given).__name__} takes files or query, not both")
-    if given.query is not None and given.where is not None:
+def _check_options(options: NodeFiles | EdgeFiles) -> None:
+    _check(options, query=_TEXT, where=_TEXT, csv=CsvFormat, tables=Mapping)
+    if options.files is not None and options.query is not None:
+        raise ValueError(f"{type(options).__name__} takes files or query, not both")
+    if options.query is not None and options.where is not None:
         raise ValueError("where goes with files: write the condition into query")
 
 

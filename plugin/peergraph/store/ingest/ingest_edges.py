@@ -37,7 +37,7 @@ class EdgeIngest:
     Args:
         edge_type: the edge type.
         number: the position of the edge type in the manifest.
-        given: the files.
+        edge_files: the files.
         source: the rows of the files.
         ends: the names of the columns of sources and destinations.
         nodes: the ids of the source type and of the destination type.
@@ -48,16 +48,16 @@ class EdgeIngest:
         self,
         edge_type: EdgeType,
         number: int,
-        given: EdgeFiles,
+        edge_files: EdgeFiles,
         source: RowSource,
         ends: tuple[str, str],
         nodes: tuple[NodeIds, NodeIds],
         workspace: Workspace,
     ) -> None:
         self._stem, self._what = f"edge{number}", f"edges {type_name(edge_type)}"
-        self._type, self._given, self._source, self._ends = edge_type, given, source, ends
+        self._type, self._edge_files, self._source, self._ends = edge_type, edge_files, source, ends
         self._nodes, self._workspace = nodes, workspace
-        self._repeat = 2 if given.add_reverse else 1
+        self._repeat = 2 if edge_files.add_reverse else 1
         self._bad_before = workspace.bad_rows.total
         self._buckets: EdgeBuckets | None = None
         # Where they wait until the numbers of nodes are known: numbers of nodes, or keys.
@@ -69,7 +69,7 @@ class EdgeIngest:
         # Rows may still be left out when ids are looked up, or because of other files' values.
         self._files = Tables(
             edge_type,
-            given,
+            edge_files,
             source,
             workspace,
             self._stem,
@@ -137,7 +137,7 @@ class EdgeIngest:
                 work.folder,
                 self._stem,
                 self._nodes[1].count or 0,
-                self._given.edge_ids,
+                self._edge_files.edge_ids,
                 lambda edges: moved(edges * _WRITTEN_BYTES),
             )
         tables = self._files.finish(None, self._left_out)

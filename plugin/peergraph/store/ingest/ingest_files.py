@@ -91,15 +91,15 @@ def ingest(
     if memory is None:
         memory = max(_LEAST_MEMORY, min(_MOST_DEFAULT_MEMORY, free_host_memory() // 2))
     check_number("memory", memory, 1)
-    given, narrow = _graph_files(source, nodes, edges, format), checked_storage(storage)
-    names: dict[NodeType | EdgeType, Iterable[str]] = {t: n.tables for t, n in given.nodes.items()}
-    names.update({t: e.tables for t, e in given.edges.items()})
+    graph, narrow = _graph_files(source, nodes, edges, format), checked_storage(storage)
+    names: dict[NodeType | EdgeType, Iterable[str]] = {t: n.tables for t, n in graph.nodes.items()}
+    names.update({t: e.tables for t, e in graph.edges.items()})
     check_tables(narrow, names)
     path = Path(fspath(folder))
     with new_folder(path) as part:
         workspace = Workspace(part, memory, progress, bad_rows == "skip", storage=narrow)
         try:
-            manifest = _GraphIngest(given, workspace).run()
+            manifest = _GraphIngest(graph, workspace).run()
         except OSError as error:
             if error.filename is None and error.errno is not None:  # of a write
                 raise OSError(error.errno, error.strerror, str(part)) from error
@@ -141,28 +141,28 @@ def _graph_files(
 class _GraphIngest:
     """All types of a graph: first the nodes that have files, then the edges."""
 
-    def __init__(self, given: GraphFiles, workspace: Workspace) -> None:
-        self._given, self._workspace = given, workspace
-        named = dict.fromkeys(t for s, _, d in given.edges for t in (s, d))
+    def __init__(self, graph: GraphFiles, workspace: Workspace) -> None:
+        self._graph, self._workspace = graph, workspace
+        named = dict.fromkeys(t for s, _, d in graph.edges for t in (s, d))
         # A type that only edges name comes after those that are described.
-        self._node_types = list(dict.fromkeys([*given.nodes, *named]))
+        self._node_types = list(dict.fromkeys([*graph.nodes, *named]))
         self._nodes: dict[NodeType, NodeIds] = {}
         self._edges: list[EdgeIngest] = []
 
     def run(self) -> Manifest:
-        given, work = self._given, self._workspace
+        graph, work = self._graph, self._workspace
         rows = {
             t: open_type(edges, [edges.source, edges.destination], work)
-            for t, edges in given.edges.items()
+            for t, edges in graph.edges.items()
         }
-        ends = {t: _ends(t, given.edges[t], rows[t]) for t in rows}
+        ends = {t: _ends(t, graph.edges[t], rows[t]) for t in rows}
         tables = {}
         for number, node_type in enumerate(self._node_types):
-            described = given.nodes.get(node_type, NodeFiles())
+            described = graph.nodes.get(node_type, NodeFiles())
             step = NodeIngest(node_type, number, described, work)
             self._nodes[node_type], tables[node_type] = step.run()
         try:
-            for number, (kind, files) in enumerate(given.edges.items()):
+            for number, (kind, files) in enumerate(graph.edges.items()):
                 both = self._nodes[kind[0]], self._nodes[kind[2]]
                 edges = EdgeIngest(kind, number, files, rows[kind], ends[kind], both, work)
                 self._edges.append(edges)

@@ -28,17 +28,17 @@ class NodeIngest:
     Args:
         node_type: the node type.
         number: the position of the node type in the manifest.
-        given: the files.
+        node_files: the files.
         workspace: the state of the ingest, to which results are written.
     """
 
     def __init__(
-        self, node_type: NodeType, number: int, given: NodeFiles, workspace: Workspace
+        self, node_type: NodeType, number: int, node_files: NodeFiles, workspace: Workspace
     ) -> None:
         self._type, self._stem = node_type, f"node{number}"
-        self._given, self._workspace = given, workspace
+        self._node_files, self._workspace = node_files, workspace
         self._what = f"nodes {node_type!r}"
-        self._ids = NodeIds(given)
+        self._ids = NodeIds(node_files)
         self._keys: KeyTable | None = None
         self._count = self._without_id = 0  # rows that have been read, and those without an id
         self._bad_before = workspace.bad_rows.total
@@ -51,16 +51,16 @@ class NodeIngest:
             BadRowsError: a row has no id, an id of an earlier row, or no value for a table. Missing
                 and repeated ids are left out where the workspace skips bad rows.
         """
-        given, work, source = self._given, self._workspace, None
-        if given.files is not None or given.query is not None:
-            source = open_type(given, [given.id], work)
+        node_files, work, source = self._node_files, self._workspace, None
+        if node_files.files is not None or node_files.query is not None:
+            source = open_type(node_files, [node_files.id], work)
         files = Tables(
             self._type,
-            given,
+            node_files,
             source,
             work,
             self._stem,
-            is_staged=given.id is not None,
+            is_staged=node_files.id is not None,
         )
         try:
             entries = self._without_rows(files) if source is None else self._read(source, files)
@@ -71,7 +71,7 @@ class NodeIngest:
 
     def _without_rows(self, files: Tables) -> tuple[TableEntry, ...]:
         """Writes tables in separate files, if there are any."""
-        count = self._given.num_nodes
+        count = self._node_files.num_nodes
         if files.has_own_files:
             count = files.own_rows if count is None else count
             if count is None:
@@ -81,11 +81,11 @@ class NodeIngest:
         return files.finish(None, ())
 
     def _read(self, source: RowSource, files: Tables) -> tuple[TableEntry, ...]:
-        given, work = self._given, self._workspace
-        if given.id is None and given.numbering == "mapped":
+        node_files, work = self._node_files, self._workspace
+        if node_files.id is None and node_files.numbering == "mapped":
             raise ValueError(f"{self._type!r}: numbering='mapped' needs the column `id`")
-        column = IdColumn(source, given.id, "the id", self._ids) if given.id else None
-        columns = [*files.columns, *([given.id] if given.id else [])] or source.names[:1]
+        column = IdColumn(source, node_files.id, "the id", self._ids) if node_files.id else None
+        columns = [*files.columns, *([node_files.id] if node_files.id else [])] or source.names[:1]
         batches = source.read(columns, work.memory)
         for batch in work.read(self._what, batches, source.num_bytes):
             problems = batch.problems()
@@ -100,9 +100,9 @@ class NodeIngest:
         self._copy_own_files(files, source.total)
         entries = files.finish(order, self._left_out)
         count = self._count - sum(map(len, self._left_out))
-        if given.num_nodes not in (None, count) and (entries or column is not None):
-            raise ValueError(f"{self._type!r} has {count} rows, num_nodes={given.num_nodes}")
-        self._ids.count = count if given.num_nodes is None else given.num_nodes
+        if node_files.num_nodes not in (None, count) and (entries or column is not None):
+            raise ValueError(f"{self._type!r} has {count} rows, num_nodes={node_files.num_nodes}")
+        self._ids.count = count if node_files.num_nodes is None else node_files.num_nodes
         return entries
 
     def _add_ids(self, batch: Batch, column: IdColumn, problems: Problems) -> None:
@@ -121,7 +121,7 @@ class NodeIngest:
 
     def _number(self, source: RowSource) -> NDArray[np.int64] | None:
         """Numbers the nodes. Returns the row of each node if rows are in another order."""
-        ids, numbering, work = self._ids, self._given.numbering, self._workspace
+        ids, numbering, work = self._ids, self._node_files.numbering, self._workspace
         kind = ids.kind or "number"
         keys = self._keys or KeyTable({"node": "number", "row": "number", "id": kind}, work)
         in_range = is_identity = False

@@ -25,13 +25,13 @@ class NodeIds:
     """The ids of one node type.
 
     Args:
-        given: the files of the type.
+        node_files: the files of the type.
         count: the number of nodes; None: the edges determine it.
         kind: whether ids are whole numbers or text; None: the first values of edges decide.
         numbers: the numbers of ids that are looked up.
     """
 
-    given: NodeFiles
+    node_files: NodeFiles
     count: int | None = None
     kind: IdKind | None = None
     numbers: IdNumbers | None = None
@@ -51,7 +51,7 @@ class NodeIds:
         """Whether ids are looked up; otherwise they are the numbers of the nodes."""
         if self.numbers is not None:
             return True
-        return self.count is None and (self.kind == "text" or self.given.numbering == "mapped")
+        return self.count is None and (self.kind == "text" or self.node_files.numbering == "mapped")
 
     def add_numbers(self, ids: NDArray[Any], rows: NDArray[np.int64], source: RowSource) -> None:
         """Notes ids of a type that only edges name, which are the numbers of its nodes."""
@@ -99,7 +99,7 @@ class IdColumn:
         kind = kind_of_types(types, self._where)
         if not ids.is_named_by_edges:
             return
-        if ids.given.numbering == "dense":
+        if ids.node_files.numbering == "dense":
             ids.kind = "number"
         elif kind is not None:
             self._agree(kind)

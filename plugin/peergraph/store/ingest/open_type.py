@@ -14,23 +14,23 @@ from peergraph.store.ingest.workspace import Workspace
 
 
 def open_type(
-    given: NodeFiles | EdgeFiles, named: Sequence[str | None], workspace: Workspace
+    type_files: NodeFiles | EdgeFiles, named: Sequence[str | None], workspace: Workspace
 ) -> RowSource:
     """Returns the rows of a type that satisfy its condition.
 
     Args:
-        given: the files.
+        type_files: the files.
         named: the columns that users name for ids.
         workspace: the workspace.
     """
-    if given.query is not None:
-        return query_rows(given.query, workspace)
+    if type_files.query is not None:
+        return query_rows(type_files.query, workspace)
     names = [name for name in named if name is not None]
-    for table in map(described, given.tables.values()):
+    for table in map(described, type_files.tables.values()):
         if isinstance(table, Columns):
             names += [table.columns] if isinstance(table.columns, str) else [*table.columns]
-    source = open_rows(given.files, given.csv, names, isinstance(given, EdgeFiles))
+    source = open_rows(type_files.files, type_files.csv, names, isinstance(type_files, EdgeFiles))
     workspace.notes += source.notes
-    if given.where is not None and source.names:
-        source.condition = Condition(given.where, source, workspace)
+    if type_files.where is not None and source.names:
+        source.condition = Condition(type_files.where, source, workspace)
     return source

@@ -191,14 +191,15 @@ class EdgeBuckets:
             at_once: whether its file is read at once, and not a run at a time.
         """
         if os.path.exists(self._path(number)):
-            yield from self._runs_in_file(self._path(number), at_once)
+            yield from self._runs_of_file(self._path(number), at_once)
         first_edges = self._first_edges[len(self._first_edges) - len(self._pending) :]
         for memory, begins, first in zip(self._pending, self._begins, first_edges, strict=True):
             begin, end = begins[number : number + 2].tolist()
             if begin < end:
                 yield EdgeRun(memory, self._dtype, begin, end - begin, first)
 
-    def _runs_in_file(self, path: str, at_once: bool) -> Iterator[EdgeRun]:
+    def _runs_of_file(self, path: str, at_once: bool) -> Iterator[EdgeRun]:
+        """Yields the runs of a bucket's file; each begins with a header record."""
         with open(path, "rb") as file:
             while len(records := np.fromfile(file, self._dtype, -1 if at_once else 1)):
                 if not at_once:

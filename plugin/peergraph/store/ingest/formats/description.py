@@ -93,38 +93,38 @@ def constructed(kind: type[_Described], values: Any, where: str, folder: Path) -
         raise ValueError(f"{where}: {error}") from None
 
 
-def _tables(given: Any, where: str, folder: Path) -> dict[str, Any]:
-    _check_object(given, where, None)
-    return {name: _table(table, f"{where}.{name}", folder) for name, table in given.items()}
+def _tables(value: Any, where: str, folder: Path) -> dict[str, Any]:
+    _check_object(value, where, None)
+    return {name: _table(table, f"{where}.{name}", folder) for name, table in value.items()}
 
 
-def _table(given: Any, where: str, folder: Path) -> Any:
-    if isinstance(given, Mapping):
-        kind: Any = Rows if "values" in given else Columns
-        return constructed(kind, given, where, folder)
-    if is_array_path(given):
-        return _path(given, where, folder)
-    names = given if isinstance(given, list) else [given]
+def _table(value: Any, where: str, folder: Path) -> Any:
+    if isinstance(value, Mapping):
+        kind: Any = Rows if "values" in value else Columns
+        return constructed(kind, value, where, folder)
+    if is_array_path(value):
+        return _path(value, where, folder)
+    names = value if isinstance(value, list) else [value]
     if all(isinstance(name, str) for name in names):
-        return given
-    raise ValueError(f"{where} must be a column, a list of columns, a file or an object: {given!r}")
+        return value
+    raise ValueError(f"{where} must be a column, a list of columns, a file or an object: {value!r}")
 
 
-def _paths(given: Any, where: str, folder: Path) -> list[str]:
-    return [_path(path, where, folder) for path in (given if isinstance(given, list) else [given])]
+def _paths(value: Any, where: str, folder: Path) -> list[str]:
+    return [_path(path, where, folder) for path in (value if isinstance(value, list) else [value])]
 
 
-def _path(given: Any, where: str, folder: Path) -> str:
-    if not isinstance(given, str):
-        raise ValueError(f"{where} must be a path, got {given!r}")
-    return given if isabs(given) else join(folder, given)
+def _path(value: Any, where: str, folder: Path) -> str:
+    if not isinstance(value, str):
+        raise ValueError(f"{where} must be a path, got {value!r}")
+    return value if isabs(value) else join(folder, value)
 
 
 _READERS: dict[str, Callable[[Any, str, Path], Any]] = {
     "files": _paths,
     "values": _path,
     "tables": _tables,
-    "csv": lambda given, where, folder: constructed(CsvFormat, given, where, folder),
+    "csv": lambda value, where, folder: constructed(CsvFormat, value, where, folder),
 }
 """Arguments that are no plain values."""
 

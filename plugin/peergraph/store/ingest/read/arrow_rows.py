@@ -147,22 +147,22 @@ class StreamRows(ArrowRows):
         self.num_bytes = 8 * self.expected_rows * len(self.names)  # roughly
 
     @classmethod
-    def of(cls, given: Any) -> StreamRows:
+    def of(cls, table: Any) -> StreamRows:
         """Returns the rows of an object that has a scanner, or gives a stream of batches."""
-        name = type(given).__name__
-        if hasattr(given, "to_batches") and hasattr(given, "count_rows"):
+        name = type(table).__name__
+        if hasattr(table, "to_batches") and hasattr(table, "count_rows"):
 
             def scan(columns: Sequence[str], batch_rows: int) -> Iterator[Any]:
                 # Read ahead is for many small files, and takes memory.
-                yield from given.to_batches(
+                yield from table.to_batches(
                     columns=[*columns], batch_size=batch_rows, batch_readahead=2
                 )
 
-            return cls(name, given.schema, int(given.count_rows()), scan)
-        stream = given
-        if not isinstance(given, arrow.RecordBatchReader):
-            stream = arrow.RecordBatchReader.from_stream(given)
-        count = len(given) if hasattr(given, "__len__") else None
+            return cls(name, table.schema, int(table.count_rows()), scan)
+        stream = table
+        if not isinstance(table, arrow.RecordBatchReader):
+            stream = arrow.RecordBatchReader.from_stream(table)
+        count = len(table) if hasattr(table, "__len__") else None
         return cls(name, stream.schema, count, lambda columns, _: stream)
 
     def types(self, column: str) -> list[Any]:

@@ -31,7 +31,7 @@ class CsvRows(RowSource):
 
     Args:
         paths: at least one file. ``.gz``, ``.bz2``, ``.zst`` and ``.lz4`` are decompressed.
-        given: the format of the files.
+        csv: the format of the files.
         named: the columns that users name, which tell a header.
 
     Raises:
@@ -40,18 +40,16 @@ class CsvRows(RowSource):
 
     is_text = True
 
-    def __init__(
-        self, paths: Sequence[Path], given: CsvFormat, named: Collection[str] = ()
-    ) -> None:
-        self._format, self._headers = given, given.header
-        self._types = {name: named_type(text) for name, text in given.types.items()}
+    def __init__(self, paths: Sequence[Path], csv: CsvFormat, named: Collection[str] = ()) -> None:
+        self._format, self._headers = csv, csv.header
+        self._types = {name: named_type(text) for name, text in csv.types.items()}
         self._columns: dict[Path, list[str]] = {}
         self._without_rows: set[Path] = set()  # files of a header only
         self._paths = [*paths]
         self._line_bytes, self.expected_rows = 8, 0  # by the first lines of each file
         self.num_bytes = sum(path.stat().st_size for path in paths)
         for path in self._paths:
-            self._columns[path] = self._examine(path, [*named, *given.types])
+            self._columns[path] = self._examine(path, [*named, *csv.types])
         names = next((names for names in self._columns.values() if names), [])
         super().__init__(names, str(paths[0]))
         for path, found in self._columns.items():
@@ -207,7 +205,7 @@ def _moved_up(rows: NDArray[np.int64], faults: Sequence[tuple[int, str]]) -> NDA
 
 
 def _masks(faults: Sequence[tuple[int, str]], begin: int, end: int) -> dict[str, NDArray[np.bool_]]:
-    """Returns the faults of the lines from `begin` to `end`: a mask of the lines by reason."""
+    """Returns for each fault a mask of the lines from `begin` to `end` that have it."""
     masks: dict[str, NDArray[np.bool_]] = {}
     for row, reason in faults:
         if begin <= row < end:

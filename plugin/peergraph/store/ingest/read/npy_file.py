@@ -129,7 +129,7 @@ class NpyFile:
 
 
 def npz_names(path: Path) -> list[str]:
-    """Returns the names of the arrays in a ``.npz`` file. Raises ValueError if it is none."""
+    """Returns the names of the arrays in a ``.npz`` file. Raises ValueError for other files."""
     try:
         with zipfile.ZipFile(path) as archive:
             return [name.removesuffix(".npy") for name in archive.namelist()]

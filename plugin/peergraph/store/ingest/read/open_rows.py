@@ -45,13 +45,13 @@ def open_rows(
         return ArrayRows([edges_part("the array of edges", files)])
     if hasattr(files, "to_batches") or hasattr(files, "__arrow_c_stream__"):
         return StreamRows.of(files)
-    given = [files] if isinstance(files, (str, PathLike)) else files
-    if not isinstance(given, Sequence):
+    names_of_files = [files] if isinstance(files, (str, PathLike)) else files
+    if not isinstance(names_of_files, Sequence):
         raise ValueError(
             "files must be paths, a tensor or array of edges, or give Arrow record batches, got "
             f"{type(files).__name__}"
         )
-    names = [fspath(name) if isinstance(name, PathLike) else name for name in given]
+    names = [fspath(name) if isinstance(name, PathLike) else name for name in names_of_files]
     if not names or not all(isinstance(name, str) for name in names):
         raise ValueError(f"files must be paths, one at least, got {files!r}")
     arrays = [name for name in names if is_array_path(name)]

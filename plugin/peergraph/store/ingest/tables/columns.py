@@ -27,22 +27,22 @@ _DTYPES: dict[str, torch.dtype] = {
 """The dtypes that hold the values of types of NumPy and Arrow."""
 
 
-def described(given: Any) -> Columns | Rows:
+def described(table: Any) -> Columns | Rows:
     """Returns the full form of a table that users describe."""
-    if isinstance(given, (Columns, Rows)):
-        return given
-    if is_array_path(given) or isinstance(given, (PathLike, Tensor, np.ndarray)):
-        return Rows(given)
-    return Columns(given)
+    if isinstance(table, (Columns, Rows)):
+        return table
+    if is_array_path(table) or isinstance(table, (PathLike, Tensor, np.ndarray)):
+        return Rows(table)
+    return Columns(table)
 
 
-def chosen_columns(given: Columns, names: Sequence[str]) -> tuple[list[str], bool]:
+def chosen_columns(table: Columns, names: Sequence[str]) -> tuple[list[str], bool]:
     """Returns the columns of a table among some names, and whether they make a matrix.
 
     Raises:
         ValueError: there is no such column.
     """
-    columns, is_one = given.columns, False
+    columns, is_one = table.columns, False
     if isinstance(columns, str):
         is_one = not any(character in columns for character in "*?[")
         chosen = [columns] if is_one else fnmatch.filter(names, columns)

@@ -45,7 +45,7 @@ class Table:
     Args:
         kind: the node type or edge type.
         name: the name of the table.
-        given: the table as users describe it.
+        table: the table as users describe it.
         source: the rows of its columns.
         path: the path of its file.
         workspace: the workspace.
@@ -62,7 +62,7 @@ class Table:
         self,
         kind: NodeType | EdgeType,
         name: str,
-        given: Columns | Rows,
+        table: Columns | Rows,
         source: RowSource,
         path: Path,
         workspace: Workspace,
@@ -70,11 +70,11 @@ class Table:
         repeat: int,
     ) -> None:
         self.name, self._full_name = name, table_name(kind, name)
-        self._kind, self._nan, self._repeat = kind, given.nan, repeat
+        self._kind, self._nan, self._repeat = kind, table.nan, repeat
         self._path, self._workspace = path, workspace
         self._row_shape: tuple[int, ...] | None = None  # None until the first rows are read
-        if isinstance(given, Columns):
-            self.columns, self._is_matrix = chosen_columns(given, source.names)
+        if isinstance(table, Columns):
+            self.columns, self._is_matrix = chosen_columns(table, source.names)
         else:
             self.columns, self._is_matrix = [*source.names], [*source.names] != [""]
         kinds = {column: type_of_column(source.types(column), column) for column in self.columns}
@@ -84,11 +84,11 @@ class Table:
         # None where the values of text decide, when all have been read.
         is_open = source.is_text and has_text
         self._dtype = None if is_open else common_dtype([*kinds.values()])
-        if isinstance(given.dtype, str) and given.dtype not in DTYPE_NAMES:
+        if isinstance(table.dtype, str) and table.dtype not in DTYPE_NAMES:
             known = ", ".join(sorted(DTYPE_NAMES))
-            raise ValueError(f"dtype must be one of {known}, got {given.dtype!r}")
-        if given.dtype is not None:
-            declared = given.dtype
+            raise ValueError(f"dtype must be one of {known}, got {table.dtype!r}")
+        if table.dtype is not None:
+            declared = table.dtype
             self._dtype = DTYPE_NAMES[declared] if isinstance(declared, str) else declared
         self._kinds: set[str] = set()  # of the values of text, as NumPy names them
         self._staged: StagedRows | None = None
@@ -191,12 +191,12 @@ class Table:
     def _ordered(
         self, staged: StagedRows, order: NDArray[np.int64] | None, left_out: NDArray[np.int64]
     ) -> Iterator[Tensor]:
-        """Yields the rows that waited, see :meth:`finish`."""
+        """Yields the staged rows in their final order, see :meth:`finish`."""
         if order is not None and len(order):
             if staged.dtypes != {self._dtype}:
                 several, staged = staged, StagedRows(self._workspace.temporary / self._path.name)
                 for rows in several.pieces():
-                    staged.append(self._converted(rows))
+                    staged.append(self._in_table_dtype(rows))
             mapped = staged.mapped()
             step = max(1, _PIECE_BYTES // max(1, mapped[0].nbytes))
             for piece in torch.split(torch.from_numpy(order), step):
@@ -207,11 +207,11 @@ class Table:
             begin, end = np.searchsorted(left_out, [first, first + len(rows)])
             keep = torch.ones(len(rows), dtype=torch.bool)
             keep[torch.from_numpy(left_out[begin:end] - first)] = False
-            yield self._converted(rows[keep])
+            yield self._in_table_dtype(rows[keep])
             first += len(rows)
 
-    def _converted(self, rows: Tensor) -> Tensor:
-        """Returns rows that waited in the dtype of the table, which was found after them."""
+    def _in_table_dtype(self, rows: Tensor) -> Tensor:
+        """Converts staged rows to the dtype of the table, which is known only after all rows."""
         if rows.dtype == self._dtype:
             return rows
         converted = rows.to(self._dtype)

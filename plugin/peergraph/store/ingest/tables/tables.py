@@ -28,7 +28,7 @@ class Tables:
 
     Args:
         kind: the node type or edge type.
-        given: the files of the type.
+        files: the files of the type.
         source: the rows of the type's files.
         workspace: the workspace; the files are written to its folder.
         stem: the stem of the file names: ``<stem>.table0.npy`` and so on.
@@ -42,7 +42,7 @@ class Tables:
     def __init__(
         self,
         kind: NodeType | EdgeType,
-        given: NodeFiles | EdgeFiles,
+        files: NodeFiles | EdgeFiles,
         source: RowSource | None,
         workspace: Workspace,
         stem: str,
@@ -53,7 +53,7 @@ class Tables:
         self._tables: list[Table] = []
         self._own: list[tuple[Table, RowSource]] = []
         self._of_columns: list[Table] = []
-        for number, (name, value) in enumerate(given.tables.items()):
+        for number, (name, value) in enumerate(files.tables.items()):
             path = workspace.folder / f"{stem}.table{number}.npy"
             table, rows = described(value), source
             try:
@@ -69,7 +69,7 @@ class Tables:
                 self._own.append((made, rows))
             else:
                 self._of_columns.append(made)
-        if given.where is not None and self._own:
+        if files.where is not None and self._own:
             raise NotImplementedError(
                 f"{kind!r}: where goes without tables that have a file of their own: write the "
                 "rows that are left into a file"

@@ -27,7 +27,7 @@ def as_mask(column: Any) -> NDArray[np.bool_]:
 
 
 def is_list(kind: Any) -> bool:
-    """Returns whether a type of Arrow is one of lists."""
+    """Returns whether an Arrow type is a list type."""
     types = arrow.types
     return bool(types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind))
 

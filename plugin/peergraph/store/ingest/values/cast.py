@@ -27,7 +27,7 @@ _EXACT_DOUBLE = 2.0**53
 def to_dtype(
     numbers: Numbers, dtype: torch.dtype, nan: str, is_text: bool, problems: Problems
 ) -> Tensor:
-    """Converts numbers to a dtype. A value that would change is a problem.
+    """Converts numbers to a dtype. Reports a value that the dtype cannot hold exactly as a problem.
 
     Args:
         nan: the treatment of missing values and NaN: ``"error"``, ``"keep"`` or ``"zero"``.
@@ -73,9 +73,9 @@ def _to_integer(values: NDArray[Any], dtype: torch.dtype, problems: Problems) ->
 def _to_float(
     values: NDArray[Any], dtype: torch.dtype, is_text: bool, problems: Problems
 ) -> Tensor:
-    given = torch.from_numpy(values)
-    rows = given.to(dtype)
-    if rows.dtype == given.dtype or values.dtype.kind == "b":
+    exact = torch.from_numpy(values)
+    rows = exact.to(dtype)
+    if rows.dtype == exact.dtype or values.dtype.kind == "b":
         return rows
     held = rows.double().numpy()
     with np.errstate(invalid="ignore", over="ignore"):

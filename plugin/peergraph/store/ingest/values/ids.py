@@ -33,27 +33,27 @@ def kind_of_types(kinds: Sequence[Any], what: str) -> IdKind | None:
     Raises:
         ValueError: types of another kind, or of both kinds.
     """
-    found = {kind for kind in (_kind_of_type(given, what) for given in kinds) if kind is not None}
-    if len(found) > 1:
+    id_kinds = {kind for kind in (_kind_of_type(each, what) for each in kinds) if kind is not None}
+    if len(id_kinds) > 1:
         shown = " and ".join(sorted(set(map(str, kinds))))
         raise ValueError(f"{what}: ids are {shown} in different files: convert them to one type")
-    return found.pop() if found else None
+    return id_kinds.pop() if id_kinds else None
 
 
-def _kind_of_type(given: Any, what: str) -> IdKind | None:
-    if isinstance(given, (np.dtype, torch.dtype)):
-        if isinstance(given, np.dtype) and given.kind in "iuf":
+def _kind_of_type(dtype: Any, what: str) -> IdKind | None:
+    if isinstance(dtype, (np.dtype, torch.dtype)):
+        if isinstance(dtype, np.dtype) and dtype.kind in "iuf":
             return "number"
     else:
         types = arrow.types
-        kind = given if is_list(given) else value_type(given)
+        kind = dtype if is_list(dtype) else value_type(dtype)
         if types.is_null(kind):
             return None
         if "string" in str(kind) and not is_list(kind):
             return "text"
         if types.is_integer(kind) or types.is_decimal(kind) or types.is_floating(kind):
             return "number"
-    raise ValueError(f"{what}: ids must be whole numbers or text, are {given}")
+    raise ValueError(f"{what}: ids must be whole numbers or text, are {dtype}")
 
 
 def to_node_numbers(column: Any, problems: Problems) -> NDArray[Any]:

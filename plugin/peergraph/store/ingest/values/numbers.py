@@ -91,11 +91,11 @@ def _lists(column: Any, problems: Problems, time: Any, width: int) -> Numbers:
     found = Problems(len(items))
     numbers = to_numbers(items, found, time)
 
-    def rows(given: NDArray[Any]) -> NDArray[Any]:
+    def rows(values: NDArray[Any]) -> NDArray[Any]:
         if usable.all():
-            return given.reshape(-1, width)
-        spread = np.zeros((len(usable), width), given.dtype)
-        spread[usable] = given.reshape(-1, width)
+            return values.reshape(-1, width)
+        spread = np.zeros((len(usable), width), values.dtype)
+        spread[usable] = values.reshape(-1, width)
         return spread
 
     for reason, mask in found.masks.items():
@@ -111,7 +111,7 @@ def _times(column: Any, time: Any, problems: Problems) -> NDArray[Any]:
     """Returns the integers of times in the unit of a type."""
     bits = arrow.int32() if time.bit_width == 32 else arrow.int64()
     if column.type != time:
-        given, column = column, column.cast(time, safe=False)
-        changed = compute.not_equal(given, column.cast(given.type, safe=False))
+        original, column = column, column.cast(time, safe=False)
+        changed = compute.not_equal(original, column.cast(original.type, safe=False))
         problems.add(TOO_LARGE, as_mask(changed))
     return as_numpy(column.cast(bits).fill_null(0))

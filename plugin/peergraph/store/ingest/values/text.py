@@ -67,10 +67,10 @@ def text_numbers(column: Any, problems: Problems) -> tuple[NDArray[Any], Mask | 
     empty = compute.fill_null(compute.is_in(text, value_set=arrow.array(_MISSING)), True)
     empty = compute.or_(empty, text.is_null())
     missing = as_mask(empty)
-    given = missing if missing.any() else None
+    missing_if_any = missing if missing.any() else None
     flags = compute.is_in(text, value_set=arrow.array(_FLAGS))
     if compute.all(compute.or_(flags, empty)).as_py() and not missing.all():
-        return as_mask(compute.equal(compute.utf8_lower(text), "true")), given
+        return as_mask(compute.equal(compute.utf8_lower(text), "true")), missing_if_any
     is_number = matches(text, _NUMBER)
     problems.add(NO_NUMBER, ~is_number & ~missing)
     text = compute.if_else(arrow.array(is_number), text, arrow.scalar("0"))
@@ -95,4 +95,4 @@ def text_numbers(column: Any, problems: Problems) -> tuple[NDArray[Any], Mask | 
     problems.add(TOO_LARGE, large)
     problems.add(ROUNDED, rounded)
     values[large | rounded] = 0
-    return values, given
+    return values, missing_if_any

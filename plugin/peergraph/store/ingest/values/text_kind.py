@@ -24,7 +24,7 @@ class TextKind:
         self._first = ""
 
     def of(self, column: Any, batch: Batch) -> IdKind | None:
-        """Returns whether the values are numbers or text; None: all so far are missing.
+        """Returns whether the values are numbers or text, or None as long as all are missing.
 
         Args:
             column: the values of the batch, an array of strings of Arrow.
