@@ -8,11 +8,7 @@ from functools import cache
 import torch
 from torch import Tensor
 
-import peergraph._C as _C
-from peergraph.memory.device.launching import launch_on
-from peergraph.memory.table.id_list import id_list
 from peergraph.memory.table.row_codec import RowCodec
-from peergraph.memory.table.table_view import dense_view
 
 
 @cache
@@ -69,17 +65,4 @@ class EncodedRows:
             ids: [n] int32 or int64, in range; or the range of rows, with both bounds.
             dtype: of the result: float32, float64, float16 or bfloat16.
         """
-        codec = _decoding_to(self.codec, dtype)
-        count = ids.stop - ids.start if isinstance(ids, slice) else ids.shape[0]
-        out = self.rows.new_empty((count, *codec.row_shape), dtype=dtype)
-        if out.numel():
-            if isinstance(ids, slice):
-                chosen = _C.IdList(first=ids.start, count=count)
-            else:
-                chosen = id_list(ids)
-            scales = None
-            if self.scales is not None:
-                scales = dense_view(self.scales, self.scales.shape[0], codec.scale_bytes)
-            view = dense_view(self.rows, self.rows.shape[0], self.rows.shape[1])
-            _C.decode_gather(view, codec.native, chosen, out, launch_on(out.device), scales)
-        return out
+        return _decoding_to(self.codec, dtype).decode(self.rows, ids=ids, scales=self.scales)

@@ -11,6 +11,7 @@ import torch
 
 import peergraph._C as _C
 from peergraph.memory.device.launching import DTYPES, launch_on
+from peergraph.memory.table.id_list import id_list
 from peergraph.memory.table.table_view import dense_view
 
 STORED_DTYPES = {
@@ -163,23 +164,41 @@ class RowCodec:
             scales_begin=self.scales.start,
         )
 
-    def decode(self, rows: torch.Tensor, out: torch.Tensor | None = None) -> torch.Tensor:
+    def decode(
+        self,
+        rows: torch.Tensor,
+        out: torch.Tensor | None = None,
+        *,
+        ids: torch.Tensor | slice | None = None,
+        scales: torch.Tensor | None = None,
+    ) -> torch.Tensor:
         """Decodes stored rows. Returns ``[n, *row_shape]`` in the users' dtype.
 
         Args:
-            rows: the stored rows, uint8 [n, row_bytes], contiguous.
+            rows: the stored rows, uint8 [rows, row_bytes], contiguous.
             out: a contiguous tensor for the result, on the device of `rows`, of the result's dtype
                 and number of elements; None: a new tensor.
+            ids: the rows to decode: [n] int32 or int64, in range, or a range with both bounds.
+                None: all.
+            scales: float32 [rows, num_groups], contiguous, where they are apart: a stored row then
+                has its values only.
 
         Asynchronous on a GPU.
         """
+        if isinstance(ids, torch.Tensor):
+            count, chosen = ids.shape[0], id_list(ids)
+        else:
+            first, last = (0, len(rows)) if ids is None else (ids.start, ids.stop)
+            count = last - first
+            chosen = _C.IdList(first=first, count=count)
         if out is None:
-            shape = (len(rows), *self.row_shape)
-            out = torch.empty(shape, dtype=self.dtype, device=rows.device)
-        if rows.numel():
-            view = dense_view(rows, len(rows), self.row_bytes)
-            every = _C.IdList(first=0, count=len(rows))
-            _C.decode_gather(view, self.native, every, out, launch_on(rows.device))
+            out = torch.empty((count, *self.row_shape), dtype=self.dtype, device=rows.device)
+        if count and rows.numel():
+            apart, row_bytes = None, self.row_bytes
+            if scales is not None:
+                apart, row_bytes = dense_view(scales, len(rows), self.scale_bytes), self.value_bytes
+            view = dense_view(rows, len(rows), row_bytes)
+            _C.decode_gather(view, self.native, chosen, out, launch_on(rows.device), apart)
         return out
 
     def __getstate__(self) -> dict[str, object]:
