@@ -15,7 +15,7 @@ from peergraph.integration import Unsupported, require
 
 from .features import Ends, is_partitioned
 from .layer import FastLayer, Size
-from .linear_maps import CAST_DTYPES
+from .linear_maps import product_dtype
 from .withheld_bias import bias_to_add
 
 
@@ -46,9 +46,9 @@ def _why_not_one_pass(
     kind = x.device.type
     if not torch.is_autocast_enabled(kind) or torch.compiler.is_compiling() or is_partitioned(x):
         return layers.why_not_one_pass(x, heads, depth, parameter_dtype, dropout)
-    if not {x.dtype, parameter_dtype} <= CAST_DTYPES:
+    dtype = product_dtype(x.device, x.dtype, parameter_dtype)
+    if dtype is None:
         return f"x is {x.dtype} and weights {parameter_dtype} under autocast"
-    dtype = torch.get_autocast_dtype(kind)
     cast = torch.empty(0, *x.shape[1:], dtype=dtype, device=x.device)
     return without_autocast(lambda: layers.why_not_one_pass(cast, heads, depth, dtype, dropout))
 

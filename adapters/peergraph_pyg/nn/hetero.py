@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
@@ -50,21 +51,21 @@ class HeteroConv(pyg.HeteroConv):  # type: ignore[misc]
         """Returns the sums or means of the joined relations and of all others."""
         sums = attention_sums(joined, x_dict, edge_index_dict)
         others = {key: value for key, value in edge_index_dict.items() if key not in joined}
-        results: dict[str, Tensor] = {}
-        edge_types: list[Any] = [edge_type for edge_type, _ in self.convs.items()]
         rest: dict[str, Tensor] = pyg.HeteroConv.forward(self, x_dict, others) if others else {}
-        # PyG orders the types by their first relation.
-        for *_, node_type in edge_types:
-            if node_type in sums:
-                total = sums[node_type]
-                count = sum(edge_type[2] == node_type for edge_type in joined)
-                number = sum(key[2] == node_type for key in others if key in edge_types)
+        edge_types: list[Any] = [key for key, _ in self.convs.items() if key in edge_index_dict]
+        counts = Counter(key[2] for key in edge_types)
+        joined_counts = Counter(key[2] for key in joined)
+        results: dict[str, Tensor] = {}
+        for node_type, count in counts.items():  # in PyG's order
+            result = sums.get(node_type, rest.get(node_type))
+            if node_type in sums and self.aggr == "mean":
+                result = sums[node_type] / count
                 if node_type in rest:
-                    part = rest[node_type]
-                    total = total + (part * number if self.aggr == "mean" else part)
-                results[node_type] = total / (count + number) if self.aggr == "mean" else total
-            elif node_type in rest:
-                results[node_type] = rest[node_type]
+                    result = result + rest[node_type] * ((count - joined_counts[node_type]) / count)
+            elif node_type in sums and node_type in rest:
+                result = sums[node_type] + rest[node_type]
+            if result is not None:
+                results[node_type] = result
         return results
 
     def _relations(self, arguments: tuple[Any, ...]) -> list[PartitionedCsc]:

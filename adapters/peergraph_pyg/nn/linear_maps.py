@@ -17,14 +17,22 @@ CAST_DTYPES = {torch.float32, torch.float16, torch.bfloat16}
 """What autocast casts."""
 
 
+def product_dtype(device: torch.device, *dtypes: torch.dtype) -> torch.dtype | None:
+    """Returns the dtype in which tensors of some dtypes are multiplied.
+
+    Under autocast it is autocast's; otherwise the one that all have. Returns None if there is none.
+    """
+    if torch.is_autocast_enabled(device.type):
+        return torch.get_autocast_dtype(device.type) if {*dtypes} <= CAST_DTYPES else None
+    return dtypes[0] if len({*dtypes}) == 1 else None
+
+
 def require_weight(weight: Any, x: Tensor, width: int) -> None:
     """Raises Unsupported unless `weight` is a plain tensor that multiplies rows of `x`.
 
     Under autocast both may be float32, float16 or bfloat16.
     """
-    goes = weight.dtype == x.dtype or (
-        torch.is_autocast_enabled(x.device.type) and {weight.dtype, x.dtype} <= CAST_DTYPES
-    )
+    goes = weight.dtype == x.dtype or product_dtype(x.device, weight.dtype, x.dtype) is not None
     require(goes and is_plain(weight), "weights are of another kind")
     fits = weight.device == x.device and weight.shape[width] == x.shape[1]
     require(fits, "weights do not fit")

@@ -1,4 +1,4 @@
-"""GAT layers of several relations in a HeteroConv: one operation for all of them."""
+"""Runs the GAT layers of all relations of a HeteroConv as one operation."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from ..data.csc_cache import typed_edges_of
 from ..data.lazy_features import LazyRows, gathered, is_plain
 from ..data.tailed_rows import TailedRows
 from . import convs
-from .linear_maps import CAST_DTYPES, is_plain_map
+from .linear_maps import is_plain_map, product_dtype
 
 EdgeType = tuple[str, str, str]
 
@@ -91,7 +91,7 @@ def _kind(layer: Any, edges: Any, ends: tuple[Any, Any]) -> _Kind | None:
             return None
         if not x.device == device == vector.device == weight.device:
             return None
-    dtype = _product_dtype(device, {ends[0].dtype, ends[1].dtype}, parameters)
+    dtype = product_dtype(device, parameters, ends[0].dtype, ends[1].dtype)
     if dtype is None:
         return None
     heads, depth = layer.heads, layer.out_channels
@@ -103,20 +103,15 @@ def _maps(layer: Any) -> tuple[Any, Any]:
     return (layer.lin, layer.lin) if layer.lin is not None else (layer.lin_src, layer.lin_dst)
 
 
-def _product_dtype(
-    device: torch.device, features: set[torch.dtype], parameters: torch.dtype
-) -> torch.dtype | None:
-    """Returns the dtype of products; None where dtypes differ without autocast."""
-    if torch.is_autocast_enabled(device.type):
-        casts = {*features, parameters} <= CAST_DTYPES
-        return torch.get_autocast_dtype(device.type) if casts else None
-    return parameters if features == {parameters} else None
-
-
 def attention_sums(
     relations: Mapping[EdgeType, Any], x_dict: Any, edge_index_dict: Any
 ) -> dict[str, Tensor]:
-    """Returns the sum of the results of :func:`joined_relations`, for each destination type."""
+    """Returns the sum of the results of several GAT layers for each destination type.
+
+    Args:
+        relations: the layers by edge type, from :func:`joined_relations`.
+        x_dict, edge_index_dict: the arguments of the HeteroConv.
+    """
     used = {end for edge_type in relations for end in (edge_type[0], edge_type[2])}
     node_types = [node_type for node_type in x_dict if node_type in used]
     numbers = {node_type: i for i, node_type in enumerate(node_types)}
@@ -141,7 +136,7 @@ def attention_sums(
         )
         for edge_type, layer in relations.items()
     ]
-    dtype = _product_dtype(edges.device, {x.dtype for x in features}, first.att_src.dtype)
+    dtype = product_dtype(edges.device, first.att_src.dtype, *(x.dtype for x in features))
     sums = without_autocast(
         lambda: layers.typed_gat(
             edges, features, parameters, negative_slope=first.negative_slope, dtype=dtype

@@ -8,11 +8,7 @@ import torch
 from torch import Tensor
 from torch.overrides import handle_torch_function, has_torch_function_unary
 
-# Products have a multiple of this number of columns. cuBLAS computes a product with one column as a
-# matrix times a vector; the gradient of the vector, a sum over all nodes, then runs in a few thread
-# blocks: on an H200, with 9.4 M nodes, 4 heads and 256 features, that takes 1.8 s, where eight
-# columns take a few milliseconds. Rows of eight numbers are also read as vectors.
-_COLUMNS = 8
+from peergraph.aggregate.ops.product_order import FAST_COLUMNS
 
 
 def node_scores(h: Tensor, *vectors: Tensor) -> tuple[Tensor, ...]:
@@ -84,7 +80,7 @@ class _Scores(torch.autograd.Function):
 def _diagonal(vectors: tuple[Tensor, ...]) -> Tensor:
     """Returns [heads * depth, columns] with each head's vectors in that head's rows and columns."""
     heads, depth = vectors[0].shape
-    columns = -(-heads * len(vectors) // _COLUMNS) * _COLUMNS
+    columns = -(-heads * len(vectors) // FAST_COLUMNS) * FAST_COLUMNS
     matrix = vectors[0].new_zeros(heads * depth, columns)
     for block, vector in zip(_blocks(matrix, heads, len(vectors)), vectors, strict=True):
         block.copy_(vector.t())

@@ -15,12 +15,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from peergraph.aggregate.kernels.arguments import sum_dtype
 from peergraph.aggregate.ops.gradient_checks import once_differentiable
+from peergraph.aggregate.ops.product_order import FAST_COLUMNS
 from peergraph.aggregate.sparse.typed_edges import TypedEdges
 from peergraph.memory import EncodedRows
 
-# Products with few columns are slow unless they have a multiple of this number.
-_COLUMNS = 8
 # Bytes of the selected rows that are in memory at a time.
 _PIECE_BYTES = 1 << 29
 # Whether this torch can write products of half precision in float32, on a GPU.
@@ -114,7 +114,7 @@ class _Plan:
     @property
     def sums(self) -> torch.dtype:
         """The dtype of scores."""
-        return torch.float64 if self.dtype == torch.float64 else torch.float32
+        return sum_dtype(self.dtype)
 
     def split(self, operands: Sequence[Any]) -> tuple[Any, Any, Any, Any, Any]:
         """Returns features, and weights and vectors of sources and of destinations."""
@@ -168,7 +168,7 @@ class _Projection(torch.autograd.Function):
         edges, heads = plan.edges, plan.heads
         new, count = weights[0].new_empty, edges.column_cuts[-1]
         x = new(count, heads * plan.depth, dtype=plan.dtype)
-        padded = -(-heads // _COLUMNS) * _COLUMNS
+        padded = -(-heads // FAST_COLUMNS) * FAST_COLUMNS
         left = new(count, padded, dtype=plan.sums)
         low: list[Tensor] = [weights[0]] * len(weights)
         low_scores = list(low)
