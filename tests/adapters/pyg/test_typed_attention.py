@@ -139,6 +139,24 @@ def test_types_that_the_loss_does_not_use(device: torch.device) -> None:
         assert names[0] == names[1]
 
 
+def test_types_without_any_edges(device: torch.device) -> None:
+    """PyG runs its layers on relations without edges: their parameters have gradients, zeros."""
+    x, edges = graph(device)
+    model = layer().to(device, torch.float64)
+    fast = accelerate(copy.deepcopy(model))
+    for empty in ([t for t in edges if t[2] == "topic"], list(edges)):
+        for edge_type in empty:
+            edges[edge_type] = edges[edge_type][:, :0]
+        names = []
+        for each in (model, fast):
+            gradients = results(each, x, edges)
+            names.append({name for name, grad in gradients.items() if grad is not None})
+        # Features of nodes without edges: PyG's are zeros where it reads them.
+        parameters = set(dict(model.named_parameters()))
+        assert names[0] & parameters == names[1] & parameters
+        compare(model, x, edges)
+
+
 def test_mean_of_heads(device: torch.device) -> None:
     x, edges = graph(device)
     compare(layer(concat=False).to(device, torch.float64), x, edges)
@@ -264,7 +282,7 @@ def test_ids_out_of_range(device: torch.device) -> None:
         accelerate(layer().to(device, torch.float64))(x, edges)
 
 
-class Model(torch.nn.Module):
+class TrimmedModel(torch.nn.Module):
     """Two layers on a mini-batch, trimmed between them as in PyG's examples."""
 
     def __init__(self) -> None:
@@ -310,7 +328,7 @@ def test_batches(
         shared = peergraph_pyg.lazy(shared)
     loader = NeighborLoader(shared, [4, 3], input_nodes=("paper", torch.arange(20)), batch_size=10)
     torch.manual_seed(0)
-    model = Model().to(device)
+    model = TrimmedModel().to(device)
     fast = accelerate(copy.deepcopy(model))
     for batch in loader:
         plain = copy.copy(batch)  # A deep one would gather the rows.

@@ -65,15 +65,15 @@ class _SumRows(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, None, None]:
-        """Notes which node types the loss uses: as in torch, others have no gradients."""
+        """Records the node types with a gradient: as in torch, parameters of others get none."""
         edges, used = ctx.edges, ctx.used
         used.clear()
         used.update(node_type for node_type, grad in enumerate(grads) if grad is not None)
-        given = next((grad for grad in grads if grad is not None), None)
-        if given is None:
+        first = next((grad for grad in grads if grad is not None), None)
+        if first is None:
             return None, None, None
         parts = [
-            given.new_zeros(size, ctx.columns) if grad is None else grad
+            first.new_zeros(size, ctx.columns) if grad is None else grad
             for size, grad in zip(edges.sizes, grads, strict=True)
         ]
         return torch.cat(parts).index_select(0, edges.owners), None, None

@@ -271,12 +271,19 @@ class _Projection(torch.autograd.Function):
                 of_into,
                 of_into_vectors,
             )
-        by_relation = (of_weights, of_vectors, of_into, of_into_vectors)
-        results = [None, *of_features]
-        for of_parameters in by_relation:
-            results += [
-                each if used else None for each, used in zip(of_parameters, is_used, strict=True)
-            ]
+        results: list[Tensor | None] = [None, *of_features]
+        by_relation = zip(
+            (weights, vectors, into_weights, into_vectors),
+            (of_weights, of_vectors, of_into, of_into_vectors),
+            strict=True,
+        )
+        for parameters, gradients in by_relation:
+            for parameter, gradient, is_in_loss in zip(parameters, gradients, is_used, strict=True):
+                # As of a sum over no edges: of a type into which no relation has any.
+                is_zero = is_in_loss and gradient is None
+                results.append(torch.zeros_like(parameter) if is_zero else gradient)
+                if not is_in_loss:
+                    results[-1] = None
         return tuple(
             result if needed else None
             for result, needed in zip(results, ctx.needs_input_grad, strict=True)

@@ -41,7 +41,7 @@ class Relation:
     self_loops: int | None = None
 
     def edges(self) -> Tensor:
-        """Returns the edges with self loops as they are wanted, [2, edges] int64."""
+        """Returns the edges, self loops added or left out as set, [2, edges] int64."""
         edges = self.edge_index.long()
         if self.self_loops is None:
             return edges
@@ -60,7 +60,6 @@ class TypedEdges:
         relations: the relations, in the order of their columns.
         sizes: the number of nodes of each type.
         check: verify the ids. The shapes are always verified.
-
         gradients: whether gradients will be needed: makes the transpose.
 
     Synchronises with the stream of a GPU, a few times whatever the number of relations is.
