@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -21,25 +20,13 @@ aten = torch.ops.aten
 _PLAIN_TYPES = (Tensor, torch.nn.Parameter)
 
 
-@dataclass
-class _Use:
-    """What layers did with rows of a table in earlier batches; a guess at what they will do."""
-
-    decodes: bool = False
-    """Whether a layer took them as they are stored: then a loader's thread gathers them ahead."""
-
-
 class LazyTable(TableTensor):
     """A shared tensor whose selections of rows by ids are :class:`LazyRows`."""
-
-    _use: _Use
 
     @classmethod
     def of(cls, tensor: TableTensor) -> Self:
         """Returns a lazy tensor over the table of `tensor`."""
-        lazy = cls(tensor.store, tensor.owner, tensor.table_name, tensor.device)
-        lazy._use = _Use()
-        return lazy
+        return cls(tensor.store, tensor.owner, tensor.table_name, tensor.device)
 
     def rows(self, ids: Tensor, out: Tensor | None = None) -> Tensor:
         """Returns the rows ``ids``; gathered only for an ``out`` or for another device, or where
@@ -48,11 +35,7 @@ class LazyTable(TableTensor):
         in_place = out is None and ids.dim() == 1 and self.device == self.table.device
         if not in_place or isinstance(self.table, DistributedTable):
             return super().rows(ids, out)
-        rows, use = TableRows(self.table, ids), getattr(self, "_use", None)
-        values = _Values(rows, use=use)
-        if use is not None and use.decodes:
-            values.encoded()
-        return LazyRows(rows, values)
+        return LazyRows(TableRows(self.table, ids))
 
 
 class _Values:
@@ -61,15 +44,11 @@ class _Values:
     Args:
         rows: rows of a table.
         base: values whose first rows these are; a write to one changes the other.
-        use: where it is noted that layers take the rows as they are stored.
     """
 
-    def __init__(
-        self, rows: TableRows, base: _Values | None = None, use: _Use | None = None
-    ) -> None:
+    def __init__(self, rows: TableRows, base: _Values | None = None) -> None:
         self.rows = rows
         self.base = base
-        self.use = use
         self._tensor: Tensor | None = None
         self._encoded: EncodedRows | None = None
 
@@ -85,8 +64,6 @@ class _Values:
         if self._encoded is None:
             with torch.inference_mode(False):
                 self._encoded = self.rows.gather_encoded()
-            if self.use is not None and self._encoded is not None:
-                self.use.decodes = True
         return self._encoded
 
     def tensors(self) -> list[Tensor]:
