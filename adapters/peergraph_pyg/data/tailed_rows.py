@@ -13,12 +13,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 from torch.multiprocessing.reductions import reduce_tensor
-from torch.utils._pytree import tree_map_only
+from torch.utils._pytree import tree_leaves, tree_map_only
 from typing_extensions import Self
 
 from peergraph.store import StoragelessTensor
 
-# Fewer bytes of equal rows are written.
+# Equal rows that take fewer bytes than this are written to memory.
 _FEWEST_BYTES = 64 << 20
 
 _OF_EACH_ROW = {
@@ -46,18 +46,24 @@ Rows = Callable[[Tensor], Tensor]
 
 
 class TailedRows(StoragelessTensor):
-    """Rows as a tensor ``[rows, columns]`` of which only the first ones are in memory.
+    """A tensor ``[rows, columns]`` whose last rows are equal and are stored once.
 
     Leading rows, ``x[:n]`` or ``x.narrow(0, 0, n)``, that are in memory are a plain tensor, a view.
     Functions of each row (activations, ``F.linear``, ``F.layer_norm``, ``F.dropout``, conversions)
     give tensors of the same kind; dropout draws other elements than torch's with the same seed. All
-    other functions get all rows, which are then made and kept: they see writes.
+    other functions get all rows, which are made once: writes to them are writes to the tensor.
+    A write through leading rows that were taken before, or a write to all rows after leading rows
+    were taken, raises ``NotImplementedError``, since the two do not share memory.
     """
 
     _first: Tensor
     _last: Tensor
     _steps: tuple[Rows, ...]
     _whole: Tensor | None
+    _lent: bool
+    """Whether somebody has a view of the first rows."""
+    _versions: tuple[int, int]
+    """Of the first rows and of all rows, when the latter were made."""
 
     @classmethod
     def of(cls, first: Tensor, last: Tensor, count: int) -> Tensor:
@@ -78,7 +84,7 @@ class TailedRows(StoragelessTensor):
 
     @classmethod
     def _wrap(cls, first: Tensor, last: Tensor, steps: tuple[Rows, ...], count: int) -> Tensor:
-        rows: Tensor = _Wrap.apply(first, last, steps, count)  # type: ignore[no-untyped-call]
+        rows: Tensor = _TailedRowsOf.apply(first, last, steps, count)  # type: ignore[no-untyped-call]
         assert isinstance(rows, cls)
         # Those of the function have no gradients.
         rows._first, rows._last = first, last
@@ -89,6 +95,7 @@ class TailedRows(StoragelessTensor):
         """Returns rows without a gradient."""
         rows = cls._make((count, *first.shape[1:]), first.dtype, first.device)
         rows._first, rows._last, rows._steps, rows._whole = first, last, steps, None
+        rows._lent = False
         return rows
 
     def materialize(self) -> Tensor:
@@ -104,7 +111,26 @@ class TailedRows(StoragelessTensor):
                 for step in self._steps:
                     tail = step(tail)
                 self._whole = torch.cat([self._first, tail])
+            self._versions = self._current_versions()
         return self._whole
+
+    def _current_versions(self) -> tuple[int, int]:
+        # Tensors of inference mode count no writes.
+        first, whole = (
+            0 if rows is None or rows.is_inference() else rows._version
+            for rows in (self._first, self._whole)
+        )
+        return first, whole
+
+    def _check_views(self) -> None:
+        """Raises NotImplementedError if a write did not reach leading rows, or all rows."""
+        if not self._lent or self._whole is None:
+            return
+        if self._current_versions() != self._versions:
+            raise NotImplementedError(
+                "rows of a typed layer were written to, of which leading rows (x[:n]) had been "
+                "taken: write to x.clone()"
+            )
 
     @classmethod
     def __torch_function__(  # type: ignore[override]
@@ -120,8 +146,14 @@ class TailedRows(StoragelessTensor):
             result = _of_rows(rows, func, args[1:], kwargs)
             if result is not None:
                 return result
+        tensors = [each for each in tree_leaves((args, kwargs)) if isinstance(each, TailedRows)]
         args, kwargs = tree_map_only(TailedRows, TailedRows.materialize, (args, kwargs))
-        return func(*args, **kwargs)
+        for tensor in tensors:
+            tensor._check_views()
+        result = func(*args, **kwargs)
+        for tensor in tensors:
+            tensor._check_views()
+        return result
 
     @classmethod
     def __torch_dispatch__(  # type: ignore[override]
@@ -149,7 +181,7 @@ def whole_rows(x: Any) -> Any:
     return x.materialize() if isinstance(x, TailedRows) else x
 
 
-class _Wrap(torch.autograd.Function):
+class _TailedRowsOf(torch.autograd.Function):
     """Makes autograd know the rows that are in memory, for who looks at gradients of all rows."""
 
     @staticmethod
@@ -172,9 +204,12 @@ def _of_rows(rows: TailedRows, func: Any, args: Any, kwargs: dict[str, Any]) -> 
     leading = _leading_rows(func, args, kwargs, count)
     if leading is not None:
         if leading <= len(first):
+            rows._lent = True
             return first.narrow(0, 0, leading)
         return TailedRows._wrap(first, rows._last, rows._steps, leading)
     is_written = kwargs.get("inplace", False) or any(each is True for each in args[1:])
+    if func is F.layer_norm and len(kwargs.get("normalized_shape", args[0] if args else ())) != 1:
+        return None  # over all rows
     if func is F.dropout:
         named = dict(zip(("p", "training", "inplace"), args, strict=False)) | kwargs
         p, training = named.get("p", 0.5), named.get("training", True)
@@ -188,7 +223,7 @@ def _of_rows(rows: TailedRows, func: Any, args: Any, kwargs: dict[str, Any]) -> 
 
         return TailedRows._wrap(step(first), rows._last, (*rows._steps, step), count)
     others = any(isinstance(each, TailedRows) for each in (*args, *kwargs.values()))
-    if func not in _OF_EACH_ROW or is_written or others:
+    if func not in _OF_EACH_ROW or is_written or others or "out" in kwargs:
         return None
 
     def apply(values: Tensor) -> Tensor:

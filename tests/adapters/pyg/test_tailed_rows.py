@@ -134,6 +134,37 @@ def test_writes_are_kept() -> None:
     assert float(x[:2].sum()) == 0
 
 
+def test_writes_that_leading_rows_or_all_rows_would_miss() -> None:
+    for is_view in (True, False):
+        x = TailedRows.of(torch.zeros(4, 3), torch.ones(3), 10)
+        first = x[:2]
+        first += 1  # before all rows are made
+        assert float(x.sum()) == 18 + 6
+        if is_view:
+            first.zero_()
+            with pytest.raises(NotImplementedError, match=r"x\.clone"):
+                x.sum()
+        else:
+            with pytest.raises(NotImplementedError, match=r"x\.clone"):
+                x[0] = 7
+
+
+def test_functions_that_are_not_of_each_row() -> None:
+    x = TailedRows.of(torch.zeros(4, 3), torch.ones(3), 10)
+    whole = torch.cat([torch.zeros(4, 3), torch.ones(6, 3)])
+    torch.testing.assert_close(F.layer_norm(x, (10, 3)), F.layer_norm(whole, (10, 3)))
+    out = torch.empty(10, 3)
+    torch.sigmoid(x, out=out)
+    torch.testing.assert_close(out, whole.sigmoid())
+
+
+def test_in_inference_mode() -> None:
+    with torch.inference_mode():
+        x = TailedRows.of(torch.zeros(4, 3), torch.ones(3), 10)
+        assert float(F.relu(x)[:3].sum()) == 0
+        assert float(x.sum()) == 18
+
+
 def test_copies() -> None:
     x = TailedRows.of(torch.zeros(4, 3), torch.ones(3), 10)
     for copied in (copy.deepcopy(x), pickle.loads(pickle.dumps(x)), x.clone()):
