@@ -39,7 +39,7 @@ random graph with the numbers of a part of IGBH. They are no result of MLPerf.""
 
 
 def build(session: Session, graph: TypedGraph) -> Store:
-    """Makes the graph and its store. Collective."""
+    """Generates the graph on the GPUs and builds its store. Collective."""
     args = session.args
     dtype = torch.float32 if args.rows == "float32" else DTYPES[args.precision]
     with session.stage(f"edges of {graph.name}"):

@@ -1,4 +1,4 @@
-"""Typed graphs with the node counts, edge counts and relations of IGBH, and graphs of N relations.
+"""Describes typed graphs: with the nodes, edges and relations of IGBH, or with N relations.
 
 The counts of IGBH are those of its data sets and of MLPerf's preparation of them: the reverse of
 each relation is a type of its own, but both directions of citations are one type, with a self loop

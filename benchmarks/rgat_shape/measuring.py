@@ -214,7 +214,7 @@ def _run_models(
 def _record(
     session: Session, step: Callable[[int, Mark], object], op: str, **fields: Any
 ) -> dict[str, Any]:
-    """Times steps and records them with the memory that torch's allocator takes. Collective."""
+    """Times steps; records the times and the peak of torch's allocator. Collective."""
     device, memory = session.device, {}
     if device.type == "cuda":
         torch.cuda.empty_cache()

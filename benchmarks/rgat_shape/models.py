@@ -16,7 +16,7 @@ from rgat_shape.graph import TypedGraph
 _HEADS, _DROPOUT = 4, 0.2
 
 
-def _rgat(graph: TypedGraph, fan_in: int, hidden: int) -> torch.nn.Module:
+def _relational_gat(graph: TypedGraph, fan_in: int, hidden: int) -> torch.nn.Module:
     def conv() -> GATConv:
         ends = (fan_in, fan_in)
         return GATConv(ends, hidden // _HEADS, heads=_HEADS, add_self_loops=False, concat=True)
@@ -24,7 +24,7 @@ def _rgat(graph: TypedGraph, fan_in: int, hidden: int) -> torch.nn.Module:
     return HeteroConv({t: conv() for t in graph.edge_types}, aggr="sum")
 
 
-def _rsage(graph: TypedGraph, fan_in: int, hidden: int) -> torch.nn.Module:
+def _relational_sage(graph: TypedGraph, fan_in: int, hidden: int) -> torch.nn.Module:
     return HeteroConv({t: SAGEConv((fan_in, fan_in), hidden) for t in graph.edge_types}, aggr="sum")
 
 
@@ -49,16 +49,16 @@ class RelationalMeans(torch.nn.Module):
 
 
 MODELS: dict[str, Callable[[TypedGraph, int, int], torch.nn.Module]] = {
-    "rgat": _rgat,
-    "rsage": _rsage,
+    "rgat": _relational_gat,
+    "rsage": _relational_sage,
     "rgcn": RelationalMeans,
     "hgt": _hgt,
 }
-"""Makes a layer from the graph and the columns of its input and output, by the model's name."""
+"""By model: a function of the graph, the input width and the hidden width that makes a layer."""
 
 
 LAYERS = {"accelerated": ["accelerated"], "pyg": ["pyg"], "both": ["accelerated", "pyg"]}
-"""Whose layers are measured, by the option."""
+"""The values of ``--layers``, and the libraries whose layers each of them measures."""
 
 
 class TypedModel(torch.nn.Module):

@@ -59,8 +59,8 @@ def make_source(
 def feature_rows(
     tag: int, begin: int, end: int, columns: int, dtype: torch.dtype, device: torch.device
 ) -> Tensor:
-    """Returns the rows of nodes begin .. end - 1 of the type with this tag, multiples of 1/64 in
-    [-2, 2): [rows, columns].
+    """Returns features of the nodes begin .. end - 1 of a node type, [rows, columns]: multiples of
+    1/64 in [-2, 2), the same for the same tag, which is the number of the node type.
     """
     words = -(-columns // _VALUES)
     hashed = hash_range(stream_key(_SEED, tag), begin * words, end * words, device)

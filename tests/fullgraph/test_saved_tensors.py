@@ -85,7 +85,7 @@ def loss_of(data: Data, w: Tensor) -> Tensor:
     return F.cross_entropy(sums(data, w)[data.mask], data.y[data.mask])
 
 
-def again(use_reentrant: bool) -> Callable[[Data, Tensor], Tensor]:
+def loss_with_checkpoint(use_reentrant: bool) -> Callable[[Data, Tensor], Tensor]:
     def run(data: Data, w: Tensor) -> Tensor:
         h: Tensor = checkpoint(lambda w: sums(data, w), w, use_reentrant=use_reentrant)
         return F.cross_entropy(h[data.mask], data.y[data.mask])
@@ -115,7 +115,7 @@ def train_under_hooks() -> None:
         for hooks in HOOKS.values():
             torch.testing.assert_close(gradient(given, hooks), expected)
         for use_reentrant in (False, True):
-            found = gradient(given, nullcontext, again(use_reentrant))
+            found = gradient(given, nullcontext, loss_with_checkpoint(use_reentrant))
             torch.testing.assert_close(found, expected)
 
 

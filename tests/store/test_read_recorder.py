@@ -226,7 +226,7 @@ def test_tables_alone_count(device: torch.device) -> None:
     table.close()
 
 
-def test_a_thread_that_samples_past_the_end() -> None:
+def test_a_thread_samples_after_the_measurement_ended() -> None:
     """A loader's thread may have asked for the recorder before the measurement ended."""
     group = Group.current(device="cpu")
     with build(homogeneous_source(30, 200), "replicated", group=group) as store:

@@ -123,7 +123,7 @@ class _Attachment(NamedTuple):
     content: _Content
     structure: BatchStructure
     ready: torch.cuda.Event | None
-    """When the edges are there, on a GPU."""
+    """On a GPU: recorded when the kernels that write the edge index have been launched."""
 
 
 # By the place of the edge index in memory; an entry is removed with its edge index. Compiled code

@@ -80,7 +80,7 @@ struct Choosing {
   }
 };
 
-/// Whether draws need nothing but the degree of a target.
+/// Whether the degree of a target alone determines its draws.
 bool draws_by_degree(const Hop& hop, const Choice& choice) {
   return choice.replace && hop.fanout >= 0 && !choice.weighted() && !choice.timed();
 }

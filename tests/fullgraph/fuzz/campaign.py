@@ -10,7 +10,12 @@ import numpy as np
 
 from tests.fullgraph.fuzz.generator import make_program
 from tests.fullgraph.fuzz.loaders import make_loader_program, run_loader_program
-from tests.fullgraph.fuzz.outcomes import first_difference, observe, run_program, run_seed
+from tests.fullgraph.fuzz.outcomes import (
+    first_difference,
+    observe,
+    run_program,
+    run_seeded,
+)
 from tests.fullgraph.fuzz.report import EQUAL, LOST, NAMED, Configuration, Outcome, Result
 from tests.fullgraph.fuzz.shrink import shrink
 from tests.fullgraph.fuzz.workers import Workers
@@ -51,7 +56,7 @@ class Campaign:
             places = {seed: self.where(seed) for seed in batch}
             batch.sort(key=lambda seed: places[seed].ranks)
             for ranks, workers in self.workers.items():
-                tasks = [(run_seed, (s, places[s])) for s in batch if places[s].ranks == ranks]
+                tasks = [(run_seeded, (s, places[s])) for s in batch if places[s].ranks == ranks]
                 workers.send(tasks)
             for seed in batch:
                 outcome = self.workers[places[seed].ranks].receive()

@@ -1,4 +1,7 @@
-"""Statements about graphs of DGL and of two node types; see `statements` for the places."""
+"""Statements for programs on DGL graphs and on graphs of two node types.
+
+`statements` explains placeholders such as ``{N}``.
+"""
 
 from __future__ import annotations
 

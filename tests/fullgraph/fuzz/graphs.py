@@ -17,7 +17,7 @@ CLASSES = 3
 RELATIONS = (("a", "to", "a"), ("a", "at", "b"), ("b", "of", "a"))
 
 
-def graph_of(seed: int) -> Data:
+def plain_graph(seed: int) -> Data:
     """A plain graph: some nodes without edges, self loops, ten rows or more."""
     draw = np.random.default_rng(seed)
     nodes, features = int(draw.integers(10, 31)), int(draw.integers(2, 7))
@@ -41,7 +41,7 @@ def graph_names(seed: int, where: Configuration, is_plain: bool) -> dict[str, An
     options: dict[str, Any] = {}
     if where.chunks:
         options |= {"offload": True, "num_chunks": where.chunks}
-    data = graph_of(seed)
+    data = plain_graph(seed)
     for name in ("x", "edge_weight", "edge_attr"):
         data[name] = data[name].to(getattr(torch, where.dtype))
     if where.graph == "dgl":

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch_geometric.loader import LinkNeighborLoader, NeighborLoader
 
 import peergraph_pyg
-from tests.fullgraph.fuzz.graphs import graph_of
+from tests.fullgraph.fuzz.graphs import plain_graph
 from tests.fullgraph.fuzz.report import DIFFERS, EQUAL, UNNAMED, Configuration, Outcome
 from tests.fullgraph.fuzz.scene import seed_all
 
@@ -31,7 +31,7 @@ class SharedScene:
     """
 
     def __init__(self, seed: int, options: dict[str, Any]) -> None:
-        plain = graph_of(seed)
+        plain = plain_graph(seed)
         self.edges = plain.edge_index
         self.data = peergraph_pyg.share(plain.clone(), **options)
         self.device = options["device"]
@@ -134,7 +134,7 @@ class SharedScene:
 def make_loader_program(seed: int) -> list[str]:
     """Returns statements: loaders, batches, writes, reads; the last loader may be prefetched."""
     draw = np.random.default_rng([seed, 2])
-    plain = graph_of(seed)
+    plain = plain_graph(seed)
     nodes, edges = plain.num_nodes, plain.edge_index.shape[1]
 
     def some(count: int) -> list[int]:

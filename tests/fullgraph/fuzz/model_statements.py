@@ -28,7 +28,7 @@ alpha=0.5)
 """)
 OPTIMIZERS = table("""
 1 P
-    Both(torch.optim.SGD(model.first.parameters(), lr=0.1), \
+    OptimizerPair(torch.optim.SGD(model.first.parameters(), lr=0.1), \
 torch.optim.Adam(model.second.parameters(), lr=0.05, eps=1e-3))
     torch.optim.Adam([{'params': model.first.parameters(), 'lr': 0.01}, \
 {'params': model.second.parameters(), 'weight_decay': 0.1}], lr=0.05, eps=1e-3, {how})

@@ -50,7 +50,7 @@ NORMS: dict[str, Callable[[int], nn.Module]] = {
 }
 
 
-class OnGraph(nn.Module):
+class DglLayer(nn.Module):
     """A layer of DGL that takes the graph last, and means over heads."""
 
     def __init__(self, kind: str, a: int, b: int) -> None:
@@ -71,7 +71,7 @@ class OnGraph(nn.Module):
             self.conv.apply_func.reset_parameters()  # of GIN
 
 
-class OfTypes(nn.Module):
+class RelationLayers(nn.Module):
     """A layer of each relation, whose results are added."""
 
     def __init__(self, kind: str, a: int, b: int) -> None:
@@ -89,8 +89,8 @@ class OfTypes(nn.Module):
 
 def _layer(conv: str, a: int, b: int) -> nn.Module:
     if conv in TYPED:
-        return OfTypes(conv, a, b)
-    return OnGraph(conv, a, b) if conv in DGL else CONVS.get(conv, nn.Linear)(a, b)
+        return RelationLayers(conv, a, b)
+    return DglLayer(conv, a, b) if conv in DGL else CONVS.get(conv, nn.Linear)(a, b)
 
 
 class Net(nn.Module):
@@ -108,7 +108,7 @@ class Net(nn.Module):
 
     def forward(self, x: Tensor, *edges: Any) -> Tensor:
         """Takes features, edges, perhaps weights; features of both types and edges by type."""
-        if isinstance(self.first, OfTypes):
+        if isinstance(self.first, RelationLayers):
             z, edge_dict = edges
             h, of_others = self.first((x, z), edge_dict)
             h = self.activate(h)
@@ -131,7 +131,7 @@ class Net(nn.Module):
                 part.reset_parameters()
 
 
-class Both:
+class OptimizerPair:
     """Two optimizers that step together."""
 
     def __init__(self, *optimizers: Optimizer) -> None:
@@ -149,10 +149,10 @@ class Both:
 
     @property
     def param_groups(self) -> list[dict[str, Any]]:
-        """Of both."""
+        """Those of both optimizers."""
         return [group for optimizer in self.optimizers for group in optimizer.param_groups]
 
     @property
     def state(self) -> dict[Tensor, Any]:
-        """Of both."""
+        """Those of both optimizers."""
         return {p: s for optimizer in self.optimizers for p, s in optimizer.state.items()}

@@ -41,7 +41,7 @@ OWN_WORDS = ("partitioned", "offloaded", "full graph", "a row was taken")
 OF_TORCH = ("has been modified by an inplace operation", "Specify retain_graph=True")
 
 
-def run_seed(seed: int, where: Configuration) -> Outcome:
+def run_seeded(seed: int, where: Configuration) -> Outcome:
     """Makes the program of a seed and runs it. Collective; does not raise."""
     if where.plan:
         return run_loader_program(make_loader_program(seed), seed, where)

@@ -21,7 +21,7 @@ from torch_geometric.utils import degree, scatter, softmax
 import peergraph_pyg
 from peergraph.fullgraph import keyed_random
 from tests.fullgraph.fuzz.graphs import graph_names
-from tests.fullgraph.fuzz.models import Both, Net
+from tests.fullgraph.fuzz.models import Net, OptimizerPair
 from tests.fullgraph.fuzz.report import Configuration
 
 DRAWS_PARAMETERS = ("make_model(", "reset(")
@@ -73,7 +73,7 @@ class Scene:
             **{name: getattr(self, name) for name in ("chosen", "make_model", "state_of")},
             "by_numpy": by_numpy,
             "reset": reset,
-            "Both": Both,
+            "OptimizerPair": OptimizerPair,
             "autocast": partial(torch.autocast, self.device, torch.bfloat16),
         }
 
@@ -168,7 +168,7 @@ class Scene:
             model.compile(backend=backend)
         return model.to(self.device)
 
-    def state_of(self, optimizer: torch.optim.Optimizer | Both) -> list[Tensor]:
+    def state_of(self, optimizer: torch.optim.Optimizer | OptimizerPair) -> list[Tensor]:
         """The tensors of the optimizer's state, in the order of its parameters."""
         parameters = [p for group in optimizer.param_groups for p in group["params"]]
         states = [optimizer.state.get(p, {}) for p in parameters]

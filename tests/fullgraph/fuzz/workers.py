@@ -58,7 +58,7 @@ class Workers:
         return self.received.pop()
 
     def close(self) -> None:
-        """Ends the processes."""
+        """Terminates the worker processes."""
         for pid in self.pids:
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)

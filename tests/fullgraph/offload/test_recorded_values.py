@@ -121,7 +121,7 @@ def test_gradients_read_what_autograd_has_saved(
     found, refused_here = outcome(lambda: run(x, w))
     assert "modified by an inplace operation" in refused or not refused
     if refused or (change is by_vector and refused_here):
-        # After w.data = ..., autograd has saved the tensor itself, or a view of its old memory.
+        # What torch uses after `w.data = ...` depends on whether autograd saved w or a view of it.
         assert "changed in place" in refused_here
     else:
         torch.testing.assert_close(found, expected, msg=refused_here or None)

@@ -24,10 +24,10 @@ def _one_by_one(name: str, function: Rule) -> Rule:
         results = []
         for place in range(len(first)):
             args = [part[place] if isinstance(part, (list, tuple)) else part for part in lists]
-            given = dict(options)
+            keywords = dict(options)
             if name.startswith("addc") and len(args) > 3:
-                given["value"] = args.pop()
-            results.append(function(*args, **given))
+                keywords["value"] = args.pop()
+            results.append(function(*args, **keywords))
         return None if name.endswith("_") else results
 
     return run

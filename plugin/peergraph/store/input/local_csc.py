@@ -136,8 +136,10 @@ def out_degrees(
         for edge_type, csc in local.items():
             if edge_type[0] == node_type:
                 for piece in torch.split(csc.indices, _BINCOUNT_CHUNK):
-                    found = torch.bincount(piece, minlength=counts.numel())
-                    of_rank = found if of_rank is None else of_rank.add_(found.to(of_rank.device))
+                    degrees = torch.bincount(piece, minlength=counts.numel())
+                    of_rank = (
+                        degrees if of_rank is None else of_rank.add_(degrees.to(of_rank.device))
+                    )
         if of_rank is not None:
             counts += of_rank.cpu()
 

@@ -94,7 +94,7 @@ class PlainOperand(NamedTuple):
 
     @property
     def is_changed(self) -> bool:
-        """Whether a change of the tensor has been counted, or ``tensor.data = ...`` replaced it."""
+        """Whether torch counted a write, or ``tensor.data = ...`` gave the tensor other memory."""
         owner, memory = self.owner(), self.memory
         if memory.is_inference() or memory.layout != torch.strided:
             return False
