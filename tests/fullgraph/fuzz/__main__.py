@@ -11,6 +11,7 @@ SIGTERM and `--minutes` end it with the counts so far. Exit status 1 if there ar
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import signal
 import sys
 import time
@@ -51,6 +52,11 @@ def main() -> int:
     parser.add_argument("--deadline", type=float, default=60, help="seconds for a program")
     parser.add_argument("--out", type=Path, help="a folder for the scripts of findings")
     options = parser.parse_args()
+    if "dgl" in options.graphs and importlib.util.find_spec("dgl") is None:
+        options.graphs = [graph for graph in options.graphs if graph != "dgl"]
+        if not options.graphs:
+            parser.error("DGL is not installed")
+        print("skipped: graphs of DGL, which is not installed", flush=True)
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     report = Report(options.out, partial(print, flush=True))
     with suppress(KeyboardInterrupt), closing(results(options)) as endings:
