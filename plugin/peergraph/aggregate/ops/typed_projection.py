@@ -18,13 +18,14 @@ from torch import Tensor
 from peergraph.aggregate.kernels.arguments import sum_dtype
 from peergraph.aggregate.ops.gradient_checks import once_differentiable
 from peergraph.aggregate.ops.product_order import FAST_COLUMNS
+from peergraph.aggregate.ops.typed_rows import (
+    RowReader,
+    add_product,
+    multiply,
+    split_encoded,
+)
 from peergraph.aggregate.sparse.typed_edges import TypedEdges
 from peergraph.memory import EncodedRows
-
-# Bytes of the selected rows that are in memory at a time.
-_PIECE_BYTES = 1 << 29
-# Whether this torch can write products of half precision in float32, on a GPU.
-_ROUNDS_LATE = hasattr(torch.ops.aten.mm, "dtype_out")
 
 
 @dataclass(frozen=True)
@@ -70,23 +71,17 @@ def project(
         heads] scores of destinations, float32, or float64 for float64. Differentiable once.
     """
     heads, depth = relations[0].source_vector.shape[-2:]
+    encoded, tensors = split_encoded(features, dtype)
     plan = _Plan(
+        encoded,
+        dtype,
         edges,
-        [each if isinstance(each, EncodedRows) else None for each in features],
         [each.source for each in relations],
         [each.destination for each in relations],
         heads,
         depth,
-        dtype,
         used,
     )
-    nothing = relations[0].weight.new_empty(0)
-    tensors = [nothing if isinstance(each, EncodedRows) else each for each in features]
-    # Gradients are in the dtype of the products.
-    tensors = [
-        each.to(dtype) if each.requires_grad and torch.is_grad_enabled() else each
-        for each in tensors
-    ]
     results: tuple[Tensor, Tensor, Tensor] = _Projection.apply(  # type: ignore[no-untyped-call]
         plan,
         *tensors,
@@ -99,16 +94,14 @@ def project(
 
 
 @dataclass(frozen=True)
-class _Plan:
-    """What is multiplied; `encoded` has None for features that are tensors."""
+class _Plan(RowReader):
+    """What is multiplied."""
 
     edges: TypedEdges
-    encoded: list[EncodedRows | None]
     sources: list[int]
     destinations: list[int]
     heads: int
     depth: int
-    dtype: torch.dtype
     used: set[int]
 
     @property
@@ -121,23 +114,6 @@ class _Plan:
         count, first = len(self.sources), len(self.encoded)
         cuts = [0, *(first + i * count for i in range(5))]
         return tuple(operands[a:b] for a, b in pairwise(cuts))  # type: ignore[return-value]
-
-    def select(self, features: Sequence[Tensor], feature: int, rows: Tensor | slice) -> Tensor:
-        """Returns some rows of features, converted."""
-        encoded = self.encoded[feature]
-        if encoded is not None:
-            return encoded.select(rows, self.dtype)
-        x = features[feature]
-        chosen = x[rows] if isinstance(rows, slice) else x.index_select(0, rows)
-        return chosen if chosen.dtype == self.dtype else chosen.to(self.dtype)
-
-    def pieces(self, features: Sequence[Tensor], feature: int, count: int) -> Iterator[slice]:
-        """Returns the ranges in which `count` rows of features are read."""
-        encoded = self.encoded[feature]
-        columns = (features[feature] if encoded is None else encoded).shape[1]
-        step = max(1, _PIECE_BYTES // max(1, columns * self.dtype.itemsize))
-        for first in range(0, count, step):
-            yield slice(first, min(first + step, count))
 
     def in_pieces(
         self, features: Sequence[Tensor], feature: int, tensors: tuple[Tensor, ...]
@@ -184,7 +160,7 @@ class _Projection(torch.autograd.Function):
             for rows, of_x, of_left in plan.in_pieces(features, plan.sources[i], block):
                 chosen = plan.select(features, plan.sources[i], rows)
                 torch.mm(chosen, weight, out=of_x)
-                _multiply(chosen, score, of_left)
+                multiply(chosen, score, of_left)
         of_all = new(edges.num_scores * heads, dtype=plan.sums)
         into: dict[int, Tensor] = {}
         for node_type, of_type in plan.of_destinations(of_all):
@@ -194,7 +170,7 @@ class _Projection(torch.autograd.Function):
             scores = F.pad(scores, (0, 0, 0, of_type.shape[1] - scores.shape[0])).to(plan.dtype)
             into[node_type] = scores
             for piece in plan.pieces(features, node_type, of_type.shape[0]):
-                _multiply(plan.select(features, node_type, piece), scores.t(), of_type[piece])
+                multiply(plan.select(features, node_type, piece), scores.t(), of_type[piece])
         right = of_all.view(-1, heads).index_select(0, edges.score_rows)
         ctx.save_for_backward(*operands)
         ctx.plan, ctx.low, ctx.low_scores, ctx.into = plan, low, low_scores, into
@@ -236,8 +212,8 @@ class _Projection(torch.autograd.Function):
                 of_feature, first = of_features[plan.sources[i]], True
                 for rows, of_x, of_left in plan.in_pieces(features, plan.sources[i], blocks[i]):
                     chosen = plan.select(features, plan.sources[i], rows)
-                    _add_product(of_weight, of_x.t(), chosen, first)
-                    _add_product(of_score, of_left.t(), chosen, first)
+                    add_product(of_weight, of_x.t(), chosen, first)
+                    add_product(of_score, of_left.t(), chosen, first)
                     first = False
                     if of_feature is not None:
                         part = of_x @ ctx.low[i]
@@ -255,7 +231,7 @@ class _Projection(torch.autograd.Function):
             scores = of_all.new_empty(used, columns)
             for piece in plan.pieces(features, node_type, part.shape[0]):
                 chosen = plan.select(features, node_type, piece)
-                _add_product(scores, part[piece, :used].t(), chosen, piece.start == 0)
+                add_product(scores, part[piece, :used].t(), chosen, piece.start == 0)
             of_feature = of_features[node_type]
             if of_feature is not None:
                 of_feature[: part.shape[0]].addmm_(part, ctx.into[node_type])
@@ -335,25 +311,3 @@ def _of_scores(
 
 def _new_sums(weight: Tensor, dtype: torch.dtype, count: int) -> Tensor:
     return weight.new_empty(count, *weight.shape, dtype=dtype)
-
-
-def _multiply(left: Tensor, right: Tensor, out: Tensor) -> None:
-    """Writes a product, which is not rounded to the dtype of the operands."""
-    if out.dtype == left.dtype:
-        torch.mm(left, right, out=out)
-    elif left.is_cuda and _ROUNDS_LATE:
-        torch.mm(left, right, out_dtype=out.dtype, out=out)
-    else:
-        torch.mm(left.to(out.dtype), right.to(out.dtype), out=out)
-
-
-def _add_product(out: Tensor, left: Tensor, right: Tensor, first: bool) -> None:
-    """Writes a product, or adds it; sums of pieces are not rounded to half precision."""
-    if first and (out.dtype == left.dtype or left.is_cuda):
-        _multiply(left, right, out)
-    elif out.dtype == left.dtype:
-        out.addmm_(left, right)
-    elif first:
-        out.copy_(left @ right)
-    else:
-        out.add_(left @ right)

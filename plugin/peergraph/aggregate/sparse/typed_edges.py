@@ -33,12 +33,14 @@ class Relation:
         destinations: the position of the destinations' node type among all types.
         self_loops: None: edges are used as they are. Otherwise self loops are left out, and the
             first nodes, this many, get one self loop each.
+        sources: the position of the sources' node type, for :class:`TypedPairs`.
     """
 
     edge_index: Tensor
     num_sources: int
     destinations: int
     self_loops: int | None = None
+    sources: int | None = None
 
     def edges(self) -> Tensor:
         """Returns the edges, self loops added or left out as set, [2, edges] int64."""
@@ -82,7 +84,7 @@ class TypedEdges:
         self.device = device = relations[0].edge_index.device
         """The device of all tensors."""
         for i, relation in enumerate(relations):
-            _check(f"relations[{i}]", relation, sizes[relation.destinations], device, check)
+            check_relation(f"relations[{i}]", relation, sizes[relation.destinations], device, check)
         count = len(relations)
         self.by_destination = [
             [i for i, relation in enumerate(relations) if relation.destinations == node_type]
@@ -105,9 +107,9 @@ class TypedEdges:
         numbers = torch.arange(count, device=device).repeat_interleave(
             table[2], output_size=sources.shape[0]
         )
-        columns, column_of_edge = _distinct(sources + table[0][numbers], source_starts[-1])
+        columns, column_of_edge = distinct(sources + table[0][numbers], source_starts[-1])
         rows = (rows + table[1][numbers]).mul_(count).add_(numbers)
-        pairs, row_of_edge = _distinct(rows, type_starts[-1] * count)
+        pairs, row_of_edge = distinct(rows, type_starts[-1] * count)
         indptr, indices, _ = group_by(
             row_of_edge, column_of_edge, pairs.shape[0], columns.shape[0], row_of_edge.dtype
         )
@@ -115,7 +117,7 @@ class TypedEdges:
         """The edges."""
         self.matrix.has_edge_operands = False
         destinations, numbers = pairs // count, pairs % count
-        column_cuts, row_cuts = _cuts(columns, source_starts), _cuts(destinations, type_starts)
+        column_cuts, row_cuts = cuts_of(columns, source_starts), cuts_of(destinations, type_starts)
         last = destinations[(row_cuts[1:] - 1).clamp(min=0)] if pairs.shape[0] else row_cuts[1:]
         bounds: list[int] = torch.cat([column_cuts, row_cuts, last]).tolist()
         self.column_cuts = bounds[: count + 1]
@@ -179,7 +181,10 @@ class TypedEdges:
         return [*lists, *self.sources, self.owners, self.score_rows]
 
 
-def _check(name: str, relation: Relation, size: int, device: torch.device, values: bool) -> None:
+def check_relation(
+    name: str, relation: Relation, size: int, device: torch.device, values: bool
+) -> None:
+    """Raises what :class:`TypedEdges` raises for a relation; `values`: verify ids, too."""
     edges = relation.edge_index
     if edges.dim() != 2 or edges.shape[0] != 2:
         raise ValueError(f"{name}.edge_index must be [2, edges], got {list(edges.shape)}")
@@ -192,7 +197,7 @@ def _check(name: str, relation: Relation, size: int, device: torch.device, value
         check_range(f"{name}.edge_index[1]", edges[1], size, "destinations")
 
 
-def _distinct(keys: Tensor, bound: int) -> tuple[Tensor, Tensor]:
+def distinct(keys: Tensor, bound: int) -> tuple[Tensor, Tensor]:
     """Returns the distinct keys, below `bound`, in ascending order, and each key's place in them,
     int32 if that is enough.
 
@@ -209,6 +214,6 @@ def _distinct(keys: Tensor, bound: int) -> tuple[Tensor, Tensor]:
     return distinct, places[keys].sub_(1)
 
 
-def _cuts(ordered: Tensor, starts: list[int]) -> Tensor:
+def cuts_of(ordered: Tensor, starts: list[int]) -> Tensor:
     """Returns how many of the ordered keys are below each start."""
     return torch.searchsorted(ordered, torch.tensor(starts).to(ordered.device))

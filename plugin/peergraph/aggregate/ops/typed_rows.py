@@ -1,0 +1,83 @@
+"""Products of chosen rows of features, by node type: what operations on typed layers share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from peergraph.memory import EncodedRows
+
+# Bytes of the selected rows that are in memory at a time.
+_PIECE_BYTES = 1 << 29
+# Whether this torch can write products of half precision in float32, on a GPU.
+_ROUNDS_LATE = hasattr(torch.ops.aten.mm, "dtype_out")
+
+
+@dataclass(frozen=True)
+class RowReader:
+    """Reads rows of features in pieces; `encoded` has None for features that are tensors.
+
+    A function of autograd keeps the tensors, and gives them to the methods.
+    """
+
+    encoded: list[EncodedRows | None]
+    dtype: torch.dtype
+    """Of the rows that are read."""
+
+    def select(self, features: Sequence[Tensor], feature: int, rows: Tensor | slice) -> Tensor:
+        """Returns some rows of features, converted."""
+        encoded = self.encoded[feature]
+        if encoded is not None:
+            return encoded.select(rows, self.dtype)
+        x = features[feature]
+        chosen = x[rows] if isinstance(rows, slice) else x.index_select(0, rows)
+        return chosen if chosen.dtype == self.dtype else chosen.to(self.dtype)
+
+    def pieces(self, features: Sequence[Tensor], feature: int, count: int) -> Iterator[slice]:
+        """Returns the ranges in which `count` rows of features are read."""
+        encoded = self.encoded[feature]
+        columns = (features[feature] if encoded is None else encoded).shape[1]
+        step = max(1, _PIECE_BYTES // max(1, columns * self.dtype.itemsize))
+        for first in range(0, count, step):
+            yield slice(first, min(first + step, count))
+
+
+def split_encoded(
+    features: Sequence[Tensor | EncodedRows], dtype: torch.dtype
+) -> tuple[list[EncodedRows | None], list[Tensor]]:
+    """Returns the features for a :class:`RowReader`, and tensors for a function of autograd.
+
+    Gradients are in the dtype of the products.
+    """
+    encoded = [each if isinstance(each, EncodedRows) else None for each in features]
+    tensors = [
+        torch.empty(0, device=each.device) if isinstance(each, EncodedRows) else each
+        for each in features
+    ]
+    records = torch.is_grad_enabled()
+    return encoded, [each.to(dtype) if each.requires_grad and records else each for each in tensors]
+
+
+def multiply(left: Tensor, right: Tensor, out: Tensor) -> None:
+    """Writes a product, which is not rounded to the dtype of the operands."""
+    if out.dtype == left.dtype:
+        torch.mm(left, right, out=out)
+    elif left.is_cuda and _ROUNDS_LATE:
+        torch.mm(left, right, out_dtype=out.dtype, out=out)
+    else:
+        torch.mm(left.to(out.dtype), right.to(out.dtype), out=out)
+
+
+def add_product(out: Tensor, left: Tensor, right: Tensor, first: bool) -> None:
+    """Writes a product, or adds it; sums of pieces are not rounded to half precision."""
+    if first and (out.dtype == left.dtype or left.is_cuda):
+        multiply(left, right, out)
+    elif out.dtype == left.dtype:
+        out.addmm_(left, right)
+    elif first:
+        out.copy_(left @ right)
+    else:
+        out.add_(left @ right)
