@@ -10,11 +10,11 @@ from __future__ import annotations
 import threading
 import weakref
 from collections import OrderedDict
-from collections.abc import Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
 from functools import cache
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import torch
 from torch import Tensor
@@ -60,7 +60,7 @@ class _Entry:
         self._references = [weakref.ref(tensor, lambda _: _forget(ids)) for tensor in tensors]
         self._contents = [_Content(plain(tensor)) for tensor in tensors]
         self.by_key: dict[Hashable, Csc] = {}
-        self.typed: dict[Hashable, TypedEdges] = {}
+        self.joined: dict[Hashable, Any] = {}
 
     def matches(self, tensors: tuple[Tensor, ...]) -> bool:
         """Returns whether these are the same tensors, with the same content."""
@@ -277,9 +277,6 @@ def csc_of(
 def typed_edges_of(relations: list[Relation], sizes: list[int]) -> TypedEdges:
     """Returns the joined edges of relations, made once as long as no edge index is written.
 
-    Those of a loader's batch are made on a stream of their own, so that who waits for their sizes
-    does not wait for the model's kernels.
-
     Args:
         relations: each edge index is a plain tensor.
         sizes: the number of nodes of each type.
@@ -287,49 +284,78 @@ def typed_edges_of(relations: list[Relation], sizes: list[int]) -> TypedEdges:
     Raises:
         IndexError: the first id out of range.
     """
-    tensors = tuple(relation.edge_index for relation in relations)
-    if any(tensor.is_inference() for tensor in tensors):  # These count no versions.
-        return TypedEdges(relations, sizes)
-    made, gradients = _entry_of(tensors).typed, torch.is_grad_enabled()
     key = (
         tuple((each.num_sources, each.destinations, each.self_loops) for each in relations),
         *sizes,
     )
-    if key not in made:
+    edges = joined_structure(
+        [relation.edge_index for relation in relations],
+        key,
+        lambda check, gradients: TypedEdges(relations, sizes, check=check, gradients=gradients),
+    )
+    if is_explaining():
+        note(f"structure: {len(relations)} relations as one matrix, {edges.matrix}")
+    return edges
+
+
+class JoinedStructure(Protocol):
+    """The edges of several relations."""
+
+    def tensors(self) -> list[Tensor]:
+        """Returns the tensors on the device."""
+        ...
+
+
+_Joined = TypeVar("_Joined", bound=JoinedStructure)
+
+
+def joined_structure(
+    edge_indices: Sequence[Tensor], key: Hashable, make: Callable[[bool, bool], _Joined]
+) -> _Joined:
+    """Returns the structure of several edge indices, made once as long as none is written.
+
+    That of a loader's batch is made on a stream of its own, so that who waits for its sizes does
+    not wait for the model's kernels.
+
+    Args:
+        edge_indices: plain tensors on one device.
+        key: what the structure depends on beside the edges, and its type.
+        make: makes it; takes whether ids are checked, and whether there will be gradients.
+    """
+    tensors, gradients = tuple(edge_indices), torch.is_grad_enabled()
+    if any(tensor.is_inference() for tensor in tensors):  # These count no versions.
+        return make(True, False)
+    kept = _entry_of(tensors).joined
+    if key not in kept:
         attachments = [_attachment_of(tensor)[0] for tensor in tensors]
         ready = [each.ready for each in attachments if each is not None]
+        is_of_batch = len(ready) == len(tensors)
         with torch.inference_mode(False):
-            if len(ready) < len(tensors):
-                made[key] = TypedEdges(relations, sizes, gradients=gradients)
+            if is_of_batch and tensors[0].is_cuda:
+                kept[key] = _made_aside(tensors, ready, lambda: make(False, gradients))
             else:
-                made[key] = _joined_aside(relations, sizes, ready, gradients)
-    if is_explaining():
-        note(f"structure: {len(relations)} relations as one matrix, {made[key].matrix}")
-    return made[key]
+                kept[key] = make(not is_of_batch, gradients)
+    structure: _Joined = kept[key]
+    return structure
 
 
-def _joined_aside(
-    relations: list[Relation],
-    sizes: list[int],
-    ready: list[torch.cuda.Event | None],
-    gradients: bool,
-) -> TypedEdges:
-    """Returns the joined edges of a batch, whose edges are there after the events."""
-    device = relations[0].edge_index.device
-    if device.type != "cuda":
-        return TypedEdges(relations, sizes, check=False, gradients=gradients)
+def _made_aside(
+    tensors: tuple[Tensor, ...], ready: list[torch.cuda.Event | None], make: Callable[[], _Joined]
+) -> _Joined:
+    """Returns what `make` makes of the tensors of a batch, which are there after the events."""
+    device = tensors[0].device
     stream, current = _stream_aside(device), torch.cuda.current_stream(device)
     for event in ready:
         if event is not None:
             stream.wait_event(event)
     with torch.cuda.stream(stream):
-        edges = TypedEdges(relations, sizes, check=False, gradients=gradients)
+        structure = make()
     current.wait_stream(stream)
-    for relation in relations:
-        relation.edge_index.record_stream(stream)
-    for tensor in edges.tensors():
+    for tensor in tensors:
+        tensor.record_stream(stream)
+    for tensor in structure.tensors():
         tensor.record_stream(current)
-    return edges
+    return structure
 
 
 @cache

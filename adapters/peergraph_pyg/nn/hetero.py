@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -16,7 +16,8 @@ from peergraph.integration import is_explaining, note
 from .. import compat
 from ..data.tailed_rows import whole_rows
 from . import convs
-from .typed_attention import attention_sums, joined_relations
+from .joined_layers import JoinedLayers
+from .typed_attention import joined_attention
 
 
 class HeteroConv(pyg.HeteroConv):  # type: ignore[misc]
@@ -34,7 +35,7 @@ class HeteroConv(pyg.HeteroConv):  # type: ignore[misc]
         if _may_join(self, args_dict, kwargs_dict):
             x_dict, edge_index_dict = args_dict
             x_dict = {key: whole_rows(x) for key, x in x_dict.items()}
-            joined = joined_relations(self.convs.items(), x_dict, edge_index_dict)
+            joined = joined_attention(self.convs.items(), x_dict, edge_index_dict)
             if joined:
                 return self._with_joined(joined, x_dict, edge_index_dict)
         structures = self._relations((*args_dict, *kwargs_dict.values()))
@@ -46,27 +47,24 @@ class HeteroConv(pyg.HeteroConv):  # type: ignore[misc]
             return pyg.HeteroConv.forward(self, *args_dict, **kwargs_dict)  # type: ignore[no-any-return]
 
     def _with_joined(
-        self, joined: dict[Any, Any], x_dict: Any, edge_index_dict: Any
+        self, joined: Sequence[JoinedLayers], x_dict: Any, edge_index_dict: Any
     ) -> dict[str, Tensor]:
         """Returns the sums or means of the joined relations and of all others."""
-        sums = attention_sums(joined, x_dict, edge_index_dict)
-        others = {key: value for key, value in edge_index_dict.items() if key not in joined}
-        rest: dict[str, Tensor] = pyg.HeteroConv.forward(self, x_dict, others) if others else {}
         edge_types: list[Any] = [key for key, _ in self.convs.items() if key in edge_index_dict]
         counts = Counter(key[2] for key in edge_types)
-        joined_counts = Counter(key[2] for key in joined)
-        results: dict[str, Tensor] = {}
-        for node_type, count in counts.items():  # in PyG's order
-            result = sums.get(node_type, rest.get(node_type))
-            if node_type in sums and self.aggr == "mean":
-                result = sums[node_type] / count
-                if node_type in rest:
-                    result = result + rest[node_type] * ((count - joined_counts[node_type]) / count)
-            elif node_type in sums and node_type in rest:
-                result = sums[node_type] + rest[node_type]
-            if result is not None:
-                results[node_type] = result
-        return results
+        is_joined = {key for layers in joined for key in layers.layers}
+        others = {key: value for key, value in edge_index_dict.items() if key not in is_joined}
+        scales = {t: 1.0 / count if self.aggr == "mean" else 1.0 for t, count in counts.items()}
+        totals: dict[str, Tensor] = {}
+        for layers in joined:
+            _add(totals, layers.sums(scales))
+        if others:
+            rest: dict[str, Tensor] = pyg.HeteroConv.forward(self, x_dict, others)
+            if self.aggr == "mean":
+                of_rest = Counter(key[2] for key in edge_types if key not in is_joined)
+                rest = {t: rows * (of_rest[t] * scales[t]) for t, rows in rest.items()}
+            _add(totals, rest)
+        return {t: totals[t] for t in counts if t in totals}  # in PyG's order
 
     def _relations(self, arguments: tuple[Any, ...]) -> list[PartitionedCsc]:
         """Returns the relations that may share rows: none where the user's code runs between."""
@@ -91,3 +89,9 @@ def _may_join(layer: HeteroConv, args_dict: tuple[Any, ...], kwargs_dict: dict[s
         return False
     plain = len(args_dict) == 2 and not kwargs_dict and layer.aggr in ("sum", "mean")
     return plain and all(isinstance(values, Mapping) for values in args_dict)
+
+
+def _add(totals: dict[str, Tensor], results: Mapping[str, Tensor]) -> None:
+    """Adds results by node type."""
+    for node_type, rows in results.items():
+        totals[node_type] = totals[node_type] + rows if node_type in totals else rows

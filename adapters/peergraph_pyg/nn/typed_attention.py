@@ -18,15 +18,14 @@ from ..data.csc_cache import typed_edges_of
 from ..data.lazy_features import LazyRows, gathered, is_plain
 from ..data.tailed_rows import TailedRows
 from . import convs
+from .joined_layers import EdgeType, JoinedLayers
 from .linear_maps import is_plain_map, product_dtype
 
-EdgeType = tuple[str, str, str]
 
-
-def joined_relations(
+def joined_attention(
     relations: Iterable[tuple[EdgeType, Any]], x_dict: Any, edge_index_dict: Any
-) -> dict[EdgeType, Any]:
-    """Returns the layers of the relations that can run as one operation, at least two, or none.
+) -> list[JoinedLayers]:
+    """Returns the layers of relations that can run as one operation, at least two in each.
 
     Args:
         relations: edge types and their layers.
@@ -39,13 +38,17 @@ def joined_relations(
             kind = _kind(layer, edge_index_dict[edge_type], ends)
             if kind is not None:
                 by_kind.setdefault(kind, {})[edge_type] = layer
-    if not by_kind:
-        return {}
-    kind, most = max(by_kind.items(), key=lambda item: len(item[1]))
-    if len(most) < 2:
-        return {}
+    return [
+        _JoinedAttention(layers_of_kind, x_dict, edge_index_dict)
+        for kind, layers_of_kind in by_kind.items()
+        if len(layers_of_kind) > 1 and _fits(kind)
+    ]
+
+
+def _fits(kind: _Kind) -> bool:
+    """Returns whether the kernel of attention runs for a kind."""
     sample = torch.empty(0, kind.heads, kind.depth, dtype=kind.dtype, device=kind.device)
-    return most if supports(kind.device) and attention_fits(sample) else {}
+    return supports(kind.device) and attention_fits(sample)
 
 
 class _Kind(NamedTuple):
@@ -103,15 +106,27 @@ def _maps(layer: Any) -> tuple[Any, Any]:
     return (layer.lin, layer.lin) if layer.lin is not None else (layer.lin_src, layer.lin_dst)
 
 
-def attention_sums(
-    relations: Mapping[EdgeType, Any], x_dict: Any, edge_index_dict: Any
-) -> dict[str, Tensor]:
-    """Returns the sum of the results of several GAT layers for each destination type.
+class _JoinedAttention(JoinedLayers):
+    """GAT layers of one kind.
 
     Args:
-        relations: the layers by edge type, from :func:`joined_relations`.
+        layers: by edge type.
         x_dict, edge_index_dict: the arguments of the HeteroConv.
     """
+
+    def __init__(self, layers: Mapping[EdgeType, Any], x_dict: Any, edge_index_dict: Any) -> None:
+        super().__init__(layers)
+        self._arguments = x_dict, edge_index_dict
+
+    def sums(self, scales: Mapping[str, float]) -> dict[str, Tensor]:
+        sums = _sums(self.layers, *self._arguments)
+        return {t: rows if scales[t] == 1 else rows * scales[t] for t, rows in sums.items()}
+
+
+def _sums(
+    relations: Mapping[EdgeType, Any], x_dict: Any, edge_index_dict: Any
+) -> dict[str, Tensor]:
+    """Returns the sum of the results of several GAT layers for each destination type."""
     used = {end for edge_type in relations for end in (edge_type[0], edge_type[2])}
     node_types = [node_type for node_type in x_dict if node_type in used]
     numbers = {node_type: i for i, node_type in enumerate(node_types)}
