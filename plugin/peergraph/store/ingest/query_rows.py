@@ -64,4 +64,4 @@ def query_rows(query: str, workspace: Workspace) -> RowSource:
                 yield batch.select([*columns])
         database.close()
 
-    return StreamRows("the query's result", reader.schema, None, rows)
+    return RowSource([StreamRows("the query's result", reader.schema, None, rows)])

@@ -7,7 +7,7 @@ from typing import Any
 
 from peergraph.store.ingest.formats.checkpoint import load_checkpoint
 from peergraph.store.ingest.graph_files import EdgeFiles, GraphFiles, NodeFiles, Rows
-from peergraph.store.ingest.read.npy_file import NpyFile
+from peergraph.store.ingest.read.arrays import NpyFile
 from peergraph.store.input.source import EDGE, NODE, EdgeType, NodeType
 
 _SEPARATOR = "___"

@@ -18,7 +18,7 @@ from peergraph.store.ingest.graph_files import (
     NodeFiles,
     Rows,
 )
-from peergraph.store.ingest.read.npy_file import NpyFile, npz_names
+from peergraph.store.ingest.read.arrays import NpyFile, npz_names
 from peergraph.store.input.source import EDGE, NODE, EdgeType, NodeType
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ def _arrays(path: Path, raw: Path) -> GraphFiles:
     archive = raw / "data.npz"
     names = npz_names(archive)
     counts = NpyFile(archive, "num_nodes_list")
-    num_nodes = int(_one_graph(raw, counts.read(0, counts.shape[0])))
+    num_nodes = int(_one_graph(raw, counts[:]))
     node_tables: dict[str, Any] = {}
     edge_tables: dict[str, Any] = {}
     for name in names:

@@ -5,19 +5,18 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from peergraph.store.ingest.graph_files import CsvFormat
+from peergraph.store.ingest.read.arrow_rows import batches_of, named_errors
 from peergraph.store.ingest.read.csv_header import SAMPLE_BYTES, first_lines, has_header
 from peergraph.store.ingest.read.csv_text import CheckedText, check_text
 from peergraph.store.ingest.read.optional import arrow, csv
-from peergraph.store.ingest.read.row_source import Batch, RowSource
+from peergraph.store.ingest.read.row_source import Batch, RowFile
 from peergraph.store.ingest.values.arrow_arrays import named_type
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
+from peergraph.store.ingest.values.problems import Mask
 
 _BLOCK_BYTES = 16 << 20
 _COMPRESSION = {".gz": "gzip", ".bz2": "bz2", ".zst": "zstd", ".lz4": "lz4"}
@@ -25,189 +24,137 @@ _COMPRESSED = 5
 """The ratio of the sizes of decompressed and compressed files, roughly."""
 
 
-class CsvRows(RowSource):
-    """Rows of CSV files, one file after the other. Lines with too many or too few values are
-    faults (:attr:`Batch.faults`); an empty line is a row without values.
+class CsvRows(RowFile):
+    """Rows of a CSV file. Lines with too many or too few values are faults (:attr:`Batch.faults`);
+    an empty line is a row without values.
 
     Args:
-        paths: at least one file. ``.gz``, ``.bz2``, ``.zst`` and ``.lz4`` are decompressed.
-        csv: the format of the files.
+        path: the file. ``.gz``, ``.bz2``, ``.zst`` and ``.lz4`` are decompressed.
+        csv: the format of the file.
+        header: whether the first line is a header; None: that is to be found.
         named: the columns that users name, which tell a header.
 
     Raises:
-        ValueError: the first line may be a header or a row; a file is no text in UTF-8.
+        ValueError: the first line may be a header or a row; the file is no text in UTF-8.
     """
 
     is_text = True
 
-    def __init__(self, paths: Sequence[Path], csv: CsvFormat, named: Collection[str] = ()) -> None:
-        self._format, self._headers = csv, csv.header
-        self._types = {name: named_type(text) for name, text in csv.types.items()}
-        self._columns: dict[Path, list[str]] = {}
-        self._without_rows: set[Path] = set()  # files of a header only
-        self._paths = [*paths]
-        self._line_bytes, self.expected_rows = 8, 0  # by the first lines of each file
-        self.num_bytes = sum(path.stat().st_size for path in paths)
-        for path in self._paths:
-            self._columns[path] = self._examine(path, [*named, *csv.types])
-        names = next((names for names in self._columns.values() if names), [])
-        super().__init__(names, str(paths[0]))
-        for path, found in self._columns.items():
-            if found and sorted(found) != sorted(names):
-                raise ValueError(
-                    f"{path} has the columns {', '.join(found)}, the first file has "
-                    f"{', '.join(names)}"
-                )
-
-    def types(self, column: str) -> list[Any]:
-        """Returns the declared type of a column, if there is one."""
-        return [self._types[column]] if column in self._types else []
+    def __init__(
+        self, path: Path, csv: CsvFormat, header: bool | None, named: Collection[str]
+    ) -> None:
+        self._path, self._skip_rows, self._delimiter = path, csv.skip_rows, csv.delimiter or ","
+        suffixes = [suffix.lower() for suffix in path.suffixes[-2:]]
+        if csv.delimiter is None and ".tsv" in suffixes:
+            self._delimiter = "\t"
+        self._compression = _COMPRESSION.get(path.suffix.lower())
+        with self._open() as (_, stream):
+            sample: bytes = stream.read(SAMPLE_BYTES)
+        lines = first_lines(str(path), sample, csv.skip_rows, self._delimiter)
+        if lines and header is None:
+            header = has_header(str(path), lines, [*named, *csv.types])
+        self.has_header = header
+        """Whether the first line is a header; None: there is no line."""
+        self._is_empty = len(lines) == bool(header)
+        types = {name: named_type(text) for name, text in csv.types.items()}
+        names = lines[0] if lines else []
+        if not header:
+            names = [f"f{number}" for number in range(len(names))]
+        size, num_lines = path.stat().st_size, sample.count(b"\n") + 1
+        self._line_bytes = max(8, len(sample) // num_lines)
+        expected = size * (_COMPRESSED if self._compression else 1) * num_lines
+        columns = [(name, types.get(name)) for name in names]
+        super().__init__(str(path), columns, expected // max(1, len(sample)), size)
 
     def row_bytes(self, columns: Sequence[str]) -> int:
         """Returns an estimate, from the first lines: text, and what is made of it."""
         return self._line_bytes + 16 * len(columns)
 
-    def batches(self, columns: Sequence[str], batch_rows: int) -> Iterator[Batch]:
-        """Yields all rows, as :class:`RowSource` says."""
-        for path in self._paths:
-            self._begin_file(str(path))
-            if not self._columns[path] or path in self._without_rows:
-                continue
-            before = self.total
-            try:
-                for block, read in self._blocks(path, columns, None):
-                    yield from self._split(block, {}, read, batch_rows)
-            except arrow.ArrowInvalid:
-                yield from self._rest_with_faults(path, columns, batch_rows, self.total - before)
-
-    def _rest_with_faults(
-        self, path: Path, columns: Sequence[str], batch_rows: int, done: int
-    ) -> Iterator[Batch]:
-        """Yields the rows of a file behind the first `done` ones, with a row of missing values for
-        each faulty line: only a reader of one thread knows the numbers of these lines.
-        """
-        faults: list[tuple[int, str]] = []
-        before = self._format.skip_rows + 1 - (not self._headers)
+    def batches(self, columns: Sequence[str], batch_rows: int, first: int) -> Iterator[Batch]:
+        """Yields all rows, as :class:`RowFile` says."""
+        if self._is_empty:
+            return
+        faults: list[tuple[int, str]] = []  # lines behind those that have been yielded
+        before = self._skip_rows + bool(self.has_header) + 1
 
         def skip(line: Any) -> str:
             reason = f"{line.actual_columns} values, {line.expected_columns} columns"
-            faults.append((line.number - 1 - before, reason))
+            faults.append((line.number - before, reason))
             return "skip"
 
-        good = end = 0
-        try:
-            for block, read in self._blocks(path, columns, skip):
-                numbers = _moved_up(np.arange(good, good + len(block)), faults)
-                begin, good, end = end, good + len(block), int(numbers[-1]) + 1
-                places = np.full(end - begin, -1)
-                places[numbers - begin] = np.arange(len(block))
-                rows = block.take(arrow.array(places, mask=places < 0))
-                skipped = max(0, done - begin)
-                masks = _masks(faults, begin + skipped, end)
-                yield from self._split(rows.slice(skipped), masks, read, batch_rows)
-        except arrow.ArrowInvalid as error:
-            self._check(path)
-            raise ValueError(f"{path} cannot be read: {error}") from error
-        last = good + len(faults)
-        missing = [arrow.nulls(last - end, arrow.string()) for _ in columns]
-        rows = arrow.record_batch(missing, [*columns])
-        yield from self._split(rows, _masks(faults, end, last), 0, batch_rows)
-
-    def _split(
-        self, rows: Any, faults: dict[str, NDArray[np.bool_]], read: int, batch_rows: int
-    ) -> Iterator[Batch]:
-        """Yields the batches of a block of a file, of which `read` bytes have been read."""
-        for begin in range(0, len(rows), batch_rows):
-            part = rows.slice(begin, batch_rows)
-            masks = {reason: mask[begin : begin + batch_rows] for reason, mask in faults.items()}
-            arrays = dict(zip(part.schema.names, part.columns, strict=True))
-            share = read * len(part) // len(rows)
-            yield Batch(self._next_rows(len(part)), arrays, share, masks)
-
-    def _blocks(self, path: Path, columns: Sequence[str], skip: Any) -> Iterator[tuple[Any, int]]:
-        """Yields record batches of text, and the bytes that were read for each."""
-        names = self._columns[path]
-        with self._open(path) as (raw, stream):
-            checked = CheckedText(stream, self._delimiter(path))
-            reader = csv.open_csv(
-                arrow.PythonFile(checked, mode="r"),
-                read_options=csv.ReadOptions(
-                    # Only one thread knows the number of a faulty line.
-                    use_threads=skip is None,
-                    block_size=_BLOCK_BYTES,
-                    skip_rows=self._format.skip_rows + bool(self._headers),
-                    column_names=names,
-                ),
-                parse_options=csv.ParseOptions(
-                    delimiter=self._delimiter(path),
-                    newlines_in_values=True,
-                    ignore_empty_lines=False,
-                    invalid_row_handler=skip,
-                ),
-                convert_options=csv.ConvertOptions(
-                    column_types=dict.fromkeys(names, arrow.string()),
-                    include_columns=[*columns],
-                ),
-            )
-            at = 0
-            for block in reader:
-                now = raw.tell()
-                if block.num_rows:
-                    yield block, now - at
-                at = now
+        done = at = 0
+        with self._open() as (raw, stream):
+            checked = CheckedText(stream, self._delimiter)
+            try:
+                for block in self._blocks(checked, columns, skip):
+                    rows, masks = _with_faults(block, faults, done, is_last=False)
+                    now = raw.tell()
+                    yield from batches_of(rows, batch_rows, first + done, now - at, masks)
+                    done, at = done + len(rows), now
+            except arrow.ArrowInvalid as error:
+                self._check()
+                raise ValueError(f"{self.name} cannot be read: {error}") from error
+        none = arrow.record_batch([arrow.array([], arrow.string())] * len(columns), [*columns])
+        rows, masks = _with_faults(none, faults, done, is_last=True)
+        yield from batches_of(rows, batch_rows, first + done, 0, masks)
         if checked.is_doubtful:
-            self._check(path)
+            self._check()
 
-    def _check(self, path: Path) -> None:
-        with self._open(path) as (_, stream):
-            check_text(str(path), stream, self._delimiter(path))
+    def _blocks(self, stream: Any, columns: Sequence[str], skip: Any) -> Any:
+        """Returns a reader of record batches of text."""
+        return csv.open_csv(
+            arrow.PythonFile(stream, mode="r"),
+            read_options=csv.ReadOptions(
+                use_threads=False,  # several threads do not know the number of a faulty line
+                block_size=_BLOCK_BYTES,
+                skip_rows=self._skip_rows + bool(self.has_header),
+                column_names=[*self.types],
+            ),
+            parse_options=csv.ParseOptions(
+                delimiter=self._delimiter,
+                newlines_in_values=True,
+                ignore_empty_lines=False,
+                invalid_row_handler=skip,
+            ),
+            convert_options=csv.ConvertOptions(
+                column_types=dict.fromkeys(self.types, arrow.string()), include_columns=[*columns]
+            ),
+        )
 
-    def _delimiter(self, path: Path) -> str:
-        if self._format.delimiter is not None:
-            return self._format.delimiter
-        return "\t" if ".tsv" in [suffix.lower() for suffix in path.suffixes[-2:]] else ","
+    def _check(self) -> None:
+        with self._open() as (_, stream):
+            check_text(self.name, stream, self._delimiter)
 
     @contextmanager
-    def _open(self, path: Path) -> Iterator[tuple[Any, Any]]:
-        """Yields a file, and its decompressed content. Errors of the content name the file."""
-        with arrow.OSFile(str(path.absolute()), "rb") as raw:
-            kind = _COMPRESSION.get(path.suffix.lower())
-            stream = raw if kind is None else arrow.CompressedInputStream(raw, kind)
-            try:
-                yield raw, stream
-            except OSError as error:  # of decompression
-                raise ValueError(f"{path} cannot be read: {error}") from error
-
-    def _examine(self, path: Path, named: Collection[str]) -> list[str]:
-        """Returns the columns of a file, none where it has no row and no header; decides whether
-        files have a header.
-        """
-        with self._open(path) as (_, stream):
-            sample: bytes = stream.read(SAMPLE_BYTES)
-        factor = _COMPRESSED if path.suffix.lower() in _COMPRESSION else 1
-        size, lines = path.stat().st_size * factor, sample.count(b"\n") + 1
-        self.expected_rows += size * lines // max(1, len(sample))
-        self._line_bytes = max(self._line_bytes, len(sample) // lines)
-        found = first_lines(str(path), sample, self._format.skip_rows, self._delimiter(path))
-        if not found:
-            return []
-        if self._headers is None:
-            self._headers = has_header(str(path), found, named)
-        if self._headers and len(found) == 1:
-            self._without_rows.add(path)
-        return found[0] if self._headers else [f"f{i}" for i in range(len(found[0]))]
+    def _open(self) -> Iterator[tuple[Any, Any]]:
+        """Yields a file, and its decompressed content."""
+        with arrow.OSFile(str(self._path.absolute()), "rb") as raw, named_errors(str(self._path)):
+            compression = self._compression
+            yield raw, arrow.CompressedInputStream(raw, compression) if compression else raw
 
 
-def _moved_up(rows: NDArray[np.int64], faults: Sequence[tuple[int, str]]) -> NDArray[np.int64]:
-    """Returns the numbers of rows that were counted without the faulty lines before them."""
-    before = np.array([row for row, _ in faults], np.int64) - np.arange(len(faults))
-    return rows + np.searchsorted(before, rows, side="right")
+def _with_faults(
+    block: Any, faults: list[tuple[int, str]], done: int, is_last: bool
+) -> tuple[Any, dict[str, Mask]]:
+    """Returns the rows of a block with a row of missing values for each faulty line between them,
+    and a mask of these rows by reason; takes these lines out of `faults`.
 
-
-def _masks(faults: Sequence[tuple[int, str]], begin: int, end: int) -> dict[str, NDArray[np.bool_]]:
-    """Returns for each fault a mask of the lines from `begin` to `end` that have it."""
-    masks: dict[str, NDArray[np.bool_]] = {}
-    for row, reason in faults:
-        if begin <= row < end:
-            masks.setdefault(reason, np.zeros(end - begin, np.bool_))[row - begin] = True
-    return masks
+    Args:
+        block: a record batch.
+        faults: lines and reasons.
+        done: the number of lines of all blocks before.
+        is_last: whether no other block follows.
+    """
+    if not faults:
+        return block, {}
+    lines = np.array([line for line, _ in faults], np.int64) - done
+    rows = np.arange(len(block) + len(lines))
+    good = np.setdiff1d(rows, lines, assume_unique=True)[: len(block)]
+    count = len(rows) if is_last else int(good[-1]) + 1 if len(good) else 0
+    places = np.full(count, -1)
+    places[good] = np.arange(len(good))
+    masks: dict[str, Mask] = {}
+    for line, reason in faults[: count - len(good)]:
+        masks.setdefault(reason, np.zeros(count, np.bool_))[line - done] = True
+    del faults[: count - len(good)]
+    return block.take(arrow.array(places, mask=places < 0)), masks

@@ -4,24 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from os import PathLike, fspath
-from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from peergraph.store.ingest.graph_files import CsvFormat
-from peergraph.store.ingest.read.array_rows import ArrayRows, edges_part, table_part
+from peergraph.store.ingest.read.arrays import ArrayRows
 from peergraph.store.ingest.read.arrow_rows import ParquetRows, StreamRows
 from peergraph.store.ingest.read.csv_rows import CsvRows
-from peergraph.store.ingest.read.file_list import (
-    check_regular,
-    expand,
-    is_array_path,
-    kind_of_file,
-)
-from peergraph.store.ingest.read.npy_file import NpyFile
+from peergraph.store.ingest.read.file_list import expand, is_array_path, kind_of_file
 from peergraph.store.ingest.read.row_source import RowSource
 
 
@@ -42,9 +34,9 @@ def open_rows(
         ImportError: a package that reads it is not installed.
     """
     if isinstance(files, (Tensor, np.ndarray)) and are_edges:
-        return ArrayRows([edges_part("the array of edges", files)])
+        return RowSource([ArrayRows(files, are_edges)])
     if hasattr(files, "to_batches") or hasattr(files, "__arrow_c_stream__"):
-        return StreamRows.of(files)
+        return RowSource([StreamRows.of(files)])
     names_of_files = [files] if isinstance(files, (str, PathLike)) else files
     if not isinstance(names_of_files, Sequence):
         raise ValueError(
@@ -62,33 +54,22 @@ def open_rows(
     if len(kinds) > 1:
         raise ValueError(f"files of one kind at a time, got {' and '.join(sorted(kinds))}: {names}")
     if arrays:
-        return ArrayRows([edges_part(name, open_array(name)) for name in names])
-    source = CsvRows(paths, csv, named) if kinds == {"CSV"} else ParquetRows(paths)
-    source.notes += notes
-    return source
+        return RowSource([ArrayRows(name, are_edges) for name in names])
+    if kinds == {"Parquet"}:
+        return RowSource([ParquetRows(path) for path in paths], notes)
+    texts: list[CsvRows] = []
+    for path in paths:  # the first line decides whether the files have headers
+        header = next((t.has_header for t in texts if t.has_header is not None), csv.header)
+        texts.append(CsvRows(path, csv, header, named))
+    return RowSource(texts, notes)
 
 
 def open_table(values: Any, csv: CsvFormat) -> RowSource:
     """Returns the rows of one table: of an array, whose only column has the name ``""``, or of
     Parquet or CSV files.
     """
-    if is_array_path(values):
-        values = open_array(values)
-    if isinstance(values, (Tensor, np.ndarray, NpyFile)):
-        if isinstance(values, Tensor) and values.layout != torch.strided:
-            raise ValueError(f"a tensor must be dense, is {values.layout}")
-        if not len(values.shape):
-            raise ValueError("an array must have rows, is a single value")
-        name = values.name if isinstance(values, NpyFile) else "the array"
-        return ArrayRows([table_part(name, values)])
+    if isinstance(values, (Tensor, np.ndarray)) or is_array_path(values):
+        return RowSource([ArrayRows(values, are_edges=False)])
     if isinstance(values, (str, PathLike)):
         return open_rows(values, csv)
     raise ValueError(f"expected a file, a tensor or an array, got {values!r}")
-
-
-def open_array(path: str | PathLike[str]) -> NpyFile:
-    """Opens a ``.npy`` file, or ``archive.npz:name``."""
-    text = fspath(path)
-    archive, _, member = text.rpartition(":") if ".npz:" in text else (text, "", None)
-    check_regular(Path(archive))
-    return NpyFile(Path(archive), member)
