@@ -53,6 +53,7 @@ PUBLIC = [  # what adapters may import: these packages, and what their __all__ l
     "peergraph.aggregate.layers",
     "peergraph.integration",
     "peergraph.errors",
+    "peergraph.autograd",
     "peergraph.optim",
     "peergraph.number_arguments",
     "peergraph.profiling",

@@ -16,6 +16,7 @@ from torch.multiprocessing.reductions import reduce_tensor
 from torch.utils._pytree import tree_leaves, tree_map_only
 from typing_extensions import Self
 
+from peergraph.autograd import Function
 from peergraph.store import StoragelessTensor
 
 # Equal rows that take fewer bytes than this are written to memory.
@@ -181,7 +182,7 @@ def whole_rows(x: Any) -> Any:
     return x.materialize() if isinstance(x, TailedRows) else x
 
 
-class _TailedRowsOf(torch.autograd.Function):
+class _TailedRowsOf(Function):
     """Makes autograd know the rows that are in memory, for who looks at gradients of all rows."""
 
     @staticmethod

@@ -15,6 +15,7 @@ from torch import Tensor
 from torch_geometric.nn.aggr import SumAggregation
 from torch_geometric.nn.conv import HGTConv
 
+from peergraph.autograd import Function
 from peergraph.fullgraph import PartitionedEdgeIndex, joint_softmax
 
 from .. import compat
@@ -74,7 +75,7 @@ def hgt(
     return found
 
 
-class _ReadAll(torch.autograd.Function):
+class _ReadAll(Function):
     """Returns the first tensor; gradients of the others are zeros, as of PyG's joined graph.
 
     An optimizer treats a parameter without a gradient in another way.

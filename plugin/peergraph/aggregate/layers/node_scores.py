@@ -9,6 +9,7 @@ from torch import Tensor
 from torch.overrides import handle_torch_function, has_torch_function_unary
 
 from peergraph.aggregate.ops.product_order import FAST_COLUMNS
+from peergraph.autograd import Function
 
 
 def node_scores(h: Tensor, *vectors: Tensor) -> tuple[Tensor, ...]:
@@ -35,14 +36,13 @@ def node_scores(h: Tensor, *vectors: Tensor) -> tuple[Tensor, ...]:
     return found
 
 
-class _Scores(torch.autograd.Function):
+class _Scores(Function):
     @staticmethod
     def forward(ctx: Any, h: Tensor, *vectors: Tensor) -> tuple[Tensor, ...]:
         heads = h.shape[1]
         flat, matrix = h.flatten(1), _diagonal(vectors)
         ctx.save_for_backward(flat, matrix)
         ctx.shape = h.shape[1:]
-        ctx.set_materialize_grads(False)  # The returned `h` may be unused.
         found = flat @ matrix
         starts = range(0, heads * len(vectors), heads)
         # Views of one tensor would have their gradients padded and added.

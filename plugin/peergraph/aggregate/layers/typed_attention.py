@@ -11,6 +11,7 @@ from torch import Tensor
 from peergraph.aggregate.ops.attention import attention
 from peergraph.aggregate.ops.typed_projection import AttentionRelation, project
 from peergraph.aggregate.sparse.typed_edges import TypedEdges
+from peergraph.autograd import Function
 from peergraph.memory import EncodedRows
 
 
@@ -53,13 +54,12 @@ def typed_gat(
     return [each.view(-1, heads, depth) for each in summed]
 
 
-class _SumRows(torch.autograd.Function):
+class _SumRows(Function):
     """Adds up the rows of each destination, by node type; each row has one destination."""
 
     @staticmethod
     def forward(ctx: Any, rows: Tensor, edges: TypedEdges, used: set[int]) -> tuple[Tensor, ...]:
         ctx.edges, ctx.used = edges, used
-        ctx.set_materialize_grads(False)
         ctx.columns = rows.shape[1]
         return torch.split(edges.sums.spmm(rows.contiguous(), None, "copy_u"), edges.sizes)
 
@@ -69,9 +69,7 @@ class _SumRows(torch.autograd.Function):
         edges, used = ctx.edges, ctx.used
         used.clear()
         used.update(node_type for node_type, grad in enumerate(grads) if grad is not None)
-        first = next((grad for grad in grads if grad is not None), None)
-        if first is None:
-            return None, None, None
+        first = next(grad for grad in grads if grad is not None)
         parts = [
             first.new_zeros(size, ctx.columns) if grad is None else grad
             for size, grad in zip(edges.sizes, grads, strict=True)

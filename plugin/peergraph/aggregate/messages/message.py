@@ -23,6 +23,7 @@ from peergraph.aggregate.ops.operands import (
 )
 from peergraph.aggregate.ops.spmm import REDUCTIONS, spmm
 from peergraph.aggregate.sparse.csr import CsrMatrix
+from peergraph.autograd import Function
 from peergraph.memory.device.plain_tensor import dense
 
 
@@ -188,7 +189,7 @@ def message(expression: str, reduce: str = "sum") -> Message:
     return Message(parse(expression), reduce)
 
 
-class _Fused(torch.autograd.Function):
+class _Fused(Function):
     """The reduction on a GPU; operands are matrices as the launcher takes them."""
 
     @staticmethod

@@ -7,12 +7,12 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.autograd import Function
 
 import peergraph._C as _C
 from peergraph.aggregate.kernels.arguments import DTYPES, launch_on, sum_dtype
 from peergraph.aggregate.ops.gradient_checks import unbatched
 from peergraph.aggregate.ops.operands import runs_outside_of_traces
+from peergraph.autograd import Function
 from peergraph.memory.device.plain_tensor import dense
 
 _ELEMENTS_OF_BYTE = 8

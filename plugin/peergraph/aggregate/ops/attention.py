@@ -15,6 +15,7 @@ from peergraph.aggregate.kernels.torch_operator import is_traced
 from peergraph.aggregate.ops.gradient_checks import once_differentiable
 from peergraph.aggregate.ops.operands import check_operand, use_deterministic, view_if_aliased
 from peergraph.aggregate.sparse.csr import CsrMatrix
+from peergraph.autograd import Function
 from peergraph.memory.device.plain_tensor import dense, plain
 
 # Number of products that are in memory at once.
@@ -187,7 +188,7 @@ def _dots(left: Tensor, right: Tensor, dtype: torch.dtype) -> Tensor:
     return out
 
 
-class Attention(torch.autograd.Function):
+class Attention(Function):
     @staticmethod
     def forward(
         ctx: Any,

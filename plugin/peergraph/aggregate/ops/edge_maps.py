@@ -18,6 +18,7 @@ from peergraph.aggregate.ops.source_gradients import (
     sum_to_sources,
 )
 from peergraph.aggregate.sparse.csr import CsrMatrix
+from peergraph.autograd import Function
 
 
 def destination_sums(
@@ -98,7 +99,7 @@ def _records_gradients() -> bool:
     return torch.is_grad_enabled() and not torch.compiler.is_compiling()
 
 
-class DestinationSums(torch.autograd.Function):
+class DestinationSums(Function):
     """Sum or mean of messages."""
 
     @staticmethod
@@ -157,7 +158,7 @@ def _grad_of_edges(
     return edge_products(matrix, transpose, by_head, None, "copy_u", "vv", (heads, 1))
 
 
-class SourceSums(torch.autograd.Function):
+class SourceSums(Function):
     """Sum at sources of messages of destinations."""
 
     @staticmethod
@@ -194,7 +195,7 @@ class SourceSums(torch.autograd.Function):
         return grad_x, grad_e, None, None, None
 
 
-class EdgeProducts(torch.autograd.Function):
+class EdgeProducts(Function):
     """A value for each edge from its ends and itself."""
 
     @staticmethod

@@ -10,6 +10,7 @@ from torch import Tensor
 from peergraph.aggregate.ops.gradient_checks import once_differentiable
 from peergraph.aggregate.ops.operands import check_operand, flat
 from peergraph.aggregate.sparse.csr import CsrMatrix
+from peergraph.autograd import Function
 
 
 def edge_softmax(matrix: CsrMatrix, scores: Tensor) -> Tensor:
@@ -21,7 +22,7 @@ def edge_softmax(matrix: CsrMatrix, scores: Tensor) -> Tensor:
     return result.reshape(scores.shape)
 
 
-class _EdgeSoftmax(torch.autograd.Function):
+class _EdgeSoftmax(Function):
     @staticmethod
     def forward(ctx: Any, scores: Tensor, matrix: CsrMatrix) -> Tensor:
         out = matrix.edge_softmax(scores)

@@ -21,6 +21,7 @@ from peergraph.aggregate.ops.operands import (
 from peergraph.aggregate.ops.sddmm import sddmm
 from peergraph.aggregate.ops.spmm_table_rows import reduce_table
 from peergraph.aggregate.sparse.csr import Backward, CsrMatrix, check_backward
+from peergraph.autograd import Function
 from peergraph.memory import TableRows
 
 REDUCTIONS = ("sum", "mean", "max", "min")
@@ -79,7 +80,7 @@ def spmm(
     return result.reshape(matrix.num_rows, *features)
 
 
-class _MinMax(torch.autograd.Function):
+class _MinMax(Function):
     """Maximum or minimum of the messages of each destination, with gradients."""
 
     @staticmethod

@@ -22,6 +22,7 @@ from peergraph.aggregate.ops.source_gradients import (
 )
 from peergraph.aggregate.ops.spmm import spmm
 from peergraph.aggregate.sparse.csr import Backward, CsrMatrix, check_first_rows
+from peergraph.autograd import Function
 from peergraph.memory import TableRows
 
 
@@ -64,7 +65,7 @@ def spmm_add_self(
     return result
 
 
-class SpmmAddSelf(torch.autograd.Function):
+class SpmmAddSelf(Function):
     @staticmethod
     def forward(
         ctx: Any,

@@ -31,6 +31,7 @@ from peergraph.aggregate.ops.source_gradients import (
 )
 from peergraph.aggregate.ops.spmm import REDUCTIONS, spmm
 from peergraph.aggregate.sparse.csr import Backward, CsrMatrix, check_backward, check_first_rows
+from peergraph.autograd import Function
 from peergraph.memory import TableRows
 
 _NARROW = (torch.float16, torch.bfloat16)
@@ -239,7 +240,7 @@ def add_product(out: Tensor, rows: Tensor, matrix: Tensor) -> Tensor:
     return out.addmm_(rows, matrix)
 
 
-class _AddProduct(torch.autograd.Function):
+class _AddProduct(Function):
     """``out[:rows] += rows @ weight.T`` in place; autograd of the slice would copy the gradient."""
 
     @staticmethod
@@ -261,7 +262,7 @@ class _AddProduct(torch.autograd.Function):
         )
 
 
-class Linear(torch.autograd.Function):
+class Linear(Function):
     """Sums and their products; the sums that gradients of weights need are results too.
 
     So second derivatives reach `x` through these sums without keeping `x` itself.
@@ -300,7 +301,6 @@ class Linear(torch.autograd.Function):
         ctx.save_for_backward(
             rows if ctx.needs_input_grad[2] else None, self_weight, *weights, *kept
         )
-        ctx.set_materialize_grads(False)
         return out, *(sums for sums in kept if sums is not None)
 
     @staticmethod

@@ -25,6 +25,7 @@ from peergraph.aggregate.ops.typed_rows import (
     split_encoded,
 )
 from peergraph.aggregate.sparse.typed_edges import TypedEdges
+from peergraph.autograd import Function
 from peergraph.memory import EncodedRows
 
 
@@ -137,7 +138,7 @@ class _Plan(RowReader):
             first += size * columns
 
 
-class _Projection(torch.autograd.Function):
+class _Projection(Function):
     @staticmethod
     def forward(ctx: Any, plan: _Plan, *operands: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         features, weights, vectors, into_weights, into_vectors = plan.split(operands)

@@ -11,6 +11,7 @@ from torch import Tensor
 from peergraph.aggregate import FEATURE_DTYPES
 from peergraph.aggregate.sparse.csr import CsrMatrix
 from peergraph.aggregate.sparse.index_tensors import group_by
+from peergraph.autograd import Function
 from peergraph.fullgraph.exchange.side_by_side import AllToAll, Gather, Steps, run_alone
 from peergraph.fullgraph.exchange.transport import Pending, Transport, split_rows
 from peergraph.fullgraph.layout.row_layout import RowLayout
@@ -262,7 +263,7 @@ def add_to_owners(plan: Halo, extended: Tensor) -> Tensor:
     return found
 
 
-class _Gather(torch.autograd.Function):
+class _Gather(Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, plan: Halo) -> Tensor:
         ctx.plan = plan
@@ -273,7 +274,7 @@ class _Gather(torch.autograd.Function):
         return add_to_owners(ctx.plan, grad), None
 
 
-class _AddToOwners(torch.autograd.Function):
+class _AddToOwners(Function):
     @staticmethod
     def forward(ctx: Any, extended: Tensor, plan: Halo) -> Tensor:
         ctx.plan = plan

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from peergraph.aggregate.ops.gradient_checks import unbatched
+from peergraph.autograd import Function
 from peergraph.fullgraph.exchange.halo import Halo, add_to_owners
 from peergraph.fullgraph.exchange.replicas import sum_of_ranks
 from peergraph.fullgraph.exchange.transport import Transport, split_rows
@@ -41,12 +42,13 @@ def local_operands(
     return entered[: len(sources)], entered[len(sources) :]
 
 
-class _Enter(torch.autograd.Function):
+class _Enter(Function):
     @staticmethod
     def forward(
         ctx: Any, plan: Halo, num_sources: int, *given: Tensor | None
     ) -> tuple[Tensor, ...]:
         ctx.plan, ctx.num_sources = plan, num_sources
+        ctx.like = [None if tensor is None else tensor.detach() for tensor in given[num_sources:]]
         ctx.given = [tensor is not None for tensor in given]
         entered = []
         for i, tensor in enumerate(given):
@@ -57,20 +59,21 @@ class _Enter(torch.autograd.Function):
 
     @staticmethod
     @unbatched
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
         rest = iter(grads)
         by_input = [next(rest) if given else None for given in ctx.given]
-        needed = ctx.needs_input_grad[2:]
+        needed, count = ctx.needs_input_grad[2:], ctx.num_sources
         found: list[Tensor | None] = [None] * len(by_input)
-        of_parameters = []
-        for i, grad in enumerate(by_input):
-            if grad is None or not needed[i]:
-                continue
-            if i < ctx.num_sources:
-                found[i] = add_to_owners(ctx.plan, grad)
-            else:
-                of_parameters.append(i)
-        _reduce(ctx.plan.transport, by_input, found, of_parameters)
+        sources = [(i, grad) for i, grad in enumerate(by_input[:count]) if needed[i]]
+        some = [(i, grad) for i, grad in sources if grad is not None]
+        if some and len(some) < len(sources):  # the same ones on all ranks, whose names are checked
+            names = ", ".join(str(i) for i, _ in some)
+            ctx.plan.transport.announce(f"gradients of operands {names}", some[0][1])
+        for i, grad in some:
+            found[i] = add_to_owners(ctx.plan, grad)
+        found[count:] = sums_of_gradients(
+            ctx.plan.transport, by_input[count:], ctx.like, needed[count:]
+        )
         return None, None, *found
 
 
@@ -100,31 +103,23 @@ class ReplicasTogether:
         return self._entered[place]
 
 
-class _EnterTogether(torch.autograd.Function):
+class _EnterTogether(Function):
     @staticmethod
     def forward(
         ctx: Any, transport: Transport, used: set[int], *tensors: Tensor
     ) -> tuple[Tensor, ...]:
         ctx.transport, ctx.used = transport, used
         ctx.like = [tensor.detach() for tensor in tensors]
-        ctx.set_materialize_grads(False)
         return tuple(tensor.view_as(tensor) for tensor in tensors)
 
     @staticmethod
     @unbatched
     def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
-        # What was used has a gradient on all ranks, though not on one without rows.
-        given = [
-            torch.zeros_like(like) if grad is None and place in ctx.used else grad
-            for place, (grad, like) in enumerate(zip(grads, ctx.like, strict=True))
-        ]
-        found: list[Tensor | None] = [None] * len(given)
-        which = [place for place, grad in enumerate(given) if grad is not None]
-        _reduce(ctx.transport, given, found, which)
-        return None, None, *found
+        used = [place in ctx.used for place in range(len(grads))]
+        return None, None, *sums_of_gradients(ctx.transport, grads, ctx.like, used)
 
 
-class SumOverRanks(torch.autograd.Function):
+class SumOverRanks(Function):
     """The sum of each rank's plain tensor, equal on all ranks."""
 
     @staticmethod
@@ -139,7 +134,7 @@ class SumOverRanks(torch.autograd.Function):
         return (Replicated.apply(grad, ctx.transport) if grad.requires_grad else grad), None  # type: ignore[no-untyped-call]
 
 
-class Replicated(torch.autograd.Function):
+class Replicated(Function):
     """Identity with a gradient that is added up over the ranks."""
 
     @staticmethod
@@ -153,19 +148,50 @@ class Replicated(torch.autograd.Function):
         return SumOverRanks.apply(grad, ctx.transport), None  # type: ignore[no-untyped-call]
 
 
-def _reduce(
-    transport: Transport, grads: list[Tensor | None], found: list[Tensor | None], which: list[int]
-) -> None:
-    """Stores the sums over ranks of the gradients `which` in `found`."""
-    by_dtype: dict[torch.dtype, list[int]] = {}
-    for i in which:
-        grad = grads[i]
-        assert grad is not None
-        by_dtype.setdefault(grad.dtype, []).append(i)
+def sums_of_gradients(
+    transport: Transport,
+    grads: Sequence[Tensor | None],
+    like: Sequence[Tensor | None],
+    needed: Sequence[bool],
+) -> list[Tensor | None]:
+    """Returns the sums over the ranks of gradients; None for one that no rank has. Collective.
+
+    All ranks take part for each, with zeros for a gradient that a rank does not have: local
+    operations on no rows may use other tensors than those on some. Beside its gradients, a rank
+    sends which ones it has. A rank that lacks one waits for the answer.
+
+    Args:
+        transport: of the ranks.
+        grads: of tensors that are equal on all ranks.
+        like: these tensors.
+        needed: whose gradients are added up, equal on all ranks.
+    """
+    found: list[Tensor | None] = [None] * len(grads)
+    by_dtype: dict[torch.dtype, list[tuple[int, Tensor]]] = {}
+    for place, tensor in enumerate(like):
+        if needed[place] and tensor is not None:
+            by_dtype.setdefault(tensor.dtype, []).append((place, tensor))
     for same in by_dtype.values():
-        tensors = [grad for i in same if (grad := grads[i]) is not None]
-        total = torch.cat([grad.reshape(-1) for grad in tensors])
-        total = SumOverRanks.apply(total, transport)  # type: ignore[no-untyped-call]
-        parts = split_rows(total, [grad.numel() for grad in tensors])
-        for i, grad, part in zip(same, tensors, parts, strict=True):
-            found[i] = part.view(grad.shape)
+        parts, is_there = [], same[0][1].new_ones(len(same))
+        for number, (place, tensor) in enumerate(same):
+            grad = grads[place]
+            if grad is None:
+                is_there[number].zero_()
+            parts.append(tensor.new_zeros(tensor.numel()) if grad is None else grad.reshape(-1))
+        total: Tensor = SumOverRanks.apply(torch.cat([*parts, is_there]), transport)  # type: ignore[no-untyped-call]
+        sums = split_rows(total, [*(part.numel() for part in parts), len(same)])
+        counts = _counts(sums[-1], any(grads[place] is None for place, _ in same))
+        for (place, tensor), part, count in zip(same, sums, counts, strict=False):
+            if grads[place] is not None or count:
+                found[place] = part.view(tensor.shape)
+    return found
+
+
+def _counts(ranks: Tensor, are_read: bool) -> list[float]:
+    """Returns how many ranks have each gradient; zeros if that is not read, which waits for a GPU.
+
+    A graph that is being captured cannot wait: it does as the steps before, which have asked.
+    """
+    is_captured = ranks.is_cuda and torch.cuda.is_current_stream_capturing()
+    numbers: list[float] = ranks.tolist() if are_read and not is_captured else [0.0] * len(ranks)
+    return numbers

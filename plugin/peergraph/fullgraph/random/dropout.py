@@ -7,8 +7,8 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.autograd import Function
 
+from peergraph.autograd import Function
 from peergraph.fullgraph.random.registry import random_op
 from peergraph.fullgraph.random.rows import Rows
 from peergraph.fullgraph.random.seeds import Seed

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from peergraph.autograd import Function
 from peergraph.fullgraph.exchange.transport import Transport, split_rows
 
 
@@ -57,7 +58,7 @@ def all_to_all_rows(rows: Tensor, plan: AllToAllPlan) -> Tensor:
     return received
 
 
-class _AllToAllRows(torch.autograd.Function):
+class _AllToAllRows(Function):
     @staticmethod
     def forward(ctx: Any, rows: Tensor, plan: AllToAllPlan) -> Tensor:
         ctx.plan = plan

@@ -20,6 +20,7 @@ from peergraph.aggregate.ops.gradient_checks import unbatched
 from peergraph.aggregate.ops.source_gradients import divide_by_degrees
 from peergraph.aggregate.sparse.column_blocks import take_columns
 from peergraph.aggregate.sparse.csr import CsrMatrix
+from peergraph.autograd import Function
 from peergraph.fullgraph.exchange.halo import HaloPlan
 from peergraph.fullgraph.exchange.mapped_rows import MappedRows, RowAddresses
 from peergraph.fullgraph.structure.interleaving import Interleaving, tune
@@ -235,7 +236,7 @@ class _Timer:
         return event
 
 
-class _InKernelSum(torch.autograd.Function):
+class _InKernelSum(Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, e: Tensor | None, sums: InKernelSums, mean: bool) -> Tensor:
         ctx.sums, ctx.mean = sums, mean

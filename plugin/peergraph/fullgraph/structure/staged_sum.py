@@ -20,6 +20,7 @@ from peergraph.aggregate.ops.gradient_checks import unbatched
 from peergraph.aggregate.ops.source_gradients import divide_by_degrees
 from peergraph.aggregate.sparse.column_blocks import take_columns
 from peergraph.aggregate.sparse.csr import CsrMatrix
+from peergraph.autograd import Function
 from peergraph.fullgraph.exchange.block_stages import BlockStages
 from peergraph.fullgraph.exchange.halo import HaloPlan
 
@@ -146,7 +147,7 @@ def staged_sum(
     return found
 
 
-class _StagedSum(torch.autograd.Function):
+class _StagedSum(Function):
     @staticmethod
     def forward(
         ctx: Any, x: Tensor, e: Tensor | None, blocks: SourceBlocks | MachineBlocks, mean: bool
@@ -188,7 +189,7 @@ def source_gradients(
     return found
 
 
-class _SourceGradients(torch.autograd.Function):
+class _SourceGradients(Function):
     @staticmethod
     def forward(
         ctx: Any,

@@ -9,9 +9,9 @@ from weakref import WeakKeyDictionary
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.autograd import Function
 
 from peergraph.aggregate.ops.gradient_checks import once_differentiable
+from peergraph.autograd import Function
 from peergraph.fullgraph.exchange.transport import Transport
 from peergraph.fullgraph.layout.row_layout import RowLayout
 from peergraph.fullgraph.tensor.arguments import not_implemented
@@ -48,15 +48,12 @@ class NormalizeChannels(Function):
         ctx.save_for_backward(x, weight, mean, invstd)
         ctx.layout, ctx.dim = x.layout, x.partitioned_dim
         ctx.mark_non_differentiable(mean, variance, invstd)
-        ctx.set_materialize_grads(False)
         local = normalized(x._local, weight, bias, mean, variance, eps)
         return wrap(local, x.layout, x.partitioned_dim), mean, variance, invstd
 
     @staticmethod
     @once_differentiable("batch normalisation of partitioned rows")
-    def backward(ctx: Any, grad: Tensor | None, *_: None) -> tuple[Tensor | None, ...]:
-        if grad is None:
-            return None, None, None, None
+    def backward(ctx: Any, grad: Tensor, *_: None) -> tuple[Tensor | None, ...]:
         return *_gradients(ctx, grad, constant=False), None
 
 

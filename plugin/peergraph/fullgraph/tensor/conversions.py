@@ -6,9 +6,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd import Function
 
-from peergraph.fullgraph.exchange.local_operands import Replicated, SumOverRanks
+from peergraph.autograd import Function
+from peergraph.fullgraph.exchange.local_operands import Replicated, sums_of_gradients
 from peergraph.fullgraph.exchange.replicas import Replicas
 from peergraph.fullgraph.exchange.transport import Transport
 from peergraph.fullgraph.layout.row_layout import RowLayout
@@ -170,18 +170,16 @@ class ReplicatedTogether(Function):
     @staticmethod
     def forward(ctx: Any, group: Group, *tensors: Tensor) -> tuple[Tensor, ...]:
         ctx.group = group
+        ctx.like = [tensor.detach() for tensor in tensors]
         return tuple(tensor.view_as(tensor) for tensor in tensors)
 
     @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        check_transforms(grads[0])
-        if any(grad.dtype != grads[0].dtype for grad in grads):
-            sums = [SumOverRanks.apply(grad, Transport.of(ctx.group)) for grad in grads]  # type: ignore[no-untyped-call]
-            return None, *sums
-        flat = torch.cat([grad.reshape(-1) for grad in grads])
-        total: Tensor = SumOverRanks.apply(flat, Transport.of(ctx.group))  # type: ignore[no-untyped-call]
-        parts = torch.split(total, [grad.numel() for grad in grads])
-        return None, *(part.view(grad.shape) for part, grad in zip(parts, grads, strict=True))
+    def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
+        for grad in grads:
+            if grad is not None:
+                check_transforms(grad)
+        needed = ctx.needs_input_grad[1:]
+        return None, *sums_of_gradients(Transport.of(ctx.group), grads, ctx.like, needed)
 
 
 def gather_rows(local: Tensor, layout: RowLayout, dim: int) -> Tensor:

@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch._ops import OpOverload
-from torch.autograd import Function
 
+from peergraph.autograd import Function
 from peergraph.fullgraph.exchange.transport import ReduceOp, Transport
 from peergraph.fullgraph.tensor.along_columns import over_rows
 from peergraph.fullgraph.tensor.conversions import from_local, replicated

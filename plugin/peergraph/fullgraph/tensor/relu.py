@@ -11,11 +11,11 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.autograd import Function
 
 import peergraph._C as _C
 from peergraph.aggregate import FEATURE_DTYPES
 from peergraph.aggregate.kernels.torch_operator import kernel
+from peergraph.autograd import Function
 from peergraph.fullgraph.tensor.conversions import take_rows
 from peergraph.fullgraph.tensor.partitioned_tensor import PartitionedTensor, wrap
 from peergraph.fullgraph.tensor.registry import function_rule

@@ -6,8 +6,8 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.autograd import Function
 
+from peergraph.autograd import Function
 from peergraph.fullgraph.exchange.row_requests import RowRequests
 from peergraph.fullgraph.layout.row_layout import RowLayout
 from peergraph.fullgraph.tensor.conversions import take_rows

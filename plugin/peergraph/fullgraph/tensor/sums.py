@@ -7,8 +7,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd import Function
 
+from peergraph.autograd import Function
 from peergraph.fullgraph.exchange.replicas import sum_of_ranks
 from peergraph.fullgraph.tensor.conversions import from_local, replicated
 from peergraph.fullgraph.tensor.partitioned_tensor import PartitionedTensor, wrap

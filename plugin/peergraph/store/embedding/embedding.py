@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
+from peergraph.autograd import Function
 from peergraph.memory import Group, Table
 from peergraph.memory.device.launching import DTYPES
 from peergraph.memory.group.collective_call import collective_call
@@ -257,7 +258,7 @@ class Embedding(nn.Module):
         raise TypeError("an Embedding is not pickled: save its state_dict, or the store")
 
 
-class _Lookup(torch.autograd.Function):
+class _Lookup(Function):
     @staticmethod
     def forward(ctx: Any, anchor: Tensor, embedding: Embedding, ids: Tensor) -> Tensor:
         ctx.embedding = embedding

@@ -244,7 +244,6 @@ def _results(
     )
     pairs = zip(found, outputs, strict=True)
     ctx.mark_non_differentiable(*(part for part, output in pairs if not output.requires_grad))
-    ctx.set_materialize_grads(False)
     return found
 
 

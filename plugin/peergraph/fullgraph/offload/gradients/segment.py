@@ -133,7 +133,6 @@ class Segment(OffloadedFunction):
         ctx.is_change = changed is not None
         ctx.differentiated = ProgramGradients(contents[0].space, compiled)
         ctx.differentiated.save(ctx, compiled, given)
-        ctx.set_materialize_grads(False)
         if changed is not None:
             ctx.mark_dirty(changed)
             return (changed,)
@@ -144,8 +143,6 @@ class Segment(OffloadedFunction):
         first = 3 + ctx.is_change
         nothing = [None] * first
         needs = ctx.needs_input_grad[first:]
-        if all(grad is None for grad in grads):
-            return (*nothing, *[None] * len(needs))
         found: ProgramGradients = ctx.differentiated
         given = [
             (slot, grad)

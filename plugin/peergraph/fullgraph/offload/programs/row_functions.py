@@ -13,10 +13,10 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.autograd import Function
 
 from peergraph.aggregate import FEATURE_DTYPES
 from peergraph.aggregate.layers.node_scores import node_scores
+from peergraph.autograd import Function
 from peergraph.fullgraph.offload.tensor.chunk_rows import ChunkRows
 from peergraph.fullgraph.random.kernels import dropout_rows
 from peergraph.fullgraph.random.seeds import Seed

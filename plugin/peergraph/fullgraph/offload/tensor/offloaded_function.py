@@ -8,10 +8,12 @@ from typing import Any
 
 import torch
 
+from peergraph.autograd import Function
+
 _hooks = torch._C._autograd
 
 
-class OffloadedFunction(torch.autograd.Function):
+class OffloadedFunction(Function):
     """A function of offloaded rows. Hooks on saved tensors do not get what it saves.
 
     The rows are outside of the device already, and which of them a node saves depends on what was
