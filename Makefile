@@ -63,7 +63,6 @@ linkcheck: build $(TESTERS) $(WRITERS)  ## do the documentation's links to other
 
 figures: build $(TESTERS) $(WRITERS)  ## draw the documentation's figures anew, from recorded runs and by the tutorials
 	$(BIN)/python benchmarks/site_figures.py
-	$(BIN)/python benchmarks/machine_scaling.py
 	$(BIN)/python docs/run_pages.py
 
 stub: build $(LINTERS) $(TESTERS)  ## write the types of the compiled module (_C.pyi) anew

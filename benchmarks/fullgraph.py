@@ -14,10 +14,9 @@ of the nodes; rows with `setting` have another order than the first, or exchange
 sums instead of under them. `remote_rows` are the rows that the busiest rank needs of others, over
 the number of nodes. `ms_spmm`, `ms_exchange`, `ms_gemm` and `ms_rest` are kernels and copies of one
 epoch on rank 0: what overlaps is counted in each. `ms_sums` is the time in which sums or copies
-run, and `predicted_ms` the plan's of the same, for GCN. `peak_gib` is the most that torch allocates
-on a rank while it trains, `build_peak_gib` before the second epoch, with the first model of an
-order. `edge_floor_ms` is the time of memory if each edge reads its row of features, with matrices
-at 60 TFLOP/s.
+run. `peak_gib` is the most that torch allocates on a rank while it trains, `build_peak_gib` before
+the second epoch, with the first model of an order. `edge_floor_ms` is the time of memory if each
+edge reads its row of features, with matrices at 60 TFLOP/s.
 """
 
 from __future__ import annotations
@@ -161,10 +160,8 @@ class Case:
         plan = peergraph_pyg.partition_of(self.data).plan.with_widths(model.widths(self.spec))
         received = [sum(v.received[r] for v in plan.facts.volumes.values())
                     for r in range(plan.world_size)]  # fmt: skip
-        predicted = 1e3 * plan.seconds if model.kind == "GCN" else None
         rows = max(received) / self.nodes
-        return {"order": plan.facts.order, "remote_rows": rows, "mode": plan.mode,
-                "predicted_ms": predicted}  # fmt: skip
+        return {"order": plan.facts.order, "remote_rows": rows, "mode": plan.mode}
 
     def by_csr(self, model: Model) -> Epoch:
         options = {"normalize": False} if model.kind == "GCN" else {}

@@ -41,21 +41,6 @@ def test_figures_are_drawn(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> N
     )
 
 
-def test_scaling_over_machines_is_that_of_the_plan(monkeypatch: pytest.MonkeyPatch) -> None:
-    scaling = load("benchmarks/machine_scaling.py", monkeypatch)
-    page = scaling["PAGE"].read_text()
-    assert scaling["filled"](page) == page, "make figures writes the tables anew"
-    assert set(re.findall(r"<!-- table: (\w+) -->", page)) == {"predicted", "measured"}
-    assert scaling["FIGURE"].exists()
-    recorded = scaling["read_records"](scaling["PREDICTED"])
-    # The graph that takes seconds; those of another one take gigabytes.
-    found = list(scaling["predict"](("products",)))
-    expected = [record for record in recorded if record["graph"] == "products"]
-    assert len(found) == len(expected) > 0
-    for mine, other in zip(found, expected, strict=True):
-        assert mine == {**other, "seconds": pytest.approx(other["seconds"], rel=1e-6)}
-
-
 def test_troubleshooting_quotes_messages_that_are_raised(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("docutils", reason="needs docutils, which the extra docs installs")
     texts = [m.text for m in load("docs/extensions/error_messages.py", monkeypatch)["messages"]()]

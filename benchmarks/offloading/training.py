@@ -328,7 +328,6 @@ def _time_epochs(session: Session, data: Data, run: Run, prepared: Prepared) -> 
         lists_s=lists_s,
         decision=plan.decision.partition(":")[0],
         num_chunks=plan.offload.num_chunks if plan.offload else None,
-        predicted_ms=_predicted(run, prepared.graph),
         budget_gib=run.budget and run.budget / 2**30,
         streamed=run.streamed or None,
         loss=float(losses[0]),
@@ -338,13 +337,6 @@ def _time_epochs(session: Session, data: Data, run: Run, prepared: Prepared) -> 
         **(_parts_of(epoch) if session.args.parts_of_epoch else {}),
     )
     prepared.is_used = True
-
-
-def _predicted(run: Run, graph: FullGraph) -> float | None:
-    """Milliseconds of an epoch; the plan is for rows where they fit."""
-    if run.streamed:
-        return None
-    return 1e3 * graph.plan.seconds or None
 
 
 def _parts_of(epoch: Epoch) -> dict[str, float]:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Hashable
 from itertools import combinations
 
-from peergraph.memory.topology.machines import machine
 from peergraph.memory.topology.topology import Topology
 from peergraph.store.placement.policies import plan_on
 from placing.cliques import POLICIES
+from placing.machines import machine
 from placing.stores import (
     PLAIN,
     Case,

@@ -9,11 +9,11 @@ from types import ModuleType
 
 import pytest
 import torch
+from benchmarks.placing.machines import MACHINES, machine
 from tests.store.test_cost_model import load, power_law, rows
 from tests.store.test_partition_solver import assert_valid
 
 from peergraph.memory.table.partitions import Partitions
-from peergraph.memory.topology.machines import MACHINES, machine
 from peergraph.memory.topology.topology import Topology
 from peergraph.store.placement.cost_model import predict
 from peergraph.store.placement.partition_solver import solve

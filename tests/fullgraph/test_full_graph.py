@@ -12,7 +12,7 @@ from torch import Tensor
 import peergraph.fullgraph.graph as graph_module
 from peergraph.aggregate import Csc, g_spmm
 from peergraph.fullgraph import FullGraph, distribute
-from peergraph.memory import Group
+from peergraph.memory import Group, Topology
 from peergraph.store import EDGE, NODE, EdgeSource, GraphSource, Store
 from peergraph.testing import run_ranks
 from tests.named_case import named_case
@@ -199,11 +199,12 @@ def test_graphs_are_the_same_on_ranks(world_size: int) -> None:
 
 def test_one_process_without_ranks() -> None:
     edges = edge_graphs()["uniform"]
-    graph = FullGraph.build(None, NUM_NODES, edges, widths=[3, 8, 2], topology="full2")
+    two = Topology.default(2)
+    graph = FullGraph.build(None, NUM_NODES, edges, widths=[3, 8, 2], topology=two)
     check(graph, {NODE: NUM_NODES}, {EDGE: edges})
     assert repr(graph) == "FullGraph(60 nodes, 400 edges, order original, rank 0 of 1)"
     assert "3 -> 8" in str(graph.plan)
-    assert "links of full2[0]" in str(graph.plan)
+    assert "links of default figures[0]" in str(graph.plan)
 
 
 def test_errors_before_anything_is_read() -> None:
@@ -221,7 +222,7 @@ def test_errors_before_anything_is_read() -> None:
         FullGraph.build(group, {"a": 3}, {A_TO_B: edges})
     with pytest.raises(ValueError, match="by relation .* got the key 'to'"):
         FullGraph.build(group, {"a": 3}, {"to": edges})  # type: ignore[dict-item]
-    with pytest.raises(ValueError, match="topology must be one of"):
+    with pytest.raises(TypeError, match="topology must be a peergraph.memory.Topology"):
         FullGraph.build(group, NUM_NODES, edges, topology="full3")
     rows = FullGraph.build(group, NUM_NODES, edges)
     with pytest.raises(ValueError, match=r"table must have 60 rows, got shape \[59\]"):

@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 
 import pytest
+from benchmarks.placing.machines import machine
 
 from peergraph.fullgraph.layout.volume import Volume
 from peergraph.fullgraph.plan.full_graph_plan import FullGraphPlan
 from peergraph.fullgraph.plan.memory_items import GraphFacts
-from peergraph.memory import machine
 
 NODE, EDGE = "_N", ("_N", "_E", "_N")
 WIDTHS = [100, 512, 47]
@@ -92,7 +92,6 @@ def test_mode_follows_the_volume() -> None:
     assert (whole.mode, distinct.mode) == ("blocks", "halo")
     assert "100 % of remote rows are needed" in whole.reason
     assert "4 % of remote rows are needed" in distinct.reason
-    assert distinct.seconds < whole.seconds
     # Few edges share a row: the kernel may read a remote row for each.
     volume = Volume(((9, 1), (1, 9)), ((10, 1), (1, 10)))
     few = GraphFacts({NODE: (1000, 1000)}, {EDGE: volume})
@@ -182,7 +181,6 @@ def test_small_budget_names_bytes_and_gpus() -> None:
 def test_widths_come_later() -> None:
     plan = FullGraphPlan.make(SPARSE, machine("full4"), memory_budget=1 << 40)
     assert plan.layers == ()
-    assert plan.seconds == 0
     assert "predicted for a sum of 128 columns" in plan.reason
     assert plan.with_widths(WIDTHS) == FullGraphPlan.make(
         SPARSE, machine("full4"), widths=WIDTHS, memory_budget=1 << 40

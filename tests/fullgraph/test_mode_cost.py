@@ -6,10 +6,12 @@ from dataclasses import replace
 
 import pytest
 import torch
+from benchmarks.placing.machines import machine
 
 from peergraph.fullgraph.exchange.mode_cost import MODES, quickest, sum_costs
 from peergraph.fullgraph.layout.volume import Volume
-from peergraph.memory import Topology, machine
+from peergraph.memory import Topology
+from peergraph.memory.topology.default_machine import WorkRates
 from tests.named_case import named_case
 
 from .partition_graphs import brute_force_volume, edge_graphs
@@ -126,10 +128,10 @@ def test_predictions_are_near_what_was_measured() -> None:
 
 def test_in_kernel_has_to_be_clearly_quicker() -> None:
     seconds = {"halo": 6.0, "blocks": 7.0, "in_kernel": 4.1}
-    assert quickest(seconds, MODES) == "halo"
-    assert quickest({**seconds, "in_kernel": 3.9}, MODES) == "in_kernel"
-    assert quickest({**seconds, "in_kernel": 3.9}, ["blocks", "halo"]) == "halo"
-    assert quickest(seconds, ["in_kernel"]) == "in_kernel"
+    assert quickest(seconds, MODES, WorkRates()) == "halo"
+    assert quickest({**seconds, "in_kernel": 3.9}, MODES, WorkRates()) == "in_kernel"
+    assert quickest({**seconds, "in_kernel": 3.9}, ["blocks", "halo"], WorkRates()) == "halo"
+    assert quickest(seconds, ["in_kernel"], WorkRates()) == "in_kernel"
 
 
 def test_bytes_of_counted_graphs() -> None:

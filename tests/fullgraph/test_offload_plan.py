@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from benchmarks.placing.machines import machine
 
 from peergraph.fullgraph.layout.volume import Volume
 from peergraph.fullgraph.plan.full_graph_plan import FullGraphPlan
@@ -10,7 +11,6 @@ from peergraph.fullgraph.plan.memory_items import GraphFacts
 from peergraph.fullgraph.plan.offload_plan import OffloadPlan
 from peergraph.fullgraph.plan.offload_spread import Spread, expected_spread
 from peergraph.fullgraph.plan.schedule.make_schedule import make_schedule
-from peergraph.memory import machine
 
 NODE, EDGE = "_N", ("_N", "_E", "_N")
 PAPERS = [128, 128, 128, 172]
@@ -99,8 +99,6 @@ def test_streamed_papers_moves_the_bytes_of_the_floor() -> None:
     # Destinations read their own rows, too, where those are not on the device.
     assert 9 * row < sum(p.from_host for p in small.passes) <= 10 * row
     assert 3 * row < sum(p.to_host for p in small.passes) <= 4 * row
-    assert small.passes[0].bound == "host link"
-    assert plan.seconds < small.seconds
 
 
 def test_budget_decides() -> None:
@@ -111,14 +109,13 @@ def test_budget_decides() -> None:
     less = FullGraphPlan.make(facts(4), machine("full4"), memory_budget=80 * GIB, **options)  # type: ignore[arg-type]
     assert offloaded(less).device_bytes <= 80 * GIB
     assert less.bytes_by_rank[0] == offloaded(less).device_bytes
-    assert less.seconds == offloaded(less).seconds > 0
     asked = FullGraphPlan.make(facts(4), machine("full4"), memory_budget=140 * GIB, offload=True,
                                **options)  # type: ignore[arg-type] # fmt: skip
     assert asked.decision.startswith("offloaded, as asked for")
     assert offloaded(asked).bytes_by_tier["device"] >= offloaded(less).bytes_by_tier["device"]
 
 
-def test_less_memory_takes_more_chunks_and_time() -> None:
+def test_less_memory_takes_more_chunks_and_bytes() -> None:
     plans = [
         offloaded(
             FullGraphPlan.make(
@@ -127,8 +124,9 @@ def test_less_memory_takes_more_chunks_and_time() -> None:
         )
         for budget in (120, 60, 30, 20)
     ]
-    assert [p.seconds for p in plans] == sorted(p.seconds for p in plans)
-    assert plans[0].seconds < plans[-1].seconds
+    moved = [sum(p.from_host + p.to_host for p in plan.passes) for plan in plans]
+    assert moved == sorted(moved)
+    assert moved[0] < moved[-1]
     for budget, plan in zip((120, 60, 30, 20), plans, strict=True):
         assert plan.device_bytes <= budget * GIB
 

@@ -231,20 +231,15 @@ def command(*words: str) -> Call:
 
 
 # Of a command every number is a text.
-PLAN = ("plan", "--topology", "full8", "--nodes", "1000", "--edges", "10000")
+PLAN = ("plan", "--gpus", "0,1,2,3", "--nodes", "1000", "--edges", "10000")
 FULL = (*PLAN, "--full-graph", "--widths", "8,8,8")
 COMMANDS: dict[tuple[str, ...], Collection[Any]] = {
-    ("plan", "--topology", "full8", "--nodes"): ("3",),
-    ("plan", "--topology", "full8", "--edges"): (2**31, "3"),
+    ("plan", "--gpus", "0,1,2,3", "--nodes"): ("3",),
+    ("plan", "--gpus", "0,1,2,3", "--edges"): (2**31, "3"),
     (*PLAN, "--row-bytes"): ("3",),
     (*PLAN, "--skew"): (1.5, "3"),
     (*PLAN, "--gpus"): ("3",),
     (*PLAN, "--network", "50G", "--machines"): ("3",),
-    (*PLAN, "--machines", "2", "--network"): (*LARGE, "3", 1.5),
-    (*PLAN, "--machines", "2", "--network", "50G", "--parameters"): (2**31, "3"),
-    (*PLAN, "--machines", "2", "--network", "50G", "--hot-ratio"): (),
-    (*PLAN, "--machines", "2", "--network", "50G", "--batches-per-exchange"): ("3",),
-    (*PLAN, "--machines", "2", "--network", "50G", "--compute"): (1.5, "3"),
     (*PLAN, "--budget"): (*LARGE, "3", 1.5),
     (*PLAN, "--graph-ratio"): (),
     (*PLAN, "--feature-ratio"): (),

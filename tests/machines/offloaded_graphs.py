@@ -16,8 +16,8 @@ from peergraph.fullgraph import write_rows
 from peergraph.fullgraph.exchange.transport import Transport
 from peergraph.fullgraph.offload.chunks.source_transfers import SourceTransfers
 from peergraph.fullgraph.plan.offload_cost import place_rows
-from peergraph.fullgraph.plan.offload_pass import pass_cost
 from peergraph.fullgraph.plan.offload_spread import expected_spread
+from peergraph.fullgraph.plan.pass_bytes import pass_bytes
 from peergraph.fullgraph.plan.schedule.make_schedule import make_schedule
 from peergraph.memory import DistributedTable, Group
 from peergraph.store import NODE, GraphSource, Store
@@ -115,17 +115,15 @@ def check_offloaded_bytes() -> None:
         placement = place_rows(schedule, rows, (0, 1 << 40, 0))
         assert placement is not None
         spread = expected_spread(plan.facts, _CHUNKS)
-        facts, topology = plan.facts, plan.topology
+        facts = plan.facts
         expected = sum(
-            pass_cost(number, schedule, facts, rows, placement, spread, topology, 4).network
+            pass_bytes(number, schedule, facts, rows, placement, spread).network
             for number in range(len(schedule.passes))
         )
         assert expected == pytest.approx(counted, rel=0.1)
-        slow, quick = (plan.with_network(rate) for rate in (1e6, 1e12))
-        assert slow.offload is not None
-        assert slow.offload.network_bytes > 0
-        assert slow.seconds > quick.seconds
-        assert "network: a machine receives" in str(slow)
+        assert plan.offload is not None
+        assert plan.offload.network_bytes > 0
+        assert "network: a machine receives" in str(plan)
 
 
 def check_written_rows() -> None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 
 import pytest
+from benchmarks.placing.machines import MACHINES, machine
 
-from peergraph.memory.topology.machines import MACHINES, machine
+from peergraph.memory.topology.default_machine import WorkRates
 from peergraph.memory.topology.rates import Rates
 from peergraph.memory.topology.topology import Topology
 from tests.named_case import named_cases
@@ -147,5 +149,26 @@ def test_errors_name_the_argument() -> None:
         Topology.from_json("{}")
     with pytest.raises(ValueError, match="not a topology"):
         Topology.from_json("nonsense")
-    with pytest.raises(ValueError, match="topology must be one of single"):
-        machine("dgx9")
+
+
+def test_work_rates() -> None:
+    measured = replace(two(), work=WorkRates(files=7e9, narrow_over_links=((8, 0.5),)))
+    assert Topology.from_json(measured.to_json()) == measured
+    assert measured.masked([(0, 1)]).subset([1]).work == measured.work
+    # A file that was written before has the defaults.
+    fields = json.loads(measured.to_json())
+    del fields["work"]
+    assert Topology.from_json(json.dumps(fields)).work == WorkRates()
+    with pytest.raises(ValueError, match="files must be positive and finite"):
+        WorkRates(files=0.0)
+    fields["work"] = {"files": 1.0}
+    with pytest.raises(ValueError, match="work has no key"):
+        Topology.from_json(json.dumps(fields))
+
+
+def test_default_figures() -> None:
+    four, ranks = Topology.default(4), Topology.default(2, gpus=False)
+    assert four.is_fully_linked
+    assert four.bulk.ingress == (four.bulk.bandwidth[0][1],) * 4
+    assert Topology.default(1).bulk.ingress == (0.0,)
+    assert (ranks.num_gpus, ranks.memory) == (2, (0, 0))

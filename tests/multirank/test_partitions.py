@@ -6,10 +6,10 @@ import pickle
 
 import pytest
 import torch
+from benchmarks.placing.machines import machine
 
 from peergraph.memory import Group, Table, Tiers
 from peergraph.memory.table.partitions import Partitions
-from peergraph.memory.topology.machines import machine
 from peergraph.store import Store
 from peergraph.store.placement.partition_solver import solve
 from peergraph.testing import run_ranks

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 import torch
+from benchmarks.placing.machines import machine
 
 from peergraph.memory import Group
-from peergraph.memory.topology.machines import machine
 from peergraph.sampling import presample
 from peergraph.store import EDGE, NODE, EdgeSource, GraphSource, Store
 from peergraph.testing import run_ranks

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import pytest
-import torch
 
-from peergraph.store.placement.cost_model import HitRateCurve
 from peergraph.store.placement.machine_plan import MachineMemory, choose_machine_plan
 
 
@@ -38,23 +36,3 @@ def test_bad_arguments_are_refused() -> None:
         choose_machine_plan("both", memories((1, 1)))
     with pytest.raises(ValueError, match="at least one machine"):
         choose_machine_plan("auto", [])
-
-
-def test_distinct_rows_are_those_of_random_batches() -> None:
-    generator = torch.Generator().manual_seed(0)
-    heat = 1 / torch.arange(1, 2001, dtype=torch.float64)
-    curve = HitRateCurve.of(heat)
-    # Of each batch: every row with a probability that is at most 1.
-    scale = 1.0
-    while float((heat * scale).clamp(max=1).sum()) < 300:
-        scale *= 1.001
-    probability = (heat * scale).clamp(max=1)
-    for batches, first in ((1, 0), (1, 400), (4, 0), (4, 400), (8, 1999)):
-        drawn = torch.rand(200, batches, 2000, generator=generator) < probability
-        counted = float(drawn.any(1)[:, first:].sum(1).double().mean())
-        assert curve.distinct_rows(300, batches, first) == pytest.approx(counted, rel=0.05, abs=1)
-    assert curve.distinct_rows(300) == pytest.approx(300, rel=1e-6)
-    # All rows are read; none are.
-    assert HitRateCurve.uniform(50).distinct_rows(50, 3, 20) == pytest.approx(30)
-    assert HitRateCurve.uniform(50).distinct_rows(0, 3) == 0
-    assert HitRateCurve.of(torch.zeros(0)).distinct_rows(5) == 0

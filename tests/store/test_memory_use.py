@@ -6,11 +6,11 @@ import gc
 
 import pytest
 import torch
+from benchmarks.placing.machines import machine
 
 from peergraph.memory import Group, Table
 from peergraph.memory.region import free_memory
 from peergraph.memory.region.free_memory import GPU_GRANULE, granted_bytes
-from peergraph.memory.topology.machines import machine
 from peergraph.sampling import NeighborSampler
 from peergraph.store import EdgeSource, GraphSource, Store, TieredCsc
 from peergraph.store.placement.allocation import (

@@ -272,7 +272,7 @@ def test_ingest(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
 def test_command_line_plans_stored_bytes(capsys: pytest.CaptureFixture[str]) -> None:
     def placed(*arguments: str) -> dict[str, int]:
         described = ["--nodes", "1000", "--edges", "9000", "--row-bytes", "400,8"]
-        topology = ["--topology", "full2", "--budget", "1G"]
+        topology = ["--gpus", "0,1", "--budget", "1G"]
         assert main(["plan", "--json", *described, *topology, *arguments]) == 0
         found = json.loads(capsys.readouterr().out)["plan"]["placements"]
         return {p["name"]: p["bytes_replicated"] for p in found}
@@ -282,8 +282,8 @@ def test_command_line_plans_stored_bytes(capsys: pytest.CaptureFixture[str]) -> 
     both = placed("--storage", "_N.x=bfloat16", "--storage", "x1=float16")
     assert (both["_N.x"], both["_N.x1"]) == (208_000, 4_000)
     for wrong in ("z=int8", "x=int5"):
-        assert main(["plan", "--topology", "full2", "--storage", wrong]) == 2
+        assert main(["plan", "--gpus", "0,1", "--storage", wrong]) == 2
         assert "storage" in capsys.readouterr().err
-    arguments = ["--topology", "full2", "--full-graph", "--widths", "8,8,2"]
+    arguments = ["--gpus", "0,1", "--full-graph", "--widths", "8,8,2"]
     assert main(["plan", *arguments, "--storage", "x=int8"]) == 2
     assert "--storage is for plans of mini-batches" in capsys.readouterr().err

@@ -6,9 +6,9 @@ import itertools
 import math
 
 import pytest
+from benchmarks.placing.machines import MACHINES, machine
 
 from peergraph.memory.table.partitions import Partitions, choose_sources
-from peergraph.memory.topology.machines import MACHINES, machine
 from peergraph.memory.topology.rates import Matrix
 from peergraph.memory.topology.topology import Topology
 from peergraph.store.placement.partition_solver import solve

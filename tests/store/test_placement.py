@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 import torch
+from benchmarks.placing.machines import machine
 
 from peergraph.memory import Group, Tiers
 from peergraph.memory.table.partitions import one_partition_per_gpu
-from peergraph.memory.topology.machines import machine
 from peergraph.memory.topology.measure import measure_topology
 from peergraph.sampling import presample
 from peergraph.store import EDGE, NODE, Plan, Store
@@ -159,7 +159,7 @@ def test_plan_with_predictions_prints_and_survives_json() -> None:
     placements = tuple(map(Placement.of, items(), tiers))
     plan = Plan("auto", 4, 3000, placements, predictions=predictions)
     assert Plan.from_dict(json.loads(json.dumps(plan.to_dict()))) == plan
-    assert "predicted for a mini-batch" in str(plan)
+    assert "expected of a mini-batch" in str(plan)
     assert [p.name for p in plan.predictions] == ["g", "g", "y", "x"]
 
 

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from benchmarks.placing.machines import machine
 
 from peergraph.cli.__main__ import main
-from peergraph.memory.topology.machines import machine
 from peergraph.memory.topology.topology import Topology
 from peergraph.store import Plan, Store
 from tests.named_case import named_case

@@ -6,11 +6,11 @@ import pickle
 
 import pytest
 import torch
+from benchmarks.placing.machines import machine
 
 from peergraph.memory import Group, Table, Tiers
 from peergraph.memory.table.partitions import one_partition_per_gpu
 from peergraph.memory.table.read_counter import ReadCounter, Stopwatch
-from peergraph.memory.topology.machines import machine
 from peergraph.sampling import NeighborSampler
 from peergraph.store import GraphSource, Store
 from peergraph.store.placement.partition_solver import solve

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 import torch
+from benchmarks.placing.machines import machine
 
 from peergraph.memory import Group
-from peergraph.memory.topology.machines import machine
 from peergraph.sampling import NegativeSampler, NeighborSampler, RandomWalker, presample
 from peergraph.store import EDGE, NODE, EdgeSource, GraphSource, Hotness, Store
 from peergraph.testing import run_ranks

@@ -23,15 +23,14 @@ _ALONE = Group(0, 1, torch.device("cpu"), 300.0)
 
 
 def saved_facts(
-    folder: str | PathLike[str], ranks: int, order: str, machines: int = 1
+    folder: str | PathLike[str], ranks: int, order: str
 ) -> tuple[GraphFacts, list[Duplication]]:
     """Counts a store that :meth:`Store.save` wrote, with its nodes in an order for `ranks` ranks.
 
     Args:
         folder: the folder of the store.
-        ranks: the number of ranks of all machines.
+        ranks: the number of ranks.
         order: the order of the nodes.
-        machines: the number of machines; each has the same number of ranks.
 
     Returns:
         The facts, and for a graph with one node type the rows that chunks need.
@@ -49,10 +48,7 @@ def saved_facts(
         into = destinations.repeat_interleave(csc.indptr.diff())
         shares[edge_type] = EdgeShare(csc.indices, into, csc.edge_ids if csc.edge_ids is not None
                                       else ids)  # fmt: skip
-    machine_ranks = ranks_of_machines(ranks, machines)
-    chooser = OrderChooser(
-        _ALONE, schema.num_nodes, shares, 0, blocks=ranks, machines=machine_ranks
-    )
+    chooser = OrderChooser(_ALONE, schema.num_nodes, shares, 0, blocks=ranks)
     chosen = chooser.choose(check_order(order, schema.num_nodes))
     counted = []
     if len(chosen.parts) == 1:
@@ -64,13 +60,12 @@ def saved_facts(
         {t: sum(map(_row_bytes, tables.values())) for t, tables in schema.edge_tables.items()},
         chosen.name,
         chosen.reason,
-        machine_ranks,
     )
     return facts, counted
 
 
 def described_facts(
-    num_nodes: int, num_edges: int, row_bytes: int, skew: float, ranks: int, machines: int = 1
+    num_nodes: int, num_edges: int, row_bytes: int, skew: float, ranks: int
 ) -> GraphFacts:
     """Estimates the facts of a graph of these sizes with its nodes in random order.
 
@@ -79,8 +74,7 @@ def described_facts(
         num_edges: the number of edges.
         row_bytes: the bytes of a node in all tables together.
         skew: the i-th largest out-degree is proportional to ``i ** -skew``; 0: all are equal.
-        ranks: the number of ranks of all machines.
-        machines: the number of machines; each has the same number of ranks.
+        ranks: the number of ranks.
 
     Raises:
         ValueError: a size is not positive, or the skew is negative.
@@ -92,24 +86,10 @@ def described_facts(
     expected = float(-torch.expm1(-degrees / ranks).sum())
     nodes, edges = num_nodes // ranks, num_edges // ranks // ranks
     rows = min(nodes, round(expected / ranks))
-    machine_ranks = ranks_of_machines(ranks, machines)
-    by_machine = float(-torch.expm1(-degrees / machines).sum())
-    between = min(nodes, round(by_machine / ranks))
-    network = tuple(
-        tuple(0 if rank in here else between for rank in range(ranks)) for here in machine_ranks
-    )
-    volume = Volume(((rows,) * ranks,) * ranks, ((edges,) * ranks,) * ranks, network)
+    volume = Volume(((rows,) * ranks,) * ranks, ((edges,) * ranks,) * ranks)
     reason = "expected of a graph of this size, not counted"
     return GraphFacts({NODE: (nodes,) * ranks}, {EDGE: volume}, {NODE: row_bytes}, {}, "random",
-                      reason, machine_ranks)  # fmt: skip
-
-
-def ranks_of_machines(ranks: int, machines: int) -> tuple[tuple[int, ...], ...]:
-    """Returns the ranks of each machine, the same number on each; empty for one machine."""
-    if machines == 1:
-        return ()
-    each = ranks // machines
-    return tuple(tuple(range(each * m, each * (m + 1))) for m in range(machines))
+                      reason)  # fmt: skip
 
 
 def _row_bytes(table: TableSpec) -> int:

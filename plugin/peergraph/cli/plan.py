@@ -8,39 +8,36 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from peergraph.cli._plan_full_graph import described_facts, ranks_of_machines, saved_facts
+import torch
+
+from peergraph.cli._plan_full_graph import described_facts, saved_facts
 from peergraph.cli._plan_graph import described_graph, saved_graph
-from peergraph.cli._plan_machines import Network, PlanOfMachines
 from peergraph.cli._plan_picture import draw
 from peergraph.cli.arguments import byte_count, integers, storage, storage_option
 from peergraph.fullgraph import FullGraphPlan
-from peergraph.fullgraph.exchange.mode_cost import MODES, STAGED_MODES
+from peergraph.fullgraph.exchange.mode_cost import MODES
 from peergraph.fullgraph.layout.duplication import Duplication
 from peergraph.fullgraph.layout.numbering import ORDERS
-from peergraph.fullgraph.plan.counted_spread import (
-    format_duplication,
-    spread_given,
-    spread_of,
-)
+from peergraph.fullgraph.plan.counted_spread import format_duplication, spread_of
 from peergraph.fullgraph.plan.schedule.make_schedule import LAYER_TYPES
 from peergraph.memory import Group
-from peergraph.memory.topology.machines import MACHINES, machine
 from peergraph.memory.topology.measure import known_topology, measure_topology
 from peergraph.memory.topology.topology import Topology
-from peergraph.store.placement.options import DEFAULT_HOT_RATIO, MACHINE_PLANS
-from peergraph.store.placement.plan import Item, Plan
+from peergraph.number_arguments import check_number
+from peergraph.store.placement.plan import Plan
 from peergraph.store.placement.policies import POLICIES, plan_on
 from peergraph.store.placement.ratios import ShardRatios
 from peergraph.store.placement.reads import BatchReads
 
 _DEFAULT_BUDGET_SHARE = 0.6
+MAX_GPUS = 64
+"""That can be planned for."""
 _HIDDEN_BYTES = {"float32": None, "bfloat16": 2, "float16": 2}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     _add_graph(parser.add_argument_group("graph").add_argument)
     _add_machine(parser.add_argument_group("machine").add_argument)
-    _add_machines(parser.add_argument_group("several machines").add_argument)
     _add_placement(parser.add_argument_group("plan").add_argument)
     _add_full_graph(parser.add_argument_group("full-graph training").add_argument)
     _add_output(parser.add_argument_group("output").add_argument)
@@ -65,51 +62,22 @@ def _add_graph(add: Callable[..., object]) -> None:
 def _add_machine(add: Callable[..., object]) -> None:
     add(
         "--topology",
-        metavar="NAME",
-        help=f"a JSON file, or one of {', '.join(MACHINES)}; default: this machine as it was "
-        "measured",
+        metavar="FILE",
+        help="the links of another machine, as JSON; default: this machine, as it was measured, "
+        "else default figures",
     )
     add(
         "--measure",
         action="store_true",
         help="measure this machine first; with several GPUs, under torchrun -m peergraph.cli plan",
     )
-    add("--gpus", type=integers, metavar="N,...", help="only these")
+    add(
+        "--gpus",
+        type=integers,
+        metavar="N,...",
+        help="only these; on a machine that was not measured they need not be there",
+    )
     add("--mask", type=pairs, default=(), metavar="A-B,...", help="links that are not to be used")
-
-
-def _add_machines(add: Callable[..., object]) -> None:
-    add("--machines", type=int, metavar="N", help="the number of such machines")
-    add("--network", type=byte_count, metavar="SIZE", help="bytes a second of each, such as 50G")
-    add("--parameters", type=count, default=1_000_000, metavar="N", help="of the model (1e6)")
-    add(
-        "--machine-plan",
-        choices=MACHINE_PLANS,
-        default="auto",
-        help="a store on each machine, or rows split over them (auto: replicate what fits)",
-    )
-    add(
-        "--hot-ratio",
-        type=float,
-        default=DEFAULT_HOT_RATIO,
-        metavar="R",
-        help="share of the rows of node tables that each machine has where rows are split "
-        f"({DEFAULT_HOT_RATIO:g})",
-    )
-    add(
-        "--batches-per-exchange",
-        type=int,
-        default=1,
-        metavar="N",
-        help="mini-batches of each GPU whose rows are exchanged together where rows are split (1)",
-    )
-    add(
-        "--compute",
-        type=float,
-        default=0.0,
-        metavar="SECONDS",
-        help="of a step besides reading the graph: the model's passes (0)",
-    )
 
 
 def _add_placement(add: Callable[..., object]) -> None:
@@ -144,7 +112,7 @@ def _add_full_graph(add: Callable[..., object]) -> None:
         default="auto",
         help="keep rows in host memory (auto: where the budget does not suffice)",
     )
-    add("--num-chunks", type=int, metavar="N", help="of each GPU (default: the fastest)")
+    add("--num-chunks", type=int, metavar="N", help="of each GPU (default: fewest bytes)")
     add("--host-memory", type=byte_count, metavar="SIZE", help="for rows (the topology's)")
     add("--file-memory", type=byte_count, default=0, metavar="SIZE", help="for rows (0)")
     add(
@@ -159,13 +127,6 @@ def _add_full_graph(add: Callable[..., object]) -> None:
         choices=LAYER_TYPES,
         default="gcn",
         help="of layers that sum, for offloaded training: what they need besides sums (gcn)",
-    )
-    add(
-        "--duplication",
-        type=_parse_duplication,
-        default=(),
-        metavar="CHUNKS:NEEDED:LOADED,...",
-        help="rows for each node that so many chunks of each GPU need, and that are loaded of them",
     )
     add(
         "--labelled",
@@ -188,42 +149,19 @@ def run(args: argparse.Namespace) -> int:
         topology = _topology(args)
         if topology is None:  # another rank prints
             return 0
-        network = _network(args)
         if args.full_graph:
             return _plan_full_graph(args, topology)
-        plan, reads, machines = _plan(args, topology, network)
+        plan, reads = _plan(args, topology)
         if args.picture is not None:
             draw(args.picture, plan, topology)
     except (ImportError, OSError, ValueError, NotImplementedError) as error:
         print(f"peergraph plan: {error}", file=sys.stderr)
         return 2
     if args.json:
-        facts = {"topology": json.loads(topology.to_json()), "plan": plan.to_dict()}
-        if machines is not None:
-            facts["network"] = machines.to_dict()
-        print(json.dumps(facts))
+        print(json.dumps({"topology": json.loads(topology.to_json()), "plan": plan.to_dict()}))
     else:
         print(topology, plan.partitions, plan, _assumed(reads, args), sep="\n")
-        if machines is not None:
-            print(machines)
     return 0
-
-
-def _parse_duplication(text: str) -> list[tuple[int, float, float]]:
-    """Parses chunk counts with their duplication, as in ``32:7.87:3.82,64:...``."""
-    found = []
-    for word in text.split(","):
-        try:
-            chunks, needed, loaded = word.split(":")
-            given = int(chunks), float(needed), float(loaded)
-        except ValueError:
-            raise argparse.ArgumentTypeError(
-                f"expected CHUNKS:NEEDED:LOADED, got {word!r}"
-            ) from None
-        if given[0] < 1 or not 1 <= given[2] <= given[1]:
-            raise argparse.ArgumentTypeError(f"expected 1 <= LOADED <= NEEDED, got {word!r}")
-        found.append(given)
-    return found
 
 
 def _plan_full_graph(args: argparse.Namespace, topology: Topology) -> int:
@@ -234,15 +172,11 @@ def _plan_full_graph(args: argparse.Namespace, topology: Topology) -> int:
         raise NotImplementedError(
             "--storage is for plans of mini-batches: --full-graph counts rows as layers see them"
         )
-    machines = args.machines or 1
-    if machines > 1:
-        topology = topology.on_machines(ranks_of_machines(machines * topology.num_gpus, machines))
     ranks, counted = topology.num_gpus, list[Duplication]()
     if args.store is not None:
-        facts, counted = saved_facts(args.store, ranks, args.order, machines)
+        facts, counted = saved_facts(args.store, ranks, args.order)
     else:
-        row_bytes = sum(args.row_bytes)
-        facts = described_facts(args.nodes, args.edges, row_bytes, args.skew, ranks, machines)
+        facts = described_facts(args.nodes, args.edges, sum(args.row_bytes), args.skew, ranks)
     edges = sum(sum(v.num_edges) for v in facts.volumes.values())
     plan = FullGraphPlan.make(
         facts,
@@ -250,23 +184,18 @@ def _plan_full_graph(args: argparse.Namespace, topology: Topology) -> int:
         widths=args.widths,
         memory_budget=args.budget or min(topology.memory),
         mode=args.mode,
-        modes=MODES if machines == 1 else STAGED_MODES,
-        network=args.network,
         offload={"auto": None, "yes": True, "no": False}[args.offload],
         num_chunks=args.num_chunks,
-        host_memory=(args.host_memory or topology.host_memory) * machines or None,
+        host_memory=args.host_memory or topology.host_memory or None,
         file_memory=args.file_memory,
         heads=args.heads,
         layer_type=args.layer_type,
         hidden_bytes=_HIDDEN_BYTES[args.hidden_dtype],
         labelled=args.labelled,
-        spreads=[
-            *(spread_of(found, edges / max(1, sum(facts.rows)), facts) for found in counted),
-            *(spread_given(given, ranks, facts) for given in args.duplication),
-        ],
+        spreads=[spread_of(rows, edges / max(1, sum(facts.rows)), facts) for rows in counted],
     )
     if args.json:
-        print(json.dumps({**plan.to_dict(), "duplication": [vars(found) for found in counted]}))
+        print(json.dumps({**plan.to_dict(), "duplication": [vars(rows) for rows in counted]}))
     else:
         print(plan, *format_duplication(counted), sep="\n")
     return 0
@@ -284,20 +213,8 @@ def _assumed(reads: BatchReads, args: argparse.Namespace) -> str:
     )
 
 
-def _network(args: argparse.Namespace) -> Network | None:
-    if args.machines is not None:
-        return Network.of(args.machines, args.network, args.parameters, args.compute)
-    if args.network is not None:
-        raise ValueError("--network is for --machines")
-    return None
-
-
-def _plan(
-    args: argparse.Namespace, topology: Topology, network: Network | None
-) -> tuple[Plan, BatchReads, PlanOfMachines | None]:
-    """Returns the plan of each machine, the reads of the whole graph, and the traffic of several
-    machines (None for one machine).
-    """
+def _plan(args: argparse.Namespace, topology: Topology) -> tuple[Plan, BatchReads]:
+    """Returns the plan, and the reads of a mini-batch."""
     stored = storage_option(args.storage)
     if args.store is not None:
         items, reads = saved_graph(args.store, stored)
@@ -307,23 +224,7 @@ def _plan(
     if budget is None:
         budget = int(_DEFAULT_BUDGET_SHARE * min(topology.memory))
     ratios = ShardRatios(args.graph_ratio, args.feature_ratio, args.first)
-
-    def plan_items(some: Sequence[Item], read: BatchReads) -> Plan:
-        return plan_on(topology, some, read, budget, args.policy, ratios)
-
-    if network is None:
-        return plan_items(items, reads), reads, None
-    machines = PlanOfMachines.make(
-        args.machine_plan,
-        items,
-        reads,
-        topology,
-        network,
-        args.hot_ratio,
-        args.batches_per_exchange,
-        plan_items,
-    )
-    return machines.plan, reads, machines
+    return plan_on(topology, items, reads, budget, args.policy, ratios), reads
 
 
 def _topology(args: argparse.Namespace) -> Topology | None:
@@ -332,27 +233,29 @@ def _topology(args: argparse.Namespace) -> Topology | None:
         raise ValueError("--measure is for this machine, --topology for another")
     if args.measure:
         group = Group.current()
-        found: Topology | None = measure_topology(group, force=True)
+        topology: Topology | None = measure_topology(group, force=True)
         if group.rank:
             return None
     elif args.topology is None:
-        found = known_topology()
-        if found is None:
-            raise ValueError(
-                "this machine has not been measured: add --measure, with a rank on each GPU "
-                "(torchrun --nproc-per-node), or --topology"
-            )
-    elif Path(args.topology).is_file():
+        topology = known_topology() or _default_topology(args.gpus)
+    else:
         try:
-            found = Topology.from_json(Path(args.topology).read_text())
+            topology = Topology.from_json(Path(args.topology).read_text())
         except ValueError as error:
             raise ValueError(f"{args.topology}: {error}") from error
-    else:
-        found = machine(args.topology)
-    assert found is not None
+    assert topology is not None
     # Links are named by the numbers of the whole machine.
-    masked = found.masked(args.mask)
+    masked = topology.masked(args.mask)
     return masked if args.gpus is None else masked.subset(args.gpus)
+
+
+def _default_topology(gpus: Sequence[int] | None) -> Topology:
+    """Returns default figures for as many GPUs as are named, else as there are (at least one)."""
+    count = torch.cuda.device_count() if torch.cuda.is_available() else 1
+    if gpus is not None:
+        check_number("--gpus", max(gpus), 0, MAX_GPUS - 1)
+        count = max(count, 1 + max(gpus))
+    return Topology.default(count)
 
 
 def share(text: str) -> float:

@@ -81,7 +81,7 @@ def agree_on_graph(
         **digests,
         order={t: order_digest(order) for t, order in orders.items()},
         memory_budget=memory_budget,
-        topology=topology if isinstance(topology, str | None) else topology.name,
+        topology=None if topology is None else topology.name,
         widths=None if widths is None else list(widths),
         hidden_dtype=str(options["hidden_dtype"]),
         **{name: options[name] for name in same},  # type: ignore[literal-required]

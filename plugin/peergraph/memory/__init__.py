@@ -24,12 +24,10 @@ from peergraph.memory.table.storage_report import StorageReport
 from peergraph.memory.table.table import Table
 from peergraph.memory.table.table_rows import TableRows
 from peergraph.memory.table.tiers import Tiers
-from peergraph.memory.topology.machines import MACHINES, machine
 from peergraph.memory.topology.measure import cached_topology, measure_topology
 from peergraph.memory.topology.topology import Topology
 
 __all__ = [
-    "MACHINES",
     "DistributedTable",
     "EncodedRows",
     "ExchangeSession",
@@ -52,7 +50,6 @@ __all__ = [
     "collective_call",
     "cupy_stream",
     "limit_blocks",
-    "machine",
     "measure_topology",
     "on_thread_stream",
     "record_cuda_graph",

@@ -93,11 +93,9 @@ class _Counts:
         self.structure = {t: zeros(t[2]) for t in store.edge_types}
         self.edges = dict.fromkeys(store.edge_types, 0)
         self.batches = 0
-        self.hops = 0
 
     def add(self, sample: Sample) -> None:
         self.batches += 1
-        self.hops = sample.num_hops
         # Seeds may repeat; each is a separate input row.
         for node_type, nodes in sample.nodes.items():
             _count(self.features[node_type], nodes)
@@ -118,13 +116,12 @@ class _Counts:
 
             return build_shared_vector(group, counts.numel(), add)
 
-        others = group.all_gather((self.batches, self.edges, self.hops))
+        others = group.all_gather((self.batches, self.edges))
         return Hotness(
             {t: total(counts) for t, counts in self.features.items()},
             {t: total(counts) for t, counts in self.structure.items()},
-            sum(batches for batches, _, _ in others),
-            {t: sum(edges[t] for _, edges, _ in others) for t in self.edges},
-            max(hops for _, _, hops in others),
+            sum(batches for batches, _ in others),
+            {t: sum(edges[t] for _, edges in others) for t in self.edges},
         )
 
 

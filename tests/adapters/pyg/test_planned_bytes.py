@@ -23,9 +23,9 @@ from peergraph.fullgraph.plan.offload_cost import (
     place_rows,
     tier_bytes,
 )
-from peergraph.fullgraph.plan.offload_pass import pass_cost
 from peergraph.fullgraph.plan.offload_spread import expected_spread
 from peergraph.fullgraph.plan.offloaded_model import OffloadedModel
+from peergraph.fullgraph.plan.pass_bytes import pass_bytes
 from peergraph.memory import Group
 
 NODES, EDGES, CHUNKS, HEADS = 3000, 36_000, 4, 2
@@ -173,7 +173,7 @@ def bytes_of_plan(
     assert placement is not None
     spread = expected_spread(facts, CHUNKS)
     passes = [
-        pass_cost(number, schedule, facts, row_bytes, placement, spread, plan.topology, 4)
+        pass_bytes(number, schedule, facts, row_bytes, placement, spread)
         for number in range(len(schedule.passes))
     ]
     [largest] = expected_chunks(facts, spread)

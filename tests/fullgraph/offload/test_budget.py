@@ -7,6 +7,7 @@ import weakref
 
 import pytest
 import torch
+from benchmarks.placing.machines import machine
 
 from peergraph.fullgraph.graph import FullGraph
 from peergraph.fullgraph.layout.row_layout import RowLayout
@@ -16,7 +17,7 @@ from peergraph.fullgraph.offload.rows.row_allocator import RowAllocator
 from peergraph.fullgraph.plan.full_graph_plan import FullGraphPlan
 from peergraph.fullgraph.plan.memory_items import GraphFacts
 from peergraph.fullgraph.plan.offload_plan import OffloadPlan
-from peergraph.memory import Group, machine
+from peergraph.memory import Group
 from peergraph.store import EDGE
 
 NODES, EDGES = 10_000, 100_000

@@ -16,32 +16,15 @@ from dataclasses import dataclass
 
 from peergraph.fullgraph.layout.volume import Volume
 from peergraph.memory import Topology
+from peergraph.memory.topology.default_machine import WorkRates
 
-# A gather of random rows reads and writes them, a sum only reads them: it reads so many times as
-# fast as a gather, and so many times faster again what lies in the cache. Measured on an H200.
-_SUM_RATE, _CACHE_RATE = 2.35, 2.0
-# Of a cache that reads of all rows share, this part serves a row that is read again. Machines whose
-# caches are not known are taken to have an H200's.
-_CACHE_SHARE, _CACHE_BYTES = 0.5, 50 << 20
 # Bytes that a read of a row takes from memory at least, bytes of a row that are summed at a time,
 # and bytes that are read for each edge and slice besides.
 _LEAST_READ, _SLICE_BYTES, _EDGE_BYTES = 128, 512, 8
 # Edges of a source from which sums run over blocks of columns that fit the cache.
 _LEAST_READS = 128
-# Rows that are packed in a second, however narrow; and launches and waits of a stage.
-_PACKED_ROWS, _STAGE_SECONDS = 1.7e9, 5e-5
 # Up to this share of the rows is packed; a copy of all rows in order takes less time than of more.
 _PACKED_SHARE = 0.25
-# Seconds of a sum for each row with edges at least: a warp waits for memory several times.
-_ROW_SECONDS = 4.2e-10
-
-# Share of the rate of wide rows that narrow rows reach over links, by rising row bytes, where the
-# rates of a machine are not known by width.
-_NARROW_OVER_LINKS = ((16, 0.3), (32, 0.62), (64, 0.82))
-# Of the time of the best staged mode, at most, for which in_kernel is chosen: gradients of its
-# remote rows travel beside no other work, and on two H200s it took 1.0 to 1.2 of the time of
-# distinct rows on a graph of 4 edges a node, a twentieth of them remote, where 0.9 is predicted.
-_IN_KERNEL_SHARE = 2 / 3
 
 MODES = ("halo", "blocks", "in_kernel")
 STAGED_MODES = MODES[:2]
@@ -70,12 +53,12 @@ def rows_to_publish(needed: int, rows: int) -> int:
     return needed if needed <= _PACKED_SHARE * rows else rows
 
 
-def quickest(seconds: Mapping[str, float], modes: Iterable[str]) -> str:
+def quickest(seconds: Mapping[str, float], modes: Iterable[str], work: WorkRates) -> str:
     """Returns the quickest of some modes; ``in_kernel`` only where it saves a third."""
-    given = list(modes)
-    staged = [mode for mode in given if mode in STAGED_MODES]
-    best = min(staged or given, key=seconds.__getitem__)
-    if "in_kernel" in given and seconds["in_kernel"] < _IN_KERNEL_SHARE * seconds[best]:
+    usable = list(modes)
+    staged = [mode for mode in usable if mode in STAGED_MODES]
+    best = min(staged or usable, key=seconds.__getitem__)
+    if "in_kernel" in usable and seconds["in_kernel"] < work.in_kernel_share * seconds[best]:
         return "in_kernel"
     return best
 
@@ -132,7 +115,7 @@ def sum_costs(
     return {cost.mode: cost for cost in costs}
 
 
-def sum_seconds(topology: Topology, rank: int, edges: int, rows: int, row_bytes: int) -> float:
+def _sum_seconds(topology: Topology, rank: int, edges: int, rows: int, row_bytes: int) -> float:
     """Returns the seconds in which a rank reads a row of its own memory for each edge.
 
     Args:
@@ -143,20 +126,20 @@ def sum_seconds(topology: Topology, rank: int, edges: int, rows: int, row_bytes:
     """
     slices = -(-row_bytes // _SLICE_BYTES)
     per_edge = slices * _EDGE_BYTES
-    rate = _SUM_RATE * topology.rates(row_bytes).bandwidth[rank][rank]
+    rate = topology.work.sum_speedup * topology.rates(row_bytes).bandwidth[rank][rank]
     from_memory = (max(row_bytes, _LEAST_READ) + per_edge) / rate
-    from_cache = (row_bytes + per_edge) / (rate * _CACHE_RATE)
+    from_cache = (row_bytes + per_edge) / (rate * topology.work.cache_speedup)
     cached = _cached_share(topology, rank, edges, rows, row_bytes)
     return edges * (cached * from_cache + (1 - cached) * from_memory)
 
 
 def _cached_share(topology: Topology, rank: int, edges: int, rows: int, row_bytes: int) -> float:
     """The share of a sum's reads that the cache serves."""
-    cache = topology.caches[rank] if topology.caches else _CACHE_BYTES
+    cache = topology.caches[rank] if topology.caches else topology.work.cache_bytes
     taken = rows * min(row_bytes, _SLICE_BYTES)
     if edges >= _LEAST_READS * rows or taken <= cache:
         return 1.0
-    return _CACHE_SHARE * cache / taken
+    return topology.work.cache_share * cache / taken
 
 
 def _buffers(rows: Sequence[Sequence[int]], row_bytes: int, *, packed: bool) -> tuple[int, ...]:
@@ -184,7 +167,7 @@ class _Model:
         self.sources = sources
         self.destinations = destinations
         self.row_bytes = row_bytes
-        self.topology = topology
+        self.topology, self.work = topology, topology.work
         self.rows = topology.rates(row_bytes)
         self.has_row_rates = bool(topology.rows)
         self.bulk = topology.bulk
@@ -210,12 +193,12 @@ class _Model:
             rows = moved[rank][source]
             # Sums are read and written where there are edges.
             summed = self.rows_with_edges(rank, edges)
-            work = self.sum(rank, edges, rows) + self.access(rank, 2 * summed)
-            work = max(work, summed * _ROW_SECONDS)
+            seconds = self.sum(rank, edges, rows) + self.access(rank, 2 * summed)
+            seconds = max(seconds, summed * self.work.row_seconds)
             # Copies of this stage are written here and read here.
-            work += self.access(rank, rows + moved[reader][rank])
-            computed.append(max(computed[-1] + pack, copied[-1]) + work)
-        return computed[-1] + ranks * (_STAGE_SECONDS + self.latency[rank][rank])
+            seconds += self.access(rank, rows + moved[reader][rank])
+            computed.append(max(computed[-1] + pack, copied[-1]) + seconds)
+        return computed[-1] + ranks * (self.work.stage_seconds + self.latency[rank][rank])
 
     def in_kernel(self, rank: int, remote: int) -> float:
         """Copies the rows that others need, then reads local and remote rows.
@@ -226,17 +209,17 @@ class _Model:
         is_packed = rows < self.sources[rank]
         published = self.pack(rank, rows) if is_packed else self.access(rank, 2 * rows)
         local = self.local_sum(rank, sum(row[rank] for row in self.edges))
-        local += self.rows_with_edges(rank, remote) * _ROW_SECONDS
+        local += self.rows_with_edges(rank, remote) * self.work.row_seconds
         over_links = remote * self.row_bytes / self.links(rank) if remote else 0.0
         over_links += self.access(rank, self.destinations[rank])
-        fixed = _STAGE_SECONDS + max(self.latency[rank])
+        fixed = self.work.stage_seconds + max(self.latency[rank])
         return published + max(local, over_links) + fixed
 
     def local_sum(self, rank: int, reads: int) -> float:
         """Sums local edges and writes all sums, while so many rows of own memory are read."""
         destinations = self.destinations[rank]
         seconds = self.sum(rank, reads, self.sources[rank]) + self.access(rank, destinations)
-        return max(seconds, destinations * _ROW_SECONDS)
+        return max(seconds, destinations * self.work.row_seconds)
 
     def rows_with_edges(self, rank: int, edges: int) -> int:
         """Destinations that so many edges reach, at most."""
@@ -251,12 +234,12 @@ class _Model:
         """Bytes a second of random rows of all other ranks together."""
         if self.has_row_rates:
             return self.rows.ingress[rank]
-        shares = (share for width, share in _NARROW_OVER_LINKS if self.row_bytes <= width)
+        shares = (share for width, share in self.work.narrow_over_links if self.row_bytes <= width)
         return next(shares, 1.0) * self.rows.ingress[rank]
 
     def sum(self, rank: int, edges: int, rows: int) -> float:
         """Reads a row for each edge, of so many different rows in own memory."""
-        return sum_seconds(self.topology, rank, edges, rows, self.row_bytes)
+        return _sum_seconds(self.topology, rank, edges, rows, self.row_bytes)
 
     def access(self, rank: int, rows: int) -> float:
         """Reads or writes rows in order; a copy in bulk does both."""
@@ -265,7 +248,7 @@ class _Model:
     def pack(self, rank: int, rows: int) -> float:
         """Reads rows that lie apart and writes them in order."""
         gathered = self.row_bytes / self.rows.bandwidth[rank][rank]
-        return rows * max(gathered, 1 / _PACKED_ROWS)
+        return rows * max(gathered, 1 / self.work.packed_rows)
 
     def copy(self, rank: int, source: int, rows: int) -> float:
         """Copies rows in bulk; GPUs without a link copy through the host."""

@@ -5,40 +5,36 @@ from __future__ import annotations
 import shutil
 from os import PathLike
 
-from peergraph.memory import Group, Topology, cached_topology, collective_call, machine
+from peergraph.memory import Group, Topology, cached_topology, collective_call
 from peergraph.memory.region.free_memory import free_gpu_memory, free_host_memory
-from peergraph.memory.topology.machines import fully_linked
 from peergraph.number_arguments import check_number
 
-_CPU_RATE = 10e9  # bytes per second, assumed of ranks without a GPU that were not measured
 
-
-def group_topology(group: Group, given: Topology | str | None) -> Topology:
-    """Returns the machine that times are predicted for, with as many GPUs as there are ranks.
+def group_topology(group: Group, topology: Topology | None) -> Topology:
+    """Returns the links of the ranks, with as many GPUs as there are ranks. Collective.
 
     Of several machines, all are taken to be as the first one, and rows that come from GPU i of
-    another machine to be passed on by GPU i of this one. Collective.
+    another machine to be passed on by GPU i of this one.
 
     Args:
-        given: the machine or its name; None: this one, as it was measured.
+        topology: of one machine; None: this one, as it was measured, else the default figures.
+
+    Raises:
+        ValueError: fewer GPUs than ranks of a machine.
     """
     machines = group.machines
     count = max(map(len, machines.ranks))
-    found = machine(given) if isinstance(given, str) else given
-    if found is None:
-        found = group.broadcast(cached_topology(group.node_group))
-        if machines.count > 1 and found is not None and found.num_gpus < count:
-            found = None
-    if found is None and group.device.type == "cuda":
-        found = fully_linked(count)
-    elif found is None:
-        rates = [[_CPU_RATE] * count] * count
-        found = Topology.from_matrix(rates, _CPU_RATE, memory=0, name="assumed figures")
-    if found.num_gpus < count:
-        raise ValueError(f"topology must have at least {count} GPUs, got {found.num_gpus}")
+    if topology is None:
+        topology = group.broadcast(cached_topology(group.node_group))
+        if machines.count > 1 and topology is not None and topology.num_gpus < count:
+            topology = None
+    if topology is None:
+        topology = Topology.default(count, gpus=group.device.type == "cuda")
+    if topology.num_gpus < count:
+        raise ValueError(f"topology must have at least {count} GPUs, got {topology.num_gpus}")
     if machines.count > 1:
-        return found.on_machines(machines.ranks)
-    return found if found.num_gpus == count else found.subset(range(count))
+        return topology.on_machines(machines.ranks)
+    return topology if topology.num_gpus == count else topology.subset(range(count))
 
 
 def device_budget(group: Group, memory_budget: int | None) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -147,7 +147,6 @@ class OrderChooser:
         seed: of random orders and of partitioners.
         step: called with the number of edges of the share after each pass over them.
         blocks: blocks to make; None: one for each rank. Another number is for planning by one rank.
-        machines: the blocks of each machine, for planning by one rank; none: those of the group.
     """
 
     def __init__(
@@ -158,10 +157,9 @@ class OrderChooser:
         seed: int,
         step: Callable[[int], object] = lambda _: None,
         blocks: int | None = None,
-        machines: Sequence[Sequence[int]] = (),
     ) -> None:
         self.group = group
-        self.machines = machines or (group.machines.ranks if group.machines.count > 1 else ())
+        self.machines = group.machines.ranks if group.machines.count > 1 else ()
         self.blocks = blocks or group.world_size
         self.transport = Transport.of(group)
         self.num_nodes = num_nodes
@@ -255,7 +253,7 @@ class OrderChooser:
             counter.add(piece.source, piece.destination)
             self.step(piece.num_edges)
         if world_size == 1:
-            return counter.volume(self.machines)
+            return counter.volume()
         # Rank p gets what all ranks have marked for it.
         marks = [torch.empty_like(counter.marks[0]) for _ in range(world_size)]
         yield AllToAll(marks, list(counter.marks))

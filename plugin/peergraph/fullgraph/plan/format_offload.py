@@ -5,7 +5,7 @@ from __future__ import annotations
 from peergraph.fullgraph.plan.offload_cost import DEVICE, FILE, HOST, USER
 from peergraph.fullgraph.plan.offload_plan import OffloadPlan
 from peergraph.store.placement.plan import format_bytes
-from peergraph.store.placement.prediction import columns, format_seconds
+from peergraph.store.placement.prediction import columns
 
 _FLOAT_BYTES = 4
 _PLACES = {DEVICE: "device", HOST: "host", FILE: "files", USER: "given"}
@@ -70,25 +70,18 @@ def _rows(plan: OffloadPlan) -> list[str]:
 
 
 def _passes(plan: OffloadPlan) -> list[str]:
-    head = ("pass", "from the host", "to the host", "from GPUs", "time", "bound by")
+    head = ("pass", "from the host", "to the host", "from GPUs")
     table: list[tuple[str, ...]] = [head]
     for p in plan.passes:
         moved = map(format_bytes, (p.from_host, p.to_host, p.from_ranks))
-        table.append((p.name, *moved, format_seconds(p.seconds), p.bound))
+        table.append((p.name, *moved))
     totals = [sum(getattr(p, name) for p in plan.passes)
               for name in ("from_host", "to_host", "from_ranks")]  # fmt: skip
-    times: dict[str, float] = {}
-    for p in plan.passes:
-        times[p.bound] = times.get(p.bound, 0.0) + p.seconds
-    longest = max(times, key=times.__getitem__)
-    table.append(
-        ("epoch", *map(format_bytes, totals), format_seconds(plan.seconds), f"mostly {longest}")
-    )
+    table.append(("epoch", *map(format_bytes, totals)))
     lines = columns(table, 1)
-    if plan.network is not None:
-        size, seconds = plan.network_bytes, format_seconds(plan.network_bytes / plan.network)
+    if plan.network_bytes:
         lines.append(
-            f"  network: a machine receives {format_bytes(size)} each epoch and sends about as "
-            f"much; {seconds} at {plan.network / 1e9:g} GB/s"
+            f"  network: a machine receives {format_bytes(plan.network_bytes)} each epoch and "
+            "sends about as much"
         )
     return lines

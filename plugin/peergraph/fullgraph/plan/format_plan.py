@@ -9,7 +9,7 @@ from peergraph.fullgraph.plan.format_offload import format_offload
 from peergraph.fullgraph.plan.memory_items import SPARE_BUFFERS
 from peergraph.fullgraph.plan.resident_plan import ASSUMED_WIDTH
 from peergraph.store.placement.plan import format_bytes
-from peergraph.store.placement.prediction import columns, format_seconds
+from peergraph.store.placement.prediction import columns
 
 if TYPE_CHECKING:
     from peergraph.fullgraph.plan.full_graph_plan import FullGraphPlan
@@ -68,26 +68,19 @@ def _layers(plan: FullGraphPlan) -> list[str]:
         return []
     modes = [m for m in plan.layers[0].modes if plan.network is None or m in plan.modes]
     table: list[tuple[str, ...]] = [
-        ("layer", "columns", "sums", *(f"{mode}: received, time" for mode in modes))
+        ("layer", "columns", "sums", *(f"{mode}: received" for mode in modes))
     ]
     for number, layer in enumerate(plan.layers):
         widths = f"{plan.widths[number]} -> {plan.widths[number + 1]}"
         sums = "kept" if layer.sums == 0 else str(layer.sums)
-        costs = [_cost(layer.received(mode), layer.seconds(mode)) for mode in modes]
-        table.append((widths, str(layer.width), sums, *costs))
-    totals = [
-        _cost(sum(x.received(m) for x in plan.layers), sum(x.seconds(m) for x in plan.layers))
-        for m in modes
-    ]
-    table.append(("epoch", "", "", *totals))
+        received = [format_bytes(layer.received(mode)) for mode in modes]
+        table.append((widths, str(layer.width), sums, *received))
+    totals = [sum(layer.received(mode) for layer in plan.layers) for mode in modes]
+    table.append(("epoch", "", "", *map(format_bytes, totals)))
     lines = columns(table, 1)
     if any(layer.sums == 0 for layer in plan.layers):
         lines.append("  kept: the sum of the input is made once, before the first epoch")
     return lines
-
-
-def _cost(received: int, seconds: float) -> str:
-    return f"{format_bytes(received)}, {format_seconds(seconds)}"
 
 
 def _mode(plan: FullGraphPlan) -> list[str]:
@@ -108,4 +101,4 @@ def _mode(plan: FullGraphPlan) -> list[str]:
 def _network(plan: FullGraphPlan) -> list[str]:
     if plan.network is None:
         return []
-    return plan.network.describe("epoch" if plan.layers else f"sum of {ASSUMED_WIDTH} columns")
+    return [plan.network.describe("epoch" if plan.layers else f"sum of {ASSUMED_WIDTH} columns")]

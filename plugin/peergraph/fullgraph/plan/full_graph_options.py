@@ -43,8 +43,8 @@ class FullGraphOptions(TypedDict, total=False):
         mode: how rows are exchanged: "halo", "blocks" or "in_kernel"; None (the default): the one
             that is expected to be the quickest, for each width of rows on GPUs that reach each
             other's memory.
-        topology: whose links times are predicted for, or its name; None (the default): this machine
-            as it was measured, else an assumed one.
+        topology: the links by which exchanges are chosen; None (the default): those of this machine
+            as they were measured, else the default figures.
         widths: columns of the input and of each layer's output, for the plan; None (the default):
             the model is not known, and a wide one is assumed.
         heads: of attention, for the plan of offloaded training; 0 (the default): layers that sum.
@@ -64,7 +64,7 @@ class FullGraphOptions(TypedDict, total=False):
     folder: str | PathLike[str] | None
     hidden_dtype: torch.dtype | None
     mode: str | None
-    topology: Topology | str | None
+    topology: Topology | None
     widths: Sequence[int] | None
     heads: int
     layer_type: str
@@ -98,7 +98,7 @@ def all_options(given: FullGraphOptions) -> FullGraphOptions:
 
     Raises:
         TypeError: an option that does not exist.
-        TypeError: a number that is none.
+        TypeError: a number that is none, a `topology` that is none.
         ValueError: a number out of range, a `hidden_dtype` that rows cannot be stored in.
     """
     unknown = [name for name in given if name not in _DEFAULTS]
@@ -113,6 +113,10 @@ def all_options(given: FullGraphOptions) -> FullGraphOptions:
     check_number("seed", options["seed"], -(2**63), 2**64 - 1)
     for columns in options["widths"] or ():
         check_number("widths", columns, 1, MAX_COLUMNS)
+    if not isinstance(options["topology"], Topology | None):
+        raise TypeError(
+            f"topology must be a peergraph.memory.Topology or None, got {options['topology']!r}"
+        )
     hidden_dtype = options["hidden_dtype"]
     if hidden_dtype not in (None, torch.bfloat16, torch.float16):
         raise ValueError(

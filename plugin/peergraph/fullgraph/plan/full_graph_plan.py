@@ -1,16 +1,16 @@
-"""The plan of full-graph training: resident or offloaded, memory, exchange, expected time."""
+"""The plan of full-graph training: resident or offloaded, memory, exchange."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from peergraph.fullgraph.exchange.mode_cost import MODES, STAGED_MODES, quickest, sum_costs
 from peergraph.fullgraph.plan.full_graph_options import MAX_COLUMNS
 from peergraph.fullgraph.plan.layer_cost import LayerCost
 from peergraph.fullgraph.plan.memory_items import GraphFacts, MemoryItem, total_bytes
-from peergraph.fullgraph.plan.network_cost import NetworkCost, network_cost
+from peergraph.fullgraph.plan.network_bytes import NetworkBytes
 from peergraph.fullgraph.plan.offload_cost import DEVICE
 from peergraph.fullgraph.plan.offload_plan import OffloadPlan, make_offload_plan
 from peergraph.fullgraph.plan.offload_spread import Spread
@@ -32,7 +32,7 @@ class FullGraphPlan:
 
     Args:
         facts: counts of the graph's nodes, edges and remote rows.
-        topology: the machine for which times are predicted.
+        topology: the links by which exchanges are chosen.
         widths: columns of the input and of each layer's output; None: not known.
         element_bytes: bytes of an element of the layers.
         memory_budget: bytes of each rank; None: no limit.
@@ -79,7 +79,7 @@ class FullGraphPlan:
     labelled: float | None = None
     candidates: tuple[str, ...] = ()
     spreads: tuple[Spread, ...] = ()
-    network: NetworkCost | None = None
+    network: NetworkBytes | None = None
 
     @classmethod
     def make(
@@ -101,7 +101,6 @@ class FullGraphPlan:
         hidden_bytes: int | None = None,
         labelled: float | None = None,
         spreads: Sequence[Spread] | Callable[[], Sequence[Spread]] = (),
-        network: float | None = None,
     ) -> FullGraphPlan:
         """Returns the plan of a graph whose nodes, edges and remote rows have been counted.
 
@@ -122,8 +121,6 @@ class FullGraphPlan:
                 not known, at most all.
             spreads: counted rows of chunks, for offloaded training, or a function that counts them,
                 which is called if rows are offloaded.
-            network: bytes a second that each of several machines sends and receives; None:
-                :data:`peergraph.fullgraph.plan.network_rate.ASSUMED_NETWORK`.
 
         Raises:
             ValueError: an unknown mode, widths that are not positive, or too little memory; the
@@ -159,11 +156,10 @@ class FullGraphPlan:
                 file_memory=file_memory,
                 num_chunks=num_chunks,
                 spreads=counted,
-                network=network,
             )  # fmt: skip
             wanted = [name for name in resident.usable if mode in (None, name)]
         asked = offload if num_chunks is None else True
-        chosen = quickest(resident.seconds, wanted)
+        chosen = quickest(resident.seconds, wanted, topology.work)
         return cls(
             facts=facts,
             topology=topology,
@@ -188,16 +184,7 @@ class FullGraphPlan:
             spreads=counted,
             network=None
             if offloaded is not None
-            else network_cost(
-                facts,
-                topology,
-                resident,
-                chosen,
-                element_bytes=element_bytes,
-                modes=modes,
-                memory_budget=memory_budget,
-                bandwidth=network,
-            ),
+            else NetworkBytes.of(facts, resident.layers, element_bytes),
         )
 
     @property
@@ -218,7 +205,7 @@ class FullGraphPlan:
         ends = nodes[edge_type[0]], nodes[edge_type[2]]
         costs = sum_costs(volume, *ends, row_bytes, self.topology)
         seconds = {name: cost.seconds for name, cost in costs.items()}
-        return quickest(seconds, self.candidates or (self.mode,))
+        return quickest(seconds, self.candidates or (self.mode,), self.topology.work)
 
     def with_widths(self, widths: Sequence[int], element_bytes: int = 4) -> FullGraphPlan:
         """Returns the plan of a model: `widths` has the input's columns and each layer's output's.
@@ -244,7 +231,6 @@ class FullGraphPlan:
             hidden_bytes=None if self.offload is None else self.hidden_bytes,
             labelled=self.labelled,
             spreads=self.spreads,
-            network=self._known_network,
         )
         if self.offload is None and plan.offload is not None:
             raise ValueError(
@@ -252,44 +238,6 @@ class FullGraphPlan:
                 "Partition the graph again with these widths, or with offload=True"
             )
         return plan
-
-    def with_network(self, bandwidth: float) -> FullGraphPlan:
-        """Returns the plan for a network on which each machine sends and receives `bandwidth` bytes
-        a second.
-
-        Raises:
-            ValueError: there is one machine, or it is not positive.
-        """
-        if self.offload is not None and self.offload.network is not None:
-            return replace(
-                self,
-                offload=self.offload.with_network(
-                    self.facts, self.topology, self.element_bytes, bandwidth
-                ),
-            )
-        if self.network is None:
-            raise ValueError("network is for training on several machines")
-        resident = ResidentPlan.make(
-            self.facts, self.topology, self.widths, self.element_bytes, self.modes
-        )
-        found = network_cost(
-            self.facts,
-            self.topology,
-            resident,
-            self.mode,
-            element_bytes=self.element_bytes,
-            modes=self.modes,
-            memory_budget=self.memory_budget,
-            bandwidth=bandwidth,
-        )
-        return replace(self, network=found)
-
-    @property
-    def _known_network(self) -> float | None:
-        """The bandwidth that was given, if there are several machines."""
-        if self.offload is not None:
-            return self.offload.network
-        return None if self.network is None or self.network.is_assumed else self.network.bandwidth
 
     @property
     def world_size(self) -> int:
@@ -304,18 +252,6 @@ class FullGraphPlan:
             return tuple(n + stored for n in total_bytes(self.offload.items, self.world_size))
         held = total_bytes(self.items, self.world_size)
         return tuple(a + b for a, b in zip(held, self.buffers[self.mode], strict=True))
-
-    @property
-    def seconds(self) -> float:
-        """Predicted time of an epoch, without products; 0 if resident without widths.
-
-        With several machines the network is included.
-        """
-        if self.offload is not None:
-            return self.offload.seconds
-        if self.network is not None and self.layers:
-            return self.network.total_seconds
-        return sum(layer.seconds(self.mode) for layer in self.layers)
 
     def to_dict(self) -> dict[str, Any]:
         """The plan as plain values, for JSON."""
@@ -340,10 +276,7 @@ class FullGraphPlan:
                 {
                     "width": layer.width,
                     "sums": layer.sums,
-                    "modes": {
-                        m: {"received": layer.received(m), "seconds": layer.seconds(m)}
-                        for m in layer.modes
-                    },
+                    "modes": {m: {"received": layer.received(m)} for m in layer.modes},
                 }
                 for layer in self.layers
             ],

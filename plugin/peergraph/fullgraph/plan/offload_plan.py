@@ -1,4 +1,4 @@
-"""The plan of offloaded training: chunks, where rows are placed, bytes over links, time."""
+"""The plan of offloaded training: chunks, where rows are placed, bytes over links."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from typing import Any
 
 from peergraph.fullgraph.layout.duplication import MAX_CHUNKS
 from peergraph.fullgraph.plan.memory_items import GraphFacts, MemoryItem, total_bytes
-from peergraph.fullgraph.plan.network_rate import check_network
 from peergraph.fullgraph.plan.offload_cost import (
     DEVICE,
     FILE,
@@ -22,9 +21,9 @@ from peergraph.fullgraph.plan.offload_cost import (
     row_list_bytes,
     tier_bytes,
 )
-from peergraph.fullgraph.plan.offload_pass import PassCost, pass_cost
 from peergraph.fullgraph.plan.offload_spread import Spread, spread_at
 from peergraph.fullgraph.plan.offloaded_model import OffloadedModel
+from peergraph.fullgraph.plan.pass_bytes import PassBytes, pass_bytes, transfer_seconds
 from peergraph.fullgraph.plan.schedule.schedule import BEFORE, SOURCE, Schedule
 from peergraph.memory import Topology
 from peergraph.number_arguments import check_number
@@ -52,14 +51,12 @@ class OffloadPlan:
         row_bytes: of all rows of the busiest rank, by name.
         placement: the tier of each row set.
         spread: rows that chunks need.
-        passes: their bytes and times.
+        passes: the bytes that they move.
         device_room, host_room, file_room: bytes of one rank for stored rows.
         memory_budget: bytes of each rank's device.
         element_bytes: bytes of an element of the layers.
         edge_columns: elements that the model computes for each edge.
         stages_sources: see :func:`chunk_bytes`.
-        network: bytes a second that each of several machines sends and receives; None: there is
-            one machine.
     """
 
     num_chunks: int
@@ -74,7 +71,7 @@ class OffloadPlan:
     row_bytes: dict[str, int]
     placement: Placement
     spread: Spread
-    passes: tuple[PassCost, ...]
+    passes: tuple[PassBytes, ...]
     device_room: int
     host_room: int
     file_room: int
@@ -82,7 +79,6 @@ class OffloadPlan:
     element_bytes: int
     edge_columns: int
     stages_sources: bool
-    network: float | None = None
 
     @property
     def needs_source_counts(self) -> bool:
@@ -108,11 +104,6 @@ class OffloadPlan:
             # Rows of sources have no room on the device any more.
             return missing(True)
         return found
-
-    @property
-    def seconds(self) -> float:
-        """Expected time of an epoch."""
-        return sum(p.seconds for p in self.passes)
 
     @property
     def network_bytes(self) -> int:
@@ -147,23 +138,6 @@ class OffloadPlan:
         ranks = len(self.items[0].num_bytes)
         return max(total_bytes(self.items, ranks)) + self.bytes_by_tier[DEVICE]
 
-    def with_network(
-        self, facts: GraphFacts, topology: Topology, element_bytes: int, bandwidth: float
-    ) -> OffloadPlan:
-        """Returns the same plan for another network; the arguments are those of the plan.
-
-        Raises ValueError for a bandwidth that is not positive.
-        """
-        rate = check_network(bandwidth)
-        passes = tuple(
-            pass_cost(
-                number, self.schedule, facts, self.row_bytes, self.placement, self.spread, topology,
-                element_bytes, rate,
-            )
-            for number in range(len(self.passes))
-        )  # fmt: skip
-        return replace(self, passes=passes, network=rate)
-
     def to_dict(self) -> dict[str, Any]:
         """The plan as plain values, for JSON."""
         return {
@@ -181,8 +155,6 @@ class OffloadPlan:
             },
             "bytes_by_tier": self.bytes_by_tier,
             "alpha": self.spread.alpha,
-            "seconds": self.seconds,
-            "network": self.network,
             "network_bytes": self.network_bytes,
             "passes": [vars(p) for p in self.passes],
         }
@@ -198,12 +170,11 @@ def make_offload_plan(
     file_memory: int = 0,
     num_chunks: int | None = None,
     spreads: Sequence[Spread] = (),
-    network: float | None = None,
 ) -> OffloadPlan:
-    """Returns the plan with the shortest expected epoch among those that fit.
+    """Returns the plan whose epochs move the least over links among those that fit.
 
-    Of numbers of chunks whose epochs take about as long, it is the smallest whose chunks take at
-    most a sixteenth of the budget.
+    Of numbers of chunks that move about as much, it is the smallest whose chunks take at most a
+    sixteenth of the budget.
 
     Args:
         facts: of the graph.
@@ -214,8 +185,6 @@ def make_offload_plan(
         num_chunks: of each rank; None: the best of :data:`CHUNK_COUNTS`.
         spreads: rows that chunks need, counted for some numbers of chunks; none: as of a random
             order of nodes.
-        network: bytes a second of each of several machines; None: see
-            :func:`peergraph.fullgraph.plan.network_rate.check_network`.
 
     Raises:
         ValueError: a number of chunks that is not positive, or not enough memory; the message has a
@@ -223,9 +192,7 @@ def make_offload_plan(
     """
     check_number("num_chunks", num_chunks, 1, MAX_CHUNKS)
     rooms = host_memory, file_memory
-    planner = _Planner(
-        facts, topology, model, memory_budget, rooms, spreads, check_network(network)
-    )
+    planner = _Planner(facts, model, memory_budget, rooms, spreads)
     found: list[OffloadPlan] = []
     refused = ""
     for count in CHUNK_COUNTS if num_chunks is None else (num_chunks,):
@@ -239,15 +206,18 @@ def make_offload_plan(
     reason = (
         "as asked for"
         if num_chunks is not None
-        else f"the shortest expected epoch of {len(found)} numbers that fit"
+        else f"the least transfers of {len(found)} numbers that fit"
     )
-    return replace(_quickest(found, memory_budget), chunks_reason=reason)
+    return replace(_least_moved(found, topology, memory_budget), chunks_reason=reason)
 
 
-def _quickest(plans: Sequence[OffloadPlan], memory_budget: int) -> OffloadPlan:
-    """Returns the plan of the shortest epoch; of about equal ones, that of the fewest chunks."""
-    least = min(plan.seconds for plan in plans)
-    quick = [plan for plan in plans if plan.seconds <= _AS_QUICK * least]
+def _least_moved(
+    plans: Sequence[OffloadPlan], topology: Topology, memory_budget: int
+) -> OffloadPlan:
+    """Returns the plan of the least transfers; of about equal ones, that of the fewest chunks."""
+    seconds = [transfer_seconds(plan.passes, topology, plan.num_chunks) for plan in plans]
+    limit = _AS_QUICK * min(seconds)
+    quick = [plan for plan, needed in zip(plans, seconds, strict=True) if needed <= limit]
     # Small chunks leave memory for buffers that the plan does not count.
     small = [p for p in quick if max(p.items[-1].num_bytes) <= _CHUNK_SHARE * memory_budget]
     return small[0] if small else quick[-1]
@@ -257,23 +227,20 @@ class _Planner:
     """Plans a number of chunks.
 
     Args:
-        facts, topology, model, memory_budget, spreads: see :func:`make_offload_plan`.
+        facts, model, memory_budget, spreads: see :func:`make_offload_plan`.
         rooms: bytes of the host and of files for all ranks together.
-        network: bytes a second of each of several machines.
     """
 
     def __init__(
         self,
         facts: GraphFacts,
-        topology: Topology,
         model: OffloadedModel,
         memory_budget: int,
         rooms: tuple[int, int],
         spreads: Sequence[Spread],
-        network: float,
     ) -> None:
-        self._facts, self._topology, self._model = facts, topology, model
-        self._memory_budget, self._spreads, self._network = memory_budget, spreads, network
+        self._facts, self._model = facts, model
+        self._memory_budget, self._spreads = memory_budget, spreads
         host_memory, file_memory = rooms
         ranks = facts.world_size
         self._host_room, self._file_room = max(0, host_memory // ranks), file_memory // ranks
@@ -292,10 +259,9 @@ class _Planner:
         if placement is None:
             return _no_host(schedule, placed.row_bytes, rooms, count)
         passes = tuple(
-            pass_cost(number, schedule, self._facts, placed.row_bytes, placement, spread,
-                      self._topology, model.element_bytes, self._network)
+            pass_bytes(number, schedule, self._facts, placed.row_bytes, placement, spread)
             for number in range(len(schedule.passes))
-        )  # fmt: skip
+        )
         return OffloadPlan(
             num_chunks=count,
             chunks_reason="",
@@ -317,7 +283,6 @@ class _Planner:
             element_bytes=model.element_bytes,
             edge_columns=model.edge_columns,
             stages_sources=placed.stages_sources,
-            network=self._network if len(self._facts.machines) > 1 else None,
         )
 
     def _place(self, spread: Spread) -> _Placed:

@@ -11,7 +11,9 @@ import peergraph._C as _C
 from peergraph.memory.device.machine_cache import cache_file, identity, keep
 from peergraph.memory.group.group import Group
 from peergraph.memory.group.naming import collective
+from peergraph.memory.topology.default_machine import WorkRates
 from peergraph.memory.topology.probe import Probe
+from peergraph.memory.topology.rates import Rates
 from peergraph.memory.topology.topology import Topology
 
 ROW_BYTES = (16, 32, 64, 128, 512, 1024)
@@ -116,7 +118,13 @@ def _measure(group: Group) -> Topology:
         host_reads=host_reads,
         staged=staged,
         caches=tuple(group.all_gather(_cache_bytes(group.device))),
+        work=WorkRates(packed_rows=_packed_rows(rows[0][1])),
     )
+
+
+def _packed_rows(narrowest: Rates) -> float:
+    """Returns the narrowest rows a second that the slowest GPU gathers from its own memory."""
+    return min(row[gpu] for gpu, row in enumerate(narrowest.bandwidth)) / ROW_BYTES[0]
 
 
 def _name(group: Group) -> str:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 
 from peergraph.json_fields import Fields, parse_json
+from peergraph.memory.topology.default_machine import CPUS, GPUS, WorkRates
 from peergraph.memory.topology.rates import Matrix, Rates, Vector, mix, read_rates
 
 
@@ -33,6 +34,7 @@ class Topology:
         staged: by row bytes, ascending: ``[n]`` bytes per second of rows that are far apart in the
             machine's memory, with CPU threads that read all or a share of them for each GPU. Empty:
             CPU threads read no rows.
+        work: how fast the machine does what is not a read over one link.
     """
 
     name: str
@@ -45,6 +47,7 @@ class Topology:
     host_reads: Vector = ()
     caches: tuple[int, ...] = ()
     staged: tuple[tuple[int, Vector], ...] = ()
+    work: WorkRates = field(default_factory=WorkRates)
 
     def __post_init__(self) -> None:
         count = self.num_gpus
@@ -108,6 +111,23 @@ class Topology:
             (0.0,) * count,
             memories,
             host_memory,
+        )
+
+    @classmethod
+    def default(cls, count: int, *, gpus: bool = True) -> Topology:
+        """Returns the figures that stand for a machine that was not measured.
+
+        They are those of `count` H200s behind a switch, of which each reads all its peers together
+        as fast as one peer; without `gpus`, those of ranks that share the machine's memory.
+        """
+        rates = GPUS if gpus else CPUS
+        return cls.from_matrix(
+            [[rates.own if i == j else rates.peers for j in range(count)] for i in range(count)],
+            rates.host,
+            memory=rates.memory,
+            host_memory=rates.host_memory,
+            ingress=[rates.peers if count > 1 else 0.0] * count if gpus else None,
+            name="default figures",
         )
 
     @property
@@ -229,6 +249,7 @@ class Topology:
             fields.numbers("host_reads"),
             tuple(map(int, fields.numbers("caches"))),
             tuple((entry.integer("0"), entry.numbers("1")) for entry in staged),
+            WorkRates.from_fields(fields.object("work")) if fields.has("work") else WorkRates(),
         )
 
     def __str__(self) -> str:
@@ -279,4 +300,5 @@ class Topology:
             tuple(self.host_reads[g] for g in gpus if self.host_reads),
             tuple(self.caches[g] for g in gpus if self.caches),
             tuple((width, tuple(rates[g] for g in gpus)) for width, rates in self.staged),
+            self.work,
         )

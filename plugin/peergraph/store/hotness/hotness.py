@@ -30,14 +30,12 @@ class Hotness:
             sampled.
         batches: number of mini-batches of all ranks.
         edges: by edge type: number of sampled edges.
-        hops: number of hops of the samples.
     """
 
     features: Mapping[NodeType, Tensor]
     structure: Mapping[EdgeType, Tensor]
     batches: int
     edges: Mapping[EdgeType, int]
-    hops: int = 3
 
 
 HotnessSpec = str | Tensor | Mapping[NodeType, Tensor] | Hotness

@@ -1,9 +1,9 @@
-"""The cost model: predicts bytes per link and the time of a mini-batch from measured links.
+"""The cost model: bytes of a mini-batch over each link, and their time by the measured links.
 
 It replaces the ratios that XGNN's users set by hand (4.2, 4.3). A gather reads local memory and all
 peers at the same time, so its time is that of the slowest of them. The time of reads from the host
-is added, because threads that wait for the host cannot use other links. Some costs do not depend on
-placement: calls, sorting the ids of host rows, and the sampler's renumbering.
+is added, because threads that wait for the host cannot use other links. Work that does not depend
+on placement is left out: calls, sorting the ids of host rows, and the sampler's renumbering.
 """
 
 from __future__ import annotations
@@ -26,15 +26,6 @@ Array = np.ndarray[Any, Any]
 _POINTS = 256
 # The GPU reads memory by 32 bytes.
 SECTOR = 32
-# A gather with host rows sorts its ids if there are at least this many. Sorting takes this many
-# calls, and moves this many bytes of local memory per id, most of them in the radix sort.
-_LEAST_SORTED, _SORT_CALLS, _SORT_BYTES = 4096, 4, 150
-# If reads are in ascending order of address, one address translation serves this many bytes of host
-# memory.
-_TRANSLATED = 1 << 16
-# The costs of the sampler. For each hop: kernels and waits, counted as calls. For each edge: bytes
-# that are written and read sequentially, and sectors of the node map that are accessed at random.
-_HOP_CALLS, _EDGE_BYTES, _EDGE_SECTORS = 2.5, 30, 3
 
 
 @dataclass(frozen=True)
@@ -75,57 +66,6 @@ class HitRateCurve:
         """Returns the share of the reads that the first `count` rows get."""
         return float(np.interp(count, self.rows, self.share))
 
-    def distinct_rows(self, reads: float, batches: int = 1, first: int = 0) -> float:
-        """Returns the expected number of distinct rows that mini-batches read together.
-
-        A mini-batch reads a row at most once. The probability is proportional to the row's share of
-        the reads, and at most 1.
-
-        Args:
-            reads: the number of rows of each mini-batch, all of them distinct.
-            batches: the number of mini-batches.
-            first: rows before this one do not count.
-        """
-        counts = np.diff(self.rows).astype(np.float64)
-        density = np.diff(self.share) / counts
-        read = density > 0
-        if reads <= 0 or not read.any():
-            return 0.0
-        low, high = float(reads), max(float(reads), 1 / float(density[read].min()))
-        for _ in range(64):
-            middle = (low + high) / 2
-            if float(np.sum(counts * np.minimum(1.0, middle * density))) < reads:
-                low = middle
-            else:
-                high = middle
-        probability = np.minimum(1.0, low * density)
-        merged = 1.0 - (1.0 - probability) ** batches
-        upto = np.concatenate([[0.0], np.cumsum(counts * merged)])
-        return float(upto[-1] - np.interp(first, self.rows, upto))
-
-
-@dataclass(frozen=True)
-class SamplerWork:
-    """The work of a sampler besides reading lists, all of it in local memory.
-
-    Args:
-        hops: the number of hops of a mini-batch.
-        edges: the number of edges that are renumbered.
-        index_bytes: the bytes of the map from nodes to their numbers in a sample.
-    """
-
-    hops: int
-    edges: float
-    index_bytes: int
-
-    def seconds(self, topology: Topology) -> float:
-        """Returns the seconds on the slowest GPU."""
-        own = 1 / np.array(topology.rates(SECTOR).bandwidth).diagonal()
-        cached = np.array(topology.caches or 0) / max(1, self.index_bytes)
-        sectors = _EDGE_SECTORS * SECTOR * np.maximum(0.0, 1.0 - cached)
-        calls = self.hops * _HOP_CALLS * np.diagonal(topology.latency)
-        return float(np.max(self.edges * (_EDGE_BYTES + sectors) * own + calls))
-
 
 @dataclass(frozen=True)
 class AccessPattern:
@@ -139,7 +79,6 @@ class AccessPattern:
         width: the contiguous bytes of a read, which determine the bandwidth of links.
         places: the number of separate addresses that each read accesses.
         sorted: whether host memory is read in ascending order of address.
-        work: the other work of the sampler; None for tables.
     """
 
     item: Item
@@ -149,7 +88,6 @@ class AccessPattern:
     width: int
     places: int = 1
     sorted: bool = True
-    work: SamplerWork | None = None
 
 
 @dataclass(frozen=True)
@@ -233,10 +171,10 @@ def predict(
     replicated_bytes, sharded_bytes, host_bytes = (
         share * pattern.reads * pattern.read_bytes for share in hits
     )
-    places = _translations(pattern, tiers.replicated + tiers.sharded) if hits[2] else 0.0
+    first = tiers.replicated + tiers.sharded
+    places = _translations(pattern, first, topology) if hits[2] else 0.0
     costs = LinkCosts.of(topology, partitions, pattern.width)
     seconds = costs.seconds(replicated_bytes, sharded_bytes, host_bytes, places, pattern.sorted)
-    seconds += _overhead(pattern, hits, topology)
     count = topology.num_gpus
     links = np.array(partitions.access_counts()) * (sharded_bytes / count)
     links += np.eye(count) * replicated_bytes
@@ -244,27 +182,13 @@ def predict(
     return Prediction(pattern.item.kind, pattern.item.name, hits, seconds, link_bytes)
 
 
-def _translations(pattern: AccessPattern, first: int) -> float:
+def _translations(pattern: AccessPattern, first: int, topology: Topology) -> float:
     """Returns the address translations of a mini-batch if the host has the rows from `first` on."""
     if not pattern.sorted:
         return pattern.places * pattern.reads * (1.0 - pattern.curve.hit_rate(first))
     ends = np.concatenate([[first], pattern.curve.rows[pattern.curve.rows > first]])
     reads = pattern.reads * np.diff(np.interp(ends, pattern.curve.rows, pattern.curve.share))
-    blocks = np.diff([pattern.item.bytes_of(int(end)) for end in ends]) / _TRANSLATED
+    blocks = np.diff([pattern.item.bytes_of(int(end)) for end in ends])
+    blocks = blocks / topology.work.translated_bytes
     # The expected number of blocks that random reads access.
     return float(np.sum(blocks * -np.expm1(-reads / np.maximum(blocks, 1e-9))))
-
-
-def _overhead(
-    pattern: AccessPattern, hits: tuple[float, float, float], topology: Topology
-) -> float:
-    """Returns the seconds of calls, of sorting ids, and of the sampler's other work."""
-    latency = float(max(topology.host_latency if hits[2] else np.diagonal(topology.latency)))
-    if hits[1]:
-        latency = max(latency, *(value for row in topology.latency for value in row))
-    seconds = latency
-    if hits[2] and pattern.sorted and pattern.reads >= _LEAST_SORTED:
-        own = 1 / np.array(topology.bulk.bandwidth).diagonal()
-        sorting = pattern.reads * _SORT_BYTES * own + _SORT_CALLS * np.diagonal(topology.latency)
-        seconds += float(np.max(sorting))
-    return seconds + (pattern.work.seconds(topology) if pattern.work else 0.0)

@@ -17,7 +17,7 @@ class Prediction:
     Args:
         kind, name: the kind and the name of the item.
         hits: the shares of the reads that go to replicated, sharded and host rows.
-        seconds: the seconds on the slowest GPU.
+        seconds: the time of these bytes on the slowest GPU's links.
         link_bytes: ``[n][n + 1]``: the bytes that GPU i reads from GPU j and, in the last column,
             from the host.
     """
@@ -46,7 +46,7 @@ class Prediction:
 
 def format_predictions(predictions: Sequence[Prediction]) -> str:
     """Formats hits and seconds of each item, and the bytes of each link."""
-    lines = ["  predicted for a mini-batch on every GPU at once: where reads go, and their time"]
+    lines = ["  expected of a mini-batch on every GPU at once: where reads go, time on the links"]
     table: list[tuple[str, ...]] = [("", "", "replicated", "sharded", "host", "time")]
     for p in predictions:
         hits = [format_share(share) for share in p.hits]

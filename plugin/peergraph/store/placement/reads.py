@@ -11,7 +11,7 @@ from torch import Tensor
 from peergraph.store.hotness.good_turing import expected_reads
 from peergraph.store.hotness.hotness import Hotness, HotnessSpec
 from peergraph.store.input.source import EdgeType, NodeType
-from peergraph.store.placement.cost_model import SECTOR, AccessPattern, HitRateCurve, SamplerWork
+from peergraph.store.placement.cost_model import SECTOR, AccessPattern, HitRateCurve
 from peergraph.store.placement.plan import Item
 
 # The mini-batch that is assumed without counts: about 1024 seeds, 15-10-5 neighbours, on a large
@@ -19,8 +19,6 @@ from peergraph.store.placement.plan import Item
 _NODES, _EXPANDED, _EDGES = 660_000, 140_000, 690_000
 # The two bounds of a list are contiguous; its neighbours are at another address.
 BOUNDS, _PLACES = 2, 2
-# Bytes per node of a sampler's node map.
-_INDEX_BYTES = 4
 _CPU = torch.device("cpu")
 
 
@@ -32,13 +30,11 @@ class BatchReads:
         nodes: by node type, the distribution of reads over the rows, and the number of reads.
         expanded: by edge type, the same for the destinations whose neighbours are sampled.
         edges: by edge type, the number of sampled edges.
-        hops: the number of hops of the sample.
     """
 
     nodes: Mapping[NodeType, tuple[HitRateCurve, float]]
     expanded: Mapping[EdgeType, tuple[HitRateCurve, float]]
     edges: Mapping[EdgeType, float]
-    hops: int = 3
 
     @classmethod
     def of(
@@ -101,7 +97,6 @@ class BatchReads:
             {t: of(values, t) for t, values in counts.features.items()},
             {t: of(values, t[2]) for t, values in counts.structure.items()},
             {t: n / batches for t, n in counts.edges.items()},
-            counts.hops,
         )
 
     def with_lists(
@@ -145,6 +140,4 @@ class BatchReads:
             return AccessPattern(item, HitRateCurve.uniform(item.rows), edges, row_bytes, row_bytes)
         curve, reads = self.expanded[item.of]
         read_bytes = SECTOR * (BOUNDS + edges / max(1.0, reads))
-        sources = int(self.nodes[item.of[0]][0].rows[-1])
-        work = SamplerWork(self.hops, edges, _INDEX_BYTES * sources)
-        return AccessPattern(item, curve, reads, read_bytes, SECTOR, _PLACES, False, work)
+        return AccessPattern(item, curve, reads, read_bytes, SECTOR, _PLACES, False)

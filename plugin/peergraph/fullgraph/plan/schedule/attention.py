@@ -54,16 +54,12 @@ class AttentionSchedule:
 
     def _add_product(self) -> None:
         """Adds the pass of the first layer's product."""
-        operations, moved = self._product_cost(1)
         self._passes.append(
             ChunkedPass(
                 "product 1",
                 (FEATURES,),
                 (),
                 self._store_product(1, 0),
-                0,
-                operations=operations,
-                row_columns=moved,
                 working=self._working(0, 1),
             )
         )
@@ -72,7 +68,6 @@ class AttentionSchedule:
         """Adds the pass over a layer's edges. It also computes the next layer's product."""
         last, columns = self._is_last(layer), self._widths[layer]
         writes: tuple[str, ...] = ()
-        operations, moved = (0, 4 * columns) if last else self._product_cost(layer + 1)
         if not last:
             until = self._edge_gradients_at(layer + 1) + 1
             out = self._store(f"output of layer {layer}", columns, SEQUENTIAL, layer, until)
@@ -83,10 +78,7 @@ class AttentionSchedule:
                 () if last else (f"destinations of layer {layer}",),
                 (f"product of layer {layer}", f"sources of layer {layer}"),
                 writes,
-                columns + 2 * self._heads,
                 share=self._labelled if last else 1.0,
-                operations=operations,
-                row_columns=moved,
                 working=self._working(layer, layer if last else layer + 1),
             )
         )
@@ -108,11 +100,8 @@ class AttentionSchedule:
                 () if last else (f"gradient of layer {layer}", f"destinations of layer {layer}"),
                 (f"product of layer {layer}", f"sources of layer {layer}"),
                 of_destinations,
-                # For each edge two rows of its source are read, and one gradient is added.
-                3 * columns + 6 * self._heads,
                 of_sources,
                 share=self._labelled if last else 1.0,
-                row_columns=8 * columns,
                 working=self._working(layer),
             )
         )
@@ -125,16 +114,12 @@ class AttentionSchedule:
         if layer > 1:
             name, columns = f"gradient of layer {layer - 1}", self._widths[layer - 1]
             writes = (self._store(name, columns, SEQUENTIAL, at, at + 1),)
-        operations, moved = self._product_cost(layer)
         self._passes.append(
             ChunkedPass(
                 f"weights {layer}",
                 (*gradients, f"output of layer {layer - 1}" if layer > 1 else FEATURES),
                 (),
                 writes,
-                0,
-                operations=(2 if layer > 1 else 1) * operations,
-                row_columns=2 * moved,
                 working=self._working(layer - 1, layer),
             )
         )
@@ -147,11 +132,6 @@ class AttentionSchedule:
             self._store(f"sources of layer {layer}", self._heads, SOURCE, at, last),
             self._store(f"destinations of layer {layer}", self._heads, SEQUENTIAL, at, last),
         )
-
-    def _product_cost(self, layer: int) -> tuple[int, int]:
-        """Operations of the product of a layer, and elements that it reads and writes."""
-        before, after = self._widths[layer - 1], self._widths[layer]
-        return 2 * before * after, 4 * before + after
 
     def _working(self, *ends: int) -> int:
         """Elements that the work of a pass between layers holds for each destination."""

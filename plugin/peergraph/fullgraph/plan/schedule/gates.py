@@ -33,36 +33,34 @@ def schedule_gates(widths: Sequence[int], labelled: float) -> Schedule:
 
     def add(name: str, reads: list[str], sources: list[str], writes: list[str], layer: int,
             **options: Any) -> None:  # fmt: skip
-        columns = widths[layer]
         passes.append(
-            ChunkedPass(name, tuple(reads), tuple(sources), tuple(writes),
-                        columns if sources else 0, row_columns=20 * columns,
-                        working=_GATED_ROWS * columns, **options)
-        )  # fmt: skip
+            ChunkedPass(
+                name,
+                tuple(reads),
+                tuple(sources),
+                tuple(writes),
+                working=_GATED_ROWS * widths[layer],
+                **options,
+            )
+        )
 
     def before(layer: int) -> list[str]:
         """What the input of a layer's gates is computed from."""
         return [f"sum of layer {number}" for number in range(layer - 1, 0, -1)] + [FEATURES]
-
-    def operations(layer: int) -> int:
-        """Of the products of a layer: its linear map, that of messages, and the gates."""
-        return 2 * widths[layer] * (widths[layer - 1] + 7 * widths[layer])
 
     def product(layer: int, at: int) -> str:
         name = f"product of layer {layer}"
         rows.append(StoredRows(name, widths[layer], SOURCE, at, at + 1))
         return name
 
-    add("product 1", [FEATURES], [], [product(1, 0)], 1, operations=operations(1))
+    add("product 1", [FEATURES], [], [product(1, 0)], 1)
     for layer in range(1, count):
         summed = f"sum of layer {layer}"
         last = count + 2 * (count - layer) - 1  # the backward pass of the next layer
         rows.append(StoredRows(summed, widths[layer], SEQUENTIAL, layer, last))
         writes = [product(layer + 1, layer), summed]
-        add(f"forward {layer}", before(layer), [f"product of layer {layer}"], writes, layer,
-            operations=operations(layer + 1))  # fmt: skip
-    add(f"forward {count}", before(count), [f"product of layer {count}"], [], count, share=labelled,
-        operations=operations(count))  # fmt: skip
+        add(f"forward {layer}", before(layer), [f"product of layer {layer}"], writes, layer)
+    add(f"forward {count}", before(count), [f"product of layer {count}"], [], count, share=labelled)
     for layer in range(count, 0, -1):
         gradient, at = f"gradient of layer {layer}", len(passes)
         if layer == count:
@@ -72,8 +70,7 @@ def schedule_gates(widths: Sequence[int], labelled: float) -> Schedule:
             parts.append(f"part {count - layer + 1} of the gradient of layer {number}")
             until = count + 2 * (count - number)
             rows.append(StoredRows(parts[-1], widths[number], SEQUENTIAL, at, until))
-        add(f"backward {layer}", before(layer), [gradient], parts, layer,
-            operations=3 * operations(layer))  # fmt: skip
+        add(f"backward {layer}", before(layer), [gradient], parts, layer)
         if layer > 1:
             number = layer - 1
             found = [f"part {part} of the gradient of layer {number}"

@@ -45,12 +45,9 @@ class ChunkedPass:
         reads: names of rows that are read in order.
         sources: names of rows that are read in the order of edges.
         writes: names of rows that are written.
-        edge_columns: elements that are read for each edge.
         adds: names of rows that gradients are added to in the order of edges.
         own: names of `sources` of which each destination reads its own row, too (self loops).
         share: of the nodes, how many are destinations.
-        operations: floating-point operations of matrix products for each destination.
-        row_columns: elements that functions of rows read and write for each destination.
         working: elements that the computation holds for each destination at its peak.
     """
 
@@ -58,12 +55,9 @@ class ChunkedPass:
     reads: tuple[str, ...]
     sources: tuple[str, ...]
     writes: tuple[str, ...]
-    edge_columns: int
     adds: tuple[str, ...] = ()
     own: tuple[str, ...] = ()
     share: float = 1.0
-    operations: int = 0
-    row_columns: int = 0
     working: int = 0
 
 

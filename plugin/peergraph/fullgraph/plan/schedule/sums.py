@@ -77,36 +77,31 @@ class SumSchedule:
 
     def _add_forward(self, layer: int) -> None:
         columns = self._layers[layer][0]
-        reads, sources, edge_columns = self._forward_reads(layer)
-        operations, columns_moved = self._update(layer)
+        reads, sources = self._forward_reads(layer)
         self._passes.append(
             ChunkedPass(
                 f"forward {layer + 1}",
                 tuple(reads),
                 tuple(sources),
                 tuple(self._forward_writes(layer)),
-                edge_columns,
                 own=tuple(sources),
                 share=self._labelled if self._is_labelled(layer) else 1.0,
-                operations=operations,
-                row_columns=columns_moved,
                 working=_FORWARD_ROWS * self._widths[layer + 1] + _SUMMED_ROWS * columns,
             )
         )
 
-    def _forward_reads(self, layer: int) -> tuple[list[str], list[str], int]:
-        """Rows that a layer reads in order, those that it sums, and columns of the latter."""
-        columns = self._layers[layer][0]
+    def _forward_reads(self, layer: int) -> tuple[list[str], list[str]]:
+        """Rows that a layer reads in order, and those that it sums."""
         if layer == 0:
+            columns = self._layers[0][0]
             summed = self._store(_sum_name(0), columns, SEQUENTIAL, BEFORE, self._total - 1)
-            return [summed, *self._own_rows], [], 0
+            return [summed, *self._own_rows], []
         reads, sources = [], [self._output(layer)]
         if self._is_labelled(layer) and self._computes_labelled:
             below, again = self._read_sum(layer - 1)
             reads = [*below, self._output(layer - 1) if layer > 1 else FEATURES]
             sources += again
-            columns += self._layers[layer - 1][0] * len(again)
-        return reads, sources, columns
+        return reads, sources
 
     def _read_sum(self, layer: int) -> tuple[list[str], list[str]]:
         """A layer's sum, if it is stored, or else the rows that are summed again."""
@@ -149,18 +144,14 @@ class SumSchedule:
             if is_last and self._adds_labelled:
                 below = _labelled_name(layer - 1)
             writes.append(self._store(below, self._layers[layer - 1][0], SOURCE, at, at + 1))
-        _, columns_moved = self._update(layer - 1)
         self._passes.append(
             ChunkedPass(
                 f"backward {layer + 1}",
                 tuple(reads),
                 (gradient, *again),
                 tuple(writes),
-                columns + self._layers[layer - 1][0] * len(again),
                 # Gradients of labelled rows are on the device.
                 own=() if self._is_sage else (*(() if is_last else (gradient,)), *again),
-                operations=self._update_gradients(layer - 1),
-                row_columns=2 * columns_moved,
                 working=_BACKWARD_ROWS * self._widths[layer] + _SUMMED_ROWS * columns,
             )
         )
@@ -185,8 +176,6 @@ class SumSchedule:
                 (_labelled_name(layer - 1),),
                 (),
                 (gradient,),
-                0,
-                row_columns=3 * columns,
                 working=3 * columns,
             )
         )
@@ -204,32 +193,6 @@ class SumSchedule:
         if self._layers[layer][1]:
             return f"output of layer {layer}"
         return f"product of layer {layer + 1}"
-
-    def _update(self, layer: int) -> tuple[int, int]:
-        """Operations, and elements read and written, of what follows a layer's sum in a pass.
-
-        These are the layer's product, if it is behind the sum, the activation, and the product of
-        the next layer, if it comes before that one's sum.
-        """
-        widths, layers = self._widths, self._layers
-        operations, moved = 0, 4 * widths[layer + 1]
-        if layers[layer][1]:
-            operations += 2 * widths[layer] * widths[layer + 1]
-            moved += widths[layer]
-        if layer + 1 < self._count and not layers[layer + 1][1]:
-            operations += 2 * widths[layer + 1] * widths[layer + 2]
-            moved += widths[layer + 2]
-        return operations, moved
-
-    def _update_gradients(self, layer: int) -> int:
-        """Operations of the gradients of what follows a layer's sum in a pass."""
-        widths, layers, operations = self._widths, self._layers, 0
-        if layers[layer][1]:
-            # The product is computed again; the features need no gradient.
-            operations += (3 if layer else 2) * 2 * widths[layer] * widths[layer + 1]
-        if layer + 1 < self._count and not layers[layer + 1][1]:
-            operations += 2 * 2 * widths[layer + 1] * widths[layer + 2]
-        return operations
 
 
 def _summed_layers(widths: Sequence[int], layer_type: str) -> list[tuple[int, bool]]:

@@ -1,8 +1,9 @@
-"""Machines by name, with nominal figures, to plan for a machine that is not available."""
+"""XGNN's machines and others by name, with nominal figures: for its comparisons, and for tests."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from peergraph.memory.topology.topology import Topology
 
@@ -46,14 +47,7 @@ def dgx1() -> Topology:
 
 def fully_linked(count: int) -> Topology:
     """Returns H200s behind a switch: a GPU reads all its peers together as fast as one peer."""
-    return Topology.from_matrix(
-        [[1900e9 if i == j else 340e9 for j in range(count)] for i in range(count)],
-        51e9,
-        memory=140 * _GIB,
-        host_memory=2048 * _GIB,
-        ingress=[340e9 if count > 1 else 0.0] * count,
-        name=f"full{count}",
-    )
+    return replace(Topology.default(count), name=f"full{count}")
 
 
 def pcie_only(count: int) -> Topology:

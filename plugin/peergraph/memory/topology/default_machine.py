@@ -1,0 +1,105 @@
+"""The figures that stand for a machine that was not measured: those of H200s behind a switch.
+
+All rates and times that decide anything are here. A measured :class:`Topology`, which is kept in
+one file of the machine, replaces them.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, fields
+
+from peergraph.json_fields import Fields
+
+
+@dataclass(frozen=True)
+class WorkRates:
+    """How fast a machine does what is not a read over one link.
+
+    Args:
+        sum_speedup: a gather of random rows reads and writes them, a sum only reads them: so many
+            times as fast as a gather.
+        cache_speedup: so many times faster again what lies in the second-level cache.
+        cache_bytes: of that cache, where a topology does not say it.
+        cache_share: the part of a cache that all rows share which serves a row that is read again.
+        packed_rows: rows a second that are packed for another rank, however narrow.
+        stage_seconds: launches and waits of a stage of an exchange.
+        row_seconds: of a sum for each row with edges at least: a warp waits for memory several
+            times.
+        narrow_over_links: by row bytes, ascending: share of the rate of wide rows that rows reach
+            over links, where a topology has no rates by width.
+        in_kernel_share: of the time of the best exchange in stages, at most, for which remote rows
+            are read by the kernel that sums: gradients of these rows travel beside no other work.
+        files: bytes a second of files, shared by the ranks: one NVMe drive.
+        network: bytes a second that each of several machines sends, and receives: 100 Gb/s.
+        queue_seconds: in which the host queues the operations of a chunk of offloaded training.
+        exchanged_queue_seconds: the same with several ranks.
+        chunk_seconds: that a chunk takes at least besides its work.
+        duplex: share of the bytes of the direction with less traffic that takes time, where a host
+            link moves rows in both: 48 of 55 GB/s each way.
+        translated_bytes: of host memory that one address translation serves, if reads are in
+            ascending order of address.
+    """
+
+    sum_speedup: float = 2.35
+    cache_speedup: float = 2.0
+    cache_bytes: int = 50 << 20
+    cache_share: float = 0.5
+    packed_rows: float = 1.7e9
+    stage_seconds: float = 5e-5
+    row_seconds: float = 4.2e-10
+    narrow_over_links: tuple[tuple[float, ...], ...] = ((16, 0.3), (32, 0.62), (64, 0.82))
+    in_kernel_share: float = 2 / 3
+    files: float = 3e9
+    network: float = 12.5e9
+    queue_seconds: float = 1e-3
+    exchanged_queue_seconds: float = 2e-3
+    chunk_seconds: float = 1.6e-4
+    duplex: float = 0.15
+    translated_bytes: int = 1 << 16
+
+    @classmethod
+    def from_fields(cls, values: Fields) -> WorkRates:
+        """Reads rates of :func:`dataclasses.asdict`. Raises ValueError for other data."""
+        values.only(*(field.name for field in fields(cls)))
+        numbers: dict[str, float] = {
+            field.name: values.number(field.name)
+            for field in fields(cls)
+            if field.name not in ("narrow_over_links", "cache_bytes", "translated_bytes")
+        }
+        return cls(
+            **numbers,
+            cache_bytes=values.integer("cache_bytes"),
+            translated_bytes=values.integer("translated_bytes"),
+            narrow_over_links=values.matrix("narrow_over_links"),
+        )
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if not isinstance(value, tuple) and not 0 < value < math.inf:
+                raise ValueError(f"{field.name} must be positive and finite, got {value}")
+
+
+@dataclass(frozen=True)
+class LinkRates:
+    """Bytes a second, and bytes of memory, of a machine that was not measured.
+
+    Args:
+        own: of a GPU's own memory.
+        peers: of each peer's memory, and of all peers' together.
+        host: of the machine's memory.
+        memory: of each GPU.
+        host_memory: of the machine.
+    """
+
+    own: float
+    peers: float
+    host: float
+    memory: int
+    host_memory: int
+
+
+GPUS = LinkRates(1900e9, 340e9, 51e9, 140 << 30, 2048 << 30)
+CPUS = LinkRates(10e9, 10e9, 10e9, 0, 0)
+"""Ranks without a GPU."""
