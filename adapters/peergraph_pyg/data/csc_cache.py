@@ -20,7 +20,14 @@ import torch
 from torch import Tensor
 from torch_geometric import EdgeIndex
 
-from peergraph.aggregate import Csc, Relation, TracedEdges, TypedEdges, register_finder
+from peergraph.aggregate import (
+    Csc,
+    Relation,
+    TracedEdges,
+    TypedEdges,
+    TypedPairs,
+    register_finder,
+)
 from peergraph.integration import is_explaining, note
 
 from ..compat import memory_of, version_of
@@ -274,30 +281,6 @@ def csc_of(
     return csc
 
 
-def typed_edges_of(relations: list[Relation], sizes: list[int]) -> TypedEdges:
-    """Returns the joined edges of relations, made once as long as no edge index is written.
-
-    Args:
-        relations: each edge index is a plain tensor.
-        sizes: the number of nodes of each type.
-
-    Raises:
-        IndexError: the first id out of range.
-    """
-    key = (
-        tuple((each.num_sources, each.destinations, each.self_loops) for each in relations),
-        *sizes,
-    )
-    edges = joined_structure(
-        [relation.edge_index for relation in relations],
-        key,
-        lambda check, gradients: TypedEdges(relations, sizes, check=check, gradients=gradients),
-    )
-    if is_explaining():
-        note(f"structure: {len(relations)} relations as one matrix, {edges.matrix}")
-    return edges
-
-
 class JoinedStructure(Protocol):
     """The edges of several relations."""
 
@@ -306,7 +289,37 @@ class JoinedStructure(Protocol):
         ...
 
 
+_Typed = TypeVar("_Typed", TypedEdges, TypedPairs)
 _Joined = TypeVar("_Joined", bound=JoinedStructure)
+
+
+def typed_edges_of(kind: type[_Typed], relations: list[Relation], sizes: list[int]) -> _Typed:
+    """Returns the joined edges of relations, made once as long as no edge index is written.
+
+    Args:
+        kind: how they are joined.
+        relations: each edge index is a plain tensor.
+        sizes: the number of nodes of each type.
+
+    Raises:
+        IndexError: the first id out of range.
+    """
+    key = (
+        kind,
+        tuple(
+            (each.sources, each.num_sources, each.destinations, each.self_loops)
+            for each in relations
+        ),
+        *sizes,
+    )
+    edges = joined_structure(
+        [relation.edge_index for relation in relations],
+        key,
+        lambda check, gradients: kind(relations, sizes, check=check, gradients=gradients),
+    )
+    if is_explaining():
+        note(f"structure: {len(relations)} relations as one matrix, {edges.matrix}")
+    return edges
 
 
 def joined_structure(

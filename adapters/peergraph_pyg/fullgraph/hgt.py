@@ -97,8 +97,11 @@ def _by_head(x: Tensor, weight: Tensor) -> Tensor:
 
 
 def _check(layer: Any) -> None:
+    cls = type(layer)
+    # PyG's class, or the one that `accelerate` sets.
+    original = next(c for c in cls.__mro__ if c is HGTConv or "pyg_class" in vars(c))
     changed = next(
-        (name for name in _STEPS if getattr(type(layer), name) is not getattr(HGTConv, name)),
+        (name for name in _STEPS if getattr(cls, name) is not getattr(original, name)),
         compat.step_hook(layer),
     )
     if changed is not None or type(layer.aggr_module) is not SumAggregation:

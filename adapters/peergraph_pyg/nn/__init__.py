@@ -11,6 +11,7 @@ from .convs import (
     RGCNConv,
     SAGEConv,
 )
+from .typed_convs import HGTConv
 
 __all__ = [
     "GATConv",
@@ -20,6 +21,7 @@ __all__ = [
     "GINEConv",
     "GatedGraphConv",
     "GraphConv",
+    "HGTConv",
     "RGCNConv",
     "SAGEConv",
 ]

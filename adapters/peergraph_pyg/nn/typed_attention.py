@@ -8,7 +8,14 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from peergraph.aggregate import FEATURE_DTYPES, Relation, attention_fits, layers, supports
+from peergraph.aggregate import (
+    FEATURE_DTYPES,
+    Relation,
+    TypedEdges,
+    attention_fits,
+    layers,
+    supports,
+)
 from peergraph.aggregate.layers import AttentionRelation, without_autocast
 from peergraph.integration import Unsupported, is_explaining, note
 from peergraph.memory import EncodedRows
@@ -132,6 +139,7 @@ def _sums(
     numbers = {node_type: i for i, node_type in enumerate(node_types)}
     sizes = [x_dict[node_type].shape[0] for node_type in node_types]
     edges = typed_edges_of(
+        TypedEdges,
         [
             _relation(layer, edge_index_dict[edge_type], sizes, numbers, edge_type)
             for edge_type, layer in relations.items()

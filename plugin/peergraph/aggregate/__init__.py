@@ -16,6 +16,7 @@ from peergraph.aggregate.messages.message import Message, message
 from peergraph.aggregate.ops.attention import attention_fits
 from peergraph.aggregate.sparse.index_tensors import is_arange, row_of_edges
 from peergraph.aggregate.sparse.typed_edges import Relation, TypedEdges
+from peergraph.aggregate.sparse.typed_pairs import TypedPairs
 from peergraph.aggregate.structure import Structure
 from peergraph.aggregate.traced.edges import TracedEdges, register_finder
 from peergraph.aggregate.traced.structure import TracedStructure
@@ -31,6 +32,7 @@ __all__ = [
     "TracedEdges",
     "TracedStructure",
     "TypedEdges",
+    "TypedPairs",
     "attention",
     "attention_fits",
     "edge_softmax",

@@ -103,14 +103,23 @@ def test_web_graph_with_hubs(device: torch.device) -> None:
             check_fanouts(batch, data, fanouts)
 
 
-def test_films(device: torch.device) -> None:
-    arrays = read("imdb_hetero")
+def read_typed(name: str) -> HeteroData:
+    """Edges of all types, and features and masks of those types that have some."""
+    arrays = read(name)
     data = HeteroData()
     for node_type in arrays["node_types"].tolist():
-        data[node_type].x = features(arrays, f"{node_type}.")
-    for name in arrays["edge_types"].tolist():
-        data[tuple(name.split("."))].edge_index = edge_index(arrays, f"{name}.")
-    data["movie"].train_mask = torch.from_numpy(arrays["movie.train_mask"])
+        data[node_type].num_nodes = int(arrays[f"{node_type}.num_nodes"])
+        if f"{node_type}.x_data" in arrays:
+            data[node_type].x = features(arrays, f"{node_type}.")
+    for edge_type in arrays["edge_types"].tolist():
+        data[tuple(edge_type.split("."))].edge_index = edge_index(arrays, f"{edge_type}.")
+    target = str(arrays["target"])
+    data[target].train_mask = torch.from_numpy(arrays[f"{target}.train_mask"])
+    return data
+
+
+def test_films(device: torch.device) -> None:
+    data = read_typed("imdb_hetero")
     shared = peergraph_pyg.share(data, device=device)
     loader = NeighborLoader(
         shared, [4, 4], input_nodes=("movie", shared["movie"].train_mask), batch_size=200

@@ -18,10 +18,12 @@ from peergraph.aggregate.layers.isomorphism import fuses_gine, gin, gine
 from peergraph.aggregate.layers.linear_aggregation import graph, rgcn, rgcn_by_basis, sage
 from peergraph.aggregate.layers.typed_attention import typed_gat
 from peergraph.aggregate.ops.spmm_linear import add_product
+from peergraph.aggregate.ops.typed_dot_attention import DotAttention, typed_dot_attention
 from peergraph.aggregate.ops.typed_projection import AttentionRelation
 
 __all__ = [
     "AttentionRelation",
+    "DotAttention",
     "activate",
     "add_product",
     "combine_heads",
@@ -36,6 +38,7 @@ __all__ = [
     "rgcn",
     "rgcn_by_basis",
     "sage",
+    "typed_dot_attention",
     "typed_gat",
     "weights_edges",
     "why_not_one_pass",

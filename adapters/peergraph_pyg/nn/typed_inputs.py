@@ -1,0 +1,88 @@
+"""Features and edges by type, as layers take them that run all relations as one operation."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from peergraph.aggregate import FEATURE_DTYPES, Relation, supports
+from peergraph.integration import Unsupported, require
+from peergraph.memory import EncodedRows
+
+from ..data.lazy_features import LazyRows, gathered, is_plain
+from ..data.tailed_rows import whole_rows
+from .features import kind_of
+from .linear_maps import is_plain_map
+
+EdgeType = tuple[str, str, str]
+
+
+def is_edge_index(edges: Any) -> bool:
+    """Returns whether `edges` is a plain edge index, [2, edges] int32 or int64."""
+    plain = is_plain(edges) and edges.dtype in (torch.int32, torch.int64)
+    return plain and edges.dim() == 2 and edges.shape[0] == 2
+
+
+def is_matrix(x: Any) -> bool:
+    """Returns whether `x` is a matrix of features, plain or not gathered yet."""
+    return (is_plain(x) or type(x) is LazyRows) and x.dtype in FEATURE_DTYPES and x.dim() == 2
+
+
+def rows_to_read(x: Tensor) -> Tensor | EncodedRows:
+    """Returns features as they are read: rows of narrow storage are not decoded."""
+    if type(x) is LazyRows and not (x.requires_grad and torch.is_grad_enabled()):
+        encoded = x.encoded()
+        return x.materialize() if encoded is None else encoded
+    return gathered(x)
+
+
+def features_of(x_dict: Any, maps: Mapping[str, Any]) -> dict[str, Tensor]:
+    """Returns the features of each type in the order of the maps; raises Unsupported unless each
+    map is PyG's, has a bias and multiplies the features of its type.
+
+    Args:
+        x_dict: features by type.
+        maps: linear maps by type, of types without features too.
+    """
+    require(isinstance(x_dict, Mapping), f"features are a {kind_of(x_dict)}")
+    require(bool(x_dict) and set(x_dict) <= set(maps), "there are types that the layer lacks")
+    features = {key: whole_rows(x_dict[key]) for key in maps if key in x_dict}
+    for key, x in features.items():
+        require(is_matrix(x), f"x is a {kind_of(x)}")
+        linear = maps[key]
+        require(is_plain_map(linear), "a map is the user's, or there are hooks of a map")
+        weight, bias = linear.weight, linear.bias
+        require(is_plain(weight) and is_plain(bias), "a map has no bias")
+        fits = weight.shape[1] == x.shape[1] and weight.device == x.device == bias.device
+        require(fits and weight.dtype == bias.dtype, "weights do not fit")
+    return features
+
+
+def relations_of(
+    edge_index_dict: Any, features: Mapping[str, Tensor], edge_types: Iterable[EdgeType]
+) -> list[Relation]:
+    """Returns the edges of each relation; raises Unsupported for edges of another kind.
+
+    Args:
+        edge_index_dict: edges by type.
+        features: by node type.
+        edge_types: those that the layer has parameters for.
+    """
+    require(isinstance(edge_index_dict, Mapping), f"edges are a {kind_of(edge_index_dict)}")
+    require(bool(edge_index_dict), "there are no relations")
+    require(set(edge_index_dict) <= set(edge_types), "there are types that the layer lacks")
+    numbers = {node_type: i for i, node_type in enumerate(features)}
+    device = next(iter(features.values())).device
+    relations = []
+    for (source, _, target), edges in edge_index_dict.items():
+        if not is_edge_index(edges):
+            raise Unsupported(f"edge_index is a {kind_of(edges)}")
+        require(edges.device == device and supports(device), "edges are on another device")
+        require(source in numbers and target in numbers, "a type has no features")
+        relations.append(
+            Relation(edges, len(features[source]), numbers[target], sources=numbers[source])
+        )
+    return relations
