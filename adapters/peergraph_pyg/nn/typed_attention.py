@@ -6,10 +6,10 @@ from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from peergraph.aggregate import (
-    FEATURE_DTYPES,
     Relation,
     TypedEdges,
     attention_fits,
@@ -17,16 +17,17 @@ from peergraph.aggregate import (
     supports,
 )
 from peergraph.aggregate.layers import AttentionRelation, without_autocast
-from peergraph.integration import Unsupported, is_explaining, note
-from peergraph.memory import EncodedRows
+from peergraph.integration import Unsupported, is_explaining, note, require
 
 from .. import compat
 from ..data.csc_cache import typed_edges_of
-from ..data.lazy_features import LazyRows, gathered, is_plain
+from ..data.lazy_features import gathered, is_plain
 from ..data.tailed_rows import TailedRows
 from . import convs
+from .features import kind_of
 from .joined_layers import EdgeType, JoinedLayers
 from .linear_maps import is_plain_map, product_dtype
+from .typed_inputs import is_edge_index, is_matrix, rows_to_read
 
 
 def joined_attention(
@@ -40,10 +41,16 @@ def joined_attention(
     """
     by_kind: dict[_Kind, dict[EdgeType, Any]] = {}
     for edge_type, layer in relations:
-        if edge_type in edge_index_dict and type(layer) is convs.GATConv:
+        if edge_type in edge_index_dict and type(layer) is convs.GATv2Conv:
+            # The kernel has one vector by which it multiplies the columns of all edges.
+            note(f"forward: {' '.join(edge_type)} alone, GATv2Conv has a kernel for each relation")
+        elif edge_type in edge_index_dict and type(layer) is convs.GATConv:
             ends = x_dict.get(edge_type[0]), x_dict.get(edge_type[2])
-            kind = _kind(layer, edge_index_dict[edge_type], ends)
-            if kind is not None:
+            try:
+                kind = _kind(layer, edge_index_dict[edge_type], ends)
+            except Unsupported as reason:
+                note(f"forward: {' '.join(edge_type)} alone, {reason}")
+            else:
                 by_kind.setdefault(kind, {})[edge_type] = layer
     return [
         _JoinedAttention(layers_of_kind, x_dict, edge_index_dict)
@@ -65,47 +72,48 @@ class _Kind(NamedTuple):
     depth: int
     concat: bool
     negative_slope: float
+    dropout: float
     device: torch.device
     dtype: torch.dtype
     """Of products."""
     parameters: torch.dtype
 
 
-def _kind(layer: Any, edges: Any, ends: tuple[Any, Any]) -> _Kind | None:
-    """Returns the kind of a relation; None if it runs alone."""
-    if layer.res is not None or (layer.dropout != 0 and layer.training) or compat.has_hooks(layer):
-        return None
-    if not is_plain(edges) or edges.dtype not in (torch.int32, torch.int64):
-        return None
-    if edges.dim() != 2 or edges.shape[0] != 2:
-        return None
-    if layer.bias is not None and not is_plain(layer.bias):
-        return None
-    try:
-        if layer._require_settings() != "sum":
-            return None
-        layer._require_steps("propagate", "edge_updater", "forward")
-    except Unsupported:
-        return None
+def _kind(layer: Any, edges: Any, ends: tuple[Any, Any]) -> _Kind:
+    """Returns the kind of a relation; raises Unsupported if it runs alone."""
+    require(not compat.has_hooks(layer), "there are hooks of the layer")
+    require(is_edge_index(edges), f"edge_index is a {kind_of(edges)}")
+    require(layer.bias is None or is_plain(layer.bias), "the bias is of another kind")
+    require(layer._require_settings() == "sum", f"aggr is {layer.aggr}")
+    layer._require_steps("propagate", "edge_updater", "forward")
     device, vectors = edges.device, (layer.att_src, layer.att_dst)
     parameters = vectors[0].dtype
-    for linear, vector, x in zip(_maps(layer), vectors, ends, strict=True):
-        if not (is_plain(x) or type(x) is LazyRows) or x.dtype not in FEATURE_DTYPES:
-            return None
-        if not is_plain_map(linear) or linear.bias is not None:
-            return None
+    maps = list(zip(_maps(layer), ends, strict=True))
+    for vector in vectors:
+        plain = is_plain(vector) and vector.dtype == parameters and vector.device == device
+        require(plain, "attention vectors are of other kinds")
+    if layer.res is not None:
+        maps.append((layer.res, ends[1]))
+    for linear, x in maps:
+        require(is_matrix(x) and x.device == device, f"x is a {kind_of(x)}")
+        require(is_plain_map(linear) and linear.bias is None, "a map is the user's, or has hooks")
         weight = linear.weight
-        if not is_plain(weight) or not is_plain(vector) or x.dim() != 2:
-            return None
-        if weight.shape[1] != x.shape[1] or {weight.dtype, vector.dtype} != {parameters}:
-            return None
-        if not x.device == device == vector.device == weight.device:
-            return None
+        fits = is_plain(weight) and weight.shape[1] == x.shape[1] and weight.device == device
+        require(fits and weight.dtype == parameters, "weights do not fit")
     dtype = product_dtype(device, parameters, ends[0].dtype, ends[1].dtype)
     if dtype is None:
-        return None
-    heads, depth = layer.heads, layer.out_channels
-    return _Kind(heads, depth, layer.concat, layer.negative_slope, device, dtype, parameters)
+        raise Unsupported(f"x is {ends[0].dtype} and {ends[1].dtype}, weights {parameters}")
+    dropout = layer.dropout if layer.training else 0.0
+    return _Kind(
+        layer.heads,
+        layer.out_channels,
+        layer.concat,
+        layer.negative_slope,
+        dropout,
+        device,
+        dtype,
+        parameters,
+    )
 
 
 def _maps(layer: Any) -> tuple[Any, Any]:
@@ -147,7 +155,7 @@ def _sums(
         sizes,
     )
     first = next(iter(relations.values()))
-    features = [_rows(x_dict[node_type]) for node_type in node_types]
+    features = [rows_to_read(x_dict[node_type]) for node_type in node_types]
     parameters = [
         AttentionRelation(
             numbers[edge_type[0]],
@@ -162,7 +170,12 @@ def _sums(
     dtype = product_dtype(edges.device, first.att_src.dtype, *(x.dtype for x in features))
     sums = without_autocast(
         lambda: layers.typed_gat(
-            edges, features, parameters, negative_slope=first.negative_slope, dtype=dtype
+            edges,
+            features,
+            parameters,
+            negative_slope=first.negative_slope,
+            dropout=first.dropout if first.training else 0.0,
+            dtype=dtype,
         )
     )
     if is_explaining():
@@ -172,7 +185,16 @@ def _sums(
         biases = [layer.bias for edge_type, layer in relations.items() if edge_type[2] == node_type]
         out = sums[numbers[node_type]]
         out = out.flatten(1) if first.concat else out.mean(1)
-        results[node_type] = _all_rows(out, biases, sizes[numbers[node_type]], first.att_src.dtype)
+        rows = _all_rows(out, biases, sizes[numbers[node_type]], first.att_src.dtype)
+        maps = [
+            layer.res.weight
+            for edge_type, layer in relations.items()
+            if edge_type[2] == node_type and layer.res is not None
+        ]
+        if maps:
+            weight = torch.stack(maps).sum(0)
+            rows = rows + F.linear(gathered(x_dict[node_type]), weight)
+        results[node_type] = rows
     return results
 
 
@@ -182,14 +204,6 @@ def _relation(
     num_sources, destinations = sizes[numbers[edge_type[0]]], numbers[edge_type[2]]
     loops = min(num_sources, sizes[destinations]) if layer.add_self_loops else None
     return Relation(edge_index, num_sources, destinations, loops)
-
-
-def _rows(x: Tensor) -> Tensor | EncodedRows:
-    """Returns features as they are read: rows of narrow storage are not decoded."""
-    if type(x) is LazyRows and not (x.requires_grad and torch.is_grad_enabled()):
-        encoded = x.encoded()
-        return x.materialize() if encoded is None else encoded
-    return gathered(x)
 
 
 def _all_rows(

@@ -15,9 +15,8 @@ from peergraph.memory import EncodedRows
 from ..data.lazy_features import LazyRows, gathered, is_plain
 from ..data.tailed_rows import whole_rows
 from .features import kind_of
+from .joined_layers import EdgeType
 from .linear_maps import is_plain_map
-
-EdgeType = tuple[str, str, str]
 
 
 def is_edge_index(edges: Any) -> bool:

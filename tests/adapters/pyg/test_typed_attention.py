@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch_geometric.data import HeteroData
 from torch_geometric.loader import NeighborLoader
-from torch_geometric.nn import GATConv, HeteroConv, SAGEConv
+from torch_geometric.nn import GATConv, GATv2Conv, HeteroConv, SAGEConv
 from torch_geometric.utils import trim_to_layer
 
 import peergraph_pyg
@@ -148,24 +148,69 @@ def test_half_precision(device: torch.device) -> None:
     check_half_precision(layer().to(device), x, edges)
 
 
-@pytest.mark.parametrize("options", [{"dropout": 0.5}, {"residual": True}, {"heads": 1}])
-def test_layers_that_run_alone(options: dict[str, Any]) -> None:
-    """Layers with dropout or a residual, and layers of other widths, run as before."""
+@pytest.mark.parametrize("options", [{}, {"concat": False}, {"bias": False}])
+def test_residual(options: dict[str, Any], device: torch.device) -> None:
+    x, edges = graph(device)
+    compare(layer(residual=True, **options).to(device, torch.float64), x, edges)
+    compare(layer("mean", mixed=True, residual=True).to(device, torch.float64), x, edges)
+
+
+def test_residual_in_half_precision(device: torch.device) -> None:
+    torch.manual_seed(0)
+    x, edges = graph(device, torch.float32)
+    check_half_precision(layer(residual=True).to(device), x, edges)
+
+
+def test_dropout_of_no_edge_and_of_all(device: torch.device) -> None:
+    """Training with a probability so small that no weight is dropped, and with 1."""
+    x, edges = graph(device)
+    compare(layer(dropout=1e-15).to(device, torch.float64), x, edges)
+    compare(layer(dropout=1.0).to(device, torch.float64), x, edges)
+
+
+def test_dropout(device: torch.device) -> None:
+    """The mean of many draws is the result without dropout; gradients are of the same draw."""
+    x, edges = graph(device)
+    model = accelerate(layer(dropout=0.3)).to(device, torch.float64)
+    assert "relations in one pass" in str(explain(model, x, edges))
+    expected = model.eval()(x, edges)["paper"]
+    model.train()
+    torch.manual_seed(0)
+    with torch.no_grad():
+        draws = torch.stack([model(x, edges)["paper"] for _ in range(2000)])
+    error = draws.std(0) / len(draws) ** 0.5
+    assert error.max() > 0
+    assert ((draws.mean(0) - expected).abs() <= 6 * error + 1e-12).all()
+    # Each head of an edge is dropped by itself, whatever the other edges.
+    share = (model(x, edges)["author"][0] == model.eval()(x, edges)["author"][0]).double().mean()
+    assert share < 1
+    model.train()
+
+    def run(rows: Tensor, weight: Tensor) -> Tensor:
+        torch.manual_seed(3)
+        inputs = {**x, "author": rows}
+        parameters = {"convs.<author___writes___paper>.lin_src.weight": weight}
+        out: Tensor = torch.func.functional_call(model, parameters, (inputs, edges))["paper"]
+        return out
+
+    weight = model.convs["author", "writes", "paper"].lin_src.weight.detach().clone()
+    rows = x["author"].clone().requires_grad_()
+    assert torch.autograd.gradcheck(run, (rows, weight.requires_grad_()), fast_mode=True)
+
+
+def test_layers_of_other_widths() -> None:
+    """Layers that have no others of their kind run as before."""
     x, edges = graph(torch.device("cpu"))
-    if "heads" in options:
-        convs = {}
-        for i, t in enumerate(EDGES):
-            ends = WIDTHS[t[0]], WIDTHS[t[2]]
-            convs[t] = GATConv(ends, 8, heads=1 + i, concat=False, add_self_loops=False)
-        model = HeteroConv(convs, aggr="sum").double()
-    else:
-        model = layer(**options).double()
+    convs = {}
+    for i, t in enumerate(EDGES):
+        ends = WIDTHS[t[0]], WIDTHS[t[2]]
+        convs[t] = GATConv(ends, 8, heads=1 + i, concat=False, add_self_loops=False)
+    model = HeteroConv(convs, aggr="sum").double()
     fast = accelerate(copy.deepcopy(model))
     assert "relations in one pass" not in str(explain(fast, x, edges))
-    if "dropout" not in options:
-        found = fast(x, edges)
-        for node_type, rows in model(x, edges).items():
-            torch.testing.assert_close(found[node_type], rows)
+    results = fast(x, edges)
+    for node_type, rows in model(x, edges).items():
+        torch.testing.assert_close(results[node_type], rows)
 
 
 def test_features_of_edges_and_hooks() -> None:
@@ -182,6 +227,7 @@ def test_features_of_edges_and_hooks() -> None:
     plain.convs["paper", "cites", "paper"].register_forward_hook(lambda *_: seen.append(1))
     plain(x, edges)
     assert seen == [1]
+    assert "paper cites paper alone, there are hooks" in str(explain(plain, x, edges))
 
 
 def test_revert_and_state() -> None:
@@ -278,3 +324,16 @@ def test_batches(
             if other.grad is not None and other.grad.any():
                 torch.testing.assert_close(one.grad, other.grad, rtol=1e-3, atol=1e-4)
     peergraph_pyg.store_of(stored).close()
+
+
+def test_gatv2_runs_relation_by_relation() -> None:
+    x, edges = graph(torch.device("cpu"))
+    convs = {
+        t: GATv2Conv((WIDTHS[t[0]], WIDTHS[t[2]]), 8, heads=2, add_self_loops=False) for t in EDGES
+    }
+    model = HeteroConv(convs, aggr="sum").double()
+    fast = accelerate(copy.deepcopy(model))
+    assert "paper cites paper alone, GATv2Conv" in str(explain(fast, x, edges))
+    results = fast(x, edges)
+    for node_type, rows in model(x, edges).items():
+        torch.testing.assert_close(results[node_type], rows)

@@ -64,7 +64,8 @@ def check_half_precision(model: Any, x: Any, edges: Any) -> None:
         for name, value in exact.items():
             if value is not None and value.any():
                 other, plain = values[name], both[0][name]
-                assert other is not None and plain is not None
+                assert other is not None
+                assert plain is not None
                 assert other.dtype == plain.dtype, name
                 total += ((other - value).norm() / value.norm()).cpu().double()
         errors.append(float(total))

@@ -6,10 +6,15 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from peergraph.aggregate.ops.attention import attention
+from peergraph.aggregate.ops.edge_softmax import edge_softmax
+from peergraph.aggregate.ops.sddmm import sddmm
+from peergraph.aggregate.ops.spmm import spmm
 from peergraph.aggregate.ops.typed_projection import AttentionRelation, project
+from peergraph.aggregate.sparse.csr import CsrMatrix
 from peergraph.aggregate.sparse.typed_edges import TypedEdges
 from peergraph.autograd import Function
 from peergraph.memory import EncodedRows
@@ -21,6 +26,7 @@ def typed_gat(
     relations: Sequence[AttentionRelation],
     *,
     negative_slope: float = 0.2,
+    dropout: float = 0.0,
     dtype: torch.dtype | None = None,
 ) -> list[Tensor]:
     """Sums graph attention (Velickovic et al. 2018) over all relations of a layer.
@@ -35,6 +41,8 @@ def typed_gat(
         features: [rows, columns] of each node type, of `dtype`, or encoded rows.
         relations: parameters of each relation of `edges`, with the same heads and depth.
         negative_slope: of leaky_relu.
+        dropout: probability of dropping a weight. With it, the weights of edges are written, a
+            number for each edge and head.
         dtype: of products and sums; None: that of the features.
 
     Returns:
@@ -47,11 +55,19 @@ def typed_gat(
     dtype = features[relations[0].source].dtype if dtype is None else dtype
     used: set[int] = set()
     x, left, right = project(edges, features, relations, dtype, used)
-    out = attention(
-        edges.matrix, x.view(-1, heads, depth), left, right, negative_slope=negative_slope
-    )
+    out = _attend(edges.matrix, x.view(-1, heads, depth), left, right, negative_slope, dropout)
     summed: tuple[Tensor, ...] = _SumRows.apply(out.flatten(1), edges, used)  # type: ignore[no-untyped-call]
     return [each.view(-1, heads, depth) for each in summed]
+
+
+def _attend(
+    matrix: CsrMatrix, x: Tensor, left: Tensor, right: Tensor, slope: float, dropout: float
+) -> Tensor:
+    if dropout == 0:
+        return attention(matrix, x, left, right, negative_slope=slope)
+    scores = F.leaky_relu(sddmm(matrix, "add", left, right), slope)
+    weights = F.dropout(edge_softmax(matrix, scores), dropout).to(x.dtype)
+    return spmm(matrix, "mul", "sum", x, weights.unsqueeze(-1))
 
 
 class _SumRows(Function):

@@ -115,7 +115,6 @@ class TypedEdges:
         )
         self.matrix = CsrMatrix(indptr, indices, columns.shape[0], max_chunks=count_chunks(indptr))
         """The edges."""
-        self.matrix.has_edge_operands = False
         destinations, numbers = pairs // count, pairs % count
         column_cuts, row_cuts = cuts_of(columns, source_starts), cuts_of(destinations, type_starts)
         last = destinations[(row_cuts[1:] - 1).clamp(min=0)] if pairs.shape[0] else row_cuts[1:]
@@ -178,7 +177,8 @@ class TypedEdges:
         if self.matrix.has_transpose:
             matrices.append(self.matrix.transpose())
         lists = [tensor for each in matrices for tensor in (each.indptr, each.indices)]
-        return [*lists, *self.sources, self.owners, self.score_rows]
+        ids = [each.edge_ids for each in matrices if each.edge_ids is not None]
+        return [*lists, *ids, *self.sources, self.owners, self.score_rows]
 
 
 def check_relation(
