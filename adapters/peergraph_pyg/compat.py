@@ -16,7 +16,7 @@ from torch.nn.modules import module as nn_module
 from torch_geometric import utils
 from torch_geometric.data import Data, HeteroData
 from torch_geometric.nn.aggr import Aggregation
-from torch_geometric.nn.conv import MessagePassing, gcn_conv
+from torch_geometric.nn.conv import MessagePassing, gcn_conv, hetero_conv
 from torch_geometric.nn.models.basic_gnn import BasicGNN
 from torch_geometric.nn.models.rev_gnn import InvertibleModule
 from torch_geometric.utils import num_nodes
@@ -292,6 +292,12 @@ def lift_pair(
             layer._set_size(size, end, values)
     values, end = (pair[0], 1) if of_sources else (pair[1], 0)
     return layer._lift(values, edge_index, end) if isinstance(values, Tensor) else values
+
+
+def group_relations(results: list[Tensor], aggr: str | None) -> Tensor:
+    """The result of a HeteroConv for a node type, given the results of the relations into it."""
+    result: Tensor = hetero_conv.group(results, aggr)
+    return result
 
 
 def model_trim(model: BasicGNN) -> TrimToLayer:

@@ -66,6 +66,15 @@ class _Values:
                 self._encoded = self.rows.gather_encoded()
         return self._encoded
 
+    def rows_in(self, begin: int, end: int, dtype: torch.dtype) -> Tensor:
+        """Returns the rows in a range; gathers no others."""
+        values = self.found()
+        if values is not None:
+            return values[begin:end].to(dtype)
+        if self._encoded is not None:
+            return self._encoded.select(slice(begin, end), dtype)
+        return TableRows(self.rows.table, self.rows.ids[begin:end]).gather().to(dtype)
+
     def tensors(self) -> list[Tensor]:
         """Returns the tensors that hold gathered rows."""
         values, encoded = self.found(), self._encoded
@@ -139,6 +148,10 @@ class LazyRows(StoragelessTensor):
         None where the rows have been gathered as values, or their storage is not narrow.
         """
         return self._matrix.encoded()
+
+    def rows_in(self, begin: int, end: int, dtype: torch.dtype) -> Tensor:
+        """Returns the rows in a range as a plain tensor without a gradient."""
+        return self._matrix.rows_in(begin, end, dtype)
 
     def first(self, count: int) -> Tensor:
         """Returns the first `count` rows."""

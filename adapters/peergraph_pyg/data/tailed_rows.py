@@ -1,12 +1,13 @@
-"""`TailedRows`: rows of which the last ones are equal, and in memory once only.
+"""`TailedRows`: rows of which the last ones are not in memory until somebody reads them.
 
 A typed layer writes the rows of nodes that have edges. In a mini-batch most nodes have none, those
-that the last hop added: their rows are the layer's bias, and the next layer drops them.
+that the last hop added: their rows are the layer's bias, or a product of their own features, and
+the next layer drops them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -19,7 +20,7 @@ from typing_extensions import Self
 from peergraph.autograd import Function
 from peergraph.store import StoragelessTensor
 
-# Equal rows that take fewer bytes than this are written to memory.
+# Last rows that take fewer bytes than this are written to memory.
 _FEWEST_BYTES = 64 << 20
 
 _OF_EACH_ROW = {
@@ -39,15 +40,21 @@ _QUESTIONS = {
 }
 
 _NO_VALUES = (
-    "a function of autograd gets rows of a typed layer that dropout has drawn or that were written "
-    "to; pass x.clone()"
+    "a function of autograd gets rows of a typed layer that are not in memory, that dropout has "
+    "drawn or that were written to; pass x.clone()"
+)
+_CHANGED = (
+    "rows of a typed layer are read for nodes that have no edges, but features or parameters have "
+    "been written to since the layer ran: read all rows (x.clone()) before"
 )
 
 Rows = Callable[[Tensor], Tensor]
+Tail = Callable[[int, int], Tensor]
+"""Computes the rows in a range."""
 
 
 class TailedRows(StoragelessTensor):
-    """A tensor ``[rows, columns]`` whose last rows are equal and are stored once.
+    """A tensor ``[rows, columns]`` whose last rows are equal and stored once, or computed if read.
 
     Leading rows, ``x[:n]`` or ``x.narrow(0, 0, n)``, that are in memory are a plain tensor, a view.
     Functions of each row (activations, ``F.linear``, ``F.layer_norm``, ``F.dropout``, conversions)
@@ -58,7 +65,9 @@ class TailedRows(StoragelessTensor):
     """
 
     _first: Tensor
-    _last: Tensor
+    _last: Tensor | None
+    """The row that follows all first rows; None: `_tail` computes the rows."""
+    _tail: Tail | None
     _steps: tuple[Rows, ...]
     _whole: Tensor | None
     _lent: bool
@@ -79,25 +88,99 @@ class TailedRows(StoragelessTensor):
             A plain tensor where the rows that follow are few, or take little memory.
         """
         tail = count - len(first)
-        if tail <= len(first) or tail * last.numel() * last.element_size() < _FEWEST_BYTES:
+        if _pays_to_write(first, tail):
             return torch.cat([first, last.expand(tail, -1)]) if tail else first
-        return cls._wrap(first, last.unsqueeze(0), (), count)
+        return cls._wrap(first, last.unsqueeze(0), None, (), count)
 
     @classmethod
-    def _wrap(cls, first: Tensor, last: Tensor, steps: tuple[Rows, ...], count: int) -> Tensor:
-        rows: Tensor = _TailedRowsOf.apply(first, last, steps, count)  # type: ignore[no-untyped-call]
+    def of_computed(
+        cls, first: Tensor, tail: Tail, count: int, sources: Sequence[Tensor]
+    ) -> Tensor:
+        """Returns `first`, followed by rows that are computed where somebody reads them.
+
+        Args:
+            first: [n, columns].
+            tail: returns the rows in a range, of the same dtype, on the same device.
+            count: at least n.
+            sources: what `tail` reads.
+
+        Returns:
+            As :meth:`of`.
+
+        A later read raises NotImplementedError if a source has been written to.
+        """
+        if _pays_to_write(first, count - len(first)):
+            return torch.cat([first, tail(len(first), count)]) if count > len(first) else first
+        versions, records = list(map(_version_of, sources)), torch.is_grad_enabled()
+
+        def checked(begin: int, end: int) -> Tensor:
+            if list(map(_version_of, sources)) != versions:
+                raise NotImplementedError(_CHANGED)
+            with torch.set_grad_enabled(records):
+                return tail(begin, end)
+
+        return cls._wrap(first, None, checked, (), count)
+
+    @classmethod
+    def _wrap(
+        cls,
+        first: Tensor,
+        last: Tensor | None,
+        tail: Tail | None,
+        steps: tuple[Rows, ...],
+        count: int,
+    ) -> Tensor:
+        rows: Tensor = _TailedRowsOf.apply(first, last, tail, steps, count)  # type: ignore[no-untyped-call]
         assert isinstance(rows, cls)
         # Those of the function have no gradients.
         rows._first, rows._last = first, last
         return rows
 
     @classmethod
-    def make(cls, first: Tensor, last: Tensor, steps: tuple[Rows, ...], count: int) -> Self:
+    def make(
+        cls,
+        first: Tensor,
+        last: Tensor | None,
+        tail: Tail | None,
+        steps: tuple[Rows, ...],
+        count: int,
+    ) -> Self:
         """Returns rows without a gradient."""
         rows = cls._make((count, *first.shape[1:]), first.dtype, first.device)
-        rows._first, rows._last, rows._steps, rows._whole = first, last, steps, None
-        rows._lent = False
+        rows._first, rows._last, rows._tail, rows._steps = first, last, tail, steps
+        rows._whole, rows._lent = None, False
         return rows
+
+    def with_first(
+        self,
+        first: Tensor,
+        step: Rows | None = None,
+        *,
+        last: Tensor | None = None,
+        count: int = -1,
+    ) -> Tensor:
+        """Returns rows with other first rows.
+
+        Args:
+            first: the first rows.
+            step: what was done to them, and is to be done to the last rows; None: nothing, or it
+                has been done to `last`.
+            last: the row that follows; None: as here.
+            count: the number of rows; -1: as here.
+        """
+        steps = self._steps if step is None else (*self._steps, step)
+        rows = self.shape[0] if count < 0 else count
+        return self._wrap(first, self._last if last is None else last, self._tail, steps, rows)
+
+    def _computed_tail(self) -> Tensor:
+        if self._tail is not None:
+            tail = self._tail(len(self._first), self.shape[0])
+        else:
+            assert self._last is not None
+            tail = self._last.expand(self.shape[0] - len(self._first), -1)
+        for step in self._steps:
+            tail = step(tail)
+        return tail
 
     def materialize(self) -> Tensor:
         """Returns all rows as a plain tensor; later functions use it."""
@@ -108,20 +191,12 @@ class TailedRows(StoragelessTensor):
                 torch.inference_mode(False),
                 torch.enable_grad(),
             ):
-                tail = self._last.expand(self.shape[0] - len(self._first), -1)
-                for step in self._steps:
-                    tail = step(tail)
-                self._whole = torch.cat([self._first, tail])
+                self._whole = torch.cat([self._first, self._computed_tail()])
             self._versions = self._current_versions()
         return self._whole
 
     def _current_versions(self) -> tuple[int, int]:
-        # Tensors of inference mode count no writes.
-        first, whole = (
-            0 if rows is None or rows.is_inference() else rows._version
-            for rows in (self._first, self._whole)
-        )
-        return first, whole
+        return _version_of(self._first), 0 if self._whole is None else _version_of(self._whole)
 
     def _check_views(self) -> None:
         """Raises NotImplementedError if a write did not reach leading rows, or all rows."""
@@ -165,9 +240,9 @@ class TailedRows(StoragelessTensor):
         return func(*args, **kwargs)
 
     def _values(self) -> Tensor:
-        if self._steps or self._whole is not None:
+        if self._steps or self._whole is not None or self._tail is not None:
             raise NotImplementedError(_NO_VALUES)
-        return torch.cat([self._first, self._last.expand(self.shape[0] - len(self._first), -1)])
+        return torch.cat([self._first, self._computed_tail()])
 
     def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
         return f"TailedRows({list(self.shape)}, {self.dtype}, {len(self._first)} rows in memory)"
@@ -187,16 +262,32 @@ class _TailedRowsOf(Function):
 
     @staticmethod
     def forward(
-        ctx: Any, first: Tensor, last: Tensor, steps: tuple[Rows, ...], count: int
+        ctx: Any,
+        first: Tensor,
+        last: Tensor | None,
+        tail: Tail | None,
+        steps: tuple[Rows, ...],
+        count: int,
     ) -> TailedRows:
-        ctx.count, ctx.is_random = len(first), bool(steps)
-        return TailedRows.make(first, last, steps, count)
+        ctx.count, ctx.has_values = len(first), not steps and tail is None
+        return TailedRows.make(first, last, tail, steps, count)
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, None, None]:
-        if ctx.is_random:
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, None, None, None]:
+        if not ctx.has_values:
             raise NotImplementedError(_NO_VALUES)
-        return grad[: ctx.count], grad[ctx.count :].sum(0, keepdim=True), None, None
+        return grad[: ctx.count], grad[ctx.count :].sum(0, keepdim=True), None, None, None
+
+
+def _pays_to_write(first: Tensor, count: int) -> bool:
+    """Returns whether `count` rows that follow the first rows are written to memory at once."""
+    row_bytes = first.shape[1:].numel() * first.element_size()
+    return count <= len(first) or count * row_bytes < _FEWEST_BYTES
+
+
+def _version_of(tensor: Tensor) -> int:
+    # Tensors of inference mode count no writes.
+    return 0 if tensor.is_inference() else tensor._version
 
 
 def _of_rows(rows: TailedRows, func: Any, args: Any, kwargs: dict[str, Any]) -> Tensor | None:
@@ -207,7 +298,7 @@ def _of_rows(rows: TailedRows, func: Any, args: Any, kwargs: dict[str, Any]) -> 
         if leading <= len(first):
             rows._lent = True
             return first.narrow(0, 0, leading)
-        return TailedRows._wrap(first, rows._last, rows._steps, leading)
+        return rows.with_first(first, count=leading)
     is_written = kwargs.get("inplace", False) or any(each is True for each in args[1:])
     if func is F.layer_norm and len(kwargs.get("normalized_shape", args[0] if args else ())) != 1:
         return None  # over all rows
@@ -217,12 +308,12 @@ def _of_rows(rows: TailedRows, func: Any, args: Any, kwargs: dict[str, Any]) -> 
         if named.get("inplace", False):
             return None
         if not training or p == 0:
-            return TailedRows._wrap(first, rows._last, rows._steps, count)
+            return rows.with_first(first)
 
         def step(tail: Tensor) -> Tensor:
             return F.dropout(tail, p)
 
-        return TailedRows._wrap(step(first), rows._last, (*rows._steps, step), count)
+        return rows.with_first(step(first), step)
     others = any(isinstance(each, TailedRows) for each in (*args, *kwargs.values()))
     if func not in _OF_EACH_ROW or is_written or others or "out" in kwargs:
         return None
@@ -231,9 +322,9 @@ def _of_rows(rows: TailedRows, func: Any, args: Any, kwargs: dict[str, Any]) -> 
         result: Tensor = func(values, *args, **kwargs)
         return result
 
-    if rows._steps:
-        return TailedRows._wrap(apply(first), rows._last, (*rows._steps, apply), count)
-    return TailedRows._wrap(apply(first), apply(rows._last), (), count)
+    if rows._steps or rows._last is None:
+        return rows.with_first(apply(first), apply)
+    return rows.with_first(apply(first), last=apply(rows._last))
 
 
 def _leading_rows(func: Any, args: Any, kwargs: dict[str, Any], count: int) -> int | None:

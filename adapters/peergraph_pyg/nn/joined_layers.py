@@ -4,11 +4,35 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor
 
 EdgeType = tuple[str, str, str]
+
+
+@dataclass(frozen=True)
+class Call:
+    """The arguments of a HeteroConv.
+
+    Args:
+        x: features by node type.
+        edges: edge indices by edge type.
+        edge_weights: likewise, where there are any.
+    """
+
+    x: Mapping[str, Any]
+    edges: Mapping[EdgeType, Any]
+    edge_weights: Mapping[EdgeType, Any]
+
+    def without(self, edge_types: set[EdgeType]) -> Call:
+        """Returns the arguments without those of some edge types."""
+        edges, weights = (
+            {key: value for key, value in values.items() if key not in edge_types}
+            for values in (self.edges, self.edge_weights)
+        )
+        return Call(self.x, edges, weights)
 
 
 class JoinedLayers(ABC):
@@ -28,3 +52,7 @@ class JoinedLayers(ABC):
         Args:
             scales: factors of the sums by destination type.
         """
+
+    def apart(self) -> dict[EdgeType, Tensor]:
+        """Returns the result of each layer."""
+        raise NotImplementedError(f"{type(self).__name__} adds the results of its layers")

@@ -213,5 +213,5 @@ def _all_rows(
     dtype, used = torch.promote_types(first.dtype, parameters), [b for b in biases if b is not None]
     if not used:
         return TailedRows.of(first.to(dtype), first.new_zeros(first.shape[1], dtype=dtype), count)
-    bias = used[0] if len(used) == 1 else torch.stack(used).sum(0)
+    bias = layers.total_of(used)
     return TailedRows.of(first + bias, bias, count)

@@ -15,6 +15,7 @@ from peergraph.aggregate.kernels.arguments import DTYPES, supports
 from peergraph.aggregate.messages.message import Message, message
 from peergraph.aggregate.ops.attention import attention_fits
 from peergraph.aggregate.sparse.index_tensors import is_arange, row_of_edges
+from peergraph.aggregate.sparse.relation_blocks import RelationBlocks
 from peergraph.aggregate.sparse.typed_edges import Relation, TypedEdges
 from peergraph.aggregate.sparse.typed_pairs import TypedPairs
 from peergraph.aggregate.structure import Structure
@@ -28,6 +29,7 @@ __all__ = [
     "Csc",
     "Message",
     "Relation",
+    "RelationBlocks",
     "Structure",
     "TracedEdges",
     "TracedStructure",

@@ -17,13 +17,17 @@ from peergraph.aggregate.layers.graph_attention import (
 from peergraph.aggregate.layers.isomorphism import fuses_gine, gin, gine
 from peergraph.aggregate.layers.linear_aggregation import graph, rgcn, rgcn_by_basis, sage
 from peergraph.aggregate.layers.typed_attention import typed_gat
+from peergraph.aggregate.layers.typed_sums import SumRelation, self_weight_of, typed_sage
+from peergraph.aggregate.ops.source_rows import kind_of_rows
 from peergraph.aggregate.ops.spmm_linear import add_product
 from peergraph.aggregate.ops.typed_dot_attention import DotAttention, typed_dot_attention
 from peergraph.aggregate.ops.typed_projection import AttentionRelation
+from peergraph.aggregate.ops.typed_sums import total_of
 
 __all__ = [
     "AttentionRelation",
     "DotAttention",
+    "SumRelation",
     "activate",
     "add_product",
     "combine_heads",
@@ -35,11 +39,15 @@ __all__ = [
     "gin",
     "gine",
     "graph",
+    "kind_of_rows",
     "rgcn",
     "rgcn_by_basis",
     "sage",
+    "self_weight_of",
+    "total_of",
     "typed_dot_attention",
     "typed_gat",
+    "typed_sage",
     "weights_edges",
     "why_not_one_pass",
     "without_autocast",

@@ -12,6 +12,7 @@ from peergraph.memory.device.plain_tensor import plain
 from peergraph.memory.table.encoded_rows import EncodedRows
 from peergraph.memory.table.id_list import id_list, integers
 from peergraph.memory.table.narrow_table import NarrowTable
+from peergraph.memory.table.row_codec import RowCodec
 from peergraph.memory.table.rows_with_scales import RowsWithScales
 from peergraph.memory.table.table import Table
 
@@ -78,9 +79,20 @@ class TableRows:
         return self.view.leases + ([] if scales is None else scales.view.leases)
 
     @property
-    def codec(self) -> _C.RowCodec | None:
+    def row_codec(self) -> RowCodec | None:
         """How the rows are stored, where their storage is narrow."""
-        return self.table.codec.native if isinstance(self.table, NarrowTable) else None
+        return self.table.codec if isinstance(self.table, NarrowTable) else None
+
+    @property
+    def codec(self) -> _C.RowCodec | None:
+        """:attr:`row_codec` as kernels take it."""
+        codec = self.row_codec
+        return None if codec is None else codec.native
+
+    @property
+    def has_scales_apart(self) -> bool:
+        """Whether the scales of rows are in another table than the rows."""
+        return self._scales is not None
 
     @property
     def alignment_bits(self) -> int:

@@ -1,0 +1,272 @@
+"""Runs the SAGE and Graph layers of all relations of a HeteroConv as one operation."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from peergraph.aggregate import Relation, RelationBlocks, layers, supports
+from peergraph.aggregate.layers import SumRelation, without_autocast
+from peergraph.integration import Unsupported, is_explaining, note
+from peergraph.memory import EncodedRows, TableRows
+
+from .. import compat
+from ..data.csc_cache import joined_structure
+from ..data.lazy_features import LazyRows, gathered, is_plain
+from ..data.tailed_rows import TailedRows
+from . import convs
+from .joined_layers import Call, EdgeType, JoinedLayers
+from .linear_maps import is_plain_map, product_dtype
+from .typed_inputs import is_edge_index, is_matrix
+
+
+def joined_sums(relations: Iterable[tuple[EdgeType, Any]], call: Call) -> list[JoinedLayers]:
+    """Returns the layers of relations that can run as one operation, at least two in each.
+
+    Args:
+        relations: edge types and their layers.
+        call: the arguments of the HeteroConv.
+    """
+    by_kind: dict[_Kind, dict[EdgeType, Any]] = {}
+    for edge_type, layer in relations:
+        if type(layer) in (convs.SAGEConv, convs.GraphConv) and edge_type in call.edges:
+            kind = _kind(edge_type, layer, call)
+            if kind is not None:
+                by_kind.setdefault(kind, {})[edge_type] = layer
+    return [
+        _JoinedSums(layers_of_kind, kind, call)
+        for kind, layers_of_kind in by_kind.items()
+        if len(layers_of_kind) > 1
+    ]
+
+
+class _Kind(NamedTuple):
+    """What the relations of one operation have in common."""
+
+    reduce: str
+    out_channels: int
+    device: torch.device
+    dtype: torch.dtype
+    """Of products."""
+    parameters: torch.dtype
+
+
+def _maps(layer: Any) -> tuple[Any, Any]:
+    """Returns the maps of sums, and of the destinations' own rows or None."""
+    if type(layer) is convs.GraphConv:
+        return layer.lin_rel, layer.lin_root
+    return layer.lin_l, layer.lin_r if layer.root_weight else None
+
+
+def _kind(edge_type: EdgeType, layer: Any, call: Call) -> _Kind | None:
+    """Returns the kind of a relation; None if it runs alone."""
+    edges, weights = call.edges[edge_type], call.edge_weights.get(edge_type)
+    if type(layer) is convs.SAGEConv and (layer.project or layer.normalize or weights is not None):
+        return None
+    if compat.has_hooks(layer) or not is_edge_index(edges) or not supports(edges.device):
+        return None
+    try:
+        reduce = layer._require_settings()
+        layer._require_steps("propagate", "forward")
+    except Unsupported:
+        return None
+    ends: tuple[Any, Any] = call.x.get(edge_type[0]), call.x.get(edge_type[2])
+    to_rows, to_self = _maps(layer)
+    if reduce not in ("sum", "mean") or (to_self is not None and to_self.bias is not None):
+        return None
+    bias, dtypes = to_rows.bias, {to_rows.weight.dtype}
+    for linear, x in zip((to_rows, to_self), ends, strict=True):
+        if not is_matrix(x) or x.shape[1] == 0 or x.device != edges.device:
+            return None
+        if linear is None:
+            continue
+        weight = linear.weight
+        if not is_plain_map(linear) or not is_plain(weight) or weight.device != x.device:
+            return None
+        if weight.shape[1] != x.shape[1]:
+            return None
+        dtypes.add(weight.dtype)
+    if bias is not None:
+        if not is_plain(bias):
+            return None
+        dtypes.add(bias.dtype)
+    dtype = product_dtype(edges.device, *dtypes, ends[0].dtype, ends[1].dtype)
+    if dtype is None or len(dtypes) > 1 or not _weights_fit(weights, edges, ends[0]):
+        return None
+    return _Kind(reduce, to_rows.weight.shape[0], edges.device, dtype, to_rows.weight.dtype)
+
+
+def _weights_fit(weights: Any, edges: Tensor, x: Tensor) -> bool:
+    """Returns whether edges have no weights, or weights that a kernel can multiply rows by."""
+    if weights is None:
+        return True
+    if not is_plain(weights) or (weights.requires_grad and torch.is_grad_enabled()):
+        return False
+    shape, count = tuple(weights.shape), edges.shape[1]
+    fits = shape in ((count,), (count, 1)) and weights.device == x.device
+    return fits and product_dtype(x.device, weights.dtype, x.dtype) is not None
+
+
+class _JoinedSums(JoinedLayers):
+    """SAGE and Graph layers of one kind.
+
+    Args:
+        layers: by edge type.
+        kind: what they have in common.
+        call: the arguments of the HeteroConv.
+    """
+
+    def __init__(self, layers: Mapping[EdgeType, Any], kind: _Kind, call: Call) -> None:
+        super().__init__(layers)
+        self._kind, self._call = kind, call
+
+    def sums(self, scales: Mapping[str, float]) -> dict[str, Tensor]:
+        node_types = list(dict.fromkeys(edge_type[2] for edge_type in self.layers))
+        outputs = [node_types.index(edge_type[2]) for edge_type in self.layers]
+        factors = [scales[node_type] for node_type in node_types]
+        return dict(zip(node_types, self._results(node_types, outputs, factors), strict=True))
+
+    def apart(self) -> dict[EdgeType, Tensor]:
+        node_types = [edge_type[2] for edge_type in self.layers]
+        count = len(node_types)
+        results = self._results(node_types, list(range(count)), [1.0] * count)
+        return dict(zip(self.layers, results, strict=True))
+
+    def _results(
+        self, node_types: list[str], outputs: list[int], factors: list[float]
+    ) -> list[Tensor]:
+        """Returns the results, of node types; `outputs` are those of the relations."""
+        kind, call = self._kind, self._call
+        used = {end for edge_type in self.layers for end in (edge_type[0], edge_type[2])}
+        numbers = {node_type: i for i, node_type in enumerate(t for t in call.x if t in used)}
+        reads = dict.fromkeys(numbers, 0)
+        for edge_type in self.layers:
+            reads[edge_type[0]] += call.edges[edge_type].shape[1]
+        features = [_rows(call.x[t], reads[t], kind.dtype) for t in numbers]
+        has_own = [False] * len(node_types)
+        parameters, relations, weights = [], [], []
+        for output, (edge_type, layer) in zip(outputs, self.layers.items(), strict=True):
+            to_rows, to_self = _maps(layer)
+            has_own[output] |= to_self is not None
+            self_weight = None if to_self is None else to_self.weight
+            parameters.append(SumRelation(output, to_rows.weight, self_weight, to_rows.bias))
+            source = numbers[edge_type[0]]
+            edges, rows = call.edges[edge_type], features[source].shape[0]
+            relations.append(Relation(edges, rows, output, sources=source))
+            weights.append(call.edge_weights.get(edge_type))
+        own = [
+            numbers[node_type] if there else None
+            for node_type, there in zip(node_types, has_own, strict=True)
+        ]
+        edges = _blocks(relations, features, [call.x[t].shape[0] for t in node_types], own, weights)
+        results = without_autocast(
+            lambda: layers.typed_sage(
+                edges,
+                features,
+                parameters,
+                reduce=kind.reduce,
+                scales=factors,
+                edge_weights=weights,
+                dtype=kind.dtype,
+            )
+        )
+        if is_explaining():
+            note(f"forward: peergraph, {kind.reduce} of {len(self.layers)} relations in one pass")
+        return [
+            _all_rows(first, call.x[node_type], parameters, output, factor)
+            for output, (first, node_type, factor) in enumerate(
+                zip(results, node_types, factors, strict=True)
+            )
+        ]
+
+
+def _rows(x: Tensor, reads: int, dtype: torch.dtype) -> Tensor | EncodedRows | TableRows:
+    """Returns features as a kernel reads them `reads` times: where they lie, if that pays."""
+    if type(x) is LazyRows and not (x.requires_grad and torch.is_grad_enabled()):
+        rows = x.table_rows
+        if x.dtype in (dtype, torch.float32):
+            if not x.is_gathered and rows.can_be_read and rows.pays_to_read(reads):
+                return rows
+            encoded = x.encoded()
+            if encoded is not None:
+                return encoded
+    rows_in_memory = gathered(x)
+    fits = rows_in_memory.dtype in (dtype, torch.float32)
+    return rows_in_memory if fits else rows_in_memory.float()
+
+
+def _blocks(
+    relations: list[Relation],
+    features: list[Any],
+    sizes: list[int],
+    own: list[int | None],
+    weights: list[Any],
+) -> RelationBlocks:
+    """Returns the edges in blocks, made once as long as no edge index is written."""
+    kinds = [layers.kind_of_rows(rows) for rows in features]
+    groups = [kinds.index(kind) for kind in kinds]
+    num_rows = [rows.shape[0] for rows in features]
+    weighted = any(each is not None for each in weights)
+    ends = tuple((each.sources, each.destinations) for each in relations)
+    key = "blocks", ends, *num_rows, -1, *sizes, -1, *own, -1, *groups, weighted
+    edges = joined_structure(
+        [relation.edge_index for relation in relations],
+        key,
+        lambda check, gradients: RelationBlocks(
+            relations,
+            num_rows,
+            sizes,
+            own,
+            groups,
+            weighted=weighted,
+            check=check,
+            gradients=gradients
+            and any(isinstance(x, Tensor) and x.requires_grad for x in features),
+        ),
+    )
+    if is_explaining():
+        matrices = ", ".join(str(group.matrix) for group in edges.groups)
+        note(f"structure: {len(relations)} relations as one matrix, {matrices}")
+    return edges
+
+
+def _all_rows(
+    first: Tensor, x: Tensor, relations: list[SumRelation], output: int, factor: float
+) -> Tensor:
+    """Returns the results of destinations with edges, and those of the nodes that follow.
+
+    Args:
+        first: [n, out] results of the first nodes.
+        x: features of all nodes.
+        relations: parameters.
+        output: the position of the result.
+        factor: of the result.
+    """
+    count, dtype = x.shape[0], first.dtype
+    if first.shape[0] == count:
+        return first
+    of_output = [each for each in relations if each.output == output]
+    biases = [each.bias for each in of_output if each.bias is not None]
+    own = [each.self_weight for each in of_output if each.self_weight is not None]
+    if not own:
+        bias = layers.total_of(biases) * factor if biases else first.new_zeros(first.shape[1])
+        return TailedRows.of(first, bias.to(dtype), count)
+
+    def tail(begin: int, end: int) -> Tensor:
+        weight = (layers.total_of(own) * factor).to(dtype)
+        bias = (layers.total_of(biases) * factor).to(dtype) if biases else None
+        rows = _selected(x, begin, end, dtype)
+        return without_autocast(lambda: F.linear(rows, weight, bias))
+
+    return TailedRows.of_computed(first, tail, count, [x, *own, *biases])
+
+
+def _selected(x: Tensor, begin: int, end: int, dtype: torch.dtype) -> Tensor:
+    """Returns the rows in a range; those of narrow storage are decoded."""
+    if type(x) is LazyRows and not (x.requires_grad and torch.is_grad_enabled()):
+        return x.rows_in(begin, end, dtype)
+    return gathered(x)[begin:end].to(dtype)

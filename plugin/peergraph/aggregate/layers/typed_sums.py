@@ -1,0 +1,139 @@
+"""Sums over all relations of a typed layer, multiplied by weights of relations."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from peergraph.aggregate.ops.source_rows import Rows
+from peergraph.aggregate.ops.typed_sums import sum_and_multiply, total_of
+from peergraph.aggregate.sparse.relation_blocks import BlockGroup, RelationBlocks
+
+
+@dataclass(frozen=True)
+class SumRelation:
+    """The parameters of one relation.
+
+    Args:
+        output: the position of the result to which the relation belongs.
+        weight: [out, columns of sources], by which sums or means are multiplied.
+        self_weight: [out, columns of destinations], by which the destinations' own rows are
+            multiplied, or None.
+        bias: [out], or None.
+    """
+
+    output: int
+    weight: Tensor
+    self_weight: Tensor | None = None
+    bias: Tensor | None = None
+
+
+def typed_sage(
+    edges: RelationBlocks,
+    features: Sequence[Rows],
+    relations: Sequence[SumRelation],
+    *,
+    reduce: str = "mean",
+    scales: Sequence[float] | None = None,
+    edge_weights: Sequence[Tensor | None] | None = None,
+    dtype: torch.dtype | None = None,
+) -> list[Tensor]:
+    """Sums :func:`sage` over all relations into each of several results.
+
+    One kernel sums rows of all relations, and one product for each result multiplies the sums of
+    its relations and the destinations' own rows, whose weights are added up before. Only
+    destinations up to the last one with edges are computed, if many have none.
+
+    Args:
+        edges: the edges, in blocks.
+        features: [rows, columns] each, of `dtype` or float32; encoded rows, or rows of tables that
+            kernels can read, are decoded as they are read.
+        relations: parameters of each relation of `edges`. The destinations' own rows are multiplied
+            where `edges` has them.
+        reduce: ``mean`` or ``sum`` within a relation.
+        scales: factors of results; None: ones.
+        edge_weights: [edges] of each relation or None, by which messages are multiplied, if `edges`
+            is weighted; they have no gradients.
+        dtype: of products; None: that of the weights.
+
+    Returns:
+        For each result [edges.rows, out] of `dtype`.
+
+    Synchronises no GPU. Differentiable any number of times.
+
+    Raises:
+        ValueError: an unknown reduction.
+    """
+    if reduce not in ("mean", "sum"):
+        raise ValueError(f"reduce must be 'mean' or 'sum', got {reduce!r}")
+    dtype = relations[0].weight.dtype if dtype is None else dtype
+    factors = [1.0] * len(edges.rows) if scales is None else scales
+    weights = [() if edge_weights is None else edge_weights for _ in edges.groups]
+    biases = []
+    for output, factor in enumerate(factors):
+        of_output = [each.bias for each in relations if each.output == output]
+        there = [bias for bias in of_output if bias is not None]
+        biases.append(_scaled(total_of(there), factor) if there else None)
+    return sum_and_multiply(
+        edges,
+        features,
+        [_matrices(group, relations, factors) for group in edges.groups],
+        biases,
+        [
+            edge_values(group, each, features[group.features[0]].dtype)
+            for group, each in zip(edges.groups, weights, strict=True)
+        ],
+        reduce == "mean",
+        dtype,
+    )
+
+
+def self_weight_of(relations: Sequence[SumRelation], output: int) -> Tensor:
+    """Returns the sum of the weights of the destinations' own rows of a result."""
+    of_output = [each.self_weight for each in relations if each.output == output]
+    return total_of([weight for weight in of_output if weight is not None])
+
+
+def _matrices(
+    group: BlockGroup, relations: Sequence[SumRelation], factors: Sequence[float]
+) -> list[Tensor]:
+    """Returns [out, columns of its blocks] for each product of a group."""
+    matrices = []
+    for product in group.products:
+        parts = []
+        for block in product.blocks:
+            relation = group.relations[block]
+            if relation is None:
+                parts.append(self_weight_of(relations, product.output))
+            else:
+                parts.append(relations[relation].weight)
+        matrix = parts[0] if len(parts) == 1 else torch.cat(parts, 1)
+        matrices.append(_scaled(matrix, factors[product.output]))
+    return matrices
+
+
+def _scaled(tensor: Tensor, factor: float) -> Tensor:
+    return tensor if factor == 1 else tensor * factor
+
+
+def edge_values(
+    group: BlockGroup, edge_weights: Sequence[Tensor | None], dtype: torch.dtype
+) -> Tensor | None:
+    """Returns the weights of a group's edges, [edges, 1] of `dtype`; None if it has none.
+
+    Args:
+        edge_weights: [edges] of each relation, or None for ones.
+    """
+    if group.matrix.edge_ids is None:
+        return None
+    parts = []
+    for relation, count in zip(group.relations, group.num_edges, strict=True):
+        weights = None if relation is None else edge_weights[relation]
+        if weights is None:
+            parts.append(torch.ones(count, dtype=dtype, device=group.matrix.device))
+        else:
+            parts.append(weights.detach().reshape(-1).to(dtype))
+    return torch.cat(parts).unsqueeze(1)

@@ -1,0 +1,338 @@
+"""Sums over the relations of a typed layer, then products: one function of autograd.
+
+The sums of all relations into a node type lie side by side, beside the destinations' own rows, so
+that one product multiplies and adds all of them: see :class:`RelationBlocks`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from peergraph.aggregate.kernels.arguments import sum_dtype
+from peergraph.aggregate.ops.edge_maps import source_sums
+from peergraph.aggregate.ops.gradient_checks import unbatched
+from peergraph.aggregate.ops.source_gradients import divide_by_degrees
+from peergraph.aggregate.ops.source_rows import Rows, sum_rows
+from peergraph.aggregate.ops.typed_rows import add_product
+from peergraph.aggregate.sparse.relation_blocks import BlockGroup, RelationBlocks
+
+
+def sum_and_multiply(
+    edges: RelationBlocks,
+    features: Sequence[Rows],
+    matrices: Sequence[Sequence[Tensor]],
+    biases: Sequence[Tensor | None],
+    edge_values: Sequence[Tensor | None],
+    mean: bool,
+    dtype: torch.dtype,
+) -> list[Tensor]:
+    """Returns [edges.rows, out] of `dtype` for each result; differentiable any number of times.
+
+    Args:
+        edges: the edges.
+        features: [rows, columns] each, `dtype` or float32; those of a group are of one kind.
+        matrices: for each group, [out, columns of its blocks] for each of its products, or
+            [products, out, columns] for all.
+        biases: [out] for each result, or None.
+        edge_values: for each group, the weights of its edges, [edges, 1] of the features' dtype, or
+            None.
+        mean: means instead of sums.
+        dtype: of products.
+    """
+    plan = _Plan(
+        edges,
+        [None if isinstance(each, Tensor) else each for each in features],
+        [len(each) for each in matrices],
+        list(edge_values),
+        mean,
+        dtype,
+        matrices[0][0].shape[-2],
+    )
+    results: tuple[Tensor, ...] = _SumAndMultiply.apply(  # type: ignore[no-untyped-call]
+        plan,
+        *(each if isinstance(each, Tensor) else None for each in features),
+        *biases,
+        *(matrix for each in matrices for matrix in each),
+    )
+    return list(results[: len(biases)])
+
+
+def total_of(parameters: Sequence[Tensor]) -> Tensor:
+    """Returns the sum of parameters of one shape.
+
+    Gradients have memory of their own each: those of ``torch.stack(parameters).sum(0)`` share it,
+    and who scales gradients in place would scale them more than once.
+    """
+    if len(parameters) == 1:
+        return parameters[0]
+    total: Tensor = _Total.apply(*parameters)  # type: ignore[no-untyped-call]
+    return total
+
+
+class _Total(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, *parameters: Tensor) -> Tensor:
+        ctx.count = len(parameters)
+        ctx.set_materialize_grads(False)
+        return torch.stack(parameters).sum(0)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor | None) -> tuple[Tensor | None, ...]:
+        if grad is None:
+            return tuple(None for _ in range(ctx.count))
+        return tuple(grad.expand(ctx.count, *grad.shape).contiguous().unbind())
+
+
+@dataclass(frozen=True)
+class _Plan:
+    """What is computed.
+
+    Args:
+        stored: by feature: rows that are no tensor, or None.
+        counts: by group: the number of tensors of weights.
+        columns: of results.
+    """
+
+    edges: RelationBlocks
+    stored: list[Any]
+    counts: list[int]
+    edge_values: list[Tensor | None]
+    mean: bool
+    dtype: torch.dtype
+    columns: int
+
+    def split(self, operands: Sequence[Any]) -> tuple[Any, Any, list[Any]]:
+        """Returns features, biases, and by group the tensors of weights."""
+        first, second = len(self.stored), len(self.stored) + len(self.edges.rows)
+        weights = iter(operands[second:])
+        by_group = [[next(weights) for _ in range(count)] for count in self.counts]
+        return operands[:first], operands[first:second], by_group
+
+    def matrices(self, weights: list[Tensor]) -> list[Tensor]:
+        """Returns [out, columns] for each product of a group, in the dtype of products."""
+        if weights[0].dim() == 3:
+            return list(weights[0].to(self.dtype).unbind())
+        if len(weights) > 1 and len({weight.shape for weight in weights}) == 1:
+            return list(torch.stack(weights).to(self.dtype).unbind())
+        return [weight.to(self.dtype) for weight in weights]
+
+
+class _SumAndMultiply(torch.autograd.Function):
+    """Returns the results, and the sums of each group.
+
+    So second derivatives reach features through these sums without keeping the features.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, plan: _Plan, *operands: Tensor | None) -> tuple[Tensor, ...]:
+        features, biases, weights = plan.split(operands)
+        kept = []
+        for group, values in zip(plan.edges.groups, plan.edge_values, strict=True):
+            pairs = [(plan.stored[i], features[i]) for i in group.features]
+            rows = [x if stored is None else stored for stored, x in pairs]
+            shape = group.matrix.num_rows, rows[0].shape[1]
+            kept.append(torch.empty(shape, dtype=plan.dtype, device=plan.edges.device))
+            sum_rows(kept[-1], group.matrix, rows, values, plan.mean)
+        matrices = list(map(plan.matrices, weights))
+        results = _products(plan, kept, matrices, biases)
+        ctx.plan, ctx.matrices = plan, matrices
+        ctx.dtypes = [None if x is None else x.dtype for x in features]
+        ctx.save_for_backward(*operands[len(features) :], *kept)
+        ctx.set_materialize_grads(False)
+        needed = ctx.needs_input_grad[1:]
+        groups = zip(plan.edges.groups, kept, strict=True)
+        ctx.mark_non_differentiable(
+            *(sums for group, sums in groups if not any(needed[i] for i in group.features))
+        )
+        return *results, *kept
+
+    @staticmethod
+    @unbatched
+    def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
+        plan: _Plan = ctx.plan
+        count, groups = len(plan.edges.rows), plan.edges.groups
+        if torch.is_grad_enabled() or any(grad is not None for grad in grads[count:]):
+            return _gradients_again(ctx, grads[:count], grads[count:])
+        of_results = [None if grad is None else grad.contiguous() for grad in grads[:count]]
+        needs, _, _ = plan.split(ctx.needs_input_grad[1:])
+        parameters, kept = ctx.saved_tensors[: -len(groups)], ctx.saved_tensors[-len(groups) :]
+        _, biases, weights = plan.split((*plan.stored, *parameters))
+        of_features: list[Tensor | None] = [None] * len(plan.stored)
+        of_weights: list[Tensor | None] = []
+        for number, (group, sums) in enumerate(zip(groups, kept, strict=True)):
+            used = {output for output in group.outputs if of_results[output] is not None}
+            dtypes = [ctx.dtypes[i] for i in group.features if needs[i]]
+            of_sums = torch.empty_like(sums, dtype=dtypes[0]) if used and dtypes else None
+            matrices = ctx.matrices[number]
+            totals = _new_totals(matrices, sum_dtype(plan.dtype))
+            grads_of_products = _by_product(group, of_results, plan)
+            steps = zip(group.products, matrices, totals, grads_of_products, strict=True)
+            for product, matrix, total, grad in steps:
+                if grad is None or grad.shape[0] == 0:
+                    total.zero_()
+                    if of_sums is not None:
+                        product.rows(of_sums).zero_()
+                    continue
+                add_product(total, grad.t(), product.view(sums), True)
+                if of_sums is not None:
+                    add_product(product.view(of_sums), grad, matrix, True)
+            if isinstance(totals, Tensor):
+                totals = totals.to(weights[number][0].dtype)
+            if isinstance(totals, Tensor) and weights[number][0].dim() == 3:
+                of_weights.append(totals if used else None)
+            else:
+                by_product = zip(totals, grads_of_products, weights[number], strict=True)
+                of_weights += [
+                    None if grad is None else total.to(weight.dtype)
+                    for total, grad, weight in by_product
+                ]
+            if of_sums is not None:
+                rows = group.split(_to_sources(plan, number, of_sums))
+                read = {f for f, o in zip(group.sources, group.outputs, strict=True) if o in used}
+                for i, part in zip(group.features, rows, strict=True):
+                    of_features[i] = part if needs[i] and i in read else None
+        of_biases = [
+            None if bias is None or grad is None else _sum_of_rows(grad, bias.dtype)
+            for bias, grad in zip(biases, of_results, strict=True)
+        ]
+        return None, *of_features, *of_biases, *of_weights
+
+
+def _products(
+    plan: _Plan,
+    sums: Sequence[Tensor],
+    matrices: Sequence[Sequence[Tensor]],
+    biases: Sequence[Tensor | None],
+) -> list[Tensor]:
+    """Returns the results, given the sums of each group and the matrices of its products."""
+    results: list[Tensor | None] = [None] * len(biases)
+    left = {o: None if bias is None else bias.to(plan.dtype) for o, bias in enumerate(biases)}
+    for group, of_group, of_products in zip(plan.edges.groups, sums, matrices, strict=True):
+        if not group.is_compact:
+            for product, matrix in zip(group.products, of_products, strict=True):
+                block, total = product.view(of_group), results[product.output]
+                if total is None:
+                    results[product.output] = F.linear(block, matrix, left.pop(product.output))
+                else:
+                    results[product.output] = total.addmm_(block, matrix.t())
+            continue
+        parts = of_group.new_empty(group.matrix.num_rows, plan.columns)
+        for product, matrix in zip(group.products, of_products, strict=True):
+            torch.mm(product.view(of_group), matrix.t(), out=product.rows(parts))
+        for output, (rows, of_destinations) in group.sums.items():
+            total = results[output]
+            if total is None:
+                results[output] = of_destinations.spmm(parts[rows], None, "copy_u")
+            else:
+                of_destinations.add_spmm(total, parts[rows], None, "copy_u")
+    for output, bias in left.items():
+        total = results[output]
+        if total is None:
+            total = results[output] = sums[0].new_zeros(plan.edges.rows[output], plan.columns)
+        if bias is not None:
+            total.add_(bias)
+    return [total for total in results if total is not None]
+
+
+def _by_product(
+    group: BlockGroup, grads: Sequence[Tensor | None], plan: _Plan
+) -> list[Tensor | None]:
+    """Returns the gradient of each product of a group; None if nothing reads its result."""
+    if group.owners is None:
+        return [grads[product.output] for product in group.products]
+    parts = [
+        torch.zeros(rows, plan.columns, dtype=plan.dtype, device=group.owners.device)
+        if grad is None
+        else grad
+        for rows, grad in zip(plan.edges.rows, grads, strict=True)
+    ]
+    whole = torch.cat(parts).index_select(0, group.owners)
+    return [None if grads[each.output] is None else each.rows(whole) for each in group.products]
+
+
+def _new_totals(matrices: Sequence[Tensor], dtype: torch.dtype) -> Tensor | list[Tensor]:
+    """Returns tensors for the gradients of matrices, as one if they have one shape."""
+    if len({matrix.shape for matrix in matrices}) == 1:
+        return matrices[0].new_empty(len(matrices), *matrices[0].shape, dtype=dtype)
+    return [torch.empty_like(matrix, dtype=dtype) for matrix in matrices]
+
+
+def _sum_of_rows(grad: Tensor, dtype: torch.dtype) -> Tensor:
+    return grad.sum(0, dtype=sum_dtype(grad.dtype)).to(dtype)
+
+
+def _to_sources(plan: _Plan, number: int, of_sums: Tensor) -> Tensor:
+    """Returns the gradient of the rows that a group reads, given that of its sums."""
+    group, values = plan.edges.groups[number], plan.edge_values[number]
+    transpose = group.matrix.transpose()
+    if values is not None:
+        if plan.mean:
+            of_sums = divide_by_degrees(group.matrix, of_sums)
+        return transpose.spmm(of_sums, values.to(of_sums.dtype), "mul")
+    if plan.mean:
+        return transpose.spmm(of_sums, group.inverse_degrees(of_sums.dtype), "mul")
+    return transpose.spmm(of_sums, None, "copy_u")
+
+
+def _gradients_again(
+    ctx: Any, grads: Sequence[Tensor | None], of_kept: Sequence[Tensor | None]
+) -> tuple[Tensor | None, ...]:
+    """As the backward pass, differentiable, and with gradients of the sums."""
+    plan: _Plan = ctx.plan
+    groups = plan.edges.groups
+    needs, _, _ = plan.split(ctx.needs_input_grad[1:])
+    parameters, kept = ctx.saved_tensors[: -len(groups)], ctx.saved_tensors[-len(groups) :]
+    _, biases, weights = plan.split((*plan.stored, *parameters))
+    of_biases = [
+        None if bias is None or grad is None else _sum_of_rows(grad, bias.dtype)
+        for bias, grad in zip(biases, grads, strict=True)
+    ]
+    of_features: list[Tensor | None] = [None] * len(plan.stored)
+    of_weights: list[Tensor | None] = []
+    for number, (group, sums) in enumerate(zip(groups, kept, strict=True)):
+        of_products = _by_product(group, grads, plan)
+        matrices = plan.matrices(weights[number])
+        by_product = list(zip(group.products, matrices, of_products, strict=True))
+        totals = [
+            None if grad is None else (grad.t() @ product.view(sums))
+            for product, _, grad in by_product
+        ]
+        if weights[number][0].dim() == 3:
+            first = [matrix.new_zeros(matrix.shape) for matrix in matrices]
+            pairs = zip(totals, first, strict=True)
+            totals = [torch.stack([zero if each is None else each for each, zero in pairs])]
+        of_weights += [
+            None if total is None else total.to(weight.dtype)
+            for total, weight in zip(totals, weights[number], strict=True)
+        ]
+        if not any(needs[i] for i in group.features):
+            continue
+        parts = [
+            product.rows(sums).new_zeros(product.rows(sums).shape)
+            if grad is None
+            else (grad @ matrix).view(product.rows(sums).shape)
+            for product, matrix, grad in by_product
+        ]
+        of_sums = torch.cat(parts)
+        of_these = of_kept[number]
+        if of_these is not None:
+            of_sums = of_sums + of_these
+        of_sums = of_sums.to(next(ctx.dtypes[i] for i in group.features if needs[i]))
+        if plan.mean:
+            of_sums = divide_by_degrees(group.matrix, of_sums)
+        values = plan.edge_values[number]
+        matrix, transpose = group.matrix, group.matrix.transpose()
+        if values is None:
+            rows = source_sums(matrix, transpose, of_sums.contiguous(), None, "copy_u")
+        else:
+            weights_of_edges = values.to(of_sums.dtype)
+            rows = source_sums(matrix, transpose, of_sums.contiguous(), weights_of_edges, "mul")
+        for i, part in zip(group.features, group.split(rows), strict=True):
+            of_features[i] = part if needs[i] else None
+    return None, *of_features, *of_biases, *of_weights

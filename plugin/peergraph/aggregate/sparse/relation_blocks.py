@@ -1,0 +1,354 @@
+"""The edges of several relations, for sums that lie side by side: a block for each relation.
+
+Sums before products take one kernel for all relations, and one product for each result: the rows of
+a result's destinations are the sums of all relations into it, one after the other, so that a matrix
+of all weights, one above the other, multiplies and adds them. The destinations' own rows are a
+block as well, of one edge each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import accumulate, pairwise
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from peergraph.aggregate.kernels.arguments import Schedule, count_chunks, sum_dtype
+from peergraph.aggregate.sparse.csr import CsrMatrix
+from peergraph.aggregate.sparse.index_tensors import group_by
+from peergraph.aggregate.sparse.typed_edges import Relation, check_relation, cuts_of, distinct
+
+# Blocks of sums may have this many times as many rows as pairs of a destination and a relation
+# have edges; the others are zeros. Beyond, only pairs that have edges have rows.
+_MOST_ROWS = 2
+_FEW_ROWS = 1 << 10
+# Destinations at the end that have no edges are left out if they are more than one in this many.
+_LONG_TAIL = 8
+
+
+@dataclass(frozen=True)
+class BlockProduct:
+    """Rows of sums that are multiplied together.
+
+    Args:
+        first, last: the range of rows. Each destination has one row for each block.
+        blocks: positions of the blocks, in the order of rows.
+        output: the position of the result to which the products belong.
+    """
+
+    first: int
+    last: int
+    blocks: list[int]
+    output: int
+
+    def rows(self, sums: Tensor) -> Tensor:
+        """Returns the rows, [last - first, columns]."""
+        return sums[self.first : self.last]
+
+    def view(self, sums: Tensor) -> Tensor:
+        """Returns the rows with those of all blocks side by side, [destinations, all columns]."""
+        count = len(self.blocks)
+        return self.rows(sums).view((self.last - self.first) // count, count * sums.shape[1])
+
+
+@dataclass(frozen=True)
+class BlockGroup:
+    """The blocks of relations whose sources have features of one kind.
+
+    Args:
+        features: positions of the features, whose rows are the columns of the matrix in this order.
+        num_rows: of each of them.
+        matrix: a row of it is a row of sums.
+        relations: of each block, the position of its relation; None: the destinations' own rows.
+        sources: of each block, the position of its features.
+        outputs: of each block, the position of its result.
+        num_edges: of each block.
+        products: the ranges of rows that are multiplied together, in ascending order.
+        owners: where only pairs with edges have rows: the destination of each row, counting those
+            of all results; else None.
+        sums: likewise: by result, its rows, and a matrix that adds them up for each destination.
+    """
+
+    features: list[int]
+    num_rows: list[int]
+    matrix: CsrMatrix
+    relations: list[int | None]
+    sources: list[int]
+    outputs: list[int]
+    num_edges: list[int]
+    products: list[BlockProduct]
+    owners: Tensor | None = None
+    sums: dict[int, tuple[slice, CsrMatrix]] = field(default_factory=dict)
+    _inverse_degrees: dict[torch.dtype, Tensor] = field(default_factory=dict)
+
+    @property
+    def is_compact(self) -> bool:
+        """Whether only pairs of a destination and a relation that have edges have rows."""
+        return self.owners is not None
+
+    def split(self, rows: Tensor) -> tuple[Tensor, ...]:
+        """Returns the parts of each of the features of a tensor by column of the matrix."""
+        return torch.split(rows, self.num_rows)
+
+    def inverse_degrees(self, dtype: torch.dtype) -> Tensor:
+        """Returns [edges, 1]: one by the number of edges of the row, in the order of the transpose.
+
+        For a matrix without edge ids.
+        """
+        if dtype not in self._inverse_degrees:
+            degrees = self.matrix.degrees().clamp(min=1).to(sum_dtype(dtype))
+            by_edge = degrees.reciprocal_()[self.matrix.transpose().indices]
+            self._inverse_degrees[dtype] = by_edge.to(dtype).unsqueeze(1)
+        return self._inverse_degrees[dtype]
+
+    def tensors(self) -> list[Tensor]:
+        """Returns the tensors on the device."""
+        matrices = [self.matrix, *(matrix for _, matrix in self.sums.values())]
+        if self.matrix.has_transpose:
+            matrices.append(self.matrix.transpose())
+        lists = [tensor for each in matrices for tensor in (each.indptr, each.indices)]
+        ids = [each.edge_ids for each in matrices if each.edge_ids is not None]
+        return [*lists, *ids] if self.owners is None else [*lists, *ids, self.owners]
+
+
+class RelationBlocks:
+    """The edges of several relations, in blocks of sums.
+
+    Args:
+        relations: the relations. ``sources`` is the position of a relation's features,
+            ``destinations`` that of the result to which its products are added; there are no
+            ``self_loops``.
+        num_rows: of each of the features.
+        sizes: the number of destinations of each result.
+        own: for each result, the position of its destinations' own features, or None where these
+            are not multiplied.
+        groups: for each of the features, its group: a kernel reads all of a group. None: all are of
+            one group.
+        weighted: whether edges have weights: see :meth:`weights`.
+        check: verify the ids. The shapes are always verified.
+        gradients: whether gradients of features will be needed: makes the transposes.
+
+    Synchronises with the stream of a GPU, a few times whatever the number of relations is.
+
+    Raises:
+        TypeError, ValueError: an edge index of another dtype, shape or device.
+        IndexError: the first id out of range, if it is checked.
+    """
+
+    def __init__(
+        self,
+        relations: Sequence[Relation],
+        num_rows: Sequence[int],
+        sizes: Sequence[int],
+        own: Sequence[int | None],
+        groups: Sequence[int] | None = None,
+        *,
+        weighted: bool = False,
+        check: bool = True,
+        gradients: bool = False,
+    ) -> None:
+        if not relations:
+            raise ValueError("relations must be one at least, got none")
+        self.device = device = relations[0].edge_index.device
+        """The device of all tensors."""
+        for i, relation in enumerate(relations):
+            check_relation(f"relations[{i}]", relation, sizes[relation.destinations], device, check)
+        self.rows = _destinations_with_edges(relations, sizes)
+        """For each result, the destinations that it has: up to the last one with edges, or all."""
+        of_features = [0] * len(num_rows) if groups is None else groups
+        self.groups: list[BlockGroup] = []
+        """The groups that have blocks."""
+        for group in range(max(of_features) + 1):
+            features = [i for i, each in enumerate(of_features) if each == group]
+            blocks = [
+                _Block(i, _sources(relation), relation.destinations, relation.edge_index.long())
+                for i, relation in enumerate(relations)
+                if _sources(relation) in features
+            ]
+            for output, feature in enumerate(own):
+                if feature in features:
+                    ids = torch.arange(self.rows[output], device=device)
+                    blocks.append(_Block(None, feature, output, ids.expand(2, -1)))
+            if blocks:
+                self.groups.append(_group(features, blocks, num_rows, self.rows, weighted))
+        if gradients:
+            for each in self.groups:
+                each.matrix.transpose()
+
+    def tensors(self) -> list[Tensor]:
+        """Returns the tensors on the device."""
+        return [tensor for group in self.groups for tensor in group.tensors()]
+
+
+class _Block(NamedTuple):
+    """A block: the position of its relation or None, of its features, and of its result."""
+
+    relation: int | None
+    feature: int
+    output: int
+    edges: Tensor
+
+
+def _sources(relation: Relation) -> int:
+    if relation.sources is None or relation.self_loops is not None:
+        raise ValueError(f"relations must have sources and no self_loops, got {relation}")
+    return relation.sources
+
+
+def _destinations_with_edges(relations: Sequence[Relation], sizes: Sequence[int]) -> list[int]:
+    """Returns the number of destinations up to the last one with edges, for each result.
+
+    All of them, if only a few more have none.
+    """
+    starts = [0, *accumulate(sizes)]
+    device = relations[0].edge_index.device
+    rows = [relation.edge_index[1].long() for relation in relations]
+    table = torch.tensor(
+        [[starts[each.destinations] for each in relations], [len(each) for each in rows]]
+    ).to(device)
+    total = sum(map(len, rows))
+    rows_of_all = torch.cat(rows) + table[0].repeat_interleave(table[1], output_size=total)
+    flags = torch.zeros(starts[-1] + 1, dtype=torch.bool, device=device)
+    flags.index_fill_(0, rows_of_all + 1, True)
+    before = torch.cumsum(flags, 0, dtype=torch.int64)
+    ends = before[torch.tensor(starts[1:]).to(device)]
+    # The first place where as many destinations have edges as have some up to the end of the type.
+    last: list[int] = torch.searchsorted(before, ends).tolist()
+    counts = [max(0, end - first) for end, first in zip(last, starts, strict=False)]
+    return [
+        size if size - count <= size // _LONG_TAIL else count
+        for count, size in zip(counts, sizes, strict=True)
+    ]
+
+
+def _group(
+    features: list[int],
+    blocks: list[_Block],
+    num_rows: Sequence[int],
+    rows: list[int],
+    weighted: bool,
+) -> BlockGroup:
+    """Returns a group; `num_rows` are the rows of features, `rows` those of results."""
+    device = blocks[0].edges.device
+    blocks = sorted(blocks, key=lambda block: block.output)
+    num_columns = sum(num_rows[i] for i in features)
+    first_column = dict(
+        zip(features, accumulate([0, *(num_rows[i] for i in features)]), strict=False)
+    )
+    of_output: list[list[int]] = [[] for _ in rows]
+    places = []
+    for block, each in enumerate(blocks):
+        places.append(len(of_output[each.output]))
+        of_output[each.output].append(block)
+    first_row = [0, *accumulate(n * len(of) for n, of in zip(rows, of_output, strict=True))]
+    first_owner = [0, *accumulate(rows)]
+    counts = [each.edges.shape[1] for each in blocks]
+    # By block: first column, first sum, sums of a destination, first destination, edges.
+    table = torch.tensor(
+        [
+            [first_column[each.feature] for each in blocks],
+            [first_row[each.output] + place for each, place in zip(blocks, places, strict=True)],
+            [len(of_output[each.output]) for each in blocks],
+            [first_owner[each.output] for each in blocks],
+            counts,
+        ]
+    ).to(device)
+    columns, destinations = torch.cat([each.edges for each in blocks], 1).unbind()
+    numbers = torch.arange(len(blocks), device=device).repeat_interleave(
+        table[4], output_size=sum(counts)
+    )
+    dtype = torch.int32 if max(first_row[-1], *counts, num_columns) < 2**31 - 1 else torch.int64
+    columns = (columns + table[0][numbers]).to(dtype)
+    keys = torch.addcmul(table[1][numbers], destinations, table[2][numbers])
+    owners, sums = None, {}
+    if _fits(keys, first_row[-1]):
+        matrix = _matrix(keys.to(dtype), columns, first_row[-1], num_columns, weighted)
+        products = [
+            BlockProduct(first_row[output], first_row[output + 1], of, output)
+            for output, of in enumerate(of_output)
+            if of
+        ]
+    else:
+        keys = (destinations + table[3][numbers]).add_(numbers, alpha=first_owner[-1])
+        pairs, places_of_edges = distinct(keys, first_owner[-1] * len(blocks))
+        matrix = _matrix(places_of_edges, columns, len(pairs), num_columns, weighted)
+        starts = [first_owner[-1] * block for block in range(len(blocks) + 1)]
+        cuts: list[int] = cuts_of(pairs, starts).tolist()
+        products = [
+            BlockProduct(first, last, [block], blocks[block].output)
+            for block, (first, last) in enumerate(pairwise(cuts))
+        ]
+        owners = pairs % first_owner[-1] if len(pairs) else pairs
+        sums = _sums(owners, first_owner, products)
+    return BlockGroup(
+        features,
+        [num_rows[i] for i in features],
+        matrix,
+        [each.relation for each in blocks],
+        [each.feature for each in blocks],
+        [each.output for each in blocks],
+        counts,
+        products,
+        owners,
+        sums,
+    )
+
+
+def _fits(keys: Tensor, count: int) -> bool:
+    """Returns whether `count` sums are few enough, of which the keys are those with edges."""
+    if count <= _FEW_ROWS:
+        return True
+    if count > _MOST_ROWS * len(keys):
+        return False
+    flags = torch.zeros(count, dtype=torch.bool, device=keys.device)
+    flags.index_fill_(0, keys, True)
+    return count <= _MOST_ROWS * int(flags.sum())
+
+
+def _matrix(
+    rows: Tensor, columns: Tensor, num_rows: int, num_columns: int, weighted: bool
+) -> CsrMatrix:
+    """Returns the edges by row; edges have ids, their positions here, if they have weights."""
+    indptr, indices, order = group_by(rows, columns, num_rows, num_columns, rows.dtype)
+    matrix = CsrMatrix(
+        indptr,
+        indices,
+        num_columns,
+        edge_ids=order if weighted else None,
+        max_chunks=count_chunks(indptr),
+    )
+    matrix.has_edge_operands = weighted
+    return matrix
+
+
+def _sums(
+    owners: Tensor, starts: list[int], products: list[BlockProduct]
+) -> dict[int, tuple[slice, CsrMatrix]]:
+    """Returns by result a matrix that adds up the rows of each destination, and which these are.
+
+    Args:
+        owners: the destination of each row.
+        starts: the first destination of each result, and the number of all.
+        products: of blocks, in the order of their results.
+    """
+    rows = torch.arange(len(owners), dtype=torch.int32, device=owners.device)
+    indptr, indices, _ = group_by(
+        owners.to(torch.int32), rows, starts[-1], len(owners), torch.int32
+    )
+    sums = {}
+    for output, (first, last) in enumerate(pairwise(starts)):
+        of_output = [product for product in products if product.output == output]
+        if of_output and last > first:
+            begin, end = of_output[0].first, of_output[-1].last
+            matrix = CsrMatrix(
+                indptr[first : last + 1] - begin,
+                indices[begin:end] - begin,
+                end - begin,
+                # A destination has a row for each block at most.
+                max_chunks=None if len(of_output) > Schedule.long_row else 0,
+            )
+            sums[output] = slice(begin, end), matrix
+    return sums

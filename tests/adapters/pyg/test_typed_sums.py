@@ -1,0 +1,364 @@
+"""HeteroConv of SAGE and Graph layers as one operation: the results and gradients of plain PyG."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch_geometric.data import HeteroData
+from torch_geometric.loader import NeighborLoader
+from torch_geometric.nn import GATConv, GraphConv, HeteroConv, SAGEConv
+from torch_geometric.utils import trim_to_layer
+
+import peergraph_pyg
+from peergraph.memory import EncodedRows
+from peergraph_pyg import accelerate, explain, revert
+
+from .test_real_data import edge_index, features, read
+from .test_typed_attention import layer as attention
+from .typed_graph import EDGES, NODES, WIDTHS, check_half_precision, compare, graph, results
+
+
+def layer(conv: Any = SAGEConv, relations: str = "sum", **options: Any) -> HeteroConv:
+    """One layer for each edge type, to 16 columns."""
+    convs = {t: conv((WIDTHS[t[0]], WIDTHS[t[2]]), 16, **options) for t in EDGES}
+    return HeteroConv(convs, aggr=relations)
+
+
+def mixed(relations: str = "sum") -> HeteroConv:
+    """Families of two kinds of sums, attention, and a layer that runs alone."""
+    convs: dict[Any, Any] = {}
+    for i, t in enumerate(EDGES):
+        ends = WIDTHS[t[0]], WIDTHS[t[2]]
+        convs[t] = [
+            SAGEConv(ends, 16),
+            GraphConv(ends, 16),
+            SAGEConv(ends, 16),
+            SAGEConv(ends, 16, aggr="sum", root_weight=False),
+            GATConv(ends, 4, heads=4, add_self_loops=False),
+            SAGEConv(ends, 16, aggr="max"),
+        ][i]
+    return HeteroConv(convs, aggr=relations)
+
+
+OPTIONS = [
+    {},
+    {"aggr": "sum"},
+    {"root_weight": False},
+    {"bias": False},
+    {"root_weight": False, "bias": False},
+]
+
+
+@pytest.mark.parametrize("relations", ["sum", "mean", "max", "min", "cat", None])
+@pytest.mark.parametrize("options", OPTIONS)
+def test_sage(relations: str, options: dict[str, Any], device: torch.device) -> None:
+    x, edges = graph(device)
+    compare(layer(SAGEConv, relations, **options).to(device, torch.float64), x, edges)
+
+
+@pytest.mark.parametrize("relations", ["sum", "mean", "max"])
+@pytest.mark.parametrize("options", [{}, {"aggr": "mean"}, {"bias": False}])
+@pytest.mark.parametrize("weighted", [False, True])
+def test_graph_conv(
+    relations: str, options: dict[str, Any], weighted: bool, device: torch.device
+) -> None:
+    """With weights of the edges of all relations but two, and without."""
+    x, edges = graph(device)
+    model = layer(GraphConv, relations, **options).to(device, torch.float64)
+    if weighted:
+        weights = {t: torch.rand(e.shape[1]).to(device, torch.float64) for t, e in edges.items()}
+        del weights["author", "writes", "paper"], weights["topic", "of", "paper"]
+        model = Weighted(model, weights)
+    compare(model, x, edges)
+
+
+class Weighted(torch.nn.Module):
+    """A HeteroConv that is called with weights of edges."""
+
+    def __init__(self, convs: HeteroConv, weights: dict[Any, Tensor]) -> None:
+        super().__init__()
+        self.convs, self.weights = convs, weights
+
+    def forward(self, x: Any, edges: Any) -> Any:
+        return self.convs(x, edges, edge_weight_dict=self.weights)
+
+
+@pytest.mark.parametrize("relations", ["sum", "mean", "max", "cat"])
+def test_mixed_layers(relations: str, device: torch.device) -> None:
+    x, edges = graph(device)
+    compare(mixed(relations).to(device, torch.float64), x, edges)
+
+
+@pytest.mark.parametrize("relations", ["sum", "mean", "cat"])
+def test_pairs_that_have_edges(
+    relations: str, device: torch.device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where few pairs of a destination and a relation have edges, only these have sums."""
+    monkeypatch.setattr("peergraph.aggregate.sparse.relation_blocks._FEW_ROWS", 0)
+    monkeypatch.setattr("peergraph.aggregate.sparse.relation_blocks._MOST_ROWS", 0)
+    x, edges = graph(device)
+    compare(layer(SAGEConv, relations).to(device, torch.float64), x, edges)
+    compare(layer(GraphConv, relations).to(device, torch.float64), x, edges)
+    compare(mixed(relations).to(device, torch.float64), x, edges)
+
+
+def test_float32(device: torch.device) -> None:
+    x, edges = graph(device, torch.float32)
+    compare(layer().to(device), x, edges, 1e-4)
+
+
+@pytest.mark.parametrize("relations", ["sum", "cat"])
+def test_types_that_the_loss_does_not_use(relations: str, device: torch.device) -> None:
+    """Parameters have no gradient where PyG's have none: optimizers with decay leave them alone."""
+    x, edges = graph(device)
+    model = layer(SAGEConv, relations).to(device, torch.float64)
+    fast = accelerate(copy.deepcopy(model))
+    for used in (["paper"], ["author", "topic"], ["topic"]):
+        names = []
+        for each in (model, fast):
+            inputs = {t: rows.clone().requires_grad_() for t, rows in x.items()}
+            each.zero_grad()
+            out = each(inputs, edges)
+            sum(out[t].square().sum() for t in used).backward()
+            gradients = {t: rows.grad for t, rows in inputs.items()}
+            gradients |= {name: p.grad for name, p in each.named_parameters()}
+            names.append({name for name, grad in gradients.items() if grad is not None})
+        assert names[0] == names[1]
+
+
+@pytest.mark.parametrize("made", [layer, attention])
+def test_gradients_have_memory_of_their_own(made: Any, device: torch.device) -> None:
+    """Weights and biases that are added up have equal gradients, which change one by one."""
+    x, edges = graph(device)
+    fast = accelerate(made().to(device, torch.float64))
+    results(fast, x, edges)
+    gradients = [p.grad for p in fast.parameters() if p.grad is not None]
+    assert len({grad.data_ptr() for grad in gradients}) == len(gradients)
+    torch.nn.utils.clip_grad_norm_(fast.parameters(), 1.0)
+    norm = torch.stack([grad.square().sum() for grad in gradients]).sum().sqrt()
+    torch.testing.assert_close(float(norm), 1.0)
+
+
+def test_second_derivatives(device: torch.device) -> None:
+    x, edges = graph(device)
+    model = layer().to(device, torch.float64)
+    values = []
+    for each in (model, accelerate(copy.deepcopy(model))):
+        inputs = {t: rows.clone().requires_grad_() for t, rows in x.items()}
+        out = each(inputs, edges)
+        loss = sum(rows.pow(3).sum() for rows in out.values())
+        tensors = [*(inputs[t] for t in ("paper", "author")), *each.parameters()]
+        first = torch.autograd.grad(loss, tensors, create_graph=True, allow_unused=True)  # type: ignore[arg-type]
+        sum(g.square().sum() for g in first if g is not None).backward()
+        values.append([t.grad for t in tensors])
+    for one, other in zip(*values, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-9)
+
+
+def test_types_without_any_edges(device: torch.device) -> None:
+    x, edges = graph(device)
+    model = layer().to(device, torch.float64)
+    for empty in ([t for t in edges if t[2] == "topic"], list(edges)):
+        for edge_type in empty:
+            edges[edge_type] = edges[edge_type][:, :0]
+        compare(model, x, edges)
+
+
+def test_types_that_a_batch_lacks(device: torch.device) -> None:
+    x, edges = graph(device)
+    model = layer().to(device, torch.float64)
+    del edges["topic", "of", "paper"], edges["topic", "near", "topic"]
+    compare(model, x, edges)
+    del x["topic"], edges["paper", "has", "topic"]
+    compare(model, x, edges)
+    x["alone"] = None  # features that no relation reads
+    fast = accelerate(copy.deepcopy(model))
+    for node_type, rows in model(x, edges).items():
+        torch.testing.assert_close(fast(x, edges)[node_type], rows)
+
+
+def test_int32_edges_and_edges_that_change(device: torch.device) -> None:
+    x, edges = graph(device)
+    model = layer().to(device, torch.float64)
+    expected = model(x, edges)  # PyG takes int64 only.
+    for node_type, rows in accelerate(copy.deepcopy(model))(
+        x, {t: e.int() for t, e in edges.items()}
+    ).items():
+        torch.testing.assert_close(rows, expected[node_type])
+    compare(model, x, edges)
+    edges["author", "writes", "paper"][0, :50] = 3
+    compare(model, x, edges)
+
+
+@pytest.mark.parametrize("conv", [SAGEConv, GraphConv])
+def test_half_precision(conv: Any, device: torch.device) -> None:
+    """Under autocast, results are as near to those of float32 as PyG's."""
+    torch.manual_seed(0)
+    x, edges = graph(device, torch.float32)
+    model: Any = layer(conv, aggr="mean").to(device)
+    if conv is GraphConv:
+        model = Weighted(model, {t: torch.rand(e.shape[1]).to(device) for t, e in edges.items()})
+    check_half_precision(model, x, edges)
+
+
+@pytest.mark.parametrize("options", [{"aggr": "max"}, {"normalize": True}, {"project": True}])
+def test_layers_that_run_alone(options: dict[str, Any]) -> None:
+    x, edges = graph(torch.device("cpu"))
+    model = layer(SAGEConv, **options).double()
+    fast = accelerate(copy.deepcopy(model))
+    assert "relations in one pass" not in str(explain(fast, x, edges))
+    found = fast(x, edges)
+    for node_type, rows in model(x, edges).items():
+        torch.testing.assert_close(found[node_type], rows)
+
+
+def test_weights_with_gradients_and_hooks() -> None:
+    """Gradients of weights of edges take PyG's way; hooks see each layer."""
+    x, edges = graph(torch.device("cpu"))
+    model = layer(GraphConv).double()
+    fast, grads = accelerate(copy.deepcopy(model)), []
+    for each in (model, fast):
+        weights = {
+            t: torch.linspace(0, 1, e.shape[1], dtype=torch.float64).requires_grad_()
+            for t, e in edges.items()
+        }
+        out = each(x, edges, edge_weight_dict=weights)
+        sum(rows.square().sum() for rows in out.values()).backward()
+        grads.append([weight.grad for weight in weights.values()])
+    for one, other in zip(*grads, strict=True):
+        torch.testing.assert_close(one, other)
+    seen = []
+    fast.convs["paper", "cites", "paper"].register_forward_hook(lambda *_: seen.append(1))
+    fast(x, edges)
+    assert seen == [1]
+
+
+def test_revert_state_and_lazy_widths() -> None:
+    x, edges = graph(torch.device("cpu"))
+    model = HeteroConv({t: SAGEConv((-1, -1), 16) for t in EDGES}).double()
+    fast = accelerate(copy.deepcopy(model))
+    fast(x, edges)  # sets the widths
+    fast(x, edges)
+    model.load_state_dict(fast.state_dict())
+    assert type(revert(fast)) is HeteroConv
+    for node_type, rows in model(x, edges).items():
+        assert torch.equal(fast(x, edges)[node_type], rows)
+    again = accelerate(fast)
+    again.load_state_dict(model.state_dict())
+    for node_type, rows in model(x, edges).items():
+        torch.testing.assert_close(again(x, edges)[node_type], rows)
+
+
+def test_compiled() -> None:
+    x, edges = graph(torch.device("cpu"))
+    model = layer().double()
+    fast = torch.compile(accelerate(copy.deepcopy(model)), backend="eager")
+    for node_type, rows in model(x, edges).items():
+        torch.testing.assert_close(fast(x, edges)[node_type], rows)
+
+
+def test_inference_mode(device: torch.device) -> None:
+    x, edges = graph(device)
+    model = layer().to(device, torch.float64)
+    fast = accelerate(copy.deepcopy(model))
+    with torch.inference_mode():
+        for node_type, rows in model(x, edges).items():
+            torch.testing.assert_close(fast(x, edges)[node_type], rows)
+
+
+def test_ids_out_of_range(device: torch.device) -> None:
+    x, edges = graph(device)
+    edges["author", "writes", "paper"][0, 7] = NODES["author"]
+    with pytest.raises(IndexError, match=r"relations\[2\].edge_index\[0\]\[7\] = 30"):
+        accelerate(layer().to(device, torch.float64))(x, edges)
+
+
+@pytest.mark.parametrize("name", ["imdb_hetero", "debian_hetero"])
+@pytest.mark.parametrize("conv", [SAGEConv, GraphConv])
+def test_real_graphs(name: str, conv: Any, device: torch.device) -> None:
+    """Films, and packages of which most types have no features: these get random rows."""
+    arrays, draws = read(name), torch.Generator().manual_seed(0)
+    x, edges = {}, {}
+    for node_type in arrays["node_types"].tolist():
+        if f"{node_type}.x_data" in arrays:
+            x[node_type] = features(arrays, f"{node_type}.")[:, :40].to(device, torch.float64)
+        else:
+            rows = torch.randn(int(arrays[f"{node_type}.num_nodes"]), 24, generator=draws)
+            x[node_type] = rows.to(device, torch.float64)
+    for edge_type in arrays["edge_types"].tolist():
+        edges[tuple(edge_type.split("."))] = edge_index(arrays, f"{edge_type}.").to(device)
+    widths = {t: rows.shape[1] for t, rows in x.items()}
+    convs = {t: conv((widths[t[0]], widths[t[2]]), 16) for t in edges}
+    compare(HeteroConv(convs, aggr="mean").to(device, torch.float64), x, edges, 1e-9)
+
+
+class TrimmedModel(torch.nn.Module):
+    """Two layers on a mini-batch, trimmed between them as in PyG's examples, or not."""
+
+    def __init__(self, trims: bool, relations: str = "sum") -> None:
+        super().__init__()
+        self.trims = trims
+        self.convs = torch.nn.ModuleList(
+            HeteroConv({t: SAGEConv((w, w), 32) for t in EDGES if EDGES[t]}, aggr=relations)
+            for w in (16, 32)
+        )
+
+    def forward(self, batch: Any) -> Tensor:
+        x, edges = batch.x_dict, batch.edge_index_dict
+        hops = batch.num_sampled_nodes_dict, batch.num_sampled_edges_dict
+        for i, conv in enumerate(self.convs):
+            if self.trims:
+                x, edges, _ = trim_to_layer(i, *hops, x, edges)
+            x = {t: F.leaky_relu(rows) for t, rows in conv(x, edges).items()}
+        return x["paper"][: batch["paper"].batch_size]
+
+
+@pytest.mark.parametrize("storage", [None, "lazy", "int8", "lazy int8", "lazy int8 apart"])
+@pytest.mark.parametrize("trims", [False, True])
+def test_batches(
+    storage: str | None, trims: bool, device: torch.device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rows are read as they are stored; rows that the next layer drops are not computed."""
+    monkeypatch.setattr("peergraph_pyg.data.tailed_rows._FEWEST_BYTES", 0)
+    data, draws = HeteroData(), torch.Generator().manual_seed(0)
+    for node_type, count in NODES.items():
+        data[node_type].x = torch.randn(4 * count, 16, generator=draws)
+    for edge_type, edges in graph(torch.device("cpu"))[1].items():
+        if EDGES[edge_type]:
+            data[edge_type].edge_index = edges
+    is_narrow = storage is not None and "int8" in storage
+    options: dict[str, Any] = {"storage": {"x": "int8"}} if is_narrow else {}
+    stored = shared = peergraph_pyg.share(data, device=device, **options)
+    if storage is not None and "lazy" in storage:
+        shared = peergraph_pyg.lazy(shared)
+    if storage == "lazy int8 apart":  # Rows are gathered as they are stored.
+        monkeypatch.setattr("peergraph.memory.TableRows.pays_to_read", lambda *_: False)
+    loader = NeighborLoader(shared, [4, 3], input_nodes=("paper", torch.arange(20)), batch_size=10)
+    torch.manual_seed(0)
+    model = TrimmedModel(trims).to(device)
+    fast = accelerate(copy.deepcopy(model))
+    for batch in loader:
+        plain = copy.copy(batch)  # A deep one would gather the rows.
+        for node_type in batch.node_types:
+            plain[node_type].x = stored[node_type].x[batch[node_type].n_id]
+        expected = model(plain)
+        with pytest.MonkeyPatch.context() as patch:
+            if is_narrow and shared is not stored:
+                patch.setattr(EncodedRows, "decode", None)
+            found = fast(batch)
+        if storage is not None and "lazy" in storage:
+            assert trims <= (not batch["paper"].x.is_gathered)
+        torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
+        for each in (model, fast):
+            each.zero_grad()
+        expected.square().sum().backward()
+        found.square().sum().backward()
+        for one, other in zip(fast.parameters(), model.parameters(), strict=True):
+            if other.grad is not None and other.grad.any():
+                torch.testing.assert_close(one.grad, other.grad, rtol=1e-3, atol=1e-4)
+    peergraph_pyg.store_of(stored).close()
