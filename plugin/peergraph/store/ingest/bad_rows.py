@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from itertools import chain, repeat
 
 from peergraph.store.ingest.read.row_source import Batch, RowSource
-from peergraph.store.ingest.values.problems import Problems
 
 _MOST_NAMED = 5
 
@@ -60,10 +59,10 @@ class BadRows:
             if len(named) < _MOST_NAMED:
                 named.append((number, _short(value)))
 
-    def add_problems(self, source: RowSource, batch: Batch, problems: Problems) -> None:
+    def add_problems(self, source: RowSource, batch: Batch) -> None:
         """Counts the rows of a batch that have problems."""
-        for reason, mask in problems.masks.items():
-            values = problems.values.get(reason)
+        for reason, mask in batch.problems.masks.items():
+            values = batch.problems.values.get(reason)
             shown = () if values is None else values[mask]
             self.add(source, reason, batch.rows[mask].tolist(), shown)
 

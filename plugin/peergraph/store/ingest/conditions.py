@@ -10,8 +10,7 @@ from peergraph.store.ingest.read.optional import arrow
 from peergraph.store.ingest.read.row_source import Batch, RowSource
 from peergraph.store.ingest.values.arrow_arrays import as_mask
 from peergraph.store.ingest.values.problems import Mask, Problems
-from peergraph.store.ingest.values.text import text_numbers
-from peergraph.store.ingest.values.text_kind import TextKind
+from peergraph.store.ingest.values.text import TextKind, text_numbers
 from peergraph.store.ingest.workspace import Workspace, arrow_reader
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import inf
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -12,13 +13,13 @@ from peergraph.store.disk.manifest import EdgeEntry
 from peergraph.store.ingest.csc.edge_buckets import EdgeBuckets
 from peergraph.store.ingest.csc.write_csc import write_csc
 from peergraph.store.ingest.graph_files import EdgeFiles
-from peergraph.store.ingest.id_numbers import KeyTable, ids_of_rows, look_up
+from peergraph.store.ingest.key_table import KeyTable
 from peergraph.store.ingest.node_ids import IdColumn, NodeIds
 from peergraph.store.ingest.read.row_source import Batch, RowSource
 from peergraph.store.ingest.staged_rows import StagedRows
-from peergraph.store.ingest.tables.tables import Tables
-from peergraph.store.ingest.values.ids import IdKind
+from peergraph.store.ingest.type_ingest import TypeIngest
 from peergraph.store.ingest.values.problems import Problems
+from peergraph.store.ingest.values.text import ValueKind
 from peergraph.store.ingest.workspace import Workspace
 from peergraph.store.input.source import EdgeType
 from peergraph.store.placement.items import type_name
@@ -31,15 +32,13 @@ _NAMED = 5
 _ENDS = ("source", "destination")
 
 
-class EdgeIngest:
+class EdgeIngest(TypeIngest):
     """Reads the files of one edge type, once, and sorts the edges.
 
     Args:
         edge_type: the edge type.
-        number: the position of the edge type in the manifest.
-        edge_files: the files.
-        source: the rows of the files.
-        ends: the names of the columns of sources and destinations.
+        stem: the stem of the names of its files.
+        files: the files.
         nodes: the ids of the source type and of the destination type.
         workspace: the state of the ingest, to which results are written.
     """
@@ -47,61 +46,61 @@ class EdgeIngest:
     def __init__(
         self,
         edge_type: EdgeType,
-        number: int,
-        edge_files: EdgeFiles,
-        source: RowSource,
-        ends: tuple[str, str],
+        stem: str,
+        files: EdgeFiles,
         nodes: tuple[NodeIds, NodeIds],
         workspace: Workspace,
     ) -> None:
-        self._stem, self._what = f"edge{number}", f"edges {type_name(edge_type)}"
-        self._type, self._edge_files, self._source, self._ends = edge_type, edge_files, source, ends
-        self._nodes, self._workspace = nodes, workspace
-        self._repeat = 2 if edge_files.add_reverse else 1
-        self._bad_before = workspace.bad_rows.total
+        self._files, self._nodes = files, nodes
+        self._repeat = 2 if files.add_reverse else 1
+        what, named = f"edges {type_name(edge_type)}", [files.source, files.destination]
+        # Rows may still be left out when ids are looked up, or because of other files' values.
+        is_staged = workspace.skips_bad_rows
+        super().__init__(edge_type, what, stem, files, named, workspace, is_staged, self._repeat)
+        assert self._source is not None
+        self._rows: RowSource = self._source
+        self._ends = self._names_of_ends(self._rows)
         self._buckets: EdgeBuckets | None = None
         # Where they wait until the numbers of nodes are known: numbers of nodes, or keys.
         self._numbers: StagedRows | None = None
         self._keys: KeyTable | None = None
-        self._left_out: list[NDArray[np.int64]] = []
-        """The positions of rows that are left out, among all that satisfy the condition."""
-        self._count = self._left = 0  # rows that have been read, and those that are left
-        # Rows may still be left out when ids are looked up, or because of other files' values.
-        self._files = Tables(
-            edge_type,
-            edge_files,
-            source,
-            workspace,
-            self._stem,
-            workspace.skips_bad_rows,
-            self._repeat,
-        )
+        self._bad_before = 0
+        self._left = 0  # rows that have been read and are not left out
 
     @property
     def waits(self) -> bool:
         """Whether other edges may have to be read before these can be sorted."""
-        return any(nodes.is_named_by_edges for nodes in self._nodes)
+        return any(nodes.count is None for nodes in self._nodes)
+
+    @property
+    def _is_looked_up(self) -> bool:
+        return any(nodes.is_looked_up for nodes in self._nodes)
 
     def read(self) -> None:
         """Reads all rows, and writes the tables."""
-        work, files, source = self._workspace, self._files, self._source
-        self._bad_before = work.bad_rows.total
-        unusable = files.copy_own_files()
+        self._bad_before = self._workspace.bad_rows.total
+        unusable = self._copy_own_files()
         columns = [
-            IdColumn(source, name, f"the {end}", nodes)
+            IdColumn(self._rows, name, f"the {end}", nodes)
             for name, end, nodes in zip(self._ends, _ENDS, self._nodes, strict=True)
         ]
-        if not self.waits and not any(nodes.is_looked_up for nodes in self._nodes):
-            self._buckets = self._new_buckets(self._repeat * source.expected_rows)
-        names = [*self._ends, *files.columns]
-        most_rows = EdgeBuckets.batch_edges(work.memory) // self._repeat
-        batches = source.read(names, work.memory, most_rows)
-        for batch in work.read(f"read {self._what}", batches, source.num_bytes):
-            self._add_batch(batch, columns, unusable)
-        files.check_rows(source.total, self._what)
+        if not self.waits and not self._is_looked_up:
+            self._buckets = self._new_buckets(self._repeat * self._rows.expected_rows)
+        for batch in self._batches(self._rows, self._ends, self._batch_rows()):
+            ends = [column.read(batch) for column in columns]
+            for table in self._of_columns:
+                table.write(batch)
+            bad = batch.problems.bad | (np.isin(batch.rows, unusable) if len(unusable) else False)
+            # The buckets refuse batches with ids that are out of range.
+            if self._buckets is None or bad.any() or not self._add(*ends):
+                self._find_outside(ends, bad, batch.problems)
+                bad |= batch.problems.bad
+                self._left_out.append(self._count + np.flatnonzero(bad))
+                self._add_later(batch, ends, np.flatnonzero(~bad))
+        self._check_own_rows(self._rows.total)
 
-    def run(self) -> EdgeEntry:
-        """Sorts the edges that were read.
+    def sort(self) -> EdgeEntry:
+        """Sorts the edges that were read, and writes them.
 
         Raises:
             BadRowsError: rows that cannot be used, unless the workspace skips them.
@@ -114,12 +113,36 @@ class EdgeIngest:
                 for ends in self._numbers.pieces():
                     self._add(*ends.t().contiguous().numpy())
                 self._numbers.remove()
-        self._workspace.check_rows(self._bad_before, self._what)
-        return self._write(self._buckets)
+        self._check(self._bad_before, inf)
+        work, num_edges = self._workspace, self._buckets.num_edges
+        num_bytes = num_edges * _WRITTEN_BYTES
+        with progress_bar(f"sort {self._what}", num_bytes, work.progress) as moved:
+            arrays = write_csc(
+                self._buckets,
+                work.folder,
+                self._stem,
+                self._nodes[1].count or 0,
+                self._files.edge_ids,
+                lambda edges: moved(edges * _WRITTEN_BYTES),
+            )
+        assert isinstance(self._type, tuple)
+        return EdgeEntry(self._type, num_edges, *arrays, self._finish_tables())
 
-    def close(self) -> None:
-        """Closes files after an error."""
-        self._files.close()
+    def _names_of_ends(self, rows: RowSource) -> tuple[str, str]:
+        """Returns the columns of sources and destinations."""
+        names, source, destination = rows.names, self._files.source, self._files.destination
+        if source is None or destination is None:
+            if len(names) == 1:
+                raise ValueError(f"{self._what} need two columns, there is {names[0]!r} only")
+            # An empty CSV file has no columns.
+            return (names[0], names[1]) if names else ("0", "1")
+        for name in (source, destination):
+            if names and name not in names:
+                raise ValueError(f"{self._what}: no column {name!r}; columns: {', '.join(names)}")
+        return source, destination
+
+    def _batch_rows(self) -> int:
+        return EdgeBuckets.batch_edges(self._workspace.memory) // self._repeat
 
     def _new_buckets(self, expected: int) -> EdgeBuckets:
         counts = [nodes.count or 0 for nodes in self._nodes]
@@ -129,40 +152,7 @@ class EdgeIngest:
         folder.mkdir()
         return EdgeBuckets(folder, counts[0], counts[1], expected, self._workspace.memory)
 
-    def _write(self, buckets: EdgeBuckets) -> EdgeEntry:
-        num_edges, work = buckets.num_edges, self._workspace
-        with progress_bar(f"sort {self._what}", num_edges * _WRITTEN_BYTES, work.progress) as moved:
-            indptr, indices, edge_ids = write_csc(
-                buckets,
-                work.folder,
-                self._stem,
-                self._nodes[1].count or 0,
-                self._edge_files.edge_ids,
-                lambda edges: moved(edges * _WRITTEN_BYTES),
-            )
-        tables = self._files.finish(None, self._left_out)
-        return EdgeEntry(self._type, num_edges, indptr, indices, edge_ids, tables)
-
-    def _add_batch(
-        self, batch: Batch, columns: list[IdColumn], unusable: NDArray[np.int64]
-    ) -> None:
-        problems, bad_rows = batch.problems(), self._workspace.bad_rows
-        ends = [column.read(batch, problems) for column in columns]
-        values = self._files.read(batch, problems)
-        bad = problems.bad | (np.isin(batch.rows, unusable) if len(unusable) else False)
-        # The buckets refuse batches with ids that are out of range.
-        if self._buckets is None or bad.any() or not self._add(*ends):
-            self._find_outside(batch, ends, bad, problems)
-            bad |= problems.bad
-            self._left_out.append(self._count + np.flatnonzero(bad))
-            self._add_later(batch, ends, np.flatnonzero(~bad))
-        self._count += len(batch)
-        bad_rows.add_problems(self._source, batch, problems)
-        self._files.write(values)
-
-    def _find_outside(
-        self, batch: Batch, ends: list[Any], bad: NDArray[np.bool_], problems: Problems
-    ) -> None:
+    def _find_outside(self, ends: list[Any], bad: NDArray[np.bool_], problems: Problems) -> None:
         """Finds ids that are out of range, in rows that are not bad."""
         for name, end, nodes in zip(_ENDS, ends, self._nodes, strict=True):
             if nodes.is_looked_up:
@@ -180,29 +170,27 @@ class EdgeIngest:
         rows, left = batch.rows[at], [end.take(at) for end in ends]
         self._left += len(at)
         for end, nodes in zip(left, self._nodes, strict=True):
-            if nodes.is_named_by_edges and not nodes.is_looked_up:
-                nodes.add_numbers(end, rows, self._source)
+            if nodes.count is None and not nodes.is_looked_up:
+                nodes.add_numbers(end, rows, self._rows)
         if self._buckets is not None:
             self._add(*left)
-        elif not any(nodes.is_looked_up for nodes in self._nodes):
+        elif self._is_looked_up:
+            if self._keys is None:
+                self._keys = self._new_keys()
+            self._keys.append(self._count + at, rows, *left)
+        else:
             if self._numbers is None:
                 self._numbers = StagedRows(self._workspace.temporary / f"{self._stem}.ends")
             both = np.stack(left, axis=1).astype(np.int64, copy=False)
             self._numbers.append(torch.from_numpy(both))
-        else:
-            if self._keys is None:
-                self._keys = self._new_keys()
-            self._keys.append(self._count + at, rows, *left)
 
     def _new_keys(self) -> KeyTable:
-        ends = list(zip(_ENDS, self._nodes, strict=True))
-        kinds: dict[str, IdKind] = {
-            name: (nodes.kind or "number") if nodes.is_looked_up else "number"
-            for name, nodes in ends
-        }
-        keys = KeyTable({"place": "number", "row": "number", **kinds}, self._workspace)
-        for name, nodes in ends:
-            if nodes.is_named_by_edges and nodes.is_looked_up:
+        kinds: dict[str, ValueKind] = {"place": "number", "row": "number"}
+        for name, nodes in zip(_ENDS, self._nodes, strict=True):
+            kinds[name] = (nodes.kind or "number") if nodes.is_looked_up else "number"
+        keys = KeyTable(kinds, self._workspace)
+        for name, nodes in zip(_ENDS, self._nodes, strict=True):
+            if nodes.count is None and nodes.is_looked_up:
                 nodes.keys.append((keys, name))
         return keys
 
@@ -216,18 +204,17 @@ class EdgeIngest:
         return self._buckets.add(np.ascontiguousarray(source), np.ascontiguousarray(destination))
 
     def _add_looked_up(self, keys: KeyTable) -> None:
-        work = self._workspace
-        most_rows = EdgeBuckets.batch_edges(work.memory) // self._repeat
-        numbers = [nodes.numbers for nodes in self._nodes]
-        for places, rows, *ends in look_up(keys, numbers, most_rows):
+        tables = [nodes.table for nodes in self._nodes]
+        for places, rows, *ends in keys.looked_up(tables, self._batch_rows()):
             wrong = np.zeros(len(rows), np.bool_)
             for name, end, nodes in zip(_ENDS, ends, self._nodes, strict=True):
                 missing = (end < 0) | (end >= (nodes.count or 0))
-                unknown = rows[missing & ~wrong].tolist()
-                if unknown:
-                    values = ids_of_rows(keys, name, unknown[:_NAMED])
+                if unknown := rows[missing & ~wrong].tolist():
+                    first = ", ".join(map(str, unknown[:_NAMED]))
+                    query = f"SELECT {name} FROM {keys.name} WHERE row IN ({first}) ORDER BY row"
+                    values = [value for (value,) in keys.select(query)]
                     reason = f"no node has the {name} id"
-                    work.bad_rows.add(self._source, reason, unknown, values)
+                    self._workspace.bad_rows.add(self._rows, reason, unknown, values)
                 wrong |= missing
             self._left_out.append(places[wrong])
             if not self._add(*(end[~wrong] for end in ends)):

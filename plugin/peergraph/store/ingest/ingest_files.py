@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Mapping
+from contextlib import ExitStack, closing
 from os import PathLike, fspath
 from pathlib import Path
 from typing import Literal
@@ -15,17 +16,13 @@ from peergraph.store.disk.manifest import FILE_NAME, Manifest, NodeEntry
 from peergraph.store.disk.save_store import write_text
 from peergraph.store.ingest.formats.known_formats import described_files
 from peergraph.store.ingest.graph_files import EdgeFiles, GraphFiles, NodeFiles
-from peergraph.store.ingest.id_numbers import IdNumbers
 from peergraph.store.ingest.ingest_edges import EdgeIngest
 from peergraph.store.ingest.ingest_nodes import NodeIngest
 from peergraph.store.ingest.ingest_report import IngestReport
 from peergraph.store.ingest.node_ids import NodeIds
-from peergraph.store.ingest.open_type import open_type
-from peergraph.store.ingest.read.row_source import RowSource
 from peergraph.store.ingest.workspace import Workspace
 from peergraph.store.input.source import EDGE, NODE, EdgeType, NodeType
 from peergraph.store.input.storage import StorageOption, check_tables, checked_storage
-from peergraph.store.placement.items import type_name
 
 _LEAST_MEMORY = 64 << 20
 _MOST_DEFAULT_MEMORY = 16 << 30
@@ -99,7 +96,7 @@ def ingest(
     with new_folder(path) as part:
         workspace = Workspace(part, memory, progress, bad_rows == "skip", storage=narrow)
         try:
-            manifest = _GraphIngest(graph, workspace).run()
+            manifest = _ingest_graph(graph, workspace)
         except OSError as error:
             if error.filename is None and error.errno is not None:  # of a write
                 raise OSError(error.errno, error.strerror, str(part)) from error
@@ -138,73 +135,35 @@ def _graph_files(
     return GraphFiles(nodes or {}, edges or {})
 
 
-class _GraphIngest:
-    """All types of a graph: first the nodes that have files, then the edges."""
-
-    def __init__(self, graph: GraphFiles, workspace: Workspace) -> None:
-        self._graph, self._workspace = graph, workspace
-        named = dict.fromkeys(t for s, _, d in graph.edges for t in (s, d))
-        # A type that only edges name comes after those that are described.
-        self._node_types = list(dict.fromkeys([*graph.nodes, *named]))
-        self._nodes: dict[NodeType, NodeIds] = {}
-        self._edges: list[EdgeIngest] = []
-
-    def run(self) -> Manifest:
-        graph, work = self._graph, self._workspace
-        rows = {
-            t: open_type(edges, [edges.source, edges.destination], work)
-            for t, edges in graph.edges.items()
-        }
-        ends = {t: _ends(t, graph.edges[t], rows[t]) for t in rows}
-        tables = {}
-        for number, node_type in enumerate(self._node_types):
-            described = graph.nodes.get(node_type, NodeFiles())
-            step = NodeIngest(node_type, number, described, work)
-            self._nodes[node_type], tables[node_type] = step.run()
-        try:
-            for number, (kind, files) in enumerate(graph.edges.items()):
-                both = self._nodes[kind[0]], self._nodes[kind[2]]
-                edges = EdgeIngest(kind, number, files, rows[kind], ends[kind], both, work)
-                self._edges.append(edges)
-            waiting = [edges for edges in self._edges if edges.waits]
-            for edges in waiting:
-                edges.read()
-            for number, node_type in enumerate(self._node_types):
-                if self._nodes[node_type].is_named_by_edges:
-                    self._count(node_type, number)
-            entries = []
-            for edges in self._edges:
-                if edges not in waiting:
-                    edges.read()
-                entries.append(edges.run())
-        except BaseException:
-            for edges in self._edges:
-                edges.close()
-            raise
-        nodes = (NodeEntry(t, self._nodes[t].count or 0, tables[t]) for t in self._node_types)
-        return Manifest(tuple(nodes), tuple(entries), ())
-
-    def _count(self, node_type: NodeType, number: int) -> None:
-        """Numbers the nodes of a type that only edges name."""
-        nodes, work = self._nodes[node_type], self._workspace
-        if not nodes.is_looked_up:
-            nodes.count = nodes.count_nodes(node_type)
-            return
-        kind = nodes.kind or "number"
-        nodes.numbers = IdNumbers.of_distinct(nodes.keys, kind, work)
-        nodes.count = nodes.numbers.count
-        nodes.numbers.save(node_type, f"node{number}", kind)
-
-
-def _ends(edge_type: EdgeType, files: EdgeFiles, source: RowSource) -> tuple[str, str]:
-    """Returns the columns of sources and destinations."""
-    names, what = source.names, f"edges {type_name(edge_type)}"
-    if files.source is not None and files.destination is not None:
-        for name in (files.source, files.destination):
-            # An empty CSV file has no columns.
-            if names and name not in names:
-                raise ValueError(f"{what}: no column {name!r}; columns: {', '.join(names)}")
-        return files.source, files.destination
-    if len(names) == 1:
-        raise ValueError(f"{what} need two columns, there is {names[0]!r} only")
-    return (names[0], names[1]) if names else ("0", "1")
+def _ingest_graph(graph: GraphFiles, workspace: Workspace) -> Manifest:
+    """Ingests all types of a graph: first the nodes that have files, then the edges."""
+    named = (
+        node_type for source, _, destination in graph.edges for node_type in (source, destination)
+    )
+    # A type that only edges name comes after those that are described.
+    types = dict.fromkeys([*graph.nodes, *named])
+    ids = {
+        node_type: NodeIds(node_type, f"node{number}", graph.nodes.get(node_type, NodeFiles()))
+        for number, node_type in enumerate(types)
+    }
+    with ExitStack() as stack:
+        nodes = [stack.enter_context(closing(NodeIngest(ids[t], workspace))) for t in types]
+        edges = []
+        for number, (kind, files) in enumerate(graph.edges.items()):
+            both = ids[kind[0]], ids[kind[2]]
+            step = EdgeIngest(kind, f"edge{number}", files, both, workspace)
+            edges.append(stack.enter_context(closing(step)))
+        tables = [step.read() for step in nodes]
+        waiting = [step for step in edges if step.waits]
+        for step in waiting:
+            step.read()
+        for node_ids in ids.values():
+            if node_ids.count is None:
+                node_ids.number_named(workspace)
+        entries = []
+        for step in edges:
+            if step not in waiting:
+                step.read()
+            entries.append(step.sort())
+    counts = [node_ids.count or 0 for node_ids in ids.values()]
+    return Manifest(tuple(map(NodeEntry, types, counts, tables)), tuple(entries), ())

@@ -7,141 +7,112 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from peergraph.store.disk.manifest import TableEntry
-from peergraph.store.ingest.graph_files import NodeFiles
-from peergraph.store.ingest.id_numbers import IdNumbers, KeyTable
+from peergraph.store.ingest.key_table import KeyTable
 from peergraph.store.ingest.node_ids import IdColumn, NodeIds
-from peergraph.store.ingest.open_type import open_type
 from peergraph.store.ingest.read.row_source import Batch, RowSource
-from peergraph.store.ingest.tables.tables import Tables
-from peergraph.store.ingest.values.ids import IdKind
-from peergraph.store.ingest.values.problems import Problems
+from peergraph.store.ingest.type_ingest import TypeIngest
 from peergraph.store.ingest.workspace import Workspace
-from peergraph.store.input.source import NodeType
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
-class NodeIngest:
+class NodeIngest(TypeIngest):
     """Reads the files of one node type, once.
 
     Args:
-        node_type: the node type.
-        number: the position of the node type in the manifest.
-        node_files: the files.
+        ids: the ids of the node type, which get their number.
         workspace: the state of the ingest, to which results are written.
     """
 
-    def __init__(
-        self, node_type: NodeType, number: int, node_files: NodeFiles, workspace: Workspace
-    ) -> None:
-        self._type, self._stem = node_type, f"node{number}"
-        self._node_files, self._workspace = node_files, workspace
-        self._what = f"nodes {node_type!r}"
-        self._ids = NodeIds(node_files)
+    def __init__(self, ids: NodeIds, workspace: Workspace) -> None:
+        files, what = ids.files, f"nodes {ids.node_type!r}"
+        is_staged = files.id is not None
+        super().__init__(ids.node_type, what, ids.stem, files, [files.id], workspace, is_staged)
+        if files.id is None and files.numbering == "mapped" and self._source is not None:
+            raise ValueError(f"{what}: numbering='mapped' needs the column `id`")
+        self._ids = ids
         self._keys: KeyTable | None = None
-        self._count = self._without_id = 0  # rows that have been read, and those without an id
         self._bad_before = workspace.bad_rows.total
-        self._left_out: list[NDArray[np.int64]] = []  # positions of rows
+        self._without_id = 0  # rows that have been read
 
-    def run(self) -> tuple[NodeIds, tuple[TableEntry, ...]]:
+    def read(self) -> tuple[TableEntry, ...]:
         """Numbers the nodes and writes their tables.
 
         Raises:
             BadRowsError: a row has no id, an id of an earlier row, or no value for a table. Missing
                 and repeated ids are left out where the workspace skips bad rows.
         """
-        node_files, work, source = self._node_files, self._workspace, None
-        if node_files.files is not None or node_files.query is not None:
-            source = open_type(node_files, [node_files.id], work)
-        files = Tables(
-            self._type,
-            node_files,
-            source,
-            work,
-            self._stem,
-            is_staged=node_files.id is not None,
-        )
-        try:
-            entries = self._without_rows(files) if source is None else self._read(source, files)
-        except BaseException:
-            files.close()
-            raise
-        return self._ids, entries
-
-    def _without_rows(self, files: Tables) -> tuple[TableEntry, ...]:
-        """Writes tables in separate files, if there are any."""
-        count = self._node_files.num_nodes
-        if files.has_own_files:
-            count = files.own_rows if count is None else count
-            if count is None:
-                raise ValueError(f"{self._type!r}: tables in CSV files need num_nodes")
-            self._copy_own_files(files, count)
-        self._ids.count = count
-        return files.finish(None, ())
-
-    def _read(self, source: RowSource, files: Tables) -> tuple[TableEntry, ...]:
-        node_files, work = self._node_files, self._workspace
-        if node_files.id is None and node_files.numbering == "mapped":
-            raise ValueError(f"{self._type!r}: numbering='mapped' needs the column `id`")
-        column = IdColumn(source, node_files.id, "the id", self._ids) if node_files.id else None
-        columns = [*files.columns, *([node_files.id] if node_files.id else [])] or source.names[:1]
-        batches = source.read(columns, work.memory)
-        for batch in work.read(self._what, batches, source.num_bytes):
-            problems = batch.problems()
-            if column is not None:
-                self._add_ids(batch, column, problems)
-            files.write(files.read(batch, problems))
-            work.bad_rows.add_problems(source, batch, problems)
-            self._count += len(batch)
-        if work.bad_rows.total - self._bad_before > self._without_id:
-            self._check(0)
-        order = None if column is None else self._number(source)
-        self._copy_own_files(files, source.total)
-        entries = files.finish(order, self._left_out)
-        count = self._count - sum(map(len, self._left_out))
-        if node_files.num_nodes not in (None, count) and (entries or column is not None):
-            raise ValueError(f"{self._type!r} has {count} rows, num_nodes={node_files.num_nodes}")
-        self._ids.count = count if node_files.num_nodes is None else node_files.num_nodes
+        ids, source = self._ids, self._source
+        count = ids.files.num_nodes
+        if source is None:
+            rows = (own.expected_rows for _, own in self._own if not own.is_text)
+            count = next(rows, None) if count is None else count
+            if self._own and count is None:
+                raise ValueError(f"{self._what}: tables in CSV files need num_nodes")
+            self._copy_tables(count or 0)
+            ids.count = count
+            return self._finish_tables()
+        order = self._read_rows(source)
+        self._copy_tables(source.total)
+        entries = self._finish_tables(order)
+        left = self._count - sum(map(len, self._left_out))
+        if count not in (None, left) and (entries or ids.files.id is not None):
+            raise ValueError(f"{self._what} have {left} rows, num_nodes={count}")
+        ids.count = left if count is None else count
         return entries
 
-    def _add_ids(self, batch: Batch, column: IdColumn, problems: Problems) -> None:
+    def _read_rows(self, source: RowSource) -> NDArray[np.int64] | None:
+        """Reads ids and tables. Returns the row of each node if rows are in another order."""
+        name = self._ids.files.id
+        column = None if name is None else IdColumn(source, name, "the id", self._ids)
+        for batch in self._batches(source, [] if name is None else [name]):
+            if column is not None:
+                self._add_ids(batch, column)
+            for table in self._of_columns:
+                table.write(batch)
+        if self._workspace.bad_rows.total - self._bad_before > self._without_id:
+            self._check(self._bad_before)
+        return None if column is None else self._number(source)
+
+    def _add_ids(self, batch: Batch, column: IdColumn) -> None:
         """Keeps the ids of a batch."""
-        unreadable = problems.bad.copy()
-        keys = column.read(batch, problems)
-        if self._keys is None and not problems.bad.all():
-            kinds: dict[str, IdKind] = {"node": "number", "row": "number"}
-            self._keys = KeyTable(kinds | {"id": self._ids.kind or "number"}, self._workspace)
-        if self._keys is not None:
-            good = np.flatnonzero(~problems.bad)
-            self._keys.append(self._count + good, batch.rows[good], keys.take(good))
-        missing = np.flatnonzero(problems.bad & ~unreadable)
+        unreadable = batch.problems.bad.copy()
+        keys, bad = column.read(batch), batch.problems.bad
+        good = np.flatnonzero(~bad)
+        if len(good):
+            self._key_table().append(self._count + good, batch.rows[good], keys.take(good))
+        missing = np.flatnonzero(bad & ~unreadable)
         self._left_out.append(self._count + missing)
         self._without_id += len(missing)
 
+    def _key_table(self) -> KeyTable:
+        if self._keys is None:
+            kind = self._ids.kind or "number"
+            self._keys = KeyTable({"node": "number", "row": "number", "id": kind}, self._workspace)
+        return self._keys
+
     def _number(self, source: RowSource) -> NDArray[np.int64] | None:
         """Numbers the nodes. Returns the row of each node if rows are in another order."""
-        ids, numbering, work = self._ids, self._node_files.numbering, self._workspace
-        kind = ids.kind or "number"
-        keys = self._keys or KeyTable({"node": "number", "row": "number", "id": kind}, work)
+        ids, numbering, keys = self._ids, self._ids.files.numbering, self._key_table()
         in_range = is_identity = False
-        if kind == "number":
+        if ids.kind != "text":
             limits = f"coalesce(bool_and(id >= 0 AND id < {self._count}), true)"
             same = f"count(*) = {self._count} AND coalesce(bool_and(id = node), true)"
             ((in_range, is_identity),) = keys.select(f"SELECT {limits}, {same} FROM {keys.name}")
+        order = None
         if numbering == "dense" or (numbering == "auto" and in_range):
             ids.kind = "number"
             order = None if is_identity else self._order(keys, source)
-            self._check(0)
-            keys.drop()
-            return order
-        repeated = self._add_repeated(keys, source)
-        self._left_out.append(repeated)
-        self._check(self._without_id + len(repeated))
-        ids.numbers = IdNumbers.of_rows(keys, work)
+            self._check(self._bad_before)
+        else:
+            repeated = self._add_repeated(keys, source)
+            self._left_out.append(repeated)
+            self._check(self._bad_before, self._without_id + len(repeated))
+            first = f"SELECT id, min(node) AS place FROM {keys.name} GROUP BY id"
+            ids.number(first, self._workspace)
         keys.drop()
-        ids.numbers.save(self._type, self._stem, kind)
-        return None
+        return order
 
     def _order(self, keys: KeyTable, source: RowSource) -> NDArray[np.int64]:
         """Returns the row ``[nodes]`` of each node, where ids are the numbers in some order."""
@@ -164,12 +135,9 @@ class NodeIngest:
         self._workspace.bad_rows.add(source, reason, rows, values)
         return np.asarray(positions, np.int64)
 
-    def _copy_own_files(self, files: Tables, num_rows: int) -> None:
-        """Copies the tables with files of their own."""
+    def _copy_tables(self, num_rows: int) -> None:
+        """Copies the tables with files of their own, whose rows cannot be left out."""
         before = self._workspace.bad_rows.total
-        files.copy_own_files()
-        self._workspace.check_rows(before, self._what, 0)
-        files.check_rows(num_rows, repr(self._type))
-
-    def _check(self, may_skip: int) -> None:
-        self._workspace.check_rows(self._bad_before, self._what, may_skip)
+        self._copy_own_files()
+        self._check(before)
+        self._check_own_rows(num_rows)

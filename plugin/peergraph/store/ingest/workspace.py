@@ -8,7 +8,6 @@ import shutil
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +15,9 @@ import torch
 
 from peergraph.memory import StorageReport
 from peergraph.progress import progress_bar
-from peergraph.store.ingest.bad_rows import BadRows, BadRowsError
+from peergraph.store.ingest.bad_rows import BadRows
 from peergraph.store.ingest.read.optional import duckdb
-from peergraph.store.ingest.read.row_source import Batch
+from peergraph.store.ingest.read.row_source import Batch, RowSource
 from peergraph.store.input.storage import CheckedStorage
 from peergraph.store.placement.plan import format_bytes
 
@@ -116,30 +115,20 @@ class Workspace:
         self._names += 1
         return f"{stem}{self._names}"
 
-    def read(self, what: str, batches: Iterable[Batch], num_bytes: int) -> Iterator[Batch]:
-        """Yields batches; counts their bytes, and shows progress.
+    def read(self, what: str, source: RowSource, batches: Iterable[Batch]) -> Iterator[Batch]:
+        """Yields batches; counts their bytes and then their problems, and shows progress.
 
         Args:
             what: names what is read.
-            num_bytes: the bytes of all batches.
+            source: the source of the batches.
+            batches: the batches.
         """
-        with progress_bar(what, num_bytes, self.progress) as moved:
+        with progress_bar(what, source.num_bytes, self.progress) as moved:
             for batch in batches:
                 yield batch
+                self.bad_rows.add_problems(source, batch)
                 self.bytes_read += batch.num_bytes
                 moved(batch.num_bytes)
-
-    def check_rows(self, before: int, what: str, may_skip: float = inf) -> None:
-        """Raises BadRowsError for bad rows that cannot be left out.
-
-        Args:
-            before: the number of bad rows that had been found before.
-            what: names the rows in the error.
-            may_skip: the number of the others that are left out if bad rows are skipped.
-        """
-        limit = may_skip if self.skips_bad_rows else 0
-        if self.bad_rows.total - before > limit:
-            raise BadRowsError(self.bad_rows, f"{what} have rows that cannot be used:")
 
     def check_space(self, num_bytes: int, what: str) -> None:
         """Raises OSError if the disk has less space than files need."""

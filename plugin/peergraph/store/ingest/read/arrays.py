@@ -17,6 +17,7 @@ from torch import Tensor
 
 from peergraph.store.ingest.read.file_list import check_regular
 from peergraph.store.ingest.read.row_source import Batch, RowFile
+from peergraph.store.ingest.values.problems import Problems
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -70,8 +71,9 @@ class ArrayRows(RowFile):
                 for name, part in zip(self.types, parts, strict=True)
                 if name in columns
             }
-            numbers = np.arange(first + begin, first + end)
-            yield Batch(numbers, arrays, self.row_bytes(columns) * (end - begin))
+            numbers, num_bytes = np.arange(first + begin, first + end), end - begin
+            num_bytes *= self.row_bytes(columns)
+            yield Batch(numbers, arrays, num_bytes, Problems(end - begin))
 
 
 def _in_numpy(rows: Any) -> NDArray[Any]:

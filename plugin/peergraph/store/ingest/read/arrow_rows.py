@@ -12,7 +12,7 @@ import numpy as np
 
 from peergraph.store.ingest.read.optional import arrow, dataset, filesystems, parquet
 from peergraph.store.ingest.read.row_source import Batch, RowFile
-from peergraph.store.ingest.values.problems import Mask
+from peergraph.store.ingest.values.problems import Mask, Problems
 
 _AHEAD = 4  # batches that Arrow's threads decode ahead
 _SAMPLE_ROWS = 1 << 10
@@ -151,7 +151,7 @@ def batches_of(
         batch_rows: the largest number of rows of a batch.
         first: the number of the first row.
         num_bytes: the bytes that were read for all rows.
-        faults: the rows that cannot be read, see :class:`Batch`.
+        faults: the rows that cannot be read, a mask ``[n]`` by reason.
     """
     for begin in range(0, rows.num_rows, batch_rows):
         part = rows.slice(begin, batch_rows)
@@ -161,9 +161,11 @@ def batches_of(
             for name, column in zip(part.schema.names, part.columns, strict=True)
         }
         end = begin + part.num_rows
-        masks = {reason: mask[begin:end] for reason, mask in (faults or {}).items()}
+        problems = Problems(part.num_rows)
+        for reason, mask in (faults or {}).items():
+            problems.add(reason, mask[begin:end])
         share = num_bytes * part.num_rows // rows.num_rows
-        yield Batch(np.arange(first + begin, first + end), arrays, share, masks)
+        yield Batch(np.arange(first + begin, first + end), arrays, share, problems)
 
 
 def _joined(batches: Iterator[Any], batch_rows: int) -> Iterator[Any]:

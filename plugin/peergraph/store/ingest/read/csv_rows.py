@@ -25,7 +25,7 @@ _COMPRESSED = 5
 
 
 class CsvRows(RowFile):
-    """Rows of a CSV file. Lines with too many or too few values are faults (:attr:`Batch.faults`);
+    """Rows of a CSV file. Lines with too many or too few values are problems;
     an empty line is a row without values.
 
     Args:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import bisect
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -30,30 +30,26 @@ class Batch:
         rows: ``[n]`` int64 ascending, the numbers of the rows over all files.
         columns: arrays of NumPy or Arrow by name: ``[n]``, of tables ``[n, ...]``.
         num_bytes: the bytes that were read for the rows, for progress bars.
-        faults: the rows that cannot be read, whose values are missing: a mask ``[n]`` by reason.
+        problems: the reasons why rows cannot be used: at first those of rows that cannot be read,
+            whose values are missing.
     """
 
     rows: NDArray[np.int64]
     columns: Mapping[str, Any]
     num_bytes: int
-    faults: Mapping[str, Mask] = field(default_factory=dict)
+    problems: Problems
 
     def __len__(self) -> int:
         return len(self.rows)
-
-    def problems(self) -> Problems:
-        """Returns the problems of the rows: those that cannot be read."""
-        problems = Problems(len(self))
-        for reason, mask in self.faults.items():
-            problems.add(reason, mask)
-        return problems
 
     def select(self, mask: Mask) -> Batch:
         """Returns the rows of a mask ``[n]``."""
         at = np.flatnonzero(mask)
         columns = {name: values.take(at) for name, values in self.columns.items()}
-        faults = {reason: rows[at] for reason, rows in self.faults.items()}
-        return Batch(self.rows[at], columns, self.num_bytes, faults)
+        problems = Problems(len(at))
+        for reason, rows in self.problems.masks.items():
+            problems.add(reason, rows[at])
+        return Batch(self.rows[at], columns, self.num_bytes, problems)
 
 
 class RowFile(ABC):
@@ -175,7 +171,7 @@ class RowSource:
                     yield batch
                     continue
                 # Lines that cannot be read are reported whatever the condition is.
-                chosen = self.condition.rows(batch) | batch.problems().bad
+                chosen = self.condition.rows(batch) | batch.problems.bad
                 yield batch if chosen.all() else batch.select(chosen)
 
     def place(self, row: int) -> tuple[str, int]:

@@ -15,7 +15,7 @@ from peergraph.memory.table.row_encoder import RowEncoder
 from peergraph.store.disk.manifest import DTYPE_NAMES, StorageEntry, TableEntry
 from peergraph.store.disk.npy_writer import NpyWriter
 from peergraph.store.ingest.graph_files import Columns, Rows
-from peergraph.store.ingest.read.row_source import RowSource
+from peergraph.store.ingest.read.row_source import Batch, RowSource
 from peergraph.store.ingest.staged_rows import StagedRows
 from peergraph.store.ingest.tables.columns import (
     chosen_columns,
@@ -23,8 +23,7 @@ from peergraph.store.ingest.tables.columns import (
     is_time,
     type_of_column,
 )
-from peergraph.store.ingest.values.cast import to_dtype
-from peergraph.store.ingest.values.numbers import Numbers, to_numbers
+from peergraph.store.ingest.values.numbers import Numbers, to_dtype, to_numbers
 from peergraph.store.ingest.values.problems import Problems
 from peergraph.store.ingest.workspace import Workspace
 from peergraph.store.input.source import EdgeType, NodeType
@@ -97,20 +96,12 @@ class Table:
         self._writer: NpyWriter | None = None
         self._encoder: RowEncoder | None = None
 
-    def read(self, columns: Mapping[str, Any], problems: Problems) -> Tensor:
-        """Returns the table's rows ``[n, ...]`` of a batch's columns.
-
-        Args:
-            columns: the columns.
-            problems: gets the rows without a value.
-        """
+    def write(self, batch: Batch) -> None:
+        """Appends the rows of a batch. Those without a value get a problem."""
         try:
-            return self._rows(columns, problems)
+            rows = self._rows(batch.columns, batch.problems)
         except ValueError as error:
             raise ValueError(f"table {self.name!r}: {error}") from None
-
-    def write(self, rows: Tensor) -> None:
-        """Appends rows."""
         if self._staged is not None:
             self._staged.append(rows)
         elif len(rows):

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 
 from peergraph.store.ingest.read.optional import arrow, compute
 from peergraph.store.ingest.values.arrow_arrays import is_list, value_type
-from peergraph.store.ingest.values.cast import to_dtype
-from peergraph.store.ingest.values.numbers import to_numbers
+from peergraph.store.ingest.values.numbers import to_dtype, to_numbers
 from peergraph.store.ingest.values.problems import MISSING, ROUNDED, Problems
 from peergraph.store.ingest.values.text import (
     PLAIN_WHOLE,
+    ValueKind,
     is_missing,
     matches,
     plain_whole_numbers,
@@ -23,10 +23,8 @@ from peergraph.store.ingest.values.text import (
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-IdKind = Literal["number", "text"]
 
-
-def kind_of_types(kinds: Sequence[Any], what: str) -> IdKind | None:
+def kind_of_types(kinds: Sequence[Any], what: str) -> ValueKind | None:
     """Returns whether the ids of some types of Arrow, NumPy or torch are whole numbers or text;
     None: the values decide.
 
@@ -40,7 +38,7 @@ def kind_of_types(kinds: Sequence[Any], what: str) -> IdKind | None:
     return id_kinds.pop() if id_kinds else None
 
 
-def _kind_of_type(dtype: Any, what: str) -> IdKind | None:
+def _kind_of_type(dtype: Any, what: str) -> ValueKind | None:
     if isinstance(dtype, (np.dtype, torch.dtype)):
         if isinstance(dtype, np.dtype) and dtype.kind in "iuf":
             return "number"
@@ -84,7 +82,7 @@ def to_node_numbers(column: Any, problems: Problems) -> NDArray[Any]:
     return to_dtype(numbers, dtype, "error", False, problems).numpy()
 
 
-def to_keys(column: Any, kind: IdKind, problems: Problems) -> Any:
+def to_keys(column: Any, kind: ValueKind, problems: Problems) -> Any:
     """Converts ids for the look-up: an Arrow array of strings or of int64. Missing ones are
     added to the problems.
 

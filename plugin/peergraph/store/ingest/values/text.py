@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
@@ -13,11 +13,16 @@ from peergraph.store.ingest.values.problems import NO_NUMBER, ROUNDED, TOO_LARGE
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-_MISSING = ["", "NA", "N/A", "n/a", "#N/A", "NULL", "Null", "null", "None", "<NA>"]
-_FLAGS = ["true", "false", "True", "False", "TRUE", "FALSE"]
+    from peergraph.store.ingest.read.row_source import Batch, RowSource
+
+ValueKind = Literal["number", "text"]
+
+_MISSING = ["", "NA", "N/A", "n/a", "#N/A", "NULL", "Null", "null", "None", "<NA>", None]
+_TRUE: list[str | None] = ["true", "True", "TRUE"]
+_FALSE: list[str | None] = ["false", "False", "FALSE"]
 _NUMBER = r"^[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?$|^[+-]?(?i:nan|inf|infinity)$"
 _WHOLE = r"^[+-]?[0-9]+(\.0*)?$"
-PLAIN_NUMBER = r"^\s*-?(0|[1-9][0-9]*)(\.[0-9]*)?([eE][+-]?[0-9]+)?\s*$"
+_PLAIN_NUMBER = r"^\s*-?(0|[1-9][0-9]*)(\.[0-9]*)?([eE][+-]?[0-9]+)?\s*$"
 PLAIN_WHOLE = r"^\s*(0|-?[1-9][0-9]*)\s*$"
 _EXACT_DOUBLE = 2.0**53
 
@@ -48,8 +53,11 @@ def matches(column: Any, pattern: str) -> Mask:
 
 def is_missing(column: Any) -> Mask:
     """Returns which strings are missing, empty or spaces."""
-    text = compute.utf8_trim_whitespace(column)
-    return as_mask(compute.fill_null(compute.equal(text, ""), True))
+    return _is_in(compute.utf8_trim_whitespace(column), ["", None])
+
+
+def _is_in(column: Any, values: list[str | None]) -> Mask:
+    return as_mask(compute.is_in(column, value_set=arrow.array(values)))
 
 
 def text_numbers(column: Any, problems: Problems) -> tuple[NDArray[Any], Mask | None]:
@@ -60,30 +68,26 @@ def text_numbers(column: Any, problems: Problems) -> tuple[NDArray[Any], Mask | 
         column: an array of strings of Arrow.
         problems: gets the rows whose value is no number, or none that can be held.
     """
-    whole = plain_whole_numbers(column)
-    if whole is not None:
+    if (whole := plain_whole_numbers(column)) is not None:
         return whole, None
     text = compute.utf8_trim_whitespace(column)
-    empty = compute.fill_null(compute.is_in(text, value_set=arrow.array(_MISSING)), True)
-    empty = compute.or_(empty, text.is_null())
-    missing = as_mask(empty)
+    missing, true = _is_in(text, _MISSING), _is_in(text, _TRUE)
     missing_if_any = missing if missing.any() else None
-    flags = compute.is_in(text, value_set=arrow.array(_FLAGS))
-    if compute.all(compute.or_(flags, empty)).as_py() and not missing.all():
-        return as_mask(compute.equal(compute.utf8_lower(text), "true")), missing_if_any
+    if (missing | true | _is_in(text, _FALSE)).all() and not missing.all():
+        return true, missing_if_any
     is_number = matches(text, _NUMBER)
     problems.add(NO_NUMBER, ~is_number & ~missing)
     text = compute.if_else(arrow.array(is_number), text, arrow.scalar("0"))
     doubles = as_numpy(text.cast(arrow.float64())).copy()
     is_whole = matches(text, _WHOLE)
-    has_point = not is_whole.all() or compute.any(compute.match_substring(text, ".")).as_py()
-    values = doubles
-    if not has_point:
-        values = np.where(np.abs(doubles) < _EXACT_DOUBLE, doubles, 0).astype(np.int64)
     large = np.isinf(doubles)
     if large.any():
         large &= ~matches(text, "(?i)inf")
     rounded = np.zeros(len(doubles), np.bool_)
+    values = doubles
+    has_point = not is_whole.all() or compute.any(compute.match_substring(text, ".")).as_py()
+    if not has_point:
+        values = np.where(np.abs(doubles) < _EXACT_DOUBLE, doubles, 0).astype(np.int64)
     for row in np.flatnonzero(is_whole & (np.abs(doubles) >= _EXACT_DOUBLE)).tolist():
         exact = int(text[row].as_py().partition(".")[0])
         if has_point:
@@ -96,3 +100,47 @@ def text_numbers(column: Any, problems: Problems) -> tuple[NDArray[Any], Mask | 
     problems.add(ROUNDED, rounded)
     values[large | rounded] = 0
     return values, missing_if_any
+
+
+class TextKind:
+    """Whether the values of a column of text without a declared type are numbers: all of them in
+    all files, or none.
+
+    Args:
+        source: the rows.
+        what: names the column in messages.
+    """
+
+    def __init__(self, source: RowSource, what: str) -> None:
+        self._source, self._what = source, what
+        self._kind: ValueKind | None = None
+        self._first = ""
+
+    def of(self, column: Any, batch: Batch) -> ValueKind | None:
+        """Returns what the values are, or None as long as all are missing.
+
+        Args:
+            column: the values of the batch, an array of strings of Arrow.
+            batch: the batch.
+
+        Raises:
+            ValueError: one value is a number, another is none.
+        """
+        is_number = matches(column, _PLAIN_NUMBER)
+        kinds: dict[ValueKind, Mask] = {"number": is_number}
+        kinds["text"] = ~is_number & ~is_missing(column)
+        for kind, mask in kinds.items():
+            if not mask.any():
+                continue
+            row = int(mask.argmax())
+            file, number = self._source.place(int(batch.rows[row]))
+            place = f"{str(column[row])!r} ({file}: row {number})"
+            if self._kind is None:
+                self._kind, self._first = kind, place
+            elif self._kind != kind:
+                raise ValueError(
+                    f"{self._what} has numbers and text: {self._first} and {place}. Mend the "
+                    "files, or declare the column's type by csv=CsvFormat(types=...): 'string' "
+                    "takes all values as text, 'int64' as numbers"
+                )
+        return self._kind

@@ -1,0 +1,165 @@
+"""The files of one node type or edge type, and its tables."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from peergraph.store.disk.manifest import TableEntry
+from peergraph.store.ingest.bad_rows import BadRowsError
+from peergraph.store.ingest.conditions import Condition
+from peergraph.store.ingest.graph_files import Columns, EdgeFiles, NodeFiles, Rows
+from peergraph.store.ingest.query_rows import query_rows
+from peergraph.store.ingest.read.open_rows import open_rows, open_table
+from peergraph.store.ingest.read.row_source import Batch, RowSource
+from peergraph.store.ingest.tables.columns import described
+from peergraph.store.ingest.tables.table import Table
+from peergraph.store.ingest.workspace import Workspace
+from peergraph.store.input.source import EdgeType, NodeType
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+_MOST_ROWS = 1 << 30
+
+
+class TypeIngest:
+    """Reads the rows of one type, once, and writes its tables: those of columns of its files, and
+    those with files of their own.
+
+    Args:
+        kind: the node type or edge type.
+        what: names it in messages.
+        stem: the stem of the names of its files, such as ``<stem>.table0.npy``.
+        files: the files of the type.
+        named: the columns that users name for ids.
+        workspace: the state of the ingest, to which results are written.
+        is_staged: whether rows of tables may be put into another order or left out when all are
+            known.
+        repeat: the number of times that each row of a table is written.
+
+    Raises:
+        NotImplementedError: a condition meets a table with its own file.
+    """
+
+    def __init__(
+        self,
+        kind: NodeType | EdgeType,
+        what: str,
+        stem: str,
+        files: NodeFiles | EdgeFiles,
+        named: Sequence[str | None],
+        workspace: Workspace,
+        is_staged: bool,
+        repeat: int = 1,
+    ) -> None:
+        self._type, self._what, self._stem, self._workspace = kind, what, stem, workspace
+        tables = {name: described(table) for name, table in files.tables.items()}
+        names = [name for name in named if name is not None]
+        for table in tables.values():
+            if isinstance(table, Columns):
+                columns = table.columns
+                names += [columns] if isinstance(columns, str) else columns
+        try:
+            self._source = _open(files, names, workspace)
+        except ValueError as error:
+            raise ValueError(f"{what}: {error}") from error
+        self._tables: list[Table] = []
+        self._own: list[tuple[Table, RowSource]] = []
+        self._of_columns: list[Table] = []
+        for number, (name, table) in enumerate(tables.items()):
+            path, source = workspace.folder / f"{stem}.table{number}.npy", self._source
+            try:
+                if isinstance(table, Rows):
+                    source = open_table(table.values, table.csv)
+                elif source is None:
+                    raise ValueError(f"no column {files.tables[name]!r}: there are no files")
+                made = Table(kind, name, table, source, path, workspace, is_staged, repeat)
+            except ValueError as error:
+                raise ValueError(f"table {name!r}: {error}") from None
+            self._tables.append(made)
+            if isinstance(table, Rows):
+                self._own.append((made, source))
+            else:
+                self._of_columns.append(made)
+        if files.where is not None and self._own:
+            raise NotImplementedError(
+                f"{kind!r}: where goes without tables that have a file of their own: write the "
+                "rows that are left into a file"
+            )
+        self._count = 0
+        """The number of rows that have been read and satisfy the condition."""
+        self._left_out = [np.empty(0, np.int64)]
+        """The positions of rows that are left out, among them."""
+
+    def close(self) -> None:
+        """Closes the files, also after an error."""
+        for table in self._tables:
+            table.close()
+
+    def _batches(
+        self, source: RowSource, ids: Sequence[str], most_rows: int = _MOST_ROWS
+    ) -> Iterator[Batch]:
+        """Yields the rows, with the columns of ids and of tables; reports the problems that they
+        then have.
+        """
+        columns = [*ids, *(column for table in self._of_columns for column in table.columns)]
+        batches = source.read(columns or source.names[:1], self._workspace.memory, most_rows)
+        for batch in self._workspace.read(f"read {self._what}", source, batches):
+            yield batch
+            self._count += len(batch)
+
+    def _copy_own_files(self) -> NDArray[np.int64]:
+        """Reads the tables with files of their own. Returns the numbers of the rows without a
+        value, ascending, after they have been added to the bad rows.
+        """
+        bad, work = [np.empty(0, np.int64)], self._workspace
+        for table, source in self._own:
+            batches = source.read(source.names, work.memory)
+            for batch in work.read(f"table {table.name}", source, batches):
+                table.write(batch)
+                bad.append(batch.rows[batch.problems.bad])
+            work.notes += source.notes
+        return np.unique(np.concatenate(bad))
+
+    def _check_own_rows(self, num_rows: int) -> None:
+        """Raises ValueError if a table with its own file has another number of rows."""
+        for table, source in self._own:
+            if source.total != num_rows:
+                raise ValueError(
+                    f"table {table.name!r} of {self._what} has {source.total} rows, there are "
+                    f"{num_rows}"
+                )
+
+    def _finish_tables(self, order: NDArray[np.int64] | None = None) -> tuple[TableEntry, ...]:
+        """Completes all tables, see :meth:`Table.finish`; returns the entries of the manifest."""
+        left_out = np.unique(np.concatenate(self._left_out))
+        return tuple(table.finish(order, left_out) for table in self._tables)
+
+    def _check(self, before: int, may_skip: float = 0) -> None:
+        """Raises BadRowsError for bad rows that cannot be left out.
+
+        Args:
+            before: the number of bad rows that had been found before.
+            may_skip: the number of the others that are left out if bad rows are skipped.
+        """
+        work = self._workspace
+        if work.bad_rows.total - before > (may_skip if work.skips_bad_rows else 0):
+            raise BadRowsError(work.bad_rows, f"{self._what} have rows that cannot be used:")
+
+
+def _open(
+    files: NodeFiles | EdgeFiles, named: Sequence[str], workspace: Workspace
+) -> RowSource | None:
+    """Returns the rows of a type that satisfy its condition; None: it has no files."""
+    if files.query is not None:
+        return query_rows(files.query, workspace)
+    if files.files is None:
+        return None
+    source = open_rows(files.files, files.csv, named, isinstance(files, EdgeFiles))
+    workspace.notes += source.notes
+    if files.where is not None and source.names:
+        source.condition = Condition(files.where, source, workspace)
+    return source
