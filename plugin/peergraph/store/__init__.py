@@ -4,7 +4,6 @@ from peergraph.store.csc.neighbor_lists import CscRange
 from peergraph.store.csc.tiered_csc import TieredCsc
 from peergraph.store.hotness.hotness import Hotness
 from peergraph.store.hotness.id_map import IdMap
-from peergraph.store.ingest.bad_rows import BadRows, BadRowsError
 from peergraph.store.ingest.graph_files import (
     Columns,
     CsvFormat,
@@ -13,7 +12,7 @@ from peergraph.store.ingest.graph_files import (
     NodeFiles,
     Rows,
 )
-from peergraph.store.ingest.ingest_report import IngestReport
+from peergraph.store.ingest.ingest_report import BadRows, BadRowsError, IngestReport
 from peergraph.store.input.source import (
     EDGE,
     NODE,

@@ -8,12 +8,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from peergraph.store.disk.manifest import TableEntry
-from peergraph.store.ingest.bad_rows import BadRowsError
-from peergraph.store.ingest.conditions import Condition
-from peergraph.store.ingest.graph_files import Columns, EdgeFiles, NodeFiles, Rows
-from peergraph.store.ingest.query_rows import query_rows
-from peergraph.store.ingest.read.open_rows import open_rows, open_table
+from peergraph.store.ingest.graph_files import Columns, EdgeFiles, NodeFiles
+from peergraph.store.ingest.ingest_report import BadRowsError
+from peergraph.store.ingest.read.open_rows import open_rows
 from peergraph.store.ingest.read.row_source import Batch, RowSource
+from peergraph.store.ingest.sql import Condition, query_rows
 from peergraph.store.ingest.tables.columns import described
 from peergraph.store.ingest.tables.table import Table
 from peergraph.store.ingest.workspace import Workspace
@@ -67,23 +66,15 @@ class TypeIngest:
         except ValueError as error:
             raise ValueError(f"{what}: {error}") from error
         self._tables: list[Table] = []
-        self._own: list[tuple[Table, RowSource]] = []
-        self._of_columns: list[Table] = []
         for number, (name, table) in enumerate(tables.items()):
-            path, source = workspace.folder / f"{stem}.table{number}.npy", self._source
+            path = workspace.folder / f"{stem}.table{number}.npy"
+            options = (self._source, path, workspace, is_staged, repeat)
             try:
-                if isinstance(table, Rows):
-                    source = open_table(table.values, table.csv)
-                elif source is None:
-                    raise ValueError(f"no column {files.tables[name]!r}: there are no files")
-                made = Table(kind, name, table, source, path, workspace, is_staged, repeat)
+                self._tables.append(Table(kind, name, table, *options))
             except ValueError as error:
                 raise ValueError(f"table {name!r}: {error}") from None
-            self._tables.append(made)
-            if isinstance(table, Rows):
-                self._own.append((made, source))
-            else:
-                self._of_columns.append(made)
+        self._of_columns = [table for table in self._tables if table.own is None]
+        self._own = [(table, table.own) for table in self._tables if table.own is not None]
         if files.where is not None and self._own:
             raise NotImplementedError(
                 f"{kind!r}: where goes without tables that have a file of their own: write the "

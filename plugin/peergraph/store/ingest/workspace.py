@@ -15,7 +15,7 @@ import torch
 
 from peergraph.memory import StorageReport
 from peergraph.progress import progress_bar
-from peergraph.store.ingest.bad_rows import BadRows
+from peergraph.store.ingest.ingest_report import BadRows
 from peergraph.store.ingest.read.optional import duckdb
 from peergraph.store.ingest.read.row_source import Batch, RowSource
 from peergraph.store.input.storage import CheckedStorage

@@ -7,10 +7,9 @@ from os import PathLike, fspath
 from pathlib import Path
 
 from peergraph.store.ingest.formats.description import description_files
-from peergraph.store.ingest.formats.dgl_graphs import dgl_files
 from peergraph.store.ingest.formats.lsc import is_lsc, lsc_files
 from peergraph.store.ingest.formats.ogb import is_ogb, ogb_files
-from peergraph.store.ingest.formats.pyg_processed import processed_file, pyg_files
+from peergraph.store.ingest.formats.saved_graphs import dgl_files, processed_file, pyg_files
 from peergraph.store.ingest.graph_files import GraphFiles
 
 FORMATS: dict[str, Callable[[Path], GraphFiles]] = {

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from peergraph.store.ingest.formats.checkpoint import load_checkpoint
+from peergraph.store.ingest.formats.saved_graphs import load_checkpoint
 from peergraph.store.ingest.graph_files import EdgeFiles, GraphFiles, NodeFiles, Rows
 from peergraph.store.ingest.read.arrays import NpyFile
 from peergraph.store.input.source import EDGE, NODE, EdgeType, NodeType

@@ -15,7 +15,7 @@ from peergraph.store.ingest.values.problems import Mask, Problems
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from peergraph.store.ingest.conditions import Condition
+    from peergraph.store.ingest.sql import Condition
 
 _LEAST_ROWS, _MOST_ROWS = 1 << 10, 1 << 18  # of a batch
 _MOST_BYTES = 4 << 20  # of a batch: caches hold it

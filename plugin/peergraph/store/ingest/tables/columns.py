@@ -12,12 +12,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from peergraph.store.disk.manifest import DTYPE_NAMES
 from peergraph.store.ingest.graph_files import Columns, Rows
 from peergraph.store.ingest.read.file_list import is_array_path
 from peergraph.store.ingest.read.optional import arrow
+from peergraph.store.ingest.read.row_source import RowSource
 from peergraph.store.ingest.values.arrow_arrays import common_type, value_type
 
-_DTYPES: dict[str, torch.dtype] = {
+_DTYPES = {
     **{"bool": torch.bool, "int8": torch.int8, "uint8": torch.uint8, "int16": torch.int16},
     **{"int32": torch.int32, "int64": torch.int64},
     **{"uint16": torch.int32, "uint32": torch.int64, "uint64": torch.int64},
@@ -36,12 +38,14 @@ def described(table: Any) -> Columns | Rows:
     return Columns(table)
 
 
-def chosen_columns(table: Columns, names: Sequence[str]) -> tuple[list[str], bool]:
-    """Returns the columns of a table among some names, and whether they make a matrix.
+def chosen_columns(table: Columns | Rows, names: Sequence[str]) -> tuple[list[str], bool]:
+    """Returns the columns of a table among those of its file, and whether they make a matrix.
 
     Raises:
         ValueError: there is no such column.
     """
+    if isinstance(table, Rows):
+        return [*names], [*names] != [""]
     columns, is_one = table.columns, False
     if isinstance(columns, str):
         is_one = not any(character in columns for character in "*?[")
@@ -58,44 +62,56 @@ def chosen_columns(table: Columns, names: Sequence[str]) -> tuple[list[str], boo
     return chosen, not is_one
 
 
-def type_of_column(kinds: Sequence[Any], column: str) -> Any:
-    """Returns the type that holds the values of a column in all files: one of Arrow, NumPy or
-    torch; None: they are text.
-
-    Args:
-        kinds: the types of the column in all files; none for text.
-        column: the name of the column.
-
-    Raises:
-        ValueError: there is none.
-    """
-    if not kinds:
-        return None
-    if isinstance(kinds[0], (np.dtype, torch.dtype)):
-        return np.result_type(*kinds) if len(set(kinds)) > 1 else kinds[0]
-    kind = common_type([value_type(kind) for kind in kinds], f"column {column!r}")
-    return None if "string" in str(kind) else kind
+def declared_dtype(dtype: torch.dtype | str) -> torch.dtype:
+    """Returns the dtype that users name. Raises ValueError if there is none of that name."""
+    if isinstance(dtype, str) and dtype not in DTYPE_NAMES:
+        raise ValueError(f"dtype must be one of {', '.join(sorted(DTYPE_NAMES))}, got {dtype!r}")
+    return DTYPE_NAMES[dtype] if isinstance(dtype, str) else dtype
 
 
-def is_time(kind: Any) -> bool:
-    """Returns whether a type is one of times of Arrow."""
-    if kind is None or isinstance(kind, (np.dtype, torch.dtype)):
-        return False
-    return bool(arrow.types.is_temporal(kind))
-
-
-def common_dtype(kinds: Sequence[Any]) -> torch.dtype | None:
-    """Returns the dtype that holds the values of columns; None where they are text, or all missing.
+def common_dtype(source: RowSource, columns: Sequence[str]) -> torch.dtype | None:
+    """Returns the dtype that holds the values of columns in all files; None: they are text, or all
+    missing.
 
     Raises:
         ValueError: some are text, others are numbers; or a type has no numbers.
     """
-    dtypes = [_dtype(kind) for kind in kinds if kind is not None and str(kind) != "null"]
-    if dtypes and any(kind is None for kind in kinds):
-        raise ValueError(
-            "columns are text in one place and numbers in another: convert them to one type"
-        )
+    kinds = [kind for column in columns for kind in types_of_column(source, column)]
+    dtypes = dict.fromkeys(_dtype(kind) for kind in kinds if not is_text(kind))
+    if source.is_text and len(kinds) < len(columns):
+        return None
+    if any(map(is_text, kinds)):
+        if dtypes and not source.is_text:
+            raise ValueError(
+                "columns are text in one place and numbers in another: convert them to one type"
+            )
+        return None
     return reduce(_common, dtypes) if dtypes else None
+
+
+def types_of_column(source: RowSource, column: str) -> list[Any]:
+    """Returns the types of a column that has values: Arrow's type that holds those of all files, or
+    the dtypes of arrays; none for text without a declared type.
+
+    Raises:
+        ValueError: no type holds the values of all files.
+    """
+    kinds = source.types(column)
+    if not kinds or isinstance(kinds[0], (np.dtype, torch.dtype)):
+        return kinds
+    kind = common_type([value_type(kind) for kind in kinds], f"column {column!r}")
+    return [] if arrow.types.is_null(kind) else [kind]
+
+
+def is_text(kind: Any) -> bool:
+    """Returns whether a type is one of text."""
+    return "string" in str(kind)
+
+
+def is_time(kind: Any) -> bool:
+    """Returns whether a type is one of times of Arrow."""
+    is_dtype = isinstance(kind, (np.dtype, torch.dtype))
+    return not is_dtype and bool(arrow.types.is_temporal(kind))
 
 
 def _dtype(kind: Any) -> torch.dtype:
@@ -114,7 +130,5 @@ def _dtype(kind: Any) -> torch.dtype:
 
 
 def _common(first: torch.dtype, second: torch.dtype) -> torch.dtype:
-    if first == second:
-        return first
     both = (torch.empty(0, dtype=dtype, device="cpu").numpy().dtype for dtype in (first, second))
     return _DTYPES[np.result_type(*both).name]

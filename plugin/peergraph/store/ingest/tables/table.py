@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,16 +13,19 @@ from torch import Tensor
 
 from peergraph.memory.table.row_codec import codec_of
 from peergraph.memory.table.row_encoder import RowEncoder
-from peergraph.store.disk.manifest import DTYPE_NAMES, StorageEntry, TableEntry
+from peergraph.store.disk.manifest import StorageEntry, TableEntry
 from peergraph.store.disk.npy_writer import NpyWriter
 from peergraph.store.ingest.graph_files import Columns, Rows
+from peergraph.store.ingest.read.open_rows import open_table
 from peergraph.store.ingest.read.row_source import Batch, RowSource
 from peergraph.store.ingest.staged_rows import StagedRows
 from peergraph.store.ingest.tables.columns import (
     chosen_columns,
     common_dtype,
+    declared_dtype,
+    is_text,
     is_time,
-    type_of_column,
+    types_of_column,
 )
 from peergraph.store.ingest.values.numbers import Numbers, to_dtype, to_numbers
 from peergraph.store.ingest.values.problems import Problems
@@ -45,7 +49,7 @@ class Table:
         kind: the node type or edge type.
         name: the name of the table.
         table: the table as users describe it.
-        source: the rows of its columns.
+        source: the rows of the type's files, if it has any.
         path: the path of its file.
         workspace: the workspace.
         is_staged: whether rows wait in a temporary file until all are known, because they may be
@@ -62,7 +66,7 @@ class Table:
         kind: NodeType | EdgeType,
         name: str,
         table: Columns | Rows,
-        source: RowSource,
+        source: RowSource | None,
         path: Path,
         workspace: Workspace,
         is_staged: bool,
@@ -72,23 +76,19 @@ class Table:
         self._kind, self._nan, self._repeat = kind, table.nan, repeat
         self._path, self._workspace = path, workspace
         self._row_shape: tuple[int, ...] | None = None  # None until the first rows are read
-        if isinstance(table, Columns):
-            self.columns, self._is_matrix = chosen_columns(table, source.names)
-        else:
-            self.columns, self._is_matrix = [*source.names], [*source.names] != [""]
-        kinds = {column: type_of_column(source.types(column), column) for column in self.columns}
-        self._times = {column: kind for column, kind in kinds.items() if is_time(kind)}
-        has_text = any(kind is None for kind in kinds.values())
-        self._is_text = source.is_text or has_text
+        self.own = open_table(table.values, table.csv) if isinstance(table, Rows) else None
+        """The rows of its own file, if it has one."""
+        source = self.own or source
+        names = () if source is None else source.names
+        self.columns, self._is_matrix = chosen_columns(table, names)
+        assert source is not None
+        kinds = {column: types_of_column(source, column) for column in self.columns}
+        self._times = {column: kind[0] for column, kind in kinds.items() if any(map(is_time, kind))}
+        self._is_text = source.is_text or any(map(is_text, chain(*kinds.values())))
         # None where the values of text decide, when all have been read.
-        is_open = source.is_text and has_text
-        self._dtype = None if is_open else common_dtype([*kinds.values()])
-        if isinstance(table.dtype, str) and table.dtype not in DTYPE_NAMES:
-            known = ", ".join(sorted(DTYPE_NAMES))
-            raise ValueError(f"dtype must be one of {known}, got {table.dtype!r}")
+        self._dtype = common_dtype(source, self.columns)
         if table.dtype is not None:
-            declared = table.dtype
-            self._dtype = DTYPE_NAMES[declared] if isinstance(declared, str) else declared
+            self._dtype = declared_dtype(table.dtype)
         self._kinds: set[str] = set()  # of the values of text, as NumPy names them
         self._staged: StagedRows | None = None
         if is_staged or self._dtype is None:

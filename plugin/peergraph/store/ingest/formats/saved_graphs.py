@@ -1,20 +1,77 @@
-"""Processed files of PyG: one ``Data`` or ``HeteroData``."""
+"""Graphs that DGL or PyG saved, and other files that ``torch.save`` wrote."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import pickle
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from peergraph.store.ingest.formats.checkpoint import load_checkpoint
 from peergraph.store.ingest.graph_files import EdgeFiles, GraphFiles, NodeFiles
 from peergraph.store.ingest.read.optional import OptionalModule
 from peergraph.store.input.source import EDGE, NODE, EdgeType, NodeType
 
 _NAMES = ("data.pt", "geometric_data_processed.pt")  # PyG's, and those of OGB's PyG datasets
+_ERRORS = (
+    *(pickle.UnpicklingError, RuntimeError, EOFError, LookupError, AttributeError, TypeError),
+    *(ValueError, UnicodeError),
+)
+"""What torch raises for damaged files, which is not documented."""
+
+
+def load_checkpoint(path: Path, what: str, kinds: Sequence[Any] = ()) -> Any:
+    """Returns the contents of a file, in memory: a file that is mapped and becomes shorter would
+    end the process. Nothing is unpickled but tensors, plain values and some classes.
+
+    Args:
+        path: the file.
+        what: names what the file must be, for errors.
+        kinds: these classes.
+
+    Raises:
+        ValueError: the file is damaged, or has something else.
+    """
+    try:
+        with torch.serialization.safe_globals([*kinds]):
+            return torch.load(path, map_location="cpu", weights_only=True)
+    except _ERRORS as error:
+        raise ValueError(f"{path} is no {what}: {error}") from None
+
+
+def dgl_files(path: Path) -> GraphFiles:
+    """Returns the files of a graph that `dgl.save_graphs` wrote, with all its tables.
+
+    The graph may be homogeneous or heterogeneous. DGL loads it into memory.
+
+    Raises:
+        ImportError: DGL cannot be imported.
+        ValueError: the file has several graphs, or is none of DGL's.
+    """
+    dgl = OptionalModule("dgl", f"reading {path}")
+    try:
+        graphs, _ = dgl.load_graphs(str(path))
+    except dgl.DGLError as error:
+        raise ValueError(f"{path} was not written by dgl.save_graphs: {error}") from None
+    if len(graphs) != 1:
+        raise ValueError(f"{path} has {len(graphs)} graphs, a store has one")
+    graph = graphs[0]
+    is_homogeneous = graph.ntypes == [NODE] and graph.canonical_etypes == [EDGE]
+    nodes = {
+        NODE if is_homogeneous else kind: NodeFiles(
+            num_nodes=graph.num_nodes(kind), tables=dict(graph.nodes[kind].data)
+        )
+        for kind in graph.ntypes
+    }
+    edges = {
+        tuple(kind): EdgeFiles(
+            torch.stack(graph.edges(etype=kind, order="eid")), tables=dict(graph.edges[kind].data)
+        )
+        for kind in graph.canonical_etypes
+    }
+    return GraphFiles(nodes, edges)
 
 
 def processed_file(path: Path) -> Path | None:
