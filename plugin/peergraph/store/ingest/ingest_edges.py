@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from math import inf
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -18,14 +18,12 @@ from peergraph.store.ingest.node_ids import IdColumn, NodeIds
 from peergraph.store.ingest.read.row_source import Batch, RowSource
 from peergraph.store.ingest.staged_rows import StagedRows
 from peergraph.store.ingest.type_ingest import TypeIngest
+from peergraph.store.ingest.values.arrow_arrays import Array, Integers, Mask
 from peergraph.store.ingest.values.problems import Problems
 from peergraph.store.ingest.values.text import ValueKind
 from peergraph.store.ingest.workspace import Workspace
 from peergraph.store.input.source import EdgeType
 from peergraph.store.placement.items import type_name
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 _WRITTEN_BYTES = 8  # of an edge, for the progress bar
 _NAMED = 5
@@ -152,7 +150,7 @@ class EdgeIngest(TypeIngest):
         folder.mkdir()
         return EdgeBuckets(folder, counts[0], counts[1], expected, self._workspace.memory)
 
-    def _find_outside(self, ends: list[Any], bad: NDArray[np.bool_], problems: Problems) -> None:
+    def _find_outside(self, ends: list[Any], bad: Mask, problems: Problems) -> None:
         """Finds ids that are out of range, in rows that are not bad."""
         for name, end, nodes in zip(_ENDS, ends, self._nodes, strict=True):
             if nodes.is_looked_up:
@@ -163,7 +161,7 @@ class EdgeIngest(TypeIngest):
                 reason = f"{name} id out of range for {nodes.count} nodes"
             problems.add(reason, outside & ~bad, end)
 
-    def _add_later(self, batch: Batch, ends: list[Any], at: NDArray[np.int64]) -> None:
+    def _add_later(self, batch: Batch, ends: list[Any], at: Integers) -> None:
         """Takes the rows of a batch that are left, sorted now or when all nodes are known."""
         if not len(at):
             return
@@ -194,7 +192,7 @@ class EdgeIngest(TypeIngest):
                 nodes.keys.append((keys, name))
         return keys
 
-    def _add(self, source: NDArray[Any], destination: NDArray[Any]) -> bool:
+    def _add(self, source: Array, destination: Array) -> bool:
         assert self._buckets is not None
         if source.dtype != destination.dtype:
             source, destination = source.astype(np.int64), destination.astype(np.int64)

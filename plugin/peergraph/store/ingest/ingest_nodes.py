@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 
 from peergraph.store.disk.manifest import TableEntry
@@ -11,10 +9,8 @@ from peergraph.store.ingest.key_table import KeyTable
 from peergraph.store.ingest.node_ids import IdColumn, NodeIds
 from peergraph.store.ingest.read.row_source import Batch, RowSource
 from peergraph.store.ingest.type_ingest import TypeIngest
+from peergraph.store.ingest.values.arrow_arrays import Integers
 from peergraph.store.ingest.workspace import Workspace
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 
 class NodeIngest(TypeIngest):
@@ -62,7 +58,7 @@ class NodeIngest(TypeIngest):
         ids.count = left if count is None else count
         return entries
 
-    def _read_rows(self, source: RowSource) -> NDArray[np.int64] | None:
+    def _read_rows(self, source: RowSource) -> Integers | None:
         """Reads ids and tables. Returns the row of each node if rows are in another order."""
         name = self._ids.files.id
         column = None if name is None else IdColumn(source, name, "the id", self._ids)
@@ -92,7 +88,7 @@ class NodeIngest(TypeIngest):
             self._keys = KeyTable({"node": "number", "row": "number", "id": kind}, self._workspace)
         return self._keys
 
-    def _number(self, source: RowSource) -> NDArray[np.int64] | None:
+    def _number(self, source: RowSource) -> Integers | None:
         """Numbers the nodes. Returns the row of each node if rows are in another order."""
         ids, numbering, keys = self._ids, self._ids.files.numbering, self._key_table()
         in_range = is_identity = False
@@ -114,7 +110,7 @@ class NodeIngest(TypeIngest):
         keys.drop()
         return order
 
-    def _order(self, keys: KeyTable, source: RowSource) -> NDArray[np.int64]:
+    def _order(self, keys: KeyTable, source: RowSource) -> Integers:
         """Returns the row ``[nodes]`` of each node, where ids are the numbers in some order."""
         bad_rows, count = self._workspace.bad_rows, self._count
         order = np.full(count, -1, np.int64)
@@ -128,7 +124,7 @@ class NodeIngest(TypeIngest):
             self._add_repeated(keys, source)
         return order
 
-    def _add_repeated(self, keys: KeyTable, source: RowSource) -> NDArray[np.int64]:
+    def _add_repeated(self, keys: KeyTable, source: RowSource) -> Integers:
         """Reports the rows with the id of an earlier row; returns their positions."""
         positions, rows, values = np.array(keys.repeated(), object).reshape(-1, 3).T
         reason = "the id is that of an earlier row"

@@ -5,16 +5,12 @@ ids.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from peergraph.store.ingest.read.optional import arrow
-from peergraph.store.ingest.values.arrow_arrays import as_numpy
+from peergraph.store.ingest.values.arrow_arrays import Integers, as_numpy
 from peergraph.store.ingest.values.text import ValueKind
 from peergraph.store.ingest.workspace import Workspace, arrow_reader
-
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
 
 PURPOSE = "looking up string or sparse ids"
 
@@ -47,7 +43,7 @@ class KeyTable:
         with self._workspace.queries(PURPOSE) as cursor:
             return list(cursor.execute(query).fetchall())
 
-    def batches(self, query: str, batch_rows: int = 1 << 18) -> Iterator[list[NDArray[np.int64]]]:
+    def batches(self, query: str, batch_rows: int = 1 << 18) -> Iterator[list[Integers]]:
         """Yields the columns of the many rows of a query, all of int64."""
         with self._workspace.queries(PURPOSE) as cursor:
             for batch in arrow_reader(cursor.sql(query), batch_rows):
@@ -63,9 +59,7 @@ class KeyTable:
             "WHERE node > first ORDER BY node"
         )
 
-    def looked_up(
-        self, tables: Sequence[str | None], batch_rows: int
-    ) -> Iterator[list[NDArray[np.int64]]]:
+    def looked_up(self, tables: Sequence[str | None], batch_rows: int) -> Iterator[list[Integers]]:
         """Yields ``place``, ``row``, and the nodes of ``source`` and ``destination`` in order of
         the places; -1: there is no such node.
 

@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from peergraph.store.ingest.graph_files import NodeFiles
 from peergraph.store.ingest.key_table import PURPOSE, KeyTable
 from peergraph.store.ingest.read.optional import parquet
 from peergraph.store.ingest.read.row_source import Batch, RowSource
+from peergraph.store.ingest.values.arrow_arrays import Array, Integers
 from peergraph.store.ingest.values.ids import kind_of_types, to_keys, to_node_numbers
-from peergraph.store.ingest.values.problems import Problems
 from peergraph.store.ingest.values.text import TextKind, ValueKind
 from peergraph.store.ingest.workspace import Workspace, arrow_reader
-
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
 
 _PLAUSIBLE_NODES = 1 << 20
 _PLAUSIBLE_RATIO = 1000  # of nodes to ends of edges
@@ -55,7 +51,7 @@ class NodeIds:
             return self.table is not None
         return self.kind == "text" or self.files.numbering == "mapped"
 
-    def add_numbers(self, ids: NDArray[Any], rows: NDArray[np.int64], source: RowSource) -> None:
+    def add_numbers(self, ids: Array, rows: Integers, source: RowSource) -> None:
         """Notes ids of a type that only edges name, which are the numbers of its nodes."""
         self.num_ends += len(ids)
         if len(ids) and int(ids.max()) > self.largest:
@@ -146,19 +142,19 @@ class IdColumn:
         Raises:
             ValueError: text of several kinds.
         """
-        values, found, ids = batch.columns[self._column], Problems(len(batch)), self._ids
+        values, ids = batch.columns[self._column], self._ids
+        problems = batch.problems.of(self._what)
         if ids.kind != "number":
             self._decide(values, batch)
         try:
             if ids.is_looked_up:
-                keys = to_keys(values, ids.kind or "number", found)
+                keys = to_keys(values, ids.kind or "number", problems)
             else:
-                keys = to_node_numbers(values, found)
+                keys = to_node_numbers(values, problems)
         except ValueError as error:
             raise ValueError(f"{self._where}: {error}") from None
-        if found.bad.any():
+        if problems.bad.any():
             self._decide(values, batch)
-        batch.problems.add_all(found, self._what)
         return keys
 
     def _decide(self, values: Any, batch: Batch) -> None:

@@ -13,8 +13,8 @@ import numpy as np
 from peergraph.store.ingest.read.arrow_rows import StreamRows
 from peergraph.store.ingest.read.optional import arrow
 from peergraph.store.ingest.read.row_source import Batch, RowSource
-from peergraph.store.ingest.values.arrow_arrays import as_mask
-from peergraph.store.ingest.values.problems import Mask, Problems
+from peergraph.store.ingest.values.arrow_arrays import Mask, as_mask
+from peergraph.store.ingest.values.problems import Problems
 from peergraph.store.ingest.values.text import TextKind, text_numbers
 from peergraph.store.ingest.workspace import Workspace, arrow_reader, translated_errors
 

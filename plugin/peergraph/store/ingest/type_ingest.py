@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -15,11 +14,9 @@ from peergraph.store.ingest.read.row_source import Batch, RowSource
 from peergraph.store.ingest.sql import Condition, query_rows
 from peergraph.store.ingest.tables.columns import described
 from peergraph.store.ingest.tables.table import Table
+from peergraph.store.ingest.values.arrow_arrays import Integers
 from peergraph.store.ingest.workspace import Workspace
 from peergraph.store.input.source import EdgeType, NodeType
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 _MOST_ROWS = 1 << 30
 
@@ -102,7 +99,7 @@ class TypeIngest:
             yield batch
             self._count += len(batch)
 
-    def _copy_own_files(self) -> NDArray[np.int64]:
+    def _copy_own_files(self) -> Integers:
         """Reads the tables with files of their own. Returns the numbers of the rows without a
         value, ascending, after they have been added to the bad rows.
         """
@@ -124,7 +121,7 @@ class TypeIngest:
                     f"{num_rows}"
                 )
 
-    def _finish_tables(self, order: NDArray[np.int64] | None = None) -> tuple[TableEntry, ...]:
+    def _finish_tables(self, order: Integers | None = None) -> tuple[TableEntry, ...]:
         """Completes all tables, see :meth:`Table.finish`; returns the entries of the manifest."""
         left_out = np.unique(np.concatenate(self._left_out))
         return tuple(table.finish(order, left_out) for table in self._tables)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 import zlib
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -19,10 +19,8 @@ from peergraph.store.ingest.graph_files import (
     Rows,
 )
 from peergraph.store.ingest.read.arrays import NpyFile, npz_names
+from peergraph.store.ingest.values.arrow_arrays import Array
 from peergraph.store.input.source import EDGE, NODE, EdgeType, NodeType
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 _PLAIN = CsvFormat(header=False)
 _TABLES = {"node-feat": "x", "node-label": "y", "edge-feat": "edge_attr"}
@@ -142,14 +140,14 @@ def _masks(path: Path, node_type: NodeType | None, num_nodes: int) -> dict[str, 
     return masks
 
 
-def _one_graph(path: Path, counts: NDArray[Any]) -> NDArray[Any]:
+def _one_graph(path: Path, counts: Array) -> Array:
     """Returns the numbers of nodes of a dataset's only graph, from those of all graphs."""
     if len(counts) != 1:
         raise ValueError(f"{path} has {len(counts)} graphs, a store has one")
     return np.asarray(counts[0])
 
 
-def _read(path: Path, dtype: Any = np.int64, header_lines: int = 0) -> NDArray[Any]:
+def _read(path: Path, dtype: Any = np.int64, header_lines: int = 0) -> Array:
     """Returns the rows ``[n, columns]`` of a file of integers or names; all are held."""
     try:
         with warnings.catch_warnings():

@@ -9,7 +9,7 @@ import zlib
 from collections.abc import Iterator, Sequence
 from os import PathLike, fspath
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -17,10 +17,8 @@ from torch import Tensor
 
 from peergraph.store.ingest.read.file_list import check_regular
 from peergraph.store.ingest.read.row_source import Batch, RowFile
+from peergraph.store.ingest.values.arrow_arrays import Array
 from peergraph.store.ingest.values.problems import Problems
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 
 class ArrayRows(RowFile):
@@ -76,7 +74,7 @@ class ArrayRows(RowFile):
             yield Batch(numbers, arrays, num_bytes, Problems(end - begin))
 
 
-def _in_numpy(rows: Any) -> NDArray[Any]:
+def _in_numpy(rows: Any) -> Array:
     """Returns rows in NumPy, in the machine's byte order."""
     if isinstance(rows, Tensor):
         rows = rows.detach().cpu()
@@ -84,7 +82,7 @@ def _in_numpy(rows: Any) -> NDArray[Any]:
             rows = rows.numpy()
         except TypeError:  # NumPy does not know some dtypes, whose values float32 holds
             rows = rows.float().numpy()
-    values: NDArray[Any] = np.asarray(rows, rows.dtype.newbyteorder("="))
+    values: Array = np.asarray(rows, rows.dtype.newbyteorder("="))
     return values
 
 
@@ -132,7 +130,7 @@ class NpyFile:
         other._streams, other.shape, other._is_fortran = {}, self.shape[::-1], not self._is_fortran
         return other
 
-    def __getitem__(self, rows: slice) -> NDArray[Any]:
+    def __getitem__(self, rows: slice) -> Array:
         """Returns a copy of some rows."""
         begin, end, _ = rows.indices(self.shape[0])
         size, width = self.dtype.itemsize, math.prod(self.shape[1:])
@@ -143,10 +141,10 @@ class NpyFile:
             self._read((number * self.shape[0] + begin) * size, (end - begin,), number)
             for number in range(width)
         ]
-        values: NDArray[Any] = np.array(columns, self.dtype)
+        values: Array = np.array(columns, self.dtype)
         return np.transpose(values.reshape(*self.shape[:0:-1], end - begin))
 
-    def _read(self, offset: int, shape: tuple[int, ...], stream: int) -> NDArray[Any]:
+    def _read(self, offset: int, shape: tuple[int, ...], stream: int) -> Array:
         """Returns the elements that begin `offset` bytes behind the header."""
         values = np.empty(shape, self.dtype)
         buffer = values.reshape(-1).view(np.uint8).data

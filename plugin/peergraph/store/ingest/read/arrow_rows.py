@@ -12,7 +12,8 @@ import numpy as np
 
 from peergraph.store.ingest.read.optional import arrow, dataset, filesystems, parquet
 from peergraph.store.ingest.read.row_source import Batch, RowFile
-from peergraph.store.ingest.values.problems import Mask, Problems
+from peergraph.store.ingest.values.arrow_arrays import Mask
+from peergraph.store.ingest.values.problems import Problems
 
 _AHEAD = 4  # batches that Arrow's threads decode ahead
 _SAMPLE_ROWS = 1 << 10

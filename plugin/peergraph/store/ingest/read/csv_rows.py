@@ -15,8 +15,7 @@ from peergraph.store.ingest.read.csv_header import SAMPLE_BYTES, first_lines, ha
 from peergraph.store.ingest.read.csv_text import CheckedText, check_text
 from peergraph.store.ingest.read.optional import arrow, csv
 from peergraph.store.ingest.read.row_source import Batch, RowFile
-from peergraph.store.ingest.values.arrow_arrays import named_type
-from peergraph.store.ingest.values.problems import Mask
+from peergraph.store.ingest.values.arrow_arrays import Mask, named_type
 
 _BLOCK_BYTES = 16 << 20
 _COMPRESSION = {".gz": "gzip", ".bz2": "bz2", ".zst": "zstd", ".lz4": "lz4"}

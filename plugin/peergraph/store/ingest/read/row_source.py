@@ -10,11 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from peergraph.store.ingest.values.problems import Mask, Problems
+from peergraph.store.ingest.values.arrow_arrays import Integers, Mask
+from peergraph.store.ingest.values.problems import Problems
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
     from peergraph.store.ingest.sql import Condition
 
 _LEAST_ROWS, _MOST_ROWS = 1 << 10, 1 << 18  # of a batch
@@ -34,7 +33,7 @@ class Batch:
             whose values are missing.
     """
 
-    rows: NDArray[np.int64]
+    rows: Integers
     columns: Mapping[str, Any]
     num_bytes: int
     problems: Problems

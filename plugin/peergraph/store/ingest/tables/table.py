@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -27,15 +27,13 @@ from peergraph.store.ingest.tables.columns import (
     is_time,
     types_of_column,
 )
+from peergraph.store.ingest.values.arrow_arrays import Integers
 from peergraph.store.ingest.values.numbers import Numbers, to_dtype, to_numbers
 from peergraph.store.ingest.values.problems import Problems
 from peergraph.store.ingest.workspace import Workspace
 from peergraph.store.input.source import EdgeType, NodeType
 from peergraph.store.input.storage import storage_of
 from peergraph.store.placement.items import table_name
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 _PIECE_BYTES = 16 << 20
 _TEXT_DTYPES = {"b": torch.bool, "i": torch.int64, "f": torch.float32}
@@ -107,7 +105,7 @@ class Table:
         elif len(rows):
             self._append(rows)
 
-    def finish(self, order: NDArray[np.int64] | None, left_out: NDArray[np.int64]) -> TableEntry:
+    def finish(self, order: Integers | None, left_out: Integers) -> TableEntry:
         """Completes the file, and returns its entry of the manifest.
 
         Args:
@@ -145,15 +143,14 @@ class Table:
             self._staged.remove()
 
     def _rows(self, columns: Mapping[str, Any], problems: Problems) -> Tensor:
-        num_rows, found = len(problems.bad), Problems(len(problems.bad))
+        num_rows, problems = len(problems.bad), problems.of(f"table {self.name!r}: a value")
         width = self._row_shape[0] if self._row_shape and not self._is_matrix else -1
         parts = [
-            to_numbers(columns[column], found, self._times.get(column), width)
+            to_numbers(columns[column], problems, self._times.get(column), width)
             for column in self.columns
         ]
         dtype = self._dtype or self._dtype_of_text(parts)
-        values = [to_dtype(part, dtype, self._nan, self._is_text, found) for part in parts]
-        problems.add_all(found, f"table {self.name!r}: a value")
+        values = [to_dtype(part, dtype, self._nan, self._is_text, problems) for part in parts]
         if not self._is_matrix or (len(values) == 1 and values[0].dim() > 1):
             rows = values[0]
         elif any(part.dim() > 1 for part in values):
@@ -180,7 +177,7 @@ class Table:
         return known[-1] if known else torch.int64
 
     def _ordered(
-        self, staged: StagedRows, order: NDArray[np.int64] | None, left_out: NDArray[np.int64]
+        self, staged: StagedRows, order: Integers | None, left_out: Integers
     ) -> Iterator[Tensor]:
         """Yields the staged rows in their final order, see :meth:`finish`."""
         if order is not None and len(order):

@@ -1,9 +1,9 @@
-"""Arrow's arrays and types in NumPy and torch."""
+"""Arrays of NumPy, and Arrow's arrays and types in NumPy and torch."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import torch
@@ -13,14 +13,18 @@ from peergraph.store.ingest.read.optional import arrow
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+Array: TypeAlias = "NDArray[Any]"
+Integers: TypeAlias = "NDArray[np.int64]"
+Mask: TypeAlias = "NDArray[np.bool_]"
 
-def as_numpy(column: Any) -> NDArray[Any]:
+
+def as_numpy(column: Any) -> Array:
     """Returns the numbers of an array of Arrow without missing values, on the same memory."""
     # By torch, because NumPy's array would be read-only. to_numpy() imports pandas.
     return np.asarray(torch.utils.dlpack.from_dlpack(column))
 
 
-def as_mask(column: Any) -> NDArray[np.bool_]:
+def as_mask(column: Any) -> Mask:
     """Returns the booleans of an array of Arrow; False where one is missing."""
     column = column.fill_null(False) if column.null_count else column
     return as_numpy(column.cast(arrow.uint8())).view(np.bool_)

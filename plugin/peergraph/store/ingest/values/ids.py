@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
 
 from peergraph.store.ingest.read.optional import arrow, compute
-from peergraph.store.ingest.values.arrow_arrays import is_list, value_type
+from peergraph.store.ingest.values.arrow_arrays import Array, is_list, value_type
 from peergraph.store.ingest.values.numbers import to_dtype, to_numbers
 from peergraph.store.ingest.values.problems import MISSING, ROUNDED, Problems
 from peergraph.store.ingest.values.text import (
@@ -19,9 +19,6 @@ from peergraph.store.ingest.values.text import (
     matches,
     plain_whole_numbers,
 )
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 
 def kind_of_types(kinds: Sequence[Any], what: str) -> ValueKind | None:
@@ -54,7 +51,7 @@ def _kind_of_type(dtype: Any, what: str) -> ValueKind | None:
     raise ValueError(f"{what}: ids must be whole numbers or text, are {dtype}")
 
 
-def to_node_numbers(column: Any, problems: Problems) -> NDArray[Any]:
+def to_node_numbers(column: Any, problems: Problems) -> Array:
     """Returns ``[n]`` int32 or int64, contiguous; rows without a whole number are added to the
     problems.
 

@@ -5,14 +5,14 @@ hold, is a problem.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from peergraph.store.ingest.read.optional import arrow, compute
-from peergraph.store.ingest.values.arrow_arrays import as_mask, as_numpy, is_list
+from peergraph.store.ingest.values.arrow_arrays import Array, Mask, as_mask, as_numpy, is_list
 from peergraph.store.ingest.values.problems import (
     MISSING,
     NAN,
@@ -20,13 +20,9 @@ from peergraph.store.ingest.values.problems import (
     OTHER_LENGTH,
     ROUNDED,
     TOO_LARGE,
-    Mask,
     Problems,
 )
 from peergraph.store.ingest.values.text import text_numbers
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 _EXACT_DOUBLE = 2.0**53
 
@@ -40,7 +36,7 @@ class Numbers:
         missing: a mask of the missing values, which are 0; None: there are none.
     """
 
-    values: NDArray[Any]
+    values: Array
     missing: Mask | None = None
 
 
@@ -81,7 +77,7 @@ def to_numbers(column: Any, problems: Problems, time: Any = None, width: int = -
     return Numbers(_signed(as_numpy(column), problems), missing)
 
 
-def _signed(values: NDArray[Any], problems: Problems) -> NDArray[Any]:
+def _signed(values: Array, problems: Problems) -> Array:
     """Converts unsigned integers that torch cannot compute with."""
     if values.dtype.kind != "u" or values.dtype.itemsize == 1:
         return values
@@ -106,7 +102,7 @@ def _lists(column: Any, problems: Problems, time: Any, width: int) -> Numbers:
     found = Problems(len(items))
     numbers = to_numbers(items, found, time)
 
-    def rows(values: NDArray[Any]) -> NDArray[Any]:
+    def rows(values: Array) -> Array:
         if usable.all():
             return values.reshape(-1, width)
         spread = np.zeros((len(usable), width), values.dtype)
@@ -122,7 +118,7 @@ def _lists(column: Any, problems: Problems, time: Any, width: int) -> Numbers:
     return Numbers(rows(numbers.values), missing)
 
 
-def _times(column: Any, time: Any, problems: Problems) -> NDArray[Any]:
+def _times(column: Any, time: Any, problems: Problems) -> Array:
     """Returns the integers of times in the unit of a type."""
     bits = arrow.int32() if time.bit_width == 32 else arrow.int64()
     if column.type != time:
@@ -164,7 +160,7 @@ def to_dtype(
     return rows
 
 
-def _to_integer(values: NDArray[Any], dtype: torch.dtype, problems: Problems) -> Tensor:
+def _to_integer(values: Array, dtype: torch.dtype, problems: Problems) -> Tensor:
     target = torch.empty(0, dtype=dtype).numpy().dtype
     if values.dtype == target:
         return torch.from_numpy(values)
@@ -178,9 +174,7 @@ def _to_integer(values: NDArray[Any], dtype: torch.dtype, problems: Problems) ->
     return torch.from_numpy(rows)
 
 
-def _to_float(
-    values: NDArray[Any], dtype: torch.dtype, is_text: bool, problems: Problems
-) -> Tensor:
+def _to_float(values: Array, dtype: torch.dtype, is_text: bool, problems: Problems) -> Tensor:
     exact = torch.from_numpy(values)
     rows = exact.to(dtype)
     if rows.dtype == exact.dtype or values.dtype.kind == "b":

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, TypeAlias
+import copy
 
 import numpy as np
 
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-Mask: TypeAlias = "NDArray[np.bool_]"
+from peergraph.store.ingest.values.arrow_arrays import Array, Mask
 
 MISSING = "is missing"
 NAN = "is NaN"
@@ -32,10 +29,11 @@ class Problems:
         """``[num_rows]`` which rows have a reason."""
         self.masks: dict[str, Mask] = {}
         """The rows of each reason, ``[num_rows]``."""
-        self.values: dict[str, NDArray[Any]] = {}
+        self.values: dict[str, Array] = {}
         """``[num_rows]`` values that tell more than some reasons."""
+        self._what = ""
 
-    def add(self, reason: str, mask: Mask, values: NDArray[Any] | None = None) -> None:
+    def add(self, reason: str, mask: Mask, values: Array | None = None) -> None:
         """Adds rows.
 
         Args:
@@ -47,16 +45,14 @@ class Problems:
             return
         rows = mask.reshape(len(mask), -1).any(axis=1) & ~self.bad
         if rows.any():
+            reason = self._what + reason
             self.masks[reason] = self.masks.get(reason, np.zeros_like(rows)) | rows
             self.bad |= rows
             if values is not None:
                 self.values[reason] = values
 
-    def add_all(self, others: Problems, what: str) -> None:
-        """Adds the rows of the problems of one value.
-
-        Args:
-            what: names the value, before each reason.
-        """
-        for reason, mask in others.masks.items():
-            self.add(f"{what} {reason}", mask)
+    def of(self, what: str) -> Problems:
+        """Returns the same problems; reasons that are added begin with the name of a value."""
+        other = copy.copy(self)
+        other._what = f"{what} "
+        return other

@@ -7,12 +7,10 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from peergraph.store.ingest.read.optional import arrow, compute
-from peergraph.store.ingest.values.arrow_arrays import as_mask, as_numpy
-from peergraph.store.ingest.values.problems import NO_NUMBER, ROUNDED, TOO_LARGE, Mask, Problems
+from peergraph.store.ingest.values.arrow_arrays import Array, Integers, Mask, as_mask, as_numpy
+from peergraph.store.ingest.values.problems import NO_NUMBER, ROUNDED, TOO_LARGE, Problems
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
     from peergraph.store.ingest.read.row_source import Batch, RowSource
 
 ValueKind = Literal["number", "text"]
@@ -27,7 +25,7 @@ PLAIN_WHOLE = r"^\s*(0|-?[1-9][0-9]*)\s*$"
 _EXACT_DOUBLE = 2.0**53
 
 
-def plain_whole_numbers(column: Any) -> NDArray[np.int64] | None:
+def plain_whole_numbers(column: Any) -> Integers | None:
     """Returns the numbers of strings that all are whole numbers of 64 bits as programs write them,
     without spaces, a plus sign or zeros in front. None: there are others.
     """
@@ -60,7 +58,7 @@ def _is_in(column: Any, values: list[str | None]) -> Mask:
     return as_mask(compute.is_in(column, value_set=arrow.array(values)))
 
 
-def text_numbers(column: Any, problems: Problems) -> tuple[NDArray[Any], Mask | None]:
+def text_numbers(column: Any, problems: Problems) -> tuple[Array, Mask | None]:
     """Returns booleans if all values are true or false, int64 if all are whole numbers, else
     float64; and a mask of the missing values, if there are any.
 
