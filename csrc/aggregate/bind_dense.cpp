@@ -3,12 +3,16 @@
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
+#include <algorithm>
 #include <cmath>
 #include <optional>
+#include <tuple>
+#include <vector>
 
 #include "aggregate/activation.h"
 #include "aggregate/bound_operands.h"
 #include "aggregate/edge_grouping.h"
+#include "aggregate/joined_edges.h"
 #include "aggregate/row_copy.h"
 #include "aggregate/spmm.h"
 #include "common/bind.h"
@@ -116,6 +120,88 @@ void bind_place_edges(const CsrMatrix& matrix, const TensorRef& indptr, const Te
   PG_ON_DEVICE(launch.device, place_edges_cpu(op), place_edges_cuda(op, launch));
 }
 
+/// Sources, destinations, their bounds, the first column key, the first row key and its stride.
+using BoundRelation = std::tuple<TensorRef, TensorRef, int64_t, int64_t, int64_t, int64_t, int64_t>;
+
+constexpr int64_t kMostJoined = (int64_t{1} << 31) - 1;
+
+JoinedRelation joined_relation(const BoundRelation& bound, int64_t num_rows, int64_t num_columns) {
+  const auto& [sources, destinations, num_sources, num_destinations, column, row, stride] = bound;
+  JoinedRelation relation{sources.data,
+                          destinations.data,
+                          sources.id_bytes("sources"),
+                          sources.num_elements(),
+                          num_sources,
+                          num_destinations,
+                          column,
+                          row,
+                          stride};
+  destinations.ids("destinations", relation.id_bytes, relation.num_edges);
+  PG_CHECK_ARG(column >= 0 && num_sources >= 0 && num_sources <= num_columns - column,
+               "num_columns is too small for a relation");
+  PG_CHECK_ARG(
+      row >= 0 && stride >= 1 && num_destinations >= 0 &&
+          (num_destinations == 0 || checked_product(num_destinations - 1, stride) < num_rows - row),
+      "num_rows is too small for a relation");
+  return relation;
+}
+
+KeySegments key_segments(const char* name, int64_t num_keys, const std::vector<int64_t>& starts) {
+  PG_CHECK_ARG(num_keys >= 0 && num_keys < kMostJoined,
+               std::string(name) + " must be below 2^31 - 1, got " + std::to_string(num_keys));
+  PG_CHECK_ARG(!starts.empty() && starts.front() == 0 && starts.back() <= num_keys &&
+                   std::is_sorted(starts.begin(), starts.end()),
+               std::string(name) + ": segments must start at 0 and ascend to the number of keys");
+  return {num_keys, starts};
+}
+
+std::tuple<std::vector<int64_t>, std::vector<int64_t>, int64_t, std::vector<int64_t>, int64_t,
+           int64_t>
+bind_join_edges(const std::vector<BoundRelation>& relations, int64_t num_rows,
+                const std::vector<int64_t>& row_starts, int64_t num_columns,
+                const std::vector<int64_t>& column_starts, const TensorRef& row_keys,
+                const TensorRef& row_segments, const TensorRef& column_keys,
+                const TensorRef& indptr, const TensorRef& indices, const OptionalTensor& edge_ids,
+                const OptionalTensor& by_column, const OptionalTensor& rows_of,
+                const OptionalTensor& positions, const Schedule& schedule, const Launch& launch,
+                [[maybe_unused]] const py::function& allocate) {
+  EdgeJoin op;
+  op.rows = key_segments("num_rows", num_rows, row_starts);
+  op.columns = key_segments("num_columns", num_columns, column_starts);
+  PG_CHECK_ARG(!relations.empty(), "there must be a relation");
+  int64_t num_edges = 0;
+  for (const BoundRelation& bound : relations) {
+    op.relations.push_back(joined_relation(bound, num_rows, num_columns));
+    op.relations.back().first_edge = num_edges;
+    num_edges += op.relations.back().num_edges;
+  }
+  PG_CHECK_ARG(num_edges < kMostJoined, "edges are joined up to 2^31 - 2");
+  const int64_t most_rows = std::min(num_rows, num_edges);
+  const int64_t most_columns = std::min(num_columns, num_edges);
+  op.row_keys = row_keys.int32_values("row_keys", most_rows);
+  op.row_segments = row_segments.int32_values("row_segments", most_rows);
+  op.column_keys = column_keys.int32_values("column_keys", most_columns);
+  op.indptr = indptr.int32_values("indptr", most_rows + 1);
+  op.indices = indices.int32_values("indices", num_edges);
+  if (edge_ids) op.edge_ids = edge_ids->int32_values("edge_ids", num_edges);
+  PG_CHECK_ARG(by_column.has_value() == rows_of.has_value() &&
+                   by_column.has_value() == positions.has_value(),
+               "by_column, rows_of and positions are given together");
+  if (by_column) op.by_column = by_column->int32_values("by_column", most_columns + 1);
+  if (rows_of) op.rows_of = rows_of->int32_values("rows_of", num_edges);
+  if (positions) op.positions = positions->int32_values("positions", num_edges);
+  op.chunk = schedule.chunk;
+  op.long_row = schedule.long_row;
+  JoinedCounts counts;
+  {
+    const py::gil_scoped_release release;
+    PG_ON_DEVICE(launch.device, counts = join_edges_cpu(op),
+                 counts = join_edges_cuda(op, launch, with_gil(allocate)));
+  }
+  const auto& [rows, columns, bad_edge] = counts;
+  return {rows.cuts, rows.lasts, rows.chunks, columns.cuts, columns.chunks, bad_edge};
+}
+
 }  // namespace
 
 void register_dense(py::module_& m) {
@@ -125,6 +211,11 @@ void register_dense(py::module_& m) {
         py::arg("ranks"), py::arg("launch"), ReleaseGil());
   m.def("place_edges", &bind_place_edges, py::arg("matrix"), py::kw_only(), py::arg("indptr"),
         py::arg("ranks"), py::arg("rows"), py::arg("edge_ids"), py::arg("launch"), ReleaseGil());
+  m.def("join_edges", &bind_join_edges, py::arg("relations"), py::kw_only(), py::arg("num_rows"),
+        py::arg("row_starts"), py::arg("num_columns"), py::arg("column_starts"),
+        py::arg("row_keys"), py::arg("row_segments"), py::arg("column_keys"), py::arg("indptr"),
+        py::arg("indices"), py::arg("edge_ids"), py::arg("by_column"), py::arg("rows_of"),
+        py::arg("positions"), py::arg("schedule"), py::arg("launch"), py::arg("allocate"));
   m.def("activate", &bind_activate, py::kw_only(), py::arg("x"), py::arg("bias"), py::arg("relu"),
         py::arg("p"), py::arg("seed"), py::arg("bits"), py::arg("out"), py::arg("launch"),
         ReleaseGil());

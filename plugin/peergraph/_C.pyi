@@ -551,6 +551,26 @@ def interleaved_spmm(
     allocate: collections.abc.Callable[[int], int],
 ) -> None: ...
 def is_arange(ids: torch.Tensor) -> bool: ...
+def join_edges(
+    relations: collections.abc.Sequence[tuple[torch.Tensor, torch.Tensor, int, int, int, int, int]],
+    *,
+    num_rows: int,
+    row_starts: collections.abc.Sequence[int],
+    num_columns: int,
+    column_starts: collections.abc.Sequence[int],
+    row_keys: torch.Tensor,
+    row_segments: torch.Tensor,
+    column_keys: torch.Tensor,
+    indptr: torch.Tensor,
+    indices: torch.Tensor,
+    edge_ids: torch.Tensor | None,
+    by_column: torch.Tensor | None,
+    rows_of: torch.Tensor | None,
+    positions: torch.Tensor | None,
+    schedule: Schedule,
+    launch: Launch,
+    allocate: collections.abc.Callable[[int], int],
+) -> tuple[list[int], list[int], int, list[int], int, int]: ...
 def limit_vector_bytes(bytes: int) -> int: ...
 def make_huge_pages(address: int, bytes: int) -> None: ...
 def map_shared(fd: int, bytes: int, on_disk: bool) -> int: ...

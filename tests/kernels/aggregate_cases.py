@@ -12,6 +12,7 @@ import peergraph._C as _C
 from peergraph.aggregate import attention, edge_softmax, g_sddmm, g_spmm
 from peergraph.aggregate.ops.activate import activation_of, gradient_of_activation
 from peergraph.aggregate.ops.side_by_side import sums_and_self_rows
+from peergraph.aggregate.sparse.joined_edges import KeyedEdges, join_edges
 from tests.aggregate.graphs import Graph, features, hub_graph, random_graph
 from tests.aggregate.interleaved import SplitSources
 from tests.kernels.cases import case
@@ -90,6 +91,27 @@ def grouped_edges(device: torch.device) -> Iterator[Tensor]:
         yield grouped.indptr
         yield grouped.edge_ids.sort().values
         yield grouped.indices[grouped.edge_ids.argsort()]
+
+
+@case(
+    "count_joined_edges", "cut_joined_keys", "number_joined_edges", "select_joined_columns",
+    "select_joined_rows",
+)  # fmt: skip
+def joined_edges(device: torch.device) -> Iterator[Tensor]:
+    """Relations with and without edges, and a row that is cut in chunks."""
+    starts = [0, 0, 2600, 2600]
+    relations = []
+    for i, (count, size) in enumerate([(700, 1300), (0, 1), (2000, 2)]):
+        generator = torch.Generator().manual_seed(i)
+        sources, destinations = (
+            torch.randint(n, (count,), generator=generator).to(device) for n in (90, size)
+        )
+        relations.append(KeyedEdges(sources, destinations, 90, 1300, 90 * i, i % 2, 2))
+    joined = join_edges(relations, starts, [0, 90, 180, 270], gradients=True)
+    yield from (joined.rows, joined.row_segments, joined.columns)
+    for matrix in (joined.matrix, joined.matrix.transpose()):
+        yield from (matrix.indptr, matrix.indices)
+    yield torch.tensor([*joined.row_cuts, *joined.row_lasts, *joined.column_cuts])
 
 
 @case("activate", "activate_backward", exact=False)

@@ -238,6 +238,22 @@ def place_edges(t: Tensors) -> None:
                    edge_ids=t["places"], launch=LAUNCH)  # fmt: skip
 
 
+@case(
+    "sources", sources=ints(0, 3, 1), destinations=ints(1, 0, 1), rows=narrow(0, 0, 0),
+    segments=narrow(0, 0, 0), columns=narrow(0, 0, 0), indptr=narrow(0, 0, 0, 0),
+    indices=narrow(0, 0, 0), edge_ids=narrow(0, 0, 0), by_column=narrow(0, 0, 0, 0),
+    rows_of=narrow(0, 0, 0), positions=narrow(0, 0, 0),
+)  # fmt: skip
+def join_edges(t: Tensors) -> None:
+    _C.join_edges(
+        [(t["sources"], t["destinations"], 4, 2, 0, 0, 2)], num_rows=4, row_starts=[0],
+        num_columns=4, column_starts=[0, 2], row_keys=t["rows"], row_segments=t["segments"],
+        column_keys=t["columns"], indptr=t["indptr"], indices=t["indices"], edge_ids=t["edge_ids"],
+        by_column=t["by_column"], rows_of=t["rows_of"], positions=t["positions"],
+        schedule=_C.Schedule(), launch=LAUNCH, allocate=allocate,
+    )  # fmt: skip
+
+
 @case("out", x=reals(4, 9), out=torch.ones(4, 12, dtype=torch.bfloat16))
 def copy_rows(t: Tensors) -> None:
     _C.copy_rows(operands(t, "copy_u", 9, 1), dtype=_C.DType.float32, first_column=3,

@@ -312,11 +312,13 @@ def typed_edges_of(kind: type[_Typed], relations: list[Relation], sizes: list[in
         ),
         *sizes,
     )
-    edges = joined_structure(
-        [relation.edge_index for relation in relations],
-        key,
-        lambda check, gradients: kind(relations, sizes, check=check, gradients=gradients),
-    )
+
+    def make(check: bool, gradients: bool) -> _Typed:
+        # Typed edges verify the ids as they read them.
+        options: dict[str, Any] = {} if issubclass(kind, TypedEdges) else {"check": check}
+        return kind(relations, sizes, gradients=gradients, **options)
+
+    edges = joined_structure([relation.edge_index for relation in relations], key, make)
     if is_explaining():
         note(f"structure: {len(relations)} relations as one matrix, {edges.matrix}")
     return edges

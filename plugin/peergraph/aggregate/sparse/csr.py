@@ -211,18 +211,30 @@ class CsrMatrix:
         return self._transpose
 
     def _make_transpose(self) -> None:
-        indptr, indices, positions = transpose_rows(self.indptr, self.indices, self.num_columns)
+        transpose = transpose_rows(self.indptr, self.indices, self.num_columns)
+        compiling = torch.compiler.is_compiling()
+        max_chunks = None if compiling else count_chunks(transpose[0], self.schedule)
+        self.adopt_transpose(*transpose, max_chunks)
+
+    def adopt_transpose(
+        self, indptr: Tensor, indices: Tensor, positions: Tensor, max_chunks: int | None
+    ) -> None:
+        """Takes the edges by column, in the order of rows.
+
+        Args:
+            indptr, indices, max_chunks: as of a matrix.
+            positions: [edges] the position of each edge here.
+        """
         if self.edge_ids is not None:
             edge_ids: Tensor | None = self.edge_ids[positions]
         else:
             edge_ids = self._positions = positions if self.has_edge_operands else None
-        compiling = torch.compiler.is_compiling()
         self._transpose = CsrMatrix(
             indptr,
             indices,
             self.num_rows,
             edge_ids=edge_ids,
-            max_chunks=None if compiling else count_chunks(indptr, self.schedule),
+            max_chunks=max_chunks,
             schedule=self.schedule,
         )
 

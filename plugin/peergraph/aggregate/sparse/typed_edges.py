@@ -9,14 +9,14 @@ from itertools import accumulate, pairwise
 import torch
 from torch import Tensor
 
-from peergraph.aggregate.kernels.arguments import Schedule, count_chunks
+from peergraph.aggregate.kernels.arguments import Schedule
 from peergraph.aggregate.sparse.csr import CsrMatrix
 from peergraph.aggregate.sparse.index_tensors import (
     check_ids,
     check_range,
-    group_by,
     indptr_from_sorted,
 )
+from peergraph.aggregate.sparse.joined_edges import KeyedEdges, join_edges
 
 # A flag for each key takes less time than a sort if there are at most this many keys an edge.
 _KEYS_PER_EDGE = 64
@@ -43,10 +43,10 @@ class Relation:
     sources: int | None = None
 
     def edges(self) -> Tensor:
-        """Returns the edges, self loops added or left out as set, [2, edges] int64."""
-        edges = self.edge_index.long()
+        """Returns the edges, self loops added or left out as set, [2, edges]."""
         if self.self_loops is None:
-            return edges
+            return self.edge_index
+        edges = self.edge_index.long()
         loops = torch.arange(self.self_loops, device=edges.device)
         return torch.cat([edges[:, edges[0] != edges[1]], loops.expand(2, -1)], 1)
 
@@ -61,14 +61,14 @@ class TypedEdges:
     Args:
         relations: the relations, in the order of their columns.
         sizes: the number of nodes of each type.
-        check: verify the ids. The shapes are always verified.
         gradients: whether gradients will be needed: makes the transpose.
 
-    Synchronises with the stream of a GPU, a few times whatever the number of relations is.
+    Synchronises with the stream of a GPU, once if the numbers of nodes are not far beyond those of
+    edges.
 
     Raises:
-        TypeError, ValueError: an edge index of another dtype, shape or device.
-        IndexError: the first id out of range, if it is checked.
+        TypeError, ValueError: an edge index of another dtype, shape or device, or too many edges.
+        IndexError: the first id out of range.
     """
 
     def __init__(
@@ -76,7 +76,6 @@ class TypedEdges:
         relations: Sequence[Relation],
         sizes: Sequence[int],
         *,
-        check: bool = True,
         gradients: bool = False,
     ) -> None:
         if not relations:
@@ -84,81 +83,68 @@ class TypedEdges:
         self.device = device = relations[0].edge_index.device
         """The device of all tensors."""
         for i, relation in enumerate(relations):
-            check_relation(f"relations[{i}]", relation, sizes[relation.destinations], device, check)
+            size = sizes[relation.destinations]
+            check_relation(f"relations[{i}]", relation, size, device, values=False)
         count = len(relations)
         self.by_destination = [
             [i for i, relation in enumerate(relations) if relation.destinations == node_type]
             for node_type in range(len(sizes))
         ]
         """For each node type, the relations into it."""
-        type_starts = [0, *accumulate(sizes)]
         source_starts = [0, *accumulate(relation.num_sources for relation in relations)]
-        of_relation = [relation.destinations for relation in relations]
-        parts = [relation.edges() for relation in relations]
-        sources, rows = torch.cat(parts, 1).unbind()
-        # By relation: first source, first destination, edges.
-        table = torch.tensor(
-            [
-                source_starts[:-1],
-                [type_starts[node_type] for node_type in of_relation],
-                [part.shape[1] for part in parts],
-            ]
-        ).to(device)
-        numbers = torch.arange(count, device=device).repeat_interleave(
-            table[2], output_size=sources.shape[0]
-        )
-        columns, column_of_edge = distinct(sources + table[0][numbers], source_starts[-1])
-        rows = (rows + table[1][numbers]).mul_(count).add_(numbers)
-        pairs, row_of_edge = distinct(rows, type_starts[-1] * count)
-        indptr, indices, _ = group_by(
-            row_of_edge, column_of_edge, pairs.shape[0], columns.shape[0], row_of_edge.dtype
-        )
-        self.matrix = CsrMatrix(indptr, indices, columns.shape[0], max_chunks=count_chunks(indptr))
+        places = [self.score_places(node_type) for node_type in range(len(sizes))]
+        # Row keys are the places of scores, if all nodes of a type had some.
+        row_starts = [0, *accumulate(n * each for n, each in zip(sizes, places, strict=True))]
+        keyed: list[KeyedEdges] = []
+        for i, relation in enumerate(relations):
+            node_type, (sources, destinations) = relation.destinations, relation.edges().unbind()
+            place = self.by_destination[node_type].index(i)
+            keyed.append(
+                KeyedEdges(
+                    sources,
+                    destinations,
+                    relation.num_sources,
+                    sizes[node_type],
+                    source_starts[i],
+                    row_starts[node_type] + place,
+                    places[node_type],
+                )
+            )
+        joined = join_edges(keyed, row_starts, source_starts, gradients=gradients)
+        self.matrix = joined.matrix
         """The edges."""
-        destinations, numbers = pairs // count, pairs % count
-        column_cuts, row_cuts = cuts_of(columns, source_starts), cuts_of(destinations, type_starts)
-        last = destinations[(row_cuts[1:] - 1).clamp(min=0)] if pairs.shape[0] else row_cuts[1:]
-        bounds: list[int] = torch.cat([column_cuts, row_cuts, last]).tolist()
-        self.column_cuts = bounds[: count + 1]
+        self.column_cuts = joined.column_cuts
         """The first column of each relation, and the number of columns."""
-        firsts = bounds[count + 1 : -len(sizes)]
         self.sizes = [
-            bounds[i - len(sizes)] - type_starts[i] + 1 if first < end else 0
-            for i, (first, end) in enumerate(pairwise(firsts))
+            last // each + 1 if last >= 0 else 0
+            for last, each in zip(joined.row_lasts, places, strict=True)
         ]
         """For each node type, the destinations up to the last one that has edges."""
         lengths = [end - first for first, end in pairwise(self.column_cuts)]
-        starts = table[0].repeat_interleave(
-            torch.tensor(lengths).to(device), output_size=columns.shape[0]
-        )
-        self.sources = list(torch.split(columns - starts, lengths))
-        """For each relation, the distinct sources that have edges, in ascending order."""
+        self.sources = list(torch.split(joined.columns, lengths))
+        """For each relation, the distinct sources that have edges, in ascending order, int32."""
         first_of_type = [0, *accumulate(self.sizes)]
-        scores, first_score = [[0] * count, [0] * count], 0
-        for node_type, chosen in enumerate(self.by_destination):
-            places = self.score_places(node_type)
-            for place, i in enumerate(chosen):
-                scores[0][i], scores[1][i] = first_score + place, places
-            first_score += self.sizes[node_type] * places
-        self.num_scores = first_score
+        first_score = [
+            0, *accumulate(n * each for n, each in zip(self.sizes, places, strict=True))
+        ]  # fmt: skip
+        self.num_scores = first_score[-1]
         """The scores of destinations, unused places included: for each of the first :attr:`sizes`
         nodes of each type, :meth:`score_places`."""
-        by_relation = torch.tensor([[first_of_type[each] for each in of_relation], *scores])
-        shift, score, step = by_relation.to(device)[:, numbers]
-        local = destinations - table[1][numbers]
-        self.owners = local + shift
+        by_type = torch.tensor([[max(1, each) for each in places], first_of_type[:-1],
+                                first_score[:-1]]).to(device)  # fmt: skip
+        step, first, score = by_type.index_select(1, joined.row_segments)
+        self.owners = joined.rows // step + first
         """[rows] the destination of each row, counting the first :attr:`sizes` of each type, type
         after type."""
-        self.score_rows = score + local * step
+        self.score_rows = joined.rows + score
         """[rows] the place of each row's score among all scores of destinations."""
-        indptr = indptr_from_sorted(self.owners, first_of_type[-1], indices.dtype)
-        columns = torch.arange(self.owners.shape[0], dtype=indices.dtype, device=device)
+        rows = self.owners.shape[0]
+        indptr = indptr_from_sorted(self.owners, first_of_type[-1], torch.int32)
         # A destination has a row for each relation at most.
         most_chunks = None if count > Schedule.long_row else 0
-        self.sums = CsrMatrix(indptr, columns, columns.shape[0], max_chunks=most_chunks)
+        ids = torch.arange(rows, dtype=torch.int32, device=device)
+        self.sums = CsrMatrix(indptr, ids, rows, max_chunks=most_chunks)
         """Adds up the rows of each destination."""
-        if gradients:
-            self.matrix.transpose()
 
     def by_relation(self, columns: Tensor) -> tuple[Tensor, ...]:
         """Returns the part of each relation of a tensor by column."""

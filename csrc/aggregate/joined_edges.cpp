@@ -1,0 +1,102 @@
+#include "aggregate/joined_edges.h"
+
+#include <algorithm>
+
+#include "common/read_once.h"
+
+namespace peergraph {
+namespace {
+
+/// The key of each edge's row and column, which are read once: another thread may write the ids.
+struct EdgeKeys {
+  std::vector<int32_t> rows, columns;
+};
+
+/// Returns the first edge with an id out of range, or -1.
+int64_t read_keys(const EdgeJoin& op, EdgeKeys& keys) {
+  for (const JoinedRelation& relation : op.relations) {
+    for (int64_t e = 0; e < relation.num_edges; ++e) {
+      const int64_t source = load_id_once(relation.sources, relation.id_bytes, e);
+      const int64_t destination = load_id_once(relation.destinations, relation.id_bytes, e);
+      if (!is_below(source, relation.num_sources) ||
+          !is_below(destination, relation.num_destinations))
+        return relation.first_edge + e;
+      const int64_t row = relation.row_base + destination * relation.row_stride;
+      keys.rows.push_back(static_cast<int32_t>(row));
+      keys.columns.push_back(static_cast<int32_t>(relation.column_base + source));
+    }
+  }
+  return -1;
+}
+
+/// Numbers the keys that have edges, and writes where the edges of each begin.
+class Numbering {
+ public:
+  Numbering(const KeySegments& segments, const std::vector<int32_t>& keys)
+      : segments_(segments), numbers_(segments.num_keys, 0) {
+    for (const int32_t key : keys) ++numbers_[key];
+  }
+
+  JoinedKeys write(int32_t* keys, int32_t* segment_of, int32_t* indptr) {
+    JoinedKeys result;
+    int32_t number = 0, edges = 0;
+    const size_t count = segments_.starts.size();
+    for (size_t segment = 0; segment < count; ++segment) {
+      const int64_t first = segments_.starts[segment];
+      const int64_t end = segment + 1 < count ? segments_.starts[segment + 1] : segments_.num_keys;
+      result.cuts.push_back(number);
+      result.lasts.push_back(-1);
+      for (int64_t key = first; key < end; ++key) {
+        const int32_t degree = numbers_[key];
+        if (degree == 0) continue;
+        keys[number] = static_cast<int32_t>(key - first);
+        if (segment_of != nullptr) segment_of[number] = static_cast<int32_t>(segment);
+        if (indptr != nullptr) indptr[number] = edges;
+        edges += degree;
+        result.lasts.back() = key - first;
+        numbers_[key] = number++;
+      }
+    }
+    result.cuts.push_back(number);
+    if (indptr != nullptr) indptr[number] = edges;
+    return result;
+  }
+
+  int32_t operator[](int32_t key) const { return numbers_[key]; }
+
+ private:
+  const KeySegments& segments_;
+  std::vector<int32_t> numbers_;  // of each key: its edges, then its number
+};
+
+}  // namespace
+
+JoinedCounts join_edges_cpu(const EdgeJoin& op) {
+  JoinedCounts result;
+  EdgeKeys keys;
+  const int64_t num_edges = op.num_edges();
+  keys.rows.reserve(num_edges);
+  keys.columns.reserve(num_edges);
+  result.bad_edge = read_keys(op, keys);
+  if (result.bad_edge >= 0) return result;
+  Numbering rows(op.rows, keys.rows), columns(op.columns, keys.columns);
+  result.rows = rows.write(op.row_keys, op.row_segments, op.indptr);
+  result.columns = columns.write(op.column_keys, nullptr, op.by_column);
+  std::vector<int32_t> place(op.indptr, op.indptr + result.rows.cuts.back());
+  for (int64_t e = 0; e < num_edges; ++e) {
+    const int32_t at = place[rows[keys.rows[e]]]++;
+    op.indices[at] = columns[keys.columns[e]];
+    if (op.edge_ids != nullptr) op.edge_ids[at] = static_cast<int32_t>(e);
+  }
+  if (op.rows_of == nullptr) return result;
+  place.assign(op.by_column, op.by_column + result.columns.cuts.back());
+  for (int64_t row = 0; row < result.rows.cuts.back(); ++row)
+    for (int32_t p = op.indptr[row]; p < op.indptr[row + 1]; ++p) {
+      const int32_t at = place[op.indices[p]]++;
+      op.rows_of[at] = static_cast<int32_t>(row);
+      op.positions[at] = p;
+    }
+  return result;
+}
+
+}  // namespace peergraph

@@ -1,0 +1,238 @@
+"""The edges of several relations as one matrix, by one call of the compiled module."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+
+import torch
+from torch import Tensor
+
+import peergraph._C as _C
+from peergraph.aggregate.kernels.arguments import launch_on
+from peergraph.aggregate.sparse.csr import CsrMatrix
+from peergraph.aggregate.sparse.index_tensors import check_range
+from peergraph.memory.device.launching import Buffers
+
+MAX_EDGES = 2**31 - 2
+"""The most edges that are joined."""
+
+# A number for each possible row takes less time than a sort if there are at most this many an edge.
+_KEYS_PER_EDGE = 64
+_FEW_KEYS = 1 << 20
+# Results share an allocation; kernels read vectors of 16 bytes.
+_ALIGN = 4
+
+
+@dataclass(frozen=True)
+class KeyedEdges:
+    """The edges of one relation, and the keys of their rows and columns.
+
+    Args:
+        sources, destinations: [edges] int32 or int64 ids, both of one dtype.
+        num_sources, num_destinations: bounds of the ids.
+        first_column: the column key of source 0; that of the next one is one more.
+        first_row: the row key of destination 0.
+        row_stride: the distance of the row keys of two destinations that follow each other.
+    """
+
+    sources: Tensor
+    destinations: Tensor
+    num_sources: int
+    num_destinations: int
+    first_column: int
+    first_row: int
+    row_stride: int = 1
+
+    def native(self) -> tuple[Tensor, Tensor, int, int, int, int, int]:
+        """Returns the arguments of the compiled module."""
+        return (
+            self.sources.contiguous(),
+            self.destinations.contiguous(),
+            self.num_sources,
+            self.num_destinations,
+            self.first_column,
+            self.first_row,
+            self.row_stride,
+        )
+
+
+@dataclass(frozen=True)
+class JoinedEdges:
+    """One matrix of the edges of several relations, without rows and columns that have no edges.
+
+    Args:
+        matrix: the edges, int32; those of a row are in the order of relations and edges.
+        rows: [rows] int32, the key of each row less the first key of its segment.
+        row_segments: [rows] int32, the segment of each row.
+        row_cuts: the first row of each segment, and the number of rows.
+        row_lasts: the highest key of each segment that has edges, less its first one; -1: none has.
+        columns: [columns] int32, the key of each column less the first key of its segment.
+        column_cuts: the first column of each segment, and the number of columns.
+    """
+
+    matrix: CsrMatrix
+    rows: Tensor
+    row_segments: Tensor
+    row_cuts: list[int]
+    row_lasts: list[int]
+    columns: Tensor
+    column_cuts: list[int]
+
+
+def join_edges(
+    relations: Sequence[KeyedEdges],
+    row_starts: Sequence[int],
+    column_starts: Sequence[int],
+    *,
+    gradients: bool = False,
+) -> JoinedEdges:
+    """Numbers the rows and the columns that have edges, in the order of their keys.
+
+    Args:
+        relations: at least one.
+        row_starts, column_starts: the first key of each segment, from 0 on, and the number of keys.
+        gradients: makes the transpose.
+
+    Synchronises with the current stream of a GPU, once.
+
+    Raises:
+        IndexError: the first id out of range.
+        ValueError: there are more than :data:`MAX_EDGES` edges.
+    """
+    num_edges = sum(each.sources.shape[0] for each in relations)
+    if num_edges > MAX_EDGES:
+        raise ValueError(f"relations must have at most {MAX_EDGES} edges, got {num_edges}")
+    most_keys = min(_FEW_KEYS + _KEYS_PER_EDGE * num_edges, MAX_EDGES)
+    if max(row_starts[-1], column_starts[-1]) > most_keys:
+        return _join_sorted(relations, row_starts, column_starts, gradients)
+    return _join(relations, row_starts, column_starts, num_edges, gradients)
+
+
+def _join(
+    relations: Sequence[KeyedEdges],
+    row_starts: Sequence[int],
+    column_starts: Sequence[int],
+    num_edges: int,
+    gradients: bool,
+) -> JoinedEdges:
+    device = relations[0].sources.device
+    most_rows, most_columns = min(row_starts[-1], num_edges), min(column_starts[-1], num_edges)
+    lengths = [most_rows, most_rows, most_columns, most_rows + 1, num_edges]
+    if gradients:
+        lengths += [most_columns + 1, num_edges, num_edges]
+    lengths = [-(-length // _ALIGN) * _ALIGN for length in lengths]
+    results = torch.split(torch.empty(sum(lengths), dtype=torch.int32, device=device), lengths)
+    rows, segments, columns, indptr, indices, *transpose = results
+    row_cuts, row_lasts, row_chunks, column_cuts, column_chunks, bad_edge = _C.join_edges(
+        [each.native() for each in relations],
+        num_rows=row_starts[-1],
+        row_starts=list(row_starts[:-1]),
+        num_columns=column_starts[-1],
+        column_starts=list(column_starts[:-1]),
+        row_keys=rows,
+        row_segments=segments,
+        column_keys=columns,
+        indptr=indptr,
+        indices=indices,
+        edge_ids=None,
+        by_column=transpose[0] if gradients else None,
+        rows_of=transpose[1] if gradients else None,
+        positions=transpose[2] if gradients else None,
+        schedule=_C.Schedule(),
+        launch=launch_on(device),
+        allocate=Buffers(device),
+    )
+    if bad_edge >= 0:
+        _raise_bad_id(relations)
+    num_rows, num_columns = row_cuts[-1], column_cuts[-1]
+    matrix = CsrMatrix(
+        indptr[: num_rows + 1], indices[:num_edges], num_columns, max_chunks=row_chunks
+    )
+    if gradients:
+        by_column, rows_of, positions = transpose
+        matrix.adopt_transpose(
+            by_column[: num_columns + 1], rows_of[:num_edges], positions[:num_edges], column_chunks
+        )
+    return JoinedEdges(
+        matrix, rows[:num_rows], segments[:num_rows], row_cuts, row_lasts, columns[:num_columns],
+        column_cuts,
+    )  # fmt: skip
+
+
+def _join_sorted(
+    relations: Sequence[KeyedEdges],
+    row_starts: Sequence[int],
+    column_starts: Sequence[int],
+    gradients: bool,
+) -> JoinedEdges:
+    """Does the same for many keys: the distinct ones are found by a sort, and numbered first."""
+    device = relations[0].sources.device
+    counts = [each.sources.shape[0] for each in relations]
+    table = torch.tensor(
+        [
+            [each.num_sources for each in relations],
+            [each.num_destinations for each in relations],
+            [each.first_column for each in relations],
+            [each.first_row for each in relations],
+            [each.row_stride for each in relations],
+            counts,
+        ]
+    ).to(device)
+    of_edge = table[:5].repeat_interleave(table[5], 1, output_size=sum(counts))
+    sources = torch.cat([each.sources.long() for each in relations])
+    destinations = torch.cat([each.destinations.long() for each in relations])
+    bad = (sources < 0) | (destinations < 0)
+    if bool((bad | (sources >= of_edge[0]) | (destinations >= of_edge[1])).any()):
+        _raise_bad_id(relations)
+    columns, column_of = torch.unique(sources + of_edge[2], return_inverse=True)
+    rows, row_of = torch.unique(destinations * of_edge[4] + of_edge[3], return_inverse=True)
+    numbered = [
+        KeyedEdges(*ends, columns.shape[0], rows.shape[0], 0, 0)
+        for ends in zip(column_of.split(counts), row_of.split(counts), strict=True)
+    ]
+    joined = _join(numbered, [0, rows.shape[0]], [0, columns.shape[0]], sum(counts), gradients)
+    cuts = torch.cat([_cuts(rows, row_starts), _cuts(columns, column_starts)])
+    bounds: list[int] = cuts.tolist()
+    row_cuts, column_cuts = bounds[: len(row_starts)], bounds[len(row_starts) :]
+    row_segments, row_shifts = _segments(row_cuts, row_starts, device)
+    _, column_shifts = _segments(column_cuts, column_starts, device)
+    local_rows = (rows - row_shifts).to(torch.int32)
+    lasts = [last - 1 for last in row_cuts[1:]]
+    highest: list[int] = local_rows[torch.tensor(lasts).clamp(min=0).to(device)].tolist()
+    return replace(
+        joined,
+        rows=local_rows,
+        row_segments=row_segments,
+        row_cuts=row_cuts,
+        row_lasts=[
+            key if first < end else -1
+            for key, first, end in zip(highest, row_cuts, row_cuts[1:], strict=False)
+        ],
+        columns=(columns - column_shifts).to(torch.int32),
+        column_cuts=column_cuts,
+    )
+
+
+def _cuts(ordered: Tensor, starts: Sequence[int]) -> Tensor:
+    """Returns how many of the ordered keys are below each start."""
+    return torch.searchsorted(ordered, torch.tensor(starts).to(ordered.device))
+
+
+def _segments(
+    cuts: list[int], starts: Sequence[int], device: torch.device
+) -> tuple[Tensor, Tensor]:
+    """Returns the segment of each key, int32, and the first key of that segment."""
+    lengths = torch.tensor([end - first for first, end in pairwise(cuts)])
+    numbers = torch.arange(len(lengths)).repeat_interleave(lengths).to(device)
+    return numbers.to(torch.int32), torch.tensor(starts).to(device)[numbers]
+
+
+def _raise_bad_id(relations: Sequence[KeyedEdges]) -> None:
+    """Raises IndexError for the first id out of range."""
+    for i, each in enumerate(relations):
+        name = f"relations[{i}].edge_index"
+        check_range(f"{name}[0]", each.sources, each.num_sources, "sources")
+        check_range(f"{name}[1]", each.destinations, each.num_destinations, "destinations")
+    raise RuntimeError("relations: their edges were changed by another thread")

@@ -1,0 +1,153 @@
+"""Edges of several relations as one matrix, compared with sets and lists of Python."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from peergraph.aggregate.sparse.joined_edges import JoinedEdges, KeyedEdges, join_edges
+
+Pairs = list[tuple[int, int]]
+DTYPES = [torch.int32, torch.int64]
+
+
+def random_relations(
+    device: torch.device, dtype: torch.dtype, seed: int, sizes: list[int], num_edges: list[int]
+) -> tuple[list[KeyedEdges], list[int], list[int]]:
+    """Relations from type 0 to each type: rows of a destination lie side by side, by type."""
+    generator = torch.Generator().manual_seed(seed)
+    row_starts, column_starts, relations = [0], [0], []
+    for size, count in zip(sizes, num_edges, strict=True):
+        ends = [
+            torch.randint(max(1, n), (count,), generator=generator, dtype=torch.int64)
+            for n in (sizes[0], size)
+        ]
+        sources, destinations = (each.to(device, dtype) for each in ends)
+        relations.append(
+            KeyedEdges(
+                sources, destinations, sizes[0], size, column_starts[-1], row_starts[-1] + 1, 3
+            )
+        )
+        column_starts.append(column_starts[-1] + sizes[0])
+        row_starts.append(row_starts[-1] + 3 * size)
+    return relations, row_starts, column_starts
+
+
+def reference(relations: list[KeyedEdges]) -> tuple[list[int], list[int], list[Pairs]]:
+    """The keys of rows and of columns, and the columns of each row as (column key, edge)."""
+    keys = [
+        (each.first_row + each.row_stride * destination, each.first_column + source)
+        for each in relations
+        for source, destination in zip(
+            each.sources.tolist(), each.destinations.tolist(), strict=True
+        )
+    ]
+    rows, columns = sorted({row for row, _ in keys}), sorted({column for _, column in keys})
+    lists: dict[int, Pairs] = {row: [] for row in rows}
+    for edge, (row, column) in enumerate(keys):
+        lists[row].append((column, edge))
+    return rows, columns, [lists[row] for row in rows]
+
+
+def check(
+    joined: JoinedEdges, relations: list[KeyedEdges], starts: tuple[list[int], list[int]]
+) -> None:
+    rows, columns, lists = reference(relations)
+    row_starts, column_starts = starts
+    segments = joined.row_segments.tolist()
+    shifts = [row_starts[segment] for segment in segments]
+    assert [a + b for a, b in zip(joined.rows.tolist(), shifts, strict=True)] == rows
+    assert joined.row_cuts == [sum(key < cut for key in rows) for cut in row_starts]
+    assert joined.column_cuts == [sum(key < cut for key in columns) for cut in column_starts]
+    by_segment = torch.arange(len(column_starts) - 1).repeat_interleave(
+        torch.tensor(joined.column_cuts).diff()
+    )
+    shifts = [column_starts[segment] for segment in by_segment]
+    assert [a + b for a, b in zip(joined.columns.tolist(), shifts, strict=True)] == columns
+    for first, end, last in zip(row_starts, row_starts[1:], joined.row_lasts, strict=False):
+        assert last == max((key - first for key in rows if first <= key < end), default=-1)
+    matrix = joined.matrix
+    degrees = [len(each) for each in lists]
+    assert matrix.degrees().tolist() == degrees
+    found = [columns[i] for i in matrix.indices.tolist()]
+    assert found == [column for each in lists for column, _ in each]
+    long, chunk = 512, 256
+    chunks = sum(-(-n // chunk) for n in degrees if n > long)
+    assert matrix.max_chunks == (0 if matrix.device.type == "cpu" else chunks)
+
+
+def check_transpose(joined: JoinedEdges) -> None:
+    assert joined.matrix.has_transpose
+    transpose = joined.matrix.transpose()
+    matrix = joined.matrix
+    columns = matrix.indices.cpu()
+    rows = torch.repeat_interleave(torch.arange(matrix.num_rows), matrix.degrees().cpu())
+    assert transpose.indices.tolist() == rows[torch.argsort(columns, stable=True)].tolist()
+    counts = torch.bincount(columns, minlength=matrix.num_columns)
+    assert transpose.degrees().tolist() == counts.tolist()
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("gradients", [False, True])
+@pytest.mark.parametrize(
+    ("sizes", "num_edges"),
+    [
+        ([7, 5, 0, 9], [20, 3, 0, 14]),
+        ([50], [4000]),
+        ([3, 1], [0, 0]),
+        ([5, 400_000, 400_000], [9, 6, 5]),  # many more keys than edges
+        ([400_000, 3], [8, 2]),
+        ([900, 2, 300], [5000, 3000, 700]),  # rows that a GPU cuts in chunks
+    ],
+    ids=["types", "one", "no edges", "many destinations", "many sources", "long rows"],
+)
+def test_equals_lists(
+    device: torch.device,
+    dtype: torch.dtype,
+    gradients: bool,
+    sizes: list[int],
+    num_edges: list[int],
+) -> None:
+    for seed in range(3):
+        relations, *starts = random_relations(device, dtype, seed, sizes, num_edges)
+        joined = join_edges(relations, *starts, gradients=gradients)
+        check(joined, relations, (starts[0], starts[1]))
+        if gradients:
+            check_transpose(joined)
+
+
+def test_many_relations(device: torch.device) -> None:
+    sizes, num_edges = [30] * 300, [4] * 300
+    relations, *starts = random_relations(device, torch.int64, 5, sizes, num_edges)
+    check(join_edges(relations, *starts), relations, (starts[0], starts[1]))
+
+
+def test_rows_of_an_edge_index_need_not_be_contiguous(device: torch.device) -> None:
+    ends = torch.tensor([[0, 1], [2, 0], [2, 1]], device=device).t()
+    relation = KeyedEdges(ends[0], ends[1], 3, 2, 0, 0)
+    joined = join_edges([relation], [0, 2], [0, 3])
+    assert joined.columns.tolist() == [0, 2]
+    assert joined.matrix.indices.tolist() == [1, 0, 1]
+
+
+@pytest.mark.parametrize("many", [False, True], ids=["few keys", "many keys"])
+@pytest.mark.parametrize(
+    ("ends", "message"),
+    [
+        (([0, 5], [0, 0]), r"relations\[1\].edge_index\[0\]\[1\] = 5 is out of range for 5 sou"),
+        (([0, -1], [0, 0]), r"relations\[1\].edge_index\[0\]\[1\] = -1 is out of range"),
+        (([0, 1], [4, 0]), r"relations\[1\].edge_index\[1\]\[0\] = 4 is out of range for 4 dest"),
+    ],
+)
+def test_ids_out_of_range(
+    device: torch.device, many: bool, ends: tuple[list[int], list[int]], message: str
+) -> None:
+    good = torch.zeros(3, dtype=torch.int64, device=device)
+    sources, destinations = (torch.tensor(each, device=device) for each in ends)
+    size = 9_000_000 if many else 5
+    relations = [
+        KeyedEdges(good, good, 5, size, 0, 0),
+        KeyedEdges(sources, destinations, 5, 4, 5, size),
+    ]
+    with pytest.raises(IndexError, match=message):
+        join_edges(relations, [0, size, size + 4], [0, 5, 10])
