@@ -289,7 +289,7 @@ class JoinedStructure(Protocol):
         ...
 
 
-_Typed = TypeVar("_Typed", TypedEdges, TypedPairs)
+_Typed = TypeVar("_Typed", bound=TypedEdges | TypedPairs)
 _Joined = TypeVar("_Joined", bound=JoinedStructure)
 
 

@@ -11,7 +11,7 @@ from .convs import (
     RGCNConv,
     SAGEConv,
 )
-from .typed_convs import HGTConv
+from .typed_convs import HANConv, HGTConv
 
 __all__ = [
     "GATConv",
@@ -21,6 +21,7 @@ __all__ = [
     "GINEConv",
     "GatedGraphConv",
     "GraphConv",
+    "HANConv",
     "HGTConv",
     "RGCNConv",
     "SAGEConv",

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor
 from torch_geometric.nn import conv as pyg
 from torch_geometric.nn.dense import HeteroDictLinear, HeteroLinear
 
-from peergraph.aggregate import TypedPairs, layers
+from peergraph.aggregate import ApartPairs, JointPairs, layers
 from peergraph.aggregate.layers import DotAttention, without_autocast
 from peergraph.integration import Unsupported, is_explaining, note, require
 
@@ -18,6 +20,7 @@ from ..data.csc_cache import typed_edges_of
 from ..data.lazy_features import is_plain
 from ..data.tailed_rows import TailedRows
 from .features import Ends
+from .joined_layers import EdgeType
 from .layer import FastLayer
 from .linear_maps import product_dtype
 from .typed_inputs import features_of, relations_of, rows_to_read
@@ -66,7 +69,7 @@ class HGTConv(TypedLayer, pyg.HGTConv):  # type: ignore[misc]
         if dtype is None:
             raise Unsupported(f"x is not {kept}")
         sizes = [len(x) for x in features.values()]
-        pairs = typed_edges_of(TypedPairs, relations, sizes)
+        pairs = typed_edges_of(JointPairs, relations, sizes)
         depth = self.out_channels // self.heads
         by_head = self.heads, len(self.edge_types), depth, depth
         sums = without_autocast(
@@ -124,3 +127,84 @@ class HGTConv(TypedLayer, pyg.HGTConv):  # type: ignore[misc]
                     is_plain(linear.bias) and linear.weight.dtype == linear.bias.dtype, "no bias"
                 )
         return features
+
+
+class HANConv(TypedLayer, pyg.HANConv):  # type: ignore[misc]
+    """PyG's HANConv; one sum over the edges of all relations into a type.
+
+    Rows of destinations without edges are zeros, and are neither written nor multiplied for the
+    attention over relations.
+    """
+
+    pyg_class = pyg.HANConv
+
+    def forward(
+        self, x_dict: Any, edge_index_dict: Any, return_semantic_attention_weights: bool = False
+    ) -> Any:
+        """As PyG's. The joined edges are kept for as long as the edge indices live."""
+        wanted = return_semantic_attention_weights
+
+        def joined() -> Any:
+            results, weights = self._joined(x_dict, edge_index_dict)
+            return (results, weights) if wanted else results
+
+        return self._fused_or_fallback(
+            joined,
+            lambda: pyg.HANConv.forward(self, x_dict, edge_index_dict, wanted),
+            step="forward",
+        )
+
+    def _joined(self, x_dict: Any, edge_index_dict: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Returns results and weights of relations by node type; None for types without any."""
+        require(self._require_settings() == "sum", f"aggr is {self.aggr}")
+        self._require_steps("propagate", "forward")
+        features = features_of(x_dict, self.proj)
+        relations_of(edge_index_dict, features, self.metadata[1])  # before anything runs
+        names = ["__".join(edge_type) for edge_type in edge_index_dict]
+        vectors = [self.lin_src[name] for name in names], [self.lin_dst[name] for name in names]
+        parameters = *vectors[0], *vectors[1], self.q, *self.k_lin.parameters()
+        plain = type(self.k_lin) is torch.nn.Linear and all(map(is_plain, parameters))
+        require(plain and not compat.has_hooks(self.k_lin), "parameters are of other kinds")
+        weights = [self.proj[node_type].weight for node_type in features]
+        dtypes = {each.dtype for each in (*parameters, *weights)}
+        of_x = [x.dtype for x in features.values()]
+        fits = len(dtypes) == 1 and product_dtype(self.q.device, *dtypes, *of_x) is not None
+        require(fits, "x and weights are of several dtypes")
+        require(all(map(len, features.values())), "there are types without nodes")
+        by_head = -1, self.heads, self.out_channels // self.heads
+        rows = {t: self.proj[t](features[t]).view(by_head) for t in features}
+        results: dict[str, Any] = {}
+        shares: dict[str, Any] = {}
+        for node_type in x_dict:
+            edges = {key: each for key, each in edge_index_dict.items() if key[2] == node_type}
+            results[node_type] = shares[node_type] = None
+            if edges:
+                results[node_type], shares[node_type] = self._into(node_type, rows, edges)
+        if is_explaining():
+            note(f"forward: peergraph, attention of {len(names)} relations in one pass a type")
+        return results, shares
+
+    def _into(
+        self, node_type: str, rows: Mapping[str, Tensor], edges: Mapping[EdgeType, Tensor]
+    ) -> tuple[Tensor, Tensor]:
+        """Returns the result and the weights of the relations into one node type."""
+        used = {end for edge_type in edges for end in (edge_type[0], edge_type[2])}
+        features = {key: each for key, each in rows.items() if key in used}
+        relations = relations_of(edges, features, edges)
+        names = ["__".join(edge_type) for edge_type in edges]
+        pairs = typed_edges_of(ApartPairs, relations, [len(x) for x in features.values()])
+        sums = without_autocast(
+            lambda: layers.path_attention(
+                pairs,
+                relations,
+                list(features.values()),
+                [self.lin_src[name][0] for name in names],
+                [self.lin_dst[name][0] for name in names],
+                negative_slope=self.negative_slope,
+                dropout=self.dropout if self.training else 0.0,
+            )
+        )
+        count = len(rows[node_type])
+        out, weights = layers.semantic_attention(pairs, F.relu(sums), count, self.k_lin, self.q)
+        out = out.to(torch.promote_types(out.dtype, self.q.dtype))
+        return TailedRows.of(out, out.new_zeros(out.shape[1]), count), weights

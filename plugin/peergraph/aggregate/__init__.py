@@ -17,7 +17,7 @@ from peergraph.aggregate.ops.attention import attention_fits
 from peergraph.aggregate.sparse.index_tensors import is_arange, row_of_edges
 from peergraph.aggregate.sparse.relation_blocks import RelationBlocks
 from peergraph.aggregate.sparse.typed_edges import Relation, TypedEdges
-from peergraph.aggregate.sparse.typed_pairs import TypedPairs
+from peergraph.aggregate.sparse.typed_pairs import ApartPairs, JointPairs, TypedPairs
 from peergraph.aggregate.structure import Structure
 from peergraph.aggregate.traced.edges import TracedEdges, register_finder
 from peergraph.aggregate.traced.structure import TracedStructure
@@ -26,7 +26,9 @@ FEATURE_DTYPES = tuple(DTYPES)
 
 __all__ = [
     "FEATURE_DTYPES",
+    "ApartPairs",
     "Csc",
+    "JointPairs",
     "Message",
     "Relation",
     "RelationBlocks",

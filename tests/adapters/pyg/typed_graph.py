@@ -40,7 +40,7 @@ def results(model: Any, x: Any, edges: Any) -> dict[str, Tensor | None]:
     """Outputs, and gradients of a weighted sum of them, by name."""
     inputs = {t: rows.detach().clone().requires_grad_() for t, rows in x.items()}
     model.zero_grad()
-    out = model(inputs, edges)
+    out = {t: rows for t, rows in model(inputs, edges).items() if rows is not None}
     total = sum(
         (rows * torch.linspace(0.5, 1.5, rows.numel(), device=rows.device).view_as(rows)).sum()
         for rows in out.values()

@@ -16,6 +16,7 @@ from peergraph.aggregate.layers.graph_attention import (
 )
 from peergraph.aggregate.layers.isomorphism import fuses_gine, gin, gine
 from peergraph.aggregate.layers.linear_aggregation import graph, rgcn, rgcn_by_basis, sage
+from peergraph.aggregate.layers.path_attention import path_attention, semantic_attention
 from peergraph.aggregate.layers.typed_attention import typed_gat
 from peergraph.aggregate.layers.typed_sums import SumRelation, self_weight_of, typed_sage
 from peergraph.aggregate.ops.source_rows import kind_of_rows
@@ -40,10 +41,12 @@ __all__ = [
     "gine",
     "graph",
     "kind_of_rows",
+    "path_attention",
     "rgcn",
     "rgcn_by_basis",
     "sage",
     "self_weight_of",
+    "semantic_attention",
     "total_of",
     "typed_dot_attention",
     "typed_gat",

@@ -19,7 +19,7 @@ from torch import Tensor
 from peergraph.aggregate.kernels.arguments import sum_dtype
 from peergraph.aggregate.ops.gradient_checks import once_differentiable
 from peergraph.aggregate.ops.typed_rows import RowReader, add_product, split_encoded
-from peergraph.aggregate.sparse.typed_pairs import TypedPairs
+from peergraph.aggregate.sparse.typed_pairs import JointPairs
 from peergraph.memory import EncodedRows
 
 
@@ -45,7 +45,7 @@ class DotAttention:
 
 
 def typed_dot_attention(
-    pairs: TypedPairs,
+    pairs: JointPairs,
     features: Sequence[Tensor | EncodedRows],
     parameters: DotAttention,
     dtype: torch.dtype,
@@ -88,7 +88,7 @@ def typed_dot_attention(
 class _Plan(RowReader):
     """What is multiplied, and the sizes of heads."""
 
-    pairs: TypedPairs
+    pairs: JointPairs
     heads: int
     depth: int
     maps: list[int]

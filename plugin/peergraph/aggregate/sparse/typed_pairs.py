@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import accumulate, pairwise
 
 import torch
@@ -18,7 +20,27 @@ from peergraph.aggregate.sparse.typed_edges import Relation, check_relation, cut
 _CHOSEN_SHARE = 0.75
 
 
-class TypedPairs:
+@dataclass(frozen=True)
+class _Ends:
+    """The edges as they were joined.
+
+    Args:
+        relations, sizes: as for :class:`TypedPairs`.
+        sources, numbers: [edges] the source and the relation of each edge, relation after relation.
+        order: [edges] the positions there of the edges of the matrix.
+        destinations, of_pair: [rows] the destination and the relation of each pair.
+    """
+
+    relations: Sequence[Relation]
+    sizes: Sequence[int]
+    sources: Tensor
+    numbers: Tensor
+    order: Tensor
+    destinations: Tensor
+    of_pair: Tensor
+
+
+class TypedPairs(ABC):
     """The edges of several relations by pairs of a relation and a destination.
 
     A row of :attr:`matrix` is a pair that has edges, in the order of relations and then of
@@ -76,7 +98,7 @@ class TypedPairs:
         column_of_edge = self._choose_sources(sources + table[0][numbers], sizes)
         keys = (rows + table[1][numbers]).add_(numbers * nodes)
         pairs, row_of_edge = distinct(keys, nodes * count)
-        indptr, indices, _ = group_by(
+        indptr, indices, order = group_by(
             row_of_edge, column_of_edge, pairs.shape[0], self.num_columns, row_of_edge.dtype
         )
         self.matrix = CsrMatrix(indptr, indices, self.num_columns, max_chunks=count_chunks(indptr))
@@ -110,10 +132,19 @@ class TypedPairs:
         most_chunks = None if count > Schedule.long_row else 0
         self.sums = CsrMatrix(indptr, indices, pairs.shape[0], max_chunks=most_chunks)
         """Adds up the rows of each destination."""
-        self.by_destination = self._edges_of_destinations()
-        """The edges of each destination, over all relations; its columns are these edges."""
+        local = destinations - table[1][of_pair]
+        self._complete(_Ends(relations, sizes, sources, numbers, order, local, of_pair))
         if gradients:
-            self.matrix.transpose()
+            for matrix in self._matrices_of_gradients():
+                matrix.transpose()
+
+    @abstractmethod
+    def _complete(self, ends: _Ends) -> None:
+        """Makes what an operation needs beside the matrix of all edges."""
+
+    def _matrices_of_gradients(self) -> list[CsrMatrix]:
+        """Returns the matrices whose transposes gradients are summed over."""
+        return [self.matrix]
 
     def _choose_sources(self, keys: Tensor, sizes: Sequence[int]) -> Tensor:
         """Chooses the sources that are columns; returns the column of each edge."""
@@ -145,22 +176,66 @@ class TypedPairs:
         """The number of columns."""
         return self.column_cuts[-1]
 
-    def _edges_of_destinations(self) -> CsrMatrix:
-        rows, edges = self.sums.indices, self.matrix.num_edges
-        dtype = rows.dtype
-        degrees = self.matrix.degrees()[rows]
-        ends = torch.cumsum(degrees, 0, dtype=dtype)
-        indptr = torch.cat([ends.new_zeros(1), ends])[self.sums.indptr]
-        shift = self.matrix.indptr[rows] - (ends - degrees)
-        ids = shift.repeat_interleave(degrees, output_size=edges)
-        ids += torch.arange(edges, dtype=dtype, device=self.device)
-        return CsrMatrix(indptr, ids, edges, edge_ids=ids, max_chunks=count_chunks(indptr))
+    @abstractmethod
+    def _matrices(self) -> list[CsrMatrix]:
+        """Returns all matrices but the transposes."""
 
     def tensors(self) -> list[Tensor]:
         """Returns the tensors on the device."""
-        matrices = [self.matrix, self.sums, self.by_destination]
-        if self.matrix.has_transpose:
-            matrices.append(self.matrix.transpose())
+        matrices = self._matrices()
+        matrices += [each.transpose() for each in matrices if each.has_transpose]
         lists = [tensor for each in matrices for tensor in (each.indptr, each.indices)]
         ids = [each.edge_ids for each in matrices if each.edge_ids is not None]
         return [*lists, *ids, *(c for c in self.chosen if isinstance(c, Tensor)), self.owners]
+
+
+class JointPairs(TypedPairs):
+    """Edges whose scores have one softmax for each destination, over all relations."""
+
+    by_destination: CsrMatrix
+    """The edges of each destination, over all relations; its columns are these edges."""
+
+    def _complete(self, ends: _Ends) -> None:
+        rows, edges = self.sums.indices, self.matrix.num_edges
+        dtype = rows.dtype
+        degrees = self.matrix.degrees()[rows]
+        lasts = torch.cumsum(degrees, 0, dtype=dtype)
+        indptr = torch.cat([lasts.new_zeros(1), lasts])[self.sums.indptr]
+        shift = self.matrix.indptr[rows] - (lasts - degrees)
+        ids = shift.repeat_interleave(degrees, output_size=edges)
+        ids += torch.arange(edges, dtype=dtype, device=self.device)
+        self.by_destination = CsrMatrix(
+            indptr, ids, edges, edge_ids=ids, max_chunks=count_chunks(indptr)
+        )
+
+    def _matrices(self) -> list[CsrMatrix]:
+        return [self.matrix, self.sums, self.by_destination]
+
+
+class ApartPairs(TypedPairs):
+    """Edges whose scores have a softmax for each pair, of a source and a relation's vectors."""
+
+    scores: CsrMatrix
+    """The edges; a column is a pair of a relation and any source, in the order of relations."""
+    places: Tensor
+    """[rows] the place of each pair among all pairs of a relation and a destination, with edges or
+    not, in the order of relations."""
+
+    def _complete(self, ends: _Ends) -> None:
+        sources = [0, *accumulate(each.num_sources for each in ends.relations)]
+        destinations = accumulate((ends.sizes[r.destinations] for r in ends.relations), initial=0)
+        firsts = torch.tensor([sources, list(destinations)]).to(self.device)
+        columns = (ends.sources + firsts[0][ends.numbers])[ends.order]
+        self.scores = CsrMatrix(
+            self.matrix.indptr,
+            columns.to(self.matrix.indices.dtype),
+            sources[-1],
+            max_chunks=self.matrix.max_chunks,
+        )
+        self.places = ends.destinations + firsts[1][ends.of_pair]
+
+    def _matrices_of_gradients(self) -> list[CsrMatrix]:
+        return [self.matrix, self.scores, self.sums]
+
+    def _matrices(self) -> list[CsrMatrix]:
+        return [self.matrix, self.scores, self.sums]
