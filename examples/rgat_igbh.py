@@ -125,8 +125,8 @@ def train(args: argparse.Namespace, device: torch.device) -> None:
     training, validation = labelled[:split], labelled[split:][: max(1, len(labelled) // 200)]
     rgat = RGAT(data, args.hidden, args.classes).to(device)
     rgat = peergraph_pyg.accelerate(rgat)  # (4) faster layers: optional
-    # Some layers end in types from which nothing reaches the papers.
-    model = DistributedDataParallel(rgat, find_unused_parameters=True)
+    # Some layers end in types from which nothing reaches the papers, the same ones in every step.
+    model = DistributedDataParallel(rgat, static_graph=True, gradient_as_bucket_view=True)
     optimizer = torch.optim.Adam(model.parameters(), lr=args.lr, fused=True)
     for epoch in range(args.epochs):
         model.train()

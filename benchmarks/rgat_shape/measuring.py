@@ -117,9 +117,10 @@ class Trainer:
     def connect(self) -> None:
         """From now on, gradients are averaged over all ranks. Collective."""
         ids = [self._device.index] if self._device.type == "cuda" else None
-        # Layers to types from which nothing reaches the seeds, as in the reference model.
+        # Layers to types from which nothing reaches the seeds, as in the reference model, are the
+        # same in every step. To look for them (`find_unused_parameters`) waits for the GPU.
         self.model = DistributedDataParallel(
-            self.model, device_ids=ids, find_unused_parameters=True
+            self.model, device_ids=ids, static_graph=True, gradient_as_bucket_view=True
         )
 
     def probe(self, batch: Any) -> float:
