@@ -14,7 +14,6 @@ from torch_geometric.nn import HANConv
 
 import peergraph_pyg
 from peergraph_pyg import accelerate, explain, revert
-from tests.adapters.pyg.test_real_data import read_typed
 
 from .typed_graph import EDGES, NODES, WIDTHS, check_half_precision, compare, graph
 
@@ -152,13 +151,6 @@ def test_revert_state_and_compiler() -> None:
         if rows is not None:
             torch.testing.assert_close(compiled[node_type], rows)
             assert torch.equal(fast(x, edges)[node_type], rows)
-
-
-def test_films() -> None:
-    data = read_typed("imdb_hetero")
-    x = {node_type: rows.double() for node_type, rows in data.x_dict.items()}
-    widths = {node_type: rows.shape[1] for node_type, rows in x.items()}
-    compare(HANConv(widths, 16, data.metadata(), 4).double(), x, data.edge_index_dict)
 
 
 def test_batches(device: torch.device, monkeypatch: pytest.MonkeyPatch) -> None:

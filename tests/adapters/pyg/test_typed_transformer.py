@@ -17,7 +17,6 @@ from torch_geometric.utils import trim_to_layer
 import peergraph_pyg
 from peergraph.memory import EncodedRows
 from peergraph_pyg import accelerate, explain, revert
-from tests.adapters.pyg.test_real_data import read_typed
 
 from .typed_graph import EDGES, NODES, WIDTHS, check_half_precision, compare, graph
 
@@ -173,13 +172,6 @@ def test_compiled() -> None:
     fast = torch.compile(accelerate(copy.deepcopy(model)), backend="eager")
     for node_type, rows in model(x, edges).items():
         torch.testing.assert_close(fast(x, edges)[node_type], rows)
-
-
-def test_films() -> None:
-    data = read_typed("imdb_hetero")
-    x = {node_type: rows.double() for node_type, rows in data.x_dict.items()}
-    widths = {node_type: rows.shape[1] for node_type, rows in x.items()}
-    compare(HGTConv(widths, 16, data.metadata(), 4).double(), x, data.edge_index_dict)
 
 
 class TrimmedModel(torch.nn.Module):
