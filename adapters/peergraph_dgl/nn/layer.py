@@ -85,7 +85,9 @@ class FastLayer(torch.nn.Module):
         """
         require(not torch.is_autocast_enabled(graph.device.type), "there is autocast")
         for module in modules:
-            require(_is_plain(module, torch.nn.Linear), "a linear layer is modified or has hooks")
+            require(
+                is_plain_module(module, torch.nn.Linear), "a linear layer is modified or has hooks"
+            )
         if isinstance(feat, tuple):
             source, target = materialize(feat[0]), materialize(feat[1])
             require(target.shape[0] == graph.num_dst_nodes(), "features have other rows")
@@ -122,8 +124,11 @@ class FastLayer(torch.nn.Module):
 
 def check_scores(leaky_relu: Any, dropout: Any) -> None:
     """Raises Unsupported unless attention has leaky ReLU and dropout without hooks."""
-    require(_is_plain(leaky_relu, torch.nn.LeakyReLU), "scores have the user's activation or hooks")
-    require(_is_plain(dropout, torch.nn.Dropout), "attention has the user's dropout or hooks")
+    require(
+        is_plain_module(leaky_relu, torch.nn.LeakyReLU),
+        "scores have the user's activation or hooks",
+    )
+    require(is_plain_module(dropout, torch.nn.Dropout), "attention has the user's dropout or hooks")
 
 
 def drop_features(dropout: Any, source: Tensor, target: Tensor | None) -> Any:
@@ -131,7 +136,8 @@ def drop_features(dropout: Any, source: Tensor, target: Tensor | None) -> Any:
     return dropout(source), None if target is None else dropout(target)
 
 
-def _is_plain(module: Any, cls: type[torch.nn.Module]) -> bool:
+def is_plain_module(module: Any, cls: type[torch.nn.Module]) -> bool:
+    """Returns whether a module is of the class itself, and has no hooks."""
     hooks = (
         module._forward_hooks,
         module._forward_pre_hooks,

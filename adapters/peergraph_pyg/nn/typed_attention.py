@@ -192,7 +192,7 @@ def _sums(
             if edge_type[2] == node_type and layer.res is not None
         ]
         if maps:
-            weight = sum(maps[1:], maps[0])
+            weight = layers.total_of(maps)
             rows = rows + F.linear(gathered(x_dict[node_type]), weight)
         results[node_type] = rows
     return results
