@@ -60,6 +60,8 @@ def _run_job(options: argparse.Namespace, job: int, pipe: Connection) -> None:
     signal.signal(signal.SIGTERM, _exit)
     # The imports load torch, which reads these variables; the first process does not need it.
     os.environ["OMP_NUM_THREADS"] = "1"
+    if options.device == "cpu":  # torch.compile asks GPUs, which a forked process cannot do
+        os.environ["CUDA_VISIBLE_DEVICES"] = ""
     import torch
 
     from tests.fullgraph.fuzz.campaign import Campaign

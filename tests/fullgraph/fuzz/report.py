@@ -69,7 +69,9 @@ class Result:
         return (
             f"# seed {self.seed}: {self.outcome.kind}: {self.outcome.message}\n"
             "from tests.fullgraph.fuzz.replay import replay\n\n"
-            f'replay(\n    r"""\n{program}\n""",\n    seed={self.seed}{arguments},\n)\n'
+            f'PROGRAM = r"""\n{program}\n"""\n'
+            'if __name__ == "__main__":  # ranks import this file\n'
+            f"    replay(PROGRAM, seed={self.seed}{arguments})\n"
         )
 
 
