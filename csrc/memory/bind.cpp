@@ -221,7 +221,8 @@ void register_ops(py::module_& m) {
   m.def("ask_for_huge_pages", &ask_for_huge_pages, py::arg("address"), py::arg("bytes"));
   m.def("populate_pages", &populate_pages, py::arg("address"), py::arg("bytes"),
         py::arg("num_threads"), ReleaseGil());
-  m.def("make_huge_pages", &make_huge_pages, py::arg("address"), py::arg("bytes"), ReleaseGil());
+  m.def("make_huge_pages", &make_huge_pages, py::arg("address"), py::arg("bytes"),
+        py::arg("num_threads"), ReleaseGil());
   m.def("bytes_as_dlpack", &bytes_as_dlpack, py::arg("address"), py::arg("num_bytes"),
         py::arg("device"), py::arg("owner"));
   m.def("signal_flag", &signal_flag, py::arg("flag"), py::arg("value"), py::arg("launch"),

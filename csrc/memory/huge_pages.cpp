@@ -70,12 +70,16 @@ void populate_pages(uintptr_t address, int64_t bytes, int num_threads) {
   });
 }
 
-void make_huge_pages(uintptr_t address, int64_t bytes) {
-  const auto huge_bytes = static_cast<size_t>(bytes) / kHugePageBytes * kHugePageBytes;
-  // Only pages that are mapped already are made huge: reading maps them.
-  for (size_t offset = 0; offset < huge_bytes; offset += kHugePageBytes)
-    static_cast<void>(*reinterpret_cast<const volatile char*>(address + offset));
-  if (huge_bytes > 0) madvise(reinterpret_cast<void*>(address), huge_bytes, MADV_COLLAPSE);
+void make_huge_pages(uintptr_t address, int64_t bytes, int num_threads) {
+  const int64_t pages = bytes / static_cast<int64_t>(kHugePageBytes);
+  parallel_for(pages, 16, num_threads, [&](int64_t begin, int64_t end) {
+    const uintptr_t first = address + static_cast<size_t>(begin) * kHugePageBytes;
+    const size_t size = static_cast<size_t>(end - begin) * kHugePageBytes;
+    // Only pages that are mapped already are made huge: reading maps them.
+    for (size_t offset = 0; offset < size; offset += kHugePageBytes)
+      static_cast<void>(*reinterpret_cast<const volatile char*>(first + offset));
+    madvise(reinterpret_cast<void*>(first), size, MADV_COLLAPSE);
+  });
 }
 
 }  // namespace peergraph

@@ -21,7 +21,8 @@ void ask_for_huge_pages(uintptr_t address, int64_t bytes);
 void populate_pages(uintptr_t address, int64_t bytes, int num_threads);
 
 /// Makes huge pages of shared memory from map_aligned, best before it is written: untouched pages
-/// are allocated, touched pages are copied. Linux 6.1 or later.
-void make_huge_pages(uintptr_t address, int64_t bytes);
+/// are allocated, touched pages are copied. `address` is a multiple of a huge page. Linux 6.1 or
+/// later.
+void make_huge_pages(uintptr_t address, int64_t bytes, int num_threads);
 
 }  // namespace peergraph

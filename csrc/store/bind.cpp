@@ -18,6 +18,7 @@
 #include "store/crc32c.h"
 #include "store/csc_view.h"
 #include "store/edge_buckets.h"
+#include "store/id_counts.h"
 #include "store/neighbor_lists.h"
 #include "store/peergraph.cuh"
 
@@ -149,12 +150,20 @@ bool sort_coo(const TensorRef& source, const TensorRef& destination, int64_t num
 using RunTensors = std::tuple<TensorRef, int64_t, int64_t, int64_t>;
 
 std::pair<int64_t, bool> split_edges(const TensorRef& source, const TensorRef& destination,
-                                     int64_t num_sources, int64_t num_destinations, int shift,
-                                     int source_bytes, const TensorRef& records,
-                                     const TensorRef& counts, int num_threads) {
-  const PartitionedEdges found = partition_edges(source, destination, num_sources, num_destinations,
-                                                 shift, source_bytes, records, counts, num_threads);
-  return {found.num_bad, found.is_sorted};
+                                     int64_t num_sources, int64_t first_destination,
+                                     int64_t num_destinations, int shift, int source_bytes,
+                                     const TensorRef& records, const TensorRef& counts,
+                                     int num_threads) {
+  const PartitionedEdges found =
+      partition_edges(source, destination, num_sources, first_destination, num_destinations, shift,
+                      source_bytes, records, counts, num_threads);
+  return {found.num_taken, found.is_sorted};
+}
+
+std::pair<bool, bool> count_values(const TensorRef& ids, int64_t limit,
+                                   const OptionalTensor& counts, bool is_shared, int num_threads) {
+  const CountedIds found = count_ids(ids, limit, counts, is_shared, num_threads);
+  return {found.in_range, found.rises};
 }
 
 void sort_edge_runs(const std::vector<RunTensors>& runs, const TensorRef& degrees,
@@ -200,9 +209,11 @@ void register_store(py::module_& m) {
         py::arg("num_sources"), py::arg("num_destinations"), py::arg("indptr"), py::arg("indices"),
         py::arg("perm"));
   m.def("partition_edges", &split_edges, ReleaseGil(), py::kw_only(), py::arg("source"),
-        py::arg("destination"), py::arg("num_sources"), py::arg("num_destinations"),
-        py::arg("shift"), py::arg("source_bytes"), py::arg("records"), py::arg("counts"),
-        py::arg("num_threads"));
+        py::arg("destination"), py::arg("num_sources"), py::arg("first_destination"),
+        py::arg("num_destinations"), py::arg("shift"), py::arg("source_bytes"), py::arg("records"),
+        py::arg("counts"), py::arg("num_threads"));
+  m.def("count_ids", &count_values, ReleaseGil(), py::arg("ids"), py::kw_only(), py::arg("limit"),
+        py::arg("counts"), py::arg("is_shared"), py::arg("num_threads"));
   m.def("sort_bucket", &sort_edge_runs, ReleaseGil(), py::kw_only(), py::arg("runs"),
         py::arg("degrees"), py::arg("indices"), py::arg("edge_ids"));
   m.def(

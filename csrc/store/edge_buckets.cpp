@@ -8,6 +8,7 @@
 
 #include "common/check.h"
 #include "common/parallel.h"
+#include "common/read_once.h"
 #include "common/stream_copy.h"
 
 namespace peergraph {
@@ -25,44 +26,59 @@ struct Pieces {
   const Id* source;
   const Id* destination;
   int64_t num_sources;
+  int64_t first_destination;
   int64_t num_destinations;
   int shift;
   int64_t num_buckets;
 
-  /// Counts the edges of [begin, end) by bucket.
-  PartitionedEdges count(int64_t begin, int64_t end, int64_t* counts) const {
-    PartitionedEdges found;
-    if (begin == end) return found;
+  struct Edge {
+    int64_t bucket;  // num_buckets: an end is out of range
+    int64_t to;      // minus the first destination
+    Id source;
+  };
+
+  /// An edge, whose memory another thread may write meanwhile. Negative ids are large ones.
+  Edge edge(int64_t e) const {
+    const Id from = read_once(source + e);
+    const int64_t to = static_cast<int64_t>(read_once(destination + e)) - first_destination;
+    // Without a branch: which edges are in a range is hard to predict.
+    const auto taken = -static_cast<int64_t>(static_cast<int>(is_below(from, num_sources)) &
+                                             static_cast<int>(is_below(to, num_destinations)));
+    return {num_buckets ^ ((num_buckets ^ (to >> shift)) & taken), to, from};
+  }
+
+  /// Counts the edges of [begin, end) by bucket; those that are out of range come last.
+  bool count(int64_t begin, int64_t end, int64_t* counts) const {
+    if (begin == end) return true;
+    bool is_sorted = true;
     Id before = destination[std::max<int64_t>(0, begin - 1)];
     for (int64_t e = begin; e < end; ++e) {
+      ++counts[edge(e).bucket];
       const Id to = destination[e];
-      // Negative ids are large ones.
-      const bool bad = static_cast<uint64_t>(source[e]) >= static_cast<uint64_t>(num_sources) ||
-                       static_cast<uint64_t>(to) >= static_cast<uint64_t>(num_destinations);
-      found.num_bad += bad;
-      found.is_sorted &= before <= to;
+      is_sorted &= before <= to;
       before = to;
-      if (!bad) ++counts[static_cast<int64_t>(to) >> shift];
     }
-    return found;
+    return is_sorted;
   }
 
   /// Moves the edges of [begin, end) to the positions `next` of their buckets. Edges wait in a
   /// small group for each bucket, so that whole lines of memory are written.
   template <typename Source>
-  void scatter(int64_t begin, int64_t end, std::vector<int64_t>& next,
+  void scatter(int64_t begin, int64_t end, std::vector<int64_t>& next, int64_t num_records,
                EdgeRecord<Source>* records) const {
     using Record = EdgeRecord<Source>;
-    std::vector<Record> groups(num_buckets * kGroup);
+    std::vector<Record> groups((num_buckets + 1) * kGroup);
     const std::vector<int64_t> first = next;
     for (int64_t e = begin; e < end; ++e) {
-      const int64_t to = static_cast<int64_t>(destination[e]);
-      const int64_t bucket = to >> shift;
+      const Edge edge = this->edge(e);
+      const int64_t bucket = edge.bucket;
       const int64_t at = next[bucket]++;
       Record* group = &groups[bucket * kGroup];
-      group[at % kGroup] = {static_cast<int32_t>(to - (bucket << shift)),
-                            static_cast<Source>(source[e]), static_cast<int32_t>(e)};
-      if (at % kGroup != kGroup - 1) continue;
+      group[at % kGroup] = {static_cast<int32_t>(edge.to - (bucket << shift)),
+                            static_cast<Source>(edge.source), static_cast<int32_t>(e)};
+      if (at % kGroup != kGroup - 1 || bucket == num_buckets) continue;
+      // Edges that another thread has changed since they were counted.
+      if (at >= num_records) return finish_streams();
       const int64_t group_at = at + 1 - kGroup;
       if (group_at >= first[bucket])
         stream_copy(records + group_at, group, kGroup * sizeof(Record));
@@ -70,7 +86,7 @@ struct Pieces {
         copy_part(group, first[bucket], at + 1, records);
     }
     for (int64_t bucket = 0; bucket < num_buckets; ++bucket) {
-      const int64_t last = next[bucket];
+      const int64_t last = std::min(next[bucket], num_records);
       copy_part(&groups[bucket * kGroup], std::max(first[bucket], last / kGroup * kGroup), last,
                 records);
     }
@@ -80,7 +96,8 @@ struct Pieces {
   /// Copies the edges at positions [begin, end), which are in one group.
   template <typename Record>
   static void copy_part(const Record* group, int64_t begin, int64_t end, Record* records) {
-    std::copy(group + begin % kGroup, group + begin % kGroup + (end - begin), records + begin);
+    if (begin < end)
+      std::copy(group + begin % kGroup, group + begin % kGroup + (end - begin), records + begin);
   }
 };
 
@@ -90,27 +107,25 @@ PartitionedEdges partition(const Pieces<Id>& pieces, int64_t num_edges, EdgeReco
   const int64_t parts = pieces_of(num_edges, kGrain, num_threads);
   const auto begin = [&](int64_t part) { return num_edges * part / parts; };
   std::vector<std::vector<int64_t>> next(parts);
-  std::vector<PartitionedEdges> found(parts);
+  std::vector<char> is_sorted(parts);
   parallel_pieces(parts, num_threads, [&](int64_t part) {
-    next[part].assign(pieces.num_buckets, 0);
-    found[part] = pieces.count(begin(part), begin(part + 1), next[part].data());
+    next[part].assign(pieces.num_buckets + 1, 0);
+    is_sorted[part] = pieces.count(begin(part), begin(part + 1), next[part].data());
   });
-  PartitionedEdges all;
-  for (const auto& piece : found) {
-    all.num_bad += piece.num_bad;
-    all.is_sorted = all.is_sorted && piece.is_sorted;
-  }
-  if (all.num_bad > 0) return all;
+  PartitionedEdges found;
+  for (const char sorted : is_sorted) found.is_sorted = found.is_sorted && sorted != 0;
   int64_t at = 0;
   for (int64_t bucket = 0; bucket < pieces.num_buckets; ++bucket) {
     const int64_t first = at;
     for (auto& positions : next) at += std::exchange(positions[bucket], at);
     counts[bucket] = at - first;
   }
+  found.num_taken = at;
   parallel_pieces(parts, num_threads, [&](int64_t part) {
-    pieces.scatter(begin(part), begin(part + 1), next[part], records);
+    next[part][pieces.num_buckets] = 0;
+    pieces.scatter(begin(part), begin(part + 1), next[part], found.num_taken, records);
   });
-  return all;
+  return found;
 }
 
 /// Calls body(destination, source, edge id) for the edges of all runs.
@@ -197,9 +212,10 @@ int64_t record_bytes(int source_bytes) { return 4 + source_bytes + 4; }
 }  // namespace
 
 PartitionedEdges partition_edges(const TensorRef& source, const TensorRef& destination,
-                                 int64_t num_sources, int64_t num_destinations, int shift,
-                                 int source_bytes, const TensorRef& records,
-                                 const TensorRef& counts, int num_threads) {
+                                 int64_t num_sources, int64_t first_destination,
+                                 int64_t num_destinations, int shift, int source_bytes,
+                                 const TensorRef& records, const TensorRef& counts,
+                                 int num_threads) {
   const int64_t num_edges = source.num_elements();
   const int bytes = source.id_bytes("source");
   PG_CHECK_ARG(destination.id_bytes("destination") == bytes,
@@ -210,6 +226,7 @@ PartitionedEdges partition_edges(const TensorRef& source, const TensorRef& desti
   PG_CHECK_ARG(destination.num_elements() == num_edges,
                "source and destination must have the same length");
   const int64_t num_buckets = counts.num_elements();
+  PG_CHECK_ARG(first_destination >= 0, "first_destination must not be negative");
   PG_CHECK_ARG(num_destinations <= num_buckets << shift, "counts must have one element per bucket");
   int64_t* const edges_of = counts.int64_values("counts");
   PartitionedEdges found;
@@ -218,6 +235,7 @@ PartitionedEdges partition_edges(const TensorRef& source, const TensorRef& desti
     const Pieces<Id> pieces{static_cast<const Id*>(source.data),
                             static_cast<const Id*>(destination.data),
                             num_sources,
+                            first_destination,
                             num_destinations,
                             shift,
                             num_buckets};

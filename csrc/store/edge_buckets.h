@@ -12,8 +12,8 @@ namespace peergraph {
 
 /// The result of partition_edges.
 struct PartitionedEdges {
-  /// The number of edges with an id out of range. If there are any, nothing has been written.
-  int64_t num_bad = 0;
+  /// The number of edges whose ends are both in range. Others have not been written.
+  int64_t num_taken = 0;
   /// Whether no destination is smaller than the one before it.
   bool is_sorted = true;
 };
@@ -30,16 +30,18 @@ struct EdgeRecord {
 #pragma pack(pop)
 
 /// Splits edges into buckets, edges of one bucket in the order given. Bucket b has the destinations
-/// from b << shift to ((b + 1) << shift) - 1.
+/// from (b << shift) to ((b + 1) << shift) - 1, counted from `first_destination`. Edges to other
+/// destinations than the next `num_destinations`, or from other sources, are left out.
 ///
 /// source, destination  [num_edges] int32 or int64, both of the same type
 /// source_bytes         4 or 8, bytes of a source in a record
 /// records              [num_edges] EdgeRecord, written; an edge has its position in this call
 /// counts               [num_buckets] int64, written: edges of each bucket
 PartitionedEdges partition_edges(const TensorRef& source, const TensorRef& destination,
-                                 int64_t num_sources, int64_t num_destinations, int shift,
-                                 int source_bytes, const TensorRef& records,
-                                 const TensorRef& counts, int num_threads);
+                                 int64_t num_sources, int64_t first_destination,
+                                 int64_t num_destinations, int shift, int source_bytes,
+                                 const TensorRef& records, const TensorRef& counts,
+                                 int num_threads);
 
 /// Edges of one bucket from one call of partition_edges.
 struct EdgeRun {

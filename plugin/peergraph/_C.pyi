@@ -482,6 +482,14 @@ def coo_to_csc(
 def copy_rows(
     operands: Operands, *, dtype: DType, first_column: int, out: torch.Tensor, launch: Launch
 ) -> None: ...
+def count_ids(
+    ids: torch.Tensor,
+    *,
+    limit: int,
+    counts: torch.Tensor | None,
+    is_shared: bool,
+    num_threads: int,
+) -> tuple[bool, bool]: ...
 def crc32c(values: torch.Tensor, previous: int = 0) -> int: ...
 def decode_gather(
     table: TableView,
@@ -572,13 +580,14 @@ def join_edges(
     allocate: collections.abc.Callable[[int], int],
 ) -> tuple[list[int], list[int], int, list[int], int, int]: ...
 def limit_vector_bytes(bytes: int) -> int: ...
-def make_huge_pages(address: int, bytes: int) -> None: ...
+def make_huge_pages(address: int, bytes: int, num_threads: int) -> None: ...
 def map_shared(fd: int, bytes: int, on_disk: bool) -> int: ...
 def partition_edges(
     *,
     source: torch.Tensor,
     destination: torch.Tensor,
     num_sources: int,
+    first_destination: int,
     num_destinations: int,
     shift: int,
     source_bytes: int,

@@ -446,10 +446,15 @@ def sort_bucket(t: Tensors) -> None:
 )  # fmt: skip
 def partition_edges(t: Tensors) -> None:
     _C.partition_edges(
-        source=t["source"], destination=t["destination"], num_sources=3, num_destinations=3,
-        shift=2, source_bytes=8, records=t["records"], counts=t["counts"],
+        source=t["source"], destination=t["destination"], num_sources=3, first_destination=0,
+        num_destinations=3, shift=2, source_bytes=8, records=t["records"], counts=t["counts"],
         num_threads=1,
     )  # fmt: skip
+
+
+@case("ids", ids=narrow(0, 2, 1), counts=ints(0, 0, 0))
+def count_ids(t: Tensors) -> None:
+    _C.count_ids(t["ids"], limit=3, counts=t["counts"], is_shared=False, num_threads=1)
 
 
 def copies(tensors: Tensors) -> Tensors:

@@ -25,7 +25,7 @@ def test_shared_memory_is_zero_aligned_and_keeps_what_is_written(num_bytes: int)
     pattern = (torch.arange(num_bytes) % 251).to(torch.uint8)
     values.copy_(pattern)
     # As another process that maps it does, which must not lose what is there.
-    _C.make_huge_pages(values.data_ptr(), num_bytes)
+    _C.make_huge_pages(values.data_ptr(), num_bytes, 2)
     assert torch.equal(values, pattern)
     del values
     region.close()

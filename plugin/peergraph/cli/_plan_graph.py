@@ -13,12 +13,8 @@ from peergraph.number_arguments import check_number, check_real
 from peergraph.store import EDGE, NODE
 from peergraph.store.disk.saved_store import SavedStore
 from peergraph.store.hotness.id_map import hottest_first
-from peergraph.store.input.local_csc import (
-    in_degrees,
-    local_structure,
-    out_degrees,
-    relations_with_edge_ids,
-)
+from peergraph.store.input.graph_edges import in_degrees, out_degrees, relations_with_edge_ids
+from peergraph.store.input.local_csc import local_structure
 from peergraph.store.input.schema import Schema, TableSpec, agree_on_schema
 from peergraph.store.input.storage import StorageOption, checked_storage, with_storage
 from peergraph.store.placement.items import graph_items

@@ -16,6 +16,7 @@ from peergraph.fullgraph.exchange.side_by_side import AllToAll, Gather, Steps
 from peergraph.fullgraph.exchange.transport import split_rows
 from peergraph.fullgraph.layout.edge_share import PIECE_EDGES
 from peergraph.fullgraph.layout.row_layout import RowLayout
+from peergraph.store.csc.sort.edge_places import take_places
 
 Column = Callable[[int], Tensor]
 """Returns a value for each edge of a piece, [edges, ...] on the group's device."""
@@ -85,7 +86,7 @@ class EdgeDelivery:
         places = yield from self._first_places()
         for number in range(self._rounds):
             parts, route = yield from self._route(number)
-            found = [_take_places(places[r], part) for r, part in enumerate(parts)]
+            found = [take_places(places[r], part) for r, part in enumerate(parts)]
             for column, output in zip(columns, outputs, strict=True):
                 shape = output.shape[1:]
                 values = output.new_empty((0, *shape))
@@ -217,25 +218,3 @@ class _Route:
         parts = split_rows(received, self._received)
         yield AllToAll(parts, split_rows(values[self._by_rank], self._sent))
         return parts
-
-
-def _take_places(places: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
-    """Takes a place for each row, in order.
-
-    Args:
-        places: [rows] next place of each row, which advances.
-        rows: [edges].
-
-    Returns:
-        [edges] positions in `rows`, and [edges] the place of the row at each.
-    """
-    by_row, order = torch.sort(rows, stable=True)
-    numbers = torch.arange(len(rows), device=rows.device)
-    is_first = torch.ones(len(rows), dtype=torch.bool, device=rows.device)
-    torch.ne(by_row[1:], by_row[:-1], out=is_first[1:])
-    firsts = is_first.nonzero().squeeze(1)
-    counts = torch.diff(firsts, append=firsts.new_full((1,), len(rows)))
-    distinct = by_row[firsts]
-    start = (places[distinct] - firsts).repeat_interleave(counts, output_size=len(rows))
-    places.index_add_(0, distinct, counts)
-    return order, start + numbers

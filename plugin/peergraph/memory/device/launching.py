@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -41,6 +42,15 @@ def launch_on(
         return _launch(-1, 0, threads)
     address = stream_address(device) if stream is None else stream.cuda_stream
     return _launch(with_index(device).index, address, threads)
+
+
+def threads_of_rank(world_size: int) -> int:
+    """Returns a rank's share of the processors, for work that all ranks do at the same time.
+
+    torch's number of threads may be too small, because torchrun sets it to one.
+    """
+    share = len(os.sched_getaffinity(0)) // world_size
+    return max(share, torch.get_num_threads())
 
 
 @lru_cache(maxsize=256)

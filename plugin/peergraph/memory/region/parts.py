@@ -107,8 +107,6 @@ class HostPart:
             self._release = _finalize(
                 self, _unpin_and_unmap, device.index, self.address, self.num_bytes
             )
-        if device.type == "cpu" and not handle.on_disk:
-            _C.make_huge_pages(self.address, self.num_bytes)
         _open_parts[handle, device] = self
 
     @classmethod

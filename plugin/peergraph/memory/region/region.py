@@ -12,11 +12,14 @@ import torch
 
 import peergraph._C as _C
 from peergraph.errors import PeerLostError
+from peergraph.memory.device.launching import threads_of_rank
 from peergraph.memory.group.collective_call import collective_call
 from peergraph.memory.group.group import Group
 from peergraph.memory.group.naming import collective
 from peergraph.memory.region.closing import is_used, wait_until_unused
 from peergraph.memory.region.parts import CudaPart, Handle, HostPart, Part, close_later
+
+HUGE_PAGE = 2 << 20  # bytes
 
 
 class SharedRegion:
@@ -60,6 +63,8 @@ class SharedRegion:
         group: Group,
         device: str | torch.device | None = None,
         folder: str | PathLike[str] | None = None,
+        *,
+        huge_pages: bool = True,
     ) -> SharedRegion:
         """Allocates `num_bytes` bytes on this rank and maps all ranks' parts. Collective.
 
@@ -69,6 +74,8 @@ class SharedRegion:
             device: "cpu" or the group's device, the default.
             folder: with "cpu": the folder for a file without a name that holds the bytes, which
                 then need not fit into memory; GPUs do not read them.
+            huge_pages: whether ranks without GPUs make huge pages of host memory, which takes time,
+                for random reads.
 
         Host memory and files start as zeros; GPU memory is not initialised. If a rank fails, every
         rank raises its error.
@@ -94,9 +101,20 @@ class SharedRegion:
             allocation.release(group)
             raise
         region._allocation = allocation
+        if huge_pages and folder is None and group.device.type == "cpu":
+            region._make_huge_pages()
         if group.world_size == 1:
             allocation.free_when_unused()
         return region
+
+    def _make_huge_pages(self) -> None:
+        """Makes huge pages of this rank's share of every part."""
+        rank, world = self.group.rank, self.group.world_size
+        for part in self._parts:
+            if part is not None:
+                pages = part.num_bytes // HUGE_PAGE
+                begin, end = (pages * r // world * HUGE_PAGE for r in (rank, rank + 1))
+                _C.make_huge_pages(part.address + begin, end - begin, threads_of_rank(world))
 
     @property
     def addresses(self) -> list[int]:

@@ -55,13 +55,14 @@ def chunks_on_device(
     Args:
         source: the rows, of at least one byte each.
         device: the device of the chunks. Copies from the CPU to a GPU go through two pinned
-            buffers, one of which the CPU fills while the GPU copies the other.
+            buffers, one of which the CPU fills while the GPU copies the other; pinned memory is
+            copied as it is.
         chunk_bytes: the size of a chunk, which has at least one row.
     """
     row_bytes = source.nbytes // max(1, len(source))
     if len(source) == 0:
         return
-    if device.type == "cuda" and not (isinstance(source, torch.Tensor) and source.is_cuda):
+    if device.type == "cuda" and not (isinstance(source, torch.Tensor) and _can_copy(source)):
 
         def fill(part: slice, buffer: torch.Tensor) -> None:
             rows = source[part]
@@ -81,9 +82,15 @@ def chunks_on_device(
         part = slice(begin, min(len(source), begin + step))
         chunk = source[part]
         if isinstance(chunk, torch.Tensor):
-            yield part, chunk.to(device).contiguous()
+            # The caller waits for the copy before the rows may change.
+            yield part, chunk.to(device, non_blocking=True).contiguous()
         else:
             yield part, _bytes_of(np.ascontiguousarray(chunk))
+
+
+def _can_copy(source: torch.Tensor) -> bool:
+    """Whether a GPU can copy from the memory of a tensor."""
+    return source.is_cuda or (source.is_contiguous() and source.is_pinned())
 
 
 def _bytes_of(rows: np.ndarray[Any, Any]) -> torch.Tensor:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 
 import torch
 
 import peergraph._C as _C
-from peergraph.memory.device.launching import Launch, launch_on
+from peergraph.memory.device.launching import Launch, launch_on, threads_of_rank
 from peergraph.memory.device.pinned_pipeline import pinned_pipeline
 from peergraph.memory.table.id_list import as_wide_as_rows, id_list
 from peergraph.memory.table.table_view import dense_view
@@ -24,13 +23,8 @@ def disk_launch() -> Launch:
 
 
 def staging_launch(world_size: int) -> Launch:
-    """Returns the launch arguments with which CPU threads read host memory for a GPU.
-
-    They use this rank's share of the processors. torch's number of threads may be too small,
-    because torchrun sets it to one.
-    """
-    share = len(os.sched_getaffinity(0)) // world_size
-    return launch_on(torch.device("cpu"), num_threads=max(share, torch.get_num_threads()))
+    """Returns the launch arguments with which CPU threads read host memory for a GPU."""
+    return launch_on(torch.device("cpu"), num_threads=threads_of_rank(world_size))
 
 
 class StagedRows:

@@ -11,7 +11,9 @@ from torch import Tensor
 
 from peergraph.memory import Group
 from peergraph.memory.group.collective_call import collective_call_machines
+from peergraph.memory.region.staging import Staging
 from peergraph.memory.topology.measure import cached_topology
+from peergraph.progress import stage
 from peergraph.store.build.machine_source import graph_of_machine
 from peergraph.store.build.machine_split import (
     check_same_splits,
@@ -23,7 +25,7 @@ from peergraph.store.build.materialize import build_structure, build_tables
 from peergraph.store.build.row_order import RowOrder
 from peergraph.store.contents import StoreContents
 from peergraph.store.hotness.hotness import list_hotness, node_hotness
-from peergraph.store.input import local_csc
+from peergraph.store.input.graph_edges import graph_edges, in_degrees, relations_with_edge_ids
 from peergraph.store.input.schema import Schema, agree_on_schema
 from peergraph.store.input.source import EdgeType, GraphSource
 from peergraph.store.input.storage import checked_storage, with_storage
@@ -73,9 +75,15 @@ def build_store(
     storage = checked_storage(options["storage"])
     group.agree(plan=options["plan"], ratios=shard_ratios(options), storage=storage)
     schema = with_storage(agree_on_schema(source, group), storage)
-    local = local_csc.local_structure(source, schema, group)
-    degrees = local_csc.in_degrees(local, schema, group)
-    permuted = local_csc.relations_with_edge_ids(local, group)
+    hotness = options["hotness"]
+    by_out_degree = isinstance(hotness, str) and hotness == "out_degree"
+    counts_sources = by_out_degree and (group.machines.count > 1 or may_split(options, group))
+    staging = None if schema.holder is None else Staging(group, schema.holder)
+    show = functools.partial(stage, progress=progress, rank=group.rank)
+    with show("count edges", sum(schema.num_edges.values()), unit=" edges") as moved:
+        edges = graph_edges(source, schema, staging, group, counts_sources, moved)
+    degrees = in_degrees(edges, schema, group)
+    permuted = relations_with_edge_ids(edges, group)
     over_machines = agree_on_machine_plan(
         options, graph_items(schema, degrees, permuted), id_items(schema), group
     )
@@ -84,12 +92,12 @@ def build_store(
     kept = schema_of_machine(schema, splits)
     by_machine = any(split.hot for split in splits.values())
     ordered = by_machine or may_split(options, group)
-    hotness = options["hotness"]
-    node_reads = node_hotness(hotness, local, degrees, schema, group, ordered)
+    node_reads = node_hotness(hotness, edges, degrees, schema, group, ordered)
     list_reads: dict[EdgeType, Tensor] = {}
     if (given := options["structure_hotness"]) is not None:
-        list_reads = list_hotness(given, local, degrees, schema, group, ordered)
-    order = RowOrder.by_hotness(node_reads, list_reads, degrees, schema, group.device)
+        list_reads = list_hotness(given, edges, degrees, schema, group, ordered)
+    with show("order the nodes", 0):
+        order = RowOrder.by_hotness(node_reads, list_reads, degrees, schema, group.device)
     if options["machines"] == "shard":
         check_same_splits(schema, splits, order.nodes, options, group)
 
@@ -99,7 +107,8 @@ def build_store(
         return found.with_lists(list_reads, order.lists, group.device)
 
     maps = bool(order.nodes), bool(order.lists)
-    chosen = choose_plan(options, kept, order.degrees(degrees), permuted, reads, maps, group)
+    with show("choose the plan", 0):
+        chosen = choose_plan(options, kept, order.degrees(degrees), permuted, reads, maps, group)
     order, plan = order.used_by(group.broadcast(chosen), keep_nodes=by_machine)
     if is_chosen:
         plan = replace(plan, over_machines=str(over_machines))
@@ -110,14 +119,15 @@ def build_store(
         # The sizes of shards depend on the order.
         if fits_budget(plan, graph_items(schema, sequential.degrees(degrees), permuted)):
             order = sequential
-    id_maps = order.id_maps(schema, group)
-    group.barrier()
+    with show("number the nodes", 0):
+        id_maps = order.id_maps(schema, group)
+        group.barrier()
     spill = disk_spill(options)
     row_degrees = order.degrees(degrees)
     structures = {
         t: build_structure(
             t,
-            local[t],
+            edges[t],
             row_degrees[t],
             id_maps,
             schema,
@@ -130,8 +140,10 @@ def build_store(
         for t in schema.num_edges
     }
     node_tables, edge_tables = build_tables(
-        source, schema, row_sets(splits, id_maps), plan, id_maps, spill, group, progress
+        source, schema, row_sets(splits, id_maps), plan, id_maps, spill, group, progress, staging
     )
+    if staging is not None:
+        staging.close()
     group.synchronize()
     group.barrier()
     record = _build_record(options, reads, order, schema, ordered, group)

@@ -8,18 +8,21 @@ import torch
 from torch import Tensor
 
 from peergraph.memory import Group, NarrowTable, RowCodec, Table, Tiers
+from peergraph.memory.device.plain_tensor import plain
 from peergraph.memory.distributed.distributed_table import DistributedTable
 from peergraph.memory.distributed.row_set import RowSet
 from peergraph.memory.group.collective_call import collective_call
+from peergraph.memory.region.staging import Column, Staging
 from peergraph.memory.table.partitions import Partitions
-from peergraph.progress import progress_bar
+from peergraph.progress import progress_bar, stage
 from peergraph.store.build.machine_source import SentRows
 from peergraph.store.build.machine_split import is_split
 from peergraph.store.contents import StoreContents
 from peergraph.store.csc.neighbor_lists import write_lists
+from peergraph.store.csc.staged_lists import write_staged_lists
 from peergraph.store.csc.tiered_csc import TieredCsc
 from peergraph.store.hotness.id_map import IdMap, id_dtype
-from peergraph.store.input.local_csc import LocalCsc
+from peergraph.store.input.graph_edges import RelationEdges
 from peergraph.store.input.schema import Schema, TableSpec
 from peergraph.store.input.source import (
     EdgeType,
@@ -28,6 +31,7 @@ from peergraph.store.input.source import (
     NodeType,
     RowSource,
 )
+from peergraph.store.input.staged_edges import StagedEdges
 from peergraph.store.input.storage import checked_name, stored_as
 from peergraph.store.placement.added_tables import place_added_table
 from peergraph.store.placement.allocation import Allocation
@@ -40,7 +44,7 @@ _PIECE_BYTES = 256 << 20
 
 def build_structure(
     edge_type: EdgeType,
-    local: LocalCsc,
+    edges: RelationEdges,
     degrees: Tensor,
     ids: Mapping[NodeType, IdMap],
     schema: Schema,
@@ -67,25 +71,39 @@ def build_structure(
         spill.folder,
         order,
     )
-    begin, _ = schema.node_range[group.rank][edge_type[2]]
-    steps = write_lists(
-        structure,
-        begin,
-        local.indptr,
-        local.indices,
-        schema.edge_begin[group.rank][edge_type],
-        ids[edge_type[2]],
-        ids[edge_type[0]],
-    )
-    index_bytes = local.indices.element_size()
-    with progress_bar(name, index_bytes * local.indices.numel(), progress) as moved:
-        for written in steps:
-            moved(index_bytes * written)
+    edge_ids = _create_edge_ids(name, num_edges, plan, spill, group)
+    to, from_ = ids[edge_type[2]], ids[edge_type[0]]
+    if isinstance(edges, StagedEdges):
+        with stage(f"sort edges of {name}", num_edges, progress, group.rank, " edges") as moved:
+            write_staged_lists(
+                structure, edge_ids, edges, to, from_, lambda n: moved(n * group.world_size)
+            )
+    else:
+        begin, first = schema.node_range[group.rank][edge_type[2]][0], schema.edge_begin[group.rank]
+        steps = write_lists(
+            structure, begin, edges.indptr, edges.indices, first[edge_type], to, from_
+        )
+        index_bytes = edges.indices.element_size()
+        with progress_bar(name, index_bytes * edges.indices.numel(), progress) as moved:
+            for written in steps:
+                moved(index_bytes * written)
+        if edge_ids is not None and edges.edge_ids is not None:
+            values = edges.edge_ids.to(edge_ids.dtype)
+            edge_ids.load(values, first[edge_type], progress=progress)
+    if edge_ids is not None:
+        structure.set_edge_ids(edge_ids)
+    return structure
+
+
+def _create_edge_ids(
+    name: str, num_edges: int, plan: Plan, spill: Spill, group: Group
+) -> Table | None:
+    """Allocates the table of a relation's edge ids; None if they are CSC positions. Collective."""
     try:
         tiers = plan.tiers("edge ids", name)
     except KeyError:
-        return structure
-    edge_ids = Table.create(
+        return None
+    return Table.create(
         (num_edges,),
         id_dtype(num_edges),
         tiers,
@@ -93,11 +111,6 @@ def build_structure(
         partitions=plan.partitions,
         spill=spill.folder,
     )
-    structure.set_edge_ids(edge_ids)
-    if local.edge_ids is not None:
-        first = schema.edge_begin[group.rank][edge_type]
-        edge_ids.load(local.edge_ids.to(id_dtype(num_edges)), first, progress=progress)
-    return structure
 
 
 def build_table(
@@ -112,6 +125,7 @@ def build_table(
     partitions: Partitions | None,
     spill: Spill,
     row_set: RowSet | None = None,
+    staging: Staging | None = None,
 ) -> Table:
     """Allocates a table and writes the rows of this rank's source. Collective; if a source raises
     an error, every rank raises it.
@@ -121,6 +135,7 @@ def build_table(
         rows: this rank's rows; None: it has no rows.
         start: the position of the first of these rows in the table.
         row_set: the rows of this machine, if the table is split over machines.
+        staging: if one rank has all rows: the memory through which every rank reads a share.
     """
     codec = spec.codec
     shape = spec.shape if row_set is None else (row_set.split.local_rows, *spec.shape[1:])
@@ -158,9 +173,42 @@ def build_table(
         elif rows is not None:
             table.load(rows, start, progress=progress)
 
-    # A source may fail on one rank, because of a user's function or a damaged file.
-    collective_call(group, load)
+    if (
+        row_set is None
+        and staging is not None
+        and group.broadcast(isinstance(rows, Tensor), staging.holder)
+    ):
+        _load_staged(table, what, spec, rows if staging.is_holder else None, staging, progress)
+    else:
+        # A source may fail on one rank, because of a user's function or a damaged file.
+        collective_call(group, load)
     return table
+
+
+def _load_staged(
+    table: Table,
+    what: str,
+    spec: TableSpec,
+    rows: Tensor | RowSource | None,
+    staging: Staging,
+    progress: bool | None,
+) -> None:
+    """Loads a table that one rank has; every rank writes a share of each piece. Collective."""
+    group, columns = staging.group, [Column(spec.dtype, spec.shape[1:])]
+    steps = staging.steps(spec.shape[0], columns)
+    tensors = collective_call(
+        group, lambda: [plain(what, rows)] if isinstance(rows, Tensor) else None
+    )
+    num_bytes = columns[0].row_bytes * spec.shape[0]
+    with stage(f"load {what}", num_bytes, progress, group.rank) as moved:
+
+        def load(number: int, ranges: list[list[Tensor]]) -> None:
+            piece, (begin, end) = ranges[0][0], steps[number]
+            first, last = (len(piece) * r // group.world_size for r in (group.rank, group.rank + 1))
+            table.load(piece[first:last], begin + first, progress=False)
+            moved(columns[0].row_bytes * (end - begin))
+
+        staging.run(tensors, columns, [[step] for step in steps], load)
 
 
 def _load_pieces(
@@ -274,12 +322,14 @@ def build_tables(
     spill: Spill,
     group: Group,
     progress: bool | None,
+    staging: Staging | None,
 ) -> tuple[dict[NodeType, dict[str, Table]], dict[EdgeType, dict[str, Table]]]:
     """Builds all node and edge tables. Collective.
 
     Args:
         schema: the schema, with the rows of all machines.
         row_sets: the row sets of types with tables that are split over machines.
+        staging: if one rank has the graph: the memory through which all ranks read it.
     """
     held = any(b < e for b, e in schema.node_range[group.rank].values())
     given = source if held else None
@@ -304,6 +354,7 @@ def build_tables(
                 plan.partitions,
                 spill,
                 row_sets[kind] if kind in row_sets and is_split(spec) else None,
+                staging,
             )
             for name, spec in specs.items()
         }

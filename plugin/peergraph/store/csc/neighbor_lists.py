@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 import peergraph._C as _C
-from peergraph.memory.device.launching import launch_on
+from peergraph.memory.device.launching import launch_on, threads_of_rank
 from peergraph.store.csc.tiered_csc import TieredCsc
 from peergraph.store.hotness.id_map import IdMap
 
@@ -36,6 +36,7 @@ def write_lists(
         edge_begin: position of the first of these edges in the user's CSC.
     """
     device, views = structure.device, structure.write_views()
+    launch = launch_on(device, num_threads=threads_of_rank(structure.world_size))
     for begin, end in _chunks(indptr):
         edge_from, edge_to = int(indptr[begin]), int(indptr[end])
         near_indptr = (indptr[begin : end + 1] - edge_from).to(device)
@@ -52,7 +53,7 @@ def write_lists(
                 chunk,
                 destinations.internal_view,
                 sources.internal_view,
-                launch_on(device),
+                launch,
             )
         yield edge_to - edge_from
 

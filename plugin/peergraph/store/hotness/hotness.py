@@ -11,7 +11,7 @@ from torch import Tensor
 from peergraph.memory import Group
 from peergraph.memory.group.collective_call import collective_call
 from peergraph.store.hotness.good_turing import expected_reads
-from peergraph.store.input.local_csc import LocalCsc, out_degrees
+from peergraph.store.input.graph_edges import RelationEdges, out_degrees
 from peergraph.store.input.schema import Schema
 from peergraph.store.input.shared_vector import build_shared_vector
 from peergraph.store.input.source import EdgeType, NodeType
@@ -43,7 +43,7 @@ HotnessSpec = str | Tensor | Mapping[NodeType, Tensor] | Hotness
 
 def node_hotness(
     given: HotnessSpec,
-    local: Mapping[EdgeType, LocalCsc],
+    edges: Mapping[EdgeType, RelationEdges],
     degrees: Mapping[EdgeType, Tensor],
     schema: Schema,
     group: Group,
@@ -55,7 +55,7 @@ def node_hotness(
     Args:
         given: "out_degree", "in_degree", or values by user id. Rank 0's values are used, but every
             rank must give the same kind.
-        local: this rank's part of the structure.
+        edges: the structure.
         degrees: in-degrees by user id.
         schema: the types and sizes of the graph.
         group: the ranks.
@@ -72,7 +72,7 @@ def node_hotness(
         if not needed:
             return {}
         if given == "out_degree":
-            return out_degrees(local, schema, group)
+            return out_degrees(edges, schema, group)
         found = {
             t: torch.zeros(n, dtype=torch.int64, device="cpu") for t, n in schema.num_nodes.items()
         }
@@ -87,7 +87,7 @@ def node_hotness(
 
 def list_hotness(
     given: HotnessSpec | Mapping[EdgeType, Tensor],
-    local: Mapping[EdgeType, LocalCsc],
+    edges: Mapping[EdgeType, RelationEdges],
     degrees: Mapping[EdgeType, Tensor],
     schema: Schema,
     group: Group,
@@ -105,7 +105,7 @@ def list_hotness(
     elif isinstance(given, Mapping) and given.keys() == schema.num_edges.keys() and given:
         counts = given  # type: ignore[assignment]
     else:
-        by_node = node_hotness(given, local, degrees, schema, group, needed)  # type: ignore[arg-type]
+        by_node = node_hotness(given, edges, degrees, schema, group, needed)  # type: ignore[arg-type]
         return {t: by_node[t[2]] for t in schema.num_edges} if needed else {}
     _check_kinds(group, "lists")
 

@@ -9,8 +9,8 @@ import numpy as np
 import torch
 
 from peergraph.progress import progress_bar
+from peergraph.store.csc.sort.edge_buckets import EdgeBuckets
 from peergraph.store.disk.manifest import EdgeEntry
-from peergraph.store.ingest.csc.edge_buckets import EdgeBuckets
 from peergraph.store.ingest.csc.write_csc import write_csc
 from peergraph.store.ingest.graph_files import EdgeFiles
 from peergraph.store.ingest.key_table import KeyTable

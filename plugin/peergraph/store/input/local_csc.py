@@ -1,4 +1,4 @@
-"""Converts this rank's part of the structure to CSC, and counts degrees over all ranks."""
+"""Checks this rank's part of the structure of a graph that is split over ranks."""
 
 from __future__ import annotations
 
@@ -8,16 +8,13 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-import peergraph._C as _C
 from peergraph.memory import Group
-from peergraph.memory.device.plain_tensor import plain
 from peergraph.memory.group.collective_call import collective_call
 from peergraph.memory.table.id_list import check_distinct
 from peergraph.store.input.schema import Schema
 from peergraph.store.input.shared_vector import build_shared_vector
-from peergraph.store.input.source import EdgeSource, EdgeType, GraphSource, NodeType
+from peergraph.store.input.source import EdgeSource, EdgeType, GraphSource
 
-_BINCOUNT_CHUNK = 1 << 28
 _ID_CHUNK = 1 << 24
 
 
@@ -92,9 +89,7 @@ def _no_edges() -> LocalCsc:
 
 def _to_csc(edge_type: EdgeType, edges: EdgeSource, schema: Schema) -> LocalCsc:
     num_sources = schema.num_nodes[edge_type[0]]
-    if edges.csc is None:
-        assert edges.coo is not None
-        return _sort_coo(edge_type, edges.coo.cpu(), num_sources, schema.num_nodes[edge_type[2]])
+    assert edges.csc is not None  # of a source that is split over ranks
     indptr, indices = edges.csc
     if indices.numel() and (int(indices.min()) < 0 or int(indices.max()) >= num_sources):
         bad = int(((indices < 0) | (indices >= num_sources)).nonzero()[0])
@@ -106,69 +101,3 @@ def _to_csc(edge_type: EdgeType, edges: EdgeSource, schema: Schema) -> LocalCsc:
         name = f"edges of {edge_type}: edge_ids"
         check_distinct(name, edges.edge_ids, schema.num_edges[edge_type], "edges")
     return LocalCsc(indptr.long(), indices, edges.edge_ids)
-
-
-def _sort_coo(
-    edge_type: EdgeType, coo: Tensor, num_sources: int, num_destinations: int
-) -> LocalCsc:
-    source, destination = (
-        plain(f"edges of {edge_type}: coo", ids).contiguous() for ids in (coo[0], coo[1])
-    )
-    indptr = torch.empty(num_destinations + 1, dtype=torch.int64, device="cpu")
-    indices = torch.empty_like(source)
-    perm = torch.empty(source.numel(), dtype=torch.int64, device="cpu")
-    try:
-        is_sorted = _C.coo_to_csc(
-            source, destination, num_sources, num_destinations, indptr, indices, perm
-        )
-    except IndexError as error:
-        raise IndexError(f"edges of {edge_type}: {error}") from None
-    return LocalCsc(indptr, indices, None if is_sorted else perm)
-
-
-def out_degrees(
-    local: Mapping[EdgeType, LocalCsc], schema: Schema, group: Group
-) -> dict[NodeType, Tensor]:
-    """Returns [num_nodes] for each node type: the number of edges out of each node. Collective."""
-
-    def add_to(counts: Tensor, node_type: NodeType) -> None:
-        of_rank = None  # on the device of the edges: copies of all counts take longer than counting
-        for edge_type, csc in local.items():
-            if edge_type[0] == node_type:
-                for piece in torch.split(csc.indices, _BINCOUNT_CHUNK):
-                    degrees = torch.bincount(piece, minlength=counts.numel())
-                    of_rank = (
-                        degrees if of_rank is None else of_rank.add_(degrees.to(of_rank.device))
-                    )
-        if of_rank is not None:
-            counts += of_rank.cpu()
-
-    return {
-        t: build_shared_vector(group, n, lambda counts, t=t: add_to(counts, t))  # type: ignore[misc]
-        for t, n in schema.num_nodes.items()
-    }
-
-
-def in_degrees(
-    local: Mapping[EdgeType, LocalCsc], schema: Schema, group: Group
-) -> dict[EdgeType, Tensor]:
-    """Returns the in-degrees of each relation: [destinations] int64, by user id. Collective."""
-
-    def write(degrees: Tensor, edge_type: EdgeType) -> None:
-        begin, end = schema.node_range[group.rank][edge_type[2]]
-        if begin < end:
-            degrees[begin:end] = local[edge_type].indptr.diff().cpu()
-
-    return {
-        t: build_shared_vector(group, schema.num_nodes[t[2]], lambda d, t=t: write(d, t))  # type: ignore[misc]
-        for t in schema.num_edges
-    }
-
-
-def relations_with_edge_ids(
-    local: Mapping[EdgeType, LocalCsc], group: Group
-) -> dict[EdgeType, bool]:
-    """Returns, for each relation, whether any rank gave edge ids. Collective."""
-    mine = {t: csc.edge_ids is not None for t, csc in local.items()}
-    everyone = group.all_gather(mine)
-    return {t: any(m[t] for m in everyone) for t in mine}

@@ -55,6 +55,7 @@ class Schema:
         node_tables, edge_tables: the specs of the tables, by type and name.
         node_range: by rank and node type, the range of nodes in the rank's source.
         edge_begin: by rank and edge type, the CSC position of the first edge in its source.
+        holder: the rank that has the whole graph; None: the source is split over ranks.
     """
 
     num_nodes: dict[NodeType, int]
@@ -63,6 +64,7 @@ class Schema:
     edge_tables: dict[EdgeType, dict[str, TableSpec]]
     node_range: tuple[dict[NodeType, tuple[int, int]], ...]
     edge_begin: tuple[dict[EdgeType, int], ...]
+    holder: int | None = None
 
 
 def agree_on_schema(source: GraphSource | None, group: Group) -> Schema:
@@ -126,6 +128,7 @@ def _undivided(share: _Share, holder: int, world_size: int) -> Schema:
         share.edge_tables,
         tuple(all_nodes if r == holder else none for r in range(world_size)),
         tuple(dict.fromkeys(share.num_edges, 0) for _ in range(world_size)),
+        holder,
     )
 
 

@@ -24,7 +24,7 @@ def build_shared_vector(
     if length == 0:
         return torch.zeros(0, dtype=dtype, device="cpu")
     owned = dtype.itemsize * length if group.rank == 0 else 0
-    region = SharedRegion.create(owned, group, torch.device("cpu"))
+    region = SharedRegion.create(owned, group, "cpu", huge_pages=False)
     try:
         vector = region.part(0, dtype, (length,))
         for rank in range(group.world_size):
@@ -32,5 +32,35 @@ def build_shared_vector(
                 write(vector)
             group.barrier()
         return vector.clone()
+    finally:
+        region.close()
+
+
+def add_over_ranks(
+    group: Group, length: int, add: Callable[[Tensor], None], *, atomically: bool
+) -> Tensor:
+    """Returns the sum of the ranks' counts, int64 ``[length]`` on the CPU. Collective.
+
+    Args:
+        add: adds to a vector on the group's device, of zeros at first. The ranks call it at the
+            same time; it may call collectives.
+        atomically: whether all ranks may add to one vector, on the CPU; else each rank gets one.
+    """
+    region = SharedRegion.create(8 * length if group.rank == 0 else 0, group, "cpu")
+    try:
+        total = region.part(0, torch.int64, (length,))
+        if atomically:
+            add(total)
+        else:
+            own = torch.zeros(length, dtype=torch.int64, device=group.device)
+            add(own)
+            # In each turn, each rank adds another range.
+            for turn in range(group.world_size):
+                part = (group.rank + turn) % group.world_size
+                begin, end = (length * p // group.world_size for p in (part, part + 1))
+                total[begin:end] += own[begin:end].cpu()
+                group.barrier()
+        group.barrier()
+        return total.clone()
     finally:
         region.close()

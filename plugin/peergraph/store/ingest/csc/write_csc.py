@@ -8,10 +8,10 @@ from pathlib import Path
 
 import torch
 
+from peergraph.store.csc.sort.edge_buckets import EdgeBuckets
 from peergraph.store.disk.manifest import ArrayEntry
 from peergraph.store.disk.npy_writer import NpyWriter
 from peergraph.store.hotness.id_map import id_dtype
-from peergraph.store.ingest.csc.edge_buckets import EdgeBuckets
 
 
 def write_csc(

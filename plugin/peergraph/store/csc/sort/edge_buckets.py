@@ -14,9 +14,9 @@ import torch
 from torch import Tensor
 
 import peergraph._C as _C
+from peergraph.store.csc.sort.edge_run import EdgeRun, RunOrder, SortedEdges, record_dtype
+from peergraph.store.csc.sort.large_bucket import sort_large_bucket
 from peergraph.store.hotness.id_map import id_dtype
-from peergraph.store.ingest.csc.edge_run import EdgeRun, RunOrder, SortedEdges, record_dtype
-from peergraph.store.ingest.csc.large_bucket import sort_large_bucket
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -37,19 +37,24 @@ class EdgeBuckets:
     """Takes the edges of one relation batch by batch, and returns them sorted by destination.
 
     Args:
-        folder: an existing folder for the buckets' files.
+        folder: an existing folder for the buckets' files; None: all edges stay in memory.
         num_sources, num_destinations: the limits of the ids.
         expected_edges: an estimate of the number of edges, which determines the number of buckets.
         memory: the number of bytes to use. A larger bucket is sorted in pieces.
+        first_destination: edges are taken to this destination and the next `num_destinations`.
+        threads: the number of threads; None: torch's.
     """
 
     def __init__(
         self,
-        folder: Path,
+        folder: Path | None,
         num_sources: int,
         num_destinations: int,
         expected_edges: int,
         memory: int,
+        *,
+        first_destination: int = 0,
+        threads: int | None = None,
     ) -> None:
         self.num_edges = 0
         self.is_sorted = True
@@ -58,6 +63,8 @@ class EdgeBuckets:
         """The dtype of sources: the narrowest that holds their ids."""
         self._folder, self._memory = folder, memory
         self._num_sources, self._num_destinations = num_sources, num_destinations
+        self._first_destination = first_destination
+        self._threads = torch.get_num_threads() if threads is None else threads
         most_edges = max(1, min(_EDGES_PER_BUCKET, memory // (8 * _SORT_BYTES)))
         by_nodes = num_destinations // _NODES_PER_BUCKET if expected_edges > most_edges else 0
         wanted = max(1, min(max(-(-expected_edges // most_edges), by_nodes), _MOST_BUCKETS))
@@ -76,6 +83,7 @@ class EdgeBuckets:
         self._written: list[Tensor] = []  # memory of batches that are in files, to be used again
         self._last_destination = -1
         self._pending_bytes = 0
+        self._next_id = 0
 
     @staticmethod
     def batch_edges(memory: int) -> int:
@@ -91,37 +99,63 @@ class EdgeBuckets:
         Returns:
             Whether the edges were added: False if an id is out of range.
         """
-        if len(source) == 0:
-            return True
-        count, num_buckets = len(source), len(self._degrees)
-        records = self._memory_for(count * self._dtype.itemsize)
-        counts = torch.empty(num_buckets, dtype=torch.int64, device="cpu")
-        num_bad, is_sorted = _C.partition_edges(
+        count = len(source)
+        records, counts, is_sorted = self._split(source, destination)
+        if int(counts.sum()) < count:
+            return False
+        if count:
+            self.is_sorted &= is_sorted and int(destination[0]) >= self._last_destination
+            self._last_destination = int(destination[-1])
+            self._keep(records, counts, count)
+        return True
+
+    def select(self, source: NDArray[Any], destination: NDArray[Any], first_edge: int) -> None:
+        """Adds those edges of a batch whose ends are in range.
+
+        Args:
+            source, destination: as in :meth:`add`.
+            first_edge: the id of the first edge of the batch.
+        """
+        self._next_id = first_edge
+        records, counts, _ = self._split(source, destination)
+        if int(counts.sum()):
+            self._keep(records, counts, len(source))
+
+    def _split(
+        self, source: NDArray[Any], destination: NDArray[Any]
+    ) -> tuple[Tensor, Tensor, bool]:
+        """Returns the records of the edges whose ends are in range, the number of edges of each
+        bucket, and whether the batch is sorted.
+        """
+        records = self._memory_for(len(source) * self._dtype.itemsize)
+        counts = torch.empty(len(self._degrees), dtype=torch.int64, device="cpu")
+        _, is_sorted = _C.partition_edges(
             source=torch.from_numpy(source),
             destination=torch.from_numpy(destination),
             num_sources=self._num_sources,
+            first_destination=self._first_destination,
             num_destinations=self._num_destinations,
             shift=self._shift,
             source_bytes=self.index_dtype.itemsize,
             records=records,
             counts=counts,
-            num_threads=torch.get_num_threads(),
+            num_threads=self._threads,
         )
-        if num_bad:
-            return False
-        self.is_sorted &= is_sorted and int(destination[0]) >= self._last_destination
-        self._last_destination = int(destination[-1])
+        return records, counts, is_sorted
+
+    def _keep(self, records: Tensor, counts: Tensor, num_ids: int) -> None:
+        """Keeps a batch's records in memory, or writes those of the oldest batches to files."""
         self._degrees += counts.numpy()
-        begins = np.zeros(num_buckets + 1, np.int32)
+        begins = np.zeros(len(counts) + 1, np.int32)
         np.cumsum(counts.numpy(), out=begins[1:])
         self._begins.append(begins)
-        self._first_edges.append(self.num_edges)
+        self._first_edges.append(self._next_id)
         self._pending.append(records)
-        self.num_edges += count
+        self._next_id += num_ids
+        self.num_edges += int(begins[-1])
         self._pending_bytes += records.numel()
-        if self._pending_bytes > self._memory // 2:
+        if self._folder is not None and self._pending_bytes > self._memory // 2:
             self._write_oldest()
-        return True
 
     def sorted_edges(self, edge_id_dtype: torch.dtype | None) -> Iterator[SortedEdges]:
         """Yields all edges by destination, and removes them; several threads sort.
@@ -131,7 +165,7 @@ class EdgeBuckets:
         """
         self._written.clear()
         order = RunOrder(self.index_dtype, edge_id_dtype)
-        threads = torch.get_num_threads()
+        threads = self._threads
         most_edges = min(self._memory // 2 // _SORT_BYTES, _MOST_SORTED)
         waiting: list[tuple[int, Future[SortedEdges]]] = []
         waiting_edges = 0
@@ -180,8 +214,9 @@ class EdgeBuckets:
         return f"{self._folder}/bucket{number}"
 
     def _remove(self, number: int) -> None:
-        with suppress(FileNotFoundError):
-            os.unlink(self._path(number))
+        if self._folder is not None:
+            with suppress(FileNotFoundError):
+                os.unlink(self._path(number))
 
     def _runs(self, number: int, at_once: bool) -> Iterator[EdgeRun]:
         """Yields the runs of a bucket, one after the other, as they came.
@@ -190,7 +225,7 @@ class EdgeBuckets:
             number: the number of the bucket.
             at_once: whether its file is read at once, and not a run at a time.
         """
-        if os.path.exists(self._path(number)):
+        if self._folder is not None and os.path.exists(self._path(number)):
             yield from self._runs_of_file(self._path(number), at_once)
         first_edges = self._first_edges[len(self._first_edges) - len(self._pending) :]
         for memory, begins, first in zip(self._pending, self._begins, first_edges, strict=True):
@@ -232,7 +267,7 @@ class EdgeBuckets:
                         file.write(header[number].tobytes())
                         file.write(batch[begin:end].data)
 
-        with ThreadPoolExecutor(torch.get_num_threads(), "peergraph_write") as pool:
+        with ThreadPoolExecutor(self._threads, "peergraph_write") as pool:
             for _ in pool.map(write, range(len(self._degrees))):
                 pass
         self._written, self._pending = oldest, self._pending[len(oldest) :]

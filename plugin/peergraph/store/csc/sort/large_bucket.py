@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from peergraph.store.ingest.csc.edge_run import EdgeRun, RunOrder, SortedEdges
+from peergraph.store.csc.sort.edge_run import EdgeRun, RunOrder, SortedEdges
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

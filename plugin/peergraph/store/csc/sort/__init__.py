@@ -1,0 +1,1 @@
+"""Sorts the edges of a relation by destination."""
