@@ -139,6 +139,8 @@ _OFFLOAD = ["setting", "decision", "num_chunks", "budget_gib", *_TIMES, "predict
             "last_loss"]  # fmt: skip
 _COLUMNS = {
     "aggregate": ["system", *_TIMES, "gbs", "peak_gib", "ratio"],
+    "first_batch": ["nodes", "edges", "dim", "system", "stage", "s", "s_best", "cpu_s", "gbs",
+                    "edges_per_s", "peak_gib", "repeats"],
     "spmm": ["system", *_TIMES, "gbs", "floor_ms", "edge_floor_ms", "ratio"],
     "fullgraph": ["system", "setting", "order", "mode", *_TIMES, "ms_spmm", "ms_exchange",
                   "ms_gemm", "ms_rest", "ms_sums", "predicted_ms", "remote_rows", "peak_gib",
@@ -244,7 +246,7 @@ def _kind(record: Record) -> tuple[str, int, str]:
 def tables(records: list[Record]) -> str:
     """All tables of some records: one for each benchmark and number of ranks, then what failed."""
     texts = []
-    shown = [r for r in records if {"ms", "predicted_ms", "alpha"} & r.keys()]
+    shown = [r for r in records if {"ms", "predicted_ms", "alpha", "stage"} & r.keys()]
     for kind in dict.fromkeys(map(_kind, shown)):
         rows = [r for r in shown if _kind(r) == kind]
         bench, world, device = kind
