@@ -8,12 +8,13 @@ from .convs import (
     GINConv,
     GINEConv,
     GraphConv,
-    RGCNConv,
     SAGEConv,
 )
+from .relational_convs import FastRGCNConv, RGCNConv
 from .typed_convs import HANConv, HGTConv
 
 __all__ = [
+    "FastRGCNConv",
     "GATConv",
     "GATv2Conv",
     "GCNConv",

@@ -11,11 +11,14 @@ from torch_geometric.nn.models.basic_gnn import BasicGNN
 from peergraph.integration import layer_classes, swap_layers
 
 from ..compat import set_layer_class
-from . import convs, hetero, models, typed_convs
+from . import convs, hetero, models, relational_convs, typed_convs
 from .layer import FastLayer
 from .trim import disable_trim, enable_trim
 
 _FAST = layer_classes(vars(convs).values(), FastLayer, "pyg_class")
+_FAST |= layer_classes(
+    vars(relational_convs).values(), relational_convs.RelationalConv, "pyg_class"
+)
 _FAST |= layer_classes(vars(typed_convs).values(), typed_convs.TypedLayer, "pyg_class")
 _FAST |= layer_classes(vars(models).values(), models.FastModel, "pyg_class")
 _FAST[hetero.HeteroConv.pyg_class] = hetero.HeteroConv

@@ -12,17 +12,15 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-import torch_geometric
 from torch import Tensor
 from torch_geometric.nn import conv as pyg
 
-from peergraph.aggregate import Structure, TracedStructure, layers
+from peergraph.aggregate import Structure, layers
 from peergraph.aggregate.layers import without_autocast
-from peergraph.fullgraph import PartitionedEdgeIndex
 from peergraph.integration import Unsupported, is_explaining, note, require
 
-from ..data.csc_cache import FINDER, cache_key, can_be_cached
-from ..data.lazy_features import gathered, is_plain
+from ..data.csc_cache import cache_key
+from ..data.lazy_features import gathered
 from .attention_steps import combine_heads, structure_of_one_pass, with_attention_weights
 from .features import (
     Ends,
@@ -30,13 +28,11 @@ from .features import (
     ends_of,
     is_rows,
     kind_of,
-    self_rows,
-    table_rows_or_tensor,
     weighted_operands,
 )
 from .layer import FastLayer, Size
-from .linear_maps import require_weight, weight_to_reorder
-from .partitioned import relation_structures, split_weights
+from .linear_maps import weight_to_reorder
+from .partitioned import split_weights
 from .withheld_bias import bias_to_add
 
 
@@ -214,98 +210,6 @@ class GatedGraphConv(FastLayer, pyg.GatedGraphConv):  # type: ignore[misc]
 
     def _operands(self, kwargs: dict[str, Any]) -> tuple[Ends, Tensor | None]:
         return weighted_operands(kwargs)
-
-
-class RGCNConv(FastLayer, pyg.RGCNConv):  # type: ignore[misc]
-    """PyG's RGCNConv; the structure of each relation is kept."""
-
-    pyg_class = pyg.RGCNConv
-
-    def forward(self, x: Any, edge_index: Any, edge_type: Tensor | None = None) -> Any:
-        """As PyG's. Structures are kept for as long as `edge_index` and `edge_type` live."""
-        partitioned = isinstance(edge_index, PartitionedEdgeIndex)
-        is_compiled = torch.compiler.is_compiling() and is_plain(edge_index) and is_plain(edge_type)
-        known = partitioned or is_compiled or can_be_cached(edge_index, edge_type)
-        if edge_type is not None and known:
-            with cache_key("RGCNConv", edge_index, edge_type):
-                return self._fused_or_fallback(
-                    lambda: self._by_relation(x, edge_index, edge_type),
-                    lambda: pyg.RGCNConv.forward(self, x, edge_index, edge_type),
-                )
-        return super().forward(x, edge_index, edge_type)
-
-    def _by_relation(self, x: Any, edge_index: Tensor, edge_type: Tensor) -> Tensor:
-        """PyG's loop over relations, whose products are added as they are made."""
-        require(self.num_blocks is None and self.num_relations >= 1, "weights are blocks")
-        by_segments = torch_geometric.backend.use_segment_matmul is not False
-        may_multiply = torch_geometric.typing.WITH_SEGMM and by_segments
-        require(not may_multiply, "pyg-lib may multiply")
-        pair = x if isinstance(x, tuple) else (x, x)
-        both = len(pair) == 2 and all(isinstance(end, Tensor) for end in pair)
-        require(both, "x is not given")
-        ends = Ends(*pair)
-        reduce = self._require_projection(ends, edge_index)
-        # PyG adds products to zeros of float32.
-        require(not torch.is_autocast_enabled(ends.x_src.device.type), "there is autocast")
-        # PyG starts with zeros of torch's default dtype.
-        dtype = ends.x_src.dtype
-        wide = torch.promote_types(dtype, torch.get_default_dtype()) == dtype
-        require(dtype.is_floating_point and wide, f"x is {dtype}")
-        require_weight(self.weight, ends.x_src, 1)
-        self_weight = None
-        if self.root is not None:
-            require_weight(self.root, pair[1], 0)
-            self_weight = self.root.t()
-        fits = edge_index.dim() == 2 and edge_type.shape == edge_index.shape[1:]
-        require(fits, "types do not fit")
-        size = (pair[0].shape[0], pair[1].shape[0])
-        structures: list[Structure]
-        if isinstance(edge_index, PartitionedEdgeIndex):
-            self._structure(edge_index, size, ends, None)
-            structures = [*relation_structures(edge_index, edge_type, self.num_relations)]
-        elif torch.compiler.is_compiling():
-            self._structure(edge_index, size, ends, None)
-            structures = [
-                TracedStructure(
-                    FINDER, edge_index, size[1], size[0], edge_type=edge_type, relation=relation
-                )
-                for relation in range(self.num_relations)
-            ]
-        else:
-            structures = [
-                self._structure(edge_index[:, edge_type == relation], size, ends, None)
-                for relation in range(self.num_relations)
-            ]
-        typed = edge_index.shape[1]
-        if not torch.compiler.is_compiling():
-            typed = sum(csc.num_edges for csc in structures)
-            require(typed == edge_index.shape[1], "there are types of no relation")
-        weight = self.weight
-        if self.num_bases is not None:
-            require_weight(self.comp, self.comp, 1)
-            flat = self.comp @ weight.view(self.num_bases, -1)
-            weight = flat.view(self.num_relations, self.in_channels_l, self.out_channels)
-        weights = [each.t() for each in weight.unbind()]
-        out = layers.rgcn(
-            structures,
-            table_rows_or_tensor(ends.x_src, typed),
-            weights,
-            reduce=reduce,
-            self_weight=self_weight,
-            self_x=None if self_weight is None else self_rows(ends),
-            bias=self.bias,
-        )
-        for csc in structures:
-            if is_explaining():
-                note(f"propagate: peergraph, {reduce} over {csc}")
-        return out
-
-    def _makes_edges(self) -> bool:
-        return True
-
-    def _operands(self, kwargs: dict[str, Any]) -> tuple[Ends, Tensor | None]:
-        require(kwargs["edge_type_ptr"] is None, "pyg-lib multiplies by segments")
-        return ends_of(kwargs["x"]), None
 
 
 class GATConv(FastLayer, pyg.GATConv):  # type: ignore[misc]

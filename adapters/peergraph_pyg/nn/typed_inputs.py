@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from peergraph.aggregate import FEATURE_DTYPES, Relation, supports
+from peergraph.aggregate import FEATURE_DTYPES, Relation, layers, supports
 from peergraph.integration import Unsupported, require
-from peergraph.memory import EncodedRows
+from peergraph.memory import EncodedRows, TableRows
 
 from ..data.lazy_features import LazyRows, gathered, is_plain
 from ..data.tailed_rows import whole_rows
@@ -36,6 +36,35 @@ def rows_to_read(x: Tensor) -> Tensor | EncodedRows:
         encoded = x.encoded()
         return x.materialize() if encoded is None else encoded
     return gathered(x)
+
+
+def rows_in_place(x: Tensor, reads: int, dtype: torch.dtype) -> Tensor | EncodedRows | TableRows:
+    """Returns features of which a kernel is to read `reads` rows: where they lie, if that pays.
+
+    Args:
+        dtype: of the kernel's result: rows are of this dtype, or of float32.
+    """
+    is_lazy = type(x) is LazyRows and not (x.requires_grad and torch.is_grad_enabled())
+    if isinstance(x, LazyRows) and is_lazy and x.dtype in (dtype, torch.float32):
+        rows = x.table_rows
+        if not x.is_gathered and rows.can_be_read and rows.pays_to_read(reads):
+            return rows
+        encoded = x.encoded()
+        if encoded is not None:
+            return encoded
+    in_memory = gathered(x)
+    return in_memory if in_memory.dtype in (dtype, torch.float32) else in_memory.float()
+
+
+def groups_of(features: Sequence[Tensor | EncodedRows | TableRows]) -> list[int]:
+    """Returns a number for each of the features, the same for those that one kernel can read."""
+    kinds = [layers.kind_of_rows(rows) for rows in features]
+    return [kinds.index(kind) for kind in kinds]
+
+
+def need_gradients(features: Sequence[Any]) -> bool:
+    """Returns whether any of the features needs a gradient."""
+    return any(isinstance(x, Tensor) and x.requires_grad for x in features)
 
 
 def features_of(x_dict: Any, maps: Mapping[str, Any]) -> dict[str, Tensor]:

@@ -6,22 +6,20 @@ from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from peergraph.aggregate import Relation, RelationBlocks, layers, supports
 from peergraph.aggregate.layers import SumRelation, without_autocast
 from peergraph.integration import Unsupported, is_explaining, note
-from peergraph.memory import EncodedRows, TableRows
 
 from .. import compat
 from ..data.csc_cache import joined_structure
-from ..data.lazy_features import LazyRows, gathered, is_plain
-from ..data.tailed_rows import TailedRows
+from ..data.lazy_features import is_plain
 from . import convs
+from .isolated_rows import with_isolated_rows
 from .joined_layers import Call, EdgeType, JoinedLayers
 from .linear_maps import is_plain_map, product_dtype
-from .typed_inputs import is_edge_index, is_matrix
+from .typed_inputs import groups_of, is_edge_index, is_matrix, need_gradients, rows_in_place
 
 
 def joined_sums(relations: Iterable[tuple[EdgeType, Any]], call: Call) -> list[JoinedLayers]:
@@ -146,7 +144,7 @@ class _JoinedSums(JoinedLayers):
         reads = dict.fromkeys(numbers, 0)
         for edge_type in self.layers:
             reads[edge_type[0]] += call.edges[edge_type].shape[1]
-        features = [_rows(call.x[t], reads[t], kind.dtype) for t in numbers]
+        features = [rows_in_place(call.x[t], reads[t], kind.dtype) for t in numbers]
         has_own = [False] * len(node_types)
         parameters, relations, weights = [], [], []
         for output, (edge_type, layer) in zip(outputs, self.layers.items(), strict=True):
@@ -177,26 +175,20 @@ class _JoinedSums(JoinedLayers):
         if is_explaining():
             note(f"forward: peergraph, {kind.reduce} of {len(self.layers)} relations in one pass")
         return [
-            _all_rows(first, call.x[node_type], parameters, output, factor)
+            self._all_rows(first, call.x[node_type], parameters, output, factor)
             for output, (first, node_type, factor) in enumerate(
                 zip(results, node_types, factors, strict=True)
             )
         ]
 
-
-def _rows(x: Tensor, reads: int, dtype: torch.dtype) -> Tensor | EncodedRows | TableRows:
-    """Returns features as a kernel reads them `reads` times: where they lie, if that pays."""
-    if type(x) is LazyRows and not (x.requires_grad and torch.is_grad_enabled()):
-        rows = x.table_rows
-        if x.dtype in (dtype, torch.float32):
-            if not x.is_gathered and rows.can_be_read and rows.pays_to_read(reads):
-                return rows
-            encoded = x.encoded()
-            if encoded is not None:
-                return encoded
-    rows_in_memory = gathered(x)
-    fits = rows_in_memory.dtype in (dtype, torch.float32)
-    return rows_in_memory if fits else rows_in_memory.float()
+    @staticmethod
+    def _all_rows(
+        first: Tensor, x: Tensor, parameters: list[SumRelation], output: int, factor: float
+    ) -> Tensor:
+        of_output = [each for each in parameters if each.output == output]
+        biases = [each.bias for each in of_output if each.bias is not None]
+        own = [each.self_weight for each in of_output if each.self_weight is not None]
+        return with_isolated_rows(first, x, own, biases, factor)
 
 
 def _blocks(
@@ -207,8 +199,7 @@ def _blocks(
     weights: list[Any],
 ) -> RelationBlocks:
     """Returns the edges in blocks, made once as long as no edge index is written."""
-    kinds = [layers.kind_of_rows(rows) for rows in features]
-    groups = [kinds.index(kind) for kind in kinds]
+    groups = groups_of(features)
     num_rows = [rows.shape[0] for rows in features]
     weighted = any(each is not None for each in weights)
     ends = tuple((each.sources, each.destinations) for each in relations)
@@ -224,49 +215,10 @@ def _blocks(
             groups,
             weighted=weighted,
             check=check,
-            gradients=gradients
-            and any(isinstance(x, Tensor) and x.requires_grad for x in features),
+            gradients=gradients and need_gradients(features),
         ),
     )
     if is_explaining():
         matrices = ", ".join(str(group.matrix) for group in edges.groups)
         note(f"structure: {len(relations)} relations as one matrix, {matrices}")
     return edges
-
-
-def _all_rows(
-    first: Tensor, x: Tensor, relations: list[SumRelation], output: int, factor: float
-) -> Tensor:
-    """Returns the results of destinations with edges, and those of the nodes that follow.
-
-    Args:
-        first: [n, out] results of the first nodes.
-        x: features of all nodes.
-        relations: parameters.
-        output: the position of the result.
-        factor: of the result.
-    """
-    count, dtype = x.shape[0], first.dtype
-    if first.shape[0] == count:
-        return first
-    of_output = [each for each in relations if each.output == output]
-    biases = [each.bias for each in of_output if each.bias is not None]
-    own = [each.self_weight for each in of_output if each.self_weight is not None]
-    if not own:
-        bias = layers.total_of(biases) * factor if biases else first.new_zeros(first.shape[1])
-        return TailedRows.of(first, bias.to(dtype), count)
-
-    def tail(begin: int, end: int) -> Tensor:
-        weight = (layers.total_of(own) * factor).to(dtype)
-        bias = (layers.total_of(biases) * factor).to(dtype) if biases else None
-        rows = _selected(x, begin, end, dtype)
-        return without_autocast(lambda: F.linear(rows, weight, bias))
-
-    return TailedRows.of_computed(first, tail, count, [x, *own, *biases])
-
-
-def _selected(x: Tensor, begin: int, end: int, dtype: torch.dtype) -> Tensor:
-    """Returns the rows in a range; those of narrow storage are decoded."""
-    if type(x) is LazyRows and not (x.requires_grad and torch.is_grad_enabled()):
-        return x.rows_in(begin, end, dtype)
-    return gathered(x)[begin:end].to(dtype)

@@ -16,6 +16,7 @@ from peergraph.aggregate.messages.message import Message, message
 from peergraph.aggregate.ops.attention import attention_fits
 from peergraph.aggregate.sparse.index_tensors import is_arange, row_of_edges
 from peergraph.aggregate.sparse.relation_blocks import RelationBlocks
+from peergraph.aggregate.sparse.relation_columns import RelationColumns
 from peergraph.aggregate.sparse.typed_edges import Relation, TypedEdges
 from peergraph.aggregate.sparse.typed_pairs import ApartPairs, JointPairs, TypedPairs
 from peergraph.aggregate.structure import Structure
@@ -32,6 +33,7 @@ __all__ = [
     "Message",
     "Relation",
     "RelationBlocks",
+    "RelationColumns",
     "Structure",
     "TracedEdges",
     "TracedStructure",

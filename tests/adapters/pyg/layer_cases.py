@@ -33,7 +33,7 @@ def arguments(name: str, bipartite: bool = False) -> tuple[Any, ...]:
         return (mlp(),)
     if name == "GatedGraphConv":
         return (WIDTH + 1, 2)
-    return (width, CHANNELS, RELATIONS) if name == "RGCNConv" else (width, CHANNELS)
+    return (width, CHANNELS, RELATIONS) if name.endswith("RGCNConv") else (width, CHANNELS)
 
 
 def pair(name: str, *args: Any, **options: Any) -> tuple[MessagePassing, MessagePassing]:
@@ -80,7 +80,7 @@ def edge_inputs(
     if name == "GINEConv":
         features = torch.randn(count, WIDTH, generator=random).to(device, dtype)
         return (features.requires_grad_(),)
-    if name == "RGCNConv":
+    if name.endswith("RGCNConv"):
         return (torch.randint(RELATIONS - 1, (count,), generator=random).to(device),)
     return ()
 

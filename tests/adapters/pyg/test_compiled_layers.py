@@ -104,7 +104,7 @@ CASES: dict[str, dict[str, Any]] = {
 def test_layers(case: str, device: torch.device, made: list[int]) -> None:
     name = case.split()[0]
     layer = pair(name, *arguments(name), **CASES[case])[1].to(device)
-    weighted = name in ("GINEConv", "GraphConv", "RGCNConv")
+    weighted = name in ("GINEConv", "GraphConv", "FastRGCNConv", "RGCNConv")
     fullgraph = name != "GatedGraphConv" or traces_gru_cells(device)
     call = compiled(layer, fullgraph=fullgraph)
     for nodes, count in ((9, 40), (13, 70), (11, 31)):
@@ -123,7 +123,8 @@ def test_layers(case: str, device: torch.device, made: list[int]) -> None:
 
 
 def test_all_layers_have_a_case() -> None:
-    assert {case.split()[0] for case in CASES} == set(NAMES)
+    # The code of this one is PyG's where it is compiled.
+    assert {case.split()[0] for case in CASES} == set(NAMES) - {"FastRGCNConv"}
 
 
 def batches(count: int, **options: Any) -> list[Any]:

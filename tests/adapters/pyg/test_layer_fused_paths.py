@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from peergraph.aggregate import Csc
-from peergraph.aggregate.layers import degree_normalisation
+from peergraph.aggregate.layers import degree_normalisation, typed_sums
 from peergraph.aggregate.layers.node_scores import node_scores
 from peergraph_pyg import explain
 from peergraph_pyg import nn as fast
@@ -32,7 +32,7 @@ from .layer_cases import (
 )
 from .test_layer_results import features
 
-PROJECTED = ("SAGEConv", "GraphConv", "RGCNConv")
+PROJECTED = ("SAGEConv", "GraphConv", "RGCNConv", "FastRGCNConv")
 
 
 @pytest.fixture
@@ -47,11 +47,23 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[str]:
             return function(*args, **more)
 
         monkeypatch.setattr(Csc, name, counted)
+    sum_and_multiply = typed_sums.sum_and_multiply
+
+    def joined(*args: Any) -> Any:
+        found.append("sum_and_multiply")
+        return sum_and_multiply(*args)
+
+    monkeypatch.setattr(typed_sums, "sum_and_multiply", joined)
     return found
 
 
+def step_of(name: str) -> str:
+    """The operation of a layer that multiplies sums."""
+    return "sum_and_multiply" if name.endswith("RGCNConv") else "spmm_linear"
+
+
 def inputs_of(name: str, device: torch.device) -> tuple[Any, ...]:
-    return edge_inputs(name, 40, device) if name == "RGCNConv" else ()
+    return edge_inputs(name, 40, device) if name.endswith("RGCNConv") else ()
 
 
 @named_cases(
@@ -157,7 +169,7 @@ def test_products_add_up(name: str, device: torch.device, calls: list[str]) -> N
     args = (features(9, device=device), edges(device=device), *inputs_of(name, device))
     for _ in range(6):
         assert_same(theirs, ours, *args)
-    assert calls == ["spmm_linear"] * 6
+    assert calls == [step_of(name)] * 6
     assert "forward" not in explain(ours, *args)
     with torch.no_grad():
         torch.testing.assert_close(ours(*args), theirs(*args))
@@ -233,7 +245,11 @@ def test_propagate_of_users(device: torch.device, calls: list[str]) -> None:
 def test_wrong_widths_are_pygs_to_report() -> None:
     for name in PROJECTED:
         theirs, ours = pair(name, *arguments(name))
-        args = (features(9, WIDTH + 1), edges(), *edge_inputs(name, 40)[: name == "RGCNConv"])
+        args = (
+            features(9, WIDTH + 1),
+            edges(),
+            *edge_inputs(name, 40)[: name.endswith("RGCNConv")],
+        )
         with pytest.raises(RuntimeError, match="shapes cannot be multiplied") as expected:
             theirs(*args)
         with pytest.raises(RuntimeError, match="shapes cannot be multiplied") as found:
@@ -264,7 +280,7 @@ def test_relations(options: dict[str, Any], device: torch.device, calls: list[st
         assert_same(theirs, ours, *args)
     x = (features(9, device=device), features(5, device=device))
     assert_same(theirs, ours, x, edges(9, 5, device=device), args[2])
-    assert calls == ["spmm_linear"] * 7
+    assert calls == ["sum_and_multiply"] * 7
 
 
 def test_own_term_of_edge_features(device: torch.device) -> None:

@@ -136,7 +136,7 @@ def test_bipartite(name: str, grouped: bool, device: torch.device) -> None:
     destinations = features(5, WIDTH if same_width else WIDTH + 1, device)
     x = (features(9, device=device), destinations)
     assert_same(theirs, ours, x, edge_index, *inputs)
-    if name in ("GATv2Conv", "RGCNConv"):
+    if name in ("GATv2Conv", "FastRGCNConv", "RGCNConv"):
         return
     assert_same(theirs, ours, x, edge_index, *inputs, size=sizes)
     assert_same(theirs, ours, (x[0], None), edge_index, *inputs, size=sizes)
@@ -205,7 +205,7 @@ def test_edge_index_of_pyg(name: str, options: dict[str, Any]) -> None:
     args = (features(9), edge_index, *edge_inputs(name, 40))
     for _ in range(2):
         assert_same(theirs, ours, *args)
-    assert is_fast(ours, *args)
+    assert is_fast(ours, *args) or name == "FastRGCNConv"  # PyG's code runs
     if name in ("GCNConv", "GATConv", "GATv2Conv"):
         assert_same(theirs, ours, *args[:2])
         assert "forward: peergraph" in explain(ours, *args[:2])

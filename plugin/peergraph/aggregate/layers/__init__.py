@@ -18,7 +18,12 @@ from peergraph.aggregate.layers.isomorphism import fuses_gine, gin, gine
 from peergraph.aggregate.layers.linear_aggregation import graph, rgcn, rgcn_by_basis, sage
 from peergraph.aggregate.layers.path_attention import path_attention, semantic_attention
 from peergraph.aggregate.layers.typed_attention import typed_gat
-from peergraph.aggregate.layers.typed_sums import SumRelation, self_weight_of, typed_sage
+from peergraph.aggregate.layers.typed_sums import (
+    SumRelation,
+    rgcn_of_ids,
+    typed_rgcn,
+    typed_sage,
+)
 from peergraph.aggregate.ops.source_rows import kind_of_rows
 from peergraph.aggregate.ops.spmm_linear import add_product
 from peergraph.aggregate.ops.typed_dot_attention import DotAttention, typed_dot_attention
@@ -44,12 +49,13 @@ __all__ = [
     "path_attention",
     "rgcn",
     "rgcn_by_basis",
+    "rgcn_of_ids",
     "sage",
-    "self_weight_of",
     "semantic_attention",
     "total_of",
     "typed_dot_attention",
     "typed_gat",
+    "typed_rgcn",
     "typed_sage",
     "weights_edges",
     "why_not_one_pass",

@@ -9,8 +9,10 @@ import torch
 from torch import Tensor
 
 from peergraph.aggregate.ops.source_rows import Rows
+from peergraph.aggregate.ops.spmm import spmm
 from peergraph.aggregate.ops.typed_sums import sum_and_multiply, total_of
 from peergraph.aggregate.sparse.relation_blocks import BlockGroup, RelationBlocks
+from peergraph.aggregate.sparse.relation_columns import RelationColumns
 
 
 @dataclass(frozen=True)
@@ -67,8 +69,7 @@ def typed_sage(
     Raises:
         ValueError: an unknown reduction.
     """
-    if reduce not in ("mean", "sum"):
-        raise ValueError(f"reduce must be 'mean' or 'sum', got {reduce!r}")
+    _check_reduction(reduce)
     dtype = relations[0].weight.dtype if dtype is None else dtype
     factors = [1.0] * len(edges.rows) if scales is None else scales
     weights = [() if edge_weights is None else edge_weights for _ in edges.groups]
@@ -83,7 +84,7 @@ def typed_sage(
         [_matrices(group, relations, factors) for group in edges.groups],
         biases,
         [
-            edge_values(group, each, features[group.features[0]].dtype)
+            _edge_values(group, each, features[group.features[0]].dtype)
             for group, each in zip(edges.groups, weights, strict=True)
         ],
         reduce == "mean",
@@ -91,7 +92,79 @@ def typed_sage(
     )
 
 
-def self_weight_of(relations: Sequence[SumRelation], output: int) -> Tensor:
+def typed_rgcn(
+    edges: RelationBlocks,
+    features: Sequence[Rows],
+    weight: Tensor,
+    *,
+    reduce: str = "mean",
+    self_weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    dtype: torch.dtype | None = None,
+) -> Tensor:
+    """Computes R-GCN (Schlichtkrull et al. 2018) as :func:`typed_sage`.
+
+    Args:
+        edges: from :meth:`RelationBlocks.of_edge_types`.
+        features: of sources, and of destinations if these are others.
+        weight: [relations, in, out].
+        reduce: ``mean`` or ``sum`` within a relation.
+        self_weight: [in of destinations, out], if `edges` has the destinations' own rows.
+        bias: [out], or None.
+        dtype: of products; None: that of the weights.
+
+    Returns:
+        [edges.rows[0], out] of `dtype`.
+
+    Raises:
+        ValueError: an unknown reduction.
+    """
+    _check_reduction(reduce)
+    matrices = []
+    for group in edges.groups:
+        parts = [weight] if group.relations[0] is not None else []
+        if None in group.relations:
+            assert self_weight is not None
+            parts.append(self_weight.unsqueeze(0))
+        stack = parts[0] if len(parts) == 1 else torch.cat(parts)
+        if not group.is_compact:  # one product
+            stack = stack.reshape(1, -1, stack.shape[2])
+        matrices.append([stack.transpose(1, 2)])
+    dtype = weight.dtype if dtype is None else dtype
+    nothing = [None] * len(edges.groups)
+    (result,) = sum_and_multiply(
+        edges, features, matrices, [bias], nothing, reduce == "mean", dtype
+    )
+    return result
+
+
+def rgcn_of_ids(edges: RelationColumns, weight: Tensor, *, reduce: str = "mean") -> Tensor:
+    """Computes R-GCN's sum over neighbours of nodes without features.
+
+    Args:
+        edges: the edges.
+        weight: [relations, ids, out]: the message of an edge is a row of it.
+        reduce: ``mean`` or ``sum`` within a relation.
+
+    Returns:
+        [destinations, out]. Differentiable any number of times.
+
+    Raises:
+        ValueError: an unknown reduction, or weights of other shapes.
+    """
+    _check_reduction(reduce)
+    rows = weight.reshape(-1, weight.shape[-1])
+    if reduce == "sum":
+        return spmm(edges.matrix, "copy_u", "sum", rows)
+    return spmm(edges.matrix, "mul", "sum", rows, edges.mean_weights(rows.dtype))
+
+
+def _check_reduction(reduce: str) -> None:
+    if reduce not in ("mean", "sum"):
+        raise ValueError(f"reduce must be 'mean' or 'sum', got {reduce!r}")
+
+
+def _self_weight(relations: Sequence[SumRelation], output: int) -> Tensor:
     """Returns the sum of the weights of the destinations' own rows of a result."""
     of_output = [each.self_weight for each in relations if each.output == output]
     return total_of([weight for weight in of_output if weight is not None])
@@ -107,7 +180,7 @@ def _matrices(
         for block in product.blocks:
             relation = group.relations[block]
             if relation is None:
-                parts.append(self_weight_of(relations, product.output))
+                parts.append(_self_weight(relations, product.output))
             else:
                 parts.append(relations[relation].weight)
         matrix = parts[0] if len(parts) == 1 else torch.cat(parts, 1)
@@ -119,7 +192,7 @@ def _scaled(tensor: Tensor, factor: float) -> Tensor:
     return tensor if factor == 1 else tensor * factor
 
 
-def edge_values(
+def _edge_values(
     group: BlockGroup, edge_weights: Sequence[Tensor | None], dtype: torch.dtype
 ) -> Tensor | None:
     """Returns the weights of a group's edges, [edges, 1] of `dtype`; None if it has none.

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from peergraph.aggregate.kernels.arguments import Schedule, count_chunks, sum_dtype
 from peergraph.aggregate.sparse.csr import CsrMatrix
-from peergraph.aggregate.sparse.index_tensors import group_by
+from peergraph.aggregate.sparse.index_tensors import check_ids, check_range, group_by
 from peergraph.aggregate.sparse.typed_edges import Relation, check_relation, cuts_of, distinct
 
 # Blocks of sums may have this many times as many rows as pairs of a destination and a relation
@@ -177,6 +177,43 @@ class RelationBlocks:
         if gradients:
             for each in self.groups:
                 each.matrix.transpose()
+
+    @classmethod
+    def of_edge_types(
+        cls,
+        edge_index: Tensor,
+        edge_type: Tensor,
+        num_relations: int,
+        num_rows: Sequence[int],
+        size: int,
+        own: int | None,
+        groups: Sequence[int] | None = None,
+        *,
+        check: bool = True,
+        gradients: bool = False,
+    ) -> RelationBlocks:
+        """Makes the blocks of one result of edges that have types.
+
+        Args:
+            edge_index: [2, edges] int32 or int64.
+            edge_type: [edges] int32 or int64: the relation of each edge.
+            num_relations: the number of relations.
+            num_rows, groups, check, gradients: as for the class. The first features are those of
+                sources. Types are always verified.
+            size: the number of destinations.
+            own: the position of the destinations' own features, or None.
+
+        Raises:
+            TypeError, ValueError, IndexError: as the class; a type out of range.
+        """
+        check_ids("edge_type", edge_type, edge_index.device, edge_index.shape[1])
+        check_range("edge_type", edge_type, num_relations, "relations")
+        relation = Relation(edge_index, num_rows[0], 0, sources=0)
+        check_relation("relation", relation, size, edge_index.device, check)
+        counts = torch.bincount(edge_type, minlength=num_relations).tolist()
+        parts = edge_index[:, torch.argsort(edge_type, stable=True)].split(counts, 1)
+        relations = [Relation(part, num_rows[0], 0, sources=0) for part in parts]
+        return cls(relations, num_rows, [size], [own], groups, check=False, gradients=gradients)
 
     def tensors(self) -> list[Tensor]:
         """Returns the tensors on the device."""

@@ -1,0 +1,56 @@
+"""Results of nodes that have no edges, which follow those of nodes that have."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from peergraph.aggregate import layers
+from peergraph.aggregate.layers import without_autocast
+
+from ..data.lazy_features import LazyRows, gathered
+from ..data.tailed_rows import TailedRows
+
+
+def with_isolated_rows(
+    first: Tensor,
+    x: Tensor,
+    weights: Sequence[Tensor],
+    biases: Sequence[Tensor],
+    factor: float = 1.0,
+) -> Tensor:
+    """Returns the results of all nodes, given those of the first, which may have edges.
+
+    Those of the others are products of their own rows, which are computed if something reads them.
+
+    Args:
+        first: [n, out].
+        x: features of all nodes.
+        weights: [out, columns of x] each; their sum multiplies the nodes' own rows.
+        biases: [out] each, which are added up.
+        factor: of the results.
+    """
+    count, dtype = x.shape[0], first.dtype
+    if first.shape[0] == count:
+        return first
+    if not weights:
+        bias = layers.total_of(biases) * factor if biases else first.new_zeros(first.shape[1])
+        return TailedRows.of(first, bias.to(dtype), count)
+
+    def tail(begin: int, end: int) -> Tensor:
+        weight = (layers.total_of(weights) * factor).to(dtype)
+        bias = (layers.total_of(biases) * factor).to(dtype) if biases else None
+        rows = _rows_in(x, begin, end, dtype)
+        return without_autocast(lambda: F.linear(rows, weight, bias))
+
+    return TailedRows.of_computed(first, tail, count, [x, *weights, *biases])
+
+
+def _rows_in(x: Tensor, begin: int, end: int, dtype: torch.dtype) -> Tensor:
+    """Returns the rows in a range; gathers no others."""
+    if type(x) is LazyRows and not (x.requires_grad and torch.is_grad_enabled()):
+        return x.rows_in(begin, end, dtype)
+    return gathered(x)[begin:end].to(dtype)
