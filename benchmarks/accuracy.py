@@ -19,6 +19,7 @@ import torch
 import torch.nn.functional as F
 import torch_geometric
 from harness.sections import write_section
+from inputs.npz_graphs import NodeGraph, load_npz, to_pyg
 from torch import Tensor
 from torch_geometric.data import Data
 from torch_geometric.loader import NeighborLoader
@@ -26,9 +27,6 @@ from torch_geometric.nn import GraphSAGE
 from tqdm import tqdm
 
 import peergraph_pyg
-from peergraph_demo.graph import NodeGraph
-from peergraph_demo.inputs import to_pyg
-from peergraph_demo.npz_file import load_npz
 
 
 @dataclass(frozen=True)
@@ -196,7 +194,7 @@ def report(rows: list[dict[str, Any]], settings: Settings, seeds: int) -> str:
     )
     origin = (
         "Made by `python benchmarks/accuracy.py GRAPH.npz ... --out docs/accuracy.md`; the files "
-        "are in the format that `peergraph demo --data` takes."
+        "are in the format of `benchmarks/inputs/npz_graphs.py`."
     )
     table = [
         "| graph | nodes | edges | `NeighborLoader`, store | PyG, all neighbours | difference |",

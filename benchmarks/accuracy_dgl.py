@@ -5,8 +5,8 @@
 
 Each kind of script (nodes, in DDP, links, several types, GraphBolt) runs twice for each seed, with
 the same code, hyperparameters and initial weights: on DGL's own graph, sampled and computed by DGL
-on the CPU, and on what `peergraph_dgl.share` makes of it. The folder has graphs in the format that
-`peergraph demo --data` takes, and those of several types likewise, with names before a dot.
+on the CPU, and on what `peergraph_dgl.share` makes of it. The folder has graphs in the format of
+`inputs/npz_graphs.py`, and those of several types likewise, with names before a dot.
 """
 
 from __future__ import annotations

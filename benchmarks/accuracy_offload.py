@@ -23,14 +23,12 @@ import torch.nn.functional as F
 import torch_geometric
 from harness.common import words_of
 from harness.sections import write_section
+from inputs.npz_graphs import NodeGraph, load_npz, to_pyg
 from torch_geometric.nn import GAT, GCN, GraphSAGE
 from tqdm import tqdm
 
 import peergraph_pyg
 from peergraph.memory import Group
-from peergraph_demo.graph import NodeGraph
-from peergraph_demo.inputs import to_pyg
-from peergraph_demo.npz_file import load_npz
 
 _KINDS = {"exact": None, "bfloat16": torch.bfloat16, "float16": torch.float16}
 _HEADS = 4
@@ -202,7 +200,7 @@ def report(rows: list[Row], args: argparse.Namespace) -> str:
     )
     origin = (
         "Made by `python benchmarks/accuracy_offload.py GRAPH.npz ... --out docs/accuracy.md`; the "
-        "files are in the format that `peergraph demo --data` takes."
+        "files are in the format of `benchmarks/inputs/npz_graphs.py`."
     )
     return "\n\n".join([question, "\n".join(lines), method, origin])
 

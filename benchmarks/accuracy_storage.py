@@ -21,14 +21,12 @@ import torch
 import torch_geometric
 from accuracy import Settings, full, make_model, spread, train
 from harness.sections import write_section
+from inputs.npz_graphs import NodeGraph, load_npz, to_pyg
 from torch import Tensor
 from tqdm import tqdm
 
 import peergraph_pyg
 from peergraph.memory import StorageReport
-from peergraph_demo.graph import NodeGraph
-from peergraph_demo.inputs import to_pyg
-from peergraph_demo.npz_file import load_npz
 
 _STORAGES = "float32,bfloat16,float16,float8_e4m3,float8_e5m2,int8,int8:32"
 
@@ -150,7 +148,7 @@ def report(rows: list[dict[str, Any]], settings: Settings, args: argparse.Namesp
     )
     origin = (
         "Made by `python benchmarks/accuracy_storage.py GRAPH.npz ... --out "
-        "docs/narrow_storage.md`; the files are in the format that `peergraph demo --data` takes."
+        "docs/narrow_storage.md`; the files are in the format of `benchmarks/inputs/npz_graphs.py`."
     )
     return "\n\n".join([question, "\n".join(lines), errors, "\n".join(losses), method, origin])
 

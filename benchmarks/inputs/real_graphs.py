@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from peergraph_demo.npz_file import load_npz
+from inputs.npz_graphs import load_npz
 
 # Bags of words of several types are projected to this width, which keeps the model small.
 _TYPED_WIDTH = 256

@@ -9,12 +9,11 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from harness.ranks import Session
+from inputs.npz_graphs import load_npz, to_pyg
 from torch_geometric.utils import add_remaining_self_loops, to_undirected
 
 import peergraph_pyg
 from offloading.models import Gnn
-from peergraph_demo.inputs import to_pyg
-from peergraph_demo.npz_file import load_npz
 
 _EPOCHS, _CHUNKS, _RATE = 100, 4, 1e-2
 _NOTED = 5  # epochs
@@ -28,7 +27,7 @@ def measure_accuracy(
     Edges go both ways, and for attention each node has a self loop.
 
     Args:
-        path: a file of :func:`peergraph_demo.npz_file.load_npz`.
+        path: a file of :func:`inputs.npz_graphs.load_npz`.
         kind: one of `KINDS`.
         widths: of the input and of the outputs of layers; an input or output of 0 columns is as
             wide as the graph's features or classes.

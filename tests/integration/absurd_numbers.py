@@ -17,7 +17,6 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Collection
-from dataclasses import fields
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -258,8 +257,8 @@ def of_commands() -> list[Case]:
 
 
 def of_demo() -> list[Case]:
-    from peergraph_demo.command import add_arguments
-    from peergraph_demo.options import DemoOptions
+    sys.path.insert(0, str(Path(__file__).parents[2] / "examples"))
+    from peergraph_demo.command import add_arguments, check_options
 
     def check(option: str) -> Call:
         def run(value: Any) -> None:
@@ -269,18 +268,13 @@ def of_demo() -> list[Case]:
                 args = parser.parse_args(["--data", "products", f"{option}={value}"])
             except argparse.ArgumentError as error:
                 raise ValueError(error) from error
-            DemoOptions(**{f.name: getattr(args, f.name) for f in fields(DemoOptions)}).check()
+            check_options(args)
 
         return run
 
     options: dict[str, Collection[Any]] = {
         **dict.fromkeys(("--ranks", "--epochs", "--batch-size", "--fanouts", "--hidden"), ("3",)),
         "--scale": (),
-        "--lr": (*LARGE, 1e300, "3", 1.5),
-        "--dropout": (),
-        "--seed": (*LARGE, "3"),
-        "--num-workers": ("3",),
-        "--memory-budget": (*LARGE, "3", 1.5),
     }
     return [
         (name, check(name), (*accepted, -1) if name == "--fanouts" else accepted)

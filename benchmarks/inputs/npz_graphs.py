@@ -1,19 +1,20 @@
-"""The `.npz` file of a labelled graph."""
+"""Labelled graphs in memory, and their `.npz` files."""
 
 from __future__ import annotations
 
-import os
-import tempfile
 import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import torch
+from torch_geometric.data import Data
 
-from peergraph_demo.graph import Array, NodeGraph
+Array = npt.NDArray[Any]
 
 _KEYS = ("indptr", "indices", "y", "train_mask", "val_mask", "test_mask")
 _SPARSE_KEYS = ("x_indptr", "x_indices", "x_shape")
@@ -32,21 +33,70 @@ _OTHER_FORMATS = {
 }
 
 
-def save_npz(graph: NodeGraph, path: Path) -> None:
-    """Writes `path` at once: a reader sees the old file, the new one or none."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    arrays: dict[str, Any] = {key: getattr(graph, key) for key in (*_KEYS, "x")}
-    arrays["directed"] = np.array(graph.directed)
-    arrays["num_classes"] = np.array(graph.num_classes)
-    arrays["class_names"] = np.array(graph.class_names)
-    handle, temporary = tempfile.mkstemp(dir=path.parent, suffix=".tmp")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            np.savez_compressed(file, **arrays)
-        os.replace(temporary, path)
-    except BaseException:
-        os.unlink(temporary)
-        raise
+@dataclass
+class NodeGraph:
+    """A graph for node classification: CSC of in-neighbours, features, labels, split.
+
+    `indptr` int64 [N + 1], `indices` int32 [E]: the sources of the edges into a node; `x` [N, F]
+    of a float dtype; `y` int64 [N], -1 where there is no label; masks bool [N].
+    `directed` is false if every edge is stored both ways.
+    """
+
+    name: str
+    indptr: Array
+    indices: Array
+    x: Array
+    y: Array
+    train_mask: Array
+    val_mask: Array
+    test_mask: Array
+    class_names: list[str]
+    directed: bool
+
+    @property
+    def num_nodes(self) -> int:
+        return len(self.indptr) - 1
+
+    @property
+    def num_edges(self) -> int:
+        return len(self.indices)
+
+    @property
+    def num_classes(self) -> int:
+        return len(self.class_names)
+
+    def __str__(self) -> str:
+        split = "/".join(str(int(m.sum())) for m in self._masks())
+        kind = "directed, used both ways" if self.directed else "undirected"
+        return (
+            f"{self.name}: {self.num_nodes:,} nodes, {self.num_edges:,} edges ({kind}), "
+            f"{self.x.shape[1]} {self.x.dtype} features, {self.num_classes} classes, "
+            f"{split} for training/validation/test"
+        )
+
+    def _masks(self) -> tuple[Array, Array, Array]:
+        return self.train_mask, self.val_mask, self.test_mask
+
+    def check(self) -> None:
+        """Raises ValueError naming the first part that does not fit the others."""
+        n = self.num_nodes
+        if n < 1 or self.indptr[0] != 0 or (np.diff(self.indptr) < 0).any():
+            raise ValueError("indptr must rise from 0 and have one entry more than there are nodes")
+        if self.indptr[-1] != self.num_edges:
+            raise ValueError(
+                f"indptr ends at {self.indptr[-1]}, but indices has {self.num_edges} entries"
+            )
+        if self.num_edges and (self.indices.min() < 0 or self.indices.max() >= n):
+            raise ValueError(f"indices must be node ids below {n}")
+        if self.x.ndim != 2 or len(self.x) != n:
+            raise ValueError(f"x must have {n} rows, one a node, got shape {self.x.shape}")
+        if self.y.shape != (n,) or self.y.min() < -1 or self.y.max() >= self.num_classes:
+            raise ValueError(f"y must be [{n}] labels from -1 to {self.num_classes - 1}")
+        for mask in self._masks():
+            if mask.shape != (n,) or mask.dtype != bool or not mask.any():
+                raise ValueError(f"masks must be bool [{n}], each with a node in it")
+            if (self.y[mask] < 0).any():
+                raise ValueError("a mask contains nodes without a label")
 
 
 def load_npz(path: Path, *, name: str | None = None) -> NodeGraph:
@@ -59,12 +109,6 @@ def load_npz(path: Path, *, name: str | None = None) -> NodeGraph:
     """
     with _open_npz(path) as file:
         return _read(file, path, name)
-
-
-def check_npz(path: Path) -> None:
-    """Raises what `load_npz` would, as far as the names of the file's arrays tell."""
-    with _open_npz(path) as file:
-        _check_keys(file, path)
 
 
 @contextmanager
@@ -84,7 +128,7 @@ def _check_keys(file: Any, path: Path) -> None:
     names = file.files
     for key, what in _OTHER_FORMATS.items():
         if key in names:
-            raise ValueError(f"{path} holds {what}; the demo takes homogeneous labelled graphs")
+            raise ValueError(f"{path} holds {what}; expected a homogeneous labelled graph")
     missing = [key for key in _KEYS if key not in names]
     if "x_data" in names:
         missing += [key for key in _SPARSE_KEYS if key not in names and "x" not in names]
@@ -167,3 +211,24 @@ def _dense_features(file: Any, path: Path) -> npt.NDArray[np.float32]:
     x = np.zeros((rows, columns), np.float32)
     x[row, columns_of] = data / norm[row]
     return x
+
+
+def to_pyg(graph: NodeGraph) -> Data:
+    """Returns a PyG `Data` with edge_index, x, y and masks.
+
+    A directed graph's edges are used both ways: a pair linked in both directions has two edges
+    each way.
+    """
+    degree = torch.from_numpy(graph.indptr).diff()
+    source = torch.from_numpy(graph.indices).long()
+    edge_index = torch.stack([source, torch.arange(graph.num_nodes).repeat_interleave(degree)])
+    if graph.directed:
+        edge_index = torch.cat([edge_index, edge_index.flip(0)], dim=1)
+    return Data(
+        edge_index=edge_index,
+        x=torch.from_numpy(graph.x),
+        y=torch.from_numpy(graph.y),
+        train_mask=torch.from_numpy(graph.train_mask),
+        val_mask=torch.from_numpy(graph.val_mask),
+        test_mask=torch.from_numpy(graph.test_mask),
+    )

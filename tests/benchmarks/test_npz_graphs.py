@@ -1,4 +1,4 @@
-"""Reading and writing labelled graphs as .npz files."""
+"""Labelled graphs of .npz files, which benchmarks read."""
 
 from __future__ import annotations
 
@@ -8,12 +8,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-
-from peergraph_demo.graph import random_split
-from peergraph_demo.npz_file import load_npz, save_npz
+from benchmarks.inputs.npz_graphs import load_npz
 from tests.named_case import named_cases
 
-SHARED_DATA = Path(__file__).parents[4] / "shared" / "data"
+SHARED_DATA = Path(__file__).parents[3] / "shared" / "data"
 
 
 def small(**changes: Any) -> dict[str, Any]:
@@ -60,18 +58,6 @@ def test_sparse_features_become_unit_rows_and_empty_rows_stay(tmp_path: Path) ->
     graph = load_npz(write(tmp_path / "sparse.npz", arrays))
     expected = np.array([[0.6, 0, 0.8], [0, 0, 0], [0, 1, 0], [0, 0, 0]], np.float32)
     np.testing.assert_allclose(graph.x, expected, rtol=1e-6)
-
-
-def test_round_trip(tmp_path: Path) -> None:
-    arrays = small(class_names=np.array(["left", "right"]))
-    graph = load_npz(write(tmp_path / "a.npz", arrays))
-    save_npz(graph, tmp_path / "new" / "b.npz")
-    again = load_npz(tmp_path / "new" / "b.npz")
-    assert sorted(p.name for p in (tmp_path / "new").iterdir()) == ["b.npz"]
-    for key in ("indptr", "indices", "x", "y", "train_mask", "val_mask", "test_mask"):
-        assert (getattr(graph, key) == getattr(again, key)).all()
-    assert again.class_names == ["left", "right"]
-    assert again.directed
 
 
 @pytest.mark.parametrize(
@@ -165,15 +151,6 @@ def test_missing_and_broken_files(tmp_path: Path) -> None:
         load_npz(tmp_path / "one.npy")
 
 
-def test_split_is_seeded_and_covers_the_labelled_nodes() -> None:
-    y = np.array([0] * 50 + [-1] * 10 + [1] * 50)
-    masks = np.stack(random_split(y, seed=3))
-    assert masks.sum(1).tolist() == [60, 20, 20]
-    assert (masks.sum(0) == (y >= 0)).all()
-    assert (masks == np.stack(random_split(y, seed=3))).all()
-    assert (masks != np.stack(random_split(y, seed=4))).any()
-
-
 @pytest.mark.parametrize(
     ("name", "nodes", "edges", "classes", "directed"),
     [
@@ -200,5 +177,5 @@ def test_shared_data_of_other_kinds_is_refused(name: str) -> None:
     path = SHARED_DATA / f"{name}.npz"
     if not path.exists():
         pytest.skip(f"{path} is not here")
-    with pytest.raises(ValueError, match="the demo takes homogeneous labelled graphs"):
+    with pytest.raises(ValueError, match="expected a homogeneous labelled graph"):
         load_npz(path)

@@ -1,1 +1,0 @@
-"""`peergraph demo`: GraphSAGE on data sets that need no download. Uses the PyG adapter."""

@@ -1,0 +1,1 @@
+"""Trains GraphSAGE on several ranks from one shared store: `peergraph demo`."""

@@ -1,0 +1,124 @@
+"""`peergraph demo`: its options, and the processes of its ranks."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from datetime import timedelta
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from peergraph import num_gpus
+from peergraph.cli import integers
+from peergraph.number_arguments import check_number
+
+PLANS = ("auto", "replicated", "sharded", "host")
+_TIMEOUT = timedelta(minutes=30)  # while the first rank makes a large graph
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declares the options."""
+    add = parser.add_argument
+    add(
+        "--data",
+        choices=("code", "products"),
+        default="code",
+        help="the code of this Python installation (default), or a synthetic graph of the size of "
+        "ogbn-products",
+    )
+    add("--scale", type=float, default=1.0, help="shrinks 'products' (1)")
+    add("--device", choices=("cpu", "cuda"), help="default: cuda where there is a GPU")
+    add("--ranks", type=int, metavar="N", help="default: all GPUs, or 2 on the CPU")
+    add("--plan", choices=PLANS, default="auto", help="where the graph lies (auto)")
+    add("--full-graph", action="store_true", help="train on the whole graph in every step")
+    add("--epochs", type=int, metavar="N", help="default 3; 100 with --full-graph")
+    add("--batch-size", type=int, default=512, metavar="N", help="of a rank (512)")
+    add("--fanouts", type=integers, default=(15, 10, 5), metavar="N,N,...")
+    add("--hidden", type=int, default=128, metavar="N")
+    add("--json", metavar="FILE", help="write the result there, too")
+
+
+def check_options(args: argparse.Namespace) -> None:
+    """Raises ValueError that names the first option that cannot be."""
+    most = {"ranks": 1024, "epochs": 10**6, "batch_size": 2**31 - 1, "hidden": 1 << 16}
+    for name, limit in most.items():
+        check_number(f"--{name.replace('_', '-')}", getattr(args, name), 1, limit)
+    if not 0.0001 <= args.scale <= 1:
+        raise ValueError(f"--scale must be from 0.0001 to 1, got {args.scale}")
+    if any((f < 1 and f != -1) or f >= 2**31 for f in args.fanouts):
+        raise ValueError(f"--fanouts must be positive, or -1 for all, got {args.fanouts}")
+
+
+def device_and_ranks(args: argparse.Namespace, gpus: int) -> tuple[str, int]:
+    """Returns the device type and the number of ranks for a machine with so many usable GPUs.
+
+    Under torchrun the ranks are those that it started. Raises ValueError if there are fewer GPUs.
+    """
+    device = args.device or ("cuda" if gpus else "cpu")
+    ranks = args.ranks or (max(gpus, 1) if device == "cuda" else 2)
+    ranks = int(os.environ.get("WORLD_SIZE", ranks))
+    here = int(os.environ.get("LOCAL_WORLD_SIZE", ranks))
+    if device == "cuda" and gpus < here:
+        raise ValueError(
+            f"--device cuda needs a GPU for each of {here} ranks, this build and machine have "
+            f"{gpus}; `peergraph info` says more"
+        )
+    return device, ranks
+
+
+def run(args: argparse.Namespace) -> int:
+    """Runs the demo; 2 for options that cannot be, 1 if a rank failed, 130 after Ctrl-C."""
+    try:
+        import torch_geometric  # noqa: F401
+    except ImportError:
+        print("peergraph demo needs PyG: pip install 'peergraph[pyg]'", file=sys.stderr)
+        return 2
+    from peergraph_demo.code_graph import load_code_graph
+
+    try:
+        check_options(args)
+        device, ranks = device_and_ranks(args, num_gpus())
+        if args.data == "code" and int(os.environ.get("LOCAL_RANK", 0)) == 0:
+            load_code_graph()  # made once, before there are ranks
+    except (ValueError, OSError) as error:
+        print(f"peergraph demo: {error}", file=sys.stderr)
+        return 2
+    del args.run
+    from torch.multiprocessing.spawn import ProcessException, spawn
+
+    try:
+        # The ranks meet in a file of a private folder: there is no port to guess.
+        with TemporaryDirectory(prefix="peergraph-demo-") as folder:
+            if "RANK" in os.environ:
+                _run_rank(int(os.environ["LOCAL_RANK"]), args, device, ranks, None)
+            else:
+                meeting = f"file://{folder}/ranks"
+                spawn(_run_rank, (args, device, ranks, meeting), nprocs=ranks)  # type: ignore[no-untyped-call]
+    except ProcessException as error:
+        print(f"peergraph demo: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print("peergraph demo: interrupted", file=sys.stderr)
+        return 130
+    return 0
+
+
+def _run_rank(
+    local_rank: int, args: argparse.Namespace, device: str, ranks: int, meeting: str | None
+) -> None:
+    import torch
+    import torch.distributed as dist
+
+    from peergraph_demo.train import train
+
+    place = torch.device(device, local_rank) if device == "cuda" else torch.device("cpu")
+    options: dict[str, Any] = {} if meeting is None else {"rank": local_rank, "world_size": ranks}
+    if device == "cuda":
+        torch.cuda.set_device(place)
+    else:
+        torch.set_num_threads(max(1, (os.cpu_count() or 1) // ranks))
+    backend = "nccl" if device == "cuda" else "gloo"
+    dist.init_process_group(backend, init_method=meeting, timeout=_TIMEOUT, **options)
+    train(args, place)
+    dist.destroy_process_group()
