@@ -1,4 +1,4 @@
-"""Many kinds of data within one case of pytest, each of them named where it fails."""
+"""Many kinds of data within one case of pytest, each of them a subtest."""
 
 from __future__ import annotations
 
@@ -15,7 +15,10 @@ Param = type(pytest.param())
 
 @contextmanager
 def named_case(*values: object) -> Iterator[None]:
-    """Adds `values` to the message of a failure inside the block.
+    """Adds `values` to the message of a failure inside the block, which ends the test.
+
+    This is for processes of ranks, which have no fixtures, and for cases that build on each other;
+    others are subtests of pytest.
 
     for op in ["add", "mul"]:
         with named_case(op):
@@ -31,13 +34,13 @@ def named_case(*values: object) -> Iterator[None]:
 
 
 def named_cases(names: str | tuple[str, ...], values: Iterable[Any]) -> Callable[..., Any]:
-    """Decorates a test, which runs in a `named_case` of every value, one after the other.
+    """Decorates a test, which runs in a subtest for every value, one after the other.
 
         @named_cases("name", LAYERS)
         def test_layer(name: str, device: torch.device) -> None: ...
 
-    This saves the cost of a case of pytest for values that differ only in data. Fixtures are made
-    once for all values, so a test that changes one must be parametrised instead.
+    All values run, also where some fail. Fixtures are made once for all values, so a test that
+    changes one must be parametrised instead.
 
     Args:
         names: the argument, or a tuple of the arguments.
@@ -49,16 +52,21 @@ def named_cases(names: str | tuple[str, ...], values: Iterable[Any]) -> Callable
 
     def decorate(test: Callable[..., None]) -> Callable[..., None]:
         @functools.wraps(test)
-        def run(**fixtures: Any) -> None:
+        def run(subtests: pytest.Subtests | None = None, **fixtures: Any) -> None:
             for row in rows:
-                with named_case(*(f"{name}={value!r}" for name, value in row.items())):
+                names = [f"{name}={value!r}" for name, value in row.items()]
+                context = named_case(*names)
+                if subtests is not None:  # None: the function is called, by no test
+                    context = subtests.test(", ".join(names))
+                with context:
                     test(**row, **fixtures)
 
         signature = inspect.signature(test)
         missing = [name for name in arguments if name not in signature.parameters]
         assert not missing, f"{test.__name__} has no argument {missing}"
-        kept = [p for name, p in signature.parameters.items() if name not in arguments]
-        run.__signature__ = signature.replace(parameters=kept)  # type: ignore[attr-defined]
+        fixtures = [p for name, p in signature.parameters.items() if name not in arguments]
+        fixtures.append(inspect.Parameter("subtests", inspect.Parameter.KEYWORD_ONLY))
+        run.__signature__ = signature.replace(parameters=fixtures)  # type: ignore[attr-defined]
         return run
 
     return decorate

@@ -7,6 +7,7 @@ import pytest
 from tests.named_case import named_case, named_cases
 from tests.pairwise import pairwise
 
+pytest_plugins = ["pytester"]
 RAN: list[tuple[int, str]] = []
 
 
@@ -56,6 +57,21 @@ def test_with_parameters_and_fixtures(
     assert word in "ab"
     assert number in (1, 2)
     monkeypatch.setenv("PEERGRAPH_WORD", word)
+
+
+def test_subtests_run_all_values(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(
+        """
+        from tests.named_case import named_cases
+
+        @named_cases("number", [1, 2, 3, 4])
+        def test_odd(number, tmp_path):
+            assert number % 2 and tmp_path.exists()
+        """
+    )
+    result = pytester.runpytest_inprocess("-p", "no:cacheprovider", "-p", "no:randomly")
+    result.stdout.fnmatch_lines(["*[[]number=2[]]*", "*[[]number=4[]]*"])
+    assert result.ret == pytest.ExitCode.TESTS_FAILED
 
 
 def test_wrong_arguments() -> None:
