@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import wraps
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -27,6 +27,12 @@ class Function(torch.autograd.Function):
     whose gradients may differ in that ask the other ranks
     (:func:`peergraph.fullgraph.exchange.local_operands.sums_of_gradients`).
     """
+
+    if TYPE_CHECKING:  # torch's own method has no types
+
+        @classmethod
+        def apply(cls, *args: Any) -> Any:
+            """Returns what `forward` returns for these arguments, with a gradient."""
 
     def __init_subclass__(cls) -> None:
         for name, decorate in (("forward", _without_zeros), ("backward", _given_a_gradient)):

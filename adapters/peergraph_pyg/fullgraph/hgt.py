@@ -64,7 +64,7 @@ def hgt(
             shares = joint_softmax(relations, scores[node_type])
             for structure, rows, share in zip(relations, messages[node_type], shares, strict=True):
                 out = out + structure.spmm("mul", "sum", rows, share)
-        found[node_type] = _ReadAll.apply(out.flatten(1), *projections.values(), *priors)  # type: ignore[no-untyped-call]
+        found[node_type] = _ReadAll.apply(out.flatten(1), *projections.values(), *priors)
     projected = layer.out_lin({key: F.gelu(rows) for key, rows in found.items()})
     for node_type in found:
         out = projected[node_type]

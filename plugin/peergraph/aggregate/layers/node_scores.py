@@ -32,7 +32,7 @@ def node_scores(h: Tensor, *vectors: Tensor) -> tuple[Tensor, ...]:
         return handled
     if torch.compiler.is_compiling():  # which makes one pass of these
         return h, *((h * vector).sum(-1) for vector in vectors)
-    found: tuple[Tensor, ...] = _Scores.apply(h, *vectors)  # type: ignore[no-untyped-call]
+    found: tuple[Tensor, ...] = _Scores.apply(h, *vectors)
     return found
 
 

@@ -158,7 +158,7 @@ class Message:
     def _fused(self, matrix: CsrMatrix, values: Mapping[str, Tensor], num_columns: int) -> Tensor:
         dtype = next(iter(values.values())).dtype
         wide = map(_wide, values.values())
-        found: Tensor = _Fused.apply(self, matrix, num_columns, tuple(values), *wide)  # type: ignore[no-untyped-call]
+        found: Tensor = _Fused.apply(self, matrix, num_columns, tuple(values), *wide)
         return found.to(dtype)
 
     def __repr__(self) -> str:

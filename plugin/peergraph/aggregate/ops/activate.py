@@ -31,7 +31,7 @@ def activate(
         out = out.relu() if relu else out
         return F.dropout(out, dropout) if dropout > 0 else out
     seed = draw_seed(x.device) if dropout > 0 else None
-    result: Tensor = _Activate.apply(x, bias, relu, dropout, seed)  # type: ignore[no-untyped-call]
+    result: Tensor = _Activate.apply(x, bias, relu, dropout, seed)
     return result
 
 
@@ -120,7 +120,7 @@ class _Activate(Function):
         (bits,) = ctx.saved_tensors
         needs_x, needs_bias = ctx.needs_input_grad[:2]
         if torch.is_grad_enabled():
-            again: Tensor = _Masked.apply(grad, bits, ctx.dropout)  # type: ignore[no-untyped-call]
+            again: Tensor = _Masked.apply(grad, bits, ctx.dropout)
             return again, again.sum(0) if needs_bias else None, None, None, None
         of_x, of_bias = gradient_of_activation(grad, bits, ctx.dropout, needs_bias)
         of_bias = None if of_bias is None else of_bias.to(ctx.bias_dtype)
@@ -139,5 +139,5 @@ class _Masked(Function):
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
         (bits,) = ctx.saved_tensors
-        result: Tensor = _Masked.apply(grad, bits, ctx.dropout)  # type: ignore[no-untyped-call]
+        result: Tensor = _Masked.apply(grad, bits, ctx.dropout)
         return result, None, None

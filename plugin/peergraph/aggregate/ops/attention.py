@@ -139,9 +139,7 @@ def _attend(
     # gradients if forward and backward call operations of the same name, and the backward makes the
     # incoming gradient dense.
     given = map(aligned, (x, left, right, att))
-    result: Tensor = Attention.apply(  # type: ignore[no-untyped-call]
-        *given, matrix, self_loops, negative_slope, transpose, fixed
-    )
+    result: Tensor = Attention.apply(*given, matrix, self_loops, negative_slope, transpose, fixed)
     return result
 
 

@@ -42,7 +42,7 @@ def destination_sums(
     """
     if not _records_gradients():
         return matrix.spmm(x, e, message, mean)
-    result: Tensor = DestinationSums.apply(x, e, matrix, message, mean, transpose)  # type: ignore[no-untyped-call]
+    result: Tensor = DestinationSums.apply(x, e, matrix, message, mean, transpose)
     return result
 
 
@@ -65,7 +65,7 @@ def source_sums(
     if message == "div":
         assert e is not None
         message, e = "mul", e.reciprocal()
-    result: Tensor = SourceSums.apply(x, e, matrix, transpose, message)  # type: ignore[no-untyped-call]
+    result: Tensor = SourceSums.apply(x, e, matrix, transpose, message)
     return result
 
 
@@ -89,9 +89,7 @@ def edge_products(
     """
     if not _records_gradients():
         return matrix.sddmm(left, right, message, targets, *shape)
-    result: Tensor = EdgeProducts.apply(  # type: ignore[no-untyped-call]
-        left, right, matrix, message, targets, shape, transpose
-    )
+    result: Tensor = EdgeProducts.apply(left, right, matrix, message, targets, shape, transpose)
     return result
 
 

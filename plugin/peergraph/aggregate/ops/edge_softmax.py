@@ -18,7 +18,7 @@ def edge_softmax(matrix: CsrMatrix, scores: Tensor) -> Tensor:
     check_operand("scores", scores, matrix.device, matrix.num_edges, "edges")
     if scores.dtype != torch.float64 and torch.is_autocast_enabled(scores.device.type):
         scores = scores.float()
-    result: Tensor = _EdgeSoftmax.apply(flat(scores), matrix)  # type: ignore[no-untyped-call]
+    result: Tensor = _EdgeSoftmax.apply(flat(scores), matrix)
     return result.reshape(scores.shape)
 
 

@@ -69,7 +69,7 @@ def sddmm(
             transpose = matrix.gradient_matrix(backward, fixed_order)
     message = _MESSAGES.get(op, op)
     shape = (columns(features), depth)
-    result: Tensor = EdgeProducts.apply(  # type: ignore[no-untyped-call]
+    result: Tensor = EdgeProducts.apply(
         flat(left),
         None if right is None else flat(view_if_aliased(right, left)),
         matrix,

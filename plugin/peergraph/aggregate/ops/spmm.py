@@ -73,9 +73,9 @@ def spmm(
     if x is not None and x.requires_grad and torch.is_grad_enabled() and not by_atomics_anyway:
         transpose = matrix.gradient_matrix(backward, fixed_order, x.shape[1])
     if reduce in ("max", "min"):
-        found = _MinMax.apply(x, e, matrix, message, reduce == "min", transpose is not None)  # type: ignore[no-untyped-call]
+        found = _MinMax.apply(x, e, matrix, message, reduce == "min", transpose is not None)
     else:
-        found = DestinationSums.apply(x, e, matrix, message, reduce == "mean", transpose)  # type: ignore[no-untyped-call]
+        found = DestinationSums.apply(x, e, matrix, message, reduce == "mean", transpose)
     result: Tensor = found
     return result.reshape(matrix.num_rows, *features)
 

@@ -59,9 +59,7 @@ def spmm_add_self(
     fixed_order = use_deterministic(deterministic)
     transpose = matrix.gradient_matrix(backward, fixed_order, x.shape[1])
     weight = None if e is None else e.unsqueeze(1)
-    result: Tensor = SpmmAddSelf.apply(  # type: ignore[no-untyped-call]
-        x, weight, self_weight, bias, count, matrix, transpose
-    )
+    result: Tensor = SpmmAddSelf.apply(x, weight, self_weight, bias, count, matrix, transpose)
     return result
 
 

@@ -134,7 +134,7 @@ def _multiplied(
     if isinstance(x, Tensor) and fuses:
         transposes = [transpose_of(matrix) for matrix in matrices]
         own = None if self_x is None else _as(dtype, self_x)
-        result: tuple[Tensor, ...] = Linear.apply(  # type: ignore[no-untyped-call]
+        result: tuple[Tensor, ...] = Linear.apply(
             x, own, self_weight, bias, count, matrices, mean, transposes, *weights
         )
         return result[0]
@@ -226,7 +226,7 @@ def products(
         if rows.shape[0] == count:
             out = add_product(out, rows, weight.t())
         elif torch.is_grad_enabled():
-            out = _AddProduct.apply(out, rows, weight)  # type: ignore[no-untyped-call]
+            out = _AddProduct.apply(out, rows, weight)
         else:
             first_rows(out, rows.shape[0]).addmm_(rows, weight.t())
     assert out is not None

@@ -41,5 +41,5 @@ def spmm_transposed(
     check_same_dtype(x=x, e=e)
     x, e, features = align(x, e)
     transpose = matrix.gradient_matrix(backward, use_deterministic(deterministic))
-    result: Tensor = SourceSums.apply(x, e, matrix, transpose, message)  # type: ignore[no-untyped-call]
+    result: Tensor = SourceSums.apply(x, e, matrix, transpose, message)
     return result.reshape(matrix.num_columns, *features)

@@ -83,7 +83,7 @@ def project(
         depth,
         used,
     )
-    results: tuple[Tensor, Tensor, Tensor] = _Projection.apply(  # type: ignore[no-untyped-call]
+    results: tuple[Tensor, Tensor, Tensor] = _Projection.apply(
         plan,
         *tensors,
         *(each.weight for each in relations),

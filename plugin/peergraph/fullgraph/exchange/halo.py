@@ -253,13 +253,13 @@ class HaloPlan(Halo):
 
 def gather_halo(plan: Halo, x: Tensor) -> Tensor:
     """Returns the extended rows of `x`: :meth:`Halo.gather`, differentiable. Collective."""
-    found: Tensor = _Gather.apply(x, plan)  # type: ignore[no-untyped-call]
+    found: Tensor = _Gather.apply(x, plan)
     return found
 
 
 def add_to_owners(plan: Halo, extended: Tensor) -> Tensor:
     """Returns sums by local row: :meth:`Halo.add_to_owners`, differentiable. Collective."""
-    found: Tensor = _AddToOwners.apply(extended, plan)  # type: ignore[no-untyped-call]
+    found: Tensor = _AddToOwners.apply(extended, plan)
     return found
 
 

@@ -37,7 +37,7 @@ def local_operands(
     alone = plan.layout.group.world_size == 1
     if alone or all(tensor is None for tensor in given):
         return list(sources), list(parameters)
-    found = iter(_Enter.apply(plan, len(sources), *given))  # type: ignore[no-untyped-call]
+    found = iter(_Enter.apply(plan, len(sources), *given))
     entered = [None if tensor is None else next(found) for tensor in given]
     return entered[: len(sources)], entered[len(sources) :]
 
@@ -92,7 +92,7 @@ class ReplicasTogether:
         self._used: set[int] = set()
         self._entered: tuple[Tensor, ...] = ()
         if self._tensors and torch.is_grad_enabled():
-            self._entered = _EnterTogether.apply(transport, self._used, *self._tensors)  # type: ignore[no-untyped-call]
+            self._entered = _EnterTogether.apply(transport, self._used, *self._tensors)
 
     def enter(self, tensor: Tensor | None) -> Tensor | None:
         """Returns a tensor for computations on local rows; None for one that is not among them."""
@@ -131,7 +131,7 @@ class SumOverRanks(Function):
     @unbatched
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
         # Each rank computes with it on its own rows.
-        return (Replicated.apply(grad, ctx.transport) if grad.requires_grad else grad), None  # type: ignore[no-untyped-call]
+        return (Replicated.apply(grad, ctx.transport) if grad.requires_grad else grad), None
 
 
 class Replicated(Function):
@@ -145,7 +145,7 @@ class Replicated(Function):
     @staticmethod
     @unbatched
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
-        return SumOverRanks.apply(grad, ctx.transport), None  # type: ignore[no-untyped-call]
+        return SumOverRanks.apply(grad, ctx.transport), None
 
 
 def sums_of_gradients(
@@ -178,7 +178,7 @@ def sums_of_gradients(
             if grad is None:
                 is_there[number].zero_()
             parts.append(tensor.new_zeros(tensor.numel()) if grad is None else grad.reshape(-1))
-        total: Tensor = SumOverRanks.apply(torch.cat([*parts, is_there]), transport)  # type: ignore[no-untyped-call]
+        total: Tensor = SumOverRanks.apply(torch.cat([*parts, is_there]), transport)
         sums = split_rows(total, [*(part.numel() for part in parts), len(same)])
         counts = _counts(sums[-1], any(grads[place] is None for place, _ in same))
         for (place, tensor), part, count in zip(same, sums, counts, strict=False):

@@ -36,7 +36,7 @@ class _Dropout(Function):
             grad = take_rows(grad, *ctx.layout)
         if not torch.is_grad_enabled():
             return _dropped(grad, ctx.p, ctx.seed), None, None
-        result: Tensor = _Dropout.apply(grad, ctx.p, ctx.seed)  # type: ignore[no-untyped-call]
+        result: Tensor = _Dropout.apply(grad, ctx.p, ctx.seed)
         return result, None, None
 
 
@@ -57,7 +57,7 @@ def dropout(x: Tensor, p: float = 0.5, training: bool = True, inplace: bool = Fa
     if not training or p == 0 or x.numel() == 0:
         return x
     seed = Rows(x).seed() if p < 1 else 0
-    result: Tensor = _Dropout.apply(x, p, seed)  # type: ignore[no-untyped-call]
+    result: Tensor = _Dropout.apply(x, p, seed)
     return x.copy_(result) if inplace else result
 
 

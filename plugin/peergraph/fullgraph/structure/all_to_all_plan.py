@@ -54,7 +54,7 @@ def all_to_all_rows(rows: Tensor, plan: AllToAllPlan) -> Tensor:
         rows: [rows of this rank, *features].
         plan: which rows go where.
     """
-    received: Tensor = _AllToAllRows.apply(rows, plan)  # type: ignore[no-untyped-call]
+    received: Tensor = _AllToAllRows.apply(rows, plan)
     return received
 
 

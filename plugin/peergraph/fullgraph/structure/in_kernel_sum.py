@@ -73,7 +73,7 @@ class InKernelSums:
             e: [local edges, columns or a divisor], which needs no gradient, or None.
             mean: divide by the number of edges of each destination.
         """
-        found: Tensor = _InKernelSum.apply(x.contiguous(), e, self, mean)  # type: ignore[no-untyped-call]
+        found: Tensor = _InKernelSum.apply(x.contiguous(), e, self, mean)
         return found
 
     def tuning_of(

@@ -143,7 +143,7 @@ def staged_sum(
         e: [local edges, columns or a divisor], which needs no gradient, or None.
         mean: divide by the number of edges of each destination.
     """
-    found: Tensor = _StagedSum.apply(x.contiguous(), e, blocks, mean)  # type: ignore[no-untyped-call]
+    found: Tensor = _StagedSum.apply(x.contiguous(), e, blocks, mean)
     return found
 
 
@@ -185,7 +185,7 @@ def source_gradients(
     """
     if not torch.is_grad_enabled():
         return transposed(grad)
-    found: Tensor = _SourceGradients.apply(grad, transposed, sums)  # type: ignore[no-untyped-call]
+    found: Tensor = _SourceGradients.apply(grad, transposed, sums)
     return found
 
 

@@ -271,7 +271,7 @@ def batch_norm(
             f"{tuple(input.shape)}"
         )
     if _is_of_all_rows(input, weight, bias, running_mean, running_var):
-        normal: Tensor = NormalizeAllRows.apply(  # type: ignore[no-untyped-call]
+        normal: Tensor = NormalizeAllRows.apply(
             input, weight, bias, running_mean, running_var, momentum, eps
         )
         return normal

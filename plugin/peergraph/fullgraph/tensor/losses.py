@@ -35,7 +35,7 @@ def sum_over_ranks(local: Tensor, like: PartitionedTensor) -> Tensor:
     """Returns the sum of each rank's plain tensor. Differentiable; collective."""
     if like.layout.group.world_size == 1:
         return local
-    result: Tensor = SumOverRanks.apply(local, Transport.of(like.layout.group))  # type: ignore[no-untyped-call]
+    result: Tensor = SumOverRanks.apply(local, Transport.of(like.layout.group))
     return result
 
 

@@ -140,7 +140,7 @@ def _register_extreme(function: Any, op: ReduceOp) -> None:
         if type(dim) is int and isinstance(input, PartitionedTensor) and input.requires_grad:
             keepdim = kwargs.get("keepdim", args[1] if len(args) > 1 else False)
             if dim % input.dim() == input.partitioned_dim:
-                values, rows = ExtremeRows.apply(input, keepdim, op)  # type: ignore[no-untyped-call]
+                values, rows = ExtremeRows.apply(input, keepdim, op)
                 return torch.return_types.max((values, rows))
         with torch._C.DisableTorchFunctionSubclass():
             return function(input, *args, **kwargs)

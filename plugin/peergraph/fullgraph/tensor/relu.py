@@ -63,7 +63,7 @@ def relu(input: Tensor, inplace: bool = False) -> Tensor:
         and torch.is_grad_enabled()
         and input.dtype in FEATURE_DTYPES
     ):
-        result: Tensor = Relu.apply(input)  # type: ignore[no-untyped-call]
+        result: Tensor = Relu.apply(input)
         return result
     with torch._C.DisableTorchFunctionSubclass():
         return torch.relu_(input) if inplace else torch.relu(input)
@@ -85,7 +85,7 @@ class Relu(Function):
         rows = take_rows(grad, ctx.layout, ctx.dim)
         if not torch.is_grad_enabled():
             return _masked(rows, bits)
-        result: Tensor = _Masked.apply(rows, bits)  # type: ignore[no-untyped-call]
+        result: Tensor = _Masked.apply(rows, bits)
         return result
 
 
@@ -102,7 +102,7 @@ class _Masked(Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
         (bits,) = ctx.saved_tensors
         rows = take_rows(grad, ctx.layout, ctx.dim)
-        result: Tensor = _Masked.apply(rows, bits)  # type: ignore[no-untyped-call]
+        result: Tensor = _Masked.apply(rows, bits)
         return result, None
 
 

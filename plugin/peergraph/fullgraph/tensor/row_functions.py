@@ -27,7 +27,7 @@ class TakeRows(Function):
         rows = take_rows(grad, ctx.layout, ctx.dim)
         if not torch.is_grad_enabled():
             return _with_zeros(rows), None
-        return AddRows.apply(rows), None  # type: ignore[no-untyped-call]
+        return AddRows.apply(rows), None
 
 
 class AddRows(Function):
@@ -42,7 +42,7 @@ class AddRows(Function):
     def backward(ctx: Any, grad: Tensor) -> Tensor:
         parent = ctx.layout.parent
         grad = take_rows(grad, parent, ctx.dim)
-        result: Tensor = TakeRows.apply(grad, ctx.layout)  # type: ignore[no-untyped-call]
+        result: Tensor = TakeRows.apply(grad, ctx.layout)
         return result
 
 
@@ -100,7 +100,7 @@ class FetchRows(Function):
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
         grad = take_rows(grad, ctx.named.layout, 0)
-        return SendRows.apply(grad, ctx.named), None  # type: ignore[no-untyped-call]
+        return SendRows.apply(grad, ctx.named), None
 
 
 class SendRows(Function):
@@ -118,4 +118,4 @@ class SendRows(Function):
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
         grad = take_rows(grad, ctx.named.rows, 0)
-        return FetchRows.apply(grad, ctx.named), None  # type: ignore[no-untyped-call]
+        return FetchRows.apply(grad, ctx.named), None

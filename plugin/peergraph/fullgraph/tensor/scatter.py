@@ -251,7 +251,7 @@ def _send(src: Tensor, ids: Tensor, like: PartitionedTensor) -> Tensor:
         assert isinstance(src, PartitionedTensor)
         ids = distribute(ids, src.layout)
     named = NamedRows.of(like.layout, ids)
-    result: Tensor = SendRows.apply(src, named)  # type: ignore[no-untyped-call]
+    result: Tensor = SendRows.apply(src, named)
     return result
 
 

@@ -299,7 +299,7 @@ def take(x: PartitionedTensor, layout: RowLayout) -> PartitionedTensor:
         return x.view(x.shape)  # type: ignore[return-value]
     if not (x.requires_grad and torch.is_grad_enabled()):
         return selected_rows(x, layout)
-    result: PartitionedTensor = TakeRows.apply(x, layout)  # type: ignore[no-untyped-call]
+    result: PartitionedTensor = TakeRows.apply(x, layout)
     return result
 
 
@@ -312,7 +312,7 @@ def fetch(x: PartitionedTensor, ids: PartitionedTensor) -> PartitionedTensor:
     """
     if x.partitioned_dim != 0 or ids.partitioned_dim != 0:
         not_implemented("indexing", "rows are not the first dimension")
-    result: PartitionedTensor = FetchRows.apply(x, NamedRows.of(x.layout, ids))  # type: ignore[no-untyped-call]
+    result: PartitionedTensor = FetchRows.apply(x, NamedRows.of(x.layout, ids))
     return result
 
 

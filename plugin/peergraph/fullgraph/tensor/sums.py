@@ -158,5 +158,5 @@ def _reduce(
             return plain
     count = count_of(x, dims) if function is torch.mean else 1
     scale = 1 / count if count else float("nan")
-    result: Tensor = SumRows.apply(x, dims, keepdim, dtype, scale)  # type: ignore[no-untyped-call]
+    result: Tensor = SumRows.apply(x, dims, keepdim, dtype, scale)
     return result

@@ -199,7 +199,7 @@ class Embedding(nn.Module):
 
         Asynchronous on a GPU. Raises as :meth:`peergraph.memory.Table.gather` does.
         """
-        out: Tensor = _Lookup.apply(self.anchor, self, ids)  # type: ignore[no-untyped-call]
+        out: Tensor = _Lookup.apply(self.anchor, self, ids)
         return out
 
     def zero_grad(self, set_to_none: bool = True) -> None:

@@ -109,7 +109,7 @@ def _relu(input: Any, inplace: bool = False) -> ChunkRows | None:
         return None
     rows = input.rows
     if rows.requires_grad and torch.is_grad_enabled() and rows.dtype in FEATURE_DTYPES:
-        out: Tensor = _Relu.apply(rows)  # type: ignore[no-untyped-call]
+        out: Tensor = _Relu.apply(rows)
     else:
         out = torch.relu(rows)
     return ChunkRows(out, input.layout, input.partitioned_dim)
@@ -147,7 +147,7 @@ def _dropout(
         return None
     rows, ids = input.rows, input.layout.positions
     if rows.requires_grad and torch.is_grad_enabled():
-        out: Tensor = _Dropout.apply(rows, p, seeds[0], ids)  # type: ignore[no-untyped-call]
+        out: Tensor = _Dropout.apply(rows, p, seeds[0], ids)
     else:
         out = dropout_rows(rows.contiguous(), p, seeds[0], ids)
     return ChunkRows(out, input.layout)
@@ -179,7 +179,7 @@ def _gru_cell(input: Any, hx: Any, *parameters: Any) -> ChunkRows | None:
         return None
     if input.partitioned_dim or hx.partitioned_dim:
         return None
-    out: Tensor = _GruCell.apply(input.rows, hx.rows, *parameters)  # type: ignore[no-untyped-call]
+    out: Tensor = _GruCell.apply(input.rows, hx.rows, *parameters)
     return ChunkRows(out, input.layout)
 
 

@@ -25,7 +25,7 @@ class OffloadedFunction(Function):
     def apply(cls, *args: Any) -> Any:
         """Runs the function."""
         with without_hooks():
-            return super().apply(*args)  # type: ignore[no-untyped-call]
+            return super().apply(*args)
 
 
 @contextmanager
