@@ -130,7 +130,7 @@ class TailedRows(StoragelessTensor):
         steps: tuple[Rows, ...],
         count: int,
     ) -> Tensor:
-        rows: Tensor = _TailedRowsOf.apply(first, last, tail, steps, count)  # type: ignore[no-untyped-call]
+        rows: Tensor = _TailedRowsOf.apply(first, last, tail, steps, count)
         assert isinstance(rows, cls)
         # Those of the function have no gradients.
         rows._first, rows._last = first, last

@@ -56,7 +56,7 @@ def typed_gat(
     used: set[int] = set()
     x, left, right = project(edges, features, relations, dtype, used)
     out = _attend(edges.matrix, x.view(-1, heads, depth), left, right, negative_slope, dropout)
-    summed: tuple[Tensor, ...] = _SumRows.apply(out.flatten(1), edges, used)  # type: ignore[no-untyped-call]
+    summed: tuple[Tensor, ...] = _SumRows.apply(out.flatten(1), edges, used)
     return [each.view(-1, heads, depth) for each in summed]
 
 

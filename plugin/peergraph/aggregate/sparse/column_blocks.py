@@ -6,14 +6,36 @@ read many times, one block of columns after the other is quicker (MG-GCN 4.1 has
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cache
-from typing import TYPE_CHECKING
+from typing import Any, Protocol, TypeVar
 
 import torch
 from torch import Tensor
 
-if TYPE_CHECKING:
-    from peergraph.aggregate.sparse.csr import CsrMatrix
+_Matrix = TypeVar("_Matrix", bound="Matrix")
+
+
+class Matrix(Protocol):
+    """What blocks need of a :class:`CsrMatrix`."""
+
+    indptr: Tensor
+    indices: Tensor
+    edge_ids: Tensor | None
+    num_columns: int
+    schedule: Any
+
+    @property
+    def num_rows(self) -> int: ...
+    @property
+    def num_edges(self) -> int: ...
+    @property
+    def device(self) -> torch.device: ...
+    @property
+    def max_chunks(self) -> int: ...
+    def spmm(self, x: Tensor, e: Tensor | None, message: str) -> Tensor: ...
+    def add_spmm(self, out: Tensor, x: Tensor, e: Tensor | None, message: str) -> None: ...
+
 
 # A kernel sums at most so many bytes of each row at a time.
 _SLICE_BYTES = 512
@@ -28,7 +50,7 @@ _LEAST_READS = 128
 _EDGES_OF_BLOCK = 20
 
 
-def column_block_count(matrix: CsrMatrix, x: Tensor) -> int:
+def column_block_count(matrix: Matrix, x: Tensor) -> int:
     """Returns in how many blocks of columns the sums of `x` are computed; 1: in one go."""
     rows, edges = matrix.num_rows, matrix.num_edges
     if x.device.type != "cuda" or rows == 0 or edges < _LEAST_READS * matrix.num_columns:
@@ -46,7 +68,7 @@ def _l2_bytes(device: torch.device) -> int:
     return int(torch.cuda.get_device_properties(device).L2_cache_size)
 
 
-def take_columns(matrix: CsrMatrix, first: int, last: int, *, edge_ids: bool = True) -> CsrMatrix:
+def take_columns(matrix: _Matrix, first: int, last: int, *, edge_ids: bool = True) -> _Matrix:
     """Returns the edges from the columns `first` to `last` - 1, renumbered from 0.
 
     Args:
@@ -63,7 +85,8 @@ def take_columns(matrix: CsrMatrix, first: int, last: int, *, edge_ids: bool = T
     if edge_ids:
         ids = positions if matrix.edge_ids is None else matrix.edge_ids[positions]
         ids = ids.to(indices.dtype)
-    return type(matrix)(
+    make: Any = type(matrix)
+    columns: _Matrix = make(
         before[matrix.indptr.long()],
         indices[positions] - first,
         last - first,
@@ -71,10 +94,11 @@ def take_columns(matrix: CsrMatrix, first: int, last: int, *, edge_ids: bool = T
         max_chunks=matrix.max_chunks,
         schedule=matrix.schedule,
     )
+    return columns
 
 
 def add_in_blocks(
-    out: Tensor | None, blocks: list[CsrMatrix], x: Tensor, e: Tensor | None, message: str
+    out: Tensor | None, blocks: Sequence[Matrix], x: Tensor, e: Tensor | None, message: str
 ) -> Tensor:
     """Adds the sums of messages over blocks of columns, which follow each other in `x`, to `out`.
 

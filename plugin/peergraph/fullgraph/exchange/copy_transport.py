@@ -23,6 +23,7 @@ from peergraph.errors import PeerLostError
 from peergraph.fullgraph.exchange.exchange_queue import QueuedExchange, Work, make_queue
 from peergraph.fullgraph.exchange.stage_slots import StageSlots
 from peergraph.fullgraph.exchange.transport import (
+    TRANSPORTS,
     DistributedTransport,
     Pending,
     as_bytes,
@@ -225,3 +226,6 @@ class _Buffers:
 def _count(number: int) -> int:
     """Counts wrap around at 2^32."""
     return number & 0xFFFFFFFF
+
+
+TRANSPORTS["copy"] = CopyTransport

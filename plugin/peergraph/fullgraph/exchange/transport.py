@@ -293,12 +293,12 @@ def _kind_for(group: Group) -> type[Transport]:
         return Transport
     if group.node_group is not group:
         return DistributedTransport
-    # It is made of this module's classes.
-    from peergraph.fullgraph.exchange.copy_transport import CopyTransport
+    default = TRANSPORTS["copy" if group.device.type == "cuda" else "torch"]
+    return read_variable("PEERGRAPH_TRANSPORT", TRANSPORTS.__getitem__, "torch or copy", default)
 
-    kinds: dict[str, type[Transport]] = {"torch": DistributedTransport, "copy": CopyTransport}
-    default = kinds["copy" if group.device.type == "cuda" else "torch"]
-    return read_variable("PEERGRAPH_TRANSPORT", kinds.__getitem__, "torch or copy", default)
+
+TRANSPORTS: dict[str, type[Transport]] = {"torch": DistributedTransport}
+"""Transports of the ranks of a machine, by the value of PEERGRAPH_TRANSPORT; others are added."""
 
 
 def split_rows(rows: Tensor, counts: Sequence[int]) -> list[Tensor]:

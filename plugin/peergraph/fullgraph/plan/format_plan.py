@@ -2,24 +2,67 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from typing import Protocol
 
 from peergraph.fullgraph.layout.blocks import imbalance
 from peergraph.fullgraph.plan.format_offload import format_offload
-from peergraph.fullgraph.plan.memory_items import SPARE_BUFFERS
+from peergraph.fullgraph.plan.layer_cost import LayerCost
+from peergraph.fullgraph.plan.memory_items import SPARE_BUFFERS, GraphFacts, MemoryItem
+from peergraph.fullgraph.plan.network_bytes import NetworkBytes
+from peergraph.fullgraph.plan.offload_plan import OffloadPlan
 from peergraph.fullgraph.plan.resident_plan import ASSUMED_WIDTH
+from peergraph.memory import Topology
+from peergraph.store import EdgeType
 from peergraph.store.placement.plan import format_bytes
 from peergraph.store.placement.prediction import columns
-
-if TYPE_CHECKING:
-    from peergraph.fullgraph.plan.full_graph_plan import FullGraphPlan
 
 _STAGES = {"blocks": 2}
 # Columns of sums for which the mode is shown.
 _SHOWN_WIDTHS = (16, 32, 64, 128, 256, 512)
 
 
-def format_plan(plan: FullGraphPlan) -> str:
+class Plan(Protocol):
+    """What is printed of a :class:`FullGraphPlan`, which describes it."""
+
+    @property
+    def facts(self) -> GraphFacts: ...
+    @property
+    def topology(self) -> Topology: ...
+    @property
+    def widths(self) -> Sequence[int] | None: ...
+    @property
+    def element_bytes(self) -> int: ...
+    @property
+    def memory_budget(self) -> int | None: ...
+    @property
+    def mode(self) -> str: ...
+    @property
+    def reason(self) -> str: ...
+    @property
+    def items(self) -> Sequence[MemoryItem]: ...
+    @property
+    def layers(self) -> Sequence[LayerCost]: ...
+    @property
+    def buffers(self) -> Mapping[str, Sequence[int]]: ...
+    @property
+    def modes(self) -> Sequence[str]: ...
+    @property
+    def decision(self) -> str: ...
+    @property
+    def offload(self) -> OffloadPlan | None: ...
+    @property
+    def network(self) -> NetworkBytes | None: ...
+    @property
+    def world_size(self) -> int: ...
+    @property
+    def bytes_by_rank(self) -> Sequence[int]: ...
+    @property
+    def chooses_by_width(self) -> bool: ...
+    def mode_for(self, edge_type: EdgeType, row_bytes: int) -> str: ...
+
+
+def format_plan(plan: Plan) -> str:
     """Returns the lines that ``print(plan)`` shows."""
     if plan.offload is not None:
         lines = format_offload(plan.offload, plan.memory_budget)
@@ -29,7 +72,7 @@ def format_plan(plan: FullGraphPlan) -> str:
     return "\n".join([*_head(plan), *body])
 
 
-def _head(plan: FullGraphPlan) -> list[str]:
+def _head(plan: Plan) -> list[str]:
     facts, ranks = plan.facts, plan.world_size
     edges = [sum(v.num_edges[r] for v in facts.volumes.values()) for r in range(ranks)]
     received = [sum(v.received[r] for v in facts.volumes.values()) for r in range(ranks)]
@@ -44,7 +87,7 @@ def _head(plan: FullGraphPlan) -> list[str]:
     return lines + columns(table, 1)
 
 
-def _memory(plan: FullGraphPlan) -> list[str]:
+def _memory(plan: Plan) -> list[str]:
     ranks = range(plan.world_size)
     table: list[tuple[str, ...]] = [("memory", "", *(f"rank {r}" for r in ranks))]
     for item in plan.items:
@@ -63,7 +106,7 @@ def _memory(plan: FullGraphPlan) -> list[str]:
     return lines
 
 
-def _layers(plan: FullGraphPlan) -> list[str]:
+def _layers(plan: Plan) -> list[str]:
     if plan.widths is None:
         return []
     modes = [m for m in plan.layers[0].modes if plan.network is None or m in plan.modes]
@@ -83,7 +126,7 @@ def _layers(plan: FullGraphPlan) -> list[str]:
     return lines
 
 
-def _mode(plan: FullGraphPlan) -> list[str]:
+def _mode(plan: Plan) -> list[str]:
     mode = plan.mode if plan.world_size > 1 else "none"
     lines = [f"  exchange: {mode} ({plan.reason})"]
     if plan.chooses_by_width:
@@ -98,7 +141,7 @@ def _mode(plan: FullGraphPlan) -> list[str]:
     return lines
 
 
-def _network(plan: FullGraphPlan) -> list[str]:
+def _network(plan: Plan) -> list[str]:
     if plan.network is None:
         return []
     return [plan.network.describe("epoch" if plan.layers else f"sum of {ASSUMED_WIDTH} columns")]

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from peergraph.fullgraph.exchange.mode_cost import MODES, STAGED_MODES, quickest, sum_costs
+from peergraph.fullgraph.plan.format_plan import format_plan
 from peergraph.fullgraph.plan.full_graph_options import MAX_COLUMNS
 from peergraph.fullgraph.plan.layer_cost import LayerCost
 from peergraph.fullgraph.plan.memory_items import GraphFacts, MemoryItem, total_bytes
@@ -283,8 +284,6 @@ class FullGraphPlan:
         }
 
     def __str__(self) -> str:
-        from peergraph.fullgraph.plan.format_plan import format_plan
-
         return format_plan(self)
 
 

@@ -30,7 +30,8 @@ def self_loop_mask(structure: PartitionedStructure) -> PartitionedTensor:
     """
 
     resident = structure.resident
-    return resident.cached("self loop mask", lambda: _self_loop_mask(resident))
+    mask: PartitionedTensor = resident.cached("self loop mask", lambda: _self_loop_mask(resident))
+    return mask
 
 
 def select_edges(

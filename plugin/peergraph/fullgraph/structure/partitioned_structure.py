@@ -23,7 +23,6 @@ from peergraph.memory import TableRows
 
 if TYPE_CHECKING:
     from peergraph.fullgraph.structure.all_to_all_plan import AllToAllPlan
-    from peergraph.fullgraph.structure.partitioned_csc import PartitionedCsc
 
 _Result = TypeVar("_Result")
 _Rows = TypeVar("_Rows", bound=Tensor)
@@ -89,15 +88,15 @@ class PartitionedStructure(ABC):
 
     @property
     @abstractmethod
-    def resident(self) -> PartitionedCsc:
-        """The same edges on the device, over features on the device."""
+    def resident(self) -> Any:
+        """The same edges on the device, over features on the device: a :class:`PartitionedCsc`."""
 
     @abstractmethod
-    def like(self, resident: PartitionedCsc) -> PartitionedStructure:
+    def like(self, resident: Any) -> PartitionedStructure:
         """Returns a structure of this kind with other edges between the same nodes.
 
         Args:
-            resident: these edges on the device.
+            resident: these edges on the device, a :class:`PartitionedCsc`.
         """
 
     def run_layer(self, layer: Callable[[Any, Tensor], Tensor], x: Tensor) -> Tensor:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -14,21 +14,37 @@ from peergraph.aggregate import Csc
 from peergraph.aggregate.ops.operands import autocast
 from peergraph.fullgraph.exchange.halo import Halo, HaloPlan
 from peergraph.fullgraph.exchange.local_operands import ReplicasTogether, local_operands
+from peergraph.fullgraph.layout.row_layout import RowLayout
 from peergraph.fullgraph.structure.joined_relations import join_relations
 from peergraph.fullgraph.tensor.partitioned_tensor import PartitionedTensor
 
-if TYPE_CHECKING:
-    from peergraph.fullgraph.structure.partitioned_csc import PartitionedCsc
-
 # An exchange takes as long as the copies of so many bytes.
 _BYTES_OF_EXCHANGE = 256 << 10
+
+
+class Relation(Protocol):
+    """The edges of a relation on this rank: what :class:`PartitionedCsc` has of them."""
+
+    plan: Halo
+    local: Csc
+
+    @property
+    def source_layout(self) -> RowLayout:
+        """The rows of sources."""
+
+    def mode_for(self, row_bytes: int) -> str:
+        """Returns how rows of so many bytes are exchanged."""
+
+    def cached(self, key: Hashable, make: Callable[[], Any]) -> Any:
+        """Returns what `make` returned at the first call with this key."""
+
 
 _current: ContextVar[SharedRows | None] = ContextVar("shared rows", default=None)
 
 
 @contextmanager
 def share_rows(
-    structures: Sequence[PartitionedCsc], parameters: Sequence[Tensor]
+    structures: Sequence[Relation], parameters: Sequence[Tensor]
 ) -> Iterator[SharedRows]:
     """Within the context, sums of the relations of a layer exchange the rows of sources once.
 
@@ -57,9 +73,9 @@ def current_sharing() -> SharedRows | None:
 class SharedRows:
     """The rows that a layer has exchanged: see :func:`share_rows`."""
 
-    def __init__(self, structures: Sequence[PartitionedCsc], parameters: Sequence[Tensor]) -> None:
+    def __init__(self, structures: Sequence[Relation], parameters: Sequence[Tensor]) -> None:
         unique = {id(structure): structure for structure in structures}
-        by_layout: dict[int, list[PartitionedCsc]] = {}
+        by_layout: dict[int, list[Relation]] = {}
         for structure in unique.values():
             by_layout.setdefault(id(structure.source_layout), []).append(structure)
         self._relations = {id(s): same for same in by_layout.values() for s in same}
@@ -72,7 +88,7 @@ class SharedRows:
         return self._parameters.enter(parameter)
 
     def sources(
-        self, structure: PartitionedCsc, x: PartitionedTensor, columns: int
+        self, structure: Relation, x: PartitionedTensor, columns: int
     ) -> tuple[Tensor, Csc] | None:
         """Returns the extended rows of `x` for all relations, and the edges of one from them.
 
@@ -109,7 +125,7 @@ class SharedRows:
             self._rows[key] = x, extended
         return self._rows[key][1], self._joined(relations)[1][id(structure)]
 
-    def _joined(self, relations: list[PartitionedCsc]) -> tuple[Halo, dict[int, Csc]]:
+    def _joined(self, relations: list[Relation]) -> tuple[Halo, dict[int, Csc]]:
         """Returns the plan for the rows of several relations, and the edges of each from them."""
         key = id(relations[0].source_layout)
         if key not in self._edges:
@@ -118,7 +134,7 @@ class SharedRows:
         return self._edges[key]
 
 
-def join_once(structures: Sequence[PartitionedCsc]) -> tuple[Halo, list[Csc]]:
+def join_once(structures: Sequence[Relation]) -> tuple[Halo, list[Csc]]:
     """Returns a plan for the sources of several structures, and their edges from its rows.
 
     Collective at the first call, whose result is kept.
@@ -134,7 +150,7 @@ def join_once(structures: Sequence[PartitionedCsc]) -> tuple[Halo, list[Csc]]:
     return joined
 
 
-def _can_share(relations: Sequence[PartitionedCsc], row_bytes: int) -> bool:
+def _can_share(relations: Sequence[Relation], row_bytes: int) -> bool:
     """Returns whether all relations exchange rows, and get them from their owners."""
     return all(
         isinstance(relation.plan, HaloPlan) and relation.mode_for(row_bytes) != "in_kernel"
@@ -142,9 +158,7 @@ def _can_share(relations: Sequence[PartitionedCsc], row_bytes: int) -> bool:
     )
 
 
-def _pays(
-    together: int, relations: Sequence[PartitionedCsc], x: PartitionedTensor, columns: int
-) -> bool:
+def _pays(together: int, relations: Sequence[Relation], x: PartitionedTensor, columns: int) -> bool:
     """Returns whether one exchange is cheaper than one for each relation; equal on all ranks.
 
     Args:

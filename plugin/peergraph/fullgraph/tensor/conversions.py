@@ -15,6 +15,9 @@ from peergraph.fullgraph.layout.row_layout import RowLayout
 from peergraph.fullgraph.tensor.arguments import rows_in_layout
 from peergraph.fullgraph.tensor.parameters import check_parameters
 from peergraph.fullgraph.tensor.partitioned_tensor import PartitionedTensor, wrap
+from peergraph.fullgraph.tensor.plain_rows import PlainRowsError, SplitRowsError
+from peergraph.fullgraph.tensor.registry import METHODS, method
+from peergraph.fullgraph.tensor.row_copies import refuse_writes
 from peergraph.fullgraph.tensor.transforms import check_transforms
 from peergraph.memory import Group
 
@@ -42,7 +45,7 @@ def from_local(local: Tensor, layout: RowLayout, dim: int = 0) -> PartitionedTen
             f"dimension {dim}, got shape {tuple(local.shape)}"
         )
     if local.requires_grad and torch.is_grad_enabled():
-        result: PartitionedTensor = FromLocal.apply(local, layout, dim)  # type: ignore[no-untyped-call]
+        result: PartitionedTensor = FromLocal.apply(local, layout, dim)
         return result
     return wrap(local.detach(), layout, dim)
 
@@ -69,7 +72,7 @@ def distribute(full: Tensor, layout: RowLayout | Tensor, dim: int = 0) -> Partit
             f"full must have all {layout.size} rows along dimension {dim}, "
             f"got shape {tuple(full.shape)}"
         )
-    result: PartitionedTensor = Distribute.apply(full, layout, dim)  # type: ignore[no-untyped-call]
+    result: PartitionedTensor = Distribute.apply(full, layout, dim)
     return result
 
 
@@ -88,7 +91,7 @@ def replicated(tensor: Tensor, group: Group) -> Tensor:
     check_parameters((tensor,), group)
     if group.world_size == 1 or not (tensor.requires_grad and torch.is_grad_enabled()):
         return tensor
-    result: Tensor = Replicated.apply(tensor, Transport.of(group))  # type: ignore[no-untyped-call]
+    result: Tensor = Replicated.apply(tensor, Transport.of(group))
     return result
 
 
@@ -105,7 +108,7 @@ def replicated_together(group: Group, *tensors: Tensor | None) -> tuple[Tensor |
     given = [tensor for tensor in tensors if tensor is not None]
     if not (torch.is_grad_enabled() and any(tensor.requires_grad for tensor in given)):
         return tensors
-    entered = iter(ReplicatedTogether.apply(group, *given))  # type: ignore[no-untyped-call]
+    entered = iter(ReplicatedTogether.apply(group, *given))
     return tuple(None if tensor is None else next(entered) for tensor in tensors)
 
 
@@ -203,7 +206,7 @@ def take_rows(grad: Tensor, layout: RowLayout, dim: int) -> PartitionedTensor:
 
 def redistribute(x: PartitionedTensor, layout: RowLayout) -> PartitionedTensor:
     """Returns `x` with its rows in another layout of as many rows. Differentiable; collective."""
-    result: PartitionedTensor = Redistribute.apply(x, layout)  # type: ignore[no-untyped-call]
+    result: PartitionedTensor = Redistribute.apply(x, layout)
     return result
 
 
@@ -226,3 +229,50 @@ def _check_dim(dim: int, dims: int) -> int:
     if not -dims <= dim < dims:
         raise ValueError(f"dim must be in {-dims}..{dims - 1}, got {dim}")
     return dim % dims
+
+
+METHODS["to_local"] = ToLocal.apply
+METHODS["full_tensor"] = FullTensor.apply
+
+
+@method(PlainRowsError.again)
+def with_own_rows(
+    error: PlainRowsError, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Returns the arguments with this rank's rows in the place of the error's plain tensor.
+
+    Raises the error where the tensor is none of them.
+    """
+    if not any(value is error.tensor for value in (*args, *kwargs.values())):
+        raise error
+    rows = distribute(error.tensor, error.layout, error.dim)
+
+    def entered(value: Any) -> Any:
+        return rows if value is error.tensor else value
+
+    return tuple(map(entered, args)), {name: entered(v) for name, v in kwargs.items()}
+
+
+@method(SplitRowsError.again)
+def with_moved_rows(
+    error: SplitRowsError, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Returns the arguments with the rows in the layout that a view needs. Collective.
+
+    Raises the error where the view does not split the rows in equal parts.
+    """
+    x: Any = args[0] if args else None
+    count = 1
+    for place, part in enumerate(error.size):
+        count *= part
+        if count == error.layout.size and place:
+            break
+    else:
+        raise error
+    if getattr(x, "layout", None) is not error.layout or x.partitioned_dim != 0:
+        raise error
+    first = error.size[0]
+    moved: Any = redistribute(x, error.layout.blocks(first).repeat(count // max(first, 1)))
+    if moved._local.untyped_storage()._cdata != x._local.untyped_storage()._cdata:
+        refuse_writes(x._local, moved._local)
+    return (moved, *args[1:]), kwargs

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from peergraph.fullgraph.tensor.arguments import not_implemented
 from peergraph.fullgraph.tensor.partitioned_tensor import PartitionedTensor
-from peergraph.fullgraph.tensor.registry import function_rule, rule
+from peergraph.fullgraph.tensor.registry import function_rule, method, rule
 
 GATHER_WARNING_BYTES = 1 << 30
 """From this size on, operations that gather all rows on every rank warn."""
@@ -56,6 +56,7 @@ def tolist(x: PartitionedTensor) -> Any:
     return gather(x, "tolist()").tolist()
 
 
+@method("reduce_ex")
 def reduce_ex(x: PartitionedTensor, protocol: Any) -> Any:
     """All rows, as `torch.save` and pickle write a plain tensor."""
     full = gather(x, "saving").detach().requires_grad_(x.requires_grad)

@@ -12,7 +12,13 @@ from peergraph.fullgraph.layout.row_layout import RowLayout
 from peergraph.fullgraph.tensor.arguments import local_rows_of_plain
 from peergraph.fullgraph.tensor.parameters import check_parameters
 from peergraph.fullgraph.tensor.plain_rows import PlainRowsError, SplitRowsError
-from peergraph.fullgraph.tensor.registry import FUNCTION_RULES, RULES, Rule, find_rule
+from peergraph.fullgraph.tensor.registry import (
+    FUNCTION_RULES,
+    METHODS,
+    RULES,
+    Rule,
+    find_rule,
+)
 from peergraph.fullgraph.tensor.row_copies import follow_change
 from peergraph.fullgraph.tensor.row_tensor import RowTensor
 from peergraph.fullgraph.tensor.transforms import check_transforms
@@ -80,27 +86,21 @@ class PartitionedTensor(Uncompiled):
         Row i is the user's row `layout.positions[i]`. Plain tensors that enter local computations
         and need gradients must pass through :func:`replicated`.
         """
-        from peergraph.fullgraph.tensor.conversions import ToLocal
-
         if torch.is_grad_enabled() and self.requires_grad:
             if self._with_history is not None:
                 return self._with_history
-            result: Tensor = ToLocal.apply(self)  # type: ignore[no-untyped-call]
-            return result
+            local: Tensor = METHODS["to_local"](self)
+            return local
         return self._local
 
     def full_tensor(self) -> Tensor:
         """Returns all rows in the user's order as a plain tensor. Differentiable; collective."""
-        from peergraph.fullgraph.tensor.conversions import FullTensor
-
-        result: Tensor = FullTensor.apply(self)  # type: ignore[no-untyped-call]
-        return result
+        rows: Tensor = METHODS["full_tensor"](self)
+        return rows
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         """Returns all rows, as `torch.save` and pickle write a plain tensor. Collective."""
-        from peergraph.fullgraph.tensor.copies import reduce_ex
-
-        return reduce_ex(self, protocol)
+        return METHODS["reduce_ex"](self, protocol)
 
     def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
         with _DisableTorchFunction():
@@ -130,7 +130,7 @@ class PartitionedTensor(Uncompiled):
             with _DisableTorchFunction():
                 return func(*args, **kwargs) if kwargs else func(*args)
         except (PlainRowsError, SplitRowsError) as error:
-            entered = error.enter(args, kwargs or {})
+            entered = METHODS[error.again](error, args, kwargs or {})
         return func(*entered[0], **entered[1])
 
     @classmethod

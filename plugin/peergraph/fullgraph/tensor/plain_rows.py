@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from torch import Tensor
 
 from peergraph.fullgraph.layout.row_layout import RowLayout
@@ -22,27 +20,12 @@ class PlainRowsError(ValueError):
         dim: the dimension of rows in `tensor`.
     """
 
+    again = "with own rows"
+    """What makes the arguments of the second call, in :data:`METHODS` of the registry."""
+
     def __init__(self, message: str, tensor: Tensor, layout: RowLayout, dim: int) -> None:
         super().__init__(message)
         self.tensor, self.layout, self.dim = tensor, layout, dim
-
-    def enter(
-        self, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """Returns the arguments with this rank's rows in the place of the plain tensor.
-
-        Raises this error where it is none of them.
-        """
-        from peergraph.fullgraph.tensor.conversions import distribute
-
-        if not any(value is self.tensor for value in (*args, *kwargs.values())):
-            raise self
-        rows = distribute(self.tensor, self.layout, self.dim)
-
-        def entered(value: Any) -> Any:
-            return rows if value is self.tensor else value
-
-        return tuple(map(entered, args)), {name: entered(v) for name, v in kwargs.items()}
 
 
 class SplitRowsError(NotImplementedError):
@@ -57,32 +40,9 @@ class SplitRowsError(NotImplementedError):
         size: of the view.
     """
 
+    again = "with moved rows"
+    """As of :class:`PlainRowsError`."""
+
     def __init__(self, message: str, layout: RowLayout, size: tuple[int, ...]) -> None:
         super().__init__(message)
         self.layout, self.size = layout, size
-
-    def enter(
-        self, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """Returns the arguments with the rows in the other layout. Collective.
-
-        Raises this error where the view does not split the rows in equal parts.
-        """
-        from peergraph.fullgraph.tensor.conversions import redistribute
-        from peergraph.fullgraph.tensor.row_copies import refuse_writes
-
-        x: Any = args[0] if args else None
-        count = 1
-        for place, part in enumerate(self.size):
-            count *= part
-            if count == self.layout.size and place:
-                break
-        else:
-            raise self
-        if getattr(x, "layout", None) is not self.layout or x.partitioned_dim != 0:
-            raise self
-        first = self.size[0]
-        moved: Any = redistribute(x, self.layout.blocks(first).repeat(count // max(first, 1)))
-        if moved._local.untyped_storage()._cdata != x._local.untyped_storage()._cdata:
-            refuse_writes(x._local, moved._local)
-        return (moved, *args[1:]), kwargs

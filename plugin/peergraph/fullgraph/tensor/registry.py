@@ -23,6 +23,10 @@ RULES: dict[OpOverload, Rule] = {}
 FUNCTION_RULES: dict[Callable[..., Any], Rule] = {}
 """Rules of functions and methods of torch. A rule is called with the arguments of the function."""
 
+METHODS: dict[str, Callable[..., Any]] = {}
+"""What methods of tensors call, by name. It is defined on top of the tensors: modules that import
+them register it, as they do with rules, so that no file needs one that needs it."""
+
 FAMILIES: list[Callable[[OpOverload], Rule | None]] = []
 """Makers of rules for overloads that have none: each returns a rule, or None for other overloads.
 
@@ -47,6 +51,16 @@ def function_rule(*functions: Callable[..., Any]) -> Callable[[_AnyRule], _AnyRu
     def register(function: _AnyRule) -> _AnyRule:
         for replaced in functions:
             FUNCTION_RULES[replaced] = function
+        return function
+
+    return register
+
+
+def method(name: str) -> Callable[[_AnyRule], _AnyRule]:
+    """Registers the decorated function in :data:`METHODS`."""
+
+    def register(function: _AnyRule) -> _AnyRule:
+        METHODS[name] = function
         return function
 
     return register

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import weakref
-from typing import TYPE_CHECKING, Any, NoReturn
+from contextlib import AbstractContextManager
+from typing import Any, NoReturn, Protocol
 
 import numpy as np
 import torch
@@ -21,11 +22,15 @@ from peergraph.memory.table.source import Source, check_source
 from peergraph.memory.table.table import Table
 from peergraph.progress import progress_bar
 
-if TYPE_CHECKING:
-    from peergraph.memory.distributed.row_exchange import RowExchange
-
 # Marks ids out of range in lists of local rows, where -1 marks rows of other machines.
 _OUT_OF_RANGE = -2
+
+
+class Exchange(Protocol):
+    """An exchange of rows between machines (:class:`RowExchange`)."""
+
+    def open(self, name: str) -> AbstractContextManager[Any]:
+        """Opens a session of the exchange."""
 
 
 class RemoteRowsError(RuntimeError):
@@ -59,7 +64,7 @@ class DistributedTable(Table):
         self.local = local
         self.row_set = rows
         self.name = name
-        self._exchange: weakref.ref[RowExchange] | None = None
+        self._exchange: weakref.ref[Exchange] | None = None
 
     @property
     def counter(self) -> ReadCounter | None:
@@ -90,7 +95,7 @@ class DistributedTable(Table):
         """The bytes that each rank of this machine has allocated, by tier."""
         return self.local.allocated
 
-    def connect(self, exchange: RowExchange) -> None:
+    def connect(self, exchange: Exchange) -> None:
         """Sets the exchange that :meth:`collective_read` uses."""
         self._exchange = weakref.ref(exchange)
 

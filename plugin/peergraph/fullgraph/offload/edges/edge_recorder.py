@@ -15,7 +15,7 @@ from peergraph.aggregate import Csc
 from peergraph.fullgraph.layout.content_digest import PendingDigest
 from peergraph.fullgraph.layout.row_layout import RowLayout
 from peergraph.fullgraph.offload.chunks.chunked_csc import ChunkedCsc
-from peergraph.fullgraph.offload.functions.gathering import in_graph
+from peergraph.fullgraph.offload.functions.gathering import in_graph, resident_rows
 from peergraph.fullgraph.offload.functions.recording import (
     probe_of,
     resident_operand,
@@ -436,8 +436,6 @@ class StoreResident(OffloadedFunction):
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
-        from peergraph.fullgraph.offload.functions.gathering import resident_rows
-
         if isinstance(grad, OffloadedTensor):
             grad = resident_rows(grad, ctx.layout)
         return grad, None

@@ -18,12 +18,6 @@ from peergraph.fullgraph.offload.chunks.chunked_csc import ChunkedCsc
 from peergraph.fullgraph.offload.edges.edge_recorder import EdgeRecorder, keep_rows
 from peergraph.fullgraph.offload.edges.linear_sum import linear_sum
 from peergraph.fullgraph.offload.edges.source_sum import source_sum
-from peergraph.fullgraph.offload.functions import (  # rules register themselves
-    assignment,
-    batch_norm,
-    copies,
-    hooks,
-)
 from peergraph.fullgraph.offload.tensor.offloaded_tensor import OffloadedTensor, make_shell
 from peergraph.fullgraph.offload.tensor.row_space import RowSpaces
 from peergraph.fullgraph.structure.all_to_all_plan import AllToAllPlan
@@ -39,8 +33,6 @@ from peergraph.fullgraph.structure.partitioned_structure import (
 )
 from peergraph.fullgraph.tensor.partitioned_tensor import PartitionedTensor
 from peergraph.memory import TableRows
-
-__all__ = ["OffloadedCsc", "assignment", "batch_norm", "copies", "hooks"]
 
 _Rows = TypeVar("_Rows", bound=Tensor)
 

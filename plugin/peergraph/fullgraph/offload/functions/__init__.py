@@ -1,1 +1,12 @@
 """Functions of torch on offloaded tensors: recorded, or computed with the rows of all chunks."""
+
+from peergraph.fullgraph.offload.functions import (  # rules register themselves
+    assignment,
+    batch_norm,
+    copies,
+    gathering,
+    hooks,
+    reductions,
+)
+
+__all__ = ["assignment", "batch_norm", "copies", "gathering", "hooks", "reductions"]

@@ -28,7 +28,7 @@ from peergraph.fullgraph.tensor.conversions import distribute, from_local, take_
 from peergraph.fullgraph.tensor.copies import gather
 from peergraph.fullgraph.tensor.index import parse_index
 from peergraph.fullgraph.tensor.partitioned_tensor import PartitionedTensor
-from peergraph.fullgraph.tensor.registry import FUNCTION_RULES
+from peergraph.fullgraph.tensor.registry import FUNCTION_RULES, method
 from peergraph.fullgraph.tensor.selection import RULES_BY_ROWS, selection, take
 
 
@@ -237,6 +237,7 @@ def _write(x: OffloadedTensor, chosen: RowLayout, value: Any) -> None:
         follow_rows(x, rows, follower)
 
 
+@method("written rows")
 def written_rows(x: OffloadedTensor, chosen: RowLayout, value: Any) -> OffloadedTensor:
     """Returns a copy of a tensor in which selected rows have other values."""
     if isinstance(value, OffloadedTensor):

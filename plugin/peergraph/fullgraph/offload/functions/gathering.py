@@ -20,6 +20,7 @@ from peergraph.fullgraph.offload.tensor.row_space import RowSpace
 from peergraph.fullgraph.offload.tensor.rows_first import Undo, rows_first
 from peergraph.fullgraph.tensor.conversions import distribute, take_rows
 from peergraph.fullgraph.tensor.partitioned_tensor import PartitionedTensor, wrap
+from peergraph.fullgraph.tensor.registry import method
 
 
 def visit_rows(x: OffloadedTensor, visit: Callable[[int, Tensor], None]) -> None:
@@ -46,6 +47,7 @@ def visit_rows(x: OffloadedTensor, visit: Callable[[int, Tensor], None]) -> None
     row_pass.run(visit_chunk)
 
 
+@method("offloaded to_local")
 @torch.inference_mode(False)
 def local_rows(x: OffloadedTensor, device: torch.device | None = None) -> Tensor:
     """Returns this rank's rows. Collective; not differentiable.
@@ -124,6 +126,7 @@ class OfOtherGraph(OffloadedFunction):
             return in_graph(grad, ctx.space), None
 
 
+@method("offloaded full_tensor")
 def full_tensor(x: OffloadedTensor) -> Tensor:
     """Returns all rows in the user's order on the CPU. Differentiable; collective."""
     result: Tensor = FullTensor.apply(x)

@@ -60,12 +60,14 @@ from peergraph.fullgraph.structure.edge_index import PartitionedEdgeIndex
 from peergraph.fullgraph.structure.node_index import NodeIndex
 from peergraph.fullgraph.tensor.parameters import check_parameters
 from peergraph.fullgraph.tensor.partitioned_tensor import PartitionedTensor, wrap
+from peergraph.fullgraph.tensor.registry import METHODS, method
 from peergraph.fullgraph.tensor.selection import in_layout
 
 # Functions that change running statistics in place.
 _CHANGE_ARGUMENTS = {F.instance_norm, torch.instance_norm, F.batch_norm, torch.native_batch_norm}
 
 
+@method("record")
 def record(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Records a call that computes each row from the same row; runs others over all chunks.
 
@@ -83,9 +85,7 @@ def record(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, An
     try:
         result = call.run_on_probes()
     except NeedsOtherRowsError:
-        from peergraph.fullgraph.offload.functions.reductions import reduce_over_chunks
-
-        return reduce_over_chunks(call)
+        return METHODS["reduce over chunks"](call)
     return call.finish(result)
 
 

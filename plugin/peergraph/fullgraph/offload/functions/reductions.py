@@ -11,6 +11,7 @@ from torch import Tensor
 from peergraph.fullgraph.exchange.replicas import Replicas
 from peergraph.fullgraph.exchange.transport import ReduceOp, Transport
 from peergraph.fullgraph.offload.functions.recording import Call, refuse
+from peergraph.fullgraph.offload.functions.reduction_gradients import differentiable_results
 from peergraph.fullgraph.offload.gradients.program_gradients import differentiable_value
 from peergraph.fullgraph.offload.passes.chunk_pass import PassChunk
 from peergraph.fullgraph.offload.programs.program import WHOLE_RESULT, Place, Step
@@ -31,6 +32,7 @@ from peergraph.fullgraph.offload.tensor.offloaded_tensor import (
 from peergraph.fullgraph.offload.tensor.operations import Operation
 from peergraph.fullgraph.offload.tensor.virtual_rank import NeedsOtherRowsError, VirtualRank
 from peergraph.fullgraph.tensor.partitioned_tensor import PartitionedTensor
+from peergraph.fullgraph.tensor.registry import method
 
 _COMBINE: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "sum": Tensor.add,
@@ -67,6 +69,7 @@ class WithReductions:
             return self.func(*args, **kwargs)
 
 
+@method("reduce over chunks")
 def reduce_over_chunks(call: Call) -> Any:
     """Returns the result of a function that needs sums over all rows. Collective; differentiable.
 
@@ -76,8 +79,6 @@ def reduce_over_chunks(call: Call) -> Any:
     Raises:
         NotImplementedError: the function needs other rows, but not as sums, maxima or the like.
     """
-    from peergraph.fullgraph.offload.functions.reduction_gradients import differentiable_results
-
     if call.changes:
         call.func = _OnCopies(call.func)
     result, known = find_reductions(call)

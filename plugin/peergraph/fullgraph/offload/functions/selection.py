@@ -38,6 +38,7 @@ from peergraph.fullgraph.offload.tensor.offloaded_tensor import RULES, Offloaded
 from peergraph.fullgraph.tensor.conversions import from_local, take_rows
 from peergraph.fullgraph.tensor.index import parse_index
 from peergraph.fullgraph.tensor.partitioned_tensor import PartitionedTensor, wrap
+from peergraph.fullgraph.tensor.registry import METHODS
 from peergraph.fullgraph.tensor.row_tensor import row_of
 from peergraph.fullgraph.tensor.selection import select, selection
 
@@ -110,8 +111,6 @@ class _WriteRows:
         """Whether a function with gradients goes on, after which the rows are written."""
 
     def __call__(self) -> None:
-        from peergraph.fullgraph.offload.functions.assignment import written_rows
-
         if self.is_suspended:
             return
         x, selected = self.x, self.selected()
@@ -126,7 +125,7 @@ class _WriteRows:
             refuse("assignment", "another tensor is a view of the one that is changed in place")
         with torch.no_grad(), torch._C._EnableTorchFunction():
             # Below autograd, changes in place are not seen.
-            changed = written_rows(x, layout, selected.clone())
+            changed = METHODS["written rows"](x, layout, selected.clone())
         change_in_place(x, changed._content, False, row_operand(x))
         for follower, rows in followers:
             follow_rows(x, rows, follower)

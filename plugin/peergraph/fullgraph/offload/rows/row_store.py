@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -17,9 +17,6 @@ from peergraph.fullgraph.offload.rows.staged_rows import read_staged, write_stag
 from peergraph.memory.device.launching import launch_on
 from peergraph.memory.table.id_list import id_list
 from peergraph.memory.table.table_view import dense_view
-
-if TYPE_CHECKING:
-    from peergraph.fullgraph.offload.rows.row_allocator import RowAllocator
 
 Tier = Literal["device", "host", "file", "user"]
 """Where rows are: on the rank's device, in memory of the host (pinned for a GPU), in a file without
@@ -48,7 +45,7 @@ class RowStore:
         memory: [local rows, *features] contiguous: on the group's device for "device", else on the
             CPU; None for a store that keeps its rows otherwise.
         release: called once, when the store's memory is not needed any more.
-        allocator: of the graph's other rows, or None.
+        allocator: the :class:`RowAllocator` of the graph's other rows, or None.
         is_users: whether the memory is the user's, who can change it.
     """
 
@@ -60,7 +57,7 @@ class RowStore:
         tier: Tier,
         memory: Tensor | None = None,
         release: Callable[[], None] | None = None,
-        allocator: RowAllocator | None = None,
+        allocator: Any = None,
         is_users: bool = False,
     ) -> None:
         self.layout = layout

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 from weakref import ref
 
 import torch
@@ -20,11 +20,8 @@ from peergraph.fullgraph.structure.node_index import (
     node_selection,
 )
 from peergraph.fullgraph.tensor.partitioned_tensor import PartitionedTensor, wrap
+from peergraph.fullgraph.tensor.registry import METHODS
 from peergraph.fullgraph.tensor.transforms import check_transforms
-
-if TYPE_CHECKING:
-    from peergraph.fullgraph.offload.programs.record import Record
-    from peergraph.fullgraph.offload.programs.selected_rows import SelectedOperand
 
 _make_wrapper = Tensor._make_wrapper_subclass
 _DisableTorchFunction = torch._C.DisableTorchFunctionSubclass
@@ -50,7 +47,7 @@ class Content:
         probe: a tensor of few rows with the layout of a virtual rank: its shape, strides, dtype and
             partitioned dimension are those of the rows.
         store: the rows, [local rows, *features]; or None.
-        record: what computes the rows; or None.
+        record: what computes the rows, a :class:`Record` of operands with such contents; or None.
         output: which result of `record`.
     """
 
@@ -77,7 +74,7 @@ class Content:
         probe: PartitionedTensor,
         *,
         store: RowStore | None = None,
-        record: Record | None = None,
+        record: Any = None,
         output: int = 0,
     ) -> None:
         self.space = space
@@ -101,8 +98,8 @@ class Content:
         """Whether rows are stored before others are computed from them."""
         self.gradient_in_order = False
         """Whether rows of the gradient are read in order only, and never as sources of a sum."""
-        self.selected: SelectedOperand | None = None
-        """Where only selected rows are not zero: these rows."""
+        self.selected: Any = None
+        """Where only selected rows are not zero: these rows, a :class:`SelectedOperand`."""
 
     @property
     def layout(self) -> RowLayout:
@@ -208,21 +205,19 @@ class OffloadedTensor(PartitionedTensor):
         Raises:
             NotImplementedError: a gradient would be lost; call it under torch.no_grad().
         """
-        from peergraph.fullgraph.offload.functions.gathering import local_rows
-
         if self.requires_grad and torch.is_grad_enabled():
             raise NotImplementedError(
                 "to_local: gradients do not flow through local rows of a tensor that is larger "
                 "than GPU memory: select rows (x[mask]), or detach the tensor first"
             )
 
-        return local_rows(self)
+        rows: Tensor = METHODS["offloaded to_local"](self)
+        return rows
 
     def full_tensor(self) -> Tensor:
         """Returns all rows in the user's order on the CPU. Differentiable; collective."""
-        from peergraph.fullgraph.offload.functions.gathering import full_tensor
-
-        return full_tensor(self)
+        rows: Tensor = METHODS["offloaded full_tensor"](self)
+        return rows
 
     def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
         with _DisableTorchFunction():
@@ -254,9 +249,7 @@ class OffloadedTensor(PartitionedTensor):
         rule = RULES.get(func)
         if rule is not None:
             return rule(*args, **(kwargs or {}))
-        from peergraph.fullgraph.offload.functions.recording import record
-
-        return record(func, args, kwargs or {})
+        return METHODS["record"](func, args, kwargs or {})
 
     @classmethod
     def __torch_dispatch__(  # type: ignore[override]
@@ -267,9 +260,7 @@ class OffloadedTensor(PartitionedTensor):
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
         # Reached from autograd (sums of gradients, detached aliases) and from compiled code.
-        from peergraph.fullgraph.offload.functions.recording import record
-
-        return record(func, args, kwargs or {})
+        return METHODS["record"](func, args, kwargs or {})
 
 
 _OF_AUTOGRAD = {

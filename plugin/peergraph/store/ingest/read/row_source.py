@@ -6,15 +6,12 @@ import bisect
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from peergraph.store.ingest.values.arrow_arrays import Integers, Mask
 from peergraph.store.ingest.values.problems import Problems
-
-if TYPE_CHECKING:
-    from peergraph.store.ingest.sql import Condition
 
 _LEAST_ROWS, _MOST_ROWS = 1 << 10, 1 << 18  # of a batch
 _MOST_BYTES = 4 << 20  # of a batch: caches hold it
@@ -124,8 +121,8 @@ class RowSource:
         self.expected_rows = sum(file.expected_rows for file in files)
         self.total = 0
         """The number of rows that have been read, and of lines that could not be."""
-        self.condition: Condition | None = None
-        """The condition for rows to be used."""
+        self.condition: Any = None
+        """The condition for rows to be used (a :class:`Condition`)."""
 
     def types(self, column: str) -> list[Any]:
         """Returns the types that a column has in all files: Arrow's, NumPy's or torch's. There are
