@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
+import torch
 
 from tests.fullgraph.fuzz.report import Configuration
 from tests.fullgraph.fuzz.scene import Observation, Scene
@@ -19,8 +21,9 @@ def allow_rounding(
 ) -> list[Observation]:
     """Sets what values of plain tensors allow: some times their distance from another plain run.
 
-    That is a run in float64; of programs in float64, one on features that are changed as much as
-    rounding does: a loss that is zero, say, has gradients that consist of rounding. Optimizers make
+    That is a run in float64; of programs in float64, one on features, and with parameters after a
+    step, that are changed as much as rounding does: a loss that is zero, say, has gradients that
+    consist of rounding, and of scores that are equal a small change selects one. Optimizers make
     steps of one size from gradients of any size: after a step, autocast's rounding may be anything.
 
     Raises the error of a program that does not run so.
@@ -28,7 +31,10 @@ def allow_rounding(
     scene = Scene(seed, replace(where, dtype="float64"), is_plain=True)
     if where.dtype == "float64":
         scene.names["x"].mul_(1 + NUDGE)
-    scene.run(lines)
+        scene.names["nudge"] = _nudge
+        scene.run([f"{line}; nudge(optimizer)" if line == STEP else line for line in lines])
+    else:
+        scene.run(lines)
     base = OF_FLOAT64 if where.dtype == "float64" else OF_FLOAT32
     step = len(lines)
     if any("autocast" in line for line in lines):
@@ -37,6 +43,14 @@ def allow_rounding(
     for value, exact in zip(observations, scene.observations, strict=True):
         value.slack = np.inf if value.line > step else _slack(value.value, exact.value, base)
     return observations
+
+
+def _nudge(optimizer: Any) -> None:
+    """Changes the parameters of an optimizer by other amounts each."""
+    for group in optimizer.param_groups:
+        for parameter in group["params"]:
+            places = torch.arange(parameter.numel(), dtype=parameter.dtype)
+            parameter.data.add_((NUDGE * torch.sin(1 + places)).view(parameter.shape))
 
 
 def _slack(value: np.ndarray, exact: np.ndarray, base: float) -> float:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import math
 
 import pytest
 
@@ -72,3 +73,17 @@ def test_values_that_consist_of_rounding_may_differ() -> None:
     values = observe([f"check('zero', 1e6 * ({zero}))", "check('x', x)"], 1, Configuration())
     assert values is not None
     assert values[0].slack > 1e-9 > values[1].slack
+
+
+def test_equal_scores_select_any_class() -> None:
+    lines = [
+        "model = nn.Linear(x.shape[1], 3, dtype=x.dtype)",
+        "nn.init.zeros_(model.weight), nn.init.zeros_(model.bias)",
+        "optimizer = torch.optim.SGD(model.parameters(), lr=0.1)",
+        "optimizer.step()",
+        "check('class', model(x).argmax(1)[0])",
+        "check('scores', model(x))",
+    ]
+    values = observe(lines, 1, Configuration())
+    assert values is not None
+    assert values[0].slack == math.inf > 1e-9 > values[1].slack

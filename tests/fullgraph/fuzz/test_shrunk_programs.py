@@ -6,8 +6,10 @@ from collections.abc import Sequence
 
 import pytest
 
+from peergraph.testing import run_ranks
 from tests.fullgraph.fuzz.outcomes import observe, run_program
 from tests.fullgraph.fuzz.report import EQUAL, Configuration
+from tests.named_case import named_case
 
 LEAF, GRADIENT = "x = x.requires_grad_()", "check('x.grad', x.grad)"
 OF_EDGES = (LEAF, "e = x[edge_index[0]] - x[edge_index[1]]", "f = e.tanh()")
@@ -26,11 +28,31 @@ PROGRAMS = {
         *("loss.backward()", GRADIENT),
     ),
 }
+# A gradient of selected rows in a function with a gradient ended in an AssertionError.
+PROGRAMS |= {
+    f"a gradient in a function, {reads}": (
+        *(LEAF, "v = torch.autograd.grad(x[[1, 2]].pow(2).sum(), x)[0]"),
+        *("w = torch.stack([v, x], dim=1).flatten(1)", f"{reads}.sum().backward()", GRADIENT),
+    )
+    for reads in ("w[[0, 3]].exp()", "w.exp()", "w[mask].exp()", "(w[edge_index[0]] * 2).sum(1)")
+}
 # A list of all ids was a view of the rows. Offloaded rows refuse to change.
 COPIES = {
     f"{index}, {write}": ("v = x * 2", f"rows = v{index}", write, "check('both', [v, rows])")
     for index in ("[torch.arange(x.shape[0])]", ".index_select(0, torch.arange(x.shape[0]))")
     for write in ("v[:, 1] = x[:, 0]", "rows.zero_()")
+}
+
+ON_RANKS: dict[str, tuple[Configuration, Sequence[str]]] = {
+    # Rows that a layer's relations exchange at once were found again by their version.
+    "rows of inference mode that relations share": (
+        Configuration(ranks=3, graph="typed"),
+        (
+            "model = make_model('TypedGraph', x.shape[1], seed=575, accelerate=True)",
+            "with torch.inference_mode(): scores = model(x, z, edges)",
+            "check('scores', scores)",
+        ),
+    ),
 }
 
 
@@ -45,8 +67,23 @@ def test_rows_of_all_ids_are_a_copy(name: str) -> None:
     _check(COPIES[name], 0)
 
 
+@pytest.mark.timeout(120)
+def test_programs_that_differed_on_ranks() -> None:
+    run_ranks(_check_on_ranks, 3, device="cpu")
+
+
+def _check_on_ranks() -> None:
+    for name, (where, program) in ON_RANKS.items():
+        with named_case(name):
+            _compare(program, where)
+
+
 def _check(program: Sequence[str], chunks: int) -> None:
-    lines, where = list(program), Configuration(chunks=chunks)
+    _compare(program, Configuration(chunks=chunks))
+
+
+def _compare(program: Sequence[str], where: Configuration) -> None:
+    lines = list(program)
     expected = observe(lines, 7, where)
     assert expected is not None
     outcome = run_program(lines, 7, expected, where)

@@ -111,7 +111,8 @@ class SharedRows:
             torch.is_inference_mode_enabled(),
             torch.is_autocast_enabled(layout.group.device.type),
         )
-        key = id(x), x._version, modes
+        # Tensors of inference mode count no writes; a layer makes none.
+        key = id(x), 0 if x.is_inference() else x._version, modes
         if key not in self._rows:
             most = max(_rows_of_others(relation.plan) for relation in relations)
             can_share = _can_share(relations, columns * x.itemsize)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor
@@ -65,6 +65,8 @@ class InputKind(NamedTuple):
     """A plain tensor, without its history."""
     digest: PendingDigest | None = None
     """Of a tensor on the device."""
+    selected: SelectedOperand | None = None
+    """Rows of a gradient, which have no history."""
 
     @classmethod
     def of(cls, operand: Operand | SelectedOperand) -> InputKind:
@@ -78,7 +80,7 @@ class InputKind(NamedTuple):
         if isinstance(operand, SourceOperand):
             return cls(SourceOperand, operand.rows.content.space, operand.structure)
         if isinstance(operand, SelectedOperand):
-            return cls(SelectedOperand, operand.selection.space)
+            return cls(SelectedOperand, operand.selection.space, selected=operand)
         return cls(EdgesOperand, structure=operand.structure, in_window=operand.in_window)
 
     def operand(self, saved: Tensor | None) -> Operand:
@@ -95,6 +97,8 @@ class InputKind(NamedTuple):
         if isinstance(saved, PartitionedTensor):
             assert self.space is not None
             return ResidentOperand(saved, self.space, self.digest)
+        if self.selected is not None:
+            return cast(Operand, self.selected)
         assert self.plain is not None
         return self.plain
 
