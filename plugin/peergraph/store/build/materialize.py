@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 
 import torch
 from torch import Tensor
@@ -39,7 +40,7 @@ from peergraph.store.placement.items import row_item, table_name, type_name
 from peergraph.store.placement.plan import Plan
 from peergraph.store.placement.spill import Spill
 
-_PIECE_BYTES = 256 << 20
+_PIECE_BYTES = 64 << 20
 
 
 def build_structure(
@@ -221,24 +222,63 @@ def _load_pieces(
 ) -> None:
     step = max(1, _PIECE_BYTES // max(1, table.row_bytes if codec is None else codec.user_bytes))
     stop = start + source.shape[0]
+    pieces = [(begin, min(begin + step, stop)) for begin in range(start, stop, step)]
+    read, load = source.rows, _load_checked(table, what)
+    if isinstance(source, SentRows) and isinstance(table, DistributedTable):
+        read, load = _split_rows(source, table)
+    elif (
+        isinstance(table, (NarrowTable, DistributedTable))
+        and isinstance(source, EncodedRows)
+        and source.codec == codec
+    ):
+        read, load = source.encoded, _load_encoded(table)
     with progress_bar(what, table.row_bytes * source.shape[0], progress) as moved:
-        for begin in range(start, stop, step):
-            end = min(begin + step, stop)
-            if isinstance(source, SentRows) and isinstance(table, DistributedTable):
-                kept = source.kept(begin, end, table.row_set)
-                positions, local = table.row_set.kept_rows(begin, end - begin)
-                table.load_local(local, kept, positions + begin)
-            elif (
-                isinstance(table, (NarrowTable, DistributedTable))
-                and isinstance(source, EncodedRows)
-                and source.codec == codec
-            ):
-                table.load_encoded(source.encoded(begin, end), begin)
-            else:
-                rows = source.rows(begin, end)
-                _check_piece(what, rows, begin, end, table)
-                table.load(rows, begin, progress=False)
+        for (begin, end), rows in _read_ahead(read, pieces, source.ahead):
+            load(rows, begin, end)
             moved(table.row_bytes * (end - begin))
+
+
+_Read = Callable[[int, int], Tensor]
+_Load = Callable[[Tensor, int, int], None]
+
+
+def _load_checked(table: Table, what: str) -> _Load:
+    def load(rows: Tensor, begin: int, end: int) -> None:
+        _check_piece(what, rows, begin, end, table)
+        table.load(rows, begin, progress=False)
+
+    return load
+
+
+def _load_encoded(table: NarrowTable | DistributedTable) -> _Load:
+    return lambda rows, begin, _: table.load_encoded(rows, begin)
+
+
+def _split_rows(source: SentRows, table: DistributedTable) -> tuple[_Read, _Load]:
+    """Rows that a machine sends, of which this one has some."""
+
+    def load(rows: Tensor, begin: int, end: int) -> None:
+        positions, local = table.row_set.kept_rows(begin, end - begin)
+        table.load_local(local, rows, positions + begin)
+
+    return lambda begin, end: source.kept(begin, end, table.row_set), load
+
+
+def _read_ahead(
+    read: _Read, pieces: Sequence[tuple[int, int]], ahead: bool
+) -> Iterator[tuple[tuple[int, int], Tensor]]:
+    """Yields each piece with its rows; another thread may read the next piece meanwhile."""
+    if not ahead:
+        for piece in pieces:
+            yield piece, read(*piece)
+        return
+    with ThreadPoolExecutor(1, "peergraph_ahead") as pool:
+        following = [pool.submit(read, *piece) for piece in pieces[:1]]
+        for number, piece in enumerate(pieces):
+            rows = following.pop().result()
+            if number + 1 < len(pieces):
+                following.append(pool.submit(read, *pieces[number + 1]))
+            yield piece, rows
 
 
 def _check_piece(what: str, rows: Tensor, begin: int, end: int, table: Table) -> None:

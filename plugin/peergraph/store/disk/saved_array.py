@@ -55,6 +55,7 @@ class SavedArray:
         num_bytes: size of the file.
         verify: whether to compare checksums when rows are read.
         identity: tells the file from another one that gets its name later.
+        threads: the number of threads that read; None: torch's, at most 8.
     """
 
     path: Path
@@ -63,9 +64,12 @@ class SavedArray:
     num_bytes: int
     verify: bool
     identity: tuple[int, int]
+    threads: int | None = None
 
     @classmethod
-    def check(cls, folder: Path, entry: ArrayEntry, verify: bool) -> SavedArray:
+    def check(
+        cls, folder: Path, entry: ArrayEntry, verify: bool, threads: int | None = None
+    ) -> SavedArray:
         """Checks header and length, and the checksum if the file has no rows.
 
         Raises:
@@ -80,7 +84,7 @@ class SavedArray:
                 identity = _identity(fd)
         except FileNotFoundError:
             raise FileNotFoundError(f"incomplete store: {path} is missing") from None
-        array = cls(path, entry, header_bytes, num_bytes, verify, identity)
+        array = cls(path, entry, header_bytes, num_bytes, verify, identity, threads)
         expected = header_bytes + array.row_bytes * array.rows
         if num_bytes != expected:
             raise ValueError(f"{path} must have {expected} bytes, has {num_bytes}")
@@ -108,20 +112,23 @@ class SavedArray:
         """The bytes of a row."""
         return math.prod(self.entry.shape[1:]) * self.dtype.itemsize
 
-    def read(self, begin: int, end: int, spill: Path | None = None) -> Tensor:
+    def read(
+        self, begin: int, end: int, spill: Path | None = None, *, pinned: bool = False
+    ) -> Tensor:
         """Returns a copy of rows begin..end, on the CPU. Compares the checksums of their blocks.
 
         Args:
             begin, end: the range of rows.
             spill: a folder: the copy is in a file without a name there, mapped, and takes no memory
                 that cannot be freed.
+            pinned: whether the copy is in pinned memory, from which a GPU copies fast.
 
         Raises:
             ValueError: a block has changed since it was saved, or the file is too short, or
                 another one has its name.
             OSError: the file cannot be read, or the folder has no space.
         """
-        out = _new_bytes((end - begin) * self.row_bytes, spill)
+        out = _new_bytes((end - begin) * self.row_bytes, spill, pinned)
         self._read_blocks(begin, end, out)
         return out.view(self.dtype).view(end - begin, *self.entry.shape[1:])
 
@@ -139,7 +146,7 @@ class SavedArray:
             def read(block: int) -> None:
                 self._read_block(fd, block, first, last, out)
 
-            _for_each(read, blocks)
+            _for_each(read, blocks, self.threads)
 
     def _read_block(self, fd: int, block: int, first: int, last: int, out: Tensor) -> None:
         start = block * BLOCK_BYTES
@@ -167,10 +174,10 @@ class SavedArray:
             )
 
 
-def _new_bytes(num_bytes: int, spill: Path | None) -> Tensor:
+def _new_bytes(num_bytes: int, spill: Path | None, pinned: bool = False) -> Tensor:
     """Returns uninitialised uint8 memory, or a mapped file without a name in a folder."""
     if spill is None or not num_bytes:
-        return torch.empty(num_bytes, dtype=torch.uint8, device="cpu")
+        return torch.empty(num_bytes, dtype=torch.uint8, device="cpu", pin_memory=pinned)
     with tempfile.TemporaryFile(dir=spill) as file:
         os.posix_fallocate(file.fileno(), 0, num_bytes)  # a full disk is an error here, not SIGBUS
         return torch.frombuffer(mmap.mmap(file.fileno(), num_bytes), dtype=torch.uint8)
@@ -185,9 +192,9 @@ def _memory(values: Tensor) -> memoryview:
     return values.numpy().data
 
 
-def _for_each(work: Callable[[int], None], blocks: range) -> None:
+def _for_each(work: Callable[[int], None], blocks: range, threads: int | None) -> None:
     """Calls `work` with each block, in several threads; raises the first error."""
-    threads = min(torch.get_num_threads(), _MOST_THREADS, len(blocks))
+    threads = min(threads or torch.get_num_threads(), _MOST_THREADS, len(blocks))
     if threads <= 1:
         for block in blocks:
             work(block)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from os import PathLike
 from pathlib import Path
 
@@ -12,6 +13,7 @@ import torch
 from torch import Tensor
 
 from peergraph.memory import Group
+from peergraph.memory.device.launching import threads_of_rank
 from peergraph.memory.group.collective_call import collective_call
 from peergraph.store.disk.manifest import (
     FILE_NAME,
@@ -68,7 +70,8 @@ class SavedStore:
 
         def check() -> SavedStore:
             manifest = read_manifest(path, verify)
-            arrays = {e.file: SavedArray.check(path, e, verify) for e in manifest.arrays()}
+            threads = threads_of_rank(group.world_size)
+            arrays = {e.file: SavedArray.check(path, e, verify, threads) for e in manifest.arrays()}
             return cls(path, manifest, arrays)
 
         saved = collective_call(group, check)
@@ -85,9 +88,10 @@ class SavedStore:
         Raises ValueError on every rank if the structure is not a CSC, or if a checksum differs.
         """
         folder = None if spill is None else Path(spill)
-        return collective_call(group, lambda: self._share(group.rank, group.world_size, folder))
+        return collective_call(group, lambda: self._share(group, folder))
 
-    def _share(self, rank: int, parts: int, spill: Path | None) -> GraphSource:
+    def _share(self, group: Group, spill: Path | None) -> GraphSource:
+        rank, parts, pinned = group.rank, group.world_size, group.device.type == "cuda"
         num_nodes = self.manifest.num_nodes
         ranges = {t: (n * rank // parts, n * (rank + 1) // parts) for t, n in num_nodes.items()}
         edges: dict[EdgeType, EdgeSource] = {}
@@ -96,8 +100,10 @@ class SavedStore:
             nodes = ranges[entry.type[2]]
             shared, positions = self._edges(entry, num_nodes[entry.type[0]], nodes, spill)
             edges[entry.type] = shared
-            edge_tables[entry.type] = self._rows(entry.tables, *positions)
-        node_tables = {e.type: self._rows(e.tables, *ranges[e.type]) for e in self.manifest.nodes}
+            edge_tables[entry.type] = self._rows(entry.tables, *positions, pinned)
+        node_tables = {
+            e.type: self._rows(e.tables, *ranges[e.type], pinned) for e in self.manifest.nodes
+        }
         return GraphSource(num_nodes, edges, node_tables, edge_tables, ranges)
 
     def _edges(
@@ -133,22 +139,24 @@ class SavedStore:
         return ids
 
     def _rows(
-        self, tables: tuple[TableEntry, ...], begin: int, end: int
+        self, tables: tuple[TableEntry, ...], begin: int, end: int, pinned: bool
     ) -> dict[str, Tensor | RowSource]:
-        return {t.name: _source(t, self.arrays[t.array.file], begin, end) for t in tables}
+        return {t.name: _source(t, self.arrays[t.array.file], begin, end, pinned) for t in tables}
 
 
-def _source(table: TableEntry, file: SavedArray, begin: int, end: int) -> RowSource:
-    read: Callable[[int, int], Tensor] = file.read
+def _source(table: TableEntry, file: SavedArray, begin: int, end: int, pinned: bool) -> RowSource:
+    read: Callable[[int, int], Tensor] = partial(file.read, pinned=pinned)
     shape = (end - begin, *table.shape[1:])
     if table.storage is None:
-        return RowSource(shape, file.dtype, read)
+        return RowSource(shape, file.dtype, read, ahead=True)
     codec = table.storage.codec
 
     def decoded(first: int, last: int) -> Tensor:
         return codec.decode(read(first, last))
 
-    return EncodedRows(shape, codec.dtype, decoded, codec.storage, codec=codec, encoded=read)
+    return EncodedRows(
+        shape, codec.dtype, decoded, codec.storage, ahead=True, codec=codec, encoded=read
+    )
 
 
 def _check_indptr(indptr: Tensor, nodes: tuple[int, int], file: SavedArray, num_edges: int) -> None:

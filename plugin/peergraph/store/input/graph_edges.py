@@ -94,6 +94,7 @@ def in_degrees(
                 group,
                 schema.num_nodes[edge_type[2]],
                 lambda d, t=edge_type, csc=of_type: write(d, t, csc),  # type: ignore[misc]
+                at_once=True,
             )
     return found
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
@@ -12,7 +11,7 @@ from peergraph.memory import Group
 from peergraph.memory.group.collective_call import collective_call
 from peergraph.memory.table.id_list import check_distinct
 from peergraph.store.input.schema import Schema
-from peergraph.store.input.shared_vector import build_shared_vector
+from peergraph.store.input.shared_vector import add_over_ranks
 from peergraph.store.input.source import EdgeSource, EdgeType, GraphSource
 
 _ID_CHUNK = 1 << 24
@@ -48,35 +47,40 @@ def local_structure(
         return {t: _to_csc(t, e, schema) for t, e in source.edges.items()}
 
     local = collective_call(group, convert)
-    _check_split_edge_ids(local, schema, group)
+    for edge_type, csc in local.items():
+        _check_edge_ids(edge_type, csc, schema, group)
     return local
 
 
-def _check_split_edge_ids(local: Mapping[EdgeType, LocalCsc], schema: Schema, group: Group) -> None:
-    """Raises ValueError on every rank if two parts of a split source have an edge id in common.
-    Within a part, ids have been checked before. Collective.
-    """
-    mine = {t: (csc.edge_ids is not None, csc.indices.numel()) for t, csc in local.items()}
-    everyone = group.all_gather(mine)
-    for edge_type, csc in local.items():
-        shares = [given[edge_type] for given in everyone if given[edge_type][1]]
-        if len(shares) < 2 or not any(has_ids for has_ids, _ in shares):
-            continue
-        begin = schema.edge_begin[group.rank][edge_type]
+def _check_edge_ids(edge_type: EdgeType, csc: LocalCsc, schema: Schema, group: Group) -> None:
+    """Raises ValueError on every rank if an edge id of a relation occurs twice. Collective."""
+    everyone = group.all_gather((csc.edge_ids is not None, csc.indices.numel()))
+    if not any(has_ids and count for has_ids, count in everyone):
+        return
+    begin = schema.edge_begin[group.rank][edge_type]
+    ids = csc.edge_ids
 
-        def mark(seen: Tensor, csc: LocalCsc = csc, begin: int = begin) -> None:
-            if csc.edge_ids is None:
-                seen[begin : begin + csc.indices.numel()] = True
-                return
-            for piece in torch.split(csc.edge_ids, _ID_CHUNK):
-                seen[piece.long()] = True
+    def mark(seen: Tensor) -> None:
+        if ids is None:
+            seen[begin : begin + csc.indices.numel()] = True
+            return
+        for piece in torch.split(ids, _ID_CHUNK):
+            seen[piece.to(seen.device).long()] = True
 
-        seen = build_shared_vector(group, schema.num_edges[edge_type], mark, torch.bool)
-        if not bool(seen.all()):
-            raise ValueError(
-                f"edges of {edge_type}: edge_ids of the ranks must be a permutation together, "
-                f"some are on two ranks and id {int((~seen).nonzero()[0])} is on none"
-            )
+    num_edges = schema.num_edges[edge_type]
+    # Ranks may set the same values of one vector.
+    is_cpu = group.device.type == "cpu"
+    seen = add_over_ranks(group, num_edges, mark, torch.bool, atomically=is_cpu)
+    if bool(seen.all()):
+        return
+    name = f"edges of {edge_type}: edge_ids"
+    collective_call(
+        group, lambda: None if ids is None else check_distinct(name, ids, num_edges, "edges")
+    )
+    raise ValueError(
+        f"edges of {edge_type}: edge_ids of the ranks must be a permutation together, "
+        f"some are on two ranks and id {int((~seen).nonzero()[0])} is on none"
+    )
 
 
 def _no_edges() -> LocalCsc:
@@ -91,13 +95,17 @@ def _to_csc(edge_type: EdgeType, edges: EdgeSource, schema: Schema) -> LocalCsc:
     num_sources = schema.num_nodes[edge_type[0]]
     assert edges.csc is not None  # of a source that is split over ranks
     indptr, indices = edges.csc
-    if indices.numel() and (int(indices.min()) < 0 or int(indices.max()) >= num_sources):
-        bad = int(((indices < 0) | (indices >= num_sources)).nonzero()[0])
-        raise IndexError(
-            f"edges of {edge_type}: indices[{bad}] = {int(indices[bad])} "
-            f"is out of range for {num_sources} source nodes"
-        )
+    limits = [("indices", indices, num_sources, "source nodes")]
     if edges.edge_ids is not None:
-        name = f"edges of {edge_type}: edge_ids"
-        check_distinct(name, edges.edge_ids, schema.num_edges[edge_type], "edges")
+        limits.append(("edge_ids", edges.edge_ids, schema.num_edges[edge_type], "edges"))
+    for name, ids, limit, what in limits:
+        if not ids.numel():
+            continue
+        low, high = torch.stack(torch.aminmax(ids)).tolist()
+        if low < 0 or high >= limit:
+            bad = int(((ids < 0) | (ids >= limit)).nonzero()[0])
+            raise IndexError(
+                f"edges of {edge_type}: {name}[{bad}] = {int(ids[bad])} "
+                f"is out of range for {limit} {what}"
+            )
     return LocalCsc(indptr.long(), indices, edges.edge_ids)

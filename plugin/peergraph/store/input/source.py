@@ -42,12 +42,14 @@ class RowSource:
             dtype.
         storage: the storage of the table, if the option ``storage`` does not name the table; None:
             rows are stored without a change.
+        ahead: whether another thread may read the next rows while earlier ones are loaded.
     """
 
     shape: tuple[int, ...]
     dtype: torch.dtype
     rows: Callable[[int, int], Tensor]
     storage: str | None = None
+    ahead: bool = field(default=False, kw_only=True)
 
 
 @dataclass
