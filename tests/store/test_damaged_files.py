@@ -60,9 +60,9 @@ def test_flipped_bytes_of_large_files_are_found(
     """With blocks so small that a file has several, and rows that begin in one and end in
     another.
     """
-    from peergraph.store.disk import npy_writer, saved_array
+    from peergraph.store.disk import saved_array, shared_file
 
-    for module in (manifest_module, npy_writer, saved_array):
+    for module in (manifest_module, saved_array, shared_file):
         monkeypatch.setattr(module, "BLOCK_BYTES", 200)
     folder = tmp_path / "graph"
     save_small_store(folder)

@@ -19,7 +19,7 @@ import torch
 from peergraph.memory import Group
 from peergraph.store import EdgeSource, GraphSource, Store
 from peergraph.store.disk import atomic_folder as new_folder
-from peergraph.store.disk import npy_writer
+from peergraph.store.disk import save_store
 from peergraph.testing import run_ranks
 from tests.named_case import named_case
 from tests.store.graphs import homogeneous_source
@@ -53,7 +53,7 @@ def test_no_room_on_any_rank(tmp_path: Path) -> None:
     run_ranks(_save_with_small_files, 2, str(tmp_path / "graph"))
 
 
-@pytest.mark.parametrize("function", ["posix_fallocate", "write", "fsync"])
+@pytest.mark.parametrize("function", ["posix_fallocate", "pwrite", "fsync"])
 @pytest.mark.parametrize("call", [1, 4, -1])
 def test_a_full_disk_leaves_nothing(
     store: Store, function: str, call: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -83,8 +83,10 @@ def test_a_full_disk_leaves_nothing(
 def test_writes_that_are_cut_short_go_on(
     store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real = os.write
-    monkeypatch.setattr(os, "write", lambda fd, data: real(fd, data[: max(1, len(data) // 2)]))
+    real = os.pwrite
+    monkeypatch.setattr(
+        os, "pwrite", lambda fd, data, at: real(fd, data[: max(1, len(data) // 2)], at)
+    )
     store.save(tmp_path / "graph")
     monkeypatch.undo()
     with Store.load(tmp_path / "graph", device="cpu") as again:
@@ -122,7 +124,6 @@ def test_a_real_full_disk(tmp_path: Path) -> None:
 _KILLED_WHILE_SAVING = """
 import os, signal, sys
 from peergraph.store import Store
-from peergraph.store.disk import npy_writer
 from tests.store.graphs import homogeneous_source
 
 store = Store.build(homogeneous_source(), plan="host", device="cpu")
@@ -182,15 +183,15 @@ def test_a_folder_that_appears_meanwhile_is_kept(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     folder = tmp_path / "graph"
-    real = npy_writer.NpyWriter.__init__
+    real = save_store.write_shared
 
-    def appear(*args: Any) -> None:
+    def appear(*args: Any) -> Any:
         folder.mkdir(exist_ok=True)
         for name in content:
             (folder / name).touch()
-        real(*args)
+        return real(*args)
 
-    monkeypatch.setattr(npy_writer.NpyWriter, "__init__", appear)
+    monkeypatch.setattr(save_store, "write_shared", appear)
     if not has_call:
         monkeypatch.setattr(new_folder.ctypes, "CDLL", lambda *args, **options: object())
     with pytest.raises(FileExistsError, match="graph"):

@@ -167,8 +167,8 @@ class Store(StoredGraph):
     @collective("Store.save")
     def save(self, folder: str | PathLike[str]) -> None:
         """Writes the store into a new folder of ``.npy`` files and a manifest: structure, tables,
-        and embeddings with the state of their optimizers. Collective over the node group (rank 0
-        writes; of several machines, save on one); synchronises. See docs/disk.md.
+        and embeddings with the state of their optimizers. Collective over the node group, whose
+        ranks write together (of several machines, save on one); synchronises. See docs/disk.md.
 
         Until all is on the disk, the folder has the name ``<name>.part-...``. After an error, this
         folder is removed; after a kill, the next save with the same name removes it.

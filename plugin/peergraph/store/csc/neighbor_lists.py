@@ -85,6 +85,37 @@ def read_lists(
         yield degrees[begin:end], ids.cpu()
 
 
+def read_positions(
+    structure: TieredCsc,
+    indptr: Tensor,
+    begin: int,
+    end: int,
+    destinations: IdMap,
+    sources: IdMap,
+) -> Tensor:
+    """Returns the sources at positions begin..end of the user's CSC, of the structure's dtype on
+    its device. One-sided; reads whole lists.
+
+    Args:
+        indptr: [destinations + 1] the offsets of all lists, on the CPU.
+    """
+    ends = torch.tensor([begin, end], dtype=torch.int64, device="cpu")
+    first = int(torch.searchsorted(indptr, ends[:1], right=True)) - 1
+    last = int(torch.searchsorted(indptr, ends[1:]))
+    offsets = indptr[first : last + 1] - indptr[first]
+    ids = torch.empty(int(offsets[-1]), dtype=structure.index_dtype, device=structure.device)
+    chunk = _C.ListChunk(first=first, indptr=offsets.to(structure.device), indices=ids)
+    _C.gather_lists(
+        structure.view,
+        chunk,
+        destinations.internal_view,
+        sources.user_view,
+        launch_on(structure.device, num_threads=threads_of_rank(structure.world_size)),
+    )
+    skipped = begin - int(indptr[first])
+    return ids[skipped : skipped + end - begin]
+
+
 class CscRange(NamedTuple):
     """Some destinations of a relation with their in-neighbours, in the users' order and ids."""
 

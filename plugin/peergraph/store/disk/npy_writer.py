@@ -31,7 +31,8 @@ class NpyWriter:
         shape: the shape of all rows. If the number of rows is None, no space is reserved, and the
             end writes the number of rows to the header.
         dtype: the dtype of all rows.
-        in_threads: whether threads write. The memory of rows must then not change until the end.
+
+    Threads write the rows, whose memory must not change until the end.
 
     Raises:
         OSError: the disk is full, or a write fails; raised here and by every method.
@@ -42,7 +43,6 @@ class NpyWriter:
         path: Path,
         shape: tuple[int | None, ...],
         dtype: torch.dtype,
-        in_threads: bool = False,
     ) -> None:
         self._path = path
         self._row_shape, self._dtype = tuple(n for n in shape[1:] if n is not None), dtype
@@ -52,16 +52,14 @@ class NpyWriter:
         self._checksums: list[int] = []
         self._block: list[Tensor] = []  # the pieces of the block that is not complete
         self._writing: deque[Future[int]] = deque()
-        self._pool: ThreadPoolExecutor | None = None
-        if in_threads:
-            threads = min(_MOST_THREADS, torch.get_num_threads())
-            self._pool = ThreadPoolExecutor(threads, "peergraph_write")
-        header = _header((self._known_rows or 0, *self._row_shape), dtype)
+        threads = min(_MOST_THREADS, torch.get_num_threads())
+        self._pool = ThreadPoolExecutor(threads, "peergraph_write")
+        header = npy_header((self._known_rows or 0, *self._row_shape), dtype)
         self._header_bytes = len(header)
         self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
         try:
             if self._known_rows is not None:
-                _reserve(self._fd, self._size(self._known_rows))
+                reserve(self._fd, self._size(self._known_rows))
             self._write(torch.frombuffer(bytearray(header), dtype=torch.uint8))
         except BaseException:
             os.close(self._fd)
@@ -102,8 +100,7 @@ class NpyWriter:
                     )
                 os.fsync(self._fd)
         finally:
-            if self._pool is not None:
-                self._pool.shutdown()
+            self._pool.shutdown()
             os.close(self._fd)
 
     def _size(self, rows: int) -> int:
@@ -114,7 +111,7 @@ class NpyWriter:
 
     def _write_number_of_rows(self) -> None:
         """Writes the header again, and computes the checksum of the first block again."""
-        header = _header((self._rows, *self._row_shape), self._dtype)
+        header = npy_header((self._rows, *self._row_shape), self._dtype)
         if len(header) != self._header_bytes:  # NumPy leaves room for 21 digits
             raise RuntimeError(f"{self._path}: the header cannot take {self._rows} rows")
         if os.pwrite(self._fd, header, 0) != len(header):
@@ -124,18 +121,12 @@ class NpyWriter:
         self._checksums[0] = _C.crc32c(first)
 
     def _write(self, values: Tensor) -> None:
-        """Writes, and updates the checksums of the blocks; in threads once a block is complete."""
+        """Writes each block in a thread once it is complete."""
         done = 0
         while done < values.numel():
             in_block = self._written % BLOCK_BYTES
             piece = values[done : done + BLOCK_BYTES - in_block]
-            if self._pool is not None:
-                self._block.append(piece)
-            else:
-                write_all(self._fd, piece.numpy().data)
-                if in_block == 0:
-                    self._checksums.append(0)
-                self._checksums[-1] = _C.crc32c(piece, self._checksums[-1])
+            self._block.append(piece)
             self._written += piece.numel()
             done += piece.numel()
             if self._written % BLOCK_BYTES == 0:
@@ -143,11 +134,11 @@ class NpyWriter:
 
     def _write_block(self) -> None:
         """Lets a thread write the pieces that wait."""
-        if self._pool is None or not self._block:
+        if not self._block:
             return
         begin = (self._written - 1) // BLOCK_BYTES * BLOCK_BYTES
         self._wait_until(2 * _MOST_THREADS)
-        self._writing.append(self._pool.submit(_write_at, self._fd, begin, self._block))
+        self._writing.append(self._pool.submit(write_block, self._fd, begin, self._block))
         self._block = []
 
     def _wait_until(self, left: int) -> None:
@@ -156,7 +147,7 @@ class NpyWriter:
             self._checksums.append(self._writing.popleft().result())
 
 
-def _write_at(fd: int, offset: int, pieces: list[Tensor]) -> int:
+def write_block(fd: int, offset: int, pieces: list[Tensor]) -> int:
     """Writes a block, and returns its checksum."""
     checksum, begin = 0, offset
     for piece in pieces:
@@ -176,7 +167,8 @@ def write_all(fd: int, values: memoryview) -> None:
         values = values[os.write(fd, values) :]
 
 
-def _header(shape: tuple[int, ...], dtype: torch.dtype) -> bytes:
+def npy_header(shape: tuple[int, ...], dtype: torch.dtype) -> bytes:
+    """Returns the header of a file of rows."""
     stream = io.BytesIO()
     described = np.lib.format.dtype_to_descr(numpy_dtype(dtype))
     np.lib.format.write_array_header_1_0(
@@ -185,7 +177,8 @@ def _header(shape: tuple[int, ...], dtype: torch.dtype) -> bytes:
     return stream.getvalue()
 
 
-def _reserve(fd: int, num_bytes: int) -> None:
+def reserve(fd: int, num_bytes: int) -> None:
+    """Reserves the space of a file, where the file system can."""
     try:
         os.posix_fallocate(fd, 0, num_bytes)
     except OSError as error:

@@ -42,7 +42,7 @@ def write_csc(
 
         def create(name: str, rows: int, dtype: torch.dtype) -> NpyWriter:
             path = folder / f"{stem}.{name}.npy"
-            return files.enter_context(NpyWriter(path, (rows,), dtype, in_threads=True))
+            return files.enter_context(NpyWriter(path, (rows,), dtype))
 
         indptr = create("indptr", num_destinations + 1, torch.int64)
         indices = create("indices", num_edges, buckets.index_dtype)

@@ -233,7 +233,7 @@ class Table:
             if codec is not None:
                 self._encoder = RowEncoder(codec, self._full_name)
                 shape, dtype = (codec.row_bytes,), torch.uint8
-            self._writer = NpyWriter(self._path, (None, *shape), dtype, in_threads=True)
+            self._writer = NpyWriter(self._path, (None, *shape), dtype)
         return self._writer
 
     def _description(self) -> str:
