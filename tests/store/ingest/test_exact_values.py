@@ -110,6 +110,10 @@ def test_types_are_those_of_all_files(tmp_path: Path) -> None:
                 expected = [5000, 7]
             assert found.dtype == dtype
             assert found.tolist() == expected
+    parquet.write_table(arrow.table({"x": arrow.nulls(3)}), tmp_path / "nulls.parquet")
+    found = ingest_table(tmp_path, tmp_path / "nulls.parquet", Columns("x", nan="keep"))
+    assert found.dtype == torch.float32
+    assert found.isnan().tolist() == [True] * 3
     for first, second in (
         (arrow.array(["1"]), arrow.array([1])),
         (arrow.array([5], ms), arrow.array([5])),

@@ -289,6 +289,11 @@ def test_conditions_are_expressions_of_a_row(tmp_path: Path) -> None:
         with named_case(where), pytest.raises(ValueError, match="where="):
             ingest_edges(tmp_path, conditions(where, x=x), nodes=NODES)
     assert not target.exists()
+    parquet.write_table(arrow.table({"s": [0], "d": [1]}).slice(0, 0), tmp_path / "none.parquet")
+    for where in ("true; SELECT 1", "true LIMIT 2"):
+        edges = EdgeFiles(tmp_path / "none.parquet", where=where)
+        with named_case(where, "no rows"), pytest.raises(ValueError, match="where="):
+            ingest_edges(tmp_path, edges, nodes=NODES)
     with named_case("a column of any name"):
         table = conditions("_peergraph_row < 2", _peergraph_row=[2, 1, 0])
         assert [d for _, d in ingest_edges(tmp_path, table, nodes=NODES)] == [1, 2]

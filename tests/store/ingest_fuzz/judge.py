@@ -21,6 +21,7 @@ from tests.store.ingest_fuzz.meaning import (
     ends_of,
     is_doubtful,
     key_of,
+    kinds_of_ids,
     node_types,
     read_type,
 )
@@ -68,6 +69,14 @@ class Judge:
         self._nodes = {nodes.type: read_type(nodes, folder) for nodes in case.nodes}
         self._edges = [read_type(edges, folder) for edges in case.edges]
         self._types = [*self._nodes.values(), *self._edges]
+        for name in node_types(case):
+            kinds: set[bool] = set()
+            for edges in self._edges:
+                ends = edges.given.ends or tuple(edges.files.names[:2])
+                for column, end in zip(ends, edges.given.type[::2], strict=False):
+                    kinds |= kinds_of_ids(edges, column) if end == name else set()
+            if len(kinds) > 1 and name not in self._nodes:
+                self._edges[0].files.may.append(f"ids of {name!r} are text and numbers")
 
     # An ingest that failed.
 

@@ -23,6 +23,7 @@ ABSURD = 1 << 22
 """An id from which on a graph of a few rows is not plausible."""
 
 _CANONICAL = re.compile(r"-?(0|[1-9][0-9]*)", re.ASCII)
+_PLAIN_NUMBER = re.compile(r"\s*-?(0|[1-9][0-9]*)(\.[0-9]*)?([eE][+-]?[0-9]+)?\s*", re.ASCII)
 _WHOLE = re.compile(r"\s*[+-]?(0|[1-9][0-9]*)(\.0*)?([eE][0-9]+)?\s*", re.ASCII)
 
 
@@ -115,8 +116,13 @@ def read_type(given: Rows, folder: Path) -> TypeRows:
     places = {line: n for n, line in enumerate(lines)} if len(lines) < len(files.rows) else None
     tables = []
     for table, rows in zip(given.tables, separate, strict=True):
+        sources = given.files if table.file is None else [table.file]
+        kinds = {"string" in column.kind for file in sources for column in file.columns
+                 if table.file is not None or column.name in table.columns}  # fmt: skip
+        if len(kinds) > 1:
+            files.may.append(f"table {table.name!r} has columns of text and of numbers")
         if rows is None:
-            tables.append([_cells(files.rows[n], table) for n in kept])
+            tables.append(_with_whole_lists([_cells(files.rows[n], table) for n in kept], table))
         elif given.files:
             at = [n if places is None or len(rows) != len(lines) else places.get(n, -1)
                   for n in kept]  # fmt: skip
@@ -153,6 +159,26 @@ def _separate(
     return [[row.cells[n] for n in names] if row.cells else [] for row in found.rows]
 
 
+def kinds_of_ids(rows: TypeRows, name: str) -> set[bool]:
+    """Returns whether the ids of a column are text: by its type, or by the values of CSV files."""
+    if not rows.files.is_csv:
+        return {
+            "string" in c.kind for file in rows.given.files for c in file.columns if c.name == name
+        }
+    values = [row.values.get(name) for row in rows.files.rows]
+    return {_PLAIN_NUMBER.fullmatch(value) is None for value in values if value and value.strip()}
+
+
+def _with_whole_lists(rows: list[list[Cell]], table: Table) -> list[list[Cell]]:
+    """Returns the cells of a table's rows; a missing list has as many as the others."""
+    width = next((len(cells) for cells in rows if len(cells) > 1), 1)
+    is_list = table.form == "column" and width > 1
+    return [
+        cells * width if is_list and len(cells) == 1 and cells[0].missing else cells
+        for cells in rows
+    ]
+
+
 def _cells(row: Row, table: Table) -> list[Cell]:
     if row.malformed:
         return []
@@ -181,7 +207,7 @@ def _satisfies(row: Row, where: tuple[Any, ...] | None) -> bool:
 
 def is_doubtful(cells: list[Cell], table: Table, column: list[list[Cell]]) -> bool:
     """Returns whether a row of a table may be a bad one, whatever the table's dtype becomes."""
-    if not cells:
+    if not cells or len(cells) != len(next(filter(None, column))):
         return True
     if table.dtype is not None:
         dtype = getattr(torch, table.dtype)

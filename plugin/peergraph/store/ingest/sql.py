@@ -21,6 +21,8 @@ from peergraph.store.ingest.workspace import Workspace, arrow_reader, translated
 _CSV_FILE = re.compile(r"\.(csv|tsv|txt)(\.\w+)?$", re.IGNORECASE)
 _TYPES = {"all_varchar", "columns"}
 """Arguments by which DuckDB does not guess types of CSV files."""
+_COLUMNS = ("$..column_names[0]",)
+"""Where the tree of an expression has its columns."""
 _NAMES = (
     *("$..table_name", "$..function.function_name", "$..function..column_names[0]"),
     *("$..function..text", "$..function..value.value"),  # versions differ
@@ -44,12 +46,8 @@ class Condition:
         self._what = f"where={where!r} is not valid"
         self._value = f"CAST((\n{where}\n) AS BOOLEAN)"
         self._workspace, self._source = workspace, source
-        with workspace.queries(self._what) as cursor:
-            tree = cursor.execute(
-                "SELECT json_extract_string(json_serialize_sql(?), '$..column_names[0]')",
-                [f"SELECT {self._value}"],
-            ).fetchone()[0]
-        named = {name.lower() for name in tree}
+        (names,) = _parsed(f"SELECT {self._value}", _COLUMNS, self._what, workspace)
+        named = {name.lower() for name in names}
         self.columns = [name for name in source.names if name.lower() in named]
         """The columns that it names."""
         self._kinds = {
@@ -81,8 +79,6 @@ class Condition:
         cursor.register("batch", table.slice(0, 0))
         cursor.execute(f"CREATE TABLE {name} AS SELECT *, 0 AS {name} FROM batch")
         index = f"CREATE INDEX of_{name} ON {name} ({name}, ({self._value}))"
-        if len(cursor.extract_statements(index)) != 1:
-            raise ValueError(f"{self._what}: it has several statements")
         cursor.execute(index)
         cursor.execute(f"DROP TABLE {name}")
         self._is_checked = True
@@ -119,18 +115,7 @@ def query_rows(query: str, workspace: Workspace) -> RowSource:
             or CSV files whose types DuckDB would guess.
     """
     what = f"query={query!r} is not valid"
-    with workspace.queries(what) as cursor:
-        if len(cursor.extract_statements(query)) != 1:
-            raise ValueError(f"{what}: it has several statements")
-        error, *names = cursor.execute(
-            "SELECT json_extract_string(tree, '$.error_message'), "
-            + ", ".join(f"json_extract_string(tree, '{path}')" for path in _NAMES)
-            + " FROM (SELECT json_serialize_sql(?) AS tree)",
-            [query],
-        ).fetchone()
-    if error is not None:
-        raise ValueError(f"{what}: {error}")
-    tables, functions, options, *literals = names
+    tables, functions, options, *literals = _parsed(query, _NAMES, what, workspace)
     untyped = [name for name in tables if _CSV_FILE.search(name)]
     readers = [name for name in functions if "csv" in name.lower()]
     if untyped or len(readers) > sum(name.lower() in _TYPES for name in options):
@@ -154,3 +139,25 @@ def query_rows(query: str, workspace: Workspace) -> RowSource:
         database.close()
 
     return RowSource([StreamRows("the query's result", reader.schema, None, rows)])
+
+
+def _parsed(
+    statement: str, places: Sequence[str], what: str, workspace: Workspace
+) -> list[list[str]]:
+    """Returns the names at some places of a statement's tree.
+
+    Raises:
+        ValueError: it is no SELECT, or several statements.
+    """
+    with workspace.queries(what) as cursor:
+        if len(cursor.extract_statements(statement)) != 1:
+            raise ValueError(f"{what}: it has several statements")
+        error, *names = cursor.execute(
+            "SELECT json_extract_string(tree, '$.error_message'), "
+            + ", ".join(f"json_extract_string(tree, '{place}')" for place in places)
+            + " FROM (SELECT json_serialize_sql(?) AS tree)",
+            [statement],
+        ).fetchone()
+    if error is not None:
+        raise ValueError(f"{what}: {error}")
+    return list(names)

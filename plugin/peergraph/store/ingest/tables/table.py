@@ -168,9 +168,10 @@ class Table:
         """Returns the dtype of the values of text that have been read, with those of a batch."""
         for part in parts:
             kind, missing = part.values.dtype.kind, part.missing
-            if missing is None or not missing.all():
-                needs_nan = missing is not None and self._nan == "keep" and kind != "b"
-                self._kinds.add("f" if needs_nan else kind)
+            if missing is not None and self._nan == "keep" and kind != "b":
+                self._kinds.add("f")
+            elif missing is None or not missing.all():
+                self._kinds.add(kind)
         if "b" in self._kinds and len(self._kinds) > 1:
             raise ValueError("some values are true or false, others are numbers")
         known = [dtype for kind, dtype in _TEXT_DTYPES.items() if kind in self._kinds]
