@@ -14,12 +14,7 @@ from peergraph.store.ingest.workspace import Workspace
 
 
 class NodeIngest(TypeIngest):
-    """Reads the files of one node type, once.
-
-    Args:
-        ids: the ids of the node type, which get their number.
-        workspace: the state of the ingest, to which results are written.
-    """
+    """Reads the files of the node type that has some ids, once."""
 
     def __init__(self, ids: NodeIds, workspace: Workspace) -> None:
         files, what = ids.files, f"nodes {ids.node_type!r}"

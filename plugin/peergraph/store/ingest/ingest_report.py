@@ -17,11 +17,7 @@ _MOST_SHOWN = 60  # characters of a value
 
 
 class BadRowsError(ValueError):
-    """Files have rows that cannot be used.
-
-    Args:
-        bad_rows: all of them.
-    """
+    """Files have rows that cannot be used: :attr:`bad_rows`."""
 
     def __init__(self, bad_rows: BadRows, what: str) -> None:
         super().__init__(f"{what}\n{bad_rows}")

@@ -16,12 +16,7 @@ PURPOSE = "looking up string or sparse ids"
 
 
 class KeyTable:
-    """Rows of a table of DuckDB, which is filled batch by batch: int64, or ids.
-
-    Args:
-        columns: the kind of each column by name.
-        workspace: the workspace with the database.
-    """
+    """A table of DuckDB, which is filled batch by batch: columns of int64 or of ids by name."""
 
     def __init__(self, columns: dict[str, ValueKind], workspace: Workspace) -> None:
         self._workspace = workspace

@@ -13,10 +13,10 @@ import numpy as np
 from peergraph.store.ingest.read.arrow_rows import StreamRows
 from peergraph.store.ingest.read.optional import arrow
 from peergraph.store.ingest.read.row_source import Batch, RowSource
-from peergraph.store.ingest.values.arrow_arrays import Mask, as_mask
+from peergraph.store.ingest.values.arrow_arrays import Mask, as_mask, is_text
 from peergraph.store.ingest.values.problems import Problems
 from peergraph.store.ingest.values.text import TextKind, text_numbers
-from peergraph.store.ingest.workspace import Workspace, arrow_reader, translated_errors
+from peergraph.store.ingest.workspace import Workspace, arrow_reader
 
 _CSV_FILE = re.compile(r"\.(csv|tsv|txt)(\.\w+)?$", re.IGNORECASE)
 _TYPES = {"all_varchar", "columns"}
@@ -96,7 +96,7 @@ class Condition:
         if name in self._kinds:
             kind = self._kinds[name].of(column, batch)
         else:
-            kind = "text" if "string" in str(declared[0]) else "number"
+            kind = "text" if is_text(declared[0]) else "number"
         if kind != "number":
             return column if kind == "text" else arrow.nulls(len(column), arrow.int64())
         problems = Problems(len(column))
@@ -129,11 +129,11 @@ def query_rows(query: str, workspace: Workspace) -> RowSource:
     patterns = [name for name in files if re.search(r"[*?\[]", name)]
     folders = sorted({abspath(dirname(re.split(r"[*?\[]", name)[0])) for name in patterns})
     database = workspace.new_database([*paths, *map(abspath, paths)], folders)
-    with translated_errors(what, workspace.temporary):
+    with workspace.queries(what, database):
         reader = arrow_reader(database.sql(query))
 
     def rows(columns: Sequence[str], _: int) -> Iterator[Any]:
-        with translated_errors(what, workspace.temporary):
+        with workspace.queries(what, database):
             for batch in reader:
                 yield batch.select([*columns])
         database.close()

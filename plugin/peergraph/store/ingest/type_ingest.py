@@ -32,9 +32,7 @@ class TypeIngest:
         files: the files of the type.
         named: the columns that users name for ids.
         workspace: the state of the ingest, to which results are written.
-        is_staged: whether rows of tables may be put into another order or left out when all are
-            known.
-        repeat: the number of times that each row of a table is written.
+        is_staged, repeat: see :class:`Table`.
 
     Raises:
         NotImplementedError: a condition meets a table with its own file.

@@ -61,11 +61,7 @@ class Workspace:
 
     @property
     def database(self) -> Any:
-        """A connection of DuckDB that uses half of the memory, and files for what exceeds it.
-
-        Raises:
-            ImportError: DuckDB is not installed.
-        """
+        """A connection of DuckDB that uses half of the memory, and files for what exceeds it."""
         if self._database is None:
             self._database = self.new_database()
         return self._database
@@ -95,11 +91,12 @@ class Workspace:
         return database
 
     @contextmanager
-    def queries(self, what: str) -> Iterator[Any]:
+    def queries(self, what: str, database: Any = None) -> Iterator[Any]:
         """Yields a cursor. Errors of DuckDB become those of Python.
 
         Args:
             what: names what is done, for errors.
+            database: the database; default: that of the ingest.
 
         Raises:
             KeyboardInterrupt: SIGINT came.
@@ -107,8 +104,27 @@ class Workspace:
             MemoryError: the memory is too small.
             ValueError: another error of DuckDB.
         """
-        with translated_errors(what, self.temporary):
-            yield self.database.cursor()
+        folder = str(self.temporary)
+        try:
+            yield (self.database if database is None else database).cursor()
+        except (duckdb.Error, RuntimeError) as error:
+            text = str(error)
+            # A signal may also arrive where DuckDB asks Python for rows.
+            if (
+                "nterrupted" in text
+                or "KeyboardInterrupt" in text
+                or isinstance(error, getattr(duckdb, "InterruptException", ()))
+            ):
+                raise KeyboardInterrupt from error
+            if os.strerror(errno.ENOSPC) in text or "failed to offload" in text:
+                raise OSError(errno.ENOSPC, f"{what}: {text}", folder) from error
+            if isinstance(error, duckdb.OutOfMemoryException):
+                raise MemoryError(f"{what}: give more memory: {text}") from error
+            if isinstance(error, duckdb.IOException):
+                raise OSError(errno.EIO, f"{what}: {text}", folder) from error
+            if isinstance(error, duckdb.Error):
+                raise ValueError(f"{what}: {text}") from error
+            raise
 
     def unique_name(self, stem: str) -> str:
         """Returns a name that no table or file of this ingest has."""
@@ -116,13 +132,7 @@ class Workspace:
         return f"{stem}{self._names}"
 
     def read(self, what: str, source: RowSource, batches: Iterable[Batch]) -> Iterator[Batch]:
-        """Yields batches; counts their bytes and then their problems, and shows progress.
-
-        Args:
-            what: names what is read.
-            source: the source of the batches.
-            batches: the batches.
-        """
+        """Yields batches of a source; then counts their bytes and problems, and shows progress."""
         with progress_bar(what, source.num_bytes, self.progress) as moved:
             for batch in batches:
                 yield batch
@@ -146,33 +156,6 @@ class Workspace:
             self._database.close()
             self._database = None
         shutil.rmtree(self.folder / "temporary", ignore_errors=True)
-
-
-@contextmanager
-def translated_errors(what: str, folder: Path) -> Iterator[None]:
-    """Returns a context in which errors of DuckDB become those of Python, see
-    :meth:`Workspace.queries`.
-    """
-    try:
-        yield
-    except (duckdb.Error, RuntimeError) as error:
-        text = str(error)
-        # A signal may also arrive where DuckDB asks Python for rows.
-        if (
-            "nterrupted" in text
-            or "KeyboardInterrupt" in text
-            or isinstance(error, getattr(duckdb, "InterruptException", ()))
-        ):
-            raise KeyboardInterrupt from error
-        if os.strerror(errno.ENOSPC) in text or "failed to offload" in text:
-            raise OSError(errno.ENOSPC, f"{what}: {text}", str(folder)) from error
-        if isinstance(error, duckdb.OutOfMemoryException):
-            raise MemoryError(f"{what}: give more memory: {text}") from error
-        if isinstance(error, duckdb.IOException):
-            raise OSError(errno.EIO, f"{what}: {text}", str(folder)) from error
-        if isinstance(error, duckdb.Error):
-            raise ValueError(f"{what}: {text}") from error
-        raise
 
 
 def arrow_reader(relation: Any, batch_rows: int = 1 << 16) -> Any:

@@ -55,7 +55,7 @@ class ArrayRows(RowFile):
         super().__init__(name, names, self._values.shape[0], self._size)
 
     def row_bytes(self, columns: Sequence[str]) -> int:
-        """Returns the bytes of a row."""
+        """Returns the bytes of a row of the array."""
         return int(self._size // max(1, self.expected_rows))
 
     def batches(self, columns: Sequence[str], batch_rows: int, first: int) -> Iterator[Batch]:
@@ -87,12 +87,8 @@ def _in_numpy(rows: Any) -> Array:
 
 
 class NpyFile:
-    """An array in a file, in C or in Fortran order, which is not mapped. Slices of its rows are
-    read: compressed arrays quickest from front to back.
-
-    Args:
-        path: a ``.npy`` file, or a ``.npz`` file.
-        member: the array in a ``.npz`` file.
+    """An array in a ``.npy`` file, or a member of a ``.npz`` file, in C or in Fortran order, which
+    is not mapped. Slices of its rows are read: compressed arrays quickest from front to back.
 
     Raises:
         FileNotFoundError: there is no file.

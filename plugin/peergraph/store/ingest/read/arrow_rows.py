@@ -12,7 +12,7 @@ import numpy as np
 
 from peergraph.store.ingest.read.optional import arrow, dataset, filesystems, parquet
 from peergraph.store.ingest.read.row_source import Batch, RowFile
-from peergraph.store.ingest.values.arrow_arrays import Mask
+from peergraph.store.ingest.values.arrow_arrays import Mask, plain
 from peergraph.store.ingest.values.problems import Problems
 
 _AHEAD = 4  # batches that Arrow's threads decode ahead
@@ -20,14 +20,7 @@ _SAMPLE_ROWS = 1 << 10
 
 
 class ParquetRows(RowFile):
-    """Rows of a Parquet file. Threads of Arrow decode ahead.
-
-    Args:
-        path: the file.
-
-    Raises:
-        ValueError: it is no Parquet file.
-    """
+    """Rows of a Parquet file. Threads of Arrow decode ahead."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -44,11 +37,8 @@ class ParquetRows(RowFile):
         if rows is None or not rows.num_rows:
             return 0
         # The dictionary of a batch may have all values of a file.
-        decoded = [
-            column.dictionary_decode() if hasattr(column, "dictionary_decode") else column
-            for column in rows.columns
-        ]
-        return -(-sum(int(column.nbytes) for column in decoded) // int(rows.num_rows))
+        num_bytes = sum(int(plain(column).nbytes) for column in rows.columns)
+        return -(-num_bytes // int(rows.num_rows))
 
     def batches(self, columns: Sequence[str], batch_rows: int, first: int) -> Iterator[Batch]:
         """Yields all rows, as :class:`RowFile` says."""
@@ -156,11 +146,7 @@ def batches_of(
     """
     for begin in range(0, rows.num_rows, batch_rows):
         part = rows.slice(begin, batch_rows)
-        # Few functions of Arrow take views.
-        arrays = {
-            name: column.cast(arrow.string()) if column.type == "string_view" else column
-            for name, column in zip(part.schema.names, part.columns, strict=True)
-        }
+        arrays = dict(zip(part.schema.names, map(plain, part.columns), strict=True))
         end = begin + part.num_rows
         problems = Problems(part.num_rows)
         for reason, mask in (faults or {}).items():

@@ -24,11 +24,7 @@ _OTHER_TEXT = {
 
 
 def first_lines(name: str, sample: bytes, skip_rows: int, delimiter: str) -> list[list[str]]:
-    """Returns the values of the first two lines of a file, or of fewer.
-
-    Args:
-        sample: the first bytes of the file.
-        skip_rows: the number of lines to skip.
+    """Returns the values of the first two lines of a file, or of fewer, from its first bytes.
 
     Raises:
         ValueError: the file is of another kind or in another encoding.
@@ -55,13 +51,8 @@ def first_lines(name: str, sample: bytes, skip_rows: int, delimiter: str) -> lis
 
 
 def has_header(name: str, lines: Sequence[Sequence[str]], named: Collection[str]) -> bool:
-    """Returns whether the first line of a file is a header: whether it has names that users give,
-    no number where the second line has one, or usual names of ends.
-
-    Args:
-        name: the name of the file.
-        lines: the values of the first two lines, or of fewer.
-        named: the names of columns that users give.
+    """Returns whether the first one of two lines of a file is a header: whether it has names that
+    users give, no number where the second line has one, or usual names of ends.
 
     Raises:
         ValueError: it may be a header or a row.

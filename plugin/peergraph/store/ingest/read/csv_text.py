@@ -12,10 +12,6 @@ import numpy as np
 class CheckedText(io.RawIOBase):
     """A stream of Arrow for readers of Python objects. It notes whether it has zero bytes, or
     quotation marks at other places than around values.
-
-    Args:
-        stream: the stream to read.
-        delimiter: the character between values.
     """
 
     def __init__(self, stream: Any, delimiter: str) -> None:
@@ -26,7 +22,7 @@ class CheckedText(io.RawIOBase):
         """Whether :func:`check_text` has something to check in what has been read."""
 
     def readable(self) -> bool:
-        """True."""
+        """Returns True."""
         return True
 
     def read(self, size: int = -1) -> bytes:

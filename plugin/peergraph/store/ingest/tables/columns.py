@@ -17,7 +17,7 @@ from peergraph.store.ingest.graph_files import Columns, Rows
 from peergraph.store.ingest.read.file_list import is_array_path
 from peergraph.store.ingest.read.optional import arrow
 from peergraph.store.ingest.read.row_source import RowSource
-from peergraph.store.ingest.values.arrow_arrays import common_type, value_type
+from peergraph.store.ingest.values.arrow_arrays import common_type, is_text, value_type
 
 _DTYPES = {
     **{"bool": torch.bool, "int8": torch.int8, "uint8": torch.uint8, "int16": torch.int16},
@@ -101,11 +101,6 @@ def types_of_column(source: RowSource, column: str) -> list[Any]:
         return kinds
     kind = common_type([value_type(kind) for kind in kinds], f"column {column!r}")
     return [] if arrow.types.is_null(kind) else [kind]
-
-
-def is_text(kind: Any) -> bool:
-    """Returns whether a type is one of text."""
-    return "string" in str(kind)
 
 
 def is_time(kind: Any) -> bool:

@@ -23,11 +23,10 @@ from peergraph.store.ingest.tables.columns import (
     chosen_columns,
     common_dtype,
     declared_dtype,
-    is_text,
     is_time,
     types_of_column,
 )
-from peergraph.store.ingest.values.arrow_arrays import Integers
+from peergraph.store.ingest.values.arrow_arrays import Integers, is_text
 from peergraph.store.ingest.values.numbers import Numbers, to_dtype, to_numbers
 from peergraph.store.ingest.values.problems import Problems
 from peergraph.store.ingest.workspace import Workspace

@@ -30,6 +30,18 @@ def as_mask(column: Any) -> Mask:
     return as_numpy(column.cast(arrow.uint8())).view(np.bool_)
 
 
+def plain(column: Any) -> Any:
+    """Returns an array of Arrow without a dictionary, and all kinds of text as strings."""
+    if arrow.types.is_dictionary(column.type):
+        column = column.dictionary_decode()
+    return column.cast(arrow.string()) if is_text(column.type) else column
+
+
+def is_text(kind: Any) -> bool:
+    """Returns whether a type of Arrow is one of text."""
+    return "string" in str(kind)
+
+
 def is_list(kind: Any) -> bool:
     """Returns whether an Arrow type is a list type."""
     types = arrow.types
@@ -53,14 +65,8 @@ def named_type(name: str) -> Any:
 
 
 def common_type(kinds: Sequence[Any], what: str) -> Any:
-    """Returns the type of Arrow that holds the values of several types.
-
-    Args:
-        kinds: at least one type.
-        what: names what has the types.
-
-    Raises:
-        ValueError: there is none.
+    """Returns the type of Arrow that holds the values of several types, one at least. Raises
+    ValueError if there is none.
     """
     schemas = [arrow.schema([("", kind)]) for kind in dict.fromkeys(kinds)]
     try:

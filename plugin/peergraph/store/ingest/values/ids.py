@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from peergraph.store.ingest.read.optional import arrow, compute
-from peergraph.store.ingest.values.arrow_arrays import Array, is_list, value_type
+from peergraph.store.ingest.values.arrow_arrays import Array, is_list, is_text, value_type
 from peergraph.store.ingest.values.numbers import to_dtype, to_numbers
 from peergraph.store.ingest.values.problems import MISSING, ROUNDED, Problems
 from peergraph.store.ingest.values.text import (
@@ -44,7 +44,7 @@ def _kind_of_type(dtype: Any, what: str) -> ValueKind | None:
         kind = dtype if is_list(dtype) else value_type(dtype)
         if types.is_null(kind):
             return None
-        if "string" in str(kind) and not is_list(kind):
+        if is_text(kind) and not is_list(kind):
             return "text"
         if types.is_integer(kind) or types.is_decimal(kind) or types.is_floating(kind):
             return "number"
@@ -58,9 +58,7 @@ def to_node_numbers(column: Any, problems: Problems) -> Array:
     Raises:
         ValueError: the column has no numbers.
     """
-    kind = "" if isinstance(column, np.ndarray) else str(column.type)
-    if "string" in kind:
-        column = _text(column)
+    if not isinstance(column, np.ndarray) and is_text(column.type):
         if (whole := plain_whole_numbers(column)) is not None:
             return whole
         plain = matches(column, PLAIN_WHOLE)
@@ -70,7 +68,7 @@ def to_node_numbers(column: Any, problems: Problems) -> Array:
     numbers = to_numbers(column, problems)
     values = numbers.values
     if values.ndim != 1 or values.dtype.kind == "b":
-        raise ValueError(f"an id must be one whole number per row, got {kind or column.dtype}")
+        raise ValueError(f"an id must be one whole number per row, got {values.dtype}")
     if values.dtype.kind == "f":
         with np.errstate(invalid="ignore"):
             # From here on, floats are further apart than whole numbers.
@@ -88,16 +86,10 @@ def to_keys(column: Any, kind: ValueKind, problems: Problems) -> Any:
     """
     if kind == "number":
         return arrow.array(to_node_numbers(column, problems), arrow.int64())
-    text = _text(arrow.array(column) if isinstance(column, np.ndarray) else column)
+    text = arrow.array(column).cast(arrow.string())
     try:
         text.validate(full=True)
     except arrow.ArrowInvalid as error:
         raise ValueError(f"text is not UTF-8: {error}") from None
     problems.add(MISSING, is_missing(text))
     return text
-
-
-def _text(column: Any) -> Any:
-    if arrow.types.is_dictionary(column.type):
-        column = column.dictionary_decode()
-    return column.cast(arrow.string())

@@ -12,7 +12,15 @@ import torch
 from torch import Tensor
 
 from peergraph.store.ingest.read.optional import arrow, compute
-from peergraph.store.ingest.values.arrow_arrays import Array, Mask, as_mask, as_numpy, is_list
+from peergraph.store.ingest.values.arrow_arrays import (
+    Array,
+    Mask,
+    as_mask,
+    as_numpy,
+    is_list,
+    is_text,
+    plain,
+)
 from peergraph.store.ingest.values.problems import (
     MISSING,
     NAN,
@@ -29,11 +37,8 @@ _EXACT_DOUBLE = 2.0**53
 
 @dataclass(frozen=True)
 class Numbers:
-    """Values of a column.
-
-    Args:
-        values: ``[n, ...]`` booleans, signed integers, uint8, or floats.
-        missing: a mask of the missing values, which are 0; None: there are none.
+    """Values ``[n, ...]`` of a column: booleans, signed integers, uint8, or floats; and a mask of
+    the missing ones, which are 0 (None: there are none).
     """
 
     values: Array
@@ -55,13 +60,10 @@ def to_numbers(column: Any, problems: Problems, time: Any = None, width: int = -
         if column.dtype.kind not in "biuf" or column.dtype.itemsize > 8:
             raise ValueError(f"expected numbers, got {column.dtype}")
         return Numbers(_signed(column, problems))
-    types = arrow.types
-    if types.is_dictionary(column.type):
-        column = column.dictionary_decode()
-    kind = column.type
+    types, kind = arrow.types, column.type
     if is_list(kind):
         return _lists(column, problems, time, width)
-    if "string" in str(kind) or types.is_decimal(kind):
+    if is_text(kind) or types.is_decimal(kind):
         return Numbers(*text_numbers(column.cast(arrow.string()), problems))
     missing = as_mask(column.is_null()) if column.null_count else None
     if types.is_null(kind):
@@ -98,7 +100,7 @@ def _lists(column: Any, problems: Problems, time: Any, width: int) -> Numbers:
     problems.add(OTHER_LENGTH, ~usable & ~is_missing)
     if not usable.all():
         column = column.filter(arrow.array(usable))
-    items = column.flatten()
+    items = plain(column.flatten())
     found = Problems(len(items))
     numbers = to_numbers(items, found, time)
 

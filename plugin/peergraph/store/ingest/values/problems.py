@@ -18,11 +18,7 @@ OTHER_LENGTH = "is a list of another length"
 
 
 class Problems:
-    """The rows of a batch that have no value: each one with the first reason that was found.
-
-    Args:
-        num_rows: the number of rows of the batch.
-    """
+    """The rows of a batch that have no value: each one with the first reason that was found."""
 
     def __init__(self, num_rows: int) -> None:
         self.bad: Mask = np.zeros(num_rows, np.bool_)

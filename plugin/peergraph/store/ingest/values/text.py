@@ -115,11 +115,7 @@ class TextKind:
         self._first = ""
 
     def of(self, column: Any, batch: Batch) -> ValueKind | None:
-        """Returns what the values are, or None as long as all are missing.
-
-        Args:
-            column: the values of the batch, an array of strings of Arrow.
-            batch: the batch.
+        """Returns what the values of a column of a batch are, or None as long as all are missing.
 
         Raises:
             ValueError: one value is a number, another is none.
