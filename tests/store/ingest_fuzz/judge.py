@@ -257,6 +257,8 @@ class Judge:
             return nodes
         if rows.given.id is None:
             order = [n for n, row in enumerate(rows.files.rows) if not row.optional]
+            if len(rows.files.rows) == count:  # empty lines are rows
+                order = list(range(count))
             if any(row.malformed and not row.optional for row in rows.files.rows):
                 raise Finding(f"bad row accepted: a row of {name} is malformed")
         else:

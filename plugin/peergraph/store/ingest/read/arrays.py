@@ -130,19 +130,18 @@ class NpyFile:
         """Returns a copy of some rows."""
         begin, end, _ = rows.indices(self.shape[0])
         size, width = self.dtype.itemsize, math.prod(self.shape[1:])
+        values = np.empty((end - begin, *self.shape[1:]), self.dtype)
         if not self._is_fortran:
-            return self._read(begin * width * size, (end - begin, *self.shape[1:]), 0)
+            self._read(begin * width * size, values, 0)
+            return values
         # A stream for each column reads from front to back.
-        columns = [
-            self._read((number * self.shape[0] + begin) * size, (end - begin,), number)
-            for number in range(width)
-        ]
-        values: Array = np.array(columns, self.dtype)
-        return np.transpose(values.reshape(*self.shape[:0:-1], end - begin))
+        columns = values.reshape(width, end - begin)
+        for number, column in enumerate(columns):
+            self._read((number * self.shape[0] + begin) * size, column, number)
+        return np.transpose(columns.reshape(*self.shape[:0:-1], end - begin))
 
-    def _read(self, offset: int, shape: tuple[int, ...], stream: int) -> Array:
-        """Returns the elements that begin `offset` bytes behind the header."""
-        values = np.empty(shape, self.dtype)
+    def _read(self, offset: int, values: Array, stream: int) -> None:
+        """Reads the elements that begin `offset` bytes behind the header."""
         buffer = values.reshape(-1).view(np.uint8).data
         if stream not in self._streams:
             self._streams[stream] = self._open()
@@ -155,7 +154,6 @@ class NpyFile:
             raise ValueError(f"{self.name} cannot be read: {error}") from error
         if buffer:
             raise ValueError(f"{self.name} ends early: {len(buffer)} bytes are missing")
-        return values
 
     def _file_size(self) -> int:
         if self._member is None:
