@@ -313,10 +313,9 @@ def typed_edges_of(kind: type[_Typed], relations: list[Relation], sizes: list[in
         *sizes,
     )
 
-    def make(check: bool, gradients: bool) -> _Typed:
-        # Typed edges verify the ids as they read them.
-        options: dict[str, Any] = {} if issubclass(kind, TypedEdges) else {"check": check}
-        return kind(relations, sizes, gradients=gradients, **options)
+    def make(_: bool, gradients: bool) -> _Typed:
+        # Ids are verified as they are read.
+        return kind(relations, sizes, gradients=gradients)
 
     edges = joined_structure([relation.edge_index for relation in relations], key, make)
     if is_explaining():

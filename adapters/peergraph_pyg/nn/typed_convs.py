@@ -12,7 +12,7 @@ from torch_geometric.nn import conv as pyg
 from torch_geometric.nn.dense import HeteroDictLinear, HeteroLinear
 
 from peergraph.aggregate import ApartPairs, JointPairs, layers
-from peergraph.aggregate.layers import DotAttention, without_autocast
+from peergraph.aggregate.layers import RelationMaps, without_autocast
 from peergraph.integration import Unsupported, is_explaining, note, require
 
 from .. import compat
@@ -72,21 +72,18 @@ class HGTConv(TypedLayer, pyg.HGTConv):  # type: ignore[misc]
         pairs = typed_edges_of(JointPairs, relations, sizes)
         depth = self.out_channels // self.heads
         by_head = self.heads, len(self.edge_types), depth, depth
-        sums = without_autocast(
-            lambda: layers.typed_dot_attention(
-                pairs,
-                [rows_to_read(x) for x in features.values()],
-                DotAttention(
-                    weights=[linear.weight for linear in linears],
-                    biases=[linear.bias for linear in linears],
-                    key_maps=self.k_rel.weight.view(by_head),
-                    value_maps=self.v_rel.weight.view(by_head),
-                    maps=maps,
-                    priors=priors,
-                ),
-                dtype,
-            )
+        relation_maps = RelationMaps(
+            self.k_rel.weight.view(by_head), self.v_rel.weight.view(by_head), maps, priors
         )
+
+        def attend() -> tuple[Tensor, ...]:
+            rows = [rows_to_read(x) for x in features.values()]
+            weights = [linear.weight for linear in linears]
+            biases = [linear.bias for linear in linears]
+            made = layers.typed_keys(pairs, rows, weights, biases, dtype)
+            return layers.typed_dot_attention(pairs, *made, relation_maps)
+
+        sums = without_autocast(attend)
         if is_explaining():
             note(f"forward: peergraph, attention of {len(relations)} relations in one pass")
         results = {

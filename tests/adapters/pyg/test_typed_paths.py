@@ -46,15 +46,6 @@ def test_half_precision(device: torch.device) -> None:
     check_half_precision(layer().to(device), x, edges)
 
 
-@pytest.mark.parametrize("share", [0.0, 1.0])
-def test_all_sources_or_those_with_edges(
-    share: float, device: torch.device, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("peergraph.aggregate.sparse.typed_pairs._CHOSEN_SHARE", share)
-    x, edges = graph(device)
-    compare(layer().to(device, torch.float64), x, edges)
-
-
 def test_weights_of_relations(device: torch.device) -> None:
     x, edges = graph(device)
     model = layer().to(device, torch.float64)

@@ -26,13 +26,14 @@ from peergraph.aggregate.layers.typed_sums import (
 )
 from peergraph.aggregate.ops.source_rows import kind_of_rows
 from peergraph.aggregate.ops.spmm_linear import add_product
-from peergraph.aggregate.ops.typed_dot_attention import DotAttention, typed_dot_attention
+from peergraph.aggregate.ops.typed_dot_attention import RelationMaps, typed_dot_attention
+from peergraph.aggregate.ops.typed_keys import typed_keys
 from peergraph.aggregate.ops.typed_projection import AttentionRelation
 from peergraph.aggregate.ops.typed_sums import total_of
 
 __all__ = [
     "AttentionRelation",
-    "DotAttention",
+    "RelationMaps",
     "SumRelation",
     "activate",
     "add_product",
@@ -55,6 +56,7 @@ __all__ = [
     "total_of",
     "typed_dot_attention",
     "typed_gat",
+    "typed_keys",
     "typed_rgcn",
     "typed_sage",
     "weights_edges",

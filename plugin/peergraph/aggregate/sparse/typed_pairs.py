@@ -4,40 +4,16 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import accumulate, pairwise
 
 import torch
 from torch import Tensor
 
-from peergraph.aggregate.kernels.arguments import Schedule, count_chunks
+from peergraph.aggregate.kernels.arguments import Schedule
 from peergraph.aggregate.sparse.csr import CsrMatrix
-from peergraph.aggregate.sparse.index_tensors import group_by
-from peergraph.aggregate.sparse.typed_edges import Relation, check_relation, cuts_of, distinct
-
-# Rows of a type are chosen one by one if at most this share of them has edges: to multiply the
-# others takes less time than to copy those that are chosen.
-_CHOSEN_SHARE = 0.75
-
-
-@dataclass(frozen=True)
-class _Ends:
-    """The edges as they were joined.
-
-    Args:
-        relations, sizes: as for :class:`TypedPairs`.
-        sources, numbers: [edges] the source and the relation of each edge, relation after relation.
-        order: [edges] the positions there of the edges of the matrix.
-        destinations, of_pair: [rows] the destination and the relation of each pair.
-    """
-
-    relations: Sequence[Relation]
-    sizes: Sequence[int]
-    sources: Tensor
-    numbers: Tensor
-    order: Tensor
-    destinations: Tensor
-    of_pair: Tensor
+from peergraph.aggregate.sparse.index_tensors import group_by, row_of_edges
+from peergraph.aggregate.sparse.joined_edges import JoinedEdges, KeyedEdges, join_edges
+from peergraph.aggregate.sparse.typed_edges import Relation, check_relation
 
 
 class TypedPairs(ABC):
@@ -45,140 +21,93 @@ class TypedPairs(ABC):
 
     A row of :attr:`matrix` is a pair that has edges, in the order of relations and then of
     destinations, so that the pairs of a relation are multiplied by its parameters at once. A column
-    is a source, type after type, whatever relations read it.
+    is a source that has edges, type after type, whatever relations read it.
 
     Args:
         relations: the relations; each names the node type of its sources.
         sizes: the number of nodes of each type.
-        check: verify the ids. The shapes are always verified.
         gradients: whether gradients will be needed: makes the transposes.
 
-    Synchronises with the stream of a GPU, a few times whatever the number of relations is.
+    Synchronises with the stream of a GPU, once if the numbers of nodes are not far beyond those of
+    edges.
 
     Raises:
-        TypeError, ValueError: an edge index of another dtype, shape or device.
-        IndexError: the first id out of range, if it is checked.
+        TypeError, ValueError: an edge index of another dtype, shape or device, or too many edges.
+        IndexError: the first id out of range.
     """
 
     def __init__(
-        self,
-        relations: Sequence[Relation],
-        sizes: Sequence[int],
-        *,
-        check: bool = True,
-        gradients: bool = False,
+        self, relations: Sequence[Relation], sizes: Sequence[int], *, gradients: bool = False
     ) -> None:
         if not relations:
             raise ValueError("relations must be one at least, got none")
         self.device = device = relations[0].edge_index.device
         """The device of all tensors."""
-        of_sources = []
-        for i, relation in enumerate(relations):
-            if relation.sources is None or sizes[relation.sources] != relation.num_sources:
+        column_starts = [0, *accumulate(sizes)]
+        row_starts = [0, *accumulate(sizes[relation.destinations] for relation in relations)]
+        keyed = []
+        for i, (relation, first_row) in enumerate(zip(relations, row_starts, strict=False)):
+            source, size = relation.sources, sizes[relation.destinations]
+            if source is None or sizes[source] != relation.num_sources:
                 raise ValueError(f"relations[{i}] must name the type of its sources")
-            of_sources.append(relation.sources)
-            check_relation(f"relations[{i}]", relation, sizes[relation.destinations], device, check)
-        count = len(relations)
-        type_starts = [0, *accumulate(sizes)]
-        nodes = type_starts[-1]
-        into = [relation.destinations for relation in relations]
-        parts = [relation.edges() for relation in relations]
-        sources, rows = torch.cat(parts, 1).unbind()
-        # By relation: first source, first destination, edges.
-        table = torch.tensor(
-            [
-                [type_starts[node_type] for node_type in of_sources],
-                [type_starts[node_type] for node_type in into],
-                [part.shape[1] for part in parts],
-            ]
-        ).to(device)
-        numbers = torch.arange(count, device=device).repeat_interleave(
-            table[2], output_size=sources.shape[0]
-        )
-        column_of_edge = self._choose_sources(sources + table[0][numbers], sizes)
-        keys = (rows + table[1][numbers]).add_(numbers * nodes)
-        pairs, row_of_edge = distinct(keys, nodes * count)
-        indptr, indices, order = group_by(
-            row_of_edge, column_of_edge, pairs.shape[0], self.num_columns, row_of_edge.dtype
-        )
-        self.matrix = CsrMatrix(indptr, indices, self.num_columns, max_chunks=count_chunks(indptr))
+            check_relation(f"relations[{i}]", relation, size, device, values=False)
+            ids, destinations = relation.edges().unbind()
+            first_column = column_starts[source]
+            keyed.append(
+                KeyedEdges(ids, destinations, sizes[source], size, first_column, first_row)
+            )
+        joined = join_edges(keyed, row_starts, column_starts, gradients=gradients)
+        self.matrix = joined.matrix
         """The edges, relation after relation."""
-        destinations, of_pair = pairs % nodes, pairs // nodes
-        row_cuts = cuts_of(pairs, [i * nodes for i in range(count + 1)])
-        last = destinations[(row_cuts[1:] - 1).clamp(min=0)] if pairs.shape[0] else row_cuts[1:]
-        bounds: list[int] = torch.cat([row_cuts, last]).tolist()
-        self.row_cuts = bounds[: count + 1]
+        self.row_cuts = joined.row_cuts
         """The first row of each relation, and the number of rows."""
+        self.column_cuts = joined.column_cuts
+        """The first column of each node type, and the number of columns."""
+        lengths = [end - first for first, end in pairwise(self.column_cuts)]
+        self.chosen: list[Tensor | slice] = [
+            slice(0, size) if len(ids) == size else ids
+            for ids, size in zip(torch.split(joined.columns, lengths), sizes, strict=True)
+        ]
+        """For each node type, the nodes that are columns, in ascending order, int32, or the range
+        of all of them."""
         self.sizes = [0] * len(sizes)
         """For each node type, the destinations up to the last one that has edges."""
-        ends = zip(into, pairwise(self.row_cuts), bounds[count + 1 :], strict=True)
-        for node_type, (first, end), highest in ends:
-            if first < end:
-                size = highest - type_starts[node_type] + 1
-                self.sizes[node_type] = max(self.sizes[node_type], size)
-        first_of_type = [0, *accumulate(self.sizes)]
-        shift = torch.tensor([first_of_type[t] - type_starts[t] for t in into]).to(device)
-        self.owners = (destinations + shift[of_pair]).to(indices.dtype)
-        """[rows] the destination of each row, counting the first :attr:`sizes` of each type, type
-        after type."""
-        indptr, indices, _ = group_by(
-            self.owners,
-            torch.arange(pairs.shape[0], dtype=indices.dtype, device=device),
-            first_of_type[-1],
-            max(1, pairs.shape[0]),
-            indices.dtype,
-        )
+        for relation, last in zip(relations, joined.row_lasts, strict=True):
+            node_type = relation.destinations
+            self.sizes[node_type] = max(self.sizes[node_type], last + 1)
+        firsts = [0, *accumulate(self.sizes)]
+        of_relation = torch.tensor([firsts[each.destinations] for each in relations])
+        shifts = of_relation.to(device, torch.int32).index_select(0, joined.row_segments)
+        self.owners = joined.rows + shifts
+        """[rows] int32, the destination of each row, counting the first :attr:`sizes` of each type,
+        type after type."""
+        rows = self.owners.shape[0]
+        ids = torch.arange(rows, dtype=torch.int32, device=device)
+        indptr, ids, _ = group_by(self.owners, ids, firsts[-1], max(1, rows), torch.int32)
         # A destination has a row for each relation at most.
-        most_chunks = None if count > Schedule.long_row else 0
-        self.sums = CsrMatrix(indptr, indices, pairs.shape[0], max_chunks=most_chunks)
+        most_chunks = None if len(relations) > Schedule.long_row else 0
+        self.sums = CsrMatrix(indptr, ids, rows, max_chunks=most_chunks)
         """Adds up the rows of each destination."""
-        local = destinations - table[1][of_pair]
-        self._complete(_Ends(relations, sizes, sources, numbers, order, local, of_pair))
-        if gradients:
-            for matrix in self._matrices_of_gradients():
-                matrix.transpose()
+        self._complete(relations, sizes, joined, gradients)
 
     @abstractmethod
-    def _complete(self, ends: _Ends) -> None:
+    def _complete(
+        self,
+        relations: Sequence[Relation],
+        sizes: Sequence[int],
+        joined: JoinedEdges,
+        gradients: bool,
+    ) -> None:
         """Makes what an operation needs beside the matrix of all edges."""
 
-    def _matrices_of_gradients(self) -> list[CsrMatrix]:
-        """Returns the matrices whose transposes gradients are summed over."""
-        return [self.matrix]
-
-    def _choose_sources(self, keys: Tensor, sizes: Sequence[int]) -> Tensor:
-        """Chooses the sources that are columns; returns the column of each edge."""
-        starts = [0, *accumulate(sizes)]
-        flags = torch.zeros(starts[-1], dtype=torch.bool, device=self.device)
-        flags.index_fill_(0, keys, True)
-        counts: list[int] = [0] * len(sizes)
-        if starts[-1]:
-            totals = torch.cat([flags.new_zeros(1, dtype=torch.int64), torch.cumsum(flags, 0)])
-            cuts: list[int] = totals[torch.tensor(starts).to(self.device)].tolist()
-            counts = [end - first for first, end in pairwise(cuts)]
-        self.chosen: list[Tensor | slice] = []
-        """For each node type, the nodes that are columns, in ascending order, or the range of all
-        of them."""
-        for size, first, used in zip(sizes, starts, counts, strict=False):
-            if used > _CHOSEN_SHARE * size:
-                flags[first : first + size] = True
-                self.chosen.append(slice(0, size))
-            else:
-                self.chosen.append(flags[first : first + size].nonzero().flatten())
-        lengths = [len(c) if isinstance(c, Tensor) else c.stop for c in self.chosen]
-        self.column_cuts = [0, *accumulate(lengths)]
-        """The first column of each node type, and the number of columns."""
-        dtype = torch.int32 if max(self.num_columns, keys.shape[0]) < 2**31 - 1 else torch.int64
-        return torch.cumsum(flags, 0, dtype=dtype)[keys].sub_(1)
+    @abstractmethod
+    def _matrices(self) -> list[CsrMatrix]:
+        """Returns all matrices but the transposes."""
 
     @property
     def num_columns(self) -> int:
         """The number of columns."""
         return self.column_cuts[-1]
-
-    @abstractmethod
-    def _matrices(self) -> list[CsrMatrix]:
-        """Returns all matrices but the transposes."""
 
     def tensors(self) -> list[Tensor]:
         """Returns the tensors on the device."""
@@ -195,18 +124,21 @@ class JointPairs(TypedPairs):
     by_destination: CsrMatrix
     """The edges of each destination, over all relations; its columns are these edges."""
 
-    def _complete(self, ends: _Ends) -> None:
+    def _complete(
+        self,
+        relations: Sequence[Relation],
+        sizes: Sequence[int],
+        joined: JoinedEdges,
+        gradients: bool,
+    ) -> None:
         rows, edges = self.sums.indices, self.matrix.num_edges
-        dtype = rows.dtype
         degrees = self.matrix.degrees()[rows]
-        lasts = torch.cumsum(degrees, 0, dtype=dtype)
+        lasts = torch.cumsum(degrees, 0, dtype=torch.int32)
         indptr = torch.cat([lasts.new_zeros(1), lasts])[self.sums.indptr]
         shift = self.matrix.indptr[rows] - (lasts - degrees)
         ids = shift.repeat_interleave(degrees, output_size=edges)
-        ids += torch.arange(edges, dtype=dtype, device=self.device)
-        self.by_destination = CsrMatrix(
-            indptr, ids, edges, edge_ids=ids, max_chunks=count_chunks(indptr)
-        )
+        ids += torch.arange(edges, dtype=torch.int32, device=self.device)
+        self.by_destination = CsrMatrix(indptr, ids, edges, edge_ids=ids)
 
     def _matrices(self) -> list[CsrMatrix]:
         return [self.matrix, self.sums, self.by_destination]
@@ -221,21 +153,26 @@ class ApartPairs(TypedPairs):
     """[rows] the place of each pair among all pairs of a relation and a destination, with edges or
     not, in the order of relations."""
 
-    def _complete(self, ends: _Ends) -> None:
-        sources = [0, *accumulate(each.num_sources for each in ends.relations)]
-        destinations = accumulate((ends.sizes[r.destinations] for r in ends.relations), initial=0)
+    def _complete(
+        self,
+        relations: Sequence[Relation],
+        sizes: Sequence[int],
+        joined: JoinedEdges,
+        gradients: bool,
+    ) -> None:
+        sources = [0, *accumulate(each.num_sources for each in relations)]
+        destinations = accumulate((sizes[each.destinations] for each in relations), initial=0)
         firsts = torch.tensor([sources, list(destinations)]).to(self.device)
-        columns = (ends.sources + firsts[0][ends.numbers])[ends.order]
-        self.scores = CsrMatrix(
-            self.matrix.indptr,
-            columns.to(self.matrix.indices.dtype),
-            sources[-1],
-            max_chunks=self.matrix.max_chunks,
-        )
-        self.places = ends.destinations + firsts[1][ends.of_pair]
-
-    def _matrices_of_gradients(self) -> list[CsrMatrix]:
-        return [self.matrix, self.scores, self.sums]
+        of_row = firsts.index_select(1, joined.row_segments)
+        self.places = joined.rows + of_row[1]
+        rows = row_of_edges(self.matrix.indptr, self.matrix.num_edges)
+        columns = joined.columns[self.matrix.indices] + of_row[0][rows]
+        ids = columns.to(self.matrix.indices.dtype)
+        chunks = self.matrix.max_chunks
+        self.scores = CsrMatrix(self.matrix.indptr, ids, sources[-1], max_chunks=chunks)
+        if gradients:
+            self.scores.transpose()
+            self.sums.transpose()
 
     def _matrices(self) -> list[CsrMatrix]:
         return [self.matrix, self.scores, self.sums]
