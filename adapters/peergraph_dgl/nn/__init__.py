@@ -2,12 +2,14 @@
 
 from .convs import GATConv, GATv2Conv, GINConv, GraphConv, RelGraphConv, SAGEConv
 from .hetero import HeteroGraphConv
+from .transformer import HGTConv
 
 __all__ = [
     "GATConv",
     "GATv2Conv",
     "GINConv",
     "GraphConv",
+    "HGTConv",
     "HeteroGraphConv",
     "RelGraphConv",
     "SAGEConv",

@@ -8,10 +8,11 @@ import torch
 
 from peergraph.integration import layer_classes, swap_layers
 
-from . import convs, hetero
+from . import convs, hetero, transformer
 from .layer import FastLayer
 
 _FAST = layer_classes(vars(convs).values(), FastLayer, "dgl_class")
+_FAST |= layer_classes(vars(transformer).values(), FastLayer, "dgl_class")
 _FAST[hetero.HeteroGraphConv.dgl_class] = hetero.HeteroGraphConv
 _DGL = {fast: slow for slow, fast in _FAST.items()}
 
