@@ -9,10 +9,12 @@ import torch
 from torch import Tensor
 
 from peergraph.memory import Group, NarrowTable, RowCodec, Table, Tiers
+from peergraph.memory.device.launching import threads_of_rank
 from peergraph.memory.device.plain_tensor import plain
 from peergraph.memory.distributed.distributed_table import DistributedTable
 from peergraph.memory.distributed.row_set import RowSet
 from peergraph.memory.group.collective_call import collective_call
+from peergraph.memory.region.mapped_file import MappedFile
 from peergraph.memory.region.staging import Column, Staging
 from peergraph.memory.table.partitions import Partitions
 from peergraph.progress import progress_bar, stage
@@ -41,6 +43,7 @@ from peergraph.store.placement.plan import Plan
 from peergraph.store.placement.spill import Spill
 
 _PIECE_BYTES = 64 << 20
+_LEAST_FILE_BYTES = 16 << 20  # of a mapped file that is read again
 
 
 def build_structure(
@@ -196,10 +199,21 @@ def _load_staged(
 ) -> None:
     """Loads a table that one rank has; every rank writes a share of each piece. Collective."""
     group, columns = staging.group, [Column(spec.dtype, spec.shape[1:])]
+
+    def describe() -> tuple[list[Tensor], MappedFile | None] | None:
+        if not isinstance(rows, Tensor):
+            return None
+        source = plain(what, rows)
+        is_large = source.nbytes >= _LEAST_FILE_BYTES
+        return [source], MappedFile.of(source) if is_large and group.world_size > 1 else None
+
+    found = collective_call(group, describe)
+    file = group.broadcast(None if found is None else found[1], staging.holder)
+    if file is not None and all(group.all_gather(file.is_there())):
+        _load_file(table, what, spec, file, group, progress)
+        return
     steps = staging.steps(spec.shape[0], columns)
-    tensors = collective_call(
-        group, lambda: [plain(what, rows)] if isinstance(rows, Tensor) else None
-    )
+    tensors = None if found is None else found[0]
     num_bytes = columns[0].row_bytes * spec.shape[0]
     with stage(f"load {what}", num_bytes, progress, group.rank) as moved:
 
@@ -210,6 +224,29 @@ def _load_staged(
             moved(columns[0].row_bytes * (end - begin))
 
         staging.run(tensors, columns, [[step] for step in steps], load)
+
+
+def _load_file(
+    table: Table,
+    what: str,
+    spec: TableSpec,
+    file: MappedFile,
+    group: Group,
+    progress: bool | None,
+) -> None:
+    """Loads a table whose rows are a file that all ranks see; each reads its share. Collective."""
+    row_bytes = Column(spec.dtype, spec.shape[1:]).row_bytes
+    threads, is_cuda = threads_of_rank(group.world_size), group.device.type == "cuda"
+
+    def read(begin: int, end: int) -> Tensor:
+        memory = file.read(begin * row_bytes, end * row_bytes, threads, pinned=is_cuda)
+        return memory.view(spec.dtype).view(end - begin, *spec.shape[1:])
+
+    count = spec.shape[0]
+    first, last = (count * r // group.world_size for r in (group.rank, group.rank + 1))
+    mine = RowSource((last - first, *spec.shape[1:]), spec.dtype, read, ahead=True)
+    with stage(f"load {what}", row_bytes * count, progress, group.rank):
+        collective_call(group, lambda: _load_pieces(table, what, mine, first, progress, spec.codec))
 
 
 def _load_pieces(

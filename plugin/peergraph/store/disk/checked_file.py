@@ -9,6 +9,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from peergraph.file_reads import read_into
+
 
 @contextmanager
 def open_regular(path: Path) -> Iterator[int]:
@@ -36,23 +38,6 @@ def open_regular(path: Path) -> Iterator[int]:
         yield fd
     finally:
         os.close(fd)
-
-
-def read_into(fd: int, path: Path, offset: int, buffer: memoryview) -> None:
-    """Fills the buffer with the bytes of a file from `offset` on.
-
-    Raises:
-        ValueError: the file is too short.
-        OSError: the file cannot be read.
-    """
-    done = 0
-    while done < len(buffer):
-        count = os.preadv(fd, [buffer[done:]], offset + done)
-        if count == 0:
-            raise ValueError(
-                f"{path} ends at byte {offset + done}, {len(buffer) - done} more were expected"
-            )
-        done += count
 
 
 def read_all(path: Path, most: int) -> bytes:

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 import peergraph._C as _C
-from peergraph.store.disk.checked_file import read_into
+from peergraph.file_reads import read_into
 from peergraph.store.disk.manifest import BLOCK_BYTES, ArrayEntry
 from peergraph.store.disk.saved_array import as_bytes, numpy_dtype, stored_dtype
 

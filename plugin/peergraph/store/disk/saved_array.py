@@ -7,8 +7,6 @@ import math
 import mmap
 import os
 import tempfile
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,11 +16,11 @@ import torch
 from torch import Tensor
 
 import peergraph._C as _C
-from peergraph.store.disk.checked_file import open_regular, read_into
+from peergraph.file_reads import in_threads, read_into
+from peergraph.store.disk.checked_file import open_regular
 from peergraph.store.disk.manifest import BLOCK_BYTES, DTYPE_NAMES, ArrayEntry
 
 _HEADER_BYTES = 1 << 16  # The length of the longest header of version 1.0.
-_MOST_THREADS = 8
 
 
 def stored_dtype(dtype: torch.dtype) -> torch.dtype:
@@ -146,7 +144,7 @@ class SavedArray:
             def read(block: int) -> None:
                 self._read_block(fd, block, first, last, out)
 
-            _for_each(read, blocks, self.threads)
+            in_threads(read, blocks, self.threads or torch.get_num_threads())
 
     def _read_block(self, fd: int, block: int, first: int, last: int, out: Tensor) -> None:
         start = block * BLOCK_BYTES
@@ -190,18 +188,6 @@ def _identity(fd: int) -> tuple[int, int]:
 
 def _memory(values: Tensor) -> memoryview:
     return values.numpy().data
-
-
-def _for_each(work: Callable[[int], None], blocks: range, threads: int | None) -> None:
-    """Calls `work` with each block, in several threads; raises the first error."""
-    threads = min(threads or torch.get_num_threads(), _MOST_THREADS, len(blocks))
-    if threads <= 1:
-        for block in blocks:
-            work(block)
-        return
-    with ThreadPoolExecutor(threads, "peergraph_read") as pool:
-        for _ in pool.map(work, blocks):
-            pass
 
 
 def _check_header(fd: int, path: Path, num_bytes: int, entry: ArrayEntry) -> int:
