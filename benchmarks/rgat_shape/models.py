@@ -32,26 +32,23 @@ def _hgt(graph: TypedGraph, fan_in: int, hidden: int) -> torch.nn.Module:
     return HGTConv(fan_in, hidden, (list(graph.nodes), graph.edge_types), heads=_HEADS)
 
 
-class RelationalMeans(torch.nn.Module):
-    """R-GCN: a matrix for each relation after the mean, and one for each type's own rows."""
+def _relational_gcn(graph: TypedGraph, fan_in: int, hidden: int) -> torch.nn.Module:
+    """R-GCN: a matrix for each relation after the mean, and one for each type's own rows: that of
+    the first relation into the type.
+    """
+    firsts = {t[2]: t for t in reversed(graph.edge_types)}.values()
 
-    def __init__(self, graph: TypedGraph, fan_in: int, hidden: int) -> None:
-        super().__init__()
+    def conv(is_first: bool) -> SAGEConv:
         ends = (fan_in, fan_in)
-        self.relations = HeteroConv(
-            {t: SAGEConv(ends, hidden, root_weight=False, bias=False) for t in graph.edge_types},
-            aggr="sum",
-        )
-        self.own = torch.nn.ModuleDict({t: torch.nn.Linear(fan_in, hidden) for t in graph.nodes})
+        return SAGEConv(ends, hidden, root_weight=is_first, bias=is_first)
 
-    def forward(self, x: dict[str, Tensor], edges: dict[Any, Tensor]) -> dict[str, Tensor]:
-        return {t: rows + self.own[t](x[t]) for t, rows in self.relations(x, edges).items()}
+    return HeteroConv({t: conv(t in firsts) for t in graph.edge_types}, aggr="sum")
 
 
 MODELS: dict[str, Callable[[TypedGraph, int, int], torch.nn.Module]] = {
     "rgat": _relational_gat,
     "rsage": _relational_sage,
-    "rgcn": RelationalMeans,
+    "rgcn": _relational_gcn,
     "hgt": _hgt,
 }
 """By model: a function of the graph, the input width and the hidden width that makes a layer."""
