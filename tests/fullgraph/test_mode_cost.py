@@ -11,7 +11,7 @@ from benchmarks.placing.machines import machine
 from peergraph.fullgraph.exchange.mode_cost import MODES, quickest, sum_costs
 from peergraph.fullgraph.layout.volume import Volume
 from peergraph.memory import Topology
-from peergraph.memory.topology.default_machine import WorkRates
+from peergraph.memory.device.default_machine import WorkRates
 from tests.named_case import named_case
 
 from .partition_graphs import brute_force_volume, edge_graphs

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 from benchmarks.placing.machines import MACHINES, machine
 
-from peergraph.memory.topology.default_machine import WorkRates
+from peergraph.memory.device.default_machine import WorkRates
 from peergraph.memory.topology.rates import Rates
 from peergraph.memory.topology.topology import Topology
 from tests.named_case import named_cases
@@ -23,9 +23,7 @@ def with_rows() -> Topology:
     narrow = Rates(((8.0, 4.0), (4.0, 8.0)), (4.0, 4.0), (2.0, 2.0))
     wide = Rates(((16.0, 8.0), (8.0, 16.0)), (8.0, 8.0), (6.0, 6.0))
     base = two()
-    return Topology(
-        "t", base.bulk, base.latency, base.host_latency, base.memory, 0, ((64, narrow), (256, wide))
-    )
+    return Topology("t", base.bulk, base.latency, base.memory, 0, ((64, narrow), (256, wide)))
 
 
 def test_dgx1_is_the_cube_mesh_of_figure_7() -> None:

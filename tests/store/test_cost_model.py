@@ -82,7 +82,7 @@ def test_prediction_of_own_memory() -> None:
     one = load(rows("x", 100, 4), torch.ones(100), 4)
     assert predict(one, Tiers(100), alone, solve(alone)).seconds == pytest.approx(4000 / 400)
     # What does not depend on placement is left out, such as the latency of calls.
-    slow = Topology("t", alone.bulk, ((3.0,),), (7.0,), alone.memory, 0)
+    slow = Topology("t", alone.bulk, ((3.0,),), alone.memory, 0)
     assert predict(one, Tiers(100), slow, solve(slow)).seconds == pytest.approx(10)
     assert predict(one, Tiers(host=100), slow, solve(slow)).seconds == pytest.approx(400)
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 from peergraph.fullgraph.layout.volume import Volume
 from peergraph.memory import Topology
-from peergraph.memory.topology.default_machine import WorkRates
+from peergraph.memory.device.default_machine import WorkRates
 
 # Bytes that a read of a row takes from memory at least, bytes of a row that are summed at a time,
 # and bytes that are read for each edge and slice besides.

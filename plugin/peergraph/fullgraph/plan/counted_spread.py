@@ -62,23 +62,6 @@ def spread_of(counted: Duplication, degree: float, facts: GraphFacts) -> Spread:
     return Spread(counted.num_chunks, counted.alpha, loaded, True, sent, degree, network)
 
 
-def spread_given(given: tuple[int, float, float], ranks: int, facts: GraphFacts) -> Spread:
-    """Returns the spread of a graph that somebody else has counted.
-
-    Args:
-        given: chunks of each rank; rows for each node that all chunks need; those of them that
-            cross the host links.
-        ranks: number of ranks.
-        facts: of the graph.
-    """
-    chunks, needed, loaded = given
-    expected = expected_spread(facts, chunks)
-    random = expected.sent / max(expected.alpha * (ranks - 1) / ranks, 1e-9)
-    sent = needed * (ranks - 1) / ranks * random if ranks > 1 else 0.0
-    network = _share_of_network(facts, chunks) * sent
-    return Spread(chunks, needed, loaded, True, sent, expected.degree, network)
-
-
 def _share_of_network(facts: GraphFacts, chunks: int) -> float:
     """The share of the rows that ranks receive which cross the network, as of a random order."""
     expected = expected_spread(facts, chunks)

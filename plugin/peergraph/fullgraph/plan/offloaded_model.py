@@ -8,11 +8,8 @@ from dataclasses import dataclass
 
 from peergraph.fullgraph.plan.memory_items import GraphFacts, MemoryItem
 from peergraph.fullgraph.plan.schedule.make_schedule import LAYER_TYPES, make_schedule
-from peergraph.fullgraph.plan.schedule.schedule import (
-    FEATURES,
-    SUMMED_AGAIN_EDGES,
-    Schedule,
-)
+from peergraph.fullgraph.plan.schedule.schedule import FEATURES, Schedule
+from peergraph.memory.device.default_machine import WORK
 
 _ASSUMED_HEADS = 4
 # Copies of what the loss is computed of: the output of labelled nodes, its logarithms of softmax,
@@ -95,7 +92,7 @@ class OffloadedModel:
         """
         sums_only = not self.heads and self.layer_type != "ggnn"
         edges = sum(sum(volume.num_edges) for volume in facts.volumes.values())
-        can_sum = sums_only and edges <= SUMMED_AGAIN_EDGES * sum(facts.rows)
+        can_sum = sums_only and edges <= WORK.summed_edges * sum(facts.rows)
         last = len(self.widths) - 2 if can_sum else 1
         return [self.schedule(range(1, count)) for count in range(1, max(1, last) + 1)]
 

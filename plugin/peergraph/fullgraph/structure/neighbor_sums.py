@@ -17,12 +17,10 @@ from peergraph.fullgraph.exchange.machine_halo import MachineHaloPlan
 from peergraph.fullgraph.exchange.mode_cost import MODES
 from peergraph.fullgraph.structure.in_kernel_sum import InKernelSums
 from peergraph.fullgraph.structure.staged_sum import MachineBlocks, SourceBlocks, staged_sum
+from peergraph.memory.device.default_machine import WORK
 
 ModeChoice = str | Callable[[int], str]
 """The mode of all sums, or a function from the bytes of a row to the mode of its sums."""
-
-# Whole blocks need no packing, which costs about as much as this share of their rows' copies.
-_PACKING = 0.17
 
 
 class NeighborSums:
@@ -180,4 +178,4 @@ def default_mode(plan: Halo) -> str:
         sum(count for count, needed in zip(counts, row, strict=True) if needed)
         for row in plan.needed
     )
-    return "halo" if distinct * (1 + _PACKING) < whole else "blocks"
+    return "halo" if distinct * (1 + WORK.packing_share) < whole else "blocks"

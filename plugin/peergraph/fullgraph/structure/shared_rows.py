@@ -17,9 +17,7 @@ from peergraph.fullgraph.exchange.local_operands import ReplicasTogether, local_
 from peergraph.fullgraph.layout.row_layout import RowLayout
 from peergraph.fullgraph.structure.joined_relations import join_relations
 from peergraph.fullgraph.tensor.partitioned_tensor import PartitionedTensor
-
-# An exchange takes as long as the copies of so many bytes.
-_BYTES_OF_EXCHANGE = 256 << 10
+from peergraph.memory.device.default_machine import WORK
 
 
 class Relation(Protocol):
@@ -168,7 +166,7 @@ def _pays(together: int, relations: Sequence[Relation], x: PartitionedTensor, co
     """
     alone = sum(_rows_of_others(relation.plan) for relation in relations) * columns
     width = x.shape[1:].numel()
-    saved = _BYTES_OF_EXCHANGE * (len(relations) - 1)
+    saved = WORK.exchange_bytes * (len(relations) - 1)
     pays: bool = 0 < together * width * x.itemsize <= alone * x.itemsize + saved
     return pays
 

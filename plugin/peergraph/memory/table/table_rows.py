@@ -7,6 +7,7 @@ from copy import copy
 import torch
 
 import peergraph._C as _C
+from peergraph.memory.device.default_machine import WORK
 from peergraph.memory.device.launching import launch_on
 from peergraph.memory.device.plain_tensor import plain
 from peergraph.memory.table.encoded_rows import EncodedRows
@@ -15,11 +16,6 @@ from peergraph.memory.table.narrow_table import NarrowTable
 from peergraph.memory.table.row_codec import RowCodec
 from peergraph.memory.table.rows_with_scales import RowsWithScales
 from peergraph.memory.table.table import Table
-
-# The time to read a row from another GPU's memory, or from host memory, relative to a row in the
-# GPU's own memory.
-_PEER_COST = 8.0
-_HOST_COST = 80.0
 
 
 class TableRows:
@@ -177,7 +173,7 @@ class TableRows:
         world = self.table.group.world_size
         remote = tiers.sharded * (world - 1) / world
         local = tiers.replicated + tiers.sharded - remote
-        cost = (local + remote * _PEER_COST + tiers.host * _HOST_COST) / total
+        cost = (local + remote * WORK.peer_read + tiers.host * WORK.host_read) / total
         if isinstance(self.table, NarrowTable):
             # Reads of the table move fewer bytes than those of gathered rows.
             cost *= self.table.row_bytes / max(1, self.table.codec.user_bytes)

@@ -8,10 +8,10 @@ from pathlib import Path
 import torch
 
 import peergraph._C as _C
+from peergraph.memory.device.default_machine import WorkRates
 from peergraph.memory.device.machine_cache import cache_file, identity, keep
 from peergraph.memory.group.group import Group
 from peergraph.memory.group.naming import collective
-from peergraph.memory.topology.default_machine import WorkRates
 from peergraph.memory.topology.probe import Probe
 from peergraph.memory.topology.rates import Rates
 from peergraph.memory.topology.topology import Topology
@@ -111,7 +111,6 @@ def _measure(group: Group) -> Topology:
         name=_name(group),
         bulk=bulk,
         latency=tuple(tuple(4 / v for v in row) for row in one_row.bandwidth),
-        host_latency=tuple(4 / v for v in one_row.host),
         memory=tuple(group.all_gather(memory)),
         host_memory=host_memory,
         rows=rows,

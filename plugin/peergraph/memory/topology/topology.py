@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 
 from peergraph.json_fields import Fields, parse_json
-from peergraph.memory.topology.default_machine import CPUS, GPUS, WorkRates
+from peergraph.memory.device.default_machine import CPUS, GPUS, WorkRates
 from peergraph.memory.topology.rates import Matrix, Rates, Vector, mix, read_rates
 
 
@@ -23,7 +23,6 @@ class Topology:
         name: a name for people.
         bulk: the rates of large copies.
         latency: ``[n][n]``: time of the smallest read, its launch included; 0 if not known.
-        host_latency: ``[n]``: the same for reads from the host.
         memory: ``[n]``: the memory of each GPU.
         host_memory: the memory of the machine.
         rows: by row bytes, ascending: the rates of random rows, as a gather reads them (from the
@@ -40,7 +39,6 @@ class Topology:
     name: str
     bulk: Rates
     latency: Matrix
-    host_latency: Vector
     memory: tuple[int, ...]
     host_memory: int
     rows: tuple[tuple[int, Rates], ...] = ()
@@ -53,11 +51,8 @@ class Topology:
         count = self.num_gpus
         if len(self.latency) != count or any(len(row) != count for row in self.latency):
             raise ValueError(f"latency must be [{count}][{count}]")
-        for name in ("host_latency", "memory"):
-            if len(getattr(self, name)) != count:
-                raise ValueError(
-                    f"{name} must have {count} entries, got {len(getattr(self, name))}"
-                )
+        if len(self.memory) != count:
+            raise ValueError(f"memory must have {count} entries, got {len(self.memory)}")
         for name in ("host_reads", "caches"):
             if len(getattr(self, name)) not in (0, count):
                 raise ValueError(
@@ -108,7 +103,6 @@ class Topology:
             name,
             Rates(matrix, tuple(ingress), hosts),
             ((0.0,) * count,) * count,
-            (0.0,) * count,
             memories,
             host_memory,
         )
@@ -242,7 +236,6 @@ class Topology:
             fields.text("name"),
             read_rates(fields.object("bulk")),
             fields.matrix("latency"),
-            fields.numbers("host_latency"),
             tuple(map(int, fields.numbers("memory"))),
             int(fields.number("host_memory")),
             tuple((entry.integer("0"), read_rates(entry.object("1"))) for entry in rows),
@@ -293,7 +286,6 @@ class Topology:
             name,
             self.bulk.select(gpus, masked),
             tuple(tuple(self.latency[i][j] for j in gpus) for i in gpus),
-            tuple(self.host_latency[i] for i in gpus),
             tuple(self.memory[i] for i in gpus),
             self.host_memory,
             tuple((width, rates.select(gpus, masked)) for width, rates in self.rows),

@@ -144,24 +144,11 @@ class ReadReport:
                 p = predicted[item.kind, item.name]
                 shares = [format_share(share) for share in p.hits[: len(tiers)]]
                 shares += [""] * (len(tiers) - len(shares))
-                yield (
-                    "",
-                    "",
-                    "predicted",
-                    *shares,
-                    "",
-                    "" if sampled else format_seconds(p.seconds),
-                )
+                yield ("", "", "predicted", *shares, "", "")
         blank = [""] * (len(tiers) + 1)
-        kinds = [p for p in self.plan.predictions if p.kind in _SAMPLED]
         if any(self.sampling):
             yield ("sampling", "", "measured", *blank, format_seconds(self._slowest(self.sampling)))
-            if kinds:
-                yield ("", "", "predicted", *blank, format_seconds(sum(p.seconds for p in kinds)))
         yield ("total", "", "measured", *blank, format_seconds(self.seconds_per_batch()))
-        if predicted:
-            read = [p for key, p in predicted.items() if self._was_read(*key)]
-            yield ("", "", "predicted", *blank, format_seconds(sum(p.seconds for p in read)))
 
     def _links(self) -> Iterator[tuple[str, ...]]:
         read: list[Prediction] = [

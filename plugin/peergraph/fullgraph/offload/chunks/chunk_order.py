@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from peergraph.fullgraph.exchange.halo import HaloPlan
+from peergraph.memory.device.default_machine import GPUS, LinkRates
 
 _SAMPLE_BYTES = 64 << 20  # of the marks of all chunks
 _LARGEST_SAMPLE = 1 << 22  # rows; counts are then exact in float32
@@ -19,25 +19,13 @@ Orders = tuple[tuple[int, ...], ...]
 """By rank: the chunk of each batch."""
 
 
-@dataclass(frozen=True)
-class LinkRates:
-    """Rows per second, in any unit: only their ratios count."""
-
-    host: float = 55.0
-    """From the host to a device."""
-    ranks: float = 300.0
-    """From one device to another."""
-    device: float = 1500.0
-    """Within a device."""
-
-
 def choose_orders(
     plan: HaloPlan,
     needed: Sequence[Tensor],
     *,
     deduplicate_ranks: bool,
     reuse_chunks: bool,
-    rates: LinkRates | None = None,
+    rates: LinkRates = GPUS,
 ) -> Orders:
     """Returns the chunk of each batch for each rank. Collective unless `plan` is empty.
 
@@ -51,7 +39,7 @@ def choose_orders(
         plan: which rows are exchanged over all batches.
         needed: the distinct extended rows of each of this rank's chunks.
         deduplicate_ranks, reuse_chunks: see :class:`SourceTransfers`.
-        rates: of the links; None: those of H200 GPUs.
+        rates: of the links, of which only the ratios count.
     """
     group, count, alone = plan.layout.group, len(needed), plan.is_empty
     natural = (tuple(range(count)),) * group.world_size
@@ -68,7 +56,7 @@ def choose_orders(
             candidates.append(_follow(marks, _match(marks)))
         owner = _sample_owners(plan, *marks.shape[1:])
         costs = [
-            _cost(marks, owner, orders, deduplicate_ranks, reuse_chunks, rates or LinkRates())
+            _cost(marks, owner, orders, deduplicate_ranks, reuse_chunks, rates)
             for orders in candidates
         ]
         chosen = candidates[costs.index(min(costs))]
@@ -179,4 +167,4 @@ def _cost(
         else:
             loaded += int(new.sum())
         before = needed
-    return loaded / rates.host + sent / rates.ranks + kept / rates.device
+    return loaded / rates.host + sent / rates.peers + kept / rates.own

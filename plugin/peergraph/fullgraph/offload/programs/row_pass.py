@@ -28,7 +28,7 @@ from peergraph.fullgraph.offload.rows.row_store import RowStore
 from peergraph.fullgraph.offload.tensor.chunk_rows import ChunkRows
 from peergraph.fullgraph.offload.tensor.offloaded_tensor import Content
 from peergraph.fullgraph.offload.tensor.row_space import RowSpace
-from peergraph.fullgraph.plan.schedule.schedule import SUMMED_AGAIN_EDGES
+from peergraph.memory.device.default_machine import WORK
 
 Visit = Callable[[PassChunk, Place, list[Any]], None]
 GradientStore = tuple[RowStore, Any]
@@ -160,7 +160,7 @@ class RowPass:
                 return False
             if not summed.content.is_on_device:
                 return False
-            if source.structure.edge_layout.local_count > SUMMED_AGAIN_EDGES * num_sums:
+            if source.structure.edge_layout.local_count > WORK.summed_edges * num_sums:
                 return False
         left = stores.use["device"].left
         # The gradient of the sums takes the memory that the pass writes, which is free by then.

@@ -11,9 +11,6 @@ SOURCE, SEQUENTIAL = "source", "sequential"
 FEATURES = "features"
 BEFORE = -1
 """In place of the number of a pass: before the first epoch."""
-SUMMED_AGAIN_EDGES = 64
-"""In-edges of a row, on average, up to which the row is quicker summed again on the device than
-moved to the host and back: an H200 reads about 70 rows of its memory while two cross the link."""
 
 
 @dataclass(frozen=True)

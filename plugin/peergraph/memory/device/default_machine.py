@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, fields
+from typing import Any
 
 from peergraph.json_fields import Fields
 
@@ -39,6 +40,13 @@ class WorkRates:
             link moves rows in both: 48 of 55 GB/s each way.
         translated_bytes: of host memory that one address translation serves, if reads are in
             ascending order of address.
+        packing_share: what packing rows costs, as a share of their copies.
+        exchange_bytes: an exchange of rows takes as long as copies of so many bytes.
+        summed_edges: in-edges of a row, on average, up to which the row is quicker summed again on
+            the device than moved to the host and back: about 70 rows of the device's memory are
+            read while two cross the link.
+        peer_read, host_read: time in which a kernel reads a row of another GPU's memory, or of the
+            host's, in rows of its own memory.
     """
 
     sum_speedup: float = 2.35
@@ -57,22 +65,22 @@ class WorkRates:
     chunk_seconds: float = 1.6e-4
     duplex: float = 0.15
     translated_bytes: int = 1 << 16
+    packing_share: float = 0.17
+    exchange_bytes: int = 256 << 10
+    summed_edges: int = 64
+    peer_read: float = 8.0
+    host_read: float = 80.0
 
     @classmethod
     def from_fields(cls, values: Fields) -> WorkRates:
         """Reads rates of :func:`dataclasses.asdict`. Raises ValueError for other data."""
         values.only(*(field.name for field in fields(cls)))
-        numbers: dict[str, float] = {
-            field.name: values.number(field.name)
+        read = {"int": values.integer, "float": values.number}
+        rates: dict[str, Any] = {
+            field.name: read.get(str(field.type), values.matrix)(field.name)
             for field in fields(cls)
-            if field.name not in ("narrow_over_links", "cache_bytes", "translated_bytes")
         }
-        return cls(
-            **numbers,
-            cache_bytes=values.integer("cache_bytes"),
-            translated_bytes=values.integer("translated_bytes"),
-            narrow_over_links=values.matrix("narrow_over_links"),
-        )
+        return cls(**rates)
 
     def __post_init__(self) -> None:
         for field in fields(self):
@@ -103,3 +111,6 @@ class LinkRates:
 GPUS = LinkRates(1900e9, 340e9, 51e9, 140 << 30, 2048 << 30)
 CPUS = LinkRates(10e9, 10e9, 10e9, 0, 0)
 """Ranks without a GPU."""
+
+WORK = WorkRates()
+"""For choices that are made without a topology."""
