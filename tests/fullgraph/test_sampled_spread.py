@@ -72,8 +72,7 @@ def test_an_order_with_locality_needs_fewer_rows() -> None:
     assert near is not None
     assert far is not None
     assert near.spread.alpha < far.spread.alpha / 2
-    assert near.num_chunks <= far.num_chunks
-    assert near.seconds < far.seconds
+    assert near.num_chunks < far.num_chunks
 
 
 def test_plans_for_other_widths_keep_the_counts() -> None:

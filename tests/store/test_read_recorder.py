@@ -144,7 +144,7 @@ def test_all_ranks_beside_the_prediction() -> None:
     texts = run_ranks(_all_ranks, 4)
     for text in texts:
         assert "compared with the plan's prediction" in text
-        assert text.count("predicted") == 3  # of two items, and of a link
+        assert text.count("predicted") >= 3  # of two items, and of links
     assert "rank 0, 1, 2, 3" in texts[0]
     assert "B from" in texts[1]
 

@@ -32,16 +32,16 @@ def storage(text: str) -> tuple[NodeType | EdgeType | None, str, str]:
 
 
 def storage_option(
-    given: Sequence[tuple[NodeType | EdgeType | None, str, str]],
+    options: Sequence[tuple[NodeType | EdgeType | None, str, str]],
 ) -> StorageOption:
     """Returns the option ``storage`` of values of :func:`storage`."""
-    found: dict[NodeType | EdgeType, str | dict[str, str]] = {}
-    for kind, name, stored in given:
-        tables = found.setdefault(kind, {}) if kind is not None else found
+    by_type: dict[NodeType | EdgeType, str | dict[str, str]] = {}
+    for kind, name, stored in options:
+        tables = by_type.setdefault(kind, {}) if kind is not None else by_type
         if not isinstance(tables, dict) or name in tables:
             raise ValueError(f"--storage names {name!r} twice")
         tables[name] = stored
-    return found
+    return by_type
 
 
 def byte_count(text: str) -> int:

@@ -70,10 +70,10 @@ def collect() -> Facts:
 
 def versions() -> dict[str, str | None]:
     """Returns versions by package, from metadata: importing a framework would take seconds."""
-    found: dict[str, str | None] = {"python": platform.python_version()}
+    by_package: dict[str, str | None] = {"python": platform.python_version()}
     for package, names in PACKAGES.items():
-        found[package] = next(filter(None, map(installed, names)), None)
-    return found | {"torch-cuda": torch.version.cuda}
+        by_package[package] = next(filter(None, map(installed, names)), None)
+    return by_package | {"torch-cuda": torch.version.cuda}
 
 
 def installed(name: str) -> str | None:

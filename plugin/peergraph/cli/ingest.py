@@ -150,7 +150,7 @@ def _edge_argument(text: str) -> tuple[tuple[str, str, str], EdgeFiles]:
     return edge_type(kind, where) if kind else EDGE, constructed(EdgeFiles, values, where, Path())
 
 
-def _parsed(text: str, known: dict[str, Any]) -> tuple[str | None, dict[str, Any]]:
+def _parsed(text: str, defaults: dict[str, Any]) -> tuple[str | None, dict[str, Any]]:
     """Parses type and arguments of ``[TYPE=]FILES[:KEY=VALUE,...]``."""
     files, *options = _OPTIONS.split(text, maxsplit=1)
     named = _TYPE.match(files)
@@ -164,8 +164,8 @@ def _parsed(text: str, known: dict[str, Any]) -> tuple[str | None, dict[str, Any
         key, separator, value = option.partition("=")
         if not separator:
             raise ValueError(f"{text}: expected KEY=VALUE, got {option!r}")
-        if key in known:
-            values[key] = _converted(known[key], value, option)
+        if key in defaults:
+            values[key] = _converted(defaults[key], value, option)
         elif key in _CSV:
             csv[key] = _converted(_CSV[key], value, option)
         else:

@@ -45,5 +45,5 @@ def run(args: argparse.Namespace) -> int:
 
 def _help_children() -> None:
     """Makes every Python process that this process starts read `startup/sitecustomize.py`."""
-    known = os.environ.get("PYTHONPATH")
-    os.environ["PYTHONPATH"] = os.pathsep.join([str(STARTUP), *([known] if known else [])])
+    paths = os.environ.get("PYTHONPATH")
+    os.environ["PYTHONPATH"] = os.pathsep.join([str(STARTUP), *([paths] if paths else [])])

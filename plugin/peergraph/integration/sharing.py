@@ -115,11 +115,11 @@ def _check_same_contents(parts: SplitGraph[Any] | None, group: Group) -> None:
         group,
         lambda: parts and {name: describe_content(value) for name, value in parts.contents.items()},
     )
-    found = group.all_gather_machines(mine)
-    given = [machine for machine, texts in enumerate(found) if texts is not None]
+    everyone = group.all_gather_machines(mine)
+    holders = [machine for machine, texts in enumerate(everyone) if texts is not None]
     difference = disagreement(
-        [found[machine] for machine in given],
-        lambda numbers: " and ".join(group.machines.name(given[number]) for number in numbers),
+        [everyone[machine] for machine in holders],
+        lambda numbers: " and ".join(group.machines.name(holders[number]) for number in numbers),
     )
     if difference is not None:
         raise ValueError(difference.replace("the ranks disagree", "the machines disagree", 1))
@@ -136,5 +136,5 @@ def _transfer(
 ) -> tuple[_Outlined, Sequence[Tensor]]:
     """Sends the outline and the tensors, or receives them."""
     sent: _Outlined = pickle.loads(link.bytes(lambda: pickle.dumps(message)))
-    given = iter(tensors)
-    return sent, [link.tensor(lambda: next(given), *spec) for spec in sent.specs]
+    values = iter(tensors)
+    return sent, [link.tensor(lambda: next(values), *spec) for spec in sent.specs]

@@ -160,22 +160,22 @@ class Monitor:
         tqdm.write(f"peergraph {time.perf_counter() - self._begin:.0f} s | {line}", sys.stderr)
 
     def _counts(self) -> _Counts:
-        found = _Counts(time.perf_counter() - self._begin)
+        counts = _Counts(time.perf_counter() - self._begin)
         with self._lock:
-            found.times.update(self._times)
+            counts.times.update(self._times)
             for name, moved in self._bytes.items():
-                found.moved["host, in chunks" if name == CHUNK else "other ranks"] += moved
+                counts.moved["host, in chunks" if name == CHUNK else "other ranks"] += moved
         for store, recorder in self._recorders.values():
             result = recorder.result()
-            found.batches += result.batches[0] if result.items else 0
+            counts.batches += result.batches[0] if result.items else 0
             for item in result.items:
                 sources = _sources(store.plan.world_size, result.ranks[0])
                 for (tier, memory), reads, moved in zip(
                     sources, item.reads[0], item.read_bytes[0], strict=False
                 ):
-                    found.rows[tier] += reads
-                    found.moved[memory] += moved
-        return found
+                    counts.rows[tier] += reads
+                    counts.moved[memory] += moved
+        return counts
 
 
 def _sources(world_size: int, rank: int) -> list[tuple[str, str]]:

@@ -120,8 +120,8 @@ def _pack(cost: Array, indptr: Array, neighbors: Array, weights: Array, world_si
                 load[part[cluster]] -= cost[cluster]
             links_of = slice(indptr[cluster], indptr[cluster + 1])
             parts = part[neighbors[links_of]]
-            known = parts >= 0
-            links = np.bincount(parts[known], weights[links_of][known], world_size)
+            placed = parts >= 0
+            links = np.bincount(parts[placed], weights[links_of][placed], world_size)
             full = (load + cost[cluster]) / capacity
             room = 1 - full.max(1)
             # Without any part that it fits in, the emptiest.
@@ -165,11 +165,11 @@ def _refine(
         leaving = torch.zeros_like(load).index_add_(0, part[moving], cost[moving])
         # Half of the nodes that want to leave a part are taken to do so.
         load -= leaving // 2
-        taken = cost[moving].cumsum(0)
-        before = taken - cost[moving]
+        moved_cost = cost[moving].cumsum(0)
+        before = moved_cost - cost[moving]
         start = torch.searchsorted(into, into)
-        taken = taken - before[start]
-        fits = (taken <= (capacity - load)[into]).all(1)
+        moved_cost = moved_cost - before[start]
+        fits = (moved_cost <= (capacity - load)[into]).all(1)
         part = part.index_put((moving[fits],), into[fits])
         if moving.numel() == 0:
             break

@@ -51,8 +51,8 @@ def first_bad_edge(
     share: Share, num_sources: int, num_destinations: int
 ) -> tuple[int, str, int] | None:
     """Returns the id, end and node of the first edge with an end out of range. Synchronises."""
-    found = (piece.first_bad_edge(num_sources, num_destinations) for piece in pieces_of(share))
-    return min((bad for bad in found if bad is not None), default=None)
+    bad_edges = (piece.first_bad_edge(num_sources, num_destinations) for piece in pieces_of(share))
+    return min((bad for bad in bad_edges if bad is not None), default=None)
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,7 @@ class EdgeShare:
         self, num_sources: int, num_destinations: int
     ) -> tuple[int, str, int] | None:
         """Returns the id, end and node of the first edge with an end out of range. Synchronises."""
-        found = []
+        bad_edges = []
         for end, nodes, limit in (
             ("source", self.source, num_sources),
             ("destination", self.destination, num_destinations),
@@ -94,8 +94,8 @@ class EdgeShare:
                 bad = ((nodes < 0) | (nodes >= limit)).nonzero().squeeze(1)
                 ids = self.edge_ids[bad]
                 first = int(ids.argmin())
-                found.append((int(ids[first]), end, int(nodes[bad[first]])))
-        return min(found, default=None)
+                bad_edges.append((int(ids[first]), end, int(nodes[bad[first]])))
+        return min(bad_edges, default=None)
 
 
 class EdgeReader(Protocol):
@@ -162,12 +162,12 @@ class UnreadShare:
             return self._kept[number]
         if not self._keeps:
             self._kept.clear()  # before there are two
-        found = self._reader.read(self._first + number, self._of, self._device)
+        share = self._reader.read(self._first + number, self._of, self._device)
         if self._keeps:
             # Numbers that are out of range stay as they are, to be found by first_bad_edge.
-            found = EdgeShare(*map(_narrow, (found.source, found.destination, found.edge_ids)))
-        self._kept[number] = found
-        return found
+            share = EdgeShare(*map(_narrow, (share.source, share.destination, share.edge_ids)))
+        self._kept[number] = share
+        return share
 
     def release(self) -> None:
         """Frees the pieces that were kept; from now on each use reads them."""
@@ -242,8 +242,8 @@ class CscReader:
 
     def digest(self, device: torch.device) -> str:
         """See :meth:`EdgeReader.digest`."""
-        given = [self.indptr, self.indices, *([] if self.edge_ids is None else [self.edge_ids])]
-        return ", ".join(describe_content(tensor, device) for tensor in given)
+        tensors = [self.indptr, self.indices, *([] if self.edge_ids is None else [self.edge_ids])]
+        return ", ".join(describe_content(tensor, device) for tensor in tensors)
 
     def count(self, rank: int, world_size: int) -> int:
         """See :meth:`EdgeReader.count`."""

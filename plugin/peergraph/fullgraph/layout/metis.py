@@ -49,14 +49,14 @@ def metis_parts(
     # An integer for each node, at least 1; the sum must fit 32 bits.
     scale = min(100.0 * nodes, _WEIGHT_SUM / 2)
     weights = (weight / weight.sum() * scale).ceil().long()
-    found = pymetis.part_graph(
+    partition = pymetis.part_graph(
         world_size,
         pymetis.CSRAdjacency(indptr.cpu().numpy(), (both % nodes).cpu().numpy()),
         vweights=weights.cpu().numpy(),
         recursive=False,
         options=pymetis.Options(objtype=1, seed=seed),
     )
-    part = torch.tensor(found.vertex_part, dtype=torch.int64, device="cpu")
+    part = torch.tensor(partition.vertex_part, dtype=torch.int64, device="cpu")
     return part.to(source.device)
 
 

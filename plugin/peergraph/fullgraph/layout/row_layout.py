@@ -394,7 +394,7 @@ class RowLayout:
         All ranks keep the same: they would wait for each other where one has it and another not.
         """
         self._by_content[key] = layout
-        rows = sum(kept.size for kept in self._by_content.values())
+        rows = sum(selection.size for selection in self._by_content.values())
         for old in list(self._by_content)[:-_MIN_KEPT]:
             if rows <= 2 * self.size and len(self._by_content) <= _MAX_KEPT:
                 break

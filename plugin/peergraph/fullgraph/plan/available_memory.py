@@ -54,17 +54,17 @@ def file_budget(group: Group, folder: str | PathLike[str] | None) -> int:
     return _least_share(group, free)
 
 
-def host_budget(group: Group, given: int | None) -> int:
+def host_budget(group: Group, num_bytes: int | None) -> int:
     """Returns the bytes of hosts for all ranks together; None: what is free. Collective.
 
     Args:
-        given: bytes of each machine's host.
+        num_bytes: bytes of each machine's host.
 
     Raises:
-        TypeError, ValueError: `given` is no number of bytes.
+        TypeError, ValueError: `num_bytes` is no number of bytes.
     """
-    check_number("host_memory", given, 0)
-    return _least_share(group, free_host_memory() if given is None else given)
+    check_number("host_memory", num_bytes, 0)
+    return _least_share(group, free_host_memory() if num_bytes is None else num_bytes)
 
 
 def _least_share(group: Group, num_bytes: int) -> int:

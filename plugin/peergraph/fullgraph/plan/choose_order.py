@@ -57,8 +57,8 @@ _LEAST_GAIN, _MOST_IMBALANCE = 0.8, 1.25
 _BYTES_PER_EDGE, _MOST_EDGES_ON_CPU, _MOST_EDGES_OF_METIS = 350, 1 << 23, 1 << 24
 
 
-def _metis_parts(*given: Any) -> tuple[Tensor, Tensor]:
-    part = metis_parts(*given)
+def _metis_parts(*arguments: Any) -> tuple[Tensor, Tensor]:
+    part = metis_parts(*arguments)
     return part, torch.zeros_like(part)
 
 
@@ -118,15 +118,15 @@ def check_order(
     if unknown:
         raise ValueError(f"order names the node type {unknown[0]!r}, expected {list(num_nodes)}")
     checked: dict[NodeType, str | Tensor] = dict.fromkeys(num_nodes, "auto")
-    for node_type, given in order.items():
-        if isinstance(given, Tensor):
-            given = check_part(given, num_nodes[node_type])
-        elif given not in ORDERS:
+    for node_type, of_type in order.items():
+        if isinstance(of_type, Tensor):
+            of_type = check_part(of_type, num_nodes[node_type])
+        elif of_type not in ORDERS:
             raise ValueError(
                 f"order must be one of {', '.join(ORDERS)}, or a tensor with the part of each "
-                f"node, got {given!r}"
+                f"node, got {of_type!r}"
             )
-        checked[node_type] = given
+        checked[node_type] = of_type
     return checked
 
 
@@ -171,14 +171,14 @@ class OrderChooser:
         self.cost = {t: balance_cost(d) for t, d in self.degrees.items()}
         self._joint: dict[str, dict[NodeType, tuple[Tensor, Tensor]]] = {}
 
-    def choose(self, given: Mapping[NodeType, str | Tensor]) -> ChosenOrder:
+    def choose(self, orders: Mapping[NodeType, str | Tensor]) -> ChosenOrder:
         """Returns the order that the user gave; for "auto", the best one. Collective."""
-        if "auto" not in [g for g in given.values() if isinstance(g, str)]:
-            return self._try(given, "as asked for")
+        if "auto" not in [g for g in orders.values() if isinstance(g, str)]:
+            return self._try(orders, "as asked for")
         if self.blocks == 1:
-            return self._try(self._with(given, "original"), "one rank has all rows")
+            return self._try(self._with(orders, "original"), "one rank has all rows")
         names = ["random", "original", *self._partitioners_to_try()]
-        tried = {name: self._try(self._with(given, name), "") for name in names}
+        tried = {name: self._try(self._with(orders, name), "") for name in names}
         return self._best(tried)
 
     def _exchanged(self, volumes: Mapping[EdgeType, Volume]) -> int:
@@ -199,10 +199,10 @@ class OrderChooser:
         return ChosenOrder(name, parts, volumes, reason, {name: self._exchanged(volumes)})
 
     def _with(
-        self, given: Mapping[NodeType, str | Tensor], name: str
+        self, orders: Mapping[NodeType, str | Tensor], name: str
     ) -> dict[NodeType, str | Tensor]:
-        auto = {t: isinstance(order, str) and order == "auto" for t, order in given.items()}
-        return {t: name if auto[t] else order for t, order in given.items()}
+        auto = {t: isinstance(order, str) and order == "auto" for t, order in orders.items()}
+        return {t: name if auto[t] else order for t, order in orders.items()}
 
     def _part(self, node_type: NodeType, order: str | Tensor) -> tuple[Tensor, tuple[int, ...]]:
         if isinstance(order, Tensor):
@@ -293,8 +293,8 @@ class OrderChooser:
             # On the CPU METIS is faster, and better.
             if on_gpu or (edges <= _MOST_EDGES_ON_CPU and not names):
                 names.append("communities")
-        found: list[str] = self.group.broadcast(names)
-        return found
+        agreed: list[str] = self.group.broadcast(names)
+        return agreed
 
     def _partitioned(self, name: str) -> dict[NodeType, tuple[Tensor, Tensor]]:
         """The part and the community of each node, from rank 0, which gets all edges. Collective.
@@ -315,7 +315,7 @@ class OrderChooser:
                 torch.cat(ends, 1) if ends else torch.zeros((2, 0), dtype=torch.int64, device="cpu")
             )
             source, destination = self._at_rank_0(mine.to(device))
-            found = torch.zeros((2, count), dtype=torch.int64, device=device)
+            parts_and_communities = torch.zeros((2, count), dtype=torch.int64, device=device)
 
             def partition() -> None:
                 if self.group.rank == 0:
@@ -326,12 +326,12 @@ class OrderChooser:
                         rows = rows_between_parts(source, destination, part, self.blocks)
                         ranks = torch.tensor(place_parts(rows, self.machines), device=part.device)
                         part = ranks[part]
-                    found[0].copy_(part)
-                    found[1].copy_(community)
+                    parts_and_communities[0].copy_(part)
+                    parts_and_communities[1].copy_(community)
 
             collective_call(self.group, partition)
-            self.transport.broadcast(found)
-            pieces = torch.split(found, list(self.num_nodes.values()), 1)
+            self.transport.broadcast(parts_and_communities)
+            pieces = torch.split(parts_and_communities, list(self.num_nodes.values()), 1)
             self._joint[name] = {
                 t: (piece[0], piece[1]) for t, piece in zip(self.num_nodes, pieces, strict=True)
             }

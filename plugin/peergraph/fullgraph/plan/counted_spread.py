@@ -71,8 +71,8 @@ def _share_of_network(facts: GraphFacts, chunks: int) -> float:
 def format_duplication(counted: Sequence[Duplication]) -> list[str]:
     """Returns a line of text for each number of chunks."""
     return [
-        f"  {found.world_size} x {found.num_chunks} chunks need {found.alpha:.2f} rows for each "
-        f"node (counted); {found.saved_between_ranks:.2f} are passed on by ranks, "
-        f"{found.saved_between_batches:.2f} stay from the batch before"
-        for found in counted
+        f"  {rows.world_size} x {rows.num_chunks} chunks need {rows.alpha:.2f} rows for each "
+        f"node (counted); {rows.saved_between_ranks:.2f} are passed on by ranks, "
+        f"{rows.saved_between_batches:.2f} stay from the batch before"
+        for rows in counted
     ]

@@ -93,7 +93,7 @@ _DEFAULTS: FullGraphOptions = {
 }
 
 
-def all_options(given: FullGraphOptions) -> FullGraphOptions:
+def all_options(chosen: FullGraphOptions) -> FullGraphOptions:
     """Returns the options with defaults for those that were left out.
 
     Raises:
@@ -101,12 +101,12 @@ def all_options(given: FullGraphOptions) -> FullGraphOptions:
         TypeError: a number that is none, a `topology` that is none.
         ValueError: a number out of range, a `hidden_dtype` that rows cannot be stored in.
     """
-    unknown = [name for name in given if name not in _DEFAULTS]
+    unknown = [name for name in chosen if name not in _DEFAULTS]
     if unknown:
         raise TypeError(
             f"unexpected keyword argument {', '.join(unknown)}: expected {', '.join(_DEFAULTS)}"
         )
-    options: FullGraphOptions = {**_DEFAULTS, **given}
+    options: FullGraphOptions = {**_DEFAULTS, **chosen}
     check_number("num_chunks", options["num_chunks"], 1, MAX_CHUNKS)
     check_number("heads", options["heads"], 0, MAX_COLUMNS)
     check_number("host_memory", options["host_memory"], 0)

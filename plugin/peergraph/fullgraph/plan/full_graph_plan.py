@@ -134,8 +134,8 @@ class FullGraphPlan:
         resident = ResidentPlan.make(facts, topology, widths, element_bytes, modes)
         _check_mode(mode, resident.usable)
         fitting = resident.fitting_modes(memory_budget)
-        wanted = [name for name in fitting if mode in (None, name)]
-        if offload is False and not wanted:
+        allowed = [name for name in fitting if mode in (None, name)]
+        if offload is False and not allowed:
             assert memory_budget is not None
             raise ValueError(resident.describe_excess(mode, memory_budget))
         model = widths or _assumed_widths(facts, element_bytes)
@@ -158,9 +158,9 @@ class FullGraphPlan:
                 num_chunks=num_chunks,
                 spreads=counted,
             )  # fmt: skip
-            wanted = [name for name in resident.usable if mode in (None, name)]
+            allowed = [name for name in resident.usable if mode in (None, name)]
         asked = offload if num_chunks is None else True
-        chosen = quickest(resident.seconds, wanted, topology.work)
+        chosen = quickest(resident.seconds, allowed, topology.work)
         return cls(
             facts=facts,
             topology=topology,
@@ -181,7 +181,7 @@ class FullGraphPlan:
             layer_type=layer_type,
             hidden_bytes=hidden_bytes,
             labelled=labelled,
-            candidates=_candidates(resident.seconds, wanted),
+            candidates=_candidates(resident.seconds, allowed),
             spreads=counted,
             network=None
             if offloaded is not None
@@ -272,7 +272,7 @@ class FullGraphPlan:
             "mode": self.mode,
             "reason": self.reason,
             "bytes": {item.name: list(item.num_bytes) for item in self.items},
-            "buffers": {mode: list(taken) for mode, taken in self.buffers.items()},
+            "buffers": {mode: list(num_bytes) for mode, num_bytes in self.buffers.items()},
             "layers": [
                 {
                     "width": layer.width,
@@ -365,11 +365,13 @@ def _decision(
     """Resident or offloaded, and why."""
     offloaded = too_large if asked is None else asked
     name = "offloaded" if offloaded else "resident"
-    given = "" if widths is not None else (
+    assumption = "" if widths is not None else (
         f", if the model has widths {'-'.join(map(str, model))}, which are assumed"
     )  # fmt: skip
     limit = "no budget" if budget is None else f"a budget of {format_bytes(budget)}"
-    takes = f"resident training takes {format_bytes(needed)} on the busiest rank, {limit}{given}"
+    takes = (
+        f"resident training takes {format_bytes(needed)} on the busiest rank, {limit}{assumption}"
+    )
     return f"{name}{', as asked for' if asked is not None else ''}: {takes}"
 
 

@@ -110,13 +110,13 @@ def training_items(
 
 def imported_rows(facts: GraphFacts) -> list[int]:
     """Returns the rows of other machines that each rank imports, in equal shares of a machine."""
-    found = [0] * facts.world_size
+    imported = [0] * facts.world_size
     for machine, ranks in enumerate(facts.machines):
         for rank in ranks:
             received = (v.network_received for v in facts.volumes.values() if v.network)
             rows = max((by_machine[machine] for by_machine in received), default=0)
-            found[rank] = -(-rows // len(ranks))
-    return found
+            imported[rank] = -(-rows // len(ranks))
+    return imported
 
 
 def total_bytes(items: Sequence[MemoryItem], world_size: int) -> tuple[int, ...]:

@@ -204,7 +204,7 @@ def tier_bytes(
     schedule: Schedule, row_bytes: Mapping[str, int], placement: Placement
 ) -> dict[str, int]:
     """Returns the most bytes of stored rows by tier, over all passes."""
-    found = dict.fromkeys(TIERS, 0)
+    most = dict.fromkeys(TIERS, 0)
     for at in range(-1, len(schedule.passes)):
         held = dict.fromkeys(TIERS, 0)
         for rows in schedule.rows:
@@ -214,5 +214,5 @@ def tier_bytes(
                 held[DEVICE] += part
                 held[tier] += row_bytes[rows.name] - part
         held[DEVICE] += sum(row_bytes[name] for name, step in placement.loaded if step == at)
-        found = {tier: max(found[tier], held[tier]) for tier in TIERS}
-    return found
+        most = {tier: max(most[tier], held[tier]) for tier in TIERS}
+    return most

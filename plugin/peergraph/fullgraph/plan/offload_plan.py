@@ -99,11 +99,11 @@ class OffloadPlan:
             )
             return max(0, needed - self.items[-1].num_bytes[rank])
 
-        found = missing(self.stages_sources)
-        if found and self.device_room - found < self.source_bytes:
+        needed_more = missing(self.stages_sources)
+        if needed_more and self.device_room - needed_more < self.source_bytes:
             # Rows of sources have no room on the device any more.
             return missing(True)
-        return found
+        return needed_more
 
     @property
     def network_bytes(self) -> int:
@@ -193,22 +193,22 @@ def make_offload_plan(
     check_number("num_chunks", num_chunks, 1, MAX_CHUNKS)
     rooms = host_memory, file_memory
     planner = _Planner(facts, model, memory_budget, rooms, spreads)
-    found: list[OffloadPlan] = []
+    plans: list[OffloadPlan] = []
     refused = ""
     for count in CHUNK_COUNTS if num_chunks is None else (num_chunks,):
         plan = planner.plan(count)
         if isinstance(plan, OffloadPlan):
-            found.append(plan)
+            plans.append(plan)
         else:
             refused = plan
-    if not found:
+    if not plans:
         raise ValueError(refused)
     reason = (
         "as asked for"
         if num_chunks is not None
-        else f"the least transfers of {len(found)} numbers that fit"
+        else f"the least transfers of {len(plans)} numbers that fit"
     )
-    return replace(_least_moved(found, topology, memory_budget), chunks_reason=reason)
+    return replace(_least_moved(plans, topology, memory_budget), chunks_reason=reason)
 
 
 def _least_moved(

@@ -90,8 +90,8 @@ def spread_at(facts: GraphFacts, chunks: int, counted: Sequence[Spread]) -> Spre
         return nearest
     random = expected_spread(facts, nearest.chunks)
 
-    def between(found: float, of_random: float, expected: float) -> float:
-        share = (found - 1) / (of_random - 1) if of_random > 1 else 0.0
+    def between(counted_rows: float, of_random: float, expected: float) -> float:
+        share = (counted_rows - 1) / (of_random - 1) if of_random > 1 else 0.0
         return 1 + max(0.0, share) * (expected - 1)
 
     scale = nearest.sent / max(random.sent, 1e-9)

@@ -111,8 +111,8 @@ class OffloadedModel:
             return []
         columns = self._labelled_columns
         row_bytes = columns * self.element_bytes
-        kept = tuple(math.ceil(self.labelled * rows) * row_bytes for rows in facts.rows)
-        items = [MemoryItem("labelled rows", "output, loss and gradients", kept)]
+        num_bytes = tuple(math.ceil(self.labelled * rows) * row_bytes for rows in facts.rows)
+        items = [MemoryItem("labelled rows", "output, loss and gradients", num_bytes)]
         if self.sorts_by_chunk:
             edges = [
                 sum(volume.num_edges[rank] for volume in facts.volumes.values())

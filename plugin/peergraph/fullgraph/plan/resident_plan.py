@@ -70,8 +70,8 @@ class ResidentPlan:
             # Rows of other machines, and those that travel to them.
             columns = max(layer.width * (2 if layer.sums else 1) for layer in layers)
             imported = [rows * columns * element_bytes for rows in imported_rows(facts)]
-            for name, taken in buffers.items():
-                buffers[name] = tuple(map(sum, zip(taken, imported, strict=True)))
+            for name, num_bytes in buffers.items():
+                buffers[name] = tuple(map(sum, zip(num_bytes, imported, strict=True)))
         usable = tuple(name for name in seconds if name in modes)
         return cls(facts, widths, tuple(items), tuple(layers), buffers, seconds, usable)
 

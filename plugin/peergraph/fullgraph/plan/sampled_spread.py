@@ -50,12 +50,12 @@ def sample_spreads(
         sample.marks = Transport.of(group).all_reduce(sample.marks)
     edges = sum(sum(volume.num_edges) for volume in facts.volumes.values())
     degree = edges / max(1, sum(facts.rows))
-    found, chunks = [], 2
+    spreads, chunks = [], 2
     while chunks <= _FINEST:
         counted = _total([sample.count(chunks) for sample in samples.values()])
-        found.append(spread_of(counted, degree, facts))
+        spreads.append(spread_of(counted, degree, facts))
         chunks *= 2
-    return found
+    return spreads
 
 
 class _Sample:
@@ -105,17 +105,19 @@ class _Sample:
         batches = needs.any(1)
         again = batches[:, 1:] & batches[:, :-1]
         scale = self.num_nodes / max(1, len(self.marks))
-        needed, distinct, kept = (round(int(x.sum()) * scale) for x in (needs, batches, again))
-        return Duplication(self.ranks, chunks, self.num_nodes, needed, distinct, distinct - kept)
+        needed, distinct, repeated = (round(int(x.sum()) * scale) for x in (needs, batches, again))
+        return Duplication(
+            self.ranks, chunks, self.num_nodes, needed, distinct, distinct - repeated
+        )
 
 
-def _total(found: list[Duplication]) -> Duplication:
+def _total(by_type: list[Duplication]) -> Duplication:
     """Adds up the rows of all node types."""
     return Duplication(
-        found[0].world_size,
-        found[0].num_chunks,
-        sum(of_type.num_nodes for of_type in found),
-        sum(of_type.needed for of_type in found),
-        sum(of_type.distinct for of_type in found),
-        sum(of_type.loaded for of_type in found),
+        by_type[0].world_size,
+        by_type[0].num_chunks,
+        sum(of_type.num_nodes for of_type in by_type),
+        sum(of_type.needed for of_type in by_type),
+        sum(of_type.distinct for of_type in by_type),
+        sum(of_type.loaded for of_type in by_type),
     )

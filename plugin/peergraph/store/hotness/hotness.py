@@ -42,7 +42,7 @@ HotnessSpec = str | Tensor | Mapping[NodeType, Tensor] | Hotness
 
 
 def node_hotness(
-    given: HotnessSpec,
+    hotness: HotnessSpec,
     edges: Mapping[EdgeType, RelationEdges],
     degrees: Mapping[EdgeType, Tensor],
     schema: Schema,
@@ -53,40 +53,40 @@ def node_hotness(
     every rank. Collective.
 
     Args:
-        given: "out_degree", "in_degree", or values by user id. Rank 0's values are used, but every
-            rank must give the same kind.
+        hotness: "out_degree", "in_degree", or values by user id. Rank 0's values are used, but
+            every rank must give the same kind.
         edges: the structure.
         degrees: in-degrees by user id.
         schema: the types and sizes of the graph.
         group: the ranks.
-        needed: whether to compute values; otherwise `given` is only checked.
+        needed: whether to compute values; otherwise `hotness` is only checked.
 
     Raises:
         ValueError, TypeError: values do not fit the graph, or ranks give different kinds; on every
             rank.
     """
-    _check_kinds(group, given if isinstance(given, str) else "values")
-    if isinstance(given, str):
-        if given not in BY_DEGREE:
-            raise ValueError(f"hotness must be values or one of {BY_DEGREE}, got {given!r}")
+    _check_kinds(group, hotness if isinstance(hotness, str) else "values")
+    if isinstance(hotness, str):
+        if hotness not in BY_DEGREE:
+            raise ValueError(f"hotness must be values or one of {BY_DEGREE}, got {hotness!r}")
         if not needed:
             return {}
-        if given == "out_degree":
+        if hotness == "out_degree":
             return out_degrees(edges, schema, group)
-        found = {
+        by_type = {
             t: torch.zeros(n, dtype=torch.int64, device="cpu") for t, n in schema.num_nodes.items()
         }
         for edge_type, of_type in degrees.items():
-            found[edge_type[2]] += of_type
-        return found
-    values = collective_call(group, lambda: _checked(given, schema))
+            by_type[edge_type[2]] += of_type
+        return by_type
+    values = collective_call(group, lambda: _checked(hotness, schema))
     if not needed:
         return {}
     return {t: _from_first_rank(group, values[t]) for t in schema.num_nodes}
 
 
 def list_hotness(
-    given: HotnessSpec | Mapping[EdgeType, Tensor],
+    hotness: HotnessSpec | Mapping[EdgeType, Tensor],
     edges: Mapping[EdgeType, RelationEdges],
     degrees: Mapping[EdgeType, Tensor],
     schema: Schema,
@@ -97,15 +97,15 @@ def list_hotness(
     :func:`node_hotness`.
 
     Args:
-        given: as in :func:`node_hotness`, or values by edge type. Of counts the reads of lists are
-            taken.
+        hotness: as in :func:`node_hotness`, or values by edge type. Of counts the reads of lists
+            are taken.
     """
-    if isinstance(given, Hotness):
-        counts: Mapping[EdgeType, Tensor] = given.structure
-    elif isinstance(given, Mapping) and given.keys() == schema.num_edges.keys() and given:
-        counts = given  # type: ignore[assignment]
+    if isinstance(hotness, Hotness):
+        counts: Mapping[EdgeType, Tensor] = hotness.structure
+    elif isinstance(hotness, Mapping) and hotness.keys() == schema.num_edges.keys() and hotness:
+        counts = hotness  # type: ignore[assignment]
     else:
-        by_node = node_hotness(given, edges, degrees, schema, group, needed)  # type: ignore[arg-type]
+        by_node = node_hotness(hotness, edges, degrees, schema, group, needed)  # type: ignore[arg-type]
         return {t: by_node[t[2]] for t in schema.num_edges} if needed else {}
     _check_kinds(group, "lists")
 
@@ -121,7 +121,7 @@ def list_hotness(
     if not needed:
         return {}
     heat = {t: _from_first_rank(group, values) for t, values in counts.items()}
-    if isinstance(given, Hotness):
+    if isinstance(hotness, Hotness):
         heat = {t: expected_reads(values.long()) for t, values in heat.items()}
     return heat
 
@@ -144,9 +144,9 @@ def _from_first_rank(group: Group, values: Tensor) -> Tensor:
 
 
 def _checked(
-    given: Tensor | Mapping[NodeType, Tensor] | Hotness, schema: Schema
+    hotness: Tensor | Mapping[NodeType, Tensor] | Hotness, schema: Schema
 ) -> dict[NodeType, Tensor]:
-    by_type = given.features if isinstance(given, Hotness) else given
+    by_type = hotness.features if isinstance(hotness, Hotness) else hotness
     if isinstance(by_type, Tensor):
         if len(schema.num_nodes) != 1:
             raise ValueError(
@@ -154,17 +154,19 @@ def _checked(
             )
         by_type = dict.fromkeys(schema.num_nodes, by_type)
     if not isinstance(by_type, Mapping):
-        raise TypeError(f"hotness must be a name, a tensor or tensors, got {type(given).__name__}")
+        raise TypeError(
+            f"hotness must be a name, a tensor or tensors, got {type(hotness).__name__}"
+        )
     if by_type.keys() != schema.num_nodes.keys():
         raise ValueError(f"hotness must be given for {list(schema.num_nodes)}, got {list(by_type)}")
     for node_type, values in by_type.items():
         _check_values(node_type, values, schema.num_nodes[node_type])
-    if isinstance(given, Hotness):
-        if given.structure.keys() != schema.num_edges.keys():
+    if isinstance(hotness, Hotness):
+        if hotness.structure.keys() != schema.num_edges.keys():
             raise ValueError(
-                f"hotness must count {list(schema.num_edges)}, got {list(given.structure)}"
+                f"hotness must count {list(schema.num_edges)}, got {list(hotness.structure)}"
             )
-        for edge_type, values in given.structure.items():
+        for edge_type, values in hotness.structure.items():
             _check_values(edge_type, values, schema.num_nodes[edge_type[2]])
     return dict(by_type)
 

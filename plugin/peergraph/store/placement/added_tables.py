@@ -44,7 +44,7 @@ def place_added_table(
     plan: str,
     item: Item,
     built: Plan,
-    taken: Sequence[Allocation],
+    allocated: Sequence[Allocation],
     record: BuildRecord,
     group: Group,
 ) -> Plan:
@@ -54,7 +54,7 @@ def place_added_table(
         plan: the plan of the table: "auto" or a tier.
         item: the table.
         built: the plan of the store.
-        taken: the allocations of the store.
+        allocated: the allocations of the store.
         record: the inputs of the store's plan.
 
     Raises:
@@ -62,7 +62,7 @@ def place_added_table(
         MemoryError: a GPU or the host has less memory left than the table needs.
     """
     granule = budget_granule(built.memory_budget or 0, built, group)
-    used = fullest_rank(taken, granule)[1]
+    used = fullest_rank(allocated, granule)[1]
     if plan != "auto":
         tiers = make_plan(plan, [item], built.world_size, None).placements[0].tiers
     elif group.device.type == "cpu" and record.topology is None:
@@ -74,11 +74,13 @@ def place_added_table(
             left = max(0, built.memory_budget - used)
         tiers = _fitting(item, left or 0, granule, built, record, group)
     added = _with_item(replace(built, placements=(), predictions=()), item, tiers)
-    added, allocations = remaining_host(record.spill, taken, group).apply(
+    added, allocations = remaining_host(record.spill, allocated, group).apply(
         added, [item], plan == "auto", group
     )
     if built.memory_budget is not None:
-        check_budget([*taken, *allocations], built.memory_budget, granule, f"table {item.name!r}")
+        check_budget(
+            [*allocated, *allocations], built.memory_budget, granule, f"table {item.name!r}"
+        )
     check_room(allocations, group)
     predicted = _predicted(item, added, record, group)
     return replace(
@@ -125,24 +127,24 @@ def _with_item(plan: Plan, item: Item, tiers: Tiers) -> Plan:
     return replace(plan, placements=(*plan.placements, Placement.of(item, tiers)))
 
 
-def remaining_budget(plan: Plan, taken: Sequence[Allocation], group: Group) -> int | None:
+def remaining_budget(plan: Plan, allocations: Sequence[Allocation], group: Group) -> int | None:
     """Returns the unused bytes of a store's budget on the fullest rank; None without a budget."""
     if plan.memory_budget is None:
         return None
     granule = budget_granule(plan.memory_budget, plan, group)
-    return max(0, plan.memory_budget - fullest_rank(taken, granule)[1])
+    return max(0, plan.memory_budget - fullest_rank(allocations, granule)[1])
 
 
-def remaining_host(spill: Spill, taken: Sequence[Allocation], group: Group) -> Spill:
+def remaining_host(spill: Spill, allocations: Sequence[Allocation], group: Group) -> Spill:
     """Returns the spill with the unused bytes of its host budget as the budget.
 
     Without a budget it returns the spill: the host's free memory shows what is left.
     """
     if spill.host_budget is None:
         return spill
-    sizes = [e.host for e in taken]
+    sizes = [e.host for e in allocations]
     if group.device.type == "cpu":
-        sizes += [n for e in taken for r in range(group.world_size) for n in e.of_rank(r)]
+        sizes += [n for e in allocations for r in range(group.world_size) for n in e.of_rank(r)]
     return replace(spill, host_budget=max(0, spill.host_budget - granted_bytes(sizes, "cpu")))
 
 

@@ -70,11 +70,11 @@ def fullest_rank(allocations: Sequence[Allocation], granule: int) -> tuple[int, 
     rounded up to a multiple of `granule`.
     """
     world = range(len(allocations[0].replicated)) if allocations else range(1)
-    taken = [
+    totals = [
         sum(-(-size // granule) * granule for e in allocations for size in e.of_rank(rank))
         for rank in world
     ]
-    return max(enumerate(taken), key=lambda pair: pair[1])
+    return max(enumerate(totals), key=lambda pair: pair[1])
 
 
 def check_room(allocations: Sequence[Allocation], group: Group) -> None:
@@ -89,10 +89,10 @@ def check_room(allocations: Sequence[Allocation], group: Group) -> None:
         free_gpu_memory(group.device) if on_gpu else 0,
         free_host_memory(),
     )
-    found = group.all_gather(mine)
+    everyone = group.all_gather(mine)
     on_host = host_bytes(allocations, group)
     needed: dict[str, int] = {}
-    for rank, (device, free, _) in enumerate(found):
+    for rank, (device, free, _) in enumerate(everyone):
         regions = [size for e in allocations for size in e.of_rank(rank)]
         if not on_gpu:
             continue
@@ -103,7 +103,7 @@ def check_room(allocations: Sequence[Allocation], group: Group) -> None:
                 f"rank {rank} needs {format_exact_bytes(needed[device])} of {device}, "
                 f"{format_exact_bytes(free)} are free"
             )
-    left = min(host for _, _, host in found)
+    left = min(host for _, _, host in everyone)
     if on_host > left:
         raise MemoryError(
             f"the store needs {format_exact_bytes(on_host)} of the host's memory, "
@@ -114,11 +114,11 @@ def check_room(allocations: Sequence[Allocation], group: Group) -> None:
 
 def host_bytes(allocations: Sequence[Allocation], group: Group) -> int:
     """Returns the bytes in host memory. Without a GPU, these are all rows except those on disk."""
-    taken = granted_bytes((e.host for e in allocations), "cpu")
+    num_bytes = granted_bytes((e.host for e in allocations), "cpu")
     if group.device.type == "cuda":
-        return taken
+        return num_bytes
     ranks = range(group.world_size)
-    return taken + granted_bytes(
+    return num_bytes + granted_bytes(
         (s for e in allocations for r in ranks for s in e.of_rank(r)), "cpu"
     )
 

@@ -85,10 +85,10 @@ def agree_on_machine_plan(
     asked, machines = options["machines"], group.machines
     if asked != "auto" or machines.count == 1:
         return choose_machine_plan(asked, [MachineMemory("", 0, 0)] * machines.count)
-    found = group.all_gather_machines(_whole_and_room(options, items, ids, group))
+    everyone = group.all_gather_machines(_whole_and_room(options, items, ids, group))
     memories = [
         MachineMemory(machines.name(index), whole, room)
-        for index, (whole, room) in enumerate(found)
+        for index, (whole, room) in enumerate(everyone)
     ]
     return choose_machine_plan(asked, memories)
 

@@ -153,31 +153,31 @@ def disk_spill(options: PlacementOptions) -> Spill:
 
 def hot_ratio(options: PlacementOptions) -> float:
     """Returns the share of each node table's rows that every machine has, of complete options."""
-    given = options["hot_ratio"]
-    if given is None:
+    ratio = options["hot_ratio"]
+    if ratio is None:
         return DEFAULT_HOT_RATIO if options["machines"] == "shard" else 1.0
     if options["machines"] == "replicate":
         raise ValueError('hot_ratio is for machines="shard": machines="replicate" has all rows')
-    is_number = isinstance(given, (int, float)) and not isinstance(given, bool)
-    if not is_number or not 0 <= given <= 1:
-        raise ValueError(f"hot_ratio must be a number from 0 to 1, got {given!r}")
-    return float(given)
+    is_number = isinstance(ratio, (int, float)) and not isinstance(ratio, bool)
+    if not is_number or not 0 <= ratio <= 1:
+        raise ValueError(f"hot_ratio must be a number from 0 to 1, got {ratio!r}")
+    return float(ratio)
 
 
 def batches_per_exchange(options: PlacementOptions) -> int:
     """Returns the number of batches whose rows are exchanged together, of complete options."""
-    given = options["batches_per_exchange"]
-    if given is None:
+    count = options["batches_per_exchange"]
+    if count is None:
         return 1
     if options["machines"] == "replicate":
         raise ValueError(
             'batches_per_exchange is for machines="shard": with machines="replicate" no rows are '
             "exchanged"
         )
-    check_number("batches_per_exchange", given, 1, MAX_BATCHES_PER_EXCHANGE)
-    return given
+    check_number("batches_per_exchange", count, 1, MAX_BATCHES_PER_EXCHANGE)
+    return count
 
 
-def _check_machines(given: object) -> None:
-    if given not in MACHINE_PLANS:
-        raise ValueError(f"machines must be one of {MACHINE_PLANS}, got {given!r}")
+def _check_machines(machines: object) -> None:
+    if machines not in MACHINE_PLANS:
+        raise ValueError(f"machines must be one of {MACHINE_PLANS}, got {machines!r}")

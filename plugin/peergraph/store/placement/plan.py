@@ -76,20 +76,20 @@ class Placement:
         return cls(item.kind, item.name, tiers, *(b - a for a, b in pairwise(upto)))
 
     @classmethod
-    def from_fields(cls, given: Fields) -> Placement:
+    def from_fields(cls, values: Fields) -> Placement:
         """Reads a placement from JSON fields. Raises ``ValueError`` for invalid ones."""
-        given.only(*(field.name for field in fields(cls)))
-        tiers = given.object("tiers")
+        values.only(*(field.name for field in fields(cls)))
+        tiers = values.object("tiers")
         names = [field.name for field in fields(Tiers)]
         tiers.only(*names)
         return cls(
-            given.text("kind"),
-            given.text("name"),
+            values.text("kind"),
+            values.text("name"),
             Tiers(**{name: tiers.integer(name) for name in names if tiers.has(name)}),
-            given.integer("bytes_replicated"),
-            given.integer("bytes_sharded"),
-            given.integer("bytes_host"),
-            given.integer("bytes_disk") if given.has("bytes_disk") else 0,
+            values.integer("bytes_replicated"),
+            values.integer("bytes_sharded"),
+            values.integer("bytes_host"),
+            values.integer("bytes_disk") if values.has("bytes_disk") else 0,
         )
 
     def bytes_per_rank(self, world_size: int, copies: int = 1) -> int:
@@ -159,23 +159,23 @@ class Plan:
         Raises:
             ValueError: a value is wrong. The error names it, and what was expected.
         """
-        given = Fields(values, "not a plan: ")
-        given.only(*(field.name for field in fields(cls)))
-        predictions = given.objects("predictions") if given.has("predictions") else []
+        plan_fields = Fields(values, "not a plan: ")
+        plan_fields.only(*(field.name for field in fields(cls)))
+        predictions = plan_fields.objects("predictions") if plan_fields.has("predictions") else []
         partitions = None
-        if given.has("partitions"):
-            partitions = Partitions.from_fields(given.object("partitions"))
+        if plan_fields.has("partitions"):
+            partitions = Partitions.from_fields(plan_fields.object("partitions"))
         plan = cls(
-            given.text("name"),
-            given.integer("world_size"),
-            given.integer("memory_budget") if given.has("memory_budget") else None,
-            tuple(map(Placement.from_fields, given.objects("placements"))),
+            plan_fields.text("name"),
+            plan_fields.integer("world_size"),
+            plan_fields.integer("memory_budget") if plan_fields.has("memory_budget") else None,
+            tuple(map(Placement.from_fields, plan_fields.objects("placements"))),
             partitions,
             tuple(map(Prediction.from_fields, predictions)),
-            given.text("over_machines") if given.has("over_machines") else None,
+            plan_fields.text("over_machines") if plan_fields.has("over_machines") else None,
         )
         if plan.world_size < 1:
-            given.fail("world_size", "at least 1")
+            plan_fields.fail("world_size", "at least 1")
         return plan
 
     def __str__(self) -> str:
@@ -188,8 +188,8 @@ class Plan:
         for p in self.placements:
             each = p.bytes_per_rank(self.world_size, self.copies)
             parts = [_share(getattr(p.tiers, tier), p.tiers.rows) for tier in tiers]
-            taken = (each, p.bytes_host, p.bytes_disk)[: len(sizes)]
-            rows.append((p.kind, p.name, *parts, *map(format_bytes, taken)))
+            used = (each, p.bytes_host, p.bytes_disk)[: len(sizes)]
+            rows.append((p.kind, p.name, *parts, *map(format_bytes, used)))
         total = (self.bytes_per_rank(), self.bytes_host(), self.bytes_disk())[: len(sizes)]
         rows.append(("total", "", *("" for _ in tiers), *map(format_bytes, total)))
         widths = [max(len(r[c]) for r in rows) for c in range(len(rows[0]))]

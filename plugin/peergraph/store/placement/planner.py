@@ -91,25 +91,25 @@ def choose_plan(
     ids = id_items(schema) if renumbered else []
     ids += list_order_items(schema) if lists_ordered else []
     if isinstance(plan, Plan):
-        made = _checked_plan(plan, items, group)
+        chosen = _checked_plan(plan, items, group)
     elif not by_links or (plan == "auto" and not renumbered):
         # Ranks without a GPU share the machine's memory, so one copy is enough for all ranks.
         name = "host" if plan == "auto" else plan
-        made = replace(make_plan(name, items, group.world_size, None), name=plan)
+        chosen = replace(make_plan(name, items, group.world_size, None), name=plan)
     else:
         if topology is None and group.device.type == "cuda":
             topology = cached_topology(group)
         return _within_budget(options, topology, items, ids, reads, group)
-    made = _with_id_maps(made, ids, group)
-    made, allocations = spill.apply(made, [*ids, *items], not isinstance(plan, Plan), group)
+    chosen = _with_id_maps(chosen, ids, group)
+    chosen, allocations = spill.apply(chosen, [*ids, *items], not isinstance(plan, Plan), group)
     budget = common_budget(options["memory_budget"], group)
     if budget is not None:
-        made = replace(made, memory_budget=budget)
+        chosen = replace(chosen, memory_budget=budget)
         check_budget(
-            allocations, budget, budget_granule(budget, made, group), f"plan {made.name!r}"
+            allocations, budget, budget_granule(budget, chosen, group), f"plan {chosen.name!r}"
         )
     check_room(allocations, group)
-    return made
+    return chosen
 
 
 def _within_budget(
@@ -135,26 +135,26 @@ def _within_budget(
         left = budget - fullest_rank(maps, 1)[1]
     while True:
         if topology is not None:
-            made = _plan_by_links(plan, items, left, ratios, topology, reads, group)
+            chosen = _plan_by_links(plan, items, left, ratios, topology, reads, group)
         elif plan == "auto":
-            made = _plan_without_links(items, left, ratios, group)
+            chosen = _plan_without_links(items, left, ratios, group)
         else:
             raise ValueError(f"plan={plan!r} needs a topology, given or measured before")
-        made = replace(_with_id_maps(made, ids, group), memory_budget=budget)
-        allocations = planned_allocations([*ids, *items], made)
+        chosen = replace(_with_id_maps(chosen, ids, group), memory_budget=budget)
+        allocations = planned_allocations([*ids, *items], chosen)
         if budget is None or left is None:
             break
         # The choice of tiers ignores that shards differ in size and that memory comes in blocks.
-        granule = budget_granule(budget, made, group)
+        granule = budget_granule(budget, chosen, group)
         beyond = fullest_rank(allocations, granule)[1] - budget
         if beyond <= 0:
             break
         if left == 0:
             check_budget(allocations, budget, granule, f"plan {plan!r}")
         left = max(0, left - beyond)
-    made, allocations = disk_spill(options).apply(made, [*ids, *items], True, group)
+    chosen, allocations = disk_spill(options).apply(chosen, [*ids, *items], True, group)
     check_room(allocations, group)
-    return made
+    return chosen
 
 
 def _with_id_maps(plan: Plan, ids: list[Item], group: Group) -> Plan:
@@ -173,13 +173,13 @@ def common_budget(
     """
     by_default = memory_budget is None and default_share > 0 and group.device.type == "cuda"
     free = free_gpu_memory(group.device) if by_default else 0
-    found = group.all_gather((memory_budget, str(group.device), free))
+    everyone = group.all_gather((memory_budget, str(group.device), free))
     # Ranks may share a GPU.
-    sharers = [device for _, device, _ in found].count(str(group.device))
+    sharers = [device for _, device, _ in everyone].count(str(group.device))
     if by_default:
         memory_budget = int(free * default_share) // sharers
-    given = [budget for budget in group.all_gather(memory_budget) if budget is not None]
-    return min(given, default=None)
+    budgets = [budget for budget in group.all_gather(memory_budget) if budget is not None]
+    return min(budgets, default=None)
 
 
 def budget_granule(budget: int, plan: Plan, group: Group) -> int:
@@ -283,5 +283,5 @@ def place_table(
     name = "host" if plan == "auto" and group.device.type == "cpu" else plan
     budget = common_budget(None, group, DEFAULT_BUDGET_SHARE)
     # With c copies of each shard, n ranks hold as many rows as n / c ranks with one copy.
-    made = make_plan(name, [item], max(1, group.world_size // copies), budget)
-    return made.placements[0].tiers
+    alone = make_plan(name, [item], max(1, group.world_size // copies), budget)
+    return alone.placements[0].tiers

@@ -29,18 +29,18 @@ class Prediction:
     link_bytes: tuple[tuple[float, ...], ...]
 
     @classmethod
-    def from_fields(cls, given: Fields) -> Prediction:
+    def from_fields(cls, values: Fields) -> Prediction:
         """Reads a prediction from JSON fields. Raises ``ValueError`` for invalid ones."""
-        given.only("kind", "name", "hits", "seconds", "link_bytes")
-        hits = given.numbers("hits")
+        values.only("kind", "name", "hits", "seconds", "link_bytes")
+        hits = values.numbers("hits")
         if len(hits) != 3:
-            given.fail("hits", "three shares")
+            values.fail("hits", "three shares")
         return cls(
-            given.text("kind"),
-            given.text("name"),
+            values.text("kind"),
+            values.text("name"),
             (hits[0], hits[1], hits[2]),
-            given.number("seconds"),
-            given.matrix("link_bytes"),
+            values.number("seconds"),
+            values.matrix("link_bytes"),
         )
 
 

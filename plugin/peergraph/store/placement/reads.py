@@ -39,23 +39,23 @@ class BatchReads:
     @classmethod
     def of(
         cls,
-        given: HotnessSpec,
+        hotness: HotnessSpec,
         heat: Mapping[NodeType, Tensor],
         orders: Mapping[NodeType, Tensor],
         num_edges: Mapping[EdgeType, int],
         device: torch.device = _CPU,
     ) -> BatchReads:
-        """Makes the reads from counts if `given` contains counts, else from the nodes' hotness.
+        """Makes the reads from counts if `hotness` contains counts, else from the nodes' hotness.
 
         Args:
-            given: the user's option `hotness`.
+            hotness: the user's option `hotness`.
             heat: by node type, the hotness of each node, by user id.
             orders: by node type, the user id of each row.
             num_edges: the number of edges of each relation.
             device: the device that adds up reads.
         """
-        if isinstance(given, Hotness):
-            return cls.by_counts(given, orders, device)
+        if isinstance(hotness, Hotness):
+            return cls.by_counts(hotness, orders, device)
         ordered = {t: h.to(device)[orders[t].to(device)] for t, h in heat.items()}
         return cls.by_nodes(ordered, num_edges)
 

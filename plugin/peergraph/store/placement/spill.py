@@ -81,8 +81,8 @@ class Spill:
 
     def room(self, group: Group) -> int:
         """Returns the bytes of host memory that the store may take. Collective."""
-        given = free_host_memory() if self.host_budget is None else self.host_budget
-        return int(min(group.all_gather(given)))
+        budget = free_host_memory() if self.host_budget is None else self.host_budget
+        return int(min(group.all_gather(budget)))
 
     def _check_folder(self, needed: int) -> None:
         if self.folder is None or not needed:
@@ -100,10 +100,10 @@ class Spill:
 def _widest_first(items: Sequence[Item], on_gpu: bool) -> list[Item]:
     """Returns the items that may be spilled. A wide row saves more memory per read of the disk."""
     kinds = _TABLES if on_gpu else _WITHOUT_GPU
-    found = [item for item in items if item.kind in kinds and item.rows]
+    spilled = [item for item in items if item.kind in kinds and item.rows]
     # Structure comes last, regardless of its width, because every sample reads it.
     turn = {**dict.fromkeys(_TABLES, 0), "edge ids": 1, "structure": 2}
-    return sorted(found, key=lambda item: (turn[item.kind], -item.num_bytes / item.rows))
+    return sorted(spilled, key=lambda item: (turn[item.kind], -item.num_bytes / item.rows))
 
 
 def _moved(plan: Plan, item: Item, excess: int) -> Plan:
@@ -112,13 +112,13 @@ def _moved(plan: Plan, item: Item, excess: int) -> Plan:
     """
     tiers = plan.tiers(item.kind, item.name)
     on_gpus = tiers.replicated + tiers.sharded
-    wanted = excess + _PAGE  # Memory is counted in pages.
+    least = excess + _PAGE  # Memory is counted in pages.
 
-    def frees_enough(kept: int) -> bool:
-        return item.bytes_of(item.rows) - item.bytes_of(on_gpus + kept) >= wanted
+    def frees_enough(on_host: int) -> bool:
+        return item.bytes_of(item.rows) - item.bytes_of(on_gpus + on_host) >= least
 
-    kept = largest(tiers.host, frees_enough)
-    changed = replace(tiers, host=kept, disk=tiers.disk + tiers.host - kept)
+    on_host = largest(tiers.host, frees_enough)
+    changed = replace(tiers, host=on_host, disk=tiers.disk + tiers.host - on_host)
     return _with_tiers(plan, item, changed)
 
 

@@ -108,14 +108,14 @@ def _densities(pattern: AccessPattern) -> list[tuple[int, float]]:
     item, curve = pattern.item, pattern.curve
     stored = [item.bytes_of(int(k)) for k in curve.rows]
     moved = curve.share * pattern.reads * pattern.read_bytes
-    kept = [0]
+    corners = [0]
     for k in range(1, len(stored)):
-        while len(kept) > 1 and _slope(stored, moved, kept[-2], kept[-1]) < _slope(
-            stored, moved, kept[-1], k
+        while len(corners) > 1 and _slope(stored, moved, corners[-2], corners[-1]) < _slope(
+            stored, moved, corners[-1], k
         ):
-            kept.pop()
-        kept.append(k)
-    return [(int(curve.rows[b]), _slope(stored, moved, a, b)) for a, b in pairwise(kept)]
+            corners.pop()
+        corners.append(k)
+    return [(int(curve.rows[b]), _slope(stored, moved, a, b)) for a, b in pairwise(corners)]
 
 
 def _slope(stored: Sequence[int], moved: np.ndarray[Any, Any], a: int, b: int) -> float:
@@ -147,11 +147,11 @@ class _Chosen:
         count = move.end - begin
         if not fits(count):
             count = largest(count, fits)
-        taken = self._bytes(begin + count, move.replicates) - now
+        added = self._bytes(begin + count, move.replicates) - now
         if move.replicates:
             self.replicated = begin + count
         self.on_gpus = max(self.on_gpus, begin + count)
-        return taken
+        return added
 
     def _bytes(self, end: int, replicates: bool) -> int:
         """Returns the bytes on each GPU after the rows before `end` have moved."""

@@ -99,16 +99,16 @@ class ReadReport:
 
     def of_all_ranks(self, group: Group) -> ReadReport:
         """Returns the measurements of all ranks in one report. Collective."""
-        found: list[ReadReport] = group.all_gather(self)
-        names = dict.fromkeys((i.kind, i.name) for m in found for i in m.items)
-        sources = max((len(i.reads[0]) for m in found for i in m.items), default=0)
-        items = [_merged(kind, name, found, sources) for kind, name in names]
+        reports: list[ReadReport] = group.all_gather(self)
+        names = dict.fromkeys((i.kind, i.name) for m in reports for i in m.items)
+        sources = max((len(i.reads[0]) for m in reports for i in m.items), default=0)
+        items = [_merged(kind, name, reports, sources) for kind, name in names]
         return ReadReport(
             self.plan,
-            tuple(rank for m in found for rank in m.ranks),
-            tuple(count for m in found for count in m.batches),
+            tuple(rank for m in reports for rank in m.ranks),
+            tuple(count for m in reports for count in m.batches),
             tuple(items),
-            tuple(seconds for m in found for seconds in m.sampling),
+            tuple(seconds for m in reports for seconds in m.sampling),
         )
 
     def _slowest(self, *seconds: tuple[float, ...]) -> float:
@@ -169,9 +169,9 @@ class ReadReport:
         return any((item.kind, item.name) == (kind, name) for item in self.items)
 
 
-def _merged(kind: str, name: str, found: list[ReadReport], sources: int) -> ItemReads:
+def _merged(kind: str, name: str, reports: list[ReadReport], sources: int) -> ItemReads:
     nothing = ItemReads(kind, name, ((0,) * sources,), ((0,) * sources,), (0.0,))
-    of = [next((i for i in m.items if (i.kind, i.name) == (kind, name)), nothing) for m in found]
+    of = [next((i for i in m.items if (i.kind, i.name) == (kind, name)), nothing) for m in reports]
     return ItemReads(
         kind,
         name,

@@ -73,9 +73,9 @@ def schedule_gates(widths: Sequence[int], labelled: float) -> Schedule:
         add(f"backward {layer}", before(layer), [gradient], parts, layer)
         if layer > 1:
             number = layer - 1
-            found = [f"part {part} of the gradient of layer {number}"
+            partial_gradients = [f"part {part} of the gradient of layer {number}"
                      for part in range(1, count - number + 1)]  # fmt: skip
             whole = f"gradient of layer {number}"
             rows.append(StoredRows(whole, widths[number], SOURCE, at + 1, at + 2))
-            add(f"sum of gradients {number}", found, [], [whole], number)
+            add(f"sum of gradients {number}", partial_gradients, [], [whole], number)
     return Schedule(tuple(passes), tuple(rows))
