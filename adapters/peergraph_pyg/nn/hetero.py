@@ -36,15 +36,12 @@ class HeteroConv(pyg.HeteroConv):  # type: ignore[misc]
         call = _joined_call(self, args_dict, kwargs_dict)
         if call is not None:
             relations = self.convs.items()
+            unweighted = {k: e for k, e in call.edges.items() if k not in call.edge_weights}
             joined = joined_sums(relations, call)
-            if self.aggr not in ("sum", "mean"):
-                if joined:
-                    return self._apart(joined, call)
-            else:
-                unweighted = {k: e for k, e in call.edges.items() if k not in call.edge_weights}
-                joined += joined_attention(relations, call.x, unweighted)
-                if joined:
-                    return self._added(joined, call)
+            joined += joined_attention(relations, call.x, unweighted)
+            if joined:
+                adds = self.aggr in ("sum", "mean")
+                return self._added(joined, call) if adds else self._apart(joined, call)
         structures = self._relations((*args_dict, *kwargs_dict.values()))
         if len(structures) < 2:
             return pyg.HeteroConv.forward(self, *args_dict, **kwargs_dict)  # type: ignore[no-any-return]
@@ -117,6 +114,7 @@ def _joined_call(
     if torch.compiler.is_compiling() or compat.is_traced() or len(args_dict) != 2:
         return None
     if not {*kwargs_dict} <= {"edge_weight_dict"}:
+        note(f"forward: relation by relation, there is {', '.join(kwargs_dict)}")
         return None
     x_dict, edge_index_dict = args_dict
     weights = kwargs_dict.get("edge_weight_dict", {})

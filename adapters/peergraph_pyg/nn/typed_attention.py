@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -134,68 +134,78 @@ class _JoinedAttention(JoinedLayers):
         self._arguments = x_dict, edge_index_dict
 
     def sums(self, scales: Mapping[str, float]) -> dict[str, Tensor]:
-        sums = _sums(self.layers, *self._arguments)
-        return {t: rows if scales[t] == 1 else rows * scales[t] for t, rows in sums.items()}
+        by_type: dict[str, list[Any]] = {}
+        for edge_type, layer in self.layers.items():
+            by_type.setdefault(edge_type[2], []).append(layer)
+        results, numbers = self._attend(added=True)
+        totals = {}
+        for node_type, layers_of_type in by_type.items():
+            rows = self._result(node_type, layers_of_type, results[numbers[node_type]])
+            scale = scales[node_type]
+            totals[node_type] = rows if scale == 1 else rows * scale
+        return totals
 
+    def apart(self) -> dict[EdgeType, Tensor]:
+        results, _ = self._attend(added=False)
+        return {
+            edge_type: self._result(edge_type[2], [layer], rows)
+            for (edge_type, layer), rows in zip(self.layers.items(), results, strict=True)
+        }
 
-def _sums(
-    relations: Mapping[EdgeType, Any], x_dict: Any, edge_index_dict: Any
-) -> dict[str, Tensor]:
-    """Returns the sum of the results of several GAT layers for each destination type."""
-    used = {end for edge_type in relations for end in (edge_type[0], edge_type[2])}
-    node_types = [node_type for node_type in x_dict if node_type in used]
-    numbers = {node_type: i for i, node_type in enumerate(node_types)}
-    sizes = [x_dict[node_type].shape[0] for node_type in node_types]
-    edges = typed_edges_of(
-        TypedEdges,
-        [
-            _relation(layer, edge_index_dict[edge_type], sizes, numbers, edge_type)
-            for edge_type, layer in relations.items()
-        ],
-        sizes,
-    )
-    first = next(iter(relations.values()))
-    features = [rows_to_read(x_dict[node_type]) for node_type in node_types]
-    parameters = [
-        AttentionRelation(
-            numbers[edge_type[0]],
-            numbers[edge_type[2]],
-            _maps(layer)[0].weight,
-            layer.att_src,
-            _maps(layer)[1].weight,
-            layer.att_dst,
+    def _attend(self, added: bool) -> tuple[list[Tensor], dict[str, int]]:
+        """Returns the sums over edges as ``layers.typed_gat``, and the number of each node type."""
+        relations, (x_dict, edge_index_dict) = self.layers, self._arguments
+        used = {end for edge_type in relations for end in (edge_type[0], edge_type[2])}
+        node_types = [node_type for node_type in x_dict if node_type in used]
+        numbers = {node_type: i for i, node_type in enumerate(node_types)}
+        sizes = [x_dict[node_type].shape[0] for node_type in node_types]
+        edges = typed_edges_of(
+            TypedEdges,
+            [
+                _relation(layer, edge_index_dict[edge_type], sizes, numbers, edge_type)
+                for edge_type, layer in relations.items()
+            ],
+            sizes,
         )
-        for edge_type, layer in relations.items()
-    ]
-    dtype = product_dtype(edges.device, first.att_src.dtype, *(x.dtype for x in features))
-    sums = without_autocast(
-        lambda: layers.typed_gat(
-            edges,
-            features,
-            parameters,
-            negative_slope=first.negative_slope,
-            dropout=first.dropout if first.training else 0.0,
-            dtype=dtype,
-        )
-    )
-    if is_explaining():
-        note(f"forward: peergraph, attention of {len(relations)} relations in one pass")
-    results = {}
-    for node_type in dict.fromkeys(edge_type[2] for edge_type in relations):
-        biases = [layer.bias for edge_type, layer in relations.items() if edge_type[2] == node_type]
-        out = sums[numbers[node_type]]
-        out = out.flatten(1) if first.concat else out.mean(1)
-        rows = _all_rows(out, biases, sizes[numbers[node_type]], first.att_src.dtype)
-        maps = [
-            layer.res.weight
+        first = next(iter(relations.values()))
+        features = [rows_to_read(x_dict[node_type]) for node_type in node_types]
+        parameters = [
+            AttentionRelation(
+                numbers[edge_type[0]],
+                numbers[edge_type[2]],
+                _maps(layer)[0].weight,
+                layer.att_src,
+                _maps(layer)[1].weight,
+                layer.att_dst,
+            )
             for edge_type, layer in relations.items()
-            if edge_type[2] == node_type and layer.res is not None
         ]
+        dtype = product_dtype(edges.device, first.att_src.dtype, *(x.dtype for x in features))
+        results = without_autocast(
+            lambda: layers.typed_gat(
+                edges,
+                features,
+                parameters,
+                negative_slope=first.negative_slope,
+                dropout=first.dropout if first.training else 0.0,
+                dtype=dtype,
+                added=added,
+            )
+        )
+        if is_explaining():
+            note(f"forward: peergraph, attention of {len(relations)} relations in one pass")
+        return results, numbers
+
+    def _result(self, node_type: str, layers_of_type: Sequence[Any], sums: Tensor) -> Tensor:
+        """Returns all rows of the sum of some layers' results, given the sums over edges."""
+        first, x = layers_of_type[0], self._arguments[0][node_type]
+        out = sums.flatten(1) if first.concat else sums.mean(1)
+        biases = [layer.bias for layer in layers_of_type]
+        rows = _all_rows(out, biases, x.shape[0], first.att_src.dtype)
+        maps = [layer.res.weight for layer in layers_of_type if layer.res is not None]
         if maps:
-            weight = layers.total_of(maps)
-            rows = rows + F.linear(gathered(x_dict[node_type]), weight)
-        results[node_type] = rows
-    return results
+            rows = rows + F.linear(gathered(x), layers.total_of(maps))
+        return rows
 
 
 def _relation(

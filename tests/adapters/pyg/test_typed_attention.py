@@ -21,7 +21,7 @@ from peergraph_pyg import accelerate, explain, revert
 from .typed_graph import EDGES, NODES, WIDTHS, check_half_precision, compare, graph, results
 
 
-def layer(aggr: str = "sum", mixed: bool = False, **options: Any) -> HeteroConv:
+def layer(aggr: str | None = "sum", mixed: bool = False, **options: Any) -> HeteroConv:
     """One GAT layer for each edge type; with `mixed`, a SAGE layer in the place of the second."""
     convs = {}
     loops = options.pop("add_self_loops", False)
@@ -35,9 +35,9 @@ def layer(aggr: str = "sum", mixed: bool = False, **options: Any) -> HeteroConv:
     return HeteroConv(convs, aggr=aggr)
 
 
-@pytest.mark.parametrize("aggr", ["sum", "mean"])
+@pytest.mark.parametrize("aggr", ["sum", "mean", "max", "min", "cat", None])
 @pytest.mark.parametrize("mixed", [False, True])
-def test_outputs_and_gradients(aggr: str, mixed: bool, device: torch.device) -> None:
+def test_outputs_and_gradients(aggr: str | None, mixed: bool, device: torch.device) -> None:
     x, edges = graph(device)
     compare(layer(aggr, mixed).to(device, torch.float64), x, edges)
 
@@ -222,6 +222,7 @@ def test_features_of_edges_and_hooks() -> None:
     found = fast(x, edges, edge_attr_dict=attributes)
     for node_type, rows in expected.items():
         torch.testing.assert_close(found[node_type], rows)
+    assert "there is edge_attr_dict" in str(explain(fast, x, edges, edge_attr_dict=attributes))
     seen = []
     plain = accelerate(layer().double())
     plain.convs["paper", "cites", "paper"].register_forward_hook(lambda *_: seen.append(1))

@@ -16,7 +16,6 @@ from peergraph.aggregate.ops.spmm import spmm
 from peergraph.aggregate.ops.typed_projection import AttentionRelation, project
 from peergraph.aggregate.sparse.csr import CsrMatrix
 from peergraph.aggregate.sparse.typed_edges import TypedEdges
-from peergraph.autograd import Function
 from peergraph.memory import EncodedRows
 
 
@@ -28,6 +27,7 @@ def typed_gat(
     negative_slope: float = 0.2,
     dropout: float = 0.0,
     dtype: torch.dtype | None = None,
+    added: bool = True,
 ) -> list[Tensor]:
     """Sums graph attention (Velickovic et al. 2018) over all relations of a layer.
 
@@ -44,10 +44,12 @@ def typed_gat(
         dropout: probability of dropping a weight. With it, the weights of edges are written, a
             number for each edge and head.
         dtype: of products and sums; None: that of the features.
+        added: whether the relations of a node type are added up.
 
     Returns:
-        For each node type [edges.sizes, heads, depth] of `dtype`: the sums over its relations.
-        Later destinations have no edges, so that their sums are zeros.
+        For each node type [edges.sizes, heads, depth] of `dtype`: the sums over its relations. If
+        they are not added, the same for each relation. Later destinations have no edges, so that
+        their sums are zeros.
 
     Synchronises no GPU. Differentiable once.
     """
@@ -56,8 +58,15 @@ def typed_gat(
     used: set[int] = set()
     x, left, right = project(edges, features, relations, dtype, used)
     out = _attend(edges.matrix, x.view(-1, heads, depth), left, right, negative_slope, dropout)
-    summed: tuple[Tensor, ...] = _SumRows.apply(out.flatten(1), edges, used)
-    return [each.view(-1, heads, depth) for each in summed]
+    by_type: tuple[Tensor, ...] = _ByType.apply(out.flatten(1), edges, used, added)  # type: ignore[no-untyped-call]
+    if added:
+        return [each.view(-1, heads, depth) for each in by_type]
+    results = []
+    for i, relation in enumerate(relations):
+        node_type = relation.destination
+        place, places = edges.by_destination[node_type].index(i), edges.score_places(node_type)
+        results.append(by_type[node_type].view(-1, places, heads, depth)[:, place])
+    return results
 
 
 def _attend(
@@ -70,24 +79,44 @@ def _attend(
     return spmm(matrix, "mul", "sum", x, weights.unsqueeze(-1))
 
 
-class _SumRows(Function):
-    """Adds up the rows of each destination, by node type; each row has one destination."""
+class _ByType(torch.autograd.Function):
+    """The rows by node type of their destinations: added up for each destination, or as many rows
+    for each as it has places for scores, zeros where there is none.
+    """
 
     @staticmethod
-    def forward(ctx: Any, rows: Tensor, edges: TypedEdges, used: set[int]) -> tuple[Tensor, ...]:
-        ctx.edges, ctx.used = edges, used
+    def forward(
+        ctx: Any, rows: Tensor, edges: TypedEdges, used: set[int], added: bool
+    ) -> tuple[Tensor, ...]:
+        ctx.edges, ctx.used, ctx.added = edges, used, added
+        ctx.set_materialize_grads(False)
         ctx.columns = rows.shape[1]
-        return torch.split(edges.sums.spmm(rows.contiguous(), None, "copy_u"), edges.sizes)
+        if added:
+            total = edges.sums.spmm(rows.contiguous(), None, "copy_u")
+        else:
+            total = rows.new_zeros(edges.num_scores, rows.shape[1])
+            total.index_copy_(0, edges.score_rows, rows)
+        return torch.split(total, _lengths(edges, added))
 
     @staticmethod
-    def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, None, None]:
+    def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, None, None, None]:
         """Records the node types with a gradient: as in torch, parameters of others get none."""
         edges, used = ctx.edges, ctx.used
         used.clear()
         used.update(node_type for node_type, grad in enumerate(grads) if grad is not None)
-        first = next(grad for grad in grads if grad is not None)
+        first = next((grad for grad in grads if grad is not None), None)
+        if first is None:
+            return None, None, None, None
         parts = [
-            first.new_zeros(size, ctx.columns) if grad is None else grad
-            for size, grad in zip(edges.sizes, grads, strict=True)
+            first.new_zeros(length, ctx.columns) if grad is None else grad
+            for length, grad in zip(_lengths(edges, ctx.added), grads, strict=True)
         ]
-        return torch.cat(parts).index_select(0, edges.owners), None, None
+        places = edges.owners if ctx.added else edges.score_rows
+        return torch.cat(parts).index_select(0, places), None, None, None
+
+
+def _lengths(edges: TypedEdges, added: bool) -> list[int]:
+    """Returns the number of results of each node type."""
+    if added:
+        return edges.sizes
+    return [size * edges.score_places(node_type) for node_type, size in enumerate(edges.sizes)]
