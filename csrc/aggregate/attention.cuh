@@ -18,20 +18,51 @@ struct HeadShape {
   int32_t per_head = 1;    // vectors of a head: a power of two
 };
 
+/// The lanes and the items of a lane that one head has.
+struct HeadWidth {
+  int lanes;       // of an edge's lanes
+  int items_log2;  // 0 where a head has fewer vectors than an edge has lanes
+
+  __device__ __forceinline__ HeadWidth(int per_head, int edge_lanes) {
+    lanes = per_head < edge_lanes ? per_head : edge_lanes;
+    items_log2 = 0;
+    while (lanes << items_log2 < per_head) ++items_log2;
+  }
+};
+
+/// Sums the lanes' shares of each head: each lane gets the sum of its items' heads. All lanes of
+/// the warp must call it.
+template <typename Value, int kItems>
+__device__ __forceinline__ void sum_of_heads(Value (&shares)[kItems], const HeadWidth& width) {
+  Value sums[kItems];
+#pragma unroll
+  for (int m = 0; m < kItems; ++m) {
+    sums[m] = 0;
+#pragma unroll
+    for (int n = 0; n < kItems; ++n)
+      if (n >> width.items_log2 == m >> width.items_log2) sums[m] += shares[n];
+  }
+#pragma unroll
+  for (int m = 0; m < kItems; ++m) {
+    for (int offset = width.lanes / 2; offset > 0; offset /= 2)
+      sums[m] += __shfl_xor_sync(kFullMask, sums[m], offset);
+    shares[m] = sums[m];
+  }
+}
+
 /// The columns of an edge that one lane works on: kItems vectors of kVec columns. The lanes of an
 /// edge take its vectors in turn. All columns of a vector belong to one head.
 template <typename Value, int kVec, int kItems>
 struct HeadLanes {
   int lanes, groups, group;
-  int per_head;
+  HeadWidth width;
   bool active[kItems];
   bool leads[kItems];  // whether the item is the first of its head
   int64_t columns[kItems];
   int64_t heads[kItems];
 
   __device__ __forceinline__ HeadLanes(const HeadShape& shape, const Attention& inputs)
-      : per_head(shape.per_head) {
-    lanes = 1 << shape.lanes_log2;
+      : lanes(1 << shape.lanes_log2), width(shape.per_head, lanes) {
     groups = kWarpSize >> shape.lanes_log2;
     group = lane_id() >> shape.lanes_log2;
     const int lane = lane_id() & (lanes - 1);
@@ -47,22 +78,7 @@ struct HeadLanes {
   /// Sums the lanes' shares of each head: each lane gets the sum of its items' heads. All lanes of
   /// the warp must call it.
   __device__ __forceinline__ void sum_heads(Value (&shares)[kItems]) const {
-    const int items = per_head > lanes ? per_head / lanes : 1;  // of a lane in one head
-    Value sums[kItems];
-#pragma unroll
-    for (int m = 0; m < kItems; ++m) {
-      sums[m] = 0;
-#pragma unroll
-      for (int n = 0; n < kItems; ++n)
-        if (n / items == m / items) sums[m] += shares[n];
-    }
-    const int width = per_head < lanes ? per_head : lanes;
-#pragma unroll
-    for (int m = 0; m < kItems; ++m) {
-      for (int offset = width / 2; offset > 0; offset /= 2)
-        sums[m] += __shfl_xor_sync(kFullMask, sums[m], offset);
-      shares[m] = sums[m];
-    }
+    sum_of_heads(shares, width);
   }
 
   /// Adds up the values of the groups of lanes; all lanes of the warp must call it.

@@ -77,11 +77,15 @@ PG_HD float widen(Half value) {
 PG_HD void narrow(float value, float* out) { *out = value; }
 PG_HD void narrow(double value, double* out) { *out = value; }
 
-/// Rounds to nearest, ties to even.
+/// Rounds to nearest, ties to even. NaN becomes a NaN; which one differs on a GPU.
 PG_HD void narrow(float value, Bfloat16* out) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+  asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(out->bits) : "f"(value));
+#else
   const uint32_t bits = bits_of_float(value);
   const bool is_nan = (bits & 0x7fffffffu) > 0x7f800000u;
   out->bits = static_cast<uint16_t>(is_nan ? 0x7fc0u : (bits + 0x7fffu + (bits >> 16 & 1u)) >> 16);
+#endif
 }
 
 /// Rounds to nearest, ties to even.
