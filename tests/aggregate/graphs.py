@@ -69,6 +69,15 @@ def hub_graph(device: torch.device, degree: int) -> Graph:
     return Graph(torch.stack([source, rows]).to(device), 50, 6)
 
 
+def short_lists(device: torch.device, dtype: torch.dtype = torch.int64) -> Graph:
+    """Sources with few edges, as in mini-batches; many have none, and one has 700."""
+    generator = torch.Generator().manual_seed(3)
+    source = torch.randint(3000, (2500,), generator=generator)
+    source = torch.cat([source, torch.full((700,), 1501)])
+    destination = torch.randint(90, source.shape, generator=generator)
+    return Graph(torch.stack([source, destination]).to(device, dtype), 3000, 100)
+
+
 def features(
     rows: int,
     shape: tuple[int, ...],

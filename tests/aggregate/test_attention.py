@@ -23,6 +23,7 @@ from .graphs import (
     features,
     hub_graph,
     random_graph,
+    short_lists,
 )
 
 SHAPES = [(1, 1), (4, 8), (2, 32), (3, 16), (1, 64), (4, 64), (5, 2), (1, 128), (2, 4)]
@@ -142,6 +143,28 @@ def test_hubs(kind: str, shape: tuple[int, int], deterministic: bool, device: to
         graph = hub_graph(device, degree)
         check(graph, kind, shape, device, torch.float64, deterministic=deterministic)
         check(graph, kind, shape, device, torch.float64, self_loops=5)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "shape"),
+    [
+        (torch.float32, (1, 128)),
+        (torch.float32, (4, 64)),
+        (torch.float64, (2, 32)),
+        (torch.float64, (4, 32)),
+        (torch.bfloat16, (2, 128)),
+        (torch.bfloat16, (4, 128)),
+        (torch.float16, (8, 64)),
+        (torch.float16, (1, 512)),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("ids", [torch.int32, torch.int64], ids=str)
+def test_short_lists(
+    dtype: torch.dtype, shape: tuple[int, int], ids: torch.dtype, device: torch.device
+) -> None:
+    for kind in ("gat", "left"):
+        check(short_lists(device, ids), kind, shape, device, dtype)
 
 
 @pytest.mark.parametrize("kind", ["gat", "gatv2", "left"])

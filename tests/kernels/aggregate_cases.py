@@ -13,7 +13,7 @@ from peergraph.aggregate import attention, edge_softmax, g_sddmm, g_spmm
 from peergraph.aggregate.ops.activate import activation_of, gradient_of_activation
 from peergraph.aggregate.ops.side_by_side import sums_and_self_rows
 from peergraph.aggregate.sparse.joined_edges import KeyedEdges, join_edges
-from tests.aggregate.graphs import Graph, features, hub_graph, random_graph
+from tests.aggregate.graphs import Graph, features, hub_graph, random_graph, short_lists
 from tests.aggregate.interleaved import SplitSources
 from tests.kernels.cases import case
 
@@ -194,3 +194,14 @@ def attentions(device: torch.device) -> Iterator[Tensor]:
                 yield from with_gradients(gat, x, left, right)
                 gatv2 = attention(graph.csc(), x, right=wide, att=att, **options)
                 yield from with_gradients(gatv2, x, wide, att)
+
+
+@case("attention_backward_short_lists", "attention_backward", exact=False)
+def attention_of_short_lists(device: torch.device) -> Iterator[Tensor]:
+    """Rows of one and of two vectors a lane."""
+    graph = short_lists(device)
+    for dtype, heads, depth in ((torch.float32, 1, 128), (torch.bfloat16, 4, 128)):
+        x = features(graph.num_sources, (heads, depth), device, dtype)
+        left = features(graph.num_sources, (heads,), device, seed=6)
+        right = features(graph.num_destinations, (heads,), device, seed=7)
+        yield from with_gradients(attention(graph.csc(), x, left, right), x, left, right)
