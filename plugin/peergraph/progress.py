@@ -49,14 +49,15 @@ def stage(
     with seconds and rate.
 
     Args:
-        what, total, progress, unit: as in :func:`progress_bar`, of all ranks together.
+        what, total, progress, unit: as in :func:`progress_bar`, of all ranks together; a total of 0
+            has neither bar nor rate.
         rank: this rank.
     """
     if rank:
         yield lambda _: None
         return
     begin = time.perf_counter()
-    with progress_bar(what, total, progress, unit) as moved:
+    with progress_bar(what, total, progress if total else False, unit) as moved:
         yield moved
     seconds = time.perf_counter() - begin
     if not total:

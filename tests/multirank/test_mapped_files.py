@@ -12,7 +12,7 @@ import torch
 from peergraph.memory import Group
 from peergraph.memory.region.mapped_file import MappedFile
 from peergraph.store import EdgeSource, GraphSource, Store
-from peergraph.store.build import materialize
+from peergraph.store.build import load_rows
 from peergraph.testing import run_ranks
 from tests.named_case import named_case
 
@@ -76,17 +76,17 @@ def test_tensors_without_a_file(tmp_path: Path) -> None:
 
 
 def _check(device: str, folder: str) -> None:
-    materialize._LEAST_FILE_BYTES = 0
-    materialize._PIECE_BYTES = 5000
+    load_rows._LEAST_FILE_BYTES = 0
+    load_rows._PIECE_BYTES = 5000
     group = Group.current(device=device)
     loads: list[int] = []
-    real = materialize._load_file
+    real = load_rows._load_file
 
     def load(*arguments: Any) -> None:
         loads.append(1)
         real(*arguments)
 
-    materialize._load_file = load
+    load_rows._load_file = load
     edges = EdgeSource(coo=torch.zeros(2, 3, dtype=torch.int64))
     for number, kind in enumerate(KINDS):
         for storage in (None, {"x": "int8"}):
