@@ -64,7 +64,9 @@ def named_cases(names: str | tuple[str, ...], values: Iterable[Any]) -> Callable
         signature = inspect.signature(test)
         missing = [name for name in arguments if name not in signature.parameters]
         assert not missing, f"{test.__name__} has no argument {missing}"
-        fixtures = [p for name, p in signature.parameters.items() if name not in arguments]
+        # A test may be decorated twice: the outer values are the subtests then.
+        inner = (*arguments, "subtests")
+        fixtures = [p for name, p in signature.parameters.items() if name not in inner]
         fixtures.append(inspect.Parameter("subtests", inspect.Parameter.KEYWORD_ONLY))
         run.__signature__ = signature.replace(parameters=fixtures)  # type: ignore[attr-defined]
         return run
