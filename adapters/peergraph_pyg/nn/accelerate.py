@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, TypeVar
 
 import torch
+from torch.fx import GraphModule
 from torch_geometric.nn.conv import MessagePassing
 from torch_geometric.nn.models.basic_gnn import BasicGNN
 
@@ -12,6 +13,7 @@ from peergraph.integration import layer_classes, swap_layers
 
 from ..compat import set_layer_class
 from . import convs, hetero, models, relational_convs, typed_convs
+from .hetero_graph import join_relations, part_relations
 from .layer import FastLayer
 from .trim import disable_trim, enable_trim
 
@@ -66,9 +68,11 @@ def revert(model: Model) -> Model:
 
 def _swap(model: Model, classes: Any) -> Model:
     swap_layers(model, classes, _set_class)
-    for module in model.modules():
+    for module in list(model.modules()):
         if isinstance(module, BasicGNN):
             (enable_trim if classes is _FAST else disable_trim)(module)
+        if isinstance(module, GraphModule):
+            (join_relations if classes is _FAST else part_relations)(module)
     return model
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -16,9 +16,8 @@ from peergraph.integration import is_explaining, note
 from .. import compat
 from ..data.tailed_rows import whole_rows
 from . import convs
-from .joined_layers import Call, EdgeType, JoinedLayers
-from .typed_attention import joined_attention
-from .typed_sums import joined_sums
+from .joined_layers import Call, EdgeType
+from .relation_sums import joined_results, joined_totals
 
 
 class HeteroConv(pyg.HeteroConv):  # type: ignore[misc]
@@ -35,13 +34,10 @@ class HeteroConv(pyg.HeteroConv):  # type: ignore[misc]
         """As PyG's."""
         call = _joined_call(self, args_dict, kwargs_dict)
         if call is not None:
-            relations = self.convs.items()
-            unweighted = {k: e for k, e in call.edges.items() if k not in call.edge_weights}
-            joined = joined_sums(relations, call)
-            joined += joined_attention(relations, call.x, unweighted)
-            if joined:
-                adds = self.aggr in ("sum", "mean")
-                return self._added(joined, call) if adds else self._apart(joined, call)
+            layers = {key: conv for key, conv in self.convs.items() if key in call.edges}
+            results = self._joined(layers, call)
+            if results is not None:
+                return results
         structures = self._relations((*args_dict, *kwargs_dict.values()))
         if len(structures) < 2:
             return pyg.HeteroConv.forward(self, *args_dict, **kwargs_dict)  # type: ignore[no-any-return]
@@ -50,43 +46,20 @@ class HeteroConv(pyg.HeteroConv):  # type: ignore[misc]
         with share_rows(structures, list(self.convs.parameters())):
             return pyg.HeteroConv.forward(self, *args_dict, **kwargs_dict)  # type: ignore[no-any-return]
 
-    def _added(self, joined: Sequence[JoinedLayers], call: Call) -> dict[str, Tensor]:
-        """Returns the sums or means of the results of joined layers and of all others."""
-        edge_types: list[EdgeType] = [key for key, _ in self.convs.items() if key in call.edges]
-        counts = Counter(key[2] for key in edge_types)
-        is_joined = {key for layers in joined for key in layers.layers}
-        scales = {t: 1.0 / count if self.aggr == "mean" else 1.0 for t, count in counts.items()}
-        totals: dict[str, Tensor] = {}
-        for layers in joined:
-            _add(totals, layers.sums(scales))
-        others = call.without(is_joined)
-        if others.edges:
-            rest = self._by_pyg(others)
-            if self.aggr == "mean":
-                of_rest = Counter(key[2] for key in edge_types if key not in is_joined)
-                rest = {t: rows * (of_rest[t] * scales[t]) for t, rows in rest.items()}
-            _add(totals, rest)
-        return {t: totals[t] for t in counts if t in totals}  # in PyG's order
-
-    def _apart(self, joined: Sequence[JoinedLayers], call: Call) -> dict[str, Tensor]:
-        """Returns the results of joined layers and of all others, grouped as PyG does."""
-        results = {key: rows for layers in joined for key, rows in layers.apart().items()}
-        by_type: dict[str, list[Tensor]] = {}
-        for key, conv in self.convs.items():
-            if key in results:
-                by_type.setdefault(key[2], []).append(results[key])
-            elif key in call.edges:
-                weights = [call.edge_weights[key]] if key in call.edge_weights else []
-                x = call.x.get(key[0]), call.x.get(key[2])
-                rows = conv(x[0] if key[0] == key[2] else x, call.edges[key], *weights)
-                by_type.setdefault(key[2], []).append(rows)
+    def _joined(self, layers: dict[EdgeType, Any], call: Call) -> dict[str, Tensor] | None:
+        """Returns the results by node type, in PyG's order; None if no layers join."""
+        counts = Counter(key[2] for key in layers)
+        if self.aggr in ("sum", "mean"):
+            scales = {t: 1.0 / count if self.aggr == "mean" else 1.0 for t, count in counts.items()}
+            totals = joined_totals(layers, call, scales)
+            return None if totals is None else {t: totals[t] for t in counts}
+        results = joined_results(layers, call)
+        if results is None:
+            return None
+        by_type: dict[str, list[Tensor]] = {t: [] for t in counts}
+        for key, rows in results.items():
+            by_type[key[2]].append(rows)
         return {t: compat.group_relations(rows, self.aggr) for t, rows in by_type.items()}
-
-    def _by_pyg(self, call: Call) -> dict[str, Tensor]:
-        """Returns the results of PyG's loop over relations."""
-        weights = {"edge_weight_dict": call.edge_weights} if call.edge_weights else {}
-        results: dict[str, Tensor] = pyg.HeteroConv.forward(self, call.x, call.edges, **weights)
-        return results
 
     def _relations(self, arguments: tuple[Any, ...]) -> list[PartitionedCsc]:
         """Returns the relations that may share rows: none where the user's code runs between."""
@@ -124,9 +97,3 @@ def _joined_call(
     if any(key not in edge_types or key not in edge_index_dict for key in weights):
         return None
     return Call({key: whole_rows(x) for key, x in x_dict.items()}, edge_index_dict, weights)
-
-
-def _add(totals: dict[str, Tensor], results: Mapping[str, Tensor]) -> None:
-    """Adds results by node type."""
-    for node_type, rows in results.items():
-        totals[node_type] = totals[node_type] + rows if node_type in totals else rows

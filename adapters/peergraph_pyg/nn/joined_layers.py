@@ -26,14 +26,6 @@ class Call:
     edges: Mapping[EdgeType, Any]
     edge_weights: Mapping[EdgeType, Any]
 
-    def without(self, edge_types: set[EdgeType]) -> Call:
-        """Returns the arguments without those of some edge types."""
-        edges, weights = (
-            {key: value for key, value in values.items() if key not in edge_types}
-            for values in (self.edges, self.edge_weights)
-        )
-        return Call(self.x, edges, weights)
-
 
 class JoinedLayers(ABC):
     """Layers of several relations that run as one operation.

@@ -140,11 +140,15 @@ class _JoinedSums(JoinedLayers):
         """Returns the results, of node types; `outputs` are those of the relations."""
         kind, call = self._kind, self._call
         used = {end for edge_type in self.layers for end in (edge_type[0], edge_type[2])}
-        numbers = {node_type: i for i, node_type in enumerate(t for t in call.x if t in used)}
-        reads = dict.fromkeys(numbers, 0)
+        # Types with the same rows are read once.
+        by_rows: dict[int, int] = {}
+        names = [node_type for node_type in call.x if node_type in used]
+        numbers = {t: by_rows.setdefault(id(call.x[t]), len(by_rows)) for t in names}
+        reads = [0] * len(by_rows)
         for edge_type in self.layers:
-            reads[edge_type[0]] += call.edges[edge_type].shape[1]
-        features = [rows_in_place(call.x[t], reads[t], kind.dtype) for t in numbers]
+            reads[numbers[edge_type[0]]] += call.edges[edge_type].shape[1]
+        firsts = {numbers[t]: call.x[t] for t in names}
+        features = [rows_in_place(firsts[i], reads[i], kind.dtype) for i in range(len(reads))]
         has_own = [False] * len(node_types)
         parameters, relations, weights = [], [], []
         for output, (edge_type, layer) in zip(outputs, self.layers.items(), strict=True):

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch_geometric.data import HeteroData
 from torch_geometric.loader import NeighborLoader
-from torch_geometric.nn import GATConv, GraphConv, HeteroConv, SAGEConv
+from torch_geometric.nn import GATConv, GraphConv, HeteroConv, SAGEConv, to_hetero
 from torch_geometric.utils import trim_to_layer
 
 import peergraph_pyg
@@ -362,3 +362,68 @@ def test_batches(
             if other.grad is not None and other.grad.any():
                 torch.testing.assert_close(one.grad, other.grad, rtol=1e-3, atol=1e-4)
     peergraph_pyg.store_of(stored).close()
+
+
+class Homogeneous(torch.nn.Module):
+    """Three layers that ``to_hetero`` copies for each relation."""
+
+    def __init__(self, conv: Any, **options: Any) -> None:
+        super().__init__()
+        self.first = conv((-1, -1), 16, **options)
+        self.second = conv((-1, -1), 16, **options)
+        self.third = conv((-1, -1), 8, **options)
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        x = self.first(x, edge_index).relu()
+        x = x + self.second(x, edge_index)
+        return self.third(x.relu(), edge_index)
+
+
+@pytest.mark.parametrize("relations", ["sum", "mean", "max"])
+@pytest.mark.parametrize("conv", [SAGEConv, GraphConv, GATConv])
+def test_to_hetero(conv: Any, relations: str, device: torch.device) -> None:
+    x, edges = graph(device)
+    del x["alone"]
+    options = {"add_self_loops": False} if conv is GATConv else {}
+    model = to_hetero(Homogeneous(conv, **options), (list(x), list(edges)), aggr=relations)
+    model = model.to(device, torch.float64)
+    with torch.no_grad():
+        model(x, edges)  # sets the widths
+    code, names = model.code, list(model.state_dict())
+    compare(model, x, edges)
+    fast = accelerate(copy.deepcopy(model))
+    assert list(fast.state_dict()) == names
+    expected = model(x, edges)
+    for each in (fast, copy.deepcopy(fast), accelerate(fast), revert(copy.deepcopy(fast))):
+        for node_type, rows in each(x, edges).items():
+            torch.testing.assert_close(rows, expected[node_type])
+    assert fast.code != code
+    assert revert(fast).code.count("self.") == code.count("self.")
+    torch.testing.assert_close(revert(fast)(x, edges), expected)
+
+
+def test_to_hetero_with_hooks_and_weights() -> None:
+    """A hook sees a layer's result; weights of edges take PyG's way."""
+
+    class Model(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.conv = GraphConv((-1, -1), 16)
+            self.other = GraphConv((-1, -1), 4)
+
+        def forward(self, x: Tensor, edge_index: Tensor, edge_weight: Tensor) -> Tensor:
+            return self.other(self.conv(x, edge_index, edge_weight), edge_index)
+
+    x, edges = graph(torch.device("cpu"))
+    del x["alone"]
+    weights = {t: torch.rand(e.shape[1], dtype=torch.float64) for t, e in edges.items()}
+    model = to_hetero(Model(), (list(x), list(edges))).double()
+    expected = model(x, edges, weights)
+    fast = accelerate(copy.deepcopy(model))
+    torch.testing.assert_close(fast(x, edges, weights), expected)
+    seen = []
+    hook = fast.get_submodule("other.paper__of__author").register_forward_hook
+    hook(lambda *arguments: seen.append(arguments[-1].shape))
+    torch.testing.assert_close(fast(x, edges, weights), expected)
+    assert seen == [(NODES["author"], 4)]
+    assert "relations in one pass" in str(explain(fast, x, edges, weights))
