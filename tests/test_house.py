@@ -112,6 +112,31 @@ def test_names_are_the_fields_terms() -> None:
     assert found == []
 
 
+# Participles say how a value came; a variable says what it is.
+PARTICIPLES = {"found", "given", "kept", "known", "made", "taken", "wanted"}
+# Folders without them, to be extended.
+NOUNS_ONLY = [
+    *("plugin/peergraph/memory", "plugin/peergraph/sampling", "plugin/peergraph/cli", "examples"),
+    *("plugin/peergraph/integration", "plugin/peergraph/fullgraph/plan"),
+    *("plugin/peergraph/fullgraph/layout", "plugin/peergraph/store/hotness"),
+    *("plugin/peergraph/store/placement", "plugin/peergraph/store/report"),
+]
+
+
+def test_variables_are_nouns() -> None:
+    participles = [
+        f"{path.relative_to(ROOT)}: {name} in {function.name}"
+        for folder in NOUNS_ONLY
+        for path in (ROOT / folder).rglob("*.py")
+        for function in ast.walk(ast.parse(path.read_text()))
+        if isinstance(function, ast.FunctionDef)
+        for node in ast.walk(function)
+        for name in [getattr(node, "arg", None) or getattr(node, "id", None)]
+        if isinstance(node, (ast.Name, ast.arg)) and name in PARTICIPLES
+    ]
+    assert participles == []
+
+
 def test_constraints_pin_all_that_make_installs() -> None:
     def normal(name: str) -> str:
         return re.sub(r"[-_.]+", "-", name).lower()

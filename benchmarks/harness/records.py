@@ -132,7 +132,7 @@ _HITS = ["hit_replicated", "hit_sharded", "hit_host"]
 _LINKS = ["slowest_link_mb", "host_mb"]
 _PREDICTED = ["predicted_ms", "predicted_sample", "predicted_gather", "predicted_ratio",
               "predicted_ratio_sample", "predicted_ratio_gather"]  # fmt: skip
-_OFFLOAD = ["setting", "decision", "num_chunks", "budget_gib", *_TIMES, "predicted_ms", "first_s",
+_OFFLOAD = ["setting", "decision", "num_chunks", "budget_gib", *_TIMES, "first_s",
             "build_s", "rows_s", "lists_s", "from_host_gb", "to_host_gb", "to_ranks_gb", "kept_gb",
             "peak_gib", "driver_gib", "rows_device_gib", "rows_host_gib", "rows_file_gib", "h2d_ms",
             "d2h_ms", "rows_ms", "d2d_ms", "sums_ms", "gpu_ms", "busy_ms", "loss",
@@ -143,7 +143,7 @@ _COLUMNS = {
                     "edges_per_s", "peak_gib", "repeats"],
     "spmm": ["system", *_TIMES, "gbs", "floor_ms", "edge_floor_ms", "ratio"],
     "fullgraph": ["system", "setting", "order", "mode", *_TIMES, "ms_spmm", "ms_exchange",
-                  "ms_gemm", "ms_rest", "ms_sums", "predicted_ms", "remote_rows", "peak_gib",
+                  "ms_gemm", "ms_rest", "ms_sums", "remote_rows", "peak_gib",
                   "build_peak_gib", "edge_floor_ms", "loss", "last_loss", "ratio"],
     "fullgraph_modes": ["system", *_TIMES, "predicted_ms"],
     "fullgraph_stages": ["setting", "way", *_TIMES, "hidden", "edge_imbalance", "predicted_ms"],

@@ -90,13 +90,13 @@ def _epochs(rows: list[Record], folder: Path) -> tuple[list[str], list[Path]]:
         lines.append(
             [r["graph"], r["layers"], r["world"], r["decision"], r.get("num_chunks"),
              r.get("budget_gib"), r["epoch_s"], of_paper and of_paper / divisor,
-             (r.get("predicted_ms") or 0.0) / 1e3 or None, r.get("from_host_gb"),
+             r.get("from_host_gb"),
              r.get("to_host_gb"), r.get("to_ranks_gb"), r.get("peak_gib"), r.get("driver_gib"),
              r.get("rows_host_gib"), r["build_s"] + r.get("rows_s", 0.0), r.get("first_s"),
              r["loss"]]
         )  # fmt: skip
     head = ["graph", "model", "GPUs", "memory", "chunks", "budget, GiB", "epoch, s",
-            "HongTu, as many A100-80, s", "planned, s", "from host, GB", "to host, GB",
+            "HongTu, as many A100-80, s", "from host, GB", "to host, GB",
             "to GPUs, GB", "allocated, GiB", "driver, GiB", "host rows, GiB", "prepared, s",
             "first epoch, s", "first loss"]  # fmt: skip
     text = ["## Epochs (Tables 5 to 7)", "", *table(head, lines)]

@@ -247,7 +247,6 @@ def test_fullgraph_orders(tmp_path: Path) -> None:
     for r in records:
         assert r["loss"] == pytest.approx(records[0]["loss"], rel=1e-5)
         assert 0 < r["remote_rows"] < 1
-        assert r["predicted_ms"] > 0
 
 
 def test_fullgraph_stages(tmp_path: Path) -> None:

@@ -57,30 +57,30 @@ def exclude_edges(
         raise ValueError("edge_ids, pairs: expected one of them at least")
     if reverse is not None and edge_ids is None:
         raise ValueError("reverse: needs edge_ids")
-    kept = {t: torch.ones_like(row, dtype=torch.bool) for t, row in sample.row.items()}
+    remaining = {t: torch.ones_like(row, dtype=torch.bool) for t, row in sample.row.items()}
     if edge_ids is not None:
         if sample.edge_ids is None:
             raise ValueError("edge_ids: the sample has none (edge_ids=False)")
         by_type = _by_type("edge_ids", edge_ids, sample, 1)
         for t, ids in _with_reverse(by_type, reverse, sample):
-            kept[t] &= ~_contained(sample.edge_ids[t], ids)
+            remaining[t] &= ~_contained(sample.edge_ids[t], ids)
     if pairs is not None:
         for t, ends in _by_type("pairs", pairs, sample, 2).items():
             source_ids, destination_ids = sample.nodes[t[0]], sample.nodes[t[2]]
-            kept[t] &= ~edges_between(
+            remaining[t] &= ~edges_between(
                 sample.row[t], sample.col[t], source_ids, destination_ids, ends
             )
-    return _filtered(sample, kept)
+    return _filtered(sample, remaining)
 
 
-def _by_type(name: str, given: Edges, sample: Sample, dims: int) -> dict[EdgeType, Tensor]:
+def _by_type(name: str, edges: Edges, sample: Sample, dims: int) -> dict[EdgeType, Tensor]:
     """Converts the argument to int64 tensors by edge type, on the sample's device."""
-    if isinstance(given, Tensor):
+    if isinstance(edges, Tensor):
         if len(sample.row) != 1:
             raise ValueError(f"{name}: expected a dict by edge type, one of {list(sample.row)}")
-        given = dict.fromkeys(sample.row, given)
+        edges = dict.fromkeys(sample.row, edges)
     checked = {}
-    for edge_type, ids in given.items():
+    for edge_type, ids in edges.items():
         if edge_type not in sample.row:
             raise ValueError(f"{name}: {edge_type!r} is not one of {list(sample.row)}")
         ids = check_integer_tensor(name, ids)
@@ -101,15 +101,15 @@ def _with_reverse(
         if len(sample.row) != 1:
             raise ValueError(f"reverse: expected a dict by edge type, one of {list(sample.row)}")
         reverse = {t: (t, reverse) for t in sample.row}
-    wanted = list(edge_ids.items())
+    excluded = list(edge_ids.items())
     for edge_type, ids in edge_ids.items():
         if edge_type not in reverse:
             continue
         back, id_map = reverse[edge_type]
         if back not in sample.row:
             raise ValueError(f"reverse: {back!r} is not one of {list(sample.row)}")
-        wanted.append((back, ids if id_map is None else _mapped(id_map, ids)))
-    return wanted
+        excluded.append((back, ids if id_map is None else _mapped(id_map, ids)))
+    return excluded
 
 
 def _mapped(id_map: Tensor, ids: Tensor) -> Tensor:
@@ -152,9 +152,9 @@ def edges_between(
     source, is_source = _find(sources, source_ids)
     destination, is_destination = _find(destinations, destination_ids)
     count = destinations.numel()
-    wanted = _find(sources, pairs[0])[0] * count + _find(destinations, pairs[1])[0]
+    pair_numbers = _find(sources, pairs[0])[0] * count + _find(destinations, pairs[1])[0]
     edges = source[row] * count + destination[col]
-    return is_source[row] & is_destination[col] & _contained(edges, wanted)
+    return is_source[row] & is_destination[col] & _contained(edges, pair_numbers)
 
 
 def _contained(elements: Tensor, ids: Tensor) -> Tensor:
@@ -167,34 +167,34 @@ def _contained(elements: Tensor, ids: Tensor) -> Tensor:
     size = max(_FEWEST_SLOTS, 8 << (ids.numel() - 1).bit_length())
     slots = torch.zeros(size, dtype=torch.bool, device="cpu")
     slots[ids & (size - 1)] = True
-    found = slots[elements & (size - 1)]
-    candidates = found.nonzero()[:, 0]
-    found[candidates] = _find(torch.unique(ids), elements[candidates])[1]
-    return found
+    is_contained = slots[elements & (size - 1)]
+    candidates = is_contained.nonzero()[:, 0]
+    is_contained[candidates] = _find(torch.unique(ids), elements[candidates])[1]
+    return is_contained
 
 
 def _find(ascending: Tensor, ids: Tensor) -> tuple[Tensor, Tensor]:
     """Returns the positions of the ids in `ascending`, and whether they are in it."""
-    found = torch.searchsorted(ascending, ids.contiguous()).clamp(max=ascending.numel() - 1)
-    return found, ascending[found] == ids
+    positions = torch.searchsorted(ascending, ids.contiguous()).clamp(max=ascending.numel() - 1)
+    return positions, ascending[positions] == ids
 
 
-def _filtered(sample: Sample, kept: dict[EdgeType, Tensor]) -> Sample:
+def _filtered(sample: Sample, remaining: dict[EdgeType, Tensor]) -> Sample:
     """Returns the sample with the kept edges only."""
     # The number of kept edges before each edge: its new position.
     before = {
-        t: torch.cat([k.new_zeros(1, dtype=torch.int64), k.cumsum(0)]) for t, k in kept.items()
+        t: torch.cat([k.new_zeros(1, dtype=torch.int64), k.cumsum(0)]) for t, k in remaining.items()
     }
     ends = {t: [0, *accumulate(counts)] for t, counts in sample.num_sampled_edges.items()}
     new_ends = _to_host({t: places[ends[t]] for t, places in before.items()})
     edge_ids = sample.edge_ids
-    left = {t: k.nonzero()[:, 0] for t, k in kept.items()}
+    left = {t: k.nonzero()[:, 0] for t, k in remaining.items()}
     return replace(
         sample,
         row={t: row[left[t]] for t, row in sample.row.items()},
         col={t: col[left[t]] for t, col in sample.col.items()},
         edge_ids=None if edge_ids is None else {t: ids[left[t]] for t, ids in edge_ids.items()},
-        duplicate_counts=_fewer_duplicates(sample, kept),
+        duplicate_counts=_fewer_duplicates(sample, remaining),
         num_sampled_edges={
             t: [b - a for a, b in pairwise(of_type)] for t, of_type in new_ends.items()
         },
@@ -217,13 +217,13 @@ def _to_host(numbers: dict[EdgeType, Tensor]) -> dict[EdgeType, list[int]]:
 
 
 def _fewer_duplicates(
-    sample: Sample, kept: dict[EdgeType, Tensor]
+    sample: Sample, remaining: dict[EdgeType, Tensor]
 ) -> dict[NodeType, Tensor] | None:
     if sample.duplicate_counts is None:
         return None
     counts = {t: c.clone() for t, c in sample.duplicate_counts.items()}
     for edge_type, row in sample.row.items():
-        gone = row[~kept[edge_type]].long()
+        gone = row[~remaining[edge_type]].long()
         ones = torch.ones_like(gone, dtype=torch.int32)
         counts[edge_type[0]].scatter_add_(0, gone, -ones)
     return counts

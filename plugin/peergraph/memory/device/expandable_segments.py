@@ -37,8 +37,8 @@ def settings_with_segments(environment: Mapping[str, str]) -> str | None:
     Returns:
         The settings, or None if the user has chosen this setting.
     """
-    given = next((environment[name] for name in _VARIABLES if environment.get(name)), "")
-    if _SETTING in given:
+    settings = next((environment[name] for name in _VARIABLES if environment.get(name)), "")
+    if _SETTING in settings:
         return None
     # torch sets what the text does not name to its default.
-    return ",".join(part for part in (given.strip(" ,"), f"{_SETTING}:True") if part)
+    return ",".join(part for part in (settings.strip(" ,"), f"{_SETTING}:True") if part)

@@ -242,8 +242,8 @@ class DistributedTable(Table):
         Raises IndexError for an id on the CPU that is out of range.
         """
         local, _ = self.locate(ids)
-        kept = (local >= 0).nonzero().squeeze(1)
-        self.load_local(local[kept], values[kept], ids[kept])
+        positions = (local >= 0).nonzero().squeeze(1)
+        self.load_local(local[positions], values[positions], ids[positions])
 
     def load(
         self,
@@ -298,11 +298,11 @@ class DistributedTable(Table):
         Raises:
             RemoteRowsError: another machine has one of these rows.
         """
-        wanted = range_of_rows(start, stop, self.rows)
-        shape = (len(wanted), *self.shape[1:])
+        span = range_of_rows(start, stop, self.rows)
+        shape = (len(span), *self.shape[1:])
         result = out_tensor(out, shape, self.dtype, torch.device("cpu"))
-        if wanted:
-            self.gather(torch.arange(wanted.start, wanted.stop, device="cpu"), result)
+        if span:
+            self.gather(torch.arange(span.start, span.stop, device="cpu"), result)
         return result
 
     def shard_rows(self, rank: int | None = None) -> NoReturn:

@@ -114,9 +114,9 @@ class ExchangeRound:
             self._traffic.add(rows_received=num_rows, bytes_received=num_bytes)
             if self._is_hierarchical:
                 rows = self._hand_out(rows, plan)
-            for row_set, wanted in plan.wanted.items():
-                for table in self._layout.named(row_set, wanted.mask):
-                    wanted.rows.values[table.name] = rows[table]
+            for row_set, requested in plan.wanted.items():
+                for table in self._layout.named(row_set, requested.mask):
+                    requested.rows.values[table.name] = rows[table]
             # Frees the rows of other ranks.
             self._plan = self._sent = None
 

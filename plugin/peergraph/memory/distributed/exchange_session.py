@@ -228,8 +228,8 @@ class ExchangeSession:
         """Exchanges the ids of a round, and gathers the rows that other machines request."""
         if fetched.requested is not None:
             torch.cuda.current_stream().wait_event(fetched.requested)
-        wanted, fetched.request_errors = wanted_rows_and_errors(fetched.batches, self._layout)
-        return self._round(self._ids.exchange(wanted, finished=False))
+        requests, fetched.request_errors = wanted_rows_and_errors(fetched.batches, self._layout)
+        return self._round(self._ids.exchange(requests, finished=False))
 
     def _round(self, plan: RoundPlan) -> ExchangeRound:
         with limit_blocks(self._max_blocks):
@@ -259,9 +259,9 @@ class ExchangeSession:
         """Sends the rows of rounds until None comes."""
         # `join` raises the error.
         with suppress(Exception), self._guard():
-            while (found := rounds.get()) is not None:
-                found.send()
-                found.complete()
+            while (next_round := rounds.get()) is not None:
+                next_round.send()
+                next_round.complete()
 
     def _check_open(self) -> None:
         """Raises the error that has ended the exchange. A thread may have met it before the thread

@@ -79,13 +79,13 @@ class FetchedRows:
             CollectiveMismatchError: a rank iterates another loader.
         """
         with self._sending:
-            found = self.planned.result()
-            if not found.is_sent:
+            exchange = self.planned.result()
+            if not exchange.is_sent:
                 with self._guard():
-                    found.send()
-                if found.is_complete and self._device.type == "cuda":
+                    exchange.send()
+                if exchange.is_complete and self._device.type == "cuda":
                     self._mark_ready()
-        return found
+        return exchange
 
     def send(self) -> None:
         """Does the same as :meth:`start_transfer`, and raises the error of the first batch with
@@ -99,11 +99,11 @@ class FetchedRows:
         """Waits until the rows have arrived on this rank and on the ranks of this machine for which
         it fetches rows. With NCCL, the host does not wait for rows.
         """
-        found = self.start_transfer()
+        exchange = self.start_transfer()
         # Another thread may be completing it at the same time.
-        if not found.is_complete:
+        if not exchange.is_complete:
             with self._guard():
-                found.complete()
+                exchange.complete()
         self._completed(self)
 
     @profiled(EXCHANGE)

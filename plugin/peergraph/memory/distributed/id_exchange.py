@@ -79,18 +79,18 @@ class IdExchange:
         }
         self._rounds = 0
 
-    def exchange(self, wanted: Mapping[RowSet, WantedRows], *, finished: bool) -> RoundPlan:
+    def exchange(self, by_set: Mapping[RowSet, WantedRows], *, finished: bool) -> RoundPlan:
         """Exchanges the ids of the next round. Collective; synchronises with a GPU.
 
         Args:
-            wanted: the rows that this rank wants.
+            by_set: the rows that this rank wants.
             finished: whether this rank has no more batches.
 
         Raises:
             PeerLostError: a rank is lost or did not come in time.
             CollectiveMismatchError: a rank iterates another loader.
         """
-        plan = RoundPlan(self._rounds, wanted)
+        plan = RoundPlan(self._rounds, by_set)
         local = self._within_machine(plan, finished)
         requests = self._between_machines(plan, local)
         plan.counts_to = {partner: _counts(message) for partner, message in requests.items()}
@@ -130,11 +130,11 @@ class IdExchange:
         masks: dict[RowSet, int] = {}
         ids: dict[int, dict[RowSet, np.ndarray]] = {partner: {} for partner in routes.partners}
         for rows in self._layout.sets:
-            wanted = [message.ids[rows] for message in local if rows in message.ids]
-            if not wanted:
+            id_lists = [message.ids[rows] for message in local if rows in message.ids]
+            if not id_lists:
                 continue
             masks[rows] = union_of_masks(rows, plan.counts_for)
-            keys = self._merge(plan, rows, wanted)
+            keys = self._merge(plan, rows, id_lists)
             parts = split_keys(keys, routes.partner_bounds)
             for partner, part in zip(routes.partners, parts, strict=True):
                 ids[partner][rows] = numbers_of(part)

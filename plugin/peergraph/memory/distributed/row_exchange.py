@@ -89,8 +89,8 @@ class RowExchange:
         if self._is_closed:
             raise RuntimeError("this store has been closed")
         self._join_left()
-        taken = [session.network for session in self._sessions]
-        network = next((n for n in self._networks if n not in taken), None)
+        in_use = [session.network for session in self._sessions]
+        network = next((n for n in self._networks if n not in in_use), None)
         if network is None:
             network = self._connect()
             self._networks.append(network)

@@ -57,13 +57,13 @@ def wanted_rows_and_errors(
 
 
 def _errors(batches: Sequence[Sequence[Request]], layout: Layout) -> dict[int, Exception]:
-    found: dict[int, Exception] = {}
+    by_batch: dict[int, Exception] = {}
     for position, requests in enumerate(batches):
         try:
             wanted_rows(requests, layout)
         except _REQUEST_ERRORS as error:
-            found[position] = error
-    return found
+            by_batch[position] = error
+    return by_batch
 
 
 def wanted_rows(requests: Sequence[Request], layout: Layout) -> dict[RowSet, WantedRows]:
@@ -71,13 +71,13 @@ def wanted_rows(requests: Sequence[Request], layout: Layout) -> dict[RowSet, Wan
 
     Raises IndexError for ids that are out of range.
     """
-    found = {}
+    by_set = {}
     for rows in layout.sets:
         in_set = [(table, ids) for table, ids in requests if table.row_set is rows]
         if in_set:
             tables, ids = zip(*in_set, strict=True)
-            found[rows] = _wanted_of_set(rows, layout.mask(tables, rows), tables[0], ids, layout)
-    return found
+            by_set[rows] = _wanted_of_set(rows, layout.mask(tables, rows), tables[0], ids, layout)
+    return by_set
 
 
 def _wanted_of_set(
@@ -87,16 +87,16 @@ def _wanted_of_set(
     lists = list({id(i): i for i in ids}.values())
     checked = [ids_on_device(i, rows.split.rows, table.device) for i in lists]
     if len(checked) == 1:
-        found = find_rows(checked[0], rows, routes)
-        locations, memory = [found.location], [found.memory]
+        located = find_rows(checked[0], rows, routes)
+        locations, memory = [located.location], [located.memory]
     else:
-        found = find_rows(_joined(checked, rows), rows, routes)
-        location = _sorted_by_position(found.location)
+        located = find_rows(_joined(checked, rows), rows, routes)
+        location = _sorted_by_position(located.location)
         locations = _split(location, [i.numel() for i in checked])
-        memory = [found.memory, *location]
+        memory = [located.memory, *location]
     key_of = partial(routes.keys, rows.split)
-    by_fetcher = split_keys(found.host_keys, routes.fetcher_bounds)
-    return WantedRows(mask, RemoteRows(found.keys, key_of, lists, locations, memory), by_fetcher)
+    by_fetcher = split_keys(located.host_keys, routes.fetcher_bounds)
+    return WantedRows(mask, RemoteRows(located.keys, key_of, lists, locations, memory), by_fetcher)
 
 
 def _joined(lists: Sequence[Tensor], rows: RowSet) -> Tensor:

@@ -73,13 +73,13 @@ class CallLog:
             self._write(number, sends_name, name)
             _COUNT.pack_into(self._own, 0, number)
         with self._lock:
-            found = {}
+            texts = {}
             for rank, log in self._others.items():
                 theirs, sends, text = _ENTRY.unpack_from(log, _place(number))
                 is_same = theirs != number or text == name
                 if not is_same and not (sends and sends_name):
-                    found[rank] = _text(text)
-            return found
+                    texts[rank] = _text(text)
+            return texts
 
     @property
     def count(self) -> int:

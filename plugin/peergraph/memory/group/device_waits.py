@@ -17,14 +17,14 @@ def register_wait(given_up: Tensor) -> None:
     The registration ends with the tensor's lifetime.
     """
     with _lock:
-        _given_up[:] = [known for known in _given_up if known() is not None]
+        _given_up[:] = [reference for reference in _given_up if reference() is not None]
         _given_up.append(weakref.ref(given_up))
 
 
 def give_up_waits() -> None:
     """Sets all registered tensors to 1."""
     with _lock:
-        known = [reference() for reference in _given_up]
-    for given_up in known:
+        functions = [reference() for reference in _given_up]
+    for given_up in functions:
         if given_up is not None:
             given_up.numpy()[0] = 1

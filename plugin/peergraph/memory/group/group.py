@@ -107,15 +107,15 @@ class Group:
         """
         timeout = _check_timeout(timeout)
         watches = _check_watch(watch)
-        wanted = _check_device(device)
+        checked = _check_device(device)
         _initialise_from_torchrun(timeout)
         if not dist.is_initialized():
-            return cls(0, 1, _resolve_device(wanted, 0), timeout)
+            return cls(0, 1, _resolve_device(checked, 0), timeout)
         joined = join(timeout, watches)
         return cls(
             joined.rank,
             joined.world_size,
-            _resolve_device(wanted, joined.rank),
+            _resolve_device(checked, joined.rank),
             timeout,
             joined.channel,
             joined.calls,
@@ -333,13 +333,13 @@ def _check_device(device: str | torch.device | None) -> torch.device | None:
     return torch.device("cpu") if checked.type == "cpu" else checked
 
 
-def _resolve_device(wanted: torch.device | None, local_rank: int) -> torch.device:
-    if wanted is None:
+def _resolve_device(device: torch.device | None, local_rank: int) -> torch.device:
+    if device is None:
         use_gpu = _has_gpu() and (not dist.is_initialized() or "nccl" in _backends())
-        wanted = torch.device("cuda" if use_gpu else "cpu")
-    if wanted.type == "cuda" and wanted.index is None:
+        device = torch.device("cuda" if use_gpu else "cpu")
+    if device.type == "cuda" and device.index is None:
         return torch.device("cuda", local_rank % torch.cuda.device_count())
-    return wanted
+    return device
 
 
 def _backends() -> str:

@@ -212,10 +212,10 @@ class Handshake:
             self._accept()
             return
         rank, pid, received, fds = self._pending[ready]
-        wanted = _HELLO.size if rank is None else _SECRET_BYTES
-        data = _read(ready, wanted - len(received), fds)
+        size = _HELLO.size if rank is None else _SECRET_BYTES
+        data = _read(ready, size - len(received), fds)
         received += data
-        if data and len(received) < wanted:
+        if data and len(received) < size:
             return
         self._selector.unregister(ready)
         del self._pending[ready]
@@ -260,8 +260,10 @@ class Handshake:
         rank, secret = _HELLO.unpack(hello)
         if not hmac.compare_digest(secret, self._listener.endpoint.secret_bytes):
             return None
-        known = self._rank < rank < len(self._endpoints)
-        return rank if known and self._can_be(self._endpoints[rank], pid, os.geteuid()) else None
+        is_member = self._rank < rank < len(self._endpoints)
+        return (
+            rank if is_member and self._can_be(self._endpoints[rank], pid, os.geteuid()) else None
+        )
 
     def _can_be(self, endpoint: Endpoint, pid: int, uid: int) -> bool:
         """Returns whether that process can be the rank. Across PID namespaces the process ids

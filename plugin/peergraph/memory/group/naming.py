@@ -35,7 +35,7 @@ def collective(name: str) -> Callable[[Callable[P, T]], Callable[P, T]]:
 
 def _group_of(arguments: Iterable[object]) -> Group | None:
     for argument in arguments:
-        found = argument if isinstance(argument, Group) else getattr(argument, "group", None)
-        if isinstance(found, Group):
-            return found
+        group = argument if isinstance(argument, Group) else getattr(argument, "group", None)
+        if isinstance(group, Group):
+            return group
     return None

@@ -127,18 +127,18 @@ def _meet(timeout: float) -> Joined:
         texts = _call_with_deadline(
             lambda: _exchange(store, rank, size, text, deadline, timeout), deadline, timeout
         )
-        found = [_parse(r, text) for r, text in enumerate(texts)]
-        machines = Machines(rank, [place for place, _ in found])
+        everyone = [_parse(r, text) for r, text in enumerate(texts)]
+        machines = Machines(rank, [place for place, _ in everyone])
         if machines.count > 1:
             # The name of a socket is random: other runs and restarts of this run have other names.
-            client = store_client(store, f"peergraph/{found[0][1].name}")
-            machines = Machines(rank, [place for place, _ in found], client)
+            client = store_client(store, f"peergraph/{everyone[0][1].name}")
+            machines = Machines(rank, [place for place, _ in everyone], client)
         local = machines.local_ranks
         names = machines.rank_names()
         if size == 1:
             return Joined(0, 1, Calls(), None, machines)
         local_rank = local.index(rank)
-        handshake = Handshake(local_rank, [found[r][1] for r in local], listener, names)
+        handshake = Handshake(local_rank, [everyone[r][1] for r in local], listener, names)
         connections = handshake.connect(timeout, deadline)
     finally:
         listener.close()
@@ -204,15 +204,15 @@ def _parse(rank: int, text: bytes) -> tuple[Place, Endpoint]:
     try:
         if len(text) > _MOST_BYTES:
             raise ValueError("it is too long")
-        found = json.loads(text)
-        if not isinstance(found, dict):
+        values = json.loads(text)
+        if not isinstance(values, dict):
             raise ValueError("it names no host")
-        place = Place(*(found.get(key) for key in Place.__dataclass_fields__))  # type: ignore[arg-type]
+        place = Place(*(values.get(key) for key in Place.__dataclass_fields__))  # type: ignore[arg-type]
         if not all(isinstance(text, str) for text in vars(place).values()):
             raise ValueError("it names no host")
-        if not isinstance(found.get("endpoint"), dict):
+        if not isinstance(values.get("endpoint"), dict):
             raise ValueError("it names no socket")
-        return place, Endpoint.from_dict(found["endpoint"])
+        return place, Endpoint.from_dict(values["endpoint"])
     except ValueError as error:
         raise RuntimeError(
             f"the entry of rank {rank} in torch.distributed's store is not Peergraph's: {error}"

@@ -71,9 +71,9 @@ class Watcher:
             name = self._peers.names([rank])
             if connection.ended:
                 return f"{name} left the group (pid {connection.pid}) without joining {exchange}"
-            known, since = self._missing.get(rank, (-1, now))
-            self._missing[rank] = joined, since if known == joined else now
-            if known == joined and now - since > self._peers.timeout:
+            joined_before, since = self._missing.get(rank, (-1, now))
+            self._missing[rank] = joined, since if joined_before == joined else now
+            if joined_before == joined and now - since > self._peers.timeout:
                 return f"{name} did not join within {self._peers.timeout:g} s: {exchange}"
         return None
 

@@ -122,8 +122,8 @@ class _WorldNames(RankNames):
         for rank in ranks:
             of_machines.setdefault(self._machines.machine_of(rank), []).append(rank)
         return ", ".join(
-            f"{RankNames(range(self._machines.world_size), self._machines.name(machine))(found)}"
-            for machine, found in of_machines.items()
+            f"{RankNames(range(self._machines.world_size), self._machines.name(machine))(numbers)}"
+            for machine, numbers in of_machines.items()
         )
 
 
@@ -163,13 +163,13 @@ class _Link:
             _split(self._broadcast(frame, struct.unpack("<q", length)[0], m, call, timeout))
             for m, length in enumerate(lengths)
         ]
-        calls = {m: bytes(found).decode() for m, (found, _) in enumerate(frames)}
+        calls = {m: bytes(part).decode() for m, (part, _) in enumerate(frames)}
         if len(set(calls.values())) > 1:
             callers = [f"{self._machines.name(m)} called {other}" for m, other in calls.items()]
             raise CollectiveMismatchError(
                 f"the machines are in different collectives: {', '.join(callers)}"
             )
-        return [bytes(found) for _, found in frames]
+        return [bytes(part) for _, part in frames]
 
     def _connect(self, call: Call, timeout: float) -> None:
         if self._gloo is not None:
@@ -227,8 +227,8 @@ def _split(message: bytes | memoryview) -> list[memoryview]:
     view = memoryview(message)
     (count,) = struct.unpack_from("<q", view)
     lengths = struct.unpack_from(f"<{count}q", view, 8)
-    begin, found = 8 * (count + 1), []
+    begin, parts = 8 * (count + 1), []
     for length in lengths:
-        found.append(view[begin : begin + length])
+        parts.append(view[begin : begin + length])
         begin += length
-    return found
+    return parts

@@ -45,8 +45,8 @@ class MappedFile:
         if mapping is None:
             return None
         path, first, offset, identity = mapping
-        found = cls(Path(path), identity, offset + begin - first, tensor.nbytes)
-        return found if found.is_there() else None
+        mapped = cls(Path(path), identity, offset + begin - first, tensor.nbytes)
+        return mapped if mapped.is_there() else None
 
     def is_there(self) -> bool:
         """Returns whether this process sees the file and may read it."""

@@ -67,9 +67,9 @@ class HostHandle:
         """Maps the memory. Raises RuntimeError if the process that allocated it has ended or cannot
         be accessed.
         """
-        known = _open_parts.get((self, device))
-        if isinstance(known, HostPart):
-            return known
+        part = _open_parts.get((self, device))
+        if isinstance(part, HostPart):
+            return part
         path = f"/proc/{self.pid}/fd/{self.fd}"
         try:
             fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
@@ -181,9 +181,9 @@ class CudaHandle:
 
     def open(self, device: torch.device) -> CudaPart:
         """Maps the memory. Raises RuntimeError if `device` cannot access the memory of the GPU."""
-        known = _open_parts.get((self, device))
-        if isinstance(known, CudaPart):
-            return known
+        cuda_part = _open_parts.get((self, device))
+        if isinstance(cuda_part, CudaPart):
+            return cuda_part
         if self.ipc is None:
             raise RuntimeError("this system cannot share GPU memory between processes")
         if device.type != "cuda":

@@ -61,11 +61,11 @@ def staged_share(file: Path, row_bytes: int, host_bytes: int) -> float:
         host_bytes: the bytes of all rows of the table in host memory.
     """
     dense, sparse = _load_speeds(file)
-    known = sparse if host_bytes >= SPARSE_BYTES else dense
-    if not known:
+    by_width = sparse if host_bytes >= SPARSE_BYTES else dense
+    if not by_width:
         return 0.0
-    narrower = [width for width in known if width <= row_bytes]
-    return known[max(narrower, default=min(known))].fastest_share
+    narrower = [width for width in by_width if width <= row_bytes]
+    return by_width[max(narrower, default=min(by_width))].fastest_share
 
 
 def save_speeds(file: Path, dense: SpeedsByWidth, sparse: SpeedsByWidth) -> None:
@@ -94,12 +94,12 @@ def _load_speeds(file: Path) -> tuple[SpeedsByWidth, SpeedsByWidth]:
         return {}, {}
 
 
-def _rates(given: Fields) -> SpeedsByWidth:
-    return {int(width): _speeds(given, width) for width in given.names()}
+def _rates(values: Fields) -> SpeedsByWidth:
+    return {int(width): _speeds(values, width) for width in values.names()}
 
 
-def _speeds(given: Fields, width: str) -> Speeds:
-    speeds = given.numbers(width)
+def _speeds(values: Fields, width: str) -> Speeds:
+    speeds = values.numbers(width)
     if len(speeds) != 3 or min(speeds) < 0 or min(speeds[:2]) == 0 or int(width) < 1:
-        given.fail(width, "three speeds of rows of so many bytes")
+        values.fail(width, "three speeds of rows of so many bytes")
     return Speeds(*speeds)

@@ -60,11 +60,11 @@ class Partitions:
         return self.copies / self.num_gpus
 
     @classmethod
-    def from_fields(cls, given: Fields) -> Partitions:
+    def from_fields(cls, values: Fields) -> Partitions:
         """Reads partitions from JSON fields. Raises ValueError for invalid ones."""
-        given.only("policy", "stored", "source")
-        stored, source = (given.integer_lists(name) for name in ("stored", "source"))
-        return cls(given.text("policy"), stored, source)
+        values.only("policy", "stored", "source")
+        stored, source = (values.integer_lists(name) for name in ("stored", "source"))
+        return cls(values.text("policy"), stored, source)
 
     def held_bytes(self, gpu: int, sizes: Sequence[int]) -> int:
         """Returns the bytes of all partitions on a GPU, given the bytes of each partition."""
@@ -179,11 +179,11 @@ def choose_sources(
     assert best is not None, "every link carries all partitions at the lowest rate"
     while low < high:
         middle = (low + high + 1) // 2
-        found = _match(holders, links, rates[middle])
-        if found is None:
+        match = _match(holders, links, rates[middle])
+        if match is None:
             high = middle - 1
         else:
-            low, best = middle, found
+            low, best = middle, match
     for part, j in best.items():
         source[part] = j
     return source, min(local, rates[low])
@@ -204,8 +204,8 @@ def _match(
             if j in tried:
                 continue
             tried.add(j)
-            taken = [p for p, g in chosen.items() if g == j]
-            if len(taken) < room[j] or (room[j] and any(place(p, tried) for p in taken)):
+            assigned = [p for p, g in chosen.items() if g == j]
+            if len(assigned) < room[j] or (room[j] and any(place(p, tried) for p in assigned)):
                 chosen[part] = j
                 return True
         return False

@@ -120,11 +120,11 @@ class ReadCounter:
         Synchronises.
         """
         with self._lock:
-            found = list(self._sums.values())
-        if found and found[0].device.type == "cuda":
-            torch.cuda.synchronize(found[0].device)
+            counts = list(self._sums.values())
+        if counts and counts[0].device.type == "cuda":
+            torch.cuda.synchronize(counts[0].device)
         total = torch.zeros((2, self._num_sources), dtype=torch.int64, device="cpu")
-        for sums in found:
+        for sums in counts:
             total += sums.cpu()
         reads, units = total.tolist()
         return reads, units

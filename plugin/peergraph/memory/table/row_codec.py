@@ -29,26 +29,30 @@ _GROUP_UNIT = 4
 _SCALE_BYTES = 4
 
 
-def storage_name(given: str | torch.dtype) -> str:
+def storage_name(storage: str | torch.dtype) -> str:
     """Returns the name that manifests and reports use for a storage.
 
     Args:
-        given: a name in :data:`STORED_DTYPES`, ``"int8:N"`` (N adjacent columns share a scale),
+        storage: a name in :data:`STORED_DTYPES`, ``"int8:N"`` (N adjacent columns share a scale),
             ``"float32"``, ``"float64"``, or the torch dtype of one of these.
 
     Raises:
-        ValueError: `given` is none of these, or N is not a multiple of 4.
+        ValueError: `storage` is none of these, or N is not a multiple of 4.
     """
     for name, dtype in {**STORED_DTYPES, **_FULL}.items():
-        if given in (name, dtype, str(dtype).removeprefix("torch.")):
+        if storage in (name, dtype, str(dtype).removeprefix("torch.")):
             return name
-    found = _GROUPED.fullmatch(given) if isinstance(given, str) else None
-    if found is None:
+    grouped = _GROUPED.fullmatch(storage) if isinstance(storage, str) else None
+    if grouped is None:
         names = ", ".join([*STORED_DTYPES, "int8:N"])
-        raise ValueError(f"storage must be one of {names}, or the dtype of the data, got {given!r}")
-    if int(found[1]) % _GROUP_UNIT:
-        raise ValueError(f"storage: N of int8:N must be a multiple of {_GROUP_UNIT}, got {given!r}")
-    return found[0]
+        raise ValueError(
+            f"storage must be one of {names}, or the dtype of the data, got {storage!r}"
+        )
+    if int(grouped[1]) % _GROUP_UNIT:
+        raise ValueError(
+            f"storage: N of int8:N must be a multiple of {_GROUP_UNIT}, got {storage!r}"
+        )
+    return grouped[0]
 
 
 def codec_of(
@@ -68,7 +72,7 @@ def codec_of(
     if storage is None or storage == str(dtype).removeprefix("torch."):
         return None
     if dtype not in DTYPES:
-        names = ", ".join(str(known).removeprefix("torch.") for known in DTYPES)
+        names = ", ".join(str(dtype_of_codec).removeprefix("torch.") for dtype_of_codec in DTYPES)
         raise ValueError(f"storage {storage!r} is for tables of {names}, this one is {dtype}")
     if storage in _FULL:
         raise ValueError(f"storage {storage!r} is for tables of that dtype, this one is {dtype}")

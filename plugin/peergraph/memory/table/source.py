@@ -31,8 +31,8 @@ def check_source(
         raise TypeError(f"source must be a tensor or an array, got {type(source).__name__}")
     if isinstance(source, torch.Tensor):
         source = plain("source", source)
-    given = source.dtype if isinstance(source, torch.Tensor) else _torch_dtype(source.dtype)
-    if given != dtype:
+    source_dtype = source.dtype if isinstance(source, torch.Tensor) else _torch_dtype(source.dtype)
+    if source_dtype != dtype:
         raise ValueError(f"source must be {dtype}, got {source.dtype}")
     if source.ndim == 0 or tuple(source.shape[1:]) != shape[1:]:
         raise ValueError(

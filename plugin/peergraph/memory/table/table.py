@@ -153,11 +153,11 @@ class Table:
             values = _values(order)
             return check_table(shape, dtype, tiers, group, values, partitions, split, spill, check)
 
-        wanted = collective_call(group, describe)
+        mine = collective_call(group, describe)
         group.agree(order=order is not None)
-        for rank, other in enumerate(group.all_gather(wanted)):
-            if other != wanted:
-                raise ValueError(f"rank {rank} creates a table {other}, this rank {wanted}")
+        for rank, other in enumerate(group.all_gather(mine)):
+            if other != mine:
+                raise ValueError(f"rank {rank} creates a table {other}, this rank {mine}")
         sizes = tuple(int(size) for size in shape)
         row_bytes = math.prod(sizes[1:]) * dtype.itemsize
         with ExitStack() as undo:

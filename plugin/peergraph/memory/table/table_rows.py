@@ -190,9 +190,9 @@ class TableRows:
         return stored.scales if isinstance(stored, RowsWithScales) else None
 
     def _found_in(self, view: _C.TableView) -> torch.Tensor:
-        found = torch.empty_like(self.ids, dtype=torch.int64)
-        _C.row_addresses(view, id_list(self.ids), found, launch_on(self.device))
-        return found
+        addresses = torch.empty_like(self.ids, dtype=torch.int64)
+        _C.row_addresses(view, id_list(self.ids), addresses, launch_on(self.device))
+        return addresses
 
     def __repr__(self) -> str:
         return f"TableRows({list(self.shape)}, {self.dtype}, of {self.table!r})"

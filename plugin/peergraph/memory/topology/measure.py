@@ -47,9 +47,9 @@ def measure_topology(group: Group, *, force: bool = False) -> Topology:
         MemoryError: not enough memory for the tables.
         PeerLostError: a rank is missing.
     """
-    known = None if force else cached_topology(group)
-    if known is not None:
-        return known
+    cached = None if force else cached_topology(group)
+    if cached is not None:
+        return cached
     topology = _measure(group)
     path = _cache_file(group)
     if group.rank == 0:

@@ -122,10 +122,10 @@ class Exchange:
         if all(n <= s for n, s in zip(needed, sizes, strict=True)):
             return False
         rank = self._group.rank
-        wanted = max(sizes[rank], int(needed[rank] * _HEADROOM))
+        num_bytes = max(sizes[rank], int(needed[rank] * _HEADROOM))
         if self._region is not None:
             self._region.close()
-        self._region = SharedRegion.create(wanted, self._group)
+        self._region = SharedRegion.create(num_bytes, self._group)
         return True
 
     def _part(self, rank: int, counts: Sequence[list[int] | None], table: int) -> SparseRows:

@@ -21,10 +21,10 @@ def check_fanouts(fanouts: Fanouts, edge_types: list[EdgeType]) -> dict[EdgeType
         for edge_type in fanouts:
             if edge_type not in edge_types:
                 raise ValueError(f"fanouts: {edge_type} is not one of {edge_types}")
-        given = {edge_type: fanouts[edge_type] for edge_type in edge_types}
+        of_types = {edge_type: fanouts[edge_type] for edge_type in edge_types}
     else:
-        given = dict.fromkeys(edge_types, fanouts)
-    by_type = {t: [as_integer("fanouts", f) for f in of_type] for t, of_type in given.items()}
+        of_types = dict.fromkeys(edge_types, fanouts)
+    by_type = {t: [as_integer("fanouts", f) for f in of_type] for t, of_type in of_types.items()}
     lengths = {edge_type: len(of_type) for edge_type, of_type in by_type.items()}
     if len(set(lengths.values())) > 1:
         raise ValueError(f"fanouts: expected lists of the same length, got {lengths}")

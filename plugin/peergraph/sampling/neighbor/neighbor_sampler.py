@@ -321,9 +321,9 @@ class NeighborSampler:
         for node_type, ids in seeds.items():
             if node_type not in self._node_types:
                 raise ValueError(f"seeds: {node_type!r} is not one of {self._node_types}")
-            given = check_integer_vector("seeds", ids)
+            vector = check_integer_vector("seeds", ids)
             # A copy to a GPU need not be waited for here, as every sample waits for the device.
-            copied = given.to(device, torch.int64, non_blocking=device.type == "cuda")
+            copied = vector.to(device, torch.int64, non_blocking=device.type == "cuda")
             checked.append((self._node_types.index(node_type), copied.contiguous()))
         return checked
 

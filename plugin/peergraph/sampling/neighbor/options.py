@@ -104,28 +104,32 @@ class NeighborOptions:
         self,
         store: Store,
         seeds: Sequence[tuple[NodeType, Tensor]],
-        given: Tensor | Mapping[NodeType, Tensor] | None,
+        user_times: Tensor | Mapping[NodeType, Tensor] | None,
         device: torch.device,
     ) -> Tensor | None:
         """Returns [seeds] int64 times on `device`, for the seeds of all types; None: no times."""
         if not self.timed:
-            if given is not None:
+            if user_times is not None:
                 raise ValueError("seed_time: the sampler has neither node_time nor edge_time")
             return None
-        if isinstance(given, Tensor):
+        if isinstance(user_times, Tensor):
             if len(seeds) != 1:
                 raise ValueError("seed_time: expected a dict by node type, as the seeds are")
-            given = {seeds[0][0]: given}
-        elif given is not None and not isinstance(given, Mapping):
-            raise TypeError(f"seed_time: expected a tensor or a dict of tensors, got {type(given)}")
-        elif given is not None and set(given) != {node_type for node_type, _ in seeds}:
-            raise ValueError(f"seed_time: expected the node types of the seeds, got {list(given)}")
+            user_times = {seeds[0][0]: user_times}
+        elif user_times is not None and not isinstance(user_times, Mapping):
+            raise TypeError(
+                f"seed_time: expected a tensor or a dict of tensors, got {type(user_times)}"
+            )
+        elif user_times is not None and set(user_times) != {node_type for node_type, _ in seeds}:
+            raise ValueError(
+                f"seed_time: expected the node types of the seeds, got {list(user_times)}"
+            )
         times = [torch.empty(0, dtype=torch.int64, device=device)]
         for node_type, ids in seeds:
-            if given is None:
+            if user_times is None:
                 times.append(self._times_in_store(store, node_type, ids))
             else:
-                times.append(_check_times(given[node_type], ids.numel()))
+                times.append(_check_times(user_times[node_type], ids.numel()))
         return torch.cat([t.to(device, torch.int64) for t in times])
 
     def _times_in_store(self, store: Store, node_type: NodeType, ids: Tensor) -> Tensor:
@@ -142,27 +146,29 @@ class NeighborOptions:
 
 def _names(
     option: str,
-    given: str | Mapping[Type, str] | None,
+    names_of_tables: str | Mapping[Type, str] | None,
     types: Sequence[Type],
     names_of: Callable[[Type], list[str]],
 ) -> dict[Type, str]:
     """Returns the names of the tables that an option means, by type."""
-    if given is None:
+    if names_of_tables is None:
         return {}
     tables = {t: names_of(t) for t in types}
-    if isinstance(given, str):
-        found = {t: given for t, names in tables.items() if given in names}
-        if not found:
-            raise ValueError(f"{option}: no type has a table {given!r}, there are {tables}")
-        return found
-    if not isinstance(given, Mapping):
-        raise TypeError(f"{option}: expected a name or a dict of names, got {given!r}")
-    for key, name in given.items():
+    if isinstance(names_of_tables, str):
+        of_types = {t: names_of_tables for t, names in tables.items() if names_of_tables in names}
+        if not of_types:
+            raise ValueError(
+                f"{option}: no type has a table {names_of_tables!r}, there are {tables}"
+            )
+        return of_types
+    if not isinstance(names_of_tables, Mapping):
+        raise TypeError(f"{option}: expected a name or a dict of names, got {names_of_tables!r}")
+    for key, name in names_of_tables.items():
         if key not in tables:
             raise ValueError(f"{option}: {key!r} is not one of {list(tables)}")
         if name not in tables[key]:
             raise ValueError(f"{option}: {key!r} has no table {name!r}, only {tables[key]}")
-    return dict(given)
+    return dict(names_of_tables)
 
 
 def _check_column(

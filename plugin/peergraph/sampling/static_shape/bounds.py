@@ -36,11 +36,13 @@ def make_shape(
             raise ValueError(f"num_seeds: {node_type!r} is not one of {types}")
     nodes = _bounds("max_nodes", max_nodes, types, num_hops)
     edges = _bounds("max_edges", max_edges, relations, num_hops)
-    found = {t: [check_int_range("num_seeds", num_seeds.get(t, 0), 0, _MOST - 1)] for t in types}
+    capacities = {
+        t: [check_int_range("num_seeds", num_seeds.get(t, 0), 0, _MOST - 1)] for t in types
+    }
     sampled: dict[EdgeType, list[int]] = {t: [] for t in relations}
     for hop in range(num_hops):
         for edge_type in relations:
-            targets = found[edge_type[2]]
+            targets = capacities[edge_type[2]]
             most = _most_edges(
                 sampler, edge_type, hop, sum(targets) if sampler.frontier == "all" else targets[hop]
             )
@@ -55,11 +57,11 @@ def make_shape(
             if not sampler.disjoint:
                 most = min(most, store.num_nodes(node_type))
             capacity = nodes[node_type][hop] if node_type in nodes else most
-            found[node_type].append(check_int_range("max_nodes", capacity, 0, _MOST))
-    for node_type, counts in found.items():
+            capacities[node_type].append(check_int_range("max_nodes", capacity, 0, _MOST))
+    for node_type, counts in capacities.items():
         check_int_range(f"max_nodes: rows of type {node_type!r}", sum(counts) + 1, 1, _MOST)
         counts[0] += 1  # the padding row
-    return StaticShape(found, sampled)
+    return StaticShape(capacities, sampled)
 
 
 def _most_edges(
@@ -77,22 +79,22 @@ def _most_edges(
 
 def _bounds(
     name: str,
-    given: Sequence[int] | Mapping[Key, Sequence[int]] | None,
+    limits: Sequence[int] | Mapping[Key, Sequence[int]] | None,
     types: Sequence[Key],
     num_hops: int,
 ) -> dict[Key, Sequence[int]]:
-    if given is None:
+    if limits is None:
         return {}
-    if not isinstance(given, Mapping):
+    if not isinstance(limits, Mapping):
         if len(types) != 1:
             raise ValueError(f"{name}: expected a dict by type, the store has {list(types)}")
-        given = {types[0]: given}
-    for key, bounds in given.items():
+        limits = {types[0]: limits}
+    for key, bounds in limits.items():
         if key not in types:
             raise ValueError(f"{name}: {key!r} is not one of {list(types)}")
         if len(bounds) != num_hops:
             raise ValueError(f"{name}: expected {num_hops} bounds for {key!r}, got {list(bounds)}")
-    return dict(given)
+    return dict(limits)
 
 
 def sample_bounds(
@@ -111,8 +113,8 @@ def sample_bounds(
     max_nodes: dict[NodeType, list[int]] = {}
     max_edges: dict[EdgeType, list[int]] = {}
     for sample in samples:
-        for node_type, found in sample.num_sampled_nodes.items():
-            _raise_to(max_nodes, node_type, found[1:], slack)
+        for node_type, counts in sample.num_sampled_nodes.items():
+            _raise_to(max_nodes, node_type, counts[1:], slack)
         for edge_type, sampled in sample.num_sampled_edges.items():
             _raise_to(max_edges, edge_type, sampled, slack)
     if not max_nodes:
@@ -121,5 +123,5 @@ def sample_bounds(
 
 
 def _raise_to(bounds: dict[Key, list[int]], key: Key, counts: Sequence[int], slack: float) -> None:
-    wanted = [int(count * slack) for count in counts]
-    bounds[key] = [max(pair) for pair in zip(bounds.get(key, wanted), wanted, strict=True)]
+    least = [int(count * slack) for count in counts]
+    bounds[key] = [max(pair) for pair in zip(bounds.get(key, least), least, strict=True)]

@@ -23,11 +23,11 @@ def check_capacity(sample: Sample, shape: StaticShape) -> None:
                     f"max_edges: hop {hop} sampled {sampled[hop]} edges of a relation, "
                     f"there is room for {capacity}"
                 )
-        for node_type, found in sample.num_sampled_nodes.items():
+        for node_type, counts in sample.num_sampled_nodes.items():
             capacity = shape.rows_per_hop[node_type][hop + 1]
-            if found[hop + 1] > capacity:
+            if counts[hop + 1] > capacity:
                 raise OverflowError(
-                    f"max_nodes: hop {hop} found {found[hop + 1]} new nodes of a type, "
+                    f"max_nodes: hop {hop} found {counts[hop + 1]} new nodes of a type, "
                     f"there is room for {capacity}"
                 )
 
@@ -36,8 +36,8 @@ def with_clamped_counts(padded: StaticShapeSample, sample: Sample) -> StaticShap
     """Returns `padded` with the counts of a sample that exceeds the capacities, as a GPU's."""
     shape = padded.shape
     nodes, edges = {}, {}
-    for node_type, found in sample.num_sampled_nodes.items():
-        pairs = zip(found, shape.rows_per_hop[node_type], strict=True)
+    for node_type, counts in sample.num_sampled_nodes.items():
+        pairs = zip(counts, shape.rows_per_hop[node_type], strict=True)
         nodes[node_type] = _counts([min(pair) for pair in pairs])
     for edge_type, sampled in sample.num_sampled_edges.items():
         bounds = zip(sampled, shape.edges_per_hop[edge_type], strict=True)
@@ -136,16 +136,16 @@ class Padding:
     def _destinations(self, edge_type: EdgeType) -> Tensor:
         """Returns [edges] with the destination row of each padding edge; others are 0."""
         begins = self.shape.edge_offsets(edge_type)
-        found = torch.zeros(begins[-1], dtype=torch.int64, device="cpu")
+        destinations = torch.zeros(begins[-1], dtype=torch.int64, device="cpu")
         for hop, sampled in enumerate(self.sample.num_sampled_edges[edge_type]):
-            places = found[begins[hop] + sampled : begins[hop + 1]]
+            places = destinations[begins[hop] + sampled : begins[hop + 1]]
             first, rows = self._padding_targets(edge_type, hop)
             if rows == 0:
                 places[:] = self.shape.padding_row(edge_type[2])
             else:
                 numbers = torch.arange(1, places.numel() + 1, device="cpu")
                 places[:] = first + (numbers * rows - 1) // max(places.numel(), 1)
-        return found
+        return destinations
 
     def _padding_targets(self, edge_type: EdgeType, hop: int) -> tuple[int, int]:
         """Returns the first padding row of the last segment of targets, and how many there are.

@@ -162,16 +162,16 @@ class StaticShapeSampler:
         return self._on_gpu(by_type, seed, counts, seed_time)
 
     def _by_type(
-        self, name: str, given: Tensor | Mapping[NodeType, Tensor]
+        self, name: str, values: Tensor | Mapping[NodeType, Tensor]
     ) -> dict[NodeType, Tensor]:
-        if isinstance(given, Mapping):
-            unknown = [t for t in given if t not in self._num_seeds]
+        if isinstance(values, Mapping):
+            unknown = [t for t in values if t not in self._num_seeds]
             if unknown:
                 raise ValueError(f"{name}: {unknown[0]!r} is not one of {self._types}")
-            return dict(given)
+            return dict(values)
         if len(self._types) != 1:
             raise ValueError(f"{name}: expected a dict by node type, the store has {self._types}")
-        return {self._types[0]: given}
+        return {self._types[0]: values}
 
     def _check(self, name: str, value: object, dtypes: Sequence[torch.dtype]) -> None:
         if not isinstance(value, Tensor) or value.dtype not in dtypes:

@@ -164,9 +164,9 @@ class PinSageSampler:
         with self._workspaces.borrow() as workspace:
             for layer in range(self.num_layers):
                 num_targets = nodes.numel()
-                found, visits = self._neighbors(nodes, seed, layer)
-                target, place = (found >= 0).nonzero(as_tuple=True)
-                nodes, row = append_unique(nodes, found[target, place], workspace.maps[0])
+                neighbors, visits = self._neighbors(nodes, seed, layer)
+                target, place = (neighbors >= 0).nonzero(as_tuple=True)
+                nodes, row = append_unique(nodes, neighbors[target, place], workspace.maps[0])
                 layers.append(
                     PinSageLayer(row, target, visits[target, place], num_targets, nodes.numel())
                 )
@@ -190,37 +190,37 @@ class PinSageSampler:
         ends = walks.nodes[:, hops::hops].contiguous()
         per_target = self.num_walks * self.walk_length
         shape = (targets.numel(), min(self.num_neighbors, per_target))
-        found = torch.empty(shape, dtype=torch.int64, device=targets.device)
+        neighbors = torch.empty(shape, dtype=torch.int64, device=targets.device)
         visits = torch.empty(shape, dtype=torch.int32, device=targets.device)
         _C.top_visits(
             ends,
             per_target,
-            found,
+            neighbors,
             visits,
             Buffers(targets.device),
             launch_on(targets.device),
         )
-        return found, visits
+        return neighbors, visits
 
 
-def append_unique(nodes: Tensor, found: Tensor, node_map: Tensor) -> tuple[Tensor, Tensor]:
-    """Appends the new nodes of `found` to `nodes`, by first appearance (WholeGraph III-C2).
+def append_unique(nodes: Tensor, others: Tensor, node_map: Tensor) -> tuple[Tensor, Tensor]:
+    """Appends the new nodes of `others` to `nodes`, by first appearance (WholeGraph III-C2).
 
-    Returns all nodes, and for each of `found` the first row of that node.
+    Returns all nodes, and for each of `others` the first row of that node.
 
     Args:
         node_map: [nodes of the graph] int32, all -1 before and after.
     """
-    count, total = nodes.numel(), nodes.numel() + found.numel()
+    count, total = nodes.numel(), nodes.numel() + others.numel()
     if total > _MAX_ROWS:
         raise ValueError(f"seeds: too many, a layer has {total} nodes and neighbours")
-    both = torch.cat([nodes, found])
+    both = torch.cat([nodes, others])
     # Counted from the end, so that a maximum keeps the first and -1 is below all.
     positions = torch.arange(total - 1, -1, -1, dtype=torch.int32, device=both.device)
     node_map.scatter_reduce_(0, both, positions, "amax")
-    first = total - 1 - node_map[found].long()
+    first = total - 1 - node_map[others].long()
     node_map.index_fill_(0, both, -1)
     is_new = first == torch.arange(count, total, device=both.device)
     rows_of_new = count - 1 + is_new.cumsum(0)
     rows = torch.where(first < count, first, rows_of_new[(first - count).clamp(min=0)])
-    return torch.cat([nodes, found[is_new]]), rows
+    return torch.cat([nodes, others[is_new]]), rows

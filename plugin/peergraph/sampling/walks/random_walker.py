@@ -198,8 +198,8 @@ class RandomWalker:
         measuring = None if is_capturing(device) else store.measuring
         nodes = torch.empty((start.numel(), length + 1), dtype=torch.int64, device=device)
         nodes[:, 0] = start
-        wanted = self.edge_ids or measuring is not None
-        edge_ids = torch.empty_like(nodes[:, 1:]).contiguous() if wanted else None
+        needs_ids = self.edge_ids or measuring is not None
+        edge_ids = torch.empty_like(nodes[:, 1:]).contiguous() if needs_ids else None
         positions = torch.empty_like(start)
         hops = len(self.metapath)
         # With one relation, one call takes all steps.
@@ -242,16 +242,16 @@ class RandomWalker:
             positions: [S, length] positions of the edges in the user's CSC, -1: no edge.
             restarts: whether a step without an edge may be a restart, which reads no list.
         """
-        read = taken = positions >= 0
+        read = steps_taken = positions >= 0
         if not restarts:  # a walk ends where it has read an empty list
-            read = torch.ones_like(taken)
-            read[:, 1:] = taken[:, :-1]
+            read = torch.ones_like(steps_taken)
+            read[:, 1:] = steps_taken[:, :-1]
         edge_ids = torch.empty_like(positions) if self.edge_ids else None
         for place, edge_type in enumerate(self.metapath):
             steps = slice(place, None, len(self.metapath))
             users = nodes[:, :-1][:, steps].masked_fill(~read[:, steps], -1)
             rows = csc_rows(self.store, edge_type, users)
-            measuring.add_lists(edge_type, rows, taken[:, steps].long())
+            measuring.add_lists(edge_type, rows, steps_taken[:, steps].long())
             if edge_ids is not None:
                 edge_ids[:, steps] = edge_ids_at(self.store, edge_type, positions[:, steps])
         return edge_ids

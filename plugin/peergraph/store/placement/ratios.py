@@ -88,17 +88,17 @@ def place_items(
         if ratio is not None:
             chosen[index] = tiers_of_ratio(item, ratio, partitions)
 
-    def taken() -> int:
+    def placed_bytes() -> int:
         return sum(bytes_on_gpu(items[i], tiers, partitions) for i, tiers in chosen.items())
 
-    if budget is not None and taken() > budget:
+    if budget is not None and placed_bytes() > budget:
         raise ValueError(
-            f"graph_ratio and feature_ratio take {taken()} bytes of each rank, "
+            f"graph_ratio and feature_ratio take {placed_bytes()} bytes of each rank, "
             f"the budget is {budget}"
         )
     open_items = [i for i in range(len(items)) if i not in chosen]
     for group in _by_priority(items, open_items, ratios.first):
-        left = 0 if budget is None else budget - taken()
+        left = 0 if budget is None else budget - placed_bytes()
         chosen.update(zip(group, rest([items[i] for i in group], left), strict=True))
     return [chosen[i] for i in range(len(items))]
 
