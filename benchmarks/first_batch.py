@@ -15,6 +15,7 @@ stage on disk, the disk's own rates. ``--log`` shows the stages within share as 
 
 from __future__ import annotations
 
+import functools
 import logging
 import resource
 import shutil
@@ -138,8 +139,11 @@ def run(session: Session) -> None:
     if shared is not None:
         peergraph_pyg.store_of(shared).close()
     if "full_graph" in stages:
+        full_graph = functools.partial(
+            peergraph_pyg.full_graph, device=session.device, order=args.order
+        )
         for _ in range(args.repeats):
-            bench.time("full_graph", lambda: peergraph_pyg.full_graph(data, device=session.device))
+            bench.time("full_graph", lambda: full_graph(data))
         bench.report("full_graph", "peergraph", bytes=bench.row_bytes + bench.edge_bytes)
 
 
@@ -223,6 +227,7 @@ if __name__ == "__main__":
     arguments.add_argument("--edges", type=float, default=40e6)
     arguments.add_argument("--dim", type=int, default=128, help="floats of a node")
     arguments.add_argument("--stages", type=words_of(_STAGES), default="share,save,load")
+    arguments.add_argument("--order", default="auto", help="of nodes, of full_graph")
     arguments.add_argument("--repeats", type=int, default=3)
     arguments.add_argument("--folder", help="on the disk to be measured; default: a temporary one")
     arguments.add_argument("--log", action="store_true", help="show the stages within share")
