@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import matplotlib
+from harness.charts import Chart
 
 matplotlib.use("Agg")  # there may be no screen
 import matplotlib.pyplot as plt
-
-if TYPE_CHECKING:
-    from site_figures import Chart
 
 # The same records make the same files.
 plt.rcParams.update({"svg.hashsalt": "peergraph", "font.size": 9, "font.family": "DejaVu Sans"})

@@ -238,7 +238,6 @@ COMMANDS: dict[tuple[str, ...], Collection[Any]] = {
     (*PLAN, "--row-bytes"): ("3",),
     (*PLAN, "--skew"): (1.5, "3"),
     (*PLAN, "--gpus"): ("3",),
-    (*PLAN, "--network", "50G", "--machines"): ("3",),
     (*PLAN, "--budget"): (*LARGE, "3", 1.5),
     (*PLAN, "--graph-ratio"): (),
     (*PLAN, "--feature-ratio"): (),
