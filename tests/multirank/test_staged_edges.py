@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from peergraph.errors import PeerLostError
-from peergraph.memory import Group
+from peergraph.memory import Group, SharedRegion
 from peergraph.memory.region import staging
 from peergraph.memory.table.table import Table
 from peergraph.store import EdgeSource, GraphSource, Store
@@ -278,6 +278,28 @@ def _die(device: str, victim: int, stage: str, interrupt: bool) -> tuple[str, fl
             raise AssertionError("the interrupt went to another rank") from None
         raise SystemExit(3) from None
     raise AssertionError("no rank was lost")
+
+
+def _build_in_little_memory() -> None:
+    """Leaves 600 MB of the GPU: less than the edges that are sorted take at once."""
+    group = Group.current(device="cuda")
+    coo = torch.randint(1 << 20, (2, 50_000_000), generator=torch.Generator().manual_seed(2))
+    torch.cuda.init()
+    free = torch.cuda.mem_get_info(group.device)[0]
+    ballast = SharedRegion.create(free - (600 << 20), group)
+    source = GraphSource.homogeneous(1 << 20, EdgeSource(coo=coo))
+    with Store.build(source, plan="host", group=group) as store:
+        ballast.close()
+        found = store.read_csc()
+        order = torch.sort(coo[1].cuda(), stable=True).indices.cpu()
+        assert torch.equal(found.edge_ids.cpu(), order)
+        assert torch.equal(found.indices.cpu().long(), coo[0][order])
+
+
+@pytest.mark.alone
+@pytest.mark.gpus(1)
+def test_a_gpu_with_little_free_memory() -> None:
+    run_ranks(_build_in_little_memory, 1, device="cuda")
 
 
 STAGES = ["count", "sort", "rows"]

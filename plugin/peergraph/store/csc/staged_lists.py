@@ -33,7 +33,7 @@ _GPU_SHARE = 0.4
 _MOST_HOST_BYTES = 1 << 30
 _LEAST_BYTES = 64 << 20
 # The edges that a GPU sorts at a time, and the bytes that it takes for each.
-_LEAST_STEP, _MOST_STEP, _STEP_BYTES = 1 << 16, 1 << 22, 64
+_LEAST_STEP, _MOST_STEP, _STEP_BYTES = 1 << 16, 1 << 22, 128
 _NO_LIMIT = 1 << 62  # A pass fits the memory.
 
 

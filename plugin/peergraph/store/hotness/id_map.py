@@ -50,11 +50,11 @@ class IdMap:
             IndexError, ValueError: the order is not a permutation; the error names the first wrong
                 id.
         """
-        check_distinct("order", order, order.numel(), "nodes")
-        inverse = torch.empty_like(order).scatter_(
-            0, order, torch.arange(order.numel(), device="cpu")
-        )
-        return cls(replicated_ids(inverse, group), replicated_ids(order, group))
+        near = order.to(group.device)
+        check_distinct("order", near, near.numel(), "nodes")
+        ids = torch.arange(near.numel(), device=near.device)
+        inverse = torch.empty_like(near).scatter_(0, near, ids)
+        return cls(replicated_ids(inverse, group), replicated_ids(near, group))
 
     @property
     def internal_view(self) -> _C.IdMapView:

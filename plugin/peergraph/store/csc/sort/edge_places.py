@@ -41,7 +41,7 @@ class EdgeRange:
         num_sources, index_dtype: the limit and the dtype of the sources.
         id_dtype: the dtype of the edges' ids; None: no ids.
         device: the device.
-        step_edges: the number of edges that are sorted at a time, in about 64 bytes each.
+        step_edges: the number of edges that are sorted at a time, in about 128 bytes each.
     """
 
     def __init__(
