@@ -347,8 +347,8 @@ class Judge:
             _check_dtype(table, dtype)
             if len(cells) < len(order):
                 raise Finding(f"accepted although table {table.name!r} has {len(cells)} rows")
-            fits = [[_fits(values[node], cells[row], table, dtype, k) for k in range(3)]
-                    for node, row in enumerate(order)]  # fmt: skip
+            fits = [[(_is_empty_line(rows, row) or _fits(values[node], cells[row], table, dtype, k))
+                     for k in range(3)] for node, row in enumerate(order)]  # fmt: skip
             if fits and not any(all(each) for each in zip(*fits, strict=True)):
                 wrong = next(n for n, fit in enumerate(fits) if not (any(fit) and fit[0]))
                 raise Finding(f"wrong value: table {table.name!r} {dtype} of node {wrong} is "
@@ -422,6 +422,10 @@ def _values(table: Any, count: int) -> tuple[list[Any], torch.dtype]:
     if rows.shape[0] != table.shape[0]:
         raise Finding(f"the number of rows of a table is {table.shape[0]}, not {count}")
     return [row.reshape(-1).tolist() for row in rows], table.dtype
+
+
+def _is_empty_line(rows: TypeRows, row: int) -> bool:
+    return bool(rows.files.rows) and rows.files.rows[row].optional
 
 
 def _check_dtype(table: Table, dtype: torch.dtype) -> None:
