@@ -150,13 +150,12 @@ def _edge_argument(text: str) -> tuple[tuple[str, str, str], EdgeFiles]:
     return edge_type(kind, where) if kind else EDGE, constructed(EdgeFiles, values, where, Path())
 
 
-def _parsed(text: str, defaults: dict[str, Any]) -> tuple[str | None, dict[str, Any]]:
+def _parsed(text: str, keys: dict[str, Any]) -> tuple[str | None, dict[str, Any]]:
     """Parses type and arguments of ``[TYPE=]FILES[:KEY=VALUE,...]``."""
     files, *options = _OPTIONS.split(text, maxsplit=1)
     named = _TYPE.match(files)
-    kind = None if named is None else named[1]
     values: dict[str, Any] = {}
-    tables: dict[str, str] = {}
+    tables: dict[str, Any] = {}
     csv: dict[str, Any] = {}
     if rest := files[named.end() if named else 0 :]:
         values["files"] = rest
@@ -164,21 +163,11 @@ def _parsed(text: str, defaults: dict[str, Any]) -> tuple[str | None, dict[str, 
         key, separator, value = option.partition("=")
         if not separator:
             raise ValueError(f"{text}: expected KEY=VALUE, got {option!r}")
-        if key in defaults:
-            values[key] = _converted(defaults[key], value, option)
-        elif key in _CSV:
-            csv[key] = _converted(_CSV[key], value, option)
-        else:
-            tables[key] = value
-    return kind, values | {"tables": tables, "csv": csv}
-
-
-def _converted(kind: Any, value: str, option: str) -> Any:
-    if kind is bool:
-        if value.lower() not in _FLAGS:
-            raise ValueError(f"{option}: expected yes or no")
-        return _FLAGS[value.lower()]
-    try:
-        return kind(value)
-    except ValueError:
-        raise ValueError(f"{option}: expected a number") from None
+        target = values if key in keys else csv if key in _CSV else tables
+        kind = {**_CSV, **keys}.get(key, str)
+        try:
+            target[key] = _FLAGS[value.lower()] if kind is bool else kind(value)
+        except (KeyError, ValueError):
+            what = "yes or no" if kind is bool else "a number"
+            raise ValueError(f"{option}: expected {what}") from None
+    return named[1] if named else None, values | {"tables": tables, "csv": csv}

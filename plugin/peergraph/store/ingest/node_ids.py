@@ -164,11 +164,11 @@ class IdColumn:
             self._agree(kind)
 
     def _agree(self, kind: ValueKind) -> None:
-        known = self._ids.kind
-        if known is not None and known != kind:
+        other = self._ids.kind
+        if other is not None and other != kind:
             raise ValueError(
                 f"{self._where}: ids are {_SHOWN[kind]}, ids of the same node type are "
-                f"{_SHOWN[known]} in another column. Mend the files, or declare the column's type: "
+                f"{_SHOWN[other]} in another column. Mend the files, or declare the column's type: "
                 f"csv=CsvFormat(types={{{self._column!r}: 'string'}})"
             )
         self._ids.kind = kind

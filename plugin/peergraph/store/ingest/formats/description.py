@@ -144,8 +144,8 @@ def _check_object(values: Any, where: str, names: Any) -> None:
         raise ValueError(f"{where} must be an object, got {json.dumps(values)[:60]}")
     unknown = [name for name in values if names is not None and name not in names]
     if unknown:
-        known = ", ".join(names)
-        raise ValueError(f"{where} has an unknown key {unknown[0]!r}; there are {known}")
+        keys = ", ".join(names)
+        raise ValueError(f"{where} has an unknown key {unknown[0]!r}; there are {keys}")
 
 
 def _read_toml(path: Path) -> Any:

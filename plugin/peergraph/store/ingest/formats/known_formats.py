@@ -37,12 +37,12 @@ def described_files(source: str | PathLike[str], format: str = "auto") -> GraphF
         raise ValueError(f"format must be auto or one of {', '.join(FORMATS)}, got {format!r}")
     if not path.exists():
         raise FileNotFoundError(f"there is no {path}")
-    found = _recognised(path) if format == "auto" else format
-    if found is None:
+    name = _recognised(path) if format == "auto" else format
+    if name is None:
         raise ValueError(
             f"{path} is of no known format ({', '.join(FORMATS)}); describe it by nodes and edges"
         )
-    return FORMATS[found](path)
+    return FORMATS[name](path)
 
 
 def _recognised(path: Path) -> str | None:

@@ -113,13 +113,13 @@ def _tables(folder: Path, what: str) -> dict[str, Any]:
     """Returns the tables of nodes or edges: ``node-feat.csv.gz``, ``node_year.csv.gz`` and so
     on.
     """
-    found: dict[str, Any] = {}
+    tables: dict[str, Any] = {}
     for file in sorted(folder.glob(f"{what}*.csv.gz")):
         name = file.name.removesuffix(".csv.gz")
         if name != what:
             nan: NanPolicy = "keep" if name == "node-label" else "error"
-            found[_TABLES.get(name, name)] = Rows(file, nan=nan, csv=_PLAIN)
-    return found
+            tables[_TABLES.get(name, name)] = Rows(file, nan=nan, csv=_PLAIN)
+    return tables
 
 
 def _masks(path: Path, node_type: NodeType | None, num_nodes: int) -> dict[str, Any]:

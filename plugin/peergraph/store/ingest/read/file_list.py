@@ -28,8 +28,8 @@ def kind_of_file(path: Path) -> str:
     is_compressed = suffixes[-1] in _COMPRESSED
     kind = _KINDS.get(suffixes[-2] if is_compressed else suffixes[-1])
     if kind is None or (is_compressed and kind != "CSV"):
-        known = ", ".join(sorted([*_KINDS, *_COMPRESSED, ".npy", ".npz:name"]))
-        raise ValueError(f"{path}: the kind of a file is known by its ending: {known}")
+        endings = ", ".join(sorted([*_KINDS, *_COMPRESSED, ".npy", ".npz:name"]))
+        raise ValueError(f"{path}: the kind of a file is known by its ending: {endings}")
     return kind
 
 

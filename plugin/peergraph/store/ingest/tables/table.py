@@ -173,8 +173,8 @@ class Table:
                 self._kinds.add(kind)
         if "b" in self._kinds and len(self._kinds) > 1:
             raise ValueError("some values are true or false, others are numbers")
-        known = [dtype for kind, dtype in _TEXT_DTYPES.items() if kind in self._kinds]
-        return known[-1] if known else torch.int64
+        dtypes = [dtype for kind, dtype in _TEXT_DTYPES.items() if kind in self._kinds]
+        return dtypes[-1] if dtypes else torch.int64
 
     def _ordered(
         self, staged: StagedRows, order: Integers | None, left_out: Integers

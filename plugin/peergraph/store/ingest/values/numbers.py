@@ -101,8 +101,8 @@ def _lists(column: Any, problems: Problems, time: Any, width: int) -> Numbers:
     if not usable.all():
         column = column.filter(arrow.array(usable))
     items = plain(column.flatten())
-    found = Problems(len(items))
-    numbers = to_numbers(items, found, time)
+    of_items = Problems(len(items))
+    numbers = to_numbers(items, of_items, time)
 
     def rows(values: Array) -> Array:
         if usable.all():
@@ -111,7 +111,7 @@ def _lists(column: Any, problems: Problems, time: Any, width: int) -> Numbers:
         spread[usable] = values.reshape(-1, width)
         return spread
 
-    for reason, mask in found.masks.items():
+    for reason, mask in of_items.masks.items():
         problems.add(reason, rows(mask))
     missing = None if numbers.missing is None else rows(numbers.missing)
     if is_missing.any():
