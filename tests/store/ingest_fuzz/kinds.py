@@ -84,7 +84,7 @@ def cells_of(column: pa.ChunkedArray, units: set[int]) -> list[Any]:
                                     for c in column.chunks], pa.int64() if kind.bit_width == 64
                                    else pa.int32()).to_pylist()  # fmt: skip
         return [
-            Cell((), missing=True)
+            Cell((), missing=True, may_fail=True)
             if number is None
             else Cell(tuple(Fraction(number * unit, u) for u in sorted(units - {0})), may_fail=True)
             for number in numbers

@@ -228,6 +228,7 @@ def _is_rounded(value: Any, number: Any) -> bool:
 def _is_doubtful_cell(cell: Cell, table: Table, column: list[list[Cell]]) -> bool:
     if cell.missing or cell.values == ("nan",):
         floats = all(not c.is_integer and not c.is_text for row in column for c in row)
+        floats &= any(not c.missing for row in column for c in row)  # or the type decides
         return table.nan == "error" or not floats or cell.may_fail
     if cell.may_fail or not cell.values:
         return True

@@ -8,6 +8,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from peergraph.store.disk.checked_file import read_into
 from peergraph.store.disk.npy_writer import write_all
 from peergraph.store.disk.saved_array import as_bytes
 
@@ -23,7 +24,7 @@ class StagedRows:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._file = path.open("wb", buffering=0)
+        self._file = path.open("w+b", buffering=0)
         self._parts: list[tuple[torch.dtype, int]] = []  # dtypes and numbers of rows
         self._row_shape: tuple[int, ...] = ()
 
@@ -41,16 +42,16 @@ class StagedRows:
 
     def pieces(self) -> Iterator[Tensor]:
         """Yields all rows, in the dtypes in which they came."""
-        with self._path.open("rb", buffering=0) as file:
-            for dtype, count in self._parts:
-                row_bytes = torch.Size(self._row_shape).numel() * dtype.itemsize
-                step = max(1, _PIECE_BYTES // max(1, row_bytes))
-                for begin in range(0, count, step):
-                    rows = torch.empty((min(step, count - begin), *self._row_shape), dtype=dtype)
-                    buffer = as_bytes(rows).numpy().data
-                    while buffer:
-                        buffer = buffer[file.readinto(buffer) or 0 :]
-                    yield rows
+        offset = 0
+        for dtype, count in self._parts:
+            row_bytes = torch.Size(self._row_shape).numel() * dtype.itemsize
+            step = max(1, _PIECE_BYTES // max(1, row_bytes))
+            for begin in range(0, count, step):
+                rows = torch.empty((min(step, count - begin), *self._row_shape), dtype=dtype)
+                buffer = as_bytes(rows).numpy().data
+                read_into(self._file.fileno(), self._path, offset, buffer)
+                offset += len(buffer)
+                yield rows
 
     @property
     def dtypes(self) -> set[torch.dtype]:
