@@ -18,7 +18,7 @@ from peergraph.memory.region.region import SharedRegion
 # The size of a piece. There are two: one is filled while the ranks read the other.
 _PIECE_BYTES = {"cpu": 16 << 20, "cuda": 128 << 20}
 _ALIGN = 64
-_LEAST_COPY = 1 << 20  # bytes of a thread's copy
+_LEAST_COPY = 4 << 20  # bytes of a thread's copy
 # More threads than this do not copy faster than the memory.
 _MOST_THREADS = 16
 

@@ -187,8 +187,8 @@ def _count(
         collective_call(group, lambda: _raise_first(edges, limits))
     ends = [(first, last) for _, _, first, last in everyone if first is not None]
     rises = all(a[1] <= b[0] for a, b in pairwise(ends))
-    found = [part.clone() for part in torch.split(total, lengths)]
-    chosen = [counts for name, counts in zip(limits, found, strict=True) if name in names]
+    found = zip(limits, torch.split(total, lengths), strict=True)
+    chosen = [counts for name, counts in found if name in names]
     return chosen, rises and all(rising for _, rising, *_ in everyone)
 
 
