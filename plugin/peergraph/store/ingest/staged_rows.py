@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from peergraph.store.disk.checked_file import read_into
+from peergraph.file_reads import read_into
 from peergraph.store.disk.npy_writer import write_all
 from peergraph.store.disk.saved_array import as_bytes
 
