@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 
 import torch
@@ -19,6 +19,7 @@ from peergraph.memory.region.region import SharedRegion
 _PIECE_BYTES = {"cpu": 16 << 20, "cuda": 128 << 20}
 _ALIGN = 64
 _LEAST_COPY = 4 << 20  # bytes of a thread's copy
+_LEAST_FOR_THREADS = 64 << 10
 # More threads than this do not copy faster than the memory.
 _MOST_THREADS = 16
 
@@ -55,6 +56,7 @@ class Staging:
         self.holder = holder
         self._piece_bytes = piece_bytes or _PIECE_BYTES[group.device.type]
         self._region: SharedRegion | None = None
+        self._pool: ThreadPoolExecutor | None = None
 
     @property
     def is_holder(self) -> bool:
@@ -106,37 +108,54 @@ class Staging:
                 torch.cuda.synchronize(tensor.device)
         places = [_places(ranges, columns) for ranges in steps]
         self._reserve(max((size for _, size in places), default=0))
-        threads = _copy_threads() if self.is_holder else 1
-        with ThreadPoolExecutor(threads, "peergraph_stage") as pool:
-            copies: list[Future[object]] = []
+        copies: list[Future[object]] = []
 
-            def fill(number: int) -> None:
-                copies.clear()
-                if tensors is not None and self.is_holder and number < len(steps):
-                    views = self._views(number, places[number][0])
-                    for (begin, end), targets in zip(steps[number], views, strict=True):
-                        for tensor, target in zip(tensors, targets, strict=True):
-                            copies.extend(_copy(pool, tensor[begin:end], target, threads))
+        def fill(number: int) -> None:
+            copies.clear()
+            if tensors is None or not self.is_holder or number >= len(steps):
+                return
+            views = self._views(number, places[number][0])
+            for (begin, end), targets in zip(steps[number], views, strict=True):
+                for tensor, target in zip(tensors, targets, strict=True):
+                    copies.extend(self._copy(tensor[begin:end], target))
 
-            def turn(number: int) -> None:
-                if number >= 0:
-                    use(number, self._views(number, places[number][0]))
-                    self._finish()
-                for copy in copies:
-                    copy.result()
+        def turn(number: int) -> None:
+            fill(number + 1)  # All ranks have finished with that piece.
+            if number >= 0:
+                use(number, self._views(number, places[number][0]))
+                self._finish()
+            for copy in copies:
+                copy.result()
 
-            fill(0)
+        try:
             for number in range(-1, len(steps)):
-                # All ranks have finished with the other piece.
-                if number >= 0:
-                    fill(number + 1)
                 collective_call(self.group, lambda number=number: turn(number))  # type: ignore[misc]
+        finally:
+            wait(copies)
 
     def close(self) -> None:
         """Frees the memory. Collective."""
         region, self._region = self._region, None
         if region is not None:
             region.close()
+        if self._pool is not None:
+            self._pool.shutdown()
+            self._pool = None
+
+    def _copy(self, rows: Tensor, target: Tensor) -> list[Future[object]]:
+        """Copies rows in several threads; a few bytes at once."""
+        if target.nbytes < _LEAST_FOR_THREADS:
+            target.copy_(rows)
+            return []
+        threads = _copy_threads()
+        if self._pool is None:
+            self._pool = ThreadPoolExecutor(threads, "peergraph_stage")
+        pieces = max(1, min(threads, target.nbytes // _LEAST_COPY))
+        step = -(-len(rows) // pieces)
+        return [
+            self._pool.submit(target[begin : begin + step].copy_, rows[begin : begin + step])
+            for begin in range(0, len(rows), step)
+        ]
 
     def _in_place(self, tensors: Sequence[Tensor]) -> bool:
         """Whether a rank without others can as well read the tensors where they are."""
@@ -145,7 +164,8 @@ class Staging:
     def _reserve(self, piece_bytes: int) -> None:
         if self._region is not None and self._region.sizes[self.holder] >= 2 * piece_bytes:
             return
-        self.close()
+        if self._region is not None:
+            self._region.close()
         owned = 2 * piece_bytes if self.is_holder else 0
         self._region = SharedRegion.create(owned, self.group, "cpu", huge_pages=False)
 
@@ -185,18 +205,6 @@ def _places(
             at += -(-(end - begin) * column.row_bytes // _ALIGN) * _ALIGN
         places.append(of_range)
     return places, at
-
-
-def _copy(
-    pool: ThreadPoolExecutor, rows: Tensor, target: Tensor, threads: int
-) -> list[Future[object]]:
-    """Copies rows in several threads."""
-    pieces = max(1, min(threads, target.nbytes // _LEAST_COPY))
-    step = -(-len(rows) // pieces) if len(rows) else 1
-    return [
-        pool.submit(target[begin : begin + step].copy_, rows[begin : begin + step])
-        for begin in range(0, len(rows), step)
-    ]
 
 
 def _copy_threads() -> int:

@@ -167,6 +167,9 @@ class EdgeBuckets:
         order = RunOrder(self.index_dtype, edge_id_dtype)
         threads = self._threads
         most_edges = min(self._memory // 2 // _SORT_BYTES, _MOST_SORTED)
+        if len(self._degrees) == 1 and self.num_edges <= most_edges:
+            yield self._sort(0, order)
+            return
         waiting: list[tuple[int, Future[SortedEdges]]] = []
         waiting_edges = 0
         with ThreadPoolExecutor(threads, "peergraph_sort") as pool:
