@@ -119,6 +119,7 @@ NOUNS_ONLY = [
     *("plugin/peergraph/memory", "plugin/peergraph/sampling", "plugin/peergraph/cli", "examples"),
     *("plugin/peergraph/integration", "plugin/peergraph/fullgraph/plan"),
     *("plugin/peergraph/fullgraph/layout", "plugin/peergraph/store/hotness"),
+    *("plugin/peergraph/fullgraph/exchange", "plugin/peergraph/fullgraph/random"),
     *("plugin/peergraph/store/placement", "plugin/peergraph/store/report"),
 ]
 

@@ -83,7 +83,7 @@ class BlockStages:
     def _start(
         self,
         output: tuple[int, Tensor],
-        given: tuple[int, Tensor],
+        input_rows: tuple[int, Tensor],
         step: int,
         in_slots: bool,
         selected: Tensor | None = None,
@@ -92,8 +92,8 @@ class BlockStages:
 
         Of the input those rows are sent that are `selected`, or all.
         """
-        outputs, inputs = dict([output]), dict([given])
-        reader, rows = given
+        outputs, inputs = dict([output]), dict([input_rows])
+        reader, rows = input_rows
         if not in_slots:
             if selected is not None:
                 inputs = {reader: rows.index_select(0, selected)}
@@ -124,11 +124,14 @@ class BlockStages:
         def start(index: int) -> tuple[Pending, Tensor]:
             stage = self._stages[index]
             rows = buffers[index % 2][: stage.num_read]
-            output, given = (stage.source, rows), (stage.reader, x if stage.num_sent else x[:0])
+            output, input_rows = (
+                (stage.source, rows),
+                (stage.reader, x if stage.num_sent else x[:0]),
+            )
             selected = None
             if stage.num_sent and self.mode == "halo":
                 selected = self.plan.send_rows_by_rank[stage.reader]
-            return self._start(output, given, stage.step, slots is not None, selected), rows
+            return self._start(output, input_rows, stage.step, slots is not None, selected), rows
 
         running = {index: start(index) for index in range(len(buffers))}
         yield plan.layout.group.rank, x
@@ -172,8 +175,8 @@ class BlockStages:
                 received = like.new_empty(stage.num_sent, *like.shape[1:])
             else:
                 received = buffers[index % 2][: stage.num_sent]
-            output, given = (stage.reader, received), (stage.source, sent)
-            pending = self._start(output, given, stage.step, slots is not None)
+            output, input_rows = (stage.reader, received), (stage.source, sent)
+            pending = self._start(output, input_rows, stage.step, slots is not None)
             running = pending, stage, received
             if out is None:
                 out = make_own()

@@ -93,8 +93,8 @@ class CopyTransport(DistributedTransport):
                 raise
             except (MemoryError, OSError, RuntimeError):
                 pass  # on all ranks: the memory is made on all or on none
-        found = self._slots
-        return None if found is None or num_bytes > found.num_bytes else found.own
+        slots = self._slots
+        return None if slots is None or num_bytes > slots.num_bytes else slots.own
 
     @profiled(EXCHANGE)
     def start(
@@ -170,12 +170,12 @@ class _Buffers:
         self._sent[reader] += 1
         rank = self.group.rank
         buffer = self._buffer(reader, rank, number)[: chunk.numel()]
-        taken = self._flag(rank, reader, of_taken=True)
+        flag_of_reads = self._flag(rank, reader, of_taken=True)
         arrived = self._flag(reader, rank, of_taken=False)
 
         def work(launch: Launch) -> None:
             if number >= _SLOTS:
-                self.wait(taken, number - _SLOTS + 1, launch)
+                self.wait(flag_of_reads, number - _SLOTS + 1, launch)
             buffer.copy_(chunk, non_blocking=True)
             _C.signal_flag(arrived, _count(number + 1), launch)
 
@@ -187,12 +187,12 @@ class _Buffers:
         rank = self.group.rank
         buffer = self._buffer(rank, source, number)[: chunk.numel()]
         arrived = self._flag(rank, source, of_taken=False)
-        taken = self._flag(source, rank, of_taken=True)
+        flag_of_reads = self._flag(source, rank, of_taken=True)
 
         def work(launch: Launch) -> None:
             self.wait(arrived, number + 1, launch)
             chunk.copy_(buffer, non_blocking=True)
-            _C.signal_flag(taken, _count(number + 1), launch)
+            _C.signal_flag(flag_of_reads, _count(number + 1), launch)
 
         return work
 

@@ -253,14 +253,14 @@ class HaloPlan(Halo):
 
 def gather_halo(plan: Halo, x: Tensor) -> Tensor:
     """Returns the extended rows of `x`: :meth:`Halo.gather`, differentiable. Collective."""
-    found: Tensor = _Gather.apply(x, plan)
-    return found
+    extended: Tensor = _Gather.apply(x, plan)
+    return extended
 
 
 def add_to_owners(plan: Halo, extended: Tensor) -> Tensor:
     """Returns sums by local row: :meth:`Halo.add_to_owners`, differentiable. Collective."""
-    found: Tensor = _AddToOwners.apply(extended, plan)
-    return found
+    sums: Tensor = _AddToOwners.apply(extended, plan)
+    return sums
 
 
 class _Gather(Function):
@@ -285,9 +285,9 @@ class _AddToOwners(Function):
         return gather_halo(ctx.plan, grad), None
 
 
-def _fresh(found: Tensor, given: Tensor) -> Tensor:
+def _fresh(result: Tensor, argument: Tensor) -> Tensor:
     """Returns a tensor that is not the input, which a function of autograd must not return."""
-    return found.view_as(found) if found is given else found
+    return result.view_as(result) if result is argument else result
 
 
 def _as_matrix(rows: Tensor) -> Tensor:

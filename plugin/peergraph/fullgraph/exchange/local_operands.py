@@ -33,48 +33,48 @@ def local_operands(
     Returns:
         For each source [extended rows, *features] or None; for each parameter its value or None.
     """
-    given = [*sources, *parameters]
+    tensors = [*sources, *parameters]
     alone = plan.layout.group.world_size == 1
-    if alone or all(tensor is None for tensor in given):
+    if alone or all(tensor is None for tensor in tensors):
         return list(sources), list(parameters)
-    found = iter(_Enter.apply(plan, len(sources), *given))
-    entered = [None if tensor is None else next(found) for tensor in given]
+    results = iter(_Enter.apply(plan, len(sources), *tensors))
+    entered = [None if tensor is None else next(results) for tensor in tensors]
     return entered[: len(sources)], entered[len(sources) :]
 
 
 class _Enter(Function):
     @staticmethod
     def forward(
-        ctx: Any, plan: Halo, num_sources: int, *given: Tensor | None
+        ctx: Any, plan: Halo, num_sources: int, *tensors: Tensor | None
     ) -> tuple[Tensor, ...]:
         ctx.plan, ctx.num_sources = plan, num_sources
-        ctx.like = [None if tensor is None else tensor.detach() for tensor in given[num_sources:]]
-        ctx.given = [tensor is not None for tensor in given]
+        ctx.like = [None if tensor is None else tensor.detach() for tensor in tensors[num_sources:]]
+        ctx.given = [tensor is not None for tensor in tensors]
         entered = []
-        for i, tensor in enumerate(given):
+        for i, tensor in enumerate(tensors):
             if tensor is not None:
-                found = plan.gather(tensor) if i < num_sources else tensor
-                entered.append(tensor.view_as(tensor) if found is tensor else found)
+                extended = plan.gather(tensor) if i < num_sources else tensor
+                entered.append(tensor.view_as(tensor) if extended is tensor else extended)
         return tuple(entered)
 
     @staticmethod
     @unbatched
     def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
         rest = iter(grads)
-        by_input = [next(rest) if given else None for given in ctx.given]
+        by_input = [next(rest) if has_tensor else None for has_tensor in ctx.given]
         needed, count = ctx.needs_input_grad[2:], ctx.num_sources
-        found: list[Tensor | None] = [None] * len(by_input)
+        gradients: list[Tensor | None] = [None] * len(by_input)
         sources = [(i, grad) for i, grad in enumerate(by_input[:count]) if needed[i]]
         some = [(i, grad) for i, grad in sources if grad is not None]
         if some and len(some) < len(sources):  # the same ones on all ranks, whose names are checked
             names = ", ".join(str(i) for i, _ in some)
             ctx.plan.transport.announce(f"gradients of operands {names}", some[0][1])
         for i, grad in some:
-            found[i] = add_to_owners(ctx.plan, grad)
-        found[count:] = sums_of_gradients(
+            gradients[i] = add_to_owners(ctx.plan, grad)
+        gradients[count:] = sums_of_gradients(
             ctx.plan.transport, by_input[count:], ctx.like, needed[count:]
         )
-        return None, None, *found
+        return None, None, *gradients
 
 
 class ReplicasTogether:
@@ -166,7 +166,7 @@ def sums_of_gradients(
         like: these tensors.
         needed: whose gradients are added up, equal on all ranks.
     """
-    found: list[Tensor | None] = [None] * len(grads)
+    results: list[Tensor | None] = [None] * len(grads)
     by_dtype: dict[torch.dtype, list[tuple[int, Tensor]]] = {}
     for place, tensor in enumerate(like):
         if needed[place] and tensor is not None:
@@ -183,8 +183,8 @@ def sums_of_gradients(
         counts = _counts(sums[-1], any(grads[place] is None for place, _ in same))
         for (place, tensor), part, count in zip(same, sums, counts, strict=False):
             if grads[place] is not None or count:
-                found[place] = part.view(tensor.shape)
-    return found
+                results[place] = part.view(tensor.shape)
+    return results
 
 
 def _counts(ranks: Tensor, are_read: bool) -> list[float]:

@@ -188,17 +188,17 @@ def _find_imports(group: Group, is_needed: Tensor) -> _Imports:
         after = imports.cumsum(1) + totals.unsqueeze(1)
         chosen = imports.byte().argmax(0)
         is_passed_on = mine & ~imports[group.rank]
-        found = numbers[is_passed_on]
+        imported = numbers[is_passed_on]
         importer = chosen[is_passed_on]
-        place = after[importer, found - start] - 1
-        needed.append(torch.stack([importer, place, found]))
+        place = after[importer, imported - start] - 1
+        needed.append(torch.stack([importer, place, imported]))
         totals = after[:, -1]
     none = torch.empty(0, dtype=torch.int64, device=device)
     counts = tuple(totals.tolist())
     offsets = torch.tensor([sum(counts[:rank]) for rank in ranks], device=device)
-    importer, place, found = torch.cat(needed, 1) if needed else none.expand(3, 0)
+    importer, place, imported = torch.cat(needed, 1) if needed else none.expand(3, 0)
     passed_on, order = torch.sort(offsets[importer] + place)
-    return _Imports(torch.cat(rows) if rows else none, counts, passed_on, found[order])
+    return _Imports(torch.cat(rows) if rows else none, counts, passed_on, imported[order])
 
 
 def _plan_within(layout: RowLayout, is_needed: Tensor) -> tuple[HaloPlan, Tensor]:
@@ -208,8 +208,8 @@ def _plan_within(layout: RowLayout, is_needed: Tensor) -> tuple[HaloPlan, Tensor
     group = layout.group
     ranks = group.machines.local_ranks
     of_machine = RowLayout(group.node_group, [layout.counts[r] for r in ranks], layout.positions)
-    found = [is_needed[layout.rows_of(rank)].nonzero().squeeze(1) for rank in ranks]
-    offsets = zip(found, of_machine.offsets, strict=True)
+    needed_rows = [is_needed[layout.rows_of(rank)].nonzero().squeeze(1) for rank in ranks]
+    offsets = zip(needed_rows, of_machine.offsets, strict=True)
     plan, _ = HaloPlan.make(of_machine, torch.cat([rows + offset for rows, offset in offsets]))
-    starts = zip(found, ranks, strict=True)
+    starts = zip(needed_rows, ranks, strict=True)
     return plan, torch.cat([rows + layout.offsets[rank] for rows, rank in starts])

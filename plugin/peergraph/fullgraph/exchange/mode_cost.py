@@ -136,19 +136,19 @@ def _sum_seconds(topology: Topology, rank: int, edges: int, rows: int, row_bytes
 def _cached_share(topology: Topology, rank: int, edges: int, rows: int, row_bytes: int) -> float:
     """The share of a sum's reads that the cache serves."""
     cache = topology.caches[rank] if topology.caches else topology.work.cache_bytes
-    taken = rows * min(row_bytes, _SLICE_BYTES)
-    if edges >= _LEAST_READS * rows or taken <= cache:
+    num_bytes = rows * min(row_bytes, _SLICE_BYTES)
+    if edges >= _LEAST_READS * rows or num_bytes <= cache:
         return 1.0
-    return topology.work.cache_share * cache / taken
+    return topology.work.cache_share * cache / num_bytes
 
 
 def _buffers(rows: Sequence[Sequence[int]], row_bytes: int, *, packed: bool) -> tuple[int, ...]:
     """Bytes of each rank for two stages, and for the rows that it packs for them."""
-    taken = [min(2, sum(map(bool, row))) * max(row) for row in rows]
+    row_counts = [min(2, sum(map(bool, row))) * max(row) for row in rows]
     if packed:
         columns = zip(*rows, strict=True)
-        taken = [a + sum(sorted(c)[-2:]) for a, c in zip(taken, columns, strict=True)]
-    return tuple(count * row_bytes for count in taken)
+        row_counts = [a + sum(sorted(c)[-2:]) for a, c in zip(row_counts, columns, strict=True)]
+    return tuple(count * row_bytes for count in row_counts)
 
 
 class _Model:

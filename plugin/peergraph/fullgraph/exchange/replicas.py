@@ -47,10 +47,10 @@ class Replicas:
     @staticmethod
     def of(group: Group) -> Replicas:
         """Returns the replicas of a group's ranks, always the same object. Not collective."""
-        found: Replicas | None = group.shared.get(Replicas)
-        if found is None:
-            found = group.shared[Replicas] = Replicas(group)
-        return found
+        replicas: Replicas | None = group.shared.get(Replicas)
+        if replicas is None:
+            replicas = group.shared[Replicas] = Replicas(group)
+        return replicas
 
     def note(self, parameter: Parameter) -> None:
         """Notes that a parameter is used. Not collective; in the same order on all ranks."""

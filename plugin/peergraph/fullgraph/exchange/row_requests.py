@@ -39,14 +39,14 @@ class RowRequests:
         offsets = torch.tensor(layout.offsets, device="cpu")
         distinct, inverse = torch.unique(offsets[owner] + local_rows, return_inverse=True)
         owner = torch.searchsorted(offsets, distinct, right=True) - 1
-        wanted = distinct - offsets[owner]
+        numbers = distinct - offsets[owner]
         # How many rows this rank asks of each, and each asks of this one.
         self._asked = torch.bincount(owner, minlength=group.world_size).tolist()
         with group.collective("requests of rows"):
             self._given = [asked[group.rank] for asked in group.all_gather(self._asked)]
         self._inverse = inverse.to(group.device)
         self._rows = torch.empty(sum(self._given), dtype=torch.int64, device=group.device)
-        self._exchange(wanted.to(group.device), self._rows, self._asked, self._given)
+        self._exchange(numbers.to(group.device), self._rows, self._asked, self._given)
 
     @classmethod
     def of(cls, layout: RowLayout, ids: Tensor) -> RowRequests:
@@ -70,9 +70,9 @@ class RowRequests:
         Args:
             rows: [layout.local_count, ...], this rank's rows.
         """
-        given = rows.index_select(0, self._rows)
+        requested = rows.index_select(0, self._rows)
         received = rows.new_empty((sum(self._asked), *rows.shape[1:]))
-        self._exchange(given, received, self._given, self._asked)
+        self._exchange(requested, received, self._given, self._asked)
         return received.index_select(0, self._inverse)
 
     def reduce(self, values: Tensor, rows: Tensor, reduction: Reduction = "sum") -> None:

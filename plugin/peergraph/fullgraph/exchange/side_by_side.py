@@ -94,12 +94,12 @@ def run_side_by_side(group: Group, computations: Sequence[Steps[T]]) -> list[T]:
 def _answer(group: Group, requests: dict[int, Request]) -> dict[int, Any]:
     """Returns the results of requests, by the same numbers. Collective."""
     transport = Transport.of(group)
-    found: dict[int, Any] = dict.fromkeys(requests)
+    answers: dict[int, Any] = dict.fromkeys(requests)
     values = {n: request.value for n, request in requests.items() if isinstance(request, Gather)}
     if values:
         everyone = group.all_gather(list(values.values()))
         for place, number in enumerate(values):
-            found[number] = [of_rank[place] for of_rank in everyone]
+            answers[number] = [of_rank[place] for of_rank in everyone]
     exchanges = [request for request in requests.values() if isinstance(request, AllToAll)]
     if len(exchanges) == 1:
         transport.all_to_all(exchanges[0].outputs, exchanges[0].inputs)
@@ -113,8 +113,8 @@ def _answer(group: Group, requests: dict[int, Request]) -> dict[int, Any]:
         total = transport.all_reduce(torch.cat([tensor.reshape(-1) for tensor in tensors.values()]))
         parts = torch.split(total, [tensor.numel() for tensor in tensors.values()])
         for (number, tensor), part in zip(tensors.items(), parts, strict=True):
-            found[number] = part.view(tensor.shape)
-    return found
+            answers[number] = part.view(tensor.shape)
+    return answers
 
 
 def _exchange(transport: Transport, exchanges: list[AllToAll]) -> None:

@@ -308,8 +308,8 @@ def split_rows(rows: Tensor, counts: Sequence[int]) -> list[Tensor]:
 
 def refuse_slots(slots: Mapping[int, int] | None, selected: Mapping[int, Tensor] | None) -> None:
     """Raises ValueError for arguments of :meth:`Transport.start` that need slots."""
-    for name, given in (("slots", slots), ("selected", selected)):
-        if given is not None:
+    for name, argument in (("slots", slots), ("selected", selected)):
+        if argument is not None:
             raise ValueError(f"{name} is for transports with slots: reserve() returned none")
 
 

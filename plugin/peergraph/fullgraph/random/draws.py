@@ -22,8 +22,8 @@ def _like(x: Tensor, distribution: str, options: dict[str, Any]) -> Tensor:
     if device is not None and torch.device(device).type != x.device.type:
         not_implemented(f"{distribution} numbers", f"device {device} is not the tensor's")
     rows = Rows(x)
-    made = rows.draw(distribution, rows.seed(options.get("generator")), dtype)
-    return rows.wrap(made.to(dtype or x.dtype))
+    numbers = rows.draw(distribution, rows.seed(options.get("generator")), dtype)
+    return rows.wrap(numbers.to(dtype or x.dtype))
 
 
 @random_op(*overloads(aten.rand_like, "default", "generator"))
@@ -40,8 +40,8 @@ def _integers(rows: Rows, low: int, high: int, generator: Generator | None) -> T
     """Integers of low .. high-1, as float64: ranges above 2^53 miss some of them."""
     if high <= low:
         raise RuntimeError(f"expected low < high, got {low} and {high}")
-    made = rows.draw("uniform", rows.seed(generator), torch.float64)
-    return made.mul_(high - low).floor_().add_(low)
+    uniform = rows.draw("uniform", rows.seed(generator), torch.float64)
+    return uniform.mul_(high - low).floor_().add_(low)
 
 
 @random_op(*overloads(aten.randint_like, "default", "generator"))
@@ -52,8 +52,8 @@ def _randint_like(self: Tensor, high: int, **options: Any) -> Tensor:
 @random_op(*overloads(aten.randint_like, "low_dtype", "low_generator_dtype"))
 def _randint_like_from(self: Tensor, low: int, high: int, **options: Any) -> Tensor:
     rows = Rows(self)
-    made = _integers(rows, low, high, options.get("generator"))
-    return rows.wrap(made.to(options.get("dtype") or self.dtype))
+    integers = _integers(rows, low, high, options.get("generator"))
+    return rows.wrap(integers.to(options.get("dtype") or self.dtype))
 
 
 @random_op(aten.random_.to)
@@ -101,8 +101,8 @@ def _uniform(
 ) -> Tensor:
     start = names.get("from", start)
     rows = Rows(self)
-    made = rows.draw("uniform", rows.seed(generator))
-    return _fill(self, rows, made if (start, to) == (0, 1) else made * (to - start) + start)
+    numbers = rows.draw("uniform", rows.seed(generator))
+    return _fill(self, rows, numbers if (start, to) == (0, 1) else numbers * (to - start) + start)
 
 
 @random_op(aten.normal_.default)
@@ -132,15 +132,19 @@ def _cauchy(
     self: Tensor, median: float = 0, sigma: float = 1, *, generator: Generator | None = None
 ) -> Tensor:
     rows = Rows(self)
-    made = rows.draw("uniform", rows.seed(generator), torch.float64)
-    return _fill(self, rows, ((made - 0.5) * math.pi).tan() * sigma + median)
+    uniform = rows.draw("uniform", rows.seed(generator), torch.float64)
+    return _fill(self, rows, ((uniform - 0.5) * math.pi).tan() * sigma + median)
 
 
 @random_op(aten.geometric_.default)
 def _geometric(self: Tensor, p: float, *, generator: Generator | None = None) -> Tensor:
     rows = Rows(self)
-    made = rows.draw("exponential", rows.seed(generator), torch.float64)
-    return _fill(self, rows, (made / -math.log1p(-p)).ceil() if p < 1 else torch.ones_like(made))
+    exponential = rows.draw("exponential", rows.seed(generator), torch.float64)
+    return _fill(
+        self,
+        rows,
+        (exponential / -math.log1p(-p)).ceil() if p < 1 else torch.ones_like(exponential),
+    )
 
 
 @random_op(aten.normal.Tensor_float)
@@ -182,8 +186,8 @@ def _bernoulli_of_tensor(self: Tensor, p: Tensor, *, generator: Generator | None
 
 
 def _below(rows: Rows, chances: Tensor, generator: Generator | None) -> Tensor:
-    made = torch.float64 if chances.dtype == torch.float64 else torch.float32
-    return rows.draw("uniform", rows.seed(generator), made) < chances
+    drawn_dtype = torch.float64 if chances.dtype == torch.float64 else torch.float32
+    return rows.draw("uniform", rows.seed(generator), drawn_dtype) < chances
 
 
 @random_op(aten.rrelu_with_noise.default)

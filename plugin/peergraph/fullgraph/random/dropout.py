@@ -101,8 +101,8 @@ def alpha_dropout(
     if not training or p == 0 or input.numel() == 0:
         return input
     rows = Rows(input)
-    kept = rows.keep(p, rows.seed() if p < 1 else 0)
-    return _with_alpha(input, rows.wrap(kept), p, inplace)
+    mask = rows.keep(p, rows.seed() if p < 1 else 0)
+    return _with_alpha(input, rows.wrap(mask), p, inplace)
 
 
 @function_rule(F.feature_alpha_dropout)

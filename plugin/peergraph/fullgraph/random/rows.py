@@ -45,20 +45,20 @@ class Rows:
         Args:
             dtype: a floating-point one; by default the tensor's, or float32 for integers.
         """
-        made = dtype or self._x.dtype
-        made = made if made in _KERNEL_DTYPES else torch.float32
+        drawn_dtype = dtype or self._x.dtype
+        drawn_dtype = drawn_dtype if drawn_dtype in _KERNEL_DTYPES else torch.float32
         number, device_seed = self._seeds(seed)
         return self._back(
-            fill_random(distribution, number, self.ids, self._width(), made, device_seed)
+            fill_random(distribution, number, self.ids, self._width(), drawn_dtype, device_seed)
         )
 
     def keep(self, p: float, seed: Seed, dtype: torch.dtype | None = None) -> Tensor:
         """0 with probability `p`, else 1, for each element, laid out as the local rows are."""
-        made = dtype or self._x.dtype
+        result_dtype = dtype or self._x.dtype
         number, device_seed = self._seeds(seed)
-        kernel_dtype = made if made in _KERNEL_DTYPES else torch.float32
-        kept = keep_rows(p, number, self.ids, self._width(), kernel_dtype, device_seed)
-        return self._back(kept).to(made)
+        kernel_dtype = result_dtype if result_dtype in _KERNEL_DTYPES else torch.float32
+        mask = keep_rows(p, number, self.ids, self._width(), kernel_dtype, device_seed)
+        return self._back(mask).to(result_dtype)
 
     def keep_channels(self, p: float, seed: Seed, dims: int) -> Tensor:
         """As :meth:`keep`, with one value for elements that agree in the first `dims` dimensions.
@@ -70,16 +70,16 @@ class Rows:
         kept_shape = list(self.local.shape[:dims])
         columns = prod(kept_shape) // max(kept_shape.pop(self.dim), 1)
         number, device_seed = self._seeds(seed)
-        kept = keep_rows(p, number, self.ids, columns, self._x.dtype, device_seed)
-        kept = kept.view(-1, *kept_shape).movedim(0, self.dim)
-        return self.wrap(kept.reshape(*kept.shape, *[1] * (self.local.dim() - dims)))
+        mask = keep_rows(p, number, self.ids, columns, self._x.dtype, device_seed)
+        mask = mask.view(-1, *kept_shape).movedim(0, self.dim)
+        return self.wrap(mask.reshape(*mask.shape, *[1] * (self.local.dim() - dims)))
 
     def dropout(self, p: float, seed: Seed) -> Tensor:
         """The local rows with elements dropped out: see :func:`dropout_rows`."""
         rows = self._rows_first().contiguous()
         number, device_seed = self._seeds(seed)
-        kept = dropout_rows(rows, p, number, self.ids, device_seed)
-        return kept.movedim(0, self.dim) if self.dim else kept
+        result = dropout_rows(rows, p, number, self.ids, device_seed)
+        return result.movedim(0, self.dim) if self.dim else result
 
     def wrap(self, local: Tensor) -> Tensor:
         """Returns local rows as a tensor of the same kind."""
