@@ -43,11 +43,12 @@ struct WholeRow {
     for (int m = 0; m < kItems; ++m) out[m] = load_pack<T, kVec>(row + m * kWarpSize * kVec);
   }
 
+  /// A node's number for each head, this lane's share; 0 where there are none.
   __device__ __forceinline__ void load_heads(const void* values, int64_t node,
                                              Value (&out)[kItems]) const {
     const Value* row = static_cast<const Value*>(values) + node * heads;
 #pragma unroll
-    for (int m = 0; m < kItems; ++m) out[m] = row[head[m]];
+    for (int m = 0; m < kItems; ++m) out[m] = values == nullptr ? Value{0} : row[head[m]];
   }
 };
 
