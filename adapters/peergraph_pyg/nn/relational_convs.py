@@ -189,7 +189,7 @@ def _columns(
 ) -> RelationColumns:
     _require_types(edge_type, num_relations)
     sizes = num_relations, num_ids, num_sources, num_destinations
-    return RelationColumns(edge_index, edge_type, ids, *sizes)
+    return RelationColumns.of_ids(edge_index, edge_type, ids, *sizes)
 
 
 def _require_types(edge_type: Tensor, num_relations: int) -> None:

@@ -56,6 +56,13 @@ def rows_in_place(x: Tensor, reads: int, dtype: torch.dtype) -> Tensor | Encoded
     return in_memory if in_memory.dtype in (dtype, torch.float32) else in_memory.float()
 
 
+def all_rows(x: Tensor, dtype: torch.dtype) -> Tensor:
+    """Returns features as a plain tensor; rows of narrow storage are decoded to `dtype`."""
+    if type(x) is LazyRows and not (x.requires_grad and torch.is_grad_enabled()):
+        return x.rows_in(0, x.shape[0], dtype)
+    return gathered(x)
+
+
 def groups_of(features: Sequence[Tensor | EncodedRows | TableRows]) -> list[int]:
     """Returns a number for each of the features, the same for those that one kernel can read."""
     kinds = [layers.kind_of_rows(rows) for rows in features]

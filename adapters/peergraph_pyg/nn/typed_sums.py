@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
 
-from peergraph.aggregate import Relation, RelationBlocks, layers, supports
+from peergraph.aggregate import Relation, RelationBlocks, RelationColumns, layers, supports
 from peergraph.aggregate.layers import SumRelation, without_autocast
 from peergraph.integration import Unsupported, is_explaining, note
 
@@ -19,7 +20,14 @@ from . import convs
 from .isolated_rows import with_isolated_rows
 from .joined_layers import Call, EdgeType, JoinedLayers
 from .linear_maps import is_plain_map, product_dtype
-from .typed_inputs import groups_of, is_edge_index, is_matrix, need_gradients, rows_in_place
+from .typed_inputs import (
+    all_rows,
+    groups_of,
+    is_edge_index,
+    is_matrix,
+    need_gradients,
+    rows_in_place,
+)
 
 
 def joined_sums(relations: Iterable[tuple[EdgeType, Any]], call: Call) -> list[JoinedLayers]:
@@ -109,6 +117,9 @@ def _weights_fit(weights: Any, edges: Tensor, x: Tensor) -> bool:
     return fits and product_dtype(x.device, weights.dtype, x.dtype) is not None
 
 
+_Structure = TypeVar("_Structure", RelationBlocks, RelationColumns)
+
+
 class _JoinedSums(JoinedLayers):
     """SAGE and Graph layers of one kind.
 
@@ -148,7 +159,7 @@ class _JoinedSums(JoinedLayers):
         for edge_type in self.layers:
             reads[numbers[edge_type[0]]] += call.edges[edge_type].shape[1]
         firsts = {numbers[t]: call.x[t] for t in names}
-        features = [rows_in_place(firsts[i], reads[i], kind.dtype) for i in range(len(reads))]
+        x = [firsts[i] for i in range(len(reads))]
         has_own = [False] * len(node_types)
         parameters, relations, weights = [], [], []
         for output, (edge_type, layer) in zip(outputs, self.layers.items(), strict=True):
@@ -157,27 +168,23 @@ class _JoinedSums(JoinedLayers):
             self_weight = None if to_self is None else to_self.weight
             parameters.append(SumRelation(output, to_rows.weight, self_weight, to_rows.bias))
             source = numbers[edge_type[0]]
-            edges, rows = call.edges[edge_type], features[source].shape[0]
+            edges, rows = call.edges[edge_type], x[source].shape[0]
             relations.append(Relation(edges, rows, output, sources=source))
             weights.append(call.edge_weights.get(edge_type))
         own = [
             numbers[node_type] if there else None
             for node_type, there in zip(node_types, has_own, strict=True)
         ]
-        edges = _blocks(relations, features, [call.x[t].shape[0] for t in node_types], own, weights)
+        sizes = [call.x[node_type].shape[0] for node_type in node_types]
+        inputs = _Inputs(x, reads, relations, parameters, weights, sizes, own, factors)
+        multiplies_first = inputs.multiply_first(kind)
         results = without_autocast(
-            lambda: layers.typed_sage(
-                edges,
-                features,
-                parameters,
-                reduce=kind.reduce,
-                scales=factors,
-                edge_weights=weights,
-                dtype=kind.dtype,
-            )
+            lambda: inputs.products_first(kind) if multiplies_first else inputs.sums_first(kind)
         )
         if is_explaining():
-            note(f"forward: peergraph, {kind.reduce} of {len(self.layers)} relations in one pass")
+            order = "after their products" if multiplies_first else "before their products"
+            count = len(self.layers)
+            note(f"forward: peergraph, {kind.reduce} of {count} relations in one pass, {order}")
         return [
             self._all_rows(first, call.x[node_type], parameters, output, factor)
             for output, (first, node_type, factor) in enumerate(
@@ -195,34 +202,107 @@ class _JoinedSums(JoinedLayers):
         return with_isolated_rows(first, x, own, biases, factor)
 
 
-def _blocks(
-    relations: list[Relation],
-    features: list[Any],
-    sizes: list[int],
-    own: list[int | None],
-    weights: list[Any],
-) -> RelationBlocks:
-    """Returns the edges in blocks, made once as long as no edge index is written."""
-    groups = groups_of(features)
-    num_rows = [rows.shape[0] for rows in features]
-    weighted = any(each is not None for each in weights)
-    ends = tuple((each.sources, each.destinations) for each in relations)
-    key = "blocks", ends, *num_rows, -1, *sizes, -1, *own, -1, *groups, weighted
-    edges = joined_structure(
-        [relation.edge_index for relation in relations],
-        key,
-        lambda check, gradients: RelationBlocks(
-            relations,
-            num_rows,
-            sizes,
-            own,
-            groups,
-            weighted=weighted,
-            check=check,
-            gradients=gradients and need_gradients(features),
-        ),
-    )
-    if is_explaining():
-        matrices = ", ".join(str(group.matrix) for group in edges.groups)
-        note(f"structure: {len(relations)} relations as one matrix, {matrices}")
-    return edges
+@dataclass(frozen=True)
+class _Inputs:
+    """What an operation reads.
+
+    Args:
+        x: features.
+        reads: of each of the features, the rows that a kernel reads.
+        relations: the edges, from features to results.
+        parameters: of each relation.
+        weights: of each relation's edges, or None.
+        sizes: of each result, the number of destinations.
+        own: of each result, the position of its destinations' features, or None.
+        factors: of each result.
+    """
+
+    x: list[Tensor]
+    reads: list[int]
+    relations: list[Relation]
+    parameters: list[SumRelation]
+    weights: list[Any]
+    sizes: list[int]
+    own: list[int | None]
+    factors: list[float]
+
+    def multiply_first(self, kind: _Kind) -> bool:
+        """Returns whether sums of products take less time than products of sums."""
+        sizes = [
+            layers.RelationSize(
+                edges=each.edge_index.shape[1],
+                sources=each.num_sources,
+                destinations=self.sizes[each.destinations],
+                columns=self.x[each.sources or 0].shape[1],
+                out=kind.out_channels,
+            )
+            for each in self.relations
+        ]
+        return layers.relations_multiply_first(sizes, kind.device)
+
+    def sums_first(self, kind: _Kind) -> list[Tensor]:
+        """Returns the results of the first nodes; products are behind sums."""
+        pairs = zip(self.x, self.reads, strict=True)
+        features = [rows_in_place(x, reads, kind.dtype) for x, reads in pairs]
+        groups, num_rows = groups_of(features), [len(x) for x in self.x]
+        weighted = any(each is not None for each in self.weights)
+        edges = self._structure(
+            ("blocks", *self.own, -1, *groups, weighted),
+            lambda check, gradients: RelationBlocks(
+                self.relations,
+                num_rows,
+                self.sizes,
+                self.own,
+                groups,
+                weighted=weighted,
+                check=check,
+                gradients=gradients and need_gradients(features),
+            ),
+        )
+        if is_explaining():
+            matrices = ", ".join(str(group.matrix) for group in edges.groups)
+            note(f"structure: {len(self.relations)} relations as one matrix, {matrices}")
+        return layers.typed_sage(
+            edges,
+            features,
+            self.parameters,
+            reduce=kind.reduce,
+            scales=self.factors,
+            edge_weights=self.weights,
+            dtype=kind.dtype,
+        )
+
+    def products_first(self, kind: _Kind) -> list[Tensor]:
+        """Returns the results of the first nodes; sums are behind products."""
+        edges = self._structure(
+            ("columns",),
+            lambda check, gradients: RelationColumns.of_relations(
+                self.relations,
+                [len(x) for x in self.x],
+                self.sizes,
+                check=check,
+                gradients=gradients,
+            ),
+        )
+        if is_explaining():
+            note(f"structure: {len(self.relations)} relations as one matrix, {edges.matrix}")
+        return layers.typed_sage_of_products(
+            edges,
+            [all_rows(x, kind.dtype) for x in self.x],
+            self.parameters,
+            [each.sources or 0 for each in self.relations],
+            self.own,
+            reduce=kind.reduce,
+            scales=self.factors,
+            edge_weights=self.weights,
+            dtype=kind.dtype,
+        )
+
+    def _structure(
+        self, key: tuple[Any, ...], make: Callable[[bool, bool], _Structure]
+    ) -> _Structure:
+        """Returns the joined edges, made once as long as no edge index is written."""
+        ends = tuple((each.sources, each.destinations) for each in self.relations)
+        num_rows = tuple(len(x) for x in self.x)
+        tensors = [relation.edge_index for relation in self.relations]
+        return joined_structure(tensors, (*key, ends, num_rows, tuple(self.sizes)), make)

@@ -15,6 +15,7 @@ from torch_geometric.nn import GATConv, GraphConv, HeteroConv, SAGEConv, to_hete
 from torch_geometric.utils import trim_to_layer
 
 import peergraph_pyg
+from peergraph.aggregate.layers import RelationSize, relations_multiply_first
 from peergraph.memory import EncodedRows
 from peergraph_pyg import accelerate, explain, revert
 
@@ -107,6 +108,36 @@ def test_pairs_that_have_edges(
     compare(mixed(relations).to(device, torch.float64), x, edges)
 
 
+@pytest.mark.parametrize("relations", ["sum", "mean", "cat"])
+def test_products_before_sums(
+    relations: str, device: torch.device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where results are much narrower than features, products are summed."""
+    monkeypatch.setattr("peergraph.aggregate.ops.product_order._MARGIN", 0.0)
+    x, edges = graph(device)
+    for options in OPTIONS:
+        compare(layer(SAGEConv, relations, **options).to(device, torch.float64), x, edges)
+    model = layer(GraphConv, relations, aggr="mean").to(device, torch.float64)
+    weights = {t: torch.rand(e.shape[1]).to(device, torch.float64) for t, e in edges.items()}
+    del weights["author", "writes", "paper"]
+    compare(Weighted(model, weights), x, edges)
+    compare(mixed(relations).to(device, torch.float64), x, edges)
+    fast = accelerate(model)
+    assert "after their products" in explain(fast, x, edges)
+    check_unused_types(layer(SAGEConv, relations).to(device, torch.float64), x, edges)
+    check_second_derivatives(layer().to(device, torch.float64), x, edges)
+
+
+def test_order_of_sums_and_products() -> None:
+    """Wide features of nodes with many edges are multiplied first."""
+    cpu = torch.device("cpu")
+    wide = RelationSize(edges=20_000, sources=500, destinations=500, columns=3000, out=16)
+    assert relations_multiply_first([wide], cpu)
+    batch = RelationSize(edges=20_000, sources=15_000, destinations=1500, columns=512, out=256)
+    assert not relations_multiply_first([batch], cpu)
+    assert not relations_multiply_first([batch], torch.device("cuda"))
+
+
 def test_float32(device: torch.device) -> None:
     x, edges = graph(device, torch.float32)
     compare(layer().to(device), x, edges, 1e-4)
@@ -116,7 +147,10 @@ def test_float32(device: torch.device) -> None:
 def test_types_that_the_loss_does_not_use(relations: str, device: torch.device) -> None:
     """Parameters have no gradient where PyG's have none: optimizers with decay leave them alone."""
     x, edges = graph(device)
-    model = layer(SAGEConv, relations).to(device, torch.float64)
+    check_unused_types(layer(SAGEConv, relations).to(device, torch.float64), x, edges)
+
+
+def check_unused_types(model: Any, x: Any, edges: Any) -> None:
     fast = accelerate(copy.deepcopy(model))
     for used in (["paper"], ["author", "topic"], ["topic"]):
         names = []
@@ -146,7 +180,10 @@ def test_gradients_have_memory_of_their_own(made: Any, device: torch.device) -> 
 
 def test_second_derivatives(device: torch.device) -> None:
     x, edges = graph(device)
-    model = layer().to(device, torch.float64)
+    check_second_derivatives(layer().to(device, torch.float64), x, edges)
+
+
+def check_second_derivatives(model: Any, x: Any, edges: Any) -> None:
     values = []
     for each in (model, accelerate(copy.deepcopy(model))):
         inputs = {t: rows.clone().requires_grad_() for t, rows in x.items()}
@@ -319,11 +356,16 @@ class TrimmedModel(torch.nn.Module):
 
 
 @pytest.mark.parametrize("storage", [None, "lazy", "int8", "lazy int8", "lazy int8 apart"])
-@pytest.mark.parametrize("trims", [False, True])
+@pytest.mark.parametrize(("trims", "margin"), [(False, 2.0), (True, 2.0), (True, 0.0)])
 def test_batches(
-    storage: str | None, trims: bool, device: torch.device, monkeypatch: pytest.MonkeyPatch
+    storage: str | None,
+    trims: bool,
+    margin: float,
+    device: torch.device,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Rows are read as they are stored; rows that the next layer drops are not computed."""
+    monkeypatch.setattr("peergraph.aggregate.ops.product_order._MARGIN", margin)
     monkeypatch.setattr("peergraph_pyg.data.tailed_rows._FEWEST_BYTES", 0)
     data, draws = HeteroData(), torch.Generator().manual_seed(0)
     for node_type, count in NODES.items():
@@ -348,7 +390,7 @@ def test_batches(
             plain[node_type].x = stored[node_type].x[batch[node_type].n_id]
         expected = model(plain)
         with pytest.MonkeyPatch.context() as patch:
-            if is_narrow and shared is not stored:
+            if is_narrow and shared is not stored and margin:
                 patch.setattr(EncodedRows, "decode", None)
             found = fast(batch)
         if storage is not None and "lazy" in storage:

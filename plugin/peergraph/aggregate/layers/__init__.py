@@ -23,7 +23,9 @@ from peergraph.aggregate.layers.typed_sums import (
     rgcn_of_ids,
     typed_rgcn,
     typed_sage,
+    typed_sage_of_products,
 )
+from peergraph.aggregate.ops.product_order import RelationSize, relations_multiply_first
 from peergraph.aggregate.ops.source_rows import kind_of_rows
 from peergraph.aggregate.ops.spmm_linear import add_product
 from peergraph.aggregate.ops.typed_dot_attention import RelationMaps, typed_dot_attention
@@ -34,6 +36,7 @@ from peergraph.aggregate.ops.typed_sums import total_of
 __all__ = [
     "AttentionRelation",
     "RelationMaps",
+    "RelationSize",
     "SumRelation",
     "activate",
     "add_product",
@@ -48,6 +51,7 @@ __all__ = [
     "graph",
     "kind_of_rows",
     "path_attention",
+    "relations_multiply_first",
     "rgcn",
     "rgcn_by_basis",
     "rgcn_of_ids",
@@ -59,6 +63,7 @@ __all__ = [
     "typed_keys",
     "typed_rgcn",
     "typed_sage",
+    "typed_sage_of_products",
     "weights_edges",
     "why_not_one_pass",
     "without_autocast",

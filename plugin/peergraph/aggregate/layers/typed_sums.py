@@ -6,11 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from peergraph.aggregate.ops.source_rows import Rows
 from peergraph.aggregate.ops.spmm import spmm
-from peergraph.aggregate.ops.typed_sums import sum_and_multiply, total_of
+from peergraph.aggregate.ops.typed_sums import if_used, split_results, sum_and_multiply, total_of
 from peergraph.aggregate.sparse.relation_blocks import BlockGroup, RelationBlocks
 from peergraph.aggregate.sparse.relation_columns import RelationColumns
 
@@ -73,11 +74,7 @@ def typed_sage(
     dtype = relations[0].weight.dtype if dtype is None else dtype
     factors = [1.0] * len(edges.rows) if scales is None else scales
     weights = [() if edge_weights is None else edge_weights for _ in edges.groups]
-    biases = []
-    for output, factor in enumerate(factors):
-        of_output = [each.bias for each in relations if each.output == output]
-        there = [bias for bias in of_output if bias is not None]
-        biases.append(_scaled(total_of(there), factor) if there else None)
+    biases = [_bias(relations, output, factor) for output, factor in enumerate(factors)]
     return sum_and_multiply(
         edges,
         features,
@@ -90,6 +87,73 @@ def typed_sage(
         reduce == "mean",
         dtype,
     )
+
+
+def typed_sage_of_products(
+    edges: RelationColumns,
+    features: Sequence[Tensor],
+    relations: Sequence[SumRelation],
+    sources: Sequence[int],
+    own: Sequence[int | None],
+    *,
+    reduce: str = "mean",
+    scales: Sequence[float] | None = None,
+    edge_weights: Sequence[Tensor | None] | None = None,
+    dtype: torch.dtype | None = None,
+) -> list[Tensor]:
+    """As :func:`typed_sage`, but sums products: for results that are narrower than features.
+
+    Args:
+        edges: from :meth:`RelationColumns.of_relations`.
+        features: [rows, columns] each.
+        relations, reduce, scales, edge_weights, dtype: as for :func:`typed_sage`.
+        sources: the position of each relation's features.
+        own: for each result, the position of its destinations' own features, or None.
+
+    Returns:
+        For each result [edges.rows, out] of `dtype`.
+
+    Raises:
+        ValueError: an unknown reduction.
+    """
+    _check_reduction(reduce)
+    dtype = relations[0].weight.dtype if dtype is None else dtype
+    factors = [1.0] * len(edges.rows) if scales is None else scales
+    used: set[int] = set()
+    products = []
+    for feature, x in enumerate(features):
+        chosen = [
+            each for each, source in zip(relations, sources, strict=True) if source == feature
+        ]
+        if chosen:
+            x = if_used(x, used, [each.output for each in chosen])
+            parts = [
+                _scaled(if_used(each.weight, used, [each.output]), factors[each.output])
+                for each in chosen
+            ]
+            products.append(
+                F.linear(x.to(dtype), torch.cat(parts).to(dtype)).view(-1, len(parts[0]))
+            )
+    values = None
+    if edge_weights is not None and any(each is not None for each in edge_weights):
+        values = _weights_of_edges(edge_weights, edges.num_edges, dtype, edges.matrix.device)
+    if reduce == "mean":
+        weights = edges.mean_weights(dtype)
+        values = weights if values is None else values * weights
+    message = "copy_u" if values is None else "mul"
+    rows = products[0] if len(products) == 1 else torch.cat(products)
+    sums = split_results(spmm(edges.matrix, message, "sum", rows, values), edges.rows, used)
+    results = []
+    for output, (total, mine, factor) in enumerate(zip(sums, own, factors, strict=True)):
+        bias = _bias(relations, output, factor)
+        bias = None if bias is None else bias.to(dtype)
+        if mine is not None:
+            weight = _scaled(_self_weight(relations, output), factor).to(dtype)
+            total = total + F.linear(features[mine][: len(total)].to(dtype), weight, bias)
+        else:
+            total = total.clone() if bias is None else total + bias
+        results.append(total)
+    return results
 
 
 def typed_rgcn(
@@ -188,6 +252,13 @@ def _matrices(
     return matrices
 
 
+def _bias(relations: Sequence[SumRelation], output: int, factor: float) -> Tensor | None:
+    """Returns the sum of the biases of a result, times a factor."""
+    of_output = [each.bias for each in relations if each.output == output]
+    there = [bias for bias in of_output if bias is not None]
+    return _scaled(total_of(there), factor) if there else None
+
+
 def _scaled(tensor: Tensor, factor: float) -> Tensor:
     return tensor if factor == 1 else tensor * factor
 
@@ -202,11 +273,23 @@ def _edge_values(
     """
     if group.matrix.edge_ids is None:
         return None
-    parts = []
-    for relation, count in zip(group.relations, group.num_edges, strict=True):
-        weights = None if relation is None else edge_weights[relation]
-        if weights is None:
-            parts.append(torch.ones(count, dtype=dtype, device=group.matrix.device))
-        else:
-            parts.append(weights.detach().reshape(-1).to(dtype))
-    return torch.cat(parts).unsqueeze(1)
+    weights = [None if relation is None else edge_weights[relation] for relation in group.relations]
+    values = _weights_of_edges(weights, group.num_edges, dtype, group.matrix.device)
+    return values.unsqueeze(1)
+
+
+def _weights_of_edges(
+    edge_weights: Sequence[Tensor | None],
+    counts: Sequence[int],
+    dtype: torch.dtype,
+    device: torch.device,
+) -> Tensor:
+    """Returns the weights of all edges, [edges]; None: ones, as many as counted."""
+    return torch.cat(
+        [
+            torch.ones(count, dtype=dtype, device=device)
+            if weights is None
+            else weights.detach().reshape(-1).to(dtype)
+            for weights, count in zip(edge_weights, counts, strict=True)
+        ]
+    )

@@ -89,6 +89,56 @@ class _Total(torch.autograd.Function):
         return tuple(grad.expand(ctx.count, *grad.shape).contiguous().unbind())
 
 
+def if_used(tensor: Tensor, used: set[int], outputs: Sequence[int]) -> Tensor:
+    """Returns the tensor, which gets no gradient unless one of some results has one.
+
+    Args:
+        tensor: a parameter, or features.
+        used: from :func:`split_results`, which fills it in the backward pass.
+        outputs: positions of results.
+    """
+    result: Tensor = _IfUsed.apply(tensor, used, outputs)  # type: ignore[no-untyped-call]
+    return result
+
+
+class _IfUsed(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, tensor: Tensor, used: set[int], outputs: Sequence[int]) -> Tensor:
+        ctx.used, ctx.outputs = used, outputs
+        return tensor.view_as(tensor)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, None, None]:
+        return (None if ctx.used.isdisjoint(ctx.outputs) else grad), None, None
+
+
+def split_results(rows: Tensor, lengths: list[int], used: set[int]) -> tuple[Tensor, ...]:
+    """Returns the rows of each result, one after the other; `used` gets those with a gradient."""
+    results: tuple[Tensor, ...] = _SplitResults.apply(rows, lengths, used)  # type: ignore[no-untyped-call]
+    return results
+
+
+class _SplitResults(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, rows: Tensor, lengths: list[int], used: set[int]) -> tuple[Tensor, ...]:
+        ctx.lengths, ctx.used, ctx.columns = lengths, used, rows.shape[1]
+        ctx.set_materialize_grads(False)
+        return torch.split(rows, lengths)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, None, None]:
+        ctx.used.clear()
+        ctx.used.update(output for output, grad in enumerate(grads) if grad is not None)
+        first = next((grad for grad in grads if grad is not None), None)
+        if first is None:
+            return None, None, None
+        parts = [
+            first.new_zeros(length, ctx.columns) if grad is None else grad
+            for length, grad in zip(ctx.lengths, grads, strict=True)
+        ]
+        return torch.cat(parts), None, None
+
+
 @dataclass(frozen=True)
 class _Plan:
     """What is computed.

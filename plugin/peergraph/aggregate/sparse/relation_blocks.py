@@ -156,7 +156,7 @@ class RelationBlocks:
         """The device of all tensors."""
         for i, relation in enumerate(relations):
             check_relation(f"relations[{i}]", relation, sizes[relation.destinations], device, check)
-        self.rows = _destinations_with_edges(relations, sizes)
+        self.rows = destinations_with_edges(relations, sizes)
         """For each result, the destinations that it has: up to the last one with edges, or all."""
         of_features = [0] * len(num_rows) if groups is None else groups
         self.groups: list[BlockGroup] = []
@@ -164,9 +164,11 @@ class RelationBlocks:
         for group in range(max(of_features) + 1):
             features = [i for i, each in enumerate(of_features) if each == group]
             blocks = [
-                _Block(i, _sources(relation), relation.destinations, relation.edge_index.long())
+                _Block(
+                    i, source_position(relation), relation.destinations, relation.edge_index.long()
+                )
                 for i, relation in enumerate(relations)
-                if _sources(relation) in features
+                if source_position(relation) in features
             ]
             for output, feature in enumerate(own):
                 if feature in features:
@@ -229,13 +231,14 @@ class _Block(NamedTuple):
     edges: Tensor
 
 
-def _sources(relation: Relation) -> int:
+def source_position(relation: Relation) -> int:
+    """Returns the position of a relation's features; raises ValueError if it has none."""
     if relation.sources is None or relation.self_loops is not None:
         raise ValueError(f"relations must have sources and no self_loops, got {relation}")
     return relation.sources
 
 
-def _destinations_with_edges(relations: Sequence[Relation], sizes: Sequence[int]) -> list[int]:
+def destinations_with_edges(relations: Sequence[Relation], sizes: Sequence[int]) -> list[int]:
     """Returns the number of destinations up to the last one with edges, for each result.
 
     All of them, if only a few more have none.
