@@ -93,7 +93,7 @@ class CsvRows(RowFile):
             except arrow.ArrowInvalid as error:
                 self._check()
                 raise ValueError(f"{self.name} cannot be read: {error}") from error
-        none = arrow.record_batch([arrow.array([], arrow.string())] * len(columns), [*columns])
+        none = arrow.record_batch([arrow.nulls(0, arrow.string())] * len(columns), [*columns])
         rows, masks = _with_faults(none, faults, done, is_last=True)
         yield from batches_of(rows, batch_rows, first + done, 0, masks)
         if checked.is_doubtful:

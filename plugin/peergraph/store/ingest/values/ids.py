@@ -86,7 +86,8 @@ def to_keys(column: Any, kind: ValueKind, problems: Problems) -> Any:
     """
     if kind == "number":
         return arrow.array(to_node_numbers(column, problems), arrow.int64())
-    text = arrow.array(column).cast(arrow.string())
+    text = arrow.array(column) if isinstance(column, np.ndarray) else column
+    text = text.cast(arrow.string())
     try:
         text.validate(full=True)
     except arrow.ArrowInvalid as error:

@@ -51,7 +51,8 @@ def matches(column: Any, pattern: str) -> Mask:
 
 def is_missing(column: Any) -> Mask:
     """Returns which strings are missing, empty or spaces."""
-    return _is_in(compute.utf8_trim_whitespace(column), ["", None])
+    text = compute.utf8_trim_whitespace(column)
+    return as_mask(compute.fill_null(compute.equal(text, ""), True))
 
 
 def _is_in(column: Any, values: list[str | None]) -> Mask:
