@@ -8,6 +8,8 @@ part.
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from typing import Any
 from weakref import ref
 
@@ -24,34 +26,69 @@ class _Source:
         local: the rows of the tensor.
         dim: the dimension of rows.
         rows: [copied rows] int64, of `local`.
-        shape: of the copy, which is contiguous.
+        shape, strides: of the copy.
     """
 
-    def __init__(self, local: Tensor, dim: int, rows: Tensor, shape: torch.Size) -> None:
-        self.local, self.dim, self.rows, self.shape = local, dim, rows, shape
+    def __init__(
+        self, local: Tensor, dim: int, rows: Tensor, shape: torch.Size, strides: Sequence[int]
+    ) -> None:
+        self.local, self.dim, self.rows = local, dim, rows
+        self.shape, self.strides = shape, strides
 
     def copy_of(self, storage: torch.UntypedStorage) -> Tensor:
         """Returns all of the copy, whose memory is given."""
         empty = torch.empty(0, dtype=self.local.dtype, device=self.local.device)
-        copy: Tensor = empty.set_(storage, 0, self.shape)  # type: ignore[call-overload]
+        copy: Tensor = empty.set_(storage, 0, self.shape, self.strides)
         return copy
 
 
-def copied_rows(local: Tensor, dim: int, rows: Tensor) -> Tensor:
+def copied_rows(
+    local: Tensor, dim: int, rows: Tensor, shape: Sequence[int], strides: Sequence[int]
+) -> Tensor:
     """Returns rows of plain local ones, as a copy that follows them and that they follow.
 
     Args:
         local: [..., rows, ...].
         dim: the dimension of rows.
         rows: int64, each once.
+        shape, strides: of torch's view of the rows of all ranks.
     """
-    copy = local.index_select(dim, rows).contiguous()
+    local_shape = [*local.shape[:dim], len(rows), *local.shape[dim + 1 :]]
+    copy = as_view(local.index_select(dim, rows), local_shape, shape, strides)
     memory = copy.untyped_storage()
-    memory.rows_of = _Source(local, dim, rows, copy.shape)  # type: ignore[attr-defined]
+    source = _Source(local, dim, rows, copy.shape, copy.stride())
+    memory.rows_of = source  # type: ignore[attr-defined]
     whole = local.untyped_storage()
     copies = [other for other in getattr(whole, "row_copies", ()) if other() is not None]
     whole.row_copies = [*copies, ref(memory)]  # type: ignore[attr-defined]
     return copy
+
+
+def as_view(
+    values: Tensor, local_shape: Sequence[int], shape: Sequence[int], strides: Sequence[int]
+) -> Tensor:
+    """Returns values in memory of their own that is contiguous where torch's view is.
+
+    Functions such as `contiguous` and `reshape` then copy what they copy in torch, so that writes
+    into their results reach as much as there.
+
+    Args:
+        values: of `local_shape`, equal to `shape` in all dimensions but one.
+        shape, strides: of torch's view of the rows of all ranks.
+    """
+    result = [0] * len(shape)
+    end = inner_end = 1  # of what is inside of a dimension: here, and in torch
+    # What is repeated in the same memory comes last; here it has memory for each time.
+    order = sorted(range(len(shape)), key=lambda dim: (strides[dim] or math.inf, -dim))
+    for dim in order:
+        result[dim] = end
+        if shape[dim] != 1:
+            result[dim] += strides[dim] != inner_end  # a gap
+            inner_end = strides[dim] * shape[dim]
+            end = result[dim] * max(local_shape[dim], 1)
+    if result == list(values.stride()):
+        return values
+    return values.new_empty_strided(list(local_shape), result).copy_(values)
 
 
 def changes_of(local: Tensor) -> list[int]:

@@ -79,7 +79,7 @@ def _node_scores(h: Any, *vectors: Tensor) -> tuple[PartitionedTensor, ...]:
 def matmul(input: Any, other: Any) -> Tensor:
     """As `torch.matmul`; batches of plain matrices are not spread over all rows."""
     if input.dim() == 1 and other.dim() == 2:
-        return torch.mv(other.t(), input)
+        return torch.matmul(other.t(), input)  # autocast does not know `mv` on the CPU
     if isinstance(input, PartitionedTensor) and not isinstance(other, PartitionedTensor):
         rows, dims = input.partitioned_dim, input.dim()
         if other.dim() > 2 and rows < dims - 2 and other.dim() < dims - rows:

@@ -18,7 +18,7 @@ from peergraph.fullgraph.tensor.conversions import from_local, redistribute, rep
 from peergraph.fullgraph.tensor.index import first_place, parse_index
 from peergraph.fullgraph.tensor.partitioned_tensor import PartitionedTensor
 from peergraph.fullgraph.tensor.registry import FUNCTION_RULES, function_rule
-from peergraph.fullgraph.tensor.row_copies import changes_of
+from peergraph.fullgraph.tensor.row_copies import as_view, changes_of
 from peergraph.fullgraph.tensor.row_functions import FetchRows, NamedRows, TakeRows, selected_rows
 from peergraph.fullgraph.tensor.row_tensor import row_of
 
@@ -249,6 +249,8 @@ def select_row(x: PartitionedTensor, row: int) -> Tensor:
     """
     dim, changes = x.partitioned_dim, changes_of(x._local)
     value = take(x, x.layout.select_range(slice(row, row + 1))).full_tensor().squeeze(dim)
+    strides = [stride for place, stride in enumerate(x.stride()) if place != dim]
+    value = as_view(value, value.shape, value.shape, strides)
     return row_of(x, (*[slice(None)] * dim, row), value, lambda: changes[0])
 
 

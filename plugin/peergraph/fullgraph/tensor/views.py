@@ -166,7 +166,10 @@ def slice_columns(
         layout = x.layout.select_range(slice(start, end, step))
         assert layout.parent_rows is not None
         place = x.partitioned_dim
-        return wrap(copied_rows(x._local, place, layout.parent_rows), layout, place)
+        strides, shape = list(x.stride()), list(x.shape)
+        strides[place], shape[place] = strides[place] * step, layout.size
+        copy = copied_rows(x._local, place, layout.parent_rows, shape, strides)
+        return wrap(copy, layout, place)
     return wrap(aten.slice.Tensor(x._local, dim, start, end, step), x.layout, x.partitioned_dim)
 
 

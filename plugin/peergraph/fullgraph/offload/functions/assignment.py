@@ -12,8 +12,8 @@ from peergraph.fullgraph.layout.row_layout import RowLayout
 from peergraph.fullgraph.offload.functions.gathering import on_device
 from peergraph.fullgraph.offload.functions.recording import record, refuse
 from peergraph.fullgraph.offload.functions.selection import (
-    follow_rows,
     local_mask,
+    note_rows,
     rows_in_use,
     rows_of,
     rows_on_device,
@@ -233,8 +233,8 @@ def _write(x: OffloadedTensor, chosen: RowLayout, value: Any) -> None:
     """Writes values of selected rows in place."""
     followers = rows_in_use(x, value, chosen)
     x.copy_(written_rows(x, chosen, value))
-    for follower, rows in followers:
-        follow_rows(x, rows, follower)
+    for memory in followers:
+        note_rows(x, memory)
 
 
 @method("written rows")

@@ -39,6 +39,7 @@ from peergraph.fullgraph.tensor.conversions import from_local, take_rows
 from peergraph.fullgraph.tensor.index import parse_index
 from peergraph.fullgraph.tensor.partitioned_tensor import PartitionedTensor, wrap
 from peergraph.fullgraph.tensor.registry import METHODS
+from peergraph.fullgraph.tensor.row_copies import as_view
 from peergraph.fullgraph.tensor.row_tensor import row_of
 from peergraph.fullgraph.tensor.selection import select, selection
 
@@ -78,6 +79,7 @@ def _row(x: OffloadedTensor, row: int) -> Tensor:
         refuse("indexing", "rows are selected from a view of which they are no rows")
     rows = rows_of(x, x.layout.select_range(slice(row, row + 1)))
     value = rows.full_tensor().to(x.device).squeeze(0)
+    value = as_view(value, value.shape, value.shape, x.stride()[1:])
     return row_of(x, (row,), value, lambda: x._content)
 
 
@@ -87,19 +89,24 @@ def select_range(x: OffloadedTensor, rows: slice) -> PartitionedTensor:
     Collective; differentiable.
     """
     selected = select_rows(x, rows)
-    follow_rows(x, rows, selected)
+    local, strides = selected.to_local(), list(x.stride())
+    strides[0] *= rows.step or 1
+    view = as_view(local, local.shape, selected.shape, strides)
+    if view is not local:
+        selected = from_local(view, selected.layout)
+    memory: Any = selected._local.untyped_storage()
+    memory.write_rows = _WriteRows(x, rows, selected)
+    note_rows(x, memory)
     return selected
 
 
-def follow_rows(x: OffloadedTensor, rows: slice, selected: PartitionedTensor) -> None:
-    """Notes that `selected` are rows of `x`: what is written into them is written into `x`."""
+def note_rows(x: OffloadedTensor, memory: Any) -> None:
+    """Notes that rows of `x` are in use, in memory that all tensors of these rows share."""
     aliases = x._cell.aliases
     if not aliases:
         aliases.append(ref(x))
     aliases[:] = [alias for alias in aliases if alias() is not None]
-    aliases.append(ref(selected))  # type: ignore[arg-type]
-    memory: Any = selected._local.untyped_storage()
-    memory.write_rows = _WriteRows(x, rows, selected)
+    aliases.append(ref(memory))
 
 
 class _WriteRows:
@@ -127,8 +134,8 @@ class _WriteRows:
             # Below autograd, changes in place are not seen.
             changed = METHODS["written rows"](x, layout, selected.clone())
         change_in_place(x, changed._content, False, row_operand(x))
-        for follower, rows in followers:
-            follow_rows(x, rows, follower)
+        for memory in followers:
+            note_rows(x, memory)
 
 
 def writer_of(rows: Any) -> Any:
@@ -139,20 +146,18 @@ def writer_of(rows: Any) -> Any:
     return write if isinstance(write, _WriteRows) else None
 
 
-def rows_in_use(
-    x: OffloadedTensor, value: Any, layout: RowLayout
-) -> list[tuple[PartitionedTensor, slice]]:
-    """Returns the ranges of `x` in use that may stay so while rows of a layout are written.
+def rows_in_use(x: OffloadedTensor, value: Any, layout: RowLayout) -> list[Any]:
+    """Returns the memory of ranges of `x` that may stay in use while rows of a layout are written.
 
     `value`, where it is those rows themselves, and ranges of other rows. `x` does not refuse to
     change for them.
     """
     own, followers, staying = writer_of(value), [], []
     for alias in x._cell.aliases:
-        follower: Any = alias()
-        write = writer_of(follower)
-        if write is not None and (write is own or _are_apart(write.rows, layout)):
-            followers.append((follower, write.rows))
+        memory: Any = alias()
+        write = getattr(memory, "write_rows", None)
+        if isinstance(write, _WriteRows) and (write is own or _are_apart(write.rows, layout)):
+            followers.append(memory)
         else:
             staying.append(alias)
     x._cell.aliases[:] = staying

@@ -156,8 +156,9 @@ class Cell:
         self.needs_grad = needs_grad
         self.identity: OffloadedTensor | None = None
         """The tensor whose autograd node gets the gradient; None: the record is differentiated."""
-        self.aliases: list[ref[OffloadedTensor]] = []
-        """Tensors that would share memory with this one if they were on the device."""
+        self.aliases: list[ref[Any]] = []
+        """Tensors that would share memory with this one if they were on the device, and the memory
+        of ranges of its rows that are."""
         self.whole: Whole | None = None
         """What aliases have in common whose values are all of this one's."""
 
