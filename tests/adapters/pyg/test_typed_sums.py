@@ -18,6 +18,7 @@ import peergraph_pyg
 from peergraph.aggregate.layers import RelationSize, relations_multiply_first
 from peergraph.memory import EncodedRows
 from peergraph_pyg import accelerate, explain, revert
+from peergraph_pyg.data.tailed_rows import TailedRows
 
 from .test_real_data import edge_index, features, read
 from .test_typed_attention import layer as attention
@@ -217,6 +218,40 @@ def test_types_that_a_batch_lacks(device: torch.device) -> None:
     fast = accelerate(copy.deepcopy(model))
     for node_type, rows in model(x, edges).items():
         torch.testing.assert_close(fast(x, edges)[node_type], rows)
+
+
+def test_types_without_nodes(device: torch.device) -> None:
+    x, edges = graph(device)
+    model = layer().to(device, torch.float64)
+    x["topic"] = x["topic"][:0]
+    edges = {t: e[:, :0] if "topic" in t else e for t, e in edges.items()}
+    compare(model, x, edges)
+    none = {t: rows[:0] for t, rows in x.items()}, {t: e[:, :0] for t, e in edges.items()}
+    for node_type, rows in accelerate(copy.deepcopy(model))(*none).items():
+        assert rows.shape == model(*none)[node_type].shape
+
+
+def test_rows_of_nodes_without_edges(device: torch.device, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are computed where something reads them, with the parameters that the layer had."""
+    monkeypatch.setattr("peergraph_pyg.data.tailed_rows._FEWEST_BYTES", 0)
+    x, edges = graph(device)
+    x["paper"] = x["paper"].repeat(4, 1)
+    model = layer().to(device, torch.float64)
+    fast = accelerate(copy.deepcopy(model))
+    out, expected = fast(x, edges)["paper"], model(x, edges)["paper"]
+    assert isinstance(out, TailedRows)
+    torch.testing.assert_close(F.leaky_relu(out).relu()[150:], expected[150:].relu())
+    with torch.no_grad():
+        unread = fast(x, edges)["paper"]
+        assert not (unread + 0).requires_grad
+        unread = fast(x, edges)["paper"]
+        torch.testing.assert_close(unread[:40], expected[:40])
+        next(fast.parameters()).add_(1)
+        torch.testing.assert_close(unread[:40], expected[:40])
+        for parameter in fast.parameters():
+            parameter.add_(1)
+        with pytest.raises(NotImplementedError, match="have been written to"):
+            unread.sum()
 
 
 def test_int32_edges_and_edges_that_change(device: torch.device) -> None:
