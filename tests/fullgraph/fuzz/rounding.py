@@ -35,7 +35,8 @@ def allow_rounding(
         scene.run([f"{line}; nudge(optimizer)" if line == STEP else line for line in lines])
     else:
         scene.run(lines)
-    base = OF_FLOAT64 if where.dtype == "float64" else OF_FLOAT32
+    is_exact = where.dtype == "float64" and not any("float()" in t or "float32" in t for t in lines)
+    base = OF_FLOAT64 if is_exact else OF_FLOAT32
     step = len(lines)
     if any("autocast" in line for line in lines):
         base = OF_AUTOCAST
