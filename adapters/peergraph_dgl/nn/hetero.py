@@ -116,7 +116,8 @@ def _calls(module: Any, g: Any, inputs: Any) -> list[_Call]:
         if relation[2] not in targets:
             require(isinstance(inputs, tuple) or g.is_block, f"{relation[2]} has no features")
             continue
-        layer, edges = module._get_module(relation), edge_lists[number]
+        layers, edges = module.mod_dict, edge_lists[number]
+        layer = layers[relation] if relation in layers else layers[relation[1]]
         ends = sources[relation[0]], targets[relation[2]]
         calls.append(_Call(number, relation, layer, edges, *ends))
     return calls

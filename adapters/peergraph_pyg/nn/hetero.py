@@ -52,7 +52,10 @@ class HeteroConv(pyg.HeteroConv):  # type: ignore[misc]
         if self.aggr in ("sum", "mean"):
             scales = {t: 1.0 / count if self.aggr == "mean" else 1.0 for t, count in counts.items()}
             totals = joined_totals(layers, call, scales)
-            return None if totals is None else {t: totals[t] for t in counts}
+            if totals is None:
+                return None
+            wide = {t for t, count in counts.items() if count > 1 and self.aggr == "sum"}
+            return {t: _as_summed(totals[t]) if t in wide else totals[t] for t in counts}
         results = joined_results(layers, call)
         if results is None:
             return None
@@ -76,6 +79,13 @@ class HeteroConv(pyg.HeteroConv):  # type: ignore[misc]
                     if type(structure) is PartitionedCsc:
                         found.append(structure)
         return found if found and found[0].source_layout.group.world_size > 1 else []
+
+
+def _as_summed(rows: Tensor) -> Tensor:
+    """Returns rows in the dtype of ``torch.sum``, which is float32 under autocast on a GPU."""
+    if rows.is_cuda and torch.is_autocast_enabled("cuda"):
+        return rows.float() if rows.dtype in (torch.float16, torch.bfloat16) else rows
+    return rows
 
 
 def _joined_call(

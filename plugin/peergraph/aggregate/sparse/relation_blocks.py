@@ -213,7 +213,7 @@ class RelationBlocks:
         relation = Relation(edge_index, num_rows[0], 0, sources=0)
         check_relation("relation", relation, size, edge_index.device, check)
         counts = torch.bincount(edge_type, minlength=num_relations).tolist()
-        parts = edge_index[:, torch.argsort(edge_type, stable=True)].split(counts, 1)
+        parts = torch.split(edge_index[:, torch.argsort(edge_type, stable=True)], counts, 1)
         relations = [Relation(part, num_rows[0], 0, sources=0) for part in parts]
         return cls(relations, num_rows, [size], [own], groups, check=False, gradients=gradients)
 
