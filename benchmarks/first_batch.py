@@ -129,7 +129,7 @@ def run(session: Session) -> None:
         bench.report("share", "peergraph", bytes=moved)
         bench.report("first batch", "peergraph")
     if {"save", "load"} & set(stages):
-        folder = Path(session.first_does(lambda: tempfile.mkdtemp(dir=args.folder)))
+        folder = Path(session.first_does(lambda: _new_folder(args.folder)))
         try:
             _measure_disk(bench, shared, folder)
         finally:
@@ -203,6 +203,12 @@ def _copy_rows(data: Data | None) -> None:
     torch.set_num_threads(threads)
 
 
+def _new_folder(inside: Path | None) -> str:
+    if inside is not None:
+        inside.mkdir(parents=True, exist_ok=True)
+    return tempfile.mkdtemp(dir=inside)
+
+
 def _upload(data: Data | None, device: torch.device) -> None:
     assert data is not None
     for piece in torch.split(data.x, 1 << 20):
@@ -229,6 +235,8 @@ if __name__ == "__main__":
     arguments.add_argument("--stages", type=words_of(_STAGES), default="share,save,load")
     arguments.add_argument("--order", default="auto", help="of nodes, of full_graph")
     arguments.add_argument("--repeats", type=int, default=3)
-    arguments.add_argument("--folder", help="on the disk to be measured; default: a temporary one")
+    arguments.add_argument(
+        "--folder", type=Path, help="on the disk to be measured; default: a temporary one"
+    )
     arguments.add_argument("--log", action="store_true", help="show the stages within share")
     sys.exit(main("first_batch", run, arguments, ["pyg", "copies"]))

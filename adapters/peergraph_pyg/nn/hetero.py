@@ -17,6 +17,7 @@ from .. import compat
 from ..data.tailed_rows import whole_rows
 from . import convs
 from .joined_layers import Call, EdgeType
+from .linear_maps import as_in_float32
 from .relation_sums import joined_results, joined_totals
 
 
@@ -55,7 +56,7 @@ class HeteroConv(pyg.HeteroConv):  # type: ignore[misc]
             if totals is None:
                 return None
             wide = {t for t, count in counts.items() if count > 1 and self.aggr == "sum"}
-            return {t: _as_summed(totals[t]) if t in wide else totals[t] for t in counts}
+            return {t: as_in_float32(totals[t]) if t in wide else totals[t] for t in counts}
         results = joined_results(layers, call)
         if results is None:
             return None
@@ -79,13 +80,6 @@ class HeteroConv(pyg.HeteroConv):  # type: ignore[misc]
                     if type(structure) is PartitionedCsc:
                         found.append(structure)
         return found if found and found[0].source_layout.group.world_size > 1 else []
-
-
-def _as_summed(rows: Tensor) -> Tensor:
-    """Returns rows in the dtype of ``torch.sum``, which is float32 under autocast on a GPU."""
-    if rows.is_cuda and torch.is_autocast_enabled("cuda"):
-        return rows.float() if rows.dtype in (torch.float16, torch.bfloat16) else rows
-    return rows
 
 
 def _joined_call(

@@ -27,6 +27,15 @@ def product_dtype(device: torch.device, *dtypes: torch.dtype) -> torch.dtype | N
     return dtypes[0] if len({*dtypes}) == 1 else None
 
 
+def as_in_float32(rows: Tensor) -> Tensor:
+    """Returns rows in the dtype of what autocast runs in float32 on a GPU, as it does with
+    ``torch.sum`` and ``1 / degrees``.
+    """
+    if rows.is_cuda and torch.is_autocast_enabled("cuda"):
+        return rows.float() if rows.dtype in (torch.float16, torch.bfloat16) else rows
+    return rows
+
+
 def require_weight(weight: Any, x: Tensor, width: int) -> None:
     """Raises Unsupported unless `weight` is a plain tensor that multiplies rows of `x`.
 

@@ -27,7 +27,7 @@ from ..data.tailed_rows import whole_rows
 from .features import Ends, ends_of, kind_of, self_rows, table_rows_or_tensor
 from .isolated_rows import with_isolated_rows
 from .layer import FastLayer
-from .linear_maps import product_dtype, require_weight
+from .linear_maps import as_in_float32, product_dtype, require_weight
 from .partitioned import relation_structures
 from .typed_inputs import groups_of, is_edge_index, is_matrix, need_gradients, rows_in_place
 
@@ -333,6 +333,8 @@ class FastRGCNConv(RelationalConv, pyg.FastRGCNConv):  # type: ignore[misc]
     def _joined_relations(self, x: Any, edge_index: Tensor, edge_type: Tensor) -> Tensor:
         require(self.aggr in ("add", "sum", "mean"), f"aggr is {self.aggr}")
         out = self._joined(x, edge_index, edge_type)
+        if self.aggr == "mean":
+            out = as_in_float32(out)
         # Weights of ids, and biases, are added as they are.
         return out if self.bias is None else out.to(torch.promote_types(out.dtype, self.bias.dtype))
 
