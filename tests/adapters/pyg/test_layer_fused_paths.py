@@ -250,9 +250,10 @@ def test_wrong_widths_are_pygs_to_report() -> None:
             edges(),
             *edge_inputs(name, 40)[: name.endswith("RGCNConv")],
         )
-        with pytest.raises(RuntimeError, match="shapes cannot be multiplied") as expected:
+        message = "shapes cannot be multiplied|Expected size for first two dimensions"
+        with pytest.raises(RuntimeError, match=message) as expected:
             theirs(*args)
-        with pytest.raises(RuntimeError, match="shapes cannot be multiplied") as found:
+        with pytest.raises(RuntimeError, match=message) as found:
             ours(*args)
         assert str(found.value) == str(expected.value)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from os import PathLike
 from pathlib import Path
 
@@ -48,12 +48,23 @@ def save_store(
             'with machines="replicate" on one machine and save that, or use Store.ingest'
         )
     group.agree(folder=os.fspath(folder))
+    try:
+        _save(contents, embeddings, Path(os.path.abspath(folder)), group)
+    except Exception:
+        with suppress(Exception):
+            group.barrier()  # Now the first rank has removed what it had written.
+        raise
+
+
+def _save(
+    contents: StoreContents, embeddings: Sequence[Embedding], folder: Path, group: Group
+) -> None:
     with ExitStack() as stack:
 
         def begin() -> Path | None:
             if group.rank:
                 return None
-            return stack.enter_context(new_folder(Path(os.path.abspath(folder))))
+            return stack.enter_context(new_folder(folder))
 
         writer = _Writer(contents, group.broadcast(collective_call(group, begin)), group)
         manifest = writer.write(embeddings)
