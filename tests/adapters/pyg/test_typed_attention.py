@@ -59,8 +59,8 @@ def test_options(options: dict[str, Any], device: torch.device) -> None:
 def test_pieces_and_sorted_keys(device: torch.device, monkeypatch: pytest.MonkeyPatch) -> None:
     """Rows that are multiplied in several pieces, and pairs that a sort finds."""
     monkeypatch.setattr("peergraph.aggregate.ops.typed_rows._PIECE_BYTES", 700)
-    monkeypatch.setattr("peergraph.aggregate.sparse.joined_edges._FEW_KEYS", 0)
-    monkeypatch.setattr("peergraph.aggregate.sparse.joined_edges._KEYS_PER_EDGE", 0)
+    monkeypatch.setattr("peergraph.aggregate.sparse.index_tensors._FEW_KEYS", 0)
+    monkeypatch.setattr("peergraph.aggregate.sparse.index_tensors._KEYS_PER_EDGE", 0)
     x, edges = graph(device)
     compare(layer().to(device, torch.float64), x, edges)
 
@@ -162,7 +162,7 @@ def test_residual_in_half_precision(device: torch.device) -> None:
 
 
 def test_dropout_of_no_edge_and_of_all(device: torch.device) -> None:
-    """Training with a probability so small that no weight is dropped, and with 1."""
+    """Dropout with a probability so small that it drops no weight, and with probability 1."""
     x, edges = graph(device)
     compare(layer(dropout=1e-15).to(device, torch.float64), x, edges)
     compare(layer(dropout=1.0).to(device, torch.float64), x, edges)

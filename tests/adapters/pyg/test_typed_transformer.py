@@ -60,8 +60,8 @@ def test_half_precision(columns: int, device: torch.device) -> None:
 def test_pieces_and_sorted_keys(device: torch.device, monkeypatch: pytest.MonkeyPatch) -> None:
     """Rows that are multiplied in several pieces, and pairs that a sort finds."""
     monkeypatch.setattr("peergraph.aggregate.ops.typed_rows._PIECE_BYTES", 700)
-    monkeypatch.setattr("peergraph.aggregate.sparse.joined_edges._FEW_KEYS", 0)
-    monkeypatch.setattr("peergraph.aggregate.sparse.joined_edges._KEYS_PER_EDGE", 0)
+    monkeypatch.setattr("peergraph.aggregate.sparse.index_tensors._FEW_KEYS", 0)
+    monkeypatch.setattr("peergraph.aggregate.sparse.index_tensors._KEYS_PER_EDGE", 0)
     x, edges = graph(device)
     compare(layer().to(device, torch.float64), x, edges)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
@@ -13,6 +15,9 @@ from peergraph.memory.table.id_list import check_distinct, integers
 from peergraph.number_arguments import check_number
 
 _ID_DTYPES = (torch.int32, torch.int64)
+# A number for each possible key takes less time than a sort if there are at most this many an edge.
+_KEYS_PER_EDGE = 64
+_FEW_KEYS = 1 << 20
 
 
 def _fake_transpose(
@@ -91,6 +96,33 @@ def group_by(
         return indptr.to(dtype), indices, order.to(dtype)
     ordered, order = torch.sort(keys, stable=True)
     return indptr_from_sorted(ordered, num_keys, dtype), values[order], order.to(dtype)
+
+
+def are_few_keys(bound: int, num_edges: int) -> bool:
+    """Returns whether a number for each key below `bound` takes less time than a sort of edges."""
+    return bound <= _FEW_KEYS + _KEYS_PER_EDGE * num_edges
+
+
+def distinct(keys: Tensor, bound: int) -> tuple[Tensor, Tensor]:
+    """Returns the distinct keys, below `bound`, in ascending order, and each key's place in them,
+    int32 if that is enough.
+
+    Synchronises with a GPU.
+    """
+    dtype = torch.int32 if keys.shape[0] < 2**31 - 1 else torch.int64
+    if not are_few_keys(bound, keys.shape[0]):
+        distinct, places = torch.unique(keys, return_inverse=True)
+        return distinct, places.to(dtype)
+    flags = torch.zeros(bound, dtype=torch.bool, device=keys.device)
+    flags.index_fill_(0, keys, True)
+    distinct = flags.nonzero().flatten()
+    places = torch.cumsum(flags, 0, dtype=dtype)
+    return distinct, places[keys].sub_(1)
+
+
+def cuts_of(ordered: Tensor, starts: Sequence[int]) -> Tensor:
+    """Returns how many of the ordered keys are below each start."""
+    return torch.searchsorted(ordered, torch.tensor(starts).to(ordered.device))
 
 
 def is_arange(ids: Tensor) -> bool:

@@ -12,15 +12,12 @@ from torch import Tensor
 import peergraph._C as _C
 from peergraph.aggregate.kernels.arguments import launch_on
 from peergraph.aggregate.sparse.csr import CsrMatrix
-from peergraph.aggregate.sparse.index_tensors import check_range
+from peergraph.aggregate.sparse.index_tensors import are_few_keys, check_range, cuts_of
 from peergraph.memory.device.launching import Buffers
 
 MAX_EDGES = 2**31 - 2
 """The most edges that are joined."""
 
-# A number for each possible row takes less time than a sort if there are at most this many an edge.
-_KEYS_PER_EDGE = 64
-_FEW_KEYS = 1 << 20
 # Results share an allocation; kernels read vectors of 16 bytes.
 _ALIGN = 4
 
@@ -104,8 +101,8 @@ def join_edges(
     num_edges = sum(each.sources.shape[0] for each in relations)
     if num_edges > MAX_EDGES:
         raise ValueError(f"relations must have at most {MAX_EDGES} edges, got {num_edges}")
-    most_keys = min(_FEW_KEYS + _KEYS_PER_EDGE * num_edges, MAX_EDGES)
-    if max(row_starts[-1], column_starts[-1]) > most_keys:
+    most = max(row_starts[-1], column_starts[-1])
+    if most > MAX_EDGES or not are_few_keys(most, num_edges):
         return _join_sorted(relations, row_starts, column_starts, gradients)
     return _join(relations, row_starts, column_starts, num_edges, gradients)
 
@@ -193,7 +190,7 @@ def _join_sorted(
         for ends in zip(column_of.split(counts), row_of.split(counts), strict=True)
     ]
     joined = _join(numbered, [0, rows.shape[0]], [0, columns.shape[0]], sum(counts), gradients)
-    cuts = torch.cat([_cuts(rows, row_starts), _cuts(columns, column_starts)])
+    cuts = torch.cat([cuts_of(rows, row_starts), cuts_of(columns, column_starts)])
     bounds: list[int] = cuts.tolist()
     row_cuts, column_cuts = bounds[: len(row_starts)], bounds[len(row_starts) :]
     row_segments, row_shifts = _segments(row_cuts, row_starts, device)
@@ -213,11 +210,6 @@ def _join_sorted(
         columns=(columns - column_shifts).to(torch.int32),
         column_cuts=column_cuts,
     )
-
-
-def _cuts(ordered: Tensor, starts: Sequence[int]) -> Tensor:
-    """Returns how many of the ordered keys are below each start."""
-    return torch.searchsorted(ordered, torch.tensor(starts).to(ordered.device))
 
 
 def _segments(

@@ -18,8 +18,14 @@ from torch import Tensor
 
 from peergraph.aggregate.kernels.arguments import Schedule, count_chunks, sum_dtype
 from peergraph.aggregate.sparse.csr import CsrMatrix
-from peergraph.aggregate.sparse.index_tensors import check_ids, check_range, group_by
-from peergraph.aggregate.sparse.typed_edges import Relation, check_relation, cuts_of, distinct
+from peergraph.aggregate.sparse.index_tensors import (
+    check_ids,
+    check_range,
+    cuts_of,
+    distinct,
+    group_by,
+)
+from peergraph.aggregate.sparse.typed_edges import Relation, check_relation
 
 # Blocks of sums may have this many times as many rows as pairs of a destination and a relation
 # have edges; the others are zeros. Beyond, only pairs that have edges have rows.

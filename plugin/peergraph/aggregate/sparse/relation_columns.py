@@ -15,9 +15,9 @@ from torch import Tensor
 
 from peergraph.aggregate.kernels.arguments import count_chunks
 from peergraph.aggregate.sparse.csr import CsrMatrix
-from peergraph.aggregate.sparse.index_tensors import check_ids, check_range, group_by
+from peergraph.aggregate.sparse.index_tensors import check_ids, check_range, distinct, group_by
 from peergraph.aggregate.sparse.relation_blocks import destinations_with_edges, source_position
-from peergraph.aggregate.sparse.typed_edges import Relation, check_relation, distinct
+from peergraph.aggregate.sparse.typed_edges import Relation, check_relation
 
 
 class RelationColumns:

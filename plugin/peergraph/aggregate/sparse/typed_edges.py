@@ -18,10 +18,6 @@ from peergraph.aggregate.sparse.index_tensors import (
 )
 from peergraph.aggregate.sparse.joined_edges import KeyedEdges, join_edges
 
-# A flag for each key takes less time than a sort if there are at most this many keys an edge.
-_KEYS_PER_EDGE = 64
-_FEW_KEYS = 1 << 20
-
 
 @dataclass(frozen=True)
 class Relation:
@@ -181,25 +177,3 @@ def check_relation(
     if values:
         check_range(f"{name}.edge_index[0]", edges[0], relation.num_sources, "sources")
         check_range(f"{name}.edge_index[1]", edges[1], size, "destinations")
-
-
-def distinct(keys: Tensor, bound: int) -> tuple[Tensor, Tensor]:
-    """Returns the distinct keys, below `bound`, in ascending order, and each key's place in them,
-    int32 if that is enough.
-
-    Synchronises with a GPU.
-    """
-    dtype = torch.int32 if keys.shape[0] < 2**31 - 1 else torch.int64
-    if bound > _FEW_KEYS + _KEYS_PER_EDGE * keys.shape[0]:
-        distinct, places = torch.unique(keys, return_inverse=True)
-        return distinct, places.to(dtype)
-    flags = torch.zeros(bound, dtype=torch.bool, device=keys.device)
-    flags.index_fill_(0, keys, True)
-    distinct = flags.nonzero().flatten()
-    places = torch.cumsum(flags, 0, dtype=dtype)
-    return distinct, places[keys].sub_(1)
-
-
-def cuts_of(ordered: Tensor, starts: list[int]) -> Tensor:
-    """Returns how many of the ordered keys are below each start."""
-    return torch.searchsorted(ordered, torch.tensor(starts).to(ordered.device))
