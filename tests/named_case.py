@@ -15,7 +15,7 @@ Param = type(pytest.param())
 
 @contextmanager
 def named_case(*values: object) -> Iterator[None]:
-    """Adds `values` to the message of a failure inside the block, which ends the test.
+    """Adds `values` to the message if the block fails; the failure ends the test.
 
     This is for processes of ranks, which have no fixtures, and for cases that build on each other;
     others are subtests of pytest.

@@ -220,13 +220,13 @@ def _typed_edges(
 ) -> TypedEdges:
     """Returns the joined edges, made once for a graph, whose edges cannot change."""
     key = _CACHE, tuple(call.number for call in calls), tuple(ends), tuple(sizes)
-    kept, gradients = g._graph._cache, torch.is_grad_enabled()
-    if key not in kept:
+    structures, gradients = g._graph._cache, torch.is_grad_enabled()
+    if key not in structures:
         relations = [
             Relation(torch.stack([call.edges.src, call.edges.dst]), sizes[source], target)
             for call, (source, target) in zip(calls, ends, strict=True)
         ]
         with torch.inference_mode(False):
-            kept[key] = TypedEdges(relations, sizes, gradients=gradients)
-    edges: TypedEdges = kept[key]
+            structures[key] = TypedEdges(relations, sizes, gradients=gradients)
+    edges: TypedEdges = structures[key]
     return edges

@@ -72,6 +72,6 @@ def run_alone(edge_type: EdgeType, layer: Any, call: Call) -> Tensor:
 
 
 def _add(totals: dict[str, Tensor], results: Mapping[str, Tensor]) -> None:
-    """Adds results by node type."""
+    """Adds up the results of layers that end in the same node type."""
     for node_type, rows in results.items():
         totals[node_type] = totals[node_type] + rows if node_type in totals else rows

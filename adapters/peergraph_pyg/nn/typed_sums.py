@@ -227,7 +227,7 @@ class _Inputs:
     factors: list[float]
 
     def multiply_first(self, kind: _Kind) -> bool:
-        """Returns whether sums of products take less time than products of sums."""
+        """Returns whether it takes less time to multiply rows before they are summed than after."""
         sizes = [
             layers.RelationSize(
                 edges=each.edge_index.shape[1],

@@ -96,7 +96,7 @@ class _Plan:
             )
 
     def map(self, rows: Tensor, maps: Tensor) -> Tensor:
-        """Returns rows of pairs multiplied by their relation's maps, by head."""
+        """Multiplies each head of each row by the matrix of the row's relation."""
         out = torch.empty_like(rows)
         for (of_rows, of_out), by_head in zip(
             self.relations(rows, out), maps.unbind(1), strict=True

@@ -51,7 +51,7 @@ def typed_keys(
 
 @dataclass(frozen=True)
 class _Plan(RowReader):
-    """What is multiplied."""
+    """The arguments of one call that the forward and the backward pass read."""
 
     pairs: TypedPairs
 
@@ -138,7 +138,7 @@ class _Gradients:
         self._begun: set[tuple[int, int]] = set()
 
     def add(self, node_type: int, rows: Any, parts: dict[int, Tensor]) -> None:
-        """Adds gradients of products of some rows.
+        """Adds the gradients that come from one piece of rows.
 
         Args:
             rows: the rows, as :meth:`RowReader.select` takes them.

@@ -96,7 +96,7 @@ def project(
 
 @dataclass(frozen=True)
 class _Plan(RowReader):
-    """What is multiplied."""
+    """The arguments of one call that the forward and the backward pass read."""
 
     edges: TypedEdges
     sources: list[int]

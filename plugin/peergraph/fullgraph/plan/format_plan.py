@@ -23,7 +23,7 @@ _SHOWN_WIDTHS = (16, 32, 64, 128, 256, 512)
 
 
 class Plan(Protocol):
-    """What is printed of a :class:`FullGraphPlan`, which describes it."""
+    """The properties of a :class:`FullGraphPlan` that its printed text shows."""
 
     @property
     def facts(self) -> GraphFacts: ...

@@ -208,5 +208,5 @@ def _places(
 
 
 def _copy_threads() -> int:
-    """All processors of the process: the other ranks wait for the copies."""
+    """Returns how many threads copy: one a processor, because the other ranks wait meanwhile."""
     return max(1, min(_MOST_THREADS, len(os.sched_getaffinity(0))))

@@ -68,7 +68,7 @@ def add_over_ranks(
         else:
             own = torch.zeros(length, dtype=dtype, device=group.device)
             add(own)
-            # In each turn, each rank adds another range.
+            # Ranks add different ranges at a time, so that no two write to the same one.
             for turn in range(group.world_size):
                 part = (group.rank + turn) % group.world_size
                 begin, end = (length * p // group.world_size for p in (part, part + 1))

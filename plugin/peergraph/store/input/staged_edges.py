@@ -293,7 +293,7 @@ def _raise_first(edges: StagedEdges, limits: Mapping[str, int]) -> None:
 
 
 def raise_changed(edge_type: EdgeType) -> NoReturn:
-    """Raises RuntimeError: edges are not what they were when they were counted."""
+    """Raises RuntimeError: the edges were written to after they had been counted."""
     raise RuntimeError(f"edges of {edge_type} have changed while they were read")
 
 

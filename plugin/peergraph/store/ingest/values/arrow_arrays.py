@@ -38,7 +38,7 @@ def plain(column: Any) -> Any:
 
 
 def is_text(kind: Any) -> bool:
-    """Returns whether a type of Arrow is one of text."""
+    """Returns whether values of an Arrow type are strings."""
     return "string" in str(kind)
 
 
