@@ -17,3 +17,10 @@ def assert_uniform(outcomes: np.ndarray, num_outcomes: int) -> None:
     missing = num_outcomes - counts.size
     statistic = ((counts - expected) ** 2 / expected).sum() + missing * expected
     assert chi2.sf(statistic, num_outcomes - 1) > LEAST_P
+
+
+def assert_distributed(counts: np.ndarray, probabilities: np.ndarray) -> None:
+    """Chi-square test of counts of outcomes that have the given probabilities, each above 0."""
+    expected = counts.sum() * probabilities / probabilities.sum()
+    statistic = ((counts - expected) ** 2 / expected).sum()
+    assert chi2.sf(statistic, counts.size - 1) > LEAST_P

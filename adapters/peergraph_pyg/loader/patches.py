@@ -29,7 +29,7 @@ from torch_geometric.loader import (
 )
 from torch_geometric.loader import utils as loader_utils
 from torch_geometric.nn.models.basic_gnn import BasicGNN
-from torch_geometric.sampler import HGTSampler
+from torch_geometric.sampler import HGTSampler as PygHGTSampler
 from torch_geometric.sampler import NeighborSampler as PygNeighborSampler
 
 from peergraph.integration import WORKER_OPTIONS, is_split
@@ -41,15 +41,20 @@ from ..data.sparse_adjacency import ADJACENCY_KEYS, ADJACENCY_TYPES
 from ..data.store_of import check_unchanged, find_store, has_shared_structure
 from ..prefetching.prefetcher import is_plain, prefetch
 from . import batch_csc
+from .hgt_sampler import HGTSampler
 from .layerwise_inference import infer_by_layers
 from .sampler import NeighborSampler
 
 Function = Callable[..., Any]
 
+# The classes that take the places of PyG's for shared data.
+_OVER_A_STORE: dict[type, type] = {
+    PygHGTSampler: HGTSampler,
+    PygNeighborSampler: NeighborSampler,
+}
 # For each loader or sampler of PyG that needs pyg-lib or torch-sparse: its replacement for shared
 # data.
 _INSTEAD = {
-    HGTSampler: "NeighborLoader with num_neighbors by edge type",
     ShaDowKHopSampler: "NeighborLoader with disjoint=True and subgraph_type='induced'",
     GraphSAINTSampler: "NeighborLoader, or peergraph.sampling.RandomWalker for walks",
     ClusterData: "NeighborLoader, or RandomNodeLoader for parts of the graph",
@@ -60,7 +65,8 @@ def install() -> None:
     """Replaces PyG's functions, once; ``peergraph_pyg.compat.patches.undo()`` restores them."""
     if patches:
         return
-    patches.replace(PygNeighborSampler, "__init__", _init_sampler)
+    for kind in _OVER_A_STORE:
+        patches.replace(kind, "__init__", _init_over_store)
     patches.replace(PygNeighborSampler, "_sample", _sample)
     for loader in (NodeLoader, LinkLoader):
         patches.replace(loader, "__init__", _init_loader)
@@ -76,10 +82,11 @@ def install() -> None:
 
 
 # Not `__new__`, which hides the parameters: PyG's Lightning modules look at them.
-def _init_sampler(original: Function, self: Any, *args: Any, **kwargs: Any) -> None:
+def _init_over_store(original: Function, self: Any, *args: Any, **kwargs: Any) -> None:
     data = args[0] if args else kwargs.get("data")
-    if type(self) is PygNeighborSampler and has_shared_structure(data):
-        self.__class__ = NeighborSampler
+    kind = _OVER_A_STORE.get(type(self))
+    if kind is not None and has_shared_structure(data):
+        self.__class__ = kind
         self.__init__(*args, **kwargs)
         return
     if not _pyg_can_sample():
@@ -145,7 +152,9 @@ def prefetches(loader: Any) -> bool:
     if isinstance(loader, (NodeLoader, LinkLoader)) and is_split(find_store(loader.data)):
         return True
     sampler = getattr(loader, "node_sampler", None) or getattr(loader, "link_sampler", None)
-    return isinstance(sampler, NeighborSampler) and sampler.store.device.type == "cuda"
+    if not isinstance(sampler, (NeighborSampler, HGTSampler)):
+        return False
+    return sampler.store.device.type == "cuda"
 
 
 def _filter_stores(

@@ -1,8 +1,9 @@
-"""Sampling: k-hop neighbourhoods of seeds, with append-unique (WholeGraph III-C1, III-C2), random
-walks, PinSAGE neighbours, negative edges.
+"""Sampling: k-hop neighbourhoods of seeds, with append-unique (WholeGraph III-C1, III-C2),
+layer-wise samples, random walks, PinSAGE neighbours, negative edges.
 """
 
 from peergraph.sampling.exclude import edges_between, exclude_edges
+from peergraph.sampling.hgt_sampler import HgtSampler
 from peergraph.sampling.negative.negative_sampler import Negatives, NegativeSampler
 from peergraph.sampling.neighbor.neighbor_sampler import NeighborSampler
 from peergraph.sampling.presampling import presample
@@ -16,6 +17,7 @@ from peergraph.sampling.walks.random_walker import RandomWalker, Walks
 
 __all__ = [
     "Block",
+    "HgtSampler",
     "NegativeSampler",
     "Negatives",
     "NeighborSampler",

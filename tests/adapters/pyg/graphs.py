@@ -104,6 +104,25 @@ def check_batch(batch: Any, data: Data) -> None:
     assert len(batch.n_id) == batch.num_nodes
 
 
+def check_typed_batch(batch: Any, data: HeteroData) -> None:
+    """Nodes, edges and attributes of every type are those of the original data."""
+    for node_type in data.node_types:
+        n_id = batch[node_type].n_id.cpu()
+        assert batch[node_type].num_nodes == len(n_id)
+        for key, value in data[node_type].items():
+            if isinstance(value, Tensor):
+                assert torch.equal(batch[node_type][key].cpu(), value[n_id])
+    for edge_type in data.edge_types:
+        source, target = (batch[name].n_id.cpu() for name in (edge_type[0], edge_type[2]))
+        row, col = batch[edge_type].edge_index.cpu()
+        e_id = batch[edge_type].e_id.cpu()
+        original = data[edge_type].edge_index[:, e_id]
+        assert torch.equal(torch.stack([source[row], target[col]]), original)
+        for key in data[edge_type].edge_attrs():
+            if key != "edge_index":
+                assert torch.equal(batch[edge_type][key].cpu(), data[edge_type][key][e_id])
+
+
 def check_fanouts(batch: Any, data: Data, fanouts: list[int]) -> None:
     """Each node is expanded once, a hop after it was found, by min(fanout, degree) edges."""
     assert isinstance(batch.num_sampled_nodes, list)

@@ -16,7 +16,6 @@ from torch_geometric.loader import (
     DataLoader,
     DynamicBatchSampler,
     GraphSAINTRandomWalkSampler,
-    HGTLoader,
     ImbalancedSampler,
     NeighborLoader,
     PrefetchLoader,
@@ -27,7 +26,7 @@ from torch_geometric.loader import (
 
 import peergraph_pyg
 from peergraph_pyg import StoreTensor
-from tests.adapters.pyg.graphs import check_batch, random_data, random_hetero
+from tests.adapters.pyg.graphs import check_batch, random_data
 
 LOADERS: dict[str, Callable[[Any], Iterable[Any]]] = {
     "DataLoader": lambda data: DataLoader([data, data], batch_size=2),
@@ -81,9 +80,7 @@ def test_around_neighbor_loaders(device: torch.device) -> None:
 @pytest.mark.skipif(torch_geometric.typing.WITH_PYG_LIB, reason="pyg-lib serves some of them")
 def test_missing_libraries_are_reported_with_a_way_out() -> None:
     shared = peergraph_pyg.share(random_data(), device="cpu")
-    typed = peergraph_pyg.share(random_hetero(), device="cpu")
     cases: list[tuple[Callable[[], Any], str]] = [
-        (lambda: HGTLoader(typed, [4], input_nodes="paper"), "num_neighbors by edge type"),
         (lambda: ShaDowKHopSampler(shared, 2, 3), "subgraph_type='induced'"),
         (lambda: GraphSAINTRandomWalkSampler(data=shared, batch_size=5, walk_length=2), "walks"),
         (lambda: ClusterData(shared, 3), "RandomNodeLoader"),
