@@ -7,6 +7,8 @@ import json
 import os
 import resource
 import signal
+import subprocess
+import sys
 import threading
 from dataclasses import replace
 from pathlib import Path
@@ -285,15 +287,20 @@ def test_conditions_are_expressions_of_a_row(tmp_path: Path) -> None:
         "y = 1",
         "$1 = 1",
         "",
+        "-- a comment",
+        "x = 1, x = 2",
     ):
         with named_case(where), pytest.raises(ValueError, match="where="):
             ingest_edges(tmp_path, conditions(where, x=x), nodes=NODES)
     assert not target.exists()
     parquet.write_table(arrow.table({"s": [0], "d": [1]}).slice(0, 0), tmp_path / "none.parquet")
-    for where in ("true; SELECT 1", "true LIMIT 2"):
-        edges = EdgeFiles(tmp_path / "none.parquet", where=where)
-        with named_case(where, "no rows"), pytest.raises(ValueError, match="where="):
-            ingest_edges(tmp_path, edges, nodes=NODES)
+    (tmp_path / "none.csv").write_text("s,d\n")
+    (tmp_path / "nothing.csv").write_text("")
+    for where in ("true; SELECT 1", "true LIMIT 2", "", " ", "-- a comment", "s = 1, s = 2"):
+        for name in ("none.parquet", "none.csv", "nothing.csv"):
+            edges = EdgeFiles(tmp_path / name, where=where)
+            with named_case(where, name), pytest.raises(ValueError, match="where="):
+                ingest_edges(tmp_path, edges, nodes=NODES)
     with named_case("a column of any name"):
         table = conditions("_peergraph_row < 2", _peergraph_row=[2, 1, 0])
         assert [d for _, d in ingest_edges(tmp_path, table, nodes=NODES)] == [1, 2]
@@ -364,6 +371,29 @@ def test_edge_arrays_in_any_order(tmp_path: Path, edges: list[list[int]], order:
     expected = torch.from_numpy(values if len(values) == 2 else values.T)
     with Store.load(tmp_path / "s", plan="host", device="cpu") as store:
         assert store.edge_index().tolist() == expected.tolist()
+
+
+WITHOUT_PANDAS = """
+import sys
+from pathlib import Path
+from peergraph.store import EdgeFiles, NodeFiles, Store
+folder = Path(sys.argv[1])
+for text in (True, False):
+    nodes = NodeFiles(folder / "n.csv", id="id") if text else NodeFiles()
+    edges = EdgeFiles(folder / f"{text}.csv", tables={"w": "w"}, where="w > 0.75")
+    Store.ingest(folder / str(text), nodes=nodes, edges=edges, bad_rows="skip")
+assert "pyarrow" in sys.modules and "pandas" not in sys.modules
+"""
+
+
+def test_csv_files_are_read_without_pandas(tmp_path: Path) -> None:
+    """Arrow imports it where it makes an array of a list, which takes a second."""
+    (tmp_path / "n.csv").write_text("id\nann\nbob\n\nann\n")
+    (tmp_path / "True.csv").write_text("s,d,w\nann,bob,0.5\nbob,ann,1\n3,3\nann,eve,2\n,ann,\n")
+    (tmp_path / "False.csv").write_text("s,d,w\n1,0,1e3\n0, 1,\n0,1,16777217\n0,-1,7\n")
+    command = [sys.executable, "-c", WITHOUT_PANDAS, str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.parametrize("text", ["s,d", "s,d\n", "\ufeffs,d", "\ufeff", ""])

@@ -190,18 +190,23 @@ def _cells(row: Row, table: Table) -> list[Cell]:
 
 def _satisfies(row: Row, where: tuple[Any, ...] | None) -> bool:
     """Returns whether a row is left; rows that cannot be read are, as they are bad."""
-    if where is None or row.malformed or where[0] in ("limit", "statement", "wrong"):
+    if where is None or where[0] in ("limit", "statement", "wrong"):
         return True
+    if row.malformed:
+        return not row.optional  # the values of an empty line are missing
     if where[0] == "random":
         row.optional = True
         return True
     if where[0] == "false":
         return False
-    key = key_of(row.values[where[1]])
-    if key.number is None:
+    value = row.values[where[1]]
+    number: Any = key_of(value).number
+    if number is None and isinstance(value, str) and _PLAIN_NUMBER.fullmatch(value):
+        number = float(value)
+    if number is None:
         return False
-    tests = {"some": True, "above": key.number > (where[2] if len(where) > 2 else 0),
-             "even": key.number % 2 == 0 or key.number < 0}  # fmt: skip
+    tests = {"some": True, "above": number > (where[2] if len(where) > 2 else 0),
+             "even": number % 2 == 0 or number < 0}  # fmt: skip
     return bool(tests[where[0]])
 
 

@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 
 from tests.store.ingest_fuzz.case import File, Rows
 from tests.store.ingest_fuzz.kinds import cells_of, to_cell, unit_of
-from tests.store.ingest_fuzz.write_files import array, table, type_folder
+from tests.store.ingest_fuzz.write_files import array, frame, table, type_folder
 
 _KNOWN = (".parquet", ".pq", ".csv", ".tsv", ".txt", ".npy", ".npz", ".gz", ".bz2", ".zst")
 _INFLATE: dict[str, Callable[[bytes], bytes]] = {
@@ -83,7 +83,7 @@ def read_rows(given: Rows, folder: Path, used: list[str]) -> RowSet:
             return _read_array("", array(file), found)
         values = table(file)
         if given.form == "pandas":
-            values = pa.Table.from_pandas(values.to_pandas(), preserve_index=False)
+            values = pa.Table.from_pandas(frame(values), preserve_index=False)
         return _of_tables([("", values)], used, found)
     names = [file.name for file in given.files]
     if given.form != "paths":
@@ -104,10 +104,9 @@ def read_files(
     found, tables = RowSet(), []
     for path, file in files:
         style = file.style
-        if listed and not str(path).endswith(_KNOWN):
-            # Other files of a folder may be ignored, tables of other endings not.
-            known = str(path).lower().endswith(_KNOWN)
-            (found.must if known else found.may).append(f"{path} has another ending")
+        suffix = path.suffix.lower()
+        if listed and suffix not in _KNOWN:
+            found.may.append(f"{path} has another ending")
             continue
         if listed and len(path.parts) > 2:
             found.may.append(f"{path} is in a folder within the folder")
@@ -115,15 +114,15 @@ def read_files(
             found.must.append(f"{path} is no regular file")
             continue
         try:
-            if path.suffix in (".npy", ".npz"):
+            if suffix in (".npy", ".npz"):
                 if style.get("shape"):
                     raise ValueError("its header has another shape")
                 values = np.load(folder / path)
-                if path.suffix == ".npz":
+                if suffix == ".npz":
                     _read_array(f"{path}:a", values["a"], found)
                 else:
                     _read_array(str(path), values, found)
-            elif path.suffix in (".parquet", ".pq"):
+            elif suffix in (".parquet", ".pq"):
                 tables.append((str(path), pq.ParquetFile(folder / path).read()))
             else:
                 found.is_csv = True
@@ -190,7 +189,7 @@ def _read_csv(
     path: Path, folder: Path, used: list[str], csv_format: dict[str, Any], found: RowSet
 ) -> None:
     data = (folder / path).read_bytes()
-    if inflate := _INFLATE.get(path.suffix):
+    if inflate := _INFLATE.get(path.suffix.lower()):
         data = inflate(data)
     text = data.decode("utf-8-sig")
     delimiter = csv_format.get("delimiter") or ("\t" if ".tsv" in path.suffixes else ",")

@@ -72,6 +72,18 @@ def table(file: File) -> pa.Table:
     return pa.Table.from_arrays(arrays, [column.name for column in file.columns])
 
 
+def frame(values: pa.Table) -> Any:
+    """Returns a table of pandas. Its categories are unique, those of Arrow may be 0.0 and -0.0."""
+    try:
+        return values.to_pandas()
+    except ValueError:
+        types = [
+            kind.value_type if pa.types.is_dictionary(kind) else kind
+            for kind in values.schema.types
+        ]
+        return values.cast(pa.schema(zip(values.schema.names, types, strict=True))).to_pandas()
+
+
 def array(file: File) -> np.ndarray[Any, Any]:
     """Returns the array of a ``.npy`` file: the columns side by side, or one column."""
     columns = [np.array(c.cells, c.kind if c.kind != "bool" else bool) for c in file.columns]
@@ -130,7 +142,7 @@ def _in_memory(rows: Rows) -> Any:
         return torch.from_numpy(array(file).copy())
     values = table(file)
     return {"table": lambda: values, "dataset": lambda: pads.dataset(values),
-            "reader": values.to_reader, "pandas": values.to_pandas}[rows.form]()  # fmt: skip
+            "reader": values.to_reader, "pandas": lambda: frame(values)}[rows.form]()  # fmt: skip
 
 
 def _table(given: Table, stem: Path, folder: Path) -> Any:

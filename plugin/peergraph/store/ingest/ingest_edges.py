@@ -18,7 +18,7 @@ from peergraph.store.ingest.node_ids import IdColumn, NodeIds
 from peergraph.store.ingest.read.row_source import Batch, RowSource
 from peergraph.store.ingest.staged_rows import StagedRows
 from peergraph.store.ingest.type_ingest import TypeIngest
-from peergraph.store.ingest.values.arrow_arrays import Array, Integers, Mask
+from peergraph.store.ingest.values.arrow_arrays import Array, Integers, Mask, taken
 from peergraph.store.ingest.values.problems import Problems
 from peergraph.store.ingest.values.text import ValueKind
 from peergraph.store.ingest.workspace import Workspace
@@ -165,7 +165,7 @@ class EdgeIngest(TypeIngest):
         """Takes the rows of a batch that are left, sorted now or when all nodes are known."""
         if not len(at):
             return
-        rows, left = batch.rows[at], [end.take(at) for end in ends]
+        rows, left = batch.rows[at], [taken(end, at) for end in ends]
         self._left += len(at)
         for end, nodes in zip(left, self._nodes, strict=True):
             if nodes.count is None and not nodes.is_looked_up:

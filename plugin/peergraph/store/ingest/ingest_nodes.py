@@ -9,7 +9,7 @@ from peergraph.store.ingest.key_table import KeyTable
 from peergraph.store.ingest.node_ids import IdColumn, NodeIds
 from peergraph.store.ingest.read.row_source import Batch, RowSource
 from peergraph.store.ingest.type_ingest import TypeIngest
-from peergraph.store.ingest.values.arrow_arrays import Integers
+from peergraph.store.ingest.values.arrow_arrays import Integers, taken
 from peergraph.store.ingest.workspace import Workspace
 
 
@@ -72,7 +72,7 @@ class NodeIngest(TypeIngest):
         keys, bad = column.read(batch), batch.problems.bad
         good = np.flatnonzero(~bad)
         if len(good):
-            self._key_table().append(self._count + good, batch.rows[good], keys.take(good))
+            self._key_table().append(self._count + good, batch.rows[good], taken(keys, good))
         missing = np.flatnonzero(bad & ~unreadable)
         self._left_out.append(self._count + missing)
         self._without_id += len(missing)

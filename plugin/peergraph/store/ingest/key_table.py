@@ -7,8 +7,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+import numpy as np
+
 from peergraph.store.ingest.read.optional import arrow
-from peergraph.store.ingest.values.arrow_arrays import Integers, as_numpy
+from peergraph.store.ingest.values.arrow_arrays import Integers, as_arrow, as_numpy
 from peergraph.store.ingest.values.text import ValueKind
 from peergraph.store.ingest.workspace import Workspace, arrow_reader
 
@@ -28,9 +30,9 @@ class KeyTable:
 
     def append(self, *columns: Any) -> None:
         """Appends rows: arrays of NumPy or Arrow."""
-        arrays = map(arrow.array, columns, self._schema.types)
+        arrays = [as_arrow(c) if isinstance(c, np.ndarray) else c for c in columns]
         with self._workspace.queries(PURPOSE) as cursor:
-            cursor.register("new_rows", arrow.table([*arrays], schema=self._schema))
+            cursor.register("new_rows", arrow.table(arrays, self._schema.names).cast(self._schema))
             cursor.execute(f"INSERT INTO {self.name} SELECT * FROM new_rows")
 
     def select(self, query: str) -> list[Any]:

@@ -13,7 +13,7 @@ import numpy as np
 from peergraph.store.ingest.read.arrow_rows import StreamRows
 from peergraph.store.ingest.read.optional import arrow
 from peergraph.store.ingest.read.row_source import Batch, RowSource
-from peergraph.store.ingest.values.arrow_arrays import Mask, as_mask, is_text
+from peergraph.store.ingest.values.arrow_arrays import Mask, as_arrow, as_mask, is_text
 from peergraph.store.ingest.values.problems import Problems
 from peergraph.store.ingest.values.text import TextKind, text_numbers
 from peergraph.store.ingest.workspace import Workspace, arrow_reader
@@ -44,7 +44,8 @@ class Condition:
 
     def __init__(self, where: str, source: RowSource, workspace: Workspace) -> None:
         self._what = f"where={where!r} is not valid"
-        self._value = f"CAST((\n{where}\n) AS BOOLEAN)"
+        # Neither nothing nor two expressions may stand there.
+        self._value = f"(CASE WHEN\n{where}\nTHEN true END)"
         self._workspace, self._source = workspace, source
         (names,) = _parsed(f"SELECT {self._value}", _COLUMNS, self._what, workspace)
         named = {name.lower() for name in names}
@@ -89,7 +90,7 @@ class Condition:
         """
         column = batch.columns[name]
         if isinstance(column, np.ndarray):
-            return arrow.array(column)
+            return as_arrow(column)
         if not self._source.is_text:
             return column
         declared = self._source.types(name)
@@ -104,7 +105,7 @@ class Condition:
         if problems.bad.any():
             value = column[int(problems.bad.argmax())].as_py()
             raise ValueError(f"{self._what}: column {name!r} has {value!r}, which is no number")
-        return arrow.array(values, mask=missing)
+        return as_arrow(values, missing)
 
 
 def query_rows(query: str, workspace: Workspace) -> RowSource:

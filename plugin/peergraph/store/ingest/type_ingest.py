@@ -146,6 +146,6 @@ def _open(
         return None
     source = open_rows(files.files, files.csv, named, isinstance(files, EdgeFiles))
     workspace.notes += source.notes
-    if files.where is not None and source.names:
+    if files.where is not None:
         source.condition = Condition(files.where, source, workspace)
     return source

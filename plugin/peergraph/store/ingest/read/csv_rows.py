@@ -15,7 +15,7 @@ from peergraph.store.ingest.read.csv_header import SAMPLE_BYTES, first_lines, ha
 from peergraph.store.ingest.read.csv_text import CheckedText, check_text
 from peergraph.store.ingest.read.optional import arrow, csv
 from peergraph.store.ingest.read.row_source import Batch, RowFile
-from peergraph.store.ingest.values.arrow_arrays import Mask, named_type
+from peergraph.store.ingest.values.arrow_arrays import Mask, as_arrow, named_type
 
 _BLOCK_BYTES = 16 << 20
 _COMPRESSION = {".gz": "gzip", ".bz2": "bz2", ".zst": "zstd", ".lz4": "lz4"}
@@ -156,4 +156,4 @@ def _with_faults(
     for line, reason in faults[: count - len(good)]:
         masks.setdefault(reason, np.zeros(count, np.bool_))[line - done] = True
     del faults[: count - len(good)]
-    return block.take(arrow.array(places, mask=places < 0)), masks
+    return block.take(as_arrow(places, places < 0)), masks

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from peergraph.store.ingest.values.arrow_arrays import Integers, Mask
+from peergraph.store.ingest.values.arrow_arrays import Integers, Mask, taken
 from peergraph.store.ingest.values.problems import Problems
 
 _LEAST_ROWS, _MOST_ROWS = 1 << 10, 1 << 18  # of a batch
@@ -41,7 +41,7 @@ class Batch:
     def select(self, mask: Mask) -> Batch:
         """Returns the rows of a mask ``[n]``."""
         at = np.flatnonzero(mask)
-        columns = {name: values.take(at) for name, values in self.columns.items()}
+        columns = {name: taken(values, at) for name, values in self.columns.items()}
         problems = Problems(len(at))
         for reason, rows in self.problems.masks.items():
             problems.add(reason, rows[at])

@@ -18,16 +18,37 @@ Integers: TypeAlias = "NDArray[np.int64]"
 Mask: TypeAlias = "NDArray[np.bool_]"
 
 
+# Arrow's to_numpy(), array() and scalar() import pandas, which takes a second.
+
+
 def as_numpy(column: Any) -> Array:
-    """Returns the numbers of an array of Arrow without missing values, on the same memory."""
-    # By torch, because NumPy's array would be read-only. to_numpy() imports pandas.
+    """Returns the numbers of an array of Arrow, on the same memory, or 0 where one is missing."""
+    if column.null_count:
+        buffers = [None, column.buffers()[1]]
+        whole = arrow.Array.from_buffers(column.type, len(column), buffers, offset=column.offset)
+        values = as_numpy(whole)
+        return np.where(as_mask(column.is_valid()), values, np.zeros((), values.dtype))
+    # By torch, because NumPy's array would be read-only.
     return np.asarray(torch.utils.dlpack.from_dlpack(column))
 
 
 def as_mask(column: Any) -> Mask:
     """Returns the booleans of an array of Arrow; False where one is missing."""
-    column = column.fill_null(False) if column.null_count else column
     return as_numpy(column.cast(arrow.uint8())).view(np.bool_)
+
+
+def as_arrow(values: Array, missing: Mask | None = None) -> Any:
+    """Returns numbers or booleans ``[n]`` as an array of Arrow, and which of them are missing."""
+    if values.dtype == np.bool_:
+        return as_arrow(values.view(np.uint8), missing).cast(arrow.bool_())
+    kind, values = arrow.from_numpy_dtype(values.dtype), np.ascontiguousarray(values)
+    bits = None if missing is None else arrow.py_buffer(np.packbits(~missing, bitorder="little"))
+    return arrow.Array.from_buffers(kind, len(values), [bits, arrow.py_buffer(values)])
+
+
+def taken(values: Any, at: Integers) -> Any:
+    """Returns some elements of an array of NumPy or Arrow."""
+    return values.take(at if isinstance(values, np.ndarray) else as_arrow(at))
 
 
 def plain(column: Any) -> Any:

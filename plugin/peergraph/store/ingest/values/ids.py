@@ -8,13 +8,14 @@ from typing import Any
 import numpy as np
 import torch
 
-from peergraph.store.ingest.read.optional import arrow, compute
-from peergraph.store.ingest.values.arrow_arrays import Array, is_list, is_text, value_type
+from peergraph.store.ingest.read.optional import arrow
+from peergraph.store.ingest.values.arrow_arrays import Array, as_arrow, is_list, is_text, value_type
 from peergraph.store.ingest.values.numbers import to_dtype, to_numbers
 from peergraph.store.ingest.values.problems import MISSING, ROUNDED, Problems
 from peergraph.store.ingest.values.text import (
     PLAIN_WHOLE,
     ValueKind,
+    column_where,
     is_missing,
     matches,
     plain_whole_numbers,
@@ -64,7 +65,7 @@ def to_node_numbers(column: Any, problems: Problems) -> Array:
         plain = matches(column, PLAIN_WHOLE)
         problems.add(MISSING, is_missing(column))
         problems.add("is not written as a whole number", ~plain)
-        column = compute.if_else(arrow.array(plain), column, arrow.scalar("0"))
+        column = column_where(plain, column)
     numbers = to_numbers(column, problems)
     values = numbers.values
     if values.ndim != 1 or values.dtype.kind == "b":
@@ -85,8 +86,8 @@ def to_keys(column: Any, kind: ValueKind, problems: Problems) -> Any:
         ValueError: text is not UTF-8.
     """
     if kind == "number":
-        return arrow.array(to_node_numbers(column, problems), arrow.int64())
-    text = arrow.array(column) if isinstance(column, np.ndarray) else column
+        return as_arrow(to_node_numbers(column, problems)).cast(arrow.int64())
+    text = as_arrow(column) if isinstance(column, np.ndarray) else column
     text = text.cast(arrow.string())
     try:
         text.validate(full=True)

@@ -15,6 +15,7 @@ from peergraph.store.ingest.read.optional import arrow, compute
 from peergraph.store.ingest.values.arrow_arrays import (
     Array,
     Mask,
+    as_arrow,
     as_mask,
     as_numpy,
     is_list,
@@ -74,8 +75,6 @@ def to_numbers(column: Any, problems: Problems, time: Any = None, width: int = -
         return Numbers(as_mask(column), missing)
     if not (types.is_integer(kind) or types.is_floating(kind)):
         raise ValueError(f"expected numbers, got a column of {kind}")
-    if missing is not None:
-        column = column.fill_null(arrow.scalar(0).cast(kind))
     return Numbers(_signed(as_numpy(column), problems), missing)
 
 
@@ -92,14 +91,13 @@ def _signed(values: Array, problems: Problems) -> Array:
 
 def _lists(column: Any, problems: Problems, time: Any, width: int) -> Numbers:
     """Returns [n, width] of a column of lists of one length; a missing list is a missing value."""
-    lengths = as_numpy(compute.list_value_length(column).fill_null(-1))
-    is_missing = lengths < 0
+    lengths, is_missing = as_numpy(compute.list_value_length(column)), as_mask(column.is_null())
     if width < 0:
         width = int(lengths[~is_missing][0]) if not is_missing.all() else 0
-    usable = lengths == width
+    usable = (lengths == width) & ~is_missing
     problems.add(OTHER_LENGTH, ~usable & ~is_missing)
     if not usable.all():
-        column = column.filter(arrow.array(usable))
+        column = column.filter(as_arrow(usable))
     items = plain(column.flatten())
     of_items = Problems(len(items))
     numbers = to_numbers(items, of_items, time)
@@ -127,7 +125,7 @@ def _times(column: Any, time: Any, problems: Problems) -> Array:
         original, column = column, column.cast(time, safe=False)
         changed = compute.not_equal(original, column.cast(original.type, safe=False))
         problems.add(TOO_LARGE, as_mask(changed))
-    return as_numpy(column.cast(bits).fill_null(0))
+    return as_numpy(column.cast(bits))
 
 
 def to_dtype(

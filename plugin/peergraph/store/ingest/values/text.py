@@ -7,7 +7,14 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from peergraph.store.ingest.read.optional import arrow, compute
-from peergraph.store.ingest.values.arrow_arrays import Array, Integers, Mask, as_mask, as_numpy
+from peergraph.store.ingest.values.arrow_arrays import (
+    Array,
+    Integers,
+    Mask,
+    as_arrow,
+    as_mask,
+    as_numpy,
+)
 from peergraph.store.ingest.values.problems import NO_NUMBER, ROUNDED, TOO_LARGE, Problems
 
 if TYPE_CHECKING:
@@ -15,9 +22,8 @@ if TYPE_CHECKING:
 
 ValueKind = Literal["number", "text"]
 
-_MISSING = ["", "NA", "N/A", "n/a", "#N/A", "NULL", "Null", "null", "None", "<NA>", None]
-_TRUE: list[str | None] = ["true", "True", "TRUE"]
-_FALSE: list[str | None] = ["false", "False", "FALSE"]
+_MISSING = "^(|#?N/A|NA|n/a|NULL|[Nn]ull|None|<NA>)$"
+_TRUE, _FALSE = "^(true|True|TRUE)$", "^(false|False|FALSE)$"
 _NUMBER = r"^[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?$|^[+-]?(?i:nan|inf|infinity)$"
 _WHOLE = r"^[+-]?[0-9]+(\.0*)?$"
 _PLAIN_NUMBER = r"^\s*-?(0|[1-9][0-9]*)(\.[0-9]*)?([eE][+-]?[0-9]+)?\s*$"
@@ -51,12 +57,13 @@ def matches(column: Any, pattern: str) -> Mask:
 
 def is_missing(column: Any) -> Mask:
     """Returns which strings are missing, empty or spaces."""
-    text = compute.utf8_trim_whitespace(column)
-    return as_mask(compute.fill_null(compute.equal(text, ""), True))
+    lengths = as_numpy(compute.binary_length(compute.utf8_trim_whitespace(column)))
+    return np.equal(lengths, 0)
 
 
-def _is_in(column: Any, values: list[str | None]) -> Mask:
-    return as_mask(compute.is_in(column, value_set=arrow.array(values)))
+def column_where(mask: Mask, column: Any) -> Any:
+    """Returns a column; values outside a mask are missing."""
+    return compute.if_else(as_arrow(mask), column, arrow.nulls(len(column), column.type))
 
 
 def text_numbers(column: Any, problems: Problems) -> tuple[Array, Mask | None]:
@@ -70,15 +77,15 @@ def text_numbers(column: Any, problems: Problems) -> tuple[Array, Mask | None]:
     if (whole := plain_whole_numbers(column)) is not None:
         return whole, None
     text = compute.utf8_trim_whitespace(column)
-    missing, true = _is_in(text, _MISSING), _is_in(text, _TRUE)
+    missing, true = matches(text, _MISSING) | as_mask(text.is_null()), matches(text, _TRUE)
     missing_if_any = missing if missing.any() else None
-    if (missing | true | _is_in(text, _FALSE)).all() and not missing.all():
+    if (missing | true | matches(text, _FALSE)).all() and not missing.all():
         return true, missing_if_any
     is_number = matches(text, _NUMBER)
     problems.add(NO_NUMBER, ~is_number & ~missing)
-    text = compute.if_else(arrow.array(is_number), text, arrow.scalar("0"))
+    text = column_where(is_number, text)
     doubles = as_numpy(text.cast(arrow.float64())).copy()
-    is_whole = matches(text, _WHOLE)
+    is_whole = matches(text, _WHOLE) | ~is_number
     large = np.isinf(doubles)
     if large.any():
         large &= ~matches(text, "(?i)inf")
