@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import copy
 import inspect
-import warnings
 from collections.abc import Callable, Collection, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
@@ -23,16 +22,16 @@ from torch_geometric.loader import (
     GraphSAINTSampler,
     LinkLoader,
     NodeLoader,
-    ShaDowKHopSampler,
     link_loader,
     node_loader,
 )
+from torch_geometric.loader import ShaDowKHopSampler as PygShaDowKHopSampler
 from torch_geometric.loader import utils as loader_utils
 from torch_geometric.nn.models.basic_gnn import BasicGNN
 from torch_geometric.sampler import HGTSampler as PygHGTSampler
 from torch_geometric.sampler import NeighborSampler as PygNeighborSampler
 
-from peergraph.integration import WORKER_OPTIONS, is_split
+from peergraph.integration import is_split
 from peergraph.store import Store, StoreTensor
 
 from ..compat import canonical_edge_type, data_storage, patches, storage_values
@@ -40,8 +39,10 @@ from ..data.feature_store import FeatureStore
 from ..data.sparse_adjacency import ADJACENCY_KEYS, ADJACENCY_TYPES
 from ..data.store_of import check_unchanged, find_store, has_shared_structure
 from ..prefetching.prefetcher import is_plain, prefetch
+from ..subgraphs.shadow import ShaDowKHopSampler
 from . import batch_csc
 from .hgt_sampler import HGTSampler
+from .in_process import drop_workers
 from .layerwise_inference import infer_by_layers
 from .sampler import NeighborSampler
 
@@ -51,11 +52,11 @@ Function = Callable[..., Any]
 _OVER_A_STORE: dict[type, type] = {
     PygHGTSampler: HGTSampler,
     PygNeighborSampler: NeighborSampler,
+    PygShaDowKHopSampler: ShaDowKHopSampler,
 }
 # For each loader or sampler of PyG that needs pyg-lib or torch-sparse: its replacement for shared
 # data.
 _INSTEAD = {
-    ShaDowKHopSampler: "NeighborLoader with disjoint=True and subgraph_type='induced'",
     GraphSAINTSampler: "NeighborLoader, or peergraph.sampling.RandomWalker for walks",
     ClusterData: "NeighborLoader, or RandomNodeLoader for parts of the graph",
 }
@@ -372,18 +373,7 @@ def _stay_in_process(options: dict[str, Any], store: Store) -> None:
     """Drops workers: the process that owns the CUDA context samples and reads a store on a GPU."""
     if options.get("filter_per_worker") is None:
         options["filter_per_worker"] = False
-    loader_options = options.setdefault("kwargs", {})
-    workers = loader_options.get("num_workers", 0)
-    if workers > 0:
-        warnings.warn(
-            f"the graph is on {store.device}: num_workers={workers} set to 0, "
-            "its batches are made on the GPU",
-            stacklevel=2,
-        )
-        for name in WORKER_OPTIONS:
-            loader_options.pop(name, None)
-    # Batches are in GPU memory, which cannot be pinned.
-    loader_options.pop("pin_memory", None)
+    drop_workers(options.setdefault("kwargs", {}), store)
 
 
 def _adjacencies(storage: Any) -> Iterator[tuple[str, Any]]:

@@ -20,7 +20,6 @@ from torch_geometric.loader import (
     NeighborLoader,
     PrefetchLoader,
     RandomNodeLoader,
-    ShaDowKHopSampler,
     ZipLoader,
 )
 
@@ -81,7 +80,6 @@ def test_around_neighbor_loaders(device: torch.device) -> None:
 def test_missing_libraries_are_reported_with_a_way_out() -> None:
     shared = peergraph_pyg.share(random_data(), device="cpu")
     cases: list[tuple[Callable[[], Any], str]] = [
-        (lambda: ShaDowKHopSampler(shared, 2, 3), "subgraph_type='induced'"),
         (lambda: GraphSAINTRandomWalkSampler(data=shared, batch_size=5, walk_length=2), "walks"),
         (lambda: ClusterData(shared, 3), "RandomNodeLoader"),
     ]

@@ -1,0 +1,1 @@
+"""PyG's loaders of subgraphs on shared data."""
