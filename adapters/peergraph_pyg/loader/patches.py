@@ -25,6 +25,7 @@ from torch_geometric.loader import (
     link_loader,
     node_loader,
 )
+from torch_geometric.loader import RandomNodeLoader as PygRandomNodeLoader
 from torch_geometric.loader import ShaDowKHopSampler as PygShaDowKHopSampler
 from torch_geometric.loader import utils as loader_utils
 from torch_geometric.nn.models.basic_gnn import BasicGNN
@@ -39,6 +40,8 @@ from ..data.feature_store import FeatureStore
 from ..data.sparse_adjacency import ADJACENCY_KEYS, ADJACENCY_TYPES
 from ..data.store_of import check_unchanged, find_store, has_shared_structure
 from ..prefetching.prefetcher import is_plain, prefetch
+from ..subgraphs.induced import subgraph
+from ..subgraphs.random_nodes import RandomNodeLoader
 from ..subgraphs.shadow import ShaDowKHopSampler
 from . import batch_csc
 from .hgt_sampler import HGTSampler
@@ -52,6 +55,7 @@ Function = Callable[..., Any]
 _OVER_A_STORE: dict[type, type] = {
     PygHGTSampler: HGTSampler,
     PygNeighborSampler: NeighborSampler,
+    PygRandomNodeLoader: RandomNodeLoader,
     PygShaDowKHopSampler: ShaDowKHopSampler,
 }
 # For each loader or sampler of PyG that needs pyg-lib or torch-sparse: its replacement for shared
@@ -79,6 +83,8 @@ def install() -> None:
     patches.replace(loader_utils, "filter_edge_store_", _filter_edges)
     for kind in _INSTEAD:
         patches.replace(kind, "__init__", _init_other)
+    for data in (Data, HeteroData):
+        patches.replace(data, "subgraph", subgraph)
     patches.replace(BasicGNN, "inference", infer_by_layers)
 
 

@@ -1,0 +1,104 @@
+"""Induced subgraphs of shared data: only their own edges are read."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch_geometric.data import Data, HeteroData
+from torch_geometric.utils import select
+
+from peergraph.sampling import NeighborSampler
+from peergraph.store import EDGE, NODE, NodeType
+
+from ..compat import data_storage, storage_values
+from ..data.sparse_adjacency import ADJACENCY_KEYS, ADJACENCY_TYPES
+from ..data.store_of import has_shared_structure, store_of
+
+
+class InducedSubgraphs:
+    """Makes subgraphs of shared data, equal to those of PyG's ``data.subgraph``.
+
+    Args:
+        data: ``Data`` or ``HeteroData`` returned by :func:`peergraph_pyg.share`.
+    """
+
+    def __init__(self, data: Data | HeteroData) -> None:
+        self.data = data
+        self.core = NeighborSampler(store_of(data), [], subgraph="induced")
+
+    def __call__(self, nodes: Mapping[NodeType, Tensor]) -> Data | HeteroData:
+        """Returns the data of some nodes, with all edges among them in the order of edge ids.
+
+        Args:
+            nodes: distinct ids of nodes, by node type.
+        """
+        sample = self.core.sample(nodes, 0)
+        assert sample.edge_ids is not None
+        result = copy.copy(self.data)
+        for node_type, storage in _node_storages(self.data):
+            ids = sample.nodes[node_type]
+            _select_rows(storage, _part(result, node_type), "num_nodes", storage.is_node_attr, ids)
+        for edge_type, storage in _edge_storages(self.data):
+            edge_ids, order = sample.edge_ids[edge_type].sort()
+            row, col = sample.row[edge_type][order], sample.col[edge_type][order]
+            part = _part(result, edge_type)
+            _select_rows(storage, part, "num_edges", storage.is_edge_attr, edge_ids)
+            if "edge_index" in storage:
+                part["edge_index"] = torch.stack([row, col])
+            for key in ADJACENCY_KEYS:
+                matrix = storage_values(storage).get(key)
+                if isinstance(matrix, ADJACENCY_TYPES):
+                    ends = (sample.nodes[edge_type[0]].numel(), sample.nodes[edge_type[2]].numel())
+                    layout = matrix.sparse_layout
+                    part[key] = layout.of_batch(matrix.store, row, col, edge_ids, ends)
+        return result
+
+
+def subgraph(original: Any, data: Data | HeteroData, subset: Any) -> Any:
+    """PyG's ``data.subgraph(subset)``; of shared data, without reading the other edges."""
+    if not has_shared_structure(data):
+        return original(data, subset)
+    nodes = subset if isinstance(data, HeteroData) else {NODE: subset}
+    ids = {t: _as_ids(of_type) for t, of_type in nodes.items()}
+    covers_types = ids.keys() == {t for t, _ in _node_storages(data)}
+    if not covers_types or not all(_are_distinct(of_type) for of_type in ids.values()):
+        return original(data, subset)
+    return InducedSubgraphs(data)(ids)
+
+
+def _as_ids(subset: Any) -> Tensor:
+    ids = torch.as_tensor(subset)
+    return ids.nonzero().view(-1) if ids.dtype == torch.bool else ids
+
+
+def _are_distinct(ids: Tensor) -> bool:
+    return bool(torch.unique(ids).numel() == ids.numel())
+
+
+def _select_rows(
+    storage: Any, part: Any, count: str, has_rows: Callable[[str], bool], ids: Tensor
+) -> None:
+    """Writes the rows `ids` of a storage's attributes to its part of the result."""
+    for key, value in storage.items():
+        if key == count:
+            part[key] = ids.numel()
+        elif key != "edge_index" and key not in ADJACENCY_KEYS and has_rows(key):
+            dim = storage._parent().__cat_dim__(key, value, storage)
+            index = ids.to(value.device) if isinstance(value, Tensor) else ids.cpu()
+            part[key] = select(value, index, dim=dim)
+
+
+def _part(data: Any, kind: Any) -> Any:
+    return data_storage(data) if isinstance(data, Data) else data[kind]
+
+
+def _node_storages(data: Any) -> list[tuple[Any, Any]]:
+    return [(NODE, data_storage(data))] if isinstance(data, Data) else list(data.node_items())
+
+
+def _edge_storages(data: Any) -> list[tuple[Any, Any]]:
+    return [(EDGE, data_storage(data))] if isinstance(data, Data) else list(data.edge_items())
