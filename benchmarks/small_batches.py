@@ -2,13 +2,14 @@
 
     python benchmarks/small_batches.py --graph products --plans replicated --peers wholegraph
     python benchmarks/small_batches.py --graph papers --plans replicated --layers accelerated
+    python benchmarks/small_batches.py --graph papers --plans auto --world 2 --layers accelerated
 
 `kernels_ms` is the time of all kernels and copies of a step on the GPU, each for itself, in a loop
 that makes each batch when it is asked for; `over_kernels` is the time of a step (`wall_ms`) over
 it. The ways: `loader` is the unmodified NeighborLoader, which makes a batch ahead; `captured` is
 `peergraph_pyg.capture`; `compute` trains on batches that lie in memory, and `batches` makes them
 and trains on none: their `ms_host` is what Python needs. With PyG's layers (`loader`) and
-Peergraph's (`accelerated`). Trains on one GPU.
+Peergraph's (`accelerated`). On several GPUs, DistributedDataParallel averages the gradients.
 """
 
 from __future__ import annotations
@@ -48,7 +49,10 @@ class Ways:
             peergraph_pyg.lazy(data) if layers == "lazy" else data,
             num_neighbors=case.fanouts,
             batch_size=case.batch,
-            input_nodes=epoch_seeds(session, case.batch)[: session.args.graph.train_nodes],
+            # As many on each rank.
+            input_nodes=epoch_seeds(session, case.batch)[
+                : session.args.graph.train_nodes // session.world
+            ],
             shuffle=True,
         )
         self._kernels_ms: float | None = None
@@ -110,8 +114,6 @@ class Ways:
 
 def run(session: Session) -> None:
     args = session.args
-    if session.world > 1:
-        raise ValueError("--world: expected 1")
     args.semantics = ["pyg"]
     runner = CaseRunner(session)
     for system in systems(session, args.feature_dim, labels=True):

@@ -52,13 +52,17 @@ def capture(
         loader: ``NeighborLoader`` over ``Data`` that :func:`share` returned. Its order of seeds,
             `shuffle` and `drop_last` are kept; workers are not used.
         model: on the store's device. No module of it may compute over all rows of a batch, as
-            ``BatchNorm`` does.
+            ``BatchNorm`` does. Or a ``DistributedDataParallel`` of such a model, whose ranks are
+            those of the store: gradients are averaged within the graph. All ranks then call
+            ``capture`` and iterate at the same time, and make the same kind of step: if a batch
+            exceeds the fixed length on one rank, all train on batches as their loaders make them.
         optimizer: of the model's parameters: SGD, or one with the option `capturable`, which is
             set.
-        loss: called with `model` and a batch; returns the loss, a tensor of one number, or a tuple
-            that begins with it. It must read nothing on the host; numbers of Python in it are those
-            of the moment of the capture. In the batch, rows from
-            ``batch.batch_size`` on may be padding, which has a seed's attributes.
+        loss: called with `model` (the module in it, for ``DistributedDataParallel``) and a batch;
+            returns the loss, a tensor of one number, or a tuple that begins with it. It must read
+            nothing on the host; numbers of Python in it are those of the moment of the capture. In
+            the batch, rows from ``batch.batch_size`` on may be padding, which has a seed's
+            attributes.
         warmup: steps of fixed shapes that run step by step before the capture, at least 2.
 
     Returns:
@@ -67,8 +71,9 @@ def capture(
     Raises:
         TypeError, ValueError, IndexError: an argument is not as above.
         NotImplementedError: what a captured step does not support, by name: other loaders and data,
-            `transform`, `time_attr`, `disjoint`; norms over all rows; DistributedDataParallel;
-            other optimizers; when a step runs, autocast to float16, which needs a GradScaler.
+            `transform`, `time_attr`, `disjoint`; norms over all rows; options of
+            DistributedDataParallel; other optimizers; when a step runs, autocast to float16, which
+            needs a GradScaler.
         ValueError: when the first step runs: `loss` depends on rows of padding.
         RuntimeError: when a step is captured: it does what a CUDA graph cannot repeat.
     """

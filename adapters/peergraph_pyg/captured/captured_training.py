@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.parallel import DistributedDataParallel
 from torch.utils._pytree import tree_map
 
 from peergraph import sampling
@@ -17,6 +18,7 @@ from peergraph.sampling import StaticShape, StaticShapeSampler, next_seed
 from peergraph.store import Store
 
 from ..prefetching.prefetcher import plain_iterator
+from .data_parallel import AveragedGradients
 from .optimizer import make_capturable, settings_of
 from .padding_check import check_padding
 from .requirements import check_modules
@@ -42,7 +44,7 @@ class CapturedTraining:
     Attributes:
         num_captured: steps that were replays of a CUDA graph.
         num_eager: steps on batches as the loader makes them: those that are not full or exceed the
-            fixed shape.
+            fixed shape, on any rank.
     """
 
     def __init__(
@@ -54,8 +56,13 @@ class CapturedTraining:
         loss: Loss,
         warmup: int,
     ) -> None:
-        self._loader, self._model, self._optimizer = loader, model, optimizer
-        self._loss = loss
+        self._loader, self._optimizer, self._loss = loader, optimizer, loss
+        self._gradients: AveragedGradients | None = None
+        self._model = model
+        if isinstance(model, DistributedDataParallel):
+            self._model = model.module
+            if store.group is not None:
+                self._gradients = AveragedGradients(model, store.group)
         self._warmup = warmup
         self._store = store
         self._device = self._store.device
@@ -148,7 +155,10 @@ class CapturedTraining:
         self._modules = list(self._model.modules())
         self._tensors = [*self._model.parameters(), *self._model.buffers()]
         core, size = self._loader.node_sampler.core, self._loader.batch_size
-        if self._core is core and not self._exceeding:
+        is_outdated = self._core is not core or bool(self._exceeding)
+        if self._gradients is not None:
+            is_outdated = self._gradients.begin_epoch(len(self), is_outdated)
+        if not is_outdated:
             return
         if len(self._loader.input_data.node) < size:
             return
@@ -175,9 +185,14 @@ class CapturedTraining:
 
     def _train(self, batch: _Batch) -> Any:
         slot = batch.slot
-        if slot is None or not slot.fits():
-            return self._train_eagerly(batch)
-        self._drop_outdated_graphs(slot)
+        exceeds = slot is not None and not slot.fits()
+        is_fixed = slot is not None and not exceeds
+        if slot is not None and is_fixed:
+            self._drop_outdated_graphs(slot)
+        if self._gradients is not None:
+            is_fixed, self._warmup = self._gradients.agree(is_fixed, self._warmup)
+        if slot is None or not is_fixed:
+            return self._train_eagerly(batch, exceeds)
         if not self._on_gpu:
             return self._step(self._batch_of(slot))
         if self._warmup > 0:
@@ -188,11 +203,11 @@ class CapturedTraining:
         slot.release()
         return result
 
-    def _train_eagerly(self, batch: _Batch) -> Any:
+    def _train_eagerly(self, batch: _Batch, exceeds: bool) -> Any:
         """Trains on a batch as the loader makes it."""
         out = self._loader.node_sampler.draw(batch.nodes, batch.seed)
         out.metadata = (batch.input_id, None)
-        if batch.slot is not None:
+        if exceeds:
             self._exceeding.append([out.num_sampled_nodes[1:], out.num_sampled_edges])
         self.num_eager += 1
         with self._autocast():
@@ -202,9 +217,18 @@ class CapturedTraining:
         return make_batch(self._loader, slot.sample, slot.input_id, pad_with)
 
     def _step(self, batch: Any) -> Any:
+        result = None
+
+        def compute() -> Tensor:
+            nonlocal result
+            result = self._loss(self._model, batch)
+            return _loss_of(result)
+
         self._optimizer.zero_grad(set_to_none=True)
-        result = self._loss(self._model, batch)
-        _loss_of(result).backward()  # type: ignore[no-untyped-call]
+        if self._gradients is None:
+            compute().backward()  # type: ignore[no-untyped-call]
+        else:
+            self._gradients.backward(compute)
         self._optimizer.step()
         return tree_map(_detached, result)
 

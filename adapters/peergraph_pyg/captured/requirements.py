@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch.nn.parallel import DataParallel, DistributedDataParallel
 from torch_geometric import nn as pyg_nn
 from torch_geometric.data import Data
@@ -87,14 +88,43 @@ def check_model(model: Any, store: Store) -> None:
     """
     if not isinstance(model, torch.nn.Module):
         raise TypeError(f"model must be a torch.nn.Module, got {type(model).__name__}")
-    if isinstance(model, (DistributedDataParallel, DataParallel)):
-        raise NotImplementedError(f"model: {type(model).__name__} is not supported by capture")
+    if isinstance(model, DataParallel):
+        raise NotImplementedError("model: DataParallel is not supported by capture")
+    if isinstance(model, DistributedDataParallel):
+        _check_data_parallel(model, store)
     for tensor in (*model.parameters(), *model.buffers()):
         if tensor.device != store.device:
             raise ValueError(
                 f"model: expected it on {store.device}, a tensor is on {tensor.device}"
             )
     check_modules(model)
+
+
+def _check_data_parallel(model: DistributedDataParallel, store: Store) -> None:
+    ranks = dist.get_world_size(model.process_group)
+    world = 1 if store.group is None else store.group.world_size
+    if store.group is not None and store.group.machines.count > 1:
+        raise NotImplementedError(
+            "model: DistributedDataParallel over several machines is not supported by capture"
+        )
+    if ranks != world:
+        raise ValueError(f"model: its process group has {ranks} ranks, the store has {world}")
+    refused = {
+        "a communication hook": bool(model._comm_hooks),
+        "mixed_precision": model.mixed_precision is not None,
+        "delay_all_reduce_named_params": bool(model._delay_all_reduce_params),
+    }
+    for name, is_set in refused.items():
+        if is_set:
+            raise NotImplementedError(
+                f"model: {name} of DistributedDataParallel is not supported by capture"
+            )
+    backends = str(dist.get_backend_config(model.process_group))
+    if store.device.type == "cuda" and "nccl" not in backends:
+        raise ValueError(
+            f"model: its process group must have the backend nccl, which can be captured; it has "
+            f"{backends}"
+        )
 
 
 def check_modules(model: torch.nn.Module) -> None:
