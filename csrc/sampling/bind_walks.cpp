@@ -1,4 +1,4 @@
-// Bindings of walks, PinSAGE neighbours and negative edges.
+// Bindings of walks, PinSAGE neighbours, personalised PageRank and negative edges.
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
@@ -12,6 +12,7 @@
 #include "common/on_device.h"
 #include "memory/lease.h"
 #include "sampling/negative/negative.h"
+#include "sampling/ppr/forward_push.h"
 #include "sampling/walks/pinsage.h"
 #include "sampling/walks/random_walk.h"
 
@@ -141,6 +142,33 @@ void sample_negatives(const Leased<CscView>& structure, const Leased<Negatives>&
                negatives_cuda(*csc, *negatives, launch.device, launch.stream));
 }
 
+void forward_push(const Leased<CscView>& structure, const TensorRef& seeds, const TensorRef& nodes,
+                  const TensorRef& weights, const LeasedIdMap& to_internal,
+                  const LeasedIdMap& to_user, uint64_t alpha, uint64_t epsilon, int64_t most_nodes,
+                  [[maybe_unused]] const py::function& allocate, const Launch& launch) {
+  // Smaller numbers could be rounded to 0, and rounds would not end.
+  PG_CHECK_ARG(epsilon >= uint64_t{1} << 32 && mul_high_u64(epsilon, alpha) >= uint64_t{1} << 20,
+               "alpha and epsilon are too small");
+  PG_CHECK_ARG(most_nodes > 0 && most_nodes <= int64_t{1} << 31, "most_nodes is out of range");
+  ForwardPush push;
+  push.num_seeds = seeds.num_elements();
+  push.seeds = seeds.int64_values("seeds");
+  push.keep = nodes.size(1);
+  const int64_t results = checked_product(push.num_seeds, push.keep);
+  push.nodes = nodes.int64_values("nodes", results);
+  push.weights = static_cast<float*>(weights.values("weights", DType::kFloat32, results));
+  push.alpha = alpha;
+  push.epsilon = epsilon;
+  push.most_nodes = most_nodes;
+  const py::gil_scoped_release released;
+  const Opened csc(structure);
+  const Opened internal(to_internal), user(to_user);
+  push.to_internal = *internal;
+  push.to_user = *user;
+  PG_ON_DEVICE(launch.device, forward_push_cpu(*csc, push, launch.num_threads),
+               forward_push_cuda(*csc, push, with_gil(allocate), launch.device, launch.stream));
+}
+
 }  // namespace
 
 void register_walks(py::module_& m) {
@@ -158,6 +186,9 @@ void register_walks(py::module_& m) {
         py::arg("launch"));
   m.def("top_visits", &top_visits, py::arg("nodes"), py::arg("per_target"), py::arg("top_nodes"),
         py::arg("top_counts"), py::arg("allocate"), py::arg("launch"));
+  m.def("forward_push", &forward_push, py::arg("csc"), py::arg("seeds"), py::arg("nodes"),
+        py::arg("weights"), py::arg("to_internal"), py::arg("to_user"), py::arg("alpha"),
+        py::arg("epsilon"), py::arg("most_nodes"), py::arg("allocate"), py::arg("launch"));
   m.def("sample_negatives", &sample_negatives, ReleaseGil(), py::arg("csc"), py::arg("negatives"),
         py::arg("launch"));
 }

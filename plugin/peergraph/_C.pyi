@@ -541,6 +541,19 @@ def find_remote_rows(
     host_keys: torch.Tensor | None = None,
     scratch: torch.Tensor | None = None,
 ) -> tuple[int, int]: ...
+def forward_push(
+    csc: CscView,
+    seeds: torch.Tensor,
+    nodes: torch.Tensor,
+    weights: torch.Tensor,
+    to_internal: IdMapView,
+    to_user: IdMapView,
+    alpha: int,
+    epsilon: int,
+    most_nodes: int,
+    allocate: collections.abc.Callable[[int], int],
+    launch: Launch,
+) -> None: ...
 def gather(table: TableView, ids: IdList, out: torch.Tensor, launch: Launch) -> None: ...
 def gather_lists(
     view: CscView, chunk: ListChunk, destinations: IdMapView, sources: IdMapView, launch: Launch

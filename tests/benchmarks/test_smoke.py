@@ -92,6 +92,18 @@ def test_sampling(tmp_path: Path) -> None:
     assert records[0]["edges"] >= records[1]["edges"]
 
 
+def test_ppr(tmp_path: Path) -> None:
+    sizes = ["--graph", "tiny/20", "--seeds", "8", "--eps", "1e-2,1e-3", "--keep", "5"]
+    peers = ["--plans", "sharded", "--world", "2", "--peers", "torch,scipy"]
+    records, _ = run("ppr", tmp_path / "out.jsonl", *sizes, *peers)
+    assert [(r["system"], r["setting"]) for r in records] == [
+        *(("peergraph", setting) for setting in ("eps 0.01", "eps 0.001")),
+        *(("torch", setting) for setting in ("eps 0.01", "eps 0.001")),
+        ("scipy", "exact"),
+    ]
+    assert all(r["ratio"] > 0 for r in records if r["system"] == "torch")
+
+
 def test_minibatch(tmp_path: Path) -> None:
     width = ["--feature-dim", "8"]
     records, _ = run("minibatch", tmp_path / "out.jsonl", *CASES, *width, "--world", "1")

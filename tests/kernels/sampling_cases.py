@@ -13,6 +13,7 @@ from peergraph.sampling import (
     NegativeSampler,
     NeighborSampler,
     PinSageSampler,
+    PprSampler,
     RandomWalker,
     Sample,
     StaticShapeSample,
@@ -181,6 +182,15 @@ def pinsage(device: torch.device) -> Iterator[Tensor]:
         yield got.nodes
         for layer in got.layers:
             yield from (layer.row, layer.col, layer.visits)
+
+
+@case("push_in_shared", "push_in_scratch")
+def pagerank(device: torch.device) -> Iterator[Tensor]:
+    """Searches that fit into a block's shared memory and ones that do not."""
+    for nodes, eps in ((100, 1e-3), (9000, 1e-5)):
+        csc = random_csc(np.random.default_rng(2), nodes, nodes, 9)
+        store = PlainStore.homogeneous(csc, layout=LAYOUTS["three tiers"], device=device)
+        yield from PprSampler(store, num_neighbors=20, eps=eps).neighbors(SEEDS)
 
 
 @case("negatives_by_thread", "negatives_by_warp")

@@ -1,4 +1,4 @@
-"""The same seed gives the same walks and negatives on every rank, with every plan."""
+"""The same seed gives the same walks, PageRanks and negatives on every rank, with every plan."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from peergraph.memory import Group
-from peergraph.sampling import NegativeSampler, PinSageSampler, RandomWalker
+from peergraph.sampling import NegativeSampler, PinSageSampler, PprSampler, RandomWalker
 from peergraph.store import GraphSource, Store
 from peergraph.testing import run_ranks
 from tests.store.graphs import PLANS, build, heterogeneous_source, homogeneous_source
@@ -30,6 +30,8 @@ def taken(store: Store, source: GraphSource) -> list[torch.Tensor]:
     results = [*walks, sample.nodes]
     for layer in sample.layers:
         results += [layer.row, layer.col, layer.visits]
+    if store.is_homogeneous:
+        results += PprSampler(store, num_neighbors=6).neighbors(start)
     for mode in ("binary", "triplet"):
         sampler = NegativeSampler(
             store, relation, mode=mode, amount=3, dst_weight="degree", avoid_edges=True

@@ -1,11 +1,12 @@
 """Sampling: k-hop neighbourhoods of seeds, with append-unique (WholeGraph III-C1, III-C2),
-layer-wise samples, random walks, PinSAGE neighbours, negative edges.
+layer-wise samples, random walks, PinSAGE neighbours, personalised PageRank, negative edges.
 """
 
 from peergraph.sampling.exclude import edges_between, exclude_edges
 from peergraph.sampling.hgt_sampler import HgtSampler
 from peergraph.sampling.negative.negative_sampler import Negatives, NegativeSampler
 from peergraph.sampling.neighbor.neighbor_sampler import NeighborSampler
+from peergraph.sampling.ppr.ppr_sampler import PprNeighbors, PprSample, PprSampler
 from peergraph.sampling.presampling import presample
 from peergraph.sampling.random_seeds import next_seed
 from peergraph.sampling.sample import Block, Sample
@@ -24,6 +25,9 @@ __all__ = [
     "PinSageLayer",
     "PinSageSample",
     "PinSageSampler",
+    "PprNeighbors",
+    "PprSample",
+    "PprSampler",
     "RandomWalker",
     "Sample",
     "StaticShape",

@@ -1,0 +1,1 @@
+"""Personalised PageRank, and the neighbours that it ranks first."""
