@@ -21,7 +21,12 @@ CUDA_ONLY = frozenset(
     {
         *("cuda_malloc", "cuda_free", "ipc_handle", "open_ipc", "close_ipc", "can_access"),
         *("enable_peer_access", "register_host", "unregister_host", "raise_pending"),
-        *("use_thread_local_capture_mode", "place_relations", "sample_static_shape"),
+        *(
+            "num_raised_writes",
+            "use_thread_local_capture_mode",
+            "place_relations",
+            "sample_static_shape",
+        ),
     }
 )
 """Functions and methods of builds with CUDA."""

@@ -10,6 +10,7 @@
 
 #include "common/check.h"
 #include "common/on_device.h"
+#include "memory/bind_content.h"
 #include "memory/capture_mode.h"
 #include "memory/cuda_region.h"
 #include "memory/decode_gather.h"
@@ -289,6 +290,15 @@ void register_ops(py::module_& m) {
       py::arg("table"), py::arg("ids"), py::arg("values"), py::arg("launch"), ReleaseGil());
 }
 
+void register_content(py::module_& m) {
+  m.def("count_content_pieces", &Content::count_pieces, py::arg("tensors"));
+  py::class_<Content>(m, "Content")
+      .def(py::init<const std::vector<TensorRef>&, const std::vector<bool>&, const TensorRef&>(),
+           py::kw_only(), py::arg("tensors"), py::arg("are_edge_indices"), py::arg("digests"))
+      .def("write", &Content::write, py::arg("launch"), ReleaseGil())
+      .def("is_unchanged", &Content::is_unchanged, py::arg("launch"), ReleaseGil());
+}
+
 #ifdef PEERGRAPH_CUDA
 void register_cuda(py::module_& m) {
   m.def("cuda_malloc", &cuda_malloc, py::arg("device"), py::arg("bytes"), ReleaseGil());
@@ -306,6 +316,7 @@ void register_cuda(py::module_& m) {
   m.def("unregister_host", &unregister_host, py::arg("device"), py::arg("address"), ReleaseGil());
   m.def("use_thread_local_capture_mode", &use_thread_local_capture_mode);
   m.def("raise_pending", &raise_pending, py::arg("device"), ReleaseGil());
+  m.def("num_raised_writes", &num_raised_writes);
 }
 #endif
 
@@ -352,6 +363,7 @@ void register_memory(py::module_& m) {
            py::arg("host_begin") = py::none(), py::arg("padded") = false,
            py::arg("max_blocks") = 0);
   register_ops(m);
+  register_content(m);
 #ifdef PEERGRAPH_CUDA
   register_cuda(m);
 #endif

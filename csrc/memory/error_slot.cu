@@ -1,3 +1,4 @@
+#include <atomic>
 #include <map>
 #include <mutex>
 
@@ -15,6 +16,7 @@ struct DeviceWords {
 
 std::mutex mutex;
 std::map<int, ErrorSlot> slots;
+std::atomic<int64_t> raised_writes{0};
 
 void reset(const ErrorSlot& slot) {
   const DeviceWords fresh{INT64_MAX, 0};
@@ -53,7 +55,10 @@ void raise_pending(int device) {
   PG_CUDA_CHECK(cudaDeviceSynchronize());
   const ErrorReport report = *slot.report;
   reset(slot);
+  if (is_write(report.what)) ++raised_writes;
   throw_bad_id(report.what, report.position, report.id, report.limit);
 }
+
+int64_t num_raised_writes() { return raised_writes; }
 
 }  // namespace peergraph

@@ -1,5 +1,5 @@
-// Error slots: kernels report ids out of range and bounds that are too small there, and later calls
-// read the reports.
+// Error slots: kernels report ids out of range, bounds that are too small and tensors that were
+// written unseen there, and later calls read the reports.
 #pragma once
 
 #include <cstdint>
@@ -28,9 +28,14 @@ struct ErrorSlot {
 ErrorSlot error_slot(int device);
 
 /// Raises IndexError if a kernel has reported a bad id (OverflowError for a bound that was too
-/// small), and clears the report. Without a report it reads one word of host memory; with one it
-/// waits for the device, so that the error names the id at the smallest position.
+/// small, RuntimeError for a tensor that was written), and clears the report. Without a report it
+/// reads one word of host memory; with one it waits for the device, so that the error names the id
+/// at the smallest position.
 void raise_pending(int device);
+
+/// How many writes raise_pending has raised. What was made of tensors before the last one may be of
+/// earlier values.
+int64_t num_raised_writes();
 
 #ifdef __CUDACC__
 /// Reports that `id`, at `position` of the op's ids, is not below `limit`. Of all reports the one

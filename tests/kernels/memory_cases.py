@@ -168,3 +168,18 @@ def flags(device: torch.device) -> Iterator[Tensor]:
         _C.wait_for_flag(flag.data_ptr(), value, 20.0, given_up.data_ptr(), launch)
         yield flag
     yield given_up
+
+
+@case("digest_pieces")
+def digests_of_content(device: torch.device) -> Iterator[Tensor]:
+    """Several pieces, parts of a piece, addresses that vectors do not fit, and many tensors."""
+    values = random_rows((1, 70_001), torch.uint8).view(-1).to(device)
+    parts = [values[begin:end] for begin, end in ((0, 70_001), (16, 33_000), (4, 40_000), (3, 9))]
+    parts += [values[i : 2 * i] for i in range(40)]
+    count = _C.count_content_pieces(parts)
+    digests = torch.zeros((count, 2), dtype=torch.int64, device=device)
+    content = _C.Content(tensors=parts, are_edge_indices=[True] * len(parts), digests=digests)
+    content.write(launch_on(device))
+    yield digests
+    assert content.is_unchanged(launch_on(device))
+    yield digests

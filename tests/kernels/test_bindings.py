@@ -36,6 +36,7 @@ ANY_DTYPE = {
     "stage": {"buffer", "out"},
     "sort_bucket": {"records"},
     "partition_edges": {"records"},
+    "count_content_pieces": {"tensor"},
 }
 CASES: dict[str, tuple[Tensors, Call, frozenset[str]]] = {}
 
@@ -455,6 +456,16 @@ def partition_edges(t: Tensors) -> None:
 @case("ids", ids=narrow(0, 2, 1), counts=ints(0, 0, 0))
 def count_ids(t: Tensors) -> None:
     _C.count_ids(t["ids"], limit=3, counts=t["counts"], is_shared=False, num_threads=1)
+
+
+@case("tensor", tensor=ints(*[7] * 5000), digests=ints(*[0] * 6).view(3, 2))
+def count_content_pieces(t: Tensors) -> None:
+    if _C.count_content_pieces([t["tensor"]]) == 3:
+        content = _C.Content(
+            tensors=[t["tensor"]], are_edge_indices=[True], digests=t["digests"]
+        )  # fmt: skip
+        content.write(LAUNCH)
+        assert content.is_unchanged(LAUNCH)
 
 
 def copies(tensors: Tensors) -> Tensors:

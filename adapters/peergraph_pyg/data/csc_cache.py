@@ -1,8 +1,8 @@
 """The structures of edge indices: made once and kept, or given by a loader.
 
 An entry lives as long as its edge index. Whether the edge index still is what the structure was
-made from is found by its content on the CPU, and by torch's version counter on a GPU, where to
-compare would wait for the GPU.
+made from is found by its content: on the CPU at once, on a GPU without waiting for it, so that the
+structure is made anew after writes that torch counts, and an error comes later after others.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from peergraph.aggregate import (
     register_finder,
 )
 from peergraph.integration import is_explaining, note
+from peergraph.memory import ContentCheck
 
 from ..compat import memory_of, version_of
 from .lazy_features import is_plain
@@ -38,25 +39,45 @@ from .lazy_features import is_plain
 _KEPT = 32
 
 
-class _Content:
-    """What a tensor holds at the moment, to compare it with what the tensor holds later."""
+class _Contents:
+    """What tensors hold at the moment, to compare it with what the tensors hold later."""
 
-    def __init__(self, tensor: Tensor) -> None:
-        self.copy: Tensor | None = None
-        """The content of a tensor on the CPU. Users may write through NumPy, uncounted."""
-        if tensor.device.type == "cpu":
-            # Structures use it; what is made in inference mode could not be saved for a gradient.
-            with torch.inference_mode(False):
-                self.copy = tensor.detach().clone()
-        self._state = None if self.copy is not None else _state_of(tensor)
+    def __init__(self, tensors: Sequence[Tensor]) -> None:
+        self.copies: list[Tensor | None] = []
+        """The content of each tensor on the CPU. Users may write through NumPy, uncounted."""
+        # Structures use it; what is made in inference mode could not be saved for a gradient.
+        with torch.inference_mode(False):
+            for tensor in tensors:
+                on_cpu = tensor.device.type == "cpu"
+                self.copies.append(tensor.detach().clone() if on_cpu else None)
+        self._checks = {
+            device: ContentCheck(_of_device(tensors, device))
+            for device in {tensor.device for tensor in tensors if tensor.is_cuda}
+        }
 
-    def matches(self, tensor: Tensor) -> bool:
-        """Returns whether the tensor holds the same."""
-        if self.copy is None:
-            return tensor.device.type != "cpu" and _state_of(tensor) == self._state
-        if tensor.device.type != "cpu" or tensor.dtype != self.copy.dtype:
-            return False
-        return torch.equal(tensor, self.copy)
+    def match(self, tensors: Sequence[Tensor]) -> bool:
+        """Returns whether the tensors hold the same, as far as the host knows by now.
+
+        Raises:
+            RuntimeError: tensors of a GPU did not at an earlier call.
+        """
+        pairs = zip(tensors, self.copies, strict=True)
+        return all(_equals(tensor, copy) for tensor, copy in pairs) and all(
+            check.is_unchanged(_of_device(tensors, device))
+            for device, check in self._checks.items()
+        )
+
+
+def _equals(tensor: Tensor, copy: Tensor | None) -> bool:
+    """Returns whether a tensor equals a copy on the CPU, or is on another device without one."""
+    on_cpu = tensor.device.type == "cpu"
+    if copy is None or not on_cpu:
+        return copy is None and not on_cpu
+    return tensor.dtype == copy.dtype and torch.equal(tensor, copy)
+
+
+def _of_device(tensors: Sequence[Tensor], device: torch.device) -> list[Tensor]:
+    return [tensor for tensor in tensors if tensor.device == device]
 
 
 class _Entry:
@@ -65,7 +86,7 @@ class _Entry:
     def __init__(self, tensors: tuple[Tensor, ...]) -> None:
         ids = _ids_of(tensors)
         self._references = [weakref.ref(tensor, lambda _: _forget(ids)) for tensor in tensors]
-        self._contents = [_Content(plain(tensor)) for tensor in tensors]
+        self._contents = _Contents(list(map(plain, tensors)))
         self.by_key: dict[Hashable, Csc] = {}
         self.joined: dict[Hashable, Any] = {}
 
@@ -74,8 +95,7 @@ class _Entry:
         same = zip(self._references, tensors, strict=True)
         if not all(reference() is tensor for reference, tensor in same):
             return False
-        pairs = zip(self._contents, tensors, strict=True)
-        return all(content.matches(plain(tensor)) for content, tensor in pairs)
+        return self._contents.match(list(map(plain, tensors)))
 
     def is_dead(self) -> bool:
         return any(reference() is None for reference in self._references)
@@ -127,7 +147,7 @@ class _Attachment(NamedTuple):
     """A batch's structure and the edge index that it belongs to."""
 
     reference: weakref.ref[Tensor]
-    content: _Content
+    contents: _Contents
     structure: BatchStructure
     ready: torch.cuda.Event | None
     """On a GPU: recorded when the kernels that write the edge index have been launched."""
@@ -151,7 +171,7 @@ def attach(edge_index: Tensor, structure: BatchStructure) -> None:
     ready = (
         torch.cuda.current_stream(edge_index.device).record_event() if edge_index.is_cuda else None
     )
-    _attached[key] = _Attachment(reference, _Content(edge_index), structure, ready)
+    _attached[key] = _Attachment(reference, _Contents([edge_index]), structure, ready)
 
 
 def _place_of(edge_index: Tensor) -> tuple[int, int]:
@@ -176,27 +196,32 @@ def _attachment_of(edge_index: Tensor) -> tuple[_Attachment | None, Tensor]:
         edge_index: see :func:`attached`.
     """
     nothing = None, edge_index
-    if not _attached or edge_index.dim() != 2 or edge_index.shape[0] != 2:
-        return nothing
-    if edge_index.is_inference() or edge_index.layout != torch.strided:
-        return nothing
-    attachment = _attached.get(_place_of(edge_index))
+    attachment = _attachment_at(edge_index)
     whole = None if attachment is None else attachment.reference()
     if attachment is None or whole is None:
         return nothing
     if edge_index.stride() != whole.stride() or edge_index.dtype != whole.dtype:
         return nothing
-    copy = attachment.content.copy
+    [copy] = attachment.contents.copies
     if copy is None:
-        return (attachment, edge_index) if attachment.content.matches(whole) else nothing
+        return (attachment, edge_index) if attachment.contents.match([whole]) else nothing
     first = copy[:, : edge_index.shape[1]]
     return (attachment, first) if torch.equal(edge_index, first) else nothing
 
 
+def _attachment_at(edge_index: Tensor) -> _Attachment | None:
+    """Returns what is attached to the place of an edge index, whatever is there now."""
+    if not _attached or edge_index.dim() != 2 or edge_index.shape[0] != 2:
+        return None
+    if edge_index.is_inference() or edge_index.layout != torch.strided:
+        return None
+    return _attached.get(_place_of(edge_index))
+
+
 def device_tensors(edge_index: Tensor) -> list[Tensor]:
     """Returns the tensors of an attached structure, which change streams with the batch."""
-    structure = attached(edge_index)
-    return [] if structure is None else structure.tensors()
+    attachment = _attachment_at(edge_index)
+    return [] if attachment is None else attachment.structure.tensors()
 
 
 def can_be_cached(*tensors: Any) -> bool:
@@ -237,8 +262,9 @@ def csc_of(
 
     The sampler made the structure of a loader's batch; to look it up does not synchronise, to make
     another structure does. On the CPU every change of the edge index is noticed: it is compared
-    with a copy. On a GPU changes are noticed by torch's version counter; those that do not count,
-    through ``.data`` or memory shared with other libraries, are not noticed.
+    with a copy. On a GPU it is compared by a digest, in the order of the stream: after changes that
+    torch does not count, through ``.data`` or memory shared with other libraries, a later operation
+    raises an error.
 
     Args:
         edge_index: [2, edges] int32 or int64, plain or PyG's EdgeIndex.
@@ -247,6 +273,7 @@ def csc_of(
 
     Raises:
         IndexError: the first id out of range.
+        RuntimeError: the edges of an earlier call were not those of the structure.
     """
     found = None
     if type(edge_index) is Tensor:
@@ -414,10 +441,6 @@ def plain(edge_index: Tensor) -> Tensor:
         tensor: Tensor = edge_index.as_tensor()
         return tensor
     return edge_index
-
-
-def _state_of(tensor: Tensor) -> Hashable:
-    return version_of(tensor), tensor.data_ptr(), tuple(tensor.shape), tensor.stride()
 
 
 FINDER = "peergraph_pyg"

@@ -1,6 +1,7 @@
 """Memory shared by the ranks of a host, and tables of rows in it (WholeGraph III-B, III-C3)."""
 
 from peergraph.memory.device.capture_mode import use_thread_local_capture_mode
+from peergraph.memory.device.content_check import ContentCheck
 from peergraph.memory.device.cuda_graph import record_cuda_graph
 from peergraph.memory.device.cupy_stream import cupy_stream
 from peergraph.memory.device.launching import limit_blocks
@@ -28,6 +29,7 @@ from peergraph.memory.topology.measure import cached_topology, measure_topology
 from peergraph.memory.topology.topology import Topology
 
 __all__ = [
+    "ContentCheck",
     "DistributedTable",
     "EncodedRows",
     "ExchangeSession",

@@ -10,7 +10,9 @@ from torch import Tensor
 
 import peergraph._C as _C
 from peergraph.memory.device.launching import DTYPES as DTYPES
-from peergraph.memory.device.launching import launch_on as launch_on
+from peergraph.memory.device.launching import launch_on as launch_at
+from peergraph.memory.device.launching import with_index
+from peergraph.memory.device.pending_errors import raise_pending
 from peergraph.memory.device.plain_tensor import dense
 
 MESSAGES: dict[str, _C.Message] = dict(_C.Message.__members__)
@@ -80,6 +82,12 @@ class CsrTensors:
             max_chunks=self.max_chunks,
             schedule=_native_schedule(self.chunk, self.long_row, self.warps_per_block),
         )
+
+
+def launch_on(device: torch.device) -> _C.Launch:
+    """Returns the launch arguments for the current stream; raises the device's pending errors."""
+    raise_pending(with_index(device))
+    return launch_at(device)
 
 
 @cache

@@ -8,7 +8,7 @@ import peergraph._C as _C
 
 
 def raise_pending(device: torch.device) -> None:
-    """Raises the IndexError that an earlier kernel on `device` has reported by now.
+    """Raises the error that an earlier kernel on `device` has reported by now.
 
     Without an error it costs one read of host memory, and does not synchronise.
     """
@@ -20,8 +20,9 @@ def synchronize(device: str | torch.device | None = None) -> None:
     """Waits for a device, by default the current GPU, and raises its pending errors.
 
     Kernels find ids out of range asynchronously: a `gather` on a GPU returns before they have run.
-    This call raises the IndexError, or else a later call that uses the device raises it. Without a
-    GPU the call returns at once.
+    This call raises the IndexError, or else a later call that uses the device raises it. The same
+    holds for the RuntimeError of an ``edge_index`` that was written in a way that torch does not
+    count. Without a GPU the call returns at once.
     """
     if not _C.has_cuda or not torch.cuda.is_available():
         return
