@@ -23,7 +23,7 @@ PARTS = {  # of an area, in the order in which they may import each other
     ],
     "sampling": [
         *("sample", "arguments", "random_seeds", "csc_reads", "exclude", "neighbor"),
-        *("hgt_sampler", "static_shape", "walks", "ppr", "negative", "presampling"),
+        *("hgt_sampler", "static_shape", "walks", "saint", "ppr", "negative", "presampling"),
     ],
     "aggregate": [
         *("kernels", "sparse", "ops", "messages", "structure", "csc", "traced", "communities"),

@@ -15,21 +15,16 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from torch_geometric import typing
 from torch_geometric.data import Data, HeteroData
 from torch_geometric.loader import (
     ClusterData,
-    GraphSAINTSampler,
     LinkLoader,
     NodeLoader,
     link_loader,
     node_loader,
 )
-from torch_geometric.loader import RandomNodeLoader as PygRandomNodeLoader
-from torch_geometric.loader import ShaDowKHopSampler as PygShaDowKHopSampler
 from torch_geometric.loader import utils as loader_utils
 from torch_geometric.nn.models.basic_gnn import BasicGNN
-from torch_geometric.sampler import HGTSampler as PygHGTSampler
 from torch_geometric.sampler import NeighborSampler as PygNeighborSampler
 
 from peergraph.integration import is_split
@@ -38,12 +33,10 @@ from peergraph.store import Store, StoreTensor
 from ..compat import canonical_edge_type, data_storage, patches, storage_values
 from ..data.feature_store import FeatureStore
 from ..data.sparse_adjacency import ADJACENCY_KEYS, ADJACENCY_TYPES
-from ..data.store_of import check_unchanged, find_store, has_shared_structure
+from ..data.store_of import find_store
 from ..prefetching.prefetcher import is_plain, prefetch
 from ..subgraphs.induced import subgraph
-from ..subgraphs.random_nodes import RandomNodeLoader
-from ..subgraphs.shadow import ShaDowKHopSampler
-from . import batch_csc
+from . import batch_csc, class_swaps
 from .hgt_sampler import HGTSampler
 from .in_process import drop_workers
 from .layerwise_inference import infer_by_layers
@@ -51,17 +44,8 @@ from .sampler import NeighborSampler
 
 Function = Callable[..., Any]
 
-# The classes that take the places of PyG's for shared data.
-_OVER_A_STORE: dict[type, type] = {
-    PygHGTSampler: HGTSampler,
-    PygNeighborSampler: NeighborSampler,
-    PygRandomNodeLoader: RandomNodeLoader,
-    PygShaDowKHopSampler: ShaDowKHopSampler,
-}
-# For each loader or sampler of PyG that needs pyg-lib or torch-sparse: its replacement for shared
-# data.
+# Loaders of PyG that need pyg-lib or torch-sparse, and what to use instead for shared data.
 _INSTEAD = {
-    GraphSAINTSampler: "NeighborLoader, or peergraph.sampling.RandomWalker for walks",
     ClusterData: "NeighborLoader, or RandomNodeLoader for parts of the graph",
 }
 
@@ -70,8 +54,7 @@ def install() -> None:
     """Replaces PyG's functions, once; ``peergraph_pyg.compat.patches.undo()`` restores them."""
     if patches:
         return
-    for kind in _OVER_A_STORE:
-        patches.replace(kind, "__init__", _init_over_store)
+    class_swaps.install()
     patches.replace(PygNeighborSampler, "_sample", _sample)
     for loader in (NodeLoader, LinkLoader):
         patches.replace(loader, "__init__", _init_loader)
@@ -86,24 +69,6 @@ def install() -> None:
     for data in (Data, HeteroData):
         patches.replace(data, "subgraph", subgraph)
     patches.replace(BasicGNN, "inference", infer_by_layers)
-
-
-# Not `__new__`, which hides the parameters: PyG's Lightning modules look at them.
-def _init_over_store(original: Function, self: Any, *args: Any, **kwargs: Any) -> None:
-    data = args[0] if args else kwargs.get("data")
-    kind = _OVER_A_STORE.get(type(self))
-    if kind is not None and has_shared_structure(data):
-        self.__class__ = kind
-        self.__init__(*args, **kwargs)
-        return
-    if not _pyg_can_sample():
-        check_unchanged(data)
-    original(self, *args, **kwargs)
-
-
-def _pyg_can_sample() -> bool:
-    """Returns whether PyG's own sampler has one of the libraries that it needs."""
-    return bool(typing.WITH_PYG_LIB or typing.WITH_TORCH_SPARSE)
 
 
 def _sample(original: Function, self: Any, *args: Any, **kwargs: Any) -> Any:

@@ -12,7 +12,7 @@ from torch_geometric.data import Data, HeteroData
 from torch_geometric.utils import select
 
 from peergraph.sampling import NeighborSampler
-from peergraph.store import EDGE, NODE, NodeType
+from peergraph.store import EDGE, NODE, EdgeType, NodeType
 
 from ..compat import data_storage, storage_values
 from ..data.sparse_adjacency import ADJACENCY_KEYS, ADJACENCY_TYPES
@@ -36,15 +36,22 @@ class InducedSubgraphs:
         Args:
             nodes: distinct ids of nodes, by node type.
         """
+        return self.with_edge_ids(nodes)[0]
+
+    def with_edge_ids(
+        self, nodes: Mapping[NodeType, Tensor]
+    ) -> tuple[Data | HeteroData, dict[EdgeType, Tensor]]:
+        """Does the same as a call; also returns the edge ids by edge type."""
         sample = self.core.sample(nodes, 0)
         assert sample.edge_ids is not None
-        result = copy.copy(self.data)
+        result, ids_of_type = copy.copy(self.data), {}
         for node_type, storage in _node_storages(self.data):
             ids = sample.nodes[node_type]
             _select_rows(storage, _part(result, node_type), "num_nodes", storage.is_node_attr, ids)
         for edge_type, storage in _edge_storages(self.data):
             edge_ids, order = sample.edge_ids[edge_type].sort()
             row, col = sample.row[edge_type][order], sample.col[edge_type][order]
+            ids_of_type[edge_type] = edge_ids
             part = _part(result, edge_type)
             _select_rows(storage, part, "num_edges", storage.is_edge_attr, edge_ids)
             if "edge_index" in storage:
@@ -55,7 +62,7 @@ class InducedSubgraphs:
                     ends = (sample.nodes[edge_type[0]].numel(), sample.nodes[edge_type[2]].numel())
                     layout = matrix.sparse_layout
                     part[key] = layout.of_batch(matrix.store, row, col, edge_ids, ends)
-        return result
+        return result, ids_of_type
 
 
 def subgraph(original: Any, data: Data | HeteroData, subset: Any) -> Any:

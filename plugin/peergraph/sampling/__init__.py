@@ -1,5 +1,6 @@
 """Sampling: k-hop neighbourhoods of seeds, with append-unique (WholeGraph III-C1, III-C2),
-layer-wise samples, random walks, PinSAGE neighbours, personalised PageRank, negative edges.
+layer-wise samples, subgraphs of GraphSAINT, random walks, PinSAGE neighbours, personalised
+PageRank, negative edges.
 """
 
 from peergraph.sampling.exclude import edges_between, exclude_edges
@@ -9,6 +10,8 @@ from peergraph.sampling.neighbor.neighbor_sampler import NeighborSampler
 from peergraph.sampling.ppr.ppr_sampler import PprNeighbors, PprSample, PprSampler
 from peergraph.sampling.presampling import presample
 from peergraph.sampling.random_seeds import next_seed
+from peergraph.sampling.saint.saint_norm import SaintNorm, measure_norm
+from peergraph.sampling.saint.saint_sampler import SaintSampler
 from peergraph.sampling.sample import Block, Sample
 from peergraph.sampling.static_shape.bounds import sample_bounds
 from peergraph.sampling.static_shape.static_shape_sample import StaticShape, StaticShapeSample
@@ -29,6 +32,8 @@ __all__ = [
     "PprSample",
     "PprSampler",
     "RandomWalker",
+    "SaintNorm",
+    "SaintSampler",
     "Sample",
     "StaticShape",
     "StaticShapeSample",
@@ -36,6 +41,7 @@ __all__ = [
     "Walks",
     "edges_between",
     "exclude_edges",
+    "measure_norm",
     "next_seed",
     "presample",
     "sample_bounds",

@@ -15,7 +15,6 @@ from torch_geometric.loader import (
     ClusterData,
     DataLoader,
     DynamicBatchSampler,
-    GraphSAINTRandomWalkSampler,
     ImbalancedSampler,
     NeighborLoader,
     PrefetchLoader,
@@ -80,7 +79,6 @@ def test_around_neighbor_loaders(device: torch.device) -> None:
 def test_missing_libraries_are_reported_with_a_way_out() -> None:
     shared = peergraph_pyg.share(random_data(), device="cpu")
     cases: list[tuple[Callable[[], Any], str]] = [
-        (lambda: GraphSAINTRandomWalkSampler(data=shared, batch_size=5, walk_length=2), "walks"),
         (lambda: ClusterData(shared, 3), "RandomNodeLoader"),
     ]
     for make, instead in cases:

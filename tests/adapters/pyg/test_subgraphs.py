@@ -81,7 +81,6 @@ def test_changed_data_is_read_as_pyg_does() -> None:
     shared = peergraph_pyg.share(data, device="cpu")
     shared.edge_index = data.edge_index[:, :100]
     subset = torch.arange(20)
-    assert torch.equal(shared.subgraph(subset).edge_index, Data.subgraph(shared, subset).edge_index)
     plain = Data(edge_index=data.edge_index[:, :100], num_nodes=60).subgraph(subset)
     assert torch.equal(shared.subgraph(subset).edge_index, plain.edge_index)
 
@@ -107,7 +106,7 @@ def test_random_nodes_of_a_matrix(device: torch.device) -> None:
     dense = torch.zeros(60, 60)
     dense[edges[1], edges[0]] = 1
     shared = peergraph_pyg.share(Data(x=data.x, adj_t=dense.to_sparse_csr()), device=device)
-    for batch, nodes in zip(RandomNodeLoader(shared, 4), torch.arange(60).split(15), strict=True):
+    for batch, nodes in zip(RandomNodeLoader(shared, 4), torch.arange(60).view(4, 15), strict=True):
         assert torch.equal(batch.adj_t.to_dense().cpu(), dense[nodes][:, nodes])
         assert torch.equal(batch.x.cpu(), data.x[nodes])
 

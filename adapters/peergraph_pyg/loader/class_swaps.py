@@ -1,0 +1,61 @@
+"""The classes that take the places of PyG's loaders and samplers for shared data."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch_geometric.loader as pyg_loader
+import torch_geometric.sampler as pyg_sampler
+from torch_geometric import typing
+
+from ..compat import patches
+from ..data.store_of import check_unchanged, find_store, has_shared_structure
+from ..subgraphs import graph_saint
+from ..subgraphs.random_nodes import RandomNodeLoader
+from ..subgraphs.shadow import ShaDowKHopSampler
+from .hgt_sampler import HGTSampler
+from .sampler import NeighborSampler
+
+_OVER_A_STORE: dict[type, type] = {
+    pyg_sampler.HGTSampler: HGTSampler,
+    pyg_sampler.NeighborSampler: NeighborSampler,
+    pyg_loader.GraphSAINTEdgeSampler: graph_saint.GraphSAINTEdgeSampler,
+    pyg_loader.GraphSAINTNodeSampler: graph_saint.GraphSAINTNodeSampler,
+    pyg_loader.GraphSAINTRandomWalkSampler: graph_saint.GraphSAINTRandomWalkSampler,
+    pyg_loader.RandomNodeLoader: RandomNodeLoader,
+    pyg_loader.ShaDowKHopSampler: ShaDowKHopSampler,
+}
+# PyG's own ones work without pyg-lib and torch-sparse.
+_NEED_NO_LIBRARY = (pyg_loader.RandomNodeLoader,)
+
+
+def install() -> None:
+    """Makes PyG's constructors make an object of the other class for shared data."""
+    for kind in (pyg_loader.GraphSAINTSampler, *_OVER_A_STORE):
+        patches.replace(kind, "__init__", _init)
+
+
+# Not `__new__`, which hides the parameters: PyG's Lightning modules look at them.
+def _init(original: Any, self: Any, *args: Any, **kwargs: Any) -> None:
+    graph = args[0] if args else kwargs.get("data")
+    kind = _OVER_A_STORE.get(type(self))
+    if kind is not None and has_shared_structure(graph):
+        self.__class__ = kind
+        self.__init__(*args, **kwargs)
+        return
+    if not _pyg_can_sample() and type(self) not in _NEED_NO_LIBRARY:
+        check_unchanged(graph)
+    try:
+        original(self, *args, **kwargs)
+    except ImportError as error:
+        if find_store(graph) is None:
+            raise
+        raise ImportError(
+            f"{error}. Without it, shared data is served to PyG's own classes, not to subclasses "
+            f"such as {type(self).__name__}"
+        ) from error
+
+
+def _pyg_can_sample() -> bool:
+    """Returns whether PyG's own samplers have one of the libraries that they need."""
+    return bool(typing.WITH_PYG_LIB or typing.WITH_TORCH_SPARSE)

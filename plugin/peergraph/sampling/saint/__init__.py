@@ -1,0 +1,1 @@
+"""GraphSAINT: subgraphs of random nodes, edges or walks, and their normalisation."""
