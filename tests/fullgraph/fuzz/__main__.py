@@ -1,7 +1,7 @@
 """Runs random programs on plain tensors and on full graphs, and compares.
 
     python -m tests.fullgraph.fuzz --seed 0 --programs 20000 --ranks 1,3 --chunks 0,1,3,5
-    python -m tests.fullgraph.fuzz --device cuda --ranks 1,2,4 --jobs 16 --minutes 8
+    python -m tests.fullgraph.fuzz --device cuda --ranks 1,2 --jobs 12 --minutes 8 --programs 99999
 
 Prints how many programs end with equal values, with an error that names a way out (by its first
 words), and with anything else; the latter at once, as short scripts, in `--out` too. Ctrl-C, a
@@ -57,6 +57,12 @@ def main() -> int:
         if not options.graphs:
             parser.error("DGL is not installed")
         print("skipped: graphs of DGL, which is not installed", flush=True)
+    if options.device == "cuda":
+        import torch
+
+        count = torch.cuda.device_count()
+        if max(options.ranks) > count:  # NCCL takes no GPU twice
+            parser.error(f"--ranks: {max(options.ranks)} ranks, and {count} GPUs")
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     report = Report(options.out, partial(print, flush=True))
     with suppress(KeyboardInterrupt), closing(results(options)) as endings:

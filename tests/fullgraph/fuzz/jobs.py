@@ -64,6 +64,10 @@ def _run_job(options: argparse.Namespace, job: int, pipe: Connection) -> None:
         os.environ["CUDA_VISIBLE_DEVICES"] = ""
     import torch
 
+    import tests.pyg_without_cuda  # noqa: F401
+
+    # isort: split
+
     from tests.fullgraph.fuzz.campaign import Campaign
 
     torch.set_num_threads(1)

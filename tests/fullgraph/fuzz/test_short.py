@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import importlib.util
 import math
+import subprocess
+import sys
 
 import pytest
 
@@ -12,6 +14,7 @@ from tests.fullgraph.fuzz.generator import make_program
 from tests.fullgraph.fuzz.outcomes import first_difference, observe, run_program
 from tests.fullgraph.fuzz.report import DIFFERS, EQUAL, NAMED, UNNAMED, Configuration, Report
 from tests.fullgraph.fuzz.shrink import shrink
+from tests.fullgraph.fuzz.workers import PRELOADED
 
 EQUAL_SHARE = 0.8
 
@@ -30,6 +33,25 @@ def test_programs_end_as_on_plain_tensors(ranks: int, programs: int) -> None:
         campaign.close()
     assert report.failures == 0, "\n".join([*map(str, report.findings.values()), str(report)])
     assert report.outcomes[EQUAL] >= EQUAL_SHARE * programs, str(report)
+
+
+def test_what_ranks_are_forked_with_does_not_initialise_cuda() -> None:
+    script = """
+import importlib, sys
+import torch
+
+def initialise(*_):
+    raise SystemExit("CUDA would be initialised")
+
+torch._C._show_config = torch.cuda._lazy_init = initialise
+torch.cuda.is_available = torch.cuda.device_count = initialise
+for module in sys.argv[1:]:
+    importlib.import_module(module)
+"""
+    # Another interpreter, which has imported nothing.
+    command = [sys.executable, "-c", script, "peergraph.testing.ranks", *PRELOADED]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
 
 
 def test_a_seed_says_everything() -> None:

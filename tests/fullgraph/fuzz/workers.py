@@ -18,6 +18,8 @@ from peergraph.testing import preload, run_ranks
 from tests.fullgraph.fuzz.report import DISAGREE, LOST, Outcome
 
 START_S = 180.0
+# What ranks are forked with, in this order. torch_geometric alone would initialise CUDA.
+PRELOADED = ("torch._dynamo", "tests.pyg_without_cuda", "tests.fullgraph.fuzz.outcomes")
 
 Task = tuple[Callable[..., Outcome], tuple[Any, ...]]
 
@@ -102,7 +104,7 @@ class Workers:
     def _start(self) -> None:
         """Starts the ranks. Raises RuntimeError if they do not start."""
         key = secrets.token_bytes(16)
-        preload("torch._dynamo", "torch_geometric", "tests.fullgraph.fuzz.outcomes")
+        preload(*PRELOADED)
         self.is_warm = False
         with Listener(authkey=key) as listener:
             self.thread = threading.Thread(
