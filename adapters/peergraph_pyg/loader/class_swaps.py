@@ -11,6 +11,7 @@ from torch_geometric import typing
 from ..compat import patches
 from ..data.store_of import check_unchanged, find_store, has_shared_structure
 from ..subgraphs import graph_saint
+from ..subgraphs.cluster import ClusterData
 from ..subgraphs.random_nodes import RandomNodeLoader
 from ..subgraphs.shadow import ShaDowKHopSampler
 from .hgt_sampler import HGTSampler
@@ -19,6 +20,7 @@ from .sampler import NeighborSampler
 _OVER_A_STORE: dict[type, type] = {
     pyg_sampler.HGTSampler: HGTSampler,
     pyg_sampler.NeighborSampler: NeighborSampler,
+    pyg_loader.ClusterData: ClusterData,
     pyg_loader.GraphSAINTEdgeSampler: graph_saint.GraphSAINTEdgeSampler,
     pyg_loader.GraphSAINTNodeSampler: graph_saint.GraphSAINTNodeSampler,
     pyg_loader.GraphSAINTRandomWalkSampler: graph_saint.GraphSAINTRandomWalkSampler,

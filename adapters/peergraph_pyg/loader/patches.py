@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 from torch_geometric.data import Data, HeteroData
 from torch_geometric.loader import (
-    ClusterData,
+    ClusterLoader,
     LinkLoader,
     NodeLoader,
     link_loader,
@@ -35,6 +35,7 @@ from ..data.feature_store import FeatureStore
 from ..data.sparse_adjacency import ADJACENCY_KEYS, ADJACENCY_TYPES
 from ..data.store_of import find_store
 from ..prefetching.prefetcher import is_plain, prefetch
+from ..subgraphs import cluster
 from ..subgraphs.induced import subgraph
 from . import batch_csc, class_swaps
 from .hgt_sampler import HGTSampler
@@ -43,11 +44,6 @@ from .layerwise_inference import infer_by_layers
 from .sampler import NeighborSampler
 
 Function = Callable[..., Any]
-
-# Loaders of PyG that need pyg-lib or torch-sparse, and what to use instead for shared data.
-_INSTEAD = {
-    ClusterData: "NeighborLoader, or RandomNodeLoader for parts of the graph",
-}
 
 
 def install() -> None:
@@ -64,8 +60,8 @@ def install() -> None:
             patches.replace(module, name, _filter_stores)
     patches.replace(loader_utils, "filter_node_store_", _filter_nodes)
     patches.replace(loader_utils, "filter_edge_store_", _filter_edges)
-    for kind in _INSTEAD:
-        patches.replace(kind, "__init__", _init_other)
+    patches.replace(ClusterLoader, "__init__", cluster.init_loader)
+    patches.replace(ClusterLoader, "_collate", cluster.collate)
     for data in (Data, HeteroData):
         patches.replace(data, "subgraph", subgraph)
     patches.replace(BasicGNN, "inference", infer_by_layers)
@@ -194,16 +190,6 @@ def _filter_edges(
     for key, matrix in shared.items():
         batch[key] = matrix.sparse_layout.of_batch(matrix.store, row, col, edge, batch.size())
     batch_csc.attach_to(row, edge_index if edge_index is not None else batch.get("edge_index"))
-
-
-def _init_other(original: Function, self: Any, *args: Any, **kwargs: Any) -> None:
-    try:
-        original(self, *args, **kwargs)
-    except ImportError as error:
-        if find_store(args[0] if args else kwargs.get("data")) is None:
-            raise
-        instead = next(text for kind, text in _INSTEAD.items() if isinstance(self, kind))
-        raise ImportError(f"{error}. Without it, shared data is sampled by {instead}") from error
 
 
 def _complete_inputs(options: dict[str, Any], store: Store) -> None:

@@ -39,9 +39,17 @@ class InducedSubgraphs:
         return self.with_edge_ids(nodes)[0]
 
     def with_edge_ids(
-        self, nodes: Mapping[NodeType, Tensor]
+        self,
+        nodes: Mapping[NodeType, Tensor],
+        order: Callable[[Tensor, Tensor], Tensor] | None = None,
     ) -> tuple[Data | HeteroData, dict[EdgeType, Tensor]]:
-        """Does the same as a call; also returns the edge ids by edge type."""
+        """Does the same as a call; also returns the edge ids by edge type.
+
+        Args:
+            nodes: distinct ids of nodes, by node type.
+            order: returns another order of edges, given their ends (as positions in `nodes`) in
+                the order of edge ids.
+        """
         sample = self.core.sample(nodes, 0)
         assert sample.edge_ids is not None
         result, ids_of_type = copy.copy(self.data), {}
@@ -49,8 +57,11 @@ class InducedSubgraphs:
             ids = sample.nodes[node_type]
             _select_rows(storage, _part(result, node_type), "num_nodes", storage.is_node_attr, ids)
         for edge_type, storage in _edge_storages(self.data):
-            edge_ids, order = sample.edge_ids[edge_type].sort()
-            row, col = sample.row[edge_type][order], sample.col[edge_type][order]
+            edge_ids, by_id = sample.edge_ids[edge_type].sort()
+            row, col = sample.row[edge_type][by_id], sample.col[edge_type][by_id]
+            if order is not None:
+                rank = order(row, col)
+                row, col, edge_ids = row[rank], col[rank], edge_ids[rank]
             ids_of_type[edge_type] = edge_ids
             part = _part(result, edge_type)
             _select_rows(storage, part, "num_edges", storage.is_edge_attr, edge_ids)

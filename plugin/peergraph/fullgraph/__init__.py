@@ -4,6 +4,7 @@ from peergraph.fullgraph.captured_step import CapturedStep, capture
 from peergraph.fullgraph.graph import FullGraph
 from peergraph.fullgraph.graph_arguments import refuse_partitioned
 from peergraph.fullgraph.layout.duplication import Duplication, count_duplication, cut_chunks
+from peergraph.fullgraph.layout.node_parts import node_parts
 from peergraph.fullgraph.layout.row_layout import RowLayout
 from peergraph.fullgraph.offload.functions.write_rows import write_rows
 from peergraph.fullgraph.plan.full_graph_options import FullGraphOptions
@@ -60,6 +61,7 @@ __all__ = [
     "kept_ends",
     "keyed_random",
     "like",
+    "node_parts",
     "refuse_partitioned",
     "replicated",
     "reverse_edges",

@@ -7,12 +7,10 @@ from typing import Any
 
 import pytest
 import torch
-import torch_geometric.typing
 from torch_geometric import seed_everything
 from torch_geometric.data import Batch
 from torch_geometric.loader import (
     CachedLoader,
-    ClusterData,
     DataLoader,
     DynamicBatchSampler,
     ImbalancedSampler,
@@ -72,18 +70,3 @@ def test_around_neighbor_loaders(device: torch.device) -> None:
         batches += PrefetchLoader(loader())
     for batch in batches:
         check_batch(batch, data)
-
-
-@pytest.mark.skipif(torch_geometric.typing.WITH_TORCH_SPARSE, reason="torch-sparse serves them")
-@pytest.mark.skipif(torch_geometric.typing.WITH_PYG_LIB, reason="pyg-lib serves some of them")
-def test_missing_libraries_are_reported_with_a_way_out() -> None:
-    shared = peergraph_pyg.share(random_data(), device="cpu")
-    cases: list[tuple[Callable[[], Any], str]] = [
-        (lambda: ClusterData(shared, 3), "RandomNodeLoader"),
-    ]
-    for make, instead in cases:
-        with pytest.raises(ImportError, match=rf"torch-sparse'. .* by NeighborLoader.*{instead}"):
-            make()
-    with pytest.raises(ImportError) as error:
-        ClusterData(random_data(), 3)
-    assert "NeighborLoader" not in str(error.value)

@@ -1,0 +1,166 @@
+"""`ClusterData`: PyG's partition of a graph for Cluster-GCN, over a store."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Any, Literal
+
+import torch
+import torch_geometric.loader
+from torch import Tensor
+from torch_geometric.data import Data
+from torch_geometric.io import fs
+from torch_geometric.loader.cluster import Partition
+
+from peergraph.fullgraph import node_parts
+from peergraph.memory import host_rows
+from peergraph.store import NODE
+
+from ..data.store_of import store_of
+from ..loader.in_process import drop_workers
+from .induced import InducedSubgraphs
+
+
+class ClusterData(torch_geometric.loader.ClusterData):  # type: ignore[misc]
+    """``torch_geometric.loader.ClusterData`` over a store; batches are on its device.
+
+    PyG's class becomes this one for shared data, and ``ClusterLoader`` takes it. Contents and order
+    of parts and batches are PyG's for the same partition. Making one is collective: rank 0
+    partitions (:func:`peergraph.fullgraph.node_parts`: METIS where pymetis is installed, else
+    communities) or reads a partition that PyG or this class saved. The order of nodes is in host
+    memory once on the machine, 8 bytes a node, until the ranks drop the object; no process keeps
+    edges.
+
+    Args:
+        data: ``Data`` with an ``edge_index``, returned by :func:`peergraph_pyg.share`.
+        num_parts, save_dir, filename, log, sparse_format: as PyG's.
+        recursive, keep_inter_cluster_edges: must be False.
+
+    Raises:
+        NotImplementedError: an argument that must be False, or data with node types.
+        ValueError: the saved partition is of another graph.
+        MemoryError: rank 0 has too little memory to partition; save a partition elsewhere.
+    """
+
+    def __init__(
+        self,
+        data: Any,
+        num_parts: int,
+        recursive: bool = False,
+        save_dir: str | None = None,
+        filename: str | None = None,
+        log: bool = True,
+        keep_inter_cluster_edges: bool = False,
+        sparse_format: Literal["csr", "csc"] = "csr",
+    ) -> None:
+        if not isinstance(data, Data) or data.edge_index is None:
+            raise NotImplementedError("ClusterData takes Data with an edge_index, as in PyG")
+        if recursive:
+            raise NotImplementedError("recursive=True: shared data is partitioned k-way")
+        if keep_inter_cluster_edges:
+            raise NotImplementedError(
+                "keep_inter_cluster_edges=True: not on shared data; ClusterLoader's batches have "
+                "the edges between their clusters"
+            )
+        if sparse_format not in ("csr", "csc"):
+            raise ValueError(f"sparse_format must be 'csr' or 'csc', got {sparse_format!r}")
+        self.data, self.num_parts, self.sparse_format = data, num_parts, sparse_format
+        self.recursive = self.keep_inter_cluster_edges = False
+        store = store_of(data)
+        group = store.group
+        if group is None:
+            raise RuntimeError("only the ranks that built a store can make ClusterData of it")
+        self.store = store
+        folder = os.path.join(save_dir or "", f"part_{num_parts}")
+        path = None if save_dir is None else os.path.join(folder, filename or "metis.pt")
+        bounds: list[Tensor] = []
+
+        def fill(order: Tensor) -> None:
+            partition = self._read(path) or self._make(path, log)
+            order.copy_(partition.node_perm)
+            bounds.append(partition.partptr.cpu())
+
+        self._order = host_rows(group, (store.num_nodes(),), torch.int64, fill)
+        self._bounds: Tensor = group.broadcast(bounds[0] if bounds else None)
+        self._subgraphs = InducedSubgraphs(data)
+
+    @property
+    def partition(self) -> Partition:
+        """The bounds of parts and the order of nodes; there are no copies of edges."""
+        return Partition(
+            indptr=None,
+            index=None,
+            partptr=self._bounds,
+            node_perm=self._order.as_tensor(),
+            edge_perm=None,
+            sparse_format=self.sparse_format,
+        )
+
+    def _read(self, path: str | None) -> Partition | None:
+        if path is None or not os.path.exists(path):
+            return None
+        partition: Partition = fs.torch_load(path)
+        sizes = partition.node_perm.numel(), partition.partptr.numel() - 1
+        if sizes != (self.store.num_nodes(), self.num_parts):
+            raise ValueError(
+                f"{path} has {sizes[0]} nodes in {sizes[1]} parts, expected "
+                f"{self.store.num_nodes()} in {self.num_parts}"
+            )
+        return partition
+
+    def _make(self, path: str | None, log: bool) -> Partition:
+        if log:
+            print("Computing the partition...", file=sys.stderr)
+        edge_index = self.store.edge_index()
+        part = node_parts(edge_index, self.store.num_nodes(), self.num_parts)
+        if path is not None:  # with the edges, as PyG saves and reads it
+            partition = self._partition(edge_index, part)
+            os.makedirs(os.path.dirname(path), exist_ok=True)
+            torch.save(partition, path)
+        else:
+            part, order = part.sort(stable=True)
+            bounds = torch.searchsorted(part, torch.arange(self.num_parts + 1, device="cpu"))
+            partition = Partition(None, None, bounds, order, None, self.sparse_format)
+        if log:
+            print("Done!", file=sys.stderr)
+        return partition
+
+    def __len__(self) -> int:
+        return self.num_parts
+
+    def __getitem__(self, idx: int) -> Data:
+        """Returns the nodes of a part and the edges among them."""
+        if not -len(self) <= idx < len(self):
+            raise IndexError(f"part {idx} of {len(self)}")
+        return self.merged([idx % len(self)])
+
+    def merged(self, parts: Any) -> Data:
+        """Returns the nodes of several parts, in this order, and all edges among them."""
+        ranges = [torch.arange(*self._bounds[i : i + 2].tolist(), device="cpu") for i in parts]
+        places = torch.cat(ranges)
+        nodes = self._order.gather(places)
+        by_row = self.sparse_format == "csr"
+
+        def order(row: Tensor, col: Tensor) -> Tensor:
+            # PyG's: by row as in the batch, then by the partition's order of columns.
+            first, second = (row, col) if by_row else (col, row)
+            keys = first * self._order.rows + places.to(second.device)[second]
+            return keys.sort(stable=True).indices
+
+        return self._subgraphs.with_edge_ids({NODE: nodes}, order)[0]
+
+
+def init_loader(original: Any, loader: Any, cluster_data: Any, **kwargs: Any) -> None:
+    """PyG's constructor of ``ClusterLoader``; without workers over a store on a GPU."""
+    if isinstance(cluster_data, ClusterData):
+        drop_workers(kwargs, cluster_data.store)
+    original(loader, cluster_data, **kwargs)
+
+
+def collate(original: Any, loader: Any, batch: Any) -> Data:
+    """PyG's ``ClusterLoader._collate``; of a partition over a store, on its device."""
+    if isinstance(loader.cluster_data, ClusterData):
+        return loader.cluster_data.merged(batch)
+    merged: Data = original(loader, batch)
+    return merged
