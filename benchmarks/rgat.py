@@ -1,11 +1,13 @@
 """Trains R-GAT on the shape of MLPerf's R-GAT (IGBH): PyG's model and unmodified NeighborLoader.
 
     python benchmarks/rgat.py --world 4 --graph full.371 --batches 512,1024 --deadline 1500
+    python benchmarks/rgat.py --world 2 --batches 512,2048 --captured
     python benchmarks/rgat.py --relations 1,8,40,237 --fanouts 15,10 --batches 512
 
 The graph is made on the GPUs (rgat_shape/graph.py): node and edge types, their numbers and 1024
 columns as in IGBH, or a share of it; features, labels and edges are random. Times of the loader
-alone, of training on batches in memory, and of both together, with Peergraph's layers and PyG's.
+alone, of training on batches in memory, and of both together, with Peergraph's layers and PyG's;
+and of captured steps.
 """
 
 from __future__ import annotations
@@ -98,6 +100,7 @@ def arguments() -> argparse.ArgumentParser:
     result.add_argument("--lazy", action="store_true", help="layers read features, not the loader")
     result.add_argument("--held", type=int, default=2, help="batches in memory")
     result.add_argument("--prefetch", type=int, help="batches ahead; default: the loader's")
+    result.add_argument("--captured", action="store_true", help="also train in CUDA graphs")
     result.add_argument("--profile", action="store_true", help="kernels of one step")
     result.add_argument("--verbose", action="store_true", help="rows and edges by type")
     result.set_defaults(inference=False)

@@ -1,4 +1,4 @@
-"""Times the loader, training on batches that are in memory, and both together."""
+"""Times the loader, training on batches in memory, both together, and captured steps."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from torch_geometric.data import HeteroData
 from torch_geometric.loader import NeighborLoader
 
 from peergraph.store import Store
-from peergraph_pyg import EdgeIndexTensor, TableTensor, accelerate, lazy, prefetch
+from peergraph_pyg import EdgeIndexTensor, TableTensor, accelerate, capture, lazy, prefetch
 from rgat_shape.graph import TypedGraph
 from rgat_shape.models import LAYERS, TypedModel, loss_of
 from rgat_shape.source import seed_nodes
@@ -45,16 +45,21 @@ def data_of(store: Store, graph: TypedGraph, is_lazy: bool) -> HeteroData:
     return lazy(data) if is_lazy else data
 
 
-def batches_of(session: Session, graph: TypedGraph, data: HeteroData, batch: int) -> Iterator[Any]:
-    """Yields the batches of PyG's NeighborLoader on this rank, epoch after epoch, without end."""
-    args = session.args
+def loader_of(session: Session, graph: TypedGraph, data: HeteroData, batch: int) -> NeighborLoader:
+    """Returns PyG's NeighborLoader over this rank's seeds."""
     seeds = seed_nodes(graph, range(_EPOCH), batch, session.rank, session.world)
-    loader = NeighborLoader(
-        data, num_neighbors=args.fanouts, batch_size=batch, input_nodes=(graph.target, seeds)
+    return NeighborLoader(
+        data,
+        num_neighbors=session.args.fanouts,
+        batch_size=batch,
+        input_nodes=(graph.target, seeds),
     )
-    made = loader if args.prefetch is None else prefetch(loader, args.prefetch)
+
+
+def again_and_again(loader: Any) -> Iterator[Any]:
+    """Yields what a loader yields, epoch after epoch, without end."""
     while True:
-        yield from made
+        yield from loader
 
 
 class BatchSizes:
@@ -99,9 +104,12 @@ class Trainer:
         self.inference = args.inference
         self.model.train(not args.inference)
 
-    def _loss(self, batch: Any) -> Tensor:
+    def _autocast(self) -> torch.autocast:
         mixed = self._dtype != torch.float32
-        with torch.autocast(self._device.type, self._dtype, enabled=mixed):
+        return torch.autocast(self._device.type, self._dtype, enabled=mixed)
+
+    def _loss(self, batch: Any) -> Tensor:
+        with self._autocast():
             return loss_of(self.model, self._target, batch)
 
     def step(self, batch: Any) -> None:
@@ -113,6 +121,17 @@ class Trainer:
         self._optimizer.zero_grad(set_to_none=True)
         self._loss(batch).backward()
         self._optimizer.step()
+
+    def captured(self, loader: NeighborLoader) -> Iterator[Tensor]:
+        """Yields the losses of steps that run as CUDA graphs, without end."""
+        training = capture(
+            loader,
+            self.model,
+            self._optimizer,
+            lambda model, batch: loss_of(model, self._target, batch),
+        )
+        with self._autocast():
+            yield from again_and_again(training)
 
     def connect(self) -> None:
         """From now on, gradients are averaged over all ranks. Collective."""
@@ -152,7 +171,8 @@ def run_batch(session: Session, store: Store, graph: TypedGraph, batch: int) -> 
         "rows": args.rows,
         "way": "lazy" if args.lazy else "gathered",
     }
-    batches = batches_of(session, graph, data_of(store, graph, args.lazy), batch)
+    loader = loader_of(session, graph, data_of(store, graph, args.lazy), batch)
+    batches = again_and_again(loader if args.prefetch is None else prefetch(loader, args.prefetch))
     with contextlib.closing(batches):
         sizes = BatchSizes()
         for _ in range(3):
@@ -166,6 +186,9 @@ def run_batch(session: Session, store: Store, graph: TypedGraph, batch: int) -> 
             _count_bytes(session, store, batches)
         if args.relations is None:
             _run_models(session, graph, batches, fields | {"kind": args.model})
+    if args.captured and not args.inference:
+        with session.section("captured steps", batch=batch):
+            _run_captured(session, graph, loader, fields | {"kind": args.model})
 
 
 def _run_models(
@@ -210,6 +233,19 @@ def _run_models(
             if args.profile and session.device.type == "cuda":
                 step = partial(trainer.step, held[0])
                 _print_kernels(session, step, f"{layers} layers, {what}")
+
+
+def _run_captured(
+    session: Session, graph: TypedGraph, loader: NeighborLoader, fields: dict[str, Any]
+) -> None:
+    """Times steps as CUDA graphs, with Peergraph's layers. Collective."""
+    trainer = Trainer(session, graph, "accelerated")
+    if session.world > 1:
+        trainer.connect()
+    steps = trainer.captured(loader)
+    with contextlib.closing(steps):
+        record = _record(session, lambda *_: next(steps), "captured", layers="accelerated", **fields)
+        session.note(f"  {record['seeds_per_s']:,.0f} seeds/s on {session.world} ranks")
 
 
 def _record(

@@ -4,6 +4,7 @@
 #include <pybind11/stl.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <optional>
 #include <tuple>
@@ -152,7 +153,40 @@ KeySegments key_segments(const char* name, int64_t num_keys, const std::vector<i
   PG_CHECK_ARG(!starts.empty() && starts.front() == 0 && starts.back() <= num_keys &&
                    std::is_sorted(starts.begin(), starts.end()),
                std::string(name) + ": segments must start at 0 and ascend to the number of keys");
-  return {num_keys, starts};
+  return {num_keys, starts, {}};
+}
+
+/// Gives each segment as many numbers as any edges of these relations can need.
+void fix_cuts(const char* name, KeySegments& segments,
+              const std::vector<std::array<int64_t, 3>>& ranges) {
+  const std::vector<int64_t>& starts = segments.starts;
+  const auto segment_of = [&starts](int64_t key) {
+    return std::upper_bound(starts.begin(), starts.end(), key) - starts.begin() - 1;
+  };
+  std::vector<int64_t> edges(starts.size(), 0);
+  for (const auto& [first, last, count] : ranges) {
+    if (count == 0 || last < first) continue;
+    PG_CHECK_ARG(segment_of(first) == segment_of(last),
+                 std::string(name) + ": the keys of a relation must be of one segment");
+    edges[segment_of(first)] += count;
+  }
+  segments.fixed_cuts.push_back(0);
+  for (size_t i = 0; i < starts.size(); ++i) {
+    const int64_t end = i + 1 < starts.size() ? starts[i + 1] : segments.num_keys;
+    segments.fixed_cuts.push_back(segments.fixed_cuts.back() + std::min(end - starts[i], edges[i]));
+  }
+}
+
+void fix_cuts(EdgeJoin& op) {
+  std::vector<std::array<int64_t, 3>> rows, columns;
+  for (const JoinedRelation& each : op.relations) {
+    const int64_t last_row = each.row_base + (each.num_destinations - 1) * each.row_stride;
+    rows.push_back({each.row_base, last_row, each.num_edges});
+    const int64_t last_column = each.column_base + each.num_sources - 1;
+    columns.push_back({each.column_base, last_column, each.num_edges});
+  }
+  fix_cuts("row_starts", op.rows, rows);
+  fix_cuts("column_starts", op.columns, columns);
 }
 
 std::tuple<std::vector<int64_t>, std::vector<int64_t>, int64_t, std::vector<int64_t>, int64_t,
@@ -163,8 +197,8 @@ bind_join_edges(const std::vector<BoundRelation>& relations, int64_t num_rows,
                 const TensorRef& row_segments, const TensorRef& column_keys,
                 const TensorRef& indptr, const TensorRef& indices, const OptionalTensor& edge_ids,
                 const OptionalTensor& by_column, const OptionalTensor& rows_of,
-                const OptionalTensor& positions, const Schedule& schedule, const Launch& launch,
-                [[maybe_unused]] const py::function& allocate) {
+                const OptionalTensor& positions, bool fixed, const Schedule& schedule,
+                const Launch& launch, [[maybe_unused]] const py::function& allocate) {
   EdgeJoin op;
   op.rows = key_segments("num_rows", num_rows, row_starts);
   op.columns = key_segments("num_columns", num_columns, column_starts);
@@ -176,6 +210,7 @@ bind_join_edges(const std::vector<BoundRelation>& relations, int64_t num_rows,
     num_edges += op.relations.back().num_edges;
   }
   PG_CHECK_ARG(num_edges < kMostJoined, "edges are joined up to 2^31 - 2");
+  if (fixed) fix_cuts(op);
   const int64_t most_rows = std::min(num_rows, num_edges);
   const int64_t most_columns = std::min(num_columns, num_edges);
   op.row_keys = row_keys.int32_values("row_keys", most_rows);
@@ -215,7 +250,8 @@ void register_dense(py::module_& m) {
         py::arg("row_starts"), py::arg("num_columns"), py::arg("column_starts"),
         py::arg("row_keys"), py::arg("row_segments"), py::arg("column_keys"), py::arg("indptr"),
         py::arg("indices"), py::arg("edge_ids"), py::arg("by_column"), py::arg("rows_of"),
-        py::arg("positions"), py::arg("schedule"), py::arg("launch"), py::arg("allocate"));
+        py::arg("positions"), py::arg("fixed"), py::arg("schedule"), py::arg("launch"),
+        py::arg("allocate"));
   m.def("activate", &bind_activate, py::kw_only(), py::arg("x"), py::arg("bias"), py::arg("relu"),
         py::arg("p"), py::arg("seed"), py::arg("bits"), py::arg("out"), py::arg("launch"),
         ReleaseGil());

@@ -44,18 +44,24 @@ class Numbering {
     for (size_t segment = 0; segment < count; ++segment) {
       const int64_t first = segments_.starts[segment];
       const int64_t end = segment + 1 < count ? segments_.starts[segment + 1] : segments_.num_keys;
+      if (segments_.is_fixed()) number = static_cast<int32_t>(segments_.fixed_cuts[segment]);
       result.cuts.push_back(number);
-      result.lasts.push_back(-1);
-      for (int64_t key = first; key < end; ++key) {
-        const int32_t degree = numbers_[key];
-        if (degree == 0) continue;
+      result.lasts.push_back(segments_.is_fixed() ? end - first - 1 : -1);
+      const auto write = [&](int64_t key) {
         keys[number] = static_cast<int32_t>(key - first);
         if (segment_of != nullptr) segment_of[number] = static_cast<int32_t>(segment);
         if (indptr != nullptr) indptr[number] = edges;
+      };
+      for (int64_t key = first; key < end; ++key) {
+        const int32_t degree = numbers_[key];
+        if (degree == 0) continue;
+        write(key);
         edges += degree;
-        result.lasts.back() = key - first;
+        if (!segments_.is_fixed()) result.lasts.back() = key - first;
         numbers_[key] = number++;
       }
+      if (!segments_.is_fixed()) continue;
+      for (; number < segments_.fixed_cuts[segment + 1]; ++number) write(end - 1);
     }
     result.cuts.push_back(number);
     if (indptr != nullptr) indptr[number] = edges;

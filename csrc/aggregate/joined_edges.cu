@@ -16,9 +16,11 @@ using Count = unsigned long long;
 
 /// Numbers of a kind of keys, on the device. The edges of a list are counted by `counts`.
 struct Numbers {
-  int32_t* counts;        // [num_keys] edges
-  int32_t* numbers;       // [num_keys + 1] the keys before that have edges
-  const int64_t* starts;  // [segments]
+  int32_t* counts;            // [num_keys] edges; with fixed cuts, in the end the numbers
+  int32_t* numbers;           // [num_keys + 1] the keys before that have edges
+  int32_t* offsets;           // [num_keys + 1] the edges of these, for fixed cuts; else null
+  const int64_t* starts;      // [segments]
+  const int64_t* fixed_cuts;  // [segments + 1] or null
   int64_t num_keys;
   int32_t num_segments;
   int32_t* keys;        // as of EdgeJoin
@@ -29,13 +31,18 @@ struct Numbers {
   Count* chunks;        // one number
   int64_t chunk, long_row;
 
-  __device__ int32_t segment(int64_t key) const {
-    int32_t low = 0, high = num_segments;  // the last start that is not behind the key
+  __device__ int32_t segment(int64_t key) const { return last_not_behind(starts, key); }
+  /// The last segment that begins at or before a place, by the first place of each.
+  __device__ int32_t last_not_behind(const int64_t* firsts, int64_t place) const {
+    int32_t low = 0, high = num_segments;
     while (high - low > 1) {
       const int32_t middle = (low + high) / 2;
-      (starts[middle] <= key ? low : high) = middle;
+      (firsts[middle] <= place ? low : high) = middle;
     }
     return low;
+  }
+  __device__ int64_t end_of(int32_t segment) const {
+    return segment + 1 < num_segments ? starts[segment + 1] : num_keys;
   }
 };
 
@@ -126,6 +133,10 @@ struct WriteKey {
   __device__ void operator()(int64_t key, Count sum) const {
     const auto number = static_cast<int32_t>(sum >> 32);
     out.numbers[key] = number;
+    if (out.offsets != nullptr) {
+      out.offsets[key] = static_cast<int32_t>(sum);
+      return;
+    }
     const bool is_end = key == out.num_keys;
     const int64_t edges = is_end ? 0 : out.counts[key];
     if (!is_end && edges == 0) return;
@@ -144,9 +155,51 @@ __global__ void __launch_bounds__(kBlockThreads) cut_joined_keys(const Numbers o
     const int64_t cut = of.numbers[is_end ? of.num_keys : of.starts[i]];
     of.cuts[i] = cut;
     if (is_end) continue;
-    const int64_t end = of.numbers[i + 1 < of.num_segments ? of.starts[i + 1] : of.num_keys];
+    const int64_t end = of.numbers[of.end_of(static_cast<int32_t>(i))];
     of.lasts[i] = cut < end ? of.keys[end - 1] : -1;
   }
+}
+
+/// Gives the keys that have edges their numbers by fixed cuts.
+__global__ void __launch_bounds__(kBlockThreads) place_joined_keys(const Numbers of) {
+  for (int64_t key = global_thread(); key < of.num_keys; key += grid_threads()) {
+    if (of.counts[key] == 0) continue;
+    const int32_t segment = of.segment(key);
+    const auto before = static_cast<int64_t>(of.numbers[key]) - of.numbers[of.starts[segment]];
+    const int64_t number = of.fixed_cuts[segment] + before;
+    of.keys[number] = static_cast<int32_t>(key - of.starts[segment]);
+    if (of.segment_of != nullptr) of.segment_of[number] = segment;
+    if (of.indptr != nullptr) of.indptr[number] = of.offsets[key];
+    of.counts[key] = static_cast<int32_t>(number);
+  }
+}
+
+/// Fills the numbers that no key has.
+__global__ void __launch_bounds__(kBlockThreads) fill_joined_keys(const Numbers of) {
+  const int64_t count = of.fixed_cuts[of.num_segments];
+  for (int64_t number = global_thread(); number <= count; number += grid_threads()) {
+    if (number == count) {
+      if (of.indptr != nullptr) of.indptr[number] = of.offsets[of.num_keys];
+      return;
+    }
+    const int32_t segment = of.last_not_behind(of.fixed_cuts, number);
+    const int64_t end = of.end_of(segment);
+    const int64_t used = of.numbers[end] - of.numbers[of.starts[segment]];
+    if (number - of.fixed_cuts[segment] < used) continue;
+    of.keys[number] = static_cast<int32_t>(end - 1 - of.starts[segment]);
+    if (of.segment_of != nullptr) of.segment_of[number] = segment;
+    if (of.indptr != nullptr) of.indptr[number] = of.offsets[end];
+  }
+}
+
+/// A piece of a table that a launch carries: a CUDA graph repeats it, unlike a copy of host memory.
+struct TablePiece {
+  static constexpr int64_t kBytes = 3072;
+  char bytes[kBytes];
+};
+
+__global__ void write_table_piece(const TablePiece piece, char* table, int64_t bytes) {
+  for (int64_t i = threadIdx.x; i < bytes; i += blockDim.x) table[i] = piece.bytes[i];
 }
 
 /// Scratch memory of one join: one allocation for everything but what the libraries ask for.
@@ -214,12 +267,14 @@ class Join {
     int32_t* const row_of = scratch_.take<int32_t>(edges_);
     int32_t* const column_of = scratch_.take<int32_t>(edges_);
     int32_t* const positions = scratch_.take<int32_t>(edges_);
+    const bool is_fixed = op_.is_fixed();
     number_joined_edges<<<blocks, kBlockThreads, 0, stream_>>>(
-        of_all_, rows_.numbers, columns_.numbers, row_of, column_of, positions);
+        of_all_, is_fixed ? rows_.counts : rows_.numbers,
+        is_fixed ? columns_.counts : columns_.numbers, row_of, column_of, positions);
     PG_LAUNCH_CHECK("number_joined_edges");
     int32_t* const ordered_rows = scratch_.take<int32_t>(edges_);
     int32_t* const order = scratch_.take<int32_t>(edges_);
-    sort(row_of, ordered_rows, positions, order, rows_.num_keys);
+    sort(row_of, ordered_rows, positions, order, op_.rows);
     if (op_.edge_ids != nullptr)
       PG_CUDA_CHECK(cudaMemcpyAsync(op_.edge_ids, order, edges_ * sizeof(int32_t),
                                     cudaMemcpyDeviceToDevice, stream_));
@@ -227,27 +282,30 @@ class Join {
         order, column_of, edges_, op_.indices, op_.rows_of == nullptr ? nullptr : positions);
     PG_LAUNCH_CHECK("select_joined_columns");
     if (op_.rows_of != nullptr) {
-      sort(op_.indices, column_of, positions, op_.positions, columns_.num_keys);
+      sort(op_.indices, column_of, positions, op_.positions, op_.columns);
       select_joined_rows<<<blocks, kBlockThreads, 0, stream_>>>(op_.positions, ordered_rows, edges_,
                                                                 op_.rows_of);
       PG_LAUNCH_CHECK("select_joined_rows");
     }
-    return read();
+    return is_fixed ? fixed_counts() : read();
   }
 
  private:
   /// Everything that `prepare` and `run` take.
   int64_t scratch_bytes() const {
     const auto of_keys = [](const KeySegments& segments) {
-      return 2 * Scratch::size_of(segments.num_keys + 1, sizeof(int32_t));
+      const int64_t arrays = segments.is_fixed() ? 3 : 2;
+      return arrays * Scratch::size_of(segments.num_keys + 1, sizeof(int32_t));
     };
     return of_keys(op_.rows) + of_keys(op_.columns) + Scratch::size_of(num_words(), 8) +
            Scratch::size_of(table_bytes(), 1) + 5 * Scratch::size_of(edges_, sizeof(int32_t));
   }
   int64_t num_words() const { return words_of(op_.rows) + words_of(op_.columns) + 1; }
   int64_t table_bytes() const {
-    return op_.relations.size() * sizeof(JoinedRelation) +
-           (op_.rows.starts.size() + op_.columns.starts.size()) * sizeof(int64_t);
+    const auto of_keys = [](const KeySegments& segments) {
+      return (segments.starts.size() + segments.fixed_cuts.size()) * sizeof(int64_t);
+    };
+    return op_.relations.size() * sizeof(JoinedRelation) + of_keys(op_.rows) + of_keys(op_.columns);
   }
 
   /// Copies the relations and the segments to the device, and clears the counts.
@@ -259,47 +317,59 @@ class Join {
     const char* const end = scratch_.take<char>(0);
     PG_CUDA_CHECK(
         cudaMemsetAsync(row_counts, 0, end - reinterpret_cast<char*>(row_counts), stream_));
-    table_.resize(table_bytes());
-    char* next = table_.data();
-    const auto add = [&next](const void* data, size_t bytes) {
-      std::copy_n(static_cast<const char*>(data), bytes, next);
-      next += bytes;
-      return next - bytes;
+    std::vector<char> content;
+    const auto add = [&content](const auto& values) {
+      const auto* const bytes = reinterpret_cast<const char*>(values.data());
+      const size_t place = content.size();
+      content.insert(content.end(), bytes, bytes + values.size() * sizeof(values[0]));
+      return place;
     };
-    add(op_.relations.data(), op_.relations.size() * sizeof(JoinedRelation));
-    const int64_t row_starts =
-        add(op_.rows.starts.data(), op_.rows.starts.size() * 8) - table_.data();
-    const int64_t column_starts =
-        add(op_.columns.starts.data(), op_.columns.starts.size() * 8) - table_.data();
     char* const table = scratch_.take<char>(table_bytes());
-    PG_CUDA_CHECK(
-        cudaMemcpyAsync(table, table_.data(), table_bytes(), cudaMemcpyHostToDevice, stream_));
+    add(op_.relations);
     of_all_ = {reinterpret_cast<const JoinedRelation*>(table),
                static_cast<int32_t>(op_.relations.size()), edges_};
-    rows_ = numbers_of(op_.rows, row_counts, table + row_starts, words_, op_.row_keys,
-                       op_.row_segments, op_.indptr);
-    columns_ = numbers_of(op_.columns, column_counts, table + column_starts,
-                          words_ + words_of(op_.rows), op_.column_keys, nullptr, op_.by_column);
+    const auto of_keys = [&](const KeySegments& segments, int32_t* counts, int64_t* words) {
+      const auto count = static_cast<int32_t>(segments.starts.size());
+      const auto* const starts = reinterpret_cast<const int64_t*>(table + add(segments.starts));
+      const auto* const cuts = reinterpret_cast<const int64_t*>(table + add(segments.fixed_cuts));
+      Numbers numbers{};
+      numbers.counts = counts;
+      numbers.numbers = scratch_.take<int32_t>(segments.num_keys + 1);
+      numbers.starts = starts;
+      if (segments.is_fixed()) {
+        numbers.offsets = scratch_.take<int32_t>(segments.num_keys + 1);
+        numbers.fixed_cuts = cuts;
+      }
+      numbers.num_keys = segments.num_keys;
+      numbers.num_segments = count;
+      numbers.cuts = words;
+      numbers.lasts = words + count + 1;
+      numbers.chunks = reinterpret_cast<Count*>(words + 2 * count + 1);
+      numbers.chunk = op_.chunk;
+      numbers.long_row = op_.long_row;
+      return numbers;
+    };
+    rows_ = of_keys(op_.rows, row_counts, words_);
+    rows_.keys = op_.row_keys;
+    rows_.segment_of = op_.row_segments;
+    rows_.indptr = op_.indptr;
+    columns_ = of_keys(op_.columns, column_counts, words_ + words_of(op_.rows));
+    columns_.keys = op_.column_keys;
+    columns_.indptr = op_.by_column;
+    write_table(content, table);
     bad_ = reinterpret_cast<Count*>(words_ + num_words() - 1);
     PG_CUDA_CHECK(cudaMemsetAsync(bad_, 0xff, sizeof(Count), stream_));
   }
 
-  Numbers numbers_of(const KeySegments& segments, int32_t* counts, const char* starts,
-                     int64_t* words, int32_t* keys, int32_t* segment_of, int32_t* indptr) {
-    const auto count = static_cast<int32_t>(segments.starts.size());
-    return {counts,
-            scratch_.take<int32_t>(segments.num_keys + 1),
-            reinterpret_cast<const int64_t*>(starts),
-            segments.num_keys,
-            count,
-            keys,
-            segment_of,
-            indptr,
-            words,
-            words + count + 1,
-            reinterpret_cast<Count*>(words + 2 * count + 1),
-            op_.chunk,
-            op_.long_row};
+  void write_table(const std::vector<char>& content, char* table) {
+    const auto size = static_cast<int64_t>(content.size());
+    for (int64_t first = 0; first < size; first += TablePiece::kBytes) {
+      TablePiece piece;
+      const int64_t bytes = std::min(TablePiece::kBytes, size - first);
+      std::copy_n(content.data() + first, bytes, piece.bytes);
+      write_table_piece<<<1, kBlockThreads, 0, stream_>>>(piece, table + first, bytes);
+      PG_LAUNCH_CHECK("write_table_piece");
+    }
   }
 
   void number(const Numbers& numbers) {
@@ -310,15 +380,25 @@ class Join {
                                           ReadKey{numbers.counts, numbers.num_keys}),
           thrust::make_tabulate_output_iterator(WriteKey{numbers}), numbers.num_keys + 1, stream_);
     });
-    cut_joined_keys<<<grid_for(numbers.num_segments + 1), kBlockThreads, 0, stream_>>>(numbers);
-    PG_LAUNCH_CHECK("cut_joined_keys");
+    if (numbers.fixed_cuts == nullptr) {
+      cut_joined_keys<<<grid_for(numbers.num_segments + 1), kBlockThreads, 0, stream_>>>(numbers);
+      PG_LAUNCH_CHECK("cut_joined_keys");
+      return;
+    }
+    const unsigned blocks = grid_for(numbers.num_keys);
+    place_joined_keys<<<blocks, kBlockThreads, 0, stream_>>>(numbers);
+    PG_LAUNCH_CHECK("place_joined_keys");
+    fill_joined_keys<<<blocks, kBlockThreads, 0, stream_>>>(numbers);
+    PG_LAUNCH_CHECK("fill_joined_keys");
   }
 
   void sort(const int32_t* keys, int32_t* ordered, const int32_t* values, int32_t* order,
-            int64_t num_keys) {
+            const KeySegments& segments) {
+    const int64_t numbers =
+        segments.is_fixed() ? segments.fixed_cuts.back() : std::min(segments.num_keys, edges_);
     with_scratch([&](void* scratch, size_t& bytes) {
       return cub::DeviceRadixSort::SortPairs(scratch, bytes, keys, ordered, values, order, edges_,
-                                             0, bits_of(std::min(num_keys, edges_)), stream_);
+                                             0, bits_of(numbers), stream_);
     });
   }
 
@@ -328,6 +408,20 @@ class Join {
     PG_CUDA_CHECK(call(nullptr, bytes));
     void* const scratch = allocate_(static_cast<int64_t>(bytes));
     PG_CUDA_CHECK(call(scratch, bytes));
+  }
+
+  JoinedCounts fixed_counts() const {
+    const auto of_keys = [](const KeySegments& segments) {
+      JoinedKeys keys;
+      keys.cuts = segments.fixed_cuts;
+      const size_t count = segments.starts.size();
+      for (size_t i = 0; i < count; ++i) {
+        const int64_t end = i + 1 < count ? segments.starts[i + 1] : segments.num_keys;
+        keys.lasts.push_back(end - segments.starts[i] - 1);
+      }
+      return keys;
+    };
+    return {of_keys(op_.rows), of_keys(op_.columns), -1};
   }
 
   JoinedCounts read() {
@@ -344,7 +438,6 @@ class Join {
   const Allocate& allocate_;
   const int64_t edges_;
   Scratch scratch_;
-  std::vector<char> table_;  // outlives its copy to the device
   int64_t* words_ = nullptr;
   Count* bad_ = nullptr;
   Edges of_all_{};

@@ -33,26 +33,34 @@ struct JoinedRelation {
 struct KeySegments {
   int64_t num_keys = 0;         // below 2^31
   std::vector<int64_t> starts;  // [segments]
+  // [segments + 1] the first number of each segment, so that shapes do not depend on the edges.
+  // Numbers that a segment does not need stand for its last key, without edges. Empty: there are
+  // none of these.
+  std::vector<int64_t> fixed_cuts;
+
+  bool is_fixed() const { return !fixed_cuts.empty(); }
 };
 
 struct EdgeJoin {
   std::vector<JoinedRelation> relations;  // at least one, fewer than 2^31 edges together
   KeySegments rows, columns;
-  int32_t* row_keys = nullptr;      // [min(keys, edges)] less the first key of the segment
-  int32_t* row_segments = nullptr;  // [min(keys, edges)]
+  int32_t* row_keys = nullptr;      // [min(keys, edges), or fixed] less the segment's first key
+  int32_t* row_segments = nullptr;  // likewise
   int32_t* column_keys = nullptr;
-  int32_t* indptr = nullptr;        // [min(keys, edges) + 1]
+  int32_t* indptr = nullptr;        // [as row_keys, + 1]
   int32_t* indices = nullptr;       // [edges] columns, by row, then in the order of the edges
   int32_t* edge_ids = nullptr;      // [edges] of the edges by row, or null
-  int32_t* by_column = nullptr;     // [min(column keys, edges) + 1] of the transpose, or null
+  int32_t* by_column = nullptr;     // [as column_keys, + 1] of the transpose, or null
   int32_t* rows_of = nullptr;       // [edges] the rows, by column, then in the order of `indices`
   int32_t* positions = nullptr;     // [edges] likewise, in `indices`
   int64_t chunk = 0, long_row = 0;  // of the schedule of kernels, for the counts of chunks
 
+  bool is_fixed() const { return rows.is_fixed(); }  // then the columns are, too
   int64_t num_edges() const { return relations.back().first_edge + relations.back().num_edges; }
 };
 
-/// The keys of a kind that have edges.
+/// The keys of a kind that have edges. With fixed cuts: these, the last keys of all segments, and
+/// no chunks.
 struct JoinedKeys {
   std::vector<int64_t> cuts;   // [segments + 1] those of earlier segments
   std::vector<int64_t> lasts;  // [segments] the last key of each less its first one; -1: none
@@ -67,7 +75,8 @@ struct JoinedCounts {
 JoinedCounts join_edges_cpu(const EdgeJoin& op);
 
 #ifdef PEERGRAPH_CUDA
-/// As on the CPU. Waits for the stream.
+/// As on the CPU. Waits for the stream, unless the cuts are fixed: then an edge with an id out of
+/// range is taken for one between nodes 0, and -1 is returned for it.
 JoinedCounts join_edges_cuda(const EdgeJoin& op, const Launch& launch, const Allocate& allocate);
 #endif
 

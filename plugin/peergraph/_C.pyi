@@ -600,6 +600,7 @@ def join_edges(
     by_column: torch.Tensor | None,
     rows_of: torch.Tensor | None,
     positions: torch.Tensor | None,
+    fixed: bool,
     schedule: Schedule,
     launch: Launch,
     allocate: collections.abc.Callable[[int], int],

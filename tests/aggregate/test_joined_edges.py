@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 import torch
 
@@ -114,6 +116,52 @@ def test_equals_lists(
         check(joined, relations, (starts[0], starts[1]))
         if gradients:
             check_transpose(joined)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "num_edges"),
+    [([7, 5, 0, 9], [20, 3, 0, 14]), ([3, 1], [0, 0]), ([900, 2, 300], [5000, 3000, 700])],
+)
+def test_fixed_shapes(device: torch.device, sizes: list[int], num_edges: list[int]) -> None:
+    """Shapes depend on the numbers of nodes and edges; what is added to a segment has no edges."""
+    shapes = set()
+    for seed in range(3):
+        relations, *starts = random_relations(device, torch.int64, seed, sizes, num_edges)
+        fixed = join_edges(relations, *starts, gradients=True, fixed=True)
+        exact = join_edges(relations, *starts, gradients=True)
+        check_transpose(fixed)
+        shapes.add((*fixed.row_cuts, *fixed.column_cuts, *fixed.row_lasts))
+        assert fixed.matrix.num_rows == fixed.row_cuts[-1] == len(fixed.rows)
+        assert fixed.matrix.num_columns == fixed.column_cuts[-1] == len(fixed.columns)
+        for segment, (first, end) in enumerate(pairwise(fixed.row_cuts)):
+            assert set(fixed.row_segments[first:end].tolist()) <= {segment}
+        used_rows = fixed.matrix.degrees() > 0
+        used_columns = fixed.matrix.transpose().degrees() > 0
+        assert torch.equal(fixed.rows[used_rows], exact.rows)
+        assert torch.equal(fixed.row_segments[used_rows], exact.row_segments)
+        assert torch.equal(fixed.columns[used_columns], exact.columns)
+        assert torch.equal(fixed.matrix.degrees()[used_rows], exact.matrix.degrees())
+        numbers = torch.cumsum(used_columns, 0) - 1
+        assert torch.equal(numbers[fixed.matrix.indices], exact.matrix.indices)
+        for cuts, segment_starts, keys, used in (
+            (fixed.row_cuts, starts[0], fixed.rows, used_rows),
+            (fixed.column_cuts, starts[1], fixed.columns, used_columns),
+        ):
+            for bounds, lengths in zip(pairwise(cuts), pairwise(segment_starts), strict=True):
+                part = slice(*bounds)
+                last = lengths[1] - lengths[0] - 1
+                assert set(keys[part][~used[part]].tolist()) <= {last}
+    assert len(shapes) == 1
+
+
+def test_fixed_shapes_take_relations_of_one_segment(device: torch.device) -> None:
+    ends = torch.zeros(3, dtype=torch.int64, device=device)
+    relation = KeyedEdges(ends, ends, 4, 2, 0, 0)
+    with pytest.raises(ValueError, match="keys of a relation must be of one segment"):
+        join_edges([relation], [0, 2], [0, 2, 4], fixed=True)
+    relation = KeyedEdges(ends, ends, 9_000_000, 2, 0, 0)
+    with pytest.raises(NotImplementedError, match="9000000 nodes for 3 edges"):
+        join_edges([relation], [0, 2], [0, 9_000_000], fixed=True)
 
 
 def test_many_relations(device: torch.device) -> None:

@@ -95,7 +95,7 @@ def grouped_edges(device: torch.device) -> Iterator[Tensor]:
 
 @case(
     "count_joined_edges", "cut_joined_keys", "number_joined_edges", "select_joined_columns",
-    "select_joined_rows",
+    "select_joined_rows", "place_joined_keys", "fill_joined_keys", "write_table_piece",
 )  # fmt: skip
 def joined_edges(device: torch.device) -> Iterator[Tensor]:
     """Relations with and without edges, and a row that is cut in chunks."""
@@ -107,11 +107,12 @@ def joined_edges(device: torch.device) -> Iterator[Tensor]:
             torch.randint(n, (count,), generator=generator).to(device) for n in (90, size)
         )
         relations.append(KeyedEdges(sources, destinations, 90, 1300, 90 * i, i % 2, 2))
-    joined = join_edges(relations, starts, [0, 90, 180, 270], gradients=True)
-    yield from (joined.rows, joined.row_segments, joined.columns)
-    for matrix in (joined.matrix, joined.matrix.transpose()):
-        yield from (matrix.indptr, matrix.indices)
-    yield torch.tensor([*joined.row_cuts, *joined.row_lasts, *joined.column_cuts])
+    for fixed in (False, True):
+        joined = join_edges(relations, starts, [0, 90, 180, 270], gradients=True, fixed=fixed)
+        yield from (joined.rows, joined.row_segments, joined.columns)
+        for matrix in (joined.matrix, joined.matrix.transpose()):
+            yield from (matrix.indptr, matrix.indices)
+        yield torch.tensor([*joined.row_cuts, *joined.row_lasts, *joined.column_cuts])
 
 
 @case("activate", "activate_backward", exact=False)

@@ -17,7 +17,8 @@ import peergraph_pyg
 from peergraph.memory import Group
 from peergraph.store import NODE
 from peergraph.testing import run_ranks
-from peergraph_pyg.captured import static_batch
+from peergraph_pyg.captured import captured_training, static_batch
+from peergraph_pyg.captured.static_batch import Counts
 
 NODES, WIDTH, CLASSES, BATCH = 600, 12, 4, 16
 STEPS = 7
@@ -86,8 +87,12 @@ def _check_losses(device: str, kind: str, exceed: bool) -> None:
     if exceed and group.rank == 1:
         # Some batches of one rank do not fit.
         find = static_batch.find_bounds
-        smaller = lambda *a: [[int(0.9 * c) for c in counts] for counts in find(*a)]  # noqa: E731
-        peergraph_pyg.captured.captured_training.find_bounds = smaller  # type: ignore[attr-defined]
+
+        def smaller(*arguments: Any) -> Counts:
+            nodes, edges = find(*arguments)
+            return Counts({t: [int(0.9 * n) for n in each] for t, each in nodes.items()}, edges)
+
+        captured_training.find_bounds = smaller  # type: ignore[attr-defined]
     training = peergraph_pyg.capture(loader, copy, optimizer, loss_of)
     torch.manual_seed(9 + group.rank)
     losses = [value for _ in range(3) for value in training]

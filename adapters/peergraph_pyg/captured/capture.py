@@ -49,8 +49,8 @@ def capture(
     replay. On CPUs all steps run one by one.
 
     Args:
-        loader: ``NeighborLoader`` over ``Data`` that :func:`share` returned. Its order of seeds,
-            `shuffle` and `drop_last` are kept; workers are not used.
+        loader: ``NeighborLoader`` over ``Data`` or ``HeteroData`` that :func:`share` returned. Its
+            order of seeds, `shuffle` and `drop_last` are kept; workers are not used.
         model: on the store's device. No module of it may compute over all rows of a batch, as
             ``BatchNorm`` does. Or a ``DistributedDataParallel`` of such a model, whose ranks are
             those of the store: gradients are averaged within the graph. All ranks then call

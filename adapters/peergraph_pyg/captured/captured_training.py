@@ -17,13 +17,14 @@ from peergraph.memory import record_cuda_graph
 from peergraph.sampling import StaticShape, StaticShapeSampler, next_seed
 from peergraph.store import Store
 
+from ..data.csc_cache import static_shapes
 from ..prefetching.prefetcher import plain_iterator
 from .data_parallel import AveragedGradients
 from .optimizer import make_capturable, settings_of
 from .padding_check import check_padding
 from .requirements import check_modules
 from .slots import GpuSlot, Slot
-from .static_batch import Counts, find_bounds, make_batch, raise_bounds
+from .static_batch import Counts, counts_of, find_bounds, make_batch, raise_bounds, seed_type
 
 Loss = Callable[[Any, Any], Any]
 
@@ -168,20 +169,21 @@ class CapturedTraining:
         self._exceeding, self._core = [], core
         self._drop_graphs()
         self._slots.clear()
-        nodes, edges = self._bounds
+        node_type = seed_type(self._loader)
         sampler = StaticShapeSampler(
             core,
-            size,
-            max_nodes=nodes,
-            max_edges=edges,
+            {node_type: size},
+            max_nodes=self._bounds.nodes,
+            max_edges=self._bounds.edges,
             reports_overflow=False,
             valid_padding=True,
         )
         self._shape = sampler.shape
         if not self._on_gpu:
-            self._slots.append(Slot(sampler, size))
+            self._slots.append(Slot(sampler, node_type, size))
             return
-        self._slots += [GpuSlot(sampler, size, self._sampling_stream) for _ in range(2)]
+        stream = self._sampling_stream
+        self._slots += [GpuSlot(sampler, node_type, size, stream) for _ in range(2)]
 
     def _train(self, batch: _Batch) -> Any:
         slot = batch.slot
@@ -194,7 +196,7 @@ class CapturedTraining:
         if slot is None or not is_fixed:
             return self._train_eagerly(batch, exceeds)
         if not self._on_gpu:
-            return self._step(self._batch_of(slot))
+            return self._static_step(slot)
         if self._warmup > 0:
             self._warmup -= 1
             result = self._train_before_capture(slot)
@@ -205,16 +207,22 @@ class CapturedTraining:
 
     def _train_eagerly(self, batch: _Batch, exceeds: bool) -> Any:
         """Trains on a batch as the loader makes it."""
-        out = self._loader.node_sampler.draw(batch.nodes, batch.seed)
+        node_type = self._loader.input_data.input_type
+        seeds = batch.nodes if node_type is None else {node_type: batch.nodes}
+        out = self._loader.node_sampler.draw(seeds, batch.seed)
         out.metadata = (batch.input_id, None)
         if exceeds:
-            self._exceeding.append([out.num_sampled_nodes[1:], out.num_sampled_edges])
+            self._exceeding.append(counts_of(out))
         self.num_eager += 1
         with self._autocast():
             return self._step(self._loader.filter_fn(out))
 
     def _batch_of(self, slot: Slot, pad_with: int | None = None) -> Any:
         return make_batch(self._loader, slot.sample, slot.input_id, pad_with)
+
+    def _static_step(self, slot: Slot) -> Any:
+        with static_shapes():
+            return self._step(self._batch_of(slot))
 
     def _step(self, batch: Any) -> Any:
         result = None
@@ -237,7 +245,7 @@ class CapturedTraining:
         current = torch.cuda.current_stream(self._device)
         self._stream.wait_stream(current)
         with torch.cuda.stream(self._stream), self._autocast():
-            result = self._step(self._batch_of(slot))
+            result = self._static_step(slot)
         current.wait_stream(self._stream)
         return tree_map(_copied, result)  # it belongs to the other stream
 
@@ -246,7 +254,7 @@ class CapturedTraining:
             pool = next((graph.pool() for graph, _ in self._graphs.values()), None)
             with torch.cuda.device(self._device), self._autocast():
                 self._graphs[slot] = record_cuda_graph(
-                    lambda: self._step(self._batch_of(slot)), self._stream, pool
+                    lambda: self._static_step(slot), self._stream, pool
                 )
             # Gradients of a replay are in memory that the other graph writes to.
             self._optimizer.zero_grad(set_to_none=True)
@@ -267,12 +275,13 @@ class CapturedTraining:
             # The settings may be those of a loaded state, or a number in place of a tensor.
             make_capturable(self._optimizer, self._device)
         check_modules(self._model)
-        with self._autocast():
+        with self._autocast(), static_shapes():
             check_padding(
                 self._model,
                 lambda model, batch: _loss_of(self._loss(model, batch), wants_gradient=False),
                 lambda pad_with: self._batch_of(slot, pad_with),
                 slot.sample,
+                seed_type(self._loader),
             )
         self._settings = tuple(settings_of(self._optimizer)), modes
 

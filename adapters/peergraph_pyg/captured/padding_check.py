@@ -8,9 +8,10 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch_geometric.data import Data
 
 from peergraph.sampling import StaticShapeSample
-from peergraph.store import EDGE, NODE
+from peergraph.store import EDGE, NODE, NodeType
 
 # What padding may change in a loss: kernels that add by atomics differ by less.
 _TOLERANCE = 1e-3
@@ -21,6 +22,7 @@ def check_padding(
     loss: Callable[[torch.nn.Module, Any], Tensor],
     batches: Callable[[int], Any],
     sample: StaticShapeSample,
+    node_type: NodeType,
 ) -> None:
     """Computes the loss of one batch twice, with other values in its rows of padding.
 
@@ -31,20 +33,22 @@ def check_padding(
         loss: of the model and a batch.
         batches: makes the batch, with the attributes of the k-th seed in its rows of padding.
         sample: the batch's sample.
+        node_type: of the seeds.
 
     Raises:
         ValueError: the losses differ.
     """
-    padding, padding_row = sample.is_padding(NODE), sample.shape.padding_row(NODE)
+    padding = {t: sample.is_padding(t) for t in sample.nodes}
+    padding_row = sample.shape.padding_row(node_type)
     buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
-    devices = [padding.device] if padding.is_cuda else []
+    device = padding[node_type].device
+    devices = [device] if device.type == "cuda" else []
     losses = []
     with torch.no_grad():
         for changed in (False, True):
             batch = batches(1 if changed and padding_row > 1 else 0)
             if changed:
-                _change(batch, batch.is_node_attr, padding)
-                _change(batch, batch.is_edge_attr, padding[sample.col[EDGE]])
+                _change(batch, sample, padding)
             with torch.random.fork_rng(devices=devices):
                 losses.append(float(loss(model, batch)))
         for name, buffer in model.named_buffers():
@@ -58,11 +62,23 @@ def check_padding(
         )
 
 
-def _change(batch: Any, is_of: Callable[[str], bool], is_padding: Tensor) -> None:
-    """Writes other numbers into the rows of padding of the floating-point attributes of a kind."""
-    for name, value in list(batch.items()):
+def _change(batch: Any, sample: StaticShapeSample, padding: dict[NodeType, Tensor]) -> None:
+    """Writes other numbers into the rows of padding of all floating-point attributes."""
+    if isinstance(batch, Data):
+        _change_rows(batch, batch.is_node_attr, padding[NODE])
+        _change_rows(batch, batch.is_edge_attr, padding[NODE][sample.col[EDGE]])
+        return
+    for node_type in batch.node_types:
+        _change_rows(batch[node_type], lambda _: True, padding[node_type])
+    for edge_type in batch.edge_types:
+        is_padding = padding[edge_type[2]][sample.col[edge_type]]
+        _change_rows(batch[edge_type], lambda _: True, is_padding)
+
+
+def _change_rows(storage: Any, is_of: Callable[[str], bool], is_padding: Tensor) -> None:
+    for name, value in list(storage.items()):
         is_rows = isinstance(value, Tensor) and value.dim() > 0 and is_of(name)
         if not is_rows or not value.is_floating_point() or len(value) != len(is_padding):
             continue
         rows = is_padding.view(-1, *[1] * (value.dim() - 1))
-        batch[name] = torch.where(rows, 10 - 3 * value, value)
+        storage[name] = torch.where(rows, 10 - 3 * value, value)

@@ -8,15 +8,16 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DataParallel, DistributedDataParallel
 from torch_geometric import nn as pyg_nn
-from torch_geometric.data import Data
+from torch_geometric.data import Data, HeteroData
 from torch_geometric.loader import NeighborLoader, NodeLoader
 from torch_geometric.sampler.base import SubgraphType
 
 from peergraph.integration import is_split
-from peergraph.store import EDGE, NODE, Store
+from peergraph.store import Store
 
 from ..data.store_of import find_store
 from ..loader.sampler import NeighborSampler
+from .static_batch import seed_type
 
 # Modules whose result for a row depends on other rows, or on their number.
 _OVER_ALL_ROWS = (
@@ -48,17 +49,15 @@ def check_loader(loader: Any) -> Store:
         raise TypeError(
             f"loader: {type(loader).__name__} is not over data that peergraph_pyg.share() returned"
         )
-    if not isinstance(loader, NeighborLoader) or not isinstance(loader.data, Data):
+    if not isinstance(loader, NeighborLoader) or not isinstance(loader.data, (Data, HeteroData)):
         raise NotImplementedError(
             f"loader: {type(loader).__name__} over {type(loader.data).__name__}; capture supports "
-            "NeighborLoader over Data with one node type and one edge type"
+            "NeighborLoader over Data or HeteroData"
         )
-    if list(store.node_types) != [NODE] or list(store.edge_types) != [EDGE]:
-        raise NotImplementedError("loader: a store with several types")
     _check_options(loader, sampler, store)
-    nodes = loader.input_data.node
-    if nodes.numel() and not 0 <= int(nodes.min()) <= int(nodes.max()) < store.num_nodes():
-        raise IndexError(f"input_nodes: an id is out of range for {store.num_nodes()} nodes")
+    nodes, count = loader.input_data.node, store.num_nodes(seed_type(loader))
+    if nodes.numel() and not 0 <= int(nodes.min()) <= int(nodes.max()) < count:
+        raise IndexError(f"input_nodes: an id is out of range for {count} nodes")
     return store
 
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from itertools import islice
+
 import torch
 from torch import Tensor
 
 from peergraph.memory import record_cuda_graph
 from peergraph.sampling import StaticShapeSample, StaticShapeSampler
-from peergraph.store import EDGE, NODE
+from peergraph.store import NodeType
 
 from .. import compat
 from .static_batch import fits
@@ -18,14 +20,16 @@ class Slot:
 
     Args:
         sampler: of full batches.
+        node_type: of the seeds.
         size: seeds of a batch.
     """
 
     sample: StaticShapeSample
     input_id: Tensor
 
-    def __init__(self, sampler: StaticShapeSampler, size: int) -> None:
+    def __init__(self, sampler: StaticShapeSampler, node_type: NodeType, size: int) -> None:
         self._sampler = sampler
+        self._node_type = node_type
         self._size = size
 
     def start(self, seeds: Tensor, input_id: Tensor, seed: int) -> None:
@@ -35,13 +39,14 @@ class Slot:
             seeds, input_id: [size] ids of nodes, and their positions among the input nodes.
             seed: of the random numbers.
         """
-        self.sample = self._sampler.sample(seeds, seed)
+        self.sample = self._sampler.sample({self._node_type: seeds}, seed)
         self.input_id = input_id
 
     def fits(self) -> bool:
         """Returns whether the sample has room; on a GPU, waits until it is made."""
-        found = self.sample.num_nodes[NODE].tolist(), self.sample.num_edges[EDGE].tolist()
-        return fits(self._sampler.shape, *found)
+        nodes = {t: counts.tolist() for t, counts in self.sample.num_nodes.items()}
+        edges = {t: counts.tolist() for t, counts in self.sample.num_edges.items()}
+        return fits(self._sampler.shape, nodes, edges)
 
     def release(self) -> None:
         """Lets the next sample be written after the work of the current stream."""
@@ -51,12 +56,18 @@ class GpuSlot(Slot):
     """A sample that a CUDA graph makes, on a stream beside the training.
 
     Args:
-        sampler, size: as for a slot.
+        sampler, node_type, size: as for a slot.
         stream: the stream of the samples.
     """
 
-    def __init__(self, sampler: StaticShapeSampler, size: int, stream: torch.cuda.Stream) -> None:
-        super().__init__(sampler, size)
+    def __init__(
+        self,
+        sampler: StaticShapeSampler,
+        node_type: NodeType,
+        size: int,
+        stream: torch.cuda.Stream,
+    ) -> None:
+        super().__init__(sampler, node_type, size)
         self._stream = stream
         device = stream.device
         # Seeds, their positions, and the seed of the random numbers.
@@ -80,8 +91,9 @@ class GpuSlot(Slot):
         )
 
     def _draw(self) -> tuple[StaticShapeSample, Tensor]:
-        sample = self._sampler.sample(self._given[: self._size], self._given[-1:])
-        return sample, torch.cat([sample.num_nodes[NODE], sample.num_edges[EDGE]])
+        seeds = {self._node_type: self._given[: self._size]}
+        sample = self._sampler.sample(seeds, self._given[-1:])
+        return sample, torch.cat([*sample.num_nodes.values(), *sample.num_edges.values()])
 
     def start(self, seeds: Tensor, input_id: Tensor, seed: int) -> None:
         """As of a slot; does not wait for the sample."""
@@ -101,9 +113,11 @@ class GpuSlot(Slot):
     def fits(self) -> bool:
         """As of a slot. The current stream then waits for the sample."""
         self._made.synchronize()
-        found, nodes = self._found.tolist(), self.sample.num_nodes[NODE].numel()
+        counts = iter(self._found.tolist())
         torch.cuda.current_stream(self._stream.device).wait_event(self._made)
-        return fits(self._sampler.shape, found[:nodes], found[nodes:])
+        nodes = {t: list(islice(counts, len(x))) for t, x in self.sample.num_nodes.items()}
+        edges = {t: list(islice(counts, len(x))) for t, x in self.sample.num_edges.items()}
+        return fits(self._sampler.shape, nodes, edges)
 
     def release(self) -> None:
         """As of a slot."""

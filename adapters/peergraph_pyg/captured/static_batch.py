@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from math import ceil
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.utils.data import SequentialSampler
+from torch_geometric.sampler import HeteroSamplerOutput, SamplerOutput
 
 from peergraph import sampling
 from peergraph.sampling import Sample, StaticShape, StaticShapeSample
-from peergraph.store import EDGE, NODE
+from peergraph.store import EDGE, NODE, EdgeType, NodeType
 
 from ..loader.batch_csc import cache_csc
-from ..loader.sampler import homogeneous_output
 
 # Samples from which the capacities are found, and how many standard deviations the capacities are
 # above the largest of them. A batch of 1024 seeds then has 3 to 5 % of padding, and about one batch
@@ -24,8 +24,25 @@ from ..loader.sampler import homogeneous_output
 _TRIES = 16
 _DEVIATIONS = 3.0
 
-Counts = list[list[int]]
-"""New nodes of each hop, and edges of each hop."""
+
+class Counts(NamedTuple):
+    """The numbers of new nodes and of edges of each hop, by type."""
+
+    nodes: dict[NodeType, list[int]]
+    edges: dict[EdgeType, list[int]]
+
+
+def counts_of(sample: Sample | SamplerOutput | HeteroSamplerOutput) -> Counts:
+    """Returns the counts of a sample."""
+    nodes, edges = sample.num_sampled_nodes, sample.num_sampled_edges
+    if isinstance(sample, SamplerOutput):
+        nodes, edges = {NODE: nodes}, {EDGE: edges}
+    return Counts({t: counts[1:] for t, counts in nodes.items()}, dict(edges))
+
+
+def seed_type(loader: Any) -> NodeType:
+    """Returns the node type of a loader's seeds."""
+    return loader.input_data.input_type or NODE
 
 
 def find_bounds(loader: Any, core: sampling.NeighborSampler) -> Counts:
@@ -37,27 +54,37 @@ def find_bounds(loader: Any, core: sampling.NeighborSampler) -> Counts:
         loader: with at least one full batch.
         core: the sampler of its batches.
     """
-    counts = []
-    for number, seeds in enumerate(_trial_seeds(loader)):
-        sample = core.sample(seeds, number)
-        nodes, edges = sample.num_sampled_nodes[NODE][1:], sample.num_sampled_edges[EDGE]
-        counts.append([nodes, edges])
-    found = torch.tensor(counts, dtype=torch.float64, device="cpu")  # [tries, 2, hops]
-    spread = _DEVIATIONS * found.std(0)
+    node_type = seed_type(loader)
+    samples = [
+        counts_of(core.sample({node_type: seeds}, number))
+        for number, seeds in enumerate(_trial_seeds(loader))
+    ]
+    return Counts(
+        {t: _bounds_of([each.nodes[t] for each in samples]) for t in samples[0].nodes},
+        {t: _bounds_of([each.edges[t] for each in samples]) for t in samples[0].edges},
+    )
+
+
+def _bounds_of(counts: list[list[int]]) -> list[int]:
+    table = torch.tensor(counts, dtype=torch.float64, device="cpu")  # [tries, hops]
     # A count equal to its capacity would mean that the sample did not fit.
-    bounds = (found.amax(0) + spread).ceil().long() + 1
-    result: Counts = bounds.tolist()
+    bounds = (table.amax(0) + _DEVIATIONS * table.std(0)).ceil().long() + 1
+    result: list[int] = bounds.tolist()
     return result
 
 
 def raise_bounds(bounds: Counts, counts: Iterable[Counts]) -> Counts:
     """Returns capacities for samples with these counts, too."""
-    for found in counts:
-        bounds = [
-            [max(bound, ceil(1.02 * count) + 1) for bound, count in zip(*pair, strict=True)]
-            for pair in zip(bounds, found, strict=True)
-        ]
+    for each in counts:
+        bounds = Counts(
+            {t: _raised(bounds.nodes[t], of_type) for t, of_type in each.nodes.items()},
+            {t: _raised(bounds.edges[t], of_type) for t, of_type in each.edges.items()},
+        )
     return bounds
+
+
+def _raised(bounds: list[int], counts: list[int]) -> list[int]:
+    return [max(bound, ceil(1.02 * count) + 1) for bound, count in zip(bounds, counts, strict=True)]
 
 
 def _trial_seeds(loader: Any) -> Iterable[Tensor]:
@@ -80,19 +107,27 @@ def _permutation(nodes: Tensor, generator: torch.Generator) -> Tensor:
     return torch.randperm(nodes.numel(), generator=generator, device="cpu")
 
 
-def fits(shape: StaticShape, num_nodes: list[int], num_edges: list[int]) -> bool:
+def fits(
+    shape: StaticShape,
+    num_nodes: Mapping[NodeType, list[int]],
+    num_edges: Mapping[EdgeType, list[int]],
+) -> bool:
     """Returns whether a sample has fewer nodes and edges of each hop than the capacities.
 
     One row of each hop is then padding, at which the padding edges of the next hop end.
 
     Args:
         shape: the capacities.
-        num_nodes: seeds, new nodes of each hop.
-        num_edges: edges of each hop.
+        num_nodes: seeds, new nodes of each hop, by type.
+        num_edges: edges of each hop, by type.
     """
-    rows, edges = shape.rows_per_hop[NODE], shape.edges_per_hop[EDGE]
-    counts = (*num_nodes, *num_edges)
-    return all(count < bound for count, bound in zip(counts, (*rows, *edges), strict=True))
+    pairs = [(counts, shape.rows_per_hop[t]) for t, counts in num_nodes.items()]
+    pairs += [(counts, shape.edges_per_hop[t]) for t, counts in num_edges.items()]
+    return all(
+        count < bound
+        for counts, bounds in pairs
+        for count, bound in zip(counts, bounds, strict=True)
+    )
 
 
 def make_batch(
@@ -100,8 +135,8 @@ def make_batch(
 ) -> Any:
     """Returns the batch of a sample, as the loader makes it of its own samples.
 
-    Padding rows have the attributes of one of the seeds, so that no function finds values in them
-    that nodes do not have.
+    Padding rows have the attributes of one of the seeds (of another type: of node 0), so that no
+    function finds values in them that nodes do not have.
 
     Args:
         loader: of the batch.
@@ -111,22 +146,27 @@ def make_batch(
             batch then shares the sample's memory, without a pass over nodes or edges.
     """
     if pad_with is not None:
-        sample = _padded_copy(sample, pad_with)
+        sample = _padded_copy(sample, seed_type(loader), pad_with)
     padded = _as_unpadded(sample)
-    out = homogeneous_output(padded)
+    out = loader.node_sampler.output_of(padded)
     out.metadata = (input_id, None)
     cache_csc(padded)
     return loader.filter_fn(out)
 
 
-def _padded_copy(sample: StaticShapeSample, pad_with: int) -> StaticShapeSample:
-    """Returns a copy in which padding is one of the seeds."""
-    nodes, edge_ids = sample.nodes[NODE], sample.edge_ids
+def _padded_copy(
+    sample: StaticShapeSample, node_type: NodeType, pad_with: int
+) -> StaticShapeSample:
+    """Returns a copy in which padding of the seeds' type is one of the seeds."""
+    nodes = {t: ids.clone() for t, ids in sample.nodes.items()}
+    ids = nodes[node_type]
+    nodes[node_type] = torch.where(sample.is_padding(node_type), ids[pad_with], ids)
+    edge_ids = sample.edge_ids
     return replace(
         sample,
-        nodes={NODE: torch.where(sample.is_padding(NODE), nodes[pad_with], nodes)},
-        edge_index={EDGE: sample.edge_index[EDGE].clone()},
-        edge_ids=None if edge_ids is None else {EDGE: edge_ids[EDGE].clone()},
+        nodes=nodes,
+        edge_index={t: edges.clone() for t, edges in sample.edge_index.items()},
+        edge_ids=None if edge_ids is None else {t: e.clone() for t, e in edge_ids.items()},
     )
 
 
@@ -139,8 +179,8 @@ def _as_unpadded(sample: StaticShapeSample) -> Sample:
         edge_ids=sample.edge_ids,
         batch=None,
         duplicate_counts=None,
-        num_sampled_nodes={NODE: list(sample.shape.rows_per_hop[NODE])},
-        num_sampled_edges={EDGE: list(sample.shape.edges_per_hop[EDGE])},
+        num_sampled_nodes={t: list(rows) for t, rows in sample.shape.rows_per_hop.items()},
+        num_sampled_edges={t: list(edges) for t, edges in sample.shape.edges_per_hop.items()},
         indptr=sample.indptr,
         first_target=sample.first_target,
     )

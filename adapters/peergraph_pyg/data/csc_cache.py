@@ -28,7 +28,7 @@ from peergraph.aggregate import (
     TypedPairs,
     register_finder,
 )
-from peergraph.integration import is_explaining, note
+from peergraph.integration import Unsupported, is_explaining, note
 from peergraph.memory import ContentCheck
 
 from ..compat import memory_of, version_of
@@ -129,6 +129,7 @@ class _Origin:
 _entries: OrderedDict[tuple[int, ...], _Entry] = OrderedDict()
 _lock = threading.Lock()
 _origin: ContextVar[_Origin | None] = ContextVar("peergraph_pyg_cache_key", default=None)
+_has_static_shapes: ContextVar[bool] = ContextVar("peergraph_pyg_static_shapes", default=False)
 
 
 class BatchStructure(Protocol):
@@ -308,6 +309,24 @@ def csc_of(
     return csc
 
 
+@contextmanager
+def static_shapes() -> Iterator[None]:
+    """In this context, batches have static shapes, and their hops end with padding.
+
+    A CUDA graph cannot repeat a structure whose shape depends on the edges.
+    """
+    token = _has_static_shapes.set(True)
+    try:
+        yield
+    finally:
+        _has_static_shapes.reset(token)
+
+
+def has_static_shapes() -> bool:
+    """Returns whether batches have static shapes at the moment."""
+    return _has_static_shapes.get()
+
+
 class JoinedStructure(Protocol):
     """The edges of several relations."""
 
@@ -340,9 +359,14 @@ def typed_edges_of(kind: type[_Typed], relations: list[Relation], sizes: list[in
         *sizes,
     )
 
+    fixed = has_static_shapes()
+    if fixed and not issubclass(kind, TypedEdges):
+        raise Unsupported("the batch has a static shape")
+
     def make(_: bool, gradients: bool) -> _Typed:
         # Ids are verified as they are read.
-        return kind(relations, sizes, gradients=gradients)
+        options = {"fixed": True} if fixed else {}
+        return kind(relations, sizes, gradients=gradients, **options)
 
     edges = joined_structure([relation.edge_index for relation in relations], key, make)
     if is_explaining():
@@ -372,7 +396,7 @@ def joined_structure(
         ready = [each.ready for each in attachments if each is not None]
         is_of_batch = len(ready) == len(tensors)
         with torch.inference_mode(False):
-            if is_of_batch and tensors[0].is_cuda:
+            if is_of_batch and tensors[0].is_cuda and not has_static_shapes():
                 kept[key] = _made_aside(tensors, ready, lambda: make(False, gradients))
             else:
                 kept[key] = make(not is_of_batch, gradients)

@@ -250,7 +250,7 @@ class NeighborSampler(torch_geometric.sampler.NeighborSampler):  # type: ignore[
         sample = self.core.sample(nodes, seed, seed_time=seed_time)
         if self._backward:
             sample = _reverse_edges(sample)
-        out = homogeneous_output(sample) if self._homogeneous else self._hetero_output(sample)
+        out = self.output_of(sample)
         if self._induced:  # there are no edges of a hop
             out.num_sampled_nodes = out.num_sampled_edges = None
         elif not self._backward:  # backward samples are grouped by source
@@ -284,7 +284,10 @@ class NeighborSampler(torch_geometric.sampler.NeighborSampler):  # type: ignore[
         ends = self.num_nodes[edge_type[0]], self.num_nodes[edge_type[2]]
         return CpuNegativeSampling(given, ends)
 
-    def _hetero_output(self, sample: Sample) -> HeteroSamplerOutput:
+    def output_of(self, sample: Sample) -> SamplerOutput | HeteroSamplerOutput:
+        """Returns a sample as PyG's loaders take it."""
+        if self._homogeneous:
+            return _homogeneous_output(sample)
         return HeteroSamplerOutput(
             node=_select(sample.nodes, self.node_types),
             row=_select(sample.row, self.edge_types),
@@ -299,7 +302,7 @@ class NeighborSampler(torch_geometric.sampler.NeighborSampler):  # type: ignore[
         return {**self.__dict__, "_core": None, "_negatives": (None, None)}
 
 
-def homogeneous_output(sample: Sample) -> SamplerOutput:
+def _homogeneous_output(sample: Sample) -> SamplerOutput:
     """Returns a sample without types as PyG's loaders take it."""
     return SamplerOutput(
         node=sample.nodes[NODE],

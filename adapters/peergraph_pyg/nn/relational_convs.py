@@ -21,7 +21,14 @@ from peergraph.aggregate.layers import without_autocast
 from peergraph.fullgraph import PartitionedEdgeIndex
 from peergraph.integration import Unsupported, is_explaining, note, require
 
-from ..data.csc_cache import FINDER, attached, cache_key, can_be_cached, joined_structure
+from ..data.csc_cache import (
+    FINDER,
+    attached,
+    cache_key,
+    can_be_cached,
+    has_static_shapes,
+    joined_structure,
+)
 from ..data.lazy_features import is_plain
 from ..data.tailed_rows import whole_rows
 from .features import Ends, ends_of, kind_of, self_rows, table_rows_or_tensor
@@ -44,6 +51,7 @@ class RelationalConv(FastLayer):
         Args:
             x, edge_index, edge_type: as for ``forward``.
         """
+        require(not has_static_shapes(), "the batch has a static shape")
         reduce = self._require_settings()
         require(reduce in ("sum", "mean"), f"aggr is {self.aggr}")
         self._require_steps("propagate")

@@ -20,7 +20,7 @@ from peergraph.aggregate.layers import AttentionRelation, without_autocast
 from peergraph.integration import Unsupported, is_explaining, note, require
 
 from .. import compat
-from ..data.csc_cache import typed_edges_of
+from ..data.csc_cache import has_static_shapes, typed_edges_of
 from ..data.lazy_features import gathered, is_plain
 from ..data.tailed_rows import TailedRows
 from . import convs
@@ -83,6 +83,8 @@ def _kind(layer: Any, edges: Any, ends: tuple[Any, Any]) -> _Kind:
     """Returns the kind of a relation; raises Unsupported if it runs alone."""
     require(not compat.has_hooks(layer), "there are hooks of the layer")
     require(is_edge_index(edges), f"edge_index is a {kind_of(edges)}")
+    loops = layer.add_self_loops and has_static_shapes()
+    require(not loops, "self loops are added, and the batch has a static shape")
     require(layer.bias is None or is_plain(layer.bias), "the bias is of another kind")
     require(layer._require_settings() == "sum", f"aggr is {layer.aggr}")
     layer._require_steps("propagate", "edge_updater", "forward")

@@ -14,7 +14,7 @@ from peergraph.aggregate.layers import SumRelation, without_autocast
 from peergraph.integration import Unsupported, is_explaining, note
 
 from .. import compat
-from ..data.csc_cache import joined_structure
+from ..data.csc_cache import has_static_shapes, joined_structure
 from ..data.lazy_features import is_plain
 from . import convs
 from .isolated_rows import with_isolated_rows
@@ -38,6 +38,9 @@ def joined_sums(relations: Iterable[tuple[EdgeType, Any]], call: Call) -> list[J
         call: the arguments of the HeteroConv.
     """
     by_kind: dict[_Kind, dict[EdgeType, Any]] = {}
+    if has_static_shapes():
+        note("forward: sums of each relation alone, the batch has a static shape")
+        return []
     for edge_type, layer in relations:
         if type(layer) in (convs.SAGEConv, convs.GraphConv) and edge_type in call.edges:
             kind = _kind(edge_type, layer, call)

@@ -84,6 +84,7 @@ def join_edges(
     column_starts: Sequence[int],
     *,
     gradients: bool = False,
+    fixed: bool = False,
 ) -> JoinedEdges:
     """Numbers the rows and the columns that have edges, in the order of their keys.
 
@@ -91,20 +92,29 @@ def join_edges(
         relations: at least one.
         row_starts, column_starts: the first key of each segment, from 0 on, and the number of keys.
         gradients: makes the transpose.
+        fixed: shapes and cuts depend on the numbers of keys and edges only. Each segment then has
+            as many rows (columns) as its edges can need; those that they do not need are its last
+            key, without edges. The keys of a relation are of one segment. Ids must be in range: on
+            a GPU they are not verified.
 
-    Synchronises with the current stream of a GPU, once.
+    Synchronises with the current stream of a GPU, once; not if `fixed`.
 
     Raises:
         IndexError: the first id out of range.
         ValueError: there are more than :data:`MAX_EDGES` edges.
+        NotImplementedError: `fixed`, and there are too many keys for an array of all of them.
     """
     num_edges = sum(each.sources.shape[0] for each in relations)
     if num_edges > MAX_EDGES:
         raise ValueError(f"relations must have at most {MAX_EDGES} edges, got {num_edges}")
     most = max(row_starts[-1], column_starts[-1])
     if most > MAX_EDGES or not are_few_keys(most, num_edges):
+        if fixed:
+            raise NotImplementedError(
+                f"{most} nodes for {num_edges} edges in arrays of fixed shape"
+            )
         return _join_sorted(relations, row_starts, column_starts, gradients)
-    return _join(relations, row_starts, column_starts, num_edges, gradients)
+    return _join(relations, row_starts, column_starts, num_edges, gradients, fixed)
 
 
 def _join(
@@ -113,6 +123,7 @@ def _join(
     column_starts: Sequence[int],
     num_edges: int,
     gradients: bool,
+    fixed: bool = False,
 ) -> JoinedEdges:
     device = relations[0].sources.device
     most_rows, most_columns = min(row_starts[-1], num_edges), min(column_starts[-1], num_edges)
@@ -137,6 +148,7 @@ def _join(
         by_column=transpose[0] if gradients else None,
         rows_of=transpose[1] if gradients else None,
         positions=transpose[2] if gradients else None,
+        fixed=fixed,
         schedule=_C.Schedule(),
         launch=launch_on(device),
         allocate=Buffers(device),
@@ -145,12 +157,18 @@ def _join(
         _raise_bad_id(relations)
     num_rows, num_columns = row_cuts[-1], column_cuts[-1]
     matrix = CsrMatrix(
-        indptr[: num_rows + 1], indices[:num_edges], num_columns, max_chunks=row_chunks
+        indptr[: num_rows + 1],
+        indices[:num_edges],
+        num_columns,
+        max_chunks=None if fixed else row_chunks,
     )
     if gradients:
         by_column, rows_of, positions = transpose
         matrix.adopt_transpose(
-            by_column[: num_columns + 1], rows_of[:num_edges], positions[:num_edges], column_chunks
+            by_column[: num_columns + 1],
+            rows_of[:num_edges],
+            positions[:num_edges],
+            None if fixed else column_chunks,
         )
     return JoinedEdges(
         matrix, rows[:num_rows], segments[:num_rows], row_cuts, row_lasts, columns[:num_columns],

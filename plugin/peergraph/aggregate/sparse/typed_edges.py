@@ -58,13 +58,17 @@ class TypedEdges:
         relations: the relations, in the order of their columns.
         sizes: the number of nodes of each type.
         gradients: whether gradients will be needed: makes the transpose.
+        fixed: whether all shapes depend on the sizes and the numbers of edges only, as a CUDA graph
+            needs. Rows and columns that have no edges then follow those of a type (relation) that
+            have some: they belong to its last destination (source), which must be padding.
 
     Synchronises with the stream of a GPU, once if the numbers of nodes are not far beyond those of
-    edges.
+    edges; not if `fixed`.
 
     Raises:
         TypeError, ValueError: an edge index of another dtype, shape or device, or too many edges.
         IndexError: the first id out of range.
+        NotImplementedError: `fixed`, with self loops or with many more nodes than edges.
     """
 
     def __init__(
@@ -73,6 +77,7 @@ class TypedEdges:
         sizes: Sequence[int],
         *,
         gradients: bool = False,
+        fixed: bool = False,
     ) -> None:
         if not relations:
             raise ValueError("relations must be one at least, got none")
@@ -81,6 +86,8 @@ class TypedEdges:
         for i, relation in enumerate(relations):
             size = sizes[relation.destinations]
             check_relation(f"relations[{i}]", relation, size, device, values=False)
+            if fixed and relation.self_loops is not None:
+                raise NotImplementedError(f"relations[{i}].self_loops in arrays of fixed shape")
         count = len(relations)
         self.by_destination = [
             [i for i, relation in enumerate(relations) if relation.destinations == node_type]
@@ -106,7 +113,7 @@ class TypedEdges:
                     places[node_type],
                 )
             )
-        joined = join_edges(keyed, row_starts, source_starts, gradients=gradients)
+        joined = join_edges(keyed, row_starts, source_starts, gradients=gradients, fixed=fixed)
         self.matrix = joined.matrix
         """The edges."""
         self.column_cuts = joined.column_cuts
@@ -126,14 +133,15 @@ class TypedEdges:
         self.num_scores = first_score[-1]
         """The scores of destinations, unused places included: for each of the first :attr:`sizes`
         nodes of each type, :meth:`score_places`."""
-        by_type = torch.tensor([[max(1, each) for each in places], first_of_type[:-1],
-                                first_score[:-1]]).to(device)  # fmt: skip
-        step, first, score = by_type.index_select(1, joined.row_segments)
-        self.owners = joined.rows // step + first
+        self.owners, self.score_rows = torch.empty_like(joined.rows), joined.rows.long()
         """[rows] the destination of each row, counting the first :attr:`sizes` of each type, type
-        after type."""
-        self.score_rows = joined.rows + score
-        """[rows] the place of each row's score among all scores of destinations."""
+        after type, and the place of each row's score among all scores of destinations."""
+        ranges = zip(pairwise(joined.row_cuts), places, first_of_type, first_score, strict=False)
+        for (first, end), step, destination, score in ranges:
+            if first < end:
+                keys, owners = joined.rows[first:end], self.owners[first:end]
+                torch.div(keys, step, rounding_mode="floor", out=owners).add_(destination)
+                self.score_rows[first:end] += score
         rows = self.owners.shape[0]
         indptr = indptr_from_sorted(self.owners, first_of_type[-1], torch.int32)
         # A destination has a row for each relation at most.

@@ -19,6 +19,7 @@ from peergraph.sampling import NeighborSampler as CoreSampler
 from peergraph.sampling import StaticShapeSample, StaticShapeSampler, next_seed
 from peergraph.store import EDGE, NODE
 from peergraph_pyg.captured import captured_training, static_batch
+from peergraph_pyg.captured.static_batch import Counts
 from peergraph_pyg.data import csc_cache
 from tests.adapters.pyg.captured.training import (
     BATCH,
@@ -166,7 +167,8 @@ def test_samples_that_exceed_the_shape(
 
     def too_small(*args: Any) -> Any:
         nodes, edges = find(*args)
-        return [nodes[0], nodes[1] - 60, *nodes[2:]], edges
+        of_hops = nodes[NODE]
+        return Counts({NODE: [of_hops[0], of_hops[1] - 60, *of_hops[2:]]}, edges)
 
     monkeypatch.setattr(captured_training, "find_bounds", too_small)
     model = sage(device)

@@ -24,7 +24,6 @@ from tests.adapters.pyg.captured.training import (
     sage,
     untrimmed_loss,
 )
-from tests.adapters.pyg.graphs import random_hetero
 
 
 class Centred(nn.Module):
@@ -76,9 +75,6 @@ def refused_arguments(plain: Data, kind: str) -> tuple[Any, nn.Module, Any]:
     if kind == "links":
         data = peergraph_pyg.share(plain, device=cpu)
         return LinkNeighborLoader(data, FANOUTS), model, adam(model)
-    if kind == "types":
-        hetero = peergraph_pyg.share(random_hetero(), device=cpu)
-        return NeighborLoader(hetero, [2], input_nodes="paper"), model, adam(model)
     options: dict[str, dict[str, Any]] = {
         "transform": {"transform": lambda batch: batch},
         "disjoint": {"disjoint": True},
@@ -100,7 +96,6 @@ def refused_arguments(plain: Data, kind: str) -> tuple[Any, nn.Module, Any]:
     [
         ("unshared", TypeError, "is not over data that peergraph_pyg.share"),
         ("links", TypeError, "loader must be a NeighborLoader, got LinkNeighborLoader"),
-        ("types", NotImplementedError, "NeighborLoader over HeteroData"),
         ("transform", NotImplementedError, "transform of the loader"),
         ("disjoint", NotImplementedError, "disjoint of the loader"),
         ("subgraph_type", NotImplementedError, "subgraph_type of the loader"),
