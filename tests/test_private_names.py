@@ -65,6 +65,7 @@ def _geometric(path: str) -> Callable[[], Any]:
             "hetero": pyg.data.HeteroData(),
             "layer": pyg.nn.SAGEConv(1, 1),
             "model": GraphSAGE(1, 1, 2),
+            "clusters": pyg.loader.ClusterData,
             "utils": pyg.utils,
         }[path]
 
@@ -189,6 +190,7 @@ KNOWN: dict[str, Callable[[], Any]] = {
     "_lift": _geometric("layer"),
     "_mapping": _geometric("storage"),
     "_parent": _geometric("storage"),
+    "_partition": _geometric("clusters"),
     "_set_size": _geometric("layer"),
     "_tensor_attr_cls": _geometric("data"),
     "_to_canonical": _geometric("hetero"),

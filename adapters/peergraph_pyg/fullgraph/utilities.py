@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import copy
 import functools
-import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -35,6 +34,7 @@ from peergraph.fullgraph import (
 )
 
 from .. import compat
+from ..everywhere import replace_everywhere
 from ..nn.partitioned import split_weights
 from . import weights
 from .aggregation import aggregate
@@ -49,14 +49,6 @@ _WITHOUT_WEIGHTS = (
     *("remove_self_loops", "add_self_loops", "add_remaining_self_loops", "get_laplacian"),
     *("dropout_edge", "dropout_node"),
 )
-
-
-# Packages that import nothing of PyG and have most of the modules.
-_OTHERS = {
-    *sys.stdlib_module_names,
-    *("torch", "numpy", "scipy", "sympy", "mpmath", "networkx", "pandas", "pyarrow"),
-    *("dgl", "torchdata", "pydantic", "requests", "peergraph", "peergraph_dgl"),
-}
 
 
 def install() -> None:
@@ -87,16 +79,7 @@ def install() -> None:
     }
     for name in compat.UNSERVED_FUNCTIONS:
         replacements[compat.edge_function(name)] = functools.partial(_refuse, name)
-    by_id = {id(original): original for original in replacements}
-    for full_name, module in list(sys.modules.items()):
-        if full_name.partition(".")[0] in _OTHERS:
-            continue
-        names = getattr(module, "__dict__", {})
-        if by_id.keys().isdisjoint(map(id, list(names.values()))):
-            continue
-        for name, value in list(names.items()):
-            if id(value) in by_id and by_id[id(value)] is value:
-                compat.full_graph_patches.replace(module, name, replacements[value])
+    replace_everywhere(compat.full_graph_patches, replacements)
     compat.full_graph_patches.replace(compat.Aggregation, "__call__", aggregate)
     for layer in (RGCNConv, FastRGCNConv):
         compat.full_graph_patches.replace(layer, "forward", _rgcn)

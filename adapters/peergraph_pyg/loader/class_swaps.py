@@ -9,12 +9,14 @@ import torch_geometric.sampler as pyg_sampler
 from torch_geometric import typing
 
 from ..compat import patches
+from ..data.edge_index_tensor import EdgeIndexTensor
 from ..data.store_of import check_unchanged, find_store, has_shared_structure
 from ..subgraphs import graph_saint
 from ..subgraphs.cluster import ClusterData
 from ..subgraphs.random_nodes import RandomNodeLoader
 from ..subgraphs.shadow import ShaDowKHopSampler
 from .hgt_sampler import HGTSampler
+from .hop_loader import HopLoader
 from .sampler import NeighborSampler
 
 _OVER_A_STORE: dict[type, type] = {
@@ -24,6 +26,7 @@ _OVER_A_STORE: dict[type, type] = {
     pyg_loader.GraphSAINTEdgeSampler: graph_saint.GraphSAINTEdgeSampler,
     pyg_loader.GraphSAINTNodeSampler: graph_saint.GraphSAINTNodeSampler,
     pyg_loader.GraphSAINTRandomWalkSampler: graph_saint.GraphSAINTRandomWalkSampler,
+    pyg_loader.NeighborSampler: HopLoader,
     pyg_loader.RandomNodeLoader: RandomNodeLoader,
     pyg_loader.ShaDowKHopSampler: ShaDowKHopSampler,
 }
@@ -39,9 +42,9 @@ def install() -> None:
 
 # Not `__new__`, which hides the parameters: PyG's Lightning modules look at them.
 def _init(original: Any, self: Any, *args: Any, **kwargs: Any) -> None:
-    graph = args[0] if args else kwargs.get("data")
+    graph = args[0] if args else kwargs.get("data", kwargs.get("edge_index"))
     kind = _OVER_A_STORE.get(type(self))
-    if kind is not None and has_shared_structure(graph):
+    if kind is not None and (isinstance(graph, EdgeIndexTensor) or has_shared_structure(graph)):
         self.__class__ = kind
         self.__init__(*args, **kwargs)
         return

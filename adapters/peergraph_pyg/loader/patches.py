@@ -30,13 +30,15 @@ from torch_geometric.sampler import NeighborSampler as PygNeighborSampler
 from peergraph.integration import is_split
 from peergraph.store import Store, StoreTensor
 
-from ..compat import canonical_edge_type, data_storage, patches, storage_values
+from ..compat import canonical_edge_type, data_storage, edge_function, patches, storage_values
 from ..data.feature_store import FeatureStore
 from ..data.sparse_adjacency import ADJACENCY_KEYS, ADJACENCY_TYPES
 from ..data.store_of import find_store
+from ..everywhere import replace_everywhere
 from ..prefetching.prefetcher import is_plain, prefetch
 from ..subgraphs import cluster
 from ..subgraphs.induced import subgraph
+from ..subgraphs.k_hop import k_hop_subgraph
 from . import batch_csc, class_swaps
 from .hgt_sampler import HGTSampler
 from .in_process import drop_workers
@@ -64,6 +66,7 @@ def install() -> None:
     patches.replace(ClusterLoader, "_collate", cluster.collate)
     for data in (Data, HeteroData):
         patches.replace(data, "subgraph", subgraph)
+    replace_everywhere(patches, {edge_function("k_hop_subgraph"): k_hop_subgraph})
     patches.replace(BasicGNN, "inference", infer_by_layers)
 
 

@@ -14,7 +14,7 @@ from torch_geometric.utils import select
 from peergraph.sampling import NeighborSampler
 from peergraph.store import EDGE, NODE, EdgeType, NodeType
 
-from ..compat import data_storage, storage_values
+from ..compat import data_storage, storage_data, storage_values
 from ..data.sparse_adjacency import ADJACENCY_KEYS, ADJACENCY_TYPES
 from ..data.store_of import has_shared_structure, store_of
 
@@ -105,7 +105,7 @@ def _select_rows(
         if key == count:
             part[key] = ids.numel()
         elif key != "edge_index" and key not in ADJACENCY_KEYS and has_rows(key):
-            dim = storage._parent().__cat_dim__(key, value, storage)
+            dim = storage_data(storage).__cat_dim__(key, value, storage)
             index = ids.to(value.device) if isinstance(value, Tensor) else ids.cpu()
             part[key] = select(value, index, dim=dim)
 

@@ -16,15 +16,16 @@ import pytest
 import torch
 from torch import Tensor
 from torch.autograd import forward_ad
+from torch_geometric import utils
 from torch_geometric.data import Data, HeteroData
-from torch_geometric.loader import LinkLoader, NodeLoader, link_loader, node_loader
+from torch_geometric.loader import ClusterLoader, LinkLoader, NodeLoader, link_loader, node_loader
 from torch_geometric.loader import utils as loader_utils
 from torch_geometric.nn import GraphSAGE, SAGEConv
 from torch_geometric.sampler import NeighborSampler
 
 from peergraph_pyg import compat
 from peergraph_pyg import nn as fast
-from peergraph_pyg.loader import patches
+from peergraph_pyg.loader import class_swaps, patches
 from tests.named_case import named_cases
 
 EDGES = torch.tensor([[0, 1, 2], [1, 2, 0]])
@@ -62,7 +63,12 @@ def test_a_change_names_the_version(package: str) -> None:
         (link_loader, "filter_custom_hetero_store"),
         (loader_utils, "filter_node_store_"),
         (loader_utils, "filter_edge_store_"),
-        *((kind, "__init__") for kind in patches._INSTEAD),
+        (ClusterLoader, "__init__"),
+        (ClusterLoader, "_collate"),
+        (Data, "subgraph"),
+        (HeteroData, "subgraph"),
+        (utils, "k_hop_subgraph"),
+        *((kind, "__init__") for kind in class_swaps._OVER_A_STORE),
     ],
 )
 def test_functions_that_are_replaced(owner: Any, name: str) -> None:
