@@ -19,7 +19,7 @@ PARTS = {  # of an area, in the order in which they may import each other
     "memory": ["device", "group", "region", "table", "distributed", "training", "topology"],
     "store": [
         *("input", "hotness", "csc", "placement", "contents", "build", "report", "embedding"),
-        *("disk", "ingest", "stored_graph", "store", "tensors", "kernel_argument"),
+        *("disk", "ingest", "stored_graph", "store", "tensors", "search", "kernel_argument"),
     ],
     "sampling": [
         *("sample", "arguments", "random_seeds", "csc_reads", "exclude", "neighbor"),

@@ -178,6 +178,7 @@ _COLUMNS = {
     "sampling": ["system", "plan", *_TIMES, "edges", "nodes", "edges_per_s", "against", "ratio"],
     "kinds": ["kind", "system", "plan", *_TIMES, "floor_ms", "against", "ratio"],
     "ppr": ["setting", "system", "plan", *_TIMES, "ms_host", "against", "ratio"],
+    "top_k": ["setting", "table_rows", "system", "plan", *_TIMES, "floor_ms", "against", "ratio"],
     "minibatch": ["system", "plan", *_TIMES, "ms_sample", "ms_gather", "ms_sum", "nodes",
                   "row_bytes", "row_ratio", "stored_gbs", "against", "ratio"],
     "end_to_end": ["plan", "way", "depth", "priority", "blocks", *_TIMES, "wall_ms", "ms_sample",

@@ -15,6 +15,7 @@ from peergraph.integration import explain, monitor
 from peergraph.memory.device.pending_errors import synchronize
 from peergraph.store.embedding.embedding import Embedding
 from peergraph.store.embedding.embedding_state import EmbeddingState
+from peergraph.store.search.top_k import top_k
 
 __version__ = version("peergraph")
 
@@ -32,4 +33,5 @@ __all__ = [
     "num_gpus",
     "optim",
     "synchronize",
+    "top_k",
 ]

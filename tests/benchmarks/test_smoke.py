@@ -104,6 +104,18 @@ def test_ppr(tmp_path: Path) -> None:
     assert all(r["ratio"] > 0 for r in records if r["system"] == "torch")
 
 
+def test_top_k(tmp_path: Path) -> None:
+    sizes = ["--rows", "5000", "--dim", "16", "--queries", "6", "--k", "3,70", "--world", "2"]
+    records, _ = run(
+        "top_k", tmp_path / "out.jsonl", *sizes, "--storages", "float32,int8", "--peers", "torch"
+    )
+    systems = ("peergraph", "peergraph int8", "torch float32", "torch bfloat16")
+    assert [(r["system"], r["setting"]) for r in records] == [
+        (system, setting) for system in systems for setting in ("top 3", "top 70")
+    ]
+    assert all(r["floor_ms"] > 0 for r in records if r["system"].startswith("peergraph"))
+
+
 def test_minibatch(tmp_path: Path) -> None:
     width = ["--feature-dim", "8"]
     records, _ = run("minibatch", tmp_path / "out.jsonl", *CASES, *width, "--world", "1")

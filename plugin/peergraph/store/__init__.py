@@ -28,6 +28,7 @@ from peergraph.store.placement.options import PlacementOptions
 from peergraph.store.placement.plan import Placement, Plan
 from peergraph.store.report.memory_use import MemoryUse
 from peergraph.store.report.read_report import ItemReads, ReadReport
+from peergraph.store.search.top_k import TopK, top_k
 from peergraph.store.store import Store
 from peergraph.store.tensors.storageless_tensor import StoragelessTensor, dispatch_mode
 from peergraph.store.tensors.store_tensor import StoreTensor, implements
@@ -64,8 +65,10 @@ __all__ = [
     "StoreTensor",
     "TableTensor",
     "TieredCsc",
+    "TopK",
     "dispatch_mode",
     "graph_argument",
     "implements",
     "reverse_type",
+    "top_k",
 ]

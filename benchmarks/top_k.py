@@ -1,0 +1,157 @@
+"""Exact top-k of inner products with all rows of a table that the ranks share.
+
+    python benchmarks/top_k.py --world 4 --rows 100e6 --storages int8,bfloat16 --peers torch
+    python benchmarks/top_k.py --device cpu --world 1 --rows 1e6 --peers torch
+
+The peer multiplies a rank's share of the rows, as a plain tensor, with all queries, block by block,
+takes `torch.topk` of each block and merges; its products are rounded to the dtype of the tensor,
+and nothing is sent between ranks. `floor_ms` is the time of the products on the tensor cores or of
+the bytes of the rows in memory, whichever is longer, at the rates of `--tops` and `--gbs`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from contextlib import closing
+
+import torch
+from harness.common import integers, main, measure, parser, words
+from harness.ranks import Session
+from harness.records import Timing
+from inputs.arrays import feature_rows, fill_features
+from inputs.feature_tables import FULL, TIERS, feature_table
+from torch import Tensor
+
+import peergraph
+from peergraph.memory import Table
+
+_QUERY_SETS = 4
+_CHECKED = 2  # queries
+_BLOCK_ELEMENTS = 1 << 26
+
+
+def query_sets(session: Session, count: int) -> list[Tensor]:
+    """Queries of this rank: rows that the table does not have."""
+    args = session.args
+    begin = args.rows + session.rank * count
+    step = count * session.world
+    return [
+        feature_rows(
+            torch.arange(begin + i * step, begin + i * step + count, device=session.device),
+            args.dim,
+        )
+        for i in range(_QUERY_SETS)
+    ]
+
+
+def blockwise(rows: Tensor, queries: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    """The k largest products of each query, and the rows."""
+    values = torch.empty((len(queries), 0), dtype=rows.dtype, device=rows.device)
+    ids = torch.empty((len(queries), 0), dtype=torch.int64, device=rows.device)
+    step = max(1, _BLOCK_ELEMENTS // len(queries))
+    for begin in range(0, len(rows), step):
+        block = rows[begin : begin + step]
+        best, where = (queries @ block.T).topk(min(k, len(block)), dim=1)
+        values = torch.cat([values, best], 1)
+        ids = torch.cat([ids, where + begin], 1)
+        values, order = values.topk(min(k, values.shape[1]), dim=1)
+        ids = ids.gather(1, order)
+    return values, ids
+
+
+def check(session: Session, table: Table, queries: Tensor, k: int) -> None:
+    """Compares some queries with products in float64 of gathered rows. Collective."""
+    result = peergraph.top_k(table, queries, k)
+
+    def compare() -> None:
+        few = queries[:_CHECKED].double()
+        best = torch.empty((len(few), 0), dtype=torch.float64, device=queries.device)
+        for begin in range(0, table.rows, 1 << 20):
+            ids = torch.arange(begin, min(begin + (1 << 20), table.rows), device=queries.device)
+            products = few @ table.gather(ids).double().T
+            best = torch.cat([best, products], 1).topk(min(k, best.shape[1] + len(ids)), 1).values
+        torch.testing.assert_close(result.values[: len(few)].double(), best, rtol=1e-6, atol=1e-6)
+
+    session.together(compare)
+
+
+def floor_ms(args: argparse.Namespace, world: int, storage: str, row_bytes: int) -> float | None:
+    rates = dict(zip(("int8", "other"), args.tops, strict=False))
+    tops = rates.get("int8" if storage == "int8" else "other")
+    if tops is None or not args.gbs:
+        return None
+    products = 2 * args.queries * args.rows * args.dim / (tops * 1e9)
+    return max(products, args.rows * row_bytes / (args.gbs * 1e6)) / world
+
+
+def run(session: Session) -> None:
+    args = session.args
+    count = -(-args.queries // session.world)
+    queries = query_sets(session, count)
+    for plan in args.plans:
+        for storage in args.storages:
+            system = "peergraph" if storage == FULL else f"peergraph {storage}"
+            with (
+                session.section(f"{plan} {storage}", system=system, plan=plan),
+                closing(feature_table(session, plan, args.rows, args.dim, storage)) as table,
+            ):
+                for k in args.k:
+                    check(session, table, queries[0], k)
+                    timing = measure(
+                        session,
+                        lambda i, _, t=table, n=k: peergraph.top_k(t, queries[i % _QUERY_SETS], n),
+                    )
+                    floor = floor_ms(args, session.world, storage, table.row_bytes)
+                    add(session, timing, system, k, plan=plan, floor_ms=floor)
+    if session.wants("torch"):
+        for dtype in args.torch_dtypes:
+            with session.section(f"torch {dtype}", system="torch"):
+                run_torch(session, getattr(torch, dtype), queries)
+
+
+def run_torch(session: Session, dtype: torch.dtype, queries: list[Tensor]) -> None:
+    args = session.args
+    count = args.rows // session.world
+    rows = torch.empty(count, args.dim, dtype=dtype, device=session.device)
+    step = 1 << 20
+    for begin in range(0, count, step):
+        part = torch.empty(min(step, count - begin), args.dim, device=session.device)
+        rows[begin : begin + step] = fill_features(session.rank * count + begin, part)
+    everyone = [q.repeat(session.world, 1).to(dtype) for q in queries]
+    for k in args.k:
+        timing = measure(session, lambda i, _, n=k: blockwise(rows, everyone[i % _QUERY_SETS], n))
+        name = str(dtype).removeprefix("torch.")
+        add(session, timing, f"torch {name}", k, against=args.plans[0])
+
+
+def add(session: Session, timing: Timing, system: str, k: int, **fields: object) -> None:
+    args = session.args
+    session.recorder.add(
+        timing,
+        system=system,
+        dim=args.dim,
+        batch=args.queries,
+        setting=f"top {k}",
+        table_rows=args.rows,
+        **fields,
+    )
+
+
+def arguments() -> argparse.ArgumentParser:
+    result = parser(__doc__.splitlines()[0], list(TIERS), "sharded")
+    result.add_argument("--rows", type=lambda text: int(float(text)), default="1e7")
+    result.add_argument("--dim", type=int, default=128)
+    result.add_argument("--queries", type=int, default=1000, help="of all ranks together")
+    result.add_argument("--k", type=integers, default="100")
+    result.add_argument("--storages", type=words, default=FULL, help="float32,bfloat16,int8,...")
+    result.add_argument("--torch-dtypes", type=words, default="float32,bfloat16")
+    result.add_argument(
+        "--tops", type=integers, default="1979,989", help="10^12 operations a second: int8, others"
+    )
+    result.add_argument("--gbs", type=float, default=4800, help="of the memory")
+    return result
+
+
+if __name__ == "__main__":
+    sys.exit(main("top_k", run, arguments(), peers=("torch",)))

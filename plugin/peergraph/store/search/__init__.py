@@ -1,0 +1,1 @@
+"""Exact search for the rows of a table with the largest inner products."""

@@ -1,0 +1,204 @@
+"""Finds the rows that can be among the k with the largest products, with products that are rounded.
+
+Every product is off by at most an error that the norms of the two vectors bound. So a row whose
+product is below the k-th largest by more than twice that bound is not among the k.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from peergraph.memory.table.local_rows import LocalRows
+
+_BLOCK_BYTES = {"cpu": 32 << 20, "cuda": 256 << 20}
+_LEAST_NORMAL = 2.0**-126
+_MOST_CANDIDATES = 1 << 26  # of all queries that are searched at once
+
+
+@dataclass(frozen=True)
+class Excluded:
+    """Rows that queries leave out.
+
+    Args:
+        query: int64 [pairs].
+        place: int64 [pairs] places among this rank's rows, ascending.
+    """
+
+    query: Tensor
+    place: Tensor
+
+
+class Scan:
+    """The products of queries with all rows of this rank.
+
+    Args:
+        pieces: the rows of this rank. A place is the number of a row in these pieces, one after
+            the other.
+        queries: float64 [Q, columns], on the device.
+        k: the number of rows per query.
+        dtype: the dtype of the table.
+    """
+
+    def __init__(
+        self, pieces: list[LocalRows], queries: Tensor, k: int, dtype: torch.dtype
+    ) -> None:
+        self.pieces = pieces
+        self.queries = queries
+        self.k = k
+        self.device = queries.device
+        self.num_rows = sum(map(len, pieces))
+        if dtype == torch.float64:
+            self.dtype = torch.float64
+        else:
+            self.dtype = torch.bfloat16 if self.device.type == "cuda" else torch.float32
+
+    def candidates(self, excluded: Excluded) -> Tensor:
+        """Returns places of rows, int64 [Q, n], -1: none. The k rows with the largest products that
+        are not excluded are among them, and rows with equal products.
+
+        Raises ValueError if a row is not finite.
+        """
+        # Most rows that rounding confuses with the k-th are in a few times k rows.
+        exact = self.dtype != torch.bfloat16
+        width = self.k + 16 if exact else 4 * self.k + 64
+        width = min(width, self.num_rows)
+        places = torch.full((len(self.queries), width), -1, device=self.device)
+        open_queries = torch.arange(len(self.queries), device=self.device)
+        while open_queries.numel():
+            at_once = max(1, _MOST_CANDIDATES // max(1, width))
+            still_open = []
+            if width > places.shape[1]:
+                places = torch.nn.functional.pad(places, (0, width - places.shape[1]), value=-1)
+            for part in torch.split(open_queries, at_once):
+                best, where, is_complete = self._search(part, width, excluded)
+                places[part, :width] = torch.where(best == -torch.inf, -1, where)
+                still_open.append(part[~is_complete])
+            open_queries = torch.cat(still_open)
+            width = min(4 * width, self.num_rows)
+        return places
+
+    def _search(
+        self, chosen: Tensor, width: int, excluded: Excluded
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Returns the `width` largest rounded products of some queries, their places, and whether
+        no other row can be among the k largest: [n, width], [n, width], [n].
+        """
+        queries = self.queries[chosen]
+        rounded = queries.to(self.dtype)
+        mine = self._of_queries(chosen, excluded)
+        best = torch.empty((len(chosen), 0), dtype=self.dtype, device=self.device)
+        where = torch.empty((len(chosen), 0), dtype=torch.int64, device=self.device)
+        largest_norm = torch.zeros((), dtype=torch.float64, device=self.device)
+        for offset, block in self._blocks(len(chosen)):
+            norm = torch.linalg.vector_norm(block, dim=1, dtype=_norm_dtype(self.dtype)).max()
+            largest_norm = torch.maximum(largest_norm, norm.double())
+            products = rounded @ block.T
+            if mine.place.numel():
+                ends = torch.tensor([offset, offset + len(block)], device=self.device)
+                low, high = torch.searchsorted(mine.place, ends).tolist()
+                products[mine.query[low:high], mine.place[low:high] - offset] = -torch.inf
+            best, where = _merge(best, where, products, offset, width)
+        if not bool(largest_norm.isfinite()):
+            if self.dtype == torch.float64:
+                raise ValueError("table: a row has NaN, infinite or too large values")
+            # The squares, or the products, may be too large for float32.
+            self.dtype = torch.float64
+            return self._search(chosen, width, excluded)
+        norms = torch.linalg.vector_norm(queries, dim=1)
+        # The second term is for values that are rounded to zero, or where a GPU flushes them.
+        underflow = self.queries.shape[1] * _LEAST_NORMAL * (1 + norms + largest_norm)
+        error = self._relative_error() * norms * largest_norm + underflow
+        if width >= self.num_rows:
+            return best, where, torch.ones_like(error, dtype=torch.bool)
+        last, least = best[:, -1].double(), best[:, self.k - 1].double()
+        return best, where, last + 2 * error < least
+
+    def _blocks(self, num_queries: int) -> Iterator[tuple[int, Tensor]]:
+        """Yields the place of the first row of a block, and the rows: [rows, columns]."""
+        size = _BLOCK_BYTES[self.device.type]
+        row_bytes = (num_queries + self.queries.shape[1]) * self.dtype.itemsize
+        step = max(256, size // max(1, row_bytes))
+        offset = 0
+        for piece in self.pieces:
+            for begin in range(0, len(piece), step):
+                end = min(begin + step, len(piece))
+                yield offset + begin, piece.block(begin, end, self.dtype, self.device)
+            offset += len(piece)
+
+    def _relative_error(self) -> float:
+        """Bounds the error of a product, over the product of the norms."""
+        columns = self.queries.shape[1]
+        if self.dtype == torch.float64:
+            return (columns + 8) * 2.0**-52
+        if self.dtype == torch.float32:  # of both vectors, the products and their sum
+            return (columns + 8) * 2.0**-23
+        # Both vectors are rounded to 8 bits, and the sum, once or, where it is split, twice.
+        return 4.1 * 2.0**-9 + columns * 2.0**-22
+
+    def _of_queries(self, chosen: Tensor, excluded: Excluded) -> Excluded:
+        """Returns what the chosen queries exclude, with their number among the chosen ones."""
+        number = torch.full((len(self.queries),), -1, device=self.device)
+        number[chosen] = torch.arange(len(chosen), device=self.device)
+        query = number[excluded.query]
+        return Excluded(query[query >= 0], excluded.place[query >= 0])
+
+
+def _merge(
+    best: Tensor, where: Tensor, products: Tensor, offset: int, width: int
+) -> tuple[Tensor, Tensor]:
+    """Merges the products of a block into the `width` best ones of each query.
+
+    Args:
+        best, where: [n, up to width] products, falling, and their places.
+        products: [n, rows of the block].
+        offset: the place of the first row of the block.
+    """
+    columns = None
+    if best.shape[1] == width and width:
+        # After a few blocks, only few products are above the least of the best.
+        query, column = (products > best[:, -1:]).nonzero(as_tuple=True)
+        begins = torch.searchsorted(query, torch.arange(len(best) + 1, device=query.device))
+        most = int(begins.diff().max()) if len(best) else 0
+        if most <= width:
+            slot = torch.arange(query.numel(), device=query.device) - begins[query]
+            columns = torch.zeros((len(best), most), dtype=torch.int64, device=query.device)
+            columns[query, slot] = column
+            values = torch.full_like(columns, -torch.inf, dtype=best.dtype)
+            values[query, slot] = products[query, column]
+    if columns is None:
+        values, columns = products.topk(min(width, products.shape[1]), dim=1)
+    best, where = torch.cat([best, values], 1), torch.cat([where, columns + offset], 1)
+    best, order = best.topk(min(width, best.shape[1]), dim=1)
+    return best, where.gather(1, order)
+
+
+def _norm_dtype(dtype: torch.dtype) -> torch.dtype:
+    return torch.float64 if dtype == torch.float64 else torch.float32
+
+
+def places_of(pieces: list[LocalRows], internal: Tensor) -> Tensor:
+    """Returns the places of internal rows; -1 for rows that other ranks scan."""
+    places = torch.full_like(internal, -1)
+    offset = 0
+    for piece in pieces:
+        stored = (internal - piece.first).div(piece.step, rounding_mode="floor")
+        is_here = (stored >= 0) & (stored < len(piece)) & (piece.internal(stored) == internal)
+        places = torch.where(is_here, stored + offset, places)
+        offset += len(piece)
+    return places
+
+
+def internal_of(pieces: list[LocalRows], places: Tensor) -> Tensor:
+    """Returns the internal rows of places; -1 stays -1."""
+    internal = torch.full_like(places, -1)
+    offset = 0
+    for piece in pieces:
+        stored = places - offset
+        is_here = (stored >= 0) & (stored < len(piece))
+        internal = torch.where(is_here, piece.internal(stored), internal)
+        offset += len(piece)
+    return internal

@@ -1,0 +1,267 @@
+"""Exact top-k of inner products with the rows of a table (maximum inner product search)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple, TypeVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from peergraph.memory import DistributedTable, Group, NarrowTable, Table
+from peergraph.memory.device.plain_tensor import plain
+from peergraph.memory.group.values import Failure
+from peergraph.memory.table.id_list import integers
+from peergraph.memory.table.local_rows import LocalRows, local_rows
+from peergraph.memory.table.rows_with_scales import RowsWithScales
+from peergraph.store.embedding.embedding import Embedding
+from peergraph.store.search.candidates import Excluded, Scan, internal_of, places_of
+from peergraph.store.search.exact_products import exact_products
+from peergraph.store.tensors.table_tensor import TableTensor
+
+T = TypeVar("T")
+
+Exclude = Tensor | tuple[Tensor, Tensor]
+
+
+class TopK(NamedTuple):
+    """The result of :func:`top_k`, on the table's device.
+
+    Args:
+        values: [Q, k] products, by falling value; float64 for a table of float64, else float32.
+            ``-inf`` where there are fewer than k rows.
+        ids: [Q, k] int64 user ids of the rows, -1 where there are fewer.
+    """
+
+    values: Tensor
+    ids: Tensor
+
+
+@dataclass(frozen=True)
+class _Batch:
+    """Queries, and pairs of a query and the user id of a row that it leaves out."""
+
+    queries: Tensor  # float64 [Q, columns]
+    excluding: Tensor  # int64 [pairs]
+    excluded_ids: Tensor  # int64 [pairs]
+    k: int
+
+
+def top_k(
+    table: Table | TableTensor | Embedding,
+    queries: Tensor,
+    k: int,
+    *,
+    exclude: Exclude | None = None,
+) -> TopK:
+    """Returns, for each query, the k rows of a table with the largest inner products, exactly.
+
+    It is ``torch.topk(queries.double() @ rows.double().T, k)`` over all rows; of equal products the
+    lowest ids come first. Products are computed in float64, of the rows as a gather returns them,
+    and values are rounded at the end. The result depends on rows, queries and k only: all numbers
+    of ranks, placements and devices give the same bits.
+
+    Each rank multiplies the queries of all ranks with the rows that it stores, block by block, and
+    the ranks send each other their k best. On a GPU the blocks are multiplied in bfloat16, narrow
+    rows without being widened in memory as a whole. All rows that rounding could confuse with the
+    k-th are then multiplied in float64. Rows on disk and in host memory are read through the GPU.
+
+    Collective over the ranks of the machine, each with its own queries. Waits for the GPU.
+
+    Args:
+        table: ``[rows, columns]`` of float32, float64, float16 or bfloat16, with any tiers and any
+            narrow storage: a table, a tensor of shared data such as ``data.x``, or an embedding.
+        queries: [Q, columns] floating point, on any device; each rank has its own, or none.
+        k: rows per query.
+        exclude: rows that queries leave out, such as known neighbours: int64 [2, pairs] with the
+            number of the query and the user id of the row; or a pair (indptr [Q + 1], ids), the
+            ids of query q at ``indptr[q]:indptr[q + 1]``.
+
+    Raises:
+        ValueError: shapes do not fit, k is below 1, or a query or a row is not finite.
+        TypeError: a table or queries of another type.
+        IndexError: an excluded id or query is out of range.
+        NotImplementedError: a table with rows split over machines.
+        PeerLostError: a rank is missing.
+
+    Example::
+
+        values, ids = peergraph.top_k(data.x, model(batch), 100, exclude=(indptr, neighbors))
+    """
+    rows, to_user = _table_of(table)
+    group = rows.group
+    with group.collective("top_k"):
+        batches = _from_all(group, lambda: _check(rows, queries, k, exclude))
+        batch = _join([_moved(part, rows.device) for part in batches])
+        parts = _from_all(group, lambda: _search(rows, to_user, batch))
+    begin = sum(len(part.queries) for part in batches[: group.rank])
+    mine = slice(begin, begin + len(batches[group.rank].queries))
+    products = torch.cat([part[0][mine].to(rows.device) for part in parts], 1)
+    ids = torch.cat([part[1][mine].to(rows.device) for part in parts], 1)
+    products, ids = _largest(products, ids, k)
+    return TopK(products if rows.dtype == torch.float64 else products.float(), ids)
+
+
+def _table_of(table: Table | TableTensor | Embedding) -> tuple[Table, Tensor | None]:
+    """Returns a table and the user id of each of its rows; None: they are equal."""
+    ids = None
+    if isinstance(table, TableTensor):
+        if isinstance(table.owner, str):
+            ids = table.store.id_map(table.owner).to_user
+        table = table.table
+    elif isinstance(table, Embedding):
+        table = table.table
+    if not isinstance(table, Table):
+        raise TypeError(f"table: expected a table or an embedding, got {type(table).__name__}")
+    if isinstance(table, DistributedTable):
+        raise NotImplementedError(
+            "table: its rows are split over machines; build the store with machines='replicate'"
+        )
+    order = _order_of(table)
+    if order is None:
+        return table, None
+    if ids is not None:
+        return table, ids.as_tensor()
+    places = torch.arange(order.numel(), dtype=order.dtype, device=order.device)
+    return table, torch.empty_like(order).scatter_(0, order.long(), places)
+
+
+def _order_of(table: Table) -> Tensor | None:
+    """Returns the internal row of each user id; None: they are equal."""
+    stored = table.stored if isinstance(table, NarrowTable) else table
+    return (stored.values if isinstance(stored, RowsWithScales) else stored)._order_values
+
+
+def _check(table: Table, queries: Tensor, k: int, exclude: Exclude | None) -> _Batch:
+    if not table.dtype.is_floating_point or len(table.shape) != 2:
+        raise ValueError(
+            f"table: expected two dimensions of floats, got {table.dtype} {list(table.shape)}"
+        )
+    queries = plain("queries", queries).detach()
+    if not queries.is_floating_point():
+        raise TypeError(f"queries: expected floats, got {queries.dtype}")
+    if queries.dim() != 2 or queries.shape[1] != table.shape[1]:
+        raise ValueError(
+            f"queries: expected shape [Q, {table.shape[1]}], got {list(queries.shape)}"
+        )
+    if isinstance(k, bool) or not isinstance(k, int):
+        raise TypeError(f"k: expected an integer, got {k!r}")
+    if k < 1:
+        raise ValueError(f"k: expected 1 or more, got {k}")
+    queries = queries.to(table.device).double()
+    if not bool(queries.square().sum().isfinite()):
+        raise ValueError("queries: expected finite values whose squares do not overflow")
+    query, ids = _pairs(exclude, len(queries), table.device)
+    for name, values, limit in (("queries", query, len(queries)), ("ids", ids, table.rows)):
+        bad = (values < 0) | (values >= limit)
+        if bool(bad.any()):
+            first = int(values[bad.nonzero()[0]])
+            raise IndexError(f"exclude: {first} is out of range for {limit} {name}")
+    return _Batch(queries, query, ids, k)
+
+
+def _pairs(
+    exclude: Exclude | None, num_queries: int, device: torch.device
+) -> tuple[Tensor, Tensor]:
+    if exclude is None:
+        empty = torch.empty(0, dtype=torch.int64, device=device)
+        return empty, empty
+    if isinstance(exclude, tuple):
+        if len(exclude) != 2:
+            raise ValueError(f"exclude: expected a pair (indptr, ids), got {len(exclude)} items")
+        indptr, ids = (_integers(part).to(device) for part in exclude)
+        shapes_fit = indptr.dim() == ids.dim() == 1 and len(indptr) == num_queries + 1
+        degrees = indptr.diff() if shapes_fit else indptr
+        if not shapes_fit or bool((degrees < 0).any()) or int(degrees.sum()) != len(ids):
+            raise ValueError(
+                f"exclude: indptr must rise from 0 to the number of ids in {num_queries + 1} steps"
+            )
+        return torch.arange(num_queries, device=device).repeat_interleave(degrees), ids
+    pairs = _integers(exclude).to(device)
+    if pairs.dim() != 2 or len(pairs) != 2:
+        raise ValueError(f"exclude: expected shape [2, pairs], got {list(pairs.shape)}")
+    return pairs[0], pairs[1]
+
+
+def _integers(values: Tensor) -> Tensor:
+    values = plain("exclude", values)
+    if values.is_floating_point() or values.dtype == torch.bool:
+        raise TypeError(f"exclude: expected integers, got {values.dtype}")
+    return integers(values).long()
+
+
+def _join(batches: Sequence[_Batch]) -> _Batch:
+    """Returns the queries of all ranks, one after the other."""
+    begins = np.cumsum([0, *(len(batch.queries) for batch in batches)]).tolist()
+    return _Batch(
+        torch.cat([batch.queries for batch in batches]),
+        torch.cat([b.excluding + begin for b, begin in zip(batches, begins, strict=False)]),
+        torch.cat([batch.excluded_ids for batch in batches]),
+        max(batch.k for batch in batches),
+    )
+
+
+def _search(table: Table, to_user: Tensor | None, batch: _Batch) -> tuple[Tensor, Tensor]:
+    """Returns the k largest products with the rows of this rank, and their user ids."""
+    pieces = local_rows(table)
+    scan = Scan(pieces, batch.queries, batch.k, table.dtype)
+    places = scan.candidates(_excluded(table, pieces, batch))
+    ids = internal_of(pieces, places)
+    if to_user is not None:
+        ids = torch.where(ids < 0, ids, to_user[ids.clamp(min=0)].long())
+    products = exact_products(table.gather, ids, batch.queries)
+    return _largest(products, ids, batch.k)
+
+
+def _excluded(table: Table, pieces: list[LocalRows], batch: _Batch) -> Excluded:
+    order, ids = _order_of(table), batch.excluded_ids
+    places = places_of(pieces, ids if order is None else order[ids].long())
+    places, by_place = places.sort(stable=True)
+    first = int((places < 0).sum())
+    return Excluded(batch.excluding[by_place[first:]], places[first:])
+
+
+def _largest(products: Tensor, ids: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    """Returns the k largest products of each row, by falling product, then by rising id."""
+    # Places without a row come last among equal products.
+    order = torch.where(ids < 0, torch.iinfo(torch.int64).max, ids).argsort(dim=1, stable=True)
+    products, ids = products.gather(1, order), ids.gather(1, order)
+    order = products.argsort(dim=1, descending=True, stable=True)[:, :k]
+    products, ids = products.gather(1, order), ids.gather(1, order)
+    missing = k - ids.shape[1]
+    if missing > 0:
+        products = torch.nn.functional.pad(products, (0, missing), value=-torch.inf)
+        ids = torch.nn.functional.pad(ids, (0, missing), value=-1)
+    return products, ids
+
+
+def _from_all(group: Group, work: Callable[[], Any]) -> list[Any]:
+    """Runs `work` on every rank and returns all results, in order of rank. Collective; if it fails
+    on one rank, every rank raises that error.
+    """
+    result, error = None, None
+    try:
+        result = work()
+    except Exception as caught:
+        if group.world_size == 1:
+            raise
+        error = caught
+    if group.world_size == 1:
+        return [result]
+    sent = None if result is None else _moved(result, torch.device("cpu"))
+    parts = group.all_gather((sent, error and Failure.of(error)))
+    if error is not None:
+        raise error
+    for rank, (_, failure) in enumerate(parts):
+        if failure is not None:
+            raise failure.exception(group.names([rank]))
+    return [part for part, _ in parts]
+
+
+def _moved(value: Any, device: torch.device) -> Any:
+    if isinstance(value, _Batch):
+        queries, excluding = value.queries.to(device), value.excluding.to(device)
+        return _Batch(queries, excluding, value.excluded_ids.to(device), value.k)
+    return tuple(part.to(device) for part in value)

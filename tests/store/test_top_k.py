@@ -1,0 +1,240 @@
+"""top_k against torch.topk over all products in float64."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+import peergraph
+from peergraph.memory import Group, NarrowTable, Tiers
+from peergraph.testing import run_ranks
+from tests.memory.narrow_rows import STORAGES, narrow_table
+from tests.memory.tables import TIER_KINDS, split, table_of
+from tests.named_case import named_cases
+
+FLOATS = [torch.float32, torch.float64, torch.float16, torch.bfloat16]
+
+
+def brute_force(
+    rows: Tensor, queries: Tensor, k: int, banned: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
+    """The k largest products, by falling product, then by rising id."""
+    products = queries.double() @ rows.double().T
+    if banned is not None:
+        products[banned[0], banned[1]] = -torch.inf
+    order = products.sort(dim=1, descending=True, stable=True).indices[:, :k]
+    return products.gather(1, order), order
+
+
+def assert_same(
+    table: object, rows: Tensor, queries: Tensor, k: int, banned: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
+    values, ids = peergraph.top_k(table, queries, k, exclude=banned)
+    expected, order = brute_force(rows.cpu(), queries.cpu(), k, banned)
+    count = order.shape[1]
+    assert values.shape == ids.shape == (len(queries), k)
+    assert ids[:, :count].cpu().tolist() == order.tolist()
+    assert ids[:, count:].eq(-1).all()
+    assert values[:, count:].eq(-torch.inf).all()
+    wide = rows.dtype == torch.float64
+    assert values.dtype == (torch.float64 if wide else torch.float32)
+    torch.testing.assert_close(
+        values[:, :count].cpu().double(),
+        expected,
+        rtol=1e-13 if wide else 1e-7,
+        atol=1e-12 if wide else 1e-6,
+    )
+    return values, ids
+
+
+def random_table(rows: int, columns: int, dtype: torch.dtype, seed: int = 0) -> Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(rows, columns, generator=generator).to(dtype)
+
+
+def order_of(rows: int, device: torch.device) -> Tensor:
+    return torch.randperm(rows, generator=torch.Generator().manual_seed(9)).to(device)
+
+
+@named_cases("dtype", FLOATS)
+@pytest.mark.parametrize("kind", TIER_KINDS)
+def test_dtypes_and_tiers(device: torch.device, dtype: torch.dtype, kind: str) -> None:
+    group = Group.current(device=device)
+    rows, queries = random_table(3000, 37, dtype), random_table(11, 37, torch.float64, 1)
+    table = table_of(rows, split(3000, kind), group, order=order_of(3000, device))
+    for k in (1, 20, 400):
+        assert_same(table, rows, queries, k)
+    table.close()
+
+
+@pytest.mark.parametrize("storage", STORAGES)
+def test_narrow_storage(device: torch.device, storage: str) -> None:
+    group = Group.current(device=device)
+    x, queries = random_table(2000, 64, torch.float32), random_table(7, 64, torch.float32, 1)
+    for order, apart in ((None, False), (order_of(2000, device), storage.startswith("int8"))):
+        table = narrow_table(x, storage, Tiers(500, 1500), group, order=order, apart=apart)
+        assert isinstance(table, NarrowTable)
+        assert_same(table, table.read(), queries, 30)
+        table.close()
+
+
+def test_equal_products_are_ordered_by_id(device: torch.device) -> None:
+    group = Group.current(device=device)
+    rows = random_table(40, 8, torch.float32)[torch.arange(5000) % 40]
+    for order in (None, order_of(5000, device)):
+        table = table_of(rows, Tiers(2000, 3000), group, order=order)
+        assert_same(table, rows, random_table(5, 8, torch.float32, 1), 300)
+        assert_same(table, rows, torch.zeros(2, 8), 300)
+        table.close()
+
+
+def test_products_that_rounding_confuses(device: torch.device) -> None:
+    # Products that differ in the last bits of float32, behind a large one that they share.
+    group = Group.current(device=device)
+    rows = torch.zeros(4000, 4)
+    rows[:, 0] = 1000
+    rows[:, 1] = torch.randperm(4000, generator=torch.Generator().manual_seed(0)) * 1e-4
+    table = table_of(rows, Tiers.all_replicated(4000), group)
+    queries = torch.tensor([[1.0, 1e-4, 0, 0], [-1.0, 1.0, 0, 0], [1e-30, 1e-30, 0, 0]])
+    assert_same(table, rows, queries, 25)
+    table.close()
+
+
+def test_sizes_of_values(device: torch.device) -> None:
+    group = Group.current(device=device)
+    for dtype, size in ((torch.float32, 1e30), (torch.float32, 1e-30), (torch.float64, 1e100)):
+        rows, queries = random_table(900, 5, torch.float64), random_table(3, 5, torch.float64, 1)
+        rows = (rows * size).to(dtype)
+        table = table_of(rows, Tiers.all_replicated(900), group)
+        values, ids = peergraph.top_k(table, queries, 10)
+        expected, order = brute_force(rows, queries, 10)
+        assert ids.cpu().equal(order)
+        assert torch.allclose(values.cpu().double() / size, expected / size)
+        table.close()
+
+
+def test_exclude(device: torch.device) -> None:
+    group = Group.current(device=device)
+    rows, queries = random_table(600, 12, torch.float32), random_table(9, 12, torch.float32, 1)
+    table = table_of(rows, Tiers(200, 400), group, order=order_of(600, device))
+    generator = torch.Generator().manual_seed(2)
+    pairs = torch.stack(
+        [
+            torch.randint(9, (900,), generator=generator),
+            torch.randint(600, (900,), generator=generator),
+        ]
+    )
+    everything = torch.stack([torch.full((600,), 4), torch.arange(600)])
+    pairs = torch.cat([pairs, everything[:, :-3]], 1)
+    values, ids = peergraph.top_k(table, queries, 15, exclude=pairs)
+    products = queries.double() @ rows.double().T
+    products[pairs[0], pairs[1]] = -torch.inf
+    expected = products.sort(dim=1, descending=True, stable=True)
+    is_row = expected.values[:, :15] > -torch.inf
+    assert ids.cpu().equal(torch.where(is_row, expected.indices[:, :15], -1))
+    assert values.cpu()[~is_row].eq(-torch.inf).all()
+    # The same as lists by query.
+    by_query = pairs[:, pairs[0].argsort(stable=True)]
+    indptr = torch.cat([torch.zeros(1, dtype=torch.int64), torch.bincount(pairs[0], minlength=9)])
+    listed = peergraph.top_k(table, queries, 15, exclude=(indptr.cumsum(0), by_query[1]))
+    assert listed.ids.equal(ids)
+    assert listed.values.equal(values)
+    table.close()
+
+
+def test_small_and_empty(device: torch.device) -> None:
+    group = Group.current(device=device)
+    for count in (0, 1, 3):
+        rows = random_table(count, 4, torch.float32)
+        table = table_of(rows, Tiers.all_replicated(count), group)
+        assert_same(table, rows, random_table(2, 4, torch.float32, 1), 5)
+        assert_same(table, rows, random_table(0, 4, torch.float32, 1), 5)
+        table.close()
+
+
+def test_errors() -> None:
+    group = Group.current(device="cpu")
+    rows = random_table(10, 4, torch.float32)
+    table = table_of(rows, Tiers.all_replicated(10), group)
+    queries = torch.ones(2, 4)
+    with pytest.raises(TypeError, match="table: expected a table"):
+        peergraph.top_k(rows, queries, 2)
+    with pytest.raises(ValueError, match=r"queries: expected shape \[Q, 4\]"):
+        peergraph.top_k(table, queries[:, :3], 2)
+    with pytest.raises(TypeError, match="queries: expected floats"):
+        peergraph.top_k(table, queries.long(), 2)
+    with pytest.raises(ValueError, match="queries: expected finite"):
+        peergraph.top_k(table, queries / 0, 2)
+    with pytest.raises(ValueError, match="k: expected 1 or more"):
+        peergraph.top_k(table, queries, 0)
+    with pytest.raises(IndexError, match="exclude: 10 is out of range for 10 ids"):
+        peergraph.top_k(table, queries, 2, exclude=torch.tensor([[0], [10]]))
+    with pytest.raises(IndexError, match="exclude: 2 is out of range for 2 queries"):
+        peergraph.top_k(table, queries, 2, exclude=torch.tensor([[2], [0]]))
+    with pytest.raises(ValueError, match="exclude: indptr must rise"):
+        peergraph.top_k(table, queries, 2, exclude=(torch.tensor([0, 1]), torch.tensor([1])))
+    table.load(torch.full((1, 4), torch.nan), 3)
+    with pytest.raises(ValueError, match="a row has NaN"):
+        peergraph.top_k(table, queries, 2)
+    integers = table_of(torch.ones(3, 2, dtype=torch.int64), Tiers.all_replicated(3), group)
+    with pytest.raises(ValueError, match="expected two dimensions of floats"):
+        peergraph.top_k(integers, torch.ones(1, 2), 2)
+
+
+def _same_on_ranks(device: str) -> None:
+    """Each rank has other queries; the results are those of a search over a plain tensor."""
+    group = Group.current(device=device)
+    queries = random_table(5 * group.rank, 24, torch.float32, group.rank)
+    for kind in ("replicated", "sharded", "mixed", "all"):
+        rows = random_table(1500, 24, torch.float32)
+        rows[700:] = rows[:800].clone()
+        table = table_of(rows, split(1500, kind), group, order=order_of(1500, group.device))
+        banned = torch.stack([torch.arange(len(queries)), torch.arange(len(queries))])
+        values, ids = assert_same(table, rows, queries, 40, banned)
+        alone, order = _alone(rows, queries, 40, banned)
+        assert torch.equal(values.cpu(), alone)
+        assert torch.equal(ids.cpu(), order)
+        table.close()
+    narrow = narrow_table(random_table(1500, 32, torch.float32), "int8", Tiers(100, 1400), group)
+    assert_same(narrow, narrow.read(), random_table(3, 32, torch.float32, group.rank), 17)
+    narrow.close()
+
+
+def _alone(rows: Tensor, queries: Tensor, k: int, banned: Tensor) -> tuple[Tensor, Tensor]:
+    """The result of one process."""
+    alone = Group(0, 1, torch.device("cpu"), 60.0)
+    table = table_of(rows, Tiers.all_replicated(len(rows)), alone)
+    values, ids = peergraph.top_k(table, queries, k, exclude=banned)
+    table.close()
+    return values, ids
+
+
+@pytest.mark.parametrize("world_size", [2, 3])
+def test_ranks(world_size: int) -> None:
+    run_ranks(_same_on_ranks, world_size, "cpu")
+
+
+@pytest.mark.parametrize("world_size", [pytest.param(n, marks=pytest.mark.gpus(n)) for n in (2, 4)])
+def test_ranks_on_cuda(world_size: int) -> None:
+    run_ranks(_same_on_ranks, world_size, "cuda", device="cuda")
+
+
+def _error_on_one_rank() -> None:
+    group = Group.current(device="cpu")
+    table = table_of(random_table(10, 4, torch.float32), Tiers.all_sharded(10), group)
+    with pytest.raises(ValueError, match="k: expected 1 or more"):
+        peergraph.top_k(table, torch.ones(1, 4), 1 - group.rank)
+    table.close()
+
+
+def test_all_ranks_raise_an_error_of_one() -> None:
+    run_ranks(_error_on_one_rank, 2)
+
+
+def test_store_tables_and_embeddings(device: torch.device) -> None:
+    group = Group.current(device=device)
+    embedding = peergraph.Embedding(group, 8, num_embeddings=300)
+    rows = embedding.table.read()
+    assert_same(embedding, rows, random_table(3, 8, torch.float32, 1), 9)
+    embedding.close()
