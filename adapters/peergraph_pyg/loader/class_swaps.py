@@ -1,10 +1,11 @@
-"""The classes that take the places of PyG's loaders and samplers for shared data."""
+"""The classes that take the places of classes of PyG for shared data."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import torch_geometric.loader as pyg_loader
+import torch_geometric.nn as pyg_nn
 import torch_geometric.sampler as pyg_sampler
 from torch_geometric import typing
 
@@ -18,10 +19,13 @@ from ..subgraphs.shadow import ShaDowKHopSampler
 from .hgt_sampler import HGTSampler
 from .hop_loader import HopLoader
 from .sampler import NeighborSampler
+from .walk_models import MetaPath2Vec, Node2Vec
 
 _OVER_A_STORE: dict[type, type] = {
     pyg_sampler.HGTSampler: HGTSampler,
     pyg_sampler.NeighborSampler: NeighborSampler,
+    pyg_nn.MetaPath2Vec: MetaPath2Vec,
+    pyg_nn.Node2Vec: Node2Vec,
     pyg_loader.ClusterData: ClusterData,
     pyg_loader.GraphSAINTEdgeSampler: graph_saint.GraphSAINTEdgeSampler,
     pyg_loader.GraphSAINTNodeSampler: graph_saint.GraphSAINTNodeSampler,
@@ -31,7 +35,8 @@ _OVER_A_STORE: dict[type, type] = {
     pyg_loader.ShaDowKHopSampler: ShaDowKHopSampler,
 }
 # PyG's own ones work without pyg-lib and torch-sparse.
-_NEED_NO_LIBRARY = (pyg_loader.RandomNodeLoader,)
+_NEED_NO_LIBRARY = (pyg_loader.RandomNodeLoader, pyg_nn.MetaPath2Vec)
+_NAMES = ("data", "edge_index", "edge_index_dict")  # of the first argument
 
 
 def install() -> None:
@@ -42,9 +47,9 @@ def install() -> None:
 
 # Not `__new__`, which hides the parameters: PyG's Lightning modules look at them.
 def _init(original: Any, self: Any, *args: Any, **kwargs: Any) -> None:
-    graph = args[0] if args else kwargs.get("data", kwargs.get("edge_index"))
+    graph = args[0] if args else next((kwargs[name] for name in _NAMES if name in kwargs), None)
     kind = _OVER_A_STORE.get(type(self))
-    if kind is not None and (isinstance(graph, EdgeIndexTensor) or has_shared_structure(graph)):
+    if kind is not None and _is_shared(graph):
         self.__class__ = kind
         self.__init__(*args, **kwargs)
         return
@@ -59,6 +64,13 @@ def _init(original: Any, self: Any, *args: Any, **kwargs: Any) -> None:
             f"{error}. Without it, shared data is served to PyG's own classes, not to subclasses "
             f"such as {type(self).__name__}"
         ) from error
+
+
+def _is_shared(graph: Any) -> bool:
+    """Returns whether a store has the edges of data, of an edge index, or of a dict of these."""
+    if isinstance(graph, dict):
+        return bool(graph) and all(isinstance(v, EdgeIndexTensor) for v in graph.values())
+    return isinstance(graph, EdgeIndexTensor) or has_shared_structure(graph)
 
 
 def _pyg_can_sample() -> bool:
