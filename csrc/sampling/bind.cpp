@@ -3,7 +3,9 @@
 
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
+#include <pybind11/typing.h>
 
+#include <array>
 #include <memory>
 #include <optional>
 #include <string>
@@ -119,18 +121,6 @@ int64_t relation_bytes(const SamplerSpec& spec) {
   return static_cast<int64_t>(spec.relations.size() * sizeof(RelationView));
 }
 
-uintptr_t address_of(const void* at) { return reinterpret_cast<uintptr_t>(at); }
-
-/// Addresses of the arrays, then counts.
-py::tuple to_python(const SampleResult& result) {
-  py::list offsets;
-  for (const int64_t* of_hop : result.offsets) offsets.append(address_of(of_hop));
-  return py::make_tuple(address_of(result.nodes.ids), address_of(result.nodes.batch),
-                        address_of(result.nodes.duplicates), address_of(result.edge_index),
-                        address_of(result.edge_ids), std::move(offsets), result.num_nodes,
-                        result.num_edges, result.first_target, result.num_targets);
-}
-
 std::unique_ptr<Backend> make_backend([[maybe_unused]] const SamplerSpec& spec,
                                       const Launch& launch,
                                       [[maybe_unused]] const OptionalTensor& mailbox,
@@ -141,27 +131,50 @@ std::unique_ptr<Backend> make_backend([[maybe_unused]] const SamplerSpec& spec,
                                int64_values(mailbox, "mailbox", mailbox_words(spec)), arena));
 }
 
-/// Samples without the GIL; only the allocator holds it.
+using AllocateArrays =
+    py::typing::Callable<py::typing::Tuple<py::int_, py::ellipsis>(py::int_, py::int_, py::int_)>;
+
+/// Calls `allocate(nodes, edges, offsets)`, which returns the addresses of the nodes, their batch
+/// and duplicates, the edge index, the edge ids and the offsets; 0 for those that are not returned.
+AllocateResult result_with_gil(const AllocateArrays& allocate) {
+  return [&allocate](const ResultSizes& sizes, SampleResult& result) {
+    py::gil_scoped_acquire gil;
+    const auto [nodes, batch, duplicates, edge_index, edge_ids, offsets] =
+        allocate(sizes.nodes, sizes.edges, sizes.offsets).cast<std::array<uintptr_t, 6>>();
+    result.nodes = {pointer<int64_t>(nodes), pointer<int64_t>(batch), pointer<int32_t>(duplicates)};
+    result.edge_index = pointer(edge_index);
+    result.edge_ids = pointer<int64_t>(edge_ids);
+    return pointer<int64_t>(offsets);
+  };
+}
+
+/// Samples without the GIL; only the allocators hold it. Returns counts, and the bytes of scratch
+/// memory with which no other would be allocated.
 py::tuple sample_khop_tensors(const LeasedSpec& leased, const std::vector<SeedTuple>& seeds,
                               uint64_t seed, const OptionalTensor& seed_times,
                               const std::vector<NodeMap*>& maps, const OptionalTensor& mailbox,
-                              const py::function& allocate, const Launch& launch) {
+                              const OptionalTensor& scratch, const py::function& allocate,
+                              const AllocateArrays& allocate_result, const Launch& launch) {
   const Opened opened(leased);
   const SamplerSpec& spec = *opened;
   check_maps(spec, maps);
   const Allocate allocate_with_gil = with_gil(allocate);
+  const AllocateResult allocate_result_with_gil = result_with_gil(allocate_result);
   SampleResult result;
+  int64_t scratch_bytes = 0;
   {
     py::gil_scoped_release released;
-    Arena arena(allocate_with_gil);
+    Arena arena(allocate_with_gil, pointer(scratch), scratch ? scratch->num_bytes() : 0);
     const auto backend = make_backend(spec, launch, mailbox, arena);
     const std::vector<SeedList> lists = make_seeds(spec, seeds);
     int64_t num_seeds = 0;
     for (const SeedList& list : lists) num_seeds += list.count;
     result = sample_khop(spec, lists, seed, int64_values(seed_times, "seed_times", num_seeds), maps,
-                         allocate_with_gil, arena, *backend);
+                         allocate_result_with_gil, arena, *backend);
+    scratch_bytes = arena.bytes_needed();
   }
-  return to_python(result);
+  return py::make_tuple(result.num_nodes, result.num_edges, result.first_target, result.num_targets,
+                        scratch_bytes);
 }
 
 #ifdef PEERGRAPH_CUDA
@@ -195,6 +208,18 @@ void check_bounds(const SamplerSpec& spec, const Bounds& bounds, size_t lists) {
     PG_CHECK_ARG(of_type.size() == static_cast<size_t>(spec.num_hops), "one bound for each hop");
     for (int64_t bound : of_type) PG_CHECK_ARG(bound >= 0, "bounds must not be negative");
   }
+}
+
+uintptr_t address_of(const void* at) { return reinterpret_cast<uintptr_t>(at); }
+
+/// Addresses of the arrays of a static shape, then counts.
+py::tuple to_python(const SampleResult& result) {
+  py::list offsets;
+  for (const int64_t* of_hop : result.offsets) offsets.append(address_of(of_hop));
+  return py::make_tuple(address_of(result.nodes.ids), address_of(result.nodes.batch),
+                        address_of(result.nodes.duplicates), address_of(result.edge_index),
+                        address_of(result.edge_ids), std::move(offsets), result.num_nodes,
+                        result.num_edges, result.first_target, result.num_targets);
 }
 
 /// As sample, in a static shape; the last item is the address of the counts.
@@ -254,7 +279,8 @@ void register_sampling(py::module_& m) {
            py::arg("expand_all"), py::arg("disjoint"), py::arg("induced"), py::arg("edge_ids"),
            py::arg("duplicate_counts"), py::arg("index_bytes"));
   spec.def("sample", &sample_khop_tensors, py::arg("seeds"), py::arg("seed"), py::arg("seed_times"),
-           py::arg("maps"), py::arg("mailbox"), py::arg("allocate"), py::arg("launch"));
+           py::arg("maps"), py::arg("mailbox"), py::arg("scratch"), py::arg("allocate"),
+           py::arg("allocate_result"), py::arg("launch"));
   spec.def_property_readonly(
       "mailbox_words", [](const LeasedSpec& leased) { return mailbox_words(leased.unopened()); });
   spec.def_property_readonly(

@@ -252,7 +252,9 @@ class KHopSampler:
         seed_times: torch.Tensor | None,
         maps: collections.abc.Sequence[NodeMap],
         mailbox: torch.Tensor | None,
+        scratch: torch.Tensor | None,
         allocate: collections.abc.Callable[[int], int],
+        allocate_result: collections.abc.Callable[[int, int, int], tuple[int, ...]],
         launch: Launch,
     ) -> tuple[typing.Any, ...]: ...
     def sample_static_shape(

@@ -423,13 +423,16 @@ def sample_negatives(t: Tensors) -> None:
 
 @case("seeds", seeds=ints(0, 1), words=narrow(-1, -1, -1))
 def sample(t: Tensors) -> None:
+    def result(nodes: int, edges: int, offsets: int) -> tuple[int, ...]:
+        return allocate(8 * nodes), 0, 0, allocate(16 * edges), 0, allocate(8 * offsets)
+
     sampler = _C.KHopSampler(
         node_types=[("n", 3, _C.IdMapView(), _C.IdMapView())],
         relations=[(0, 0, lists(t), [2], _C.Choice())], expand_all=False, disjoint=False,
         induced=False, edge_ids=False, duplicate_counts=False, index_bytes=8,
     )  # fmt: skip
     maps = [_C.NodeMap(words=t["words"], least_bits=24)]
-    sampler.sample([(0, t["seeds"])], 0, None, maps, None, allocate, LAUNCH)
+    sampler.sample([(0, t["seeds"])], 0, None, maps, None, None, allocate, result, LAUNCH)
 
 
 @case(

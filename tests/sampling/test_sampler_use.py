@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 
+from peergraph.memory.device.launching import Buffers
 from peergraph.sampling import NeighborSampler, Sample
 from tests.sampling.cuda_streams import in_own_stream
 from tests.sampling.plain_store import (
@@ -252,3 +253,25 @@ def test_forked_worker() -> None:
         child.join(10)
         child.kill()
     assert np.array_equal(got, want.row[EDGE].numpy())
+
+
+@pytest.mark.parametrize("disjoint", [False, True])
+def test_later_samples_allocate_once(
+    bipartite: PlainStore, disjoint: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each allocation of a running sample waits for Python's lock."""
+    sampler = NeighborSampler(bipartite, [2, 2, 2], disjoint=disjoint)
+    seeds = {"a": torch.tensor([0, 1]), "b": torch.tensor([2])}
+    first = sampler.sample(seeds, 3)
+
+    def refuse(self: Buffers, num_bytes: int) -> int:
+        raise AssertionError(f"{num_bytes} bytes of scratch memory were allocated")
+
+    monkeypatch.setattr(Buffers, "__call__", refuse)
+    again = sampler.sample(seeds, 3)
+    for node_type, nodes in first.nodes.items():
+        assert torch.equal(nodes, again.nodes[node_type])
+    for edge_type, row in first.row.items():
+        assert torch.equal(row, again.row[edge_type])
+        for before, after in zip(first.indptr[edge_type], again.indptr[edge_type], strict=True):
+            assert torch.equal(before, after)

@@ -12,11 +12,11 @@ namespace peergraph {
 namespace {
 
 /// One call of sample_khop.
-class KHop : private SampleMemory {
+class KHop : private ScratchMemory {
  public:
   KHop(const SamplerSpec& spec, uint64_t seed, const int64_t* seed_times,
-       const std::vector<NodeMap*>& maps, const Allocate& allocate, Arena& arena, Backend& backend)
-      : SampleMemory(allocate, arena),
+       const std::vector<NodeMap*>& maps, Arena& arena, Backend& backend)
+      : ScratchMemory(arena),
         spec_(spec),
         seed_(seed),
         seed_times_(seed_times),
@@ -73,7 +73,7 @@ class KHop : private SampleMemory {
   /// Replaces the sampled edges by all edges among the sampled nodes.
   void induce() {
     hops_.clear();
-    result_.offsets.clear();
+    offsets_.clear();
     for (auto* counts : {&result_.num_edges, &result_.first_target, &result_.num_targets})
       for (auto& of_relation : *counts) of_relation.clear();
     for (const RelationSpec& relation : spec_.relations) {
@@ -90,8 +90,13 @@ class KHop : private SampleMemory {
     record_hops();
   }
 
-  SampleResult finish() {
-    const std::vector<NodesOutput> nodes = allocate_nodes();
+  SampleResult finish(const AllocateResult& allocate) {
+    ResultSizes sizes;
+    for (const NodeList& list : lists_) sizes.nodes += list.count;
+    for (const Hop& hop : hops_) sizes.edges += hop.num_edges;
+    for (const auto& of_hop : offsets_) sizes.offsets += of_hop.count;
+    write_offsets(allocate(sizes, result_));
+    const std::vector<NodesOutput> nodes = nodes_by_type(sizes.nodes);
     write_edges(nodes);
     for (size_t type = 0; type < lists_.size(); ++type)
       if (lists_[type].count > 0)
@@ -197,8 +202,8 @@ class KHop : private SampleMemory {
     Hop* const hops = last_hops();
     int64_t total = 0;
     for (size_t r = 0; r < spec_.relations.size(); ++r) total += hops[r].num_targets + 1;
-    int64_t* const offsets = allocate<int64_t>(total);
-    result_.offsets.push_back(offsets);
+    int64_t* const offsets = scratch<int64_t>(total);
+    offsets_.push_back({offsets, total});
     std::vector<HopTask> tasks;
     std::vector<std::pair<int64_t, int64_t>> idle;  // the offsets between those of the tasks
     int64_t begin = 0, idle_from = 0;
@@ -295,16 +300,20 @@ class KHop : private SampleMemory {
     }
   }
 
-  /// Allocates the nodes of the result; returns those of each type.
-  std::vector<NodesOutput> allocate_nodes() {
-    int64_t total = 0;
-    for (const NodeList& list : lists_) total += list.count;
-    NodesOutput next;
-    next.ids = allocate<int64_t>(total);
-    if (spec_.disjoint) next.batch = allocate<int64_t>(total);
-    if (spec_.duplicate_counts) next.duplicates = allocate<int32_t>(total);
+  /// Copies the offsets of all hops to the result.
+  void write_offsets(int64_t* to) {
+    for (const OffsetsOfHop& of_hop : offsets_) {
+      result_.offsets.push_back(of_hop.count == 0 ? nullptr : to);
+      if (of_hop.count == 0) continue;
+      backend_.copy(to, of_hop.begin, of_hop.count * sizeof(int64_t));
+      to += of_hop.count;
+    }
+  }
+
+  /// Returns the nodes of each type in the result, which has `total` nodes.
+  std::vector<NodesOutput> nodes_by_type(int64_t total) {
+    NodesOutput next = result_.nodes;
     if (next.duplicates != nullptr) backend_.fill(next.duplicates, 0, total * sizeof(int32_t));
-    result_.nodes = next;
     std::vector<NodesOutput> of_type;
     for (const NodeList& list : lists_) {
       of_type.push_back(next);
@@ -318,10 +327,6 @@ class KHop : private SampleMemory {
 
   void write_edges(const std::vector<NodesOutput>& nodes) {
     const size_t relations = spec_.relations.size();
-    int64_t total = 0;
-    for (const Hop& hop : hops_) total += hop.num_edges;
-    result_.edge_index = allocate<char>(2 * total, spec_.index_bytes);
-    if (spec_.edge_ids) result_.edge_ids = allocate<int64_t>(total);
     std::vector<HopTask> tasks;
     std::vector<EdgeOutput> outputs;
     int64_t before = 0;
@@ -347,6 +352,13 @@ class KHop : private SampleMemory {
     if (!tasks.empty()) backend_.write_edges(tasks, outputs);
   }
 
+  /// The offsets of a hop by all relations, in scratch memory: their number is known before that of
+  /// other results.
+  struct OffsetsOfHop {
+    const int64_t* begin;
+    int64_t count;
+  };
+
   static constexpr int64_t kFewRows = int64_t{1} << 21;
   static constexpr size_t kFewFills = 4;
 
@@ -360,6 +372,7 @@ class KHop : private SampleMemory {
   };
   std::vector<NodeList> lists_;
   std::vector<Hop> hops_;
+  std::vector<OffsetsOfHop> offsets_;
   SampleResult result_;
 };
 
@@ -372,12 +385,12 @@ void throw_bad_seed(const NodeTypeSpec& type, int64_t position, int64_t id) {
 
 SampleResult sample_khop(const SamplerSpec& spec, const std::vector<SeedList>& seeds, uint64_t seed,
                          const int64_t* seed_times, const std::vector<NodeMap*>& maps,
-                         const Allocate& allocate, Arena& arena, Backend& backend) {
-  KHop sample(spec, seed, seed_times, maps, allocate, arena, backend);
+                         const AllocateResult& allocate, Arena& arena, Backend& backend) {
+  KHop sample(spec, seed, seed_times, maps, arena, backend);
   sample.add_seeds(seeds);
   sample.run_hops();
   if (spec.induced) sample.induce();
-  return sample.finish();
+  return sample.finish(allocate);
 }
 
 }  // namespace peergraph

@@ -77,6 +77,18 @@ struct SampleResult {
   std::vector<std::vector<int64_t>> num_targets;   // by relation and hop
 };
 
+/// The number of elements of each array of a result.
+struct ResultSizes {
+  int64_t nodes = 0;
+  int64_t edges = 0;    // of the edge ids; the edge index has twice as many
+  int64_t offsets = 0;  // of all hops, one after the other
+};
+
+/// Gives memory to the arrays of a result: sets `nodes`, `edge_index` and `edge_ids`, those that
+/// the sampler returns, and returns the memory of the offsets. All at once, as each call waits for
+/// Python's lock.
+using AllocateResult = std::function<int64_t*(const ResultSizes& sizes, SampleResult& result)>;
+
 /// A hop by one relation.
 struct HopTask {
   int32_t number = 0;  // of the relation
@@ -123,9 +135,9 @@ class Backend {
 /// Draws one k-hop sample. `seed_times` holds a time for each seed if a relation is temporal.
 /// `maps` are one direct map per node type, used by this sample alone until the function
 /// returns; after an exception their contents are undefined. Disjoint samples do not use them.
-/// `allocate` gives the memory of each result; all other memory comes from the arena.
+/// `allocate` is called once, at the end; all other memory comes from the arena.
 SampleResult sample_khop(const SamplerSpec& spec, const std::vector<SeedList>& seeds, uint64_t seed,
                          const int64_t* seed_times, const std::vector<NodeMap*>& maps,
-                         const Allocate& allocate, Arena& arena, Backend& backend);
+                         const AllocateResult& allocate, Arena& arena, Backend& backend);
 
 }  // namespace peergraph

@@ -1,36 +1,27 @@
-"""The arrays of a sample, as the compiled module returns them, cut into a tensor for each type."""
+"""The arrays of a sample: their memory, and how they are cut into a tensor for each type."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from collections.abc import Hashable, Iterable, Sequence
+from typing import NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
 
-from peergraph.memory.device.launching import Buffers
-from peergraph.sampling.sample import EdgeType, NodeType
+from peergraph.memory.device.launching import empty
+
+Type = TypeVar("Type", bound=Hashable)
 
 
-class NativeResult(NamedTuple):
-    """Addresses of arrays with the values of all types, one after the other; 0: no array.
+class ResultCounts(NamedTuple):
+    """The counts of a sample.
 
     Args:
-        nodes, batch, duplicates: of the nodes of all types.
-        edge_index: of all relations, the sources of each before its destinations.
-        edge_ids: of all relations.
-        offsets: by hop, the `indptr` of all relations.
         num_nodes: by type, seeds and new nodes of each hop.
         num_edges: by relation, edges of each hop.
         first_target, num_targets: by relation and hop.
     """
 
-    nodes: int
-    batch: int
-    duplicates: int
-    edge_index: int
-    edge_ids: int
-    offsets: list[int]
     num_nodes: list[list[int]]
     num_edges: list[list[int]]
     first_target: list[list[int]]
@@ -38,62 +29,89 @@ class NativeResult(NamedTuple):
 
 
 class ResultArrays:
-    """Cuts the arrays of a result into tensors.
+    """The arrays of a sample, each with the values of all types, one after the other.
 
-    The tensors of one array share memory, but each has a version of its own: what is written to one
-    of them makes no other invalid for a gradient.
+    The object is the callback by which the compiled module allocates all of them at once, when it
+    knows their sizes.
+
+    Args:
+        device: of the arrays.
+        index_dtype: of the edge index.
+        edge_ids, batch, duplicates: whether there are such arrays; they are None if not.
+
+    Attributes:
+        nodes, batch, duplicates: of the nodes of all types.
+        edge_index: of all relations, the sources of each before its destinations.
+        edge_ids: of all relations.
+        offsets: of all hops, the `indptr` of all relations.
     """
 
     def __init__(
         self,
-        result: NativeResult,
-        buffers: Buffers,
-        node_types: Iterable[NodeType],
-        edge_types: Iterable[EdgeType],
+        device: torch.device,
+        index_dtype: torch.dtype,
+        *,
+        edge_ids: bool,
+        batch: bool,
+        duplicates: bool,
     ) -> None:
-        self.result = result
-        self._buffers = buffers
-        self._node_types = list(node_types)
-        self._edge_types = list(edge_types)
+        self._device = device
+        self._index_dtype = index_dtype
+        self._returns = batch, duplicates, edge_ids
+        self.nodes, self.edge_index, self.offsets = (empty(0, torch.int64, device),) * 3
+        self.batch: Tensor | None = None
+        self.duplicates: Tensor | None = None
+        self.edge_ids: Tensor | None = None
 
-    def by_node_type(
-        self, address: int, dtype: torch.dtype, num_nodes: Sequence[int]
-    ) -> dict[NodeType, Tensor]:
-        """Returns the values of the nodes of each type."""
-        return dict(zip(self._node_types, self._cut(address, dtype, num_nodes), strict=True))
+    def __call__(self, nodes: int, edges: int, offsets: int) -> tuple[int, ...]:
+        """Allocates arrays of these sizes; returns their addresses, 0 where there is none."""
+        device, (batch, duplicates, edge_ids) = self._device, self._returns
+        self.nodes = empty(nodes, torch.int64, device)
+        self.batch = empty(nodes, torch.int64, device) if batch else None
+        self.duplicates = empty(nodes, torch.int32, device) if duplicates else None
+        self.edge_index = empty(2 * edges, self._index_dtype, device)
+        self.edge_ids = empty(edges, torch.int64, device) if edge_ids else None
+        self.offsets = empty(offsets, torch.int64, device)
+        arrays = self.nodes, self.batch, self.duplicates, self.edge_index, self.edge_ids
+        addresses = [0 if array is None else array.data_ptr() for array in (*arrays, self.offsets)]
+        return tuple(addresses)
 
-    def by_edge_type(
-        self, address: int, dtype: torch.dtype, num_edges: Sequence[int]
-    ) -> dict[EdgeType, Tensor]:
-        """Returns the values of the edges of each relation."""
-        return dict(zip(self._edge_types, self._cut(address, dtype, num_edges), strict=True))
 
-    def ends(
-        self, dtype: torch.dtype, num_edges: Sequence[int]
-    ) -> tuple[dict[EdgeType, Tensor], dict[EdgeType, Tensor]]:
-        """Returns the sources and the destinations of the edges of each relation."""
-        sizes = [count for count in num_edges for _ in range(2)]
-        ends = self._cut(self.result.edge_index, dtype, sizes)
-        row = dict(zip(self._edge_types, ends[::2], strict=True))
-        return row, dict(zip(self._edge_types, ends[1::2], strict=True))
+def cut(array: Tensor, sizes: Sequence[int]) -> Sequence[Tensor]:
+    """Cuts an array into tensors of these sizes.
 
-    def indptr(self) -> dict[EdgeType, list[Tensor]]:
-        """Returns the `indptr` of each relation and hop."""
-        targets = self.result.num_targets
-        by_hop = [
-            self._cut(address, torch.int64, [counts[hop] + 1 for counts in targets])
-            for hop, address in enumerate(self.result.offsets)
-        ]
-        if not by_hop:
-            return {t: [] for t in self._edge_types}
-        return dict(zip(self._edge_types, map(list, zip(*by_hop, strict=True)), strict=True))
+    They share memory, but each has a version of its own: what is written to one of them makes no
+    other invalid for a gradient.
+    """
+    if len(sizes) == 1:
+        return [array]
+    return [piece.data for piece in torch.split_with_sizes(array, list(sizes))]
 
-    def first_target(self) -> dict[EdgeType, list[int]]:
-        """Returns the row of the first target of each relation and hop."""
-        return dict(zip(self._edge_types, self.result.first_target, strict=True))
 
-    def _cut(self, address: int, dtype: torch.dtype, sizes: Sequence[int]) -> Sequence[Tensor]:
-        array = self._buffers.tensor(address, dtype, sum(sizes))
-        if len(sizes) == 1:
-            return [array]
-        return [piece.data for piece in torch.split(array, list(sizes))]
+def by_type(types: Iterable[Type], array: Tensor, sizes: Sequence[int]) -> dict[Type, Tensor]:
+    """Returns the values of each type."""
+    return dict(zip(types, cut(array, sizes), strict=True))
+
+
+def ends_by_type(
+    types: Sequence[Type], edge_index: Tensor, num_edges: Sequence[int]
+) -> tuple[dict[Type, Tensor], dict[Type, Tensor]]:
+    """Returns the sources and the destinations of the edges of each relation."""
+    ends = cut(edge_index, [count for count in num_edges for _ in range(2)])
+    row = dict(zip(types, ends[::2], strict=True))
+    return row, dict(zip(types, ends[1::2], strict=True))
+
+
+def indptr_by_type(
+    types: Sequence[Type], offsets: Tensor, num_targets: list[list[int]]
+) -> dict[Type, list[Tensor]]:
+    """Returns the `indptr` of each relation and hop.
+
+    Args:
+        offsets: of all hops, one after the other.
+        num_targets: by relation and hop.
+    """
+    hops = len(num_targets[0]) if num_targets else 0
+    sizes = [of_type[hop] + 1 for hop in range(hops) for of_type in num_targets]
+    pieces = cut(offsets, sizes) if sizes else []
+    return {t: list(pieces[r :: len(types)]) for r, t in enumerate(types)}

@@ -14,7 +14,13 @@ from peergraph.profiling import SAMPLE, profiled
 from peergraph.sampling.arguments import check_integer_vector, check_seed
 from peergraph.sampling.csc_reads import csc_rows, edge_ids_at
 from peergraph.sampling.neighbor.fanouts import Fanouts, check_fanouts
-from peergraph.sampling.neighbor.native_result import NativeResult, ResultArrays
+from peergraph.sampling.neighbor.native_result import (
+    ResultArrays,
+    ResultCounts,
+    by_type,
+    ends_by_type,
+    indptr_by_type,
+)
 from peergraph.sampling.neighbor.options import NeighborOptions
 from peergraph.sampling.neighbor.workspace import WorkspacePool
 from peergraph.sampling.sample import Block, EdgeType, NodeType, Sample
@@ -290,21 +296,31 @@ class NeighborSampler:
         seed: int,
         times: Tensor | None,
     ) -> Sample:
-        buffers = Buffers(self._workspaces.device)
+        device = self._workspaces.device
+        arrays = ResultArrays(
+            device,
+            self.index_dtype,
+            edge_ids=self.edge_ids,
+            batch=self.disjoint,
+            duplicates=self.duplicate_counts,
+        )
         # A loader's thread runs in a mode of torch for random numbers, which would see each of the
         # many calls here that allocate and slice: a sixth of the host's time for a small batch.
         with torch._C.DisableTorchFunction():
             with self._workspaces.borrow() as workspace:
-                result = native.sample(
+                *counts, scratch_bytes = native.sample(
                     seeds,
                     seed,
                     times,
                     workspace.node_maps,
                     workspace.mailbox,
-                    buffers,
+                    workspace.scratch(),
+                    Buffers(device),
+                    arrays,
                     workspace.launch(),
                 )
-            return self._to_sample(NativeResult(*result), buffers)
+                workspace.expect_scratch(scratch_bytes)
+            return self._to_sample(ResultCounts(*counts), arrays)
 
     def _check_seeds(self, seeds: Seeds) -> list[tuple[int, Tensor]]:
         """Converts seeds to (index of node type, contiguous int64 tensor on the store's device)."""
@@ -327,26 +343,25 @@ class NeighborSampler:
             checked.append((self._node_types.index(node_type), copied.contiguous()))
         return checked
 
-    def _to_sample(self, result: NativeResult, buffers: Buffers) -> Sample:
-        arrays = ResultArrays(result, buffers, self._node_types, self._edge_types)
-        num_nodes = [sum(counts) for counts in result.num_nodes]
-        num_edges = [sum(counts) for counts in result.num_edges]
-        row, col = arrays.ends(self.index_dtype, num_edges)
+    def _to_sample(self, counts: ResultCounts, arrays: ResultArrays) -> Sample:
+        node_types, edge_types = self._node_types, self._edge_types
+        num_nodes = [sum(of_type) for of_type in counts.num_nodes]
+        num_edges = [sum(of_type) for of_type in counts.num_edges]
+
+        def of_nodes(array: Tensor | None) -> dict[NodeType, Tensor] | None:
+            return None if array is None else by_type(node_types, array, num_nodes)
+
+        row, col = ends_by_type(edge_types, arrays.edge_index, num_edges)
+        edge_ids = arrays.edge_ids
         return Sample(
-            nodes=arrays.by_node_type(result.nodes, torch.int64, num_nodes),
+            nodes=by_type(node_types, arrays.nodes, num_nodes),
             row=row,
             col=col,
-            edge_ids=arrays.by_edge_type(result.edge_ids, torch.int64, num_edges)
-            if self.edge_ids
-            else None,
-            batch=arrays.by_node_type(result.batch, torch.int64, num_nodes)
-            if self.disjoint
-            else None,
-            duplicate_counts=arrays.by_node_type(result.duplicates, torch.int32, num_nodes)
-            if self.duplicate_counts
-            else None,
-            num_sampled_nodes=dict(zip(self._node_types, result.num_nodes, strict=True)),
-            num_sampled_edges=dict(zip(self._edge_types, result.num_edges, strict=True)),
-            indptr=arrays.indptr(),
-            first_target=arrays.first_target(),
+            edge_ids=None if edge_ids is None else by_type(edge_types, edge_ids, num_edges),
+            batch=of_nodes(arrays.batch),
+            duplicate_counts=of_nodes(arrays.duplicates),
+            num_sampled_nodes=dict(zip(node_types, counts.num_nodes, strict=True)),
+            num_sampled_edges=dict(zip(edge_types, counts.num_edges, strict=True)),
+            indptr=indptr_by_type(edge_types, arrays.offsets, counts.num_targets),
+            first_target=dict(zip(edge_types, counts.first_target, strict=True)),
         )

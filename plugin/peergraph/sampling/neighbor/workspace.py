@@ -16,6 +16,11 @@ from peergraph.memory.device.launching import Launch, empty, launch_on, stream_a
 # is cleared every 256 samples. Samples of more than 2**23 edges a hop use more bits.
 LEAST_ENTRY_BITS = 24
 
+# The most bytes of scratch memory that a sample gets at once, by type of device. On the CPU, the
+# allocator would map larger memory anew for each sample. On a GPU, larger blocks would be cut up by
+# tensors that are allocated between two samples.
+_MOST_SCRATCH = {"cpu": 16 << 20, "cuda": 256 << 20}
+
 
 class Workspace:
     """The work space of one running sample.
@@ -36,6 +41,7 @@ class Workspace:
         self.maps = [empty(n, torch.int32, device).fill_(-1) for n in map_sizes]
         self.node_maps = [_C.NodeMap(words=m, least_bits=LEAST_ENTRY_BITS) for m in self.maps]
         self.mailbox: torch.Tensor | None = None
+        self._scratch_bytes = 0
         self._stream: torch.cuda.Stream | None = None
         if device.type == "cuda":
             self.mailbox = torch.empty(
@@ -47,6 +53,19 @@ class Workspace:
     def launch(self) -> Launch:
         """Returns the launch arguments for the stream that borrowed the work space."""
         return launch_on(self._device, self._stream)
+
+    def scratch(self) -> torch.Tensor | None:
+        """Returns memory for one sample, as much as the largest sample so far took; None before
+        the first one. What is allocated while a sample runs waits for Python's lock each time.
+        """
+        if self._scratch_bytes == 0:
+            return None
+        return empty(self._scratch_bytes, torch.uint8, self._device)
+
+    def expect_scratch(self, num_bytes: int) -> None:
+        """Tells the scratch memory that a sample took."""
+        most = _MOST_SCRATCH[self._device.type]
+        self._scratch_bytes = min(max(self._scratch_bytes, num_bytes), most)
 
     def begin_use(self, address: int) -> None:
         """Makes the current stream wait for the last use if that was on another stream.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -15,7 +16,7 @@ from peergraph.memory.device.pending_errors import raise_pending
 from peergraph.memory.table.id_list import integers
 from peergraph.profiling import SAMPLE, profiled
 from peergraph.sampling.arguments import check_seed, store_device
-from peergraph.sampling.neighbor.native_result import NativeResult, ResultArrays
+from peergraph.sampling.neighbor.native_result import ResultCounts, by_type, cut
 from peergraph.sampling.neighbor.neighbor_sampler import NeighborSampler
 from peergraph.sampling.sample import NodeType
 from peergraph.sampling.static_shape.bounds import MaxEdges, MaxNodes, make_shape
@@ -237,7 +238,7 @@ class StaticShapeSampler:
         def draw(native: _C.KHopSampler) -> StaticShapeSample:
             buffers = Buffers(self._device)
             with self._one_at_a_time:
-                *result, count_address = native.sample_static_shape(
+                result = native.sample_static_shape(
                     [(self._types.index(t), ids, counts.get(t)) for t, ids in seeds.items()],
                     0 if isinstance(seed, Tensor) else seed,
                     seed if isinstance(seed, Tensor) else None,
@@ -250,7 +251,7 @@ class StaticShapeSampler:
                     buffers,
                     launch_on(self._device),
                 )
-            return _to_sample(sampler, shape, buffers, NativeResult(*result), count_address)
+            return _to_sample(sampler, shape, buffers, result)
 
         return draw(sampler.native) if is_capturing(self._device) else sampler.run(draw)
 
@@ -259,33 +260,37 @@ def _to_sample(
     sampler: NeighborSampler,
     shape: StaticShape,
     buffers: Buffers,
-    result: NativeResult,
-    count_address: int,
+    result: tuple[Any, ...],
 ) -> StaticShapeSample:
+    """Makes a sample of what the compiled module returns: addresses of arrays, then counts."""
+    nodes, batch, duplicates, edge_index, edge_ids, offsets, *of_hops, count_address = result
+    counts = ResultCounts(*of_hops)
     rows, edges = shape.rows_per_hop, shape.edges_per_hop
-    arrays = ResultArrays(result, buffers, rows, edges)
     num_rows = [sum(of_type) for of_type in rows.values()]
     num_edges = [sum(of_type) for of_type in edges.values()]
-    edge_index = arrays.by_edge_type(
-        result.edge_index, sampler.index_dtype, [2 * count for count in num_edges]
-    )
+
+    def of_nodes(address: int, dtype: torch.dtype) -> dict[NodeType, Tensor]:
+        return by_type(rows, buffers.tensor(address, dtype, sum(num_rows)), num_rows)
+
+    all_ends = buffers.tensor(edge_index, sampler.index_dtype, 2 * sum(num_edges))
+    ends = by_type(edges, all_ends, [2 * count for count in num_edges])
     lengths = [len(r) for r in rows.values()] + [len(e) for e in edges.values()]
-    counts = torch.split(buffers.tensor(count_address, torch.int64, sum(lengths)), lengths)
+    of_types = torch.split(buffers.tensor(count_address, torch.int64, sum(lengths)), lengths)
+    by_hop = []
+    for hop, address in enumerate(offsets):
+        sizes = [of_type[hop] + 1 for of_type in counts.num_targets]
+        by_hop.append(cut(buffers.tensor(address, torch.int64, sum(sizes)), sizes))
     return StaticShapeSample(
-        nodes=arrays.by_node_type(result.nodes, torch.int64, num_rows),
-        edge_index={t: ends.view(2, ends.numel() // 2) for t, ends in edge_index.items()},
-        edge_ids=arrays.by_edge_type(result.edge_ids, torch.int64, num_edges)
+        nodes=of_nodes(nodes, torch.int64),
+        edge_index={t: both.view(2, both.numel() // 2) for t, both in ends.items()},
+        edge_ids=by_type(edges, buffers.tensor(edge_ids, torch.int64, sum(num_edges)), num_edges)
         if sampler.edge_ids
         else None,
-        batch=arrays.by_node_type(result.batch, torch.int64, num_rows)
-        if sampler.disjoint
-        else None,
-        duplicate_counts=arrays.by_node_type(result.duplicates, torch.int32, num_rows)
-        if sampler.duplicate_counts
-        else None,
-        num_nodes=dict(zip(rows, counts, strict=False)),
-        num_edges=dict(zip(edges, counts[len(rows) :], strict=True)),
+        batch=of_nodes(batch, torch.int64) if sampler.disjoint else None,
+        duplicate_counts=of_nodes(duplicates, torch.int32) if sampler.duplicate_counts else None,
+        num_nodes=dict(zip(rows, of_types, strict=False)),
+        num_edges=dict(zip(edges, of_types[len(rows) :], strict=True)),
         shape=shape,
-        indptr=arrays.indptr(),
-        first_target=arrays.first_target(),
+        indptr={t: [of_hop[r] for of_hop in by_hop] for r, t in enumerate(edges)},
+        first_target=dict(zip(edges, counts.first_target, strict=True)),
     )
