@@ -6,6 +6,7 @@
 
 #include <cstring>
 #include <optional>
+#include <tuple>
 #include <vector>
 
 #include "common/check.h"
@@ -174,7 +175,16 @@ RowCodec make_row_codec(StoredType stored, DType dtype, int64_t columns, int64_t
   return {stored, dtype, columns, group_columns, scales_begin};
 }
 
-/// `scales` is the table of the scales, where they are apart.
+void gather_rows(const LeasedTable& leased, IdList ids, const TensorRef& out,
+                 const Launch& launch) {
+  const Opened table(leased);
+  check_apart(*table, ids, out);
+  char* rows = rows_for(out, table->row_bytes, &ids);
+  PG_ON_DEVICE(launch.device, gather_cpu(*table, ids, rows, launch.num_threads),
+               gather_cuda(*table, ids, rows, launch.device, launch.stream));
+}
+
+/// `leased_scales` is the table of the scales, where they are apart.
 void decode_gather(const LeasedTable& leased, const RowCodec& joined, IdList ids,
                    const TensorRef& out, const Launch& launch,
                    const std::optional<LeasedTable>& leased_scales) {
@@ -200,6 +210,21 @@ void decode_gather(const LeasedTable& leased, const RowCodec& joined, IdList ids
   PG_ON_DEVICE(launch.device,
                decode_gather_cpu(*table, scales, codec, ids, rows, launch.num_threads),
                decode_gather_cuda(*table, scales, codec, ids, rows, launch.device, launch.stream));
+}
+
+/// Rows of a table that are gathered with rows of others: the table, how its rows are decoded if
+/// they are, the table of the scales where they are apart, the ids, the memory of the rows.
+using TableRead = std::tuple<const LeasedTable*, std::optional<RowCodec>,
+                             std::optional<LeasedTable>, const IdList*, TensorRef>;
+
+void gather_tables(const std::vector<TableRead>& reads, const Launch& launch) {
+  for (const auto& [table, codec, scales, ids, out] : reads) {
+    PG_CHECK_ARG(table != nullptr && ids != nullptr, "a read needs a table and ids");
+    if (codec)
+      decode_gather(*table, *codec, *ids, out, launch, scales);
+    else
+      gather_rows(*table, *ids, out, launch);
+  }
 }
 
 void signal_flag(uintptr_t flag, uint32_t value, const Launch& launch) {
@@ -232,16 +257,9 @@ void register_ops(py::module_& m) {
         py::arg("given_up"), py::arg("launch"), ReleaseGil());
   m.def("check_ids", &check_ids, py::arg("ids"), py::arg("limit"), py::arg("num_threads"),
         ReleaseGil());
-  m.def(
-      "gather",
-      [](const LeasedTable& leased, IdList ids, const TensorRef& out, const Launch& launch) {
-        const Opened table(leased);
-        check_apart(*table, ids, out);
-        char* rows = rows_for(out, table->row_bytes, &ids);
-        PG_ON_DEVICE(launch.device, gather_cpu(*table, ids, rows, launch.num_threads),
-                     gather_cuda(*table, ids, rows, launch.device, launch.stream));
-      },
-      py::arg("table"), py::arg("ids"), py::arg("out"), py::arg("launch"), ReleaseGil());
+  m.def("gather", &gather_rows, py::arg("table"), py::arg("ids"), py::arg("out"), py::arg("launch"),
+        ReleaseGil());
+  m.def("gather_tables", &gather_tables, py::arg("reads"), py::arg("launch"), ReleaseGil());
   m.def("decode_gather", &decode_gather, py::arg("table"), py::arg("codec"), py::arg("ids"),
         py::arg("out"), py::arg("launch"), py::arg("scales") = py::none(), ReleaseGil());
   m.def(

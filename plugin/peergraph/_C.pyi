@@ -572,6 +572,12 @@ def gather(table: TableView, ids: IdList, out: torch.Tensor, launch: Launch) -> 
 def gather_lists(
     view: CscView, chunk: ListChunk, destinations: IdMapView, sources: IdMapView, launch: Launch
 ) -> None: ...
+def gather_tables(
+    reads: collections.abc.Sequence[
+        tuple[TableView, RowCodec | None, TableView | None, IdList, torch.Tensor]
+    ],
+    launch: Launch,
+) -> None: ...
 def indptr_from_sorted(keys: torch.Tensor, *, num_keys: int, indptr: torch.Tensor) -> bool: ...
 def interleaved_spmm(
     local: CsrMatrix,

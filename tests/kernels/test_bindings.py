@@ -32,6 +32,7 @@ WITHOUT_SIZES = """
 # Rows of tables have any dtype.
 ANY_DTYPE = {
     "gather": {"out"},
+    "gather_tables": {"out"},
     "scatter": {"values"},
     "stage": {"buffer", "out"},
     "sort_bucket": {"records"},
@@ -334,6 +335,14 @@ def stage(t: Tensors) -> None:
 def decode_gather(t: Tensors) -> None:
     codec = _C.RowCodec(stored=_C.StoredType.float16, dtype=_C.DType.float32, columns=12)
     _C.decode_gather(rows_of_table(5, 6), codec, _C.IdList(ids=t["ids"]), t["out"], LAUNCH)
+
+
+@case("ids", ids=ints(0, 2, 4), out=reals(3, 6), decoded=reals(3, 12))
+def gather_tables(t: Tensors) -> None:
+    codec = _C.RowCodec(stored=_C.StoredType.float16, dtype=_C.DType.float32, columns=12)
+    table, ids = rows_of_table(5, 6), _C.IdList(ids=t["ids"])
+    reads = [(table, None, None, ids, t["out"]), (table, codec, None, ids, t["decoded"])]
+    _C.gather_tables(reads, LAUNCH)
 
 
 @case("ids", ids=ints(0, 2, 4), out=ints(0, 0, 0))

@@ -6,10 +6,8 @@ that is not shared they do the same as before.
 
 from __future__ import annotations
 
-import copy
 import inspect
-from collections.abc import Callable, Collection, Iterator
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -23,16 +21,15 @@ from torch_geometric.loader import (
     link_loader,
     node_loader,
 )
-from torch_geometric.loader import utils as loader_utils
 from torch_geometric.nn.models.basic_gnn import BasicGNN
 from torch_geometric.sampler import NeighborSampler as PygNeighborSampler
 
 from peergraph.integration import is_split
-from peergraph.store import Store, StoreTensor
+from peergraph.store import Store
 
-from ..compat import canonical_edge_type, data_storage, edge_function, patches, storage_values
+from ..compat import canonical_edge_type, data_storage, edge_function, patches
 from ..data.feature_store import FeatureStore
-from ..data.sparse_adjacency import ADJACENCY_KEYS, ADJACENCY_TYPES
+from ..data.sparse_adjacency import ADJACENCY_KEYS
 from ..data.store_of import find_store
 from ..everywhere import replace_everywhere
 from ..prefetching.prefetcher import is_plain, prefetch
@@ -40,6 +37,7 @@ from ..subgraphs import cluster
 from ..subgraphs.induced import subgraph
 from ..subgraphs.k_hop import k_hop_subgraph
 from . import batch_csc, class_swaps
+from .filter_batch import adjacencies, filter_data, filter_hetero_data
 from .hgt_sampler import HGTSampler
 from .in_process import drop_workers
 from .layerwise_inference import infer_by_layers
@@ -60,8 +58,8 @@ def install() -> None:
     for module in (node_loader, link_loader):
         for name in ("filter_custom_store", "filter_custom_hetero_store"):
             patches.replace(module, name, _filter_stores)
-    patches.replace(loader_utils, "filter_node_store_", _filter_nodes)
-    patches.replace(loader_utils, "filter_edge_store_", _filter_edges)
+        patches.replace(module, "filter_data", filter_data)
+        patches.replace(module, "filter_hetero_data", filter_hetero_data)
     patches.replace(ClusterLoader, "__init__", cluster.init_loader)
     patches.replace(ClusterLoader, "_collate", cluster.collate)
     for data in (Data, HeteroData):
@@ -147,52 +145,6 @@ def _filter_stores(
         else:
             batch_csc.attach_to(row, batch.edge_index)
     return batch
-
-
-def _filter_nodes(original: Function, storage: Any, *rest: Any, **more: Any) -> None:
-    # PyG 2.6 cannot tell whether a matrix is an attribute of nodes.
-    rows = _drop_keys(storage, dict(_adjacencies(storage)))
-    with _without_modes(storage):
-        original(rows, *rest, **more)
-
-
-def _without_modes(storage: Any) -> AbstractContextManager[Any]:
-    """Hides torch's functions from its modes, if no attribute is of a type that needs them.
-
-    A loader's thread runs in a mode for random numbers, of which filtering draws none. The mode
-    would take a tenth of its time for a small batch.
-    """
-    known = all(
-        type(value) is Tensor or isinstance(value, (StoreTensor, str, int, float))
-        for value in storage_values(storage).values()
-    )
-    return torch._C.DisableTorchFunction() if known else nullcontext()
-
-
-def _filter_edges(
-    original: Function,
-    storage: Any,
-    batch: Any,
-    row: Any,
-    col: Any,
-    edge: Any,
-    *rest: Any,
-    **more: Any,
-) -> None:
-    shared = dict(_adjacencies(storage))
-    values = storage_values(storage)
-    edge_index = None
-    if "edge_index" in values:
-        edge_index = batch_csc.edge_index_of(row, col, values["edge_index"].device)
-    made = list(shared) if edge_index is None else [*shared, "edge_index"]
-    if len(values) > len(made):  # of many edge types most have no other attribute
-        with _without_modes(storage):
-            original(_drop_keys(storage, made), batch, row, col, edge, *rest, **more)
-    if edge_index is not None:
-        batch["edge_index"] = edge_index
-    for key, matrix in shared.items():
-        batch[key] = matrix.sparse_layout.of_batch(matrix.store, row, col, edge, batch.size())
-    batch_csc.attach_to(row, edge_index if edge_index is not None else batch.get("edge_index"))
 
 
 def _complete_inputs(options: dict[str, Any], store: Store) -> None:
@@ -282,7 +234,7 @@ def _complete_links(data: Any, given: Any, store: Store) -> Any:
         storage = data_storage(data)
         if given is None and not _has_edges(storage):
             raise ValueError("edge_label_index is needed: data has no edges")
-        return store.edge_index() if given is None and any(_adjacencies(storage)) else given
+        return store.edge_index() if given is None and any(adjacencies(storage)) else given
     if not isinstance(data, HeteroData) and store.is_homogeneous:
         if isinstance(given, (tuple, list)) and given[0] is None:
             given = given[1]
@@ -301,7 +253,7 @@ def _complete_links(data: Any, given: Any, store: Store) -> Any:
     if edges is None and isinstance(data, HeteroData):
         if not _has_edges(data[key]):
             raise ValueError(f"edge_label_index is needed: {key} has no edges")
-        if any(_adjacencies(data[key])):
+        if any(adjacencies(data[key])):
             return key, store.edge_index(key)
     return given
 
@@ -334,22 +286,3 @@ def _stay_in_process(options: dict[str, Any], store: Store) -> None:
     if options.get("filter_per_worker") is None:
         options["filter_per_worker"] = False
     drop_workers(options.setdefault("kwargs", {}), store)
-
-
-def _adjacencies(storage: Any) -> Iterator[tuple[str, Any]]:
-    """Yields the name and value of each adjacency matrix of an edge storage that reads a store."""
-    values = storage_values(storage)
-    for key in ADJACENCY_KEYS:
-        if isinstance(values.get(key), ADJACENCY_TYPES):
-            yield key, values[key]
-
-
-def _drop_keys(storage: Any, names: Collection[str]) -> Any:
-    """Copies a storage without some of its matrices; keeps its number of edges."""
-    if not names:
-        return storage
-    rest = copy.copy(storage)
-    for name in names:
-        del rest[name]
-    rest.num_edges = storage.num_edges
-    return rest

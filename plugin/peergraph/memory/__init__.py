@@ -18,6 +18,7 @@ from peergraph.memory.group.machines import Machines
 from peergraph.memory.group.world_group import WorldGroup
 from peergraph.memory.region.region import SharedRegion
 from peergraph.memory.table.encoded_rows import EncodedRows
+from peergraph.memory.table.gather_tables import gather_tables
 from peergraph.memory.table.host_rows import host_rows
 from peergraph.memory.table.kernel_argument import table_argument
 from peergraph.memory.table.narrow_table import NarrowTable
@@ -52,6 +53,7 @@ __all__ = [
     "cached_topology",
     "collective_call",
     "cupy_stream",
+    "gather_tables",
     "host_rows",
     "limit_blocks",
     "measure_topology",

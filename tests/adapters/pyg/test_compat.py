@@ -19,7 +19,6 @@ from torch.autograd import forward_ad
 from torch_geometric import utils
 from torch_geometric.data import Data, HeteroData
 from torch_geometric.loader import ClusterLoader, LinkLoader, NodeLoader, link_loader, node_loader
-from torch_geometric.loader import utils as loader_utils
 from torch_geometric.nn import GraphSAGE, SAGEConv
 from torch_geometric.sampler import NeighborSampler
 
@@ -61,8 +60,10 @@ def test_a_change_names_the_version(package: str) -> None:
         (node_loader, "filter_custom_hetero_store"),
         (link_loader, "filter_custom_store"),
         (link_loader, "filter_custom_hetero_store"),
-        (loader_utils, "filter_node_store_"),
-        (loader_utils, "filter_edge_store_"),
+        (node_loader, "filter_data"),
+        (node_loader, "filter_hetero_data"),
+        (link_loader, "filter_data"),
+        (link_loader, "filter_hetero_data"),
         (ClusterLoader, "__init__"),
         (ClusterLoader, "_collate"),
         (Data, "subgraph"),
@@ -77,14 +78,14 @@ def test_functions_that_are_replaced(owner: Any, name: str) -> None:
 
 
 def test_replaced_functions_are_restored() -> None:
-    replaced = loader_utils.filter_node_store_
+    replaced = node_loader.filter_data
     compat.patches.undo()
     try:
-        assert loader_utils.filter_node_store_ is replaced.__wrapped__
+        assert node_loader.filter_data is replaced.__wrapped__
         assert not compat.patches
     finally:
         patches.install()
-    assert loader_utils.filter_node_store_ is not replaced.__wrapped__
+    assert node_loader.filter_data is not replaced.__wrapped__
 
 
 def test_storages_of_data() -> None:

@@ -131,6 +131,10 @@ class DistributedTable(Table):
                 self._copy_remote(remote, location, result)
         return result if out is None else out
 
+    def direct_read(self) -> None:
+        """Returns None: a gather also copies rows that were received from other machines."""
+        return None
+
     def gather_stored(self, ids: torch.Tensor) -> NoReturn:
         """Raises NotImplementedError: other machines have rows, too."""
         raise NotImplementedError(

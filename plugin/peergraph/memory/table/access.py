@@ -25,6 +25,17 @@ from peergraph.memory.table.tiers import Tiers
 _logger = logging.getLogger(__name__)
 
 
+class DirectRead(NamedTuple):
+    """What a kernel needs to gather rows of a table."""
+
+    view: _C.TableView
+    """All rows."""
+    codec: _C.RowCodec | None = None
+    """Decodes the rows; None where they are stored as users see them."""
+    scales: _C.TableView | None = None
+    """The scales of the rows, where they are in another table."""
+
+
 class Access(NamedTuple):
     """The views of a table, and the objects that read the rows that the device does not read."""
 
@@ -36,6 +47,13 @@ class Access(NamedTuple):
     """The rows on disk, if the device is a GPU; None if no row is on disk."""
     host_gather: HostGather | None = None
     """Gathers rows, if the device is a GPU and some rows are in host memory or on disk."""
+    reads_disk: bool = False
+    """Whether the device is a CPU that reads rows on disk, which more threads do."""
+
+    @property
+    def direct(self) -> DirectRead | None:
+        """What one kernel needs to gather rows; None if a gather takes other steps."""
+        return None if self.host_gather or self.reads_disk else DirectRead(self.view)
 
     def gather(
         self, ids: torch.Tensor, out: torch.Tensor, launch: Launch, padded: bool = False
@@ -115,7 +133,7 @@ def open_access(
     write_views = [make_view(shards) for shards in partitions.write_addresses(bases, sizes)]
     on_gpu = group.device.type == "cuda" and row_bytes > 0
     if not on_gpu or not (tiers.host or tiers.disk):
-        return Access(view, write_views)
+        return Access(view, write_views, reads_disk=not on_gpu and tiers.disk > 0)
     on_disk = staged_rows(disk_launch(), with_host=False) if tiers.disk else None
     if staged is None and tiers.host:
         file = host_reads_file(group.device, group.world_size)

@@ -11,6 +11,7 @@ from torch import Tensor
 import peergraph._C as _C
 from peergraph.memory.group.group import Group
 from peergraph.memory.group.naming import collective
+from peergraph.memory.table.access import DirectRead
 from peergraph.memory.table.id_list import ids_on_device
 from peergraph.memory.table.partitions import Partitions
 from peergraph.memory.table.read_counter import ReadCounter
@@ -153,6 +154,13 @@ class NarrowTable(Table):
             else:
                 self.stored.gather_decoded(ids, result, self.codec.native, padded)
         return result if out is None else out
+
+    def direct_read(self) -> DirectRead | None:
+        """As :meth:`Table.direct_read`."""
+        if self.device.type == "cuda" and self.tiers.host + self.tiers.disk:
+            return None
+        read = self.stored.direct_read()
+        return None if read is None else read._replace(codec=self.codec.native)
 
     def gather_stored(self, ids: Tensor) -> Tensor:
         """Returns the rows `ids` as they are stored: uint8 [n, row_bytes]. One-sided."""

@@ -11,6 +11,7 @@ import peergraph._C as _C
 from peergraph.memory.device.launching import launch_on, most_blocks
 from peergraph.memory.group.group import Group
 from peergraph.memory.region.closing import close_all
+from peergraph.memory.table.access import DirectRead
 from peergraph.memory.table.id_list import id_list
 from peergraph.memory.table.partitions import Partitions
 from peergraph.memory.table.read_counter import ReadCounter, counted
@@ -153,6 +154,11 @@ class RowsWithScales:
         return self._joined(
             self.values.gather(ids, padded=padded), self.scales.gather(ids, padded=padded)
         )
+
+    def direct_read(self) -> DirectRead | None:
+        """As :meth:`Table.direct_read`; without the codec."""
+        read = self.values.direct_read()
+        return None if read is None else read._replace(scales=self.scales.view)
 
     def gather_decoded(self, ids: Tensor, out: Tensor, codec: _C.RowCodec, padded: bool) -> None:
         """Writes the rows `ids`, decoded by a codec, to `out`, as :meth:`Table.gather_decoded`."""

@@ -20,7 +20,7 @@ from peergraph.memory.group.group import Group
 from peergraph.memory.group.naming import collective
 from peergraph.memory.region.closing import close_all
 from peergraph.memory.region.region import SharedRegion
-from peergraph.memory.table.access import Access, open_access
+from peergraph.memory.table.access import Access, DirectRead, open_access
 from peergraph.memory.table.byte_rows import as_bytes, download_rows
 from peergraph.memory.table.checks import check_table
 from peergraph.memory.table.id_list import id_list, ids_on_device
@@ -247,6 +247,10 @@ class Table:
         ):
             access.gather(ids, result, self._launch(), padded)
         return result if out is None else out
+
+    def direct_read(self) -> DirectRead | None:
+        """Returns what one kernel needs to gather rows; None if a gather takes other steps."""
+        return self._opened().direct if self.counter is None else None
 
     def gather_decoded(
         self, ids: torch.Tensor, out: torch.Tensor, codec: _C.RowCodec, padded: bool

@@ -1,0 +1,210 @@
+"""Fills batches as PyG's loaders do, but gathers the rows of all shared tensors at once.
+
+PyG selects the rows of each attribute alone. A thread that makes batches would wait for Python's
+lock after each of these calls, and the training loop for the thread.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Collection, Iterator
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import get_worker_info
+from torch_geometric.data import Data, HeteroData
+from torch_geometric.loader import utils as loader_utils
+
+from peergraph.memory import Table, gather_tables
+from peergraph.store import StoreTensor, TableTensor
+
+from ..compat import data_storage, storage_data, storage_values
+from ..data.sparse_adjacency import ADJACENCY_KEYS, ADJACENCY_TYPES
+from ..data.store_of import find_store
+from . import batch_csc
+
+Function = Callable[..., Any]
+
+_NO_IDS = torch.empty(0, dtype=torch.long, device="cpu")
+
+
+def filter_data(
+    original: Function, data: Data, node: Any, row: Any, col: Any, edge: Any, perm: Any = None
+) -> Any:
+    """Returns the batch of a sample, as PyG's ``filter_data``."""
+    if find_store(data) is None:
+        return original(data, node, row, col, edge, perm)
+    out = copy.copy(data)
+    storage, batch = data_storage(data), data_storage(out)
+    rows = _SharedRows()
+    with _without_modes([storage]):
+        _filter_nodes(storage, batch, node, rows)
+        rows.add_edges(storage, batch, edge, perm)
+        rows.gather()
+    _filter_edges(storage, batch, row, col, edge, perm, rows)
+    return out
+
+
+def filter_hetero_data(
+    original: Function,
+    data: HeteroData,
+    node_dict: dict[Any, Any],
+    row_dict: dict[Any, Any],
+    col_dict: dict[Any, Any],
+    edge_dict: dict[Any, Any],
+    perm_dict: dict[Any, Any] | None = None,
+) -> Any:
+    """Returns the batch of a sample, as PyG's ``filter_hetero_data``.
+
+    Adds empty tensors to the dicts for types that they lack, as PyG does.
+    """
+    if find_store(data) is None:
+        return original(data, node_dict, row_dict, col_dict, edge_dict, perm_dict)
+    out = copy.copy(data)
+    perms = perm_dict or {}
+    rows = _SharedRows()
+    edges = list(zip(data.edge_items(), out.edge_stores, strict=True))
+    with _without_modes([*data.node_stores, *data.edge_stores]):
+        for (node_type, storage), batch in zip(data.node_items(), out.node_stores, strict=True):
+            _filter_nodes(storage, batch, node_dict.setdefault(node_type, _NO_IDS), rows)
+        for (edge_type, storage), batch in edges:
+            for ids in (row_dict, col_dict, edge_dict):
+                ids.setdefault(edge_type, _NO_IDS)
+            rows.add_edges(storage, batch, edge_dict[edge_type], perms.get(edge_type))
+        rows.gather()
+    for (edge_type, storage), batch in edges:
+        ends = row_dict[edge_type], col_dict[edge_type]
+        _filter_edges(storage, batch, *ends, edge_dict[edge_type], perms.get(edge_type), rows)
+    return out
+
+
+class _SharedRows:
+    """The rows of shared tensors that a batch gets."""
+
+    def __init__(self) -> None:
+        self._targets: list[tuple[Any, str]] = []
+        self._reads: list[tuple[Table, Tensor]] = []
+        self._of_edges: dict[int, list[str]] = {}
+        # Workers write the rows to memory that they share with the loop, which PyG does.
+        self._in_worker = get_worker_info() is not None
+
+    def add(self, batch: Any, key: str, value: Any, ids: Any) -> bool:
+        """Returns whether :meth:`gather` will set the attribute `key` to the rows of `value`."""
+        # Subclasses select rows in other ways.
+        if type(value) is not TableTensor or type(ids) is not Tensor or self._in_worker:
+            return False
+        table = value.table
+        if value.device != table.device or value.requires_grad or ids.ndim != 1:
+            return False
+        if ids.device != value.device or ids.dtype != torch.int64:
+            ids = ids.to(value.device, torch.int64)
+        self._targets.append((batch, key))
+        self._reads.append((table, ids))
+        return True
+
+    def add_edges(self, storage: Any, batch: Any, edge: Any, perm: Any) -> None:
+        """Adds the shared attributes of edges."""
+        if edge is None or perm is not None:
+            return
+        for key, value in storage_values(storage).items():
+            is_table = isinstance(value, TableTensor)
+            if not is_table or not storage.is_edge_attr(key):
+                continue
+            if _is_along_rows(storage, key, value) and self.add(batch, key, value, edge):
+                self._of_edges.setdefault(id(batch), []).append(key)
+
+    def gather(self) -> None:
+        """Gathers all rows, and sets the attributes."""
+        gathered = gather_tables(self._reads)
+        for (batch, key), rows in zip(self._targets, gathered, strict=True):
+            batch[key] = rows
+
+    def of_edges(self, batch: Any) -> list[str]:
+        """Returns the attributes of edges that were set in the storage of a batch."""
+        return self._of_edges.get(id(batch), [])
+
+    def are_all(self, batch: Any, values: Collection[str], others: Collection[str]) -> bool:
+        """Returns whether each attribute was set in the storage of a batch or is one of others."""
+        owned = {key for owner, key in self._targets if owner is batch}
+        return owned.union(others).issuperset(values)
+
+
+def _is_along_rows(storage: Any, key: str, value: Tensor) -> bool:
+    """Returns whether PyG selects from the first dimension of an attribute."""
+    return storage_data(storage).__cat_dim__(key, value, storage) in (0, -value.ndim)
+
+
+def _filter_nodes(storage: Any, batch: Any, index: Any, rows: _SharedRows) -> None:
+    """Does the same as PyG's ``filter_node_store_``; `rows` gets the shared attributes."""
+    for key, value in storage_values(storage).items():
+        if key == "num_nodes":
+            batch.num_nodes = index.numel()
+            continue
+        # PyG 2.6 cannot tell whether a matrix is an attribute of nodes.
+        if isinstance(value, ADJACENCY_TYPES) or not storage.is_node_attr(key):
+            continue
+        if _is_along_rows(storage, key, value) and rows.add(batch, key, value, index):
+            continue
+        if isinstance(value, np.ndarray):
+            index = index.cpu()
+        elif hasattr(value, "device"):
+            index = index.to(value.device)
+        dim = storage_data(storage).__cat_dim__(key, value, storage)
+        batch[key] = loader_utils.index_select(value, index, dim=dim)
+
+
+def _filter_edges(
+    storage: Any, batch: Any, row: Any, col: Any, edge: Any, perm: Any, rows: _SharedRows
+) -> None:
+    """Does the same as PyG's ``filter_edge_store_``, without the attributes that `rows` has set."""
+    shared = dict(adjacencies(storage))
+    values = storage_values(storage)
+    edge_index = None
+    if "edge_index" in values:
+        edge_index = batch_csc.edge_index_of(row, col, values["edge_index"].device)
+    filled = [*shared, *rows.of_edges(batch), *([] if edge_index is None else ["edge_index"])]
+    if not rows.are_all(batch, values, filled):  # of many edge types most have no other attribute
+        with _without_modes([storage]):
+            rest = _drop_keys(storage, filled)
+            loader_utils.filter_edge_store_(rest, batch, row, col, edge, perm)
+    if edge_index is not None:
+        batch["edge_index"] = edge_index
+    for key, matrix in shared.items():
+        batch[key] = matrix.sparse_layout.of_batch(matrix.store, row, col, edge, batch.size())
+    batch_csc.attach_to(row, edge_index if edge_index is not None else batch.get("edge_index"))
+
+
+def _without_modes(storages: Collection[Any]) -> AbstractContextManager[Any]:
+    """Hides torch's functions from its modes, if no attribute is of a type that needs them.
+
+    A loader's thread runs in a mode for random numbers, of which filtering draws none. The mode
+    would take a tenth of its time for a small batch.
+    """
+    plain = all(
+        type(value) is Tensor or isinstance(value, (StoreTensor, str, int, float))
+        for storage in storages
+        for value in storage_values(storage).values()
+    )
+    return torch._C.DisableTorchFunction() if plain else nullcontext()
+
+
+def adjacencies(storage: Any) -> Iterator[tuple[str, Any]]:
+    """Yields the name and value of each adjacency matrix of an edge storage that reads a store."""
+    values = storage_values(storage)
+    for key in ADJACENCY_KEYS:
+        if isinstance(values.get(key), ADJACENCY_TYPES):
+            yield key, values[key]
+
+
+def _drop_keys(storage: Any, names: Collection[str]) -> Any:
+    """Copies a storage without some of its attributes; keeps its number of edges."""
+    if not names:
+        return storage
+    rest = copy.copy(storage)
+    for name in names:
+        del rest[name]
+    rest.num_edges = storage.num_edges
+    return rest
