@@ -20,7 +20,7 @@ import torch
 from harness.common import integers, main, parser
 from harness.ranks import Session
 from rgat_shape.graph import GRAPHS, TypedGraph, of_relations
-from rgat_shape.measuring import DTYPES, run_batch
+from rgat_shape.measuring import DTYPES, WAYS, run_batch
 from rgat_shape.models import LAYERS, MODELS
 from rgat_shape.source import make_source
 
@@ -97,7 +97,12 @@ def arguments() -> argparse.ArgumentParser:
     direction = result.add_mutually_exclusive_group()
     direction.add_argument("--backward", dest="inference", action="store_false", help="train")
     direction.add_argument("--inference", action="store_true", help="evaluate, without gradients")
-    result.add_argument("--lazy", action="store_true", help="layers read features, not the loader")
+    result.add_argument(
+        "--features",
+        choices=WAYS,
+        default="stored",
+        help="of batches: decoded by the loader, gathered as they are stored, or left in the store",
+    )
     result.add_argument("--held", type=int, default=2, help="batches in memory")
     result.add_argument("--prefetch", type=int, help="batches ahead; default: the loader's")
     result.add_argument("--captured", action="store_true", help="also train in CUDA graphs")

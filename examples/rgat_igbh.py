@@ -5,7 +5,7 @@
 
 The folder is the one that IGB's downloads make: `paper/node_feat.npy`, `paper/node_label_19.npy`,
 `paper__cites__paper/edge_index.npy` and so on; rows of features are read where they lie. The lines
-that use Peergraph are marked with (1) to (4); the rest is plain PyG.
+that use Peergraph are marked with (1) to (5); the rest is plain PyG.
 """
 
 from __future__ import annotations
@@ -118,13 +118,14 @@ def train(args: argparse.Namespace, device: torch.device) -> None:
     rank = dist.get_rank()
     data = read_graph(args.folder, args.classes) if rank == 0 else None  # (2) one rank reads it
     data = peergraph_pyg.share(data, device=device, storage={"x": args.storage})  # (3) all have it
+    data = peergraph_pyg.lazy(data, as_stored=True)  # (4) layers decode the rows of a batch
 
     torch.manual_seed(42)
     labelled = torch.randperm(args.labelled or data["paper"].num_nodes)
     split = int(0.6 * len(labelled))
     training, validation = labelled[:split], labelled[split:][: max(1, len(labelled) // 200)]
     rgat = RGAT(data, args.hidden, args.classes).to(device)
-    rgat = peergraph_pyg.accelerate(rgat)  # (4) faster layers: optional
+    rgat = peergraph_pyg.accelerate(rgat)  # (5) faster layers: optional
     # Some layers end in types from which nothing reaches the papers, the same ones in every step.
     model = DistributedDataParallel(rgat, static_graph=True, gradient_as_bucket_view=True)
     optimizer = torch.optim.Adam(model.parameters(), lr=args.lr, fused=True)

@@ -30,19 +30,19 @@ DTYPES = {"bfloat16": torch.bfloat16, "float32": torch.float32}
 """The dtype of the model's products by the option; parameters are float32."""
 
 
-def data_of(store: Store, graph: TypedGraph, is_lazy: bool) -> HeteroData:
-    """What peergraph_pyg.share returns, over a store that was made from parts of all ranks.
+WAYS = ("decoded", "stored", "lazy")
+"""What the loader does with the features of a batch; `lazy`: layers read them from the store."""
 
-    Args:
-        is_lazy: whether batches leave features in the store until layers read them.
-    """
+
+def data_of(store: Store, graph: TypedGraph, way: str) -> HeteroData:
+    """What peergraph_pyg.share returns, over a store that was made from parts of all ranks."""
     data = HeteroData()
     for node_type in graph.nodes:
         data[node_type].x = TableTensor(store, node_type, "x")
     data[graph.target].y = TableTensor(store, graph.target, "y")
     for edge_type in graph.edge_types:
         data[edge_type].edge_index = EdgeIndexTensor(store, edge_type)
-    return lazy(data) if is_lazy else data
+    return data if way == "decoded" else lazy(data, as_stored=way == "stored")
 
 
 def loader_of(session: Session, graph: TypedGraph, data: HeteroData, batch: int) -> NeighborLoader:
@@ -169,9 +169,9 @@ def run_batch(session: Session, store: Store, graph: TypedGraph, batch: int) -> 
         "fanout": "-".join(map(str, args.fanouts)),
         "batch": batch,
         "rows": args.rows,
-        "way": "lazy" if args.lazy else "gathered",
+        "way": args.features,
     }
-    loader = loader_of(session, graph, data_of(store, graph, args.lazy), batch)
+    loader = loader_of(session, graph, data_of(store, graph, args.features), batch)
     batches = again_and_again(loader if args.prefetch is None else prefetch(loader, args.prefetch))
     with contextlib.closing(batches):
         sizes = BatchSizes()
@@ -244,7 +244,9 @@ def _run_captured(
         trainer.connect()
     steps = trainer.captured(loader)
     with contextlib.closing(steps):
-        record = _record(session, lambda *_: next(steps), "captured", layers="accelerated", **fields)
+        record = _record(
+            session, lambda *_: next(steps), "captured", layers="accelerated", **fields
+        )
         session.note(f"  {record['seeds_per_s']:,.0f} seeds/s on {session.world} ranks")
 
 

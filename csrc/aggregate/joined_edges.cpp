@@ -61,7 +61,8 @@ class Numbering {
         numbers_[key] = number++;
       }
       if (!segments_.is_fixed()) continue;
-      for (; number < segments_.fixed_cuts[segment + 1]; ++number) write(end - 1);
+      for (; number < segments_.fixed_cuts[segment + 1]; ++number)
+        write(segment_of != nullptr ? end - 1 : first + number - segments_.fixed_cuts[segment]);
     }
     result.cuts.push_back(number);
     if (indptr != nullptr) indptr[number] = edges;

@@ -186,7 +186,10 @@ __global__ void __launch_bounds__(kBlockThreads) fill_joined_keys(const Numbers 
     const int64_t end = of.end_of(segment);
     const int64_t used = of.numbers[end] - of.numbers[of.starts[segment]];
     if (number - of.fixed_cuts[segment] < used) continue;
-    of.keys[number] = static_cast<int32_t>(end - 1 - of.starts[segment]);
+    // Only rows have segments.
+    const bool is_row = of.segment_of != nullptr;
+    of.keys[number] = static_cast<int32_t>(is_row ? end - 1 - of.starts[segment]
+                                                  : number - of.fixed_cuts[segment]);
     if (of.segment_of != nullptr) of.segment_of[number] = segment;
     if (of.indptr != nullptr) of.indptr[number] = of.offsets[end];
   }

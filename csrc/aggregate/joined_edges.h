@@ -34,8 +34,9 @@ struct KeySegments {
   int64_t num_keys = 0;         // below 2^31
   std::vector<int64_t> starts;  // [segments]
   // [segments + 1] the first number of each segment, so that shapes do not depend on the edges.
-  // Numbers that a segment does not need stand for its last key, without edges. Empty: there are
-  // none of these.
+  // Numbers that a segment does not need have no edges: rows are those of its last key, columns
+  // those of the keys at their own place, because sums of gradients by key would wait for each
+  // other. Empty: there are none of these.
   std::vector<int64_t> fixed_cuts;
 
   bool is_fixed() const { return !fixed_cuts.empty(); }

@@ -143,14 +143,12 @@ def test_fixed_shapes(device: torch.device, sizes: list[int], num_edges: list[in
         assert torch.equal(fixed.matrix.degrees()[used_rows], exact.matrix.degrees())
         numbers = torch.cumsum(used_columns, 0) - 1
         assert torch.equal(numbers[fixed.matrix.indices], exact.matrix.indices)
-        for cuts, segment_starts, keys, used in (
-            (fixed.row_cuts, starts[0], fixed.rows, used_rows),
-            (fixed.column_cuts, starts[1], fixed.columns, used_columns),
-        ):
-            for bounds, lengths in zip(pairwise(cuts), pairwise(segment_starts), strict=True):
-                part = slice(*bounds)
-                last = lengths[1] - lengths[0] - 1
-                assert set(keys[part][~used[part]].tolist()) <= {last}
+        for segment, (first, end) in enumerate(pairwise(fixed.row_cuts)):
+            last = starts[0][segment + 1] - starts[0][segment] - 1
+            assert set(fixed.rows[first:end][~used_rows[first:end]].tolist()) <= {last}
+        for segment, (first, end) in enumerate(pairwise(fixed.column_cuts)):
+            count = starts[1][segment + 1] - starts[1][segment]
+            assert bool((fixed.columns[first:end] < count).all())
     assert len(shapes) == 1
 
 

@@ -49,24 +49,25 @@ def assert_padded(fixed: StaticShapeSample) -> None:
         begins = shape.edge_offsets(t)
         for hop, count in enumerate(fixed.num_edges[t].tolist()):
             padding = slice(begins[hop] + count, begins[hop + 1])
-            ends = padding_destinations(fixed, hop, t)
-            assert fixed.col[t][padding].tolist() == ends
-            alike = t[0] == t[2]
-            starts = ends if alike else [shape.padding_row(t[0])] * len(ends)
-            assert fixed.row[t][padding].tolist() == starts
+            assert fixed.row[t][padding].tolist() == padding_ends(fixed, hop, t, t[0])
+            assert fixed.col[t][padding].tolist() == padding_ends(fixed, hop, t, t[2])
             if fixed.edge_ids is not None:
                 assert bool((fixed.edge_ids[t][padding] == -1).all())
             assert_block(fixed, hop, t, count)
 
 
-def padding_destinations(fixed: StaticShapeSample, hop: int, t: tuple[str, str, str]) -> list[int]:
-    """Returns where padding edges of a hop end: at padding of its last targets, in equal shares."""
+def padding_ends(
+    fixed: StaticShapeSample, hop: int, t: tuple[str, str, str], node_type: str
+) -> list[int]:
+    """Returns an end of each padding edge of a hop: padding of the type's last rows before the hop,
+    in equal shares.
+    """
     shape = fixed.shape
     edges = shape.edges_per_hop[t][hop] - int(fixed.num_edges[t][hop])
-    begin, end = shape.row_offsets(t[2])[hop : hop + 2]
-    rows = range(begin + int(fixed.num_nodes[t[2]][hop]), end)
+    begin, end = shape.row_offsets(node_type)[hop : hop + 2]
+    rows = range(begin + int(fixed.num_nodes[node_type][hop]), end)
     if not rows:
-        return [shape.padding_row(t[2])] * edges
+        return [shape.padding_row(node_type)] * edges
     shares = [(k + 1) * edges // len(rows) - k * edges // len(rows) for k in range(len(rows))]
     return [row for row, share in zip(rows, shares, strict=True) for _ in range(share)]
 

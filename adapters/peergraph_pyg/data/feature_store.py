@@ -12,7 +12,7 @@ from torch_geometric.data import TensorAttr
 
 from peergraph.store import EDGE, NODE, EdgeType, NodeType, Store, TableTensor
 
-from .lazy_features import LazyTable
+from .lazy_features import LazyTable, StoredTable
 
 Owner = NodeType | EdgeType
 
@@ -34,12 +34,13 @@ class FeatureStore(torch_geometric.data.FeatureStore):  # type: ignore[misc]
     Args:
         store: the store.
         lazy: names of tensors whose rows are not gathered; see :func:`peergraph_pyg.lazy`.
+        as_stored: likewise, of those in `lazy`.
 
     Raises:
         ValueError: no node or edge type has a tensor of a name in `lazy`.
     """
 
-    def __init__(self, store: Store, *, lazy: Sequence[str] = ()) -> None:
+    def __init__(self, store: Store, *, lazy: Sequence[str] = (), as_stored: bool = False) -> None:
         super().__init__()
         self.store = store
         self._tensors: dict[tuple[Owner, str], TableTensor] = {}
@@ -55,7 +56,8 @@ class FeatureStore(torch_geometric.data.FeatureStore):  # type: ignore[misc]
                 raise ValueError(f"no node or edge type has a shared tensor {wanted!r}")
         for (owner, name), tensor in self._tensors.items():
             if name in lazy:
-                self._tensors[owner, name] = LazyTable.of(tensor)
+                kind = StoredTable if as_stored else LazyTable
+                self._tensors[owner, name] = kind.of(tensor)
 
     def __getstate__(self) -> dict[str, Any]:
         # Handles, as the store is: a tensor alone is pickled as its values.

@@ -38,6 +38,20 @@ class LazyTable(TableTensor):
         return LazyRows(TableRows(self.table, ids))
 
 
+class StoredTable(LazyTable):
+    """A lazy tensor whose rows are gathered when they are selected, as they are stored.
+
+    Rows without narrow storage are not gathered then.
+    """
+
+    def rows(self, ids: Tensor, out: Tensor | None = None) -> Tensor:
+        """Returns the rows ``ids``, gathered but not decoded."""
+        rows = super().rows(ids, out)
+        if type(rows) is LazyRows:
+            rows.encoded()
+        return rows
+
+
 class _Values:
     """The matrix of rows after they are gathered; all handles of a tensor share it.
 
@@ -74,6 +88,12 @@ class _Values:
         if self._encoded is not None:
             return self._encoded.select(slice(begin, end), dtype)
         return TableRows(self.rows.table, self.rows.ids[begin:end]).gather().to(dtype)
+
+    @property
+    def is_in_memory(self) -> bool:
+        """Whether the rows have been gathered, decoded or as they are stored."""
+        is_here = self._tensor is not None or self._encoded is not None
+        return is_here or (self.base is not None and self.base.is_in_memory)
 
     def tensors(self) -> list[Tensor]:
         """Returns the tensors that hold gathered rows."""
@@ -127,8 +147,13 @@ class LazyRows(StoragelessTensor):
 
     @property
     def is_gathered(self) -> bool:
-        """Whether the rows have been gathered."""
+        """Whether the rows have been gathered and decoded."""
         return self._matrix.found() is not None
+
+    @property
+    def is_in_memory(self) -> bool:
+        """Whether the rows have been gathered, decoded or as they are stored."""
+        return self._matrix.is_in_memory
 
     def materialize(self) -> Tensor:
         """Returns the rows as a plain tensor, gathered at the first call; asynchronous on CUDA."""

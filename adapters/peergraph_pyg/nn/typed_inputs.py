@@ -47,7 +47,7 @@ def rows_in_place(x: Tensor, reads: int, dtype: torch.dtype) -> Tensor | Encoded
     is_lazy = type(x) is LazyRows and not (x.requires_grad and torch.is_grad_enabled())
     if isinstance(x, LazyRows) and is_lazy and x.dtype in (dtype, torch.float32):
         rows = x.table_rows
-        if not x.is_gathered and rows.can_be_read and rows.pays_to_read(reads):
+        if not x.is_in_memory and rows.can_be_read and rows.pays_to_read(reads):
             return rows
         encoded = x.encoded()
         if encoded is not None:

@@ -93,7 +93,6 @@ struct EdgeOutput {
   int32_t* duplicates = nullptr;  // [nodes] of the source type
   int64_t begin = 0;              // the hop's first edge
   int64_t capacity = INT64_MAX;   // edges that there is memory for
-  int64_t padding_row = 0;        // the row of sources that padding edges name
   int64_t padding_id = -1;        // the edge id of padding edges
   int32_t index_bytes = 8;
 };

@@ -249,7 +249,6 @@ class StaticShapeKHop : private SampleMemory {
     out.duplicates = nodes_[spec_.relations[r].source].duplicates;
     for (int h = 0; h < hop; ++h) out.begin += bounds[h];
     out.capacity = bounds[hop];
-    out.padding_row = padding_row(spec_.relations[r].source);
     out.padding_id = valid_padding_ ? 0 : -1;
     out.index_bytes = spec_.index_bytes;
     return out;
@@ -283,17 +282,17 @@ class StaticShapeKHop : private SampleMemory {
       fill(hop.offsets, 0, (hop.num_targets + 1) * sizeof(int64_t));
     }
     if (out.capacity > 0)
-      pad_edges_cuda(out, edges, hop, target_segment(hop_number, relation), stream_);
+      pad_edges_cuda(out, edges, hop, padded_segment(hop_number, relation.source),
+                     padded_segment(hop_number, relation.destination), stream_);
   }
 
-  TargetSegment target_segment(int hop, const RelationSpec& relation) {
-    const Segments& segments = segments_[relation.destination];
-    TargetSegment result;
+  PaddedSegment padded_segment(int hop, int node_type) {
+    const Segments& segments = segments_[node_type];
+    PaddedSegment result;
     result.begin = segments.begin[hop];
     result.end = segments.begin[hop + 1];
-    result.count = node_count(relation.destination, hop);
-    result.padding_row = padding_row(relation.destination);
-    result.has_sources = relation.source == relation.destination;
+    result.count = node_count(node_type, hop);
+    result.padding_row = padding_row(node_type);
     return result;
   }
 

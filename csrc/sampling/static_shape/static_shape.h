@@ -3,12 +3,12 @@
 //
 // The rows of a node type are a segment for its seeds, one row that is always padding (the
 // padding row), and a segment for the new nodes of each hop. Padding rows are at the end of each
-// segment. Padding edges are at the end of each hop. They end, evenly, at the
-// padding rows of the last segment of targets (all of one row would be a hub, for which kernels are
-// slow); the offsets of the hop contain them. They begin at the same row, or at the padding row of
-// another source type. If a hop has no padding among its targets, its padding edges go to the
-// padding row, and the offsets end before them. The id of padding is -1. Or it is valid, for code
-// that reads attributes by all ids: that of the first seed for nodes, 0 for edges and without
+// segment. Padding edges are at the end of each hop. They begin and end, evenly, at the padding
+// rows of the last segment that their types have before the hop (all of one row would be a hub, for
+// which kernels are slow); the offsets of the hop contain them. If a type has no padding there,
+// they begin at its padding row. If a hop has no padding among its targets, its padding edges go to
+// the padding row, and the offsets end before them. The id of padding is -1. Or it is valid, for
+// code that reads attributes by all ids: that of the first seed for nodes, 0 for edges and without
 // seeds.
 #pragma once
 

@@ -62,18 +62,24 @@ __global__ void __launch_bounds__(kBlockThreads)
   *found = nodes > node_capacity ? node_capacity : nodes;
 }
 
+/// The row of a segment's padding for one of `padding` edges, which are spread evenly over it.
+__device__ int64_t padding_row_of(const PaddedSegment& segment, int64_t i, int64_t padding) {
+  const int64_t first = segment.begin + *segment.count;
+  const int64_t rows = segment.end - first;
+  return rows > 0 ? first + ((i + 1) * rows - 1) / padding : segment.padding_row;
+}
+
 __global__ void __launch_bounds__(kBlockThreads)
     pad_edges_kernel(const EdgeOutput out, const int64_t* edges, const Hop hop,
-                     const TargetSegment targets) {
+                     const PaddedSegment sources, const PaddedSegment targets) {
   const int64_t sampled = *edges;
   const int64_t padding = out.capacity - sampled;
   const int64_t first = targets.begin + *targets.count;
   const int64_t rows = targets.end - first;
   for (int64_t i = global_thread(); i < padding; i += grid_threads()) {
-    const int64_t target = rows > 0 ? first + ((i + 1) * rows - 1) / padding : targets.padding_row;
     const int64_t edge = out.begin + sampled + i;
-    store_id(out.row, out.index_bytes, edge, targets.has_sources ? target : out.padding_row);
-    store_id(out.col, out.index_bytes, edge, target);
+    store_id(out.row, out.index_bytes, edge, padding_row_of(sources, i, padding));
+    store_id(out.col, out.index_bytes, edge, padding_row_of(targets, i, padding));
     if (out.edge_ids != nullptr) out.edge_ids[edge] = out.padding_id;
   }
   for (int64_t k = 1 + global_thread(); k <= rows; k += grid_threads())
@@ -122,9 +128,9 @@ void clamp_hop_counts_cuda(const Hop& hop, const int64_t* new_nodes, int hop_num
 }
 
 void pad_edges_cuda(const EdgeOutput& out, const int64_t* edges, const Hop& hop,
-                    const TargetSegment& targets, uintptr_t stream) {
-  pad_edges_kernel<<<grid_for(out.capacity), kBlockThreads, 0, as_stream(stream)>>>(out, edges, hop,
-                                                                                    targets);
+                    const PaddedSegment& sources, const PaddedSegment& targets, uintptr_t stream) {
+  pad_edges_kernel<<<grid_for(out.capacity), kBlockThreads, 0, as_stream(stream)>>>(
+      out, edges, hop, sources, targets);
   PG_LAUNCH_CHECK("pad_edges_kernel");
 }
 

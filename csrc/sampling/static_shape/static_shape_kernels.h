@@ -33,19 +33,18 @@ void clamp_hop_counts_cuda(const Hop& hop, const int64_t* new_nodes, int hop_num
                            int64_t edge_capacity, int64_t* found, int64_t node_capacity,
                            bool reported, int device, uintptr_t stream);
 
-/// The last segment of the rows that a hop expands.
-struct TargetSegment {
+/// The last segment of the rows that a type has before a hop.
+struct PaddedSegment {
   int64_t begin = 0;
   int64_t end = 0;
   const int64_t* count = nullptr;  // rows without padding, on the device
   int64_t padding_row = 0;         // of the type
-  bool has_sources = false;        // sources have the same type
 };
 
-/// Writes the padding edges of a hop, from *edges on, and adds them to the offsets of the padding
-/// rows in `targets`, where they end.
+/// Writes the padding edges of a hop, from *edges on, between the padding rows of both segments,
+/// and adds them to the offsets of those in `targets`.
 void pad_edges_cuda(const EdgeOutput& out, const int64_t* edges, const Hop& hop,
-                    const TargetSegment& targets, uintptr_t stream);
+                    const PaddedSegment& sources, const PaddedSegment& targets, uintptr_t stream);
 
 /// Begins a sample in a direct map: lowers the base, words[num_nodes], by `num_entries`. All words
 /// of earlier samples are then greater than those of this one. If the base is too low for that, the

@@ -72,16 +72,23 @@ def layer_and_inputs(name: str) -> tuple[Any, Any, list[Tensor]]:
     return theirs.to(GPU), ours.to(GPU), [each.to(GPU) for each in inputs]
 
 
+def run_and_wait(layer: Any, *inputs: Any, backward: bool = False, **options: Any) -> None:
+    """Runs a layer. The comparison may be done before it has launched all of its kernels."""
+    out = layer(*inputs, **options)
+    torch.cuda.synchronize(GPU)
+    if backward:
+        out.square().sum().backward()
+    peergraph.synchronize(GPU)
+
+
 @named_cases("name", NAMES)
 @named_cases("write", NOT_COUNTED_WRITES)
 def test_writes_that_are_not_counted_cuda(name: str, write: str) -> None:
     theirs, ours, inputs = layer_and_inputs(name)
     assert_same(theirs, ours, *inputs)
     NOT_COUNTED_WRITES[write](inputs[1], (inputs[1] + 2) % 9)
-    # The comparison may be done before the layer has launched all of its kernels.
     with pytest.raises(RuntimeError, match=f"^edge_index {NOT_COUNTED}"):
-        ours(*inputs)
-        peergraph.synchronize(GPU)
+        run_and_wait(ours, *inputs)
     for _ in range(2):
         assert_same(theirs, ours, *inputs)
         peergraph.synchronize(GPU)
@@ -103,8 +110,7 @@ def test_types_of_edges_cuda() -> None:
     assert_same(theirs, ours, *inputs)
     inputs[2].data[...] = inputs[2].max() - inputs[2]
     with pytest.raises(RuntimeError, match=f"^edge_type or x {NOT_COUNTED}"):
-        ours(*inputs)
-        peergraph.synchronize(GPU)
+        run_and_wait(ours, *inputs)
     assert_same(theirs, ours, *inputs)
 
 
@@ -114,9 +120,7 @@ def test_an_error_before_the_step_of_the_optimizer_cuda() -> None:
     ours(*inputs)
     inputs[1].data[0, 3] = (inputs[1][0, 3] + 1) % 9
     with pytest.raises(RuntimeError, match=f"^edge_index {NOT_COUNTED}"):
-        loss = ours(*inputs).square().sum()
-        torch.cuda.synchronize(GPU)
-        loss.backward()
+        run_and_wait(ours, *inputs, backward=True)
     peergraph.synchronize(GPU)
 
 
@@ -157,8 +161,7 @@ def test_batches_cuda(kind: str, trim: bool) -> None:
         first = batch.edge_index[0, 0].clone()
         batch.edge_index.data[0, 0] = (first + 1) % batch.num_sampled_nodes[0]
         with pytest.raises(RuntimeError, match=f"^edge_index {NOT_COUNTED}"):
-            ours(batch.x, batch.edge_index, **options)
-            peergraph.synchronize(GPU)
+            run_and_wait(ours, batch.x, batch.edge_index, **options)
         compare()
         peergraph.synchronize(GPU)
 
@@ -190,8 +193,7 @@ def test_batches_of_typed_graphs_cuda() -> None:
         if torch.equal(edge_index[1], edge_index[1].roll(1)):
             continue
         with pytest.raises(RuntimeError, match=f"^edge_index {NOT_COUNTED}"):
-            ours(batch.x_dict, batch.edge_index_dict)
-            peergraph.synchronize(GPU)
+            run_and_wait(ours, batch.x_dict, batch.edge_index_dict)
     compare()
 
 

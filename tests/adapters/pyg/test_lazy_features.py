@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+import torch_geometric
 from torch import Tensor
 from torch_geometric.loader import NeighborLoader
 from torch_geometric.nn import GraphSAGE, SAGEConv
@@ -213,6 +214,39 @@ def test_hetero_and_stores(device: torch.device) -> None:
     assert isinstance(batch.x, LazyRows)
     assert isinstance(batch.half, LazyRows)
     assert type(batch.y) is Tensor
+
+
+@named_cases("storage", ["int8", "float8_e4m3", "bfloat16", None])
+def test_rows_as_they_are_stored(storage: str | None, device: torch.device) -> None:
+    """The loader gathers narrow rows; layers get the values that it would have decoded."""
+    data = random_data()
+    data.x = torch.randn(60, 24, generator=torch.Generator().manual_seed(1))
+    options = {} if storage is None else {"storage": {"x": storage}}
+    shared = peergraph_pyg.share(data, device=device, **options)
+    batches = []
+    for each in (shared, peergraph_pyg.lazy(shared, as_stored=True)):
+        torch.manual_seed(0)
+        batches.append(next(iter(NeighborLoader(each, [3, 2], batch_size=5))))
+    plain, stored = batches
+    assert isinstance(stored.x, LazyRows)
+    assert stored.x.is_in_memory == stored.x[:4].is_in_memory == (storage is not None)
+    assert not stored.x.is_gathered
+    for name in ("SAGEConv", "GATConv"):
+        theirs = getattr(torch_geometric.nn, name)(24, 4).to(device)
+        ours = accelerate(copy.deepcopy(theirs))
+        found = ours(stored.x, stored.edge_index)
+        expected = theirs(plain.x, plain.edge_index)
+        torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
+    assert torch.equal(stored.x[:4] + 0, plain.x[:4])
+    assert torch.equal(stored.x + 0, plain.x)
+    pair_of_stores = peergraph_pyg.stores(peergraph_pyg.store_of(shared))
+    loader = NeighborLoader(
+        peergraph_pyg.lazy(pair_of_stores, as_stored=True),
+        [3],
+        input_nodes=torch.arange(6),
+        batch_size=6,
+    )
+    assert next(iter(loader)).x.is_in_memory == (storage is not None)
 
 
 def test_errors() -> None:

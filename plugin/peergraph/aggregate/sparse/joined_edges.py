@@ -93,9 +93,9 @@ def join_edges(
         row_starts, column_starts: the first key of each segment, from 0 on, and the number of keys.
         gradients: makes the transpose.
         fixed: shapes and cuts depend on the numbers of keys and edges only. Each segment then has
-            as many rows (columns) as its edges can need; those that they do not need are its last
-            key, without edges. The keys of a relation are of one segment. Ids must be in range: on
-            a GPU they are not verified.
+            as many rows (columns) as its edges can need. Those that they do not need have no edges;
+            such rows are of the last key, such columns of any. The keys of a relation are of one
+            segment. Ids must be in range: on a GPU they are not verified.
 
     Synchronises with the current stream of a GPU, once; not if `fixed`.
 

@@ -59,8 +59,8 @@ class TypedEdges:
         sizes: the number of nodes of each type.
         gradients: whether gradients will be needed: makes the transpose.
         fixed: whether all shapes depend on the sizes and the numbers of edges only, as a CUDA graph
-            needs. Rows and columns that have no edges then follow those of a type (relation) that
-            have some: they belong to its last destination (source), which must be padding.
+            needs. Rows without edges then follow those of a type that have some. They belong to its
+            last destination, which must be padding. Columns without edges belong to any source.
 
     Synchronises with the stream of a GPU, once if the numbers of nodes are not far beyond those of
     edges; not if `fixed`.
@@ -125,7 +125,8 @@ class TypedEdges:
         """For each node type, the destinations up to the last one that has edges."""
         lengths = [end - first for first, end in pairwise(self.column_cuts)]
         self.sources = list(torch.split(joined.columns, lengths))
-        """For each relation, the distinct sources that have edges, in ascending order, int32."""
+        """For each relation, the distinct sources that have edges, in ascending order, int32. If
+        shapes are fixed, others follow."""
         first_of_type = [0, *accumulate(self.sizes)]
         first_score = [
             0, *accumulate(n * each for n, each in zip(self.sizes, places, strict=True))

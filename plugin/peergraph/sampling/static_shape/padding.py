@@ -81,8 +81,8 @@ class Padding:
         """Returns the padded sample."""
         sample, by_row, by_edge = self.sample, self._by_row, self._by_edge
         num_hops, rows, columns = sample.num_hops, sample.row.items(), sample.col.items()
-        row = {t: by_edge(t, self._new_rows(t[0], x), self._sources(t)) for t, x in rows}
-        col = {t: by_edge(t, self._new_rows(t[2], x), self._destinations(t)) for t, x in columns}
+        row = {t: by_edge(t, self._new_rows(t[0], x), self._ends(t, t[0])) for t, x in rows}
+        col = {t: by_edge(t, self._new_rows(t[2], x), self._ends(t, t[2])) for t, x in columns}
         return StaticShapeSample(
             nodes={t: by_row(t, ids, self._padding_node(t)) for t, ids in sample.nodes.items()},
             edge_index={t: torch.stack([row[t], col[t]]) for t in row},
@@ -127,33 +127,26 @@ class Padding:
         """Converts row numbers of the sample to those of the padded sample."""
         return self.rows[node_type][rows.long()].to(rows.dtype)
 
-    def _sources(self, edge_type: EdgeType) -> int | Tensor:
-        """Returns the source rows of padding edges: one for all, or [edges], one for each."""
-        if edge_type[0] != edge_type[2]:
-            return self.shape.padding_row(edge_type[0])
-        return self._destinations(edge_type)
-
-    def _destinations(self, edge_type: EdgeType) -> Tensor:
-        """Returns [edges] with the destination row of each padding edge; others are 0."""
+    def _ends(self, edge_type: EdgeType, node_type: NodeType) -> Tensor:
+        """Returns [edges] with the row of a type for each padding edge; others are 0."""
         begins = self.shape.edge_offsets(edge_type)
-        destinations = torch.zeros(begins[-1], dtype=torch.int64, device="cpu")
+        ends = torch.zeros(begins[-1], dtype=torch.int64, device="cpu")
         for hop, sampled in enumerate(self.sample.num_sampled_edges[edge_type]):
-            places = destinations[begins[hop] + sampled : begins[hop + 1]]
-            first, rows = self._padding_targets(edge_type, hop)
+            places = ends[begins[hop] + sampled : begins[hop + 1]]
+            first, rows = self._padding_rows(node_type, hop)
             if rows == 0:
-                places[:] = self.shape.padding_row(edge_type[2])
+                places[:] = self.shape.padding_row(node_type)
             else:
                 numbers = torch.arange(1, places.numel() + 1, device="cpu")
                 places[:] = first + (numbers * rows - 1) // max(places.numel(), 1)
-        return destinations
+        return ends
 
-    def _padding_targets(self, edge_type: EdgeType, hop: int) -> tuple[int, int]:
-        """Returns the first padding row of the last segment of targets, and how many there are.
-
-        Padding edges of the hop end there.
+    def _padding_rows(self, node_type: NodeType, hop: int) -> tuple[int, int]:
+        """Returns the first padding row of a type's last segment before a hop, and how many there
+        are. Padding edges of the hop begin and end there.
         """
-        begins, counts = self.shape.row_offsets(edge_type[2]), self.sample.num_sampled_nodes
-        first = begins[hop] + counts[edge_type[2]][hop]
+        begins, counts = self.shape.row_offsets(node_type), self.sample.num_sampled_nodes
+        first = begins[hop] + counts[node_type][hop]
         return first, begins[hop + 1] - first
 
     def _seed_positions(self, seeds: Tensor) -> Tensor:
@@ -177,7 +170,7 @@ class Padding:
         indptr = torch.zeros(end - begin + 1, dtype=torch.int64, device="cpu")
         indptr[1:].index_copy_(0, targets, degrees)
         indptr = indptr.cumsum(0)
-        first, rows = self._padding_targets(edge_type, hop)
+        first, rows = self._padding_rows(edge_type[2], hop)
         padding = self.shape.edges_per_hop[edge_type][hop] - int(indptr[-1])
         if rows > 0:
             numbers = torch.arange(1, rows + 1, device="cpu")

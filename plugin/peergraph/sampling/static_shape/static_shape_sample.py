@@ -50,9 +50,9 @@ class StaticShapeSample:
             the first seed if the sampler has ``valid_padding``.
         edge_index: by edge type, [2, edges] of the sampler's index dtype: sources and destinations
             of the edges as positions in ``nodes``, with a segment for the edges of each hop.
-            Padding is behind the edges of its hop. It goes, evenly, to the padding at the end of
-            the hop's targets, or to the padding row if they have none, from the same row, or from
-            the padding row of another source type.
+            Padding is behind the edges of its hop. It goes, evenly, from the padding at the end of
+            the rows that the source type has before the hop to the padding at the end of the hop's
+            targets; where there is none, it is the type's padding row.
         edge_ids: by edge type, int64 the user's edge ids, -1 for padding, or 0 with
             ``valid_padding``; None unless the sampler returns them.
         batch: disjoint samples only: by node type, int64 the position among the seeds (of all
