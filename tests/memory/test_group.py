@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import pickle
 import threading
+from contextlib import nullcontext
 
 import pytest
 import torch
 
 import peergraph._C as _C
+from peergraph.integration.worker_thread import WorkerThread
 from peergraph.memory import Group, SharedRegion
-from peergraph.memory.group.torch_waits import await_calls, start_call
+from peergraph.memory.group.daemon_threads import await_daemons, start_daemon
 
 
 def test_single_rank() -> None:
@@ -88,7 +90,35 @@ def test_gpu_memory_of_one_rank_is_freed_with_the_region() -> None:
 
 def test_calls_of_torch_are_awaited_before_the_process_ends() -> None:
     may_end = threading.Event()
-    start_call(may_end.wait, "a call that waits")
-    assert not await_calls(0.01)
+    start_daemon(may_end.wait, "a call that waits")
+    assert not await_daemons(0.01)
     may_end.set()
-    assert await_calls(60.0)
+    assert await_daemons(60.0)
+
+
+def test_threads_that_a_thread_starts_as_the_process_ends_are_awaited() -> None:
+    """As by a watcher that sees a loss while the main thread has raised it already."""
+    may_start, may_end = threading.Event(), threading.Event()
+
+    def watch() -> None:
+        may_start.wait()
+        start_daemon(may_end.wait, "a call that waits")
+
+    start_daemon(watch, "a watcher")
+    threading.Timer(0.1, may_start.set).start()
+    assert not await_daemons(0.3)
+    may_end.set()
+    assert await_daemons(60.0)
+
+
+def test_threads_that_wait_for_work_are_not_awaited() -> None:
+    worker = WorkerThread("a worker", nullcontext)
+    worker.submit(lambda: None).result()
+    assert await_daemons(60.0)
+    has_begun, may_end = threading.Event(), threading.Event()
+    worker.submit(lambda: (has_begun.set(), may_end.wait()))
+    has_begun.wait()
+    assert not await_daemons(0.05)
+    may_end.set()
+    assert await_daemons(60.0)
+    worker.close()

@@ -43,10 +43,10 @@ if rank == 0:
 """
 
 
-def _run(program: str, folder: Path) -> list[tuple[int, str, str]]:
+def _run(program: str, folder: Path, begin: str = _BEGIN) -> list[tuple[int, str, str]]:
     """Exit code, output and errors of both ranks, which are new interpreters."""
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-c", _BEGIN + program, str(folder / "store")]
+    command = [sys.executable, "-c", begin + program, str(folder / "store")]
     ranks = [
         subprocess.Popen(
             command,
@@ -66,6 +66,33 @@ def _run(program: str, folder: Path) -> list[tuple[int, str, str]]:
             process.wait()
 
 
+# The watcher begins to abort communicators after the main thread has raised. The calls of torch for
+# it come back while the interpreter shuts down, after functions of other libraries.
+_SHUTS_DOWN_SLOWLY = """
+import atexit, time
+atexit.register(time.sleep, 1.0)
+"""
+_ABORTS_LATE = """
+from datetime import timedelta
+from peergraph.memory.group import alarm, torch_waits
+
+class LateAbort:
+    def abort(self):
+        store = dist.TCPStore("127.0.0.1", 0, 1, True)
+        for _ in range(400):
+            try:
+                store.wait(["never"], timedelta(milliseconds=5))
+            except dist.DistStoreError:
+                pass
+
+alarm.give_up_waits = lambda: time.sleep(0.5)
+torch_waits._nccl_backends = lambda: [LateAbort()]
+if rank == 1:
+    os.kill(os.getpid(), signal.SIGKILL)
+while True:
+    time.sleep(0.01)
+"""
+
 _SHOW = "if rank == 0: print(pids[1], flush=True)\n"
 
 
@@ -73,6 +100,12 @@ def test_what_is_shown_where_a_rank_raises(tmp_path: Path) -> None:
     (code, out, errors), _ = _run(_SHOW + _RAISES, tmp_path)
     assert code == 1
     assert f"PeerLostError: rank 1 died (pid {out.strip()}) of LookupError: on purpose" in errors
+
+
+def test_calls_that_abort_communicators_do_not_abort_the_process(tmp_path: Path) -> None:
+    (code, _, errors), _ = _run(_ABORTS_LATE, tmp_path, _SHUTS_DOWN_SLOWLY + _BEGIN)
+    assert "PeerLostError: rank 1 died" in errors
+    assert code == 1, errors[-2000:]
 
 
 def test_what_is_shown_where_a_rank_is_killed(tmp_path: Path) -> None:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-import threading
 import weakref
 from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import AbstractContextManager
+from functools import partial
 from queue import SimpleQueue
 from typing import Any
+
+from peergraph.memory.group.daemon_threads import next_of, start_daemon
 
 _Call = tuple[Callable[[], Any], Future[Any]]
 
@@ -29,7 +31,7 @@ class WorkerThread:
         """
         self._calls: SimpleQueue[_Call | None] = SimpleQueue()
         # The thread holds no reference to this object, whose finalizer ends the thread.
-        threading.Thread(target=_work, args=(self._calls, context), name=name, daemon=True).start()
+        start_daemon(partial(_work, self._calls, context), name)
         self._close = weakref.finalize(self, self._calls.put, None)
         self._close.atexit = False
 
@@ -53,11 +55,11 @@ def _work(
 ) -> None:
     try:
         with context():
-            while (call := calls.get()) is not None:
+            while (call := next_of(calls)) is not None:
                 _run(*call)
                 del call  # what it refers to belongs to the caller
     except BaseException as error:
-        while (call := calls.get()) is not None:
+        while (call := next_of(calls)) is not None:
             call[1].set_exception(error)
 
 

@@ -22,6 +22,7 @@ from peergraph.memory.distributed.id_exchange import IdExchange, RoundPlan
 from peergraph.memory.distributed.layout import Layout
 from peergraph.memory.distributed.network_traffic import TrafficCounter
 from peergraph.memory.distributed.wanted_rows import wanted_rows_and_errors
+from peergraph.memory.group.daemon_threads import daemon_thread, next_of
 from peergraph.memory.table.table import Table
 from peergraph.profiling import EXCHANGE, profiled
 
@@ -203,7 +204,7 @@ class ExchangeSession:
                     on_stream.enter_context(on_thread_stream(stream))
                 work()
 
-        thread = threading.Thread(target=run, name=name, daemon=True)
+        thread = daemon_thread(run, name)
         # Before the start, during which the garbage collector may call `leave`.
         self._threads.append(thread)
         # `join` raises the error.
@@ -212,7 +213,7 @@ class ExchangeSession:
 
     def _work(self) -> None:
         """The session's thread."""
-        while (fetched := self._requested.get()) is not None:
+        while (fetched := next_of(self._requested)) is not None:
             try:
                 with self._guard():
                     # A local variable would keep the rows in memory until the next batch.
@@ -259,7 +260,7 @@ class ExchangeSession:
         """Sends the rows of rounds until None comes."""
         # `join` raises the error.
         with suppress(Exception), self._guard():
-            while (next_round := rounds.get()) is not None:
+            while (next_round := next_of(rounds)) is not None:
                 next_round.send()
                 next_round.complete()
 

@@ -15,15 +15,15 @@ from multiprocessing import util
 from types import TracebackType
 
 from peergraph.errors import PeerLostError
+from peergraph.memory.group.daemon_threads import await_daemons
 from peergraph.memory.group.device_waits import give_up_waits
 from peergraph.memory.group.peers import Peers, all_peers
-from peergraph.memory.group.torch_waits import await_calls
 
 # torch's connections may show the end of a process this much earlier than Peergraph's.
 _DEATH_LAG_S = 0.5
 _LOOK_INTERVAL_S = 0.02
 _LONGEST_TEXT = 300
-# For threads that wait in torch, such as those that abort communicators of NCCL.
+# For threads in code of torch, such as those that abort communicators of NCCL.
 _LAST_CALLS_S = 5.0
 # Words in the errors that torch raises after the end of a process on another machine.
 _NETWORK_WORDS = ("gloo", "nccl", "connection", "socket", "broken pipe")
@@ -103,7 +103,7 @@ def _send_farewells() -> None:
     if error is not None:
         # From here on nobody watches the other ranks, and the process cannot end while a GPU waits.
         give_up_waits()
-    if not await_calls(_LAST_CALLS_S) and error is not None:
+    if not await_daemons(_LAST_CALLS_S) and error is not None:
         # The error has been shown. The end of the interpreter would abort the process.
         sys.stdout.flush()
         sys.stderr.flush()

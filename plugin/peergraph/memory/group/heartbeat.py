@@ -14,6 +14,7 @@ import torch.distributed as dist
 from torch.distributed import Store  # type: ignore[attr-defined]
 
 from peergraph.memory.group.alarm import Alarm
+from peergraph.memory.group.daemon_threads import start_daemon
 from peergraph.memory.group.machines import Machines
 from peergraph.memory.group.peers import Peers
 
@@ -54,10 +55,9 @@ class Heartbeat:
         self._cause: str | None = None
         self._leaves = False
         self._wake = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="peergraph heartbeat", daemon=True)
+        self._thread = start_daemon(self._run, "peergraph heartbeat")
         peers.when_leaving = self.leave
         peers.find_silent = self.find_silent
-        self._thread.start()
 
     def report(self, cause: str) -> None:
         """Tells the other machines that a rank of this one is lost. Returns at once."""

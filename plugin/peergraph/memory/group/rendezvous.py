@@ -21,6 +21,7 @@ from peergraph.errors import PeerLostError
 from peergraph.memory.group.alarm import Alarm
 from peergraph.memory.group.calls import Calls
 from peergraph.memory.group.channel import Channel
+from peergraph.memory.group.daemon_threads import start_daemon
 from peergraph.memory.group.departure import send_farewell_at_exit
 from peergraph.memory.group.handshake import Endpoint, Handshake, Listener
 from peergraph.memory.group.heartbeat import Heartbeat
@@ -29,7 +30,6 @@ from peergraph.memory.group.peers import Peers
 from peergraph.memory.group.process import host_identity, host_name
 from peergraph.memory.group.rank_names import name_ranks
 from peergraph.memory.group.store_client import store_client
-from peergraph.memory.group.torch_waits import start_call
 from peergraph.memory.group.watcher import Watcher
 
 T = TypeVar("T")
@@ -161,7 +161,7 @@ def _call_with_deadline(work: Callable[[], T], deadline: float, timeout: float) 
         except BaseException as error:
             results.put((None, error))
 
-    start_call(run, "peergraph rendezvous")
+    start_daemon(run, "peergraph rendezvous")
     try:
         result, error = results.get(timeout=max(0.0, deadline - time.monotonic()) + _GRACE_S)
     except queue.Empty:

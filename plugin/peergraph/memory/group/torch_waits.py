@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
-import threading
-import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -15,30 +13,9 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from peergraph.memory.group.daemon_threads import start_daemon
+
 _ESTABLISHED = "01"
-_calls: list[threading.Thread] = []
-
-
-def start_call(function: Callable[[], object], name: str) -> threading.Thread:
-    """Calls a function that may wait in torch's C++ code for ever, in a daemon thread."""
-    thread = threading.Thread(target=function, name=name, daemon=True)
-    _calls[:] = [call for call in _calls if call.is_alive()]
-    _calls.append(thread)
-    thread.start()
-    return thread
-
-
-def await_calls(seconds: float) -> bool:
-    """Waits until the threads of :func:`start_call` have ended; returns whether they have.
-
-    While the interpreter shuts down, a thread that comes back from C++ code is ended within a
-    destructor, which ends the process: "terminate called without an active exception".
-    """
-    deadline = time.monotonic() + seconds
-    for thread in _calls:
-        if thread is not threading.current_thread():
-            thread.join(max(0.0, deadline - time.monotonic()))
-    return not any(thread.is_alive() for thread in _calls)
 
 
 def abort_communicators() -> None:
@@ -50,7 +27,7 @@ def abort_communicators() -> None:
     for backend in _nccl_backends():
         abort = getattr(backend, "abort", None) or getattr(backend, "_abort", None)
         if abort is not None:
-            start_call(partial(_quietly, abort), "peergraph abort")
+            start_daemon(partial(_quietly, abort), "peergraph abort")
 
 
 def close_connections(pids: Iterable[int]) -> None:

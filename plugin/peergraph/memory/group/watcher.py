@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import os
 import select
-import threading
 import time
 
 from peergraph.errors import PeerLostError
 from peergraph.memory.group.alarm import Alarm
+from peergraph.memory.group.daemon_threads import start_daemon
 from peergraph.memory.group.peers import Peers
 
 # How often to poll a process without a pidfd: its end cannot be waited for.
@@ -35,7 +35,7 @@ class Watcher:
         peers.when_closed = lambda: os.close(stop)
         # By rank: how many exchanges it had joined when it was first seen to be missing, and when.
         self._missing: dict[int, tuple[int, float]] = {}
-        threading.Thread(target=self._run, name="peergraph watcher", daemon=True).start()
+        start_daemon(self._run, "peergraph watcher")
 
     def _run(self) -> None:
         try:
