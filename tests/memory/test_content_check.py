@@ -115,6 +115,22 @@ def test_many_tensors(device: torch.device) -> None:
     assert not check.is_unchanged(tensors)
 
 
+def test_a_check_for_each_tensor(device: torch.device) -> None:
+    """The digests are written at once; each tensor is compared with its own alone."""
+    base = torch.randint(0, 200, (2, 5001), device=device)
+    tensors = [view(base).clone() for view in VIEWS.values()]
+    tensors += [torch.zeros((9, 4), device=device).t(), torch.arange(7, device=device)]
+    for written in range(len(tensors)):
+        checks = ContentCheck.of_each(tensors)
+        if tensors[written].numel() == 0:
+            continue
+        tensors[written].data[..., -1] += 1
+        for i, (check, tensor) in enumerate(zip(checks, tensors, strict=True)):
+            if i != written:
+                assert not changed(check, tensor)
+        assert changed(checks[written], tensors[written])
+
+
 def test_counted_writes_are_told_at_once(device: torch.device) -> None:
     tensor = torch.arange(6, device=device)
     check = ContentCheck([tensor])

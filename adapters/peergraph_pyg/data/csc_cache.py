@@ -13,7 +13,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
-from functools import cache
+from functools import cache, partial
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 import torch
@@ -29,55 +29,14 @@ from peergraph.aggregate import (
     register_finder,
 )
 from peergraph.integration import Unsupported, is_explaining, note
-from peergraph.memory import ContentCheck
 
 from ..compat import memory_of, version_of
+from .contents import Contents
 from .lazy_features import is_plain
 
 # Edge indices that the cache holds: the edge types of a heterogeneous graph, or the layers
 # of a few mini-batches.
 _KEPT = 32
-
-
-class _Contents:
-    """What tensors hold at the moment, to compare it with what the tensors hold later."""
-
-    def __init__(self, tensors: Sequence[Tensor]) -> None:
-        self.copies: list[Tensor | None] = []
-        """The content of each tensor on the CPU. Users may write through NumPy, uncounted."""
-        # Structures use it; what is made in inference mode could not be saved for a gradient.
-        with torch.inference_mode(False):
-            for tensor in tensors:
-                on_cpu = tensor.device.type == "cpu"
-                self.copies.append(tensor.detach().clone() if on_cpu else None)
-        self._checks = {
-            device: ContentCheck(_of_device(tensors, device))
-            for device in {tensor.device for tensor in tensors if tensor.is_cuda}
-        }
-
-    def match(self, tensors: Sequence[Tensor]) -> bool:
-        """Returns whether the tensors hold the same, as far as the host knows by now.
-
-        Raises:
-            RuntimeError: tensors of a GPU did not at an earlier call.
-        """
-        pairs = zip(tensors, self.copies, strict=True)
-        return all(_equals(tensor, copy) for tensor, copy in pairs) and all(
-            check.is_unchanged(_of_device(tensors, device))
-            for device, check in self._checks.items()
-        )
-
-
-def _equals(tensor: Tensor, copy: Tensor | None) -> bool:
-    """Returns whether a tensor equals a copy on the CPU, or is on another device without one."""
-    on_cpu = tensor.device.type == "cpu"
-    if copy is None or not on_cpu:
-        return copy is None and not on_cpu
-    return tensor.dtype == copy.dtype and torch.equal(tensor, copy)
-
-
-def _of_device(tensors: Sequence[Tensor], device: torch.device) -> list[Tensor]:
-    return [tensor for tensor in tensors if tensor.device == device]
 
 
 class _Entry:
@@ -86,7 +45,7 @@ class _Entry:
     def __init__(self, tensors: tuple[Tensor, ...]) -> None:
         ids = _ids_of(tensors)
         self._references = [weakref.ref(tensor, lambda _: _forget(ids)) for tensor in tensors]
-        self._contents = _Contents(list(map(plain, tensors)))
+        self._contents = Contents(list(map(plain, tensors)))
         self.by_key: dict[Hashable, Csc] = {}
         self.joined: dict[Hashable, Any] = {}
 
@@ -148,7 +107,7 @@ class _Attachment(NamedTuple):
     """A batch's structure and the edge index that it belongs to."""
 
     reference: weakref.ref[Tensor]
-    contents: _Contents
+    contents: Contents
     structure: BatchStructure
     ready: torch.cuda.Event | None
     """On a GPU: recorded when the kernels that write the edge index have been launched."""
@@ -159,20 +118,27 @@ class _Attachment(NamedTuple):
 _attached: dict[tuple[int, int], _Attachment] = {}
 
 
-def attach(edge_index: Tensor, structure: BatchStructure) -> None:
-    """Attaches a batch's structure to its edge index, for as long as nothing changes it."""
-    key = _place_of(edge_index)
+def attach(pairs: Sequence[tuple[Tensor, BatchStructure]]) -> None:
+    """Attaches the structures of a batch to its edge indices, for as long as nothing changes them.
 
-    def detach(reference: weakref.ref[Tensor]) -> None:
-        # A later batch may have the same memory.
-        if key in _attached and _attached[key].reference is reference:
-            del _attached[key]
+    Args:
+        pairs: the edge indices, all on one device, and their structures.
+    """
+    if not pairs:
+        return
+    device = pairs[0][0].device
+    ready = torch.cuda.current_stream(device).record_event() if device.type == "cuda" else None
+    contents = Contents.of_each([edge_index for edge_index, _ in pairs])
+    for (edge_index, structure), content in zip(pairs, contents, strict=True):
+        key = _place_of(edge_index)
+        reference = weakref.ref(edge_index, partial(_detach, key))
+        _attached[key] = _Attachment(reference, content, structure, ready)
 
-    reference = weakref.ref(edge_index, detach)
-    ready = (
-        torch.cuda.current_stream(edge_index.device).record_event() if edge_index.is_cuda else None
-    )
-    _attached[key] = _Attachment(reference, _Contents([edge_index]), structure, ready)
+
+def _detach(key: tuple[int, int], reference: weakref.ref[Tensor]) -> None:
+    # A later batch may have the same memory.
+    if key in _attached and _attached[key].reference is reference:
+        del _attached[key]
 
 
 def _place_of(edge_index: Tensor) -> tuple[int, int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import cached_property
 from itertools import accumulate
 from typing import Any
@@ -164,11 +165,18 @@ def _joined(row: Tensor, col: Tensor) -> Tensor | None:
     return row.as_strided((2, edges), (edges, 1))
 
 
-def attach_to(row: Tensor | None, edge_index: Any) -> None:
-    """Attaches the CSC of a sample's row tensor to the edge index that was just made of it."""
-    csc = getattr(row, "_peergraph_csc", None)
-    if csc is None or type(edge_index) is not Tensor or edge_index.is_inference():
-        return
-    if edge_index.device != csc.tensors()[0].device:
-        return
-    csc_cache.attach(edge_index, csc)
+def attach(pairs: Iterable[tuple[Tensor | None, Any]]) -> None:
+    """Attaches the CSCs of a sample's row tensors to the edge indices that were made of them.
+
+    Args:
+        pairs: the row tensor and the edge index of each edge type.
+    """
+    by_device: dict[torch.device, list[tuple[Tensor, BatchCsc]]] = {}
+    for row, edge_index in pairs:
+        csc = getattr(row, "_peergraph_csc", None)
+        if csc is None or type(edge_index) is not Tensor or edge_index.is_inference():
+            continue
+        if edge_index.device == csc.tensors()[0].device:
+            by_device.setdefault(edge_index.device, []).append((edge_index, csc))
+    for of_device in by_device.values():
+        csc_cache.attach(of_device)

@@ -44,7 +44,7 @@ def filter_data(
         _filter_nodes(storage, batch, node, rows)
         rows.add_edges(storage, batch, edge, perm)
         rows.gather()
-    _filter_edges(storage, batch, row, col, edge, perm, rows)
+    batch_csc.attach([(row, _filter_edges(storage, batch, row, col, edge, perm, rows))])
     return out
 
 
@@ -75,9 +75,12 @@ def filter_hetero_data(
                 ids.setdefault(edge_type, _NO_IDS)
             rows.add_edges(storage, batch, edge_dict[edge_type], perms.get(edge_type))
         rows.gather()
+    pairs = []
     for (edge_type, storage), batch in edges:
-        ends = row_dict[edge_type], col_dict[edge_type]
-        _filter_edges(storage, batch, *ends, edge_dict[edge_type], perms.get(edge_type), rows)
+        row, ids, perm = row_dict[edge_type], edge_dict[edge_type], perms.get(edge_type)
+        edge_index = _filter_edges(storage, batch, row, col_dict[edge_type], ids, perm, rows)
+        pairs.append((row, edge_index))
+    batch_csc.attach(pairs)
     return out
 
 
@@ -158,8 +161,11 @@ def _filter_nodes(storage: Any, batch: Any, index: Any, rows: _SharedRows) -> No
 
 def _filter_edges(
     storage: Any, batch: Any, row: Any, col: Any, edge: Any, perm: Any, rows: _SharedRows
-) -> None:
-    """Does the same as PyG's ``filter_edge_store_``, without the attributes that `rows` has set."""
+) -> Any:
+    """Does the same as PyG's ``filter_edge_store_``, without the attributes that `rows` has set.
+
+    Returns the edge index of the batch, if there is one.
+    """
     shared = dict(adjacencies(storage))
     values = storage_values(storage)
     edge_index = None
@@ -174,7 +180,7 @@ def _filter_edges(
         batch["edge_index"] = edge_index
     for key, matrix in shared.items():
         batch[key] = matrix.sparse_layout.of_batch(matrix.store, row, col, edge, batch.size())
-    batch_csc.attach_to(row, edge_index if edge_index is not None else batch.get("edge_index"))
+    return batch.get("edge_index")
 
 
 def _without_modes(storages: Collection[Any]) -> AbstractContextManager[Any]:

@@ -140,10 +140,9 @@ def _filter_stores(
     if isinstance(feature_store, FeatureStore):
         feature_store.add_edge_tensors(batch, edge)
         if isinstance(row, dict):
-            for key in row:
-                batch_csc.attach_to(row[key], batch[key].get("edge_index"))
+            batch_csc.attach([(row[key], batch[key].get("edge_index")) for key in row])
         else:
-            batch_csc.attach_to(row, batch.edge_index)
+            batch_csc.attach([(row, batch.edge_index)])
     return batch
 
 

@@ -22,6 +22,7 @@ from torch_geometric.data.data import BaseData
 from peergraph.memory import Table
 from peergraph.store import Store, StoreTensor
 
+from ..compat import memory_of
 from ..data.csc_cache import device_tensors
 from ..data.lazy_features import LazyRows
 from ..data.sparse_adjacency import component_tensors
@@ -107,6 +108,7 @@ def record_stream(stream: torch.cuda.Stream, batch: Any) -> None:
     Finds tensors in containers and in the attributes of objects, which transforms may have made.
     """
     found: dict[int, Any] = {}  # keeps the objects alive, so that no other object gets their id
+    recorded: set[int] = set()
     ahead = [batch]
     while ahead:
         value = ahead.pop()
@@ -120,7 +122,11 @@ def record_stream(stream: torch.cuda.Stream, batch: Any) -> None:
         if isinstance(value, Tensor):
             if value.is_cuda:
                 for tensor in (*component_tensors(value), *device_tensors(value)):
-                    tensor.record_stream(stream)
+                    # The tensors of a sample have their memory in common.
+                    memory = memory_of(tensor) if type(tensor) is Tensor else id(tensor)
+                    if memory not in recorded:
+                        recorded.add(memory)
+                        tensor.record_stream(stream)
         elif hasattr(value, "record_stream") and not isinstance(value, _CONTAINERS):
             value.record_stream(stream)
         ahead.extend(item for item in _contents(value) if type(item) not in _SKIPPED_AT_ONCE)

@@ -218,8 +218,8 @@ def test_blocks_stay_when_an_earlier_batch_of_the_same_memory_dies() -> None:
     assert structure is not None
     memory = batch.edge_index
     first, second = memory.view_as(memory), memory.view_as(memory)
-    csc_cache.attach(first, structure)
-    csc_cache.attach(second, structure)
+    csc_cache.attach([(first, structure)])
+    csc_cache.attach([(second, structure)])
     del first
     assert csc_cache.attached(memory) is structure
     del second

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
+from itertools import chain
 
 import torch
 from torch import Tensor
@@ -18,6 +19,9 @@ _MAX_ROWS = 8
 # The digests that CUDA graphs read at every replay, for as long as the process runs: nothing tells
 # when a graph is gone. They are a thousandth of the tensors.
 _captured: list[Tensor] = []
+
+# A contiguous tensor, and whether it is of a matrix.
+_Part = tuple[Tensor, bool]
 
 
 class ContentCheck:
@@ -35,18 +39,33 @@ class ContentCheck:
     """
 
     def __init__(self, tensors: Sequence[Tensor]) -> None:
+        parts = _parts_of(tensors)
+        self._begin(tensors, _write_digests(parts, _num_pieces(parts)))
+
+    def _begin(self, tensors: Sequence[Tensor], digests: Tensor) -> None:
+        """Remembers what the tensors are, whose digests are being written in this stream."""
         self._device = tensors[0].device
         self._states = list(map(_state_of, tensors))
         self._raised_writes = _num_raised_writes(self._device)
-        parts = _parts_of(tensors)
-        count = _C.count_content_pieces([part for part, _ in parts])
-        # What is made in inference mode could not be read in a CUDA graph that trains.
-        with torch.inference_mode(False):
-            self._digests = torch.empty((count, 2), dtype=torch.int64, device=self._device)
+        self._digests = digests
         self._stream = stream_address(self._device)
         self._is_captured = is_capturing(self._device)
-        self._native = self._native_of(parts)
-        self._native.write(launch_on(self._device))
+        self._native: _C.Content | None = None
+
+    @classmethod
+    def of_each(cls, tensors: Sequence[Tensor]) -> list[ContentCheck]:
+        """Returns a check for each of the tensors, whose digests are written by one launch.
+
+        Args:
+            tensors: of one device, at least one.
+        """
+        parts = [_parts_of([tensor]) for tensor in tensors]
+        pieces = list(map(_num_pieces, parts))
+        digests = _write_digests(list(chain(*parts)), sum(pieces)).split_with_sizes(pieces)
+        checks = [cls.__new__(cls) for _ in tensors]
+        for check, tensor, of_tensor in zip(checks, tensors, digests, strict=True):
+            check._begin([tensor], of_tensor)
+        return checks
 
     def is_unchanged(self, tensors: Sequence[Tensor]) -> bool:
         """Returns False if the tensors are known to have changed: what was made of them is old.
@@ -64,17 +83,10 @@ class ContentCheck:
             return False
         self._retain_digests()
         native = self._native
-        if not all(map(_has_rows, tensors)):  # they are copied anew
+        if native is None or not all(map(_has_rows, tensors)):  # others are copied anew
             parts = _parts_of(tensors)
-            native = self._native_of(parts)
+            native = self._native = _native_of(parts, self._digests)
         return bool(native.is_unchanged(launch_on(self._device)))
-
-    def _native_of(self, parts: list[tuple[Tensor, bool]]) -> _C.Content:
-        return _C.Content(
-            tensors=[part for part, _ in parts],
-            are_edge_indices=[is_matrix for _, is_matrix in parts],
-            digests=self._digests,
-        )
 
     def _retain_digests(self) -> None:
         """Keeps the digests for as long as work that the next launch queues may read them."""
@@ -88,9 +100,31 @@ class ContentCheck:
             self._digests.record_stream(torch.cuda.current_stream(self._device))
 
 
-def _parts_of(tensors: Sequence[Tensor]) -> list[tuple[Tensor, bool]]:
-    """Returns contiguous tensors with the values, and whether they are of a matrix."""
-    parts = []
+def _write_digests(parts: list[_Part], num_pieces: int) -> Tensor:
+    """Returns the digests of tensors of one device. Asynchronous."""
+    device = parts[0][0].device
+    # What is made in inference mode could not be read in a CUDA graph that trains.
+    with torch.inference_mode(False):
+        digests = torch.empty((num_pieces, 2), dtype=torch.int64, device=device)
+    _native_of(parts, digests).write(launch_on(device))
+    return digests
+
+
+def _num_pieces(parts: list[_Part]) -> int:
+    return _C.count_content_pieces([part for part, _ in parts])
+
+
+def _native_of(parts: list[_Part], digests: Tensor) -> _C.Content:
+    return _C.Content(
+        tensors=[part for part, _ in parts],
+        are_edge_indices=[is_matrix for _, is_matrix in parts],
+        digests=digests,
+    )
+
+
+def _parts_of(tensors: Sequence[Tensor]) -> list[_Part]:
+    """Returns contiguous tensors with the values."""
+    parts: list[_Part] = []
     for tensor in tensors:
         values, is_matrix = tensor.detach(), tensor.dim() > 1
         if _has_rows(values) and not values.is_contiguous():

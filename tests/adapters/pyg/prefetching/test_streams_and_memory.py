@@ -54,6 +54,14 @@ def test_all_tensors_of_a_batch_change_streams(monkeypatch: pytest.MonkeyPatch) 
     assert sorted(numbers) == list(range(9))
 
 
+def test_shared_memory_changes_streams_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = torch.arange(10)
+    stream = Recorded(monkeypatch)
+    batch = Data(first=whole[:4], last=whole[4:].data, other=torch.arange(4))
+    record_stream(stream, batch)  # type: ignore[arg-type]
+    assert sorted(tensor.numel() for tensor in stream.tensors) in ([4, 4], [4, 6])
+
+
 @pytest.mark.gpus(1)
 def test_memory_of_batches_is_not_reused_too_early() -> None:
     """A slow consumer must see its batch whole, though newer ones are made all the time."""
