@@ -19,6 +19,7 @@
 #include "store/csc_view.h"
 #include "store/edge_buckets.h"
 #include "store/id_counts.h"
+#include "store/large_products.h"
 #include "store/neighbor_lists.h"
 #include "store/peergraph.cuh"
 
@@ -174,6 +175,44 @@ void sort_edge_runs(const std::vector<RunTensors>& runs, const TensorRef& degree
   sort_bucket(found, degrees, indices, edge_ids);
 }
 
+/// `rows` are addresses, as rows of tables are in regions.
+void find_large_products(ProductKind kind, uintptr_t rows, int64_t num_rows, int64_t row_bytes,
+                         uintptr_t scales, int64_t scale_bytes, const TensorRef& queries,
+                         const TensorRef& thresholds, const TensorRef& products,
+                         const TensorRef& places, const TensorRef& counts,
+                         const TensorRef& largest_norm, const Launch& launch) {
+  LargeProducts work;
+  work.kind = kind;
+  PG_CHECK_ARG(num_rows >= 0 && num_rows < (int64_t{1} << 31), "too many rows at once");
+  work.num_rows = num_rows;
+  work.rows = pointer<char>(rows);
+  work.row_bytes = row_bytes;
+  work.num_queries = queries.size(0);
+  work.value_bytes = queries.size(1) * queries.item_bytes;
+  PG_CHECK_ARG(work.value_bytes == 64 || work.value_bytes == 128 || work.value_bytes == 256 ||
+                   work.value_bytes == 512,
+               "rows must have 64, 128, 256 or 512 bytes");
+  PG_CHECK_ARG(rows % 16 == 0 && row_bytes % 16 == 0 && row_bytes >= work.value_bytes,
+               "rows must begin at multiples of 16 bytes");
+  PG_CHECK_ARG(kind != ProductKind::kInt8 || (scales % 4 == 0 && scale_bytes % 4 == 0),
+               "scales must begin at multiples of 4 bytes");
+  work.scales = pointer<char>(scales);
+  work.scale_bytes = scale_bytes;
+  work.queries = queries.bytes("queries", 0);
+  PG_CHECK_ARG(reinterpret_cast<uintptr_t>(work.queries) % 16 == 0,
+               "queries must begin at a multiple of 16 bytes");
+  const int64_t count = work.num_queries;
+  work.thresholds = static_cast<float*>(thresholds.values("thresholds", DType::kFloat32, count));
+  work.capacity = products.size(1);
+  const int64_t results = count * work.capacity;
+  work.products = static_cast<float*>(products.values("products", DType::kFloat32, results));
+  work.places = places.int32_values("places", results);
+  work.counts = counts.int32_values("counts", count);
+  work.largest_norm = static_cast<float*>(largest_norm.values("largest_norm", DType::kFloat32, 1));
+  PG_ON_DEVICE(launch.device, large_products_cpu(work, launch.num_threads),
+               large_products_cuda(work, launch.device, launch.stream));
+}
+
 }  // namespace
 
 void register_store(py::module_& m) {
@@ -212,6 +251,14 @@ void register_store(py::module_& m) {
         py::arg("destination"), py::arg("num_sources"), py::arg("first_destination"),
         py::arg("num_destinations"), py::arg("shift"), py::arg("source_bytes"), py::arg("records"),
         py::arg("counts"), py::arg("num_threads"));
+  py::enum_<ProductKind>(m, "ProductKind")
+      .value("int8", ProductKind::kInt8)
+      .value("bfloat16", ProductKind::kBfloat16)
+      .value("float16", ProductKind::kFloat16);
+  m.def("large_products", &find_large_products, ReleaseGil(), py::kw_only(), py::arg("kind"),
+        py::arg("rows"), py::arg("num_rows"), py::arg("row_bytes"), py::arg("scales"),
+        py::arg("scale_bytes"), py::arg("queries"), py::arg("thresholds"), py::arg("products"),
+        py::arg("places"), py::arg("counts"), py::arg("largest_norm"), py::arg("launch"));
   m.def("count_ids", &count_values, ReleaseGil(), py::arg("ids"), py::kw_only(), py::arg("limit"),
         py::arg("counts"), py::arg("is_shared"), py::arg("num_threads"));
   m.def("sort_bucket", &sort_edge_runs, ReleaseGil(), py::kw_only(), py::arg("runs"),

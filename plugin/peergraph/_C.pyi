@@ -101,6 +101,19 @@ class StoredType:
     @property
     def value(self) -> int: ...
 
+class ProductKind:
+    __members__: typing.ClassVar[dict[str, ProductKind]]
+    bfloat16: typing.ClassVar[ProductKind]
+    float16: typing.ClassVar[ProductKind]
+    int8: typing.ClassVar[ProductKind]
+
+    def __init__(self, value: int) -> None: ...
+    def __int__(self) -> int: ...
+    @property
+    def name(self) -> str: ...
+    @property
+    def value(self) -> int: ...
+
 class RowCodec:
     def __init__(
         self,
@@ -613,6 +626,22 @@ def join_edges(
     launch: Launch,
     allocate: collections.abc.Callable[[int], int],
 ) -> tuple[list[int], list[int], int, list[int], int, int]: ...
+def large_products(
+    *,
+    kind: ProductKind,
+    rows: int,
+    num_rows: int,
+    row_bytes: int,
+    scales: int,
+    scale_bytes: int,
+    queries: torch.Tensor,
+    thresholds: torch.Tensor,
+    products: torch.Tensor,
+    places: torch.Tensor,
+    counts: torch.Tensor,
+    largest_norm: torch.Tensor,
+    launch: Launch,
+) -> None: ...
 def limit_vector_bytes(bytes: int) -> int: ...
 def make_huge_pages(address: int, bytes: int, num_threads: int) -> None: ...
 def map_shared(fd: int, bytes: int, on_disk: bool) -> int: ...

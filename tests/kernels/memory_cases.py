@@ -13,8 +13,12 @@ from peergraph.aggregate.ops.side_by_side import sums_and_self_rows
 from peergraph.memory import Group, TableRows
 from peergraph.memory.device.launching import launch_on
 from peergraph.memory.distributed.found_rows import find_rows
+from peergraph.memory.table.local_rows import LocalRows
+from peergraph.memory.table.row_codec import codec_of
+from peergraph.memory.table.row_encoder import RowEncoder
 from peergraph.memory.training.coalesce import SparseRows, coalesce
 from peergraph.memory.training.trained_table import TrainedTable
+from peergraph.store.search.product_filter import ProductFilter
 from tests.aggregate.graphs import features, hub_graph, random_graph
 from tests.kernels.cases import case
 from tests.memory.narrow_rows import FLOATS, STORAGES, is_narrow, narrow_table, values
@@ -155,6 +159,32 @@ def store(device: torch.device) -> Iterator[Tensor]:
         yield built.edge_index()
         yield from built.read_csc(start=7, stop=41)
         yield built.node_table("x").gather(torch.arange(60, device=device))
+
+
+@case("large_products_kernel")
+def large_products(device: torch.device) -> Iterator[Tensor]:
+    """All kinds and widths of rows; whole numbers, whose sums are exact in any order."""
+    for storage, dtype in (("int8", torch.float32), (None, torch.bfloat16), (None, torch.float16)):
+        for columns in (32, 64, 128, 256):
+            generator = torch.Generator().manual_seed(columns)
+            x, queries = (
+                torch.randint(-9, 10, (rows, columns), generator=generator).double()
+                for rows in (700, 37)
+            )
+            x[:, 0] = queries[:, 0] = 127  # so that a scale is 1
+            codec = None if storage is None else codec_of(storage, dtype, (columns,))
+            stored = x.to(device, dtype)
+            if codec is not None:
+                stored = RowEncoder(codec, "x").encode(stored, 0)
+            piece = LocalRows(0, 1, stored, codec)
+            hits = ProductFilter(queries.to(device), dtype, 900).find(
+                piece, 100, 700, torch.full((37,), 127.0**2, device=device)
+            )
+            assert hits is not None
+            places, order = hits.places.sort(dim=1)
+            yield places
+            yield hits.products.gather(1, order)
+            yield hits.largest_norm
 
 
 @case("signal_flag", "wait_for_flag")

@@ -33,6 +33,7 @@ WITHOUT_SIZES = """
 ANY_DTYPE = {
     "gather": {"out"},
     "gather_tables": {"out"},
+    "large_products": {"queries"},
     "scatter": {"values"},
     "stage": {"buffer", "out"},
     "sort_bucket": {"records"},
@@ -414,6 +415,27 @@ def random_walk(t: Tensors) -> None:
         stream=0, restart_below=0, restart_every=1, jump=False, stay=True, accept=[1 << 53] * 3,
     )  # fmt: skip
     _C.random_walk(lists(t), walks, LAUNCH)
+
+
+@case("seeds", seeds=ints(0, 2), nodes=ints(0, 0, 0, 0).view(2, 2), weights=reals(2, 2))
+def forward_push(t: Tensors) -> None:
+    _C.forward_push(
+        lists(t), t["seeds"], t["nodes"], t["weights"], to_internal=_C.IdMapView(),
+        to_user=_C.IdMapView(), alpha=1 << 62, epsilon=1 << 50, most_nodes=3, allocate=allocate,
+        launch=LAUNCH,
+    )  # fmt: skip
+
+
+@case(
+    "queries", queries=bits(2, 64), thresholds=reals(2), products=reals(2, 3),
+    places=narrow(*[0] * 6).view(2, 3), counts=narrow(0, 0), largest_norm=reals(1),
+)  # fmt: skip
+def large_products(t: Tensors) -> None:
+    held.append(bits(5, 64))
+    _C.large_products(
+        kind=_C.ProductKind.int8, rows=held[-1].data_ptr(), num_rows=5, row_bytes=64,
+        scales=held[-1].data_ptr(), scale_bytes=64, launch=LAUNCH, **t,
+    )  # fmt: skip
 
 
 @case(

@@ -8,8 +8,10 @@ from torch import Tensor
 
 import peergraph
 from peergraph.memory import Group, NarrowTable, Tiers
+from peergraph.store.search import candidates
+from peergraph.store.search.product_filter import ProductFilter
 from peergraph.testing import run_ranks
-from tests.memory.narrow_rows import STORAGES, narrow_table
+from tests.memory.narrow_rows import STORAGES, is_narrow, narrow_table
 from tests.memory.tables import TIER_KINDS, split, table_of
 from tests.named_case import named_cases
 
@@ -238,3 +240,48 @@ def test_store_tables_and_embeddings(device: torch.device) -> None:
     rows = embedding.table.read()
     assert_same(embedding, rows, random_table(3, 8, torch.float32, 1), 9)
     embedding.close()
+
+
+@pytest.mark.parametrize("storage", ["float32", *STORAGES])
+def test_filtered_products(
+    device: torch.device, storage: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # The kernel that writes only large products, whose twin on the CPU is used in this test alone.
+    monkeypatch.setattr(candidates, "_FILTERED_DEVICES", {"cpu", "cuda"})
+    monkeypatch.setattr(candidates, "_LEAST_UNFILTERED", 64)
+    calls = []
+    find = ProductFilter.find
+    monkeypatch.setattr(
+        ProductFilter, "find", lambda *arguments: calls.append(1) or find(*arguments)
+    )
+    group = Group.current(device=device)
+    for columns, dtype in ((64, torch.float32), (128, torch.float16), (32, torch.bfloat16)):
+        x, queries = random_table(2500, columns, dtype), random_table(21, columns, torch.float64, 1)
+        queries[3] = 0
+        tiers, order = Tiers(600, 1900), order_of(2500, device)
+        is_full = storage == "float32"
+        if not is_full and not is_narrow(storage, dtype):
+            continue
+        for apart in (False, True) if storage.startswith("int8") else (False,):
+            if is_full:
+                table = table_of(x, tiers, group, order=order)
+            else:
+                table = narrow_table(x, storage, tiers, group, order=order, apart=apart)
+            banned = torch.stack([torch.randint(21, (500,)), torch.randint(2500, (500,))])
+            assert_same(table, table.read(), queries, 6, banned)
+            table.close()
+    assert calls
+
+
+def test_filter_with_more_products_than_room(
+    device: torch.device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(candidates, "_FILTERED_DEVICES", {"cpu", "cuda"})
+    monkeypatch.setattr(candidates, "_LEAST_UNFILTERED", 64)
+    monkeypatch.setattr(candidates, "_CAPACITY", 1)
+    group = Group.current(device=device)
+    rows = random_table(3000, 32, torch.bfloat16) * torch.arange(1, 3001)[:, None] / 3000
+    rows = rows.bfloat16()
+    table = table_of(rows, Tiers.all_replicated(3000), group)
+    assert_same(table, rows, random_table(5, 32, torch.float32, 1), 12)
+    table.close()

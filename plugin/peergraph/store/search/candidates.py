@@ -13,10 +13,16 @@ import torch
 from torch import Tensor
 
 from peergraph.memory.table.local_rows import LocalRows
+from peergraph.store.search.product_filter import ProductFilter
 
 _BLOCK_BYTES = {"cpu": 32 << 20, "cuda": 256 << 20}
 _LEAST_NORMAL = 2.0**-126
-_MOST_CANDIDATES = 1 << 26  # of all queries that are searched at once
+_MOST_CANDIDATES = 1 << 22  # of all queries that are searched at once
+_FILTERED_DEVICES = {"cuda"}
+"""Devices whose kernel multiplies stored rows and writes only the products above a threshold."""
+_LEAST_UNFILTERED = 1 << 15  # rows whose products are written, from which thresholds come
+_GROWTH = 7  # times the rows so far are filtered at once
+_CAPACITY = 16  # times the candidates of a query are the most that a filter writes
 
 
 @dataclass(frozen=True)
@@ -30,6 +36,25 @@ class Excluded:
 
     query: Tensor
     place: Tensor
+
+    def mask_block(self, products: Tensor, first: int) -> Tensor:
+        """Masks products [Q, n] with the rows at the places from `first` on, in place."""
+        if self.place.numel():
+            ends = torch.tensor([first, first + products.shape[1]], device=products.device)
+            low, high = torch.searchsorted(self.place, ends).tolist()
+            products[self.query[low:high], self.place[low:high] - first] = -torch.inf
+        return products
+
+    def mask(self, products: Tensor, places: Tensor) -> Tensor:
+        """Masks products [Q, n] with the rows at `places` [Q, n]. Returns them."""
+        if not self.place.numel() or not products.numel():
+            return products
+        count = len(products)
+        keys = (self.place * count + self.query).sort().values
+        numbers = torch.arange(count, device=products.device)[:, None]
+        pairs = places * count + numbers
+        at = torch.searchsorted(keys, pairs).clamp(max=len(keys) - 1)
+        return torch.where(keys[at] == pairs, -torch.inf, products)
 
 
 class Scan:
@@ -55,6 +80,10 @@ class Scan:
             self.dtype = torch.float64
         else:
             self.dtype = torch.bfloat16 if self.device.type == "cuda" else torch.float32
+        self.users_dtype = dtype
+        self.is_filtered = self.device.type in _FILTERED_DEVICES and ProductFilter.supports(
+            queries.shape[1], dtype
+        )
 
     def candidates(self, excluded: Excluded) -> Tensor:
         """Returns places of rows, int64 [Q, n], -1: none. The k rows with the largest products that
@@ -63,9 +92,11 @@ class Scan:
         Raises ValueError if a row is not finite.
         """
         # Most rows that rounding confuses with the k-th are in a few times k rows.
-        exact = self.dtype != torch.bfloat16
-        width = self.k + 16 if exact else 4 * self.k + 64
-        width = min(width, self.num_rows)
+        rough = any(
+            piece.codec is not None and piece.codec.stored == "int8" for piece in self.pieces
+        )
+        factor = 0 if self.dtype != torch.bfloat16 else 11 if rough and self.is_filtered else 3
+        width = min((1 + factor) * self.k + (64 if factor else 16), self.num_rows)
         places = torch.full((len(self.queries), width), -1, device=self.device)
         open_queries = torch.arange(len(self.queries), device=self.device)
         while open_queries.numel():
@@ -88,20 +119,11 @@ class Scan:
         no other row can be among the k largest: [n, width], [n, width], [n].
         """
         queries = self.queries[chosen]
-        rounded = queries.to(self.dtype)
         mine = self._of_queries(chosen, excluded)
-        best = torch.empty((len(chosen), 0), dtype=self.dtype, device=self.device)
-        where = torch.empty((len(chosen), 0), dtype=torch.int64, device=self.device)
-        largest_norm = torch.zeros((), dtype=torch.float64, device=self.device)
-        for offset, block in self._blocks(len(chosen)):
-            norm = torch.linalg.vector_norm(block, dim=1, dtype=_norm_dtype(self.dtype)).max()
-            largest_norm = torch.maximum(largest_norm, norm.double())
-            products = rounded @ block.T
-            if mine.place.numel():
-                ends = torch.tensor([offset, offset + len(block)], device=self.device)
-                low, high = torch.searchsorted(mine.place, ends).tolist()
-                products[mine.query[low:high], mine.place[low:high] - offset] = -torch.inf
-            best, where = _merge(best, where, products, offset, width)
+        product_filter = None
+        if self.is_filtered and self.dtype != torch.float64:
+            product_filter = ProductFilter(queries, self.users_dtype, _CAPACITY * width)
+        best, where, largest_norm = self._scan(queries, width, mine, product_filter)
         if not bool(largest_norm.isfinite()):
             if self.dtype == torch.float64:
                 raise ValueError("table: a row has NaN, infinite or too large values")
@@ -111,23 +133,79 @@ class Scan:
         norms = torch.linalg.vector_norm(queries, dim=1)
         # The second term is for values that are rounded to zero, or where a GPU flushes them.
         underflow = self.queries.shape[1] * _LEAST_NORMAL * (1 + norms + largest_norm)
-        error = self._relative_error() * norms * largest_norm + underflow
+        error = self._relative_error() * norms
+        if product_filter is not None:
+            error = torch.maximum(error, product_filter.error)
+        error = error * largest_norm + underflow
         if width >= self.num_rows:
             return best, where, torch.ones_like(error, dtype=torch.bool)
-        last, least = best[:, -1].double(), best[:, self.k - 1].double()
-        return best, where, last + 2 * error < least
+        last, kth = best[:, -1].double(), best[:, self.k - 1].double()
+        return best, where, last + 2 * error < kth
 
-    def _blocks(self, num_queries: int) -> Iterator[tuple[int, Tensor]]:
-        """Yields the place of the first row of a block, and the rows: [rows, columns]."""
-        size = _BLOCK_BYTES[self.device.type]
-        row_bytes = (num_queries + self.queries.shape[1]) * self.dtype.itemsize
-        step = max(256, size // max(1, row_bytes))
-        offset = 0
+    def _scan(
+        self,
+        queries: Tensor,
+        width: int,
+        excluded: Excluded,
+        product_filter: ProductFilter | None,
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Returns the `width` largest rounded products of queries with all rows, their places, and
+        the largest norm of a row, a float64 scalar.
+        """
+        rounded = queries.to(self.dtype)
+        float_dtype = torch.float64 if self.dtype == torch.float64 else torch.float32
+        best = torch.empty((len(queries), 0), dtype=float_dtype, device=self.device)
+        where = torch.empty((len(queries), 0), dtype=torch.int64, device=self.device)
+        largest_norm = torch.zeros((), dtype=torch.float64, device=self.device)
+        unfiltered = max(_LEAST_UNFILTERED, 8 * width)
+        for piece, first, begin, end, is_filtered in self._ranges(
+            len(queries), unfiltered, product_filter
+        ):
+            hits = None
+            if product_filter is not None and is_filtered:
+                hits = product_filter.find(piece, begin, end, best[:, -1])
+            if hits is not None:
+                largest_norm = torch.maximum(largest_norm, hits.largest_norm)
+                places = hits.places + first + begin
+                products = excluded.mask(hits.products, places)
+                best, where = _join(best, where, products, places, width)
+                continue
+            # Without a filter, or where it finds more products than it has room for.
+            step = self._step(len(queries))
+            for low in range(begin, end, step):
+                block = piece.block(low, min(low + step, end), self.dtype, self.device)
+                norm = torch.linalg.vector_norm(block, dim=1, dtype=float_dtype).max()
+                largest_norm = torch.maximum(largest_norm, norm.double())
+                products = excluded.mask_block(rounded @ block.T, first + low)
+                best, where = _merge(best, where, products, first + low, width)
+        return best, where, largest_norm
+
+    def _ranges(
+        self, num_queries: int, unfiltered: int, product_filter: ProductFilter | None
+    ) -> Iterator[tuple[LocalRows, int, int, int, bool]]:
+        """Yields ranges of rows: the piece, the place of its first row, the range in the piece, and
+        whether it is filtered. A filter needs thresholds from the rows before.
+        """
+        first = 0
         for piece in self.pieces:
-            for begin in range(0, len(piece), step):
+            begin = 0
+            while begin < len(piece):
+                is_filtered = product_filter is not None and first + begin >= unfiltered
+                if product_filter is None:
+                    step = self._step(num_queries)
+                elif is_filtered:
+                    step = min(_GROWTH * (first + begin), product_filter.rows_at_once(piece))
+                else:
+                    step = unfiltered - first - begin
                 end = min(begin + step, len(piece))
-                yield offset + begin, piece.block(begin, end, self.dtype, self.device)
-            offset += len(piece)
+                yield piece, first, begin, end, is_filtered
+                begin = end
+            first += len(piece)
+
+    def _step(self, num_queries: int) -> int:
+        """Returns the rows of a block whose products are written."""
+        row_bytes = (num_queries + self.queries.shape[1]) * self.dtype.itemsize
+        return max(256, _BLOCK_BYTES[self.device.type] // max(1, row_bytes))
 
     def _relative_error(self) -> float:
         """Bounds the error of a product, over the product of the norms."""
@@ -140,7 +218,7 @@ class Scan:
         return 4.1 * 2.0**-9 + columns * 2.0**-22
 
     def _of_queries(self, chosen: Tensor, excluded: Excluded) -> Excluded:
-        """Returns what the chosen queries exclude, with their number among the chosen ones."""
+        """Returns what some queries exclude, with their number among these queries."""
         number = torch.full((len(self.queries),), -1, device=self.device)
         number[chosen] = torch.arange(len(chosen), device=self.device)
         query = number[excluded.query]
@@ -167,17 +245,20 @@ def _merge(
             slot = torch.arange(query.numel(), device=query.device) - begins[query]
             columns = torch.zeros((len(best), most), dtype=torch.int64, device=query.device)
             columns[query, slot] = column
-            values = torch.full_like(columns, -torch.inf, dtype=best.dtype)
+            values = torch.full_like(columns, -torch.inf, dtype=products.dtype)
             values[query, slot] = products[query, column]
     if columns is None:
         values, columns = products.topk(min(width, products.shape[1]), dim=1)
-    best, where = torch.cat([best, values], 1), torch.cat([where, columns + offset], 1)
+    return _join(best, where, values.to(best.dtype), columns + offset, width)
+
+
+def _join(
+    best: Tensor, where: Tensor, products: Tensor, places: Tensor, width: int
+) -> tuple[Tensor, Tensor]:
+    """Returns the `width` best of two lists of products for each query, and their places."""
+    best, where = torch.cat([best, products], 1), torch.cat([where, places], 1)
     best, order = best.topk(min(width, best.shape[1]), dim=1)
     return best, where.gather(1, order)
-
-
-def _norm_dtype(dtype: torch.dtype) -> torch.dtype:
-    return torch.float64 if dtype == torch.float64 else torch.float32
 
 
 def places_of(pieces: list[LocalRows], internal: Tensor) -> Tensor:

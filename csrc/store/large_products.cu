@@ -1,0 +1,322 @@
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+#include <algorithm>
+#include <type_traits>
+
+#include "common/check.h"
+#include "common/cuda_check.cuh"
+#include "common/warp.cuh"
+#include "store/large_products.h"
+
+namespace peergraph {
+namespace {
+
+constexpr int kThreads = 384;
+constexpr int kQueryTile = 16;  // queries of a matrix instruction
+constexpr int kRowTile = 8;     // rows of a matrix instruction
+constexpr int64_t kReservedShared = 1024;
+constexpr float kLargestFloat = 3.4e38f;
+
+template <ProductKind kKind>
+using SumOf = std::conditional_t<kKind == ProductKind::kInt8, int32_t, float>;
+
+/// The tiles of rows that a warp holds in registers: 64 registers of a thread, if rows are long.
+template <int kChunks>
+constexpr int kRowTiles = kChunks <= 2   ? 8
+                          : kChunks == 4 ? 4
+                                         : 2;
+
+/// sums [16 queries, 8 rows] += queries [16, 32 bytes] * rows [8, 32 bytes], by a warp. PTX ISA,
+/// "Matrix fragments for mma.m16n8k16 / m16n8k32": lane 4 g + t has the queries g and g + 8, the
+/// row g, and the sums of these queries with the rows 2 t and 2 t + 1.
+template <ProductKind kKind>
+__device__ __forceinline__ void multiply_add(SumOf<kKind> (&sums)[4], const uint32_t (&query)[4],
+                                             uint32_t row_low, uint32_t row_high) {
+  if constexpr (kKind == ProductKind::kInt8) {
+    asm volatile(
+        "mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, "
+        "{%8, %9}, {%0, %1, %2, %3};"
+        : "+r"(sums[0]), "+r"(sums[1]), "+r"(sums[2]), "+r"(sums[3])
+        : "r"(query[0]), "r"(query[1]), "r"(query[2]), "r"(query[3]), "r"(row_low), "r"(row_high));
+  } else if constexpr (kKind == ProductKind::kBfloat16) {
+    asm volatile(
+        "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, "
+        "{%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+        : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3])
+        : "r"(query[0]), "r"(query[1]), "r"(query[2]), "r"(query[3]), "r"(row_low), "r"(row_high));
+  } else {
+    asm volatile(
+        "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, "
+        "{%8, %9}, {%0, %1, %2, %3};"
+        : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3])
+        : "r"(query[0]), "r"(query[1]), "r"(query[2]), "r"(query[3]), "r"(row_low), "r"(row_high));
+  }
+}
+
+__device__ __forceinline__ int sum_of_squares(int sum, uint32_t four_int8) {
+  return __dp4a(static_cast<int>(four_int8), static_cast<int>(four_int8), sum);
+}
+
+template <ProductKind kKind>
+__device__ __forceinline__ float sum_of_squares(float sum, uint32_t two) {
+  float low, high;
+  if constexpr (kKind == ProductKind::kBfloat16) {
+    low = __uint_as_float(two << 16);
+    high = __uint_as_float(two & 0xffff0000u);
+  } else {
+    low = __half2float(__ushort_as_half(static_cast<unsigned short>(two)));
+    high = __half2float(__ushort_as_half(static_cast<unsigned short>(two >> 16)));
+  }
+  return sum + low * low + high * high;
+}
+
+/// A sum that is not above it gives no product above the threshold, with any scale from `least` to
+/// `most`. `inverse` are the inverses of the most and of the least scale, or the largest float.
+__device__ __forceinline__ int sum_limit(float threshold, float inverse_most, float inverse_least) {
+  constexpr float kMost = 2e9f, kRounding = 1e-6f;
+  const float exact = threshold * (threshold >= 0 ? inverse_most : inverse_least);
+  const float limit = fmaxf(fminf(exact, kMost), -kMost);
+  return __float2int_rd(limit - fabsf(limit) * kRounding) - 1;
+}
+
+/// The rows that a warp holds. Lane 4 g + t has, of the row g of each tile, bytes
+/// [64 c + 16 t, 64 c + 16 t + 16) of each chunk c. The order of a row's values does not matter, as
+/// queries are read in the same one.
+template <ProductKind kKind, int kChunks>
+class HeldRows {
+ public:
+  static constexpr int kTiles = kRowTiles<kChunks>;
+  static constexpr int kCount = kTiles * kRowTile;
+
+  __device__ __forceinline__ void load(const LargeProducts& work, int64_t first) {
+    first_ = first;
+    float least = INFINITY, most = 0;
+#pragma unroll
+    for (int tile = 0; tile < kTiles; ++tile) {
+      const int64_t row = min(first + tile * kRowTile + lane_id() / 4, work.num_rows - 1);
+      const char* values = work.rows + row * work.row_bytes + lane_id() % 4 * 16;
+#pragma unroll
+      for (int chunk = 0; chunk < kChunks; ++chunk) {
+        const uint4 four = __ldg(reinterpret_cast<const uint4*>(values + chunk * 64));
+        words_[tile][chunk * 4] = four.x;
+        words_[tile][chunk * 4 + 1] = four.y;
+        words_[tile][chunk * 4 + 2] = four.z;
+        words_[tile][chunk * 4 + 3] = four.w;
+      }
+      if constexpr (kKind == ProductKind::kInt8) {
+        const float scale = scale_of(work, row);
+        least = fminf(least, scale);
+        most = fmaxf(most, scale);
+      }
+    }
+    if constexpr (kKind == ProductKind::kInt8) {
+#pragma unroll
+      for (int reach = 4; reach < kWarpSize; reach *= 2) {
+        least = fminf(least, __shfl_xor_sync(kFullMask, least, reach));
+        most = fmaxf(most, __shfl_xor_sync(kFullMask, most, reach));
+      }
+      inverse_most_ = most > 0 ? fminf(1 / most, kLargestFloat) : kLargestFloat;
+      inverse_least_ = least > 0 ? fminf(1 / least, kLargestFloat) : kLargestFloat;
+    }
+  }
+
+  /// The bits of the largest square of a norm; those of NaN are larger than those of any number.
+  __device__ __forceinline__ uint32_t largest_norm(const LargeProducts& work) const {
+    uint32_t largest = 0;
+#pragma unroll
+    for (int tile = 0; tile < kTiles; ++tile) {
+      SumOf<kKind> sum = 0;
+#pragma unroll
+      for (int word = 0; word < kChunks * 4; ++word) {
+        if constexpr (kKind == ProductKind::kInt8)
+          sum = sum_of_squares(sum, words_[tile][word]);
+        else
+          sum = sum_of_squares<kKind>(sum, words_[tile][word]);
+      }
+      sum += __shfl_xor_sync(kFullMask, sum, 1);
+      sum += __shfl_xor_sync(kFullMask, sum, 2);
+      auto square = static_cast<float>(sum);
+      if constexpr (kKind == ProductKind::kInt8) {
+        const int64_t row = min(first_ + tile * kRowTile + lane_id() / 4, work.num_rows - 1);
+        const float scale = scale_of(work, row);
+        square *= scale * scale;
+      }
+      largest = max(largest, __float_as_uint(fabsf(square)));
+    }
+    return largest;
+  }
+
+  /// Multiplies a tile of queries with all rows. `low` and `high` are this lane's words of the
+  /// queries g and g + 8 in a chunk.
+  __device__ __forceinline__ void multiply_chunk(SumOf<kKind> (&sums)[kTiles][4], int chunk,
+                                                 const uint4& low, const uint4& high) const {
+    const uint32_t first[4] = {low.x, high.x, low.y, high.y};
+    const uint32_t second[4] = {low.z, high.z, low.w, high.w};
+#pragma unroll
+    for (int tile = 0; tile < kTiles; ++tile)
+      multiply_add<kKind>(sums[tile], first, words_[tile][chunk * 4], words_[tile][chunk * 4 + 1]);
+#pragma unroll
+    for (int tile = 0; tile < kTiles; ++tile)
+      multiply_add<kKind>(sums[tile], second, words_[tile][chunk * 4 + 2],
+                          words_[tile][chunk * 4 + 3]);
+  }
+
+  /// Whether this lane may have a product of a query above the threshold. `side`: 0 for query g, 1
+  /// for query g + 8.
+  __device__ __forceinline__ bool may_pass(const SumOf<kKind> (&sums)[kTiles][4], int side,
+                                           float threshold) const {
+    SumOf<kKind> largest = max(sums[0][2 * side], sums[0][2 * side + 1]);
+#pragma unroll
+    for (int tile = 1; tile < kTiles; ++tile)
+      largest = max(largest, max(sums[tile][2 * side], sums[tile][2 * side + 1]));
+    if constexpr (kKind == ProductKind::kInt8)
+      return largest > sum_limit(threshold, inverse_most_, inverse_least_);
+    else
+      return largest > threshold;
+  }
+
+  /// Writes the products of a query that are above the threshold.
+  __device__ __forceinline__ void write(const LargeProducts& work,
+                                        const SumOf<kKind> (&sums)[kTiles][4], int side,
+                                        int64_t query, float threshold) const {
+#pragma unroll
+    for (int tile = 0; tile < kTiles; ++tile) {
+#pragma unroll
+      for (int column = 0; column < 2; ++column) {
+        const int64_t row = first_ + tile * kRowTile + lane_id() % 4 * 2 + column;
+        if (row >= work.num_rows) continue;
+        auto product = static_cast<float>(sums[tile][2 * side + column]);
+        if constexpr (kKind == ProductKind::kInt8) product *= scale_of(work, row);
+        if (!(product > threshold)) continue;
+        const int32_t place = atomicAdd(work.counts + query, 1);
+        if (place >= work.capacity) continue;
+        work.products[query * work.capacity + place] = product;
+        work.places[query * work.capacity + place] = static_cast<int32_t>(row);
+      }
+    }
+  }
+
+ private:
+  __device__ static float scale_of(const LargeProducts& work, int64_t row) {
+    return __ldg(reinterpret_cast<const float*>(work.scales + row * work.scale_bytes));
+  }
+
+  int64_t first_;
+  uint32_t words_[kTiles][kChunks * 4];
+  float inverse_most_, inverse_least_;
+};
+
+/// Where 16 bytes of a query are in shared memory, so that the lanes that read at once, of two
+/// queries, use different banks.
+template <int kChunks>
+__device__ __forceinline__ int place_of(int query, int unit) {
+  return query * 4 * kChunks + (kChunks % 2 == 0 ? unit ^ ((query & 1) * 4) : unit);
+}
+
+template <ProductKind kKind, int kChunks>
+__global__ void __launch_bounds__(kThreads, 1)
+    large_products_kernel(const __grid_constant__ LargeProducts work, int queries_at_once) {
+  using Rows = HeldRows<kKind, kChunks>;
+  extern __shared__ uint4 queries[];
+  auto* thresholds = reinterpret_cast<float*>(queries + queries_at_once * 4 * kChunks);
+  const int64_t first_query = int64_t{blockIdx.y} * queries_at_once;
+  const auto count =
+      static_cast<int>(min(work.num_queries - first_query, int64_t{queries_at_once}));
+  const int padded = (count + kQueryTile - 1) / kQueryTile * kQueryTile;
+  const auto* source =
+      reinterpret_cast<const uint4*>(work.queries + first_query * work.value_bytes);
+  for (int i = threadIdx.x; i < padded * 4 * kChunks; i += kThreads) {
+    const int query = i / (4 * kChunks), unit = i % (4 * kChunks);
+    queries[place_of<kChunks>(query, unit)] = query < count ? source[i] : uint4{0, 0, 0, 0};
+  }
+  for (int i = threadIdx.x; i < padded; i += kThreads)
+    thresholds[i] = i < count ? work.thresholds[first_query + i] : INFINITY;
+  __syncthreads();
+
+  const int lane_query = lane_id() / 4, lane_unit = lane_id() % 4;
+  uint32_t largest_norm = 0;
+  Rows rows;
+  for (int64_t first = global_warp() * Rows::kCount; first < work.num_rows;
+       first += grid_warps() * Rows::kCount) {
+    rows.load(work, first);
+    largest_norm = max(largest_norm, rows.largest_norm(work));
+    for (int tile = 0; tile < padded; tile += kQueryTile) {
+      SumOf<kKind> sums[Rows::kTiles][4] = {};
+      const int query = tile + lane_query;
+#pragma unroll
+      for (int chunk = 0; chunk < kChunks; ++chunk) {
+        const int unit = chunk * 4 + lane_unit;
+        rows.multiply_chunk(sums, chunk, queries[place_of<kChunks>(query, unit)],
+                            queries[place_of<kChunks>(query + 8, unit)]);
+      }
+      const float low = thresholds[query], high = thresholds[query + 8];
+      const bool any_low = rows.may_pass(sums, 0, low), any_high = rows.may_pass(sums, 1, high);
+      if (__any_sync(kFullMask, any_low || any_high)) {
+        if (any_low) rows.write(work, sums, 0, first_query + query, low);
+        if (any_high) rows.write(work, sums, 1, first_query + query + 8, high);
+        __syncwarp();
+      }
+    }
+  }
+  for (int reach = kWarpSize / 2; reach > 0; reach /= 2)
+    largest_norm = max(largest_norm, __shfl_xor_sync(kFullMask, largest_norm, reach));
+  if (lane_id() == 0)
+    atomicMax(reinterpret_cast<unsigned*>(work.largest_norm), static_cast<unsigned>(largest_norm));
+}
+
+template <ProductKind kKind, int kChunks>
+void launch(const LargeProducts& work, int device, cudaStream_t stream) {
+  int shared_bytes = 0, processors = 0;
+  PG_CUDA_CHECK(
+      cudaDeviceGetAttribute(&shared_bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, device));
+  PG_CUDA_CHECK(cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device));
+  constexpr int64_t kBytesPerQuery = 64 * kChunks + 4;
+  const int64_t most = (shared_bytes - kReservedShared) / kBytesPerQuery / kQueryTile * kQueryTile;
+  // Equal parts of the queries.
+  const int64_t parts = (work.num_queries + most - 1) / most;
+  const int64_t at_once =
+      ((work.num_queries + parts - 1) / parts + kQueryTile - 1) / kQueryTile * kQueryTile;
+  const auto bytes = static_cast<size_t>(at_once * kBytesPerQuery);
+  const auto kernel = large_products_kernel<kKind, kChunks>;
+  PG_CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                     static_cast<int>(bytes)));
+  constexpr int64_t kRowsPerBlock = HeldRows<kKind, kChunks>::kCount * (kThreads / kWarpSize);
+  const dim3 grid(grid_for(work.num_rows, kRowsPerBlock, processors), static_cast<unsigned>(parts));
+  kernel<<<grid, kThreads, bytes, stream>>>(work, static_cast<int>(at_once));
+  PG_LAUNCH_CHECK("large_products_kernel");
+}
+
+template <ProductKind kKind>
+void launch_kind(const LargeProducts& work, int device, cudaStream_t stream) {
+  switch (work.value_bytes) {
+    case 64:
+      return launch<kKind, 1>(work, device, stream);
+    case 128:
+      return launch<kKind, 2>(work, device, stream);
+    case 256:
+      return launch<kKind, 4>(work, device, stream);
+    case 512:
+      return launch<kKind, 8>(work, device, stream);
+    default:
+      PG_CHECK_ARG(false, "rows must have 64, 128, 256 or 512 bytes");
+  }
+}
+
+}  // namespace
+
+void large_products_cuda(const LargeProducts& work, int device, uintptr_t stream_address) {
+  if (work.num_rows == 0 || work.num_queries == 0) return;
+  const DeviceGuard guard(device);
+  const auto stream = reinterpret_cast<cudaStream_t>(stream_address);
+  switch (work.kind) {
+    case ProductKind::kInt8:
+      return launch_kind<ProductKind::kInt8>(work, device, stream);
+    case ProductKind::kBfloat16:
+      return launch_kind<ProductKind::kBfloat16>(work, device, stream);
+    case ProductKind::kFloat16:
+      return launch_kind<ProductKind::kFloat16>(work, device, stream);
+  }
+}
+
+}  // namespace peergraph
