@@ -12,8 +12,7 @@ from typing import Any
 
 from peergraph.cli.arguments import byte_count, storage, storage_option
 from peergraph.store import EDGE, NODE, BadRowsError, EdgeFiles, NodeFiles, Store
-from peergraph.store.ingest.formats.description import constructed, edge_type
-from peergraph.store.ingest.formats.known_formats import FORMATS
+from peergraph.store.ingest.formats.description import FORMATS, constructed, edge_type
 
 _OPTIONS = re.compile(r":(?=[A-Za-z_][\w-]*=[^/\\]*)")
 _TYPE = re.compile(r"([\w -]+(?:,[\w -]+,[\w -]+)?)=")

@@ -11,7 +11,7 @@ import torch
 
 from peergraph.store.csc.sort.edge_buckets import EdgeBuckets
 from peergraph.store.hotness.id_map import id_dtype
-from peergraph.store.ingest.csc.write_csc import write_csc
+from peergraph.store.ingest.write_csc import write_csc
 from tests.named_case import named_case
 from tests.store.graphs import random_coo
 

@@ -285,6 +285,7 @@ class Judge:
                 order[number or 0] = n
             return order
         clean = is_dense and all(isinstance(r.values[given.id or ""], int) for r in rows.files.rows)
+        clean &= bool(found)  # the type decides where there are no rows
         if given.numbering == "dense" or (given.numbering == "auto" and clean):
             raise Finding("ids differ: numbers from 0 on are looked up")
         order = []

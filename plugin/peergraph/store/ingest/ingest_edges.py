@@ -11,34 +11,26 @@ import torch
 from peergraph.progress import progress_bar
 from peergraph.store.csc.sort.edge_buckets import EdgeBuckets
 from peergraph.store.disk.manifest import EdgeEntry
-from peergraph.store.ingest.csc.write_csc import write_csc
 from peergraph.store.ingest.graph_files import EdgeFiles
 from peergraph.store.ingest.key_table import KeyTable
 from peergraph.store.ingest.node_ids import IdColumn, NodeIds
-from peergraph.store.ingest.read.row_source import Batch, RowSource
+from peergraph.store.ingest.read.row_source import Batch, Problems, RowSource
 from peergraph.store.ingest.staged_rows import StagedRows
 from peergraph.store.ingest.type_ingest import TypeIngest
 from peergraph.store.ingest.values.arrow_arrays import Array, Integers, Mask, taken
-from peergraph.store.ingest.values.problems import Problems
-from peergraph.store.ingest.values.text import ValueKind
+from peergraph.store.ingest.values.numbers import ValueKind
 from peergraph.store.ingest.workspace import Workspace
+from peergraph.store.ingest.write_csc import write_csc
 from peergraph.store.input.source import EdgeType
 from peergraph.store.placement.items import type_name
 
-_WRITTEN_BYTES = 8  # of an edge, for the progress bar
 _NAMED = 5
 _ENDS = ("source", "destination")
 
 
 class EdgeIngest(TypeIngest):
-    """Reads the files of one edge type, once, and sorts the edges.
-
-    Args:
-        edge_type: the edge type.
-        stem: the stem of the names of its files.
-        files: the files.
-        nodes: the ids of the source type and of the destination type.
-        workspace: the state of the ingest, to which results are written.
+    """Reads the files of one edge type, once, and sorts the edges. `nodes` are the ids of the
+    source type and of the destination type.
     """
 
     def __init__(
@@ -57,7 +49,7 @@ class EdgeIngest(TypeIngest):
         super().__init__(edge_type, what, stem, files, named, workspace, is_staged, self._repeat)
         assert self._source is not None
         self._rows: RowSource = self._source
-        self._ends = self._names_of_ends(self._rows)
+        self._ends = self._names_of_ends(self._rows.names)
         self._buckets: EdgeBuckets | None = None
         # Where they wait until the numbers of nodes are known: numbers of nodes, or keys.
         self._numbers: StagedRows | None = None
@@ -70,10 +62,6 @@ class EdgeIngest(TypeIngest):
         """Whether other edges may have to be read before these can be sorted."""
         return any(nodes.count is None for nodes in self._nodes)
 
-    @property
-    def _is_looked_up(self) -> bool:
-        return any(nodes.is_looked_up for nodes in self._nodes)
-
     def read(self) -> None:
         """Reads all rows, and writes the tables."""
         self._bad_before = self._workspace.bad_rows.total
@@ -82,7 +70,7 @@ class EdgeIngest(TypeIngest):
             IdColumn(self._rows, name, f"the {end}", nodes)
             for name, end, nodes in zip(self._ends, _ENDS, self._nodes, strict=True)
         ]
-        if not self.waits and not self._is_looked_up:
+        if not self.waits and not any(nodes.is_looked_up for nodes in self._nodes):
             self._buckets = self._new_buckets(self._repeat * self._rows.expected_rows)
         for batch in self._batches(self._rows, self._ends, self._batch_rows()):
             ends = [column.read(batch) for column in columns]
@@ -98,10 +86,8 @@ class EdgeIngest(TypeIngest):
         self._check_own_rows(self._rows.total)
 
     def sort(self) -> EdgeEntry:
-        """Sorts the edges that were read, and writes them.
-
-        Raises:
-            BadRowsError: rows that cannot be used, unless the workspace skips them.
+        """Sorts the edges that were read, and writes them. Raises BadRowsError for rows that cannot
+        be used, unless the workspace skips them.
         """
         if self._buckets is None:
             self._buckets = self._new_buckets(self._repeat * self._left)
@@ -113,39 +99,31 @@ class EdgeIngest(TypeIngest):
                 self._numbers.remove()
         self._check(self._bad_before, inf)
         work, num_edges = self._workspace, self._buckets.num_edges
-        num_bytes = num_edges * _WRITTEN_BYTES
-        with progress_bar(f"sort {self._what}", num_bytes, work.progress) as moved:
+        count = self._nodes[1].count or 0
+        with progress_bar(f"sort {self._what}", num_edges, work.progress, " edges") as moved:
             arrays = write_csc(
-                self._buckets,
-                work.folder,
-                self._stem,
-                self._nodes[1].count or 0,
-                self._files.edge_ids,
-                lambda edges: moved(edges * _WRITTEN_BYTES),
+                self._buckets, work.folder, self._stem, count, self._files.edge_ids, moved
             )
         assert isinstance(self._type, tuple)
         return EdgeEntry(self._type, num_edges, *arrays, self._finish_tables())
 
-    def _names_of_ends(self, rows: RowSource) -> tuple[str, str]:
-        """Returns the columns of sources and destinations."""
-        names, source, destination = rows.names, self._files.source, self._files.destination
-        if source is None or destination is None:
-            if len(names) == 1:
-                raise ValueError(f"{self._what} need two columns, there is {names[0]!r} only")
-            # An empty CSV file has no columns.
-            return (names[0], names[1]) if names else ("0", "1")
-        for name in (source, destination):
-            if names and name not in names:
-                raise ValueError(f"{self._what}: no column {name!r}; columns: {', '.join(names)}")
-        return source, destination
+    def _names_of_ends(self, names: list[str]) -> tuple[str, str]:
+        """Returns the columns of sources and destinations among those of the files."""
+        source, destination = self._files.source, self._files.destination
+        if source is not None and destination is not None:
+            return source, destination
+        if len(names) == 1:
+            raise ValueError(f"{self._what} need two columns, there is {names[0]!r} only")
+        # An empty CSV file has no columns.
+        return (names[0], names[1]) if names else ("0", "1")
 
     def _batch_rows(self) -> int:
         return EdgeBuckets.batch_edges(self._workspace.memory) // self._repeat
 
     def _new_buckets(self, expected: int) -> EdgeBuckets:
         counts = [nodes.count or 0 for nodes in self._nodes]
-        what = f"the files of {self._what}"
-        self._workspace.check_space(8 * (counts[1] + 1) + 4 * expected, what)
+        num_bytes = 8 * (counts[1] + 1) + 4 * expected
+        self._workspace.check_space(num_bytes, f"the files of {self._what}")
         folder = self._workspace.temporary / self._stem
         folder.mkdir()
         return EdgeBuckets(folder, counts[0], counts[1], expected, self._workspace.memory)
@@ -172,9 +150,8 @@ class EdgeIngest(TypeIngest):
                 nodes.add_numbers(end, rows, self._rows)
         if self._buckets is not None:
             self._add(*left)
-        elif self._is_looked_up:
-            if self._keys is None:
-                self._keys = self._new_keys()
+        elif any(nodes.is_looked_up for nodes in self._nodes):
+            self._keys = self._keys or self._new_keys()
             self._keys.append(self._count + at, rows, *left)
         else:
             if self._numbers is None:
@@ -202,18 +179,23 @@ class EdgeIngest(TypeIngest):
         return self._buckets.add(np.ascontiguousarray(source), np.ascontiguousarray(destination))
 
     def _add_looked_up(self, keys: KeyTable) -> None:
-        tables = [nodes.table for nodes in self._nodes]
-        for places, rows, *ends in keys.looked_up(tables, self._batch_rows()):
+        """Looks up the nodes of all edges, in the order of the rows; -1: there is none."""
+        columns, joins = ["e.place", "e.row"], ""
+        for name, nodes in zip(_ENDS, self._nodes, strict=True):
+            columns.append(f"e.{name}" if nodes.table is None else f"coalesce({name}s.node, -1)")
+            if nodes.table is not None:
+                joins += f" LEFT JOIN {nodes.table} AS {name}s ON e.{name} = {name}s.id"
+        query = f"SELECT {', '.join(columns)} FROM {keys.name} AS e{joins} ORDER BY e.place"
+        for places, rows, *ends in keys.batches(query, self._batch_rows()):
             wrong = np.zeros(len(rows), np.bool_)
-            for name, end, nodes in zip(_ENDS, ends, self._nodes, strict=True):
-                missing = (end < 0) | (end >= (nodes.count or 0))
-                if unknown := rows[missing & ~wrong].tolist():
+            for name, end in zip(_ENDS, ends, strict=True):
+                if unknown := rows[(end < 0) & ~wrong].tolist():
                     first = ", ".join(map(str, unknown[:_NAMED]))
                     query = f"SELECT {name} FROM {keys.name} WHERE row IN ({first}) ORDER BY row"
                     values = [value for (value,) in keys.select(query)]
                     reason = f"no node has the {name} id"
                     self._workspace.bad_rows.add(self._rows, reason, unknown, values)
-                wrong |= missing
+                wrong |= end < 0
             self._left_out.append(places[wrong])
             if not self._add(*(end[~wrong] for end in ends)):
                 raise RuntimeError("a looked-up number is out of range")

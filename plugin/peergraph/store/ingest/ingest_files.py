@@ -14,7 +14,7 @@ from peergraph.number_arguments import check_number
 from peergraph.store.disk.atomic_folder import new_folder
 from peergraph.store.disk.manifest import FILE_NAME, Manifest, NodeEntry
 from peergraph.store.disk.save_store import write_text
-from peergraph.store.ingest.formats.known_formats import described_files
+from peergraph.store.ingest.formats.description import described_files
 from peergraph.store.ingest.graph_files import EdgeFiles, GraphFiles, NodeFiles
 from peergraph.store.ingest.ingest_edges import EdgeIngest
 from peergraph.store.ingest.ingest_nodes import NodeIngest

@@ -7,7 +7,7 @@ import numpy as np
 from peergraph.store.disk.manifest import TableEntry
 from peergraph.store.ingest.key_table import KeyTable
 from peergraph.store.ingest.node_ids import IdColumn, NodeIds
-from peergraph.store.ingest.read.row_source import Batch, RowSource
+from peergraph.store.ingest.read.row_source import RowSource
 from peergraph.store.ingest.type_ingest import TypeIngest
 from peergraph.store.ingest.values.arrow_arrays import Integers, taken
 from peergraph.store.ingest.workspace import Workspace
@@ -23,69 +23,64 @@ class NodeIngest(TypeIngest):
         if files.id is None and files.numbering == "mapped" and self._source is not None:
             raise ValueError(f"{what}: numbering='mapped' needs the column `id`")
         self._ids = ids
-        self._keys: KeyTable | None = None
         self._bad_before = workspace.bad_rows.total
         self._without_id = 0  # rows that have been read
 
     def read(self) -> tuple[TableEntry, ...]:
-        """Numbers the nodes and writes their tables.
-
-        Raises:
-            BadRowsError: a row has no id, an id of an earlier row, or no value for a table. Missing
-                and repeated ids are left out where the workspace skips bad rows.
+        """Numbers the nodes and writes their tables. Raises BadRowsError if a row has no id, an id
+        of an earlier row, or no value for a table. Missing and repeated ids are left out where the
+        workspace skips bad rows.
         """
-        ids, source = self._ids, self._source
-        count = ids.files.num_nodes
-        if source is None:
+        ids, count, order = self._ids, self._ids.files.num_nodes, None
+        if self._source is not None:
+            order = self._read_rows(self._source)
+            num_rows = self._source.total
+        else:
             rows = (own.expected_rows for _, own in self._own if not own.is_text)
             count = next(rows, None) if count is None else count
             if self._own and count is None:
                 raise ValueError(f"{self._what}: tables in CSV files need num_nodes")
-            self._copy_tables(count or 0)
-            ids.count = count
-            return self._finish_tables()
-        order = self._read_rows(source)
-        self._copy_tables(source.total)
+            num_rows = count or 0
+        # The rows of tables with files of their own cannot be left out.
+        before = self._workspace.bad_rows.total
+        self._copy_own_files()
+        self._check(before)
+        self._check_own_rows(num_rows)
         entries = self._finish_tables(order)
-        left = self._count - sum(map(len, self._left_out))
-        if count not in (None, left) and (entries or ids.files.id is not None):
-            raise ValueError(f"{self._what} have {left} rows, num_nodes={count}")
-        ids.count = left if count is None else count
+        ids.count = count
+        if self._source is not None:
+            left = self._count - sum(map(len, self._left_out))
+            if count not in (None, left) and (entries or ids.files.id is not None):
+                raise ValueError(f"{self._what} have {left} rows, num_nodes={count}")
+            ids.count = left if count is None else count
         return entries
 
     def _read_rows(self, source: RowSource) -> Integers | None:
         """Reads ids and tables. Returns the row of each node if rows are in another order."""
-        name = self._ids.files.id
+        name, keys = self._ids.files.id, None
         column = None if name is None else IdColumn(source, name, "the id", self._ids)
         for batch in self._batches(source, [] if name is None else [name]):
             if column is not None:
-                self._add_ids(batch, column)
+                unreadable = batch.problems.bad.copy()
+                ids, bad = column.read(batch), batch.problems.bad
+                keys = keys or self._new_keys()
+                good, missing = np.flatnonzero(~bad), np.flatnonzero(bad & ~unreadable)
+                keys.append(self._count + good, batch.rows[good], taken(ids, good))
+                self._left_out.append(self._count + missing)
+                self._without_id += len(missing)
             for table in self._of_columns:
                 table.write(batch)
         if self._workspace.bad_rows.total - self._bad_before > self._without_id:
             self._check(self._bad_before)
-        return None if column is None else self._number(source)
+        return None if column is None else self._number(keys or self._new_keys(), source)
 
-    def _add_ids(self, batch: Batch, column: IdColumn) -> None:
-        """Keeps the ids of a batch."""
-        unreadable = batch.problems.bad.copy()
-        keys, bad = column.read(batch), batch.problems.bad
-        good = np.flatnonzero(~bad)
-        if len(good):
-            self._key_table().append(self._count + good, batch.rows[good], taken(keys, good))
-        missing = np.flatnonzero(bad & ~unreadable)
-        self._left_out.append(self._count + missing)
-        self._without_id += len(missing)
+    def _new_keys(self) -> KeyTable:
+        kind = self._ids.kind or "number"
+        return KeyTable({"node": "number", "row": "number", "id": kind}, self._workspace)
 
-    def _key_table(self) -> KeyTable:
-        if self._keys is None:
-            kind = self._ids.kind or "number"
-            self._keys = KeyTable({"node": "number", "row": "number", "id": kind}, self._workspace)
-        return self._keys
-
-    def _number(self, source: RowSource) -> Integers | None:
+    def _number(self, keys: KeyTable, source: RowSource) -> Integers | None:
         """Numbers the nodes. Returns the row of each node if rows are in another order."""
-        ids, numbering, keys = self._ids, self._ids.files.numbering, self._key_table()
+        ids, numbering = self._ids, self._ids.files.numbering
         in_range = is_identity = False
         if ids.kind != "text":
             limits = f"coalesce(bool_and(id >= 0 AND id < {self._count}), true)"
@@ -107,28 +102,27 @@ class NodeIngest(TypeIngest):
 
     def _order(self, keys: KeyTable, source: RowSource) -> Integers:
         """Returns the row ``[nodes]`` of each node, where ids are the numbers in some order."""
-        bad_rows, count = self._workspace.bad_rows, self._count
+        count = self._count
         order = np.full(count, -1, np.int64)
         inside = f"id BETWEEN 0 AND {count - 1}"
         for nodes, numbers in keys.batches(f"SELECT node, id FROM {keys.name} WHERE {inside}"):
             order[numbers] = nodes
         if (order < 0).any():
             outside = keys.select(f"SELECT row, id FROM {keys.name} WHERE NOT ({inside})")
-            for row, value in outside:
-                bad_rows.add(source, f"id out of range for {count} nodes", [row], [value])
+            rows, values = zip(*outside, strict=True) if outside else ((), ())
+            reason = f"id out of range for {count} nodes"
+            self._workspace.bad_rows.add(source, reason, rows, values)
             self._add_repeated(keys, source)
         return order
 
     def _add_repeated(self, keys: KeyTable, source: RowSource) -> Integers:
         """Reports the rows with the id of an earlier row; returns their positions."""
-        positions, rows, values = np.array(keys.repeated(), object).reshape(-1, 3).T
+        repeated = keys.select(
+            f"SELECT node, row, r.id FROM {keys.name} r JOIN (SELECT id, min(node) AS first "
+            f"FROM {keys.name} GROUP BY id HAVING count(*) > 1) f ON r.id = f.id "
+            "WHERE node > first ORDER BY node"
+        )
+        positions, rows, values = zip(*repeated, strict=True) if repeated else ((), (), ())
         reason = "the id is that of an earlier row"
         self._workspace.bad_rows.add(source, reason, rows, values)
-        return np.asarray(positions, np.int64)
-
-    def _copy_tables(self, num_rows: int) -> None:
-        """Copies the tables with files of their own, whose rows cannot be left out."""
-        before = self._workspace.bad_rows.total
-        self._copy_own_files()
-        self._check(before)
-        self._check_own_rows(num_rows)
+        return np.array(positions, np.int64)

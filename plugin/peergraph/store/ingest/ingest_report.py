@@ -44,13 +44,8 @@ class BadRows:
         rows: Iterable[int],
         values: Iterable[object] = (),
     ) -> None:
-        """Counts rows.
-
-        Args:
-            source: the source of the rows.
-            reason: the reason why the rows cannot be used.
-            rows: the numbers of the rows over all files of the source.
-            values: the values of the first rows, if they tell more than the reason.
+        """Counts rows, by their numbers over all files of the source. The values of the first rows
+        are given if they tell more than the reason.
         """
         for row, value in zip(rows, chain(values, repeat("")), strict=False):
             file, number = source.place(int(row))

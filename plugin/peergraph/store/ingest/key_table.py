@@ -1,17 +1,15 @@
-"""Rows in a table of DuckDB: ids, and the numbers of nodes that have strings or sparse integers as
-ids.
-"""
+"""Rows of ids in a table of DuckDB."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 
 from peergraph.store.ingest.read.optional import arrow
 from peergraph.store.ingest.values.arrow_arrays import Integers, as_arrow, as_numpy
-from peergraph.store.ingest.values.text import ValueKind
+from peergraph.store.ingest.values.numbers import ValueKind
 from peergraph.store.ingest.workspace import Workspace, arrow_reader
 
 PURPOSE = "looking up string or sparse ids"
@@ -45,33 +43,6 @@ class KeyTable:
         with self._workspace.queries(PURPOSE) as cursor:
             for batch in arrow_reader(cursor.sql(query), batch_rows):
                 yield [as_numpy(column) for column in batch.columns]
-
-    def repeated(self) -> list[tuple[int, int, Any]]:
-        """Returns ``(node, row, id)`` of the rows with the id of an earlier row, of a table with
-        these columns.
-        """
-        return self.select(
-            f"SELECT node, row, r.id FROM {self.name} r JOIN (SELECT id, min(node) AS first "
-            f"FROM {self.name} GROUP BY id HAVING count(*) > 1) f ON r.id = f.id "
-            "WHERE node > first ORDER BY node"
-        )
-
-    def looked_up(self, tables: Sequence[str | None], batch_rows: int) -> Iterator[list[Integers]]:
-        """Yields ``place``, ``row``, and the nodes of ``source`` and ``destination`` in order of
-        the places; -1: there is no such node.
-
-        Args:
-            tables: the table ``(id, node)`` of sources, and that of destinations; None: they are
-                nodes.
-            batch_rows: the largest number of rows of a batch.
-        """
-        columns, joins = ["e.place", "e.row"], []
-        for end, table in zip(("source", "destination"), tables, strict=True):
-            columns.append(f"e.{end}" if table is None else f"coalesce(of_{end}.node, -1)")
-            if table is not None:
-                joins.append(f"LEFT JOIN {table} AS of_{end} ON e.{end} = of_{end}.id")
-        query = f"SELECT {', '.join(columns)} FROM {self.name} e {' '.join(joins)} ORDER BY e.place"
-        return self.batches(query, batch_rows)
 
     def drop(self) -> None:
         """Removes the table."""

@@ -2,20 +2,42 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+import torch
+
 from peergraph.store.ingest.graph_files import NodeFiles
 from peergraph.store.ingest.key_table import PURPOSE, KeyTable
-from peergraph.store.ingest.read.optional import parquet
-from peergraph.store.ingest.read.row_source import Batch, RowSource
-from peergraph.store.ingest.values.arrow_arrays import Array, Integers
-from peergraph.store.ingest.values.ids import kind_of_types, to_keys, to_node_numbers
-from peergraph.store.ingest.values.text import TextKind, ValueKind
+from peergraph.store.ingest.read.optional import arrow, parquet
+from peergraph.store.ingest.read.row_source import Batch, Problems, RowSource
+from peergraph.store.ingest.values.arrow_arrays import (
+    Array,
+    Integers,
+    as_arrow,
+    is_list,
+    is_text,
+    value_type,
+)
+from peergraph.store.ingest.values.numbers import (
+    MISSING,
+    ROUNDED,
+    TextKind,
+    ValueKind,
+    column_where,
+    is_missing,
+    matches,
+    plain_whole_numbers,
+    to_dtype,
+    to_numbers,
+)
 from peergraph.store.ingest.workspace import Workspace, arrow_reader
 
 _PLAUSIBLE_NODES = 1 << 20
 _PLAUSIBLE_RATIO = 1000  # of nodes to ends of edges
+_PLAIN_WHOLE = r"^\s*(0|-?[1-9][0-9]*)\s*$"
 _SHOWN: dict[ValueKind, str] = {"number": "whole numbers", "text": "text"}
 
 
@@ -24,12 +46,12 @@ class NodeIds:
     """The ids of one node type.
 
     Args:
-        node_type: the node type.
         stem: the stem of the names of its files.
-        files: the files of the type.
         count: the number of nodes; None: the edges determine it.
         kind: whether ids are whole numbers or text; None: the first values of edges decide.
         table: the table ``(id, node)`` of ids that are looked up.
+        largest, largest_place, num_ends, keys: of types that only edges name: the largest id, its
+            file and row, the number of ids, and the tables and columns with ids to look up.
     """
 
     node_type: str
@@ -38,7 +60,6 @@ class NodeIds:
     count: int | None = None
     kind: ValueKind | None = None
     table: str | None = None
-    # Of types that only edges name: the largest id and its place, ends, columns of keys.
     largest: int = -1
     largest_place: tuple[str, int] = ("", 0)
     num_ends: int = 0
@@ -56,15 +77,11 @@ class NodeIds:
         self.num_ends += len(ids)
         if len(ids) and int(ids.max()) > self.largest:
             at = int(ids.argmax())
-            self.largest = int(ids[at])
-            self.largest_place = source.place(int(rows[at]))
+            self.largest, self.largest_place = int(ids[at]), source.place(int(rows[at]))
 
     def number_named(self, work: Workspace) -> None:
-        """Numbers the nodes of a type that only edges name: by the largest id, or the ids that are
-        looked up in their own order (strings by their bytes).
-
-        Raises:
-            ValueError: the number of nodes that the largest id implies is not plausible.
+        """Numbers the nodes of a type that only edges name: by the largest id, if it is plausible,
+        or the ids that are looked up in their own order (strings by their bytes).
         """
         if self.is_looked_up:
             parts = [f"SELECT {column} AS id FROM {keys.name}" for keys, column in self.keys]
@@ -72,15 +89,14 @@ class NodeIds:
             every = " UNION ALL ".join(parts) or f"SELECT NULL::{kind} AS id WHERE false"
             self.number(f"SELECT DISTINCT id, id AS place FROM ({every})", work)
             return
-        count = self.largest + 1
-        if count > _PLAUSIBLE_NODES and count > _PLAUSIBLE_RATIO * self.num_ends:
+        self.count = self.largest + 1
+        if self.count > max(_PLAUSIBLE_NODES, _PLAUSIBLE_RATIO * self.num_ends):
             file, row = self.largest_place
             raise ValueError(
                 f"nodes {self.node_type!r}: the id {self.largest} ({file}: row {row}) implies "
-                f"{count:,} nodes, for {self.num_ends:,} ends of edges: give num_nodes if that is "
-                "right, or numbering='mapped' if ids are not the numbers of the nodes"
+                f"{self.count:,} nodes, for {self.num_ends:,} ends of edges: give num_nodes if "
+                "that is right, or numbering='mapped' if ids are not the numbers of the nodes"
             )
-        self.count = count
 
     def number(self, ids: str, work: Workspace) -> None:
         """Numbers ids that are looked up, and writes them in the order of the nodes, as a Parquet
@@ -88,7 +104,6 @@ class NodeIds:
 
         Args:
             ids: a query for distinct ``id``, with the ``place`` that determines their order.
-            work: the workspace with the database.
         """
         self.kind = self.kind or "number"
         self.table = work.unique_name("ids")
@@ -98,34 +113,22 @@ class NodeIds:
                 f"CREATE TABLE {self.table} AS SELECT id, row_number() OVER (ORDER BY place) - 1 "
                 f"AS node FROM ({ids})"
             )
-            ((count,),) = cursor.execute(f"SELECT count(*) FROM {self.table}").fetchall()
+            ((self.count,),) = cursor.execute(f"SELECT count(*) FROM {self.table}").fetchall()
             reader = arrow_reader(cursor.sql(f"SELECT id FROM {self.table} ORDER BY node"))
             with path.open("wb") as file, parquet.ParquetWriter(file, reader.schema) as writer:
                 for batch in reader:
                     writer.write_batch(batch)
-        self.count = int(count)
         work.notes.append(f"nodes {self.node_type}: ids are {_SHOWN[self.kind]}, in {path.name}")
 
 
 class IdColumn:
-    """A column of ids of one node type.
-
-    Args:
-        source: the rows.
-        column: the name of the column.
-        what: names it in messages, such as ``"the source"``.
-        ids: the ids of the node type.
-
-    Raises:
-        ValueError: the column has a type that no id has, or of another kind than the nodes' ids.
-    """
+    """A column of ids of one node type. `what` names it in messages, such as ``"the source"``."""
 
     def __init__(self, source: RowSource, column: str, what: str, ids: NodeIds) -> None:
         self._column, self._what, self._ids = column, what, ids
         self._where = f"{what} (column {column!r})"
         self._text_kind: TextKind | None = None
-        types = source.types(column) if column in source.names else []
-        kind = kind_of_types(types, self._where)
+        kind = _kind_of_types(source.types(column), self._where)
         if ids.count is not None:
             return
         if ids.files.numbering == "dense":
@@ -138,9 +141,6 @@ class IdColumn:
     def read(self, batch: Batch) -> Any:
         """Returns the ids of a batch: numbers of nodes ``[n]`` (int32 or int64 of NumPy), or keys
         (an array of Arrow). Rows without an id get a problem.
-
-        Raises:
-            ValueError: text of several kinds.
         """
         values, ids = batch.columns[self._column], self._ids
         problems = batch.problems.of(self._what)
@@ -148,9 +148,9 @@ class IdColumn:
             self._decide(values, batch)
         try:
             if ids.is_looked_up:
-                keys = to_keys(values, ids.kind or "number", problems)
+                keys = _to_keys(values, ids.kind or "number", problems)
             else:
-                keys = to_node_numbers(values, problems)
+                keys = _to_node_numbers(values, problems)
         except ValueError as error:
             raise ValueError(f"{self._where}: {error}") from None
         if problems.bad.any():
@@ -165,10 +165,76 @@ class IdColumn:
 
     def _agree(self, kind: ValueKind) -> None:
         other = self._ids.kind
-        if other is not None and other != kind:
+        if other not in (None, kind):
             raise ValueError(
                 f"{self._where}: ids are {_SHOWN[kind]}, ids of the same node type are "
                 f"{_SHOWN[other]} in another column. Mend the files, or declare the column's type: "
                 f"csv=CsvFormat(types={{{self._column!r}: 'string'}})"
             )
         self._ids.kind = kind
+
+
+def _kind_of_types(kinds: Sequence[Any], what: str) -> ValueKind | None:
+    """Returns whether the ids of some types of Arrow, NumPy or torch are whole numbers or text;
+    None: the values decide.
+    """
+    id_kinds = {kind for kind in (_kind_of_type(each, what) for each in kinds) if kind is not None}
+    if len(id_kinds) > 1:
+        shown = " and ".join(sorted(set(map(str, kinds))))
+        raise ValueError(f"{what}: ids are {shown} in different files: convert them to one type")
+    return id_kinds.pop() if id_kinds else None
+
+
+def _kind_of_type(dtype: Any, what: str) -> ValueKind | None:
+    if isinstance(dtype, (np.dtype, torch.dtype)):
+        if isinstance(dtype, np.dtype) and dtype.kind in "iuf":
+            return "number"
+    else:
+        types = arrow.types
+        kind = dtype if is_list(dtype) else value_type(dtype)
+        if types.is_null(kind):
+            return None
+        if is_text(kind) and not is_list(kind):
+            return "text"
+        if types.is_integer(kind) or types.is_decimal(kind) or types.is_floating(kind):
+            return "number"
+    raise ValueError(f"{what}: ids must be whole numbers or text, are {dtype}")
+
+
+def _to_node_numbers(column: Any, problems: Problems) -> Array:
+    """Returns ``[n]`` int32 or int64, contiguous; rows without a whole number are added to the
+    problems.
+    """
+    if not isinstance(column, np.ndarray) and is_text(column.type):
+        if (whole := plain_whole_numbers(column)) is not None:
+            return whole
+        plain = matches(column, _PLAIN_WHOLE)
+        problems.add(MISSING, is_missing(column))
+        problems.add("is not written as a whole number", ~plain)
+        column = column_where(plain, column)
+    numbers = to_numbers(column, problems)
+    values = numbers.values
+    if values.ndim != 1 or values.dtype.kind == "b":
+        raise ValueError(f"an id must be one whole number per row, got {values.dtype}")
+    if values.dtype.kind == "f":
+        with np.errstate(invalid="ignore"):
+            # From here on, floats are further apart than whole numbers.
+            problems.add(ROUNDED, np.abs(values) >= 2.0 ** (np.finfo(values.dtype).nmant + 1))
+    dtype = torch.int32 if values.dtype == np.int32 else torch.int64
+    return to_dtype(numbers, dtype, "error", False, problems).numpy()
+
+
+def _to_keys(column: Any, kind: ValueKind, problems: Problems) -> Any:
+    """Converts ids for the look-up: an Arrow array of strings or of int64. Missing ones are added
+    to the problems.
+    """
+    if kind == "number":
+        return as_arrow(_to_node_numbers(column, problems)).cast(arrow.int64())
+    text = as_arrow(column) if isinstance(column, np.ndarray) else column
+    text = text.cast(arrow.string())
+    try:
+        text.validate(full=True)
+    except arrow.ArrowInvalid as error:
+        raise ValueError(f"text is not UTF-8: {error}") from None
+    problems.add(MISSING, is_missing(text))
+    return text

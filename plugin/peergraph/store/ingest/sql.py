@@ -10,12 +10,11 @@ from typing import Any
 
 import numpy as np
 
-from peergraph.store.ingest.read.arrow_rows import StreamRows
+from peergraph.store.ingest.read.arrow_rows import ArrowRows
 from peergraph.store.ingest.read.optional import arrow
-from peergraph.store.ingest.read.row_source import Batch, RowSource
+from peergraph.store.ingest.read.row_source import Batch, Problems, RowSource
 from peergraph.store.ingest.values.arrow_arrays import Mask, as_arrow, as_mask, is_text
-from peergraph.store.ingest.values.problems import Problems
-from peergraph.store.ingest.values.text import TextKind, text_numbers
+from peergraph.store.ingest.values.numbers import TextKind, text_numbers
 from peergraph.store.ingest.workspace import Workspace, arrow_reader
 
 _CSV_FILE = re.compile(r"\.(csv|tsv|txt)(\.\w+)?$", re.IGNORECASE)
@@ -31,16 +30,7 @@ _NAMES = (
 
 
 class Condition:
-    """A condition on the columns of a row.
-
-    Args:
-        where: an expression of SQL.
-        source: the rows.
-        workspace: the workspace, whose database evaluates the condition.
-
-    Raises:
-        ValueError: it is no SQL, or several statements.
-    """
+    """A condition on the columns of a row, an expression of SQL."""
 
     def __init__(self, where: str, source: RowSource, workspace: Workspace) -> None:
         self._what = f"where={where!r} is not valid"
@@ -59,11 +49,8 @@ class Condition:
         self._is_checked = False
 
     def rows(self, batch: Batch) -> Mask:
-        """Returns ``[n]`` for which rows of a batch the condition is true.
-
-        Raises:
-            ValueError: it is no expression of the columns of a row, or text of a column without a
-                declared type is a number in one row and none in another.
+        """Returns ``[n]`` for which rows of a batch the condition is true. Raises ValueError if
+        text of a column without a declared type is a number in one row and none in another.
         """
         arrays = {name: self._array(name, batch) for name in self.columns}
         table = arrow.table(arrays or {"": arrow.nulls(len(batch))})
@@ -109,11 +96,8 @@ class Condition:
 
 
 def query_rows(query: str, workspace: Workspace) -> RowSource:
-    """Returns the rows of a query, which is evaluated once.
-
-    Raises:
-        ValueError: it is no SELECT, or it reads other files than those that it names as literals,
-            or CSV files whose types DuckDB would guess.
+    """Returns the rows of a query, which is evaluated once. Raises ValueError if it reads other
+    files than those that it names as literals, or CSV files whose types DuckDB would guess.
     """
     what = f"query={query!r} is not valid"
     tables, functions, options, *literals = _parsed(query, _NAMES, what, workspace)
@@ -139,16 +123,14 @@ def query_rows(query: str, workspace: Workspace) -> RowSource:
                 yield batch.select([*columns])
         database.close()
 
-    return RowSource([StreamRows("the query's result", reader.schema, None, rows)])
+    return RowSource([ArrowRows("the query's result", reader.schema, None, rows)])
 
 
 def _parsed(
     statement: str, places: Sequence[str], what: str, workspace: Workspace
 ) -> list[list[str]]:
-    """Returns the names at some places of a statement's tree.
-
-    Raises:
-        ValueError: it is no SELECT, or several statements.
+    """Returns the names at some places of a statement's tree. Raises ValueError if it is no SELECT,
+    or several statements.
     """
     with workspace.queries(what) as cursor:
         if len(cursor.extract_statements(statement)) != 1:

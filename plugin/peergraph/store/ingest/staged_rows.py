@@ -16,11 +16,7 @@ _PIECE_BYTES = 16 << 20
 
 
 class StagedRows:
-    """Rows of one shape in a file that is removed with the workspace's temporary folder.
-
-    Args:
-        path: the path of the new file.
-    """
+    """Rows of one shape in a new file."""
 
     def __init__(self, path: Path) -> None:
         self._path = path

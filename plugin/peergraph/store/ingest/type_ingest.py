@@ -12,8 +12,7 @@ from peergraph.store.ingest.ingest_report import BadRowsError
 from peergraph.store.ingest.read.open_rows import open_rows
 from peergraph.store.ingest.read.row_source import Batch, RowSource
 from peergraph.store.ingest.sql import Condition, query_rows
-from peergraph.store.ingest.tables.columns import described
-from peergraph.store.ingest.tables.table import Table
+from peergraph.store.ingest.table import Table, described
 from peergraph.store.ingest.values.arrow_arrays import Integers
 from peergraph.store.ingest.workspace import Workspace
 from peergraph.store.input.source import EdgeType, NodeType
@@ -29,13 +28,8 @@ class TypeIngest:
         kind: the node type or edge type.
         what: names it in messages.
         stem: the stem of the names of its files, such as ``<stem>.table0.npy``.
-        files: the files of the type.
         named: the columns that users name for ids.
-        workspace: the state of the ingest, to which results are written.
         is_staged, repeat: see :class:`Table`.
-
-    Raises:
-        NotImplementedError: a condition meets a table with its own file.
     """
 
     def __init__(
@@ -114,10 +108,8 @@ class TypeIngest:
         """Raises ValueError if a table with its own file has another number of rows."""
         for table, source in self._own:
             if source.total != num_rows:
-                raise ValueError(
-                    f"table {table.name!r} of {self._what} has {source.total} rows, there are "
-                    f"{num_rows}"
-                )
+                what = f"table {table.name!r} of {self._what}"
+                raise ValueError(f"{what} has {source.total} rows, there are {num_rows}")
 
     def _finish_tables(self, order: Integers | None = None) -> tuple[TableEntry, ...]:
         """Completes all tables, see :meth:`Table.finish`; returns the entries of the manifest."""
@@ -125,11 +117,8 @@ class TypeIngest:
         return tuple(table.finish(order, left_out) for table in self._tables)
 
     def _check(self, before: int, may_skip: float = 0) -> None:
-        """Raises BadRowsError for bad rows that cannot be left out.
-
-        Args:
-            before: the number of bad rows that had been found before.
-            may_skip: the number of the others that are left out if bad rows are skipped.
+        """Raises BadRowsError if there are more bad rows than `before`, and more than those that
+        are left out if bad rows are skipped.
         """
         work = self._workspace
         if work.bad_rows.total - before > (may_skip if work.skips_bad_rows else 0):

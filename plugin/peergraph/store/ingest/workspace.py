@@ -33,21 +33,18 @@ class Workspace:
         memory: the number of bytes to use.
         progress: whether to show progress, as in :func:`peergraph.progress.progress_bar`.
         skips_bad_rows: whether bad rows of edges are left out; otherwise they are an error.
-        bad_rows: the bad rows that were found so far.
-        bytes_read: the bytes read from the files so far.
-        notes: what the report says about types and files.
         storage: the narrow storage of each table that has one.
-        storage_reports: the reports of encoded tables, by name.
+        bad_rows, bytes_read, notes, storage_reports: the parts of the report so far.
     """
 
     folder: Path
     memory: int
     progress: bool | None
     skips_bad_rows: bool = False
+    storage: CheckedStorage = field(default_factory=dict)
     bad_rows: BadRows = field(default_factory=BadRows)
     bytes_read: int = 0
     notes: list[str] = field(default_factory=list)
-    storage: CheckedStorage = field(default_factory=dict)
     storage_reports: dict[str, StorageReport] = field(default_factory=dict)
     _database: Any = None
     _names: int = 0
@@ -59,20 +56,13 @@ class Workspace:
         folder.mkdir(exist_ok=True)
         return folder
 
-    @property
-    def database(self) -> Any:
-        """A connection of DuckDB that uses half of the memory, and files for what exceeds it."""
-        if self._database is None:
-            self._database = self.new_database()
-        return self._database
-
     def new_database(self, files: Iterable[str] = (), folders: Iterable[str] = ()) -> Any:
-        """Returns a connection to a database of its own, which reads the named files and those of
-        the named folders only, and loads no extensions.
+        """Returns a connection of DuckDB to a database of its own, which reads the named files and
+        those of the named folders only, and loads no extensions. It uses half of the memory, and
+        files for what exceeds it.
         """
-        limit = max(_LEAST_DATABASE_BYTES, self.memory // 2)
         settings: dict[str, Any] = {
-            "memory_limit": f"{limit}B",
+            "memory_limit": f"{max(_LEAST_DATABASE_BYTES, self.memory // 2)}B",
             "threads": max(1, torch.get_num_threads()),
             "temp_directory": str((self.temporary / self.unique_name("spilled")).absolute()),
             "autoinstall_known_extensions": False,
@@ -92,11 +82,8 @@ class Workspace:
 
     @contextmanager
     def queries(self, what: str, database: Any = None) -> Iterator[Any]:
-        """Yields a cursor. Errors of DuckDB become those of Python.
-
-        Args:
-            what: names what is done, for errors.
-            database: the database; default: that of the ingest.
+        """Yields a cursor of a database; default: that of the ingest. Errors of DuckDB become
+        those of Python, which say what was done.
 
         Raises:
             KeyboardInterrupt: SIGINT came.
@@ -105,16 +92,15 @@ class Workspace:
             ValueError: another error of DuckDB.
         """
         folder = str(self.temporary)
+        if database is None:
+            database = self._database = self._database or self.new_database()
         try:
-            yield (self.database if database is None else database).cursor()
+            yield database.cursor()
         except (duckdb.Error, RuntimeError) as error:
             text = str(error)
-            # A signal may also arrive where DuckDB asks Python for rows.
-            if (
-                "nterrupted" in text
-                or "KeyboardInterrupt" in text
-                or isinstance(error, getattr(duckdb, "InterruptException", ()))
-            ):
+            # A signal may also arrive where DuckDB waits, or asks Python for rows.
+            signals = "Query interrupted", "KeyboardInterrupt"
+            if isinstance(error, duckdb.InterruptException) or any(s in text for s in signals):
                 raise KeyboardInterrupt from error
             if os.strerror(errno.ENOSPC) in text or "failed to offload" in text:
                 raise OSError(errno.ENOSPC, f"{what}: {text}", folder) from error
@@ -132,29 +118,26 @@ class Workspace:
         return f"{stem}{self._names}"
 
     def read(self, what: str, source: RowSource, batches: Iterable[Batch]) -> Iterator[Batch]:
-        """Yields batches of a source; then counts their bytes and problems, and shows progress."""
+        """Yields batches of a source; then counts their problems, and shows progress."""
+        row_bytes = source.num_bytes / max(1, source.expected_rows)
         with progress_bar(what, source.num_bytes, self.progress) as moved:
             for batch in batches:
                 yield batch
                 self.bad_rows.add_problems(source, batch)
-                self.bytes_read += batch.num_bytes
-                moved(batch.num_bytes)
+                moved(int(len(batch) * row_bytes))
+        self.bytes_read += source.num_bytes
 
     def check_space(self, num_bytes: int, what: str) -> None:
         """Raises OSError if the disk has less space than files need."""
         free = shutil.disk_usage(self.folder).free
         if num_bytes > free:
-            raise OSError(
-                errno.ENOSPC,
-                f"{what} need {format_bytes(num_bytes)}, {format_bytes(free)} are free",
-                str(self.folder),
-            )
+            text = f"{what} need {format_bytes(num_bytes)}, {format_bytes(free)} are free"
+            raise OSError(errno.ENOSPC, text, str(self.folder))
 
     def close(self) -> None:
         """Removes everything temporary."""
         if self._database is not None:
             self._database.close()
-            self._database = None
         shutil.rmtree(self.folder / "temporary", ignore_errors=True)
 
 

@@ -1,4 +1,4 @@
-"""Descriptions of a graph's files, as JSON or TOML."""
+"""Datasets of known formats, and descriptions of a graph's files as JSON or TOML."""
 
 from __future__ import annotations
 
@@ -7,11 +7,13 @@ import sys
 from collections.abc import Callable, Mapping
 from dataclasses import fields
 from importlib import import_module
-from os.path import isabs, join
+from os import PathLike
 from pathlib import Path
 from typing import Any, TypeVar
 
 from peergraph.json_fields import parse_json
+from peergraph.store.ingest.formats.ogb import lsc_files, ogb_files
+from peergraph.store.ingest.formats.saved_graphs import dgl_files, pyg_files
 from peergraph.store.ingest.graph_files import (
     Columns,
     CsvFormat,
@@ -20,11 +22,41 @@ from peergraph.store.ingest.graph_files import (
     NodeFiles,
     Rows,
 )
-from peergraph.store.ingest.read.file_list import is_array_path
+from peergraph.store.ingest.read.arrays import is_array_path
 from peergraph.store.input.source import EDGE, NODE, EdgeType
 
 _Described = TypeVar("_Described", NodeFiles, EdgeFiles, Columns, Rows, CsvFormat)
 _SEPARATOR = ","
+
+
+def described_files(source: str | PathLike[str], format: str = "auto") -> GraphFiles:
+    """Returns the files of a dataset.
+
+    Args:
+        source: its folder or file.
+        format: a name of :data:`FORMATS`, or ``"auto"``.
+
+    Raises:
+        FileNotFoundError: there is nothing of that name.
+        ValueError: it is of no known format, or not of this one.
+    """
+    path = Path(source)
+    if format != "auto" and format not in FORMATS:
+        raise ValueError(f"format must be auto or one of {', '.join(FORMATS)}, got {format!r}")
+    if not path.exists():
+        raise FileNotFoundError(f"there is no {path}")
+    names = [format]
+    if format == "auto":
+        endings = {".json": "description", ".toml": "description", ".bin": "dgl", ".pt": "pyg"}
+        names = ["ogb", "lsc", "pyg"] if path.is_dir() else [endings.get(path.suffix, "ogb")]
+    for name in names:
+        if (files := FORMATS[name](path)) is not None:
+            return files
+    raise ValueError(
+        f"{path} is of no known format ({', '.join(FORMATS)}); describe it by nodes and edges"
+        if format == "auto"
+        else f"{path} is no dataset of the format {format!r}"
+    )
 
 
 def description_files(path: Path) -> GraphFiles:
@@ -117,7 +149,7 @@ def _paths(value: Any, where: str, folder: Path) -> list[str]:
 def _path(value: Any, where: str, folder: Path) -> str:
     if not isinstance(value, str):
         raise ValueError(f"{where} must be a path, got {value!r}")
-    return value if isabs(value) else join(folder, value)
+    return str(folder / value)
 
 
 _READERS: dict[str, Callable[[Any, str, Path], Any]] = {
@@ -156,3 +188,12 @@ def _read_toml(path: Path) -> Any:
         return toml.loads(path.read_text())
     except ValueError as error:
         raise ValueError(f"{path} is not valid TOML: {error}") from None
+
+
+FORMATS: dict[str, Callable[[Path], GraphFiles | None]] = {
+    "ogb": ogb_files,
+    "lsc": lsc_files,
+    "dgl": dgl_files,
+    "pyg": pyg_files,
+    "description": description_files,
+}

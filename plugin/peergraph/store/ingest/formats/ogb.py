@@ -1,4 +1,4 @@
-"""OGB's raw datasets of nodes and links: ``edge.csv.gz`` and others, or ``data.npz``."""
+"""OGB's datasets of nodes and links, and those of its large-scale challenge (LSC)."""
 
 from __future__ import annotations
 
@@ -10,103 +10,122 @@ from typing import Any
 import numpy as np
 import torch
 
-from peergraph.store.ingest.graph_files import (
-    CsvFormat,
-    EdgeFiles,
-    GraphFiles,
-    NanPolicy,
-    NodeFiles,
-    Rows,
-)
+from peergraph.store.ingest.formats.saved_graphs import load_checkpoint
+from peergraph.store.ingest.graph_files import CsvFormat, EdgeFiles, GraphFiles, NodeFiles, Rows
 from peergraph.store.ingest.read.arrays import NpyFile, npz_names
 from peergraph.store.ingest.values.arrow_arrays import Array
 from peergraph.store.input.source import EDGE, NODE, EdgeType, NodeType
 
 _PLAIN = CsvFormat(header=False)
-_TABLES = {"node-feat": "x", "node-label": "y", "edge-feat": "edge_attr"}
-"""Names of files, and PyG's names of tables."""
+_TABLES = {"node_feat": "x", "node_label": "y", "edge_feat": "edge_attr"}
+"""PyG's names of tables, by those of OGB."""
 _SPLITS = {"train": "train_mask", "valid": "val_mask", "test": "test_mask"}
 _SEPARATOR = "___"
 
 
-def is_ogb(path: Path) -> bool:
-    """Returns whether a folder is a dataset of OGB, or its folder ``raw``."""
-    raw = _raw(path)
-    names = ("edge.csv.gz", "data.npz", "triplet-type-list.csv.gz")
-    return any((raw / name).is_file() for name in names)
-
-
-def ogb_files(path: Path) -> GraphFiles:
-    """Returns the files of a dataset of OGB, homogeneous or heterogeneous, of text or of arrays.
-    Tables have PyG's names (``x``, ``y``, ``edge_attr``); splits by node become masks.
+def ogb_files(path: Path) -> GraphFiles | None:
+    """Returns the files of a dataset of OGB, homogeneous or heterogeneous, of text or of arrays;
+    None: it is none. Tables have PyG's names (``x``, ``y``, ``edge_attr``); splits by node become
+    masks.
 
     Args:
         path: the dataset's folder (with ``raw``, and ``split`` if there is one), or ``raw``.
 
     Raises:
-        ValueError: it is none, or has several graphs.
+        ValueError: it has several graphs.
     """
-    raw = _raw(path)
-    if not is_ogb(path):
-        raise ValueError(f"{path} is no raw dataset of OGB: no edge.csv.gz, data.npz or triplets")
+    raw = path / "raw" if (path / "raw").is_dir() else path
     if (raw / "triplet-type-list.csv.gz").is_file():
-        return _heterogeneous(path, raw)
+        return _several_types(path, raw)
     if (raw / "data.npz").is_file():
         return _arrays(path, raw)
+    if not (raw / "edge.csv.gz").is_file():
+        return None
     num_nodes = int(_one_graph(raw, _read(raw / "num-node-list.csv.gz"))[0])
     node_tables = _tables(raw, "node") | _masks(path, None, num_nodes)
     nodes = NodeFiles(num_nodes=num_nodes, tables=node_tables)
-    edge_tables = _tables(raw, "edge")
-    edges = EdgeFiles([raw / "edge.csv.gz"], csv=_PLAIN, tables=edge_tables)
-    return GraphFiles({NODE: nodes}, {EDGE: edges})
+    return GraphFiles({NODE: nodes}, {EDGE: _edges(raw)})
 
 
-def _raw(path: Path) -> Path:
-    return path / "raw" if (path / "raw").is_dir() else path
+def lsc_files(path: Path) -> GraphFiles | None:
+    """Returns the files of MAG240M (nodes and edges of several types) or WikiKG90Mv2 (triples);
+    None: it is neither.
+
+    MAG240M: numbers of nodes without features come from ``meta.pt``. Tables are ``x``, ``y``,
+    ``year``; unlabelled papers have NaN. WikiKG90Mv2: entities are nodes of one type with the table
+    ``x``, the training triples are edges with the table ``edge_type``.
+    """
+    folder = path / "processed" if (path / "processed").is_dir() else path
+    triples, features = folder / "train_hrt.npy", folder / "entity_feat.npy"
+    counts: dict[str, int] = {}
+    for file in (folder.parent / "meta.pt", folder / "meta.pt"):
+        if file.is_file():
+            meta = load_checkpoint(file, "file of counts")
+            if not isinstance(meta, dict):
+                raise ValueError(f"{file} is no file of counts, but a {type(meta).__name__}")
+            counts = {str(name): n for name, n in meta.items() if isinstance(n, int)}
+    if triples.is_file():
+        shape = NpyFile(triples).shape
+        if len(shape) != 2 or shape[1] != 3:
+            raise ValueError(f"{triples} must be [triples, 3], is {list(shape)}")
+        tables = {"x": Rows(features)} if features.is_file() else {}
+        links = EdgeFiles(triples, source="0", destination="2", tables={"edge_type": "1"})
+        entities = NodeFiles(num_nodes=counts.get("num_entities"), tables=tables)
+        return GraphFiles({NODE: entities}, {EDGE: links})
+    edges: dict[EdgeType, EdgeFiles] = {}
+    for file in sorted(folder.glob(f"*{_SEPARATOR}*/edge_index.npy")):
+        names = file.parent.name.split(_SEPARATOR)
+        if len(names) != 3:
+            raise ValueError(f"{file.parent}: expected <source>___<relation>___<destination>")
+        edges[names[0], names[1], names[2]] = EdgeFiles(file)
+    nodes = {
+        node_type: NodeFiles(
+            num_nodes=counts.get(node_type),
+            tables={
+                name: Rows(file, nan="keep" if name == "y" else "error")
+                for file in sorted((folder / node_type).glob("*.npy"))
+                for name in [{**_TABLES, "node_year": "year"}.get(file.stem, file.stem)]
+            },
+        )
+        for node_type in dict.fromkeys(t for s, _, d in edges for t in (s, d))
+    }
+    return GraphFiles(nodes, edges) if edges else None
 
 
 def _arrays(path: Path, raw: Path) -> GraphFiles:
-    archive = raw / "data.npz"
-    names = npz_names(archive)
-    counts = NpyFile(archive, "num_nodes_list")
-    num_nodes = int(_one_graph(raw, counts[:]))
-    node_tables: dict[str, Any] = {}
-    edge_tables: dict[str, Any] = {}
-    for name in names:
-        table = _TABLES.get(name.replace("_", "-"), name)
-        if name.startswith("node_"):
-            node_tables[table] = Rows(f"{archive}:{name}")
-        elif name.startswith("edge_") and name != "edge_index":
-            edge_tables[table] = Rows(f"{archive}:{name}")
-    labels = raw / "node-label.npz"
+    archive, labels = raw / "data.npz", raw / "node-label.npz"
+    num_nodes = int(_one_graph(raw, NpyFile(f"{archive}:num_nodes_list")[:]))
+    tables: dict[str, dict[str, Any]] = {"node": {}, "edge": {}}
+    for name in npz_names(archive):
+        if name.startswith(("node_", "edge_")) and name != "edge_index":
+            tables[name[:4]][_TABLES.get(name, name)] = Rows(f"{archive}:{name}")
     if labels.is_file():
         # Nodes that no split has are not labelled.
-        node_tables["y"] = Rows(f"{labels}:{npz_names(labels)[0]}", nan="keep")
-    node_tables |= _masks(path, None, num_nodes)
-    nodes = NodeFiles(num_nodes=num_nodes, tables=node_tables)
-    edges = EdgeFiles(f"{archive}:edge_index", tables=edge_tables)
+        tables["node"]["y"] = Rows(f"{labels}:{npz_names(labels)[0]}", nan="keep")
+    nodes = NodeFiles(num_nodes=num_nodes, tables=tables["node"] | _masks(path, None, num_nodes))
+    edges = EdgeFiles(f"{archive}:edge_index", tables=tables["edge"])
     return GraphFiles({NODE: nodes}, {EDGE: edges})
 
 
-def _heterogeneous(path: Path, raw: Path) -> GraphFiles:
+def _several_types(path: Path, raw: Path) -> GraphFiles:
     file = raw / "num-node-dict.csv.gz"
     names, counts = _read(file, str)[0], _one_graph(raw, _read(file, header_lines=1))
     nodes: dict[NodeType, NodeFiles] = {}
     for node_type, count in zip(map(str, names), map(int, counts), strict=True):
         tables: dict[str, Any] = {}
-        for folder in sorted(raw.glob("node*")):
-            if (folder / node_type).is_dir():
-                tables |= _tables(folder / node_type, "node")
-        nodes[node_type] = NodeFiles(
-            num_nodes=count, tables=tables | _masks(path, node_type, count)
-        )
+        for folder in sorted(raw.glob(f"node*/{node_type}")):
+            tables |= _tables(folder, "node")
+        masks = _masks(path, node_type, count)
+        nodes[node_type] = NodeFiles(num_nodes=count, tables=tables | masks)
     edges: dict[EdgeType, EdgeFiles] = {}
     for source, relation, destination in _read(raw / "triplet-type-list.csv.gz", str).tolist():
         folder = raw / "relations" / _SEPARATOR.join((source, relation, destination))
-        edges[source, relation, destination] = EdgeFiles(
-            [folder / "edge.csv.gz"], csv=_PLAIN, tables=_tables(folder, "edge")
-        )
+        edges[source, relation, destination] = _edges(folder)
     return GraphFiles(nodes, edges)
+
+
+def _edges(folder: Path) -> EdgeFiles:
+    return EdgeFiles([folder / "edge.csv.gz"], csv=_PLAIN, tables=_tables(folder, "edge"))
 
 
 def _tables(folder: Path, what: str) -> dict[str, Any]:
@@ -114,11 +133,10 @@ def _tables(folder: Path, what: str) -> dict[str, Any]:
     on.
     """
     tables: dict[str, Any] = {}
-    for file in sorted(folder.glob(f"{what}*.csv.gz")):
+    for file in sorted(folder.glob(f"{what}?*.csv.gz")):
         name = file.name.removesuffix(".csv.gz")
-        if name != what:
-            nan: NanPolicy = "keep" if name == "node-label" else "error"
-            tables[_TABLES.get(name, name)] = Rows(file, nan=nan, csv=_PLAIN)
+        nan: Any = "keep" if name == "node-label" else "error"
+        tables[_TABLES.get(name.replace("-", "_"), name)] = Rows(file, nan=nan, csv=_PLAIN)
     return tables
 
 

@@ -74,31 +74,23 @@ def dgl_files(path: Path) -> GraphFiles:
     return GraphFiles(nodes, edges)
 
 
-def processed_file(path: Path) -> Path | None:
-    """Returns the file in a dataset's folder, or in its folder ``processed``."""
-    for folder in (path, path / "processed"):
-        for name in _NAMES:
-            if (folder / name).is_file():
-                return folder / name
-    return None
-
-
-def pyg_files(path: Path) -> GraphFiles:
+def pyg_files(path: Path) -> GraphFiles | None:
     """Returns the graph of a processed file: tensors of one row per node or per edge are tables;
-    others are left out. Nothing but tensors and PyG's own classes is unpickled.
+    others are left out. None: the folder has no such file. Nothing but tensors and PyG's own
+    classes is unpickled.
 
     Args:
         path: the file, or a dataset's folder.
 
     Raises:
         ImportError: PyG is not installed.
-        FileNotFoundError: the folder has no processed file.
         ValueError: it has several graphs, or no graph of PyG.
         NotImplementedError: edges are a SparseTensor.
     """
-    file = path if path.is_file() else processed_file(path)
+    places = (f / name for f in (path, path / "processed") for name in _NAMES)
+    file = path if path.is_file() else next((p for p in places if p.is_file()), None)
     if file is None:
-        raise FileNotFoundError(f"{path} has none of {', '.join(_NAMES)}")
+        return None
     package = OptionalModule("torch_geometric.data", f"reading {path}")
     graph_classes = package.HeteroData, package.Data
     from torch_geometric.data.data import DataEdgeAttr, DataTensorAttr

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import copy
 import math
+import stat
 import zipfile
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from os import PathLike, fspath
 from pathlib import Path
 from typing import Any
@@ -15,10 +17,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from peergraph.store.ingest.read.file_list import check_regular
-from peergraph.store.ingest.read.row_source import Batch, RowFile
+from peergraph.store.ingest.read.row_source import Block, RowFile
 from peergraph.store.ingest.values.arrow_arrays import Array
-from peergraph.store.ingest.values.problems import Problems
 
 
 class ArrayRows(RowFile):
@@ -35,8 +35,8 @@ class ArrayRows(RowFile):
 
     def __init__(self, array: Any, are_edges: bool) -> None:
         is_file = not isinstance(array, (Tensor, np.ndarray))
-        values = NpyFile.of(array) if is_file else array
-        name = values.name if is_file else "the array of edges" if are_edges else "the array"
+        values = NpyFile(array) if is_file else array
+        name = values.name if is_file else "the array"
         if isinstance(values, Tensor) and values.layout != torch.strided:
             raise ValueError(f"a tensor must be dense, is {values.layout}")
         shape = tuple(values.shape)
@@ -45,33 +45,26 @@ class ArrayRows(RowFile):
         if are_edges and (len(shape) != 2 or (2 not in shape and shape[1] < 2)):
             raise ValueError(f"{name}: edges must be [2, E] or [E, 2], are {list(shape)}")
         self._values = values.T if are_edges and shape[0] == 2 else values
-        self._are_edges, self._size = are_edges, math.prod(shape) * values.dtype.itemsize
+        self._are_edges = are_edges
         # Where NumPy does not know the dtype, torch's is the one of the column.
         dtype = _in_numpy(values[:0]).dtype
         if dtype.itemsize != values.dtype.itemsize:
             dtype = values.dtype
         columns = range(self._values.shape[1]) if are_edges else [""]
         names = [(str(column), dtype) for column in columns]
-        super().__init__(name, names, self._values.shape[0], self._size)
+        size = math.prod(shape) * values.dtype.itemsize
+        super().__init__(name, names, self._values.shape[0], size)
 
     def row_bytes(self, columns: Sequence[str]) -> int:
         """Returns the bytes of a row of the array."""
-        return int(self._size // max(1, self.expected_rows))
+        return int(self.num_bytes // max(1, self.expected_rows))
 
-    def batches(self, columns: Sequence[str], batch_rows: int, first: int) -> Iterator[Batch]:
+    def blocks(self, columns: Sequence[str], batch_rows: int) -> Iterator[Block]:
         """Yields all rows, as :class:`RowFile` says."""
         for begin in range(0, self.expected_rows, batch_rows):
-            end = min(begin + batch_rows, self.expected_rows)
-            values = _in_numpy(self._values[begin:end])
-            parts = values.T if self._are_edges else [values]
-            arrays = {
-                name: np.ascontiguousarray(part)
-                for name, part in zip(self.types, parts, strict=True)
-                if name in columns
-            }
-            numbers, num_bytes = np.arange(first + begin, first + end), end - begin
-            num_bytes *= self.row_bytes(columns)
-            yield Batch(numbers, arrays, num_bytes, Problems(end - begin))
+            values = _in_numpy(self._values[begin : begin + batch_rows])
+            parts = zip(self.types, values.T if self._are_edges else [values], strict=True)
+            yield {n: np.ascontiguousarray(part) for n, part in parts if n in columns}, {}
 
 
 def _in_numpy(rows: Any) -> Array:
@@ -87,8 +80,8 @@ def _in_numpy(rows: Any) -> Array:
 
 
 class NpyFile:
-    """An array in a ``.npy`` file, or a member of a ``.npz`` file, in C or in Fortran order, which
-    is not mapped. Slices of its rows are read: compressed arrays quickest from front to back.
+    """An array in a ``.npy`` file, or ``archive.npz:name``, in C or in Fortran order, which is not
+    mapped. Slices of its rows are read: compressed arrays quickest from front to back.
 
     Raises:
         FileNotFoundError: there is no file.
@@ -96,28 +89,29 @@ class NpyFile:
             header says.
     """
 
-    def __init__(self, path: Path, member: str | None = None) -> None:
-        check_regular(path)
-        self._path, self._member = path, member
-        self.name = str(path) if member is None else f"{path}:{member}"
+    def __init__(self, name: str | PathLike[str]) -> None:
+        self.name = fspath(name)
         """The file's name in messages."""
+        archive, _, member = self.name.rpartition(":") if ".npz:" in self.name else (name, "", "")
+        path = Path(archive)
+        check_regular(path)
         self._streams: dict[int, Any] = {}
-        with self._open() as file:
-            self.shape, self._is_fortran, self.dtype = self._read_header(file)
-            self._begin = file.tell()
-        missing = self._begin + math.prod(self.shape) * self.dtype.itemsize - self._file_size()
+        self._new_stream: Callable[[], Any] = partial(open, path, "rb", buffering=0)
+        size = path.stat().st_size
+        if member:
+            if member not in (names := npz_names(path)):
+                raise ValueError(f"{path} has no array {member!r}, it has {names}")
+            members = zipfile.ZipFile(path)
+            self._new_stream = partial(members.open, f"{member}.npy")
+            size = members.getinfo(f"{member}.npy").file_size
+        self.shape, self._is_fortran, self.dtype = self._read_header(self._stream(0))
+        self._begin = self._stream(0).tell()
+        missing = self._begin + math.prod(self.shape) * self.dtype.itemsize - size
         if missing > 0:
             raise ValueError(
                 f"{self.name} ends early: its header says {list(self.shape)} of {self.dtype}, "
                 f"{missing} bytes are missing"
             )
-
-    @classmethod
-    def of(cls, name: str | PathLike[str]) -> NpyFile:
-        """Opens a ``.npy`` file, or ``archive.npz:name``."""
-        text = fspath(name)
-        archive, _, member = text.rpartition(":") if ".npz:" in text else (text, "", None)
-        return cls(Path(archive), member)
 
     @property
     def T(self) -> NpyFile:
@@ -142,10 +136,7 @@ class NpyFile:
 
     def _read(self, offset: int, values: Array, stream: int) -> None:
         """Reads the elements that begin `offset` bytes behind the header."""
-        buffer = values.reshape(-1).view(np.uint8).data
-        if stream not in self._streams:
-            self._streams[stream] = self._open()
-        file = self._streams[stream]
+        buffer, file = values.reshape(-1).view(np.uint8).data, self._stream(stream)
         try:
             file.seek(self._begin + offset)
             while buffer and (count := file.readinto(buffer)):
@@ -155,22 +146,13 @@ class NpyFile:
         if buffer:
             raise ValueError(f"{self.name} ends early: {len(buffer)} bytes are missing")
 
-    def _file_size(self) -> int:
-        if self._member is None:
-            return self._path.stat().st_size
-        with zipfile.ZipFile(self._path) as archive:
-            return archive.getinfo(f"{self._member}.npy").file_size
-
-    def _open(self) -> Any:
-        if self._member is None:
-            return open(self._path, "rb", buffering=0)
-        names = npz_names(self._path)
-        if self._member not in names:
-            raise ValueError(f"{self._path} has no array {self._member!r}, it has {names}")
-        try:
-            return zipfile.ZipFile(self._path).open(f"{self._member}.npy")
-        except (zipfile.BadZipFile, NotImplementedError) as error:
-            raise ValueError(f"{self._path} is no .npz file: {error}") from None
+    def _stream(self, number: int) -> Any:
+        if number not in self._streams:
+            try:
+                self._streams[number] = self._new_stream()
+            except (zipfile.BadZipFile, NotImplementedError) as error:
+                raise ValueError(f"{self.name} cannot be read: {error}") from None
+        return self._streams[number]
 
     def _read_header(self, file: Any) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
         try:
@@ -195,3 +177,24 @@ def npz_names(path: Path) -> list[str]:
             return [name.removesuffix(".npy") for name in archive.namelist()]
     except zipfile.BadZipFile as error:
         raise ValueError(f"{path} is no .npz file: {error}") from None
+
+
+def is_array_path(value: object) -> bool:
+    """Returns whether a name is that of a ``.npy`` file or of an array in a ``.npz`` file."""
+    return isinstance(value, (str, PathLike)) and (
+        str(fspath(value)).endswith(".npy") or ".npz:" in str(fspath(value))
+    )
+
+
+def check_regular(path: Path) -> None:
+    """Raises FileNotFoundError if there is no such file, and ValueError if it is a folder, a pipe,
+    a device or a socket.
+    """
+    try:
+        mode = path.stat().st_mode
+    except FileNotFoundError:
+        linked = path.is_symlink()
+        what = f"{path} is a link to a file that does not exist" if linked else f"no file is {path}"
+        raise FileNotFoundError(what) from None
+    if not stat.S_ISREG(mode):
+        raise ValueError(f"{path} must be a regular file")

@@ -2,77 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from peergraph.store.ingest.read.optional import arrow, dataset, filesystems, parquet
-from peergraph.store.ingest.read.row_source import Batch, RowFile
-from peergraph.store.ingest.values.arrow_arrays import Mask, plain
-from peergraph.store.ingest.values.problems import Problems
+from peergraph.store.ingest.read.row_source import Block, RowFile
+from peergraph.store.ingest.values.arrow_arrays import plain
 
 _AHEAD = 4  # batches that Arrow's threads decode ahead
 _SAMPLE_ROWS = 1 << 10
 
 
-class ParquetRows(RowFile):
-    """Rows of a Parquet file. Threads of Arrow decode ahead."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        with named_errors(str(path)), self._open() as file:
-            groups = [file.metadata.row_group(i).num_rows for i in range(file.num_row_groups)]
-            columns = [(column.name, column.type) for column in file.schema_arrow]
-        self._largest_group = max(groups, default=0)
-        super().__init__(str(path), columns, sum(groups), path.stat().st_size)
-
-    def row_bytes(self, columns: Sequence[str]) -> int:
-        """Returns the bytes of a row in memory, by the first rows."""
-        with named_errors(self.name), self._open() as file:
-            rows = next(file.iter_batches(_SAMPLE_ROWS, columns=[*columns]), None)
-        if rows is None or not rows.num_rows:
-            return 0
-        # The dictionary of a batch may have all values of a file.
-        num_bytes = sum(int(plain(column).nbytes) for column in rows.columns)
-        return -(-num_bytes // int(rows.num_rows))
-
-    def batches(self, columns: Sequence[str], batch_rows: int, first: int) -> Iterator[Batch]:
-        """Yields all rows, as :class:`RowFile` says."""
-        row_bytes = self.num_bytes / max(1, self.expected_rows)
-        with named_errors(self.name):
-            for rows in _joined(self._decoded(columns, batch_rows), batch_rows):
-                yield from batches_of(rows, batch_rows, first, int(row_bytes * rows.num_rows))
-                first += rows.num_rows
-
-    def _decoded(self, columns: Sequence[str], batch_rows: int) -> Iterator[Any]:
-        if self._largest_group > _AHEAD * batch_rows:
-            # Scans decode whole row groups.
-            with self._open() as file:
-                yield from file.iter_batches(batch_rows, columns=[*columns], use_threads=True)
-            return
-        files = filesystems.LocalFileSystem()
-        options = dataset.ParquetFragmentScanOptions(pre_buffer=False)
-        kind = dataset.ParquetFileFormat(default_fragment_scan_options=options)
-        yield from kind.make_fragment(str(self._path.absolute()), files).to_batches(
-            columns=[*columns], batch_size=batch_rows, batch_readahead=_AHEAD
-        )
-
-    def _open(self) -> Any:
-        # Buffers read ahead would hold all of the columns of the file.
-        return parquet.ParquetFile(self._path.absolute(), pre_buffer=False)
-
-
-class StreamRows(RowFile):
-    """Rows of a table, a dataset, a reader or another object of Arrow, which is read once.
+class ArrowRows(RowFile):
+    """Rows of a table, a dataset, a reader or another object of Arrow.
 
     Args:
-        name: names it in messages.
-        schema: its schema.
-        num_rows: the number of rows, if it is known.
+        num_rows: the number of rows; None: it is not known.
         read: called with columns and the number of rows of a batch; returns record batches.
     """
 
@@ -82,14 +30,14 @@ class StreamRows(RowFile):
         schema: Any,
         num_rows: int | None,
         read: Callable[[Sequence[str], int], Iterable[Any]],
+        num_bytes: int = 0,
     ) -> None:
         self._read = read
         columns = [(column.name, column.type) for column in schema]
-        expected_rows = 1 << 20 if num_rows is None else num_rows
-        super().__init__(name, columns, expected_rows, 8 * expected_rows * len(columns))
+        super().__init__(name, columns, 1 << 20 if num_rows is None else num_rows, num_bytes)
 
     @classmethod
-    def of(cls, table: Any) -> StreamRows:
+    def of(cls, table: Any) -> ArrowRows:
         """Returns the rows of an object that has a scanner, or gives a stream of batches."""
         name = type(table).__name__
         if hasattr(table, "to_batches") and hasattr(table, "count_rows"):
@@ -112,13 +60,57 @@ class StreamRows(RowFile):
         """Returns an estimate of the bytes of a row."""
         return sum(_width(self.types[name]) for name in columns)
 
-    def batches(self, columns: Sequence[str], batch_rows: int, first: int) -> Iterator[Batch]:
+    def blocks(self, columns: Sequence[str], batch_rows: int) -> Iterator[Block]:
         """Yields all rows, as :class:`RowFile` says."""
         with named_errors(self.name):
             for rows in self._read(columns, batch_rows):
-                num_bytes = 8 * len(columns) * rows.num_rows
-                yield from batches_of(rows.select([*columns]), batch_rows, first, num_bytes)
-                first += rows.num_rows
+                yield {name: plain(rows.column(name)) for name in columns}, {}
+
+
+class ParquetRows(ArrowRows):
+    """Rows of a Parquet file. Threads of Arrow decode ahead."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        with named_errors(str(path)), self._open() as file:
+            groups = [file.metadata.row_group(i).num_rows for i in range(file.num_row_groups)]
+            schema = file.schema_arrow
+        self._largest_group = max(groups, default=0)
+        super().__init__(str(path), schema, sum(groups), self._decoded, path.stat().st_size)
+
+    def row_bytes(self, columns: Sequence[str]) -> int:
+        """Returns the bytes of a row in memory, by the first rows."""
+        with named_errors(self.name), self._open() as file:
+            rows = next(file.iter_batches(_SAMPLE_ROWS, columns=[*columns]), None)
+        if rows is None or not rows.num_rows:
+            return 0
+        # The dictionary of a batch may have all values of a file.
+        return -(-sum(int(plain(column).nbytes) for column in rows.columns) // int(rows.num_rows))
+
+    def _decoded(self, columns: Sequence[str], batch_rows: int) -> Iterator[Any]:
+        if self._largest_group > _AHEAD * batch_rows:
+            # Scans decode whole row groups.
+            with self._open() as file:
+                yield from file.iter_batches(batch_rows, columns=[*columns], use_threads=True)
+            return
+        options = dataset.ParquetFragmentScanOptions(pre_buffer=False)
+        kind = dataset.ParquetFileFormat(default_fragment_scan_options=options)
+        fragment = kind.make_fragment(str(self._path.absolute()), filesystems.LocalFileSystem())
+        batches = fragment.to_batches(
+            columns=[*columns], batch_size=batch_rows, batch_readahead=_AHEAD
+        )
+        # Those of small row groups together: each one takes a millisecond.
+        small: list[Any] = []
+        for rows in chain(batches, [None]):
+            held = sum(part.num_rows for part in small)
+            if small and (rows is None or held + rows.num_rows > min(batch_rows, _SAMPLE_ROWS)):
+                yield arrow.concat_batches(small) if len(small) > 1 else small[0]
+                small = []
+            small.append(rows)
+
+    def _open(self) -> Any:
+        # Buffers read ahead would hold all of the columns of the file.
+        return parquet.ParquetFile(self._path.absolute(), pre_buffer=False)
 
 
 @contextmanager
@@ -130,40 +122,6 @@ def named_errors(name: str) -> Iterator[None]:
         if getattr(error, "errno", None) is not None:  # of the disk, or of another library
             raise
         raise ValueError(f"{name} cannot be read: {error}") from error
-
-
-def batches_of(
-    rows: Any, batch_rows: int, first: int, num_bytes: int, faults: Mapping[str, Mask] | None = None
-) -> Iterator[Batch]:
-    """Yields a record batch of Arrow as batches.
-
-    Args:
-        rows: the record batch.
-        batch_rows: the largest number of rows of a batch.
-        first: the number of the first row.
-        num_bytes: the bytes that were read for all rows.
-        faults: the rows that cannot be read, a mask ``[n]`` by reason.
-    """
-    for begin in range(0, rows.num_rows, batch_rows):
-        part = rows.slice(begin, batch_rows)
-        arrays = dict(zip(part.schema.names, map(plain, part.columns), strict=True))
-        end = begin + part.num_rows
-        problems = Problems(part.num_rows)
-        for reason, mask in (faults or {}).items():
-            problems.add(reason, mask[begin:end])
-        share = num_bytes * part.num_rows // rows.num_rows
-        yield Batch(np.arange(first + begin, first + end), arrays, share, problems)
-
-
-def _joined(batches: Iterator[Any], batch_rows: int) -> Iterator[Any]:
-    """Yields record batches, those of small row groups together: each one takes a millisecond."""
-    small: list[Any] = []
-    for rows in chain(batches, [None]):
-        held = sum(part.num_rows for part in small)
-        if small and (rows is None or held + rows.num_rows > min(batch_rows, _SAMPLE_ROWS)):
-            yield arrow.concat_batches(small) if len(small) > 1 else small[0]
-            small = []
-        small.append(rows)
 
 
 def _width(kind: Any) -> int:

@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
+import glob
+from collections import Counter
 from collections.abc import Collection, Sequence
 from os import PathLike, fspath
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from torch import Tensor
 
 from peergraph.store.ingest.graph_files import CsvFormat
-from peergraph.store.ingest.read.arrays import ArrayRows
-from peergraph.store.ingest.read.arrow_rows import ParquetRows, StreamRows
+from peergraph.store.ingest.read.arrays import ArrayRows, check_regular, is_array_path
+from peergraph.store.ingest.read.arrow_rows import ArrowRows, ParquetRows
 from peergraph.store.ingest.read.csv_rows import CsvRows
-from peergraph.store.ingest.read.file_list import expand, is_array_path, kind_of_file
 from peergraph.store.ingest.read.row_source import RowSource
+
+_KINDS = {
+    **dict.fromkeys((".parquet", ".pq", ".parq"), "Parquet"),
+    **dict.fromkeys((".csv", ".tsv", ".txt"), "CSV"),
+}
+_COMPRESSED = (".gz", ".bz2", ".zst", ".lz4")
 
 
 def open_rows(
@@ -23,20 +31,18 @@ def open_rows(
     """Returns the rows of files, or of an object that gives record batches of Arrow.
 
     Args:
-        files: as in :class:`NodeFiles` and :class:`EdgeFiles`.
-        csv: the format of CSV files.
+        files, csv: as in :class:`EdgeFiles`.
         named: the columns that users name.
         are_edges: whether the files may be arrays of edges.
 
     Raises:
         FileNotFoundError: no file of that name, or none that matches.
         ValueError: a file of an unknown kind, files of several kinds.
-        ImportError: a package that reads it is not installed.
     """
     if isinstance(files, (Tensor, np.ndarray)) and are_edges:
         return RowSource([ArrayRows(files, are_edges)])
     if hasattr(files, "to_batches") or hasattr(files, "__arrow_c_stream__"):
-        return RowSource([StreamRows.of(files)])
+        return RowSource([ArrowRows.of(files)])
     names_of_files = [files] if isinstance(files, (str, PathLike)) else files
     if not isinstance(names_of_files, Sequence):
         raise ValueError(
@@ -49,8 +55,8 @@ def open_rows(
     arrays = [name for name in names if is_array_path(name)]
     if arrays and not are_edges:
         raise ValueError(f"{arrays[0]}: arrays have no columns: put them into tables")
-    paths, notes = expand([name for name in names if name not in arrays])
-    kinds = {kind_of_file(path) for path in paths} | ({"an array"} if arrays else set())
+    paths, notes = _expand([name for name in names if name not in arrays])
+    kinds = {_kind(path) for path in paths} | ({"an array"} if arrays else set())
     if len(kinds) > 1:
         raise ValueError(f"files of one kind at a time, got {' and '.join(sorted(kinds))}: {names}")
     if arrays:
@@ -73,3 +79,59 @@ def open_table(values: Any, csv: CsvFormat) -> RowSource:
     if isinstance(values, (str, PathLike)):
         return open_rows(values, csv)
     raise ValueError(f"expected a file, a tensor or an array, got {values!r}")
+
+
+def _kind(path: Path) -> str:
+    """Returns ``"Parquet"`` or ``"CSV"``. Raises ValueError if the ending is another one."""
+    suffixes = ["", *(suffix.lower() for suffix in path.suffixes)]
+    is_compressed = suffixes[-1] in _COMPRESSED
+    kind = _KINDS.get(suffixes[-2] if is_compressed else suffixes[-1])
+    if kind is None or (is_compressed and kind != "CSV"):
+        endings = ", ".join(sorted([*_KINDS, *_COMPRESSED, ".npy", ".npz:name"]))
+        raise ValueError(f"{path}: the kind of a file is known by its ending: {endings}")
+    return kind
+
+
+def _expand(names: Sequence[str]) -> tuple[list[Path], list[str]]:
+    """Returns the files of paths, globs and folders, each in the order of their names; and notes
+    about files that are left out or listed twice. Raises ValueError if two names have a file in
+    common.
+    """
+    paths: list[Path] = []
+    notes: list[str] = []
+    owners: dict[Path, str] = {}
+    for name in names:
+        for path in _files_of(Path(name), notes):
+            check_regular(path)
+            owner = owners.setdefault(path.resolve(), name)
+            if owner != name:
+                raise ValueError(f"{path} is named twice: by {owner!r} and by {name!r}")
+            paths.append(path)
+    for path, count in Counter(paths).items():
+        if count > 1:
+            notes.append(f"{path} is listed {count} times: so are its rows")
+    return paths, notes
+
+
+def _files_of(name: Path, notes: list[str]) -> list[Path]:
+    """Returns the files of a path, a glob, or a folder: all but hidden ones and those of writers,
+    which are added to the notes.
+    """
+    if not name.is_dir():
+        is_path = name.exists() or name.is_symlink()
+        paths = [name] if is_path else [*map(Path, sorted(glob.glob(str(name), recursive=True)))]
+        if not paths:
+            raise FileNotFoundError(f"no file is or matches {str(name)!r}")
+        return paths
+    paths = []
+    for path in sorted(name.iterdir()):
+        if path.name.startswith((".", "_")):
+            notes.append(f"{path} was left out: its name begins with {path.name[0]!r}")
+        elif path.is_dir():
+            raise ValueError(f"{path} is a folder within {name}: name its files by a glob")
+        else:
+            _kind(path)
+            paths.append(path)
+    if not paths:
+        raise FileNotFoundError(f"{name} has no file")
+    return paths

@@ -3,19 +3,57 @@
 from __future__ import annotations
 
 import bisect
+import copy
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
-from peergraph.store.ingest.values.arrow_arrays import Integers, Mask, taken
-from peergraph.store.ingest.values.problems import Problems
+from peergraph.store.ingest.values.arrow_arrays import Array, Integers, Mask, taken
 
+Block: TypeAlias = tuple[Mapping[str, Any], Mapping[str, Mask]]
 _LEAST_ROWS, _MOST_ROWS = 1 << 10, 1 << 18  # of a batch
 _MOST_BYTES = 4 << 20  # of a batch: caches hold it
 _HELD = 8  # batches that are held at once: read ahead, converted, written
+
+
+class Problems:
+    """The rows of a batch that have no value: each one with the first reason that was found."""
+
+    def __init__(self, num_rows: int, masks: Mapping[str, Mask] | None = None) -> None:
+        self.bad: Mask = np.zeros(num_rows, np.bool_)
+        """``[num_rows]`` which rows have a reason."""
+        self.masks: dict[str, Mask] = {}
+        """The rows of each reason, ``[num_rows]``."""
+        self.values: dict[str, Array] = {}
+        """``[num_rows]`` values that tell more than some reasons."""
+        self._what = ""
+        for reason, mask in (masks or {}).items():
+            self.add(reason, mask)
+
+    def add(self, reason: str, mask: Mask, values: Array | None = None) -> None:
+        """Adds the rows of a mask ``[n]``, or ``[n, ...]`` of rows with such a value.
+
+        Args:
+            values: ``[n]`` values that the report shows.
+        """
+        if not mask.any():
+            return
+        rows = mask.reshape(len(mask), -1).any(axis=1) & ~self.bad
+        if rows.any():
+            reason = self._what + reason
+            self.masks[reason] = self.masks.get(reason, np.zeros_like(rows)) | rows
+            self.bad |= rows
+            if values is not None:
+                self.values[reason] = values
+
+    def of(self, what: str) -> Problems:
+        """Returns the same problems; reasons that are added begin with the name of a value."""
+        other = copy.copy(self)
+        other._what = f"{what} "
+        return other
 
 
 @dataclass(frozen=True)
@@ -25,14 +63,12 @@ class Batch:
     Args:
         rows: ``[n]`` int64 ascending, the numbers of the rows over all files.
         columns: arrays of NumPy or Arrow by name: ``[n]``, of tables ``[n, ...]``.
-        num_bytes: the bytes that were read for the rows, for progress bars.
         problems: the reasons why rows cannot be used: at first those of rows that cannot be read,
             whose values are missing.
     """
 
     rows: Integers
     columns: Mapping[str, Any]
-    num_bytes: int
     problems: Problems
 
     def __len__(self) -> int:
@@ -41,11 +77,9 @@ class Batch:
     def select(self, mask: Mask) -> Batch:
         """Returns the rows of a mask ``[n]``."""
         at = np.flatnonzero(mask)
+        masks = {reason: rows[at] for reason, rows in self.problems.masks.items()}
         columns = {name: taken(values, at) for name, values in self.columns.items()}
-        problems = Problems(len(at))
-        for reason, rows in self.problems.masks.items():
-            problems.add(reason, rows[at])
-        return Batch(self.rows[at], columns, self.num_bytes, problems)
+        return Batch(self.rows[at], columns, Problems(len(at), masks))
 
 
 class RowFile(ABC):
@@ -56,10 +90,7 @@ class RowFile(ABC):
         columns: name and type of each column: Arrow's, NumPy's or torch's; None: text without a
             declared type.
         expected_rows: the number of rows, or an estimate.
-        num_bytes: the bytes that are read for all of them.
-
-    Raises:
-        ValueError: two columns have one name.
+        num_bytes: the size of the file.
     """
 
     is_text = False
@@ -81,28 +112,16 @@ class RowFile(ABC):
         """Returns the bytes of a row of some columns in memory, or an estimate; 0: no rows."""
 
     @abstractmethod
-    def batches(self, columns: Sequence[str], batch_rows: int, first: int) -> Iterator[Batch]:
-        """Yields all rows.
-
-        Args:
-            columns: the names of the columns to read.
-            batch_rows: the largest number of rows of a batch.
-            first: the number of the first row.
-
-        Raises:
-            ValueError: it cannot be read; the error names it.
+    def blocks(self, columns: Sequence[str], batch_rows: int) -> Iterator[Block]:
+        """Yields some columns of all rows, block by block, and which rows cannot be read, by
+        reason. Where batches of `batch_rows` can be read, blocks are no larger. An error, a
+        ValueError, names the file.
         """
 
 
 class RowSource:
-    """The rows of some files, which are read once, in order.
-
-    Args:
-        files: one at least, all of one kind.
-        notes: what the report should say about the files.
-
-    Raises:
-        ValueError: files of text have other columns than the first one.
+    """The rows of some files, one at least, which are read once, in order. All files of text must
+    have the same columns.
     """
 
     def __init__(self, files: Sequence[RowFile], notes: Sequence[str] = ()) -> None:
@@ -134,41 +153,38 @@ class RowSource:
     def read(
         self, columns: Sequence[str], memory: int, most_rows: int = _MOST_ROWS
     ) -> Iterator[Batch]:
-        """Yields the rows that satisfy the condition.
+        """Yields some columns of the rows that satisfy the condition.
 
         Args:
-            columns: the names of the columns to read.
             memory: the number of bytes to use: the batches held at once take a quarter of them, so
                 that there is room for what is made of them.
             most_rows: the largest number of rows of a batch.
-
-        Raises:
-            ValueError: there is no such column, or a file cannot be read; the error names the file.
         """
         names = list(dict.fromkeys([*columns, *(self.condition.columns if self.condition else ())]))
-        missing = [name for name in names if self.names and name not in self.names]
-        if missing:
-            raise ValueError(f"no column {missing[0]!r}; columns: {', '.join(self.names)}")
         files = [file for file in self._files if file.types]
         for file in files:
-            missing = [name for name in names if name not in file.types]
-            if missing:
-                raise ValueError(f"{file.name} has no column {missing[0]!r}, the first file has")
+            for name in names:
+                if name not in file.types:
+                    there = ", ".join(file.types)
+                    raise ValueError(f"{file.name} has no column {name!r}; columns: {there}")
         row_bytes = next((size for file in files if (size := file.row_bytes(names))), 1)
         rows = min(_MOST_BYTES, memory // 4 // _HELD) // row_bytes
         batch_rows = max(_LEAST_ROWS, min(_MOST_ROWS, most_rows, rows))
         for file in self._files:
             self._begins.append(self.total)
-            if not file.types:
-                continue
-            for batch in file.batches(names, batch_rows, self.total):
-                self.total += len(batch)
-                if self.condition is None or not len(batch):
+            for block, faults in file.blocks(names, batch_rows) if file.types else ():
+                for begin in range(0, len(block[names[0]]), batch_rows):
+                    part = slice(begin, begin + batch_rows)
+                    arrays = {name: values[part] for name, values in block.items()}
+                    count, first = len(arrays[names[0]]), self.total
+                    problems = Problems(count, {why: rows[part] for why, rows in faults.items()})
+                    self.total += count
+                    batch = Batch(np.arange(first, self.total), arrays, problems)
+                    if self.condition is not None:
+                        # Lines that cannot be read are reported whatever the condition is.
+                        chosen = self.condition.rows(batch) | problems.bad
+                        batch = batch if chosen.all() else batch.select(chosen)
                     yield batch
-                    continue
-                # Lines that cannot be read are reported whatever the condition is.
-                chosen = self.condition.rows(batch) | batch.problems.bad
-                yield batch if chosen.all() else batch.select(chosen)
 
     def place(self, row: int) -> tuple[str, int]:
         """Returns the file of a row that has been read, and its number in the file, from 0 on."""

@@ -4,40 +4,31 @@ hold, is a problem.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from peergraph.store.ingest.read.optional import arrow, compute
-from peergraph.store.ingest.values.arrow_arrays import (
-    Array,
-    Mask,
-    as_arrow,
-    as_mask,
-    as_numpy,
-    is_list,
-    is_text,
-    plain,
-)
-from peergraph.store.ingest.values.problems import (
-    MISSING,
-    NAN,
-    NOT_WHOLE,
-    OTHER_LENGTH,
-    ROUNDED,
-    TOO_LARGE,
-    Problems,
-)
-from peergraph.store.ingest.values.text import text_numbers
+from peergraph.store.ingest.read.row_source import Batch, Problems, RowSource
+from peergraph.store.ingest.values import arrow_arrays
+from peergraph.store.ingest.values.arrow_arrays import Array, Integers, Mask, as_mask, as_numpy
 
+ValueKind = Literal["number", "text"]
+
+MISSING = "is missing"
+ROUNDED = "would be rounded"
+_TOO_LARGE = "is too large"
+_MISSING = "^(|#?N/A|NA|n/a|NULL|[Nn]ull|None|<NA>)$"
+_TRUE, _FALSE = "^(true|True|TRUE)$", "^(false|False|FALSE)$"
+_NUMBER = r"^[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?$|^[+-]?(?i:nan|inf|infinity)$"
+_WHOLE = r"^[+-]?[0-9]+(\.0*)?$"
+_PLAIN_NUMBER = r"^\s*-?(0|[1-9][0-9]*)(\.[0-9]*)?([eE][+-]?[0-9]+)?\s*$"
 _EXACT_DOUBLE = 2.0**53
 
 
-@dataclass(frozen=True)
-class Numbers:
+class Numbers(NamedTuple):
     """Values ``[n, ...]`` of a column: booleans, signed integers, uint8, or floats; and a mask of
     the missing ones, which are 0 (None: there are none).
     """
@@ -47,24 +38,21 @@ class Numbers:
 
 
 def to_numbers(column: Any, problems: Problems, time: Any = None, width: int = -1) -> Numbers:
-    """Returns the numbers of a column. Rows whose value is none are added to the problems.
+    """Returns the numbers of a column of NumPy or Arrow. Rows whose value is none are added to the
+    problems.
 
     Args:
-        column: an array of NumPy or Arrow.
         time: Arrow's type of times, whose unit all values get.
         width: the length of lists; -1: that of the first one.
-
-    Raises:
-        ValueError: a column of a type that stands for no numbers.
     """
     if isinstance(column, np.ndarray):
         if column.dtype.kind not in "biuf" or column.dtype.itemsize > 8:
             raise ValueError(f"expected numbers, got {column.dtype}")
         return Numbers(_signed(column, problems))
     types, kind = arrow.types, column.type
-    if is_list(kind):
+    if arrow_arrays.is_list(kind):
         return _lists(column, problems, time, width)
-    if is_text(kind) or types.is_decimal(kind):
+    if arrow_arrays.is_text(kind) or types.is_decimal(kind):
         return Numbers(*text_numbers(column.cast(arrow.string()), problems))
     missing = as_mask(column.is_null()) if column.null_count else None
     if types.is_null(kind):
@@ -84,7 +72,7 @@ def _signed(values: Array, problems: Problems) -> Array:
         return values
     signed = values.astype(np.int64)
     if values.dtype.itemsize == 8 and (large := signed < 0).any():
-        problems.add(TOO_LARGE, large)
+        problems.add(_TOO_LARGE, large)
         signed[large] = 0
     return signed
 
@@ -95,10 +83,10 @@ def _lists(column: Any, problems: Problems, time: Any, width: int) -> Numbers:
     if width < 0:
         width = int(lengths[~is_missing][0]) if not is_missing.all() else 0
     usable = (lengths == width) & ~is_missing
-    problems.add(OTHER_LENGTH, ~usable & ~is_missing)
+    problems.add("is a list of another length", ~usable & ~is_missing)
     if not usable.all():
-        column = column.filter(as_arrow(usable))
-    items = plain(column.flatten())
+        column = column.filter(arrow_arrays.as_arrow(usable))
+    items = arrow_arrays.plain(column.flatten())
     of_items = Problems(len(items))
     numbers = to_numbers(items, of_items, time)
 
@@ -124,7 +112,7 @@ def _times(column: Any, time: Any, problems: Problems) -> Array:
     if column.type != time:
         original, column = column, column.cast(time, safe=False)
         changed = compute.not_equal(original, column.cast(original.type, safe=False))
-        problems.add(TOO_LARGE, as_mask(changed))
+        problems.add(_TOO_LARGE, as_mask(changed))
     return as_numpy(column.cast(bits))
 
 
@@ -138,23 +126,21 @@ def to_dtype(
         is_text: whether the values come from text: then whole numbers must not be rounded, also
             where they are floats.
     """
-    values, missing = numbers.values, numbers.missing
+    values, missing = numbers
     keeps = nan == "keep" and (dtype.is_floating_point or dtype.is_complex)
     if missing is not None and nan != "zero" and not keeps:
         problems.add(MISSING, missing)
     if values.dtype.kind == "f" and not keeps and (empty := np.isnan(values)).any():
         if nan != "zero":
-            problems.add(NAN, empty)
+            problems.add("is NaN", empty)
         values = np.where(empty, np.zeros((), values.dtype), values)
-    values = np.ascontiguousarray(values)
-    if not values.flags.writeable:
-        values = values.copy()  # torch warns about others
-    if dtype.is_complex:
-        rows = _to_float(values, dtype.to_real(), is_text, problems).to(dtype)
-    elif dtype.is_floating_point:
-        rows = _to_float(values, dtype, is_text, problems)
-    else:
-        rows = _to_integer(values, dtype, problems)
+    # torch warns about arrays that are read-only.
+    values = np.require(values, requirements=["C", "W"])
+    with np.errstate(invalid="ignore", over="ignore"):
+        if dtype.is_floating_point or dtype.is_complex:
+            rows = _to_float(values, dtype, is_text, problems)
+        else:
+            rows = _to_integer(values, dtype, problems)
     if keeps and missing is not None:
         rows = torch.where(torch.from_numpy(missing), torch.nan, rows)
     return rows
@@ -164,13 +150,12 @@ def _to_integer(values: Array, dtype: torch.dtype, problems: Problems) -> Tensor
     target = torch.empty(0, dtype=dtype).numpy().dtype
     if values.dtype == target:
         return torch.from_numpy(values)
-    with np.errstate(invalid="ignore"):
-        rows = values.astype(target)
-        changed = (rows.astype(values.dtype) != values) | ((rows < 0) != (values < 0))
+    rows = values.astype(target)
+    changed = (rows.astype(values.dtype) != values) | ((rows < 0) != (values < 0))
     if values.dtype.kind == "f":
         changed |= ~(np.abs(values) < 2.0**63)  # casts of larger ones differ between machines
-        problems.add(NOT_WHOLE, np.isfinite(values) & (np.floor(values) != values))
-    problems.add("is neither 0 nor 1" if dtype == torch.bool else TOO_LARGE, changed)
+        problems.add("is no whole number", np.isfinite(values) & (np.floor(values) != values))
+    problems.add("is neither 0 nor 1" if dtype == torch.bool else _TOO_LARGE, changed)
     return torch.from_numpy(rows)
 
 
@@ -179,17 +164,126 @@ def _to_float(values: Array, dtype: torch.dtype, is_text: bool, problems: Proble
     rows = exact.to(dtype)
     if rows.dtype == exact.dtype or values.dtype.kind == "b":
         return rows
-    held = rows.double().numpy()
-    with np.errstate(invalid="ignore", over="ignore"):
-        if values.dtype.kind == "f":
-            # Some dtypes have no infinity: torch takes NaN or their largest value then.
-            half_step = 0.51 * torch.finfo(dtype).eps
-            close = np.abs(held - values) <= np.abs(values) * half_step
-            problems.add(TOO_LARGE, np.isfinite(values) & (np.abs(values) > 1) & ~close)
-            if is_text:
-                whole = (np.floor(values) == values) & (np.abs(values) < _EXACT_DOUBLE)
-                problems.add(ROUNDED, whole & (held != values))
-        else:
-            in_range = np.abs(held) < 2.0**63
-            problems.add(ROUNDED, ~in_range | (held.astype(np.int64) != values))
+    held = (rows.real if dtype.is_complex else rows).double().numpy()
+    if values.dtype.kind != "f":
+        in_range = np.abs(held) < 2.0**63
+        problems.add(ROUNDED, ~in_range | (held.astype(np.int64) != values))
+        return rows
+    # Some dtypes have no infinity: torch takes NaN or their largest value then.
+    half_step = 0.51 * torch.finfo(dtype).eps
+    close = np.abs(held - values) <= np.abs(values) * half_step
+    problems.add(_TOO_LARGE, np.isfinite(values) & (np.abs(values) > 1) & ~close)
+    if is_text:
+        whole = (np.floor(values) == values) & (np.abs(values) < _EXACT_DOUBLE)
+        problems.add(ROUNDED, whole & (held != values))
     return rows
+
+
+def plain_whole_numbers(column: Any) -> Integers | None:
+    """Returns the numbers of strings that all are whole numbers of 64 bits as programs write them,
+    without spaces, a plus sign or zeros in front. None: there are others.
+    """
+    if column.null_count:
+        return None
+    # Arrow takes zeros in front and hexadecimal numbers, too.
+    zeros = column.filter(compute.starts_with(column, "0"))
+    if as_numpy(compute.binary_length(zeros)).max(initial=0) > 1:
+        return None
+    try:
+        whole = as_numpy(column.cast(arrow.int64()))
+    except arrow.ArrowInvalid:
+        return None
+    if whole.min(initial=1) <= 0 and compute.any(compute.starts_with(column, "-0")).as_py():
+        return None
+    return whole
+
+
+def matches(column: Any, pattern: str) -> Mask:
+    """Returns which strings match a pattern."""
+    return as_mask(compute.match_substring_regex(column, pattern))
+
+
+def is_missing(column: Any) -> Mask:
+    """Returns which strings are missing, empty or spaces."""
+    lengths = as_numpy(compute.binary_length(compute.utf8_trim_whitespace(column)))
+    return np.equal(lengths, 0)
+
+
+def column_where(mask: Mask, column: Any) -> Any:
+    """Returns a column; values outside a mask are missing."""
+    return compute.if_else(
+        arrow_arrays.as_arrow(mask), column, arrow.nulls(len(column), column.type)
+    )
+
+
+def text_numbers(column: Any, problems: Problems) -> tuple[Array, Mask | None]:
+    """Returns booleans if all values are true or false, int64 if all are whole numbers, else
+    float64; and a mask of the missing values, if there are any. Rows whose value is no number, or
+    none that can be held, are added to the problems.
+    """
+    if (whole := plain_whole_numbers(column)) is not None:
+        return whole, None
+    text = compute.utf8_trim_whitespace(column)
+    missing, true = matches(text, _MISSING) | as_mask(text.is_null()), matches(text, _TRUE)
+    missing_if_any = missing if missing.any() else None
+    if (missing | true | matches(text, _FALSE)).all() and not missing.all():
+        return true, missing_if_any
+    is_number = matches(text, _NUMBER)
+    problems.add("is no number", ~is_number & ~missing)
+    text = column_where(is_number, text)
+    doubles = as_numpy(text.cast(arrow.float64())).copy()
+    is_whole = matches(text, _WHOLE) | ~is_number
+    large = np.isinf(doubles)
+    if large.any():
+        large &= ~matches(text, "(?i)inf")
+    rounded = np.zeros(len(doubles), np.bool_)
+    values = doubles
+    has_point = not is_whole.all() or compute.any(compute.match_substring(text, ".")).as_py()
+    if not has_point:
+        values = np.where(np.abs(doubles) < _EXACT_DOUBLE, doubles, 0).astype(np.int64)
+    for row in np.flatnonzero(is_whole & (np.abs(doubles) >= _EXACT_DOUBLE)).tolist():
+        exact = int(text[row].as_py().partition(".")[0])
+        if has_point:
+            rounded[row] = exact != float(doubles[row])
+        elif -(2**63) <= exact < 2**63:
+            values[row] = exact
+        else:
+            large[row] = True
+    problems.add(_TOO_LARGE, large)
+    problems.add(ROUNDED, rounded)
+    values[large | rounded] = 0
+    return values, missing_if_any
+
+
+class TextKind:
+    """Whether the values of a column of text without a declared type are numbers: all of them in
+    all files, or none. `what` names the column in messages.
+    """
+
+    def __init__(self, source: RowSource, what: str) -> None:
+        self._source, self._what = source, what
+        self._kind: ValueKind | None = None
+        self._first = ""
+
+    def of(self, column: Any, batch: Batch) -> ValueKind | None:
+        """Returns what the values of a column of a batch are, or None as long as all are missing.
+        Raises ValueError if one value is a number, another is none.
+        """
+        is_number = matches(column, _PLAIN_NUMBER)
+        kinds: dict[ValueKind, Mask] = {"number": is_number}
+        kinds["text"] = ~is_number & ~is_missing(column)
+        for kind, mask in kinds.items():
+            if not mask.any():
+                continue
+            row = int(mask.argmax())
+            file, number = self._source.place(int(batch.rows[row]))
+            place = f"{str(column[row])!r} ({file}: row {number})"
+            if self._kind is None:
+                self._kind, self._first = kind, place
+            elif self._kind != kind:
+                raise ValueError(
+                    f"{self._what} has numbers and text: {self._first} and {place}. Mend the "
+                    "files, or declare the column's type by csv=CsvFormat(types=...): 'string' "
+                    "takes all values as text, 'int64' as numbers"
+                )
+        return self._kind

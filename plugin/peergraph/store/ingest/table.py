@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import fnmatch
 from collections.abc import Iterator, Mapping, Sequence
+from functools import reduce
 from itertools import chain
+from os import PathLike
 from pathlib import Path
 from typing import Any
 
@@ -13,22 +16,16 @@ from torch import Tensor
 
 from peergraph.memory.table.row_codec import codec_of
 from peergraph.memory.table.row_encoder import RowEncoder
-from peergraph.store.disk.manifest import StorageEntry, TableEntry
+from peergraph.store.disk.manifest import DTYPE_NAMES, StorageEntry, TableEntry
 from peergraph.store.disk.npy_writer import NpyWriter
 from peergraph.store.ingest.graph_files import Columns, Rows
+from peergraph.store.ingest.read.arrays import is_array_path
 from peergraph.store.ingest.read.open_rows import open_table
-from peergraph.store.ingest.read.row_source import Batch, RowSource
+from peergraph.store.ingest.read.optional import arrow
+from peergraph.store.ingest.read.row_source import Batch, Problems, RowSource
 from peergraph.store.ingest.staged_rows import StagedRows
-from peergraph.store.ingest.tables.columns import (
-    chosen_columns,
-    common_dtype,
-    declared_dtype,
-    is_time,
-    types_of_column,
-)
-from peergraph.store.ingest.values.arrow_arrays import Integers, is_text
+from peergraph.store.ingest.values.arrow_arrays import Integers, common_type, is_text, value_type
 from peergraph.store.ingest.values.numbers import Numbers, to_dtype, to_numbers
-from peergraph.store.ingest.values.problems import Problems
 from peergraph.store.ingest.workspace import Workspace
 from peergraph.store.input.source import EdgeType, NodeType
 from peergraph.store.input.storage import storage_of
@@ -37,6 +34,23 @@ from peergraph.store.placement.items import table_name
 _PIECE_BYTES = 16 << 20
 _TEXT_DTYPES = {"b": torch.bool, "i": torch.int64, "f": torch.float32}
 """The dtypes of text, by the kinds of its values: later ones hold the values of earlier ones."""
+_DTYPES = {
+    **{"bool": torch.bool, "int8": torch.int8, "uint8": torch.uint8, "int16": torch.int16},
+    **{"int32": torch.int32, "int64": torch.int64},
+    **{"uint16": torch.int32, "uint32": torch.int64, "uint64": torch.int64},
+    **{"float16": torch.float16, "float32": torch.float32, "float64": torch.float64},
+    **{"halffloat": torch.float16, "float": torch.float32, "double": torch.float64},
+}
+"""The dtypes that hold the values of types of NumPy and Arrow."""
+
+
+def described(table: Any) -> Columns | Rows:
+    """Returns the full form of a table that users describe."""
+    if isinstance(table, (Columns, Rows)):
+        return table
+    if is_array_path(table) or isinstance(table, (PathLike, Tensor, np.ndarray)):
+        return Rows(table)
+    return Columns(table)
 
 
 class Table:
@@ -44,18 +58,11 @@ class Table:
 
     Args:
         kind: the node type or edge type.
-        name: the name of the table.
-        table: the table as users describe it.
         source: the rows of the type's files, if it has any.
         path: the path of its file.
-        workspace: the workspace.
         is_staged: whether rows wait in a temporary file until all are known, because they may be
             put into another order or left out.
         repeat: the number of times that each row is written.
-
-    Raises:
-        ValueError: the description names a column or a dtype that does not exist, or columns have
-            types that do not go together.
     """
 
     def __init__(
@@ -77,15 +84,15 @@ class Table:
         """The rows of its own file, if it has one."""
         source = self.own or source
         names = () if source is None else source.names
-        self.columns, self._is_matrix = chosen_columns(table, names)
+        self.columns, self._is_matrix = _chosen_columns(table, names)
         assert source is not None
-        kinds = {column: types_of_column(source, column) for column in self.columns}
-        self._times = {column: kind[0] for column, kind in kinds.items() if any(map(is_time, kind))}
+        kinds = {column: _types(source, column) for column in self.columns}
+        self._times = {
+            column: kind[0] for column, kind in kinds.items() if any(map(_is_time, kind))
+        }
         self._is_text = source.is_text or any(map(is_text, chain(*kinds.values())))
         # None where the values of text decide, when all have been read.
-        self._dtype = common_dtype(source, self.columns)
-        if table.dtype is not None:
-            self._dtype = declared_dtype(table.dtype)
+        self._dtype = _dtype_of(source, kinds, table.dtype)
         self._kinds: set[str] = set()  # of the values of text, as NumPy names them
         self._staged: StagedRows | None = None
         if is_staged or self._dtype is None:
@@ -111,8 +118,6 @@ class Table:
             order: the position of the row that becomes each row; None: rows stay in their order.
             left_out: the positions of rows to leave out, ascending.
 
-        Raises:
-            ValueError: no dtype holds all values of text.
         """
         if self._dtype is None:
             self._dtype = self._dtype_of_text(()) if self._kinds else torch.float32
@@ -244,3 +249,81 @@ class Table:
         text += f" of {shown}" if names else ""
         times = sorted(map(str, set(self._times.values())))
         return text + (f": {', '.join(times)}" if times else "")
+
+
+def _chosen_columns(table: Columns | Rows, names: Sequence[str]) -> tuple[list[str], bool]:
+    """Returns the columns of a table among those of its file, and whether they make a matrix."""
+    if isinstance(table, Rows):
+        return [*names], [*names] != [""]
+    columns, is_one = table.columns, False
+    if isinstance(columns, str):
+        is_one = not any(character in columns for character in "*?[")
+        chosen = [columns] if is_one else fnmatch.filter(names, columns)
+    elif isinstance(columns, Sequence) and all(isinstance(name, str) for name in columns):
+        chosen = [*columns]
+    else:
+        raise ValueError(f"columns must be names, got {columns!r}")
+    missing = [name for name in chosen if name not in names]
+    if missing or not chosen:
+        what = repr(missing[0]) if missing else f"that matches {columns!r}"
+        there = ", ".join(names) if names else "none: there are no files"
+        raise ValueError(f"no column {what}; columns: {there}")
+    return chosen, not is_one
+
+
+def _dtype_of(
+    source: RowSource, kinds: Mapping[str, Sequence[Any]], declared: torch.dtype | str | None
+) -> torch.dtype | None:
+    """Returns the dtype that users declare, or the one that holds the values of columns in all
+    files, by the types of each column; None: they are text, or all missing.
+    """
+    if isinstance(declared, str) and declared not in DTYPE_NAMES:
+        names = ", ".join(sorted(DTYPE_NAMES))
+        raise ValueError(f"dtype must be one of {names}, got {declared!r}")
+    dtypes = [_dtype(kind) for kind in chain(*kinds.values()) if not is_text(kind)]
+    has_text = any(map(is_text, chain(*kinds.values())))
+    if has_text and dtypes and not source.is_text:
+        text = "columns are text in one place and numbers in another: convert them to one type"
+        raise ValueError(text)
+    if declared is not None:
+        return DTYPE_NAMES[declared] if isinstance(declared, str) else declared
+    if has_text or not dtypes or (source.is_text and not all(kinds.values())):
+        return None
+    return reduce(_common, dtypes)
+
+
+def _types(source: RowSource, column: str) -> list[Any]:
+    """Returns the types of a column that has values: Arrow's type that holds those of all files, or
+    the dtypes of arrays; none for text without a declared type.
+    """
+    kinds = source.types(column)
+    if not kinds or isinstance(kinds[0], (np.dtype, torch.dtype)):
+        return kinds
+    kind = common_type([value_type(kind) for kind in kinds], f"column {column!r}")
+    return [] if arrow.types.is_null(kind) else [kind]
+
+
+def _is_time(kind: Any) -> bool:
+    """Returns whether a type is one of times of Arrow."""
+    is_dtype = isinstance(kind, (np.dtype, torch.dtype))
+    return not is_dtype and bool(arrow.types.is_temporal(kind))
+
+
+def _dtype(kind: Any) -> torch.dtype:
+    """Returns the dtype that holds the values of a type of Arrow, NumPy or torch."""
+    if isinstance(kind, torch.dtype):
+        return kind
+    if not isinstance(kind, np.dtype):
+        if arrow.types.is_decimal(kind):
+            return torch.float64 if kind.scale > 0 else torch.int64
+        if _is_time(kind):
+            return torch.int32 if kind.bit_width == 32 else torch.int64
+    dtype = _DTYPES.get(kind.name if isinstance(kind, np.dtype) else str(kind))
+    if dtype is None:
+        raise ValueError(f"expected numbers, got {kind}")
+    return dtype
+
+
+def _common(first: torch.dtype, second: torch.dtype) -> torch.dtype:
+    both = (torch.empty(0, dtype=dtype, device="cpu").numpy().dtype for dtype in (first, second))
+    return _DTYPES[np.result_type(*both).name]

@@ -23,18 +23,11 @@ def write_csc(
     moved: Callable[[int], object] = lambda _: None,
 ) -> tuple[ArrayEntry, ArrayEntry, ArrayEntry | None]:
     """Empties the buckets into ``<stem>.indptr.npy``, ``.indices.npy`` and ``.edge_ids.npy``. The
-    last file is left out if ids are the positions.
+    last file is left out if ids are the positions. Returns their entries of the manifest.
 
     Args:
-        buckets: the edges.
-        folder: the folder of the files.
-        stem: the stem of the file names.
-        num_destinations: the number of destinations.
         keep_edge_ids: whether to write edge ids; otherwise an edge's id is its position.
         moved: called with the number of edges that have been written.
-
-    Returns:
-        The files' entries of the manifest.
     """
     num_edges = buckets.num_edges
     ids_dtype = id_dtype(num_edges) if keep_edge_ids and not buckets.is_sorted else None

@@ -1,1 +1,0 @@
-"""Edge lists larger than memory, sorted into CSC."""

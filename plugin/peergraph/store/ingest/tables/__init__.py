@@ -1,1 +1,0 @@
-"""Tables of nodes and edges: rows of columns, and the files that they are written to."""
