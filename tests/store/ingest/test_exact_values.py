@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from peergraph.store import Columns, CsvFormat, EdgeFiles, NodeFiles, Store
+from peergraph.store import Columns, CsvFormat, EdgeFiles, NodeFiles, Rows, Store
 from tests.named_case import named_case
 
 arrow = pytest.importorskip("pyarrow", reason="pyarrow is not installed (peergraph[ingest])")
@@ -222,3 +222,51 @@ def test_an_implausible_id_is_named_before_anything_is_allocated(tmp_path: Path)
                 ingest_edges(tmp_path, EdgeFiles(tmp_path / "e.parquet"), nodes=nodes)
     nodes = NodeFiles(numbering="mapped")
     assert len(ingest_edges(tmp_path, EdgeFiles(tmp_path / "e.parquet"), nodes=nodes)) == 3
+
+
+def test_ids_of_text_are_looked_up_by_whole_numbers_or_text(tmp_path: Path) -> None:
+    parquet.write_table(arrow.table({"id": ["1", "2", "-3"]}), tmp_path / "n.parquet")
+    nodes, source = NodeFiles(tmp_path / "n.parquet", id="id"), arrow.array([1, -3])
+    edges = EdgeFiles(arrow.table({"s": source, "d": ["2", "1"]}))
+    assert ingest_edges(tmp_path, edges, nodes=nodes) == [[0, 1], [2, 0]]
+    for column in (source.cast(arrow.float64()), source.cast(arrow.decimal128(20, 1))):
+        edges = EdgeFiles(arrow.table({"s": column, "d": ["2", "1"]}))
+        with named_case(column.type), pytest.raises(ValueError, match="ids of the nodes are text"):
+            ingest_edges(tmp_path, edges, nodes=nodes)
+
+
+def test_lists_of_lists_and_lists_of_unknown_length_are_refused(tmp_path: Path) -> None:
+    kind = arrow.list_(arrow.float64())
+    for words, values in (
+        ("expected lists of numbers", arrow.array([[[1, 2], [3, 4]]])),
+        ("length of lists is unknown", arrow.array([None, None], kind)),
+    ):
+        table, column = arrow.table({"x": values}), Columns("x", nan="keep")
+        with named_case(words), pytest.raises(ValueError, match=words):
+            ingest_table(tmp_path, table, column)
+    empty = ingest_table(tmp_path, arrow.table({"x": arrow.array([[], []], kind)}), "x")
+    assert empty.shape == (2, 0)
+    pairs = arrow.array([None, None], arrow.list_(arrow.float32(), 2))
+    found = ingest_table(tmp_path, arrow.table({"x": pairs}), Columns("x", nan="zero"))
+    assert found.tolist() == [[0, 0], [0, 0]]
+
+
+def test_parts_of_arrow_tables_with_missing_values(tmp_path: Path) -> None:
+    for values, expected in (
+        (arrow.array([9, None, 3, 4]), [0, 3, 4]),
+        (arrow.array([True, None, True, False, True]), [0, 1, 0, 1]),
+        (arrow.array([[9, 9], None, [3, 4]], arrow.list_(arrow.float32(), 2)), [[0, 0], [3, 4]]),
+        (arrow.array([9.5, None, 3, None], arrow.float16()), [0, 3, 0]),
+    ):
+        with named_case(values.type):
+            table = arrow.table({"x": values}).slice(1)
+            assert ingest_table(tmp_path, table, Columns("x", nan="zero")).tolist() == expected
+
+
+def test_arrays_with_a_mask_and_views_of_tensors(tmp_path: Path) -> None:
+    masked = np.ma.array([1, 2], mask=[False, True])
+    with pytest.raises(ValueError, match="no mask"):
+        ingest_table(tmp_path, None, Rows(masked), num_nodes=2)
+    view = torch.tensor([1 + 2j, 3 - 4j]).conj().imag
+    assert view.is_neg()
+    assert ingest_table(tmp_path, None, Rows(view), num_nodes=2).tolist() == [-2, 4]

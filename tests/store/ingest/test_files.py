@@ -19,6 +19,7 @@ import pytest
 import torch
 
 from peergraph.store import BadRowsError, CsvFormat, EdgeFiles, NodeFiles, Rows, Store
+from peergraph.store.ingest.read.open_rows import open_rows
 from tests.named_case import named_case
 from tests.store.ingest.test_exact_values import ingest_edges, ingest_table
 
@@ -38,6 +39,25 @@ def test_two_columns_of_one_name(tmp_path: Path) -> None:
         csv = CsvFormat(header=True)
         with named_case(name), pytest.raises(ValueError, match="two columns of the name"):
             ingest_edges(tmp_path, EdgeFiles(tmp_path / name, csv=csv))
+
+
+def test_names_of_columns_are_exact(tmp_path: Path) -> None:
+    (tmp_path / "x.csv").write_text("x[0],x0\n1,2\n")
+    assert ingest_table(tmp_path, tmp_path / "x.csv", "x[0]").tolist() == [1]
+    (tmp_path / "e.csv").write_text("src,SRC,dst\n1,5,2\n7,1,3\n")
+    parquet.write_table(
+        arrow.table({"src": [1, 7], "SRC": [5, 1], "dst": [2, 3]}), tmp_path / "e.pq"
+    )
+    for name in ("e.csv", "e.pq"):
+        with named_case(name):
+            edges = EdgeFiles(tmp_path / name, "src", "dst")
+            assert ingest_edges(tmp_path, edges, nodes=NODES) == [[1, 2], [7, 3]]
+            assert ingest_edges(tmp_path, replace(edges, where="dst = 2"), nodes=NODES) == [[1, 2]]
+            with pytest.raises(ValueError, match="differ by case only: 'src', 'SRC'"):  # of DuckDB
+                ingest_edges(tmp_path, replace(edges, where="SRC = 5"), nodes=NODES)
+    types = CsvFormat(types={"scr": "string"})
+    with pytest.raises(ValueError, match="no column 'scr'"):
+        ingest_edges(tmp_path, EdgeFiles(tmp_path / "e.csv", "src", "dst", csv=types))
 
 
 def test_headers_are_declared_or_unambiguous(tmp_path: Path) -> None:
@@ -111,6 +131,9 @@ def test_lines_of_csv(tmp_path: Path) -> None:
     (tmp_path / "cut.csv.gz").write_bytes(gzip.compress(b"src,dst\n" + b"0,1\n" * 9999)[:-9])
     with pytest.raises(ValueError, match="cut.csv.gz cannot be read"):
         ingest_edges(tmp_path, EdgeFiles(tmp_path / "cut.csv.gz"), nodes=nodes)
+    (tmp_path / "none.csv.gz").write_bytes(b"")
+    with pytest.raises(ValueError, match=r"none\.csv\.gz is empty"):
+        ingest_edges(tmp_path, EdgeFiles(tmp_path / "none.csv.gz"), nodes=nodes)
     (tmp_path / "y.csv").write_text("y\n1\n\n3\n")
     with pytest.raises(BadRowsError, match="is missing: row 1"):
         ingest_table(tmp_path, tmp_path / "y.csv", "y")
@@ -154,6 +177,27 @@ def test_a_file_that_is_listed_twice_has_its_rows_twice(tmp_path: Path) -> None:
                 assert loaded.edge_table("w").read().tolist() == [0, 1, 2, 3, 4, 5]
             with pytest.raises(ValueError, match="has 3 rows, there are 6"):
                 ingest_edges(tmp_path, EdgeFiles(files, tables={"w": torch.arange(3)}))
+
+
+def test_files_that_change_while_they_are_read_are_named(tmp_path: Path) -> None:
+    for name in ("e.csv", "e.parquet", "e.npy", "e.npz"):
+        for change in ("appended", "replaced"):
+            path = tmp_path / name
+            rows = np.arange(6).reshape(3, 2)
+            if name == "e.csv":
+                path.write_text("src,dst\n0,1\n2,3\n4,5\n")
+            elif name == "e.parquet":
+                parquet.write_table(arrow.table({"src": rows[:, 0], "dst": rows[:, 1]}), path)
+            else:
+                (np.save if name == "e.npy" else np.savez)(path, rows)
+            source = open_rows(f"{path}:arr_0" if name == "e.npz" else path, CsvFormat(), (), True)
+            content = path.read_bytes()
+            if change == "replaced":
+                path.rename(tmp_path / "old")
+            path.write_bytes(content + b"6,7\n" if name == "e.csv" else content)
+            os.utime(path, ns=(0, 0))
+            with named_case(name, change), pytest.raises(ValueError, match=f"{name}.* changed"):
+                list(source.read(source.names, 1 << 20))
 
 
 @pytest.mark.timeout(60)

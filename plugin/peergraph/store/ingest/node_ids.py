@@ -231,6 +231,8 @@ def _to_keys(column: Any, kind: ValueKind, problems: Problems) -> Any:
     if kind == "number":
         return as_arrow(_to_node_numbers(column, problems)).cast(arrow.int64())
     text = as_arrow(column) if isinstance(column, np.ndarray) else column
+    if not (is_text(text.type) or arrow.types.is_integer(text.type)):
+        raise ValueError(f"ids of the nodes are text, these are {text.type}")
     text = text.cast(arrow.string())
     try:
         text.validate(full=True)

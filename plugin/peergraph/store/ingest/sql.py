@@ -40,7 +40,10 @@ class Condition:
         (names,) = _parsed(f"SELECT {self._value}", _COLUMNS, self._what, workspace)
         named = {name.lower() for name in names}
         self.columns = [name for name in source.names if name.lower() in named]
-        """The columns that it names."""
+        """The columns that it names, whatever their case."""
+        if len({name.lower() for name in self.columns}) < len(self.columns):
+            shown = ", ".join(map(repr, self.columns))
+            raise ValueError(f"{self._what}: names of columns differ by case only: {shown}")
         self._kinds = {
             name: TextKind(source, f"where={where!r}: column {name!r}")
             for name in self.columns

@@ -257,7 +257,7 @@ def _chosen_columns(table: Columns | Rows, names: Sequence[str]) -> tuple[list[s
         return [*names], [*names] != [""]
     columns, is_one = table.columns, False
     if isinstance(columns, str):
-        is_one = not any(character in columns for character in "*?[")
+        is_one = columns in names or not any(character in columns for character in "*?[")
         chosen = [columns] if is_one else fnmatch.filter(names, columns)
     elif isinstance(columns, Sequence) and all(isinstance(name, str) for name in columns):
         chosen = [*columns]

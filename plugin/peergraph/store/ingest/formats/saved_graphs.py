@@ -58,11 +58,8 @@ def dgl_files(path: Path) -> GraphFiles:
     if len(graphs) != 1:
         raise ValueError(f"{path} has {len(graphs)} graphs, a store has one")
     graph = graphs[0]
-    is_homogeneous = graph.ntypes == [NODE] and graph.canonical_etypes == [EDGE]
     nodes = {
-        NODE if is_homogeneous else kind: NodeFiles(
-            num_nodes=graph.num_nodes(kind), tables=dict(graph.nodes[kind].data)
-        )
+        kind: NodeFiles(num_nodes=graph.num_nodes(kind), tables=dict(graph.nodes[kind].data))
         for kind in graph.ntypes
     }
     edges = {

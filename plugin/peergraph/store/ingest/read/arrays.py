@@ -39,6 +39,8 @@ class ArrayRows(RowFile):
         name = values.name if is_file else "the array"
         if isinstance(values, Tensor) and values.layout != torch.strided:
             raise ValueError(f"a tensor must be dense, is {values.layout}")
+        if isinstance(values, np.ma.MaskedArray):
+            raise ValueError("an array must have no mask: use NaN, or leave the rows out")
         shape = tuple(values.shape)
         if not shape:
             raise ValueError("an array must have rows, is a single value")
@@ -52,12 +54,14 @@ class ArrayRows(RowFile):
             dtype = values.dtype
         columns = range(self._values.shape[1]) if are_edges else [""]
         names = [(str(column), dtype) for column in columns]
-        size = math.prod(shape) * values.dtype.itemsize
-        super().__init__(name, names, self._values.shape[0], size)
+        num_rows = self._values.shape[0]
+        self._row_bytes = int(math.prod(shape) * values.dtype.itemsize // max(1, num_rows))
+        file = (values.path, values.state) if isinstance(values, NpyFile) else ()
+        super().__init__(name, names, num_rows, *file)
 
     def row_bytes(self, columns: Sequence[str]) -> int:
         """Returns the bytes of a row of the array."""
-        return int(self.num_bytes // max(1, self.expected_rows))
+        return self._row_bytes
 
     def blocks(self, columns: Sequence[str], batch_rows: int) -> Iterator[Block]:
         """Yields all rows, as :class:`RowFile` says."""
@@ -70,7 +74,7 @@ class ArrayRows(RowFile):
 def _in_numpy(rows: Any) -> Array:
     """Returns rows in NumPy, in the machine's byte order."""
     if isinstance(rows, Tensor):
-        rows = rows.detach().cpu()
+        rows = rows.detach().cpu().resolve_conj().resolve_neg()
         try:
             rows = rows.numpy()
         except TypeError:  # NumPy does not know some dtypes, whose values float32 holds
@@ -93,11 +97,12 @@ class NpyFile:
         self.name = fspath(name)
         """The file's name in messages."""
         archive, _, member = self.name.rpartition(":") if ".npz:" in self.name else (name, "", "")
-        path = Path(archive)
+        self.path = path = Path(archive)
         check_regular(path)
+        self.state = path.stat()
         self._streams: dict[int, Any] = {}
         self._new_stream: Callable[[], Any] = partial(open, path, "rb", buffering=0)
-        size = path.stat().st_size
+        size = self.state.st_size
         if member:
             if member not in (names := npz_names(path)):
                 raise ValueError(f"{path} has no array {member!r}, it has {names}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import chain
@@ -30,11 +31,12 @@ class ArrowRows(RowFile):
         schema: Any,
         num_rows: int | None,
         read: Callable[[Sequence[str], int], Iterable[Any]],
-        num_bytes: int = 0,
+        path: Path | None = None,
+        state: os.stat_result | None = None,
     ) -> None:
         self._read = read
         columns = [(column.name, column.type) for column in schema]
-        super().__init__(name, columns, 1 << 20 if num_rows is None else num_rows, num_bytes)
+        super().__init__(name, columns, 1 << 20 if num_rows is None else num_rows, path, state)
 
     @classmethod
     def of(cls, table: Any) -> ArrowRows:
@@ -71,12 +73,12 @@ class ParquetRows(ArrowRows):
     """Rows of a Parquet file. Threads of Arrow decode ahead."""
 
     def __init__(self, path: Path) -> None:
-        self._path = path
+        self._file, state = path.absolute(), path.stat()
         with named_errors(str(path)), self._open() as file:
             groups = [file.metadata.row_group(i).num_rows for i in range(file.num_row_groups)]
             schema = file.schema_arrow
         self._largest_group = max(groups, default=0)
-        super().__init__(str(path), schema, sum(groups), self._decoded, path.stat().st_size)
+        super().__init__(str(path), schema, sum(groups), self._decoded, path, state)
 
     def row_bytes(self, columns: Sequence[str]) -> int:
         """Returns the bytes of a row in memory, by the first rows."""
@@ -95,7 +97,7 @@ class ParquetRows(ArrowRows):
             return
         options = dataset.ParquetFragmentScanOptions(pre_buffer=False)
         kind = dataset.ParquetFileFormat(default_fragment_scan_options=options)
-        fragment = kind.make_fragment(str(self._path.absolute()), filesystems.LocalFileSystem())
+        fragment = kind.make_fragment(str(self._file), filesystems.LocalFileSystem())
         batches = fragment.to_batches(
             columns=[*columns], batch_size=batch_rows, batch_readahead=_AHEAD
         )
@@ -110,7 +112,7 @@ class ParquetRows(ArrowRows):
 
     def _open(self) -> Any:
         # Buffers read ahead would hold all of the columns of the file.
-        return parquet.ParquetFile(self._path.absolute(), pre_buffer=False)
+        return parquet.ParquetFile(self._file, pre_buffer=False)
 
 
 @contextmanager

@@ -53,12 +53,15 @@ class CsvRows(RowFile):
     def __init__(
         self, path: Path, csv: CsvFormat, header: bool | None, named: Collection[str]
     ) -> None:
-        self._path, self._skip_rows, self._delimiter = path, csv.skip_rows, csv.delimiter or ","
+        self._skip_rows, self._delimiter = csv.skip_rows, csv.delimiter or ","
         suffixes = [suffix.lower() for suffix in path.suffixes[-2:]]
         if csv.delimiter is None and ".tsv" in suffixes:
             self._delimiter = "\t"
         self._compression = _COMPRESSION.get(path.suffix.lower())
-        with self._open() as stream:
+        state = path.stat()
+        if self._compression and not state.st_size:
+            raise ValueError(f"{path} is empty: it has no compressed text")
+        with self._open(path) as stream:
             sample: bytes = stream.read(_SAMPLE_BYTES)
         lines = _first_lines(str(path), sample, csv.skip_rows, self._delimiter)
         if lines and header is None:
@@ -70,11 +73,14 @@ class CsvRows(RowFile):
         names = lines[0] if lines else []
         if not header:
             names = [f"f{number}" for number in range(len(names))]
-        size, num_lines = path.stat().st_size, sample.count(b"\n") + 1
+        for name in types if names else ():
+            if name not in names:
+                raise ValueError(f"{path}: types: no column {name!r}; columns: {', '.join(names)}")
+        num_lines = sample.count(b"\n") + 1
         self._line_bytes = max(8, len(sample) // num_lines)
-        expected = size * (_COMPRESSED if self._compression else 1) * num_lines
+        expected = state.st_size * (_COMPRESSED if self._compression else 1) * num_lines
         columns = [(name, types.get(name)) for name in names]
-        super().__init__(str(path), columns, expected // max(1, len(sample)), size)
+        super().__init__(str(path), columns, expected // max(1, len(sample)), path, state)
 
     def row_bytes(self, columns: Sequence[str]) -> int:
         """Returns an estimate, from the first lines: text, and what is made of it."""
@@ -92,7 +98,7 @@ class CsvRows(RowFile):
             faults.append((line.number - before, reason))
             return "skip"
 
-        with self._open() as stream:
+        with self._open(self._path) as stream:
             checked = CheckedText(stream, self._delimiter)
             try:
                 for rows in self._parsed(checked, columns, skip):
@@ -130,13 +136,13 @@ class CsvRows(RowFile):
         )
 
     def _check(self) -> None:
-        with self._open() as stream:
+        with self._open(self._path) as stream:
             check_text(self.name, stream, self._delimiter)
 
     @contextmanager
-    def _open(self) -> Iterator[Any]:
+    def _open(self, path: Any) -> Iterator[Any]:
         """Yields the decompressed content."""
-        with arrow.OSFile(str(self._path.absolute()), "rb") as raw, named_errors(str(self._path)):
+        with arrow.OSFile(str(path.absolute()), "rb") as raw, named_errors(str(path)):
             compression = self._compression
             yield arrow.CompressedInputStream(raw, compression) if compression else raw
 

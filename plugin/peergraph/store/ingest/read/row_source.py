@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import bisect
 import copy
+import os
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -90,22 +92,35 @@ class RowFile(ABC):
         columns: name and type of each column: Arrow's, NumPy's or torch's; None: text without a
             declared type.
         expected_rows: the number of rows, or an estimate.
-        num_bytes: the size of the file.
+        path, state: the file, and what :func:`os.stat` said before it was first read.
     """
 
     is_text = False
     """Whether values are text that has to be parsed."""
 
     def __init__(
-        self, name: str, columns: Sequence[tuple[str, Any]], expected_rows: int, num_bytes: int
+        self,
+        name: str,
+        columns: Sequence[tuple[str, Any]],
+        expected_rows: int,
+        path: Path | None = None,
+        state: os.stat_result | None = None,
     ) -> None:
-        self.name, self.types = name, dict(columns)
-        self.expected_rows, self.num_bytes = expected_rows, num_bytes
+        self.name, self.types, self.expected_rows = name, dict(columns), expected_rows
+        self.num_bytes = 0 if state is None else state.st_size
+        self._path, self._state = path, state
         if len(self.types) < len(columns):
             names = [column for column, _ in columns]
             repeated = next(column for column in names if names.count(column) > 1)
             shown = ", ".join(map(repr, names))
             raise ValueError(f"{name} has two columns of the name {repeated!r}: {shown}")
+
+    def check(self) -> None:
+        """Raises ValueError if the file has changed since it was first read."""
+        now = None if self._path is None else self._path.stat()
+        facts = ("st_mtime_ns", "st_size", "st_ino")
+        if any(getattr(now, fact, 0) != getattr(self._state, fact, 0) for fact in facts):
+            raise ValueError(f"{self.name} changed while it was read")
 
     @abstractmethod
     def row_bytes(self, columns: Sequence[str]) -> int:
@@ -185,6 +200,7 @@ class RowSource:
                         chosen = self.condition.rows(batch) | problems.bad
                         batch = batch if chosen.all() else batch.select(chosen)
                     yield batch
+            file.check()
 
     def place(self, row: int) -> tuple[str, int]:
         """Returns the file of a row that has been read, and its number in the file, from 0 on."""

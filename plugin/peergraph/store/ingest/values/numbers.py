@@ -79,9 +79,14 @@ def _signed(values: Array, problems: Problems) -> Array:
 
 def _lists(column: Any, problems: Problems, time: Any, width: int) -> Numbers:
     """Returns [n, width] of a column of lists of one length; a missing list is a missing value."""
+    if arrow_arrays.is_list(column.type.value_type):
+        raise ValueError(f"expected lists of numbers, got a column of {column.type}")
     lengths, is_missing = as_numpy(compute.list_value_length(column)), as_mask(column.is_null())
     if width < 0:
-        width = int(lengths[~is_missing][0]) if not is_missing.all() else 0
+        width = getattr(column.type, "list_size", -1)
+        if width < 0 and is_missing.all():
+            raise ValueError("the first rows have no list, so that the length of lists is unknown")
+        width = int(lengths[~is_missing][0]) if width < 0 else width
     usable = (lengths == width) & ~is_missing
     problems.add("is a list of another length", ~usable & ~is_missing)
     if not usable.all():
@@ -92,9 +97,9 @@ def _lists(column: Any, problems: Problems, time: Any, width: int) -> Numbers:
 
     def rows(values: Array) -> Array:
         if usable.all():
-            return values.reshape(-1, width)
+            return values.reshape(int(usable.sum()), width)
         spread = np.zeros((len(usable), width), values.dtype)
-        spread[usable] = values.reshape(-1, width)
+        spread[usable] = values.reshape(int(usable.sum()), width)
         return spread
 
     for reason, mask in of_items.masks.items():
