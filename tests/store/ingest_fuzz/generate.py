@@ -312,8 +312,10 @@ class Generator:
                     and 0 < file.num_rows < 4000
                     and rows.form == "paths"
                 ):
-                    file.style["repeat"] = 1_800_000 // file.num_rows
-                    file.style["lines"] = [(1_700_000, ",".join(["1"] * (len(file.columns) + 1)))]
+                    size = sum(len(str(cell)) + 1 for c in file.columns for cell in c.cells)
+                    file.style["repeat"] = repeat = 18_000_000 // size + 1
+                    line = ",".join(["1"] * (len(file.columns) + 1))
+                    file.style["lines"] = [(file.num_rows * repeat - 9, line)]
                     return
 
 

@@ -92,7 +92,9 @@ class Judge:
         if not any(word and word in str(error) for word in self._words()):
             raise Finding(f"error without a name: {text}")
         if isinstance(error, BadRowsError):
-            self._check_named(error.bad_rows, "edges" in str(error).split("\n")[0])
+            what = str(error).split("\n")[0]
+            read = [e for e in self._edges if f"edges {'-'.join(e.given.type)} " in what]
+            self._check_named(error.bad_rows, read)
         if not self._has_reason():
             raise Finding(f"refused without a reason: {text}")
 
@@ -195,15 +197,15 @@ class Judge:
             nodes.ids = {key.text for key in keys if not key.may_fail}  # type: ignore[attr-defined]
         return nodes.ids  # type: ignore[attr-defined,no-any-return]
 
-    def _check_named(self, bad_rows: Any, complete: bool) -> None:
-        """Compares named rows with those that may be bad."""
+    def _check_named(self, bad_rows: Any, complete: list[TypeRows]) -> None:
+        """Compares named rows with those that may be bad; all bad rows of some types are named."""
         may: dict[str, set[int]] = {}
         must: dict[str, int] = {}
         for rows in self._types:
             for row, certain in self._doubtful(rows):
                 if row is not None:
                     may.setdefault(row.file, set()).update(row.numbers)
-                    if certain and rows in self._edges:
+                    if certain and any(rows is each for each in complete):
                         must[row.file] = must.get(row.file, 0) + 1
         files = {row.file for rows in self._types for row in rows.files.rows} - {""}
         counts: dict[str, int] = {}
@@ -213,7 +215,7 @@ class Judge:
                 if file in files and number not in may.get(file, ()):
                     raise Finding(f"a good row is called bad: {file} row {number}: {reason}")
         for file, count in must.items():
-            if complete and file and counts.get(file, 0) < count:
+            if file and counts.get(file, 0) < count:
                 raise Finding(f"bad rows are not reported: {count} in {file}: {bad_rows}")
 
     # An ingest that made a store.
@@ -231,7 +233,7 @@ class Judge:
                      for n, t in enumerate(node_types(self._case))}  # fmt: skip
             for edges in self._edges:
                 self._check_edges(store, edges, nodes)
-        self._check_named(report.bad_rows, not any(e.given.where for e in self._edges))
+        self._check_named(report.bad_rows, [e for e in self._edges if not e.given.where])
 
     def _check_nodes(self, store: Store, path: Path, number: int, name: str, told: bool) -> _Nodes:
         count, rows = store.num_nodes(name), self._nodes.get(name)
