@@ -68,6 +68,15 @@ REPLACED = (
     "dgl.dataloading:LaborSampler.sample_blocks",
     "dgl.dataloading:DataLoader.__init__",
     "dgl.dataloading:DataLoader.__iter__",
+    # Samplers of subgraphs (loader/subgraph_samplers.py).
+    "dgl.dataloading:SAINTSampler.sample",
+    "dgl.dataloading:ClusterGCNSampler.__init__",
+    "dgl.dataloading.cluster_gcn:metis_partition_assignment",
+    # Walks and negatives (loader/walks.py).
+    "dgl.sampling:random_walk",
+    "dgl.sampling.pinsage:random_walk",
+    "dgl.sampling:node2vec_random_walk",
+    "dgl.sampling:global_uniform_negative_sampling",
 )
 """The functions of DGL that the adapter replaces, as ``module:name``."""
 

@@ -11,6 +11,7 @@ import dgl
 import torch
 from dgl import DGLGraph
 from dgl.frame import Frame
+from networkx import MultiDiGraph
 from torch import Tensor
 
 from peergraph.number_arguments import check_number, check_real
@@ -64,7 +65,7 @@ class StoreGraph:
     """A store with DGL's protocol for custom graphs; made by :func:`from_store`.
 
     Serves ``DataLoader`` with ``NeighborSampler``, ``MultiLayerFullNeighborSampler``,
-    ``ShaDowKHopSampler``, ``ClusterGCNSampler`` with a saved partition,
+    ``ShaDowKHopSampler``, ``ClusterGCNSampler``, ``SAINTSampler``, ``PinSAGESampler``,
     ``as_edge_prediction_sampler`` and DGL's negative samplers, with workers and in DDP. Samples are
     ``DGLGraph`` objects on the CPU. Every other method of ``DGLGraph`` raises
     ``NotImplementedError``. Copies are handles of the same store, and ``multiprocessing`` sends
@@ -149,6 +150,17 @@ class StoreGraph:
                 f"edge type {etype!r} means one of {fitting or self.canonical_etypes}"
             )
         return fitting[0]
+
+    def get_etype_id(self, etype: Any = None) -> _int:
+        """Returns the position of an edge type in ``canonical_etypes``."""
+        return self.canonical_etypes.index(self.to_canonical_etype(etype))
+
+    def metagraph(self) -> MultiDiGraph:
+        """Returns the types of nodes, with an edge for each edge type."""
+        result = MultiDiGraph()
+        result.add_nodes_from(self.ntypes)
+        result.add_edges_from((t[0], t[2], t[1]) for t in self.canonical_etypes)
+        return result
 
     def get_node_storage(self, key: str, ntype: NodeType | None = None) -> TableStorage:
         """Returns the feature storage of a node table, see :class:`TableStorage`."""

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
 import dgl.dataloading
+import dgl.sampling
 import numpy as np
 import torch
 from dgl.heterograph import DGLBlock
@@ -23,6 +24,7 @@ from ..compat import CollateWrapper, frame_columns, new_patches
 from ..graph.columns import StoreColumn
 from ..graph.store_graph import StoreGraph
 from ..graph.store_of import find_store
+from . import subgraph_samplers, walks
 from .blocks import to_blocks
 from .exchange import iterate
 
@@ -57,6 +59,15 @@ def install() -> None:
         _patches.replace(loading.LaborSampler, "sample_blocks", _labor_blocks)
         _patches.replace(loading.DataLoader, "__init__", _init_loader)
         _patches.replace(loading.DataLoader, "__iter__", _iterate)
+        _patches.replace(loading.SAINTSampler, "sample", subgraph_samplers.sample_saint)
+        _patches.replace(loading.ClusterGCNSampler, "__init__", subgraph_samplers.init_cluster)
+        _patches.replace(
+            dgl.dataloading.cluster_gcn, "metis_partition_assignment", subgraph_samplers.partition
+        )
+        for module in (dgl.sampling, dgl.sampling.pinsage):
+            _patches.replace(module, "random_walk", walks.random_walk)
+        _patches.replace(dgl.sampling, "node2vec_random_walk", walks.node2vec_walk)
+        _patches.replace(dgl.sampling, "global_uniform_negative_sampling", walks.global_uniform)
 
 
 def uninstall() -> None:
@@ -272,6 +283,8 @@ def _init_loader(original: Any, loader: Any, *args: Any, **kwargs: Any) -> None:
     if settings["gpu_cache"]:
         _warn_ignored("gpu_cache", "the plan of the store places rows on the GPU")
         settings["gpu_cache"] = None
+    if isinstance(settings["graph_sampler"], dgl.dataloading.SAINTSampler):
+        subgraph_samplers.prepare_saint(settings["graph_sampler"], store)
     settings["indices"] = _on_cpu(settings["indices"])
     if torch.device(store.device).type != "cpu":
         for name in ("pin_prefetcher", "use_alternate_streams", "use_prefetch_thread"):

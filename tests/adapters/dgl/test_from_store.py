@@ -6,14 +6,13 @@ import copy
 import pickle
 from itertools import product
 from multiprocessing.reduction import ForkingPickler
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 # First: it skips where there is no DGL.
 from tests.adapters.dgl.graphs import edges_by_id, random_graph, random_hetero
-from tests.named_case import named_case, named_cases
+from tests.named_case import named_case
 
 # isort: split
 
@@ -25,7 +24,6 @@ from dgl.dataloading import (
     LaborSampler,
     MultiLayerFullNeighborSampler,
     NeighborSampler,
-    SAINTSampler,
     ShaDowKHopSampler,
     as_edge_prediction_sampler,
     negative_sampler,
@@ -300,9 +298,6 @@ def test_everything_else_says_the_way_out() -> None:
             getattr(ours, name)
     assert not hasattr(ours, "no_such_method")
     assert not hasattr(ours, "_graph")
-    with pytest.raises(NotImplementedError, match=r"_graph.*share\(g\)"):
-        # What DGL's random walks and METIS partitions begin with.
-        dgl.sampling.random_walk(ours, torch.tensor([1]), length=2)
     for call in (lambda: ours.find_edges([1]), lambda: ours.edge_subgraph([1])):
         with pytest.raises(NotImplementedError, match="edges=True"):
             call()
@@ -325,27 +320,8 @@ def test_everything_else_says_the_way_out() -> None:
         typed.num_edges("sells")
 
 
-@named_cases(
-    ("mode", "budget", "match"),
-    [
-        ("node", 20, "does not implement DGLGraph.out_degrees"),
-        ("edge", 20, r"g.edges\(\) is not implemented"),
-        ("walk", (4, 3), "DGLGraph._graph"),
-    ],
-)
-def test_saint_is_refused(mode: str, budget: Any, match: str) -> None:
+def test_metis_partitions_are_refused() -> None:
     _, ours = pair(random_graph())
-    loader = DataLoader(ours, torch.arange(4), SAINTSampler(mode, budget), batch_size=1)
-    with pytest.raises(NotImplementedError, match=match):
-        next(iter(loader))
-
-
-def test_metis_partitions_are_refused(tmp_path: Path) -> None:
-    _, ours = pair(random_graph())
-    path = tmp_path / "clusters.pkl"
-    with pytest.raises(NotImplementedError, match=r"DGLGraph._graph.*share\(g\)"):
-        ClusterGCNSampler(ours, 4, cache_path=str(path))
-    assert not path.exists()
     with pytest.raises(NotImplementedError, match=r"DGLGraph._graph.*share\(g\)"):
         dgl.metis_partition_assignment(ours, 4)
 

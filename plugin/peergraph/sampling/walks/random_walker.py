@@ -98,6 +98,7 @@ class RandomWalker:
         *,
         restart_prob: float = 0.0,
         restart: Literal["jump", "end"] = "jump",
+        restart_every: int = 1,
         p: float = 1.0,
         q: float = 1.0,
         dead_end: Literal["stay", "pad"] = "stay",
@@ -121,6 +122,7 @@ class RandomWalker:
             restart_prob: probability of a restart before each step but the first.
             restart: ``"jump"``, the step goes back to the start (random walk with restart), or
                 ``"end"``, the walk ends (DGL).
+            restart_every: steps between two possible restarts.
             p, q: node2vec's return and in-out parameters.
             dead_end: the nodes after the end of a walk, at a node without in-neighbours or by a
                 restart: ``"stay"``, the last node again (PyG), or ``"pad"``, -1 (DGL).
@@ -149,6 +151,7 @@ class RandomWalker:
             length,
             check_seed(seed),
             restart_below=to_fixed_point("restart_prob", restart_prob),
+            restart_every=check_int_range("restart_every", restart_every, 1, MAX_STEPS),
             jump=restart == "jump",
             accept=accept,
             stay=dead_end == "stay",
