@@ -98,6 +98,12 @@ class BatchStructure(Protocol):
         """Returns the structure of the first edges, or None where it is not known."""
         ...
 
+    def num_destinations(self, num_edges: int) -> int | None:
+        """Returns the number of rows up to the last one at which any of the first edges may end,
+        whatever they are; None where it is not known.
+        """
+        ...
+
     def tensors(self) -> list[Tensor]:
         """Returns the tensors on the device."""
         ...
@@ -328,6 +334,8 @@ def typed_edges_of(kind: type[_Typed], relations: list[Relation], sizes: list[in
     fixed = has_static_shapes()
     if fixed and not issubclass(kind, TypedEdges):
         raise Unsupported("the batch has a static shape")
+    if fixed:
+        sizes = _sizes_with_edges(relations, sizes)
 
     def make(_: bool, gradients: bool) -> _Typed:
         # Ids are verified as they are read.
@@ -338,6 +346,19 @@ def typed_edges_of(kind: type[_Typed], relations: list[Relation], sizes: list[in
     if is_explaining():
         note(f"structure: {len(relations)} relations as one matrix, {edges.matrix}")
     return edges
+
+
+def _sizes_with_edges(relations: list[Relation], sizes: list[int]) -> list[int]:
+    """Returns the number of nodes of each type up to the last one at which edges may end."""
+    bounds = [0] * len(sizes)
+    for relation in relations:
+        node_type, edges = relation.destinations, relation.edge_index
+        attachment, count = _attachment_at(edges), None
+        if attachment is not None:
+            count = attachment.structure.num_destinations(edges.shape[1])
+        size = sizes[node_type]
+        bounds[node_type] = max(bounds[node_type], size if count is None else min(count, size))
+    return bounds
 
 
 def joined_structure(

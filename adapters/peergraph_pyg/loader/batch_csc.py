@@ -87,6 +87,12 @@ class BatchCsc:
             )
         return self._by_size[key]
 
+    def num_destinations(self, num_edges: int) -> int | None:
+        """Returns the number of rows up to the last target of the first edges; None unless they are
+        the edges of whole hops.
+        """
+        return self._last_target(num_edges) if num_edges in self._ends else None
+
     def tensors(self) -> list[Tensor]:
         """Returns the tensors on the device."""
         return [*self._indptr, *([] if self._offsets is None else [self._offsets])]

@@ -145,8 +145,8 @@ class TypedEdges:
                 self.score_rows[first:end] += score
         rows = self.owners.shape[0]
         indptr = indptr_from_sorted(self.owners, first_of_type[-1], torch.int32)
-        # A destination has a row for each relation at most.
-        most_chunks = None if count > Schedule.long_row else 0
+        # A destination has a row for each relation at most, but for one with rows without edges.
+        most_chunks = None if fixed or count > Schedule.long_row else 0
         ids = torch.arange(rows, dtype=torch.int32, device=device)
         self.sums = CsrMatrix(indptr, ids, rows, max_chunks=most_chunks)
         """Adds up the rows of each destination."""
