@@ -14,13 +14,8 @@ class Contents:
     """What tensors hold at the moment, to compare it with what the tensors hold later."""
 
     def __init__(self, tensors: Sequence[Tensor]) -> None:
-        self.copies: list[Tensor | None] = []
+        self.copies = _copies_of(tensors)
         """The content of each tensor on the CPU. Users may write through NumPy, uncounted."""
-        # Structures use it; what is made in inference mode could not be saved for a gradient.
-        with torch.inference_mode(False):
-            for tensor in tensors:
-                on_cpu = tensor.device.type == "cpu"
-                self.copies.append(tensor.detach().clone() if on_cpu else None)
         self._checks = {
             device: ContentCheck(_of_device(tensors, device))
             for device in {tensor.device for tensor in tensors if tensor.is_cuda}
@@ -29,12 +24,12 @@ class Contents:
     @classmethod
     def of_each(cls, tensors: Sequence[Tensor]) -> list[Contents]:
         """Returns the contents of each of the tensors of one device. A GPU reads all at once."""
-        if not tensors[0].is_cuda:
-            return [cls([tensor]) for tensor in tensors]
-        checks = ContentCheck.of_each(tensors)
-        contents = [cls([]) for _ in tensors]
-        for each, check in zip(contents, checks, strict=True):
-            each.copies, each._checks = [None], {tensors[0].device: check}
+        contents = [cls.__new__(cls) for _ in tensors]
+        for each, copy in zip(contents, _copies_of(tensors), strict=True):
+            each.copies, each._checks = [copy], {}
+        if tensors[0].is_cuda:
+            for each, check in zip(contents, ContentCheck.of_each(tensors), strict=True):
+                each._checks[tensors[0].device] = check
         return contents
 
     def match(self, tensors: Sequence[Tensor]) -> bool:
@@ -48,6 +43,12 @@ class Contents:
             check.is_unchanged(_of_device(tensors, device))
             for device, check in self._checks.items()
         )
+
+
+def _copies_of(tensors: Sequence[Tensor]) -> list[Tensor | None]:
+    # Structures use it; what is made in inference mode could not be saved for a gradient.
+    with torch.inference_mode(False):
+        return [t.detach().clone() if t.device.type == "cpu" else None for t in tensors]
 
 
 def _equals(tensor: Tensor, copy: Tensor | None) -> bool:

@@ -152,7 +152,7 @@ def edge_index_of(row: Tensor | None, col: Tensor | None, device: torch.device) 
     """
     if type(row) is not Tensor or type(col) is not Tensor:
         return None
-    with torch._C.DisableTorchFunction():  # as in a loader's thread, see patches.py
+    with torch._C.DisableTorchFunction():  # as in a loader's thread, see filter_batch.py
         return _joined(row, col) if row.device == device else None
 
 
@@ -178,11 +178,12 @@ def attach(pairs: Iterable[tuple[Tensor | None, Any]]) -> None:
         pairs: the row tensor and the edge index of each edge type.
     """
     by_device: dict[torch.device, list[tuple[Tensor, BatchCsc]]] = {}
-    for row, edge_index in pairs:
-        csc = getattr(row, "_peergraph_csc", None)
-        if csc is None or type(edge_index) is not Tensor or edge_index.is_inference():
-            continue
-        if edge_index.device == csc.tensors()[0].device:
-            by_device.setdefault(edge_index.device, []).append((edge_index, csc))
-    for of_device in by_device.values():
-        csc_cache.attach(of_device)
+    with torch._C.DisableTorchFunction():  # as in a loader's thread, see filter_batch.py
+        for row, edge_index in pairs:
+            csc = getattr(row, "_peergraph_csc", None)
+            if csc is None or type(edge_index) is not Tensor or edge_index.is_inference():
+                continue
+            if edge_index.device == csc.tensors()[0].device:
+                by_device.setdefault(edge_index.device, []).append((edge_index, csc))
+        for of_device in by_device.values():
+            csc_cache.attach(of_device)

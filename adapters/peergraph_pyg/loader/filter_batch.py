@@ -7,9 +7,9 @@ lock after each of these calls, and the training loop for the thread.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -35,12 +35,14 @@ def filter_data(
     original: Function, data: Data, node: Any, row: Any, col: Any, edge: Any, perm: Any = None
 ) -> Any:
     """Returns the batch of a sample, as PyG's ``filter_data``."""
-    if find_store(data) is None:
+    storage = data_storage(data)
+    kinds = _kinds_of([storage])
+    if not kinds.shared and find_store(data) is None:
         return original(data, node, row, col, edge, perm)
     out = copy.copy(data)
-    storage, batch = data_storage(data), data_storage(out)
+    batch = data_storage(out)
     rows = _SharedRows()
-    with _without_modes([storage]):
+    with kinds.without_modes():
         _filter_nodes(storage, batch, node, rows)
         rows.add_edges(storage, batch, edge, perm)
         rows.gather()
@@ -61,13 +63,14 @@ def filter_hetero_data(
 
     Adds empty tensors to the dicts for types that they lack, as PyG does.
     """
-    if find_store(data) is None:
+    kinds = _kinds_of([*data.node_stores, *data.edge_stores])
+    if not kinds.shared and find_store(data) is None:
         return original(data, node_dict, row_dict, col_dict, edge_dict, perm_dict)
     out = copy.copy(data)
     perms = perm_dict or {}
     rows = _SharedRows()
     edges = list(zip(data.edge_items(), out.edge_stores, strict=True))
-    with _without_modes([*data.node_stores, *data.edge_stores]):
+    with kinds.without_modes():
         for (node_type, storage), batch in zip(data.node_items(), out.node_stores, strict=True):
             _filter_nodes(storage, batch, node_dict.setdefault(node_type, _NO_IDS), rows)
         for (edge_type, storage), batch in edges:
@@ -173,7 +176,7 @@ def _filter_edges(
         edge_index = batch_csc.edge_index_of(row, col, values["edge_index"].device)
     filled = [*shared, *rows.of_edges(batch), *([] if edge_index is None else ["edge_index"])]
     if not rows.are_all(batch, values, filled):  # of many edge types most have no other attribute
-        with _without_modes([storage]):
+        with _kinds_of([storage]).without_modes():
             rest = _drop_keys(storage, filled)
             loader_utils.filter_edge_store_(rest, batch, row, col, edge, perm)
     if edge_index is not None:
@@ -183,18 +186,30 @@ def _filter_edges(
     return batch.get("edge_index")
 
 
-def _without_modes(storages: Collection[Any]) -> AbstractContextManager[Any]:
-    """Hides torch's functions from its modes, if no attribute is of a type that needs them.
+class _Kinds(NamedTuple):
+    """Of which kinds the attributes of data are."""
 
-    A loader's thread runs in a mode for random numbers, of which filtering draws none. The mode
-    would take a tenth of its time for a small batch.
-    """
-    plain = all(
-        type(value) is Tensor or isinstance(value, (StoreTensor, str, int, float))
-        for storage in storages
-        for value in storage_values(storage).values()
-    )
-    return torch._C.DisableTorchFunction() if plain else nullcontext()
+    shared: bool  # some are tensors of a store
+    plain: bool  # all are those of a store, dense tensors, texts and numbers
+
+    def without_modes(self) -> AbstractContextManager[Any]:
+        """Hides torch's functions from its modes, if no attribute is of a type that needs them.
+
+        A loader's thread runs in a mode for random numbers, of which filtering draws none. The mode
+        would take a tenth of its time for a small batch.
+        """
+        return torch._C.DisableTorchFunction() if self.plain else nullcontext()
+
+
+def _kinds_of(storages: Iterable[Any]) -> _Kinds:
+    shared, plain = False, True
+    for storage in storages:
+        for value in storage_values(storage).values():
+            if isinstance(value, StoreTensor):
+                shared = True
+            elif type(value) is not Tensor and not isinstance(value, (str, int, float)):
+                plain = False
+    return _Kinds(shared, plain)
 
 
 def adjacencies(storage: Any) -> Iterator[tuple[str, Any]]:
