@@ -246,6 +246,9 @@ def test_lists_of_lists_and_lists_of_unknown_length_are_refused(tmp_path: Path) 
             ingest_table(tmp_path, table, column)
     empty = ingest_table(tmp_path, arrow.table({"x": arrow.array([[], []], kind)}), "x")
     assert empty.shape == (2, 0)
+    first = arrow.table({"k": [0], "x": [[5, 6, 7]]})
+    table = arrow.concat_tables([first, arrow.table({"k": [1], "x": [[1, 2]]})])
+    assert ingest_table(tmp_path, table, "x", where="k = 1").tolist() == [[1, 2]]
     pairs = arrow.array([None, None], arrow.list_(arrow.float32(), 2))
     found = ingest_table(tmp_path, arrow.table({"x": pairs}), Columns("x", nan="zero"))
     assert found.tolist() == [[0, 0], [0, 0]]

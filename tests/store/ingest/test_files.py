@@ -361,6 +361,23 @@ def test_conditions_on_text_compare_numbers(tmp_path: Path) -> None:
         ingest_edges(tmp_path, EdgeFiles(path, where="t = '7'"))
     table = arrow.table({"s": [0, 1], "d": [1, 2], "t": ["07", "7"]})
     assert ingest_edges(tmp_path, EdgeFiles(table, where="t = '07'")) == [[0, 1]]
+    # The type of a number does not depend on the other rows of its batch, or of its file.
+    for number, values in enumerate((["5"], ["5", "5.5"], ["5.0"])):
+        lines = "".join(f"{number},{i},{value}\n" for i, value in enumerate(values))
+        (tmp_path / f"n{number}.csv").write_text("src,dst,w\n" + lines)
+    numbers = EdgeFiles(str(tmp_path / "n*.csv"), where="CAST(w AS VARCHAR) = '5.0'")
+    assert ingest_edges(tmp_path, numbers) == [[0, 0], [1, 0], [2, 0]]
+    (tmp_path / "n0.csv").write_text(f"src,dst,w\n0,1,{2**53 + 1}\n1,2,{2**53}\n")
+    numbers = EdgeFiles(tmp_path / "n0.csv", where=f"w = {2**53 + 1}")
+    with pytest.raises(ValueError, match="declare the type of the column"):
+        ingest_edges(tmp_path, numbers)
+    typed = replace(numbers, csv=CsvFormat(types={"w": "int64"}))
+    assert ingest_edges(tmp_path, typed) == [[0, 1]]
+    for part, kind in enumerate((arrow.int64(), arrow.float64())):
+        columns = {"s": [0], "d": [part], "w": arrow.array([5], kind)}
+        parquet.write_table(arrow.table(columns), tmp_path / f"w{part}.parquet")
+    numbers = EdgeFiles(str(tmp_path / "w*.parquet"), where="CAST(w AS VARCHAR) = '5.0'")
+    assert ingest_edges(tmp_path, numbers) == [[0, 0], [0, 1]]
     path.write_text(path.read_text().replace("07", "7"))
     with pytest.raises(ValueError, match="has numbers and text: '7' .*and 'a'"):
         ingest_edges(tmp_path, EdgeFiles(path, where="t > 3"))

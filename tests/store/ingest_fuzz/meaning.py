@@ -102,6 +102,9 @@ def read_type(given: Rows, folder: Path) -> TypeRows:
             files.may.append("where goes without tables of separate files")
         if given.where[0] in ("limit", "statement", "wrong"):
             files.must.append("where is no condition")
+        values = [str(row.values.get(given.where[1]) or 0) for row in files.rows]
+        if not all(_PLAIN_NUMBER.fullmatch(x) and abs(float(x)) < 2**53 for x in values):
+            files.may.append("where compares text, or numbers that are not exact")
         if given.where[0] == "random":
             files.may.append("where is no condition of the row")
     kept = [n for n, row in enumerate(files.rows) if _satisfies(row, given.where)]

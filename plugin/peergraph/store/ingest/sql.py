@@ -13,7 +13,14 @@ import numpy as np
 from peergraph.store.ingest.read.arrow_rows import ArrowRows
 from peergraph.store.ingest.read.optional import arrow
 from peergraph.store.ingest.read.row_source import Batch, Problems, RowSource
-from peergraph.store.ingest.values.arrow_arrays import Mask, as_arrow, as_mask, is_text
+from peergraph.store.ingest.values.arrow_arrays import (
+    Mask,
+    as_arrow,
+    as_mask,
+    common_type,
+    is_text,
+    plain_type,
+)
 from peergraph.store.ingest.values.numbers import TextKind, text_numbers
 from peergraph.store.ingest.workspace import Workspace, arrow_reader
 
@@ -45,10 +52,10 @@ class Condition:
             shown = ", ".join(map(repr, self.columns))
             raise ValueError(f"{self._what}: names of columns differ by case only: {shown}")
         self._kinds = {
-            name: TextKind(source, f"where={where!r}: column {name!r}")
-            for name in self.columns
-            if source.is_text and not source.types(name)
+            name: TextKind(source, f"where={where!r}: column {name!r}") for name in self.columns
         }
+        # Of all rows: a row must not mean another thing because of the rows next to it.
+        self._types = {name: self._type(source.types(name)) for name in self.columns}
         self._is_checked = False
 
     def rows(self, batch: Batch) -> Mask:
@@ -74,28 +81,35 @@ class Condition:
         cursor.execute(f"DROP TABLE {name}")
         self._is_checked = True
 
+    def _type(self, kinds: Sequence[Any]) -> Any:
+        """Returns the type of a column with some types; None: the values of text decide."""
+        of_arrays = [arrow.from_numpy_dtype(k) for k in kinds if isinstance(k, np.dtype)]
+        return common_type(of_arrays or [*map(plain_type, kinds)], self._what) if kinds else None
+
     def _array(self, name: str, batch: Batch) -> Any:
         """Returns a column, that of text as numbers where they are numbers: DuckDB would round
         them to the type of a number that they are compared with.
         """
-        column = batch.columns[name]
+        column, kind = batch.columns[name], self._types[name]
         if isinstance(column, np.ndarray):
-            return as_arrow(column)
-        if not self._source.is_text:
+            column = as_arrow(column)
+        elif kind is None and self._kinds[name].of(column, batch) == "text":
             return column
-        declared = self._source.types(name)
-        if name in self._kinds:
-            kind = self._kinds[name].of(column, batch)
-        else:
-            kind = "text" if is_text(declared[0]) else "number"
-        if kind != "number":
-            return column if kind == "text" else arrow.nulls(len(column), arrow.int64())
-        problems = Problems(len(column))
-        values, missing = text_numbers(column, problems)
-        if problems.bad.any():
-            value = column[int(problems.bad.argmax())].as_py()
-            raise ValueError(f"{self._what}: column {name!r} has {value!r}, which is no number")
-        return as_arrow(values, missing)
+        elif self._source.is_text and not (kind is not None and is_text(kind)):
+            problems = Problems(len(column))
+            values, missing = text_numbers(column, problems)
+            if problems.bad.any():
+                value = column[int(problems.bad.argmax())].as_py()
+                raise ValueError(f"{self._what}: column {name!r} has {value!r}, which is no number")
+            column = as_arrow(values, missing)
+        kind = arrow.float64() if kind is None else kind
+        try:
+            return column.cast(kind)
+        except arrow.ArrowInvalid as error:
+            raise ValueError(
+                f"{self._what}: column {name!r} has a value that {kind} does not hold ({error}): "
+                "declare the type of the column"
+            ) from None
 
 
 def query_rows(query: str, workspace: Workspace) -> RowSource:

@@ -199,7 +199,8 @@ class RowSource:
                         # Lines that cannot be read are reported whatever the condition is.
                         chosen = self.condition.rows(batch) | problems.bad
                         batch = batch if chosen.all() else batch.select(chosen)
-                    yield batch
+                    if len(batch):
+                        yield batch
             file.check()
 
     def place(self, row: int) -> tuple[str, int]:

@@ -53,9 +53,14 @@ def taken(values: Any, at: Integers) -> Any:
 
 def plain(column: Any) -> Any:
     """Returns an array of Arrow without a dictionary, and all kinds of text as strings."""
-    if arrow.types.is_dictionary(column.type):
-        column = column.dictionary_decode()
-    return column.cast(arrow.string()) if is_text(column.type) else column
+    kind = plain_type(column.type)
+    return column if column.type == kind else column.cast(kind)
+
+
+def plain_type(kind: Any) -> Any:
+    """Returns the type of an array that :func:`plain` returns."""
+    kind = kind.value_type if arrow.types.is_dictionary(kind) else kind
+    return arrow.string() if is_text(kind) else kind
 
 
 def is_text(kind: Any) -> bool:
