@@ -6,6 +6,7 @@ of them and names the version that changed one.
 
 from __future__ import annotations
 
+import inspect
 from contextlib import AbstractContextManager
 from types import FunctionType
 from typing import Any
@@ -202,7 +203,7 @@ def numbering_of_pairs(negative_sampling: Any) -> tuple[Any, Any]:
     Args:
         negative_sampling: PyG's own.
     """
-    names = negative_sampling.__globals__
+    names = inspect.unwrap(negative_sampling).__globals__
     return names["edge_index_to_vector"], names["vector_to_edge_index"]
 
 

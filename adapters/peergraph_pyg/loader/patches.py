@@ -41,6 +41,7 @@ from .filter_batch import adjacencies, filter_data, filter_hetero_data
 from .hgt_sampler import HGTSampler
 from .in_process import drop_workers
 from .layerwise_inference import infer_by_layers
+from .negative_edges import negative_sampling, structured_negative_sampling
 from .sampler import NeighborSampler
 
 Function = Callable[..., Any]
@@ -64,7 +65,12 @@ def install() -> None:
     patches.replace(ClusterLoader, "_collate", cluster.collate)
     for data in (Data, HeteroData):
         patches.replace(data, "subgraph", subgraph)
-    replace_everywhere(patches, {edge_function("k_hop_subgraph"): k_hop_subgraph})
+    functions: dict[str, Function] = {
+        "k_hop_subgraph": k_hop_subgraph,
+        "negative_sampling": negative_sampling,
+        "structured_negative_sampling": structured_negative_sampling,
+    }
+    replace_everywhere(patches, {edge_function(name): f for name, f in functions.items()})
     patches.replace(BasicGNN, "inference", infer_by_layers)
 
 
