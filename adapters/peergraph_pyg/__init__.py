@@ -21,6 +21,7 @@ from .data.sparse_adjacency import AdjacencyTensor
 from .data.store_of import store_of
 from .fullgraph.full_graph import full_graph, partition_of
 from .loader import patches
+from .loader.batch_negatives import HardNegatives, InBatchNegatives
 from .loader.exclude_targets import ExcludeTargets
 from .loader.lazy import lazy
 from .loader.resume import stateful
@@ -35,6 +36,8 @@ __all__ = [
     "ExcludeTargets",
     "FeatureStore",
     "GraphStore",
+    "HardNegatives",
+    "InBatchNegatives",
     "LazyRows",
     "NeighborSampler",
     "StoreTensor",

@@ -24,6 +24,7 @@ from .arguments import (
     times_for_negatives,
     weight_tables,
 )
+from .batch_negatives import BatchNegatives
 from .negative_sampling import CpuNegativeSampling
 
 Value = TypeVar("Value")
@@ -269,9 +270,23 @@ class NeighborSampler(torch_geometric.sampler.NeighborSampler):  # type: ignore[
         self, inputs: Any, neg_sampling: NegativeSampling | None = None
     ) -> SamplerOutput | HeteroSamplerOutput:
         """As PyG's; weights of negatives may be shared, on a GPU, and of more than 2^24 nodes."""
+        if isinstance(neg_sampling, BatchNegatives):
+            drawn = self._negatives_of_batch(inputs, neg_sampling)
+            return super().sample_from_edges(inputs, neg_sampling=drawn)
         if self._negatives[0] is not neg_sampling:
             self._negatives = neg_sampling, self._negatives_on_cpu(neg_sampling, inputs.input_type)
         return super().sample_from_edges(inputs, neg_sampling=self._negatives[1])
+
+    def _negatives_of_batch(self, inputs: Any, negatives: BatchNegatives) -> NegativeSampling:
+        if self.is_temporal:
+            raise NotImplementedError(
+                f"neg_sampling: {type(negatives).__name__} with time_attr; pass PyG's "
+                "NegativeSampling, which takes nodes that are no later than the positive"
+            )
+        size = self.num_nodes if isinstance(self.num_nodes, int) else None
+        if size is None:
+            size = self.num_nodes[inputs.input_type[2]]  # type: ignore[index]
+        return negatives.of_batch(inputs, size, disjoint=self.disjoint)
 
     def _negatives_on_cpu(
         self, given: NegativeSampling | None, edge_type: EdgeType | None

@@ -5,6 +5,7 @@ PageRank, negative edges.
 
 from peergraph.sampling.exclude import edges_between, exclude_edges
 from peergraph.sampling.hgt_sampler import HgtSampler
+from peergraph.sampling.negative.batch_negatives import hard_negatives, in_batch_negatives
 from peergraph.sampling.negative.negative_sampler import Negatives, NegativeSampler
 from peergraph.sampling.neighbor.neighbor_sampler import NeighborSampler
 from peergraph.sampling.ppr.ppr_sampler import PprNeighbors, PprSample, PprSampler
@@ -41,6 +42,8 @@ __all__ = [
     "Walks",
     "edges_between",
     "exclude_edges",
+    "hard_negatives",
+    "in_batch_negatives",
     "measure_norm",
     "next_seed",
     "presample",
