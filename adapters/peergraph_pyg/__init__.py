@@ -24,6 +24,7 @@ from .loader import patches
 from .loader.batch_negatives import HardNegatives, InBatchNegatives
 from .loader.exclude_targets import ExcludeTargets
 from .loader.lazy import lazy
+from .loader.ppr import PPRLoader, PPRSampler
 from .loader.resume import stateful
 from .loader.sampler import NeighborSampler
 from .nn.accelerate import accelerate, revert
@@ -40,6 +41,8 @@ __all__ = [
     "InBatchNegatives",
     "LazyRows",
     "NeighborSampler",
+    "PPRLoader",
+    "PPRSampler",
     "StoreTensor",
     "TableTensor",
     "accelerate",

@@ -11,6 +11,7 @@ from torch import Tensor
 from torch_geometric.loader import LinkLoader, LinkNeighborLoader
 from torch_geometric.sampler import NegativeSampling, NeighborSampler
 
+import peergraph
 import peergraph_pyg
 from peergraph_pyg.loader.negative_sampling import CpuNegativeSampling
 from tests.adapters.pyg.graphs import check_batch, check_fanouts, random_data, random_hetero
@@ -208,3 +209,16 @@ def test_more_weights_than_torch_draws_from() -> None:
     drawn = CpuNegativeSampling(given, (count, count)).sample(4000, "dst", count)
     assert drawn.unique().tolist() == [3, count - 1]
     assert 2850 < int((drawn == count - 1).sum()) < 3150
+
+
+@pytest.mark.parametrize("storage", [None, "int8"])
+def test_top_k_of_shared_features(storage: str | None, device: torch.device) -> None:
+    data = random_data()
+    options = {} if storage is None else {"storage": {"x": storage}}
+    shared = peergraph_pyg.share(data, device=device, **options)
+    queries = torch.randn(4, 5)
+    values, ids = peergraph.top_k(shared.x, queries, 7)
+    products = queries.double() @ shared.x[:].cpu().double().T
+    order = products.sort(dim=1, descending=True, stable=True).indices[:, :7]
+    assert ids.cpu().equal(order)
+    assert torch.allclose(values.cpu().double(), products.gather(1, order), atol=1e-6)
