@@ -29,6 +29,7 @@ GUIDES = (
     "own_messages",
     "inference",
     "captured_steps",
+    "samplers",
 )
 PAGES = (*(f"start/{name}" for name in TUTORIALS), *(f"guides/{name}" for name in GUIDES))
 _BLOCK = re.compile(r"^```(python|text)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
