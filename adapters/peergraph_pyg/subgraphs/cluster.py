@@ -142,13 +142,13 @@ class ClusterData(torch_geometric.loader.ClusterData):  # type: ignore[misc]
         nodes = self._order.gather(places)
         by_row = self.sparse_format == "csr"
 
-        def order(row: Tensor, col: Tensor) -> Tensor:
+        def arrange(row: Tensor, col: Tensor, edge_ids: Tensor) -> Tensor:
             # PyG's: by row as in the batch, then by the partition's order of columns.
             first, second = (row, col) if by_row else (col, row)
             keys = first * self._order.rows + places.to(second.device)[second]
-            return keys.sort(stable=True).indices
+            return keys.argsort(stable=True)
 
-        return self._subgraphs.with_edge_ids({NODE: nodes}, order)[0]
+        return self._subgraphs.with_edge_ids({NODE: nodes}, arrange)[0]
 
 
 def init_loader(original: Any, loader: Any, cluster_data: Any, **kwargs: Any) -> None:

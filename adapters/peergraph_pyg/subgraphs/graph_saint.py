@@ -25,8 +25,8 @@ class GraphSAINTSampler(pyg.GraphSAINTSampler):  # type: ignore[misc]
     """The base class of GraphSAINT's loaders over a store, on its device.
 
     PyG's classes become the subclasses for shared data. Nodes are drawn with PyG's probabilities,
-    by a seed for each batch from torch's default generator; the edges of a batch are in the order
-    of their ids. Making a loader is collective. With ``sample_coverage``, all ranks sample for the
+    by a seed for each batch from torch's default generator; the edges of a batch are sorted by
+    target. Making a loader is collective. With ``sample_coverage``, all ranks sample for the
     normalisation; its values are in host memory once on the machine, 4 bytes for each node and
     edge, until the ranks drop the loader.
 
@@ -85,7 +85,7 @@ class GraphSAINTSampler(pyg.GraphSAINTSampler):  # type: ignore[misc]
 
     def _collate(self, data_list: list[Tensor]) -> Data:
         (nodes,) = data_list
-        batch, edge_ids = self._subgraphs.with_edge_ids({NODE: nodes})
+        batch, edge_ids = self._subgraphs.with_edge_ids({NODE: nodes}, arrange=None)
         batch.num_nodes = nodes.numel()
         if self.norm is not None:
             batch.node_norm = self.norm.nodes.gather(nodes)

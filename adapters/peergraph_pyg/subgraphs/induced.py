@@ -18,6 +18,14 @@ from ..compat import data_storage, storage_data, storage_values
 from ..data.sparse_adjacency import ADJACENCY_KEYS, ADJACENCY_TYPES
 from ..data.store_of import has_shared_structure, store_of
 
+Arrange = Callable[[Tensor, Tensor, Tensor], Tensor]
+"""Returns the order of edges, of their sources and targets (as positions) and their ids."""
+
+
+def by_edge_id(row: Tensor, col: Tensor, edge_ids: Tensor) -> Tensor:
+    """Orders edges by their ids, as PyG's ``data.subgraph``."""
+    return edge_ids.argsort()
+
 
 class InducedSubgraphs:
     """Makes subgraphs of shared data, equal to those of PyG's ``data.subgraph``.
@@ -41,14 +49,13 @@ class InducedSubgraphs:
     def with_edge_ids(
         self,
         nodes: Mapping[NodeType, Tensor],
-        order: Callable[[Tensor, Tensor], Tensor] | None = None,
+        arrange: Arrange | None = by_edge_id,
     ) -> tuple[Data | HeteroData, dict[EdgeType, Tensor]]:
         """Does the same as a call; also returns the edge ids by edge type.
 
         Args:
             nodes: distinct ids of nodes, by node type.
-            order: returns another order of edges, given their ends (as positions in `nodes`) in
-                the order of edge ids.
+            arrange: orders edges; None: by target, and of a target by their ids.
         """
         sample = self.core.sample(nodes, 0)
         assert sample.edge_ids is not None
@@ -57,11 +64,11 @@ class InducedSubgraphs:
             ids = sample.nodes[node_type]
             _select_rows(storage, _part(result, node_type), "num_nodes", storage.is_node_attr, ids)
         for edge_type, storage in _edge_storages(self.data):
-            edge_ids, by_id = sample.edge_ids[edge_type].sort()
-            row, col = sample.row[edge_type][by_id], sample.col[edge_type][by_id]
-            if order is not None:
-                rank = order(row, col)
-                row, col, edge_ids = row[rank], col[rank], edge_ids[rank]
+            row, col = sample.row[edge_type], sample.col[edge_type]
+            edge_ids = sample.edge_ids[edge_type]
+            if arrange is not None:
+                order = arrange(row, col, edge_ids)
+                row, col, edge_ids = row[order], col[order], edge_ids[order]
             ids_of_type[edge_type] = edge_ids
             part = _part(result, edge_type)
             _select_rows(storage, part, "num_edges", storage.is_edge_attr, edge_ids)
