@@ -8,16 +8,17 @@ from __future__ import annotations
 
 import weakref
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
 from types import FunctionType, MethodType, ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 from torch_geometric.data.data import BaseData
+from torch_geometric.data.storage import BaseStorage
 
 from peergraph.memory import Table
 from peergraph.store import Store, StoreTensor
@@ -107,19 +108,22 @@ def record_stream(stream: torch.cuda.Stream, batch: Any) -> None:
 
     Finds tensors in containers and in the attributes of objects, which transforms may have made.
     """
-    found: dict[int, Any] = {}  # keeps the objects alive, so that no other object gets their id
+    seen: dict[int, Any] = {}  # keeps the objects alive, so that no other object gets their id
     recorded: set[int] = set()
     ahead = [batch]
     while ahead:
         value = ahead.pop()
-        if id(value) in found or isinstance(value, _SKIPPED):
+        if type(value) in _SKIPPED_AT_ONCE or id(value) in seen:
             continue
-        found[id(value)] = value
-        if isinstance(value, LazyRows):
+        kind = _kind_of(type(value))  # type: ignore[arg-type]
+        if kind.is_skipped:
+            continue
+        seen[id(value)] = value
+        if kind.is_lazy:
             if value.is_cuda:
                 value.record_stream(stream)
             continue
-        if isinstance(value, Tensor):
+        if kind.is_tensor:
             if value.is_cuda:
                 for tensor in (*component_tensors(value), *device_tensors(value)):
                     # The tensors of a sample have their memory in common.
@@ -127,24 +131,38 @@ def record_stream(stream: torch.cuda.Stream, batch: Any) -> None:
                     if memory not in recorded:
                         recorded.add(memory)
                         tensor.record_stream(stream)
-        elif hasattr(value, "record_stream") and not isinstance(value, _CONTAINERS):
+        elif not kind.is_container and hasattr(value, "record_stream"):
             value.record_stream(stream)
-        ahead.extend(item for item in _contents(value) if type(item) not in _SKIPPED_AT_ONCE)
+        if kind.has_values:
+            ahead.extend(value.values())
+        elif kind.has_items:
+            ahead.extend(value)
+        ahead.extend(getattr(value, "__dict__", {}).values())
+        ahead.extend(getattr(value, name, None) for name in kind.slots)
 
 
-def _contents(value: Any) -> Iterable[Any]:
-    """Yields the items of a container, and the attributes of any object."""
-    if isinstance(value, Mapping):
-        yield from value.values()
-    elif isinstance(value, (list, tuple, set, frozenset)):
-        yield from value
-    yield from getattr(value, "__dict__", {}).values()
-    for name in _slots_of(type(value)):  # type: ignore[arg-type]
-        yield getattr(value, name, None)
+class _Kind(NamedTuple):
+    """What a class says about where its objects have tensors."""
+
+    is_skipped: bool
+    is_lazy: bool
+    is_tensor: bool
+    is_container: bool  # whose own `record_stream` is not enough
+    has_values: bool
+    has_items: bool
+    slots: list[str]
 
 
 @lru_cache(maxsize=256)
-def _slots_of(kind: type) -> list[str]:
-    """Returns the names of the slots of a class. Looking them up is slow."""
+def _kind_of(kind: type) -> _Kind:
     slots = (base.__dict__.get("__slots__", ()) for base in kind.__mro__)
-    return [name for names in slots for name in ((names,) if isinstance(names, str) else names)]
+    return _Kind(
+        is_skipped=issubclass(kind, _SKIPPED),
+        is_lazy=issubclass(kind, LazyRows),
+        is_tensor=issubclass(kind, Tensor),
+        is_container=issubclass(kind, _CONTAINERS),
+        # A storage has its values in an attribute.
+        has_values=issubclass(kind, Mapping) and not issubclass(kind, BaseStorage),
+        has_items=issubclass(kind, (list, tuple, set, frozenset)),
+        slots=[name for names in slots for name in ((names,) if isinstance(names, str) else names)],
+    )

@@ -39,15 +39,14 @@ class ContentCheck:
     """
 
     def __init__(self, tensors: Sequence[Tensor]) -> None:
+        self._begin(tensors)
         parts = _parts_of(tensors)
-        self._begin(tensors, _write_digests(parts, _num_pieces(parts)))
+        self._digests = _write_digests(parts, _num_pieces(parts))
 
-    def _begin(self, tensors: Sequence[Tensor], digests: Tensor) -> None:
-        """Remembers what the tensors are, whose digests are being written in this stream."""
+    def _begin(self, tensors: Sequence[Tensor]) -> None:
         self._device = tensors[0].device
         self._states = list(map(_state_of, tensors))
         self._raised_writes = _num_raised_writes(self._device)
-        self._digests = digests
         self._stream = stream_address(self._device)
         self._is_captured = is_capturing(self._device)
         self._native: _C.Content | None = None
@@ -59,12 +58,14 @@ class ContentCheck:
         Args:
             tensors: of one device, at least one.
         """
+        checks = [cls.__new__(cls) for _ in tensors]
+        for check, tensor in zip(checks, tensors, strict=True):
+            check._begin([tensor])
         parts = [_parts_of([tensor]) for tensor in tensors]
         pieces = list(map(_num_pieces, parts))
         digests = _write_digests(list(chain(*parts)), sum(pieces)).split_with_sizes(pieces)
-        checks = [cls.__new__(cls) for _ in tensors]
-        for check, tensor, of_tensor in zip(checks, tensors, digests, strict=True):
-            check._begin([tensor], of_tensor)
+        for check, of_tensor in zip(checks, digests, strict=True):
+            check._digests = of_tensor
         return checks
 
     def is_unchanged(self, tensors: Sequence[Tensor]) -> bool:
