@@ -12,8 +12,7 @@ from peergraph.progress import progress_bar
 from peergraph.store.csc.sort.edge_buckets import EdgeBuckets
 from peergraph.store.disk.manifest import EdgeEntry
 from peergraph.store.ingest.graph_files import EdgeFiles
-from peergraph.store.ingest.key_table import KeyTable
-from peergraph.store.ingest.node_ids import IdColumn, NodeIds
+from peergraph.store.ingest.node_ids import IdColumn, KeyTable, NodeIds
 from peergraph.store.ingest.read.row_source import Batch, Problems, RowSource
 from peergraph.store.ingest.staged_rows import StagedRows
 from peergraph.store.ingest.type_ingest import TypeIngest

@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from peergraph.store.disk.manifest import TableEntry
-from peergraph.store.ingest.key_table import KeyTable
-from peergraph.store.ingest.node_ids import IdColumn, NodeIds
+from peergraph.store.ingest.node_ids import IdColumn, KeyTable, NodeIds
 from peergraph.store.ingest.read.row_source import RowSource
 from peergraph.store.ingest.type_ingest import TypeIngest
 from peergraph.store.ingest.values.arrow_arrays import Integers, taken

@@ -1,8 +1,8 @@
-"""What is known about the ids of a node type, and columns that have them."""
+"""The ids of a node type, columns that have them, and tables of DuckDB in which they are looked up."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -10,35 +10,51 @@ import numpy as np
 import torch
 
 from peergraph.store.ingest.graph_files import NodeFiles
-from peergraph.store.ingest.key_table import PURPOSE, KeyTable
 from peergraph.store.ingest.read.optional import arrow, parquet
-from peergraph.store.ingest.read.row_source import Batch, Problems, RowSource
-from peergraph.store.ingest.values.arrow_arrays import (
-    Array,
-    Integers,
-    as_arrow,
-    is_list,
-    is_text,
-    value_type,
-)
-from peergraph.store.ingest.values.numbers import (
-    MISSING,
-    ROUNDED,
-    TextKind,
-    ValueKind,
-    column_where,
-    is_missing,
-    matches,
-    plain_whole_numbers,
-    to_dtype,
-    to_numbers,
-)
+from peergraph.store.ingest.read.row_source import Batch, RowSource
+from peergraph.store.ingest.values import arrow_arrays
+from peergraph.store.ingest.values.arrow_arrays import Array, Integers, is_list, is_text, value_type
+from peergraph.store.ingest.values.numbers import TextKind, ValueKind, to_keys, to_node_numbers
 from peergraph.store.ingest.workspace import Workspace, arrow_reader
 
+_PURPOSE = "looking up string or sparse ids"
 _PLAUSIBLE_NODES = 1 << 20
 _PLAUSIBLE_RATIO = 1000  # of nodes to ends of edges
-_PLAIN_WHOLE = r"^\s*(0|-?[1-9][0-9]*)\s*$"
 _SHOWN: dict[ValueKind, str] = {"number": "whole numbers", "text": "text"}
+
+
+class KeyTable:
+    """A table of DuckDB, which is filled batch by batch: columns of int64 or of ids by name."""
+
+    def __init__(self, columns: dict[str, ValueKind], workspace: Workspace) -> None:
+        self._workspace = workspace
+        kinds = {"number": (arrow.int64(), "BIGINT"), "text": (arrow.string(), "VARCHAR")}
+        self._schema = arrow.schema([(name, kinds[kind][0]) for name, kind in columns.items()])
+        self.name = workspace.unique_name("rows")
+        declared = ", ".join(f"{name} {kinds[kind][1]}" for name, kind in columns.items())
+        self.select(f"CREATE TABLE {self.name} ({declared})")
+
+    def append(self, *columns: Any) -> None:
+        """Appends rows: arrays of NumPy or Arrow."""
+        arrays = [arrow_arrays.as_arrow(c) if isinstance(c, np.ndarray) else c for c in columns]
+        with self._workspace.queries(_PURPOSE) as cursor:
+            cursor.register("new_rows", arrow.table(arrays, self._schema.names).cast(self._schema))
+            cursor.execute(f"INSERT INTO {self.name} SELECT * FROM new_rows")
+
+    def select(self, query: str) -> list[Any]:
+        """Returns the few rows of a query."""
+        with self._workspace.queries(_PURPOSE) as cursor:
+            return list(cursor.execute(query).fetchall())
+
+    def batches(self, query: str, batch_rows: int = 1 << 18) -> Iterator[list[Integers]]:
+        """Yields the columns of the many rows of a query, all of int64."""
+        with self._workspace.queries(_PURPOSE) as cursor:
+            for batch in arrow_reader(cursor.sql(query), batch_rows):
+                yield [arrow_arrays.as_numpy(column) for column in batch.columns]
+
+    def drop(self) -> None:
+        """Removes the table."""
+        self.select(f"DROP TABLE {self.name}")
 
 
 @dataclass
@@ -108,7 +124,7 @@ class NodeIds:
         self.kind = self.kind or "number"
         self.table = work.unique_name("ids")
         path = work.folder / f"{self.stem}.ids.parquet"
-        with work.queries(PURPOSE) as cursor:
+        with work.queries(_PURPOSE) as cursor:
             cursor.execute(
                 f"CREATE TABLE {self.table} AS SELECT id, row_number() OVER (ORDER BY place) - 1 "
                 f"AS node FROM ({ids})"
@@ -148,9 +164,9 @@ class IdColumn:
             self._decide(values, batch)
         try:
             if ids.is_looked_up:
-                keys = _to_keys(values, ids.kind or "number", problems)
+                keys = to_keys(values, ids.kind or "number", problems)
             else:
-                keys = _to_node_numbers(values, problems)
+                keys = to_node_numbers(values, problems)
         except ValueError as error:
             raise ValueError(f"{self._where}: {error}") from None
         if problems.bad.any():
@@ -199,44 +215,3 @@ def _kind_of_type(dtype: Any, what: str) -> ValueKind | None:
         if types.is_integer(kind) or types.is_decimal(kind) or types.is_floating(kind):
             return "number"
     raise ValueError(f"{what}: ids must be whole numbers or text, are {dtype}")
-
-
-def _to_node_numbers(column: Any, problems: Problems) -> Array:
-    """Returns ``[n]`` int32 or int64, contiguous; rows without a whole number are added to the
-    problems.
-    """
-    if not isinstance(column, np.ndarray) and is_text(column.type):
-        if (whole := plain_whole_numbers(column)) is not None:
-            return whole
-        plain = matches(column, _PLAIN_WHOLE)
-        problems.add(MISSING, is_missing(column))
-        problems.add("is not written as a whole number", ~plain)
-        column = column_where(plain, column)
-    numbers = to_numbers(column, problems)
-    values = numbers.values
-    if values.ndim != 1 or values.dtype.kind == "b":
-        raise ValueError(f"an id must be one whole number per row, got {values.dtype}")
-    if values.dtype.kind == "f":
-        with np.errstate(invalid="ignore"):
-            # From here on, floats are further apart than whole numbers.
-            problems.add(ROUNDED, np.abs(values) >= 2.0 ** (np.finfo(values.dtype).nmant + 1))
-    dtype = torch.int32 if values.dtype == np.int32 else torch.int64
-    return to_dtype(numbers, dtype, "error", False, problems).numpy()
-
-
-def _to_keys(column: Any, kind: ValueKind, problems: Problems) -> Any:
-    """Converts ids for the look-up: an Arrow array of strings or of int64. Missing ones are added
-    to the problems.
-    """
-    if kind == "number":
-        return as_arrow(_to_node_numbers(column, problems)).cast(arrow.int64())
-    text = as_arrow(column) if isinstance(column, np.ndarray) else column
-    if not (is_text(text.type) or arrow.types.is_integer(text.type)):
-        raise ValueError(f"ids of the nodes are text, these are {text.type}")
-    text = text.cast(arrow.string())
-    try:
-        text.validate(full=True)
-    except arrow.ArrowInvalid as error:
-        raise ValueError(f"text is not UTF-8: {error}") from None
-    problems.add(MISSING, is_missing(text))
-    return text

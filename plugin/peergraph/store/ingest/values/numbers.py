@@ -1,5 +1,5 @@
-"""Columns of NumPy or Arrow as numbers of a dtype: a value that is none, or that the dtype does not
-hold, is a problem.
+"""Columns of NumPy or Arrow as numbers of a dtype, or as ids: a value that is none, or that would
+change, is a problem.
 """
 
 from __future__ import annotations
@@ -17,14 +17,15 @@ from peergraph.store.ingest.values.arrow_arrays import Array, Integers, Mask, as
 
 ValueKind = Literal["number", "text"]
 
-MISSING = "is missing"
-ROUNDED = "would be rounded"
+_IS_MISSING = "is missing"
+_ROUNDED = "would be rounded"
 _TOO_LARGE = "is too large"
 _MISSING = "^(|#?N/A|NA|n/a|NULL|[Nn]ull|None|<NA>)$"
 _TRUE, _FALSE = "^(true|True|TRUE)$", "^(false|False|FALSE)$"
 _NUMBER = r"^[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?$|^[+-]?(?i:nan|inf|infinity)$"
 _WHOLE = r"^[+-]?[0-9]+(\.0*)?$"
 _PLAIN_NUMBER = r"^\s*-?(0|[1-9][0-9]*)(\.[0-9]*)?([eE][+-]?[0-9]+)?\s*$"
+_PLAIN_WHOLE = r"^\s*(0|-?[1-9][0-9]*)\s*$"
 _EXACT_DOUBLE = 2.0**53
 
 
@@ -81,14 +82,14 @@ def _lists(column: Any, problems: Problems, time: Any, width: int) -> Numbers:
     """Returns [n, width] of a column of lists of one length; a missing list is a missing value."""
     if arrow_arrays.is_list(column.type.value_type):
         raise ValueError(f"expected lists of numbers, got a column of {column.type}")
-    lengths, is_missing = as_numpy(compute.list_value_length(column)), as_mask(column.is_null())
+    lengths, _is_missing = as_numpy(compute.list_value_length(column)), as_mask(column.is_null())
     if width < 0:
         width = getattr(column.type, "list_size", -1)
-        if width < 0 and is_missing.all():
+        if width < 0 and _is_missing.all():
             raise ValueError("the first rows have no list, so that the length of lists is unknown")
-        width = int(lengths[~is_missing][0]) if width < 0 else width
-    usable = (lengths == width) & ~is_missing
-    problems.add("is a list of another length", ~usable & ~is_missing)
+        width = int(lengths[~_is_missing][0]) if width < 0 else width
+    usable = (lengths == width) & ~_is_missing
+    problems.add("is a list of another length", ~usable & ~_is_missing)
     if not usable.all():
         column = column.filter(arrow_arrays.as_arrow(usable))
     items = arrow_arrays.plain(column.flatten())
@@ -105,9 +106,9 @@ def _lists(column: Any, problems: Problems, time: Any, width: int) -> Numbers:
     for reason, mask in of_items.masks.items():
         problems.add(reason, rows(mask))
     missing = None if numbers.missing is None else rows(numbers.missing)
-    if is_missing.any():
+    if _is_missing.any():
         missing = np.zeros((len(usable), width), np.bool_) if missing is None else missing
-        missing[is_missing] = True
+        missing[_is_missing] = True
     return Numbers(rows(numbers.values), missing)
 
 
@@ -134,7 +135,7 @@ def to_dtype(
     values, missing = numbers
     keeps = nan == "keep" and (dtype.is_floating_point or dtype.is_complex)
     if missing is not None and nan != "zero" and not keeps:
-        problems.add(MISSING, missing)
+        problems.add(_IS_MISSING, missing)
     if values.dtype.kind == "f" and not keeps and (empty := np.isnan(values)).any():
         if nan != "zero":
             problems.add("is NaN", empty)
@@ -172,7 +173,7 @@ def _to_float(values: Array, dtype: torch.dtype, is_text: bool, problems: Proble
     held = (rows.real if dtype.is_complex else rows).double().numpy()
     if values.dtype.kind != "f":
         in_range = np.abs(held) < 2.0**63
-        problems.add(ROUNDED, ~in_range | (held.astype(np.int64) != values))
+        problems.add(_ROUNDED, ~in_range | (held.astype(np.int64) != values))
         return rows
     # Some dtypes have no infinity: torch takes NaN or their largest value then.
     half_step = 0.51 * torch.finfo(dtype).eps
@@ -180,11 +181,11 @@ def _to_float(values: Array, dtype: torch.dtype, is_text: bool, problems: Proble
     problems.add(_TOO_LARGE, np.isfinite(values) & (np.abs(values) > 1) & ~close)
     if is_text:
         whole = (np.floor(values) == values) & (np.abs(values) < _EXACT_DOUBLE)
-        problems.add(ROUNDED, whole & (held != values))
+        problems.add(_ROUNDED, whole & (held != values))
     return rows
 
 
-def plain_whole_numbers(column: Any) -> Integers | None:
+def _plain_whole_numbers(column: Any) -> Integers | None:
     """Returns the numbers of strings that all are whole numbers of 64 bits as programs write them,
     without spaces, a plus sign or zeros in front. None: there are others.
     """
@@ -203,18 +204,18 @@ def plain_whole_numbers(column: Any) -> Integers | None:
     return whole
 
 
-def matches(column: Any, pattern: str) -> Mask:
+def _matches(column: Any, pattern: str) -> Mask:
     """Returns which strings match a pattern."""
     return as_mask(compute.match_substring_regex(column, pattern))
 
 
-def is_missing(column: Any) -> Mask:
+def _is_missing(column: Any) -> Mask:
     """Returns which strings are missing, empty or spaces."""
     lengths = as_numpy(compute.binary_length(compute.utf8_trim_whitespace(column)))
     return np.equal(lengths, 0)
 
 
-def column_where(mask: Mask, column: Any) -> Any:
+def _column_where(mask: Mask, column: Any) -> Any:
     """Returns a column; values outside a mask are missing."""
     return compute.if_else(
         arrow_arrays.as_arrow(mask), column, arrow.nulls(len(column), column.type)
@@ -226,21 +227,21 @@ def text_numbers(column: Any, problems: Problems) -> tuple[Array, Mask | None]:
     float64; and a mask of the missing values, if there are any. Rows whose value is no number, or
     none that can be held, are added to the problems.
     """
-    if (whole := plain_whole_numbers(column)) is not None:
+    if (whole := _plain_whole_numbers(column)) is not None:
         return whole, None
     text = compute.utf8_trim_whitespace(column)
-    missing, true = matches(text, _MISSING) | as_mask(text.is_null()), matches(text, _TRUE)
+    missing, true = _matches(text, _MISSING) | as_mask(text.is_null()), _matches(text, _TRUE)
     missing_if_any = missing if missing.any() else None
-    if (missing | true | matches(text, _FALSE)).all() and not missing.all():
+    if (missing | true | _matches(text, _FALSE)).all() and not missing.all():
         return true, missing_if_any
-    is_number = matches(text, _NUMBER)
+    is_number = _matches(text, _NUMBER)
     problems.add("is no number", ~is_number & ~missing)
-    text = column_where(is_number, text)
+    text = _column_where(is_number, text)
     doubles = as_numpy(text.cast(arrow.float64())).copy()
-    is_whole = matches(text, _WHOLE) | ~is_number
+    is_whole = _matches(text, _WHOLE) | ~is_number
     large = np.isinf(doubles)
     if large.any():
-        large &= ~matches(text, "(?i)inf")
+        large &= ~_matches(text, "(?i)inf")
     rounded = np.zeros(len(doubles), np.bool_)
     values = doubles
     has_point = not is_whole.all() or compute.any(compute.match_substring(text, ".")).as_py()
@@ -255,9 +256,50 @@ def text_numbers(column: Any, problems: Problems) -> tuple[Array, Mask | None]:
         else:
             large[row] = True
     problems.add(_TOO_LARGE, large)
-    problems.add(ROUNDED, rounded)
+    problems.add(_ROUNDED, rounded)
     values[large | rounded] = 0
     return values, missing_if_any
+
+
+def to_node_numbers(column: Any, problems: Problems) -> Array:
+    """Returns ``[n]`` int32 or int64, contiguous; rows without a whole number are added to the
+    problems.
+    """
+    if not isinstance(column, np.ndarray) and arrow_arrays.is_text(column.type):
+        if (whole := _plain_whole_numbers(column)) is not None:
+            return whole
+        plain = _matches(column, _PLAIN_WHOLE)
+        problems.add(_IS_MISSING, _is_missing(column))
+        problems.add("is not written as a whole number", ~plain)
+        column = _column_where(plain, column)
+    numbers = to_numbers(column, problems)
+    values = numbers.values
+    if values.ndim != 1 or values.dtype.kind == "b":
+        raise ValueError(f"an id must be one whole number per row, got {values.dtype}")
+    if values.dtype.kind == "f":
+        with np.errstate(invalid="ignore"):
+            # From here on, floats are further apart than whole numbers.
+            problems.add(_ROUNDED, np.abs(values) >= 2.0 ** (np.finfo(values.dtype).nmant + 1))
+    dtype = torch.int32 if values.dtype == np.int32 else torch.int64
+    return to_dtype(numbers, dtype, "error", False, problems).numpy()
+
+
+def to_keys(column: Any, kind: ValueKind, problems: Problems) -> Any:
+    """Converts ids for the look-up: an Arrow array of strings or of int64. Missing ones are added
+    to the problems.
+    """
+    if kind == "number":
+        return arrow_arrays.as_arrow(to_node_numbers(column, problems)).cast(arrow.int64())
+    text = arrow_arrays.as_arrow(column) if isinstance(column, np.ndarray) else column
+    if not (arrow_arrays.is_text(text.type) or arrow.types.is_integer(text.type)):
+        raise ValueError(f"ids of the nodes are text, these are {text.type}")
+    text = text.cast(arrow.string())
+    try:
+        text.validate(full=True)
+    except arrow.ArrowInvalid as error:
+        raise ValueError(f"text is not UTF-8: {error}") from None
+    problems.add(_IS_MISSING, _is_missing(text))
+    return text
 
 
 class TextKind:
@@ -274,9 +316,9 @@ class TextKind:
         """Returns what the values of a column of a batch are, or None as long as all are missing.
         Raises ValueError if one value is a number, another is none.
         """
-        is_number = matches(column, _PLAIN_NUMBER)
+        is_number = _matches(column, _PLAIN_NUMBER)
         kinds: dict[ValueKind, Mask] = {"number": is_number}
-        kinds["text"] = ~is_number & ~is_missing(column)
+        kinds["text"] = ~is_number & ~_is_missing(column)
         for kind, mask in kinds.items():
             if not mask.any():
                 continue
