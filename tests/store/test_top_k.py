@@ -225,12 +225,15 @@ def test_ranks_on_cuda(world_size: int) -> None:
 def _error_on_one_rank() -> None:
     group = Group.current(device="cpu")
     table = table_of(random_table(10, 4, torch.float32), Tiers.all_sharded(10), group)
-    with pytest.raises(ValueError, match="k: expected 1 or more"):
+    kind, text = (RuntimeError, "rank 1 failed") if group.rank == 0 else (ValueError, "k: expected")
+    with pytest.raises(kind, match=text):
         peergraph.top_k(table, torch.ones(1, 4), 1 - group.rank)
+    # The ranks are still in step.
+    assert peergraph.top_k(table, torch.ones(1, 4), 1 + group.rank).ids.shape == (1, 1 + group.rank)
     table.close()
 
 
-def test_all_ranks_raise_an_error_of_one() -> None:
+def test_all_ranks_raise_if_one_fails() -> None:
     run_ranks(_error_on_one_rank, 2)
 
 

@@ -2,26 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any, NamedTuple, TypeVar
+from typing import NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from peergraph.memory import DistributedTable, Group, NarrowTable, Table
+from peergraph.memory import DistributedTable, NarrowTable, Table
 from peergraph.memory.device.plain_tensor import plain
-from peergraph.memory.group.values import Failure
 from peergraph.memory.table.id_list import integers
 from peergraph.memory.table.local_rows import LocalRows, local_rows
 from peergraph.memory.table.rows_with_scales import RowsWithScales
 from peergraph.store.embedding.embedding import Embedding
 from peergraph.store.search.candidates import Excluded, Scan, internal_of, places_of
 from peergraph.store.search.exact_products import exact_products
+from peergraph.store.search.query_exchange import Queries, QueryExchange
 from peergraph.store.tensors.table_tensor import TableTensor
-
-T = TypeVar("T")
 
 Exclude = Tensor | tuple[Tensor, Tensor]
 
@@ -37,16 +32,6 @@ class TopK(NamedTuple):
 
     values: Tensor
     ids: Tensor
-
-
-@dataclass(frozen=True)
-class _Batch:
-    """Queries, and pairs of a query and the user id of a row that it leaves out."""
-
-    queries: Tensor  # float64 [Q, columns]
-    excluding: Tensor  # int64 [pairs]
-    excluded_ids: Tensor  # int64 [pairs]
-    k: int
 
 
 def top_k(
@@ -79,7 +64,7 @@ def top_k(
             number of the query and the user id of the row; or a pair (indptr [Q + 1], ids), the
             ids of query q at ``indptr[q]:indptr[q + 1]``.
 
-    Raises:
+    Raises (a rank with wrong arguments raises these errors, the others RuntimeError):
         ValueError: shapes do not fit, k is below 1, or a query or a row is not finite.
         TypeError: a table or queries of another type.
         IndexError: an excluded id or query is out of range.
@@ -92,14 +77,10 @@ def top_k(
     """
     rows, to_user = _table_of(table)
     group = rows.group
+    exchange = QueryExchange(group, rows.shape[1] if len(rows.shape) == 2 else 1)
     with group.collective("top_k"):
-        batches = _from_all(group, lambda: _check(rows, queries, k, exclude))
-        batch = _join([_moved(part, rows.device) for part in batches])
-        parts = _from_all(group, lambda: _search(rows, to_user, batch))
-    begin = sum(len(part.queries) for part in batches[: group.rank])
-    mine = slice(begin, begin + len(batches[group.rank].queries))
-    products = torch.cat([part[0][mine].to(rows.device) for part in parts], 1)
-    ids = torch.cat([part[1][mine].to(rows.device) for part in parts], 1)
+        batch, counts = exchange.share(lambda: _check(rows, queries, k, exclude))
+        products, ids = exchange.give_back(batch.k, counts, lambda: _search(rows, to_user, batch))
     products, ids = _largest(products, ids, k)
     return TopK(products if rows.dtype == torch.float64 else products.float(), ids)
 
@@ -134,7 +115,7 @@ def _order_of(table: Table) -> Tensor | None:
     return (stored.values if isinstance(stored, RowsWithScales) else stored)._order_values
 
 
-def _check(table: Table, queries: Tensor, k: int, exclude: Exclude | None) -> _Batch:
+def _check(table: Table, queries: Tensor, k: int, exclude: Exclude | None) -> Queries:
     if not table.dtype.is_floating_point or len(table.shape) != 2:
         raise ValueError(
             f"table: expected two dimensions of floats, got {table.dtype} {list(table.shape)}"
@@ -159,7 +140,7 @@ def _check(table: Table, queries: Tensor, k: int, exclude: Exclude | None) -> _B
         if bool(bad.any()):
             first = int(values[bad.nonzero()[0]])
             raise IndexError(f"exclude: {first} is out of range for {limit} {name}")
-    return _Batch(queries, query, ids, k)
+    return Queries(queries, query, ids, k)
 
 
 def _pairs(
@@ -192,30 +173,19 @@ def _integers(values: Tensor) -> Tensor:
     return integers(values).long()
 
 
-def _join(batches: Sequence[_Batch]) -> _Batch:
-    """Returns the queries of all ranks, one after the other."""
-    begins = np.cumsum([0, *(len(batch.queries) for batch in batches)]).tolist()
-    return _Batch(
-        torch.cat([batch.queries for batch in batches]),
-        torch.cat([b.excluding + begin for b, begin in zip(batches, begins, strict=False)]),
-        torch.cat([batch.excluded_ids for batch in batches]),
-        max(batch.k for batch in batches),
-    )
-
-
-def _search(table: Table, to_user: Tensor | None, batch: _Batch) -> tuple[Tensor, Tensor]:
+def _search(table: Table, to_user: Tensor | None, batch: Queries) -> tuple[Tensor, Tensor]:
     """Returns the k largest products with the rows of this rank, and their user ids."""
     pieces = local_rows(table)
-    scan = Scan(pieces, batch.queries, batch.k, table.dtype)
+    scan = Scan(pieces, batch.vectors, batch.k, table.dtype)
     places = scan.candidates(_excluded(table, pieces, batch))
     ids = internal_of(pieces, places)
     if to_user is not None:
         ids = torch.where(ids < 0, ids, to_user[ids.clamp(min=0)].long())
-    products = exact_products(table.gather, ids, batch.queries)
+    products = exact_products(table.gather, ids, batch.vectors)
     return _largest(products, ids, batch.k)
 
 
-def _excluded(table: Table, pieces: list[LocalRows], batch: _Batch) -> Excluded:
+def _excluded(table: Table, pieces: list[LocalRows], batch: Queries) -> Excluded:
     order, ids = _order_of(table), batch.excluded_ids
     places = places_of(pieces, ids if order is None else order[ids].long())
     places, by_place = places.sort(stable=True)
@@ -235,33 +205,3 @@ def _largest(products: Tensor, ids: Tensor, k: int) -> tuple[Tensor, Tensor]:
         products = torch.nn.functional.pad(products, (0, missing), value=-torch.inf)
         ids = torch.nn.functional.pad(ids, (0, missing), value=-1)
     return products, ids
-
-
-def _from_all(group: Group, work: Callable[[], Any]) -> list[Any]:
-    """Runs `work` on every rank and returns all results, in order of rank. Collective; if it fails
-    on one rank, every rank raises that error.
-    """
-    result, error = None, None
-    try:
-        result = work()
-    except Exception as caught:
-        if group.world_size == 1:
-            raise
-        error = caught
-    if group.world_size == 1:
-        return [result]
-    sent = None if result is None else _moved(result, torch.device("cpu"))
-    parts = group.all_gather((sent, error and Failure.of(error)))
-    if error is not None:
-        raise error
-    for rank, (_, failure) in enumerate(parts):
-        if failure is not None:
-            raise failure.exception(group.names([rank]))
-    return [part for part, _ in parts]
-
-
-def _moved(value: Any, device: torch.device) -> Any:
-    if isinstance(value, _Batch):
-        queries, excluding = value.queries.to(device), value.excluding.to(device)
-        return _Batch(queries, excluding, value.excluded_ids.to(device), value.k)
-    return tuple(part.to(device) for part in value)
