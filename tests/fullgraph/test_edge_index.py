@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 
+import numpy as np
 import pytest
 import torch
 
@@ -55,6 +56,14 @@ def check_edge_index() -> None:
         lambda: edge_index.t(),
         lambda: edge_index.to(torch.int32),
         lambda: torch.cat([edge_index, edge_index], 1),
+        edge_index.numpy,
+        edge_index.tolist,
+        edge_index.share_memory_,
+        edge_index.data_ptr,
+        lambda: edge_index.apply_(abs),
+        lambda: np.asarray(edge_index),
+        lambda: np.from_dlpack(edge_index),
+        lambda: torch.from_dlpack(edge_index),
     ):
         with pytest.raises(NotImplementedError, match=r"edge_index\[0\] and edge_index\[1\]"):
             refused()

@@ -158,6 +158,21 @@ def _keeps(edge_index: PartitionedEdgeIndex, options: dict[str, Any]) -> bool:
     return same_device and (options.get("dtype") or torch.int64) == torch.int64
 
 
+def _refusing(name: str) -> Any:
+    def refuse(*_: Any, **__: Any) -> NoReturn:
+        _refuse(name)
+
+    return refuse
+
+
+# Methods that read memory, which these edges do not have: they crash, or return anything.
+for _name in (
+    *("apply_", "map_", "map2_", "data_ptr", "numpy", "share_memory_", "tolist"),
+    *("__array__", "__dlpack__"),
+):
+    setattr(PartitionedEdgeIndex, _name, _refusing(_name))
+
+
 def _refuse(what: str) -> NoReturn:
     raise NotImplementedError(
         f"{what} is not implemented for the edges of a partitioned graph: layers take them from "

@@ -60,6 +60,7 @@ def local_rows_of_plain(
         dim: where the partitioned dimension meets `tensor`'s; may be negative. A tensor with fewer
             dimensions broadcasts.
     """
+    require_dense(name, tensor)
     if tensor.dim() < -dim:
         return tensor
     rows = tensor.shape[dim]
@@ -75,6 +76,16 @@ def local_rows_of_plain(
         if bool((tensor == first).all()):
             return tensor.narrow(dim, 0, layout.local_count)
     refuse_plain(name, tensor, layout, dim)
+
+
+def require_dense(name: OpOverload | str, tensor: Tensor) -> None:
+    """Raises NotImplementedError for a plain operand that is a sparse tensor."""
+    if tensor.layout != torch.strided:
+        raise NotImplementedError(
+            f"{name}: a plain operand is sparse ({tensor.layout}), which operations on partitioned "
+            "rows do not take; sum over the edges of the graph with a layer and edge_index, or "
+            "pass tensor.to_dense()"
+        )
 
 
 def refuse_plain(name: OpOverload | str, tensor: Tensor, layout: RowLayout, dim: int) -> NoReturn:

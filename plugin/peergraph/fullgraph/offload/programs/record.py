@@ -15,6 +15,7 @@ from peergraph.fullgraph.offload.tensor.offloaded_tensor import Cell, Content, O
 from peergraph.fullgraph.offload.tensor.operations import Operation, Slot
 from peergraph.fullgraph.offload.tensor.row_space import RowSpace
 from peergraph.fullgraph.random.seeds import Seed
+from peergraph.fullgraph.tensor.arguments import require_dense
 from peergraph.fullgraph.tensor.partitioned_tensor import PartitionedTensor, wrap
 
 
@@ -85,7 +86,12 @@ class PlainOperand(NamedTuple):
 
     @classmethod
     def of(cls, tensor: Tensor) -> PlainOperand:
-        """Returns an operand with the values that `tensor` has now."""
+        """Returns an operand with the values that `tensor` has now.
+
+        Raises:
+            NotImplementedError: the tensor is sparse.
+        """
+        require_dense("a function of offloaded rows", tensor)
         with torch.inference_mode(False), torch.no_grad():
             memory = distinct_values(tensor.detach())
             values = memory.clone().expand(tensor.shape)
