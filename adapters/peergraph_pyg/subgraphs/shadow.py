@@ -8,12 +8,13 @@ import torch
 import torch_geometric.loader
 from torch import Tensor
 from torch_geometric.data import Batch, Data
-from torch_geometric.loader.utils import filter_data
+from torch_geometric.loader import utils as loader_utils
 
 from peergraph.sampling import NeighborSampler, next_seed
 from peergraph.store import EDGE, NODE
 
 from ..data.store_of import store_of
+from ..loader.filter_batch import filter_data
 from ..loader.in_process import drop_workers
 
 
@@ -82,7 +83,9 @@ class ShaDowKHopSampler(torch_geometric.loader.ShaDowKHopSampler):  # type: igno
         col, edge_order = place[sample.col[EDGE]].sort(stable=True)
         row = place[sample.row[EDGE][edge_order]]
         edge_ids = sample.edge_ids[EDGE][edge_order]
-        subgraph = filter_data(self.data, sample.nodes[NODE][order], row, col, edge_ids)
+        subgraph = filter_data(
+            loader_utils.filter_data, self.data, sample.nodes[NODE][order], row, col, edge_ids
+        )
         ptr = torch.searchsorted(batch, torch.arange(seeds.numel() + 1, device=batch.device))
         result = Batch(batch=batch, ptr=ptr, root_n_id=ptr[:-1])
         for name, value in subgraph.items():

@@ -28,7 +28,8 @@ def check(batch: Any, data: Data, seeds: list[int]) -> list[set[int]]:
 
     Returns the nodes of each subgraph.
     """
-    n_id, e_id = batch.node_id.cpu(), batch.edge_id.cpu()
+    batch = batch.cpu()
+    n_id, e_id = batch.node_id, batch.edge_id
     assert n_id[batch.root_n_id.cpu()].tolist() == seeds
     assert torch.equal(batch.y.cpu(), data.y[seeds])
     assert torch.equal(batch.x.cpu(), data.x[n_id])
