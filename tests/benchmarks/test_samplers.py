@@ -6,7 +6,6 @@ import json
 from pathlib import Path
 
 import pytest
-
 from tests.benchmarks.test_smoke import BENCHMARKS
 from tests.scripts import run_python
 

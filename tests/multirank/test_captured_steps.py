@@ -67,7 +67,7 @@ def _model(group: Group, kind: str) -> tuple[DistributedDataParallel, torch.opti
     wrapped = DistributedDataParallel(
         model.to(group.device), find_unused_parameters=kind == "branches"
     )
-    return wrapped, torch.optim.Adam(model.parameters(), 0.01)
+    return wrapped, torch.optim.SGD(model.parameters(), 0.1, momentum=0.9)
 
 
 def _check_losses(device: str, kind: str, exceed: bool) -> None:
@@ -96,9 +96,13 @@ def _check_losses(device: str, kind: str, exceed: bool) -> None:
     training = peergraph_pyg.capture(loader, copy, optimizer, loss_of)
     torch.manual_seed(9 + group.rank)
     losses = [value for _ in range(3) for value in training]
-    torch.testing.assert_close(torch.stack(losses), torch.stack(expected), rtol=2e-4, atol=2e-5)
-    for (name, one), other in zip(model.named_parameters(), copy.parameters(), strict=True):
-        torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-4, msg=name)
+    # Sums of a GPU's atomics are not the same in both.
+    torch.testing.assert_close(torch.stack(losses), torch.stack(expected), rtol=1e-3, atol=1e-4)
+    for one, other in zip(model.parameters(), copy.parameters(), strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-2, atol=1e-3)
+    weights = [parameter.detach().cpu() for parameter in copy.parameters()]
+    for others in group.all_gather(weights):
+        assert all(map(torch.equal, weights, others))
     counts = group.all_gather((training.num_eager, training.num_captured))
     assert len(set(counts)) == 1
     eager, captured = counts[0]
