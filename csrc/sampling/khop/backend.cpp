@@ -70,13 +70,17 @@ class CpuBackend final : public Backend {
       const RelationSpec& relation = *task.relation;
       const NodeIndex& sources = task.sources->index;
       Hop& hop = *task.hop;
-      workers_.run(hop.num_targets, kTargetsPerThread, [&](int64_t begin, int64_t end) {
-        count_induced_cpu(relation.csc, relation.choice, hop, sources, begin, end);
+      const int64_t pieces = workers_.pieces_of(hop.num_targets, kTargetsPerThread);
+      const auto first = [&](int64_t piece) { return hop.num_targets * piece / pieces; };
+      std::vector<InducedEdges> edges(pieces);
+      workers_.run_pieces(pieces, [&](int64_t piece) {
+        find_induced_cpu(relation.csc, relation.choice, hop, sources, first(piece),
+                         first(piece + 1), edges[piece]);
       });
       scan_offsets(hop);
       make_room(&task, 1);
-      workers_.run(hop.num_targets, kTargetsPerThread, [&](int64_t begin, int64_t end) {
-        induce_cpu(relation.csc, relation.choice, hop, sources, begin, end);
+      workers_.run_pieces(pieces, [&](int64_t piece) {
+        write_induced_cpu(relation.csc, hop, first(piece), edges[piece]);
       });
       hop.num_edges = hop.slots;
     }

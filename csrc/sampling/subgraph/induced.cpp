@@ -1,45 +1,43 @@
 #include "sampling/subgraph/induced.h"
 
+#include "common/vectors.h"
 #include "sampling/weighted_temporal/choose.h"
 
 namespace peergraph {
 namespace {
 
-/// Calls emit(position in the list, row) for every induced edge of a target.
-template <typename Emit>
-void for_each_edge(const Candidates& candidates, const NodeIndex& sources, int64_t tree,
-                   const Emit& emit) {
-  const Neighbors& list = candidates.list;
-  for (int64_t i = 0; i < list.degree; ++i) {
-    const uint32_t row =
-        sources.look_up(tree, load_id(list.indices, candidates.csc.index_bytes, i));
-    if (sources.is_row(row) && candidates.admits(i)) emit(i, row);
-  }
-}
+// Neighbours between a prefetch of a node's word and its read.
+constexpr int64_t kNodesAhead = 16;
 
 }  // namespace
 
-void count_induced_cpu(const CscView& csc, const Choice& choice, const Hop& hop,
-                       const NodeIndex& sources, int64_t begin, int64_t end) {
+void find_induced_cpu(const CscView& csc, const Choice& choice, const Hop& hop,
+                      const NodeIndex& sources, int64_t begin, int64_t end, InducedEdges& edges) {
   for (int64_t t = begin; t < end; ++t) {
-    int64_t count = 0;
-    for_each_edge(candidates_of(csc, choice, hop, t), sources, hop.tree(t),
-                  [&](int64_t, uint32_t) { ++count; });
-    hop.offsets[t] = count;
+    const Candidates candidates = candidates_of(csc, choice, hop, t);
+    const Neighbors& list = candidates.list;
+    const size_t before = edges.rows.size();
+    for (int64_t i = 0; i < list.degree; ++i) {
+      if (sources.direct != nullptr && i + kNodesAhead < list.degree)
+        prefetch_far(sources.direct + load_id(list.indices, csc.index_bytes, i + kNodesAhead));
+      const int64_t node = load_id(list.indices, csc.index_bytes, i);
+      const uint32_t row = sources.look_up(hop.tree(t), node);
+      if (!sources.is_row(row) || !candidates.admits(i)) continue;
+      edges.rows.push_back(row);
+      edges.positions.push_back(list.edge_begin + i);
+    }
+    hop.offsets[t] = static_cast<int64_t>(edges.rows.size() - before);
   }
 }
 
-void induce_cpu(const CscView& csc, const Choice& choice, const Hop& hop, const NodeIndex& sources,
-                int64_t begin, int64_t end) {
-  for (int64_t t = begin; t < end; ++t) {
-    const Candidates candidates = candidates_of(csc, choice, hop, t);
-    int64_t slot = hop.offsets[t];
-    for_each_edge(candidates, sources, hop.tree(t), [&](int64_t i, uint32_t row) {
-      store_id(hop.sources, hop.index_bytes, slot, row);
-      if (hop.edge_ids != nullptr) hop.edge_ids[slot] = csc.edge_id(candidates.list.edge_begin + i);
-      ++slot;
-    });
-  }
+void write_induced_cpu(const CscView& csc, const Hop& hop, int64_t begin,
+                       const InducedEdges& edges) {
+  const int64_t first = hop.offsets[begin];
+  const auto count = static_cast<int64_t>(edges.rows.size());
+  for (int64_t i = 0; i < count; ++i)
+    store_id(hop.sources, hop.index_bytes, first + i, edges.rows[i]);
+  if (hop.edge_ids == nullptr) return;
+  for (int64_t i = 0; i < count; ++i) hop.edge_ids[first + i] = csc.edge_id(edges.positions[i]);
 }
 
 }  // namespace peergraph
