@@ -175,6 +175,20 @@ def test_damaged_files_are_named(tmp_path: Path) -> None:
         assert [f.name for f in tmp_path.iterdir() if f.name.startswith("s")] == []
 
 
+def test_parquet_files_with_checksums_are_compared(tmp_path: Path) -> None:
+    """A bit that has changed is named; files of large row groups are read by another reader."""
+    options = {"compression": "none", "use_dictionary": False, "write_page_checksum": True}
+    for rows, memory in ((1000, 1 << 30), (10_000, 1)):
+        ids = np.arange(rows)
+        parquet.write_table(arrow.table({"s": ids, "d": ids}), tmp_path / "e.parquet", **options)
+        content = bytearray((tmp_path / "e.parquet").read_bytes())
+        content[content.index((rows // 2).to_bytes(8, "little"))] ^= 1
+        (tmp_path / "e.parquet").write_bytes(content)
+        edges, nodes = EdgeFiles(tmp_path / "e.parquet"), NodeFiles(num_nodes=rows)
+        with named_case(rows), pytest.raises(ValueError, match=r"e\.parquet cannot be read.*CRC"):
+            Store.ingest(tmp_path / "s", edges=edges, nodes=nodes, memory=memory)
+
+
 SCRIPT = """
 import sys
 from peergraph.store import EdgeFiles, NodeFiles, Store

@@ -1,4 +1,4 @@
-"""The ids of a node type, columns that have them, and tables of DuckDB in which they are looked up."""
+"""The ids of a node type, columns that have them, and tables of DuckDB for look-ups."""
 
 from __future__ import annotations
 

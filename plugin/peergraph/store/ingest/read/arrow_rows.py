@@ -15,6 +15,8 @@ from peergraph.store.ingest.values.arrow_arrays import plain
 
 _AHEAD = 4  # batches that Arrow's threads decode ahead
 _SAMPLE_ROWS = 1 << 10
+# Buffers read ahead would hold all columns of a file. Checksums are compared where there are some.
+_OPTIONS: dict[str, Any] = {"pre_buffer": False, "page_checksum_verification": True}
 
 
 class ArrowRows(RowFile):
@@ -95,7 +97,7 @@ class ParquetRows(ArrowRows):
             with self._open() as file:
                 yield from file.iter_batches(batch_rows, columns=[*columns], use_threads=True)
             return
-        options = dataset.ParquetFragmentScanOptions(pre_buffer=False)
+        options = dataset.ParquetFragmentScanOptions(**_OPTIONS)
         kind = dataset.ParquetFileFormat(default_fragment_scan_options=options)
         fragment = kind.make_fragment(str(self._file), filesystems.LocalFileSystem())
         batches = fragment.to_batches(
@@ -111,8 +113,7 @@ class ParquetRows(ArrowRows):
             small.append(rows)
 
     def _open(self) -> Any:
-        # Buffers read ahead would hold all of the columns of the file.
-        return parquet.ParquetFile(self._file, pre_buffer=False)
+        return parquet.ParquetFile(self._file, **_OPTIONS)
 
 
 @contextmanager
