@@ -228,6 +228,13 @@ def test_record_batches_and_readers_of_arrow(tmp_path: Path) -> None:
             assert_same_folder(tmp_path / name, expected)
 
 
+def test_a_reader_that_is_given_twice_is_named(tmp_path: Path) -> None:
+    reader = arrow.table({"s": [0], "d": [1]}).to_reader()
+    edges = {("a", name, "a"): EdgeFiles(reader) for name in "xy"}
+    with pytest.raises(ValueError, match="given for two types"):
+        Store.ingest(tmp_path / "s", edges=edges)
+
+
 def test_ids_in_any_order_number_the_nodes(tmp_path: Path) -> None:
     ids = torch.randperm(30)
     table = arrow.table({"id": ids.numpy(), "y": (10 * ids).numpy()})

@@ -195,6 +195,10 @@ class GraphFiles:
     def __post_init__(self) -> None:
         if not self.nodes and not self.edges:
             raise ValueError("no files: give source, nodes or edges")
+        types: list[Any] = [*self.nodes.values(), *self.edges.values()]
+        readers = [id(t.files) for t in types if hasattr(t.files, "read_next_batch")]
+        if len(set(readers)) < len(readers):
+            raise ValueError("a reader of record batches is read once, and given for two types")
         for edge_type, edges in self.edges.items():
             names = edge_type if isinstance(edge_type, tuple) else ()
             if len(names) != 3 or not all(isinstance(name, str) for name in names):
