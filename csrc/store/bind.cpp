@@ -18,6 +18,7 @@
 #include "store/crc32c.h"
 #include "store/csc_view.h"
 #include "store/edge_buckets.h"
+#include "store/exact_products.h"
 #include "store/id_counts.h"
 #include "store/large_products.h"
 #include "store/neighbor_lists.h"
@@ -175,6 +176,43 @@ void sort_edge_runs(const std::vector<RunTensors>& runs, const TensorRef& degree
   sort_bucket(found, degrees, indices, edge_ids);
 }
 
+/// `codec` decodes the rows of the table; `scales` has the scales of each row, where they are
+/// apart.
+void multiply_exactly(const Leased<TableView>& table, DType dtype,
+                      const std::optional<RowCodec>& codec,
+                      const std::optional<Leased<TableView>>& scales, const TensorRef& queries,
+                      const TensorRef& ids, const TensorRef& products, const Launch& launch) {
+  const Opened rows(table);
+  std::optional<Opened<TableView>> opened_scales;
+  ExactProducts work;
+  work.table = *rows;
+  work.dtype = dtype;
+  work.columns = queries.size(1);
+  int64_t row_bytes = work.columns * bytes_of(dtype);
+  if (codec) {
+    work.is_encoded = true;
+    work.codec = scales ? codec->apart() : *codec;
+    PG_CHECK_ARG(codec->columns == work.columns, "queries must have the codec's columns");
+    row_bytes = scales ? work.columns * codec->stored_bytes() : codec->used_bytes();
+  }
+  if (scales) {
+    work.scales = *opened_scales.emplace(*scales);
+    work.has_scales_apart = true;
+    PG_CHECK_ARG(work.is_encoded && work.scales.map.rows == work.table.map.rows &&
+                     work.scales.row_bytes == 4 * work.codec.num_scales(),
+                 "scales must have the codec's scales of each row of the table");
+  }
+  PG_CHECK_ARG(work.table.row_bytes >= row_bytes, "queries must have the columns of the table");
+  work.num_queries = queries.size(0);
+  work.queries = static_cast<const double*>(queries.values("queries", DType::kFloat64, 0));
+  work.rows_of_query = ids.size(1);
+  const int64_t count = work.num_queries * work.rows_of_query;
+  work.ids = ids.int64_values("ids", count);
+  work.products = static_cast<double*>(products.values("products", DType::kFloat64, count));
+  PG_ON_DEVICE(launch.device, exact_products_cpu(work, launch.num_threads),
+               exact_products_cuda(work, launch.device, launch.stream));
+}
+
 /// `rows` are addresses, as rows of tables are in regions.
 void find_large_products(ProductKind kind, uintptr_t rows, int64_t num_rows, int64_t row_bytes,
                          uintptr_t scales, int64_t scale_bytes, const TensorRef& queries,
@@ -255,6 +293,9 @@ void register_store(py::module_& m) {
       .value("int8", ProductKind::kInt8)
       .value("bfloat16", ProductKind::kBfloat16)
       .value("float16", ProductKind::kFloat16);
+  m.def("exact_products", &multiply_exactly, ReleaseGil(), py::kw_only(), py::arg("table"),
+        py::arg("dtype"), py::arg("codec"), py::arg("scales"), py::arg("queries"), py::arg("ids"),
+        py::arg("products"), py::arg("launch"));
   m.def("large_products", &find_large_products, ReleaseGil(), py::kw_only(), py::arg("kind"),
         py::arg("rows"), py::arg("num_rows"), py::arg("row_bytes"), py::arg("scales"),
         py::arg("scale_bytes"), py::arg("queries"), py::arg("thresholds"), py::arg("products"),

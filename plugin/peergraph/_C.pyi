@@ -549,6 +549,17 @@ def edge_softmax(
     launch: Launch,
     allocate: collections.abc.Callable[[int], int],
 ) -> None: ...
+def exact_products(
+    *,
+    table: TableView,
+    dtype: DType,
+    codec: RowCodec | None,
+    scales: TableView | None,
+    queries: torch.Tensor,
+    ids: torch.Tensor,
+    products: torch.Tensor,
+    launch: Launch,
+) -> None: ...
 def fill_random(
     *,
     seed: int,

@@ -18,6 +18,7 @@ from peergraph.memory.table.row_codec import codec_of
 from peergraph.memory.table.row_encoder import RowEncoder
 from peergraph.memory.training.coalesce import SparseRows, coalesce
 from peergraph.memory.training.trained_table import TrainedTable
+from peergraph.store.search.exact_products import exact_products
 from peergraph.store.search.product_filter import ProductFilter
 from tests.aggregate.graphs import features, hub_graph, random_graph
 from tests.kernels.cases import case
@@ -159,6 +160,28 @@ def store(device: torch.device) -> Iterator[Tensor]:
         yield built.edge_index()
         yield from built.read_csc(start=7, stop=41)
         yield built.node_table("x").gather(torch.arange(60, device=device))
+
+
+@case("exact_products_kernel")
+def exact_inner_products(device: torch.device) -> Iterator[Tensor]:
+    """All storages, with scales in the rows and apart, and widths that lanes do not fill."""
+    group = Group.current(device=device)
+    ids = random_ids(90, (5, 7), torch.int64).to(device)
+    ids[2, 3:] = -1
+    for dtype in FLOATS:
+        for columns in (1, 31, 40, 128):
+            queries = values((5, columns), torch.float64, 1).to(device)
+            x = values((90, columns), dtype)
+            table = table_of(x, split(90, "mixed"), group)
+            yield exact_products(table, ids, queries)
+            table.close()
+            for storage in STORAGES:
+                for apart in (False, True) if storage.startswith("int8") else (False,):
+                    if not is_narrow(storage, dtype):
+                        continue
+                    table = narrow_table(x, storage, split(90, "on gpus"), group, apart=apart)
+                    yield exact_products(table, ids, queries)
+                    table.close()
 
 
 @case("large_products_kernel")

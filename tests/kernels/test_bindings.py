@@ -427,6 +427,18 @@ def forward_push(t: Tensors) -> None:
 
 
 @case(
+    "queries", queries=torch.ones(2, 3, dtype=torch.float64), ids=ints(0, 1, -1, 3).view(2, 2),
+    products=torch.ones(2, 2, dtype=torch.float64),
+)  # fmt: skip
+def exact_products(t: Tensors) -> None:
+    held.append(reals(4, 3))
+    _C.exact_products(
+        table=dense_view(held[-1], 4, 12), dtype=_C.DType.float32, codec=None, scales=None,
+        launch=LAUNCH, **t,
+    )  # fmt: skip
+
+
+@case(
     "queries", queries=bits(2, 64), thresholds=reals(2), products=reals(2, 3),
     places=narrow(*[0] * 6).view(2, 3), counts=narrow(0, 0), largest_norm=reals(1),
 )  # fmt: skip

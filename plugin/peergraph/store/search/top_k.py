@@ -131,7 +131,7 @@ def _check(table: Table, queries: Tensor, k: int, exclude: Exclude | None) -> Qu
         raise TypeError(f"k: expected an integer, got {k!r}")
     if k < 1:
         raise ValueError(f"k: expected 1 or more, got {k}")
-    queries = queries.to(table.device).double()
+    queries = queries.to(table.device).double().contiguous()
     if not bool(queries.square().sum().isfinite()):
         raise ValueError("queries: expected finite values whose squares do not overflow")
     query, ids = _pairs(exclude, len(queries), table.device)
@@ -181,7 +181,7 @@ def _search(table: Table, to_user: Tensor | None, batch: Queries) -> tuple[Tenso
     ids = internal_of(pieces, places)
     if to_user is not None:
         ids = torch.where(ids < 0, ids, to_user[ids.clamp(min=0)].long())
-    products = exact_products(table.gather, ids, batch.vectors)
+    products = exact_products(table, ids, batch.vectors)
     return _largest(products, ids, batch.k)
 
 

@@ -1,0 +1,79 @@
+// Inner products of queries with rows of their own, whose bits depend on the two vectors only.
+//
+// Products of values are added in float64: those of the columns c, c + 32, c + 64, .. in this
+// order, then the 32 sums in pairs: those of c and c + 16, then of c and c + 8, and so on.
+#pragma once
+
+#include <cstdint>
+
+#include "memory/row_codec.h"
+#include "memory/table_view.h"
+
+namespace peergraph {
+
+constexpr int kProductLanes = 32;
+
+struct ExactProducts {
+  TableView table;
+  bool is_encoded = false;  // whether `codec` decodes rows; else they are of `dtype`
+  bool has_scales_apart = false;
+  TableView scales;  // if they are apart, with the rows of `table`
+  RowCodec codec;
+  DType dtype = DType::kFloat32;  // that users see
+  int64_t columns = 0;
+  int64_t num_queries = 0;
+  const double* queries = nullptr;  // [num_queries, columns]
+  int64_t rows_of_query = 0;
+  const int64_t* ids = nullptr;  // [num_queries, rows_of_query] user ids in range, or -1
+  double* products = nullptr;    // [num_queries, rows_of_query]; -infinity for -1
+};
+
+/// A value of a row as a gather returns it, in float64.
+PG_HD double value_of(const ExactProducts& work, const char* row, const char* scales,
+                      int64_t column) {
+  if (!work.is_encoded) {
+    switch (work.dtype) {
+      case DType::kFloat32:
+        return reinterpret_cast<const float*>(row)[column];
+      case DType::kFloat64:
+        return reinterpret_cast<const double*>(row)[column];
+      case DType::kFloat16:
+        return widen(reinterpret_cast<const Half*>(row)[column]);
+      default:
+        return widen(reinterpret_cast<const Bfloat16*>(row)[column]);
+    }
+  }
+  const RowCodec& codec = work.codec;
+  const bool two_bytes =
+      codec.stored == StoredType::kFloat16 || codec.stored == StoredType::kBfloat16;
+  float value = two_bytes
+                    ? widen_stored<2>(codec.stored, reinterpret_cast<const uint16_t*>(row)[column])
+                    : widen_stored<1>(codec.stored, reinterpret_cast<const uint8_t*>(row)[column]);
+  if (codec.group_columns > 0)
+    value *= reinterpret_cast<const float*>(scales)[column / codec.group_columns];
+  if (work.dtype == DType::kFloat16) {
+    Half half;
+    narrow(value, &half);
+    value = widen(half);
+  } else if (work.dtype == DType::kBfloat16) {
+    Bfloat16 half;
+    narrow(value, &half);
+    value = widen(half);
+  }
+  return value;
+}
+
+/// Where the scales of a row are; `row` and `scales` are those of its user id.
+PG_HD const char* scales_of(const ExactProducts& work, const char* row, int64_t id) {
+  if (!work.is_encoded) return nullptr;
+  return work.has_scales_apart ? work.scales.find(id) : row + work.codec.scales_begin;
+}
+
+void exact_products_cpu(const ExactProducts& work, int num_threads);
+
+#ifdef PEERGRAPH_CUDA
+/// Asynchronous, in `stream` of `device`. A warp computes a product.
+void exact_products_cuda(const ExactProducts& work, int device, uintptr_t stream);
+#endif
+
+}  // namespace peergraph
