@@ -16,7 +16,7 @@ from peergraph.store.ingest.node_ids import IdColumn, KeyTable, NodeIds
 from peergraph.store.ingest.read.row_source import Batch, Problems, RowSource
 from peergraph.store.ingest.staged_rows import StagedRows
 from peergraph.store.ingest.type_ingest import TypeIngest
-from peergraph.store.ingest.values.arrow_arrays import Array, Integers, Mask, taken
+from peergraph.store.ingest.values.arrow_arrays import Array, Integers, Mask, take
 from peergraph.store.ingest.values.numbers import ValueKind
 from peergraph.store.ingest.workspace import Workspace
 from peergraph.store.ingest.write_csc import write_csc
@@ -142,7 +142,7 @@ class EdgeIngest(TypeIngest):
         """Takes the rows of a batch that are left, sorted now or when all nodes are known."""
         if not len(at):
             return
-        rows, left = batch.rows[at], [taken(end, at) for end in ends]
+        rows, left = batch.rows[at], [take(end, at) for end in ends]
         self._left += len(at)
         for end, nodes in zip(left, self._nodes, strict=True):
             if nodes.count is None and not nodes.is_looked_up:

@@ -8,7 +8,7 @@ from peergraph.store.disk.manifest import TableEntry
 from peergraph.store.ingest.node_ids import IdColumn, KeyTable, NodeIds
 from peergraph.store.ingest.read.row_source import RowSource
 from peergraph.store.ingest.type_ingest import TypeIngest
-from peergraph.store.ingest.values.arrow_arrays import Integers, taken
+from peergraph.store.ingest.values.arrow_arrays import Integers, take
 from peergraph.store.ingest.workspace import Workspace
 
 
@@ -64,7 +64,7 @@ class NodeIngest(TypeIngest):
                 ids, bad = column.read(batch), batch.problems.bad
                 keys = keys or self._new_keys()
                 good, missing = np.flatnonzero(~bad), np.flatnonzero(bad & ~unreadable)
-                keys.append(self._count + good, batch.rows[good], taken(ids, good))
+                keys.append(self._count + good, batch.rows[good], take(ids, good))
                 self._left_out.append(self._count + missing)
                 self._without_id += len(missing)
             for table in self._of_columns:

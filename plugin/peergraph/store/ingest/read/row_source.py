@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from peergraph.store.ingest.values.arrow_arrays import Array, Integers, Mask, taken
+from peergraph.store.ingest.values.arrow_arrays import Array, Integers, Mask, take
 
 Block: TypeAlias = tuple[Mapping[str, Any], Mapping[str, Mask]]
 _LEAST_ROWS, _MOST_ROWS = 1 << 10, 1 << 18  # of a batch
@@ -80,7 +80,7 @@ class Batch:
         """Returns the rows of a mask ``[n]``."""
         at = np.flatnonzero(mask)
         masks = {reason: rows[at] for reason, rows in self.problems.masks.items()}
-        columns = {name: taken(values, at) for name, values in self.columns.items()}
+        columns = {name: take(values, at) for name, values in self.columns.items()}
         return Batch(self.rows[at], columns, Problems(len(at), masks))
 
 

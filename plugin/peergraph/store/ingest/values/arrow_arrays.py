@@ -46,7 +46,7 @@ def as_arrow(values: Array, missing: Mask | None = None) -> Any:
     return arrow.Array.from_buffers(kind, len(values), [bits, arrow.py_buffer(values)])
 
 
-def taken(values: Any, at: Integers) -> Any:
+def take(values: Any, at: Integers) -> Any:
     """Returns some elements of an array of NumPy or Arrow."""
     return values.take(at if isinstance(values, np.ndarray) else as_arrow(at))
 
