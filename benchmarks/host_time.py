@@ -6,7 +6,8 @@ Batches of a few seeds with fanouts 2-2-2 and features of 8 columns: kernels tak
 so that the times are those of Python, torch's dispatcher and autograd, which limit small batches
 on a GPU. The parts: `forward` (with the loss), `backward` (with `forward`), `step` (with Adam) on
 batches in memory, with PyG's layers and accelerated ones; `batches` makes batches and trains on
-none; `loader` makes them and trains. Each interpreter runs in a process on one thread, and both
+none, `typed batches` those of a graph with four node types and seven edge types; `loader` makes
+them and trains. Each interpreter runs in a process on one thread, and both
 measure a round in turns. Times are user and system time of the process, in microseconds a step:
 the median of all rounds, and the least. On the CPU, builds must give the same losses, to the bit.
 With a GPU, the store and the models are on it.
@@ -26,6 +27,15 @@ from typing import IO, Any
 _NODES, _DEGREE = 20_000, 8
 _FEATURES, _HIDDEN, _CLASSES = 8, 16, 4
 _FANOUTS = [2, 2, 2]
+_RELATIONS = [
+    ("paper", "cites", "paper"),
+    ("author", "writes", "paper"),
+    ("paper", "written_by", "author"),
+    ("author", "works_at", "institute"),
+    ("institute", "employs", "author"),
+    ("paper", "is_about", "topic"),
+    ("topic", "has", "paper"),
+]
 _RESIDENT = 64
 
 
@@ -98,9 +108,34 @@ def parts(batch: int) -> dict[str, Callable[[], Any]]:
             found[f"{layers} {function.__name__}"] = lambda f=function, b=batches: f(b)
         ahead = endless(1)
         found[f"{layers} loader"] = lambda f=step, b=ahead: f(b)
-    made = endless(0)
+    made, typed = endless(0), _typed_batches(batch)
     found["batches"] = lambda: next(made)
+    found["typed batches"] = lambda: next(typed)
     return found
+
+
+def _typed_batches(batch: int) -> Iterator[Any]:
+    """Makes batches of papers, without end."""
+    # The parent process needs neither.
+    import torch
+    from torch_geometric.data import HeteroData
+    from torch_geometric.loader import NeighborLoader
+
+    import peergraph_pyg
+
+    data = HeteroData()
+    for node_type in ("paper", "author", "institute", "topic"):
+        data[node_type].x = torch.randn(_NODES, _FEATURES)
+    data["paper"].y = torch.randint(_CLASSES, (_NODES,))
+    for source, name, destination in _RELATIONS:
+        edge_index = torch.randint(_NODES, (2, _NODES * _DEGREE))
+        data[source, name, destination].edge_index = edge_index
+    seeds = "paper", torch.arange(4096)
+    loader = NeighborLoader(
+        peergraph_pyg.share(data), _FANOUTS, batch_size=batch, input_nodes=seeds
+    )
+    while True:
+        yield from peergraph_pyg.prefetch(loader, 0)
 
 
 def work(batch: int, count: int) -> None:
@@ -120,7 +155,7 @@ def work(batch: int, count: int) -> None:
             for _ in range(count):
                 result = step()
             times[name] = (time.process_time() - begin) / count * 1e6
-            if name != "batches":
+            if not name.endswith("batches"):
                 losses[name] = float(result.detach()).hex()
         print(json.dumps({"times": times, "losses": losses}), flush=True)
 

@@ -127,7 +127,7 @@ def _parts_of(tensors: Sequence[Tensor]) -> list[_Part]:
     """Returns contiguous tensors with the values."""
     parts: list[_Part] = []
     for tensor in tensors:
-        values, is_matrix = tensor.detach(), tensor.dim() > 1
+        values, is_matrix = tensor.detach() if tensor.requires_grad else tensor, tensor.dim() > 1
         if _has_rows(values) and not values.is_contiguous():
             parts += [(row, is_matrix) for row in values.unbind(0)]
         else:
