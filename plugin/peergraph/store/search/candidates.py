@@ -133,9 +133,10 @@ class Scan:
         norms = torch.linalg.vector_norm(queries, dim=1)
         # The second term is for values that are rounded to zero, or where a GPU flushes them.
         underflow = self.queries.shape[1] * _LEAST_NORMAL * (1 + norms + largest_norm)
-        error = self._relative_error() * norms
-        if product_filter is not None:
-            error = torch.maximum(error, product_filter.error)
+        if product_filter is None:
+            error = self._relative_error() * norms
+        else:
+            error = torch.maximum(product_filter.error, norms * 2.0**-22)
         error = error * largest_norm + underflow
         if width >= self.num_rows:
             return best, where, torch.ones_like(error, dtype=torch.bool)
@@ -152,9 +153,12 @@ class Scan:
         """Returns the `width` largest rounded products of queries with all rows, their places, and
         the largest norm of a row, a float64 scalar.
         """
-        rounded = queries.to(self.dtype)
-        float_dtype = torch.float64 if self.dtype == torch.float64 else torch.float32
-        best = torch.empty((len(queries), 0), dtype=float_dtype, device=self.device)
+        # Beside a filter, few products are written. They are exact, so that the thresholds are.
+        dtype = self.dtype if product_filter is None else torch.float64
+        rounded = queries.to(dtype)
+        norm_dtype = torch.float64 if dtype == torch.float64 else torch.float32
+        best_dtype = torch.float64 if self.dtype == torch.float64 else torch.float32
+        best = torch.empty((len(queries), 0), dtype=best_dtype, device=self.device)
         where = torch.empty((len(queries), 0), dtype=torch.int64, device=self.device)
         largest_norm = torch.zeros((), dtype=torch.float64, device=self.device)
         unfiltered = max(_LEAST_UNFILTERED, 8 * width)
@@ -171,12 +175,14 @@ class Scan:
                 best, where = _join(best, where, products, places, width)
                 continue
             # Without a filter, or where it finds more products than it has room for.
-            step = self._step(len(queries))
+            step = self._step(len(queries), dtype)
             for low in range(begin, end, step):
-                block = piece.block(low, min(low + step, end), self.dtype, self.device)
-                norm = torch.linalg.vector_norm(block, dim=1, dtype=float_dtype).max()
+                block = piece.block(low, min(low + step, end), dtype, self.device)
+                norm = torch.linalg.vector_norm(block, dim=1, dtype=norm_dtype).max()
                 largest_norm = torch.maximum(largest_norm, norm.double())
-                products = excluded.mask_block(rounded @ block.T, first + low)
+                products = rounded @ block.T
+                products = products if product_filter is None else products.to(best_dtype)
+                products = excluded.mask_block(products, first + low)
                 best, where = _merge(best, where, products, first + low, width)
         return best, where, largest_norm
 
@@ -192,7 +198,7 @@ class Scan:
             while begin < len(piece):
                 is_filtered = product_filter is not None and first + begin >= unfiltered
                 if product_filter is None:
-                    step = self._step(num_queries)
+                    step = self._step(num_queries, self.dtype)
                 elif is_filtered:
                     step = min(_GROWTH * (first + begin), product_filter.rows_at_once(piece))
                 else:
@@ -202,9 +208,9 @@ class Scan:
                 begin = end
             first += len(piece)
 
-    def _step(self, num_queries: int) -> int:
+    def _step(self, num_queries: int, dtype: torch.dtype) -> int:
         """Returns the rows of a block whose products are written."""
-        row_bytes = (num_queries + self.queries.shape[1]) * self.dtype.itemsize
+        row_bytes = (num_queries + self.queries.shape[1]) * dtype.itemsize
         return max(256, _BLOCK_BYTES[self.device.type] // max(1, row_bytes))
 
     def _relative_error(self) -> float:
@@ -214,8 +220,8 @@ class Scan:
             return (columns + 8) * 2.0**-52
         if self.dtype == torch.float32:  # of both vectors, the products and their sum
             return (columns + 8) * 2.0**-23
-        # Both vectors are rounded to 8 bits, and the sum, once or, where it is split, twice.
-        return 4.1 * 2.0**-9 + columns * 2.0**-22
+        # Both vectors are rounded to 8 bits, and the sum, once or, where it is split, more often.
+        return (4.1 + columns / 64) * 2.0**-9 + columns * 2.0**-22
 
     def _of_queries(self, chosen: Tensor, excluded: Excluded) -> Excluded:
         """Returns what some queries exclude, with their number among these queries."""
