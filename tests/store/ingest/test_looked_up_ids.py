@@ -140,6 +140,21 @@ def test_unknown_repeated_and_missing_ids_are_named_or_left_out(tmp_path: Path) 
     assert report.bad_rows.total == 6
 
 
+def test_batches_without_an_id_do_not_decide_the_kind_of_ids(tmp_path: Path) -> None:
+    lines = [*[","] * 3000, "ann,bob", *[","] * 3000, "bob,bob"]
+    (tmp_path / "e.csv").write_text("s,d\n" + "\n".join(lines) + "\n")
+    (tmp_path / "n.csv").write_text("id,x\n" + "\n".join(lines).replace("ann,bob", "ann,") + "\n")
+    for nodes in (None, NodeFiles(tmp_path / "n.csv", id="id")):
+        with named_case(nodes):
+            folder = tmp_path / f"s{nodes is None}"
+            edges = EdgeFiles(tmp_path / "e.csv")
+            options = {} if nodes is None else {"nodes": nodes}
+            report = Store.ingest(folder, edges=edges, bad_rows="skip", memory=1, **options)
+            assert report.bad_rows.total == 6000 * (1 if nodes is None else 2)
+            both = EdgeSource(coo=torch.tensor([[0, 1], [1, 1]]))
+            assert_same_folder(folder, GraphSource.homogeneous(2, both))
+
+
 def test_conditions_and_joins(tmp_path: Path, files: dict[str, torch.Tensor]) -> None:
     good = files["w"] > 0
     kept = EdgeSource(coo=files["buys"][:, good])

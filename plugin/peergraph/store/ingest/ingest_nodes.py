@@ -62,9 +62,10 @@ class NodeIngest(TypeIngest):
             if column is not None:
                 unreadable = batch.problems.bad.copy()
                 ids, bad = column.read(batch), batch.problems.bad
-                keys = keys or self._new_keys()
                 good, missing = np.flatnonzero(~bad), np.flatnonzero(bad & ~unreadable)
-                keys.append(self._count + good, batch.rows[good], take(ids, good))
+                if len(good):  # of a kind that the values decide
+                    keys = keys or self._new_keys()
+                    keys.append(self._count + good, batch.rows[good], take(ids, good))
                 self._left_out.append(self._count + missing)
                 self._without_id += len(missing)
             for table in self._of_columns:

@@ -113,8 +113,8 @@ def _several_types(path: Path, raw: Path) -> GraphFiles:
     nodes: dict[NodeType, NodeFiles] = {}
     for node_type, count in zip(map(str, names), map(int, counts), strict=True):
         tables: dict[str, Any] = {}
-        for folder in sorted(raw.glob(f"node*/{node_type}")):
-            tables |= _tables(folder, "node")
+        for folder in sorted(raw.glob("node*")):
+            tables |= _tables(folder / node_type, "node")
         masks = _masks(path, node_type, count)
         nodes[node_type] = NodeFiles(num_nodes=count, tables=tables | masks)
     edges: dict[EdgeType, EdgeFiles] = {}
