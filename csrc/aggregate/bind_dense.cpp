@@ -193,11 +193,11 @@ std::tuple<std::vector<int64_t>, std::vector<int64_t>, int64_t, std::vector<int6
            int64_t>
 bind_join_edges(const std::vector<BoundRelation>& relations, int64_t num_rows,
                 const std::vector<int64_t>& row_starts, int64_t num_columns,
-                const std::vector<int64_t>& column_starts, const TensorRef& row_keys,
-                const TensorRef& row_segments, const TensorRef& column_keys,
+                const std::vector<int64_t>& column_starts, const OptionalTensor& row_keys,
+                const OptionalTensor& row_segments, const OptionalTensor& column_keys,
                 const TensorRef& indptr, const TensorRef& indices, const OptionalTensor& edge_ids,
                 const OptionalTensor& by_column, const OptionalTensor& rows_of,
-                const OptionalTensor& positions, bool fixed, const Schedule& schedule,
+                const OptionalTensor& positions, KeyNumbering numbering, const Schedule& schedule,
                 const Launch& launch, [[maybe_unused]] const py::function& allocate) {
   EdgeJoin op;
   op.rows = key_segments("num_rows", num_rows, row_starts);
@@ -210,12 +210,19 @@ bind_join_edges(const std::vector<BoundRelation>& relations, int64_t num_rows,
     num_edges += op.relations.back().num_edges;
   }
   PG_CHECK_ARG(num_edges < kMostJoined, "edges are joined up to 2^31 - 2");
-  if (fixed) fix_cuts(op);
-  const int64_t most_rows = std::min(num_rows, num_edges);
-  const int64_t most_columns = std::min(num_columns, num_edges);
-  op.row_keys = row_keys.int32_values("row_keys", most_rows);
-  op.row_segments = row_segments.int32_values("row_segments", most_rows);
-  op.column_keys = column_keys.int32_values("column_keys", most_columns);
+  op.numbering = numbering;
+  if (numbering == KeyNumbering::kFixed) fix_cuts(op);
+  const bool is_all = numbering == KeyNumbering::kAll;
+  const int64_t most_rows = is_all ? num_rows : std::min(num_rows, num_edges);
+  const int64_t most_columns = is_all ? num_columns : std::min(num_columns, num_edges);
+  PG_CHECK_ARG(row_keys.has_value() != is_all && row_segments.has_value() != is_all &&
+                   column_keys.has_value() != is_all,
+               "keys and segments are given unless all keys are numbered");
+  if (!is_all) {
+    op.row_keys = row_keys->int32_values("row_keys", most_rows);
+    op.row_segments = row_segments->int32_values("row_segments", most_rows);
+    op.column_keys = column_keys->int32_values("column_keys", most_columns);
+  }
   op.indptr = indptr.int32_values("indptr", most_rows + 1);
   op.indices = indices.int32_values("indices", num_edges);
   if (edge_ids) op.edge_ids = edge_ids->int32_values("edge_ids", num_edges);
@@ -240,6 +247,10 @@ bind_join_edges(const std::vector<BoundRelation>& relations, int64_t num_rows,
 }  // namespace
 
 void register_dense(py::module_& m) {
+  py::enum_<KeyNumbering>(m, "KeyNumbering")
+      .value("used", KeyNumbering::kUsed)
+      .value("fixed", KeyNumbering::kFixed)
+      .value("all", KeyNumbering::kAll);
   m.def("copy_rows", &bind_copy_rows, py::arg("operands"), py::kw_only(), py::arg("dtype"),
         py::arg("first_column"), py::arg("out"), py::arg("launch"), ReleaseGil());
   m.def("rank_edges", &bind_rank_edges, py::arg("matrix"), py::kw_only(), py::arg("counts"),
@@ -250,7 +261,7 @@ void register_dense(py::module_& m) {
         py::arg("row_starts"), py::arg("num_columns"), py::arg("column_starts"),
         py::arg("row_keys"), py::arg("row_segments"), py::arg("column_keys"), py::arg("indptr"),
         py::arg("indices"), py::arg("edge_ids"), py::arg("by_column"), py::arg("rows_of"),
-        py::arg("positions"), py::arg("fixed"), py::arg("schedule"), py::arg("launch"),
+        py::arg("positions"), py::arg("numbering"), py::arg("schedule"), py::arg("launch"),
         py::arg("allocate"));
   m.def("activate", &bind_activate, py::kw_only(), py::arg("x"), py::arg("bias"), py::arg("relu"),
         py::arg("p"), py::arg("seed"), py::arg("bits"), py::arg("out"), py::arg("launch"),

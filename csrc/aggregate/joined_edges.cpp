@@ -29,24 +29,26 @@ int64_t read_keys(const EdgeJoin& op, EdgeKeys& keys) {
   return -1;
 }
 
-/// Numbers the keys that have edges, and writes where the edges of each begin.
-class Numbering {
+/// Numbers the keys, and writes where the edges of each begin.
+class Numbers {
  public:
-  Numbering(const KeySegments& segments, const std::vector<int32_t>& keys)
-      : segments_(segments), numbers_(segments.num_keys, 0) {
+  Numbers(const KeySegments& segments, KeyNumbering numbering, const std::vector<int32_t>& keys)
+      : segments_(segments), numbering_(numbering), numbers_(segments.num_keys, 0) {
     for (const int32_t key : keys) ++numbers_[key];
   }
 
   JoinedKeys write(int32_t* keys, int32_t* segment_of, int32_t* indptr) {
+    if (numbering_ == KeyNumbering::kAll) return write_all(indptr);
+    const bool is_fixed = numbering_ == KeyNumbering::kFixed;
     JoinedKeys result;
     int32_t number = 0, edges = 0;
     const size_t count = segments_.starts.size();
     for (size_t segment = 0; segment < count; ++segment) {
       const int64_t first = segments_.starts[segment];
       const int64_t end = segment + 1 < count ? segments_.starts[segment + 1] : segments_.num_keys;
-      if (segments_.is_fixed()) number = static_cast<int32_t>(segments_.fixed_cuts[segment]);
+      if (is_fixed) number = static_cast<int32_t>(segments_.fixed_cuts[segment]);
       result.cuts.push_back(number);
-      result.lasts.push_back(segments_.is_fixed() ? end - first - 1 : -1);
+      result.lasts.push_back(is_fixed ? end - first - 1 : -1);
       const auto write = [&](int64_t key) {
         keys[number] = static_cast<int32_t>(key - first);
         if (segment_of != nullptr) segment_of[number] = static_cast<int32_t>(segment);
@@ -57,10 +59,10 @@ class Numbering {
         if (degree == 0) continue;
         write(key);
         edges += degree;
-        if (!segments_.is_fixed()) result.lasts.back() = key - first;
+        if (!is_fixed) result.lasts.back() = key - first;
         numbers_[key] = number++;
       }
-      if (!segments_.is_fixed()) continue;
+      if (!is_fixed) continue;
       for (; number < segments_.fixed_cuts[segment + 1]; ++number)
         write(segment_of != nullptr ? end - 1 : first + number - segments_.fixed_cuts[segment]);
     }
@@ -72,11 +74,32 @@ class Numbering {
   int32_t operator[](int32_t key) const { return numbers_[key]; }
 
  private:
+  JoinedKeys write_all(int32_t* indptr) {
+    int32_t edges = 0;
+    for (int64_t key = 0; key < segments_.num_keys; ++key) {
+      if (indptr != nullptr) indptr[key] = edges;
+      edges += numbers_[key];
+      numbers_[key] = static_cast<int32_t>(key);
+    }
+    if (indptr != nullptr) indptr[segments_.num_keys] = edges;
+    return all_keys(segments_);
+  }
+
   const KeySegments& segments_;
+  const KeyNumbering numbering_;
   std::vector<int32_t> numbers_;  // of each key: its edges, then its number
 };
 
 }  // namespace
+
+JoinedKeys all_keys(const KeySegments& segments) {
+  JoinedKeys result;
+  result.cuts = segments.starts;
+  result.cuts.push_back(segments.num_keys);
+  for (size_t i = 0; i < segments.starts.size(); ++i)
+    result.lasts.push_back(result.cuts[i + 1] - result.cuts[i] - 1);
+  return result;
+}
 
 JoinedCounts join_edges_cpu(const EdgeJoin& op) {
   JoinedCounts result;
@@ -86,7 +109,8 @@ JoinedCounts join_edges_cpu(const EdgeJoin& op) {
   keys.columns.reserve(num_edges);
   result.bad_edge = read_keys(op, keys);
   if (result.bad_edge >= 0) return result;
-  Numbering rows(op.rows, keys.rows), columns(op.columns, keys.columns);
+  Numbers rows(op.rows, op.numbering, keys.rows);
+  Numbers columns(op.columns, op.numbering, keys.columns);
   result.rows = rows.write(op.row_keys, op.row_segments, op.indptr);
   result.columns = columns.write(op.column_keys, nullptr, op.by_column);
   std::vector<int32_t> place(op.indptr, op.indptr + result.rows.cuts.back());

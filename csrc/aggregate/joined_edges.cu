@@ -16,11 +16,12 @@ using Count = unsigned long long;
 
 /// Numbers of a kind of keys, on the device. The edges of a list are counted by `counts`.
 struct Numbers {
-  int32_t* counts;            // [num_keys] edges; with fixed cuts, in the end the numbers
-  int32_t* numbers;           // [num_keys + 1] the keys before that have edges
-  int32_t* offsets;           // [num_keys + 1] the edges of these, for fixed cuts; else null
-  const int64_t* starts;      // [segments]
-  const int64_t* fixed_cuts;  // [segments + 1] or null
+  KeyNumbering numbering;
+  int32_t* counts;        // [num_keys] edges; in the end the numbers, unless used keys are numbered
+  int32_t* numbers;       // [num_keys + 1] the keys before that have edges
+  int32_t* offsets;       // [num_keys + 1] the edges of these; null if used keys are numbered
+  const int64_t* starts;  // [segments]
+  const int64_t* fixed_cuts;  // [segments + 1] for kFixed
   int64_t num_keys;
   int32_t num_segments;
   int32_t* keys;        // as of EdgeJoin
@@ -160,6 +161,14 @@ __global__ void __launch_bounds__(kBlockThreads) cut_joined_keys(const Numbers o
   }
 }
 
+/// Gives each key its own number.
+__global__ void __launch_bounds__(kBlockThreads) place_all_keys(const Numbers of) {
+  for (int64_t key = global_thread(); key <= of.num_keys; key += grid_threads()) {
+    if (of.indptr != nullptr) of.indptr[key] = of.offsets[key];
+    if (key < of.num_keys) of.counts[key] = static_cast<int32_t>(key);
+  }
+}
+
 /// Gives the keys that have edges their numbers by fixed cuts.
 __global__ void __launch_bounds__(kBlockThreads) place_joined_keys(const Numbers of) {
   for (int64_t key = global_thread(); key < of.num_keys; key += grid_threads()) {
@@ -270,10 +279,10 @@ class Join {
     int32_t* const row_of = scratch_.take<int32_t>(edges_);
     int32_t* const column_of = scratch_.take<int32_t>(edges_);
     int32_t* const positions = scratch_.take<int32_t>(edges_);
-    const bool is_fixed = op_.is_fixed();
+    const bool is_used = op_.numbering == KeyNumbering::kUsed;
     number_joined_edges<<<blocks, kBlockThreads, 0, stream_>>>(
-        of_all_, is_fixed ? rows_.counts : rows_.numbers,
-        is_fixed ? columns_.counts : columns_.numbers, row_of, column_of, positions);
+        of_all_, is_used ? rows_.numbers : rows_.counts,
+        is_used ? columns_.numbers : columns_.counts, row_of, column_of, positions);
     PG_LAUNCH_CHECK("number_joined_edges");
     int32_t* const ordered_rows = scratch_.take<int32_t>(edges_);
     int32_t* const order = scratch_.take<int32_t>(edges_);
@@ -290,14 +299,14 @@ class Join {
                                                                 op_.rows_of);
       PG_LAUNCH_CHECK("select_joined_rows");
     }
-    return is_fixed ? fixed_counts() : read();
+    return is_used ? read() : known_counts();
   }
 
  private:
   /// Everything that `prepare` and `run` take.
   int64_t scratch_bytes() const {
-    const auto of_keys = [](const KeySegments& segments) {
-      const int64_t arrays = segments.is_fixed() ? 3 : 2;
+    const int64_t arrays = op_.numbering == KeyNumbering::kUsed ? 2 : 3;
+    const auto of_keys = [arrays](const KeySegments& segments) {
       return arrays * Scratch::size_of(segments.num_keys + 1, sizeof(int32_t));
     };
     return of_keys(op_.rows) + of_keys(op_.columns) + Scratch::size_of(num_words(), 8) +
@@ -336,13 +345,13 @@ class Join {
       const auto* const starts = reinterpret_cast<const int64_t*>(table + add(segments.starts));
       const auto* const cuts = reinterpret_cast<const int64_t*>(table + add(segments.fixed_cuts));
       Numbers numbers{};
+      numbers.numbering = op_.numbering;
       numbers.counts = counts;
       numbers.numbers = scratch_.take<int32_t>(segments.num_keys + 1);
       numbers.starts = starts;
-      if (segments.is_fixed()) {
+      if (op_.numbering != KeyNumbering::kUsed)
         numbers.offsets = scratch_.take<int32_t>(segments.num_keys + 1);
-        numbers.fixed_cuts = cuts;
-      }
+      numbers.fixed_cuts = cuts;
       numbers.num_keys = segments.num_keys;
       numbers.num_segments = count;
       numbers.cuts = words;
@@ -383,22 +392,30 @@ class Join {
                                           ReadKey{numbers.counts, numbers.num_keys}),
           thrust::make_tabulate_output_iterator(WriteKey{numbers}), numbers.num_keys + 1, stream_);
     });
-    if (numbers.fixed_cuts == nullptr) {
-      cut_joined_keys<<<grid_for(numbers.num_segments + 1), kBlockThreads, 0, stream_>>>(numbers);
-      PG_LAUNCH_CHECK("cut_joined_keys");
-      return;
+    const unsigned blocks = grid_for(numbers.num_keys + 1);
+    switch (numbers.numbering) {
+      case KeyNumbering::kUsed:
+        cut_joined_keys<<<grid_for(numbers.num_segments + 1), kBlockThreads, 0, stream_>>>(numbers);
+        PG_LAUNCH_CHECK("cut_joined_keys");
+        break;
+      case KeyNumbering::kFixed:
+        place_joined_keys<<<blocks, kBlockThreads, 0, stream_>>>(numbers);
+        PG_LAUNCH_CHECK("place_joined_keys");
+        fill_joined_keys<<<blocks, kBlockThreads, 0, stream_>>>(numbers);
+        PG_LAUNCH_CHECK("fill_joined_keys");
+        break;
+      case KeyNumbering::kAll:
+        place_all_keys<<<blocks, kBlockThreads, 0, stream_>>>(numbers);
+        PG_LAUNCH_CHECK("place_all_keys");
+        break;
     }
-    const unsigned blocks = grid_for(numbers.num_keys);
-    place_joined_keys<<<blocks, kBlockThreads, 0, stream_>>>(numbers);
-    PG_LAUNCH_CHECK("place_joined_keys");
-    fill_joined_keys<<<blocks, kBlockThreads, 0, stream_>>>(numbers);
-    PG_LAUNCH_CHECK("fill_joined_keys");
   }
 
   void sort(const int32_t* keys, int32_t* ordered, const int32_t* values, int32_t* order,
             const KeySegments& segments) {
-    const int64_t numbers =
-        segments.is_fixed() ? segments.fixed_cuts.back() : std::min(segments.num_keys, edges_);
+    const int64_t numbers = op_.numbering == KeyNumbering::kAll
+                                ? segments.num_keys
+                                : std::min(segments.num_keys, edges_);
     with_scratch([&](void* scratch, size_t& bytes) {
       return cub::DeviceRadixSort::SortPairs(scratch, bytes, keys, ordered, values, order, edges_,
                                              0, bits_of(numbers), stream_);
@@ -413,18 +430,14 @@ class Join {
     PG_CUDA_CHECK(call(scratch, bytes));
   }
 
-  JoinedCounts fixed_counts() const {
-    const auto of_keys = [](const KeySegments& segments) {
-      JoinedKeys keys;
-      keys.cuts = segments.fixed_cuts;
-      const size_t count = segments.starts.size();
-      for (size_t i = 0; i < count; ++i) {
-        const int64_t end = i + 1 < count ? segments.starts[i + 1] : segments.num_keys;
-        keys.lasts.push_back(end - segments.starts[i] - 1);
-      }
-      return keys;
-    };
-    return {of_keys(op_.rows), of_keys(op_.columns), -1};
+  /// What the host knows without the edges.
+  JoinedCounts known_counts() const {
+    JoinedCounts counts{all_keys(op_.rows), all_keys(op_.columns), -1};
+    if (op_.numbering == KeyNumbering::kFixed) {
+      counts.rows.cuts = op_.rows.fixed_cuts;
+      counts.columns.cuts = op_.columns.fixed_cuts;
+    }
+    return counts;
   }
 
   JoinedCounts read() {

@@ -28,40 +28,42 @@ struct JoinedRelation {
   int64_t first_edge = 0;  // the edges of relations before
 };
 
-/// Keys in ascending order are numbered if they have edges. The segments of keys are given by their
-/// first keys; the first of these is 0.
+/// Which keys have numbers, in ascending order.
+enum class KeyNumbering {
+  kUsed,   // those that have edges
+  kFixed,  // these, and as many others as any edges could use: shapes do not depend on the edges
+  kAll,    // all: a number is the key
+};
+
+/// Segments of keys are given by their first keys; the first of these is 0.
 struct KeySegments {
   int64_t num_keys = 0;         // below 2^31
   std::vector<int64_t> starts;  // [segments]
-  // [segments + 1] the first number of each segment, so that shapes do not depend on the edges.
-  // Numbers that a segment does not need have no edges: rows are those of its last key, columns
-  // those of the keys at their own place, because sums of gradients by key would wait for each
-  // other. Empty: there are none of these.
+  // [segments + 1] the first number of each segment, for kFixed. Numbers that a segment does not
+  // need have no edges: rows are those of its last key, columns those of the keys at their own
+  // place, because sums of gradients by key would wait for each other.
   std::vector<int64_t> fixed_cuts;
-
-  bool is_fixed() const { return !fixed_cuts.empty(); }
 };
 
 struct EdgeJoin {
   std::vector<JoinedRelation> relations;  // at least one, fewer than 2^31 edges together
   KeySegments rows, columns;
-  int32_t* row_keys = nullptr;      // [min(keys, edges), or fixed] less the segment's first key
+  KeyNumbering numbering = KeyNumbering::kUsed;  // of both
+  int32_t* row_keys = nullptr;      // [min(keys, edges)] less the segment's first key; not for kAll
   int32_t* row_segments = nullptr;  // likewise
   int32_t* column_keys = nullptr;
-  int32_t* indptr = nullptr;        // [as row_keys, + 1]
+  int32_t* indptr = nullptr;        // [min(keys, edges) + 1], or [keys + 1] for kAll
   int32_t* indices = nullptr;       // [edges] columns, by row, then in the order of the edges
   int32_t* edge_ids = nullptr;      // [edges] of the edges by row, or null
-  int32_t* by_column = nullptr;     // [as column_keys, + 1] of the transpose, or null
+  int32_t* by_column = nullptr;     // [likewise, by columns] of the transpose, or null
   int32_t* rows_of = nullptr;       // [edges] the rows, by column, then in the order of `indices`
   int32_t* positions = nullptr;     // [edges] likewise, in `indices`
   int64_t chunk = 0, long_row = 0;  // of the schedule of kernels, for the counts of chunks
 
-  bool is_fixed() const { return rows.is_fixed(); }  // then the columns are, too
   int64_t num_edges() const { return relations.back().first_edge + relations.back().num_edges; }
 };
 
-/// The keys of a kind that have edges. With fixed cuts: these, the last keys of all segments, and
-/// no chunks.
+/// The keys of a kind that have numbers. Chunks are counted for kUsed only.
 struct JoinedKeys {
   std::vector<int64_t> cuts;   // [segments + 1] those of earlier segments
   std::vector<int64_t> lasts;  // [segments] the last key of each less its first one; -1: none
@@ -73,10 +75,13 @@ struct JoinedCounts {
   int64_t bad_edge = -1;  // the first edge with an id out of range: nothing else is valid then
 };
 
+/// Of segments in which every key has its own number.
+JoinedKeys all_keys(const KeySegments& segments);
+
 JoinedCounts join_edges_cpu(const EdgeJoin& op);
 
 #ifdef PEERGRAPH_CUDA
-/// As on the CPU. Waits for the stream, unless the cuts are fixed: then an edge with an id out of
+/// As on the CPU. Waits for the stream if used keys are numbered. Else an edge with an id out of
 /// range is taken for one between nodes 0, and -1 is returned for it.
 JoinedCounts join_edges_cuda(const EdgeJoin& op, const Launch& launch, const Allocate& allocate);
 #endif

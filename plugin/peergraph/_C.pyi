@@ -356,6 +356,19 @@ class Target:
     @property
     def value(self) -> int: ...
 
+class KeyNumbering:
+    __members__: typing.ClassVar[dict[str, KeyNumbering]]
+    all: typing.ClassVar[KeyNumbering]
+    fixed: typing.ClassVar[KeyNumbering]
+    used: typing.ClassVar[KeyNumbering]
+
+    def __init__(self, value: int) -> None: ...
+    def __int__(self) -> int: ...
+    @property
+    def name(self) -> str: ...
+    @property
+    def value(self) -> int: ...
+
 class Schedule:
     def __init__(
         self, *, chunk: int = 256, long_row: int = 512, warps_per_block: int = 2
@@ -623,16 +636,16 @@ def join_edges(
     row_starts: collections.abc.Sequence[int],
     num_columns: int,
     column_starts: collections.abc.Sequence[int],
-    row_keys: torch.Tensor,
-    row_segments: torch.Tensor,
-    column_keys: torch.Tensor,
+    row_keys: torch.Tensor | None,
+    row_segments: torch.Tensor | None,
+    column_keys: torch.Tensor | None,
     indptr: torch.Tensor,
     indices: torch.Tensor,
     edge_ids: torch.Tensor | None,
     by_column: torch.Tensor | None,
     rows_of: torch.Tensor | None,
     positions: torch.Tensor | None,
-    fixed: bool,
+    numbering: KeyNumbering,
     schedule: Schedule,
     launch: Launch,
     allocate: collections.abc.Callable[[int], int],

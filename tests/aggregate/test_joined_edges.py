@@ -7,7 +7,12 @@ from itertools import pairwise
 import pytest
 import torch
 
-from peergraph.aggregate.sparse.joined_edges import JoinedEdges, KeyedEdges, join_edges
+from peergraph.aggregate.sparse.joined_edges import (
+    JoinedEdges,
+    KeyedEdges,
+    join_edges,
+    matrix_of_all,
+)
 
 Pairs = list[tuple[int, int]]
 DTYPES = [torch.int32, torch.int64]
@@ -150,6 +155,36 @@ def test_fixed_shapes(device: torch.device, sizes: list[int], num_edges: list[in
             count = starts[1][segment + 1] - starts[1][segment]
             assert bool((fixed.columns[first:end] < count).all())
     assert len(shapes) == 1
+
+
+@pytest.mark.parametrize("edge_ids", [False, True])
+def test_rows_and_columns_of_all_keys(device: torch.device, edge_ids: bool) -> None:
+    relations, *starts = random_relations(device, torch.int32, 1, [9, 4, 7], [40, 0, 21])
+    matrix = matrix_of_all(
+        relations, starts[0][-1], starts[1][-1], edge_ids=edge_ids, gradients=True
+    )
+    pairs = [
+        (each.first_row + each.row_stride * destination, each.first_column + source)
+        for each in relations
+        for source, destination in zip(
+            each.sources.tolist(), each.destinations.tolist(), strict=True
+        )
+    ]
+    order = sorted(range(len(pairs)), key=lambda edge: pairs[edge][0])
+    assert (matrix.num_rows, matrix.num_columns) == (starts[0][-1], starts[1][-1])
+    assert matrix.indices.tolist() == [pairs[edge][1] for edge in order]
+    counts = torch.bincount(torch.tensor([row for row, _ in pairs]), minlength=starts[0][-1])
+    assert matrix.degrees().tolist() == counts.tolist()
+    transpose = matrix.transpose()
+    order = sorted(order, key=lambda edge: pairs[edge][1])
+    assert transpose.indices.tolist() == [pairs[edge][0] for edge in order]
+    if edge_ids:
+        assert matrix.edge_ids is not None
+        assert transpose.edge_ids is not None
+        assert [pairs[e][1] for e in matrix.edge_ids.tolist()] == matrix.indices.tolist()
+        assert transpose.edge_ids.tolist() == order
+    else:
+        assert matrix.edge_ids is None
 
 
 def test_fixed_shapes_take_relations_of_one_segment(device: torch.device) -> None:

@@ -12,7 +12,7 @@ import peergraph._C as _C
 from peergraph.aggregate import attention, edge_softmax, g_sddmm, g_spmm
 from peergraph.aggregate.ops.activate import activation_of, gradient_of_activation
 from peergraph.aggregate.ops.side_by_side import sums_and_self_rows
-from peergraph.aggregate.sparse.joined_edges import KeyedEdges, join_edges
+from peergraph.aggregate.sparse.joined_edges import KeyedEdges, join_edges, matrix_of_all
 from tests.aggregate.graphs import Graph, features, hub_graph, random_graph, short_lists
 from tests.aggregate.interleaved import SplitSources
 from tests.kernels.cases import case
@@ -95,7 +95,8 @@ def grouped_edges(device: torch.device) -> Iterator[Tensor]:
 
 @case(
     "count_joined_edges", "cut_joined_keys", "number_joined_edges", "select_joined_columns",
-    "select_joined_rows", "place_joined_keys", "fill_joined_keys", "write_table_piece",
+    "select_joined_rows", "place_joined_keys", "fill_joined_keys", "place_all_keys",
+    "write_table_piece",
 )  # fmt: skip
 def joined_edges(device: torch.device) -> Iterator[Tensor]:
     """Relations with and without edges, and a row that is cut in chunks."""
@@ -113,6 +114,10 @@ def joined_edges(device: torch.device) -> Iterator[Tensor]:
         for matrix in (joined.matrix, joined.matrix.transpose()):
             yield from (matrix.indptr, matrix.indices)
         yield torch.tensor([*joined.row_cuts, *joined.row_lasts, *joined.column_cuts])
+    matrix = matrix_of_all(relations, 2600, 270, edge_ids=True, gradients=True)
+    for each in (matrix, matrix.transpose()):
+        assert each.edge_ids is not None
+        yield from (each.indptr, each.indices, each.edge_ids)
 
 
 @case("activate", "activate_backward", exact=False)

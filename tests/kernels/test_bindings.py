@@ -253,7 +253,8 @@ def join_edges(t: Tensors) -> None:
         num_columns=4, column_starts=[0, 2], row_keys=t["rows"], row_segments=t["segments"],
         column_keys=t["columns"], indptr=t["indptr"], indices=t["indices"], edge_ids=t["edge_ids"],
         by_column=t["by_column"], rows_of=t["rows_of"], positions=t["positions"],
-        fixed=False, schedule=_C.Schedule(), launch=LAUNCH, allocate=allocate,
+        numbering=_C.KeyNumbering.used, schedule=_C.Schedule(), launch=LAUNCH,
+        allocate=allocate,
     )  # fmt: skip
 
 

@@ -335,7 +335,7 @@ def typed_edges_of(kind: type[_Typed], relations: list[Relation], sizes: list[in
     if fixed and not issubclass(kind, TypedEdges):
         raise Unsupported("the batch has a static shape")
     if fixed:
-        sizes = _sizes_with_edges(relations, sizes)
+        sizes = sizes_with_edges(relations, sizes)
 
     def make(_: bool, gradients: bool) -> _Typed:
         # Ids are verified as they are read.
@@ -348,7 +348,7 @@ def typed_edges_of(kind: type[_Typed], relations: list[Relation], sizes: list[in
     return edges
 
 
-def _sizes_with_edges(relations: list[Relation], sizes: list[int]) -> list[int]:
+def sizes_with_edges(relations: Sequence[Relation], sizes: Sequence[int]) -> list[int]:
     """Returns the number of nodes of each type up to the last one at which edges may end."""
     bounds = [0] * len(sizes)
     for relation in relations:

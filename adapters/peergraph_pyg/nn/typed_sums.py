@@ -14,7 +14,7 @@ from peergraph.aggregate.layers import SumRelation, without_autocast
 from peergraph.integration import Unsupported, is_explaining, note
 
 from .. import compat
-from ..data.csc_cache import has_static_shapes, joined_structure
+from ..data.csc_cache import has_static_shapes, joined_structure, sizes_with_edges
 from ..data.lazy_features import is_plain
 from . import convs
 from .isolated_rows import with_isolated_rows
@@ -38,9 +38,6 @@ def joined_sums(relations: Iterable[tuple[EdgeType, Any]], call: Call) -> list[J
         call: the arguments of the HeteroConv.
     """
     by_kind: dict[_Kind, dict[EdgeType, Any]] = {}
-    if has_static_shapes():
-        note("forward: sums of each relation alone, the batch has a static shape")
-        return []
     for edge_type, layer in relations:
         if type(layer) in (convs.SAGEConv, convs.GraphConv) and edge_type in call.edges:
             kind = _kind(edge_type, layer, call)
@@ -179,8 +176,11 @@ class _JoinedSums(JoinedLayers):
             for node_type, there in zip(node_types, has_own, strict=True)
         ]
         sizes = [call.x[node_type].shape[0] for node_type in node_types]
+        if has_static_shapes():
+            sizes = sizes_with_edges(relations, sizes)
         inputs = _Inputs(x, reads, relations, parameters, weights, sizes, own, factors)
-        multiplies_first = inputs.multiply_first(kind)
+        # A static shape is known of sums before products only.
+        multiplies_first = not has_static_shapes() and inputs.multiply_first(kind)
         results = without_autocast(
             lambda: inputs.products_first(kind) if multiplies_first else inputs.sums_first(kind)
         )
@@ -258,8 +258,9 @@ class _Inputs:
                 self.own,
                 groups,
                 weighted=weighted,
-                check=check,
+                check=check and not has_static_shapes(),
                 gradients=gradients and need_gradients(features),
+                fixed=has_static_shapes(),
             ),
         )
         if is_explaining():

@@ -117,6 +117,35 @@ def join_edges(
     return _join(relations, row_starts, column_starts, num_edges, gradients, fixed)
 
 
+def matrix_of_all(
+    relations: Sequence[KeyedEdges],
+    num_rows: int,
+    num_columns: int,
+    *,
+    edge_ids: bool = False,
+    gradients: bool = False,
+) -> CsrMatrix:
+    """Returns one matrix of the edges of several relations, with a row and a column for every key.
+
+    Args:
+        relations: at least one; ids must be in range: on a GPU they are not verified.
+        num_rows, num_columns: the numbers of keys.
+        edge_ids: whether edges have values: the matrix has the number of each edge, counting those
+            of all relations.
+        gradients: makes the transpose.
+
+    Synchronises no GPU.
+
+    Raises:
+        IndexError: on the CPU, the first id out of range.
+    """
+    num_edges = sum(each.sources.shape[0] for each in relations)
+    cuts = [0, num_rows], [0, num_columns]
+    return _native_join(
+        relations, *cuts, num_edges, gradients, _C.KeyNumbering.all, edge_ids
+    ).matrix
+
+
 def _join(
     relations: Sequence[KeyedEdges],
     row_starts: Sequence[int],
@@ -125,30 +154,46 @@ def _join(
     gradients: bool,
     fixed: bool = False,
 ) -> JoinedEdges:
+    numbering = _C.KeyNumbering.fixed if fixed else _C.KeyNumbering.used
+    return _native_join(relations, row_starts, column_starts, num_edges, gradients, numbering)
+
+
+def _native_join(
+    relations: Sequence[KeyedEdges],
+    row_starts: Sequence[int],
+    column_starts: Sequence[int],
+    num_edges: int,
+    gradients: bool,
+    numbering: _C.KeyNumbering,
+    edge_ids: bool = False,
+) -> JoinedEdges:
     device = relations[0].sources.device
-    most_rows, most_columns = min(row_starts[-1], num_edges), min(column_starts[-1], num_edges)
-    lengths = [most_rows, most_rows, most_columns, most_rows + 1, num_edges]
+    is_all, is_used = numbering == _C.KeyNumbering.all, numbering == _C.KeyNumbering.used
+    most_rows = row_starts[-1] if is_all else min(row_starts[-1], num_edges)
+    most_columns = column_starts[-1] if is_all else min(column_starts[-1], num_edges)
+    of_keys = [0, 0, 0] if is_all else [most_rows, most_rows, most_columns]
+    lengths = [*of_keys, most_rows + 1, num_edges, num_edges if edge_ids else 0]
     if gradients:
         lengths += [most_columns + 1, num_edges, num_edges]
     lengths = [-(-length // _ALIGN) * _ALIGN for length in lengths]
     results = torch.split(torch.empty(sum(lengths), dtype=torch.int32, device=device), lengths)
-    rows, segments, columns, indptr, indices, *transpose = results
+    rows, segments, columns, indptr, indices, ids, *transpose = results
     row_cuts, row_lasts, row_chunks, column_cuts, column_chunks, bad_edge = _C.join_edges(
         [each.native() for each in relations],
         num_rows=row_starts[-1],
         row_starts=list(row_starts[:-1]),
         num_columns=column_starts[-1],
         column_starts=list(column_starts[:-1]),
-        row_keys=rows,
-        row_segments=segments,
-        column_keys=columns,
+        row_keys=None if is_all else rows,
+        row_segments=None if is_all else segments,
+        column_keys=None if is_all else columns,
         indptr=indptr,
         indices=indices,
-        edge_ids=None,
+        edge_ids=ids if edge_ids else None,
         by_column=transpose[0] if gradients else None,
         rows_of=transpose[1] if gradients else None,
         positions=transpose[2] if gradients else None,
-        fixed=fixed,
+        numbering=numbering,
         schedule=_C.Schedule(),
         launch=launch_on(device),
         allocate=Buffers(device),
@@ -160,15 +205,17 @@ def _join(
         indptr[: num_rows + 1],
         indices[:num_edges],
         num_columns,
-        max_chunks=None if fixed else row_chunks,
+        edge_ids=ids[:num_edges] if edge_ids else None,
+        max_chunks=row_chunks if is_used else None,
     )
     if gradients:
         by_column, rows_of, positions = transpose
+        matrix.has_edge_operands = edge_ids or not is_all
         matrix.adopt_transpose(
             by_column[: num_columns + 1],
             rows_of[:num_edges],
             positions[:num_edges],
-            None if fixed else column_chunks,
+            column_chunks if is_used else None,
         )
     return JoinedEdges(
         matrix, rows[:num_rows], segments[:num_rows], row_cuts, row_lasts, columns[:num_columns],

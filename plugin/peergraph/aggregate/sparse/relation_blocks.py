@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import accumulate, pairwise
 from typing import NamedTuple
 
@@ -25,6 +26,7 @@ from peergraph.aggregate.sparse.index_tensors import (
     distinct,
     group_by,
 )
+from peergraph.aggregate.sparse.joined_edges import KeyedEdges, matrix_of_all
 from peergraph.aggregate.sparse.typed_edges import Relation, check_relation
 
 # Blocks of sums may have this many times as many rows as pairs of a destination and a relation
@@ -136,8 +138,11 @@ class RelationBlocks:
         weighted: whether edges have weights: see :meth:`weights`.
         check: verify the ids. The shapes are always verified.
         gradients: whether gradients of features will be needed: makes the transposes.
+        fixed: whether all shapes depend on the sizes and the numbers of edges only, as a CUDA graph
+            needs: all destinations have rows, for each block.
 
-    Synchronises with the stream of a GPU, a few times whatever the number of relations is.
+    Synchronises with the stream of a GPU, a few times whatever the number of relations is; not if
+    `fixed`, without `check`.
 
     Raises:
         TypeError, ValueError: an edge index of another dtype, shape or device.
@@ -155,6 +160,7 @@ class RelationBlocks:
         weighted: bool = False,
         check: bool = True,
         gradients: bool = False,
+        fixed: bool = False,
     ) -> None:
         if not relations:
             raise ValueError("relations must be one at least, got none")
@@ -162,7 +168,7 @@ class RelationBlocks:
         """The device of all tensors."""
         for i, relation in enumerate(relations):
             check_relation(f"relations[{i}]", relation, sizes[relation.destinations], device, check)
-        self.rows = destinations_with_edges(relations, sizes)
+        self.rows = list(sizes) if fixed else destinations_with_edges(relations, sizes)
         """For each result, the destinations that it has: up to the last one with edges, or all."""
         of_features = [0] * len(num_rows) if groups is None else groups
         self.groups: list[BlockGroup] = []
@@ -181,7 +187,9 @@ class RelationBlocks:
                     ids = torch.arange(self.rows[output], device=device)
                     blocks.append(_Block(None, feature, output, ids.expand(2, -1)))
             if blocks:
-                self.groups.append(_group(features, blocks, num_rows, self.rows, weighted))
+                self.groups.append(
+                    _group(features, blocks, num_rows, self.rows, weighted, gradients, fixed)
+                )
         if gradients:
             for each in self.groups:
                 each.matrix.transpose()
@@ -276,6 +284,8 @@ def _group(
     num_rows: Sequence[int],
     rows: list[int],
     weighted: bool,
+    gradients: bool,
+    fixed: bool,
 ) -> BlockGroup:
     """Returns a group; `num_rows` are the rows of features, `rows` those of results."""
     device = blocks[0].edges.device
@@ -292,6 +302,38 @@ def _group(
     first_row = [0, *accumulate(n * len(of) for n, of in zip(rows, of_output, strict=True))]
     first_owner = [0, *accumulate(rows)]
     counts = [each.edges.shape[1] for each in blocks]
+    group_of = partial(
+        BlockGroup,
+        features,
+        [num_rows[i] for i in features],
+        relations=[each.relation for each in blocks],
+        sources=[each.feature for each in blocks],
+        outputs=[each.output for each in blocks],
+        num_edges=counts,
+    )
+    products = [
+        BlockProduct(first_row[output], first_row[output + 1], of, output)
+        for output, of in enumerate(of_output)
+        if of
+    ]
+    if fixed:
+        keyed = [
+            KeyedEdges(
+                each.edges[0],
+                each.edges[1],
+                num_rows[each.feature],
+                rows[each.output],
+                first_column[each.feature],
+                first_row[each.output] + place,
+                len(of_output[each.output]),
+            )
+            for each, place in zip(blocks, places, strict=True)
+        ]
+        matrix = matrix_of_all(
+            keyed, first_row[-1], num_columns, edge_ids=weighted, gradients=gradients
+        )
+        matrix.has_edge_operands = weighted
+        return group_of(matrix=matrix, products=products)
     # By block: first column, first sum, sums of a destination, first destination, edges.
     table = torch.tensor(
         [
@@ -312,11 +354,6 @@ def _group(
     owners, sums = None, {}
     if _fits(keys, first_row[-1]):
         matrix = _matrix(keys.to(dtype), columns, first_row[-1], num_columns, weighted)
-        products = [
-            BlockProduct(first_row[output], first_row[output + 1], of, output)
-            for output, of in enumerate(of_output)
-            if of
-        ]
     else:
         keys = (destinations + table[3][numbers]).add_(numbers, alpha=first_owner[-1])
         pairs, places_of_edges = distinct(keys, first_owner[-1] * len(blocks))
@@ -329,18 +366,7 @@ def _group(
         ]
         owners = pairs % first_owner[-1] if len(pairs) else pairs
         sums = _sums(owners, first_owner, products)
-    return BlockGroup(
-        features,
-        [num_rows[i] for i in features],
-        matrix,
-        [each.relation for each in blocks],
-        [each.feature for each in blocks],
-        [each.output for each in blocks],
-        counts,
-        products,
-        owners,
-        sums,
-    )
+    return group_of(matrix=matrix, products=products, owners=owners, sums=sums)
 
 
 def _fits(keys: Tensor, count: int) -> bool:

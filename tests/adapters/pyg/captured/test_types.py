@@ -113,9 +113,10 @@ def test_losses_are_those_of_the_loop(
     assert training.num_captured == (12 - 3 if device.type == "cuda" else 0)
 
 
-def test_relations_are_joined(plain: HeteroData, device: torch.device) -> None:
-    """Steps of fixed shapes join the relations of attention, too."""
-    loader, model = make_loader(plain, device), make_model("gat", device, True)
+@pytest.mark.parametrize("kind", ["gat", "sage"])
+def test_relations_are_joined(plain: HeteroData, device: torch.device, kind: str) -> None:
+    """In steps of fixed shapes, too."""
+    loader, model = make_loader(plain, device), make_model(kind, device, True)
     shapes = []
 
     def loss(model: nn.Module, batch: Any) -> Tensor:
