@@ -28,6 +28,7 @@ GUIDES = (
     "temporal",
     "own_messages",
     "inference",
+    "pagerank",
     "captured_steps",
     "samplers",
 )
