@@ -156,7 +156,7 @@ def exchange_rows(
     # `next` takes a sample two rounds ahead, and the thread makes the one after it meanwhile.
     assert store.exchange is not None
     ahead = depth + 2 * store.exchange.batches_per_round
-    results = _Results(PrefetchIterator(sampled, ahead, device, options, store))
+    results = _Results(PrefetchIterator(sampled, ahead, device, options, store, finds_memory=False))
     return ExchangeIterator(
         store,
         results,

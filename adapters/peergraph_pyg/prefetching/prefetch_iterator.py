@@ -22,7 +22,7 @@ from peergraph.store import Store
 
 from .thread_state import (
     Modes,
-    record_stream,
+    owners_of_memory,
     return_stream,
     take_stream,
 )
@@ -71,6 +71,8 @@ class Result:
     last: bool  # of the iteration
     ready: torch.cuda.Event | None
     random_state: Tensor | None
+    memory: list[Any] | None = None
+    """The owners of the batch's memory on a GPU, if the thread has looked for them."""
 
 
 @dataclass
@@ -100,6 +102,8 @@ class PrefetchIterator:
         options: the share of a GPU that the thread takes.
         store: the store that the batches are sampled from; once it is closed, ``next`` raises
             RuntimeError.
+        finds_memory: whether the thread looks for the memory of a batch, which is to be kept until
+            the loop's stream has used it. The loop would wait for that.
     """
 
     def __init__(
@@ -109,6 +113,8 @@ class PrefetchIterator:
         device: torch.device,
         options: PrefetchOptions | None = None,
         store: Store | None = None,
+        *,
+        finds_memory: bool = True,
     ) -> None:
         options = options or PrefetchOptions()
         self._inner = inner
@@ -122,7 +128,7 @@ class PrefetchIterator:
         # The thread holds no reference to this object, whose finalizer ends the thread.
         self._thread = threading.Thread(
             target=_make_batches,
-            args=(inner, self._channel, stream, *state),
+            args=(inner, self._channel, stream, *state, finds_memory),
             name="peergraph prefetch",
             daemon=True,
         )
@@ -176,12 +182,15 @@ class PrefetchIterator:
         """Returns the batch of a result, or raises its error. The current stream waits for the
         batch, whose memory is kept until that stream has used it.
         """
+        memory = result.memory
         try:
             batch = self.ready_batch(result)
         finally:
             del result  # see `__next__`
         if self._device.type == "cuda":
-            record_stream(torch.cuda.current_stream(self._device), batch)
+            stream = torch.cuda.current_stream(self._device)
+            for owner in owners_of_memory(batch) if memory is None else memory:
+                owner.record_stream(stream)
         return batch
 
     def ready_batch(self, result: Result) -> Any:
@@ -231,6 +240,7 @@ def _make_batches(
     draws: ThreadRng,
     modes: Modes,
     max_blocks: int,
+    finds_memory: bool,
 ) -> None:
     try:
         with ExitStack() as stack:
@@ -249,7 +259,7 @@ def _make_batches(
                     return
                 if credit.seed is not None:
                     draws.reseed(credit.seed)
-                result = _make(inner, stream, draws)
+                result = _make(inner, stream, draws, finds_memory)
                 last = result.last
                 channel.results.put(result)
                 del result  # the loop alone keeps the batch alive
@@ -257,11 +267,18 @@ def _make_batches(
         channel.results.put(Result(None, error, True, None, None))
 
 
-def _make(inner: Iterator[Any], stream: torch.cuda.Stream | None, draws: ThreadRng) -> Result:
+def _make(
+    inner: Iterator[Any],
+    stream: torch.cuda.Stream | None,
+    draws: ThreadRng,
+    finds_memory: bool,
+) -> Result:
     try:
         batch = next(inner)
-        ready = None if stream is None else stream.record_event()
-        return Result(batch, None, False, ready, draws.state)
+        if stream is None:
+            return Result(batch, None, False, None, draws.state)
+        memory = owners_of_memory(batch) if finds_memory else None
+        return Result(batch, None, False, stream.record_event(), draws.state, memory)
     except BaseException as error:
         # The loop may go on with the next batch, as without prefetching.
         return Result(None, error, isinstance(error, StopIteration), None, draws.state)

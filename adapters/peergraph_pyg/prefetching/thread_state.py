@@ -104,12 +104,24 @@ def return_stream(stream: torch.cuda.Stream, priority: int = -1) -> None:
 
 
 def record_stream(stream: torch.cuda.Stream, batch: Any) -> None:
-    """Keeps the memory of all tensors of a batch until a stream has used them.
+    """Keeps the memory of all tensors of a batch until a stream has used them."""
+    for owner in owners_of_memory(batch):
+        owner.record_stream(stream)
+
+
+def owners_of_memory(batch: Any) -> list[Any]:
+    """Returns the tensors of GPUs in a batch, one for each memory that several have in common, and
+    other objects with a method ``record_stream``.
 
     Finds tensors in containers and in the attributes of objects, which transforms may have made.
     """
+    with torch._C.DisableTorchFunction():  # as in a loader's thread, see filter_batch.py
+        return _owners_of_memory(batch)
+
+
+def _owners_of_memory(batch: Any) -> list[Any]:
     seen: dict[int, Any] = {}  # keeps the objects alive, so that no other object gets their id
-    recorded: set[int] = set()
+    owners: dict[int, Any] = {}
     ahead = [batch]
     while ahead:
         value = ahead.pop()
@@ -121,24 +133,23 @@ def record_stream(stream: torch.cuda.Stream, batch: Any) -> None:
         seen[id(value)] = value
         if kind.is_lazy:
             if value.is_cuda:
-                value.record_stream(stream)
+                owners[id(value)] = value
             continue
         if kind.is_tensor:
             if value.is_cuda:
                 for tensor in (*component_tensors(value), *device_tensors(value)):
                     # The tensors of a sample have their memory in common.
                     memory = memory_of(tensor) if type(tensor) is Tensor else id(tensor)
-                    if memory not in recorded:
-                        recorded.add(memory)
-                        tensor.record_stream(stream)
+                    owners.setdefault(memory, tensor)
         elif not kind.is_container and hasattr(value, "record_stream"):
-            value.record_stream(stream)
+            owners[id(value)] = value
         if kind.has_values:
             ahead.extend(value.values())
         elif kind.has_items:
             ahead.extend(value)
         ahead.extend(getattr(value, "__dict__", {}).values())
         ahead.extend(getattr(value, name, None) for name in kind.slots)
+    return list(owners.values())
 
 
 class _Kind(NamedTuple):
