@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from tests.adapters.igbh_files import write_igbh
 from tests.scripts import run_python
 
 if importlib.util.find_spec("dgl") is None:
@@ -45,6 +46,17 @@ def test_link_prediction(option: list[str], device: torch.device) -> None:
     scores = accuracies("dgl_link_prediction", *options)
     assert len(scores) == 3
     assert scores[-1] > 0.65
+
+
+def test_rgat_on_igbh(device: torch.device, tmp_path: Path) -> None:
+    write_igbh(tmp_path)
+    options = ["--classes", "19", "--hidden", "32", "--batch-size", "24", "--lr", "0.005"]
+    ranks = 2 if device.type == "cpu" else 1
+    scores = accuracies(
+        "dgl_rgat_igbh", str(tmp_path), *options, "--device", device.type, ranks=ranks
+    )
+    assert len(scores) == 2
+    assert scores[-1] > 0.7
 
 
 def test_full_graph_larger_than_the_budget() -> None:
