@@ -101,7 +101,7 @@ class _Sample:
 
     def count(self, chunks: int) -> Duplication:
         """Returns the rows that so many chunks of each rank need, scaled to all nodes."""
-        needs = self.marks.view(len(self.marks), self.ranks, chunks, -1).any(-1)
+        needs = self.marks.view(len(self.marks), self.ranks, chunks, _FINEST // chunks).any(-1)
         batches = needs.any(1)
         again = batches[:, 1:] & batches[:, :-1]
         scale = self.num_nodes / max(1, len(self.marks))
