@@ -28,6 +28,7 @@ from torch_geometric.nn import GAT, GCN, GraphSAGE
 from tqdm import tqdm
 
 import peergraph_pyg
+from peergraph.fullgraph import named_model
 from peergraph.memory import Group
 
 _KINDS = {"exact": None, "bfloat16": torch.bfloat16, "float16": torch.float16}
@@ -102,8 +103,8 @@ def measure(graph: NodeGraph, model: str, args: argparse.Namespace) -> dict[str,
         data = to_pyg(graph)
         data.x = data.x.float()
         parts = peergraph_pyg.full_graph(
-            data, offload=True, num_chunks=args.chunks, widths=widths, hidden_dtype=_KINDS[kind],
-            group=group,
+            data, offload=True, num_chunks=args.chunks, model=named_model(widths),
+            hidden_dtype=_KINDS[kind], group=group,
         )  # fmt: skip
         # Without a budget on the device, all stored rows go to the host: transfers are counted.
         full = peergraph_pyg.partition_of(parts)

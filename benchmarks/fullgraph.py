@@ -46,6 +46,7 @@ from torch_geometric.data import Data
 from torch_geometric.nn import models as pyg_models
 
 import peergraph_pyg
+from peergraph.fullgraph import named_model
 from peergraph.fullgraph.exchange.transport import Transport
 
 _RATE = 1e-2
@@ -157,7 +158,8 @@ class Case:
 
     def facts(self, model: Model) -> dict[str, object]:
         """What the plan says of the partition."""
-        plan = peergraph_pyg.partition_of(self.data).plan.with_widths(model.widths(self.spec))
+        plan = peergraph_pyg.partition_of(self.data).plan
+        plan = plan.with_model(named_model(model.widths(self.spec)))
         received = [sum(v.received[r] for v in plan.facts.volumes.values())
                     for r in range(plan.world_size)]  # fmt: skip
         rows = max(received) / self.nodes

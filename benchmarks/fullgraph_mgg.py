@@ -38,7 +38,7 @@ import peergraph_pyg
 from peergraph.aggregate.kernels.arguments import Schedule
 from peergraph.aggregate.sparse.csr import CsrMatrix
 from peergraph.fullgraph import PartitionedCsc, distribute
-from peergraph.fullgraph.plan.layer_cost import mode_costs
+from peergraph.fullgraph.plan.sum_cost import mode_costs
 from peergraph.fullgraph.structure.in_kernel_sum import InKernelSums
 from peergraph.fullgraph.structure.interleaving import APART, Interleaving, grid
 

@@ -22,7 +22,7 @@ from inputs.gcn_graph import make_gcn_graph, parse_name
 from systems.distinct_rows import DistinctRowSums
 
 from peergraph.fullgraph import FullGraph, distribute
-from peergraph.fullgraph.plan.layer_cost import mode_costs
+from peergraph.fullgraph.plan.sum_cost import mode_costs
 
 MODES = ("halo", "blocks", "in_kernel")
 

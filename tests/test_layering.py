@@ -37,6 +37,8 @@ PARTS = {  # of an area, in the order in which they may import each other
         "structure",
         "plan",
         "offload",
+        "dry_run",
+        "full_graph_options",
         "graph_arguments",
         "graph",
         "captured_step",
@@ -59,6 +61,7 @@ PUBLIC = [  # what adapters may import: these packages, and what their __all__ l
     "peergraph.optim",
     "peergraph.number_arguments",
     "peergraph.profiling",
+    "peergraph.live_bytes",
     "peergraph.cli",
 ]
 MAX_MODULES = 8  # of an area without parts

@@ -153,6 +153,7 @@ KNOWN: dict[str, Callable[[], Any]] = {
     "_functorch": _torch("torch._C"),
     "_fused_rms_norm": _of_newer_torch("_fused_rms_norm"),
     "_fused_rms_norm_backward": _of_newer_torch("_fused_rms_norm_backward"),
+    "_get_current_dispatch_mode_stack": _torch("torch.utils._python_dispatch"),
     "_get_backend": _torch("torch.distributed.ProcessGroup"),
     "_get_default_store": _torch("torch.distributed.distributed_c10d"),
     "_has_storage": _torch("torch._C"),

@@ -24,6 +24,7 @@ from torch_geometric.utils import num_nodes
 from torch_geometric.utils._trim_to_layer import TrimToLayer, trim_adj, trim_feat
 
 from peergraph.integration import Patches
+from peergraph.live_bytes import has_dispatch_mode
 
 __all__ = ["Aggregation", "InvertibleModule", "TrimToLayer", "trim_adj", "trim_feat"]
 
@@ -118,7 +119,7 @@ def is_traced() -> bool:
     """Whether TorchScript traces the call, or a mode of torch sees its operations."""
     if torch.jit.is_tracing():  # type: ignore[attr-defined,no-untyped-call]
         return True
-    return bool(torch._C._len_torch_dispatch_stack() > 0)
+    return has_dispatch_mode()
 
 
 def has_function_transform() -> bool:

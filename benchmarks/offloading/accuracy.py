@@ -14,6 +14,7 @@ from torch_geometric.utils import add_remaining_self_loops, to_undirected
 
 import peergraph_pyg
 from offloading.models import Gnn
+from peergraph.fullgraph import named_model
 
 _EPOCHS, _CHUNKS, _RATE = 100, 4, 1e-2
 _NOTED = 5  # epochs
@@ -42,7 +43,11 @@ def measure_accuracy(
         plain.edge_index = loops[0]
     columns = [widths[0] or graph.x.shape[1], *widths[1:-1], widths[-1] or graph.num_classes]
     partitioned = peergraph_pyg.full_graph(
-        plain.clone(), offload=True, num_chunks=_CHUNKS, widths=columns, group=session.group
+        plain.clone(),
+        offload=True,
+        num_chunks=_CHUNKS,
+        model=named_model(columns),
+        group=session.group,
     )
     layers = f"{kind} {'-'.join(map(str, columns))}"
     for system, data in (("PyG", plain.to(session.device)), ("Peergraph, offloaded", partitioned)):

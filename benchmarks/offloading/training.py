@@ -21,7 +21,7 @@ from torch import Tensor
 import peergraph_pyg
 from offloading.data import Data
 from offloading.models import Gnn
-from peergraph.fullgraph import FullGraph, PartitionedEdgeIndex
+from peergraph.fullgraph import FullGraph, PartitionedEdgeIndex, named_model
 from peergraph.fullgraph.offload.chunks.chunked_csc import ChunkedCsc
 from peergraph.fullgraph.offload.edges.offloaded_csc import OffloadedCsc
 from peergraph.store import EDGE
@@ -89,11 +89,6 @@ class Run:
         return self.heads if self.kind == "GAT" else 0
 
     @property
-    def layer_type(self) -> str:
-        """Of layers that sum, for the plan."""
-        return "gcn" if self.kind == "GAT" else self.kind.lower()
-
-    @property
     def prepared(self) -> Run:
         """What must be equal for runs that use the same prepared graph."""
         return replace(self, switches="", part="", heads=self.attention_heads)
@@ -155,10 +150,12 @@ class Prepared:
             offload=run.offload,
             num_chunks=run.chunks,
             host_memory=run.host,
-            widths=widths,
-            heads=run.attention_heads,
-            layer_type=run.layer_type,
-            labelled=spec.train_nodes / spec.num_nodes,
+            model=named_model(
+                widths,
+                run.kind.lower(),
+                max(1, run.attention_heads),
+                spec.train_nodes / spec.num_nodes,
+            ),
             row_bytes={"_N": 4 * widths[0] + 9},
         )
         synchronize(session.device)

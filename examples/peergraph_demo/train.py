@@ -18,6 +18,7 @@ from torch_geometric.loader import NeighborLoader
 from torch_geometric.nn import MLP, GraphSAGE
 
 import peergraph_pyg
+from peergraph.fullgraph import named_model
 from peergraph.memory import Group
 from peergraph_demo.code_graph import load_code_graph
 from peergraph_demo.products import products_graph
@@ -90,7 +91,7 @@ def _train_full_graph(args: argparse.Namespace, data: Any, result: Result) -> No
     """
     whole = peergraph_pyg.full_graph(data)
     widths = [whole.x.size(1), *[args.hidden] * (len(args.fanouts) - 1), result["num_classes"]]
-    plan = peergraph_pyg.partition_of(whole).plan.with_widths(widths)
+    plan = peergraph_pyg.partition_of(whole).plan.with_model(named_model(widths, "sage"))
     _say(f"{plan}\n")
     result["plan"] = plan.to_dict()
     x, edge_index = whole.x.float(), whole.edge_index

@@ -175,8 +175,8 @@ def test_full_graph(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     whole = ["--full-graph", "--budget", "1G"]
     facts = planned(capsys, "--topology", "full4", *whole, "--widths", "8,16,4")
     assert facts["nodes"] == {"_N": [2500] * 4}
-    assert [layer["sums"] for layer in facts["layers"]] == [0, 2]
-    assert set(facts["layers"][1]["modes"]) == {"halo", "blocks", "in_kernel"}
+    assert [(each["row_bytes"], each["count"]) for each in facts["sums"]] == [(16, 2)]
+    assert set(facts["sums"][0]["modes"]) == {"halo", "blocks", "in_kernel"}
     for skew in ("0", "1.5"):
         less = planned(capsys, "--topology", "full4", *whole, "--skew", skew)
         rows = less["relations"][0]["rows"][0][1]
@@ -211,8 +211,11 @@ def test_offloaded_full_graph(capsys: pytest.CaptureFixture[str]) -> None:
     assert sum(whole["bytes_by_tier"].values()) >= whole["rows"]["features"]["bytes"]
     asked = planned(capsys, *small, "--num-chunks", "7")["offload"]
     assert (asked["num_chunks"], asked["reason"]) == (7, "as asked for")
-    attention = planned(capsys, *small, "--heads", "2", "--offload", "yes")["offload"]
-    assert [p["name"] for p in attention["passes"]][-1] == "weights 1"
+    gat = "--layer-type", "gat", "--heads", "2", "--offload", "yes"
+    attention = planned(capsys, *small, *gat)["offload"]
+    assert attention["model"] == "gat 100-32-8 with 2 heads"
+    # The products are a pass of their own, and so are their gradients.
+    assert len(attention["passes"]) == 3 + 4
     error = refused(capsys, *small, "--offload", "no")
     assert "Offloaded training (offload=None or True)" in error
     assert "host memory is not enough" in refused(

@@ -11,7 +11,7 @@ from torch import Tensor
 
 import peergraph.fullgraph.graph as graph_module
 from peergraph.aggregate import Csc, g_spmm
-from peergraph.fullgraph import FullGraph, distribute
+from peergraph.fullgraph import FullGraph, distribute, named_model
 from peergraph.memory import Group, Topology
 from peergraph.store import EDGE, NODE, EdgeSource, GraphSource, Store
 from peergraph.testing import run_ranks
@@ -200,10 +200,10 @@ def test_graphs_are_the_same_on_ranks(world_size: int) -> None:
 def test_one_process_without_ranks() -> None:
     edges = edge_graphs()["uniform"]
     two = Topology.default(2)
-    graph = FullGraph.build(None, NUM_NODES, edges, widths=[3, 8, 2], topology=two)
+    graph = FullGraph.build(None, NUM_NODES, edges, model=named_model([3, 8, 2]), topology=two)
     check(graph, {NODE: NUM_NODES}, {EDGE: edges})
     assert repr(graph) == "FullGraph(60 nodes, 400 edges, order original, rank 0 of 1)"
-    assert "3 -> 8" in str(graph.plan)
+    assert "model: gcn 3-8-2" in str(graph.plan)
     assert "links of default figures[0]" in str(graph.plan)
 
 

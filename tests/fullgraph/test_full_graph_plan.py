@@ -7,12 +7,13 @@ import re
 import pytest
 from benchmarks.placing.machines import machine
 
+from peergraph.fullgraph import named_model
 from peergraph.fullgraph.layout.volume import Volume
 from peergraph.fullgraph.plan.full_graph_plan import FullGraphPlan
 from peergraph.fullgraph.plan.memory_items import GraphFacts
 
 NODE, EDGE = "_N", ("_N", "_E", "_N")
-WIDTHS = [100, 512, 47]
+MODEL = named_model([100, 512, 47])
 NODES, EDGES, RANKS = 1_000_000, 50_000_000, 4
 
 
@@ -34,8 +35,9 @@ def bytes_of(plan: FullGraphPlan) -> dict[str, int]:
 
 
 def test_bytes() -> None:
-    plan = FullGraphPlan.make(DENSE, machine("full4"), widths=WIDTHS)
+    plan = FullGraphPlan.make(DENSE, machine("full4"), model=MODEL)
     rows, edges, halo = 250_000, EDGES // 4, 750_000
+    of_layers = round(rows * MODEL.node_bytes), round(edges * MODEL.edge_bytes)
     assert bytes_of(plan) == {
         "structure": 4 * (rows + 1 + edges),
         "stages": 4 * (4 * (rows + 1) + edges),
@@ -43,13 +45,21 @@ def test_bytes() -> None:
         "numbering": 8 * (rows + 2 * halo),
         "edge rows": 8 * edges,
         "node rows": 408 * rows,
-        "summed input": 4 * 100 * rows,
-        "layer outputs": 4 * (512 + 47) * rows,
-        "products": 3 * 4 * 512 * rows,
+        "layers": of_layers[0],
+        "layers' edges": of_layers[1],
     }
-    assert plan.buffers["blocks"] == (2 * 4 * 100 * rows,) * 4
-    assert plan.buffers["in_kernel"] == (4 * 100 * rows,) * 4
+    # The product of the second layer is summed: it is the narrower end.
+    assert plan.buffers["blocks"] == (2 * 4 * 47 * rows,) * 4
+    assert plan.buffers["in_kernel"] == (4 * 47 * rows,) * 4
     assert plan.bytes_by_rank == (sum(bytes_of(plan).values()) + plan.buffers[plan.mode][0],) * 4
+
+
+@pytest.mark.parametrize("hidden", [64, 256])
+def test_layers_hold_their_outputs(hidden: int) -> None:
+    """At least an output of each layer, and no more than what is made for its gradients."""
+    model = named_model([100, hidden, hidden, 10])
+    columns = model.node_bytes / 4
+    assert 2 * hidden + 10 <= columns <= 100 + 8 * hidden
 
 
 def test_types_and_relations_add_up() -> None:
@@ -72,32 +82,27 @@ def test_large_graphs_have_wide_indices() -> None:
 
 
 def test_sums_run_on_the_narrow_side() -> None:
-    plan = FullGraphPlan.make(DENSE, machine("full4"), widths=[100, 512, 256, 300, 47])
-    assert [layer.width for layer in plan.layers] == [100, 256, 256, 47]
-    # The sum of the input is kept, however wide it is.
-    reddit = FullGraphPlan.make(DENSE, machine("full4"), widths=[602, 512, 41])
-    assert [(layer.width, layer.sums) for layer in reddit.layers] == [(602, 0), (41, 2)]
-    assert [layer.before for layer in plan.layers] == [True, False, True, False]
-    # The input does not change, and takes no gradient.
-    assert [layer.sums for layer in plan.layers] == [0, 2, 2, 2]
-    wide = FullGraphPlan.make(DENSE, machine("full4"), widths=[1100, 512, 41])
-    assert [layer.sums for layer in wide.layers] == [0, 2]
-    assert "summed input" in str(wide)
-    assert wide.layers[1].received("blocks") == 2 * 750_000 * 41 * 4
+    plan = FullGraphPlan.make(DENSE, machine("full4"), model=named_model([100, 512, 256, 300, 47]))
+    # The sum of the input is kept: it does not change, and takes no gradient.
+    found = [(each.row_bytes // 4, each.count) for each in plan.sums]
+    assert found == [(256, 4), (47, 2)]
+    reddit = FullGraphPlan.make(DENSE, machine("full4"), model=named_model([602, 512, 41]))
+    assert [(each.row_bytes // 4, each.count) for each in reddit.sums] == [(41, 2)]
+    assert reddit.sums[0].received("blocks") == 2 * 750_000 * 41 * 4
 
 
 def test_mode_follows_the_volume() -> None:
-    whole = FullGraphPlan.make(DENSE, machine("full4"), widths=WIDTHS)
-    distinct = FullGraphPlan.make(SPARSE, machine("full4"), widths=WIDTHS)
+    whole = FullGraphPlan.make(DENSE, machine("full4"), model=MODEL)
+    distinct = FullGraphPlan.make(SPARSE, machine("full4"), model=MODEL)
     assert (whole.mode, distinct.mode) == ("blocks", "halo")
     assert "100 % of remote rows are needed" in whole.reason
     assert "4 % of remote rows are needed" in distinct.reason
     # Few edges share a row: the kernel may read a remote row for each.
     volume = Volume(((9, 1), (1, 9)), ((10, 1), (1, 10)))
     few = GraphFacts({NODE: (1000, 1000)}, {EDGE: volume})
-    assert FullGraphPlan.make(few, machine("full2"), widths=WIDTHS).mode == "in_kernel"
-    limited = FullGraphPlan.make(few, machine("full2"), widths=WIDTHS, modes=("halo", "blocks"))
-    assert limited.mode == limited.with_widths(WIDTHS).mode == "halo"
+    assert FullGraphPlan.make(few, machine("full2"), model=MODEL).mode == "in_kernel"
+    limited = FullGraphPlan.make(few, machine("full2"), model=MODEL, modes=("halo", "blocks"))
+    assert limited.mode == limited.with_model(MODEL).mode == "halo"
 
 
 def sparse_facts(degree: int, share: float) -> GraphFacts:
@@ -129,7 +134,7 @@ def test_mode_of_each_width() -> None:
 
 
 def test_mode_that_was_asked_for() -> None:
-    plan = FullGraphPlan.make(SPARSE, machine("full4"), widths=WIDTHS, mode="blocks")
+    plan = FullGraphPlan.make(SPARSE, machine("full4"), model=MODEL, mode="blocks")
     assert (plan.mode, plan.reason) == ("blocks", "asked for")
     with pytest.raises(ValueError, match="mode must be one of halo, blocks, in_kernel, got 'ring'"):
         FullGraphPlan.make(SPARSE, machine("full4"), mode="ring")
@@ -138,28 +143,28 @@ def test_mode_that_was_asked_for() -> None:
 
 
 def test_one_rank() -> None:
-    plan = FullGraphPlan.make(facts(0, 1), machine("single"), widths=WIDTHS)
+    plan = FullGraphPlan.make(facts(0, 1), machine("single"), model=MODEL)
     assert plan.reason == "one rank has all rows, nothing is exchanged"
     assert plan.buffers[plan.mode] == (0,)
 
 
 def test_budget_chooses_the_mode_that_fits() -> None:
-    free = FullGraphPlan.make(DENSE, machine("full4"), widths=WIDTHS)
+    free = FullGraphPlan.make(DENSE, machine("full4"), model=MODEL)
     held = free.bytes_by_rank[0] - free.buffers["blocks"][0] + free.buffers["in_kernel"][0]
-    tight = FullGraphPlan.make(DENSE, machine("full4"), widths=WIDTHS, memory_budget=held)
+    tight = FullGraphPlan.make(DENSE, machine("full4"), model=MODEL, memory_budget=held)
     assert tight.mode == "in_kernel"
     assert "no room for halo, blocks" in tight.reason
     with pytest.raises(ValueError, match="more than memory_budget"):
         FullGraphPlan.make(
-            DENSE, machine("full4"), widths=WIDTHS, memory_budget=held, mode="blocks", offload=False
+            DENSE, machine("full4"), model=MODEL, memory_budget=held, mode="blocks", offload=False
         )
 
 
 def test_small_budget_names_bytes_and_gpus() -> None:
-    needed = FullGraphPlan.make(DENSE, machine("full4"), widths=WIDTHS).bytes_by_rank[0]
+    needed = FullGraphPlan.make(DENSE, machine("full4"), model=MODEL).bytes_by_rank[0]
     with pytest.raises(ValueError, match="Offloaded training") as error:
         FullGraphPlan.make(
-            DENSE, machine("full4"), widths=WIDTHS, memory_budget=needed // 3, offload=False
+            DENSE, machine("full4"), model=MODEL, memory_budget=needed // 3, offload=False
         )
     message = str(error.value)
     assert "structure 48.6 MiB" in message
@@ -170,38 +175,30 @@ def test_small_budget_names_bytes_and_gpus() -> None:
     # That many GPUs hold it, in even blocks.
     rows = NODES // count
     enough = facts(rows, count)
-    FullGraphPlan.make(enough, machine("full16").subset(range(count)), widths=WIDTHS,
+    FullGraphPlan.make(enough, machine("full16").subset(range(count)), model=MODEL,
                        memory_budget=int(1.05 * (needed // 3)))  # fmt: skip
     with pytest.raises(ValueError, match="no number of GPUs"):
-        FullGraphPlan.make(
-            DENSE, machine("full4"), widths=WIDTHS, memory_budget=1000, offload=False
-        )
+        FullGraphPlan.make(DENSE, machine("full4"), model=MODEL, memory_budget=1000, offload=False)
 
 
-def test_widths_come_later() -> None:
+def test_the_model_comes_later() -> None:
     plan = FullGraphPlan.make(SPARSE, machine("full4"), memory_budget=1 << 40)
-    assert plan.layers == ()
+    assert plan.sums == ()
     assert "predicted for a sum of 128 columns" in plan.reason
-    assert plan.with_widths(WIDTHS) == FullGraphPlan.make(
-        SPARSE, machine("full4"), widths=WIDTHS, memory_budget=1 << 40
+    assert plan.with_model(MODEL) == FullGraphPlan.make(
+        SPARSE, machine("full4"), model=MODEL, memory_budget=1 << 40
     )
-    for widths in ([], [5], [5, 0]):
-        with pytest.raises(ValueError, match="widths must have the columns"):
-            plan.with_widths(widths)
 
 
 def test_printed_plan() -> None:
-    text = str(FullGraphPlan.make(SPARSE, machine("full4"), widths=WIDTHS, memory_budget=1 << 34))
+    text = str(FullGraphPlan.make(SPARSE, machine("full4"), model=MODEL, memory_budget=1 << 34))
     for expected in (
         "full graph on 4 ranks: 1,000,000 nodes, 50,000,000 edges; links of full4",
         "order of nodes: random",
-        "layer outputs  2 buffers of n/P rows",
+        "layers         rows of layers, gradients",
         "budget of each rank: 16.0 GiB",
-        "a GCN of 2 layers: 5 buffers of n/P rows",
-        "100 -> 512",
-        "kept: the sum of the input is made once",
+        "model: gcn 100-512-47",
+        "sums of an epoch  bytes of a row",
         "exchange: halo (predicted for an epoch: halo",
     ):
         assert expected in text
-    dense = str(FullGraphPlan.make(DENSE, machine("full4"), widths=WIDTHS))
-    assert "a GCN of 2 layers: 7 buffers of n/P rows" in dense  # L + 5

@@ -5,15 +5,17 @@ from __future__ import annotations
 import pytest
 from benchmarks.placing.machines import machine
 
+from peergraph.fullgraph import named_model
+from peergraph.fullgraph.dry_run.named_models import assumed_model
 from peergraph.fullgraph.layout.volume import Volume
 from peergraph.fullgraph.plan.full_graph_plan import FullGraphPlan
 from peergraph.fullgraph.plan.memory_items import GraphFacts
 from peergraph.fullgraph.plan.offload_plan import OffloadPlan
 from peergraph.fullgraph.plan.offload_spread import Spread, expected_spread
-from peergraph.fullgraph.plan.schedule.make_schedule import make_schedule
 
 NODE, EDGE = "_N", ("_N", "_E", "_N")
-PAPERS = [128, 128, 128, 172]
+WIDTHS = [128, 128, 128, 172]
+PAPERS = named_model(WIDTHS)
 NODES, EDGES = 111_059_956, 3_340_000_000
 GIB = 1 << 30
 
@@ -38,28 +40,29 @@ def offloaded(plan: FullGraphPlan) -> OffloadPlan:
     [
         # The sum of the input is kept; every layer's rows are written and read once in each
         # direction. Of the last layer, labelled rows only.
-        (PAPERS, 0, [128, 128, 128, 256, 256], [128, 256, 0, 128, 0]),
+        (WIDTHS, 0, [128, 128, 128, 256, 256], [128, 256, 0, 128, 0]),
         # The product of the second layer is summed: it has fewer columns.
         ([602, 256, 41], 0, [602, 41, 643], [41, 0, 0]),
         # Attention keeps no sums, and has 4 elements of each row for its weights besides.
         (
-            [64, 32, 7],
+            [64, 32, 8],
             4,
-            [64, 40, 11, 22, 43, 108, 104],
-            [40, 47, 0, 11, 32, 40, 0],
+            [64, 40, 16, 28, 44, 108, 104],
+            [40, 48, 0, 12, 32, 40, 0],
         ),
     ],
 )
 def test_passes(
     widths: list[int], heads: int, columns_in: list[int], columns_out: list[int]
 ) -> None:
-    schedule = make_schedule(widths, heads)
+    model = named_model(widths, "gat", heads) if heads else named_model(widths)
+    schedule = model.schedule
     found_in, found_out = [], []
     for step in schedule.passes:
-        found_in.append(sum(map(schedule.columns, (*step.reads, *step.sources, *step.adds))))
-        found_out.append(sum(map(schedule.columns, (*step.writes, *step.adds))))
+        read = {*step.reads, *step.sources, *step.adds}
+        found_in.append(schedule.row_bytes(*read) // 4)
+        found_out.append(schedule.row_bytes(*step.writes, *step.adds) // 4)
     assert (found_in, found_out) == (columns_in, columns_out)
-    assert all(set(step.own) <= set(step.sources) for step in schedule.passes)
     for number, step in enumerate(schedule.passes):
         for name in (*step.reads, *step.sources, *step.writes, *step.adds):
             rows = next(r for r in schedule.rows if r.name == name)
@@ -71,27 +74,28 @@ def test_streamed_papers_moves_the_bytes_of_the_floor() -> None:
     row = NODES * 128 * 4
     plan = offloaded(
         FullGraphPlan.make(
-            facts(), machine("single"), widths=PAPERS, memory_budget=125 * GIB,
-            host_memory=400 * GIB, offload=True, labelled=0.011,
+            facts(), machine("single"), model=named_model(WIDTHS, labelled=0.011),
+            memory_budget=125 * GIB,
+            host_memory=400 * GIB, offload=True,
         )
     )  # fmt: skip
     tiers = plan.placement.tiers
-    found = [tiers[name] for name in ("product of layer 2", "output of layer 2")]
+    found = [tiers[name] for name in ("source rows 1", "source rows 2")]
     assert found == ["device", "host"]
     assert tiers["features"] == "user"
     # The output of layer 2 takes the place of the product before it is summed.
-    assert plan.placement.loaded == {("output of layer 2", 2)}
+    assert plan.placement.loaded == {("source rows 2", 2)}
     # Of one of the sums, the device has some rows.
     [(name, share)] = plan.placement.parts.items()
-    assert name.startswith("sum of layer")
+    assert name.startswith("sum")
     assert 0 < share < 1
     assert sum(p.from_host for p in plan.passes) == pytest.approx(
-        (4 - (2 if name == "sum of layer 1" else 1) * share) * row
+        (4 - (2 if name == "sum 1" else 1) * share) * row
     )
     assert row < sum(p.to_host for p in plan.passes) <= 2 * row
     small = offloaded(
         FullGraphPlan.make(
-            facts(), machine("single"), widths=PAPERS, memory_budget=60 * GIB,
+            facts(), machine("single"), model=PAPERS, memory_budget=60 * GIB,
             host_memory=600 * GIB, spreads=[Spread(128, 1.0, 1.0, True)], num_chunks=128,
         )
     )  # fmt: skip
@@ -102,7 +106,7 @@ def test_streamed_papers_moves_the_bytes_of_the_floor() -> None:
 
 
 def test_budget_decides() -> None:
-    options = {"widths": PAPERS, "host_memory": 600 * GIB}
+    options = {"model": PAPERS, "host_memory": 600 * GIB}
     resident = FullGraphPlan.make(facts(4), machine("full4"), memory_budget=200 * GIB, **options)  # type: ignore[arg-type]
     assert resident.offload is None
     assert resident.decision.startswith("resident: resident training takes")
@@ -119,7 +123,7 @@ def test_less_memory_takes_more_chunks_and_bytes() -> None:
     plans = [
         offloaded(
             FullGraphPlan.make(
-                facts(4), machine("full4"), widths=PAPERS, memory_budget=budget * GIB, offload=True
+                facts(4), machine("full4"), model=PAPERS, memory_budget=budget * GIB, offload=True
             )
         )
         for budget in (120, 60, 30, 20)
@@ -132,10 +136,10 @@ def test_less_memory_takes_more_chunks_and_bytes() -> None:
 
 
 def test_files_take_what_the_host_has_no_room_for() -> None:
-    options = {"widths": PAPERS, "memory_budget": 120 * GIB, "host_memory": 120 * GIB}
+    options = {"model": PAPERS, "memory_budget": 120 * GIB, "host_memory": 120 * GIB}
     with pytest.raises(ValueError, match="host memory is not enough") as error:
         FullGraphPlan.make(facts(), machine("single"), **options)  # type: ignore[arg-type]
-    assert "sum of layer 1" in str(error.value)
+    assert "sum 1" in str(error.value)
     # Features stay where the user has them.
     assert "features" not in str(error.value)
     assert "GiB are missing" in str(error.value)
@@ -145,37 +149,40 @@ def test_files_take_what_the_host_has_no_room_for() -> None:
     assert "in files" in str(plan)
 
 
-def test_widths_that_are_not_known_are_assumed() -> None:
-    plan = FullGraphPlan.make(facts(), machine("single"), memory_budget=110 * GIB,
-                              host_memory=600 * GIB)  # fmt: skip
-    assert offloaded(plan).assumed
-    assert offloaded(plan).widths == (130, 256, 256, 256)
-    assert "which are assumed" in plan.decision
+def test_a_model_that_is_not_known_is_assumed() -> None:
+    plan = FullGraphPlan.make(facts(), machine("single"), assumed=assumed_model,
+                              memory_budget=110 * GIB, host_memory=600 * GIB)  # fmt: skip
+    assert offloaded(plan).model.assumed
+    assert offloaded(plan).model.name == "gcn 130-256-256-256"
+    assert "it is assumed" in plan.decision
     assert "at run time rows are placed by what is free" in str(plan)
-    known = plan.with_widths(PAPERS)
-    assert not offloaded(known).assumed
+    known = plan.with_model(PAPERS)
+    assert not offloaded(known).model.assumed
     assert offloaded(known).num_chunks == offloaded(plan).num_chunks
 
 
 def test_resident_graph_stays_resident() -> None:
     plan = FullGraphPlan.make(facts(4), machine("full4"), memory_budget=320 * GIB)
     assert plan.offload is None
-    assert plan.with_widths(PAPERS).offload is None
+    assert plan.with_model(PAPERS).offload is None
     with pytest.raises(ValueError, match="does not fit on the devices: offloaded"):
-        plan.with_widths([128, 2048, 2048, 172])
+        plan.with_model(named_model([128, 2048, 2048, 172]))
 
 
 def test_small_budget_says_what_is_needed() -> None:
     with pytest.raises(ValueError, match="not enough for offloaded training") as error:
-        FullGraphPlan.make(facts(), machine("single"), widths=PAPERS, memory_budget=8 * GIB)
+        FullGraphPlan.make(facts(), machine("single"), model=PAPERS, memory_budget=8 * GIB)
     for part in ("structure", "transposes", "rows of a chunk", "GPUs with this budget would do"):
         assert part in str(error.value)
     with pytest.raises(ValueError, match="num_chunks must be at least 1, got 0"):
-        FullGraphPlan.make(facts(), machine("single"), memory_budget=GIB, num_chunks=0)
+        FullGraphPlan.make(facts(), machine("single"), model=PAPERS, memory_budget=GIB,
+                           num_chunks=0)  # fmt: skip
     with pytest.raises(ValueError, match="num_chunks is for offloaded training"):
         FullGraphPlan.make(facts(), machine("single"), num_chunks=2, offload=False)
     with pytest.raises(ValueError, match="needs a memory_budget"):
-        FullGraphPlan.make(facts(), machine("single"), offload=True)
+        FullGraphPlan.make(facts(), machine("single"), model=PAPERS, offload=True)
+    with pytest.raises(ValueError, match="needs a model"):
+        FullGraphPlan.make(facts(), machine("single"), memory_budget=GIB, offload=True)
 
 
 def test_expected_spread() -> None:

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from peergraph.aggregate import Csc
-from peergraph.fullgraph import FullGraph, FullGraphPlan
+from peergraph.fullgraph import FullGraph, FullGraphPlan, named_model
 from peergraph.fullgraph.layout.duplication import count_duplication, cut_chunks
 from peergraph.fullgraph.plan import sampled_spread
 from peergraph.memory import Group
@@ -29,9 +29,10 @@ def local_edges(count: int = 20_000) -> Tensor:
 
 def plan_of(edges: Tensor, num_chunks: int | None = None, budget: int = 2 << 20) -> FullGraphPlan:
     graph = FullGraph.build(
-        Group.current("cpu"), NODES, edges, widths=[64, 64, 8], order="original", offload=True,
+        Group.current("cpu"), NODES, edges, order="original", offload=True,
+        model=named_model([64, 64, 8], "gat", 2),
         memory_budget=budget, host_memory=1 << 30, num_chunks=num_chunks, progress=False,
-        row_bytes={NODE: 256}, heads=2,
+        row_bytes={NODE: 256},
     )  # fmt: skip
     assert isinstance(graph.plan, FullGraphPlan)
     return graph.plan
@@ -77,7 +78,7 @@ def test_an_order_with_locality_needs_fewer_rows() -> None:
 
 def test_plans_for_other_widths_keep_the_counts() -> None:
     plan = plan_of(local_edges(), 8)
-    other = plan.with_widths([64, 32, 8]).offload
+    other = plan.with_model(named_model([64, 32, 8], "gat", 2)).offload
     assert plan.offload is not None
     assert other is not None
     assert other.spread == plan.offload.spread
@@ -90,7 +91,7 @@ def test_types_are_counted_together() -> None:
     graph = FullGraph.build(
         Group.current("cpu"), {"a": NODES, "b": NODES}, {relation: edges}, order="original",
         offload=True, memory_budget=64 << 20, host_memory=1 << 30, num_chunks=4, progress=False,
-        row_bytes={"a": 256, "b": 256}, widths=[64, 8],
+        row_bytes={"a": 256, "b": 256}, model=named_model([64, 8]),
     )  # fmt: skip
     assert isinstance(graph.plan, FullGraphPlan)
     degrees = torch.bincount(edges[1], minlength=NODES)

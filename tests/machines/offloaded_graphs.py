@@ -12,13 +12,12 @@ from torch_geometric.data import Data
 from torch_geometric.nn import GCNConv
 
 import peergraph_pyg
-from peergraph.fullgraph import write_rows
+from peergraph.fullgraph import named_model, write_rows
 from peergraph.fullgraph.exchange.transport import Transport
 from peergraph.fullgraph.offload.chunks.source_transfers import SourceTransfers
 from peergraph.fullgraph.plan.offload_cost import place_rows
 from peergraph.fullgraph.plan.offload_spread import expected_spread
 from peergraph.fullgraph.plan.pass_bytes import pass_bytes
-from peergraph.fullgraph.plan.schedule.make_schedule import make_schedule
 from peergraph.memory import DistributedTable, Group
 from peergraph.store import NODE, GraphSource, Store
 from tests.named_case import named_case
@@ -109,9 +108,8 @@ def check_offloaded_bytes() -> None:
         for _ in range(3):  # The third epoch reuses the sum of the features, as later ones do.
             counted = sent(epoch) / len(machines)
         plan = graph.plan
-        schedule = make_schedule(_WIDTHS, 0, 1.0)
-        rows = {r.name: int(r.share * _NODES / group.world_size) * r.columns * 4
-                for r in schedule.rows}  # fmt: skip
+        schedule = named_model(_WIDTHS).schedule
+        rows = {r.name: r.stored_bytes(_NODES // group.world_size, None) for r in schedule.rows}
         placement = place_rows(schedule, rows, (0, 1 << 40, 0))
         assert placement is not None
         spread = expected_spread(plan.facts, _CHUNKS)

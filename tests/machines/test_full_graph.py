@@ -15,7 +15,7 @@ import torch.distributed as dist
 import peergraph_pyg
 from peergraph.aggregate import layers
 from peergraph.errors import CollectiveMismatchError, PeerLostError
-from peergraph.fullgraph import FullGraph
+from peergraph.fullgraph import FullGraph, named_model
 from peergraph.fullgraph.exchange.halo import HaloPlan
 from peergraph.fullgraph.exchange.machine_halo import MachineHaloPlan
 from peergraph.fullgraph.exchange.transport import Transport
@@ -99,7 +99,9 @@ def _total(group: Group, count: int) -> int:
 def _check_bytes() -> None:
     """A row and its gradient cross the network once for each machine that needs the row."""
     edges = _edges()
-    graph = FullGraph.build(Group.current("cpu"), NODES, edges, order="random", widths=[8, 8])
+    graph = FullGraph.build(
+        Group.current("cpu"), NODES, edges, order="random", model=named_model([8, 8])
+    )
     group, structure, layout = graph.group, graph.structures[EDGE], graph.node_layouts[NODE]
     machine_of = torch.tensor([group.machines.machine_of(r) for r in range(group.world_size)])
     rank_of = layout.locate(torch.arange(NODES))[0]

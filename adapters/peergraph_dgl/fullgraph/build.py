@@ -11,10 +11,16 @@ import torch
 from dgl import DGLGraph
 from dgl.frame import Frame
 from dgl.graph_index import from_coo
-from torch import Tensor
+from torch import Tensor, nn
 from typing_extensions import Unpack
 
-from peergraph.fullgraph import FullGraph, FullGraphOptions, refuse_partitioned
+from peergraph.fullgraph import (
+    FullGraph,
+    FullGraphOptions,
+    ModelRecorder,
+    RecordedModel,
+    refuse_partitioned,
+)
 from peergraph.memory import Group, WorldGroup, collective_call
 from peergraph.store import Store
 
@@ -32,12 +38,14 @@ from . import refusals, typed_products, user_functions
 from .graph import PartitionedGraph, install
 from .partitioned_edges import PartitionedEdges
 from .partitioned_index import PartitionedIndex
+from .small_graph import Loss, recorded_model
 
 
 def full_graph(
     g: Any,
     memory_budget: int | None = None,
     *,
+    loss: Loss | None = None,
     group: Group | None = None,
     **options: Unpack[FullGraphOptions],
 ) -> PartitionedGraph:
@@ -54,9 +62,13 @@ def full_graph(
             each rank reads its rows only. Where some ranks pass None, the others' graph is shared
             first, and sent to machines that have none.
         memory_budget: bytes of each rank's device; None: what is free.
+        loss: called with the option ``model`` and a graph that this function returned, computes
+            what ``backward`` is called of. So that the plan is made for the model, both run on a
+            small graph with the types and degrees of `g` and some of its rows; the model stays as
+            it is.
         group: the ranks, for a ``DGLGraph`` without a store; None:
             ``peergraph.memory.Group.current()``, each rank with its GPU if there is one.
-        options: ``order``, ``offload``, ``num_chunks``, ``widths``, ``host_memory``, ``folder``,
+        options: ``order``, ``offload``, ``num_chunks``, ``model``, ``host_memory``, ``folder``,
             ``hidden_dtype`` and others: see :class:`peergraph.fullgraph.FullGraphOptions`.
 
     Raises:
@@ -64,6 +76,7 @@ def full_graph(
         ValueError: ranks have other graphs, data or arguments, compared by digests: on all ranks,
             with the name of what differs and the ranks; a group for a graph in a store.
         NotImplementedError: data that requires gradients.
+        Exception: `loss` raised it on the small graph; on all ranks.
         ValueError, MemoryError: the budget, or the host, is too small; says what is needed.
     """
     ranks = _group_of(g, group)
@@ -74,6 +87,9 @@ def full_graph(
     typed_products.install()
     refusals.install()
     install()
+    model = options.get("model")
+    if isinstance(model, nn.Module):
+        options["model"] = _recorded(model, loss, g, WorldGroup.of(ranks))
     store = g if isinstance(g, Store) else find_store(g)
     if store is None:
         group = Group.current() if group is None else group
@@ -95,6 +111,25 @@ def full_graph(
             table = store.edge_table(name, etype)
             graph.edges[etype].data[name] = parts.edge_rows(table, etype)
     return graph
+
+
+def _recorded(model: nn.Module, loss: Loss | None, g: Any, group: Group) -> RecordedModel:
+    """Returns what an epoch of the user's model does, as rank 0 found it. Collective."""
+
+    def record() -> RecordedModel:
+        if loss is None:
+            raise TypeError(
+                "loss must be a function of the model and of a partitioned graph, which returns "
+                "what backward() is called of, got None"
+            )
+        return recorded_model(model, loss, g, group, _partition_small)
+
+    recorded: RecordedModel = group.broadcast(collective_call(group, record))
+    return recorded
+
+
+def _partition_small(g: DGLGraph, alone: Group, recorder: ModelRecorder) -> PartitionedGraph:
+    return full_graph(g, group=alone, model=recorder, order="original")
 
 
 def _group_of(g: Any, group: Group | None) -> Group:

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch_geometric import EdgeIndex
 from torch_geometric.data import Data, HeteroData
 from torch_geometric.index import ptr2index
@@ -20,8 +20,10 @@ from typing_extensions import Unpack
 from peergraph.fullgraph import (
     FullGraph,
     FullGraphOptions,
+    ModelRecorder,
     PartitionedEdgeIndex,
     PartitionedTensor,
+    RecordedModel,
     refuse_partitioned,
 )
 from peergraph.memory import Group, WorldGroup, collective_call
@@ -35,6 +37,7 @@ from ..data.sparse_adjacency import ADJACENCY_KEYS, ADJACENCY_TYPES
 from ..data.split import row_attributes
 from ..data.store_of import find_store, has_shared_structure, pair_store
 from . import utilities
+from .small_data import Loss, recorded_model
 
 _MARK = "_peergraph_partition"
 
@@ -43,6 +46,7 @@ def full_graph(
     data: Any,
     memory_budget: int | None = None,
     *,
+    loss: Loss | None = None,
     device: Any = None,
     group: Group | None = None,
     **options: Unpack[FullGraphOptions],
@@ -60,10 +64,14 @@ def full_graph(
             some ranks pass None, the others' data is shared first, and sent to machines that have
             none.
         memory_budget: bytes for each rank's device; None: what is free.
+        loss: called with the option ``model`` and data that this function returned, computes what
+            ``backward`` is called of. So that the plan is made for the model, both run on a small
+            graph with the types and degrees of `data` and some of its rows; the model stays as it
+            is.
         device: of this rank, as ``peergraph.memory.Group.current`` takes it; for data without a
             store.
         group: the ranks, for data without a store; None: ``Group.current(device)``.
-        options: ``order``, ``offload``, ``num_chunks``, ``widths``, ``host_memory``, ``folder``,
+        options: ``order``, ``offload``, ``num_chunks``, ``model``, ``host_memory``, ``folder``,
             ``hidden_dtype`` and others: see :class:`peergraph.fullgraph.FullGraphOptions`.
 
     Returns:
@@ -75,6 +83,7 @@ def full_graph(
 
     Raises:
         TypeError: `data` is none of these, or partitioned already.
+        Exception: `loss` raised it on the small graph; on all ranks.
         ValueError: a number of nodes is unknown, or ranks have other data, compared by digests of
             all attributes: on all ranks, with the name of the attribute and the ranks.
         ValueError, MemoryError: the budget, or the host, is too small; says what is needed.
@@ -83,6 +92,9 @@ def full_graph(
     group_of_data = _group_of(data, device, group)
     given = _share_where_lacking(data, group_of_data)
     data, contents = collective_call(WorldGroup.of(group_of_data), lambda: _contents(given))
+    model = options.get("model")
+    if isinstance(model, nn.Module):
+        options["model"] = _recorded(model, loss, data, WorldGroup.of(group_of_data))
     store = find_store(data)
     if store is not None and has_shared_structure(data):
         if group is not None and group is not store.group:
@@ -123,6 +135,38 @@ def partition_of(data: Data | HeteroData) -> FullGraph:
     if not isinstance(found, FullGraph):
         raise ValueError("expected data returned by peergraph_pyg.full_graph()")
     return found
+
+
+def _recorded(
+    model: nn.Module, loss: Loss | None, data: Data | HeteroData, group: Group
+) -> RecordedModel:
+    """Returns what an epoch of the user's model does, as rank 0 found it. Collective."""
+
+    def record() -> RecordedModel:
+        if loss is None:
+            raise TypeError(
+                "loss must be a function of the model and of partitioned data, which returns what "
+                "backward() is called of, got None"
+            )
+        num_nodes = _num_nodes(data)
+        num_edges = {t: _num_edges(t, s, num_nodes) for t, s in _edge_storages(data)}
+        return recorded_model(model, loss, data, num_nodes, num_edges, group, _partition_small)
+
+    recorded: RecordedModel = group.broadcast(collective_call(group, record))
+    return recorded
+
+
+def _partition_small(
+    data: Data | HeteroData, alone: Group, recorder: ModelRecorder
+) -> Data | HeteroData:
+    result: Data | HeteroData = full_graph(data, group=alone, model=recorder, order="original")
+    return result
+
+
+def _num_edges(edge_type: EdgeType, storage: Any, num_nodes: dict[NodeType, int]) -> int:
+    if "edge_index" in storage:
+        return int(storage["edge_index"].shape[1])
+    return _edges(edge_type, storage, num_nodes).shape[1]
 
 
 def _build(

@@ -14,12 +14,12 @@ from peergraph.cli._plan_full_graph import described_facts, saved_facts
 from peergraph.cli._plan_graph import described_graph, saved_graph
 from peergraph.cli._plan_picture import draw
 from peergraph.cli.arguments import byte_count, integers, storage, storage_option
-from peergraph.fullgraph import FullGraphPlan
+from peergraph.fullgraph import FullGraphPlan, RecordedModel, named_model
+from peergraph.fullgraph.dry_run.named_models import LAYER_TYPES, assumed_model
 from peergraph.fullgraph.exchange.mode_cost import MODES
 from peergraph.fullgraph.layout.duplication import Duplication
 from peergraph.fullgraph.layout.numbering import ORDERS
 from peergraph.fullgraph.plan.counted_spread import format_duplication, spread_of
-from peergraph.fullgraph.plan.schedule.make_schedule import LAYER_TYPES
 from peergraph.memory import Group
 from peergraph.memory.topology.measure import known_topology, measure_topology
 from peergraph.memory.topology.topology import Topology
@@ -104,7 +104,8 @@ def _add_full_graph(add: Callable[..., object]) -> None:
         "--widths",
         type=integers,
         metavar="N,...",
-        help="columns of the input and of each layer's output, such as 100,512,47",
+        help="columns of the input and of each layer's output, such as 100,512,47; default: "
+        "three layers of 256",
     )
     add(
         "--offload",
@@ -121,18 +122,13 @@ def _add_full_graph(add: Callable[..., object]) -> None:
         default="float32",
         help="in which offloaded training stores rows of layers and gradients",
     )
-    add("--heads", type=int, default=0, help="of attention, for offloaded training (0: sums)")
-    add(
-        "--layer-type",
-        choices=LAYER_TYPES,
-        default="gcn",
-        help="of layers that sum, for offloaded training: what they need besides sums (gcn)",
-    )
+    add("--layer-type", choices=LAYER_TYPES, default="gcn", help="with --widths: layers (gcn)")
+    add("--heads", type=int, default=1, help="of attention, with --layer-type gat (1)")
     add(
         "--labelled",
         type=share,
         metavar="SHARE",
-        help="share of nodes that the loss is computed from, for offloaded training (at most all)",
+        help="with --widths: share of nodes that the loss is computed from (at most all)",
     )
     add("--order", choices=ORDERS, default="auto", help="of a saved store's nodes (auto)")
     add("--mode", choices=MODES, help="how rows are exchanged (default: the fastest)")
@@ -181,17 +177,15 @@ def _plan_full_graph(args: argparse.Namespace, topology: Topology) -> int:
     plan = FullGraphPlan.make(
         facts,
         topology,
-        widths=args.widths,
+        model=_model(args),
+        assumed=assumed_model,
         memory_budget=args.budget or min(topology.memory),
         mode=args.mode,
         offload={"auto": None, "yes": True, "no": False}[args.offload],
         num_chunks=args.num_chunks,
         host_memory=args.host_memory or topology.host_memory or None,
         file_memory=args.file_memory,
-        heads=args.heads,
-        layer_type=args.layer_type,
         hidden_bytes=_HIDDEN_BYTES[args.hidden_dtype],
-        labelled=args.labelled,
         spreads=[spread_of(rows, edges / max(1, sum(facts.rows)), facts) for rows in counted],
     )
     if args.json:
@@ -199,6 +193,13 @@ def _plan_full_graph(args: argparse.Namespace, topology: Topology) -> int:
     else:
         print(plan, *format_duplication(counted), sep="\n")
     return 0
+
+
+def _model(args: argparse.Namespace) -> RecordedModel | None:
+    """Returns the model of the arguments, which has run on a small graph; None: not known."""
+    if args.widths is None:
+        return None
+    return named_model(args.widths, args.layer_type, args.heads, args.labelled)
 
 
 def _assumed(reads: BatchReads, args: argparse.Namespace) -> str:

@@ -1,14 +1,18 @@
 """Exact training on a whole graph over several GPUs (MG-GCN, MGG)."""
 
 from peergraph.fullgraph.captured_step import CapturedStep, capture
+from peergraph.fullgraph.dry_run.model_recorder import ModelRecorder, record_model
+from peergraph.fullgraph.dry_run.named_models import named_model
+from peergraph.fullgraph.dry_run.small_graph import SmallGraph, sample_rows
+from peergraph.fullgraph.full_graph_options import FullGraphOptions
 from peergraph.fullgraph.graph import FullGraph
 from peergraph.fullgraph.graph_arguments import refuse_partitioned
 from peergraph.fullgraph.layout.duplication import Duplication, count_duplication, cut_chunks
 from peergraph.fullgraph.layout.node_parts import node_parts
 from peergraph.fullgraph.layout.row_layout import RowLayout
 from peergraph.fullgraph.offload.functions.write_rows import write_rows
-from peergraph.fullgraph.plan.full_graph_options import FullGraphOptions
 from peergraph.fullgraph.plan.full_graph_plan import FullGraphPlan
+from peergraph.fullgraph.plan.recorded_model import RecordedModel
 from peergraph.fullgraph.random.plain_tensors import keyed_random
 from peergraph.fullgraph.structure.edge_changes import (
     LoopStructure,
@@ -45,12 +49,15 @@ __all__ = [
     "FullGraphOptions",
     "FullGraphPlan",
     "LoopStructure",
+    "ModelRecorder",
     "NodeIndex",
     "PartitionedCsc",
     "PartitionedEdgeIndex",
     "PartitionedStructure",
     "PartitionedTensor",
+    "RecordedModel",
     "RowLayout",
+    "SmallGraph",
     "capture",
     "count_duplication",
     "cut_chunks",
@@ -61,10 +68,13 @@ __all__ = [
     "kept_ends",
     "keyed_random",
     "like",
+    "named_model",
     "node_parts",
+    "record_model",
     "refuse_partitioned",
     "replicated",
     "reverse_edges",
+    "sample_rows",
     "select_edge_layout",
     "select_edge_rows",
     "select_edges",

@@ -13,10 +13,13 @@ from torch import Tensor
 from typing_extensions import Unpack
 
 import peergraph._C as _C
+from peergraph.fullgraph.dry_run.model_recorder import ModelRecorder
+from peergraph.fullgraph.dry_run.named_models import assumed_model
 from peergraph.fullgraph.exchange.copy_transport import CopyTransport
 from peergraph.fullgraph.exchange.mode_cost import MODES, STAGED_MODES
 from peergraph.fullgraph.exchange.side_by_side import batches, run_side_by_side
 from peergraph.fullgraph.exchange.transport import Transport
+from peergraph.fullgraph.full_graph_options import FullGraphOptions, all_options
 from peergraph.fullgraph.graph_arguments import agree_on_graph, check_ends, check_graph
 from peergraph.fullgraph.layout.edge_share import (
     PIECE_EDGES,
@@ -28,6 +31,7 @@ from peergraph.fullgraph.layout.edge_share import (
 )
 from peergraph.fullgraph.layout.row_layout import RowLayout
 from peergraph.fullgraph.offload.offloaded_graph import OffloadedGraph
+from peergraph.fullgraph.offload.rows.budget import make_allocator
 from peergraph.fullgraph.offload.rows.store_table import is_offloaded, read_rows
 from peergraph.fullgraph.plan.available_memory import (
     device_budget,
@@ -40,7 +44,6 @@ from peergraph.fullgraph.plan.choose_order import (
     OrderChooser,
     check_order,
 )
-from peergraph.fullgraph.plan.full_graph_options import FullGraphOptions, all_options
 from peergraph.fullgraph.plan.full_graph_plan import FullGraphPlan
 from peergraph.fullgraph.plan.memory_items import GraphFacts
 from peergraph.fullgraph.plan.offload_spread import Spread
@@ -292,17 +295,32 @@ def _build(
         plan = _plan(group, facts, memory_budget, options, count)
         del chooser, count  # their memory is for the structure
         # With rows in host memory, each rank gets the rows of a chunk directly from their owners.
+        recorder = options["model"]
         Transport.of(group).by_machine = plan.offload is None
         layouts = {t: RowLayout.from_order(group, *parts) for t, parts in chosen.parts.items()}
         edges = {t: reader.num_edges for t, reader in readers.items()}
         structures = _build_structures(layouts, shares, edges, plan, step)
-    if group.rank == 0:
+    if group.rank == 0 and not isinstance(recorder, ModelRecorder):
         _logger.info("full graph, nodes ordered by %s: %s", chosen.name, plan)
-    if plan.offload is None:
+    if isinstance(recorder, ModelRecorder) and recorder.offloads:
+        offloaded = recorder.offload(group, layouts, structures)
+    elif plan.offload is None:
         return FullGraph(group, layouts, structures, chosen, plan)
-    offloaded = OffloadedGraph(
-        group, plan.offload, layouts, structures, options["folder"], options["hidden_dtype"]
-    )
+    else:
+        offloaded = OffloadedGraph(
+            group,
+            plan.offload.num_chunks,
+            layouts,
+            structures,
+            partial(
+                make_allocator,
+                group,
+                plan.offload,
+                folder=options["folder"],
+                hidden_dtype=options["hidden_dtype"],
+            ),
+            plan.offload.features_on_device,
+        )
     return FullGraph(group, layouts, offloaded.structures, chosen, plan, offloaded)
 
 
@@ -354,16 +372,17 @@ def _plan(
     Args:
         spreads: counts the rows that chunks need, if rows are offloaded.
     """
-    hidden_dtype, mode = options["hidden_dtype"], options["mode"]
+    hidden_dtype, mode, model = options["hidden_dtype"], options["mode"], options["model"]
+    assert not isinstance(model, torch.nn.Module)  # as it was checked
+    if isinstance(model, ModelRecorder):
+        return FullGraphPlan.make(facts, group_topology(group, options["topology"]))
     return FullGraphPlan.make(
         facts,
         group_topology(group, options["topology"]),
-        widths=options["widths"],
-        heads=options["heads"],
-        layer_type=options["layer_type"],
+        model=model,
+        assumed=assumed_model,
         hidden_bytes=None if hidden_dtype is None else hidden_dtype.itemsize,
         memory_budget=device_budget(group, memory_budget),
-        labelled=options["labelled"],
         mode=mode,
         modes=_modes(group, mode),
         offload=options["offload"],

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, ValuesView
 from typing import Any
 
+from peergraph.fullgraph.full_graph_options import FullGraphOptions
 from peergraph.fullgraph.layout.edge_share import (
     EdgeReader,
     GivenEdges,
@@ -13,7 +14,6 @@ from peergraph.fullgraph.layout.edge_share import (
     first_bad_edge,
 )
 from peergraph.fullgraph.plan.choose_order import order_digest
-from peergraph.fullgraph.plan.full_graph_options import FullGraphOptions
 from peergraph.fullgraph.structure.edge_index import PartitionedEdgeIndex
 from peergraph.fullgraph.tensor.partitioned_tensor import PartitionedTensor
 from peergraph.memory import Group
@@ -72,17 +72,16 @@ def agree_on_graph(
         return edges | {name: describe_content(x, group.device) for name, x in contents.items()}
 
     digests = collective_call(group, describe)
-    topology, widths = options["topology"], options["widths"]
+    topology, model = options["topology"], options["model"]
     # Folders and progress may differ.
-    same = ("offload", "num_chunks", "host_memory", "mode", "heads", "layer_type", "labelled",
-            "seed")  # fmt: skip
+    same = "offload", "num_chunks", "host_memory", "mode", "seed"
     group.agree(
         num_nodes=num_nodes,
         **digests,
         order={t: order_digest(order) for t, order in orders.items()},
         memory_budget=memory_budget,
         topology=None if topology is None else topology.name,
-        widths=None if widths is None else list(widths),
+        model=None if model is None else repr(model),
         hidden_dtype=str(options["hidden_dtype"]),
         **{name: options[name] for name in same},  # type: ignore[literal-required]
     )

@@ -13,6 +13,7 @@ from tests.adapters.dgl.full_graph_models import dgl  # isort: split
 import torch
 
 import peergraph_dgl
+from peergraph.fullgraph import named_model
 from peergraph.memory import Group
 
 NODES = 300
@@ -28,9 +29,9 @@ def partition(x: torch.Tensor, **options: Any) -> Any:
     return peergraph_dgl.full_graph(graph, group=group, **{**given, **options})
 
 
-def test_widths_host_memory_and_folder(tmp_path: Path) -> None:
+def test_model_host_memory_and_folder(tmp_path: Path) -> None:
     x = torch.randn(NODES, 16)
-    graph = partition(x, widths=[16, 16, 16, 4], host_memory=1 << 20, folder=tmp_path)
+    graph = partition(x, model=named_model([16, 16, 16, 4]), host_memory=1 << 20, folder=tmp_path)
     content = graph.ndata["x"]._content
     # The features are read from the tensor of the given graph and not copied to the host.
     assert content.store.tier == "user"
@@ -44,7 +45,7 @@ def test_widths_host_memory_and_folder(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="host_memory must not be negative, got -1"):
         partition(x, host_memory=-1)
     with pytest.raises(ValueError, match="host memory is not enough"):
-        partition(x, host_memory=0, widths=[16, 16, 16, 4])
+        partition(x, host_memory=0, model=named_model([16, 16, 16, 4]))
 
 
 def train(graph: Any) -> list[float]:
@@ -73,7 +74,7 @@ def train(graph: Any) -> list[float]:
 
 def test_training_with_rows_in_files_and_in_bfloat16(tmp_path: Path) -> None:
     x = torch.randn(NODES, 16)
-    options = {"widths": [16, 16, 16, 4], "memory_budget": 1 << 20, "num_chunks": 8}
+    options = {"model": named_model([16, 16, 16, 4]), "memory_budget": 1 << 20, "num_chunks": 8}
     exact = train(partition(x, **options))
     graph = partition(x, **options, host_memory=0, folder=tmp_path)
     assert train(graph) == exact

@@ -12,6 +12,7 @@ from torch_geometric.loader import LinkNeighborLoader, NeighborLoader
 from torch_geometric.nn import GCN, GraphSAGE
 
 import peergraph_pyg
+from peergraph.fullgraph import named_model
 from peergraph.memory import NarrowTable
 from peergraph_pyg import LazyRows, accelerate
 from tests.memory.narrow_rows import STORAGES, expected_rows
@@ -139,7 +140,7 @@ def test_layers_that_read_the_store(device: torch.device) -> None:
 
 def test_full_graphs(device: torch.device) -> None:
     pair = _pair("int8", device)
-    for options in ({}, {"offload": True, "num_chunks": 2, "widths": [5, 8, 3]}):
+    for options in ({}, {"offload": True, "num_chunks": 2, "model": named_model([5, 8, 3])}):
         losses = []
         for graph in pair:
             parts = peergraph_pyg.full_graph(graph, **options)

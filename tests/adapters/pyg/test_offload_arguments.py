@@ -14,10 +14,12 @@ from torch_geometric.data import Data
 from torch_geometric.nn import GCN
 
 import peergraph_pyg
+from peergraph.fullgraph import named_model
 from peergraph.fullgraph.offload.tensor.offloaded_tensor import OffloadedTensor
 from peergraph.memory import Group
 
 NODES = 300
+MODEL = named_model([16, 16, 16, 4])
 
 
 def partition(x: Any, **options: Any) -> Data:
@@ -30,12 +32,13 @@ def partition(x: Any, **options: Any) -> Data:
     return result
 
 
-def test_widths_host_memory_and_folder(tmp_path: Path) -> None:
+def test_model_host_memory_and_folder(tmp_path: Path) -> None:
     x = torch.randn(NODES, 16)
-    data = partition(x, widths=[16, 8, 4], host_memory=1 << 20, folder=tmp_path)
+    data = partition(x, model=named_model([16, 8, 4]), host_memory=1 << 20, folder=tmp_path)
     plan = peergraph_pyg.partition_of(data).plan.offload
     assert plan is not None
-    assert (plan.widths, plan.assumed, plan.host_room) == ((16, 8, 4), False, 1 << 20)
+    assert (plan.model.name, plan.model.assumed) == ("gcn 16-8-4", False)
+    assert plan.host_room == 1 << 20
     assert plan.file_room > 0
     stores = data.x._content.space.allocator
     assert stores.folder == tmp_path
@@ -46,7 +49,13 @@ def test_widths_host_memory_and_folder(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
         partition(x, folder=tmp_path / "none")
     with pytest.raises(ValueError, match="host memory is not enough"):
-        partition(x, host_memory=0, widths=[16, 16, 16, 4], num_chunks=64, memory_budget=50_000)
+        partition(
+            x,
+            host_memory=0,
+            model=MODEL,
+            num_chunks=64,
+            memory_budget=50_000,
+        )
 
 
 def train(data: Data, steps: int = 3) -> list[float]:
@@ -73,8 +82,8 @@ def train(data: Data, steps: int = 3) -> list[float]:
 def test_training_with_rows_in_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The losses of rows on the host; a full disk is the system's error and leaves nothing."""
     x = torch.randn(NODES, 16)
-    expected = train(partition(x, widths=[16, 16, 16, 4]))
-    data = partition(x, widths=[16, 16, 16, 4], host_memory=0, folder=tmp_path)
+    expected = train(partition(x, model=MODEL))
+    data = partition(x, model=MODEL, host_memory=0, folder=tmp_path)
     assert train(data) == expected
     use = peergraph_pyg.partition_of(data).offloaded.allocator.use  # type: ignore[union-attr]
     assert (use["file"].peak > 0, use["host"].peak) == (True, 0)
@@ -84,7 +93,7 @@ def test_training_with_rows_in_files(tmp_path: Path, monkeypatch: pytest.MonkeyP
         raise OSError(28, os.strerror(28))
 
     monkeypatch.setattr(os, "posix_fallocate", refuse)
-    data = partition(x, widths=[16, 16, 16, 4], host_memory=0, folder=tmp_path)
+    data = partition(x, model=MODEL, host_memory=0, folder=tmp_path)
     with pytest.raises(OSError, match="on disk cannot be had: No space left"):
         train(data)
     assert not list(tmp_path.iterdir())
@@ -96,7 +105,7 @@ def test_hidden_dtype() -> None:
     found = {}
     for dtype in (None, torch.bfloat16, torch.float16):
         for chunks in (1, 4):
-            data = partition(x, widths=[16, 16, 16, 4], num_chunks=chunks, hidden_dtype=dtype,
+            data = partition(x, model=MODEL, num_chunks=chunks, hidden_dtype=dtype,
                              memory_budget=1 << 24)  # fmt: skip
             losses = train(data)
             stores = peergraph_pyg.partition_of(data).offloaded.allocator  # type: ignore[union-attr]
@@ -121,7 +130,7 @@ def test_mapped_features_are_read_where_they_are(tmp_path: Path) -> None:
     np.save(tmp_path / "x.npy", values)
     # Too little memory of the device for the features, and none of the host is used.
     x = np.load(tmp_path / "x.npy", mmap_mode="r")
-    data = partition(x, widths=[16, 16, 16, 4], num_chunks=64, memory_budget=50_000)
+    data = partition(x, model=MODEL, num_chunks=64, memory_budget=50_000)
     assert isinstance(data.x, OffloadedTensor)
     store = data.x._content.store
     assert store is not None
@@ -134,7 +143,9 @@ def test_three_layers_within_two_sets_of_rows_on_the_device_and_one_on_the_host(
     """Features stay where they are, their sum is on the host, and what a layer needs goes."""
     torch.manual_seed(1)
     one_set = NODES * 16 * 4
-    data = partition(torch.randn(NODES, 16), memory_budget=1 << 24, widths=[16, 16, 16, 7])
+    data = partition(
+        torch.randn(NODES, 16), memory_budget=1 << 24, model=named_model([16, 16, 16, 7])
+    )
     data.y, data.train_mask = (
         peergraph_pyg.partition_of(data).node_rows(values)
         for values in (torch.randint(7, (NODES,)), torch.arange(NODES) % 50 == 0)

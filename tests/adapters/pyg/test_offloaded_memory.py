@@ -6,6 +6,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from peergraph.fullgraph import named_model
 from peergraph.testing import run_ranks
 
 pytest.importorskip("torch_geometric")
@@ -30,7 +31,7 @@ def reserved_by_attention() -> tuple[int, int]:
     model = GAT(WIDTH, WIDTH, 2, CLASSES, heads=4, add_self_loops=False).cuda()
     before = torch.cuda.memory_reserved()
     data = peergraph_pyg.full_graph(
-        data, BUDGET, offload=True, widths=[WIDTH, WIDTH, CLASSES], heads=4, labelled=0.1
+        data, BUDGET, offload=True, model=named_model([WIDTH, WIDTH, CLASSES], "gat", 4, 0.1)
     )
     model = peergraph_pyg.accelerate(model)
     optimizer = torch.optim.Adam(model.parameters())

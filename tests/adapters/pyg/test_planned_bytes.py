@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from itertools import accumulate, pairwise
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 import torch
@@ -24,7 +24,6 @@ from peergraph.fullgraph.plan.offload_cost import (
     tier_bytes,
 )
 from peergraph.fullgraph.plan.offload_spread import expected_spread
-from peergraph.fullgraph.plan.offloaded_model import OffloadedModel
 from peergraph.fullgraph.plan.pass_bytes import pass_bytes
 from peergraph.memory import Group
 
@@ -67,6 +66,13 @@ class Model(nn.Module):
         return found
 
 
+def loss_of(model: Any, data: Any) -> Tensor:
+    """Returns the loss of a model."""
+    # No name for the rows of all nodes, which would keep those that they are summed of.
+    out = model(data.x, data.edge_index)[data.train_mask]
+    return F.cross_entropy(out, data.y[data.train_mask])
+
+
 class Bytes(NamedTuple):
     """Of an epoch."""
 
@@ -93,20 +99,18 @@ def bytes_of_engine(
         train_mask=torch.rand(NODES, generator=draw) < labelled,
     )
     group = Group(0, 1, torch.device("cpu"), 60.0)
+    model = peergraph_pyg.accelerate(Model(kind, widths))
     data = peergraph_pyg.full_graph(
-        data, 1 << 30, offload=True, num_chunks=CHUNKS, widths=widths, group=group
+        data, 1 << 30, offload=True, num_chunks=CHUNKS, model=model, loss=loss_of, group=group
     )
     graph = peergraph_pyg.partition_of(data)
     assert graph.offloaded is not None
     stores = graph.offloaded.allocator
     stores.use["device"].budget, stores.sequential_device_bytes = device_bytes, 0
     data.x = graph.offloaded.rows(data.x.full_tensor(), graph.node_layouts["_N"], "features")
-    model = peergraph_pyg.accelerate(Model(kind, widths))
 
     def step() -> None:
-        # No name for the rows of all nodes, which would keep those that they are summed of.
-        out = model(data.x, data.edge_index)[data.train_mask]
-        F.cross_entropy(out, data.y[data.train_mask]).backward()
+        loss_of(model, data).backward()
         model.zero_grad()
 
     for _ in range(2):  # Later epochs reuse the sum of the features that these store.
@@ -154,21 +158,13 @@ def allocated_bytes(profile: torch.autograd.profiler.profile) -> list[int]:
 
 
 def bytes_of_plan(
-    plan: FullGraphPlan,
-    kind: str,
-    widths: list[int],
-    labelled: float,
-    on_device: bool = False,
-    device_bytes: int = 0,
-    summed_again: Collection[int] = (),
+    plan: FullGraphPlan, on_device: bool = False, device_bytes: int = 0, sums_again: int = 0
 ) -> Bytes:
     """Returns the same bytes as they are planned."""
-    facts = plan.facts
-    heads = HEADS if kind == "gat" else 0
-    model = OffloadedModel(tuple(widths), False, 4, heads, "gcn" if heads else kind,
-                           labelled=labelled)  # fmt: skip
-    schedule = model.schedule(summed_again)
-    row_bytes = model.row_bytes(schedule, facts)
+    facts, model = plan.facts, plan.model
+    assert model is not None
+    schedule = model.schedules(facts, None)[sums_again]
+    row_bytes = {rows.name: rows.stored_bytes(NODES, None) for rows in schedule.rows}
     placement = place_rows(schedule, row_bytes, (device_bytes, PLENTY, 0))
     assert placement is not None
     spread = expected_spread(facts, CHUNKS)
@@ -177,7 +173,7 @@ def bytes_of_plan(
         for number in range(len(schedule.passes))
     ]
     [largest] = expected_chunks(facts, spread)
-    chunk = chunk_bytes(schedule, largest, 4, model.edge_columns, not on_device)
+    chunk = chunk_bytes(schedule, largest, not on_device)
     labelled_rows = model.labelled_items(facts)[0]
     return Bytes(
         sum(p.from_host for p in passes),
@@ -216,7 +212,7 @@ def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_bytes_of_an_epoch(kind: str, widths: list[int], labelled: float) -> None:
     """All rows are on the host, and sources are staged."""
     plan, found = bytes_of_engine(kind, widths, labelled)
-    expected = bytes_of_plan(plan, kind, widths, labelled)
+    expected = bytes_of_plan(plan)
     assert expected[:2] == pytest.approx(found[:2], rel=0.05)
     assert expected.host == pytest.approx(found.host, rel=0.02)
     # The plan is for the worst pass with dropout, and buffers that are in use twice.
@@ -240,7 +236,7 @@ def test_the_host_has_no_more_than_rows_and_gradients_of_layers(kind: str) -> No
 def test_chunks_with_sources_on_the_device(kind: str) -> None:
     widths, labelled = [64, 64, 64, 64], 0.1
     plan, found = bytes_of_engine(kind, widths, labelled, PLENTY)
-    expected = bytes_of_plan(plan, kind, widths, labelled, on_device=True)
+    expected = bytes_of_plan(plan, on_device=True)
     assert found.chunk <= expected.chunk <= 3 * found.chunk
 
 
@@ -250,9 +246,7 @@ def test_sums_that_are_computed_again(kind: str) -> None:
     widths, labelled = [16, 16, 16, 24], 0.1
     room = int(2.12 * NODES * 16 * 4)  # two row sets, and the gradients of labelled rows
     plan, found = bytes_of_engine(kind, widths, labelled, room)
-    expected = bytes_of_plan(
-        plan, kind, widths, labelled, on_device=True, device_bytes=room, summed_again=(1,)
-    )
+    expected = bytes_of_plan(plan, on_device=True, device_bytes=room, sums_again=1)
     assert expected[:3] == pytest.approx(found[:3], rel=0.05)
     assert found.to_host == 0
 
@@ -271,18 +265,16 @@ def test_attention_stays_within_its_budget(in_hub: float, budget: int) -> None:
         train_mask=torch.rand(nodes, generator=draw) < labelled,
     )
     group = Group(0, 1, torch.device("cpu"), 60.0)
-    with torch.autograd.profiler.profile(profile_memory=True) as profile:
-        data = peergraph_pyg.full_graph(
-            data, budget, order="original", offload=True, widths=widths, heads=HEADS,
-            labelled=labelled, group=group,
-        )  # fmt: skip
-    of_graph = allocated_bytes(profile)[-1]
     model = peergraph_pyg.accelerate(Model("gat", widths))
     with torch.autograd.profiler.profile(profile_memory=True) as profile:
+        data = peergraph_pyg.full_graph(
+            data, budget, order="original", offload=True, model=model, loss=loss_of, group=group
+        )
+    # Without the user's ids of edges, which are in host memory.
+    of_graph = allocated_bytes(profile)[-1] - 8 * edges
+    with torch.autograd.profiler.profile(profile_memory=True) as profile:
         for _ in range(2):
-            out = model(data.x, data.edge_index)[data.train_mask]
-            F.cross_entropy(out, data.y[data.train_mask]).backward()
-            del out
+            loss_of(model, data).backward()
             model.zero_grad()
     graph = peergraph_pyg.partition_of(data)
     assert graph.offloaded is not None
@@ -301,20 +293,19 @@ def test_a_sum_that_is_partly_on_the_device() -> None:
         y=torch.randint(widths[-1], (NODES,), generator=draw),
         train_mask=torch.rand(NODES, generator=draw) < 0.1,
     )
+    model = peergraph_pyg.accelerate(Model("gcn", widths))
     data = peergraph_pyg.full_graph(
-        given, 5 << 20, offload=True, num_chunks=16, widths=widths, labelled=0.1,
+        given, 9 << 19, offload=True, num_chunks=16, model=model, loss=loss_of,
         group=Group(0, 1, torch.device("cpu"), 60.0),
     )  # fmt: skip
     graph = peergraph_pyg.partition_of(data)
     assert graph.offloaded is not None
     assert graph.plan.offload is not None
-    assert 0.2 < graph.plan.offload.placement.parts["sum of layer 1"] < 0.9
-    model = peergraph_pyg.accelerate(Model("gcn", widths))
+    assert 0.2 < graph.plan.offload.placement.parts["sum"] < 0.9
     moved = []
     for _ in range(3):
         before = graph.offloaded.allocator.moved.to_device
-        out = model(data.x, data.edge_index)[data.train_mask]
-        F.cross_entropy(out, data.y[data.train_mask]).backward()
+        loss_of(model, data).backward()
         moved.append(graph.offloaded.allocator.moved.to_device - before)
     planned = sum(passed.from_host for passed in graph.plan.offload.passes)
     assert moved[-1] == pytest.approx(planned, rel=0.1)

@@ -9,6 +9,7 @@ import pytest
 import torch
 from benchmarks.placing.machines import machine
 
+from peergraph.fullgraph import named_model
 from peergraph.fullgraph.graph import FullGraph
 from peergraph.fullgraph.layout.row_layout import RowLayout
 from peergraph.fullgraph.layout.volume import Volume
@@ -33,7 +34,7 @@ def plan(budget: int, **options: int) -> OffloadPlan:
     found = FullGraphPlan.make(
         facts,
         machine("single"),
-        widths=[64, 64, 64, 64],
+        model=named_model([64, 64, 64, 64]),
         memory_budget=budget,
         offload=True,
         num_chunks=100,
@@ -84,8 +85,9 @@ def test_graph_with_rows_in_files(tmp_path: object) -> None:
     edges = torch.randint(0, NODES, (2, EDGES), generator=generator)
     x = torch.randn(NODES, 64, generator=generator)
     graph = FullGraph.build(
-        group, NODES, edges, order="original", offload=True, num_chunks=10, widths=[64, 8],
-        memory_budget=2 * ROW, host_memory=ROW // 2, folder=str(tmp_path),
+        group, NODES, edges, order="original", offload=True, num_chunks=40,
+        model=named_model([64, 8]),
+        memory_budget=3 * ROW // 2, host_memory=ROW // 2, folder=str(tmp_path),
     )  # fmt: skip
     assert graph.plan.offload is not None
     assert graph.plan.offload.file_room > 0

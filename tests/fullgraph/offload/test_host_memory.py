@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import nn
 
-from peergraph.fullgraph import FullGraph
+from peergraph.fullgraph import FullGraph, named_model
 from peergraph.memory import Group
 from peergraph.store import EDGE
 from peergraph.testing import run_ranks
@@ -38,7 +38,7 @@ def test_host_memory_is_at_most_a_tenth_above_rows_and_structure() -> None:
     before = bytes_of_tensors()
     graph = FullGraph.build(
         Group(0, 1, torch.device("cpu"), 60.0), NODES, edges, order="original", offload=True,
-        num_chunks=8, widths=[WIDTH, WIDTH, WIDTH, 8], memory_budget=1 << 24,
+        num_chunks=8, model=named_model([WIDTH, WIDTH, WIDTH, 8]), memory_budget=1 << 24,
     )  # fmt: skip
     assert graph.offloaded is not None
     stores = graph.offloaded.allocator
@@ -71,7 +71,7 @@ def check_training(folder: str, ends: str) -> None:
     generator = torch.Generator().manual_seed(3)
     edges = torch.randint(200, (2, 900), generator=generator)
     graph = FullGraph.build(
-        group, 200, edges, order="random", offload=True, num_chunks=4, widths=[8, 8, 4],
+        group, 200, edges, order="random", offload=True, num_chunks=4, model=named_model([8, 8, 4]),
         memory_budget=1 << 20, host_memory=0, folder=folder,
     )  # fmt: skip
     assert graph.offloaded is not None
@@ -102,7 +102,7 @@ def test_full_disk_in_training_leaves_nothing(
     edges = torch.randint(200, (2, 900), generator=torch.Generator().manual_seed(3))
     graph = FullGraph.build(
         Group(0, 1, torch.device("cpu"), 60.0), 200, edges, offload=True, num_chunks=4,
-        widths=[8, 8, 4], memory_budget=1 << 20, host_memory=0, folder=tmp_path,
+        model=named_model([8, 8, 4]), memory_budget=1 << 20, host_memory=0, folder=tmp_path,
     )  # fmt: skip
     assert graph.offloaded is not None
     stores = graph.offloaded.allocator
@@ -133,7 +133,7 @@ def test_memory_of_selections_is_freed() -> None:
     edges = torch.randint(400, (2, 6000), generator=generator)
     graph = FullGraph.build(
         Group(0, 1, torch.device("cpu"), 60.0), 400, edges, order="original", offload=True,
-        num_chunks=3, widths=[8, 8, 8], memory_budget=1 << 22,
+        num_chunks=3, model=named_model([8, 8, 8]), memory_budget=1 << 22,
     )  # fmt: skip
     assert graph.offloaded is not None
     rows = graph.offloaded.rows(torch.ones(400, 8), graph.node_layouts["_N"], "features")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from peergraph.fullgraph import FullGraph
+from peergraph.fullgraph import FullGraph, named_model
 from peergraph.fullgraph.offload.chunks.source_transfers import SourceTransfers
 from peergraph.fullgraph.offload.edges.offloaded_csc import OffloadedCsc
 from peergraph.memory import Group
@@ -24,9 +24,7 @@ def make_graph() -> FullGraph:
         order="original",
         offload=True,
         num_chunks=CHUNKS,
-        widths=[8, 8, 4],
-        heads=2,
-        labelled=LABELLED,
+        model=named_model([8, 8, 4], "gat", 2, LABELLED),
         memory_budget=1 << 28,
         host_memory=1 << 28,
     )

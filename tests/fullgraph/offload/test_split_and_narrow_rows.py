@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from peergraph.fullgraph import FullGraph, RowLayout
+from peergraph.fullgraph import FullGraph, RowLayout, named_model
 from peergraph.fullgraph.offload.chunks.chunks import Chunks
 from peergraph.fullgraph.offload.passes.chunk_pass import ChunkPass
 from peergraph.fullgraph.offload.rows.narrow_rows import NarrowRows
@@ -129,7 +129,7 @@ def losses(hidden_dtype: torch.dtype | None, offload: bool = True) -> list[float
     x = torch.randn(NODES, 16, generator=generator)
     y = torch.randint(4, (NODES,), generator=generator)
     graph = FullGraph.build(
-        group, NODES, edges, order="random", offload=offload, widths=[16, 16, 16, 4],
+        group, NODES, edges, order="random", offload=offload, model=named_model([16, 16, 16, 4]),
         memory_budget=50_000 if offload else 1 << 24, num_chunks=32 if offload else None,
         hidden_dtype=hidden_dtype,
     )  # fmt: skip

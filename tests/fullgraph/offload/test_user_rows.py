@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from peergraph.fullgraph import FullGraph, RowLayout
+from peergraph.fullgraph import FullGraph, RowLayout, named_model
 from peergraph.fullgraph.offload.rows.row_allocator import RowAllocator
 from peergraph.fullgraph.offload.rows.store_table import store_table
 from peergraph.fullgraph.offload.rows.user_rows import UserRows
@@ -81,7 +81,7 @@ def make_edges() -> Tensor:
 def graph() -> FullGraph:
     group = Group(0, 1, torch.device("cpu"), 60.0)
     return FullGraph.build(group, ROWS, make_edges(), order="random", offload=True, num_chunks=4,
-                           widths=[8, 8, 3], memory_budget=1 << 16)  # fmt: skip
+                           model=named_model([8, 8, 3]), memory_budget=1 << 16)  # fmt: skip
 
 
 def test_features_are_not_copied(graph: FullGraph) -> None:

@@ -22,6 +22,8 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
+from peergraph.live_bytes import has_dispatch_mode
+
 _Args = ParamSpec("_Args")
 _Result = TypeVar("_Result")
 
@@ -33,7 +35,7 @@ def is_traced() -> bool:
 
     torch.compile, ``make_fx`` and fake tensors do: they would not see what kernels write.
     """
-    return torch.compiler.is_compiling() or torch._C._len_torch_dispatch_stack() > 0
+    return torch.compiler.is_compiling() or has_dispatch_mode()
 
 
 def kernel(

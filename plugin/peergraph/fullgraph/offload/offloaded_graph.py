@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
-from os import PathLike
+from collections.abc import Callable, Collection, Mapping
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -13,17 +13,19 @@ from peergraph.fullgraph.layout.row_layout import RowLayout
 from peergraph.fullgraph.offload.chunks.chunked_csc import ChunkedCsc
 from peergraph.fullgraph.offload.chunks.chunks import Chunks
 from peergraph.fullgraph.offload.edges.offloaded_csc import OffloadedCsc
-from peergraph.fullgraph.offload.rows.budget import make_allocator
+from peergraph.fullgraph.offload.rows.row_allocator import RowAllocator
 from peergraph.fullgraph.offload.rows.store_table import store_table
 from peergraph.fullgraph.offload.tensor.offloaded_tensor import OffloadedTensor, from_store
 from peergraph.fullgraph.offload.tensor.row_space import RowSpaces
-from peergraph.fullgraph.plan.offload_cost import DEVICE, ChunkSize
-from peergraph.fullgraph.plan.offload_plan import OffloadPlan
-from peergraph.fullgraph.plan.schedule.schedule import FEATURES
+from peergraph.fullgraph.plan.offload_cost import ChunkSize
 from peergraph.fullgraph.structure.partitioned_csc import PartitionedCsc
 from peergraph.memory import Group
 from peergraph.memory.table.table import Table
 from peergraph.store import EdgeType, NodeType
+
+MakeAllocator = Callable[[Callable[[bool], ChunkSize]], RowAllocator]
+"""Returns the memory for rows. Called with a function that counts the rows, edges and, if asked
+for, sources of the largest chunk."""
 
 
 class OffloadedGraph:
@@ -31,21 +33,21 @@ class OffloadedGraph:
 
     Args:
         group: the ranks.
-        plan: number of chunks, and memory for rows.
+        num_chunks: of each rank's nodes.
         layouts: rows of nodes, by type.
         structures: edges, by relation.
-        folder: for files with rows for which the host has no room; None: no files.
-        hidden_dtype: in which rows that passes compute are stored; None: in their own.
+        make_allocator: makes the memory for rows.
+        features_on_device: whether rows of the user's tables may take memory of the device.
     """
 
     def __init__(
         self,
         group: Group,
-        plan: OffloadPlan,
+        num_chunks: int,
         layouts: Mapping[NodeType, RowLayout],
         structures: Mapping[EdgeType, PartitionedCsc],
-        folder: str | PathLike[str] | None = None,
-        hidden_dtype: torch.dtype | None = None,
+        make_allocator: MakeAllocator,
+        features_on_device: bool = True,
     ) -> None:
         chunks = {}
         for node_type, layout in layouts.items():
@@ -54,16 +56,15 @@ class OffloadedGraph:
                 if destination == node_type:
                     degrees += structure.local.in_degrees()
             # Nodes without edges are read and written, too.
-            chunks[node_type] = Chunks.balanced(layout, plan.num_chunks, balance_cost(degrees + 1))
+            chunks[node_type] = Chunks.balanced(layout, num_chunks, balance_cost(degrees + 1))
         chunked = {
             edge_type: ChunkedCsc(structure, chunks[edge_type[2]])
             for edge_type, structure in structures.items()
         }
-        largest = _largest_chunk(plan, chunks.values(), chunked.values())
-        self.allocator = make_allocator(group, plan, largest, folder, hidden_dtype)
+        largest = partial(_largest_chunk, num_chunks, chunks.values(), chunked.values())
+        self.allocator = make_allocator(largest)
         """Memory for rows of this rank."""
-        # Of a model that is not known it is not known either whether each epoch reads them.
-        self.features_on_device = plan.assumed or plan.placement.tiers[FEATURES] == DEVICE
+        self.features_on_device = features_on_device
         """Whether the plan leaves memory of the device to rows of the user's tables."""
         self.spaces = RowSpaces(self.allocator)
         """Rows by chunk."""
@@ -86,27 +87,33 @@ class OffloadedGraph:
         space = self.spaces.find(layout)
         assert space is not None
         store = store_table(self.allocator, table, layout, what, self.features_on_device)
+        if self.allocator.trace is not None:
+            self.allocator.trace.add_given(store)
         rows = from_store(space, store)
         rows._content.is_given = True
         return rows
 
 
 def _largest_chunk(
-    plan: OffloadPlan, chunks: Collection[Chunks], structures: Collection[ChunkedCsc]
+    num_chunks: int,
+    chunks: Collection[Chunks],
+    structures: Collection[ChunkedCsc],
+    counts_sources: bool,
 ) -> ChunkSize:
     """Returns the most rows, edges and sources of this rank's chunks. Synchronises.
 
     Args:
-        plan: says whether the number of sources counts.
+        num_chunks: of this rank.
         chunks: of nodes, by type.
         structures: edges, by relation.
+        counts_sources: whether to count sources; else there are none.
     """
     ranks = next(iter(chunks)).layout.group.world_size
     rows = edges = sources = 0
-    for number in range(plan.num_chunks):
+    for number in range(num_chunks):
         rows = max(rows, sum(of_type.sizes[number] for of_type in chunks))
         edges = max(edges, sum(csc.edge_chunks.sizes[number] for csc in structures))
-        if plan.needs_source_counts:
+        if counts_sources:
             needed = sum(len(csc.sources(number)) for csc in structures)
             # As planned: other ranks need as many of this rank's rows.
             sources = max(sources, needed + needed * (ranks - 1) // ranks)

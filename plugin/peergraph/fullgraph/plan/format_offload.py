@@ -7,7 +7,6 @@ from peergraph.fullgraph.plan.offload_plan import OffloadPlan
 from peergraph.store.placement.plan import format_bytes
 from peergraph.store.placement.prediction import columns
 
-_FLOAT_BYTES = 4
 _PLACES = {DEVICE: "device", HOST: "host", FILE: "files", USER: "given"}
 
 
@@ -19,20 +18,18 @@ def format_offload(plan: OffloadPlan, memory_budget: int | None) -> list[str]:
 def _chunks(plan: OffloadPlan) -> list[str]:
     spread = plan.spread
     how = "counted" if spread.counted else "at most, as of a random order"
-    widths = "-".join(map(str, plan.widths))
-    model = f"attention with {plan.heads} heads" if plan.heads else f"sums ({plan.layer_type})"
     lines = [
         f"  chunks of a rank: {plan.num_chunks} ({plan.chunks_reason}); rows that all chunks need: "
         f"{spread.alpha:.2f} for each node ({how})"
     ]
-    if plan.assumed:
+    if plan.model.assumed:
         lines.append(
-            f"  widths are not known: a model of widths {widths} is assumed; at run time rows are "
-            "placed by what is free"
+            f"  the model is not known: {plan.model.name} is assumed; at run time rows are placed "
+            "by what is free"
         )
     else:
-        lines.append(f"  model: widths {widths}, {model}")
-    if plan.hidden_bytes < _FLOAT_BYTES:
+        lines.append(f"  model: {plan.model.name}")
+    if plan.hidden_bytes is not None:
         lines.append(f"  rows of layers and gradients are stored in {8 * plan.hidden_bytes} bits")
     return lines
 

@@ -7,19 +7,19 @@ from typing import Protocol
 
 from peergraph.fullgraph.layout.blocks import imbalance
 from peergraph.fullgraph.plan.format_offload import format_offload
-from peergraph.fullgraph.plan.layer_cost import LayerCost
-from peergraph.fullgraph.plan.memory_items import SPARE_BUFFERS, GraphFacts, MemoryItem
+from peergraph.fullgraph.plan.memory_items import GraphFacts, MemoryItem
 from peergraph.fullgraph.plan.network_bytes import NetworkBytes
 from peergraph.fullgraph.plan.offload_plan import OffloadPlan
-from peergraph.fullgraph.plan.resident_plan import ASSUMED_WIDTH
+from peergraph.fullgraph.plan.recorded_model import RecordedModel
+from peergraph.fullgraph.plan.sum_cost import SumCost
 from peergraph.memory import Topology
 from peergraph.store import EdgeType
 from peergraph.store.placement.plan import format_bytes
 from peergraph.store.placement.prediction import columns
 
 _STAGES = {"blocks": 2}
-# Columns of sums for which the mode is shown.
-_SHOWN_WIDTHS = (16, 32, 64, 128, 256, 512)
+# Columns of sums for which the mode is shown, of floats.
+_SHOWN_WIDTHS, _FLOAT_BYTES = (16, 32, 64, 128, 256, 512), 4
 
 
 class Plan(Protocol):
@@ -30,9 +30,7 @@ class Plan(Protocol):
     @property
     def topology(self) -> Topology: ...
     @property
-    def widths(self) -> Sequence[int] | None: ...
-    @property
-    def element_bytes(self) -> int: ...
+    def model(self) -> RecordedModel | None: ...
     @property
     def memory_budget(self) -> int | None: ...
     @property
@@ -42,7 +40,7 @@ class Plan(Protocol):
     @property
     def items(self) -> Sequence[MemoryItem]: ...
     @property
-    def layers(self) -> Sequence[LayerCost]: ...
+    def sums(self) -> Sequence[SumCost]: ...
     @property
     def buffers(self) -> Mapping[str, Sequence[int]]: ...
     @property
@@ -68,7 +66,7 @@ def format_plan(plan: Plan) -> str:
         lines = format_offload(plan.offload, plan.memory_budget)
         return "\n".join([*_head(plan), f"  {plan.decision}", *lines])
     decided = [f"  {plan.decision}"]
-    body = [*decided, *_memory(plan), *_layers(plan), *_mode(plan), *_network(plan)]
+    body = [*decided, *_memory(plan), *_sums(plan), *_mode(plan), *_network(plan)]
     return "\n".join([*_head(plan), *body])
 
 
@@ -94,36 +92,31 @@ def _memory(plan: Plan) -> list[str]:
         if any(item.num_bytes):
             table.append((item.name, item.what, *map(format_bytes, item.num_bytes)))
     stages = f"{_STAGES[plan.mode]} buffers of n/P rows" if plan.mode in _STAGES else ""
-    if plan.layers:
+    if plan.sums:
         table.append(("exchange", stages, *map(format_bytes, plan.buffers[plan.mode])))
     table.append(("total", "", *map(format_bytes, plan.bytes_by_rank)))
     lines = columns(table, 2)
     if plan.memory_budget is not None:
         lines.append(f"  budget of each rank: {format_bytes(plan.memory_budget)}")
-    if plan.layers:
-        count = len(plan.layers) + SPARE_BUFFERS + _STAGES.get(plan.mode, 0)
-        lines.append(f"  a GCN of {len(plan.layers)} layers: {count} buffers of n/P rows")
     return lines
 
 
-def _layers(plan: Plan) -> list[str]:
-    if plan.widths is None:
+def _sums(plan: Plan) -> list[str]:
+    if plan.model is None:
         return []
-    modes = [m for m in plan.layers[0].modes if plan.network is None or m in plan.modes]
+    lines = [f"  model: {plan.model.name}"]
+    if not plan.sums:
+        return lines
+    modes = [m for m in plan.sums[0].modes if plan.network is None or m in plan.modes]
     table: list[tuple[str, ...]] = [
-        ("layer", "columns", "sums", *(f"{mode}: received" for mode in modes))
+        ("sums of an epoch", "bytes of a row", *(f"{mode}: received" for mode in modes))
     ]
-    for number, layer in enumerate(plan.layers):
-        widths = f"{plan.widths[number]} -> {plan.widths[number + 1]}"
-        sums = "kept" if layer.sums == 0 else str(layer.sums)
-        received = [format_bytes(layer.received(mode)) for mode in modes]
-        table.append((widths, str(layer.width), sums, *received))
-    totals = [sum(layer.received(mode) for layer in plan.layers) for mode in modes]
-    table.append(("epoch", "", "", *map(format_bytes, totals)))
-    lines = columns(table, 1)
-    if any(layer.sums == 0 for layer in plan.layers):
-        lines.append("  kept: the sum of the input is made once, before the first epoch")
-    return lines
+    for each in plan.sums:
+        received = [format_bytes(each.received(mode)) for mode in modes]
+        table.append((str(each.count), str(each.row_bytes), *received))
+    totals = [sum(each.received(mode) for each in plan.sums) for mode in modes]
+    table.append(("epoch", "", *map(format_bytes, totals)))
+    return lines + columns(table, 1)
 
 
 def _mode(plan: Plan) -> list[str]:
@@ -132,7 +125,7 @@ def _mode(plan: Plan) -> list[str]:
     if plan.chooses_by_width:
         by_mode: dict[str, list[str]] = {}
         for width in _SHOWN_WIDTHS:
-            of_types = {plan.mode_for(t, width * plan.element_bytes) for t in plan.facts.volumes}
+            of_types = {plan.mode_for(t, width * _FLOAT_BYTES) for t in plan.facts.volumes}
             by_mode.setdefault(" or ".join(sorted(of_types)), []).append(str(width))
         if list(by_mode) == [plan.mode]:
             return lines
@@ -144,4 +137,4 @@ def _mode(plan: Plan) -> list[str]:
 def _network(plan: Plan) -> list[str]:
     if plan.network is None:
         return []
-    return [plan.network.describe("epoch" if plan.layers else f"sum of {ASSUMED_WIDTH} columns")]
+    return [plan.network.describe("epoch" if plan.sums else "sum of 128 columns")]

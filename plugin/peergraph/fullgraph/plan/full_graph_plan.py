@@ -8,22 +8,19 @@ from typing import Any
 
 from peergraph.fullgraph.exchange.mode_cost import MODES, STAGED_MODES, quickest, sum_costs
 from peergraph.fullgraph.plan.format_plan import format_plan
-from peergraph.fullgraph.plan.full_graph_options import MAX_COLUMNS
-from peergraph.fullgraph.plan.layer_cost import LayerCost
 from peergraph.fullgraph.plan.memory_items import GraphFacts, MemoryItem, total_bytes
 from peergraph.fullgraph.plan.network_bytes import NetworkBytes
 from peergraph.fullgraph.plan.offload_cost import DEVICE
 from peergraph.fullgraph.plan.offload_plan import OffloadPlan, make_offload_plan
 from peergraph.fullgraph.plan.offload_spread import Spread
-from peergraph.fullgraph.plan.offloaded_model import OffloadedModel
-from peergraph.fullgraph.plan.resident_plan import ASSUMED_WIDTH, ResidentPlan
+from peergraph.fullgraph.plan.recorded_model import RecordedModel
+from peergraph.fullgraph.plan.resident_plan import ResidentPlan
+from peergraph.fullgraph.plan.sum_cost import SumCost
 from peergraph.memory import Topology
 from peergraph.number_arguments import check_number
 from peergraph.store import EdgeType
 from peergraph.store.placement.plan import format_bytes
 
-# Layers, and columns of each, that are assumed of a model if its widths are not given.
-_ASSUMED_COLUMNS, _ASSUMED_LAYERS = 256, 3
 _UNKNOWN_MEMORY = 1 << 50
 
 
@@ -34,24 +31,19 @@ class FullGraphPlan:
     Args:
         facts: counts of the graph's nodes, edges and remote rows.
         topology: the links by which exchanges are chosen.
-        widths: columns of the input and of each layer's output; None: not known.
-        element_bytes: bytes of an element of the layers.
+        model: that is trained; None: not known.
         memory_budget: bytes of each rank; None: no limit.
         mode: how rows are exchanged: "halo", "blocks" or "in_kernel".
         reason: why that mode, in words.
         items: memory, without buffers for the exchange.
-        layers: of the model; none where the widths are not known.
+        sums: of an epoch of the model; none where it is not known.
         buffers: bytes of each rank for the exchange, by mode.
         modes: that the ranks can use.
         decision: resident or offloaded, and why.
         offload: of training with rows in host memory; None: everything is on the devices.
         host_memory, file_memory: bytes of the host and of files, for all ranks together.
-        heads: of attention, for offloaded training; 0: layers that sum.
-        layer_type: of layers that sum, for offloaded training: "gcn", "sage", "gin" or "ggnn".
-        hidden_bytes: bytes of an element of rows that offloaded training stores; None:
-            `element_bytes`.
-        labelled: share of the nodes that the loss is computed of, for offloaded training; None:
-            not known, at most all.
+        hidden_bytes: bytes of an element of rows that offloaded training stores; None: as layers
+            compute them.
         candidates: modes that :meth:`mode_for` chooses from: one with stages, since each has a list
             of the edges of its own, and ``in_kernel``.
         spreads: counted rows of chunks, for offloaded training.
@@ -61,23 +53,19 @@ class FullGraphPlan:
 
     facts: GraphFacts
     topology: Topology
-    widths: tuple[int, ...] | None
-    element_bytes: int
+    model: RecordedModel | None
     memory_budget: int | None
     mode: str
     reason: str
     items: tuple[MemoryItem, ...]
-    layers: tuple[LayerCost, ...]
+    sums: tuple[SumCost, ...]
     buffers: dict[str, tuple[int, ...]]
     modes: tuple[str, ...] = MODES
     decision: str = ""
     offload: OffloadPlan | None = None
     host_memory: int = _UNKNOWN_MEMORY
     file_memory: int = 0
-    heads: int = 0
-    layer_type: str = "gcn"
     hidden_bytes: int | None = None
-    labelled: float | None = None
     candidates: tuple[str, ...] = ()
     spreads: tuple[Spread, ...] = ()
     network: NetworkBytes | None = None
@@ -88,8 +76,8 @@ class FullGraphPlan:
         facts: GraphFacts,
         topology: Topology,
         *,
-        widths: Sequence[int] | None = None,
-        element_bytes: int = 4,
+        model: RecordedModel | None = None,
+        assumed: Callable[[GraphFacts], RecordedModel] | None = None,
         memory_budget: int | None = None,
         mode: str | None = None,
         modes: Sequence[str] = MODES,
@@ -97,49 +85,45 @@ class FullGraphPlan:
         num_chunks: int | None = None,
         host_memory: int | None = None,
         file_memory: int = 0,
-        heads: int = 0,
-        layer_type: str = "gcn",
         hidden_bytes: int | None = None,
-        labelled: float | None = None,
         spreads: Sequence[Spread] | Callable[[], Sequence[Spread]] = (),
     ) -> FullGraphPlan:
         """Returns the plan of a graph whose nodes, edges and remote rows have been counted.
 
         Args:
-            facts, topology, widths, element_bytes, memory_budget: see the class.
+            facts, topology, model, memory_budget: see the class.
+            assumed: returns the model that is assumed where `model` is None, to decide whether
+                rows are offloaded; None: the graph alone decides.
             mode: to be used; None: the quickest that fits into the budget.
             modes: that the ranks can use.
             offload: whether rows are kept in host memory (HongTu); None: where all rows do not fit
-                into the budget. Three layers of 256 columns are assumed if `widths` is None.
+                into the budget.
             num_chunks: of each rank, for offloaded training; None: see
                 :func:`make_offload_plan`.
             host_memory, file_memory: bytes for all ranks together; None: the topology's.
-            heads: of attention, for offloaded training; 0: layers that sum.
-            layer_type: of layers that sum, for offloaded training: "gcn", "sage", "gin" or "ggnn".
-            hidden_bytes: bytes of an element of rows that offloaded training stores; None:
-                `element_bytes`.
-            labelled: share of the nodes that the loss is computed of, for offloaded training; None:
-                not known, at most all.
+            hidden_bytes: bytes of an element of rows that offloaded training stores; None: as
+                layers compute them.
             spreads: counted rows of chunks, for offloaded training, or a function that counts them,
                 which is called if rows are offloaded.
 
         Raises:
-            ValueError: an unknown mode, widths that are not positive, or too little memory; the
-                message has a table of what is needed and for what.
+            ValueError: an unknown mode, offloaded training of a model that is not known, or too
+                little memory; the message has a table of what is needed and for what.
         """
-        widths = _check_widths(widths)
         check_number("memory_budget", memory_budget, 0)
-        check_number("heads", heads, 0, MAX_COLUMNS)
         _check_offload_options(offload, num_chunks, hidden_bytes)
-        resident = ResidentPlan.make(facts, topology, widths, element_bytes, modes)
+        resident = ResidentPlan.make(facts, topology, model, modes)
         _check_mode(mode, resident.usable)
         fitting = resident.fitting_modes(memory_budget)
         allowed = [name for name in fitting if mode in (None, name)]
         if offload is False and not allowed:
             assert memory_budget is not None
             raise ValueError(resident.describe_excess(mode, memory_budget))
-        model = widths or _assumed_widths(facts, element_bytes)
-        needed = resident.needed_bytes(mode, model, element_bytes)
+        needed, assumption = resident.peak_bytes(mode), None
+        if model is None and assumed is not None and memory_budget is not None:
+            assumption = assumed(facts)
+            of_model = assumption.resident_items(facts)
+            needed += max(total_bytes(of_model, facts.world_size))
         too_large = memory_budget is not None and needed > memory_budget
         if host_memory is None:
             host_memory = topology.host_memory or _UNKNOWN_MEMORY
@@ -149,43 +133,37 @@ class FullGraphPlan:
             offloaded = _plan_offload(
                 resident,
                 topology,
-                OffloadedModel(model, widths is None, element_bytes, heads, layer_type,
-                               hidden_bytes, labelled),
+                model or assumption,
+                hidden_bytes=hidden_bytes,
                 advises_gpus=not offload and too_large,
                 memory_budget=memory_budget,
                 host_memory=host_memory,
                 file_memory=file_memory,
                 num_chunks=num_chunks,
                 spreads=counted,
-            )  # fmt: skip
+            )
             allowed = [name for name in resident.usable if mode in (None, name)]
         asked = offload if num_chunks is None else True
         chosen = quickest(resident.seconds, allowed, topology.work)
         return cls(
             facts=facts,
             topology=topology,
-            widths=widths,
-            element_bytes=element_bytes,
+            model=model,
             memory_budget=memory_budget,
             mode=chosen,
             reason=_reason(resident, mode, fitting),
             items=resident.items,
-            layers=resident.layers,
+            sums=resident.sums,
             buffers=resident.buffers,
             modes=tuple(modes),
-            decision=_decision(asked, too_large, needed, memory_budget, widths, model),
+            decision=_decision(asked, too_large, needed, memory_budget, assumption),
             offload=offloaded,
             host_memory=host_memory,
             file_memory=file_memory,
-            heads=heads,
-            layer_type=layer_type,
             hidden_bytes=hidden_bytes,
-            labelled=labelled,
             candidates=_candidates(resident.seconds, allowed),
             spreads=counted,
-            network=None
-            if offloaded is not None
-            else NetworkBytes.of(facts, resident.layers, element_bytes),
+            network=None if offloaded is not None else NetworkBytes.of(facts, resident.sums),
         )
 
     @property
@@ -208,8 +186,8 @@ class FullGraphPlan:
         seconds = {name: cost.seconds for name, cost in costs.items()}
         return quickest(seconds, self.candidates or (self.mode,), self.topology.work)
 
-    def with_widths(self, widths: Sequence[int], element_bytes: int = 4) -> FullGraphPlan:
-        """Returns the plan of a model: `widths` has the input's columns and each layer's output's.
+    def with_model(self, model: RecordedModel) -> FullGraphPlan:
+        """Returns the plan of the same graph for another model.
 
         A graph that has been partitioned stays resident, or offloaded in as many chunks.
 
@@ -219,24 +197,20 @@ class FullGraphPlan:
         plan = FullGraphPlan.make(
             self.facts,
             self.topology,
-            widths=widths,
-            element_bytes=element_bytes,
+            model=model,
             memory_budget=self.memory_budget,
             modes=self.modes,
             offload=None if self.offload is None else True,
             num_chunks=None if self.offload is None else self.offload.num_chunks,
             host_memory=self.host_memory,
             file_memory=self.file_memory,
-            heads=self.heads,
-            layer_type=self.layer_type,
             hidden_bytes=None if self.offload is None else self.hidden_bytes,
-            labelled=self.labelled,
             spreads=self.spreads,
         )
         if self.offload is None and plan.offload is not None:
             raise ValueError(
-                f"a model of widths {list(widths)} does not fit on the devices: {plan.decision}. "
-                "Partition the graph again with these widths, or with offload=True"
+                f"{model.name} does not fit on the devices: {plan.decision}. "
+                "Partition the graph again with this model, or with offload=True"
             )
         return plan
 
@@ -264,7 +238,7 @@ class FullGraphPlan:
                 {"type": list(t), "rows": v.rows, "edges": v.edges}
                 for t, v in self.facts.volumes.items()
             ],
-            "widths": self.widths,
+            "model": None if self.model is None else self.model.name,
             "memory_budget": self.memory_budget,
             "decision": self.decision,
             "offload": None if self.offload is None else self.offload.to_dict(),
@@ -273,13 +247,13 @@ class FullGraphPlan:
             "reason": self.reason,
             "bytes": {item.name: list(item.num_bytes) for item in self.items},
             "buffers": {mode: list(num_bytes) for mode, num_bytes in self.buffers.items()},
-            "layers": [
+            "sums": [
                 {
-                    "width": layer.width,
-                    "sums": layer.sums,
-                    "modes": {m: {"received": layer.received(m)} for m in layer.modes},
+                    "row_bytes": each.row_bytes,
+                    "count": each.count,
+                    "modes": {m: {"received": each.received(m)} for m in each.modes},
                 }
-                for layer in self.layers
+                for each in self.sums
             ],
         }
 
@@ -290,7 +264,7 @@ class FullGraphPlan:
 def _plan_offload(
     resident: ResidentPlan,
     topology: Topology,
-    model: OffloadedModel,
+    model: RecordedModel | None,
     *,
     advises_gpus: bool,
     memory_budget: int | None,
@@ -305,6 +279,8 @@ def _plan_offload(
     """
     if memory_budget is None:
         raise ValueError("offloaded training needs a memory_budget, got None")
+    if model is None:
+        raise ValueError("offloaded training needs a model, got None")
     try:
         return make_offload_plan(
             resident.facts, topology, model, memory_budget=memory_budget, **options
@@ -314,18 +290,6 @@ def _plan_offload(
             raise
         advice = resident.advise_gpus(memory_budget)
         raise ValueError(f"{error}\nResident training: {advice}") from None
-
-
-def _check_widths(widths: Sequence[int] | None) -> tuple[int, ...] | None:
-    if widths is None:
-        return None
-    if len(widths) < 2 or min(widths) < 1:
-        raise ValueError(
-            "widths must have the columns of the input and of each layer's output, all positive, "
-            f"got {list(widths)}"
-        )
-    check_number("widths", max(widths), 1, MAX_COLUMNS)
-    return tuple(widths)
 
 
 def _check_offload_options(
@@ -346,32 +310,19 @@ def _check_mode(mode: str | None, usable: Sequence[str]) -> None:
         raise ValueError(f"mode {mode!r} is not for these ranks, expected one of {list(usable)}")
 
 
-def _assumed_widths(facts: GraphFacts, element_bytes: int) -> tuple[int, ...]:
-    """The tables of nodes taken for features, and layers of usual widths."""
-    rows = sum(map(sum, facts.nodes.values()))
-    size = sum(sum(counts) * facts.row_bytes.get(t, 0) for t, counts in facts.nodes.items())
-    columns = max(1, round(size / max(1, rows) / element_bytes))
-    return (columns, *(_ASSUMED_COLUMNS,) * _ASSUMED_LAYERS)
-
-
 def _decision(
     asked: bool | None,
     too_large: bool,
     needed: int,
     budget: int | None,
-    widths: Sequence[int] | None,
-    model: Sequence[int],
+    assumption: RecordedModel | None,
 ) -> str:
     """Resident or offloaded, and why."""
     offloaded = too_large if asked is None else asked
     name = "offloaded" if offloaded else "resident"
-    assumption = "" if widths is not None else (
-        f", if the model has widths {'-'.join(map(str, model))}, which are assumed"
-    )  # fmt: skip
+    of_model = "" if assumption is None else f", if the model is {assumption.name}: it is assumed"
     limit = "no budget" if budget is None else f"a budget of {format_bytes(budget)}"
-    takes = (
-        f"resident training takes {format_bytes(needed)} on the busiest rank, {limit}{assumption}"
-    )
+    takes = f"resident training takes {format_bytes(needed)} on the busiest rank, {limit}{of_model}"
     return f"{name}{', as asked for' if asked is not None else ''}: {takes}"
 
 
@@ -388,7 +339,7 @@ def _reason(resident: ResidentPlan, asked: str | None, fitting: Sequence[str]) -
         return "asked for"
     if facts.world_size == 1:
         return "one rank has all rows, nothing is exchanged"
-    per = "an epoch" if resident.widths is not None else f"a sum of {ASSUMED_WIDTH} columns"
+    per = "an epoch" if resident.sums else "a sum of 128 columns"
     times = ", ".join(f"{name} {1e3 * seconds[name]:.3g} ms" for name in resident.usable)
     volume = sum(sum(v.received) for v in facts.volumes.values())
     whole = sum((facts.world_size - 1) * sum(facts.nodes[t[0]]) for t in facts.volumes)

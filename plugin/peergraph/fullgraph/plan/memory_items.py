@@ -9,9 +9,6 @@ from peergraph.fullgraph.layout.volume import Volume
 from peergraph.store import EdgeType, NodeType
 
 _INT32_ROWS = (1 << 31) - 1
-# Rows that full-batch training holds besides the outputs of its layers, each as wide as the widest
-# layer: a product before or after the sum, and two gradients (MG-GCN 4.2).
-SPARE_BUFFERS = 3
 
 
 @dataclass(frozen=True)
@@ -89,22 +86,6 @@ def graph_items(facts: GraphFacts) -> list[MemoryItem]:
         MemoryItem("numbering", "user's ids; rows to exchange", _add(numbering, lists)),
         MemoryItem("edge rows", "user's ids and tables of edges", tuple(edge_rows)),
         MemoryItem("node rows", "tables of own nodes", tuple(tables)),
-    ]
-
-
-def training_items(
-    facts: GraphFacts, widths: Sequence[int], element_bytes: int
-) -> list[MemoryItem]:
-    """Returns what a GCN's layers hold: one buffer for each layer and three more (MG-GCN 4.2)."""
-    outputs = tuple(rows * sum(widths[1:]) * element_bytes for rows in facts.rows)
-    spare = tuple(SPARE_BUFFERS * rows * max(widths[1:]) * element_bytes for rows in facts.rows)
-    layers = len(widths) - 1
-    # The first layer keeps the sum of its input, which does not change.
-    sums = tuple(rows * widths[0] * element_bytes for rows in facts.rows)
-    return [
-        MemoryItem("summed input", "kept for all epochs", sums),
-        MemoryItem("layer outputs", f"{layers} buffers of n/P rows", outputs),
-        MemoryItem("products", f"{SPARE_BUFFERS} buffers: product, gradients", spare),
     ]
 
 

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from peergraph.fullgraph.plan.layer_cost import LayerCost
 from peergraph.fullgraph.plan.memory_items import GraphFacts
-from peergraph.fullgraph.plan.resident_plan import ASSUMED_WIDTH
+from peergraph.fullgraph.plan.resident_plan import ASSUMED_ROW_BYTES
+from peergraph.fullgraph.plan.sum_cost import SumCost
 from peergraph.store.placement.plan import format_bytes
 
 
@@ -19,27 +19,23 @@ class NetworkBytes:
     A row crosses the network once for each machine that needs it, and so does its gradient.
 
     Args:
-        received, sent: bytes of each machine in an epoch; without widths, of a sum of 128 columns.
+        received, sent: bytes of each machine in an epoch; without a model, of a sum of 128 columns.
     """
 
     received: tuple[int, ...]
     sent: tuple[int, ...]
 
     @classmethod
-    def of(
-        cls, facts: GraphFacts, layers: Sequence[LayerCost], element_bytes: int
-    ) -> NetworkBytes | None:
+    def of(cls, facts: GraphFacts, sums: Sequence[SumCost]) -> NetworkBytes | None:
         """Returns what the sums of a plan send between machines; None for one machine.
 
         Args:
             facts: counts of the graph.
-            layers: of the model; none: a sum of 128 columns is counted.
-            element_bytes: bytes of an element of the layers.
+            sums: of an epoch; none: a sum of 128 columns is counted.
         """
         if len(facts.machines) < 2:
             return None
-        columns = sum(layer.sums * layer.width for layer in layers) if layers else ASSUMED_WIDTH
-        row_bytes = columns * element_bytes
+        row_bytes = sum(s.count * s.row_bytes for s in sums) if sums else ASSUMED_ROW_BYTES
         volumes = facts.volumes.values()
         received = zip(*(v.network_received for v in volumes), strict=True)
         sent = zip(*(v.network_sent(facts.machines) for v in volumes), strict=True)

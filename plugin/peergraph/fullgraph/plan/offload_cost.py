@@ -8,18 +8,18 @@ from dataclasses import dataclass
 
 from peergraph.fullgraph.plan.memory_items import GraphFacts
 from peergraph.fullgraph.plan.offload_spread import Spread
-from peergraph.fullgraph.plan.schedule.schedule import (
-    FEATURES,
-    SEQUENTIAL,
-    SOURCE,
-    Schedule,
-    StoredRows,
-)
+from peergraph.fullgraph.plan.schedule import SEQUENTIAL, SOURCE, Schedule, StoredRows
 
 DEVICE, HOST, FILE = TIERS = ("device", "host", "file")
 USER = "user"  # the tensor or table that the user gave, which is not copied
-_WORKING_EDGES = 4  # values of an edge that the work on a chunk holds for each that is computed
-_LEAST_PART = 1 / 32  # of the rows, for which rows are partly on the device
+LEAST_PART = 1 / 32
+"""The least share of rows on the device for which the rows are split."""
+SPLIT_RESERVE = 1 / 32
+"""The share of the device's budget that split rows leave: for rows of few nodes, such as gradients
+of selected rows, which no plan counts."""
+# Of the memory that a dry run saw, what chunks take besides: kernels' own, and rows of chunks that
+# are larger than the mean.
+_UNSEEN_WORK = 1 / 4
 _LIST_BYTES = 4  # of a row that a chunk needs: where it is, or where it was
 # Numbers of a row that one rank sends to another: in the windows of both, where gradients go back.
 _EXCHANGE_LISTS = 4
@@ -59,36 +59,32 @@ def expected_chunks(facts: GraphFacts, spread: Spread) -> list[ChunkSize]:
     ]
 
 
-def chunk_bytes(
-    schedule: Schedule,
-    chunk: ChunkSize,
-    element_bytes: int,
-    edge_columns: int,
-    stages_sources: bool,
-) -> int:
+def chunk_bytes(schedule: Schedule, chunk: ChunkSize, stages_sources: bool) -> int:
     """Returns the bytes of a rank's device for the buffers and the work of its largest chunk.
 
     Args:
-        edge_columns: elements that the model computes for each edge.
         stages_sources: whether rows of sources come from the host or from other ranks, chunk by
             chunk; else they are read where they are, except by passes that add gradients to them.
     """
-    held = 0
+    held = 0.0
     for step in schedule.passes:
-        moved = sum(schedule.columns(name) for name in (*step.reads, *step.writes))
-        own = math.ceil(step.share * chunk.rows) * (step.working + _STAGES * moved)
-        read, added = (
-            sum(schedule.columns(name) for name in names) for names in (step.sources, step.adds)
-        )
-        if stages_sources:
-            of_sources = _STAGES * read + _ADDED_COPIES * added
-        else:
-            of_sources = read + added if added else 0
+        moved = schedule.row_bytes(*step.reads, *step.writes)
+        rows, edges = math.ceil(step.nodes * chunk.rows), math.ceil(step.edges * chunk.edges)
+        work = rows * step.working_bytes + edges * step.edge_bytes + step.fixed_bytes
+        own = (1 + _UNSEEN_WORK) * work + rows * _STAGES * moved
+        read, added = schedule.row_bytes(*step.sources), schedule.row_bytes(*step.adds)
+        of_sources = 0
+        if added or (stages_sources and read):
+            # Lists of a window's rows, in whose numbers the chunk has its edges.
+            of_sources = _STAGES * _LIST_BYTES
+            own += edges * _LIST_BYTES
+            stages = (_STAGES, _ADDED_COPIES) if stages_sources else (1, 1)
+            of_sources += stages[0] * read + stages[1] * added
         sources = chunk.sources
         if step.share < 1:
             sources = min(sources, math.ceil(step.share * chunk.edges))
         held = max(held, own + sources * of_sources)
-    return (held + _WORKING_EDGES * chunk.edges * edge_columns) * element_bytes
+    return math.ceil(held)
 
 
 def row_list_bytes(
@@ -99,7 +95,7 @@ def row_list_bytes(
     Args:
         stages_own_sources: whether sources of a chunk are copied from the host chunk by chunk.
     """
-    adds = any(step.adds for step in schedule.passes)
+    adds = schedule.adds_to_sources
     listed = 0.0
     for share in {step.share for step in schedule.passes if step.sources or step.adds}:
         # Edges to labelled nodes have lists of their own.
@@ -142,7 +138,10 @@ class Placement:
 
 
 def place_rows(
-    schedule: Schedule, row_bytes: Mapping[str, int], rooms: Sequence[int], widening: int = 1
+    schedule: Schedule,
+    row_bytes: Mapping[str, int],
+    rooms: Sequence[int],
+    computed_bytes: Mapping[str, int] | None = None,
 ) -> Placement | None:
     """Returns the tier of each stored row set; None where they do not fit.
 
@@ -153,7 +152,7 @@ def place_rows(
         row_bytes: of all rows of the busiest rank, by name.
         rooms: bytes of the device, the host and files, for one rank. Features take none of the
             host's and of files.
-        widening: how many times as large rows are in a copy on the device.
+        computed_bytes: of the rows in a copy on the device, by name; None: as many.
     """
     passes = range(-1, len(schedule.passes))
     used = {tier: dict.fromkeys(passes, 0) for tier in TIERS}
@@ -169,9 +168,11 @@ def place_rows(
     for rows in sorted(schedule.rows, key=urgency):
         live = range(rows.first, rows.last + 1)
         size = row_bytes[rows.name]
-        if rows.role == SEQUENTIAL and rows.name != FEATURES and size:
+        if rows.role == SEQUENTIAL and not rows.is_given and size:
             left = min(rooms[0] - used[DEVICE][at] for at in live)
-            if _LEAST_PART <= left / size < 1:
+            if left < size:
+                left -= int(rooms[0] * SPLIT_RESERVE)
+            if LEAST_PART <= left / size < 1:
                 parts[rows.name] = left / size
                 for at in live:
                     used[DEVICE][at] += left
@@ -179,7 +180,7 @@ def place_rows(
         for tier, room in zip(TIERS, rooms, strict=True):
             if tier == DEVICE and rows.name in parts:
                 continue
-            if tier != DEVICE and rows.name == FEATURES:
+            if tier != DEVICE and rows.is_given:
                 placed[rows.name] = USER
                 break
             if all(used[tier][at] + size <= room for at in live):
@@ -193,7 +194,7 @@ def place_rows(
     for at, step in enumerate(schedule.passes):
         for name in step.sources:
             room = rooms[0] - used[DEVICE][at]
-            copied = row_bytes[name] * widening
+            copied = (computed_bytes or row_bytes)[name]
             if placed[name] != DEVICE and copied <= room:
                 used[DEVICE][at] += copied
                 loaded.add((name, at))

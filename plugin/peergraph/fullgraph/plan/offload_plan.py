@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -22,9 +23,9 @@ from peergraph.fullgraph.plan.offload_cost import (
     tier_bytes,
 )
 from peergraph.fullgraph.plan.offload_spread import Spread, spread_at
-from peergraph.fullgraph.plan.offloaded_model import OffloadedModel
 from peergraph.fullgraph.plan.pass_bytes import PassBytes, pass_bytes, transfer_seconds
-from peergraph.fullgraph.plan.schedule.schedule import BEFORE, SOURCE, Schedule
+from peergraph.fullgraph.plan.recorded_model import RecordedModel
+from peergraph.fullgraph.plan.schedule import BEFORE, SOURCE, Schedule
 from peergraph.memory import Topology
 from peergraph.number_arguments import check_number
 from peergraph.store.placement.plan import format_bytes
@@ -41,11 +42,8 @@ class OffloadPlan:
     Args:
         num_chunks: chunks of each rank's nodes.
         chunks_reason: why so many.
-        widths: of the model, or those that are assumed.
-        assumed: whether the widths are assumed.
-        heads: of attention; 0: none.
-        layer_type: of layers that sum: "gcn", "sage", "gin" or "ggnn".
-        hidden_bytes: bytes of an element of rows that passes store.
+        model: that is trained.
+        hidden_bytes: bytes of an element of rows that passes store; None: as layers compute them.
         items: memory of each rank's device, without stored rows.
         schedule: the passes of an epoch.
         row_bytes: of all rows of the busiest rank, by name.
@@ -54,18 +52,13 @@ class OffloadPlan:
         passes: the bytes that they move.
         device_room, host_room, file_room: bytes of one rank for stored rows.
         memory_budget: bytes of each rank's device.
-        element_bytes: bytes of an element of the layers.
-        edge_columns: elements that the model computes for each edge.
         stages_sources: see :func:`chunk_bytes`.
     """
 
     num_chunks: int
     chunks_reason: str
-    widths: tuple[int, ...]
-    assumed: bool
-    heads: int
-    layer_type: str
-    hidden_bytes: int
+    model: RecordedModel
+    hidden_bytes: int | None
     items: tuple[MemoryItem, ...]
     schedule: Schedule
     row_bytes: dict[str, int]
@@ -76,14 +69,22 @@ class OffloadPlan:
     host_room: int
     file_room: int
     memory_budget: int
-    element_bytes: int
-    edge_columns: int
     stages_sources: bool
+
+    @property
+    def features_on_device(self) -> bool:
+        """Whether rows of the user's tables may take memory of the device.
+
+        Of a model that is assumed it is not known whether each epoch reads them.
+        """
+        features = (rows.name for rows in self.schedule.rows if rows.is_given)
+        tiers = self.placement.tiers
+        return self.model.assumed or all(tiers[name] == DEVICE for name in features)
 
     @property
     def needs_source_counts(self) -> bool:
         """Whether rows of a chunk's sources are copied, so that their number counts."""
-        return self.stages_sources or any(step.adds for step in self.schedule.passes)
+        return self.stages_sources or self.schedule.adds_to_sources
 
     def missing_bytes(self, chunk: ChunkSize, rank: int) -> int:
         """Returns how many bytes more than planned a rank's largest chunk takes; at least 0.
@@ -94,9 +95,7 @@ class OffloadPlan:
         """
 
         def missing(stages_sources: bool) -> int:
-            needed = chunk_bytes(
-                self.schedule, chunk, self.element_bytes, self.edge_columns, stages_sources
-            )
+            needed = chunk_bytes(self.schedule, chunk, stages_sources)
             return max(0, needed - self.items[-1].num_bytes[rank])
 
         needed_more = missing(self.stages_sources)
@@ -143,10 +142,8 @@ class OffloadPlan:
         return {
             "num_chunks": self.num_chunks,
             "reason": self.chunks_reason,
-            "widths": list(self.widths),
-            "assumed_widths": self.assumed,
-            "heads": self.heads,
-            "layer_type": self.layer_type,
+            "model": self.model.name,
+            "assumed_model": self.model.assumed,
             "hidden_bytes": self.hidden_bytes,
             "bytes": {item.name: list(item.num_bytes) for item in self.items},
             "rows": {
@@ -163,11 +160,12 @@ class OffloadPlan:
 def make_offload_plan(
     facts: GraphFacts,
     topology: Topology,
-    model: OffloadedModel,
+    model: RecordedModel,
     *,
     memory_budget: int,
     host_memory: int,
     file_memory: int = 0,
+    hidden_bytes: int | None = None,
     num_chunks: int | None = None,
     spreads: Sequence[Spread] = (),
 ) -> OffloadPlan:
@@ -179,9 +177,10 @@ def make_offload_plan(
     Args:
         facts: of the graph.
         topology: the links between ranks and their hosts.
-        model: what is known of the model.
+        model: that is trained.
         memory_budget: bytes of each rank's device.
         host_memory, file_memory: bytes for all ranks together.
+        hidden_bytes: bytes of an element of rows that passes store; None: as layers compute them.
         num_chunks: of each rank; None: the best of :data:`CHUNK_COUNTS`.
         spreads: rows that chunks need, counted for some numbers of chunks; none: as of a random
             order of nodes.
@@ -192,7 +191,7 @@ def make_offload_plan(
     """
     check_number("num_chunks", num_chunks, 1, MAX_CHUNKS)
     rooms = host_memory, file_memory
-    planner = _Planner(facts, model, memory_budget, rooms, spreads)
+    planner = _Planner(facts, model, memory_budget, rooms, hidden_bytes, spreads)
     plans: list[OffloadPlan] = []
     refused = ""
     for count in CHUNK_COUNTS if num_chunks is None else (num_chunks,):
@@ -227,30 +226,31 @@ class _Planner:
     """Plans a number of chunks.
 
     Args:
-        facts, model, memory_budget, spreads: see :func:`make_offload_plan`.
+        facts, model, memory_budget, hidden_bytes, spreads: see :func:`make_offload_plan`.
         rooms: bytes of the host and of files for all ranks together.
     """
 
     def __init__(
         self,
         facts: GraphFacts,
-        model: OffloadedModel,
+        model: RecordedModel,
         memory_budget: int,
         rooms: tuple[int, int],
+        hidden_bytes: int | None,
         spreads: Sequence[Spread],
     ) -> None:
         self._facts, self._model = facts, model
         self._memory_budget, self._spreads = memory_budget, spreads
+        self._hidden_bytes = hidden_bytes
         host_memory, file_memory = rooms
         ranks = facts.world_size
         self._host_room, self._file_room = max(0, host_memory // ranks), file_memory // ranks
-        self._schedules = model.schedules(facts)
+        self._schedules = model.schedules(facts, hidden_bytes)
         self._fixed = _device_items(facts, model)
         self._fixed += model.labelled_items(facts)
 
     def plan(self, count: int) -> OffloadPlan | str:
         """Returns the plan for a number of chunks, or why there is none."""
-        model = self._model
         spread = spread_at(self._facts, count, self._spreads)
         placed = self._place(spread)
         rooms, schedule, placement = placed.rooms, placed.schedule, placed.placement
@@ -265,11 +265,8 @@ class _Planner:
         return OffloadPlan(
             num_chunks=count,
             chunks_reason="",
-            widths=model.widths,
-            assumed=model.assumed,
-            heads=model.heads,
-            layer_type=model.layer_type,
-            hidden_bytes=model.stored_bytes,
+            model=self._model,
+            hidden_bytes=self._hidden_bytes,
             items=placed.items,
             schedule=schedule,
             row_bytes=placed.row_bytes,
@@ -280,8 +277,6 @@ class _Planner:
             host_room=rooms[1],
             file_room=rooms[2],
             memory_budget=self._memory_budget,
-            element_bytes=model.element_bytes,
-            edge_columns=model.edge_columns,
             stages_sources=placed.stages_sources,
         )
 
@@ -293,7 +288,7 @@ class _Planner:
         rows that are widened.
         """
         stored = self._schedules[0]
-        if self._model.stored_bytes == self._model.element_bytes:
+        if self._hidden_bytes is None:
             with_sums = self._place_schedule(stored, spread, stages=False)
             if with_sums.keeps_sums_on_device:
                 return with_sums
@@ -308,22 +303,23 @@ class _Planner:
 
     def _place_schedule(self, schedule: Schedule, spread: Spread, stages: bool) -> _Placed:
         """Returns where rows are with or without buffers for sources of this rank."""
-        facts, model = self._facts, self._model
-        element = model.element_bytes
-        row_bytes = model.row_bytes(schedule, facts)
+        facts = self._facts
+        most = max(facts.rows)
+        row_bytes = {r.name: r.stored_bytes(most, self._hidden_bytes) for r in schedule.rows}
+        computed = {r.name: r.stored_bytes(most, None) for r in schedule.rows}
         staged = stages or facts.world_size > 1
         items = (
             *self._fixed,
             MemoryItem("row lists", "which rows chunks read",
                        row_list_bytes(facts, schedule, spread, stages)),
             MemoryItem("chunk", "rows of a chunk, staging",
-                       tuple(chunk_bytes(schedule, chunk, element, model.edge_columns, staged)
+                       tuple(chunk_bytes(schedule, chunk, staged)
                              for chunk in expected_chunks(facts, spread))),
         )  # fmt: skip
         device_room = self._memory_budget - max(total_bytes(items, facts.world_size))
         rooms = device_room, self._host_room, self._file_room
         fitting = max(0, device_room), *rooms[1:]
-        placement = place_rows(schedule, row_bytes, fitting, element // model.stored_bytes)
+        placement = place_rows(schedule, row_bytes, fitting, computed)
         return _Placed(schedule, row_bytes, items, rooms, placement, staged)
 
 
@@ -366,12 +362,13 @@ class _Placed:
         )
 
 
-def _device_items(facts: GraphFacts, model: OffloadedModel) -> list[MemoryItem]:
+def _device_items(facts: GraphFacts, model: RecordedModel) -> list[MemoryItem]:
     """What each rank's device holds besides rows of features and layers.
 
     What tables of nodes have besides features stays on the device.
     """
-    feature_bytes = model.widths[0] * model.element_bytes
+    features = (rows for rows in model.schedule.rows if rows.is_given)
+    feature_bytes = sum(rows.share * rows.row_bytes for rows in features)
     structure, transposes, lists, narrow, edge_rows = ([] for _ in range(5))
     for rank in range(facts.world_size):
         edges = sum(v.num_edges[rank] for v in facts.volumes.values())
@@ -381,7 +378,7 @@ def _device_items(facts: GraphFacts, model: OffloadedModel) -> list[MemoryItem]:
         received = sum(v.received[rank] + v.sent[rank] for v in facts.volumes.values())
         lists.append(8 * rows + 8 * received)
         tables = sum(c[rank] * facts.row_bytes.get(t, 0) for t, c in facts.nodes.items())
-        narrow.append(max(0, tables - feature_bytes * rows))
+        narrow.append(max(0, math.ceil(tables - feature_bytes * rows)))
         edge_rows.append(
             sum(
                 v.num_edges[rank] * facts.edge_row_bytes.get(t, 0) for t, v in facts.volumes.items()

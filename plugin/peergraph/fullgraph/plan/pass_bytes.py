@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from peergraph.fullgraph.plan.memory_items import GraphFacts
 from peergraph.fullgraph.plan.offload_cost import DEVICE, FILE, TIERS, USER, Placement
 from peergraph.fullgraph.plan.offload_spread import Spread
-from peergraph.fullgraph.plan.schedule.schedule import Schedule
+from peergraph.fullgraph.plan.schedule import Schedule
 from peergraph.memory import Topology
 
 
@@ -60,6 +60,8 @@ def pass_bytes(
     incoming, outgoing = dict.fromkeys(tiers, 0.0), dict.fromkeys(tiers, 0.0)
     exchanged = network = loaded = 0.0
     for name in step.reads:
+        if (name, number) in placement.loaded:
+            continue
         incoming[tier_of[name]] += row_bytes[name] * placement.outside(name) * step.share
     for name in step.writes:
         outgoing[tier_of[name]] += row_bytes[name] * placement.outside(name)
@@ -76,8 +78,6 @@ def pass_bytes(
             loaded += row_bytes[name] * (tier_of[name] != DEVICE)
             continue
         incoming[tier_of[name]] += row_bytes[name] * spread.loaded(step.share)
-        if name in step.own:
-            incoming[tier_of[name]] += row_bytes[name] * step.share
     for name in step.adds:
         # Sums that were written before and go on; zeros are written where no edge is.
         again = max(0.0, spread.loaded(step.share) - spread.distinct_sources(step.share))

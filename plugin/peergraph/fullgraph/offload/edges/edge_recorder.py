@@ -450,6 +450,8 @@ def selected_source(spaces: RowSpaces, structure: ChunkedCsc, rows: Tensor) -> O
         rows: this rank's selected rows.
     """
     space = spaces.add(structure.destination_layout, structure.chunks)
-    store = spaces.allocator.allocate(space.layout, rows.shape[1:], rows.dtype, "source")
+    store = spaces.allocator.allocate(
+        space.layout, rows.shape[1:], rows.dtype, "source", what="labelled gradient"
+    )
     store.write(0, rows)
     return from_store(space, store)

@@ -399,6 +399,7 @@ class GradientSum:
                 self.content.dtype,
                 "sequential" if in_order else "source",
                 narrow=True,
+                what="gradient",
             )
         elif isinstance(operand, ResidentOperand):
             self.total = torch.zeros_like(operand.tensor._local)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext, suppress
 from types import TracebackType
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -78,6 +79,7 @@ class ChunkPass:
                         f"{name} must have the rows of {csc.source_layout}, got {store}"
                     )
         structures = [csc for _, csc in (*sources, *gradients)]
+        self._structures = {id(csc): csc for csc in structures}
         self._sources, self._gradients = list(sources), list(gradients)
         self._copies = SourceCopies(self._sources)
         # Gradients need a row for each source row of the chunk alone.
@@ -100,6 +102,7 @@ class ChunkPass:
         self._loading = InFlight()
 
     def __enter__(self) -> ChunkPass:
+        self._trace = self._find_trace()
         self.counts.to_device += self._copies.load()
         for store in self._reads:
             self._rows[id(store)] = RowWindow(self.chunks, self._copies.find(store))
@@ -131,6 +134,8 @@ class ChunkPass:
         self._windows.clear()
         self._sums.clear()
         self._copies.release()
+        if self._trace is not None:
+            self._trace.end()
         count_bytes(CHUNK, self.counts.to_device + self.counts.from_device)
         for store in self._stores():
             if store.allocator is not None:  # one for all stores of a graph
@@ -160,10 +165,30 @@ class ChunkPass:
             if batch + 1 < len(self._order) and windows:
                 self._start_loading(queue, batch + 1, loads_block)
             chunk = PassChunk(self, batch, index)
+            if self._trace is not None:
+                edges = sum(csc.edge_chunks.sizes[index] for csc in self._structures.values())
+                self._trace.visit(chunk.stop - chunk.start, edges)
             yield chunk
             for sums in self._sums.values():
                 sums.flush(batch)
             self._count(batch)
+
+    def _find_trace(self) -> Any:
+        """Returns the trace that is told of the pass, which has begun; None: there is none."""
+        allocators = (store.allocator for store in self._stores() if store.allocator is not None)
+        trace = next((a.trace for a in allocators), None)
+        if trace is not None:
+            layout, parent = self.chunks.layout, self.chunks.layout.parent
+            trace.begin(
+                layout.size,
+                layout.size if parent is None else parent.size,
+                sum(csc.edge_layout.size for csc in self._structures.values()),
+                self._reads,
+                [store for store, _ in self._sources],
+                self._writes,
+                [store for store, _ in self._gradients],
+            )
+        return trace
 
     def _progress(self) -> PassProgress:
         num_bytes = sum(store.moved_bytes(0, store.layout.local_count) for store in self._stores())
@@ -297,6 +322,8 @@ class PassChunk:
 
     def count_gathered(self, store: RowStore, rows: int) -> None:
         """Counts rows that the work on the chunk has gathered from a store itself."""
+        if self._pass._trace is not None:
+            self._pass._trace.read(store)
         self._pass.counts.to_device += rows * store.row_bytes * (not store.in_place)
 
     def write(self, store: RowStore, rows: Tensor) -> None:

@@ -122,7 +122,19 @@ class RowPass:
                 del values  # before those of the next chunk are made
         require_unchanged(checks, rank.real)
         for content, (_, store) in zip(kept, caches, strict=True):
+            self._trace_sum(content, store)
             content.set_store(store)
+
+    def _trace_sum(self, content: Content, store: RowStore) -> None:
+        """Tells the trace of sums that can be computed again, where there is one."""
+        trace = content.space.allocator.trace
+        if trace is None or not _is_summable_again(content) or content.record is None:
+            return
+        summed = [operand.rows.content.store for operand in _summed(content)]
+        operands = content.record.operands
+        read = [part.content.store for part in operands if isinstance(part, RowOperand)]
+        if None not in (*summed, *read):
+            trace.add_sum(store, summed, read)
 
     def _kept(self, writes: Sequence[RowStore]) -> list[Content]:
         """Returns the aggregated rows that are stored, the same on all ranks.
@@ -144,28 +156,33 @@ class RowPass:
 
     def _can_sum_again(self, content: Content, writes: Sequence[RowStore]) -> bool:
         """Returns whether the device has room for the sources of a sum until the backward pass."""
-        record, stores = content.record, content.space.allocator
-        assert record is not None
-        sources = [part for part in record.operands if isinstance(part, SourceOperand)]
-        if not sources:
+        stores = content.space.allocator
+        sum_bytes = content.layout.local_count * content.row_bytes
+        if stores.has_device_room(sum_bytes) or not _is_summable_again(content):
             return False
-        num_sums = content.layout.local_count
-        sum_bytes = num_sums * content.row_bytes
-        if stores.has_device_room(sum_bytes):
-            return False
-        for source in sources:
-            summed = source.rows
-            # Sums of features without gradients are kept for all epochs.
-            if summed.identity is None or not summed.identity.requires_grad:
-                return False
-            if not summed.content.is_on_device:
-                return False
-            if source.structure.edge_layout.local_count > WORK.summed_edges * num_sums:
-                return False
         left = stores.use["device"].left
         # The gradient of the sums takes the memory that the pass writes, which is free by then.
         written = sum(store.num_bytes for store in writes if store.in_place)
         return sum_bytes <= left + written and self._waiting_bytes <= left
+
+
+def _summed(content: Content) -> list[SourceOperand]:
+    """Returns the rows of sources that recorded rows are the sums of."""
+    assert content.record is not None
+    return [part for part in content.record.operands if isinstance(part, SourceOperand)]
+
+
+def _is_summable_again(content: Content) -> bool:
+    """Returns whether the backward pass could compute a sum again from rows on the device."""
+    sources, num_sums = _summed(content), content.layout.local_count
+    return bool(sources) and all(
+        # Sums of features without gradients are kept for all epochs.
+        source.rows.identity is not None
+        and source.rows.identity.requires_grad
+        and source.rows.content.is_on_device
+        and source.structure.edge_layout.local_count <= WORK.summed_edges * num_sums
+        for source in sources
+    )
 
 
 def is_stored(operand: RowOperand) -> bool:
@@ -229,8 +246,23 @@ def structure_at(operand: SourceOperand | EdgesOperand, place: Place) -> Any:
 def allocate(content: Content, role: Role) -> RowStore:
     """Returns a store for the rows of a content."""
     return content.space.allocator.allocate(
-        content.space.layout, content.features, content.dtype, role, narrow=True
+        content.space.layout,
+        content.features,
+        content.dtype,
+        role,
+        narrow=True,
+        what=_describe(content),
     )
+
+
+def _describe(content: Content) -> str:
+    """Returns what recorded rows are called."""
+    if content.keeps:
+        return "sum"
+    if content.is_source:
+        return "source rows"
+    function = None if content.record is None else content.record.operation.func
+    return getattr(function, "__name__", "rows")
 
 
 def store_sources(roots: Sequence[RowOperand], waiting_bytes: int = 0) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import logging
+from collections.abc import Callable
 from os import PathLike
 
 import torch
@@ -23,7 +24,8 @@ _MADE_BEFORE = ("structure", "numbering")
 def make_allocator(
     group: Group,
     plan: OffloadPlan,
-    chunk: ChunkSize | None = None,
+    largest_chunk: Callable[[bool], ChunkSize] | None = None,
+    *,
     folder: str | PathLike[str] | None = None,
     hidden_dtype: torch.dtype | None = None,
 ) -> RowAllocator:
@@ -37,7 +39,8 @@ def make_allocator(
     Args:
         group: the ranks.
         plan: of the graph, whose structure is on the device already.
-        chunk: the largest chunk as it was counted; None: as planned.
+        largest_chunk: counts the rows, edges and, if asked for, sources of the largest chunk;
+            None: it is as planned.
         folder: for files with rows for which the host has no room; None: no files.
         hidden_dtype: in which rows that passes compute are stored; None: in their own.
     """
@@ -49,6 +52,7 @@ def make_allocator(
         taken = torch.cuda.memory_allocated(group.device)
         later = sum(i.num_bytes[group.rank] for i in plan.items if i.name not in _MADE_BEFORE)
         room = plan.memory_budget - taken - later
+    chunk = None if largest_chunk is None else largest_chunk(plan.needs_source_counts)
     if chunk is not None:
         room -= plan.missing_bytes(chunk, group.rank)
     if room < 0:

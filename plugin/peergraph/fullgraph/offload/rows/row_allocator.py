@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from os import PathLike
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -19,6 +19,7 @@ from peergraph.fullgraph.offload.rows.narrow_rows import NarrowRows
 from peergraph.fullgraph.offload.rows.row_store import RowStore, Tier
 from peergraph.fullgraph.offload.rows.split_rows import SplitRows
 from peergraph.fullgraph.offload.rows.transfer_counts import TransferCounts
+from peergraph.fullgraph.plan.offload_cost import LEAST_PART, SPLIT_RESERVE
 from peergraph.memory import Group
 from peergraph.memory.region.free_memory import free_host_memory
 from peergraph.memory.region.parts import HostPart
@@ -28,11 +29,6 @@ Role = Literal["source", "sequential", "given"]
 
 # A free block serves a request that leaves at most this share of the block unused.
 _MOST_UNUSED = 1 / 16
-# The least share of rows on the device for which the rows are split.
-_LEAST_SHARE = 1 / 32
-# The share of the device's budget that split rows leave: for rows of few nodes, such as gradients
-# of selected rows, which no plan counts.
-_RESERVE = 1 / 32
 
 
 @dataclass
@@ -95,6 +91,8 @@ class RowAllocator:
         """Where files without a name hold rows, or None."""
         self.sequential_device_bytes = sequential_device_bytes
         """Of the device's budget, what rows of the role "sequential" may take."""
+        self.trace: Any = None
+        """What is told of stores, a :class:`PassTrace`; None: nothing."""
         self.narrow_dtype = narrow_dtype
         """In which rows are stored that are allocated with ``narrow``; None: in their own dtype."""
         self._sequential_bytes = 0
@@ -141,7 +139,10 @@ class RowAllocator:
         stored = self.narrow_dtype if narrow else None
         if stored is not None and dtype.is_floating_point and stored.itemsize < dtype.itemsize:
             return NarrowRows(self._allocate(layout, features, stored, role, tier, what), dtype)
-        return self._allocate(layout, features, dtype, role, tier, what)
+        store = self._allocate(layout, features, dtype, role, tier, what)
+        if self.trace is not None:
+            self.trace.add_store(store, role, what)
+        return store
 
     def _allocate(
         self,
@@ -191,8 +192,8 @@ class RowAllocator:
         """Returns how many rows that are read in order the device has room for; 0 for a few."""
         use = self.use["device"]
         room = min(self.sequential_device_bytes - self._sequential_bytes, use.left)
-        count = max(0, room - int(use.budget * _RESERVE)) // max(1, row_bytes)
-        return count if count >= rows * _LEAST_SHARE > 0 else 0
+        count = max(0, room - int(use.budget * SPLIT_RESERVE)) // max(1, row_bytes)
+        return count if count >= rows * LEAST_PART > 0 else 0
 
     def allocate_copy(self, store: RowStore) -> RowStore | None:
         """Returns a store on the device for the rows of another one; None if there is no room.

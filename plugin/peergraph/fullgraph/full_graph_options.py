@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from os import PathLike
 
 import torch
+from torch import nn
 from typing_extensions import TypedDict
 
+from peergraph.fullgraph.dry_run.model_recorder import ModelRecorder
 from peergraph.fullgraph.layout.duplication import MAX_CHUNKS
 from peergraph.fullgraph.plan.choose_order import GivenOrder
+from peergraph.fullgraph.plan.recorded_model import RecordedModel
 from peergraph.memory import Topology
 from peergraph.number_arguments import check_number
 
@@ -28,7 +30,7 @@ class FullGraphOptions(TypedDict, total=False):
             count of distinct remote rows.
         offload: whether rows of features and layers are kept in host memory and computed chunk by
             chunk (HongTu); None (the default): where resident training would exceed the budget,
-            which is counted with the given widths, else with three layers of 256 columns.
+            which is counted with the given model, else with three layers of 256 columns.
         num_chunks: of each rank's nodes, for offloaded training; None (the default): by the
             shortest expected epoch.
         host_memory: bytes of the host for rows of all ranks; None (the default): what is free.
@@ -45,14 +47,9 @@ class FullGraphOptions(TypedDict, total=False):
             other's memory.
         topology: the links by which exchanges are chosen; None (the default): those of this machine
             as they were measured, else the default figures.
-        widths: columns of the input and of each layer's output, for the plan; None (the default):
-            the model is not known, and a wide one is assumed.
-        heads: of attention, for the plan of offloaded training; 0 (the default): layers that sum.
-        layer_type: of layers that sum, for that plan: "gcn" (the default), whose layers need their
-            sums only; "sage" and "gin", which need rows of the nodes besides; "ggnn", which has
-            gated recurrent units.
-        labelled: share of the nodes that the loss is computed of, for that plan; None (the
-            default): not known, at most all.
+        model: what an epoch of the model does, for the plan: see
+            :func:`peergraph.fullgraph.named_model`. The adapters' ``full_graph`` takes a module,
+            too, with `loss`. None (the default): the model is not known, and a wide one is assumed.
         seed: of random orders and partitioners; 0 by default.
         progress: whether to show a bar; None (the default): for long work, on a terminal.
     """
@@ -65,15 +62,10 @@ class FullGraphOptions(TypedDict, total=False):
     hidden_dtype: torch.dtype | None
     mode: str | None
     topology: Topology | None
-    widths: Sequence[int] | None
-    heads: int
-    layer_type: str
-    labelled: float | None
+    model: RecordedModel | ModelRecorder | nn.Module | None
     seed: int
     progress: bool | None
 
-
-MAX_COLUMNS = 1 << 24
 
 _DEFAULTS: FullGraphOptions = {
     "order": "auto",
@@ -84,10 +76,7 @@ _DEFAULTS: FullGraphOptions = {
     "hidden_dtype": None,
     "mode": None,
     "topology": None,
-    "widths": None,
-    "heads": 0,
-    "layer_type": "gcn",
-    "labelled": None,
+    "model": None,
     "seed": 0,
     "progress": None,
 }
@@ -108,14 +97,16 @@ def all_options(chosen: FullGraphOptions) -> FullGraphOptions:
         )
     options: FullGraphOptions = {**_DEFAULTS, **chosen}
     check_number("num_chunks", options["num_chunks"], 1, MAX_CHUNKS)
-    check_number("heads", options["heads"], 0, MAX_COLUMNS)
     check_number("host_memory", options["host_memory"], 0)
     check_number("seed", options["seed"], -(2**63), 2**64 - 1)
-    for columns in options["widths"] or ():
-        check_number("widths", columns, 1, MAX_COLUMNS)
     if not isinstance(options["topology"], Topology | None):
         raise TypeError(
             f"topology must be a peergraph.memory.Topology or None, got {options['topology']!r}"
+        )
+    if not isinstance(options["model"], RecordedModel | ModelRecorder | None):
+        raise TypeError(
+            "model must be what peergraph.fullgraph.named_model returns, or None, got "
+            f"{options['model']!r}: for a model of your own pass `loss` to the adapter's full_graph"
         )
     hidden_dtype = options["hidden_dtype"]
     if hidden_dtype not in (None, torch.bfloat16, torch.float16):

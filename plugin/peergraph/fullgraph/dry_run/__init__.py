@@ -1,0 +1,1 @@
+"""Runs models on small graphs, to see what an epoch on a large graph will read, write and hold."""

@@ -1,0 +1,149 @@
+"""The passes over chunks of an epoch of offloaded training, and the rows that they read and write.
+
+Sources of a layer's sum are read in the order of edges, everything else in the order of rows.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection
+from dataclasses import dataclass, replace
+
+SOURCE, SEQUENTIAL = "source", "sequential"
+BEFORE = -1
+"""In place of the number of a pass: before the first epoch."""
+
+
+@dataclass(frozen=True)
+class StoredRows:
+    """Rows of nodes or edges that passes leave for later passes.
+
+    Args:
+        name: as printed.
+        columns: elements of a row.
+        element_bytes: of an element.
+        role: "source", read in the order of edges, or "sequential".
+        first, last: the passes in which they exist, counted from 0.
+        share: their number, in nodes of all types.
+        is_given: whether they are the user's, such as features, and not computed.
+        summed, read: of sums that can also be computed again: the names of the rows that are
+            summed, and of those that are read in order for it.
+    """
+
+    name: str
+    columns: int
+    element_bytes: int
+    role: str
+    first: int
+    last: int
+    share: float = 1.0
+    is_given: bool = False
+    summed: tuple[str, ...] = ()
+    read: tuple[str, ...] = ()
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of a row as layers compute it."""
+        return self.columns * self.element_bytes
+
+    def stored_bytes(self, rows: int, hidden_bytes: int | None) -> int:
+        """Returns the bytes in which all rows are stored.
+
+        Args:
+            rows: nodes of all types.
+            hidden_bytes: bytes of an element of rows that are computed; None: as many as layers
+                compute with.
+        """
+        narrow = hidden_bytes is not None and not self.is_given
+        element = min(hidden_bytes or 0, self.element_bytes) if narrow else self.element_bytes
+        return math.ceil(self.share * rows) * self.columns * element
+
+
+@dataclass(frozen=True)
+class ChunkedPass:
+    """One pass over all chunks.
+
+    Args:
+        name: as printed.
+        reads: names of rows that are read in order.
+        sources: names of rows that are read in the order of edges.
+        writes: names of rows that are written.
+        adds: names of rows that gradients are added to in the order of edges.
+        share: of the rows that the chunks have, how many are computed.
+        nodes: the rows that are computed, in nodes of all types.
+        working_bytes: that the computation holds at its peak for each of these.
+        edges: the edges to these, in edges of all relations.
+        edge_bytes: that the computation holds at its peak for each of these.
+        fixed_bytes: that it holds for neither, such as gradients of parameters.
+    """
+
+    name: str
+    reads: tuple[str, ...]
+    sources: tuple[str, ...]
+    writes: tuple[str, ...]
+    adds: tuple[str, ...] = ()
+    share: float = 1.0
+    nodes: float = 1.0
+    working_bytes: float = 0.0
+    edges: float = 1.0
+    edge_bytes: float = 0.0
+    fixed_bytes: int = 0
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """The passes of an epoch, and the rows between them."""
+
+    passes: tuple[ChunkedPass, ...]
+    rows: tuple[StoredRows, ...]
+
+    def find(self, name: str) -> StoredRows:
+        """Returns stored rows by name."""
+        return next(rows for rows in self.rows if rows.name == name)
+
+    def row_bytes(self, *names: str) -> int:
+        """Returns the bytes of a row of all of some stored rows together."""
+        return sum(self.find(name).row_bytes for name in names)
+
+    @property
+    def adds_to_sources(self) -> bool:
+        """Whether a pass adds gradients in the order of edges; others sum over reversed edges."""
+        return any(step.adds for step in self.passes)
+
+    def summable(self) -> list[str]:
+        """Returns the names of sums that can be computed again in place of being stored.
+
+        In the order in which they are computed.
+        """
+        sums = [rows for rows in self.rows if rows.summed and rows.first > BEFORE]
+        return [rows.name for rows in sorted(sums, key=lambda rows: rows.first)]
+
+    def summing_again(self, names: Collection[str]) -> Schedule:
+        """Returns the passes of an epoch that computes sums again where it needs them.
+
+        The rows that are summed stay until then.
+
+        Args:
+            names: of :meth:`summable`.
+        """
+        sums = {name: self.find(name) for name in names}
+        last = {rows.name: rows.last for rows in self.rows}
+        for rows in sums.values():
+            for name in (*rows.summed, *rows.read):
+                last[name] = max(last[name], rows.last)
+
+        def sums_again(step: ChunkedPass) -> ChunkedPass:
+            again = [sums[name] for name in step.reads if name in sums]
+            read = (name for rows in again for name in rows.read)
+            summed = (name for rows in again for name in rows.summed)
+            return replace(
+                step,
+                reads=tuple(dict.fromkeys(n for n in (*step.reads, *read) if n not in sums)),
+                sources=tuple(dict.fromkeys([*step.sources, *summed])),
+                writes=tuple(name for name in step.writes if name not in sums),
+            )
+
+        return Schedule(
+            tuple(map(sums_again, self.passes)),
+            tuple(replace(r, last=last[r.name]) for r in self.rows if r.name not in sums),
+        )
