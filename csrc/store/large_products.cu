@@ -33,6 +33,9 @@ constexpr int kRowTiles = kChunks <= 2   ? 8
 template <ProductKind kKind>
 __device__ __forceinline__ void multiply_add(SumOf<kKind> (&sums)[4], const uint32_t (&query)[4],
                                              uint32_t row_low, uint32_t row_high) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 800
+  __trap();  // callers ask for the device's capability first
+#else
   if constexpr (kKind == ProductKind::kInt8) {
     asm volatile(
         "mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, "
@@ -52,6 +55,7 @@ __device__ __forceinline__ void multiply_add(SumOf<kKind> (&sums)[4], const uint
         : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3])
         : "r"(query[0]), "r"(query[1]), "r"(query[2]), "r"(query[3]), "r"(row_low), "r"(row_high));
   }
+#endif
 }
 
 __device__ __forceinline__ int sum_of_squares(int sum, uint32_t four_int8) {

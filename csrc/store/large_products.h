@@ -35,7 +35,7 @@ void large_products_cpu(const LargeProducts& work, int num_threads);
 #ifdef PEERGRAPH_CUDA
 /// Asynchronous, in `stream` of `device`. Products on the tensor cores: a warp holds some rows in
 /// registers and multiplies them with the queries, which each block has in shared memory. Rows and
-/// queries begin at multiples of 16 bytes.
+/// queries begin at multiples of 16 bytes. Needs a device of capability 8.0.
 void large_products_cuda(const LargeProducts& work, int device, uintptr_t stream);
 #endif
 

@@ -288,3 +288,19 @@ def test_filter_with_more_products_than_room(
     table = table_of(rows, Tiers.all_replicated(3000), group)
     assert_same(table, rows, random_table(5, 32, torch.float32, 1), 12)
     table.close()
+
+
+@pytest.mark.parametrize("bad", [torch.nan, torch.inf, -torch.inf])
+def test_rows_that_are_not_finite(
+    device: torch.device, bad: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    group = Group.current(device=device)
+    rows = random_table(2000, 32, torch.bfloat16)
+    rows[1500, 3] = bad
+    table = table_of(rows, Tiers.all_replicated(2000), group)
+    for filtered in (set(), {"cpu", "cuda"}):
+        monkeypatch.setattr(candidates, "_FILTERED_DEVICES", filtered)
+        monkeypatch.setattr(candidates, "_LEAST_UNFILTERED", 64)
+        with pytest.raises(ValueError, match="a row has NaN"):
+            peergraph.top_k(table, torch.ones(2, 32), 5)
+    table.close()

@@ -82,7 +82,7 @@ class Scan:
             self.dtype = torch.bfloat16 if self.device.type == "cuda" else torch.float32
         self.users_dtype = dtype
         self.is_filtered = self.device.type in _FILTERED_DEVICES and ProductFilter.supports(
-            queries.shape[1], dtype
+            queries.shape[1], dtype, self.device
         )
 
     def candidates(self, excluded: Excluded) -> Tensor:

@@ -60,8 +60,10 @@ class ProductFilter:
         self._rounded: dict[tuple[str, bool], _Rounded] = {}
 
     @staticmethod
-    def supports(columns: int, dtype: torch.dtype) -> bool:
+    def supports(columns: int, dtype: torch.dtype, device: torch.device) -> bool:
         """Whether there is a kernel for rows of so many columns, of any storage."""
+        if device.type == "cuda" and torch.cuda.get_device_capability(device) < (8, 0):
+            return False
         return dtype != torch.float64 and 2 * columns in _ROW_BYTES
 
     @property
