@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib import import_module
+from types import FrameType
 from typing import Any
 
 _EXTRAS = {"pyarrow": "ingest", "duckdb": "ingest", "dgl": "dgl", "torch_geometric": "pyg"}
@@ -24,7 +29,8 @@ class OptionalModule:
 
     def __getattr__(self, attribute: str) -> Any:
         try:
-            module = import_module(self._name)
+            with _interrupts_after():
+                module = import_module(self._name)
         except ImportError as error:
             package = self._name.split(".")[0]
             raise ImportError(
@@ -34,6 +40,26 @@ class OptionalModule:
         value = getattr(module, attribute)
         setattr(self, attribute, value)
         return value
+
+
+@contextmanager
+def _interrupts_after() -> Iterator[None]:
+    """Returns a context in which Ctrl-C waits until its end.
+
+    Where Python raises KeyboardInterrupt while DuckDB's module is made, nanobind aborts.
+    """
+    handler = signal.getsignal(signal.SIGINT)
+    if not callable(handler) or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    received: list[tuple[int, FrameType | None]] = []
+    signal.signal(signal.SIGINT, lambda number, frame: received.append((number, frame)))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, handler)
+        if received:
+            handler(*received[0])
 
 
 _FILES = "reading Parquet files, CSV files and Arrow's tables"
