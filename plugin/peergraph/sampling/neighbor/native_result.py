@@ -40,11 +40,18 @@ class ResultArrays:
         edge_ids, batch, duplicates: whether there are such arrays; they are None if not.
 
     Attributes:
-        nodes, batch, duplicates: of the nodes of all types.
+        nodes, batch, duplicates: of the nodes of all types. There are none before the call.
         edge_index: of all relations, the sources of each before its destinations.
         edge_ids: of all relations.
         offsets: of all hops, the `indptr` of all relations.
     """
+
+    nodes: Tensor
+    batch: Tensor | None
+    duplicates: Tensor | None
+    edge_index: Tensor
+    edge_ids: Tensor | None
+    offsets: Tensor
 
     def __init__(
         self,
@@ -58,10 +65,6 @@ class ResultArrays:
         self._device = device
         self._index_dtype = index_dtype
         self._returns = batch, duplicates, edge_ids
-        self.nodes, self.edge_index, self.offsets = (empty(0, torch.int64, device),) * 3
-        self.batch: Tensor | None = None
-        self.duplicates: Tensor | None = None
-        self.edge_ids: Tensor | None = None
 
     def __call__(self, nodes: int, edges: int, offsets: int) -> tuple[int, ...]:
         """Allocates arrays of these sizes; returns their addresses, 0 where there is none."""
