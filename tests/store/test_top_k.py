@@ -8,12 +8,14 @@ from torch import Tensor
 
 import peergraph
 from peergraph.memory import Group, NarrowTable, Tiers
+from peergraph.store import NODE, TableTensor
 from peergraph.store.search import candidates
 from peergraph.store.search.product_filter import ProductFilter
 from peergraph.testing import run_ranks
 from tests.memory.narrow_rows import STORAGES, is_narrow, narrow_table
 from tests.memory.tables import TIER_KINDS, split, table_of
 from tests.named_case import named_cases
+from tests.store.graphs import PLANS, build, homogeneous_source
 
 FLOATS = [torch.float32, torch.float64, torch.float16, torch.bfloat16]
 
@@ -304,3 +306,23 @@ def test_rows_that_are_not_finite(
         with pytest.raises(ValueError, match="a row has NaN"):
             peergraph.top_k(table, torch.ones(2, 32), 5)
     table.close()
+
+
+def _store_tables(device: str) -> None:
+    group, source = Group.current(device=device), homogeneous_source()
+    for plan in PLANS:
+        with build(source, plan, group=group, memory_budget=4000) as store:
+            table = store.node_table("x")
+            rows = table.read()
+            queries = random_table(3, rows.shape[1], torch.float32, group.rank)
+            for kind in (table, TableTensor(store, NODE, "x")):
+                assert_same(kind, rows, queries, 9)
+
+
+def test_tables_of_renumbered_nodes() -> None:
+    run_ranks(_store_tables, 2, "cpu")
+
+
+@pytest.mark.gpus(2)
+def test_tables_of_renumbered_nodes_on_cuda() -> None:
+    run_ranks(_store_tables, 2, "cuda", device="cuda")

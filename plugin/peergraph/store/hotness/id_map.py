@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
@@ -16,6 +17,26 @@ from peergraph.memory.table.id_list import check_distinct
 def id_dtype(num_ids: int) -> torch.dtype:
     """Returns the narrowest of int32 and int64 that holds ids below `num_ids`."""
     return torch.int32 if num_ids <= torch.iinfo(torch.int32).max else torch.int64
+
+
+# The user ids of rows, for tables in the order of `to_internal`.
+_inverses: WeakKeyDictionary[Table, Table] = WeakKeyDictionary()
+
+
+def inverse_order(order: Table | Tensor) -> Tensor:
+    """Returns the user id of each row of a table with an order: [rows], on the order's device.
+
+    Args:
+        order: the internal row of each user id, as :meth:`Table.create` takes it. The inverse of an
+            :class:`IdMap` is there already; any other one is computed in each call.
+    """
+    if isinstance(order, Table):
+        inverse = _inverses.get(order)
+        if inverse is not None:
+            return inverse.as_tensor()
+        order = order.as_tensor()
+    places = torch.arange(order.numel(), dtype=order.dtype, device=order.device)
+    return torch.empty_like(order).scatter_(0, order.long(), places)
 
 
 def hottest_first(hotness: Tensor, device: torch.device) -> Tensor:
@@ -38,6 +59,10 @@ class IdMap:
 
     to_internal: Table | None = None
     to_user: Table | None = None
+
+    def __post_init__(self) -> None:
+        if self.to_internal is not None and self.to_user is not None:
+            _inverses[self.to_internal] = self.to_user
 
     @classmethod
     def from_order(cls, order: Tensor, group: Group) -> IdMap:

@@ -13,6 +13,7 @@ from peergraph.memory.table.id_list import integers
 from peergraph.memory.table.local_rows import LocalRows, local_rows
 from peergraph.memory.table.rows_with_scales import RowsWithScales
 from peergraph.store.embedding.embedding import Embedding
+from peergraph.store.hotness.id_map import inverse_order
 from peergraph.store.search.candidates import Excluded, Scan, internal_of, places_of
 from peergraph.store.search.exact_products import exact_products
 from peergraph.store.search.query_exchange import Queries, QueryExchange
@@ -75,24 +76,18 @@ def top_k(
 
         values, ids = peergraph.top_k(data.x, model(batch), 100, exclude=(indptr, neighbors))
     """
-    rows, to_user = _table_of(table)
+    rows = _table_of(table)
     group = rows.group
     exchange = QueryExchange(group, rows.shape[1] if len(rows.shape) == 2 else 1)
     with group.collective("top_k"):
         batch, counts = exchange.share(lambda: _check(rows, queries, k, exclude))
-        products, ids = exchange.give_back(batch.k, counts, lambda: _search(rows, to_user, batch))
+        products, ids = exchange.give_back(batch.k, counts, lambda: _search(rows, batch))
     products, ids = _largest(products, ids, k)
     return TopK(products if rows.dtype == torch.float64 else products.float(), ids)
 
 
-def _table_of(table: Table | TableTensor | Embedding) -> tuple[Table, Tensor | None]:
-    """Returns a table and the user id of each of its rows; None: they are equal."""
-    ids = None
-    if isinstance(table, TableTensor):
-        if isinstance(table.owner, str):
-            ids = table.store.id_map(table.owner).to_user
-        table = table.table
-    elif isinstance(table, Embedding):
+def _table_of(table: Table | TableTensor | Embedding) -> Table:
+    if isinstance(table, (TableTensor, Embedding)):
         table = table.table
     if not isinstance(table, Table):
         raise TypeError(f"table: expected a table or an embedding, got {type(table).__name__}")
@@ -100,19 +95,13 @@ def _table_of(table: Table | TableTensor | Embedding) -> tuple[Table, Tensor | N
         raise NotImplementedError(
             "table: its rows are split over machines; build the store with machines='replicate'"
         )
-    order = _order_of(table)
-    if order is None:
-        return table, None
-    if ids is not None:
-        return table, ids.as_tensor()
-    places = torch.arange(order.numel(), dtype=order.dtype, device=order.device)
-    return table, torch.empty_like(order).scatter_(0, order.long(), places)
+    return table
 
 
-def _order_of(table: Table) -> Tensor | None:
+def _order_of(table: Table) -> Table | Tensor | None:
     """Returns the internal row of each user id; None: they are equal."""
     stored = table.stored if isinstance(table, NarrowTable) else table
-    return (stored.values if isinstance(stored, RowsWithScales) else stored)._order_values
+    return (stored.values if isinstance(stored, RowsWithScales) else stored)._order
 
 
 def _check(table: Table, queries: Tensor, k: int, exclude: Exclude | None) -> Queries:
@@ -173,20 +162,22 @@ def _integers(values: Tensor) -> Tensor:
     return integers(values).long()
 
 
-def _search(table: Table, to_user: Tensor | None, batch: Queries) -> tuple[Tensor, Tensor]:
+def _search(table: Table, batch: Queries) -> tuple[Tensor, Tensor]:
     """Returns the k largest products with the rows of this rank, and their user ids."""
     pieces = local_rows(table)
     scan = Scan(pieces, batch.vectors, batch.k, table.dtype)
     places = scan.candidates(_excluded(table, pieces, batch))
     ids = internal_of(pieces, places)
-    if to_user is not None:
-        ids = torch.where(ids < 0, ids, to_user[ids.clamp(min=0)].long())
+    order = _order_of(table)
+    if order is not None and ids.numel():
+        ids = torch.where(ids < 0, ids, inverse_order(order)[ids.clamp(min=0)].long())
     products = exact_products(table, ids, batch.vectors)
     return _largest(products, ids, batch.k)
 
 
 def _excluded(table: Table, pieces: list[LocalRows], batch: Queries) -> Excluded:
     order, ids = _order_of(table), batch.excluded_ids
+    order = order.as_tensor() if isinstance(order, Table) else order
     places = places_of(pieces, ids if order is None else order[ids].long())
     places, by_place = places.sort(stable=True)
     first = int((places < 0).sum())
