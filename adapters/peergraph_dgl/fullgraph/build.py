@@ -17,8 +17,8 @@ from typing_extensions import Unpack
 from peergraph.fullgraph import (
     FullGraph,
     FullGraphOptions,
-    ModelRecorder,
-    RecordedModel,
+    ModelLoss,
+    record_model,
     refuse_partitioned,
 )
 from peergraph.memory import Group, WorldGroup, collective_call
@@ -38,14 +38,14 @@ from . import refusals, typed_products, user_functions
 from .graph import PartitionedGraph, install
 from .partitioned_edges import PartitionedEdges
 from .partitioned_index import PartitionedIndex
-from .small_graph import Loss, recorded_model
+from .small_graph import small_parts
 
 
 def full_graph(
     g: Any,
     memory_budget: int | None = None,
     *,
-    loss: Loss | None = None,
+    loss: ModelLoss | None = None,
     group: Group | None = None,
     **options: Unpack[FullGraphOptions],
 ) -> PartitionedGraph:
@@ -89,7 +89,8 @@ def full_graph(
     install()
     model = options.get("model")
     if isinstance(model, nn.Module):
-        options["model"] = _recorded(model, loss, g, WorldGroup.of(ranks))
+        make_small = functools.partial(small_parts, g, full_graph)
+        options["model"] = record_model(model, loss, WorldGroup.of(ranks), make_small)
     store = g if isinstance(g, Store) else find_store(g)
     if store is None:
         group = Group.current() if group is None else group
@@ -111,25 +112,6 @@ def full_graph(
             table = store.edge_table(name, etype)
             graph.edges[etype].data[name] = parts.edge_rows(table, etype)
     return graph
-
-
-def _recorded(model: nn.Module, loss: Loss | None, g: Any, group: Group) -> RecordedModel:
-    """Returns what an epoch of the user's model does, as rank 0 found it. Collective."""
-
-    def record() -> RecordedModel:
-        if loss is None:
-            raise TypeError(
-                "loss must be a function of the model and of a partitioned graph, which returns "
-                "what backward() is called of, got None"
-            )
-        return recorded_model(model, loss, g, group, _partition_small)
-
-    recorded: RecordedModel = group.broadcast(collective_call(group, record))
-    return recorded
-
-
-def _partition_small(g: DGLGraph, alone: Group, recorder: ModelRecorder) -> PartitionedGraph:
-    return full_graph(g, group=alone, model=recorder, order="original")
 
 
 def _group_of(g: Any, group: Group | None) -> Group:

@@ -2,21 +2,14 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import dgl
 from dgl import DGLGraph
-from torch import Tensor, nn
+from torch import Tensor
 
-from peergraph.fullgraph import (
-    ModelRecorder,
-    RecordedModel,
-    SmallGraph,
-    record_model,
-    sample_rows,
-)
+from peergraph.fullgraph import ModelRecorder, Partition, SmallGraph, sample_rows
 from peergraph.memory import Group, Table
 from peergraph.store import Store
 
@@ -27,40 +20,24 @@ from ..graph.share import user_attributes
 from ..graph.store_of import idtype_of
 from ..graph.views import table_names
 
-Loss = Callable[[Any, Any], Tensor]
-"""Computes the loss of a model on a graph that :func:`full_graph` returned."""
 
-
-def recorded_model(
-    model: nn.Module,
-    loss: Loss,
-    g: Any,
-    group: Group,
-    partition: Callable[[DGLGraph, Group, ModelRecorder], DGLGraph],
-) -> RecordedModel:
-    """Returns what an epoch of a model does, from epochs on a small graph. Not collective.
+def small_parts(g: Any, partition: Callable[..., DGLGraph]) -> tuple[SmallGraph, Partition]:
+    """Returns the sizes of a small graph, and a function that makes and partitions it.
 
     Args:
-        model: of which a copy with the same parameters runs.
-        loss: of the model on a graph.
         g: the graph, or the store that has it.
-        group: the ranks.
-        partition: partitions the small graph over a group of one rank.
+        partition: partitions a graph: :func:`full_graph`.
     """
     is_store = isinstance(g, Store)
     ntypes = g.node_types if is_store else g.ntypes
     etypes = g.edge_types if is_store else g.canonical_etypes
-    small = SmallGraph.like(
-        {t: g.num_nodes(t) for t in ntypes}, {t: g.num_edges(t) for t in etypes}
-    )
+    num_nodes, num_edges = {t: g.num_nodes(t) for t in ntypes}, {t: g.num_edges(t) for t in etypes}
+    small = SmallGraph.like(num_nodes, num_edges)
 
-    def make_loss(alone: Group, recorder: ModelRecorder) -> Callable[[], Tensor]:
-        part = partition(_small_graph(g, small), alone, recorder)
-        # Buffers, such as running statistics, change in the copy only.
-        copied = copy.deepcopy(model, {id(p): p for p in model.parameters()})
-        return lambda: loss(copied, part)
+    def make(alone: Group, recorder: ModelRecorder) -> DGLGraph:
+        return partition(_small_graph(g, small), group=alone, model=recorder, order="original")
 
-    return record_model(type(model).__name__, group, small, make_loss)
+    return small, make
 
 
 def _small_graph(g: Any, small: SmallGraph) -> DGLGraph:

@@ -20,10 +20,12 @@ from typing_extensions import Unpack
 from peergraph.fullgraph import (
     FullGraph,
     FullGraphOptions,
-    ModelRecorder,
+    ModelLoss,
+    Partition,
     PartitionedEdgeIndex,
     PartitionedTensor,
-    RecordedModel,
+    SmallGraph,
+    record_model,
     refuse_partitioned,
 )
 from peergraph.memory import Group, WorldGroup, collective_call
@@ -37,7 +39,7 @@ from ..data.sparse_adjacency import ADJACENCY_KEYS, ADJACENCY_TYPES
 from ..data.split import row_attributes
 from ..data.store_of import find_store, has_shared_structure, pair_store
 from . import utilities
-from .small_data import Loss, recorded_model
+from .small_data import small_parts
 
 _MARK = "_peergraph_partition"
 
@@ -46,7 +48,7 @@ def full_graph(
     data: Any,
     memory_budget: int | None = None,
     *,
-    loss: Loss | None = None,
+    loss: ModelLoss | None = None,
     device: Any = None,
     group: Group | None = None,
     **options: Unpack[FullGraphOptions],
@@ -94,7 +96,8 @@ def full_graph(
     data, contents = collective_call(WorldGroup.of(group_of_data), lambda: _contents(given))
     model = options.get("model")
     if isinstance(model, nn.Module):
-        options["model"] = _recorded(model, loss, data, WorldGroup.of(group_of_data))
+        ranks = WorldGroup.of(group_of_data)
+        options["model"] = record_model(model, loss, ranks, functools.partial(_small_parts, data))
     store = find_store(data)
     if store is not None and has_shared_structure(data):
         if group is not None and group is not store.group:
@@ -137,30 +140,10 @@ def partition_of(data: Data | HeteroData) -> FullGraph:
     return found
 
 
-def _recorded(
-    model: nn.Module, loss: Loss | None, data: Data | HeteroData, group: Group
-) -> RecordedModel:
-    """Returns what an epoch of the user's model does, as rank 0 found it. Collective."""
-
-    def record() -> RecordedModel:
-        if loss is None:
-            raise TypeError(
-                "loss must be a function of the model and of partitioned data, which returns what "
-                "backward() is called of, got None"
-            )
-        num_nodes = _num_nodes(data)
-        num_edges = {t: _num_edges(t, s, num_nodes) for t, s in _edge_storages(data)}
-        return recorded_model(model, loss, data, num_nodes, num_edges, group, _partition_small)
-
-    recorded: RecordedModel = group.broadcast(collective_call(group, record))
-    return recorded
-
-
-def _partition_small(
-    data: Data | HeteroData, alone: Group, recorder: ModelRecorder
-) -> Data | HeteroData:
-    result: Data | HeteroData = full_graph(data, group=alone, model=recorder, order="original")
-    return result
+def _small_parts(data: Data | HeteroData) -> tuple[SmallGraph, Partition]:
+    num_nodes = _num_nodes(data)
+    num_edges = {t: _num_edges(t, s, num_nodes) for t, s in _edge_storages(data)}
+    return small_parts(data, num_nodes, num_edges, full_graph)
 
 
 def _num_edges(edge_type: EdgeType, storage: Any, num_nodes: dict[NodeType, int]) -> int:

@@ -7,15 +7,14 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch_geometric.data import Data, HeteroData
 
 from peergraph.fullgraph import (
     ModelRecorder,
+    Partition,
     PartitionedEdgeIndex,
-    RecordedModel,
     SmallGraph,
-    record_model,
     sample_rows,
 )
 from peergraph.memory import Group
@@ -25,46 +24,36 @@ from ..compat import data_storage, storage_values
 from ..data.read_adjacency import matrix_key, read_matrix
 from ..data.split import row_attributes
 
-Loss = Callable[[Any, Any], Tensor]
-"""Computes the loss of a model on data that :func:`full_graph` returned."""
-
 _MATRIX_VALUES = "edge_values_of_matrix"
 
 
-def recorded_model(
-    model: nn.Module,
-    loss: Loss,
+def small_parts(
     data: Data | HeteroData,
     num_nodes: dict[NodeType, int],
     num_edges: dict[EdgeType, int],
-    group: Group,
-    partition: Callable[[Data | HeteroData, Group, ModelRecorder], Data | HeteroData],
-) -> RecordedModel:
-    """Returns what an epoch of a model does, from epochs on small data. Not collective.
+    partition: Callable[..., Data | HeteroData],
+) -> tuple[SmallGraph, Partition]:
+    """Returns the sizes of small data, and a function that makes and partitions it.
 
     Args:
-        model: of which a copy with the same parameters runs.
-        loss: of the model on data.
         data: all of it.
         num_nodes, num_edges: of the data.
-        group: the ranks.
-        partition: partitions the small data over a group of one rank.
+        partition: partitions data: :func:`full_graph`.
     """
     small = SmallGraph.like(num_nodes, num_edges)
 
-    def make_loss(alone: Group, recorder: ModelRecorder) -> Callable[[], Tensor]:
-        part = partition(small_data(data, small, num_nodes, num_edges), alone, recorder)
+    def make(alone: Group, recorder: ModelRecorder) -> Data | HeteroData:
+        smaller = small_data(data, small, num_nodes, num_edges)
+        part = partition(smaller, group=alone, model=recorder, order="original")
         for edge_type, storage in _edge_storages(data):
             key = matrix_key(storage)
             if edge_type in num_edges and key is not None:
                 edges = dict(_edge_storages(part))[edge_type]
                 structure, weights = edges.edge_index.structure, edges.pop(_MATRIX_VALUES, None)
                 edges[key] = PartitionedEdgeIndex(structure, weights)
-        # Buffers, such as running statistics, change in the copy only.
-        copied = copy.deepcopy(model, {id(p): p for p in model.parameters()})
-        return lambda: loss(copied, part)
+        return part
 
-    return record_model(type(model).__name__, group, small, make_loss)
+    return small, make
 
 
 def small_data(

@@ -1,7 +1,12 @@
 """Exact training on a whole graph over several GPUs (MG-GCN, MGG)."""
 
 from peergraph.fullgraph.captured_step import CapturedStep, capture
-from peergraph.fullgraph.dry_run.model_recorder import ModelRecorder, record_model
+from peergraph.fullgraph.dry_run.model_recorder import (
+    ModelLoss,
+    ModelRecorder,
+    Partition,
+    record_model,
+)
 from peergraph.fullgraph.dry_run.named_models import named_model
 from peergraph.fullgraph.dry_run.small_graph import SmallGraph, sample_rows
 from peergraph.fullgraph.full_graph_options import FullGraphOptions
@@ -49,8 +54,10 @@ __all__ = [
     "FullGraphOptions",
     "FullGraphPlan",
     "LoopStructure",
+    "ModelLoss",
     "ModelRecorder",
     "NodeIndex",
+    "Partition",
     "PartitionedCsc",
     "PartitionedEdgeIndex",
     "PartitionedStructure",

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import copy
 import gc
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from peergraph.fullgraph.dry_run.small_graph import SmallGraph
 from peergraph.fullgraph.layout.row_layout import RowLayout
@@ -18,7 +19,7 @@ from peergraph.fullgraph.plan.recorded_model import RecordedModel
 from peergraph.fullgraph.structure.partitioned_csc import PartitionedCsc
 from peergraph.fullgraph.tensor.partitioned_tensor import PartitionedTensor
 from peergraph.live_bytes import LiveBytes
-from peergraph.memory import Group
+from peergraph.memory import Group, collective_call
 from peergraph.store import EdgeType, NodeType
 
 _PLENTY = 1 << 50
@@ -26,6 +27,10 @@ _CHUNKS = 2
 _EPOCHS = 3  # Resident training keeps sums of features that come a second time.
 
 Loss = Callable[[], Tensor]
+ModelLoss = Callable[[Any, Any], Tensor]
+"""Computes the loss of a model on what an adapter's ``full_graph`` returned."""
+Partition = Callable[[Group, "ModelRecorder"], Any]
+"""Partitions a small graph over a group, with a recorder in the place of the model."""
 
 
 class ModelRecorder:
@@ -79,6 +84,46 @@ class ModelRecorder:
 
 
 def record_model(
+    model: nn.Module,
+    loss: ModelLoss | None,
+    group: Group,
+    make_small: Callable[[], tuple[SmallGraph, Partition]],
+) -> RecordedModel:
+    """Returns what an epoch of a user's model does, as rank 0 found it. Collective.
+
+    A copy of the model with the same parameters runs on a small graph: buffers, such as running
+    statistics, change in the copy only.
+
+    Args:
+        model: the user's.
+        loss: of the model on partitioned data.
+        group: the ranks, of all machines.
+        make_small: returns the sizes of the small graph, and the function that makes it.
+
+    Raises:
+        TypeError: there is no `loss`; on all ranks, as any error of the model.
+    """
+
+    def record() -> RecordedModel:
+        if loss is None:
+            raise TypeError(
+                "loss must be a function of the model and of what full_graph returns, which "
+                "computes what backward() is called of, got None"
+            )
+        small, partition = make_small()
+
+        def make_loss(alone: Group, recorder: ModelRecorder) -> Loss:
+            part = partition(alone, recorder)
+            copied = copy.deepcopy(model, {id(p): p for p in model.parameters()})
+            return lambda: loss(copied, part)
+
+        return record_epochs(type(model).__name__, group, small, make_loss)
+
+    recorded: RecordedModel = group.broadcast(collective_call(group, record))
+    return recorded
+
+
+def record_epochs(
     name: str,
     group: Group,
     small: SmallGraph,

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from peergraph.aggregate import layers
-from peergraph.fullgraph.dry_run.model_recorder import Loss, ModelRecorder, record_model
+from peergraph.fullgraph.dry_run.model_recorder import Loss, ModelRecorder, record_epochs
 from peergraph.fullgraph.dry_run.small_graph import SmallGraph, sample_rows
 from peergraph.fullgraph.layout.edge_share import EdgeShare
 from peergraph.fullgraph.layout.row_layout import RowLayout
@@ -89,7 +89,7 @@ def _record(
         name += f" with {heads} heads"
     model = _Model(widths, layer_type, heads, 1.0 if labelled is None else labelled)
     group = Group(0, 1, torch.device("cpu"), 60.0)
-    recorded = record_model(name, group, _SMALL, model.loss_on)
+    recorded = record_epochs(name, group, _SMALL, model.loss_on)
     return recorded if labelled is not None else replace(recorded, labelled_bytes=None)
 
 
