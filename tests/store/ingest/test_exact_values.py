@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import decimal
+import itertools
 from pathlib import Path
 from typing import Any
 
@@ -147,8 +148,33 @@ def test_dtypes_of_text_are_decided_by_all_files(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="16777217 would be rounded to torch.float32"):
         ingest_table(tmp_path, str(tmp_path / "a?.csv"), "x")
     (tmp_path / "b.csv").write_text("x\ntrue\n2\n")
-    with pytest.raises(ValueError, match="no number: row 0"):
-        ingest_table(tmp_path, tmp_path / "b.csv", "x")
+    for dtype in (None, "float32", "bool"):
+        with named_case(dtype), pytest.raises(ValueError, match="some values are true or false"):
+            ingest_table(tmp_path, tmp_path / "b.csv", Columns("x", dtype))
+
+
+def test_values_of_text_do_not_depend_on_other_rows_of_a_batch(tmp_path: Path) -> None:
+    """With little memory, a batch has 1024 rows."""
+    blocks = {"miss": "", "truth": "true", "text": "a", "whole": "1", "real": "0.5"}
+    for first, second in itertools.product(blocks, blocks):
+        lines = [blocks[first]] * 1500 + [blocks[second]] * 1500 + [blocks[first]] * 9
+        (tmp_path / "x.csv").write_text("x\n" + "\n".join(lines) + "\n")
+        results: list[Any] = []
+        for memory, dtype in itertools.product((1, 1 << 30), (None, "float32")):
+            store = tmp_path / f"{first}{second}{memory}{dtype}"
+            edges = EdgeFiles(
+                np.zeros((2, len(lines)), np.int64),
+                tables={"x": Rows(tmp_path / "x.csv", dtype, "zero", CsvFormat(header=True))},
+            )
+            try:
+                report = Store.ingest(store, edges=edges, bad_rows="skip", memory=memory)
+            except ValueError:
+                results.append("refused")
+            else:
+                values = np.load(store / "edge0.table0.npy")
+                results.append((report.bad_rows.total, values.dtype, values.tobytes()))
+        with named_case(first, second):
+            assert results[:2] == results[2:]
 
 
 def test_ids_are_taken_as_they_are_written(tmp_path: Path) -> None:

@@ -97,7 +97,7 @@ class Condition:
             return column
         elif self._source.is_text and not (kind is not None and is_text(kind)):
             problems = Problems(len(column))
-            values, missing = text_numbers(column, problems)
+            values, missing, _ = text_numbers(column, problems)
             if problems.bad.any():
                 value = column[int(problems.bad.argmax())].as_py()
                 raise ValueError(f"{self._what}: column {name!r} has {value!r}, which is no number")

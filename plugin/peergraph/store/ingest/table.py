@@ -25,7 +25,7 @@ from peergraph.store.ingest.read.optional import arrow
 from peergraph.store.ingest.read.row_source import Batch, Problems, RowSource
 from peergraph.store.ingest.staged_rows import StagedRows
 from peergraph.store.ingest.values.arrow_arrays import Integers, common_type, is_text, value_type
-from peergraph.store.ingest.values.numbers import Numbers, to_dtype, to_numbers
+from peergraph.store.ingest.values.numbers import MIXED_TEXT, Numbers, to_dtype, to_numbers
 from peergraph.store.ingest.workspace import Workspace
 from peergraph.store.input.source import EdgeType, NodeType
 from peergraph.store.input.storage import storage_of
@@ -94,6 +94,7 @@ class Table:
         # None where the values of text decide, when all have been read.
         self._dtype = _dtype_of(source, kinds, table.dtype)
         self._kinds: set[str] = set()  # of the values of text, as NumPy names them
+        self._has_nan = False
         self._staged: StagedRows | None = None
         if is_staged or self._dtype is None:
             self._staged = StagedRows(workspace.temporary / f"{path.name}.rows")
@@ -153,7 +154,7 @@ class Table:
             to_numbers(columns[column], problems, self._times.get(column), width)
             for column in self.columns
         ]
-        dtype = self._dtype or self._dtype_of_text(parts)
+        dtype = self._dtype_of_text(parts)
         values = [to_dtype(part, dtype, self._nan, self._is_text, problems) for part in parts]
         if not self._is_matrix or (len(values) == 1 and values[0].dim() > 1):
             rows = values[0]
@@ -169,17 +170,17 @@ class Table:
         return rows
 
     def _dtype_of_text(self, parts: Sequence[Numbers]) -> torch.dtype:
-        """Returns the dtype of the values of text that have been read, with those of a batch."""
-        for part in parts:
-            kind, missing = part.values.dtype.kind, part.missing
-            if missing is not None and self._nan == "keep" and kind != "b":
-                self._kinds.add("f")
-            elif missing is None or not missing.all():
-                self._kinds.add(kind)
+        """Returns the table's dtype, or that of the values of text that have been read, with those
+        of a batch.
+        """
+        self._kinds |= {part.text_kind for part in parts} - {""}
         if "b" in self._kinds and len(self._kinds) > 1:
-            raise ValueError("some values are true or false, others are numbers")
-        dtypes = [dtype for kind, dtype in _TEXT_DTYPES.items() if kind in self._kinds]
-        return dtypes[-1] if dtypes else torch.int64
+            raise ValueError(MIXED_TEXT)
+        if self._nan == "keep" and any(part.missing is not None for part in parts):
+            self._has_nan = True
+        kinds = self._kinds | ({"f"} if self._has_nan and self._kinds != {"b"} else set())
+        dtypes = [dtype for kind, dtype in _TEXT_DTYPES.items() if kind in kinds]
+        return self._dtype or (dtypes[-1] if dtypes else torch.int64)
 
     def _ordered(
         self, staged: StagedRows, order: Integers | None, left_out: Integers
@@ -208,11 +209,11 @@ class Table:
         if rows.dtype == self._dtype:
             return rows
         converted = rows.to(self._dtype)
-        changed = (converted.to(rows.dtype) != rows) | (converted.abs() >= 2.0**63)
+        changed = (converted.to(rows.dtype) != rows) | (converted.double().abs() >= 2.0**63)
         if changed.any():
             raise ValueError(
-                f"table {self.name!r}: {int(rows[changed][0])} would be rounded to {self._dtype}, "
-                "which rows with decimals have: declare a dtype (Columns or Rows)"
+                f"table {self.name!r}: {rows[changed][0].item()} would be rounded to "
+                f"{self._dtype}, which other rows have: declare a dtype (Columns or Rows)"
             )
         return converted
 

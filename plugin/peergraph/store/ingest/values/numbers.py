@@ -17,6 +17,7 @@ from peergraph.store.ingest.values.arrow_arrays import Array, Integers, Mask, as
 
 ValueKind = Literal["number", "text"]
 
+MIXED_TEXT = "some values are true or false, others are numbers"
 _IS_MISSING = "is missing"
 _ROUNDED = "would be rounded"
 _TOO_LARGE = "is too large"
@@ -31,11 +32,13 @@ _EXACT_DOUBLE = 2.0**53
 
 class Numbers(NamedTuple):
     """Values ``[n, ...]`` of a column: booleans, signed integers, uint8, or floats; and a mask of
-    the missing ones, which are 0 (None: there are none).
+    the missing ones, which are 0 (None: there are none). `text_kind` is NumPy's kind of the values
+    of text, ``"b"``, ``"i"`` or ``"f"``, if there are any.
     """
 
     values: Array
     missing: Mask | None = None
+    text_kind: str = ""
 
 
 def to_numbers(column: Any, problems: Problems, time: Any = None, width: int = -1) -> Numbers:
@@ -54,7 +57,7 @@ def to_numbers(column: Any, problems: Problems, time: Any = None, width: int = -
     if arrow_arrays.is_list(kind):
         return _lists(column, problems, time, width)
     if arrow_arrays.is_text(kind) or types.is_decimal(kind):
-        return Numbers(*text_numbers(column.cast(arrow.string()), problems))
+        return text_numbers(column.cast(arrow.string()), problems)
     missing = as_mask(column.is_null()) if column.null_count else None
     if types.is_null(kind):
         return Numbers(np.zeros(len(column), np.int64), missing)
@@ -109,7 +112,7 @@ def _lists(column: Any, problems: Problems, time: Any, width: int) -> Numbers:
     if _is_missing.any():
         missing = np.zeros((len(usable), width), np.bool_) if missing is None else missing
         missing[_is_missing] = True
-    return Numbers(rows(numbers.values), missing)
+    return Numbers(rows(numbers.values), missing, numbers.text_kind)
 
 
 def _times(column: Any, time: Any, problems: Problems) -> Array:
@@ -132,7 +135,7 @@ def to_dtype(
         is_text: whether the values come from text: then whole numbers must not be rounded, also
             where they are floats.
     """
-    values, missing = numbers
+    values, missing = numbers.values, numbers.missing
     keeps = nan == "keep" and (dtype.is_floating_point or dtype.is_complex)
     if missing is not None and nan != "zero" and not keeps:
         problems.add(_IS_MISSING, missing)
@@ -222,19 +225,22 @@ def _column_where(mask: Mask, column: Any) -> Any:
     )
 
 
-def text_numbers(column: Any, problems: Problems) -> tuple[Array, Mask | None]:
-    """Returns booleans if all values are true or false, int64 if all are whole numbers, else
-    float64; and a mask of the missing values, if there are any. Rows whose value is no number, or
-    none that can be held, are added to the problems.
+def text_numbers(column: Any, problems: Problems) -> Numbers:
+    """Returns booleans if values are true or false, int64 if they are whole numbers, else float64.
+    Rows whose value is none of them, or none that can be held, are added to the problems. Raises
+    ValueError if some are true or false, and others are numbers.
     """
     if (whole := _plain_whole_numbers(column)) is not None:
-        return whole, None
+        return Numbers(whole, None, "i")
     text = compute.utf8_trim_whitespace(column)
     missing, true = _matches(text, _MISSING) | as_mask(text.is_null()), _matches(text, _TRUE)
     missing_if_any = missing if missing.any() else None
-    if (missing | true | _matches(text, _FALSE)).all() and not missing.all():
-        return true, missing_if_any
-    is_number = _matches(text, _NUMBER)
+    is_number, is_truth = _matches(text, _NUMBER), true | _matches(text, _FALSE)
+    if is_truth.any():
+        if is_number.any():
+            raise ValueError(MIXED_TEXT)
+        problems.add("is neither true nor false", ~is_truth & ~missing)
+        return Numbers(true, missing_if_any, "b")
     problems.add("is no number", ~is_number & ~missing)
     text = _column_where(is_number, text)
     doubles = as_numpy(text.cast(arrow.float64())).copy()
@@ -258,7 +264,7 @@ def text_numbers(column: Any, problems: Problems) -> tuple[Array, Mask | None]:
     problems.add(_TOO_LARGE, large)
     problems.add(_ROUNDED, rounded)
     values[large | rounded] = 0
-    return values, missing_if_any
+    return Numbers(values, missing_if_any, values.dtype.kind if is_number.any() else "")
 
 
 def to_node_numbers(column: Any, problems: Problems) -> Array:
