@@ -1,7 +1,7 @@
 """PyG adapter of Peergraph: one graph for all ranks, read by PyG's own loaders.
 
-Importing it teaches ``torch_geometric.loader.NeighborLoader`` and ``LinkNeighborLoader`` to sample
-shared graphs; they treat everything else as before.
+Importing it teaches the loaders and samplers of ``torch_geometric`` to sample shared graphs; they
+treat everything else as before.
 """
 
 from __future__ import annotations

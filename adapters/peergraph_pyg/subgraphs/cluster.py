@@ -20,6 +20,7 @@ from peergraph.store import NODE
 from ..data.store_of import store_of
 from ..loader.in_process import drop_workers
 from .induced import InducedSubgraphs
+from .saved_file import save
 
 
 class ClusterData(torch_geometric.loader.ClusterData):  # type: ignore[misc]
@@ -117,7 +118,7 @@ class ClusterData(torch_geometric.loader.ClusterData):  # type: ignore[misc]
         if path is not None:  # with the edges, as PyG saves and reads it
             partition = self._partition(edge_index, part)
             os.makedirs(os.path.dirname(path), exist_ok=True)
-            torch.save(partition, path)
+            save(partition, path)
         else:
             part, order = part.sort(stable=True)
             bounds = torch.searchsorted(part, torch.arange(self.num_parts + 1, device="cpu"))

@@ -19,6 +19,7 @@ from peergraph.store import NODE
 from ..data.store_of import store_of
 from ..loader.in_process import drop_workers
 from .induced import InducedSubgraphs
+from .saved_file import save
 
 
 class GraphSAINTSampler(pyg.GraphSAINTSampler):  # type: ignore[misc]
@@ -105,7 +106,7 @@ class GraphSAINTSampler(pyg.GraphSAINTSampler):  # type: ignore[misc]
             bar.set_description("Compute GraphSAINT normalization")
             norm = measure_norm(self.core, self.sample_coverage, bar.update)
         if self.save_dir is not None and group.rank == 0:
-            torch.save((norm.nodes.read(), norm.edges.read()), path)
+            save((norm.nodes.read(), norm.edges.read()), path)
         return norm
 
     def _read_norm(self, path: str, group: Group) -> SaintNorm:
