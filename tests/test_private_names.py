@@ -7,6 +7,7 @@ one is told of here, and not by a layer at work.
 from __future__ import annotations
 
 import ast
+import inspect
 import multiprocessing.util
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -124,11 +125,19 @@ def _with_cuda(name: str) -> Any:
     return torch._C if torch.version.cuda else SimpleNamespace(**{name: None})
 
 
+def _of_distributed(name: str) -> Any:
+    """What DistributedDataParallel's constructor makes; to call it takes a process group."""
+    source = inspect.getsource(torch.nn.parallel.DistributedDataParallel.__init__)
+    return SimpleNamespace(**({name: None} if f"self.{name}" in source else {}))
+
+
 TENSOR, MODULE = _torch("torch.Tensor"), lambda: torch.nn.Linear(1, 1)
 LOADER = lambda: iter(torch.utils.data.DataLoader([1]))  # noqa: E731
 KNOWN: dict[str, Callable[[], Any]] = {
     "_BatchNorm": _torch("torch.nn.modules.batchnorm"),
     "_C": _torch("torch"),
+    "_comm_hooks": lambda: _of_distributed("_comm_hooks"),
+    "_delay_all_reduce_params": lambda: _of_distributed("_delay_all_reduce_params"),
     "_DropoutNd": _torch("torch.nn.modules.dropout"),
     "_EnableTorchFunction": _torch("torch._C"),
     "_FrameAction": lambda: _of_frames("_FrameAction"),
