@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
-import torch_geometric.typing
 from torch import Tensor
 from torch_geometric.loader import (
     CachedLoader,
     DataLoader,
+    GraphSAINTNodeSampler,
     HGTLoader,
     ImbalancedSampler,
     LinkNeighborLoader,
@@ -22,6 +22,7 @@ from torch_geometric.loader import (
     NodeLoader,
     PrefetchLoader,
     RandomNodeLoader,
+    ShaDowKHopSampler,
     ZipLoader,
 )
 from torch_geometric.sampler import (
@@ -41,7 +42,7 @@ Check = Callable[[Callable[[Any], Any], int], None]
 
 
 class _UserSampler(BaseSampler):  # type: ignore[misc]
-    """A sampler of a user; PyG's HGTSampler goes the same way."""
+    """A sampler of a user."""
 
     def __init__(self, is_hetero: bool = False) -> None:
         self._is_hetero = is_hetero
@@ -140,7 +141,10 @@ def check_hetero_loaders(check: Check, machines: Machines) -> None:
     def workers(graph: Any) -> Iterator[Any]:
         yield from NeighborLoader(graph, [3, 2], input_nodes=papers, batch_size=4, num_workers=1)
 
-    for case in (user_samplers, workers):
+    def hgt(graph: Any) -> Iterator[Any]:
+        yield from HGTLoader(graph, [4, 3], input_nodes=papers, batch_size=4)
+
+    for case in (user_samplers, workers, hgt):
         with named_case("types", case.__name__):
             check(case, 1)
 
@@ -150,6 +154,8 @@ def check_refused(graph: Any) -> None:
     loader = NeighborLoader(graph, [3], input_nodes=torch.arange(60), batch_size=30)
     for name, batches in {
         "parts of the graph": RandomNodeLoader(graph, 1),
+        "a graph for each seed": ShaDowKHopSampler(graph, 2, 30),
+        "random nodes": GraphSAINTNodeSampler(graph, 200, log=False),
         "the whole graph": DataLoader([graph]),
         "several loaders at once": ZipLoader([loader, loader], batch_size=30),
     }.items():
@@ -164,14 +170,6 @@ def check_refused(graph: Any) -> None:
         NeighborLoader(
             graph, [3], input_nodes=torch.arange(8), num_workers=1, filter_per_worker=True
         )
-
-
-def check_hgt(graph: Any) -> None:
-    """HGTLoader needs another library, and its error names what serves without it."""
-    if torch_geometric.typing.WITH_TORCH_SPARSE or torch_geometric.typing.WITH_PYG_LIB:
-        return
-    with named_case("HGTLoader"), pytest.raises(ImportError, match="num_neighbors by edge type"):
-        HGTLoader(graph, [4], input_nodes="paper")
 
 
 def check_ingested(folder: Path, group: Group) -> None:

@@ -26,7 +26,6 @@ from tests.adapters.pyg.graphs import random_data, random_hetero
 from tests.machines.hosts import device_of_rank, run_on_hosts
 from tests.machines.shard_loaders import (
     check_hetero_loaders,
-    check_hgt,
     check_ingested,
     check_loaders,
     check_refused,
@@ -381,7 +380,6 @@ def _few_cases(folder: Path) -> None:
     graphs.close()
     graphs = _Graphs(torch.device("cpu"), _hetero())
     check_hetero_loaders(graphs.check, graphs.machines)
-    check_hgt(graphs.split)
     graphs.close()
     with named_case("a store made of files"):
         check_ingested(folder, Group.current(device="cpu", timeout=120))
