@@ -205,7 +205,9 @@ class Judge:
             for row, certain in self._doubtful(rows):
                 if row is not None:
                     may.setdefault(row.file, set()).update(row.numbers)
-                    if certain and any(rows is each for each in complete):
+                    own = any(table.file is not None for table in rows.given.tables)
+                    # A row is reported once, and may be so in the file of a table.
+                    if certain and not own and any(rows is each for each in complete):
                         must[row.file] = must.get(row.file, 0) + 1
         files = {row.file for rows in self._types for row in rows.files.rows} - {""}
         counts: dict[str, int] = {}

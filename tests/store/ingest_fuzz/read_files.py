@@ -208,6 +208,8 @@ def _read_csv(
         found.may.append(f"{path} is empty")
         return
     found.names = found.names or names
+    if set(names) != set(found.names):
+        found.may.append(f"{path} has other columns than the first file")
     used = used or found.names[:2]
     _check_names(str(path), names, used, found)
     if any(n not in names for n in used):
