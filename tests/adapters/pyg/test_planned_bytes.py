@@ -216,7 +216,7 @@ def test_bytes_of_an_epoch(kind: str, widths: list[int], labelled: float) -> Non
     assert expected[:2] == pytest.approx(found[:2], rel=0.05)
     assert expected.host == pytest.approx(found.host, rel=0.02)
     # The plan is for the worst pass with dropout, and buffers that are in use twice.
-    assert found.chunk <= expected.chunk <= 3 * found.chunk
+    assert found.chunk <= expected.chunk <= 1.8 * found.chunk
 
 
 @pytest.mark.parametrize("kind", list(LAYERS))
@@ -237,7 +237,7 @@ def test_chunks_with_sources_on_the_device(kind: str) -> None:
     widths, labelled = [64, 64, 64, 64], 0.1
     plan, found = bytes_of_engine(kind, widths, labelled, PLENTY)
     expected = bytes_of_plan(plan, on_device=True)
-    assert found.chunk <= expected.chunk <= 3 * found.chunk
+    assert found.chunk <= expected.chunk <= 1.8 * found.chunk
 
 
 @pytest.mark.parametrize("kind", ["gcn", "gin"])
