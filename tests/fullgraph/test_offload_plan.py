@@ -69,6 +69,12 @@ def test_passes(
             assert rows.first <= number <= rows.last
 
 
+def test_heads_that_do_not_divide_a_width() -> None:
+    """They have columns for all of it."""
+    seven, eight = (named_model([64, 32, width], "gat", 4).schedule for width in (7, 8))
+    assert seven.rows == eight.rows
+
+
 def test_streamed_papers_moves_the_bytes_of_the_floor() -> None:
     """Every layer streamed: each stored row crosses the link once in each direction."""
     row = NODES * 128 * 4

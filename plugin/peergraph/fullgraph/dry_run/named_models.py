@@ -164,5 +164,5 @@ class _Model:
         return out.view(-1, len(weight))
 
     def _columns(self, width: int) -> int:
-        """Columns of a head."""
-        return max(1, width // self._heads)
+        """Columns of a head: a width that is no multiple of the heads is rounded up."""
+        return -(-width // self._heads)
