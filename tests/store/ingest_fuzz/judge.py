@@ -154,10 +154,11 @@ class Judge:
                 if rows.given.id is not None and not row.malformed:
                     key = key_of(row.values[rows.given.id])
                     must |= key.number is None and key.text is None
-                    may |= key.may_fail or key.text in seen or abs(key.number or 0) >= 2**63
+                    may |= key.may_fail or abs(key.number or 0) >= 2**63
+                    may |= not seen.isdisjoint({key.text, key.number} - {None})
                     if rows.given.numbering == "dense":
                         may |= key.number not in range(len(rows.files.rows))
-                    seen.add(key.text)
+                    seen |= {key.text, key.number}
             if may or must:
                 yield row, must
 
