@@ -53,7 +53,7 @@ def _init(original: Any, self: Any, *args: Any, **kwargs: Any) -> None:
         self.__class__ = kind
         self.__init__(*args, **kwargs)
         return
-    if not _pyg_can_sample() and type(self) not in _NEED_NO_LIBRARY:
+    if not _pyg_can_sample() and not isinstance(self, _NEED_NO_LIBRARY):
         check_unchanged(graph)
     try:
         original(self, *args, **kwargs)

@@ -124,3 +124,22 @@ def test_two_ranks(typed: bool) -> None:
     [alone] = run_ranks(_batches, 1, typed)
     for batches in run_ranks(_batches, 2, typed):
         assert str(batches) == str(alone)
+
+
+class _MyLoader(RandomNodeLoader):  # type: ignore[misc]
+    """A user's subclass, which stays PyG's."""
+
+
+def test_random_nodes_of_changed_data_and_of_subclasses() -> None:
+    data = random_data()
+    changed = peergraph_pyg.share(data, device="cpu")
+    changed.edge_index = data.edge_index[:, :100]
+    plain = data.clone()
+    plain.edge_index, plain.edge_attr = plain.edge_index[:, :100], None
+    for kind in (RandomNodeLoader, _MyLoader):
+        for batch, other in zip(kind(changed, 4), kind(plain, 4), strict=True):
+            assert torch.equal(batch.edge_index, other.edge_index)
+            assert torch.equal(batch.x, other.x)
+        shared = peergraph_pyg.share(data, device="cpu")
+        for batch, other in zip(kind(shared, 4), kind(data, 4), strict=True):
+            assert_same(batch, other)
