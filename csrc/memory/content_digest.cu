@@ -9,8 +9,31 @@
 namespace peergraph {
 namespace {
 
-__device__ __forceinline__ bool is_aligned(const char* data) {
-  return reinterpret_cast<uintptr_t>(data) % kVectorBytes == 0;
+__device__ __forceinline__ bool is_aligned(const char* data, int bytes) {
+  return reinterpret_cast<uintptr_t>(data) % bytes == 0;
+}
+
+__device__ __forceinline__ void load_vector(const char* data, uint32_t (&words)[kVectorWords]) {
+  const auto vector = *reinterpret_cast<const uint4*>(data);
+  words[0] = vector.x;
+  words[1] = vector.y;
+  words[2] = vector.z;
+  words[3] = vector.w;
+}
+
+/// As load_words; reads as much at a time as addresses allow.
+__device__ __forceinline__ void load_part(const ContentSegments::Segment& segment, int64_t offset,
+                                          uint32_t (&words)[kVectorWords]) {
+  const char* data = segment.data + offset;
+  const bool is_whole = offset + kVectorBytes <= segment.num_bytes;
+  if (is_whole && is_aligned(data, kVectorBytes)) {
+    load_vector(data, words);
+  } else if (is_whole && is_aligned(data, sizeof(uint32_t))) {
+#pragma unroll
+    for (int i = 0; i < kVectorWords; ++i) words[i] = reinterpret_cast<const uint32_t*>(data)[i];
+  } else {
+    load_words(segment.data, offset, segment.num_bytes, words);
+  }
 }
 
 __device__ __forceinline__ ThreadDigest digest_thread(const ContentSegments::Segment& segment,
@@ -18,19 +41,14 @@ __device__ __forceinline__ ThreadDigest digest_thread(const ContentSegments::Seg
   const int64_t first = begin + static_cast<int64_t>(threadIdx.x) * kVectorBytes;
   constexpr int64_t kStride = int64_t{kDigestThreads} * kVectorBytes;
   uint32_t words[kVectorsOfThread][kVectorWords];
-  if (begin + kPieceBytes <= segment.num_bytes && is_aligned(segment.data)) {
-#pragma unroll
-    for (int i = 0; i < kVectorsOfThread; ++i) {
-      const auto vector = *reinterpret_cast<const uint4*>(segment.data + first + i * kStride);
-      words[i][0] = vector.x;
-      words[i][1] = vector.y;
-      words[i][2] = vector.z;
-      words[i][3] = vector.w;
-    }
-  } else {
+  if (begin + kPieceBytes <= segment.num_bytes && is_aligned(segment.data, kVectorBytes)) {
+    // Without other ways to read between them, all loads are under way at once.
 #pragma unroll
     for (int i = 0; i < kVectorsOfThread; ++i)
-      load_words(segment.data, first + i * kStride, segment.num_bytes, words[i]);
+      load_vector(segment.data + first + i * kStride, words[i]);
+  } else {
+#pragma unroll
+    for (int i = 0; i < kVectorsOfThread; ++i) load_part(segment, first + i * kStride, words[i]);
   }
   ThreadDigest digest;
 #pragma unroll
