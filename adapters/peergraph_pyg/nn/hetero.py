@@ -88,16 +88,19 @@ def _joined_call(
     """Returns the arguments if they are features, edges and weights of edges, and nothing looks at
     the steps of the layer; else None.
     """
-    if torch.compiler.is_compiling() or compat.is_traced() or len(args_dict) != 2:
+    if torch.compiler.is_compiling() or compat.is_traced():
         return None
-    if not {*kwargs_dict} <= {"edge_weight_dict"}:
-        note(f"forward: relation by relation, there is {', '.join(kwargs_dict)}")
+    if len(args_dict) != 2 or not {*kwargs_dict} <= {"edge_weight_dict"}:
+        others = ", ".join(kwargs_dict) or f"{len(args_dict)} arguments"
+        note(f"forward: relation by relation, there is {others}")
         return None
     x_dict, edge_index_dict = args_dict
     weights = kwargs_dict.get("edge_weight_dict", {})
     if not all(isinstance(values, Mapping) for values in (*args_dict, weights)):
+        note("forward: relation by relation, an argument is no dict")
         return None
     edge_types = {key for key, _ in layer.convs.items()}
     if any(key not in edge_types or key not in edge_index_dict for key in weights):
+        note("forward: relation by relation, there are weights of other relations")
         return None
     return Call({key: whole_rows(x) for key, x in x_dict.items()}, edge_index_dict, weights)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor
+
+from peergraph.integration import note
 
 EdgeType = tuple[str, str, str]
 
@@ -48,3 +50,18 @@ class JoinedLayers(ABC):
     def apart(self) -> dict[EdgeType, Tensor]:
         """Returns the result of each layer."""
         raise NotImplementedError(f"{type(self).__name__} adds the results of its layers")
+
+
+def note_single_layers(kinds: Iterable[Mapping[EdgeType, Any]]) -> None:
+    """Notes for ``explain`` the layers that no other layer is like.
+
+    Args:
+        kinds: the layers of each kind by edge type.
+    """
+    for layers in kinds:
+        if len(layers) == 1:
+            [edge_type] = layers
+            note(
+                f"forward: {' '.join(edge_type)} alone, no other relation has a layer of its "
+                "reduction, width and dtype"
+            )

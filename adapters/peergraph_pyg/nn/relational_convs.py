@@ -45,6 +45,18 @@ class RelationalConv(FastLayer):
     _reads_ids = True
     """Whether ids of sources choose rows of weights; else their numbers do, as PyG has it."""
 
+    def _explained(self, x: Any, edge_index: Tensor, edge_type: Tensor, otherwise: str) -> Tensor:
+        """Returns the layer's result; notes for ``explain`` why it is computed otherwise."""
+        try:
+            return self._joined_relations(x, edge_index, edge_type)
+        except Unsupported as reason:
+            note(f"forward: {otherwise}, {reason}")
+            raise
+
+    def _joined_relations(self, x: Any, edge_index: Tensor, edge_type: Tensor) -> Tensor:
+        """Returns the layer's result, of all relations at once; raises Unsupported."""
+        raise NotImplementedError
+
     def _joined(self, x: Any, edge_index: Any, edge_type: Any) -> Tensor:
         """Returns the layer's result without its dtype; raises Unsupported.
 
@@ -234,7 +246,7 @@ class RGCNConv(RelationalConv, pyg.RGCNConv):  # type: ignore[misc]
         if partitioned or torch.compiler.is_compiling():
             return by_loop()
         return self._fused_or_fallback(
-            lambda: self._joined_relations(x, edge_index, edge_type), by_loop
+            lambda: self._explained(x, edge_index, edge_type, "relation by relation"), by_loop
         )
 
     def _joined_relations(self, x: Any, edge_index: Tensor, edge_type: Tensor) -> Tensor:
@@ -335,7 +347,7 @@ class FastRGCNConv(RelationalConv, pyg.FastRGCNConv):  # type: ignore[misc]
         if edge_type is None or not can_be_cached(edge_index, edge_type):
             return by_pyg()
         return self._fused_or_fallback(
-            lambda: self._joined_relations(x, edge_index, edge_type), by_pyg
+            lambda: self._explained(x, edge_index, edge_type, "PyG"), by_pyg
         )
 
     def _joined_relations(self, x: Any, edge_index: Tensor, edge_type: Tensor) -> Tensor:

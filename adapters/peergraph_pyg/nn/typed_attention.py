@@ -25,7 +25,7 @@ from ..data.lazy_features import gathered, is_plain
 from ..data.tailed_rows import TailedRows
 from . import convs
 from .features import kind_of
-from .joined_layers import EdgeType, JoinedLayers
+from .joined_layers import EdgeType, JoinedLayers, note_single_layers
 from .linear_maps import is_plain_map, product_dtype
 from .typed_inputs import is_edge_index, is_matrix, rows_to_read
 
@@ -52,11 +52,17 @@ def joined_attention(
                 note(f"forward: {' '.join(edge_type)} alone, {reason}")
             else:
                 by_kind.setdefault(kind, {})[edge_type] = layer
-    return [
-        _JoinedAttention(layers_of_kind, x_dict, edge_index_dict)
-        for kind, layers_of_kind in by_kind.items()
-        if len(layers_of_kind) > 1 and _fits(kind)
-    ]
+    note_single_layers(by_kind.values())
+    joined: list[JoinedLayers] = []
+    for kind, layers_of_kind in by_kind.items():
+        if len(layers_of_kind) > 1 and _fits(kind):
+            joined.append(_JoinedAttention(layers_of_kind, x_dict, edge_index_dict))
+        elif len(layers_of_kind) > 1:
+            note(
+                f"forward: attention of {len(layers_of_kind)} relations alone, no kernel has "
+                f"{kind.heads} heads of {kind.depth} columns"
+            )
+    return joined
 
 
 def _fits(kind: _Kind) -> bool:

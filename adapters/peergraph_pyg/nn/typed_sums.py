@@ -11,14 +11,15 @@ from torch import Tensor
 
 from peergraph.aggregate import Relation, RelationBlocks, RelationColumns, layers, supports
 from peergraph.aggregate.layers import SumRelation, without_autocast
-from peergraph.integration import Unsupported, is_explaining, note
+from peergraph.integration import Unsupported, is_explaining, note, require
 
 from .. import compat
 from ..data.csc_cache import has_static_shapes, joined_structure, sizes_with_edges
 from ..data.lazy_features import is_plain
 from . import convs
+from .features import kind_of
 from .isolated_rows import with_isolated_rows
-from .joined_layers import Call, EdgeType, JoinedLayers
+from .joined_layers import Call, EdgeType, JoinedLayers, note_single_layers
 from .linear_maps import is_plain_map, product_dtype
 from .typed_inputs import (
     all_rows,
@@ -40,9 +41,13 @@ def joined_sums(relations: Iterable[tuple[EdgeType, Any]], call: Call) -> list[J
     by_kind: dict[_Kind, dict[EdgeType, Any]] = {}
     for edge_type, layer in relations:
         if type(layer) in (convs.SAGEConv, convs.GraphConv) and edge_type in call.edges:
-            kind = _kind(edge_type, layer, call)
-            if kind is not None:
+            try:
+                kind = _kind(edge_type, layer, call)
+            except Unsupported as reason:
+                note(f"forward: {' '.join(edge_type)} alone, {reason}")
+            else:
                 by_kind.setdefault(kind, {})[edge_type] = layer
+    note_single_layers(by_kind.values())
     return [
         _JoinedSums(layers_of_kind, kind, call)
         for kind, layers_of_kind in by_kind.items()
@@ -68,53 +73,58 @@ def _maps(layer: Any) -> tuple[Any, Any]:
     return layer.lin_l, layer.lin_r if layer.root_weight else None
 
 
-def _kind(edge_type: EdgeType, layer: Any, call: Call) -> _Kind | None:
-    """Returns the kind of a relation; None if it runs alone."""
+def _kind(edge_type: EdgeType, layer: Any, call: Call) -> _Kind:
+    """Returns the kind of a relation; raises Unsupported if it runs alone."""
     edges, weights = call.edges[edge_type], call.edge_weights.get(edge_type)
-    if type(layer) is convs.SAGEConv and (layer.project or layer.normalize or weights is not None):
-        return None
-    if compat.has_hooks(layer) or not is_edge_index(edges) or not supports(edges.device):
-        return None
-    try:
-        reduce = layer._require_settings()
-        layer._require_steps("propagate", "forward")
-    except Unsupported:
-        return None
+    if type(layer) is convs.SAGEConv:
+        require(not layer.project, "its sources are projected first")
+        require(not layer.normalize, "its results are normalised")
+        require(weights is None, "SAGEConv takes no weights of edges")
+    require(not compat.has_hooks(layer), "there are hooks of the layer")
+    if not is_edge_index(edges) or not supports(edges.device):
+        raise Unsupported(f"edge_index is a {kind_of(edges)}, or on another kind of device")
+    reduce = layer._require_settings()
+    layer._require_steps("propagate", "forward")
+    if reduce not in ("sum", "mean"):
+        raise Unsupported(f"aggr is {layer.aggr}")
     ends: tuple[Any, Any] = call.x.get(edge_type[0]), call.x.get(edge_type[2])
     to_rows, to_self = _maps(layer)
-    if reduce not in ("sum", "mean") or (to_self is not None and to_self.bias is not None):
-        return None
+    require(to_self is None or to_self.bias is None, "a map is the user's, or has hooks")
     bias, dtypes = to_rows.bias, {to_rows.weight.dtype}
     for linear, x in zip((to_rows, to_self), ends, strict=True):
         if not is_matrix(x) or x.shape[1] == 0 or x.device != edges.device:
-            return None
+            raise Unsupported(f"x is a {kind_of(x)}, without columns or on another device")
         if linear is None:
             continue
         weight = linear.weight
-        if not is_plain_map(linear) or not is_plain(weight) or weight.device != x.device:
-            return None
-        if weight.shape[1] != x.shape[1]:
-            return None
+        require(is_plain_map(linear), "a map is the user's, or has hooks")
+        fits = is_plain(weight) and weight.device == x.device and weight.shape[1] == x.shape[1]
+        require(fits, "weights do not fit")
         dtypes.add(weight.dtype)
     if bias is not None:
-        if not is_plain(bias):
-            return None
+        require(is_plain(bias), "the bias is of another kind")
         dtypes.add(bias.dtype)
-    dtype = product_dtype(edges.device, *dtypes, ends[0].dtype, ends[1].dtype)
-    if dtype is None or len(dtypes) > 1 or not _weights_fit(weights, edges, ends[0]):
-        return None
-    return _Kind(reduce, to_rows.weight.shape[0], edges.device, dtype, to_rows.weight.dtype)
+    require(len(dtypes) == 1, "parameters have several dtypes")
+    parameters = to_rows.weight.dtype
+    dtype = product_dtype(edges.device, parameters, ends[0].dtype, ends[1].dtype)
+    if dtype is None:
+        raise Unsupported(f"x is {ends[0].dtype} and {ends[1].dtype}, weights {parameters}")
+    _require_weights(weights, edges, ends[0])
+    return _Kind(reduce, to_rows.weight.shape[0], edges.device, dtype, parameters)
 
 
-def _weights_fit(weights: Any, edges: Tensor, x: Tensor) -> bool:
-    """Returns whether edges have no weights, or weights that a kernel can multiply rows by."""
+def _require_weights(weights: Any, edges: Tensor, x: Tensor) -> None:
+    """Raises Unsupported for weights of edges that a kernel cannot multiply rows by."""
     if weights is None:
-        return True
-    if not is_plain(weights) or (weights.requires_grad and torch.is_grad_enabled()):
-        return False
+        return
+    require(is_plain(weights), f"edge weights are {kind_of(weights)}")
+    needs_gradient = weights.requires_grad and torch.is_grad_enabled()
+    require(not needs_gradient, "edge weights need gradients")
     shape, count = tuple(weights.shape), edges.shape[1]
     fits = shape in ((count,), (count, 1)) and weights.device == x.device
-    return fits and product_dtype(x.device, weights.dtype, x.dtype) is not None
+    require(fits, f"edge weights are {list(shape)} on {weights.device}")
+    known = product_dtype(x.device, weights.dtype, x.dtype) is not None
+    require(known, f"edge weights are {weights.dtype}")
 
 
 _Structure = TypeVar("_Structure", RelationBlocks, RelationColumns)

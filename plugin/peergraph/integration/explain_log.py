@@ -50,7 +50,7 @@ def _log_once(line: str) -> None:
 
 def explain(layer: torch.nn.Module, *args: Any, **kwargs: Any) -> str:
     """Names the code that runs each step of a layer's call. Makes the call on a copy of the
-    layer.
+    layer, with gradients where they are enabled, as in ``torch.no_grad()`` they are not.
 
     Args:
         layer: a layer, or a model of several layers.
@@ -68,7 +68,7 @@ def explain(layer: torch.nn.Module, *args: Any, **kwargs: Any) -> str:
     token = _lines.set(lines)
     try:
         gpus = {tensor.device for tensor in layer.parameters() if tensor.is_cuda}
-        with torch.random.fork_rng(gpus), torch.no_grad():
+        with torch.random.fork_rng(gpus):
             _copy(layer)(*args, **kwargs)
     finally:
         _lines.reset(token)
