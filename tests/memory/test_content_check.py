@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import pytest
 import torch
 from torch import Tensor
@@ -199,3 +202,20 @@ def test_captured_comparisons_cuda() -> None:
     kept.replay()
     with pytest.raises(RuntimeError, match=f"^edge_index {NOT_COUNTED}"):
         peergraph.synchronize(GPU)
+
+
+@pytest.mark.gpus(1)
+def test_a_write_before_the_last_result_is_shown_at_the_end_cuda() -> None:
+    script = """
+import torch
+from peergraph.memory import ContentCheck
+
+ids = torch.zeros(9, dtype=torch.int64, device="cuda:0")
+check = ContentCheck([ids])
+ids.data[0] = 1
+assert check.is_unchanged([ids])
+torch.cuda.synchronize()
+"""
+    command = [sys.executable, "-c", script]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert NOT_COUNTED in done.stderr

@@ -11,7 +11,7 @@ from torch import Tensor
 import peergraph._C as _C
 from peergraph.memory.device.capture_mode import is_capturing
 from peergraph.memory.device.launching import launch_on, stream_address
-from peergraph.memory.device.pending_errors import raise_pending
+from peergraph.memory.device.pending_errors import raise_at_exit, raise_pending
 
 # Matrices of so few rows are read row by row where these lie apart; others are copied first.
 _MAX_ROWS = 8
@@ -45,6 +45,8 @@ class ContentCheck:
 
     def _begin(self, tensors: Sequence[Tensor]) -> None:
         self._device = tensors[0].device
+        if self._device.type == "cuda":
+            raise_at_exit(self._device)
         self._states = list(map(_state_of, tensors))
         self._raised_writes = _num_raised_writes(self._device)
         self._stream = stream_address(self._device)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import atexit
+from functools import cache
+
 import torch
 
 import peergraph._C as _C
@@ -14,6 +17,12 @@ def raise_pending(device: torch.device) -> None:
     """
     if device.type == "cuda":
         _C.raise_pending(device.index)
+
+
+@cache
+def raise_at_exit(device: torch.device) -> None:
+    """Has the process show an error of `device` at its end that no operation has raised before."""
+    atexit.register(raise_pending, device)
 
 
 def synchronize(device: str | torch.device | None = None) -> None:
