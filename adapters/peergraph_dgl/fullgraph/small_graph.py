@@ -17,7 +17,7 @@ from ..backend.materialize import materialize
 from ..compat import frame_columns
 from ..graph.columns import StoreColumn
 from ..graph.share import user_attributes
-from ..graph.store_of import idtype_of
+from ..graph.store_of import StoreHandle, idtype_of
 from ..graph.views import table_names
 
 
@@ -51,7 +51,8 @@ def _small_graph(g: Any, small: SmallGraph) -> DGLGraph:
         else:
             result.nodes[owner].data[name] = sample_rows(table, small.num_nodes[owner])
     if isinstance(g, DGLGraph):
-        result.__dict__.update(user_attributes(g))
+        attributes = user_attributes(g).items()
+        result.__dict__.update((k, v) for k, v in attributes if not isinstance(v, StoreHandle))
     return result
 
 

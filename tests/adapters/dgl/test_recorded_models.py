@@ -15,6 +15,8 @@ from torch import Tensor, nn
 
 import peergraph_dgl
 from peergraph.memory import Group
+from peergraph.testing import run_ranks
+from peergraph_dgl.graph.store_of import find_store
 
 NODES = 2000
 
@@ -64,3 +66,20 @@ def test_the_plan_is_that_of_the_model() -> None:
     assert all(parameter.grad is not None for parameter in model.parameters())
     with pytest.raises(TypeError, match="loss must be a function of the model"):
         peergraph_dgl.full_graph(random_graph(), model=model, **options)
+
+
+def _check_shared() -> None:
+    """Graphs whose rows are in a store are sampled where they are."""
+    shared = peergraph_dgl.share(random_graph(), device="cpu")
+    served = peergraph_dgl.from_store(find_store(shared))
+    budgets = []
+    for graph in (shared, served):
+        parts = peergraph_dgl.full_graph(
+            graph, 1 << 21, model=Model(), loss=loss_of, offload=True, num_chunks=4
+        )
+        budgets.append(parts.ndata["x"]._content.space.allocator.use["device"].budget)
+    assert budgets[0] == budgets[1] > 0
+
+
+def test_shared_graphs() -> None:
+    run_ranks(_check_shared, 2)

@@ -193,6 +193,13 @@ def _check_ranks() -> None:
     )
     plan = peergraph_pyg.partition_of(data).plan
     assert isinstance(plan.model, RecordedModel)
+    shared = peergraph_pyg.share(random_data(), device="cpu")
+    stored = peergraph_pyg.full_graph(shared, 8 << 20, model=model, loss=loss_of_mask, **options)
+    other = peergraph_pyg.partition_of(stored).plan
+    assert isinstance(other.model, RecordedModel)
+    assert [p.name for p in other.model.schedule.passes] == [
+        p.name for p in plan.model.schedule.passes
+    ]
     group = Group.current("cpu")
     assert len(set(group.all_gather(repr(plan.model)))) == 1
 
