@@ -204,9 +204,11 @@ def large_products(device: torch.device) -> Iterator[Tensor]:
                 piece, 100, 700, torch.full((37,), 127.0**2, device=device)
             )
             assert hits is not None
-            places, order = hits.places.sort(dim=1)
+            # By place, then by product: what was not written has a place as well.
+            products, order = hits.products.sort(dim=1)
+            places, order = hits.places.gather(1, order).sort(dim=1, stable=True)
             yield places
-            yield hits.products.gather(1, order)
+            yield products.gather(1, order)
             yield hits.largest_norm
 
 

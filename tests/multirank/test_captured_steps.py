@@ -126,12 +126,12 @@ def test_losses(kind: str, exceed: bool) -> None:
 @pytest.mark.gpus(2)
 @pytest.mark.parametrize(("kind", "exceed"), CASES)
 def test_losses_on_two_gpus(kind: str, exceed: bool) -> None:
-    run_ranks(_check_losses, 2, "cuda", kind, exceed)
+    run_ranks(_check_losses, 2, "cuda", kind, exceed, device="cuda")
 
 
 @pytest.mark.gpus(4)
 def test_losses_on_four_gpus() -> None:
-    run_ranks(_check_losses, 4, "cuda", "fast", True)
+    run_ranks(_check_losses, 4, "cuda", "fast", True, device="cuda")
 
 
 def _check_refused() -> None:
