@@ -165,9 +165,8 @@ def _separate(
 def kinds_of_ids(rows: TypeRows, name: str) -> set[bool]:
     """Returns whether the ids of a column are text: by its type, or by the values of CSV files."""
     if not rows.files.is_csv:
-        return {
-            "string" in c.kind for file in rows.given.files for c in file.columns if c.name == name
-        }
+        columns = [c for file in rows.given.files for c in file.columns if c.name == name]
+        return {"string" in c.kind or c.kind == "not utf8" for c in columns}
     values = [row.values.get(name) for row in rows.files.rows]
     return {_PLAIN_NUMBER.fullmatch(value) is None for value in values if value and value.strip()}
 
