@@ -261,7 +261,7 @@ class Csc:
 
     @property
     def edge_ids(self) -> Tensor | None:
-        """[edges] row in edge tensors of the edge at each position; None: the position."""
+        """[edges] row in edge tensors of each position's edge, or None if it is the position."""
         return self.matrix.edge_ids
 
     @property

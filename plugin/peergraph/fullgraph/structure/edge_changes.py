@@ -137,8 +137,8 @@ class LoopStructure(NamedTuple):
     loop_rows: Tensor
     """[loops of this rank] int64: the local row of the destination of each loop."""
     is_loop: PartitionedTensor | None
-    """[edges] bool, where edges are sorted by destination: their order, then the loop. None: rows
-    of all edges, then those of the loops."""
+    """[edges] bool, where edges are sorted by destination (their order, then the loop). Without it,
+    rows of all edges are followed by those of the loops."""
 
     def append(self, edges: PartitionedTensor, loops: PartitionedTensor) -> PartitionedTensor:
         """Returns rows for the edges of the structure. Differentiable; not collective.

@@ -162,6 +162,7 @@ def _refusing(name: str) -> Any:
     def refuse(*_: Any, **__: Any) -> NoReturn:
         _refuse(name)
 
+    refuse.__doc__ = f"Not implemented: these edges have no memory for ``{name}`` to read."
     return refuse
 
 
