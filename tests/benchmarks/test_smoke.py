@@ -189,7 +189,7 @@ def test_rgat(tmp_path: Path, model: str) -> None:
 def test_rgat_inference_on_one_rank(tmp_path: Path) -> None:
     pytest.importorskip("torch_geometric")
     chosen = [*RGAT, "--inference", "--placement", "hot", "--rows", "float8_e4m3", "--world", "1"]
-    chosen += ["--lazy", "--layers", "accelerated"]
+    chosen += ["--features", "lazy", "--layers", "accelerated"]
     records, _ = run("rgat", tmp_path / "out.jsonl", *chosen)
     assert [r["op"] for r in records] == ["loader", "loader and inference", "inference in memory"]
 

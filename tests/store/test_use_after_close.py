@@ -16,7 +16,7 @@ import peergraph._C as _C
 from peergraph import Embedding, optim
 from peergraph.aggregate import Csc, g_spmm
 from peergraph.memory import Group, Table, TableRows, Tiers, table_argument
-from peergraph.memory.device import launching
+from peergraph.memory.device.launching import Buffers
 from peergraph.sampling import (
     NegativeSampler,
     NeighborSampler,
@@ -25,6 +25,7 @@ from peergraph.sampling import (
     StaticShapeSampler,
     presample,
 )
+from peergraph.sampling.neighbor import native_result
 from peergraph.store import EdgeSource, GraphSource, Store, TableTensor, graph_argument
 from peergraph.testing import run_ranks
 from tests.named_case import named_case
@@ -242,7 +243,7 @@ def _close_in_the_midst() -> None:
         return torch.empty(*args[:1], dtype=args[1], device=args[2])
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(launching, "empty", close_and_allocate)
+        patch.setattr(native_result, "empty", close_and_allocate)
         found = sampler.sample(seeds, 1)
     assert torch.equal(found.nodes["_N"], wanted.nodes["_N"])
     assert errors == ["memory cannot be closed within an operation that uses it"]
@@ -291,13 +292,15 @@ def _operation_that_does_not_end(fail: bool) -> str:
         duplicate_counts=False,
         index_bytes=8,
     )
-    kept: list[torch.Tensor] = []
+    cpu = torch.device("cpu")
+    arrays = native_result.ResultArrays(
+        cpu, torch.int64, edge_ids=False, batch=False, duplicates=False
+    )
 
-    def allocate(num_bytes: int) -> int:
+    def allocate_result(nodes: int, edges: int, offsets: int) -> tuple[int, ...]:
         inside.set()
         leave.wait()
-        kept.append(torch.empty(num_bytes, dtype=torch.uint8))
-        return kept[-1].data_ptr()
+        return arrays(nodes, edges, offsets)
 
     maps = [torch.full((10,), -1, dtype=torch.int32)]
     node_maps = [_C.NodeMap(words=m, least_bits=24) for m in maps]
@@ -305,7 +308,8 @@ def _operation_that_does_not_end(fail: bool) -> str:
     launch = _C.Launch(device=-1, stream=0, num_threads=1)
 
     def work() -> None:
-        spec.sample([(0, seeds)], 1, None, node_maps, None, allocate, launch)
+        buffers = Buffers(cpu)
+        spec.sample([(0, seeds)], 1, None, node_maps, None, None, buffers, allocate_result, launch)
 
     thread = threading.Thread(target=work)
     if group.rank == 0:

@@ -50,13 +50,15 @@ def test_link_prediction(option: list[str], device: torch.device) -> None:
 
 def test_rgat_on_igbh(device: torch.device, tmp_path: Path) -> None:
     write_igbh(tmp_path)
-    options = ["--classes", "19", "--hidden", "32", "--batch-size", "24", "--lr", "0.005"]
+    options = ["--classes", "19", "--hidden", "32", "--batch-size", "24", "--lr", "0.002"]
+    options += ["--epochs", "4"]
     ranks = 2 if device.type == "cpu" else 1
-    scores = accuracies(
-        "dgl_rgat_igbh", str(tmp_path), *options, "--device", device.type, ranks=ranks
-    )
-    assert len(scores) == 2
-    assert scores[-1] > 0.7
+    printed = output("dgl_rgat_igbh", str(tmp_path), *options, "--device", device.type, ranks=ranks)
+    losses = [float(value) for value in re.findall(r"loss ([\d.]+)", printed)]
+    scores = [float(value) for value in re.findall(r"accuracy (\S+)", printed)]
+    assert len(scores) == len(losses) == 4
+    assert min(losses) < 2  # of a batch; 2.9 by guessing
+    assert scores[-1] > 0.5  # of three papers
 
 
 def test_full_graph_larger_than_the_budget() -> None:
