@@ -184,3 +184,43 @@ def _check_later_gradients() -> None:
 
 def test_later_gradients() -> None:
     run_ranks(_check_later_gradients, 2)
+
+
+def _check_frozen_parameters() -> None:
+    """Parameters are frozen and trained again between epochs: a frozen one stays as it is."""
+    group = Group.current(device="cpu")
+    loader = _loader(group)
+    model, _ = _model(group, "plain")
+    optimizer = torch.optim.SGD(model.parameters(), 0.1, weight_decay=0.1)
+    training = peergraph_pyg.capture(loader, model, optimizer, loss_of)
+    first = next(model.module.parameters())
+    for is_trained in (True, False, True):
+        first.requires_grad_(is_trained)
+        before = first.detach().clone()
+        list(training)
+        assert torch.equal(before, first) is not is_trained
+        weights = [parameter.detach() for parameter in model.parameters()]
+        for others in group.all_gather(weights):
+            assert all(map(torch.equal, weights, others))
+    group.barrier()
+
+
+def test_frozen_parameters() -> None:
+    run_ranks(_check_frozen_parameters, 2)
+
+
+def _check_new_buffers() -> None:
+    """All ranks compute with the first one's buffer, also if it is another tensor by now."""
+    group = Group.current(device="cpu")
+    loader = _loader(group)
+    model, optimizer = _model(group, "branches")
+    training = peergraph_pyg.capture(loader, model, optimizer, loss_of)
+    list(training)
+    model.module.scale = torch.tensor(2.0 + group.rank)
+    list(training)
+    assert float(model.module.scale) == 2
+    group.barrier()
+
+
+def test_new_buffers() -> None:
+    run_ranks(_check_new_buffers, 2)

@@ -35,14 +35,8 @@ class AveragedGradients:
     def __init__(self, model: DistributedDataParallel, group: Group) -> None:
         self._model, self._group = model, group
         self._process_group = model.process_group
-        ignored = model.parameters_to_ignore
-        self._local = {name for name, _ in model.module.named_parameters() if name in ignored}
-        self._buckets: list[list[str]] | None = None
-        self._buffers = (
-            [buffer for name, buffer in model.module.named_buffers() if name not in ignored]
-            if model.broadcast_buffers
-            else []
-        )
+        # By the names of the parameters that are trained: users freeze some, and train them again.
+        self._buckets: dict[frozenset[str], list[list[str]]] = {}
 
     def backward(self, compute: Callable[[], Tensor]) -> None:
         """Writes the mean over ranks of a loss's gradients to the parameters. Collective.
@@ -52,32 +46,42 @@ class AveragedGradients:
 
         Raises:
             NotImplementedError: a gradient is sparse.
-            RuntimeError: a parameter has a gradient that had none on any rank in the first step.
+            RuntimeError: a parameter has a gradient that had none on any rank in the first step
+                in which the same parameters were trained.
         """
         parameters = dict(self._model.module.named_parameters())
         shared = {
             name: Parameter(parameter.detach(), parameter.requires_grad)
             for name, parameter in parameters.items()
         }
-        for buffer in self._buffers:
-            first = dist.get_global_rank(self._process_group, 0)
-            dist.broadcast(buffer, first, group=self._process_group)
-        buckets = [] if self._buckets is None else self._watch(shared)
+        self._broadcast_buffers()
+        trained = frozenset(name for name, p in parameters.items() if p.requires_grad)
+        names = self._buckets.get(trained)
+        buckets = [] if names is None else self._watch(names, shared)
         # Hooks of a loss that uses the model and not its module do nothing.
         with self._model.no_sync():
             backward = _Backward(self._model.module, compute)
             functional_call(backward, {f"module.{name}": p for name, p in shared.items()}, ())
         gradients = {name: p.grad for name, p in shared.items() if p.grad is not None}
-        if self._buckets is None:
-            self._buckets = self._make_buckets(gradients, parameters)
-            buckets = self._watch(shared)
-        self._check(gradients)
+        if names is None:
+            names = self._buckets[trained] = self._make_buckets(gradients, parameters)
+            buckets = self._watch(names, shared)
+        self._check(names, gradients)
         for bucket in buckets:
             bucket.start()
         for bucket in buckets:
             gradients |= bucket.wait()
         for name, gradient in gradients.items():
             parameters[name].grad = gradient
+
+    def _broadcast_buffers(self) -> None:
+        """Gives all ranks the first one's buffers, as the model does before each step."""
+        if not self._model.broadcast_buffers:
+            return
+        first = dist.get_global_rank(self._process_group, 0)
+        for name, buffer in self._model.module.named_buffers():
+            if name not in self._model.parameters_to_ignore:
+                dist.broadcast(buffer, first, group=self._process_group)
 
     def begin_epoch(self, num_steps: int, is_outdated: bool) -> bool:
         """Returns whether something is outdated on any rank. Collective.
@@ -115,7 +119,9 @@ class AveragedGradients:
         In the order of the backward pass, roughly that of the last parameter first.
         """
         sparse = [name for name, gradient in gradients.items() if gradient.layout != torch.strided]
-        of_ranks = self._group.all_gather((set(gradients) - self._local, sparse))
+        of_ranks = self._group.all_gather(
+            (set(gradients) - self._model.parameters_to_ignore, sparse)
+        )
         used = set[str]().union(*(names for names, _ in of_ranks))
         for name in (name for _, names in of_ranks for name in names):
             raise NotImplementedError(
@@ -135,11 +141,12 @@ class AveragedGradients:
             size += parameter.nbytes
         return buckets
 
-    def _watch(self, shared: dict[str, Parameter]) -> list[_Bucket]:
+    def _watch(
+        self, names_by_bucket: list[list[str]], shared: dict[str, Parameter]
+    ) -> list[_Bucket]:
         """Returns the buckets of a step, which start when all of their gradients are there."""
-        assert self._buckets is not None
         buckets = []
-        for names in self._buckets:
+        for names in names_by_bucket:
             bucket = _Bucket({name: shared[name] for name in names}, self._process_group)
             buckets.append(bucket)
             for name in names:
@@ -147,9 +154,8 @@ class AveragedGradients:
                 shared[name].register_post_accumulate_grad_hook(hook)  # type: ignore[no-untyped-call]
         return buckets
 
-    def _check(self, gradients: dict[str, Tensor]) -> None:
-        assert self._buckets is not None
-        averaged = self._local.union(*self._buckets)
+    def _check(self, names_by_bucket: list[list[str]], gradients: dict[str, Tensor]) -> None:
+        averaged = self._model.parameters_to_ignore.union(*names_by_bucket)
         for name in gradients:
             if name not in averaged:
                 raise RuntimeError(
