@@ -1,4 +1,4 @@
-"""Operands that enter local computations together: their gradients, of which some are missing."""
+"""Gradients of functions of several partitioned tensors, some of which get none."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SIZE, COLUMNS = 23, 3
 
 
 def _plan(group: Group) -> tuple[HaloPlan, Tensor, Tensor]:
-    """A plan in which one rank has no rows; the rank's rows, and the rows that it reads."""
+    """An exchange where one rank has no rows; the rows of this rank, and those that it reads."""
     counts = [0, *[SIZE // (group.world_size - 1)] * (group.world_size - 1)]
     counts[-1] += SIZE - sum(counts)
     layout = RowLayout.from_order(group, torch.arange(SIZE), counts)

@@ -123,8 +123,8 @@ def _require_weights(weights: Any, edges: Tensor, x: Tensor) -> None:
     shape, count = tuple(weights.shape), edges.shape[1]
     fits = shape in ((count,), (count, 1)) and weights.device == x.device
     require(fits, f"edge weights are {list(shape)} on {weights.device}")
-    known = product_dtype(x.device, weights.dtype, x.dtype) is not None
-    require(known, f"edge weights are {weights.dtype}")
+    has_dtype = product_dtype(x.device, weights.dtype, x.dtype) is not None
+    require(has_dtype, f"edge weights are {weights.dtype}")
 
 
 _Structure = TypeVar("_Structure", RelationBlocks, RelationColumns)

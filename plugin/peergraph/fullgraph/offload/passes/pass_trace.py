@@ -1,4 +1,4 @@
-"""Notes the passes over chunks that a model makes, and the rows that they leave for each other."""
+"""Records which passes over chunks a model takes, and which rows each pass writes and reads."""
 
 from __future__ import annotations
 
