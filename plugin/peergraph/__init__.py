@@ -9,6 +9,7 @@ from importlib.metadata import version
 from peergraph import _native as _native
 from peergraph import optim
 from peergraph.errors import PeerLostError
+from peergraph.forks import keep_torch_usable_in_children
 from peergraph.gpus import num_gpus
 from peergraph.headers import include_path
 from peergraph.integration import explain, monitor
@@ -18,6 +19,8 @@ from peergraph.store.embedding.embedding_state import EmbeddingState
 from peergraph.store.search.top_k import top_k
 
 __version__ = version("peergraph")
+
+keep_torch_usable_in_children()
 
 # Prints nothing unless the program sets up logging: docs/observe.md.
 logging.getLogger("peergraph").addHandler(logging.NullHandler())
