@@ -236,13 +236,12 @@ def training(session: Session, csc: Csc, dim: int) -> None:
         run = with_backward(lambda r=reduce: g_spmm(csc, "copy_u", r, x), [x])
         time_case(session, Case(f"{reduce} + backward", dim, run, num_bytes), "peergraph")
     if session.wants("scatter"):
-        rows = csc.matrix
-        destination = torch.arange(rows.num_rows, dtype=torch.int32, device=device)
-        destination = destination.repeat_interleave(rows.indptr.diff())
+        destination = torch.arange(csc.num_destinations, dtype=torch.int32, device=device)
+        destination = destination.repeat_interleave(csc.indptr.diff())
 
         def scatter() -> Tensor:
-            zeros = x.new_zeros(rows.num_rows, dim)
-            return zeros.index_add(0, destination, x.index_select(0, rows.indices))
+            zeros = x.new_zeros(csc.num_destinations, dim)
+            return zeros.index_add(0, destination, x.index_select(0, csc.indices))
 
         run = with_backward(scatter, [x])
         time_case(session, Case("mean + backward", dim, run, num_bytes), "scatter")

@@ -36,7 +36,7 @@ from torch_geometric.nn import models as pyg_models
 
 import peergraph_pyg
 from peergraph.aggregate.kernels.arguments import Schedule
-from peergraph.aggregate.sparse.csr import CsrMatrix
+from peergraph.aggregate.sparse.edge_matrix import EdgeMatrix
 from peergraph.fullgraph import PartitionedCsc, distribute
 from peergraph.fullgraph.plan.sum_cost import mode_costs
 from peergraph.fullgraph.structure.in_kernel_sum import InKernelSums
@@ -141,12 +141,12 @@ def time_models(case: Case) -> None:
 
 def time_steps(case: Case) -> None:
     """Neighbour partitioning and interleaving, one after the other."""
-    plan, matrix = case.structure.plan, case.structure.local.matrix
+    plan, matrix = case.structure.plan, case.structure.local
     rows = case.rows(STEPS_DIM).to_local()
-    whole_rows = CsrMatrix(
+    whole_rows = EdgeMatrix(
         matrix.indptr,
         matrix.indices,
-        matrix.num_columns,
+        matrix.num_sources,
         edge_ids=matrix.edge_ids,
         max_chunks=0,
         schedule=Schedule(long_row=1 << 40),
@@ -166,7 +166,7 @@ def time_steps(case: Case) -> None:
 
 def time_grid(case: Case, dim: int) -> None:
     session, rows = case.session, case.rows(dim).to_local()
-    sums = InKernelSums(case.structure.plan, case.structure.local.matrix)
+    sums = InKernelSums(case.structure.plan, case.structure.local)
     fields = {"part": "grid", "system": "in_kernel", "graph": case.name, "dim": dim}
     with session.section(f"grid {case.name}", **fields):
         seconds = sums.measure(rows, grid(4 * dim))

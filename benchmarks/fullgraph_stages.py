@@ -42,7 +42,7 @@ def time_stages(session: Session, graph: FullGraph, name: str, order: str, dim: 
     rows = distribute(fill_features(0, x), layout).to_local()
     del x
     stages = BlockStages(structure.plan, args.mode)
-    blocks = SourceBlocks(structure.local.matrix, stages)
+    blocks = SourceBlocks(structure.local, stages)
     transport = Transport.of(session.group)
     found: dict[str, float] = {}
 

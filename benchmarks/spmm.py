@@ -33,8 +33,8 @@ from systems import cusparse
 from torch import Tensor
 
 from peergraph.aggregate import Csc
-from peergraph.aggregate.sparse.column_blocks import add_in_blocks, take_columns
-from peergraph.aggregate.sparse.csr import CsrMatrix
+from peergraph.aggregate.kernels.arguments import CsrTensors
+from peergraph.aggregate.sparse.column_blocks import add_in_blocks
 
 # Bytes per second that an H200's memory gives to a kernel.
 _MEMORY_RATE = 4.0e12
@@ -42,10 +42,10 @@ _ROW_BYTES = 64
 _NAMES = {"copy_u": "sum", "mul": "weighted sum"}
 
 
-def column_blocks(matrix: CsrMatrix, count: int) -> list[CsrMatrix]:
+def column_blocks(csc: Csc, count: int) -> list[CsrTensors]:
     """Cuts the sources into blocks."""
-    cuts = [matrix.num_columns * block // count for block in range(count + 1)]
-    return [take_columns(matrix, first, last) for first, last in pairwise(cuts)]
+    cuts = [csc.num_sources * block // count for block in range(count + 1)]
+    return [csc.take_columns(first, last).tensors for first, last in pairwise(cuts)]
 
 
 class Products:
@@ -83,7 +83,7 @@ class Products:
 
     def plain(self, message: str) -> Callable[[], Tensor]:
         e = self.weights if message == "mul" else None
-        return lambda: self.csc.matrix.spmm(self.x, e, message)
+        return lambda: self.csc.sum_messages(self.x, e, message)
 
     def padded(self, message: str, copies: bool) -> Callable[[], Tensor]:
         width = -(-self.dim * 4 // _ROW_BYTES) * _ROW_BYTES // 4
@@ -94,11 +94,11 @@ class Products:
         def run() -> Tensor:
             if copies:
                 rows[:, : self.dim] = self.x
-            return self.csc.matrix.spmm(rows, e, message)[:, : self.dim]
+            return self.csc.sum_messages(rows, e, message)[:, : self.dim]
 
         return run
 
-    def in_blocks(self, message: str, blocks: list[CsrMatrix]) -> Callable[[], Tensor]:
+    def in_blocks(self, message: str, blocks: list[CsrTensors]) -> Callable[[], Tensor]:
         e = self.weights if message == "mul" else None
         return lambda: add_in_blocks(None, blocks, self.x, e, message)
 
@@ -121,7 +121,7 @@ def run_graph(session: Session, name: str) -> None:
         csc = Csc(graph.indptr.int(), graph.indices, graph.num_nodes)
     session.note(f"  {graph.num_nodes} nodes, {graph.num_edges} edges")
     with session.stage("blocks of columns"):
-        blocks = {count: column_blocks(csc.matrix, count) for count in args.blocks}
+        blocks = {count: column_blocks(csc, count) for count in args.blocks}
     for dim in args.dims:
         products = Products(session, name, graph, csc, dim)
         for message in args.messages:

@@ -15,7 +15,7 @@ from torch import Tensor
 
 import peergraph._C as _C
 from peergraph.aggregate.kernels.arguments import MESSAGES
-from peergraph.aggregate.sparse.csr import CsrMatrix
+from peergraph.aggregate.sparse.edge_matrix import EdgeMatrix
 from peergraph.fullgraph.structure.in_kernel_sum import InKernelSums
 from peergraph.memory.device.launching import Buffers, launch_on
 
@@ -30,9 +30,9 @@ class DistinctRowSums:
     def __init__(self, sums: InKernelSums) -> None:
         self._sums = sums
         device = sums.local.device
-        count = sums.remote.num_columns
+        count = sums.remote.num_sources
         rows = torch.arange(count + 1, device=device, dtype=sums.remote.indices.dtype)
-        self._each_row = CsrMatrix(rows, rows[:-1].contiguous(), count)
+        self._each_row = EdgeMatrix(rows, rows[:-1].contiguous(), count)
         """One edge from each row of the halo."""
         self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None
 
@@ -41,17 +41,17 @@ class DistinctRowSums:
         sums = self._sums
         with self._on_side_stream():
             staged = self._gather(x)
-        out = sums.local.spmm(x, None, "copy_u")
+        out = sums.local.sum_messages(x, None, "copy_u")
         if self._stream is not None:
             torch.cuda.current_stream().wait_stream(self._stream)
             staged.record_stream(torch.cuda.current_stream())
-        sums.remote.add_spmm(out, staged, None, "copy_u")
+        sums.remote.add_messages(out, staged, None, "copy_u")
         return out
 
     def _gather(self, x: Tensor) -> Tensor:
         """Returns the rows of the halo."""
         published = self._sums.rows.publish(x)
-        staged = x.new_empty(self._each_row.num_rows, published.columns)
+        staged = x.new_empty(self._each_row.num_destinations, published.columns)
         operands = _C.Operands(
             message=MESSAGES["copy_u"],
             addresses=published.addresses,

@@ -114,9 +114,9 @@ def staged_spmm(blocks: SourceBlocks, x: Tensor, times: StageTimes | None = None
         begin = None if times is None else times.mark()
         block = blocks.blocks[source]
         if out is None:
-            out = block.spmm(rows, None, "copy_u")
+            out = block.sum_messages(rows, None, "copy_u")
         else:
-            block.add_spmm(out, rows, None, "copy_u")
+            block.add_messages(out, rows, None, "copy_u")
         if times is not None:
             times.add("sum", stage, begin, times.mark())
     assert out is not None

@@ -9,7 +9,6 @@ from torch import Tensor
 
 import peergraph._C as _C
 from peergraph.aggregate.kernels.arguments import MESSAGES, Schedule, launch_on
-from peergraph.aggregate.sparse.column_blocks import take_columns
 from peergraph.memory.device.launching import Buffers
 from tests.aggregate.graphs import Graph
 
@@ -36,15 +35,15 @@ class SplitSources:
         Without an interleaving by two kernels, of which the second adds to the first one's sums,
         and which know no mean.
         """
-        matrix = self.graph.csc().matrix
+        matrix = self.graph.csc()
         matrix.schedule = self.schedule
-        local = take_columns(matrix, 0, self.num_local)
-        remote = take_columns(matrix, self.num_local, self.graph.num_sources)
+        local = matrix.take_columns(0, self.num_local)
+        remote = matrix.take_columns(self.num_local, self.graph.num_sources)
         elsewhere = x[self.num_local :].flip(0).contiguous()
         row_bytes = x.shape[1] * x.itemsize
         places = torch.arange(elsewhere.shape[0], device=x.device).flip(0)
         addresses = elsewhere.data_ptr() + places * row_bytes
-        out = x.new_empty(local.num_rows, x.shape[1])
+        out = x.new_empty(local.num_destinations, x.shape[1])
         columns, e_columns = x.shape[1], 1 if e is None else e.shape[1]
         message = MESSAGES["copy_u" if e is None else "mul"]
         own = x[: self.num_local].contiguous()

@@ -176,7 +176,7 @@ def test_transient_structures(kind: str, device: torch.device) -> None:
     }
     for name, graph in graphs.items():
         csc = graph.csc()
-        csc.matrix.transient = True
+        csc.transient = True
         with named_case(name):
             check(graph, kind, (4, 8), device, torch.float64, csc=csc, self_loops=4)
 
@@ -228,7 +228,7 @@ def test_large_scores_and_empty_rows(device: torch.device) -> None:
 def test_compiled(device: torch.device) -> None:
     graph = random_graph(device)
     csc = graph.csc()
-    csc.matrix.transpose()
+    csc.transpose()
     given = operands(graph, "gat", (2, 8), device, torch.float32)
 
     def run(x: Tensor, left: Tensor, right: Tensor) -> Tensor:

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from peergraph.aggregate import Csc, g_spmm
-from peergraph.aggregate.sparse.csr import CsrMatrix
+from peergraph.aggregate.sparse.edge_matrix import EdgeMatrix
 from peergraph.aggregate.sparse.index_tensors import indptr_if_sorted, is_arange, row_of_edges
 from peergraph.sampling import Block
 from tests.aggregate.graphs import features, random_graph
@@ -45,9 +45,9 @@ def test_other_edges_are_sorted_stably(device: torch.device) -> None:
 def test_transpose(device: torch.device, grouped: bool, dtype: torch.dtype) -> None:
     graph = random_graph(device, grouped=grouped, dtype=dtype)
     csc = graph.csc()
-    rows = csc.matrix.transpose()
-    assert rows is csc.matrix.transpose()
-    assert (rows.num_rows, rows.num_columns) == (graph.num_sources, graph.num_destinations)
+    rows = csc.transpose()
+    assert rows is csc.transpose()
+    assert (rows.num_destinations, rows.num_sources) == (graph.num_sources, graph.num_destinations)
     assert rows.edge_ids is not None
     source = torch.arange(40, device=device).repeat_interleave(rows.indptr.diff().long())
     edges = graph.edge_index[:, rows.edge_ids.long()]
@@ -74,31 +74,31 @@ def test_isolated_tail_is_trimmed(device: torch.device) -> None:
     indptr = torch.tensor([0, 2, 3, 3, 3, 3, 3], device=device)
     indices = torch.tensor([0, 1, 1], device=device)
     csc = Csc(indptr, indices, 2, num_nonisolated=2, transient=True)
-    few = csc.matrix.trim_isolated_tail()
-    assert few is csc.matrix.trim_isolated_tail()
-    assert (few.num_rows, few.num_edges, few.num_columns) == (2, 3, 2)
+    few = csc.trim_isolated_tail()
+    assert few is csc.trim_isolated_tail()
+    assert (few.num_destinations, few.num_edges, few.num_sources) == (2, 3, 2)
     assert few.transient
     # Not known, or not worth it.
     for count in (None, 5, 6):
         whole = Csc(indptr, indices, 2, num_nonisolated=count)
-        assert whole.matrix.trim_isolated_tail() is whole.matrix
-    nothing = Csc(indptr[:1], indices[:0], 2).matrix.trim_isolated_tail()
-    assert nothing.num_rows == 0
+        assert whole.trim_isolated_tail() is whole
+    nothing = Csc(indptr[:1], indices[:0], 2).trim_isolated_tail()
+    assert nothing.num_destinations == 0
 
 
 def test_choice_of_backward(device: torch.device) -> None:
     graph = random_graph(device, grouped=True)
-    assert graph.csc().matrix.gradient_matrix("auto", False) is not None
-    assert graph.csc().matrix.gradient_matrix("atomic", False) is None
+    assert graph.csc().gradient_matrix("auto", False) is not None
+    assert graph.csc().gradient_matrix("atomic", False) is None
     rows = graph.csc()
     once = Csc(rows.indptr, rows.indices, graph.num_sources, transient=True)
-    assert (once.matrix.gradient_matrix("auto", False) is None) == (device.type == "cuda")
-    assert once.matrix.gradient_matrix("auto", True) is once.matrix.transpose()
-    assert once.matrix.gradient_matrix("auto", False) is once.matrix.transpose()
+    assert (once.gradient_matrix("auto", False) is None) == (device.type == "cuda")
+    assert once.gradient_matrix("auto", True) is once.transpose()
+    assert once.gradient_matrix("auto", False) is once.transpose()
     with pytest.raises(ValueError, match="backward must be 'auto', 'transpose' or 'atomic'"):
-        once.matrix.gradient_matrix("sort", False)
+        once.gradient_matrix("sort", False)
     with pytest.raises(ValueError, match=r"adds in no fixed order, got deterministic=True"):
-        once.matrix.gradient_matrix("atomic", True)
+        once.gradient_matrix("atomic", True)
 
 
 def test_inference_makes_no_transpose(device: torch.device) -> None:
@@ -107,7 +107,7 @@ def test_inference_makes_no_transpose(device: torch.device) -> None:
     with torch.no_grad():
         g_spmm(csc, "copy_u", "sum", x)
     g_spmm(csc, "copy_u", "sum", x.detach())
-    assert csc.matrix._transpose is None
+    assert csc._transpose is None
 
 
 def test_a_block_with_more_sources_than_were_said() -> None:
@@ -228,7 +228,7 @@ def test_keys_out_of_range(key: int) -> None:
 def test_sources_out_of_range_without_check() -> None:
     csc = Csc(torch.tensor([0, 2]), torch.tensor([0, 7]), 5, check=False)
     with pytest.raises(IndexError, match="edge 1: source id 7 is out of range for 5 nodes"):
-        csc.matrix.transpose()
+        csc.transpose()
 
 
 @named_cases("dtype", ID_TYPES)
@@ -247,9 +247,9 @@ def test_default_devices_do_not_matter(device: torch.device) -> None:
     expected = Csc.from_edge_index(edge_index, 2, 3)
     with torch.device("meta"):
         found = Csc.from_edge_index(edge_index, 2, 3)
-        turned = found.matrix.transpose()
+        turned = found.transpose()
     assert torch.equal(found.indices, expected.indices)
-    assert torch.equal(turned.indptr, expected.matrix.transpose().indptr)
+    assert torch.equal(turned.indptr, expected.transpose().indptr)
 
 
 def test_negative_numbers_of_nodes() -> None:
@@ -267,7 +267,7 @@ def test_edges_grouped_by_column(device: torch.device) -> None:
         for num_edges in (0, 300):
             for grouped in (False, True):
                 graph = random_graph(device, 40, 30, num_edges, dtype, grouped)
-                matrix = graph.csc().matrix
+                matrix = graph.csc()
                 found, expected = matrix.grouped_by_column(), matrix.transpose()
                 assert torch.equal(found.indptr, expected.indptr.int())
                 columns = row_of_edges(found.indptr, num_edges)
@@ -284,9 +284,9 @@ def test_padding_is_not_grouped(device: torch.device) -> None:
     """Edges behind the last row of a structure of a fixed shape may have any columns."""
     indptr = torch.tensor([0, 2, 3], device=device)
     indices = torch.tensor([1, 0, 1, 10**6, -5], device=device)
-    matrix = CsrMatrix(indptr, indices, 2)
+    matrix = EdgeMatrix(indptr, indices, 2)
     grouped = matrix.grouped_by_column()
     assert grouped.indptr.tolist() == [0, 1, 3]
     assert sorted(grouped.indices[:3].tolist()) == [0, 0, 1]
     x = torch.ones(2, 8, device=device)
-    assert grouped.spmm(x, None, "copy_u").tolist() == [[1.0] * 8, [2.0] * 8]
+    assert grouped.sum_messages(x, None, "copy_u").tolist() == [[1.0] * 8, [2.0] * 8]

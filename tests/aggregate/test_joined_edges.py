@@ -75,7 +75,7 @@ def check(
         assert last == max((key - first for key in rows if first <= key < end), default=-1)
     matrix = joined.matrix
     degrees = [len(each) for each in lists]
-    assert matrix.degrees().tolist() == degrees
+    assert matrix.in_degrees().tolist() == degrees
     found = [columns[i] for i in matrix.indices.tolist()]
     assert found == [column for each in lists for column, _ in each]
     long, chunk = 512, 256
@@ -88,10 +88,10 @@ def check_transpose(joined: JoinedEdges) -> None:
     transpose = joined.matrix.transpose()
     matrix = joined.matrix
     columns = matrix.indices.cpu()
-    rows = torch.repeat_interleave(torch.arange(matrix.num_rows), matrix.degrees().cpu())
+    rows = torch.repeat_interleave(torch.arange(matrix.num_destinations), matrix.in_degrees().cpu())
     assert transpose.indices.tolist() == rows[torch.argsort(columns, stable=True)].tolist()
-    counts = torch.bincount(columns, minlength=matrix.num_columns)
-    assert transpose.degrees().tolist() == counts.tolist()
+    counts = torch.bincount(columns, minlength=matrix.num_sources)
+    assert transpose.in_degrees().tolist() == counts.tolist()
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -136,16 +136,16 @@ def test_fixed_shapes(device: torch.device, sizes: list[int], num_edges: list[in
         exact = join_edges(relations, *starts, gradients=True)
         check_transpose(fixed)
         shapes.add((*fixed.row_cuts, *fixed.column_cuts, *fixed.row_lasts))
-        assert fixed.matrix.num_rows == fixed.row_cuts[-1] == len(fixed.rows)
-        assert fixed.matrix.num_columns == fixed.column_cuts[-1] == len(fixed.columns)
+        assert fixed.matrix.num_destinations == fixed.row_cuts[-1] == len(fixed.rows)
+        assert fixed.matrix.num_sources == fixed.column_cuts[-1] == len(fixed.columns)
         for segment, (first, end) in enumerate(pairwise(fixed.row_cuts)):
             assert set(fixed.row_segments[first:end].tolist()) <= {segment}
-        used_rows = fixed.matrix.degrees() > 0
-        used_columns = fixed.matrix.transpose().degrees() > 0
+        used_rows = fixed.matrix.in_degrees() > 0
+        used_columns = fixed.matrix.transpose().in_degrees() > 0
         assert torch.equal(fixed.rows[used_rows], exact.rows)
         assert torch.equal(fixed.row_segments[used_rows], exact.row_segments)
         assert torch.equal(fixed.columns[used_columns], exact.columns)
-        assert torch.equal(fixed.matrix.degrees()[used_rows], exact.matrix.degrees())
+        assert torch.equal(fixed.matrix.in_degrees()[used_rows], exact.matrix.in_degrees())
         numbers = torch.cumsum(used_columns, 0) - 1
         assert torch.equal(numbers[fixed.matrix.indices], exact.matrix.indices)
         for segment, (first, end) in enumerate(pairwise(fixed.row_cuts)):
@@ -171,10 +171,10 @@ def test_rows_and_columns_of_all_keys(device: torch.device, edge_ids: bool) -> N
         )
     ]
     order = sorted(range(len(pairs)), key=lambda edge: pairs[edge][0])
-    assert (matrix.num_rows, matrix.num_columns) == (starts[0][-1], starts[1][-1])
+    assert (matrix.num_destinations, matrix.num_sources) == (starts[0][-1], starts[1][-1])
     assert matrix.indices.tolist() == [pairs[edge][1] for edge in order]
     counts = torch.bincount(torch.tensor([row for row, _ in pairs]), minlength=starts[0][-1])
-    assert matrix.degrees().tolist() == counts.tolist()
+    assert matrix.in_degrees().tolist() == counts.tolist()
     transpose = matrix.transpose()
     order = sorted(order, key=lambda edge: pairs[edge][1])
     assert transpose.indices.tolist() == [pairs[edge][0] for edge in order]

@@ -91,12 +91,12 @@ def test_narrow_sums_are_rounded_once(device: torch.device) -> None:
             x = features(SOURCES, (width,), device, grad=False)
             own = features(COUNT, (5,), device, seed=9, grad=False)
             for mean in (False, True):
-                found = sums_and_self_rows(csc.matrix, x, mean, own, dtype)
-                sums = csc.matrix.spmm(x, None, "copy_u", mean)
+                found = sums_and_self_rows(csc, x, mean, own, dtype)
+                sums = csc.sum_messages(x, None, "copy_u", mean)
                 with named_case(dtype, width, mean):
                     assert torch.equal(found, torch.cat([sums, own], 1).to(dtype))
-                    assert torch.equal(csc.matrix.spmm_as(dtype, x, mean), sums.to(dtype))
-                found = sums_and_self_rows(csc.matrix, x, mean, None, dtype)
+                    assert torch.equal(csc.sum_rows_as(dtype, x, mean), sums.to(dtype))
+                found = sums_and_self_rows(csc, x, mean, None, dtype)
                 assert torch.equal(found, torch.cat([sums, x[:COUNT]], 1).to(dtype))
 
 

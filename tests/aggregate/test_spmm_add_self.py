@@ -104,7 +104,7 @@ def test_steps_where_nothing_is_saved(device: torch.device) -> None:
 
 def test_deterministic(device: torch.device) -> None:
     csc = random_graph(device, SOURCES, COUNT).csc()
-    csc.matrix.transient = True
+    csc.transient = True
     x, self_weight = features(SOURCES, (32,), device), torch.ones(1, device=device)
     results = [
         gradients(spmm_add_self(csc, x, self_weight, deterministic=True), [x])[0] for _ in range(3)

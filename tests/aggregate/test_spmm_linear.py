@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from peergraph.aggregate import Csc, g_spmm, spmm_add_self, spmm_linear
-from peergraph.aggregate.sparse import csr
-from peergraph.aggregate.sparse.csr import CsrMatrix
+from peergraph.aggregate.sparse import edge_matrix
+from peergraph.aggregate.sparse.edge_matrix import EdgeMatrix
 from tests.named_case import named_case, named_cases
 from tests.pairwise import pairwise
 
@@ -275,7 +275,9 @@ def test_gradients_over_grouped_edges(
         return list(torch.autograd.grad(total, wanted))
 
     expected = run()
-    monkeypatch.setattr(CsrMatrix, "gradient_matrix", lambda matrix, *_: matrix.grouped_by_column())
+    monkeypatch.setattr(
+        EdgeMatrix, "gradient_matrix", lambda matrix, *_: matrix.grouped_by_column()
+    )
     for found, wanted in zip(run(), expected, strict=True):
         scale = float(wanted.abs().max())
         torch.testing.assert_close(found, wanted, rtol=2e-2, atol=1e-2 * scale)
@@ -284,13 +286,13 @@ def test_gradients_over_grouped_edges(
 def test_when_edges_are_grouped(device: torch.device, monkeypatch: pytest.MonkeyPatch) -> None:
     """For batches with many values to sum, on a GPU, where any order is allowed."""
     graph = random_graph(device, SOURCES, COUNT)
-    matrix = Csc.from_edge_index(graph.edge_index, COUNT, SOURCES, transient=True).matrix
+    matrix = Csc.from_edge_index(graph.edge_index, COUNT, SOURCES, transient=True)
     if device.type == "cuda":
         assert matrix.gradient_matrix("auto", False, 8) is None
-        monkeypatch.setattr(csr, "_GROUPED_VALUES", 8 * 300)
+        monkeypatch.setattr(edge_matrix, "_GROUPED_VALUES", 8 * 300)
         assert matrix.gradient_matrix("auto", False, 7) is None
         assert matrix.gradient_matrix("auto", False, 8) is matrix.grouped_by_column()
         assert matrix.gradient_matrix("atomic", False, 8) is None
-        unknown = Csc.from_edge_index(graph.edge_index, COUNT, SOURCES, transient=None).matrix
+        unknown = Csc.from_edge_index(graph.edge_index, COUNT, SOURCES, transient=None)
         assert unknown.gradient_matrix("auto", False, 8) is None
     assert matrix.gradient_matrix("auto", True, 8) is matrix.transpose()

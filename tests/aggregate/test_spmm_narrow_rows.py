@@ -121,12 +121,12 @@ def test_sums_beside_the_rows_of_targets(
     table = narrow_table(stored, storage, split(70, "mixed"), group, apart=apart)
     ids = random_ids(70, (40,), torch.int64).to(device)
     x = expected_rows(stored, storage)[ids.cpu()].to(device)
-    matrix = random_graph(device).csc().matrix
+    matrix = random_graph(device).csc()
     for mean in (False, True):
         found = sums_and_self_rows(matrix, TableRows(table, ids), mean, None, out_dtype)
         expected = sums_and_self_rows(matrix, x, mean, None, out_dtype)
         assert torch.equal(found[:, columns:], expected[:, columns:])
-        assert torch.equal(found[:, columns:], x[: matrix.num_rows].to(out_dtype))
+        assert torch.equal(found[:, columns:], x[: matrix.num_destinations].to(out_dtype))
         check(found, expected)
     table.close()
 

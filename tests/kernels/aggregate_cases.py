@@ -73,7 +73,7 @@ def sums_of_remote_rows(device: torch.device) -> Iterator[Tensor]:
 def narrowed_sums(device: torch.device) -> Iterator[Tensor]:
     """Sums beside the rows' own features, rounded to half precision or not."""
     for graph in graphs(device):
-        matrix = graph.csc().matrix
+        matrix = graph.csc()
         for columns in (1, 7, 64):
             x = features(graph.num_sources, (columns,), device, grad=False)
             own = features(graph.num_destinations, (8,), device, seed=6, grad=False)
@@ -86,7 +86,7 @@ def narrowed_sums(device: torch.device) -> Iterator[Tensor]:
 def grouped_edges(device: torch.device) -> Iterator[Tensor]:
     """Offsets of the columns; rows and ids of their edges, sorted."""
     for graph in graphs(device):
-        grouped = graph.csc().matrix.grouped_by_column()
+        grouped = graph.csc().grouped_by_column()
         assert grouped.edge_ids is not None
         yield grouped.indptr
         yield grouped.edge_ids.sort().values

@@ -115,7 +115,7 @@ def narrow_rows_where_they_lie(device: torch.device) -> Iterator[Tensor]:
                     yield g_spmm(csc, "copy_u", "mean", x)
                     yield g_spmm(csc, "mul", "mean", x, weights)
                     yield g_spmm(csc, "copy_u", "max", x)
-                    yield sums_and_self_rows(csc.matrix, x, True, None, dtype)
+                    yield sums_and_self_rows(csc, x, True, None, dtype)
                     table.close()
 
 

@@ -10,9 +10,9 @@ import peergraph._C as _C
 from peergraph.aggregate.kernels.arguments import Schedule
 from peergraph.aggregate.kernels.spmm import add_spmm, spmm, spmm_transposed_atomic
 from peergraph.aggregate.kernels.spmm_minmax import spmm_minmax
-from peergraph.aggregate.sparse import csr
+from peergraph.aggregate.sparse import edge_matrix
 from peergraph.aggregate.sparse.column_blocks import column_block_count
-from peergraph.aggregate.sparse.csr import CsrMatrix
+from peergraph.aggregate.sparse.edge_matrix import EdgeMatrix
 from tests.aggregate.graphs import TOLERANCE, Graph, features, hub_graph, random_graph
 from tests.named_case import named_cases
 from tests.pairwise import pairwise
@@ -37,13 +37,13 @@ def graph_of(kind: str, device: torch.device) -> Graph:
     return random_graph(device, num_edges=0 if kind == "no edges" else 300)
 
 
-def matrix_of(graph: Graph, schedule: Schedule | None = None) -> CsrMatrix:
+def matrix_of(graph: Graph, schedule: Schedule | None = None) -> EdgeMatrix:
     order = graph.edge_index[1].argsort(stable=True)
     degrees = graph.edge_index[1].bincount(minlength=graph.num_destinations)
     indptr = torch.zeros(graph.num_destinations + 1, dtype=torch.int64, device=order.device)
     torch.cumsum(degrees, 0, out=indptr[1:])
     indices = graph.edge_index[0][order].contiguous()
-    return CsrMatrix(indptr, indices, graph.num_sources, edge_ids=order, schedule=schedule)
+    return EdgeMatrix(indptr, indices, graph.num_sources, edge_ids=order, schedule=schedule)
 
 
 def operands(
@@ -168,7 +168,7 @@ def test_tiles_add_up(device: torch.device) -> None:
 def test_sums_in_blocks_of_columns(
     message: str, device: torch.device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(csr, "column_block_count", lambda matrix, x: 3)
+    monkeypatch.setattr(edge_matrix, "column_block_count", lambda matrix, x: 3)
     graph = hub_graph(device, 1100)
     x = features(graph.num_sources, (20,), device, grad=False)
     e = None if message == "copy_u" else features(graph.num_edges, (1,), device, grad=False)
@@ -176,16 +176,19 @@ def test_sums_in_blocks_of_columns(
     blocked = matrix_of(graph)
     blocked.blocks_columns = True
     for mean in (False, True):
-        expected, found = whole.spmm(x, e, message, mean), blocked.spmm(x, e, message, mean)
+        expected, found = (
+            whole.sum_messages(x, e, message, mean),
+            blocked.sum_messages(x, e, message, mean),
+        )
         torch.testing.assert_close(found, expected, **TOLERANCE[torch.float32])
-    twice = blocked.spmm(x, e, message)
-    blocked.add_spmm(twice, x, e, message)
-    torch.testing.assert_close(twice, 2 * whole.spmm(x, e, message), rtol=1e-4, atol=1e-3)
+    twice = blocked.sum_messages(x, e, message)
+    blocked.add_messages(twice, x, e, message)
+    torch.testing.assert_close(twice, 2 * whole.sum_messages(x, e, message), rtol=1e-4, atol=1e-3)
     assert blocked.transpose().blocks_columns
     y = features(graph.num_destinations, (20,), device, grad=False)
     torch.testing.assert_close(
-        blocked.transpose().spmm(y, e, message),
-        whole.transpose().spmm(y, e, message),
+        blocked.transpose().sum_messages(y, e, message),
+        whole.transpose().sum_messages(y, e, message),
         **TOLERANCE[torch.float32],
     )
     assert len(blocked._column_blocks) == 1
@@ -194,7 +197,7 @@ def test_sums_in_blocks_of_columns(
 def test_number_of_blocks_of_columns(device: torch.device) -> None:
     graph = random_graph(device)
     x = features(graph.num_sources, (20,), device, grad=False)
-    assert column_block_count(matrix_of(graph), x) == 1  # which any cache holds
+    assert column_block_count(matrix_of(graph).tensors, x) == 1  # which any cache holds
 
 
 def test_rows_without_edges_stay(device: torch.device) -> None:

@@ -7,7 +7,6 @@ from torch import Tensor
 
 from peergraph.aggregate.csc import Csc
 from peergraph.aggregate.kernels.arguments import count_chunks
-from peergraph.aggregate.sparse.csr import CsrMatrix
 from peergraph.aggregate.sparse.index_tensors import row_of_edges
 from peergraph.number_arguments import check_number
 
@@ -101,24 +100,24 @@ def _hash(values: Tensor, seed: int) -> Tensor:
 
 
 def _renumber(csc: Csc, order: Tensor) -> Csc:
-    matrix = csc.matrix
     rank = torch.empty_like(order)
     rank[order] = torch.arange(order.numel(), device=order.device)
     degrees = csc.in_degrees().long()[order]
     indptr = torch.cat([degrees.new_zeros(1), degrees.cumsum(0)])
     # Position p of the new structure was this one of the old.
-    shift = matrix.indptr.long()[:-1][order] - indptr[:-1]
-    positions = torch.arange(matrix.num_edges, device=order.device)
-    positions += shift.repeat_interleave(degrees, output_size=matrix.num_edges)
-    edge_ids = positions if matrix.edge_ids is None else matrix.edge_ids[positions]
-    indptr = indptr.to(matrix.indptr.dtype)
-    counts = matrix.duplicate_counts
-    renumbered = CsrMatrix(
+    shift = csc.indptr.long()[:-1][order] - indptr[:-1]
+    positions = torch.arange(csc.num_edges, device=order.device)
+    positions += shift.repeat_interleave(degrees, output_size=csc.num_edges)
+    edge_ids = positions if csc.edge_ids is None else csc.edge_ids[positions]
+    indptr = indptr.to(csc.indptr.dtype)
+    counts = csc.duplicate_counts
+    return Csc(
         indptr,
-        rank[matrix.indices.long()[positions]].to(matrix.indices.dtype),
+        rank[csc.indices.long()[positions]].to(csc.indices.dtype),
         csc.num_sources,
-        edge_ids=edge_ids.to(matrix.indptr.dtype),
+        edge_ids=edge_ids.to(csc.indptr.dtype),
         max_chunks=None if csc.transient else count_chunks(indptr),
         duplicate_counts=None if counts is None else counts[order],
+        transient=csc.transient,
+        check=False,
     )
-    return Csc.from_matrix(renumbered, transient=csc.transient)

@@ -17,7 +17,7 @@ from peergraph.aggregate.ops.spmm import spmm
 from peergraph.aggregate.ops.spmm_add_self import spmm_add_self
 from peergraph.aggregate.ops.spmm_linear import spmm_linear
 from peergraph.aggregate.ops.spmm_transposed import spmm_transposed
-from peergraph.aggregate.sparse.csr import Backward, CsrMatrix
+from peergraph.aggregate.sparse.edge_matrix import Backward, EdgeMatrix
 from peergraph.aggregate.sparse.index_tensors import (
     check_counts,
     check_ids,
@@ -41,7 +41,7 @@ _USES_BEFORE_TRANSPOSE = 4
 _Result = TypeVar("_Result")
 
 
-class Csc:
+class Csc(EdgeMatrix):
     """In-neighbours of each destination, and the order of edge tensors.
 
     The transpose, over which gradients of sources are summed, is made when it is first needed and
@@ -61,6 +61,7 @@ class Csc:
             transient until :meth:`count_use` has been called more than four times.
         num_nonisolated: destinations from this number on have no edges, such as the nodes that the
             last hop added to a mini-batch; None: not known.
+        max_chunks: bound of the chunks that a GPU cuts long rows into; None: not known.
         check: copy the tensors, so that later changes do not reach the structure, and verify all
             arguments; synchronises with a GPU. Otherwise the tensors belong to the structure. On
             the CPU, operations raise IndexError for values out of range; on a GPU, wrong arguments
@@ -82,37 +83,30 @@ class Csc:
         duplicate_counts: Tensor | None = None,
         transient: bool | None = False,
         num_nonisolated: int | None = None,
+        max_chunks: int | None = None,
         check: bool = True,
     ) -> None:
         if check:
             indptr, indices, edge_ids, duplicate_counts = checked_copies(
                 indptr, indices, num_sources, edge_ids, duplicate_counts, num_nonisolated
             )
-        matrix = CsrMatrix(
+            if max_chunks is None and not transient:
+                max_chunks = count_chunks(indptr)
+        super().__init__(
             indptr.contiguous(),
             indices.contiguous(),
             num_sources,
             edge_ids=None if edge_ids is None else edge_ids.contiguous(),
-            max_chunks=count_chunks(indptr) if check and not transient else None,
+            max_chunks=max_chunks,
             duplicate_counts=duplicate_counts,
             num_nonisolated=num_nonisolated,
+            transient=transient is not False,
         )
-        self._init(matrix, transient)
-
-    def _init(self, matrix: CsrMatrix, transient: bool | None) -> None:
-        self.matrix = matrix
-        matrix.transient, matrix.is_of_one_batch = transient is not False, transient is True
+        self.is_of_one_batch = transient is True
         self.deterministic: bool | None = None
         """Whether gradients of attention are added in a fixed order; None: as torch is set."""
         self._uses = 0 if transient is None else None
         self._cache: dict[Hashable, Any] = {}
-
-    @classmethod
-    def from_matrix(cls, matrix: CsrMatrix, *, transient: bool | None = False) -> Csc:
-        """Returns the structure of a matrix whose tensors are known to be right."""
-        csc = cls.__new__(cls)
-        csc._init(matrix, transient)
-        return csc
 
     @classmethod
     def from_edge_index(
@@ -187,15 +181,16 @@ class Csc:
             indptr, indices, edge_ids = group_by(
                 destination, source, num_destinations, num_sources, destination.dtype
             )
-        matrix = CsrMatrix(
-            indptr.contiguous(),
-            indices.contiguous(),
+        return cls(
+            indptr,
+            indices,
             num_sources,
             edge_ids=edge_ids,
-            max_chunks=count_chunks(indptr),
+            transient=transient,
             num_nonisolated=num_nonisolated,
+            max_chunks=count_chunks(indptr),
+            check=False,
         )
-        return cls.from_matrix(matrix, transient=transient)
 
     @classmethod
     def from_block(
@@ -229,51 +224,6 @@ class Csc:
             check=False,
         )
 
-    @property
-    def num_sources(self) -> int:
-        """Returns the number of sources. Features of sources have one row for each."""
-        return self.matrix.num_columns
-
-    @property
-    def num_destinations(self) -> int:
-        """Returns the number of destinations: the rows of their features and of results."""
-        return self.matrix.num_rows
-
-    @property
-    def num_edges(self) -> int:
-        """Returns the number of edges. Features of edges have one row for each."""
-        return self.matrix.num_edges
-
-    @property
-    def device(self) -> torch.device:
-        """Device of the structure and of all features."""
-        return self.matrix.device
-
-    @property
-    def indptr(self) -> Tensor:
-        """[destinations + 1] offsets into `indices`."""
-        return self.matrix.indptr
-
-    @property
-    def indices(self) -> Tensor:
-        """[edges] sources, grouped by destination."""
-        return self.matrix.indices
-
-    @property
-    def edge_ids(self) -> Tensor | None:
-        """[edges] row in edge tensors of each position's edge, or None if it is the position."""
-        return self.matrix.edge_ids
-
-    @property
-    def duplicate_counts(self) -> Tensor | None:
-        """[sources] int32, at least as often as a source occurs; None: not known."""
-        return self.matrix.duplicate_counts
-
-    @property
-    def transient(self) -> bool:
-        """Whether gradients of sources on a GPU use atomics instead of a transpose."""
-        return self.matrix.transient
-
     def count_use(self, *, counted: bool = True) -> int:
         """Tells a structure of unknown lifetime that a layer is about to use it.
 
@@ -289,7 +239,7 @@ class Csc:
         if self._uses is None:
             return 0
         uses = self._uses
-        self.matrix.transient = uses < _USES_BEFORE_TRANSPOSE
+        self.transient = uses < _USES_BEFORE_TRANSPOSE
         self._uses = uses + int(counted)
         return uses
 
@@ -319,29 +269,6 @@ class Csc:
         """Returns ``make()``."""
         return make()
 
-    def in_degrees(self) -> Tensor:
-        """Returns the number of edges to each destination, [destinations]."""
-        return self.matrix.degrees()
-
-    def out_degrees(self) -> Tensor:
-        """Returns the number of edges from each source, [sources]. Does not synchronise."""
-        return self.matrix.column_degrees()
-
-    def count_self_loops(self, dtype: torch.dtype) -> Tensor:
-        """Returns the number of edges from source i to destination i. Does not synchronise."""
-        return self.matrix.count_self_loops(dtype)
-
-    def edge_ends(self) -> tuple[Tensor, Tensor]:
-        """Returns the source and the destination of each edge, [edges] int64, by edge id."""
-        return self.matrix.edge_ends()
-
-    def transpose_tensors(self) -> tuple[Tensor, Tensor, Tensor]:
-        """Returns indptr and indices of the transpose, and the CSC position of each of its edges.
-
-        The first call sorts the edges and synchronises with a GPU.
-        """
-        return self.matrix.transpose_tensors()
-
     def spmm(
         self,
         message: str,
@@ -353,9 +280,7 @@ class Csc:
         deterministic: bool | None = None,
     ) -> Tensor:
         """Reduces messages at destinations: see :func:`peergraph.aggregate.g_spmm`."""
-        return spmm(
-            self.matrix, message, reduce, x, e, backward=backward, deterministic=deterministic
-        )
+        return spmm(self, message, reduce, x, e, backward=backward, deterministic=deterministic)
 
     def spmm_transposed(
         self,
@@ -374,9 +299,7 @@ class Csc:
             e: [edges, *features], as for :func:`peergraph.aggregate.g_spmm`.
             backward, deterministic: whether the sum itself uses the transpose or atomics.
         """
-        return spmm_transposed(
-            self.matrix, message, x, e, backward=backward, deterministic=deterministic
-        )
+        return spmm_transposed(self, message, x, e, backward=backward, deterministic=deterministic)
 
     def spmm_add_self(
         self,
@@ -390,7 +313,7 @@ class Csc:
     ) -> Tensor:
         """Sums messages and weighted self rows: :func:`peergraph.aggregate.spmm_add_self`."""
         return spmm_add_self(
-            self.matrix, x, self_weight, e, bias, backward=backward, deterministic=deterministic
+            self, x, self_weight, e, bias, backward=backward, deterministic=deterministic
         )
 
     def spmm_linear(
@@ -412,7 +335,7 @@ class Csc:
             others: further structures over the same nodes, with their weights.
         """
         return spmm_linear(
-            [self.matrix, *(csc.matrix for csc, _ in others)],
+            [self, *(csc for csc, _ in others)],
             reduce,
             x,
             [weight, *(other for _, other in others)],
@@ -436,7 +359,7 @@ class Csc:
     ) -> Tensor:
         """Computes a value for each edge: see :func:`peergraph.aggregate.g_sddmm`."""
         return sddmm(
-            self.matrix,
+            self,
             op,
             lhs,
             rhs,
@@ -448,7 +371,7 @@ class Csc:
 
     def edge_softmax(self, scores: Tensor) -> Tensor:
         """Normalises scores of edges: see :func:`peergraph.aggregate.edge_softmax`."""
-        return edge_softmax(self.matrix, scores)
+        return edge_softmax(self, scores)
 
     def supports_attention(self, x: Tensor) -> bool:
         """Returns whether :meth:`attention` takes `x` [sources, heads, depth]."""
@@ -467,7 +390,7 @@ class Csc:
     ) -> Tensor:
         """Sums sources by attention in one pass: see :func:`peergraph.aggregate.attention`."""
         return attention(
-            self.matrix,
+            self,
             x,
             left,
             right,
@@ -479,7 +402,7 @@ class Csc:
 
     def fuses_messages(self) -> bool:
         """Returns whether :meth:`reduce_message` runs as one kernel: on a GPU, with CuPy."""
-        return fuses_messages(self.matrix)
+        return fuses_messages(self)
 
     def reduce_message(
         self,
@@ -491,10 +414,4 @@ class Csc:
         w: Tensor | None = None,
     ) -> Tensor:
         """Reduces messages of the user: see :func:`peergraph.aggregate.message`."""
-        return message.reduce_over(self.matrix, {"u": u, "v": v, "e": e, "w": w})
-
-    def __repr__(self) -> str:
-        return (
-            f"Csc({self.num_sources} sources, {self.num_destinations} destinations, "
-            f"{self.num_edges} edges, {self.device})"
-        )
+        return message.reduce_over(self, {"u": u, "v": v, "e": e, "w": w})

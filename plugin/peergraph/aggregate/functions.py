@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from torch import Tensor
 
 from peergraph.aggregate.csc import Csc
-from peergraph.aggregate.sparse.csr import Backward
+from peergraph.aggregate.sparse.edge_matrix import Backward
 from peergraph.memory import TableRows
 
 

@@ -19,7 +19,7 @@ import peergraph._C as _C
 import peergraph_pyg
 from peergraph.aggregate import Csc
 from peergraph.aggregate.kernels.arguments import CsrTensors
-from peergraph.aggregate.sparse.csr import CsrMatrix
+from peergraph.aggregate.sparse.edge_matrix import EdgeMatrix
 
 ROOT = Path(__file__).parents[3]
 PACKAGES = {
@@ -43,7 +43,7 @@ def carries_edges(value: Any) -> bool:
         return any(carries_edges(item) for item in value)
     if isinstance(value, Tensor):
         return value.dtype in (torch.int32, torch.int64)
-    return isinstance(value, (Csc, CsrMatrix, CsrTensors, _C.CsrMatrix))
+    return isinstance(value, (Csc, EdgeMatrix, CsrTensors, _C.CsrMatrix))
 
 
 def source_file(code_path: str) -> str | None:

@@ -159,12 +159,12 @@ def test_rows_that_no_edge_reaches_are_left_out(device: torch.device) -> None:
     count = batch.num_nodes
     targets = sum(batch.num_sampled_nodes[:-1])
     blocks = csc_cache.csc_of(batch.edge_index, count, count)
-    assert blocks.matrix.trim_isolated_tail().num_rows == targets < count
+    assert blocks.trim_isolated_tail().num_destinations == targets < count
     made = csc_cache.csc_of(batch.edge_index.clone(), count, count)
-    assert made.matrix.trim_isolated_tail().num_rows == int(batch.edge_index[1].max()) + 1
+    assert made.trim_isolated_tail().num_destinations == int(batch.edge_index[1].max()) + 1
     first = batch.edge_index[:, : batch.num_sampled_edges[0]]
     part = csc_cache.csc_of(first, count, count)
-    assert part.matrix.trim_isolated_tail().num_rows == batch.batch_size
+    assert part.trim_isolated_tail().num_destinations == batch.batch_size
 
 
 def test_models_with_more_layers_than_hops() -> None:

@@ -14,7 +14,7 @@ from peergraph.aggregate.ops.edge_softmax import edge_softmax
 from peergraph.aggregate.ops.sddmm import sddmm
 from peergraph.aggregate.ops.spmm import spmm
 from peergraph.aggregate.ops.typed_projection import AttentionRelation, project
-from peergraph.aggregate.sparse.csr import CsrMatrix
+from peergraph.aggregate.sparse.edge_matrix import EdgeMatrix
 from peergraph.aggregate.sparse.typed_edges import TypedEdges
 from peergraph.memory import EncodedRows
 
@@ -70,7 +70,7 @@ def typed_gat(
 
 
 def _attend(
-    matrix: CsrMatrix, x: Tensor, left: Tensor, right: Tensor, slope: float, dropout: float
+    matrix: EdgeMatrix, x: Tensor, left: Tensor, right: Tensor, slope: float, dropout: float
 ) -> Tensor:
     if dropout == 0:
         return attention(matrix, x, left, right, negative_slope=slope)
@@ -92,7 +92,7 @@ class _ByType(torch.autograd.Function):
         ctx.set_materialize_grads(False)
         ctx.columns = rows.shape[1]
         if added:
-            total = edges.sums.spmm(rows.contiguous(), None, "copy_u")
+            total = edges.sums.sum_messages(rows.contiguous(), None, "copy_u")
         else:
             total = rows.new_zeros(edges.num_scores, rows.shape[1])
             total.index_copy_(0, edges.score_rows, rows)

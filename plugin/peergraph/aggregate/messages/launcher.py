@@ -13,7 +13,7 @@ from torch import Tensor
 
 from peergraph.aggregate.messages.cuda_source import source
 from peergraph.aggregate.messages.expression import SYMBOLS, Expression, parse
-from peergraph.aggregate.sparse.csr import CsrMatrix
+from peergraph.aggregate.sparse.edge_matrix import EdgeMatrix
 from peergraph.aggregate.sparse.index_tensors import row_of_edges
 from peergraph.memory.device.cupy_stream import cupy_stream
 from peergraph.memory.table.kernel_argument import as_argument
@@ -59,7 +59,7 @@ class Launcher:
 
     expression: Expression
     reduce: str
-    matrix: CsrMatrix
+    matrix: EdgeMatrix
     operands: Mapping[str, Tensor]
     columns: int
 
@@ -67,11 +67,11 @@ class Launcher:
         """Returns the result [rows, columns], and for extrema the position of each or -1."""
         matrix = self.matrix
         like = next(iter(self.operands.values()))
-        out = like.new_empty(matrix.num_rows, self.columns)
+        out = like.new_empty(matrix.num_destinations, self.columns)
         arg = None
         if self.reduce in ("max", "min"):
             arg = torch.empty_like(out, dtype=matrix.indptr.dtype)
-        self._launch("reduce", out.numel(), [*self._common(matrix.num_rows), out, arg])
+        self._launch("reduce", out.numel(), [*self._common(matrix.num_destinations), out, arg])
         return out, arg
 
     def gradient(self, symbol: str, grad: Tensor, arg: Tensor | None) -> Tensor:

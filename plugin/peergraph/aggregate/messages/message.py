@@ -22,7 +22,7 @@ from peergraph.aggregate.ops.operands import (
     is_prefix,
 )
 from peergraph.aggregate.ops.spmm import REDUCTIONS, spmm
-from peergraph.aggregate.sparse.csr import CsrMatrix
+from peergraph.aggregate.sparse.edge_matrix import EdgeMatrix
 from peergraph.autograd import Function
 from peergraph.memory.device.plain_tensor import dense
 
@@ -47,7 +47,7 @@ class MessageReducer(Protocol):
         ...
 
 
-def fuses_messages(matrix: CsrMatrix) -> bool:
+def fuses_messages(matrix: EdgeMatrix) -> bool:
     """Returns whether messages over the matrix are reduced by one kernel: on a GPU, with CuPy."""
     return matrix.device.type == "cuda" and has_cupy() and not is_traced()
 
@@ -104,7 +104,7 @@ class Message:
         """
         return csc.reduce_message(self, u=u, v=v, e=e, w=w)
 
-    def reduce_over(self, matrix: CsrMatrix, given: Mapping[str, Tensor | None]) -> Tensor:
+    def reduce_over(self, matrix: EdgeMatrix, given: Mapping[str, Tensor | None]) -> Tensor:
         """Reduces the messages of each row of a matrix.
 
         Args:
@@ -119,12 +119,12 @@ class Message:
             result = self._fused(matrix, values, num_columns)
         else:
             result = self._plain(matrix, values, num_columns)
-        return result.reshape(matrix.num_rows, *features)
+        return result.reshape(matrix.num_destinations, *features)
 
-    def _checked(self, matrix: CsrMatrix, given: Mapping[str, Tensor | None]) -> dict[str, Tensor]:
+    def _checked(self, matrix: EdgeMatrix, given: Mapping[str, Tensor | None]) -> dict[str, Tensor]:
         rows = {
-            "sources": matrix.num_columns,
-            "destinations": matrix.num_rows,
+            "sources": matrix.num_sources,
+            "destinations": matrix.num_destinations,
             "edges": matrix.num_edges,
         }
         operands = {}
@@ -140,7 +140,7 @@ class Message:
         check_same_dtype(**cast)
         return {name: operand for name, operand in cast.items() if operand is not None}
 
-    def _plain(self, matrix: CsrMatrix, values: Mapping[str, Tensor], num_columns: int) -> Tensor:
+    def _plain(self, matrix: EdgeMatrix, values: Mapping[str, Tensor], num_columns: int) -> Tensor:
         """Returns messages made by torch, reduced by g-SpMM in the same order as in the kernel."""
         sources, destinations = matrix.edge_ends()
         ends = {"sources": sources, "destinations": destinations}
@@ -155,7 +155,7 @@ class Message:
         messages = self._expression.evaluate(at_edges)
         return spmm(matrix, "copy_e", self.reduce, e=messages).to(dtype)
 
-    def _fused(self, matrix: CsrMatrix, values: Mapping[str, Tensor], num_columns: int) -> Tensor:
+    def _fused(self, matrix: EdgeMatrix, values: Mapping[str, Tensor], num_columns: int) -> Tensor:
         dtype = next(iter(values.values())).dtype
         wide = map(_wide, values.values())
         found: Tensor = _Fused.apply(self, matrix, num_columns, tuple(values), *wide)
@@ -196,7 +196,7 @@ class _Fused(Function):
     def forward(
         ctx: Any,
         of: Message,
-        matrix: CsrMatrix,
+        matrix: EdgeMatrix,
         num_columns: int,
         names: tuple[str, ...],
         *tensors: Tensor,

@@ -1,1 +1,1 @@
-"""Operations over a `CsrMatrix`, with checks of their operands and with gradients."""
+"""Operations over an `EdgeMatrix`, with checks of their operands and with gradients."""

@@ -10,11 +10,17 @@ from torch import Tensor
 
 import peergraph._C as _C
 from peergraph.aggregate.kernels.arguments import DTYPES, launch_on, sum_dtype
-from peergraph.aggregate.kernels.attention import AttentionInputs, OutputGradient
+from peergraph.aggregate.kernels.attention import (
+    AttentionInputs,
+    OutputGradient,
+    attention_backward,
+    attention_forward,
+)
+from peergraph.aggregate.kernels.sddmm import sddmm
 from peergraph.aggregate.kernels.torch_operator import is_traced
 from peergraph.aggregate.ops.gradient_checks import once_differentiable
 from peergraph.aggregate.ops.operands import check_operand, use_deterministic, view_if_aliased
-from peergraph.aggregate.sparse.csr import CsrMatrix
+from peergraph.aggregate.sparse.edge_matrix import EdgeMatrix
 from peergraph.autograd import Function
 from peergraph.memory.device.plain_tensor import dense, plain
 
@@ -53,7 +59,7 @@ def has_kernel(dtype: torch.dtype, heads: int, depth: int, device: torch.device)
 
 
 def attention(
-    matrix: CsrMatrix,
+    matrix: EdgeMatrix,
     x: Tensor,
     left: Tensor | None = None,
     right: Tensor | None = None,
@@ -70,7 +76,7 @@ def attention(
         # There is no kernel, but all operands must be part of the graph of gradients.
         operands = [t for t in (x, left, right, att) if t is not None]
         nothing = torch.stack([t[:0].sum().to(x.dtype) for t in operands]).sum()
-        return nothing.expand(matrix.num_rows, heads, depth)
+        return nothing.expand(matrix.num_destinations, heads, depth)
     fitting = depth if is_traced() else depth_for(x)
     if fitting is None:
         raise NotImplementedError(
@@ -86,14 +92,14 @@ def attention(
 
 
 def _check_operands(
-    matrix: CsrMatrix,
+    matrix: EdgeMatrix,
     x: Tensor,
     left: Tensor | None,
     right: Tensor | None,
     att: Tensor | None,
     self_loops: int | None,
 ) -> None:
-    check_operand("x", x, matrix.device, matrix.num_columns, "sources")
+    check_operand("x", x, matrix.device, matrix.num_sources, "sources")
     if x.dim() != 3:
         raise ValueError(f"x must be [sources, heads, depth], got {list(x.shape)}")
     heads, depth = x.shape[1:]
@@ -103,11 +109,11 @@ def _check_operands(
         )
     if att is not None and right is None:
         raise ValueError("att needs right, got none")
-    of_right = (matrix.num_rows, heads) if att is None else (matrix.num_rows, heads, depth)
-    _check_shape("left", left, (matrix.num_columns, heads), x)
+    of_right = (matrix.num_destinations, *((heads,) if att is None else (heads, depth)))
+    _check_shape("left", left, (matrix.num_sources, heads), x)
     _check_shape("right", right, of_right, x)
     _check_shape("att", att, (heads, depth), x)
-    ends = min(matrix.num_columns, matrix.num_rows)
+    ends = min(matrix.num_sources, matrix.num_destinations)
     if self_loops is not None and not 0 <= self_loops <= ends:
         raise ValueError(f"self_loops must be in 0..{ends}, got {self_loops}")
     if att is not None and right is not None and right.dtype != x.dtype:
@@ -115,7 +121,7 @@ def _check_operands(
 
 
 def _attend(
-    matrix: CsrMatrix,
+    matrix: EdgeMatrix,
     x: Tensor,
     left: Tensor | None,
     right: Tensor | None,
@@ -174,9 +180,9 @@ def _dots(left: Tensor, right: Tensor, dtype: torch.dtype) -> Tensor:
         # write the products, and is slow to sum few values at a time.
         ids = torch.int32 if rows < 2**31 - 1 else torch.int64
         offsets = torch.arange(rows + 1, dtype=ids, device=left.device)
-        loops = CsrMatrix(offsets, offsets[:-1], rows, max_chunks=0)
+        loops = EdgeMatrix(offsets, offsets[:-1], rows, max_chunks=0)
         of_left, of_right = left.flatten(1), right.flatten(1)
-        return loops.sddmm(of_left, of_right, "mul", "uu", heads, depth)
+        return sddmm(of_left, of_right, loops.tensors, "mul", "uu", heads, depth)
     out = left.new_empty((rows, heads), dtype=dtype)
     # Products of a wider dtype take memory, so they are made for a piece of the rows at a time.
     step = max(1, _PIECE // max(1, heads * depth))
@@ -194,13 +200,15 @@ class Attention(Function):
         left: Tensor | None,
         right: Tensor | None,
         att: Tensor | None,
-        matrix: CsrMatrix,
+        matrix: EdgeMatrix,
         loops: int,
         slope: float,
-        transpose: CsrMatrix | None,
+        transpose: EdgeMatrix | None,
         fixed: bool,
     ) -> Tensor:
-        out, lse = matrix.attention(AttentionInputs(x, left, right, att, loops, slope))
+        out, lse = attention_forward(
+            AttentionInputs(x, left, right, att, loops, slope), matrix.tensors
+        )
         ctx.save_for_backward(x, left, right, att, out, lse)
         ctx.matrix, ctx.loops, ctx.slope, ctx.transpose, ctx.fixed = (
             matrix, loops, slope, transpose, fixed
@@ -219,11 +227,9 @@ class Attention(Function):
         inputs = AttentionInputs(x, left, right, att, ctx.loops, ctx.slope)
         output = OutputGradient(given, lse, _dots(given, out, lse.dtype))
 
-        def run(transpose: CsrMatrix | None, to_columns: bool, to_rows: bool) -> list[Tensor]:
-            gradients = ctx.matrix.attention_backward(
-                inputs, output, transpose, to_columns, to_rows
-            )
-            return list(gradients)
+        def run(transpose: EdgeMatrix | None, to_columns: bool, to_rows: bool) -> list[Tensor]:
+            rows, by_column = ctx.matrix.tensors, None if transpose is None else transpose.tensors
+            return list(attention_backward(inputs, output, rows, by_column, to_columns, to_rows))
 
         found: list[Tensor] = [lse.new_zeros(0)] * 4
         on_gpu = x.device.type != "cpu"

@@ -11,19 +11,20 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from peergraph.aggregate.kernels.sddmm import sddmm
 from peergraph.aggregate.ops.gradient_checks import unbatched
 from peergraph.aggregate.ops.source_gradients import (
     divide_by_degrees,
     gradient_of_sums,
     sum_to_sources,
 )
-from peergraph.aggregate.sparse.csr import CsrMatrix
+from peergraph.aggregate.sparse.edge_matrix import EdgeMatrix
 from peergraph.autograd import Function
 
 
 def destination_sums(
-    matrix: CsrMatrix,
-    transpose: CsrMatrix | None,
+    matrix: EdgeMatrix,
+    transpose: EdgeMatrix | None,
     x: Tensor | None,
     e: Tensor | None,
     message: str,
@@ -41,14 +42,14 @@ def destination_sums(
         mean: divide by the number of edges.
     """
     if not _records_gradients():
-        return matrix.spmm(x, e, message, mean)
+        return matrix.sum_messages(x, e, message, mean)
     result: Tensor = DestinationSums.apply(x, e, matrix, message, mean, transpose)
     return result
 
 
 def source_sums(
-    matrix: CsrMatrix,
-    transpose: CsrMatrix | None,
+    matrix: EdgeMatrix,
+    transpose: EdgeMatrix | None,
     x: Tensor | None,
     e: Tensor | None,
     message: str,
@@ -70,8 +71,8 @@ def source_sums(
 
 
 def edge_products(
-    matrix: CsrMatrix,
-    transpose: CsrMatrix | None,
+    matrix: EdgeMatrix,
+    transpose: EdgeMatrix | None,
     left: Tensor,
     right: Tensor | None,
     message: str,
@@ -88,7 +89,7 @@ def edge_products(
         shape: heads, and the depth that is summed over.
     """
     if not _records_gradients():
-        return matrix.sddmm(left, right, message, targets, *shape)
+        return sddmm(left, right, matrix.tensors, message, targets, *shape)
     result: Tensor = EdgeProducts.apply(left, right, matrix, message, targets, shape, transpose)
     return result
 
@@ -105,17 +106,17 @@ class DestinationSums(Function):
         ctx: Any,
         x: Tensor | None,
         e: Tensor | None,
-        matrix: CsrMatrix,
+        matrix: EdgeMatrix,
         message: str,
         mean: bool,
-        transpose: CsrMatrix | None,
+        transpose: EdgeMatrix | None,
     ) -> Tensor:
         keep_x = message in ("mul", "div") and ctx.needs_input_grad[1]
         keep_e = message in ("mul", "div")
         ctx.save_for_backward(x if keep_x else None, e if keep_e else None)
         ctx.matrix, ctx.message, ctx.mean, ctx.transpose = matrix, message, mean, transpose
         ctx.e_columns = 1 if e is None else e.shape[1]
-        return matrix.spmm(x, e, message, mean)
+        return matrix.sum_messages(x, e, message, mean)
 
     @staticmethod
     @unbatched
@@ -138,8 +139,8 @@ class DestinationSums(Function):
 
 
 def _grad_of_edges(
-    matrix: CsrMatrix,
-    transpose: CsrMatrix | None,
+    matrix: EdgeMatrix,
+    transpose: EdgeMatrix | None,
     message: str,
     grad: Tensor,
     x: Tensor | None,
@@ -164,8 +165,8 @@ class SourceSums(Function):
         ctx: Any,
         x: Tensor | None,
         e: Tensor | None,
-        matrix: CsrMatrix,
-        transpose: CsrMatrix | None,
+        matrix: EdgeMatrix,
+        transpose: EdgeMatrix | None,
         message: str,
     ) -> Tensor:
         weighted = message == "mul"
@@ -201,11 +202,11 @@ class EdgeProducts(Function):
         ctx: Any,
         left: Tensor,
         right: Tensor | None,
-        matrix: CsrMatrix,
+        matrix: EdgeMatrix,
         message: str,
         targets: str,
         shape: tuple[int, int],
-        transpose: CsrMatrix | None,
+        transpose: EdgeMatrix | None,
     ) -> Tensor:
         uses_values = message in ("mul", "div")
         needs = ctx.needs_input_grad
@@ -214,7 +215,7 @@ class EdgeProducts(Function):
         ctx.save_for_backward(left if keep_left else None, right if keep_right else None)
         ctx.matrix, ctx.message, ctx.targets = matrix, message, targets
         ctx.heads, ctx.transpose = shape[0], transpose
-        return matrix.sddmm(left, right, message, targets, *shape)
+        return sddmm(left, right, matrix.tensors, message, targets, *shape)
 
     @staticmethod
     @unbatched
@@ -245,7 +246,7 @@ class _GradientOfProducts:
         grad: [edges, heads].
     """
 
-    def __init__(self, matrix: CsrMatrix, transpose: CsrMatrix | None, grad: Tensor) -> None:
+    def __init__(self, matrix: EdgeMatrix, transpose: EdgeMatrix | None, grad: Tensor) -> None:
         self._matrix, self._transpose, self._grad = matrix, transpose, grad
 
     def of(self, target: str, factor: Tensor | None, factor_target: str) -> Tensor:

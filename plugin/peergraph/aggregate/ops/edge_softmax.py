@@ -7,13 +7,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from peergraph.aggregate.kernels import edge_softmax as kernels
 from peergraph.aggregate.ops.gradient_checks import once_differentiable
 from peergraph.aggregate.ops.operands import check_operand, flat
-from peergraph.aggregate.sparse.csr import CsrMatrix
+from peergraph.aggregate.sparse.edge_matrix import EdgeMatrix
 from peergraph.autograd import Function
 
 
-def edge_softmax(matrix: CsrMatrix, scores: Tensor) -> Tensor:
+def edge_softmax(matrix: EdgeMatrix, scores: Tensor) -> Tensor:
     """Normalises scores in each row: see :func:`peergraph.aggregate.edge_softmax`."""
     check_operand("scores", scores, matrix.device, matrix.num_edges, "edges")
     if scores.dtype != torch.float64 and torch.is_autocast_enabled(scores.device.type):
@@ -24,8 +25,8 @@ def edge_softmax(matrix: CsrMatrix, scores: Tensor) -> Tensor:
 
 class _EdgeSoftmax(Function):
     @staticmethod
-    def forward(ctx: Any, scores: Tensor, matrix: CsrMatrix) -> Tensor:
-        out = matrix.edge_softmax(scores)
+    def forward(ctx: Any, scores: Tensor, matrix: EdgeMatrix) -> Tensor:
+        out = kernels.edge_softmax(scores, None, matrix.tensors)
         ctx.save_for_backward(out)
         ctx.matrix = matrix
         return out
@@ -34,4 +35,4 @@ class _EdgeSoftmax(Function):
     @once_differentiable("softmax over edges")
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
         (out,) = ctx.saved_tensors
-        return ctx.matrix.edge_softmax(out, grad), None
+        return kernels.edge_softmax(out, grad, ctx.matrix.tensors), None

@@ -16,14 +16,14 @@ from peergraph.aggregate.ops.operands import (
     use_deterministic,
     view_if_aliased,
 )
-from peergraph.aggregate.sparse.csr import Backward, CsrMatrix, check_backward
+from peergraph.aggregate.sparse.edge_matrix import Backward, EdgeMatrix, check_backward
 
 OPERATIONS = ("copy", "add", "sub", "mul", "div", "dot")
 _MESSAGES = {"copy": "copy_u", "dot": "mul"}
 
 
 def sddmm(
-    matrix: CsrMatrix,
+    matrix: EdgeMatrix,
     op: str,
     lhs: Tensor,
     rhs: Tensor | None = None,
@@ -81,12 +81,12 @@ def sddmm(
     return result.reshape(matrix.num_edges, *features)
 
 
-def _check(name: str, operand: Tensor, target: str, matrix: CsrMatrix) -> None:
+def _check(name: str, operand: Tensor, target: str, matrix: EdgeMatrix) -> None:
     if target not in TARGETS:
         raise ValueError(f"{name}_target must be 'u', 'v' or 'e', got {target!r}")
     rows, what = {
-        "u": (matrix.num_columns, "sources"),
-        "v": (matrix.num_rows, "destinations"),
+        "u": (matrix.num_sources, "sources"),
+        "v": (matrix.num_destinations, "destinations"),
         "e": (matrix.num_edges, "edges"),
     }[target]
     check_operand(name, operand, matrix.device, rows, what)

@@ -13,14 +13,14 @@ import peergraph._C as _C
 from peergraph.aggregate.kernels.arguments import DTYPES, launch_on, operands
 from peergraph.aggregate.kernels.spmm import spmm_into
 from peergraph.aggregate.ops.spmm_table_rows import table_operands
-from peergraph.aggregate.sparse.csr import CsrMatrix
+from peergraph.aggregate.sparse.edge_matrix import EdgeMatrix
 from peergraph.memory import TableRows
 from peergraph.memory.device.launching import Buffers
 from peergraph.memory.device.plain_tensor import dense
 
 
 def sums_and_self_rows(
-    matrix: CsrMatrix, x: Tensor | TableRows, mean: bool, self_x: Tensor | None, dtype: torch.dtype
+    matrix: EdgeMatrix, x: Tensor | TableRows, mean: bool, self_x: Tensor | None, dtype: torch.dtype
 ) -> Tensor:
     """Returns [rows, columns + self columns] of `dtype`: sums of `x`, and the rows' own features.
 
@@ -34,7 +34,7 @@ def sums_and_self_rows(
         self_x: [rows, self columns] of `dtype` or float32; None: the first rows of `x`.
         dtype: that of `x`, or float16 or bfloat16.
     """
-    count, width = matrix.num_rows, x.shape[1]
+    count, width = matrix.num_destinations, x.shape[1]
     self_width = width if self_x is None else self_x.shape[1]
     out = torch.empty(count, width + self_width, dtype=dtype, device=x.device)
     if isinstance(x, Tensor):
@@ -58,14 +58,14 @@ def sums_and_self_rows(
     return out
 
 
-def sum_table_as(dtype: torch.dtype, matrix: CsrMatrix, x: TableRows, mean: bool) -> Tensor:
+def sum_table_as(dtype: torch.dtype, matrix: EdgeMatrix, x: TableRows, mean: bool) -> Tensor:
     """Returns sums or means of rows of a table, [rows, columns]; `dtype` as above."""
-    out = torch.empty(matrix.num_rows, x.shape[1], dtype=dtype, device=x.device)
+    out = torch.empty(matrix.num_destinations, x.shape[1], dtype=dtype, device=x.device)
     sum_table_into(out, matrix, x, mean)
     return out
 
 
-def sum_table_into(out: Tensor, matrix: CsrMatrix, x: TableRows, mean: bool) -> None:
+def sum_table_into(out: Tensor, matrix: EdgeMatrix, x: TableRows, mean: bool) -> None:
     """Writes sums or means of rows of a table to the first columns of `out` [rows, ...]."""
     _C.spmm(
         matrix.tensors.native(),

@@ -6,8 +6,10 @@ import torch
 from torch import Tensor
 
 from peergraph.aggregate.kernels.arguments import first_operand, sum_dtype
+from peergraph.aggregate.kernels.sddmm import sddmm
+from peergraph.aggregate.kernels.spmm import add_spmm_transposed_atomic, spmm_transposed_atomic
 from peergraph.aggregate.kernels.torch_operator import is_traced
-from peergraph.aggregate.sparse.csr import CsrMatrix
+from peergraph.aggregate.sparse.edge_matrix import EdgeMatrix
 
 # The gradient of a mean is divided by the number of edges of each destination. Up to this many
 # edges per destination, a weight for each edge does so within the sum; above, the rows are divided
@@ -19,8 +21,8 @@ _WEIGHTED_COLUMNS = 32
 
 
 def sum_to_sources(
-    matrix: CsrMatrix,
-    transpose: CsrMatrix | None,
+    matrix: EdgeMatrix,
+    transpose: EdgeMatrix | None,
     x: Tensor | None,
     e: Tensor | None,
     message: str,
@@ -39,18 +41,20 @@ def sum_to_sources(
     given = first_operand(x, e)
     dtype = given.dtype if dtype is None else dtype
     if transpose is not None:
-        return transpose.spmm(x, e, message).to(dtype)
+        return transpose.sum_messages(x, e, message).to(dtype)
     if dtype == given.dtype or not accumulates_in(dtype):
-        return matrix.spmm_transposed_atomic(x, e, message).to(dtype)
-    out = given.new_zeros(matrix.num_columns, given.shape[1], dtype=dtype)
-    matrix.spmm_transposed_atomic_(out, x, e, message)
+        counts = matrix.duplicate_counts
+        sums = spmm_transposed_atomic(x, e, counts, matrix.tensors, message)
+        return sums.to(dtype)
+    out = given.new_zeros(matrix.num_sources, given.shape[1], dtype=dtype)
+    add_spmm_transposed_atomic(out, x, e, None, matrix.tensors, message)
     return out
 
 
 def add_sum_to_sources_(
     onto: Tensor,
-    matrix: CsrMatrix,
-    transpose: CsrMatrix | None,
+    matrix: EdgeMatrix,
+    transpose: EdgeMatrix | None,
     x: Tensor,
     e: Tensor | None,
     message: str,
@@ -60,11 +64,11 @@ def add_sum_to_sources_(
     Atomics add to the values of `onto`, so that no zeros and no second matrix are written.
     """
     if transpose is not None and onto.dtype == x.dtype and onto.is_contiguous():
-        transpose.add_spmm(onto, x, e, message)
+        transpose.add_messages(onto, x, e, message)
         return onto
     if transpose is not None or not accumulates_in(onto.dtype):
         return onto.add_(sum_to_sources(matrix, transpose, x, e, message))
-    matrix.spmm_transposed_atomic_(onto, x, e, message)
+    add_spmm_transposed_atomic(onto, x, e, None, matrix.tensors, message)
     return onto
 
 
@@ -73,7 +77,7 @@ def accumulates_in(dtype: torch.dtype) -> bool:
     return dtype == sum_dtype(dtype)
 
 
-def divide_by_degrees(matrix: CsrMatrix, grad: Tensor) -> Tensor:
+def divide_by_degrees(matrix: EdgeMatrix, grad: Tensor) -> Tensor:
     """Returns `grad` [destinations, columns] divided by the number of edges of each row.
 
     Degrees are kept in the dtype of sums, since float16 has no room for large ones.
@@ -81,17 +85,17 @@ def divide_by_degrees(matrix: CsrMatrix, grad: Tensor) -> Tensor:
     return (grad / _degrees(matrix, sum_dtype(grad.dtype))).to(grad.dtype)
 
 
-def _degrees(matrix: CsrMatrix, dtype: torch.dtype) -> Tensor:
+def _degrees(matrix: EdgeMatrix, dtype: torch.dtype) -> Tensor:
     """Returns the divisors of means, [destinations, 1]."""
     if is_traced():
-        return matrix.degrees().clamp(min=1).to(dtype).unsqueeze(1)
-    degrees = torch.empty(matrix.num_rows, dtype=dtype, device=matrix.device)
+        return matrix.in_degrees().clamp(min=1).to(dtype).unsqueeze(1)
+    degrees = torch.empty(matrix.num_destinations, dtype=dtype, device=matrix.device)
     # Differences are written in `dtype`, which saves a launch.
     torch.sub(matrix.indptr[1:], matrix.indptr[:-1], out=degrees)
     return degrees.clamp_(min=1).unsqueeze(1)
 
 
-def gradient_of_sums(matrix: CsrMatrix, grad: Tensor) -> tuple[Tensor, Tensor | None]:
+def gradient_of_sums(matrix: EdgeMatrix, grad: Tensor) -> tuple[Tensor, Tensor | None]:
     """Returns the gradient of sums, given that of means: rows, and weights of edges.
 
     Args:
@@ -105,9 +109,9 @@ def gradient_of_sums(matrix: CsrMatrix, grad: Tensor) -> tuple[Tensor, Tensor | 
         is_traced()
         or not accumulates_in(grad.dtype)
         or grad.shape[1] < _WEIGHTED_COLUMNS
-        or matrix.num_edges > _WEIGHTED_EDGES * matrix.num_rows
+        or matrix.num_edges > _WEIGHTED_EDGES * matrix.num_destinations
     ):
         return divide_by_degrees(matrix, grad), None
     inverse = _degrees(matrix, grad.dtype).reciprocal_()
-    weight = matrix.sddmm(inverse, None, "copy_u", "vv", 1, 1)
+    weight = sddmm(inverse, None, matrix.tensors, "copy_u", "vv", 1, 1)
     return grad, weight

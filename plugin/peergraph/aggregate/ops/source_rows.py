@@ -9,7 +9,7 @@ from torch import Tensor
 
 import peergraph._C as _C
 from peergraph.aggregate.kernels.arguments import DTYPES, MESSAGES, launch_on, operands
-from peergraph.aggregate.sparse.csr import CsrMatrix
+from peergraph.aggregate.sparse.edge_matrix import EdgeMatrix
 from peergraph.memory import EncodedRows, TableRows
 from peergraph.memory.device.launching import Buffers
 from peergraph.memory.device.plain_tensor import dense
@@ -27,7 +27,7 @@ def kind_of_rows(rows: Rows) -> Hashable:
 
 
 def sum_rows(
-    out: Tensor, matrix: CsrMatrix, features: Sequence[Rows], e: Tensor | None, mean: bool
+    out: Tensor, matrix: EdgeMatrix, features: Sequence[Rows], e: Tensor | None, mean: bool
 ) -> None:
     """Writes the sums or means of rows in each row of a matrix; values are rounded once.
 
@@ -111,7 +111,7 @@ def _row_bytes(rows: Tensor) -> int:
     return rows.shape[1] * rows.element_size()
 
 
-def _count_reads(matrix: CsrMatrix, features: Sequence[Rows]) -> None:
+def _count_reads(matrix: EdgeMatrix, features: Sequence[Rows]) -> None:
     """Counts the rows of tables that were read, where tables count."""
     first = 0
     for rows in features:

@@ -7,7 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from peergraph.aggregate.kernels.arguments import MESSAGES
+from peergraph.aggregate.kernels.arguments import MESSAGES, CsrTensors
+from peergraph.aggregate.kernels.spmm_minmax import spmm_minmax, spmm_minmax_backward
 from peergraph.aggregate.ops.edge_maps import DestinationSums
 from peergraph.aggregate.ops.gradient_checks import once_differentiable
 from peergraph.aggregate.ops.operands import (
@@ -20,7 +21,7 @@ from peergraph.aggregate.ops.operands import (
 )
 from peergraph.aggregate.ops.sddmm import sddmm
 from peergraph.aggregate.ops.spmm_table_rows import reduce_table
-from peergraph.aggregate.sparse.csr import Backward, CsrMatrix, check_backward
+from peergraph.aggregate.sparse.edge_matrix import Backward, EdgeMatrix, check_backward
 from peergraph.autograd import Function
 from peergraph.memory import TableRows
 
@@ -28,7 +29,7 @@ REDUCTIONS = ("sum", "mean", "max", "min")
 
 
 def spmm(
-    matrix: CsrMatrix,
+    matrix: EdgeMatrix,
     message: str,
     reduce: str,
     x: Tensor | TableRows | None = None,
@@ -54,7 +55,7 @@ def spmm(
             return direct
         x = x.gather()
     if x is not None:
-        check_operand("x", x, matrix.device, matrix.num_columns, "sources")
+        check_operand("x", x, matrix.device, matrix.num_sources, "sources")
     if e is not None:
         check_operand("e", e, matrix.device, matrix.num_edges, "edges")
     x, e = autocast(x), autocast(e)
@@ -67,7 +68,7 @@ def spmm(
     if columns(features) == 0:
         # The result has no values, but must be part of the graph of gradients.
         nothing = torch.stack([t.sum() for t in (x, e) if t is not None]).sum()
-        return nothing.expand(matrix.num_rows, *features)
+        return nothing.expand(matrix.num_destinations, *features)
     by_atomics_anyway = reduce in ("max", "min") and not fixed_order and backward != "transpose"
     transpose = None
     if x is not None and x.requires_grad and torch.is_grad_enabled() and not by_atomics_anyway:
@@ -77,7 +78,28 @@ def spmm(
     else:
         found = DestinationSums.apply(x, e, matrix, message, reduce == "mean", transpose)
     result: Tensor = found
-    return result.reshape(matrix.num_rows, *features)
+    return result.reshape(matrix.num_destinations, *features)
+
+
+def minmax_gradients(
+    matrix: EdgeMatrix,
+    grad: Tensor,
+    arg: Tensor,
+    x: Tensor | None,
+    e: Tensor | None,
+    e_columns: int,
+    needs: list[bool],
+    message: str,
+    fixed_order: bool,
+) -> tuple[Tensor, Tensor]:
+    """Returns the gradients of `x` and `e` of extrema, empty where they are not needed."""
+    transpose = None
+    if fixed_order:
+        transpose = CsrTensors(*matrix.transpose_tensors(), matrix.num_destinations, 0)
+    needs_x, needs_e = needs
+    return spmm_minmax_backward(
+        grad, arg, x, e, e_columns, needs_x, needs_e, matrix.tensors, transpose, message
+    )
 
 
 class _MinMax(Function):
@@ -88,12 +110,12 @@ class _MinMax(Function):
         ctx: Any,
         x: Tensor | None,
         e: Tensor | None,
-        matrix: CsrMatrix,
+        matrix: EdgeMatrix,
         message: str,
         minimum: bool,
         fixed_order: bool,
     ) -> Tensor:
-        out, arg = matrix.spmm_minmax(x, e, message, minimum)
+        out, arg = spmm_minmax(x, e, matrix.tensors, message, minimum)
         uses_values = message in ("mul", "div")
         ctx.save_for_backward(arg, x if uses_values else None, e if uses_values else None)
         ctx.matrix, ctx.message, ctx.fixed_order = matrix, message, fixed_order
@@ -105,8 +127,8 @@ class _MinMax(Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         arg, x, e = ctx.saved_tensors
         wanted = [bool(ctx.needs_input_grad[0]), bool(ctx.needs_input_grad[1])]
-        grad_x, grad_e = ctx.matrix.spmm_minmax_backward(
-            grad, arg, x, e, ctx.e_columns, wanted, ctx.message, ctx.fixed_order
+        grad_x, grad_e = minmax_gradients(
+            ctx.matrix, grad, arg, x, e, ctx.e_columns, wanted, ctx.message, ctx.fixed_order
         )
         return (
             grad_x if wanted[0] else None,

@@ -21,13 +21,13 @@ from peergraph.aggregate.ops.source_gradients import (
     sum_to_sources,
 )
 from peergraph.aggregate.ops.spmm import spmm
-from peergraph.aggregate.sparse.csr import Backward, CsrMatrix, check_first_rows
+from peergraph.aggregate.sparse.edge_matrix import Backward, EdgeMatrix, check_first_rows
 from peergraph.autograd import Function
 from peergraph.memory import TableRows
 
 
 def spmm_add_self(
-    matrix: CsrMatrix,
+    matrix: EdgeMatrix,
     x: Tensor | TableRows,
     self_weight: Tensor,
     e: Tensor | None = None,
@@ -38,7 +38,7 @@ def spmm_add_self(
 ) -> Tensor:
     """Sums messages and weighted first rows: :func:`peergraph.aggregate.spmm_add_self`."""
     check_first_rows(matrix, x)
-    count = matrix.num_rows
+    count = matrix.num_destinations
     if tuple(self_weight.shape) not in ((), (1,), (count, 1)):
         raise ValueError(
             f"self_weight must be [], [1] or [{count}, 1], got {list(self_weight.shape)}"
@@ -72,14 +72,14 @@ class SpmmAddSelf(Function):
         self_weight: Tensor,
         bias: Tensor | None,
         count: int,
-        matrix: CsrMatrix,
-        transpose: CsrMatrix | None,
+        matrix: EdgeMatrix,
+        transpose: EdgeMatrix | None,
     ) -> Tensor:
         ctx.matrix, ctx.transpose, ctx.count = matrix, transpose, count
         ctx.save_for_backward(x if any(ctx.needs_input_grad[1:3]) else None, e, self_weight)
         message = "copy_u" if e is None else "mul"
-        sums = matrix.spmm(x, e, message)
-        kept_rows = matrix.num_rows
+        sums = matrix.sum_messages(x, e, message)
+        kept_rows = matrix.num_destinations
         if kept_rows == count:
             out = sums.addcmul_(x[:count], self_weight)
             return out if bias is None else out.add_(bias)
@@ -92,7 +92,7 @@ class SpmmAddSelf(Function):
     @unbatched
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         x, e, self_weight = ctx.saved_tensors
-        matrix: CsrMatrix = ctx.matrix
+        matrix: EdgeMatrix = ctx.matrix
         count = ctx.count
         grad = grad.contiguous()
         grad_x = grad_e = grad_self_weight = None
@@ -100,7 +100,7 @@ class SpmmAddSelf(Function):
             to_sources = _to_sources_again if torch.is_grad_enabled() else _to_sources
             grad_x = to_sources(matrix, ctx.transpose, grad, e, self_weight)
         if ctx.needs_input_grad[1]:
-            rows, shape = grad[: matrix.num_rows], (1, grad.shape[1])
+            rows, shape = grad[: matrix.num_destinations], (1, grad.shape[1])
             grad_e = edge_products(matrix, ctx.transpose, x, rows, "mul", "uv", shape)
         if ctx.needs_input_grad[2]:
             grad_self_weight = (grad * x[:count]).sum_to_size(self_weight.shape)
@@ -109,15 +109,15 @@ class SpmmAddSelf(Function):
 
 
 def _to_sources(
-    matrix: CsrMatrix,
-    transpose: CsrMatrix | None,
+    matrix: EdgeMatrix,
+    transpose: EdgeMatrix | None,
     grad: Tensor,
     e: Tensor | None,
     self_weight: Tensor,
 ) -> Tensor:
     message, count = "copy_u" if e is None else "mul", grad.shape[0]
     if transpose is None and accumulates_in(grad.dtype):
-        out = grad.new_empty(matrix.num_columns, grad.shape[1])
+        out = grad.new_empty(matrix.num_sources, grad.shape[1])
         torch.mul(grad, self_weight, out=out[:count])
         out[count:].zero_()
         return add_sum_to_sources_(out, matrix, None, grad, e, message)
@@ -127,13 +127,13 @@ def _to_sources(
 
 
 def _to_sources_again(
-    matrix: CsrMatrix,
-    transpose: CsrMatrix | None,
+    matrix: EdgeMatrix,
+    transpose: EdgeMatrix | None,
     grad: Tensor,
     e: Tensor | None,
     self_weight: Tensor,
 ) -> Tensor:
     """As :func:`_to_sources`, differentiable."""
     message = "copy_u" if e is None else "mul"
-    sums = source_sums(matrix, transpose, grad[: matrix.num_rows], e, message)
-    return sums + F.pad(grad * self_weight, (0, 0, 0, matrix.num_columns - grad.shape[0]))
+    sums = source_sums(matrix, transpose, grad[: matrix.num_destinations], e, message)
+    return sums + F.pad(grad * self_weight, (0, 0, 0, matrix.num_sources - grad.shape[0]))

@@ -30,7 +30,12 @@ from peergraph.aggregate.ops.source_gradients import (
     sum_to_sources,
 )
 from peergraph.aggregate.ops.spmm import REDUCTIONS, spmm
-from peergraph.aggregate.sparse.csr import Backward, CsrMatrix, check_backward, check_first_rows
+from peergraph.aggregate.sparse.edge_matrix import (
+    Backward,
+    EdgeMatrix,
+    check_backward,
+    check_first_rows,
+)
 from peergraph.autograd import Function
 from peergraph.memory import TableRows
 
@@ -38,7 +43,7 @@ _NARROW = (torch.float16, torch.bfloat16)
 
 
 def spmm_linear(
-    matrices: list[CsrMatrix],
+    matrices: list[EdgeMatrix],
     reduce: str,
     x: Tensor | TableRows,
     weights: list[Tensor],
@@ -65,8 +70,8 @@ def spmm_linear(
             for matrix in _trimmed(matrices, x, casts)
         )
         if self_x is None and self_weight is not None:
-            self_x = as_tensor(x, matrices[0].num_rows)
-        return products(matrices[0].num_rows, sums, weights, self_x, self_weight, bias)
+            self_x = as_tensor(x, matrices[0].num_destinations)
+        return products(matrices[0].num_destinations, sums, weights, self_x, self_weight, bias)
     kind, casts = x.device.type, torch.is_autocast_enabled(x.device.type)
     if casts:  # torch.autocast takes longer than a launch to be entered.
         torch.set_autocast_enabled(kind, False)
@@ -87,7 +92,7 @@ def spmm_linear(
             torch.set_autocast_enabled(kind, True)
 
 
-def _trimmed(matrices: list[CsrMatrix], x: Tensor | TableRows, casts: bool) -> list[CsrMatrix]:
+def _trimmed(matrices: list[EdgeMatrix], x: Tensor | TableRows, casts: bool) -> list[EdgeMatrix]:
     """Returns the matrices without rows at the end that have no edges, where sums may be fewer."""
     plain = runs_outside_of_traces(x) and not torch.is_autocast_enabled(x.device.type)
     return [matrix.trim_isolated_tail() for matrix in matrices] if plain and not casts else matrices
@@ -108,7 +113,7 @@ def _as(dtype: torch.dtype, tensor: Tensor) -> Tensor:
 
 
 def _multiplied(
-    matrices: list[CsrMatrix],
+    matrices: list[EdgeMatrix],
     mean: bool,
     x: Tensor | TableRows,
     dtype: torch.dtype,
@@ -116,15 +121,15 @@ def _multiplied(
     self_weight: Tensor | None,
     bias: Tensor | None,
     self_x: Tensor | None,
-    transpose_of: Callable[[CsrMatrix], CsrMatrix | None],
+    transpose_of: Callable[[EdgeMatrix], EdgeMatrix | None],
 ) -> Tensor:
     """Sums, or means, and their products in `dtype`; `x` may be float32."""
-    count = matrices[0].num_rows
+    count = matrices[0].num_destinations
     matrices = [matrix.trim_isolated_tail() for matrix in matrices]
     # Without a gradient of x, autograd needs the products only.
     fuses = isinstance(x, Tensor) and x.requires_grad and torch.is_grad_enabled()
     copies = not fuses and (isinstance(x, TableRows) or x.dtype != dtype)
-    alone = len(matrices) == 1 and matrices[0].num_rows == count
+    alone = len(matrices) == 1 and matrices[0].num_destinations == count
     own_gradient = self_x is not None and self_x.requires_grad
     if copies and alone and self_weight is not None and not own_gradient:
         rows = sums_and_self_rows(matrices[0], x, mean, self_x, dtype)
@@ -141,7 +146,7 @@ def _multiplied(
     if self_x is None and self_weight is not None:
         self_x = as_tensor(x, count)
     if isinstance(x, Tensor):
-        sums = (matrix.spmm_as(dtype, x, mean) for matrix in matrices)
+        sums = (matrix.sum_rows_as(dtype, x, mean) for matrix in matrices)
     else:
         sums = (sum_table_as(dtype, matrix, x, mean) for matrix in matrices)
     own = None if self_x is None else _as(dtype, self_x)
@@ -149,7 +154,7 @@ def _multiplied(
 
 
 def _check(
-    matrices: list[CsrMatrix],
+    matrices: list[EdgeMatrix],
     reduce: str,
     x: Tensor | TableRows,
     weights: list[Tensor],
@@ -161,14 +166,14 @@ def _check(
         raise ValueError(f"reduce must be one of {', '.join(REDUCTIONS)}, got {reduce!r}")
     if not matrices or len(matrices) != len(weights):
         raise ValueError(f"each structure needs a weight, got {len(matrices)} and {len(weights)}")
-    count = matrices[0].num_rows
-    sizes = {(matrix.num_columns, matrix.num_rows) for matrix in matrices[1:]}
-    if not sizes <= {(matrices[0].num_columns, count)}:
+    count = matrices[0].num_destinations
+    sizes = {(matrix.num_sources, matrix.num_destinations) for matrix in matrices[1:]}
+    if not sizes <= {(matrices[0].num_sources, count)}:
         raise ValueError(f"structures must have the same nodes, got {matrices}")
     if self_x is None and self_weight is not None:
         check_first_rows(matrices[0], x)
-    elif len(x.shape) != 2 or x.shape[0] != matrices[0].num_columns:
-        raise ValueError(f"x must be [{matrices[0].num_columns}, columns], got {list(x.shape)}")
+    elif len(x.shape) != 2 or x.shape[0] != matrices[0].num_sources:
+        raise ValueError(f"x must be [{matrices[0].num_sources}, columns], got {list(x.shape)}")
     if x.device != matrices[0].device:
         raise ValueError(f"x must be on {matrices[0].device} as the structure, got {x.device}")
     if self_x is not None and self_weight is None:
@@ -177,7 +182,7 @@ def _check(
         raise ValueError(f"self_x must be [{count}, columns], got {list(self_x.shape)}")
     check_weights(x, weights, self_weight, self_x, bias)
     if isinstance(x, Tensor):
-        check_operand("x", x, matrices[0].device, matrices[0].num_columns, "sources")
+        check_operand("x", x, matrices[0].device, matrices[0].num_sources, "sources")
 
 
 def check_weights(
@@ -276,9 +281,9 @@ class Linear(Function):
         self_weight: Tensor | None,
         bias: Tensor | None,
         count: int,
-        matrices: list[CsrMatrix],
+        matrices: list[EdgeMatrix],
         mean: bool,
-        transposes: list[CsrMatrix | None],
+        transposes: list[EdgeMatrix | None],
         *weights: Tensor,
     ) -> tuple[Tensor, ...]:
         ctx.matrices, ctx.mean, ctx.transposes = matrices, mean, transposes
@@ -287,7 +292,7 @@ class Linear(Function):
 
         def reduced() -> Iterator[Tensor]:
             for matrix, needed in zip(matrices, ctx.needs_input_grad[8:], strict=True):
-                sums = matrix.spmm_as(dtype, x, mean)
+                sums = matrix.sum_rows_as(dtype, x, mean)
                 kept.append(sums if needed else None)
                 yield sums
 
@@ -333,7 +338,7 @@ def _to_sources(
     count, out = grad.shape[0], None
     if self_weight is not None and accumulates_in(ctx.dtype) and None in ctx.transposes:
         # Atomics add to the gradient of the self term instead of to zeros.
-        shape = ctx.matrices[0].num_columns, self_weight.shape[1]
+        shape = ctx.matrices[0].num_sources, self_weight.shape[1]
         out = grad.new_empty(shape, dtype=ctx.dtype)
         if ctx.dtype == grad.dtype:
             torch.mm(grad, self_weight, out=first_rows(out, count))
@@ -343,7 +348,7 @@ def _to_sources(
             out[count:].zero_()
         self_weight = None
     for matrix, transposes, weight in zip(ctx.matrices, ctx.transposes, weights, strict=True):
-        rows, e = first_rows(grad, matrix.num_rows) @ weight, None
+        rows, e = first_rows(grad, matrix.num_destinations) @ weight, None
         if ctx.mean:
             rows, e = gradient_of_sums(matrix, rows)
         message = "copy_u" if e is None else "mul"
@@ -375,12 +380,12 @@ def _gradients_again(
     weights, kept = rest[: len(ctx.matrices)], rest[len(ctx.matrices) :]
     out: Tensor | None = None
     if needs[0] and grad is not None and ctx.self_is_x and self_weight is not None:
-        isolated = ctx.matrices[0].num_columns - grad.shape[0]
+        isolated = ctx.matrices[0].num_sources - grad.shape[0]
         out = F.pad(grad @ self_weight, (0, 0, 0, isolated))
     grad_weights: list[Tensor | None] = []
     edges = zip(ctx.matrices, ctx.transposes, weights, kept, strict=True)
     for matrix, transpose, weight, sums in edges:
-        rows = None if grad is None else grad[: matrix.num_rows]
+        rows = None if grad is None else grad[: matrix.num_destinations]
         grad_weights.append(None if rows is None or sums is None else rows.t() @ sums)
         of_sums = None if sums is None else grad_kept.pop(0)
         if needs[0] and (rows is not None or of_sums is not None):

@@ -8,7 +8,7 @@ from torch import Tensor
 import peergraph._C as _C
 from peergraph.aggregate.kernels.arguments import DTYPES, MESSAGES, launch_on
 from peergraph.aggregate.ops.operands import check_operand, columns, flat, is_prefix, runs_plainly
-from peergraph.aggregate.sparse.csr import CsrMatrix
+from peergraph.aggregate.sparse.edge_matrix import EdgeMatrix
 from peergraph.memory import TableRows
 from peergraph.memory.device.launching import Buffers
 from peergraph.memory.device.plain_tensor import dense
@@ -17,7 +17,7 @@ _MESSAGES = ("copy_u", "mul")
 
 
 def reduce_table(
-    matrix: CsrMatrix, message: str, reduce: str, x: TableRows, e: Tensor | None
+    matrix: EdgeMatrix, message: str, reduce: str, x: TableRows, e: Tensor | None
 ) -> Tensor | None:
     """Returns the result of g_spmm for gathered rows, or None.
 
@@ -32,8 +32,8 @@ def reduce_table(
     """
     if x.device != matrix.device:
         raise ValueError(f"x must be on {matrix.device} as the structure, got {x.device}")
-    if x.shape[0] != matrix.num_columns:
-        raise ValueError(f"x must have {matrix.num_columns} rows (sources), got {list(x.shape)}")
+    if x.shape[0] != matrix.num_sources:
+        raise ValueError(f"x must have {matrix.num_sources} rows (sources), got {list(x.shape)}")
     if not _can_read(message, x, e):
         return None
     if e is not None:
@@ -44,7 +44,7 @@ def reduce_table(
     width = columns(x.shape[1:])
     if width == 0 or (e is not None and e.shape[1] == 0):
         return None
-    out = torch.empty(matrix.num_rows, width, dtype=x.dtype, device=x.device)
+    out = torch.empty(matrix.num_destinations, width, dtype=x.dtype, device=x.device)
     operands = table_operands(x, e, message)
     native, launch, allocate = matrix.tensors.native(), launch_on(out.device), Buffers(out.device)
     if reduce in ("max", "min"):
@@ -68,7 +68,7 @@ def reduce_table(
             allocate=allocate,
         )
     x.count_reads(matrix.indices)
-    return out.reshape(matrix.num_rows, *x.shape[1:])
+    return out.reshape(matrix.num_destinations, *x.shape[1:])
 
 
 def table_operands(x: TableRows, e: Tensor | None = None, message: str = "copy_u") -> _C.Operands:

@@ -12,13 +12,13 @@ from peergraph.aggregate.ops.operands import (
     check_same_dtype,
     use_deterministic,
 )
-from peergraph.aggregate.sparse.csr import Backward, CsrMatrix
+from peergraph.aggregate.sparse.edge_matrix import Backward, EdgeMatrix
 
 MESSAGES = ("copy_u", "copy_e", "mul")
 
 
 def spmm_transposed(
-    matrix: CsrMatrix,
+    matrix: EdgeMatrix,
     message: str,
     x: Tensor | None,
     e: Tensor | None,
@@ -34,7 +34,7 @@ def spmm_transposed(
             state = "needs" if needed else "does not use"
             raise ValueError(f"message {message!r} {state} {name}")
     if x is not None:
-        check_operand("x", x, matrix.device, matrix.num_rows, "destinations")
+        check_operand("x", x, matrix.device, matrix.num_destinations, "destinations")
     if e is not None:
         check_operand("e", e, matrix.device, matrix.num_edges, "edges")
     x, e = autocast(x), autocast(e)
@@ -42,4 +42,4 @@ def spmm_transposed(
     x, e, features = align(x, e)
     transpose = matrix.gradient_matrix(backward, use_deterministic(deterministic))
     result: Tensor = SourceSums.apply(x, e, matrix, transpose, message)
-    return result.reshape(matrix.num_columns, *features)
+    return result.reshape(matrix.num_sources, *features)

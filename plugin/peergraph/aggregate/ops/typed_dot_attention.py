@@ -16,6 +16,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from peergraph.aggregate.kernels.edge_softmax import edge_softmax
+from peergraph.aggregate.kernels.sddmm import sddmm
 from peergraph.aggregate.ops.gradient_checks import once_differentiable
 from peergraph.aggregate.sparse.typed_pairs import JointPairs
 
@@ -137,11 +139,11 @@ class _DotAttention(torch.autograd.Function):
         of_queries = plan.chosen_maps(key_maps) * plan.scaled(key_maps, priors)
         of_queries, of_values = of_queries.to(dtype), plan.chosen_maps(value_maps).to(dtype)
         mapped = plan.map(queries.index_select(0, pairs.owners), of_queries.transpose(2, 3))
-        shares = pairs.by_destination.edge_softmax(
-            pairs.matrix.sddmm(keys, mapped, "mul", "uv", plan.heads, plan.depth)
-        )
-        sums = pairs.matrix.spmm(values, shares, "mul")
-        out = pairs.sums.spmm(plan.map(sums, of_values), None, "copy_u")
+        by_row, shape = pairs.matrix.tensors, (plan.heads, plan.depth)
+        scores = sddmm(keys, mapped, by_row, "mul", "uv", *shape)
+        shares = edge_softmax(scores, None, pairs.by_destination.tensors)
+        sums = pairs.matrix.sum_messages(values, shares, "mul")
+        out = pairs.sums.sum_messages(plan.map(sums, of_values), None, "copy_u")
         made = mapped, shares, sums, of_queries, of_values
         ctx.save_for_backward(*made, keys, values, queries, key_maps, value_maps, *priors)
         ctx.plan = plan
@@ -157,14 +159,16 @@ class _DotAttention(torch.autograd.Function):
         of_pairs = grad.contiguous().index_select(0, pairs.owners)
         grad_value_maps = plan.products(sums, of_pairs)
         of_sums = plan.map(of_pairs, of_values.transpose(2, 3))
-        of_shares = pairs.matrix.sddmm(values, of_sums, "mul", "uv", plan.heads, plan.depth)
-        of_scores = pairs.by_destination.edge_softmax(shares, of_shares)
-        grad_values = by_column.spmm(of_sums, shares, "mul")
-        grad_keys = by_column.spmm(mapped, of_scores, "mul")
-        of_mapped = pairs.matrix.spmm(keys, of_scores, "mul")
+        of_shares = sddmm(
+            values, of_sums, pairs.matrix.tensors, "mul", "uv", plan.heads, plan.depth
+        )
+        of_scores = edge_softmax(shares, of_shares, pairs.by_destination.tensors)
+        grad_values = by_column.sum_messages(of_sums, shares, "mul")
+        grad_keys = by_column.sum_messages(mapped, of_scores, "mul")
+        of_mapped = pairs.matrix.sum_messages(keys, of_scores, "mul")
         grad_key_maps = plan.products(of_mapped, queries.index_select(0, pairs.owners))
         grad_key_maps = grad_key_maps.to(key_maps.dtype)
-        grad_queries = pairs.sums.spmm(plan.map(of_mapped, of_queries), None, "copy_u")
+        grad_queries = pairs.sums.sum_messages(plan.map(of_mapped, of_queries), None, "copy_u")
         of_factors = (grad_key_maps * plan.chosen_maps(key_maps)).sum((2, 3))
         of_priors = (of_factors / math.sqrt(plan.depth)).unbind(1)
         results = [

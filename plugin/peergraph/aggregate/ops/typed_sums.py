@@ -186,7 +186,7 @@ class _SumAndMultiply(torch.autograd.Function):
         for group, values in zip(plan.edges.groups, plan.edge_values, strict=True):
             pairs = [(plan.stored[i], features[i]) for i in group.features]
             rows = [x if stored is None else stored for stored, x in pairs]
-            shape = group.matrix.num_rows, rows[0].shape[1]
+            shape = group.matrix.num_destinations, rows[0].shape[1]
             kept.append(torch.empty(shape, dtype=plan.dtype, device=plan.edges.device))
             sum_rows(kept[-1], group.matrix, rows, values, plan.mean)
         matrices = list(map(plan.matrices, weights))
@@ -272,15 +272,15 @@ def _products(
                 else:
                     results[product.output] = total.addmm_(block, matrix.t())
             continue
-        parts = of_group.new_empty(group.matrix.num_rows, plan.columns)
+        parts = of_group.new_empty(group.matrix.num_destinations, plan.columns)
         for product, matrix in zip(group.products, of_products, strict=True):
             torch.mm(product.view(of_group), matrix.t(), out=product.rows(parts))
         for output, (rows, of_destinations) in group.sums.items():
             total = results[output]
             if total is None:
-                results[output] = of_destinations.spmm(parts[rows], None, "copy_u")
+                results[output] = of_destinations.sum_messages(parts[rows], None, "copy_u")
             else:
-                of_destinations.add_spmm(total, parts[rows], None, "copy_u")
+                of_destinations.add_messages(total, parts[rows], None, "copy_u")
     for output, bias in left.items():
         total = results[output]
         if total is None:
@@ -324,10 +324,10 @@ def _to_sources(plan: _Plan, number: int, of_sums: Tensor) -> Tensor:
     if values is not None:
         if plan.mean:
             of_sums = divide_by_degrees(group.matrix, of_sums)
-        return transpose.spmm(of_sums, values.to(of_sums.dtype), "mul")
+        return transpose.sum_messages(of_sums, values.to(of_sums.dtype), "mul")
     if plan.mean:
-        return transpose.spmm(of_sums, group.inverse_degrees(of_sums.dtype), "mul")
-    return transpose.spmm(of_sums, None, "copy_u")
+        return transpose.sum_messages(of_sums, group.inverse_degrees(of_sums.dtype), "mul")
+    return transpose.sum_messages(of_sums, None, "copy_u")
 
 
 def _gradients_again(

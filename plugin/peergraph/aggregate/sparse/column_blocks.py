@@ -8,34 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cache
-from typing import Any, Protocol, TypeVar
 
 import torch
 from torch import Tensor
 
-_Matrix = TypeVar("_Matrix", bound="Matrix")
-
-
-class Matrix(Protocol):
-    """What blocks need of a :class:`CsrMatrix`."""
-
-    indptr: Tensor
-    indices: Tensor
-    edge_ids: Tensor | None
-    num_columns: int
-    schedule: Any
-
-    @property
-    def num_rows(self) -> int: ...
-    @property
-    def num_edges(self) -> int: ...
-    @property
-    def device(self) -> torch.device: ...
-    @property
-    def max_chunks(self) -> int: ...
-    def spmm(self, x: Tensor, e: Tensor | None, message: str) -> Tensor: ...
-    def add_spmm(self, out: Tensor, x: Tensor, e: Tensor | None, message: str) -> None: ...
-
+from peergraph.aggregate.kernels.arguments import CsrTensors
+from peergraph.aggregate.kernels.spmm import add_spmm, spmm
 
 # A kernel sums at most so many bytes of each row at a time.
 _SLICE_BYTES = 512
@@ -50,7 +28,7 @@ _LEAST_READS = 128
 _EDGES_OF_BLOCK = 20
 
 
-def column_block_count(matrix: Matrix, x: Tensor) -> int:
+def column_block_count(matrix: CsrTensors, x: Tensor) -> int:
     """Returns in how many blocks of columns the sums of `x` are computed; 1: in one go."""
     rows, edges = matrix.num_rows, matrix.num_edges
     if x.device.type != "cuda" or rows == 0 or edges < _LEAST_READS * matrix.num_columns:
@@ -68,37 +46,8 @@ def _l2_bytes(device: torch.device) -> int:
     return int(torch.cuda.get_device_properties(device).L2_cache_size)
 
 
-def take_columns(matrix: _Matrix, first: int, last: int, *, edge_ids: bool = True) -> _Matrix:
-    """Returns the edges from the columns `first` to `last` - 1, renumbered from 0.
-
-    Args:
-        matrix: the edges.
-        first, last: of the columns.
-        edge_ids: whether edge tensors are those of `matrix`; else there are to be none.
-    """
-    indices = matrix.indices
-    chosen = (indices >= first) & (indices < last)
-    before = torch.zeros(len(indices) + 1, dtype=matrix.indptr.dtype, device=matrix.device)
-    torch.cumsum(chosen, 0, out=before[1:])
-    positions = chosen.nonzero().squeeze(1)
-    ids = None
-    if edge_ids:
-        ids = positions if matrix.edge_ids is None else matrix.edge_ids[positions]
-        ids = ids.to(indices.dtype)
-    make: Any = type(matrix)
-    columns: _Matrix = make(
-        before[matrix.indptr.long()],
-        indices[positions] - first,
-        last - first,
-        edge_ids=ids,
-        max_chunks=matrix.max_chunks,
-        schedule=matrix.schedule,
-    )
-    return columns
-
-
 def add_in_blocks(
-    out: Tensor | None, blocks: Sequence[Matrix], x: Tensor, e: Tensor | None, message: str
+    out: Tensor | None, blocks: Sequence[CsrTensors], x: Tensor, e: Tensor | None, message: str
 ) -> Tensor:
     """Adds the sums of messages over blocks of columns, which follow each other in `x`, to `out`.
 
@@ -107,8 +56,8 @@ def add_in_blocks(
     parts = torch.split(x, [block.num_columns for block in blocks])
     for block, part in zip(blocks, parts, strict=True):
         if out is None:
-            out = block.spmm(part, e, message)
+            out = spmm(part, e, block, message, False)
         else:
-            block.add_spmm(out, part, e, message)
+            add_spmm(out, part, e, block, message)
     assert out is not None
     return out

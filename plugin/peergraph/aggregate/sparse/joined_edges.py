@@ -11,7 +11,7 @@ from torch import Tensor
 
 import peergraph._C as _C
 from peergraph.aggregate.kernels.arguments import launch_on
-from peergraph.aggregate.sparse.csr import CsrMatrix
+from peergraph.aggregate.sparse.edge_matrix import EdgeMatrix
 from peergraph.aggregate.sparse.index_tensors import are_few_keys, check_range, cuts_of
 from peergraph.memory.device.launching import Buffers
 
@@ -69,7 +69,7 @@ class JoinedEdges:
         column_cuts: the first column of each segment, and the number of columns.
     """
 
-    matrix: CsrMatrix
+    matrix: EdgeMatrix
     rows: Tensor
     row_segments: Tensor
     row_cuts: list[int]
@@ -124,7 +124,7 @@ def matrix_of_all(
     *,
     edge_ids: bool = False,
     gradients: bool = False,
-) -> CsrMatrix:
+) -> EdgeMatrix:
     """Returns one matrix of the edges of several relations, with a row and a column for every key.
 
     Args:
@@ -201,7 +201,7 @@ def _native_join(
     if bad_edge >= 0:
         _raise_bad_id(relations)
     num_rows, num_columns = row_cuts[-1], column_cuts[-1]
-    matrix = CsrMatrix(
+    matrix = EdgeMatrix(
         indptr[: num_rows + 1],
         indices[:num_edges],
         num_columns,

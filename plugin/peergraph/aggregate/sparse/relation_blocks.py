@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from peergraph.aggregate.kernels.arguments import Schedule, count_chunks, sum_dtype
-from peergraph.aggregate.sparse.csr import CsrMatrix
+from peergraph.aggregate.sparse.edge_matrix import EdgeMatrix
 from peergraph.aggregate.sparse.index_tensors import (
     check_ids,
     check_range,
@@ -82,14 +82,14 @@ class BlockGroup:
 
     features: list[int]
     num_rows: list[int]
-    matrix: CsrMatrix
+    matrix: EdgeMatrix
     relations: list[int | None]
     sources: list[int]
     outputs: list[int]
     num_edges: list[int]
     products: list[BlockProduct]
     owners: Tensor | None = None
-    sums: dict[int, tuple[slice, CsrMatrix]] = field(default_factory=dict)
+    sums: dict[int, tuple[slice, EdgeMatrix]] = field(default_factory=dict)
     _inverse_degrees: dict[torch.dtype, Tensor] = field(default_factory=dict)
 
     @property
@@ -107,7 +107,7 @@ class BlockGroup:
         For a matrix without edge ids.
         """
         if dtype not in self._inverse_degrees:
-            degrees = self.matrix.degrees().clamp(min=1).to(sum_dtype(dtype))
+            degrees = self.matrix.in_degrees().clamp(min=1).to(sum_dtype(dtype))
             by_edge = degrees.reciprocal_()[self.matrix.transpose().indices]
             self._inverse_degrees[dtype] = by_edge.to(dtype).unsqueeze(1)
         return self._inverse_degrees[dtype]
@@ -382,10 +382,10 @@ def _fits(keys: Tensor, count: int) -> bool:
 
 def _matrix(
     rows: Tensor, columns: Tensor, num_rows: int, num_columns: int, weighted: bool
-) -> CsrMatrix:
+) -> EdgeMatrix:
     """Returns the edges by row; edges have ids, their positions here, if they have weights."""
     indptr, indices, order = group_by(rows, columns, num_rows, num_columns, rows.dtype)
-    matrix = CsrMatrix(
+    matrix = EdgeMatrix(
         indptr,
         indices,
         num_columns,
@@ -398,7 +398,7 @@ def _matrix(
 
 def _sums(
     owners: Tensor, starts: list[int], products: list[BlockProduct]
-) -> dict[int, tuple[slice, CsrMatrix]]:
+) -> dict[int, tuple[slice, EdgeMatrix]]:
     """Returns by result a matrix that adds up the rows of each destination, and which these are.
 
     Args:
@@ -415,7 +415,7 @@ def _sums(
         of_output = [product for product in products if product.output == output]
         if of_output and last > first:
             begin, end = of_output[0].first, of_output[-1].last
-            matrix = CsrMatrix(
+            matrix = EdgeMatrix(
                 indptr[first : last + 1] - begin,
                 indices[begin:end] - begin,
                 end - begin,

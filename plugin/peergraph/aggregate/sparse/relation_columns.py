@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from peergraph.aggregate.kernels.arguments import count_chunks
-from peergraph.aggregate.sparse.csr import CsrMatrix
+from peergraph.aggregate.sparse.edge_matrix import EdgeMatrix
 from peergraph.aggregate.sparse.index_tensors import check_ids, check_range, distinct, group_by
 from peergraph.aggregate.sparse.relation_blocks import destinations_with_edges, source_position
 from peergraph.aggregate.sparse.typed_edges import Relation, check_relation
@@ -54,7 +54,7 @@ class RelationColumns:
         indptr, indices, order = group_by(
             destinations.to(dtype), columns.to(dtype), num_rows, num_columns, dtype
         )
-        self.matrix = CsrMatrix(
+        self.matrix = EdgeMatrix(
             indptr, indices, num_columns, edge_ids=order, max_chunks=count_chunks(indptr)
         )
         """The edges."""

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from peergraph.aggregate.kernels.arguments import Schedule
-from peergraph.aggregate.sparse.csr import CsrMatrix
+from peergraph.aggregate.sparse.edge_matrix import EdgeMatrix
 from peergraph.aggregate.sparse.index_tensors import (
     check_ids,
     check_range,
@@ -148,7 +148,7 @@ class TypedEdges:
         # A destination has a row for each relation at most, but for one with rows without edges.
         most_chunks = None if fixed or count > Schedule.long_row else 0
         ids = torch.arange(rows, dtype=torch.int32, device=device)
-        self.sums = CsrMatrix(indptr, ids, rows, max_chunks=most_chunks)
+        self.sums = EdgeMatrix(indptr, ids, rows, max_chunks=most_chunks)
         """Adds up the rows of each destination."""
 
     def by_relation(self, columns: Tensor) -> tuple[Tensor, ...]:

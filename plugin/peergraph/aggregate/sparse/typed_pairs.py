@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from peergraph.aggregate.kernels.arguments import Schedule
-from peergraph.aggregate.sparse.csr import CsrMatrix
+from peergraph.aggregate.sparse.edge_matrix import EdgeMatrix
 from peergraph.aggregate.sparse.index_tensors import group_by, row_of_edges
 from peergraph.aggregate.sparse.joined_edges import JoinedEdges, KeyedEdges, join_edges
 from peergraph.aggregate.sparse.typed_edges import Relation, check_relation
@@ -86,7 +86,7 @@ class TypedPairs(ABC):
         indptr, ids, _ = group_by(self.owners, ids, firsts[-1], max(1, rows), torch.int32)
         # A destination has a row for each relation at most.
         most_chunks = None if len(relations) > Schedule.long_row else 0
-        self.sums = CsrMatrix(indptr, ids, rows, max_chunks=most_chunks)
+        self.sums = EdgeMatrix(indptr, ids, rows, max_chunks=most_chunks)
         """Adds up the rows of each destination."""
         self._complete(relations, sizes, joined, gradients)
 
@@ -101,7 +101,7 @@ class TypedPairs(ABC):
         """Makes what an operation needs beside the matrix of all edges."""
 
     @abstractmethod
-    def _matrices(self) -> list[CsrMatrix]:
+    def _matrices(self) -> list[EdgeMatrix]:
         """Returns all matrices but the transposes."""
 
     @property
@@ -121,7 +121,7 @@ class TypedPairs(ABC):
 class JointPairs(TypedPairs):
     """Edges whose scores have one softmax for each destination, over all relations."""
 
-    by_destination: CsrMatrix
+    by_destination: EdgeMatrix
     """The edges of each destination, over all relations; its columns are these edges."""
 
     def _complete(
@@ -132,22 +132,22 @@ class JointPairs(TypedPairs):
         gradients: bool,
     ) -> None:
         rows, edges = self.sums.indices, self.matrix.num_edges
-        degrees = self.matrix.degrees()[rows]
+        degrees = self.matrix.in_degrees()[rows]
         lasts = torch.cumsum(degrees, 0, dtype=torch.int32)
         indptr = torch.cat([lasts.new_zeros(1), lasts])[self.sums.indptr]
         shift = self.matrix.indptr[rows] - (lasts - degrees)
         ids = shift.repeat_interleave(degrees, output_size=edges)
         ids += torch.arange(edges, dtype=torch.int32, device=self.device)
-        self.by_destination = CsrMatrix(indptr, ids, edges, edge_ids=ids)
+        self.by_destination = EdgeMatrix(indptr, ids, edges, edge_ids=ids)
 
-    def _matrices(self) -> list[CsrMatrix]:
+    def _matrices(self) -> list[EdgeMatrix]:
         return [self.matrix, self.sums, self.by_destination]
 
 
 class ApartPairs(TypedPairs):
     """Edges whose scores have a softmax for each pair, of a source and a relation's vectors."""
 
-    scores: CsrMatrix
+    scores: EdgeMatrix
     """The edges; a column is a pair of a relation and any source, in the order of relations."""
     places: Tensor
     """[rows] the place of each pair among all pairs of a relation and a destination, with edges or
@@ -169,10 +169,10 @@ class ApartPairs(TypedPairs):
         columns = joined.columns[self.matrix.indices] + of_row[0][rows]
         ids = columns.to(self.matrix.indices.dtype)
         chunks = self.matrix.max_chunks
-        self.scores = CsrMatrix(self.matrix.indptr, ids, sources[-1], max_chunks=chunks)
+        self.scores = EdgeMatrix(self.matrix.indptr, ids, sources[-1], max_chunks=chunks)
         if gradients:
             self.scores.transpose()
             self.sums.transpose()
 
-    def _matrices(self) -> list[CsrMatrix]:
+    def _matrices(self) -> list[EdgeMatrix]:
         return [self.matrix, self.scores, self.sums]

@@ -7,7 +7,7 @@ from typing import Any
 from torch import Tensor
 
 from peergraph.aggregate.ops.operands import use_deterministic
-from peergraph.aggregate.sparse.csr import CsrMatrix
+from peergraph.aggregate.sparse.edge_matrix import EdgeMatrix
 
 
 class Context:
@@ -25,7 +25,7 @@ class Context:
         """Operators get all gradients."""
 
 
-def gradient_matrix(matrix: CsrMatrix, wanted: bool = True) -> CsrMatrix | None:
+def gradient_matrix(matrix: EdgeMatrix, wanted: bool = True) -> EdgeMatrix | None:
     """Returns what gradients of sources are summed over; None for atomics or without any."""
     return matrix.gradient_matrix("auto", use_deterministic(None)) if wanted else None
 

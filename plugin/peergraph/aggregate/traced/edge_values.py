@@ -9,7 +9,9 @@ import torch
 from torch import Tensor
 
 from peergraph.aggregate.kernels.arguments import sum_dtype
-from peergraph.aggregate.kernels.attention import AttentionInputs
+from peergraph.aggregate.kernels.attention import AttentionInputs, attention_forward
+from peergraph.aggregate.kernels.edge_softmax import edge_softmax
+from peergraph.aggregate.kernels.sddmm import sddmm
 from peergraph.aggregate.kernels.torch_operator import add_gradient, kernel
 from peergraph.aggregate.ops.attention import Attention, aligned
 from peergraph.aggregate.ops.edge_maps import EdgeProducts
@@ -41,8 +43,8 @@ def traced_sddmm(
     depth: int,
 ) -> Tensor:
     """Returns the message of `left` and `right` of each edge, [edges, heads]."""
-    matrix = edges.structure(counted=True).matrix
-    return matrix.sddmm(left, right, message, targets, heads, depth)
+    matrix = edges.structure(counted=True).tensors
+    return sddmm(left, right, matrix, message, targets, heads, depth)
 
 
 def _empty_gradients_of_values(
@@ -78,7 +80,7 @@ def traced_sddmm_gradients(
 
     `rows` and `columns` are the operands' sizes.
     """
-    matrix = edges.structure().matrix
+    matrix = edges.structure()
     sources = any(need and target == "u" for need, target in zip(needs, targets, strict=True))
     context = Context(
         needs,
@@ -133,7 +135,7 @@ def traced_edge_softmax(values: Tensor, grad: Tensor | None, edges: TracedEdges)
 
     With `grad`, `values` are the softmax, and the gradient of the scores is returned.
     """
-    return edges.structure(counted=grad is None).matrix.edge_softmax(values, grad)
+    return edge_softmax(values, grad, edges.structure(counted=grad is None).tensors)
 
 
 def _softmax_gradients(
@@ -160,7 +162,7 @@ def traced_attention(inputs: AttentionInputs, edges: TracedEdges) -> tuple[Tenso
     if inputs.x.numel() == 0 or edges.num_destinations == 0:
         out, lse = _empty_attention(inputs, edges)
         return out.zero_(), lse.zero_()
-    return edges.structure(counted=True).matrix.attention(_dense_inputs(inputs))
+    return attention_forward(_dense_inputs(inputs), edges.structure(counted=True).tensors)
 
 
 def _dense_inputs(inputs: AttentionInputs) -> AttentionInputs:
@@ -200,7 +202,7 @@ def traced_attention_gradients(
     if inputs.x.numel() == 0 or edges.num_destinations == 0:
         empty = _empty_attention_gradients(grad, out, lse, inputs, edges, needs)
         return [each.zero_() for each in empty]
-    inputs, matrix = _dense_inputs(inputs), edges.structure().matrix
+    inputs, matrix = _dense_inputs(inputs), edges.structure()
     context = Context(
         needs,
         (inputs.x, inputs.left, inputs.right, inputs.att, out, lse),

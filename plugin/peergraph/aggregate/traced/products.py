@@ -9,7 +9,7 @@ from torch import Tensor
 
 from peergraph.aggregate.kernels.torch_operator import add_gradient, kernel
 from peergraph.aggregate.ops.spmm_linear import Linear
-from peergraph.aggregate.sparse.csr import CsrMatrix
+from peergraph.aggregate.sparse.edge_matrix import EdgeMatrix
 from peergraph.aggregate.traced.context import Context, given_or_empty, gradient_matrix
 from peergraph.aggregate.traced.edges import TracedEdges
 
@@ -45,9 +45,9 @@ def traced_spmm_linear(
     Sums of the last rows, which have no edges, may have no values: nobody reads them.
     """
     count = edges.num_destinations
-    matrices = [csc.matrix.trim_isolated_tail() for csc in edges.structures(counted=True)]
+    matrices = [csc.trim_isolated_tail() for csc in edges.structures(counted=True)]
     context = Context([True, False, False, False, *[False] * 4, *keep])
-    without: list[CsrMatrix | None] = [None] * len(matrices)
+    without: list[EdgeMatrix | None] = [None] * len(matrices)
     with torch.no_grad():
         out, *kept = Linear.forward(
             context, x, self_x, self_weight, bias, count, matrices, mean, without, *weights
@@ -108,10 +108,10 @@ def traced_spmm_linear_gradients(
         self_is_x: whether the self term is that of `x`.
         needs: which gradients are wanted.
     """
-    found = [csc.matrix.trim_isolated_tail() for csc in edges.structures(counted=False)]
+    found = [csc.trim_isolated_tail() for csc in edges.structures(counted=False)]
     sums = iter(kept)
     rows = [
-        next(sums)[: matrix.num_rows] if need else None
+        next(sums)[: matrix.num_destinations] if need else None
         for matrix, need in zip(found, needs[4:], strict=True)
     ]
     context = Context(

@@ -13,10 +13,11 @@ import torch
 from torch import Tensor
 
 from peergraph.aggregate.kernels.arguments import first_operand
-from peergraph.aggregate.kernels.spmm_minmax import dtype_of_positions
+from peergraph.aggregate.kernels.spmm_minmax import dtype_of_positions, spmm_minmax
 from peergraph.aggregate.kernels.torch_operator import add_gradient, kernel
 from peergraph.aggregate.ops.edge_maps import DestinationSums
 from peergraph.aggregate.ops.operands import use_deterministic
+from peergraph.aggregate.ops.spmm import minmax_gradients
 from peergraph.aggregate.ops.spmm_add_self import SpmmAddSelf
 from peergraph.aggregate.traced.context import Context, given_or_empty, gradient_matrix
 from peergraph.aggregate.traced.edges import TracedEdges
@@ -36,7 +37,7 @@ def traced_spmm(
     x: Tensor | None, e: Tensor | None, edges: TracedEdges, message: str, mean: bool
 ) -> Tensor:
     """Returns the sum or mean of the messages of each destination, [destinations, columns]."""
-    return edges.structure(counted=True).matrix.spmm(x, e, message, mean)
+    return edges.structure(counted=True).sum_messages(x, e, message, mean)
 
 
 def _empty_spmm_gradients(
@@ -69,7 +70,7 @@ def traced_spmm_gradients(
     e_columns: int,
 ) -> tuple[Tensor, Tensor]:
     """Returns the gradients of the operands of :func:`traced_spmm`."""
-    matrix = edges.structure().matrix
+    matrix = edges.structure()
     context = Context(
         [wants_x, wants_e],
         (x, e),
@@ -124,7 +125,7 @@ def traced_spmm_minmax(
     x: Tensor | None, e: Tensor | None, edges: TracedEdges, message: str, minimum: bool
 ) -> tuple[Tensor, Tensor]:
     """Returns the largest or smallest message of each row, and its first position or -1."""
-    return edges.structure(counted=True).matrix.spmm_minmax(x, e, message, minimum)
+    return spmm_minmax(x, e, edges.structure(counted=True).tensors, message, minimum)
 
 
 def _empty_minmax_gradients(
@@ -157,9 +158,9 @@ def traced_spmm_minmax_gradients(
     message: str,
 ) -> tuple[Tensor, Tensor]:
     """Returns the gradients of the operands of :func:`traced_spmm_minmax`."""
-    matrix, wanted = edges.structure().matrix, [wants_x, wants_e]
+    matrix, wanted = edges.structure(), [wants_x, wants_e]
     fixed = use_deterministic(None)
-    return matrix.spmm_minmax_backward(grad, arg, x, e, e_columns, wanted, message, fixed)
+    return minmax_gradients(matrix, grad, arg, x, e, e_columns, wanted, message, fixed)
 
 
 def _minmax_gradients(
@@ -203,7 +204,7 @@ def traced_spmm_add_self(
     x: Tensor, e: Tensor | None, self_weight: Tensor, bias: Tensor | None, edges: TracedEdges
 ) -> Tensor:
     """Returns the sums of ``copy_u`` or ``mul``, plus the first rows times `self_weight`."""
-    matrix = edges.structure(counted=True).matrix.trim_isolated_tail()
+    matrix = edges.structure(counted=True).trim_isolated_tail()
     with torch.no_grad():
         return SpmmAddSelf.forward(
             Context([False] * 4), x, e, self_weight, bias, edges.num_destinations, matrix, None
@@ -236,7 +237,7 @@ def traced_spmm_add_self_gradients(
     needs: list[bool],
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Returns the gradients of the tensors of :func:`traced_spmm_add_self`."""
-    matrix = edges.structure().matrix.trim_isolated_tail()
+    matrix = edges.structure().trim_isolated_tail()
     context = Context(
         needs,
         (x, e, self_weight),

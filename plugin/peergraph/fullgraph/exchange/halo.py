@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from peergraph.aggregate import FEATURE_DTYPES
-from peergraph.aggregate.sparse.csr import CsrMatrix
+from peergraph.aggregate.sparse.edge_matrix import EdgeMatrix
 from peergraph.aggregate.sparse.index_tensors import group_by
 from peergraph.autograd import Function
 from peergraph.fullgraph.exchange.side_by_side import AllToAll, Gather, Steps, run_alone
@@ -102,7 +102,7 @@ class HaloPlan(Halo):
         self.halo_counts = needed[rank]
         self.send_counts = tuple(row[rank] for row in needed)
         self.send_rows_by_rank = split_rows(send_rows, self.send_counts)
-        self._returned: CsrMatrix | None = None
+        self._returned: EdgeMatrix | None = None
 
     @classmethod
     def make(cls, layout: RowLayout, internal_rows: Tensor) -> tuple[HaloPlan, Tensor]:
@@ -227,13 +227,13 @@ class HaloPlan(Halo):
             return
         if received.dtype in FEATURE_DTYPES:
             matrix = self._returned_rows()
-            matrix.add_spmm(_as_matrix(out), _as_matrix(received), None, "copy_u")
+            matrix.add_messages(_as_matrix(out), _as_matrix(received), None, "copy_u")
             return
         parts = split_rows(received, self.send_counts)
         for rows, part in zip(self.send_rows_by_rank, parts, strict=True):
             out.index_add_(0, rows, part)
 
-    def _returned_rows(self) -> CsrMatrix:
+    def _returned_rows(self) -> EdgeMatrix:
         """Returns the matrix that adds returned rows to local rows, peers in rank order."""
         if self._returned is None:
             count = len(self.send_rows)
@@ -241,7 +241,7 @@ class HaloPlan(Halo):
             indptr, indices, _ = group_by(
                 self.send_rows, positions, self.num_local, count, torch.int64
             )
-            self._returned = CsrMatrix(indptr, indices, count)
+            self._returned = EdgeMatrix(indptr, indices, count)
         return self._returned
 
     def __repr__(self) -> str:

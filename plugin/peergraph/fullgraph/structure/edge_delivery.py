@@ -9,7 +9,6 @@ from torch import Tensor
 
 from peergraph.aggregate import Csc
 from peergraph.aggregate.kernels.arguments import count_chunks
-from peergraph.aggregate.sparse.csr import CsrMatrix
 from peergraph.fullgraph.exchange.halo import Halo
 from peergraph.fullgraph.exchange.machine_halo import halo_steps
 from peergraph.fullgraph.exchange.side_by_side import AllToAll, Gather, Steps
@@ -137,13 +136,10 @@ class EdgeDelivery:
                 part.copy_(extended[rows])
         if self.num_edges < _INT32:
             self.indptr = self.indptr.to(dtype)
-        matrix = CsrMatrix(
-            self.indptr,
-            indices,
-            plan.num_extended,
-            max_chunks=count_chunks(self.indptr),
+        most_chunks = count_chunks(self.indptr)
+        return plan, Csc(
+            self.indptr, indices, plan.num_extended, max_chunks=most_chunks, check=False
         )
-        return plan, Csc.from_matrix(matrix)
 
     def _halo_of(self, layout: RowLayout, source: Column, dtype: torch.dtype) -> Steps[Tensor]:
         """Finds the internal rows of other ranks that this rank's edges come from."""

@@ -18,8 +18,7 @@ import peergraph._C as _C
 from peergraph.aggregate.kernels.arguments import MESSAGES, Schedule, launch_on
 from peergraph.aggregate.ops.gradient_checks import unbatched
 from peergraph.aggregate.ops.source_gradients import divide_by_degrees
-from peergraph.aggregate.sparse.column_blocks import take_columns
-from peergraph.aggregate.sparse.csr import CsrMatrix
+from peergraph.aggregate.sparse.edge_matrix import EdgeMatrix
 from peergraph.autograd import Function
 from peergraph.fullgraph.exchange.halo import HaloPlan
 from peergraph.fullgraph.exchange.mapped_rows import MappedRows, RowAddresses
@@ -47,13 +46,13 @@ class InKernelSums:
     """
 
     def __init__(
-        self, plan: HaloPlan, matrix: CsrMatrix, interleaving: Interleaving | None = None
+        self, plan: HaloPlan, matrix: EdgeMatrix, interleaving: Interleaving | None = None
     ) -> None:
         self.plan = plan
         self.matrix = matrix
-        self.local = take_columns(matrix, 0, plan.num_local)
+        self.local = matrix.take_columns(0, plan.num_local)
         """Edges from local rows of sources."""
-        self.remote = take_columns(matrix, plan.num_local, plan.num_extended)
+        self.remote = matrix.take_columns(plan.num_local, plan.num_extended)
         """Edges from rows of the halo."""
         self.pair_chunks = _count_chunks(self.local, self.remote)
         """Chunks that the kernel of both cuts long rows into."""
@@ -143,7 +142,7 @@ class _Launch:
         columns = published.columns
         message = MESSAGES["copy_u" if e is None else "mul"]
         self.own, self.e = own, e
-        self.out = own.new_empty(sums.local.num_rows, columns)
+        self.out = own.new_empty(sums.local.num_destinations, columns)
         self._sums, self._mean = sums, mean
         e_columns = 1 if e is None else e.shape[1]
         self._local_operands = _C.Operands(
@@ -193,7 +192,7 @@ class _Launch:
                 allocate=Buffers(self.out.device),
             )
         if self._mean:
-            degrees = self._sums.matrix.degrees().clamp(min=1).to(self.out.dtype)
+            degrees = self._sums.matrix.in_degrees().clamp(min=1).to(self.out.dtype)
             self.out.div_(degrees.unsqueeze(1))
 
     def seconds(self, interleaving: Interleaving) -> float:
@@ -249,12 +248,13 @@ class _InKernelSum(Function):
         if not ctx.needs_input_grad[0]:
             return None, None, None, None
         (e,) = ctx.saved_tensors
-        matrix: CsrMatrix = ctx.sums.matrix
+        matrix: EdgeMatrix = ctx.sums.matrix
         grad = divide_by_degrees(matrix, grad) if ctx.mean else grad.contiguous()
         sums: InKernelSums = ctx.sums
 
         def transposed(grad: Tensor) -> Tensor:
-            partial = matrix.transpose().spmm(grad, e, "copy_u" if e is None else "mul")
+            message = "copy_u" if e is None else "mul"
+            partial = matrix.transpose().sum_messages(grad, e, message)
             return sums.plan.add_to_owners(partial)
 
         found = source_gradients(grad, transposed, lambda x: sums(x, e, False))
@@ -275,12 +275,12 @@ def _key(columns: int, x: Tensor, e: Tensor | None) -> _Key:
     return columns, x.dtype, 0 if e is None else min(e.shape[1], 2)
 
 
-def _count_chunks(local: CsrMatrix, remote: CsrMatrix) -> int:
+def _count_chunks(local: EdgeMatrix, remote: EdgeMatrix) -> int:
     """Returns how many chunks a GPU cuts long rows into, by either part; 0 on the CPU."""
     if local.device.type == "cpu":
         return 0
     schedule = local.schedule or Schedule()
-    degrees = [local.degrees(), remote.degrees()]
+    degrees = [local.in_degrees(), remote.in_degrees()]
     is_long = [of > schedule.long_row for of in degrees]
     cut = ((of + (schedule.chunk - 1)) // schedule.chunk for of in degrees)
     # Of a row that is cut the other part is one chunk.

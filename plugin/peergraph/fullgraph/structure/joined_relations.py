@@ -7,7 +7,6 @@ from collections.abc import Sequence
 import torch
 
 from peergraph.aggregate import Csc
-from peergraph.aggregate.sparse.csr import CsrMatrix
 from peergraph.fullgraph.exchange.halo import Halo
 from peergraph.fullgraph.exchange.machine_halo import make_halo
 from peergraph.fullgraph.exchange.transport import split_rows
@@ -30,17 +29,15 @@ def join_relations(plans: Sequence[Halo], relations: Sequence[Csc]) -> tuple[Hal
     joined = []
     halos = split_rows(extended, [len(plan.halo_rows) for plan in plans])
     for relation, halo in zip(relations, halos, strict=True):
-        matrix = relation.matrix
-        indices = torch.cat([own, halo])[matrix.indices.long()].to(matrix.indices.dtype)
+        indices = torch.cat([own, halo])[relation.indices.long()].to(relation.indices.dtype)
         joined.append(
-            Csc.from_matrix(
-                CsrMatrix(
-                    matrix.indptr,
-                    indices,
-                    joined_plan.num_extended,
-                    edge_ids=matrix.edge_ids,
-                    max_chunks=matrix.max_chunks,
-                )
+            Csc(
+                relation.indptr,
+                indices,
+                joined_plan.num_extended,
+                edge_ids=relation.edge_ids,
+                max_chunks=relation.max_chunks,
+                check=False,
             )
         )
     return joined_plan, joined

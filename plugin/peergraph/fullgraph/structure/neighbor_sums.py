@@ -40,7 +40,7 @@ class NeighborSums:
     def __init__(self, plan: Halo, local: Csc, mode: ModeChoice | None) -> None:
         self.plan = plan
         self.local = local
-        local.matrix.blocks_columns = True
+        local.blocks_columns = True
         self.mode: ModeChoice = default_mode(plan)
         if mode is not None:
             self.set_mode(mode)
@@ -80,7 +80,7 @@ class NeighborSums:
         return found
 
     def _make_blocks(self, mode: str, has_edge_ids: bool) -> SourceBlocks | MachineBlocks:
-        matrix, plan = self.local.matrix, self.plan
+        matrix, plan = self.local, self.plan
         if isinstance(plan, HaloPlan):
             return SourceBlocks(matrix, BlockStages(plan, mode), has_edge_ids=has_edge_ids)
         assert isinstance(plan, MachineHaloPlan)
@@ -98,7 +98,7 @@ class NeighborSums:
         """Sums by a kernel that reads rows of other ranks, made at the first use."""
         if self._in_kernel is None:
             assert isinstance(self.plan, HaloPlan)
-            self._in_kernel = InKernelSums(self.plan, self.local.matrix)
+            self._in_kernel = InKernelSums(self.plan, self.local)
         return self._in_kernel
 
     def __call__(self, message: str, reduce: str, x: Tensor | None, e: Tensor | None) -> Tensor:

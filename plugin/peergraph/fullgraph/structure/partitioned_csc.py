@@ -344,7 +344,7 @@ class PartitionedCsc(PartitionedStructure):
             # Of the extended rows the first are this rank's.
             of_x = self_x is None and sources.dtype == rows.dtype
             out = spmm_linear(
-                [relation.matrix for relation in relations],
+                list(relations),
                 reduce,
                 sources,
                 matrices,

@@ -18,8 +18,7 @@ from torch import Tensor
 
 from peergraph.aggregate.ops.gradient_checks import unbatched
 from peergraph.aggregate.ops.source_gradients import divide_by_degrees
-from peergraph.aggregate.sparse.column_blocks import take_columns
-from peergraph.aggregate.sparse.csr import CsrMatrix
+from peergraph.aggregate.sparse.edge_matrix import EdgeMatrix
 from peergraph.autograd import Function
 from peergraph.fullgraph.exchange.block_stages import BlockStages
 from peergraph.fullgraph.exchange.halo import HaloPlan
@@ -38,7 +37,7 @@ class SourceBlocks:
 
     def __init__(
         self,
-        matrix: CsrMatrix,
+        matrix: EdgeMatrix,
         stages: BlockStages,
         *,
         has_edge_ids: bool = True,
@@ -51,18 +50,18 @@ class SourceBlocks:
         layout = plan.layout
         self.rank = layout.group.rank
         first = first_column + plan.num_local
-        own = take_columns(matrix, first_column, first, edge_ids=has_edge_ids)
+        own = matrix.take_columns(first_column, first, edge_ids=has_edge_ids)
         self.blocks = {self.rank: own}
         """By rank, the edges from the rows that :class:`BlockStages` brings from it."""
         start = 0
         for source, count in enumerate(plan.halo_counts):
             if count == 0:
                 continue
-            block = take_columns(matrix, first, first + count, edge_ids=has_edge_ids)
+            block = matrix.take_columns(first, first + count, edge_ids=has_edge_ids)
             if stages.mode == "blocks":
                 rows = plan.halo_rows[start : start + count] - layout.offsets[source]
                 columns = rows[block.indices.long()].to(block.indices.dtype)
-                block = CsrMatrix(
+                block = EdgeMatrix(
                     block.indptr, columns, layout.counts[source], edge_ids=block.edge_ids
                 )
             self.blocks[source] = block
@@ -78,9 +77,9 @@ class SourceBlocks:
         for source, rows in self.stages.gather(x):
             block = self.blocks[source]
             if out is None:
-                out = block.spmm(rows, e, message)
+                out = block.sum_messages(rows, e, message)
             else:
-                block.add_spmm(out, rows, e, message)
+                block.add_messages(out, rows, e, message)
         assert out is not None
         return out
 
@@ -89,7 +88,7 @@ class SourceBlocks:
         message = "copy_u" if e is None else "mul"
 
         def partial_sums(source: int) -> Tensor:
-            return self.blocks[source].transpose().spmm(grad, e, message)
+            return self.blocks[source].transpose().sum_messages(grad, e, message)
 
         return self.stages.add_to_owners(grad, lambda: partial_sums(self.rank), partial_sums)
 
@@ -105,7 +104,7 @@ class MachineBlocks(NamedTuple):
     """Edges from rows that ranks of this machine import."""
 
     @property
-    def matrix(self) -> CsrMatrix:
+    def matrix(self) -> EdgeMatrix:
         """All edges."""
         return self.within.matrix
 
@@ -205,5 +204,5 @@ class _SourceGradients(Function):
         return ctx.sums(grad), None, None
 
 
-def _divisors(matrix: CsrMatrix, dtype: torch.dtype) -> Tensor:
-    return matrix.degrees().clamp(min=1).to(dtype).unsqueeze(1)
+def _divisors(matrix: EdgeMatrix, dtype: torch.dtype) -> Tensor:
+    return matrix.in_degrees().clamp(min=1).to(dtype).unsqueeze(1)

@@ -10,7 +10,6 @@ from torch import Tensor
 
 from peergraph.aggregate import Csc
 from peergraph.aggregate.kernels.arguments import count_chunks
-from peergraph.aggregate.sparse.csr import CsrMatrix
 from peergraph.fullgraph.layout.row_layout import RowLayout
 from peergraph.fullgraph.offload.chunks.chunk_order import choose_orders
 from peergraph.fullgraph.offload.chunks.chunks import Chunks
@@ -243,18 +242,18 @@ class ChunkedCsc:
             parent=self.edge_layout,
             parent_rows=lambda: _edges_to(local, rows),
         )
-        matrix = CsrMatrix(
-            indptr,
-            indices,
-            local.num_sources,
-            max_chunks=count_chunks(indptr),
-        )
         resident = PartitionedCsc(
             self.source_layout,
             layout,
             edge_layout,
             self.resident.direct_plan,
-            Csc.from_matrix(matrix),
+            Csc(
+                indptr,
+                indices,
+                local.num_sources,
+                max_chunks=count_chunks(indptr),
+                check=False,
+            ),
             self.resident.mode_choice,
         )
         return ChunkedCsc(
@@ -278,10 +277,8 @@ class ChunkedCsc:
         return offsets.int() if last - first < 2**31 - 1 else offsets
 
     def _csc(self, chunk: int, indices: Tensor, num_sources: int) -> Csc:
-        matrix = CsrMatrix(
-            self._offsets(chunk), indices, num_sources, max_chunks=self._cut_rows[chunk]
-        )
-        return Csc.from_matrix(matrix)
+        most_chunks = self._cut_rows[chunk]
+        return Csc(self._offsets(chunk), indices, num_sources, max_chunks=most_chunks, check=False)
 
     def __repr__(self) -> str:
         return f"ChunkedCsc({self.resident}, {self.chunks.count} chunks)"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from peergraph.aggregate.sparse.csr import CsrMatrix
+from peergraph.aggregate.sparse.edge_matrix import EdgeMatrix
 from peergraph.fullgraph.exchange.side_by_side import run_alone
 from peergraph.fullgraph.layout.edge_share import PIECE_EDGES
 from peergraph.fullgraph.layout.row_layout import RowLayout
@@ -25,7 +25,7 @@ class ReversedEdges:
 
     def __init__(self, structure: PartitionedCsc) -> None:
         sources, destinations = structure.source_layout, structure.destination_layout
-        group, local, halo = sources.group, structure.local.matrix, structure.plan.halo_rows
+        group, local, halo = sources.group, structure.local, structure.plan.halo_rows
         num_local, rank = structure.plan.num_local, group.rank
 
         def source_of_piece(number: int) -> Tensor:
@@ -72,7 +72,7 @@ def _piece(number: int) -> slice:
     return slice(number * PIECE_EDGES, (number + 1) * PIECE_EDGES)
 
 
-def _rows_of_piece(matrix: CsrMatrix, number: int) -> Tensor:
+def _rows_of_piece(matrix: EdgeMatrix, number: int) -> Tensor:
     """Returns the row of each edge of a piece."""
     begin = number * PIECE_EDGES
     positions = torch.arange(

@@ -1,4 +1,4 @@
-"""A sparse matrix without values, by rows, and the kernels that run over it."""
+"""The edges of a graph by destination, their transpose, and sums over them."""
 
 from __future__ import annotations
 
@@ -16,28 +16,9 @@ from peergraph.aggregate.kernels.arguments import (
     chunk_bound,
     count_chunks,
 )
-from peergraph.aggregate.kernels.attention import (
-    AttentionInputs,
-    OutputGradient,
-    attention_backward,
-    attention_forward,
-)
-from peergraph.aggregate.kernels.edge_softmax import edge_softmax
-from peergraph.aggregate.kernels.sddmm import sddmm
-from peergraph.aggregate.kernels.spmm import (
-    add_spmm,
-    add_spmm_transposed_atomic,
-    spmm,
-    spmm_into,
-    spmm_transposed_atomic,
-)
-from peergraph.aggregate.kernels.spmm_minmax import spmm_minmax, spmm_minmax_backward
+from peergraph.aggregate.kernels.spmm import add_spmm, spmm, spmm_into
 from peergraph.aggregate.kernels.torch_operator import is_traced
-from peergraph.aggregate.sparse.column_blocks import (
-    add_in_blocks,
-    column_block_count,
-    take_columns,
-)
+from peergraph.aggregate.sparse.column_blocks import add_in_blocks, column_block_count
 from peergraph.aggregate.sparse.index_tensors import group_by_column, row_of_edges, transpose_rows
 from peergraph.memory import TableRows
 
@@ -50,7 +31,7 @@ _TRIMMED_SHARE = 0.75
 # each of this many values again.
 _GROUPED_VALUES = 1 << 24
 _MOST_GROUPED = 1 << 31
-# Sums of other dtypes would be rounded after each block.
+# Sums of other dtypes would be rounded after each block of columns.
 _WIDE = (torch.float32, torch.float64)
 
 
@@ -62,31 +43,30 @@ def check_backward(backward: str, deterministic: bool) -> None:
         raise ValueError("backward='atomic' adds in no fixed order, got deterministic=True")
 
 
-def check_first_rows(matrix: CsrMatrix, x: Tensor | TableRows) -> None:
+def check_first_rows(matrix: EdgeMatrix, x: Tensor | TableRows) -> None:
     """Raises ValueError unless the destinations of `matrix` can be the first rows of `x`."""
-    if len(x.shape) != 2 or x.shape[0] != matrix.num_columns:
-        raise ValueError(f"x must be [{matrix.num_columns}, columns], got {list(x.shape)}")
-    if matrix.num_columns < matrix.num_rows:
+    if len(x.shape) != 2 or x.shape[0] != matrix.num_sources:
+        raise ValueError(f"x must be [{matrix.num_sources}, columns], got {list(x.shape)}")
+    if matrix.num_sources < matrix.num_destinations:
         raise ValueError(f"destinations must be the first sources, got {matrix}")
 
 
-class CsrMatrix:
-    """The edges of a graph by row: destinations are rows, sources are columns.
+class EdgeMatrix:
+    """Edges by destination: a sparse matrix without values, whose rows are destinations.
 
-    The transpose, over which gradients of sources are summed, is made when it is first needed and
-    kept. The methods that run kernels take contiguous operands of two dimensions, check nothing and
-    have no autograd: :mod:`peergraph.aggregate.ops` adds both.
+    :class:`peergraph.aggregate.Csc` is one with operations. The transpose, over which gradients of
+    sources are summed, is made when it is first needed and kept.
 
     Args:
-        indptr: [rows + 1] int32 or int64, contiguous.
-        indices: [edges] int32 or int64 columns, contiguous.
-        num_columns: bound of `indices`.
+        indptr: [destinations + 1] int32 or int64, contiguous.
+        indices: [edges] int32 or int64 sources, contiguous.
+        num_sources: bound of `indices`.
         edge_ids: [edges] int32 or int64: edge tensors hold the edge at position p in row
             ``edge_ids[p]``; None: in row p.
         max_chunks: bound of the chunks that a GPU cuts long rows into; None: the bound for any
             degrees.
-        duplicate_counts: [columns] int32, at least as often as a column occurs, or None.
-        num_nonisolated: rows from this number on have no edges; None: not known.
+        duplicate_counts: [sources] int32, at least as often as a source occurs, or None.
+        num_nonisolated: destinations from this number on have no edges; None: not known.
         transient: the matrix serves one forward and one backward pass.
         schedule: how a GPU shares the rows out among its warps; None: as was measured to be best.
     """
@@ -95,7 +75,7 @@ class CsrMatrix:
         self,
         indptr: Tensor,
         indices: Tensor,
-        num_columns: int,
+        num_sources: int,
         *,
         edge_ids: Tensor | None = None,
         max_chunks: int | None = None,
@@ -105,16 +85,22 @@ class CsrMatrix:
         schedule: Schedule | None = None,
     ) -> None:
         self.indptr = indptr
+        """[destinations + 1] offsets into `indices`."""
         self.indices = indices
+        """[edges] sources, grouped by destination."""
         self.edge_ids = edge_ids
-        self.num_columns = num_columns
+        """[edges] row in edge tensors of each position's edge, or None if it is the position."""
+        self.num_sources = num_sources
+        """Number of sources. Features of sources have one row for each."""
         self.schedule = schedule
         self.max_chunks = (
             chunk_bound(indices.shape[0], schedule) if max_chunks is None else max_chunks
         )
         self.duplicate_counts = duplicate_counts
-        self.num_nonisolated = self.num_rows if num_nonisolated is None else num_nonisolated
+        """[sources] int32, at least as often as a source occurs; None: not known."""
+        self.num_nonisolated = self.num_destinations if num_nonisolated is None else num_nonisolated
         self.transient = transient
+        """Whether gradients of sources on a GPU use atomics instead of a transpose."""
         self.is_of_one_batch = False
         """Whether it is known that the matrix serves one forward and one backward pass."""
         self.has_edge_operands = True
@@ -122,20 +108,20 @@ class CsrMatrix:
         self.blocks_columns = False
         """Whether sums may run in blocks of columns, which are kept and take as much memory as the
         edges: for matrices that serve many passes."""
-        self._column_blocks: dict[tuple[int, bool], list[CsrMatrix]] = {}
-        self._trimmed: CsrMatrix | None = None
-        self._transpose: CsrMatrix | None = None
-        self._grouped: CsrMatrix | None = None
+        self._column_blocks: dict[tuple[int, bool], list[CsrTensors]] = {}
+        self._trimmed: EdgeMatrix | None = None
+        self._transpose: EdgeMatrix | None = None
+        self._grouped: EdgeMatrix | None = None
         self._positions: Tensor | None = None
 
     @property
-    def num_rows(self) -> int:
-        """Number of destinations."""
+    def num_destinations(self) -> int:
+        """Returns the number of destinations: the rows of their features and of results."""
         return self.indptr.shape[0] - 1
 
     @property
     def num_edges(self) -> int:
-        """Number of edges."""
+        """Returns the number of edges. Features of edges have one row for each."""
         return self.indices.shape[0]
 
     @property
@@ -145,31 +131,31 @@ class CsrMatrix:
 
     @property
     def device(self) -> torch.device:
-        """Device of all tensors."""
+        """Device of the structure and of all features."""
         return self.indices.device
 
     @property
     def tensors(self) -> CsrTensors:
         """The matrix as kernels take it."""
-        matrix = self.indptr, self.indices, self.edge_ids, self.num_columns, self.max_chunks
+        matrix = self.indptr, self.indices, self.edge_ids, self.num_sources, self.max_chunks
         if self.schedule is None:
             return CsrTensors(*matrix)
         schedule = self.schedule
         return CsrTensors(*matrix, schedule.chunk, schedule.long_row, schedule.warps_per_block)
 
-    def degrees(self) -> Tensor:
-        """Returns the number of edges of each row, [rows]."""
+    def in_degrees(self) -> Tensor:
+        """Returns the number of edges to each destination, [destinations]."""
         return self.indptr.diff()
 
-    def column_degrees(self) -> Tensor:
-        """Returns the number of edges of each column, [columns]. Does not synchronise."""
+    def out_degrees(self) -> Tensor:
+        """Returns the number of edges from each source, [sources]. Does not synchronise."""
         if self._transpose is not None:
-            return self._transpose.degrees()
-        counts = torch.zeros(self.num_columns, dtype=self.indptr.dtype, device=self.device)
+            return self._transpose.in_degrees()
+        counts = torch.zeros(self.num_sources, dtype=self.indptr.dtype, device=self.device)
         return counts.index_add_(0, self.indices, counts.new_ones(()).expand(self.num_edges))
 
     def count_self_loops(self, dtype: torch.dtype) -> Tensor:
-        """Returns the number of edges from column i to row i, [rows] of `dtype`.
+        """Returns the number of edges from source i to destination i, [destinations] of `dtype`.
 
         Does not synchronise.
         """
@@ -178,19 +164,19 @@ class CsrMatrix:
         torch.cumsum(self.indices == rows, 0, dtype=self.indptr.dtype, out=loops_before[1:])
         return loops_before[self.indptr].diff().to(dtype)
 
-    def trim_isolated_tail(self) -> CsrMatrix:
+    def trim_isolated_tail(self) -> EdgeMatrix:
         """Returns the matrix without the last rows, if many of these have no edges.
 
         Steps that follow a sum then skip these rows, whose sums are zeros. A matrix of which few
         rows would go is returned itself.
         """
-        if self.num_nonisolated > _TRIMMED_SHARE * self.num_rows:
+        if self.num_nonisolated > _TRIMMED_SHARE * self.num_destinations:
             return self
         if self._trimmed is None:
-            self._trimmed = CsrMatrix(
+            self._trimmed = EdgeMatrix(
                 self.indptr[: self.num_nonisolated + 1],
                 self.indices,
-                self.num_columns,
+                self.num_sources,
                 edge_ids=self.edge_ids,
                 max_chunks=self.max_chunks,
                 duplicate_counts=self.duplicate_counts,
@@ -201,7 +187,7 @@ class CsrMatrix:
         self._trimmed.blocks_columns = self.blocks_columns
         return self._trimmed
 
-    def transpose(self) -> CsrMatrix:
+    def transpose(self) -> EdgeMatrix:
         """Returns the edges by column. The first call sorts (stable) and synchronises a GPU."""
         if self._transpose is None:
             with self._outside_of_traces():
@@ -211,7 +197,7 @@ class CsrMatrix:
         return self._transpose
 
     def _make_transpose(self) -> None:
-        transpose = transpose_rows(self.indptr, self.indices, self.num_columns)
+        transpose = transpose_rows(self.indptr, self.indices, self.num_sources)
         compiling = torch.compiler.is_compiling()
         max_chunks = None if compiling else count_chunks(transpose[0], self.schedule)
         self.adopt_transpose(*transpose, max_chunks)
@@ -229,24 +215,24 @@ class CsrMatrix:
             edge_ids: Tensor | None = self.edge_ids[positions]
         else:
             edge_ids = self._positions = positions if self.has_edge_operands else None
-        self._transpose = CsrMatrix(
+        self._transpose = EdgeMatrix(
             indptr,
             indices,
-            self.num_rows,
+            self.num_destinations,
             edge_ids=edge_ids,
             max_chunks=max_chunks,
             schedule=self.schedule,
         )
 
     def transpose_tensors(self) -> tuple[Tensor, Tensor, Tensor]:
-        """Returns indptr and indices of the transpose, and the position here of each edge.
+        """Returns indptr and indices of the transpose, and the CSC position of each of its edges.
 
-        Where the transpose has other edge ids than positions, these are made at the first call.
+        The first call sorts the edges and synchronises with a GPU.
         """
         transpose = self.transpose()
         if self._positions is None:
             with self._outside_of_traces():
-                sorted_edges = transpose_rows(self.indptr, self.indices, self.num_columns)
+                sorted_edges = transpose_rows(self.indptr, self.indices, self.num_sources)
                 self._positions = sorted_edges[2]
         return transpose.indptr, transpose.indices, self._positions
 
@@ -258,18 +244,18 @@ class CsrMatrix:
         context: AbstractContextManager[object] = _disable_current_modes()
         return context
 
-    def grouped_by_column(self) -> CsrMatrix:
+    def grouped_by_column(self) -> EdgeMatrix:
         """Returns the edges by column, in no fixed order on a GPU. Does not sort or synchronise."""
         if self._grouped is None:
             indptr, rows, edge_ids = group_by_column(self.tensors)
-            self._grouped = CsrMatrix(
-                indptr, rows, self.num_rows, edge_ids=edge_ids, schedule=self.schedule
+            self._grouped = EdgeMatrix(
+                indptr, rows, self.num_destinations, edge_ids=edge_ids, schedule=self.schedule
             )
         return self._grouped
 
     def gradient_matrix(
         self, backward: str, deterministic: bool, columns: int = 0
-    ) -> CsrMatrix | None:
+    ) -> EdgeMatrix | None:
         """Returns the transpose, if gradients of columns are summed over it; None for atomics.
 
         Args:
@@ -290,11 +276,11 @@ class CsrMatrix:
 
     def _pays_to_group(self, columns: int) -> bool:
         """Returns whether grouping the edges once costs less than adding gradients by atomics."""
-        fits = max(self.num_edges, self.num_rows) < _MOST_GROUPED and not is_traced()
+        fits = max(self.num_edges, self.num_destinations) < _MOST_GROUPED and not is_traced()
         return fits and self.is_of_one_batch and self.num_edges * columns >= _GROUPED_VALUES
 
     def edge_ends(self) -> tuple[Tensor, Tensor]:
-        """Returns the column and the row of each edge, [edges] int64, in the order of edge ids."""
+        """Returns the source and the destination of each edge, [edges] int64, by edge id."""
         rows = row_of_edges(self.indptr, self.num_edges)
         columns = self.indices.long()
         if self.edge_ids is not None:
@@ -303,61 +289,42 @@ class CsrMatrix:
             rows = torch.empty_like(rows).index_copy_(0, by_edge, rows)
         return columns, rows
 
-    def __repr__(self) -> str:
-        return (
-            f"CsrMatrix({self.num_columns} sources, {self.num_rows} destinations, "
-            f"{self.num_edges} edges, {self.device})"
-        )
+    # Sums of operands that are contiguous matrices: nothing is checked, there is no autograd.
 
-    # Kernels: operands are matrices, nothing is checked, there is no autograd.
-
-    def spmm(self, x: Tensor | None, e: Tensor | None, message: str, mean: bool = False) -> Tensor:
+    def sum_messages(
+        self, x: Tensor | None, e: Tensor | None, message: str, mean: bool = False
+    ) -> Tensor:
         """Returns the sum or mean of the messages of each row, [rows, columns of the operands]."""
         blocks = self._blocks_for(x, e, message)
         if x is None or blocks is None:
             return spmm(x, e, self.tensors, message, mean)
         out = add_in_blocks(None, blocks, x, e, message)
         if mean:
-            out.div_(self.degrees().clamp(min=1).to(out.dtype).unsqueeze(1))
+            out.div_(self.in_degrees().clamp(min=1).to(out.dtype).unsqueeze(1))
         return out
 
-    def spmm_as(self, dtype: torch.dtype, x: Tensor, mean: bool) -> Tensor:
+    def sum_rows_as(self, dtype: torch.dtype, x: Tensor, mean: bool) -> Tensor:
         """Returns the sum or mean of the rows of `x` in each row, in `dtype`; no operator of torch.
 
         Args:
             dtype: that of `x`, or float16 or bfloat16 for float32: sums are rounded once.
+            x, mean: as for :meth:`sum_messages`.
         """
         if dtype == x.dtype:
-            return self.spmm(x, None, "copy_u", mean)
+            return self.sum_messages(x, None, "copy_u", mean)
         if self._blocks_for(x, None, "copy_u") is not None:
-            return self.spmm(x, None, "copy_u", mean).to(dtype)
-        out = x.new_empty(self.num_rows, x.shape[1], dtype=dtype)
+            return self.sum_messages(x, None, "copy_u", mean).to(dtype)
+        out = x.new_empty(self.num_destinations, x.shape[1], dtype=dtype)
         spmm_into(out, x, self.tensors, mean)
         return out
 
-    def _blocks_for(
-        self, x: Tensor | None, e: Tensor | None, message: str
-    ) -> list[CsrMatrix] | None:
-        """Returns the blocks of columns in which `x` is summed, or None for all at once."""
-        if not self.blocks_columns or x is None or message not in ("copy_u", "mul"):
-            return None
-        if is_traced() or x.dtype not in _WIDE:
-            return None
-        count = column_block_count(self, x)
-        return None if count == 1 else self._blocks_of_columns(count, e is not None)
-
-    def _blocks_of_columns(self, count: int, with_edge_ids: bool) -> list[CsrMatrix]:
-        key = count, with_edge_ids
-        if key not in self._column_blocks:
-            cuts = [self.num_columns * block // count for block in range(count + 1)]
-            self._column_blocks[key] = [
-                take_columns(self, first, last, edge_ids=with_edge_ids)
-                for first, last in pairwise(cuts)
-            ]
-        return self._column_blocks[key]
-
-    def add_spmm(
-        self, out: Tensor, x: Tensor | None, e: Tensor | None, message: str, mean: bool = False
+    def add_messages(
+        self,
+        out: Tensor,
+        x: Tensor | None,
+        e: Tensor | None,
+        message: str,
+        mean: bool = False,
     ) -> None:
         """Adds the sum or mean of the messages of each row to `out`; no operator of torch."""
         blocks = None if mean else self._blocks_for(x, e, message)
@@ -366,71 +333,53 @@ class CsrMatrix:
         else:
             add_in_blocks(out, blocks, x, e, message)
 
-    def spmm_transposed_atomic(self, x: Tensor | None, e: Tensor | None, message: str) -> Tensor:
-        """Returns the sum of the messages to each column by atomics; `x` is by row."""
-        return spmm_transposed_atomic(x, e, self.duplicate_counts, self.tensors, message)
+    def _blocks_for(
+        self, x: Tensor | None, e: Tensor | None, message: str
+    ) -> list[CsrTensors] | None:
+        """Returns the blocks of columns in which `x` is summed, or None for all at once."""
+        if not self.blocks_columns or x is None or message not in ("copy_u", "mul"):
+            return None
+        if is_traced() or x.dtype not in _WIDE:
+            return None
+        count = column_block_count(self.tensors, x)
+        if count == 1:
+            return None
+        key = count, e is not None
+        if key not in self._column_blocks:
+            cuts = [self.num_sources * block // count for block in range(count + 1)]
+            self._column_blocks[key] = [
+                self.take_columns(first, last, edge_ids=e is not None).tensors
+                for first, last in pairwise(cuts)
+            ]
+        return self._column_blocks[key]
 
-    def spmm_transposed_atomic_(
-        self, out: Tensor, x: Tensor | None, e: Tensor | None, message: str
-    ) -> None:
-        """Adds the sum of the messages to each column to `out` by atomics; `x` is by row."""
-        add_spmm_transposed_atomic(out, x, e, None, self.tensors, message)
+    def take_columns(self, first: int, last: int, *, edge_ids: bool = True) -> EdgeMatrix:
+        """Returns the edges from the columns `first` to `last` - 1, renumbered from 0.
 
-    def spmm_minmax(
-        self, x: Tensor | None, e: Tensor | None, message: str, minimum: bool
-    ) -> tuple[Tensor, Tensor]:
-        """Returns the largest or smallest message of each row, and its first position or -1."""
-        return spmm_minmax(x, e, self.tensors, message, minimum)
-
-    def spmm_minmax_backward(
-        self,
-        grad: Tensor,
-        arg: Tensor,
-        x: Tensor | None,
-        e: Tensor | None,
-        e_columns: int,
-        wanted: list[bool],
-        message: str,
-        fixed_order: bool,
-    ) -> tuple[Tensor, Tensor]:
-        """Returns the gradients of `x` and `e` of :meth:`spmm_minmax`, empty where not wanted."""
-        transpose = None
-        if fixed_order:
-            indptr, indices, positions = self.transpose_tensors()
-            transpose = CsrTensors(indptr, indices, positions, self.num_rows, 0)
-        wants_x, wants_e = wanted
-        return spmm_minmax_backward(
-            grad, arg, x, e, e_columns, wants_x, wants_e, self.tensors, transpose, message
+        Args:
+            first, last: of the columns.
+            edge_ids: whether edge tensors are those of this matrix; else there are to be none.
+        """
+        indices = self.indices
+        chosen = (indices >= first) & (indices < last)
+        before = torch.zeros(len(indices) + 1, dtype=self.indptr.dtype, device=self.device)
+        torch.cumsum(chosen, 0, out=before[1:])
+        positions = chosen.nonzero().squeeze(1)
+        ids = None
+        if edge_ids:
+            ids = positions if self.edge_ids is None else self.edge_ids[positions]
+            ids = ids.to(indices.dtype)
+        return EdgeMatrix(
+            before[self.indptr.long()],
+            indices[positions] - first,
+            last - first,
+            edge_ids=ids,
+            max_chunks=self.max_chunks,
+            schedule=self.schedule,
         )
 
-    def sddmm(
-        self,
-        left: Tensor | None,
-        right: Tensor | None,
-        message: str,
-        targets: str,
-        heads: int,
-        depth: int,
-    ) -> Tensor:
-        """Returns the message of `left` and `right` of each edge and head, [edges, heads]."""
-        return sddmm(left, right, self.tensors, message, targets, heads, depth)
-
-    def edge_softmax(self, values: Tensor, grad: Tensor | None = None) -> Tensor:
-        """Returns the softmax of `values` in each row; with `grad`, the gradient of the scores."""
-        return edge_softmax(values, grad, self.tensors)
-
-    def attention(self, inputs: AttentionInputs) -> tuple[Tensor, Tensor]:
-        """Returns the weighted sums, and the log of the sum of exp(score) of each row and head."""
-        return attention_forward(inputs, self.tensors)
-
-    def attention_backward(
-        self,
-        inputs: AttentionInputs,
-        output: OutputGradient,
-        transpose: CsrMatrix | None,
-        to_columns: bool,
-        to_rows: bool,
-    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Returns the gradients of x, left, right, and of att by row, empty where not wanted."""
-        by_column = None if transpose is None else transpose.tensors
-        return attention_backward(inputs, output, self.tensors, by_column, to_columns, to_rows)
+    def __repr__(self) -> str:
+        return (
+            f"{type(self).__name__}({self.num_sources} sources, "
+            f"{self.num_destinations} destinations, {self.num_edges} edges, {self.device})"
+        )
