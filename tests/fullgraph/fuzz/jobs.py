@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import faulthandler
 import multiprocessing
 import os
 import signal
@@ -32,6 +33,7 @@ def results(options: argparse.Namespace) -> Iterator[Result | None]:
         sender.close()
         jobs[receiver] = process
     running = dict(jobs)
+    last = {pipe: "none" for pipe in jobs}
     try:
         while running and (left := end - time.monotonic()) > 0:
             ready = wait(list(running), min(60, left))
@@ -40,12 +42,16 @@ def results(options: argparse.Namespace) -> Iterator[Result | None]:
             for pipe in ready:
                 assert isinstance(pipe, Connection)
                 try:
-                    yield pipe.recv()
+                    result = pipe.recv()
+                    last[pipe] = str(result.seed)
+                    yield result
                 except EOFError:
                     process = running.pop(pipe)
                     process.join()
                     if process.exitcode:
-                        raise RuntimeError(f"a job ended with {process.exitcode}") from None
+                        raise RuntimeError(
+                            f"a job ended with {process.exitcode} after program {last[pipe]}"
+                        ) from None
     finally:
         for process in jobs.values():
             process.terminate()
@@ -56,6 +62,7 @@ def results(options: argparse.Namespace) -> Iterator[Result | None]:
 
 def _run_job(options: argparse.Namespace, job: int, pipe: Connection) -> None:
     """Runs every `jobs`-th program."""
+    faulthandler.enable()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # of a terminal: the first process ends this one
     signal.signal(signal.SIGTERM, _exit)
     # The imports load torch, which reads these variables; the first process does not need it.
