@@ -37,7 +37,7 @@ def reserved_by_attention(is_recorded: bool) -> tuple[int, int]:
     )
     model = GAT(WIDTH, WIDTH, 2, CLASSES, heads=4, add_self_loops=False).cuda()
     model = peergraph_pyg.accelerate(model)
-    named = named_model([WIDTH, WIDTH, CLASSES], "gat", 4, 0.1)
+    named = named_model([WIDTH, WIDTH, 4 * CLASSES], "gat", 4, 0.1)  # the last layer averages heads
     before = torch.cuda.memory_reserved()
     data = peergraph_pyg.full_graph(
         data, BUDGET, offload=True, model=model if is_recorded else named, loss=loss_of

@@ -48,7 +48,9 @@ def named_model(
     Args:
         widths: columns of the input and of each layer's output.
         layer_type: "gcn"; "sage" or "gin", which need rows of the nodes besides sums; "ggnn", with
-            gated recurrent units; "gat", attention.
+            gated recurrent units; "gat", attention, with the columns of all heads side by side. For
+            a layer that averages its heads, as the last one of PyG's ``GAT``, name the columns of
+            all heads.
         heads: of attention.
         labelled: share of the nodes that the loss is computed of; None: not known, at most all.
 
