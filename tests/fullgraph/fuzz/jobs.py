@@ -33,7 +33,7 @@ def results(options: argparse.Namespace) -> Iterator[Result | None]:
         sender.close()
         jobs[receiver] = process
     running = dict(jobs)
-    last = {pipe: "none" for pipe in jobs}
+    last = dict.fromkeys(jobs, "none")
     try:
         while running and (left := end - time.monotonic()) > 0:
             ready = wait(list(running), min(60, left))
