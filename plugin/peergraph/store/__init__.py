@@ -13,6 +13,7 @@ from peergraph.store.ingest.graph_files import (
     Rows,
 )
 from peergraph.store.ingest.ingest_report import BadRows, BadRowsError, IngestReport
+from peergraph.store.input.frame_spec import TARGET, VALUES, FrameField, FrameSpec, list_type
 from peergraph.store.input.source import (
     EDGE,
     NODE,
@@ -37,6 +38,8 @@ from peergraph.store.tensors.table_tensor import TableTensor
 __all__ = [
     "EDGE",
     "NODE",
+    "TARGET",
+    "VALUES",
     "BadRows",
     "BadRowsError",
     "Columns",
@@ -45,6 +48,8 @@ __all__ = [
     "EdgeFiles",
     "EdgeSource",
     "EdgeType",
+    "FrameField",
+    "FrameSpec",
     "GraphFiles",
     "GraphSource",
     "Hotness",
@@ -69,6 +74,7 @@ __all__ = [
     "dispatch_mode",
     "graph_argument",
     "implements",
+    "list_type",
     "reverse_type",
     "top_k",
 ]

@@ -28,6 +28,7 @@ from peergraph.store.disk.saved_embeddings import restore
 from peergraph.store.disk.saved_store import SavedStore
 from peergraph.store.embedding.embedding import Embedding
 from peergraph.store.ingest.ingest_files import ingest
+from peergraph.store.input.frame_spec import FrameSpec
 from peergraph.store.input.source import EDGE, NODE, EdgeType, GraphSource, NodeType, reverse_type
 from peergraph.store.placement.allocation import Allocation
 from peergraph.store.placement.items import table_name, type_name
@@ -382,7 +383,7 @@ class Store(StoredGraph):
 
     def __repr__(self) -> str:
         schema = self.contents.schema
-        nodes = ", ".join(f"{t}: {n}" for t, n in schema.num_nodes.items())
+        nodes = ", ".join(f"{t}: {schema.num_nodes[t]}" for t in schema.node_types)
         edges = ", ".join(f"{type_name(t)}: {n}" for t, n in schema.num_edges.items())
         return f"Store(nodes={{{nodes}}}, edges={{{edges}}}, device={self.device})"
 
@@ -418,6 +419,15 @@ class ReversedStore(Store):
     def edge_table(self, name: str, edge_type: EdgeType = EDGE) -> Table:
         """Returns a table, read by users' edge ids. Raises ``KeyError`` if it is unknown."""
         return self.original.edge_table(name, reverse_type(edge_type))
+
+    def frames(self, owner: NodeType | EdgeType = NODE) -> dict[str, FrameSpec]:
+        """Returns the frames of a node type or an edge type by name."""
+        return self.original.frames(owner if isinstance(owner, str) else reverse_type(owner))
+
+    def list_values(self, table: str, owner: NodeType | EdgeType = NODE) -> Table:
+        """Returns the elements of lists. Raises ``KeyError`` if they are unknown."""
+        kind = owner if isinstance(owner, str) else reverse_type(owner)
+        return self.original.list_values(table, kind)
 
     def add_node_table(self, *args: Any, **options: Any) -> Table:
         """Adds a table to the other store; see there. Collective."""

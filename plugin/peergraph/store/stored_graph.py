@@ -6,6 +6,7 @@ from peergraph.memory import StorageReport, Table
 from peergraph.store.contents import StoreContents
 from peergraph.store.csc.tiered_csc import TieredCsc
 from peergraph.store.hotness.id_map import IdMap
+from peergraph.store.input.frame_spec import VALUES, FrameSpec, list_type
 from peergraph.store.input.source import EDGE, NODE, EdgeType, NodeType
 from peergraph.store.placement.plan import Plan
 
@@ -29,7 +30,7 @@ class StoredGraph:
     @property
     def node_types(self) -> list[NodeType]:
         """All node types."""
-        return list(self.contents.schema.num_nodes)
+        return self.contents.schema.node_types
 
     @property
     def edge_types(self) -> list[EdgeType]:
@@ -64,6 +65,20 @@ class StoredGraph:
     def edge_table(self, name: str, edge_type: EdgeType = EDGE) -> Table:
         """Returns a table, read by users' edge ids. Raises ``KeyError`` if it is unknown."""
         return self.contents.edge_tables[edge_type][name]
+
+    def frames(self, owner: NodeType | EdgeType = NODE) -> dict[str, FrameSpec]:
+        """Returns the frames of a node type or an edge type by name: their columns and statistics.
+        Each field's rows are a table of that type.
+        """
+        return dict(self.contents.schema.frames.get(owner, {}))
+
+    def list_values(self, table: str, owner: NodeType | EdgeType = NODE) -> Table:
+        """Returns the elements of lists, ``[elements]``. Raises ``KeyError`` if they are unknown.
+
+        Args:
+            table: the name of the table of the owner's rows, which has the bounds of the lists.
+        """
+        return self.contents.node_tables[list_type(owner, table)][VALUES]
 
     def csc(self, edge_type: EdgeType = EDGE) -> TieredCsc:
         """Returns the structure of a relation. Raises ``KeyError`` if it is unknown."""

@@ -25,6 +25,7 @@ from peergraph.store.build.materialize import build_structure, build_tables
 from peergraph.store.build.row_order import RowOrder
 from peergraph.store.contents import StoreContents
 from peergraph.store.hotness.hotness import list_hotness, node_hotness
+from peergraph.store.input.frame_spec import list_owners
 from peergraph.store.input.graph_edges import graph_edges, in_degrees, relations_with_edge_ids
 from peergraph.store.input.schema import Schema, agree_on_schema
 from peergraph.store.input.source import EdgeType, GraphSource
@@ -104,7 +105,8 @@ def build_store(
     @functools.cache
     def reads() -> BatchReads:
         found = BatchReads.of(hotness, node_reads, order.nodes, schema.num_edges, group.device)
-        return found.with_lists(list_reads, order.lists, group.device)
+        found = found.with_lists(list_reads, order.lists, group.device)
+        return found.with_elements(list_owners(schema.frames), schema)
 
     maps = bool(order.nodes), bool(order.lists)
     with show("choose the plan", 0):

@@ -51,6 +51,8 @@ class Fingerprint:
             return
         for node_type, count in source.num_nodes.items():
             self.values[f"nodes of {node_type!r}"] = [[int(count)], 0, 0]
+        for owner, frames in source.frames.items():
+            self.values[f"frames of {owner!r}"] = [[repr(frames)], 0, 0]
         for edge_type, edges in source.edges.items():
             first = source.range_of(edge_type[2])[0], first_edges.get(edge_type, 0)
             digest = digest_edges(edges, *first, group.device)

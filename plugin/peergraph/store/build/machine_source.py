@@ -21,6 +21,7 @@ from peergraph.memory.distributed.row_set import RowSet
 from peergraph.memory.group.collective_call import collective_call, collective_call_machines
 from peergraph.memory.group.machine_broadcast import MachineBroadcast
 from peergraph.store.build.fingerprint import Fingerprint
+from peergraph.store.input.frame_spec import Frames
 from peergraph.store.input.schema import TableSpec
 from peergraph.store.input.source import (
     EdgeSource,
@@ -125,6 +126,7 @@ class _Outline:
     edges: dict[EdgeType, dict[str, tuple[tuple[int, ...], torch.dtype]]]
     node_tables: dict[NodeType, dict[str, TableSpec]]
     edge_tables: dict[EdgeType, dict[str, TableSpec]]
+    frames: Frames
 
 
 def _transfer(
@@ -144,6 +146,7 @@ def _transfer(
         edges,
         {t: _sent_rows(s, t, node_tables, link, machines) for t, s in outline.node_tables.items()},
         {t: _sent_rows(s, t, edge_tables, link, machines) for t, s in outline.edge_tables.items()},
+        frames=outline.frames,
     )
 
 
@@ -157,6 +160,7 @@ def _outline(source: GraphSource | None) -> _Outline:
         },
         {t: _specs(tables) for t, tables in source.node_tables.items()},
         {t: _specs(tables) for t, tables in source.edge_tables.items()},
+        source.frames,
     )
 
 

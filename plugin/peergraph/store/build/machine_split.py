@@ -35,6 +35,11 @@ def machine_splits(schema: Schema, options: PlacementOptions, machines: Machines
     """
     if options["machines"] != "shard" or machines.count == 1:
         return {}
+    if schema.frames:
+        raise NotImplementedError(
+            "frames with rows split over machines, because lists are read in two steps: use "
+            'machines="replicate"'
+        )
     found: dict[NodeType | EdgeType, MachineSplit] = {}
     ratio, count, index = hot_ratio(options), machines.count, machines.index
     for node_type, node_tables in schema.node_tables.items():

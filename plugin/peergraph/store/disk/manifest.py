@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Hashable, Iterable
-from dataclasses import dataclass, fields, is_dataclass
+from collections.abc import Hashable, Iterable, Mapping
+from dataclasses import dataclass, field, fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +17,13 @@ from peergraph.memory import RowCodec
 from peergraph.memory.device.launching import DTYPES
 from peergraph.memory.table.row_codec import codec_of, storage_name
 from peergraph.store.disk.checked_file import read_all
+from peergraph.store.input.frame_spec import LAYOUTS, FrameField, FrameSpec
 from peergraph.store.input.source import EdgeType, NodeType
 
-FORMAT_VERSION = 3
-"""The version of folders with narrow storage; other folders are written in the previous version."""
+FORMAT_VERSION = 4
+"""The version of folders with frames; others are written in the version that suffices."""
 
+_VERSION_WITH_STORAGE = 3
 _VERSION_WITHOUT_STORAGE = 2
 FILE_NAME = "manifest.json"
 BLOCK_BYTES = 4 << 20
@@ -136,11 +138,12 @@ class TableEntry:
 
 @dataclass(frozen=True)
 class NodeEntry:
-    """A node type."""
+    """A node type, or the elements of lists."""
 
     type: NodeType
     count: int
     tables: tuple[TableEntry, ...]
+    frames: Mapping[str, FrameSpec] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -153,6 +156,7 @@ class EdgeEntry:
     indices: ArrayEntry
     edge_ids: ArrayEntry | None
     tables: tuple[TableEntry, ...]
+    frames: Mapping[str, FrameSpec] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -183,10 +187,21 @@ class Manifest:
         return {entry.type: entry.count for entry in self.nodes}
 
     @property
-    def has_storage(self) -> bool:
-        """Whether a table has narrow storage."""
+    def frames(self) -> dict[NodeType | EdgeType, Mapping[str, FrameSpec]]:
+        """The frames of each type that has some, by name."""
+        found: dict[NodeType | EdgeType, Mapping[str, FrameSpec]] = {}
+        found.update((entry.type, entry.frames) for entry in self.nodes if entry.frames)
+        found.update((entry.type, entry.frames) for entry in self.edges if entry.frames)
+        return found
+
+    @property
+    def format(self) -> int:
+        """The first version of the format that can hold this."""
+        if self.frames:
+            return FORMAT_VERSION
         named = [entry.tables for entry in self.nodes] + [entry.tables for entry in self.edges]
-        return any(table.storage is not None for tables in named for table in tables)
+        has_storage = any(table.storage is not None for tables in named for table in tables)
+        return _VERSION_WITH_STORAGE if has_storage else _VERSION_WITHOUT_STORAGE
 
     def arrays(self) -> list[ArrayEntry]:
         """Returns the entries of all files."""
@@ -203,8 +218,7 @@ class Manifest:
 
     def to_json(self) -> str:
         """Returns the text that :func:`read_manifest` reads."""
-        version = FORMAT_VERSION if self.has_storage else _VERSION_WITHOUT_STORAGE
-        values = {"format": version, **_plain(self)}
+        values = {"format": self.format, **_plain(self)}
         values["crc32c"] = _checksum(values)
         return json.dumps(values, indent=1)
 
@@ -228,10 +242,10 @@ def read_manifest(folder: Path, verify: bool) -> Manifest:
     values = parse_json(text, str(path))
     given = Fields(values, f"{path}: ")
     version = given.get("format")
-    known = (_VERSION_WITHOUT_STORAGE, FORMAT_VERSION)
-    if type(version) is not int or version not in known:
+    first = _VERSION_WITHOUT_STORAGE
+    if type(version) is not int or not first <= version <= FORMAT_VERSION:
         raise ValueError(
-            f"{path}: format {version!r}, this version reads {known[0]} and {known[1]}"
+            f"{path}: format {version!r}, this version reads {first} to {FORMAT_VERSION}"
         )
     manifest = _read(given)
     if verify and values["crc32c"] != _checksum(values):
@@ -247,10 +261,15 @@ def _plain(value: Any) -> Any:
     if isinstance(value, TableEntry):
         storage = {} if value.storage is None else {"storage": _plain(value.storage)}
         return {"name": value.name, **_plain(value.array), **storage}
-    if isinstance(value, tuple):
+    if isinstance(value, (list, tuple)):
         return [_plain(item) for item in value]
+    if isinstance(value, Mapping):
+        return {name: _plain(item) for name, item in value.items()}
     if is_dataclass(value):
-        return {field.name: _plain(getattr(value, field.name)) for field in fields(value)}
+        members = {each.name: _plain(getattr(value, each.name)) for each in fields(value)}
+        if isinstance(value, (NodeEntry, EdgeEntry)) and not value.frames:
+            del members["frames"]
+        return members
     return value
 
 
@@ -264,10 +283,10 @@ def _checksum(values: dict[str, Any]) -> int:
 def _read(given: Fields) -> Manifest:
     given.only("format", "nodes", "edges", "embeddings", "crc32c")
     given.integer("crc32c")
-    is_narrow = given.get("format") == FORMAT_VERSION
-    nodes = tuple(_read_nodes(entry, is_narrow) for entry in given.objects("nodes"))
+    version = given.integer("format")
+    nodes = tuple(_read_nodes(entry, version) for entry in given.objects("nodes"))
     counts = {entry.type: entry.count for entry in nodes}
-    edges = tuple(_read_edges(entry, counts, is_narrow) for entry in given.objects("edges"))
+    edges = tuple(_read_edges(entry, counts, version) for entry in given.objects("edges"))
     embeddings = tuple(_read_embedding(entry, counts) for entry in given.objects("embeddings"))
     manifest = Manifest(nodes, edges, embeddings)
     for what, names in (
@@ -280,14 +299,48 @@ def _read(given: Fields) -> Manifest:
     return manifest
 
 
-def _read_nodes(given: Fields, is_narrow: bool) -> NodeEntry:
-    given.only("type", "count", "tables")
+def _read_nodes(given: Fields, version: int) -> NodeEntry:
+    given.only("type", "count", "tables", *_keys_of(version))
     count = given.integer("count")
-    return NodeEntry(given.text("type"), count, _read_tables(given, "tables", count, is_narrow))
+    tables = _read_tables(given, "tables", count, version >= _VERSION_WITH_STORAGE)
+    return NodeEntry(given.text("type"), count, tables, _read_frames(given))
 
 
-def _read_edges(given: Fields, counts: dict[NodeType, int], is_narrow: bool) -> EdgeEntry:
-    given.only("type", "count", "indptr", "indices", "edge_ids", "tables")
+def _keys_of(version: int) -> tuple[str, ...]:
+    return ("frames",) if version >= FORMAT_VERSION else ()
+
+
+def _read_frames(given: Fields) -> dict[str, FrameSpec]:
+    """Reads the frames of a type. The build of the store checks that they fit the tables."""
+    if not given.has("frames"):
+        return {}
+    frames = given.object("frames")
+    return {name: _read_frame(frames.object(name)) for name in frames.names()}
+
+
+def _read_frame(given: Fields) -> FrameSpec:
+    given.only("columns", "fields", "statistics")
+    columns, statistics = given.object("columns"), given.object("statistics")
+
+    def read(entry: Fields) -> FrameField:
+        entry.only("stype", "key", "layout", "ends")
+        layout = next(one for one in LAYOUTS if one == entry.one_of("layout", LAYOUTS))
+        key = entry.text("key") if entry.has("key") else None
+        return FrameField(entry.text("stype"), key, layout, entry.integers("ends"))
+
+    return FrameSpec(
+        {stype: columns.texts(stype) for stype in columns.names()},
+        tuple(map(read, given.objects("fields"))),
+        {
+            column: {name: of.get(name) for name in of.names()}
+            for column in statistics.names()
+            for of in (statistics.object(column),)
+        },
+    )
+
+
+def _read_edges(given: Fields, counts: dict[NodeType, int], version: int) -> EdgeEntry:
+    given.only("type", "count", "indptr", "indices", "edge_ids", "tables", *_keys_of(version))
     kind = given.texts("type")
     if len(kind) != 3 or kind[0] not in counts or kind[2] not in counts:
         given.fail("type", "a node type, a relation and a node type")
@@ -301,7 +354,8 @@ def _read_edges(given: Fields, counts: dict[NodeType, int], is_narrow: bool) -> 
         _read_ids(given.object("indptr"), ("int64",), counts[kind[2]] + 1),
         _read_ids(given.object("indices"), _IDS, count),
         edge_ids,
-        _read_tables(given, "tables", count, is_narrow),
+        _read_tables(given, "tables", count, version >= _VERSION_WITH_STORAGE),
+        _read_frames(given),
     )
 
 

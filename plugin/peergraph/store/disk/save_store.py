@@ -93,7 +93,9 @@ class _Writer:
 
     def _write_nodes(self, node_type: NodeType, number: int) -> NodeEntry:
         entries = self._write_tables(self._contents.node_tables.get(node_type, {}), f"node{number}")
-        return NodeEntry(node_type, self._contents.schema.num_nodes[node_type], entries)
+        schema = self._contents.schema
+        frames = schema.frames.get(node_type, {})
+        return NodeEntry(node_type, schema.num_nodes[node_type], entries, frames)
 
     def _write_edges(self, edge_type: EdgeType, number: int) -> EdgeEntry:
         contents, stem = self._contents, f"edge{number}"
@@ -104,7 +106,8 @@ class _Writer:
             edge_ids = self._write_table(structure.edge_ids, f"{stem}.edge_ids.npy")
         entries = self._write_tables(contents.edge_tables.get(edge_type, {}), stem)
         num_edges = contents.schema.num_edges[edge_type]
-        return EdgeEntry(edge_type, num_edges, indptr, indices, edge_ids, entries)
+        frames = contents.schema.frames.get(edge_type, {})
+        return EdgeEntry(edge_type, num_edges, indptr, indices, edge_ids, entries, frames)
 
     def _write_structure(self, edge_type: EdgeType, stem: str) -> tuple[ArrayEntry, ArrayEntry]:
         structure, ids = self._contents.structures[edge_type], self._contents.id_maps

@@ -104,7 +104,8 @@ class SavedStore:
         node_tables = {
             e.type: self._rows(e.tables, *ranges[e.type], pinned) for e in self.manifest.nodes
         }
-        return GraphSource(num_nodes, edges, node_tables, edge_tables, ranges)
+        frames = self.manifest.frames
+        return GraphSource(num_nodes, edges, node_tables, edge_tables, ranges, frames)
 
     def _edges(
         self, entry: EdgeEntry, num_sources: int, nodes: tuple[int, int], spill: Path | None

@@ -74,7 +74,8 @@ def node_hotness(
         if hotness == "out_degree":
             return out_degrees(edges, schema, group)
         by_type = {
-            t: torch.zeros(n, dtype=torch.int64, device="cpu") for t, n in schema.num_nodes.items()
+            t: torch.zeros(schema.num_nodes[t], dtype=torch.int64, device="cpu")
+            for t in schema.node_types
         }
         for edge_type, of_type in degrees.items():
             by_type[edge_type[2]] += of_type
@@ -82,7 +83,7 @@ def node_hotness(
     values = collective_call(group, lambda: _checked(hotness, schema))
     if not needed:
         return {}
-    return {t: _from_first_rank(group, values[t]) for t in schema.num_nodes}
+    return {t: _from_first_rank(group, values[t]) for t in schema.node_types}
 
 
 def list_hotness(
@@ -148,17 +149,17 @@ def _checked(
 ) -> dict[NodeType, Tensor]:
     by_type = hotness.features if isinstance(hotness, Hotness) else hotness
     if isinstance(by_type, Tensor):
-        if len(schema.num_nodes) != 1:
+        if len(schema.node_types) != 1:
             raise ValueError(
-                f"hotness must be given by node type, the graph has {list(schema.num_nodes)}"
+                f"hotness must be given by node type, the graph has {schema.node_types}"
             )
-        by_type = dict.fromkeys(schema.num_nodes, by_type)
+        by_type = dict.fromkeys(schema.node_types, by_type)
     if not isinstance(by_type, Mapping):
         raise TypeError(
             f"hotness must be a name, a tensor or tensors, got {type(hotness).__name__}"
         )
-    if by_type.keys() != schema.num_nodes.keys():
-        raise ValueError(f"hotness must be given for {list(schema.num_nodes)}, got {list(by_type)}")
+    if by_type.keys() != set(schema.node_types):
+        raise ValueError(f"hotness must be given for {schema.node_types}, got {list(by_type)}")
     for node_type, values in by_type.items():
         _check_values(node_type, values, schema.num_nodes[node_type])
     if isinstance(hotness, Hotness):

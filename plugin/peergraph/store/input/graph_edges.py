@@ -54,7 +54,8 @@ def out_degrees(
 ) -> dict[NodeType, Tensor]:
     """Returns [num_nodes] for each node type: the number of edges out of each node. Collective."""
     found = {}
-    for node_type, count in schema.num_nodes.items():
+    for node_type in schema.node_types:
+        count = schema.num_nodes[node_type]
         of_type = [e for t, e in edges.items() if t[0] == node_type]
         parts = [e.indices for e in of_type if isinstance(e, LocalCsc)]
         staged = [e.out_degrees for e in of_type if isinstance(e, StagedEdges)]

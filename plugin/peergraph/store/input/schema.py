@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
 
 from peergraph.memory import Group, RowCodec
 from peergraph.memory.table.row_codec import codec_of
+from peergraph.store.input.frame_spec import Frames, is_list_type
 from peergraph.store.input.source import EdgeType, GraphSource, NodeType, RowSource
 
 
@@ -56,6 +57,7 @@ class Schema:
         node_range: by rank and node type, the range of nodes in the rank's source.
         edge_begin: by rank and edge type, the CSC position of the first edge in its source.
         holder: the rank that has the whole graph; None: the source is split over ranks.
+        frames: the frames whose columns are in the tables, by type and name.
     """
 
     num_nodes: dict[NodeType, int]
@@ -65,6 +67,12 @@ class Schema:
     node_range: tuple[dict[NodeType, tuple[int, int]], ...]
     edge_begin: tuple[dict[EdgeType, int], ...]
     holder: int | None = None
+    frames: Frames = field(default_factory=dict)
+
+    @property
+    def node_types(self) -> list[NodeType]:
+        """All node types, without those of elements of lists."""
+        return [t for t in self.num_nodes if not is_list_type(t)]
 
 
 def agree_on_schema(source: GraphSource | None, group: Group) -> Schema:
@@ -96,6 +104,7 @@ class _Share:
     node_tables: dict[NodeType, dict[str, TableSpec]]
     edge_tables: dict[EdgeType, dict[str, TableSpec]]
     node_range: dict[NodeType, tuple[int, int]] | None
+    frames: Frames
 
 
 def _describe(source: GraphSource | None) -> _Share | Exception | None:
@@ -111,6 +120,7 @@ def _describe(source: GraphSource | None) -> _Share | Exception | None:
         {t: _specs(tables) for t, tables in source.node_tables.items()},
         {t: _specs(tables) for t, tables in source.edge_tables.items()},
         None if source.node_range is None else dict(source.node_range),
+        source.frames,
     )
 
 
@@ -129,6 +139,7 @@ def _undivided(share: _Share, holder: int, world_size: int) -> Schema:
         tuple(all_nodes if r == holder else none for r in range(world_size)),
         tuple(dict.fromkeys(share.num_edges, 0) for _ in range(world_size)),
         holder,
+        share.frames,
     )
 
 
@@ -137,6 +148,8 @@ def _merged(shares: list[_Share]) -> Schema:
     for share in shares[1:]:
         if share.num_nodes != first.num_nodes or share.num_edges.keys() != first.num_edges.keys():
             raise ValueError("the ranks' sources differ in node types, node counts or edge types")
+        if share.frames != first.frames:
+            raise ValueError("the ranks' sources differ in their frames")
     for node_type, count in first.num_nodes.items():
         _check_ranges(node_type, count, shares)
     edge_begin = []
@@ -152,6 +165,7 @@ def _merged(shares: list[_Share]) -> Schema:
         _merged_tables([s.edge_tables for s in shares], total),
         tuple(s.node_range or {} for s in shares),
         tuple(edge_begin),
+        frames=first.frames,
     )
 
 

@@ -12,6 +12,7 @@ from peergraph.memory import RowCodec
 from peergraph.memory.device.plain_tensor import plain
 from peergraph.memory.region.free_memory import check_count
 from peergraph.memory.table.id_list import integers
+from peergraph.store.input.frame_spec import Frames, check_frames
 
 NodeType = str
 EdgeType = tuple[str, str, str]
@@ -130,6 +131,8 @@ class GraphSource:
         node_tables: by node type and name, ``[num_nodes, ...]``, or the rows of the range.
         edge_tables: by edge type and name, ``[num_edges, ...]`` in the order of the edge ids.
         node_range: for a part, the range of nodes of each type; None: the whole graph.
+        frames: the frames whose columns are in the tables, by type and name. Elements of lists are
+            the table ``"values"`` of a node type of their own, which :func:`list_type` names.
     """
 
     num_nodes: Mapping[NodeType, int]
@@ -137,6 +140,7 @@ class GraphSource:
     node_tables: Mapping[NodeType, Mapping[str, Tensor | RowSource]] = field(default_factory=dict)
     edge_tables: Mapping[EdgeType, Mapping[str, Tensor | RowSource]] = field(default_factory=dict)
     node_range: Mapping[NodeType, tuple[int, int]] | None = None
+    frames: Frames = field(default_factory=dict)
 
     @classmethod
     def homogeneous(
@@ -180,6 +184,10 @@ class GraphSource:
                 raise ValueError(f"edge_tables names an unknown edge type {edge_type}")
             num_edges = self.edges[edge_type].num_edges
             _check_rows(f"edge table of {edge_type}", edge_tables, num_edges)
+        shapes: dict[NodeType | EdgeType, dict[str, tuple[int, ...]]] = {}
+        shapes.update((t, _shapes(tables)) for t, tables in self.node_tables.items())
+        shapes.update((t, _shapes(tables)) for t, tables in self.edge_tables.items())
+        check_frames(self.frames, shapes, self.num_nodes)
 
     def _validate_edges(self, edge_type: EdgeType, edges: EdgeSource) -> None:
         for node_type in (edge_type[0], edge_type[2]):
@@ -214,6 +222,10 @@ def _check_indptr(indptr: Tensor, num_edges: int) -> None:
     falls = indptr[1:] < indptr[:-1]
     if bool(falls.any()):
         raise ValueError(f"indptr must not fall, it does at position {int(falls.nonzero()[0]) + 1}")
+
+
+def _shapes(tables: Mapping[str, Tensor | RowSource]) -> dict[str, tuple[int, ...]]:
+    return {name: tuple(table.shape) for name, table in tables.items()}
 
 
 def _check_rows(what: str, tables: Mapping[str, Tensor | RowSource], rows: int) -> None:

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from peergraph.store.hotness.good_turing import expected_reads
 from peergraph.store.hotness.hotness import Hotness, HotnessSpec
+from peergraph.store.input.schema import Schema
 from peergraph.store.input.source import EdgeType, NodeType
 from peergraph.store.placement.cost_model import SECTOR, AccessPattern, HitRateCurve
 from peergraph.store.placement.plan import Item
@@ -120,6 +121,24 @@ class BatchReads:
             for t, (curve, count) in self.expanded.items()
         }
         return replace(self, expanded=expanded)
+
+    def with_elements(
+        self, owners: Mapping[NodeType, NodeType | EdgeType], schema: Schema
+    ) -> BatchReads:
+        """Returns the same reads with those of elements of lists, which are read with their rows.
+
+        Args:
+            owners: by type of elements, the type whose rows have the lists.
+        """
+        nodes = dict(self.nodes)
+        for elements, owner in owners.items():
+            if isinstance(owner, str):
+                rows, reads = schema.num_nodes[owner], self.nodes[owner][1]
+            else:
+                rows, reads = schema.num_edges[owner], self.edges[owner]
+            count = schema.num_nodes[elements]
+            nodes[elements] = HitRateCurve.uniform(count), reads * count / max(1, rows)
+        return replace(self, nodes=nodes)
 
     def in_no_order(self, rows: Mapping[NodeType, int]) -> BatchReads:
         """Returns the same reads for node types whose rows are not ordered by hotness.
