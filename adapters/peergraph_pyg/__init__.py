@@ -14,6 +14,7 @@ from .captured.capture import capture
 from .captured.captured_training import CapturedTraining
 from .data.edge_index_tensor import EdgeIndexTensor
 from .data.feature_store import FeatureStore
+from .data.frames import StoredFrame
 from .data.graph_store import GraphStore
 from .data.lazy_features import LazyRows
 from .data.share import share
@@ -44,6 +45,7 @@ __all__ = [
     "PPRLoader",
     "PPRSampler",
     "StoreTensor",
+    "StoredFrame",
     "TableTensor",
     "accelerate",
     "capture",

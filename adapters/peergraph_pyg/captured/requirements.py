@@ -71,6 +71,7 @@ def _check_options(loader: Any, sampler: NeighborSampler, store: Store) -> None:
         "sample_direction": sampler.sample_direction != "forward",
         "batch_sampler": loader.batch_size is None,
         'machines="shard"': is_split(store),
+        "frames in the store": bool(store.contents.schema.frames),
     }
     for name, is_set in refused.items():
         if is_set:

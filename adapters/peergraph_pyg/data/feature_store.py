@@ -12,6 +12,7 @@ from torch_geometric.data import TensorAttr
 
 from peergraph.store import EDGE, NODE, EdgeType, NodeType, Store, TableTensor
 
+from .frames import StoredFrame
 from .lazy_features import LazyTable, StoredTable
 
 Owner = NodeType | EdgeType
@@ -45,12 +46,11 @@ class FeatureStore(torch_geometric.data.FeatureStore):  # type: ignore[misc]
         self.store = store
         self._tensors: dict[tuple[Owner, str], TableTensor] = {}
         self._removed: dict[tuple[Owner, str], TableTensor] = {}
+        self._frames: dict[tuple[Owner, str], StoredFrame] = {}
         for node_type in store.node_types:
-            for name in store.node_table_names(node_type):
-                self._tensors[node_type, name] = TableTensor(store, node_type, name)
+            self._add(node_type, store.node_table_names(node_type))
         for edge_type in store.edge_types:
-            for name in store.edge_table_names(edge_type):
-                self._tensors[edge_type, name] = TableTensor(store, edge_type, name)
+            self._add(edge_type, store.edge_table_names(edge_type))
         for wanted in lazy:
             if not self.tensors_named(wanted):
                 raise ValueError(f"no node or edge type has a shared tensor {wanted!r}")
@@ -59,17 +59,28 @@ class FeatureStore(torch_geometric.data.FeatureStore):  # type: ignore[misc]
                 kind = StoredTable if as_stored else LazyTable
                 self._tensors[owner, name] = kind.of(tensor)
 
+    def _add(self, owner: Owner, tables: list[str]) -> None:
+        frames = self.store.frames(owner)
+        columns = {field.table(name) for name, spec in frames.items() for field in spec.fields}
+        for name in frames:
+            self._frames[owner, name] = StoredFrame(self.store, owner, name)
+        for name in tables:
+            if name not in columns:
+                self._tensors[owner, name] = TableTensor(self.store, owner, name)
+
     def __getstate__(self) -> dict[str, Any]:
         # Handles, as the store is: a tensor alone is pickled as its values.
         return {
             **self.__dict__,
             "_tensors": {key: t.reduce_to_process() for key, t in self._tensors.items()},
             "_removed": {key: t.reduce_to_process() for key, t in self._removed.items()},
+            "_frames": {key: frame.reduce_to_process() for key, frame in self._frames.items()},
         }
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
-        for tensors in (self._tensors, self._removed):
+        handles: tuple[dict[Any, Any], ...] = (self._tensors, self._removed, self._frames)
+        for tensors in handles:
             for key, (make, arguments) in list(tensors.items()):
                 tensors[key] = make(*arguments)
 
@@ -79,13 +90,15 @@ class FeatureStore(torch_geometric.data.FeatureStore):  # type: ignore[misc]
             group = NODE
         return group, attr.attr_name
 
-    def _get_tensor(self, attr: TensorAttr) -> Tensor:
-        tensor = self._tensors.get(self._key(attr))
+    def _get_tensor(self, attr: TensorAttr) -> Any:
+        tensor = self._tensors.get(self._key(attr), self._frames.get(self._key(attr)))
         if tensor is None:
             raise KeyError(f"no tensor {attr.attr_name!r} of {attr.group_name!r} in the store")
         return tensor if attr.index is None else tensor[attr.index]
 
     def _get_tensor_size(self, attr: TensorAttr) -> tuple[int, ...] | None:
+        if frame := self._frames.get(self._key(attr)):
+            return len(frame), frame.num_cols
         if self._key(attr) not in self._tensors:
             return None
         return tuple(self._get_tensor(attr).shape)
@@ -96,9 +109,10 @@ class FeatureStore(torch_geometric.data.FeatureStore):  # type: ignore[misc]
         Edge tensors of a homogeneous graph are not listed, since PyG's loaders would index them by
         node ids; ``get_tensor`` finds them, and batches have them (:meth:`add_edge_tensors`).
         """
+        names = [*self._tensors, *self._frames]
         if not self.store.is_homogeneous:
-            return [self._tensor_attr_cls(owner, name) for owner, name in self._tensors]
-        return [self._tensor_attr_cls(None, name) for owner, name in self._tensors if owner == NODE]
+            return [self._tensor_attr_cls(owner, name) for owner, name in names]
+        return [self._tensor_attr_cls(None, name) for owner, name in names if owner == NODE]
 
     def tensors(self) -> list[TableTensor]:
         """Returns the tensors of all node and edge types."""
@@ -116,19 +130,23 @@ class FeatureStore(torch_geometric.data.FeatureStore):  # type: ignore[misc]
             edge_ids: ``[edges]`` ids in the order of the batch's edges, or ``None`` if unknown.
         """
         by_type = edge_ids if isinstance(edge_ids, dict) else {EDGE: edge_ids}
-        for (owner, name), tensor in self._tensors.items():
+        tensors: dict[tuple[Owner, str], Any] = {**self._tensors, **self._frames}
+        for (owner, name), values in tensors.items():
             ids = by_type.get(owner)
             if ids is not None:
                 storage = batch[owner] if isinstance(edge_ids, dict) else batch
-                storage[name] = tensor.index_select(0, ids)
+                is_frame = isinstance(values, StoredFrame)
+                storage[name] = values[ids] if is_frame else values.index_select(0, ids)
 
     def update_tensor(self, tensor: Any, *args: Any, **kwargs: Any) -> bool:
         """Writes an existing tensor in place, as ``put_tensor`` does."""
         return bool(self.put_tensor(tensor, *args, **kwargs))
 
     def _put_tensor(self, tensor: Any, attr: TensorAttr) -> bool:
-        tensor = torch.as_tensor(tensor)
         key = self._key(attr)
+        if key in self._frames:
+            raise NotImplementedError(f"frame {key[1]!r} of {key[0]!r}: its rows are not written")
+        tensor = torch.as_tensor(tensor)
         target = self._tensors.get(key, self._removed.get(key))
         if target is None:
             target = self._create(key, tensor, attr.index)

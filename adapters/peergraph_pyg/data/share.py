@@ -45,8 +45,9 @@ def share(
     of all machines.
 
     Every rank gets data of the same type. Its ``edge_index`` (or ``adj_t``, or ``adj``) and its
-    tensors and NumPy arrays with a row for each node or edge are store tensors; all else is a copy
-    of rank 0's. PyG's ``NeighborLoader`` and ``LinkNeighborLoader`` accept it without changes.
+    tensors and NumPy arrays with a row for each node or edge are store tensors; its frames of
+    PyTorch Frame are :class:`StoredFrame`; all else is a copy of rank 0's. PyG's
+    ``NeighborLoader`` and ``LinkNeighborLoader`` accept it without changes.
     ``store_of(data).close()`` (collective) or the end of the last rank frees the memory; reading it
     later raises ``RuntimeError``, also in loaders that are being iterated.
 
@@ -73,8 +74,9 @@ def share(
         ValueError: all of the data is in a store already, a number of nodes is unknown, the
             attributes contradict each other, or machines bring different graphs.
         MemoryError, OSError: the host, or the folder `spill`, has less room than the plan needs.
-        NotImplementedError: a tensor requires gradients, or ``adj`` or ``adj_t`` is in another
-            layout than torch's CSR, CSC and COO and torch-sparse's ``SparseTensor``.
+        NotImplementedError: a list, or an array of texts, has more than 10,000 rows; a frame has a
+            part that no table can hold; a tensor requires gradients, or ``adj`` or ``adj_t`` is
+            in another layout than torch's CSR, CSC and COO and torch-sparse's ``SparseTensor``.
         pickle.PicklingError, AttributeError: an attribute cannot be sent to other ranks.
     """
 

@@ -14,26 +14,35 @@ from torch import Tensor
 from torch_geometric import EdgeIndex
 from torch_geometric.data import Data, HeteroData
 from torch_geometric.data.storage import N_KEYS
+from torch_geometric.typing import TensorFrame
 
 from peergraph.fullgraph import refuse_partitioned
 from peergraph.store import (
     EDGE,
     NODE,
+    VALUES,
     EdgeSource,
     EdgeType,
+    FrameSpec,
     GraphSource,
     NodeType,
     RowSource,
     Store,
     StoreTensor,
     TableTensor,
+    list_type,
 )
 
 from ..compat import data_storage, storage_data, storage_type, storage_values
 from .edge_index_tensor import EdgeIndexTensor
+from .frame_source import FrameSource, split_frame
+from .frames import StoredFrame
 from .read_adjacency import check_edge_attr, check_same_edges, matrix_key, read_matrix
 from .sparse_adjacency import ADJACENCY_KEYS, SparseLayout
 from .store_of import find_store, has_shared_structure, mark
+
+# Lists and arrays of texts with this many rows are copied to each rank; longer ones are refused.
+_MOST_COPIED_ROWS = 10_000
 
 
 @dataclass(frozen=True)
@@ -43,7 +52,9 @@ class _Placeholder:
     owner: NodeType | EdgeType
     name: str | None = None
 
-    def tensor(self, store: Store) -> Tensor:
+    def tensor(self, store: Store) -> Any:
+        if self.name in store.frames(self.owner):
+            return StoredFrame(store, self.owner, self.name)
         if self.name is not None:
             return TableTensor(store, self.owner, self.name)
         assert isinstance(self.owner, tuple)
@@ -56,6 +67,27 @@ class _Contents:
     edges: dict[EdgeType, EdgeSource] = field(default_factory=dict)
     node_tables: dict[NodeType, dict[str, Tensor | RowSource]] = field(default_factory=dict)
     edge_tables: dict[EdgeType, dict[str, Tensor | RowSource]] = field(default_factory=dict)
+    frames: dict[NodeType | EdgeType, dict[str, FrameSpec]] = field(default_factory=dict)
+
+    def add(
+        self,
+        owner: NodeType | EdgeType,
+        tables: dict[str, Tensor | RowSource],
+        key: str,
+        value: Any,
+    ) -> None:
+        """Adds an attribute with a row for each node or edge to the tables of its type."""
+        if not isinstance(value, TensorFrame):
+            tables[key] = _row_source(key, value)
+            return
+        source = _frame_source(key, value)
+        for name in source.tables.keys() & tables.keys():
+            raise ValueError(f"data[{owner!r}]: {name!r} is a field of the frame {key!r}, too")
+        tables.update(source.tables)
+        self.frames.setdefault(owner, {})[key] = source.spec
+        for name, elements in source.elements.items():
+            self.num_nodes[list_type(owner, name)] = elements.shape[0]
+            self.node_tables[list_type(owner, name)] = {VALUES: elements}
 
 
 def split(data: Any) -> tuple[Data | HeteroData, GraphSource]:
@@ -88,6 +120,7 @@ def split(data: Any) -> tuple[Data | HeteroData, GraphSource]:
         edges=contents.edges,
         node_tables=contents.node_tables,
         edge_tables=contents.edge_tables,
+        frames=contents.frames,
     )
 
 
@@ -119,7 +152,7 @@ def is_shared(data: Data | HeteroData) -> bool:
         return False
     values = [value for s in data.node_stores for _, value in row_attributes(s, s.is_node_attr)]
     values += [value for s in data.edge_stores for _, value in row_attributes(s, s.is_edge_attr)]
-    return all(isinstance(value, StoreTensor) for value in values)
+    return all(isinstance(value, (StoreTensor, StoredFrame)) for value in values)
 
 
 def _read_other_tensors(outline: Any) -> None:
@@ -149,9 +182,10 @@ def _split_nodes(storage: Any, outline: Any, node_type: NodeType, contents: _Con
     if "num_nodes" not in storage and not is_implied:
         # PyG would infer it from the whole edge_index every time it is asked for.
         outline.num_nodes = int(num_nodes)
+    _refuse_other_rows(storage, storage.is_node_attr, f"data[{node_type!r}]")
     tables = contents.node_tables.setdefault(node_type, {})
     for key, value in row_attributes(storage, storage.is_node_attr):
-        tables[key] = _row_source(key, value)
+        contents.add(node_type, tables, key, value)
         storage_values(outline)[key] = _Placeholder(node_type, key)
 
 
@@ -170,6 +204,7 @@ def _split_edges(storage: Any, outline: Any, edge_type: EdgeType, contents: _Con
         else:
             check_same_edges(key, contents.edges[edge_type], edge_index)
         storage_values(outline)["edge_index"] = _Placeholder(edge_type)
+    _refuse_other_rows(storage, storage.is_edge_attr, f"data[{edge_type!r}]")
     edge_attributes = list(row_attributes(storage, storage.is_edge_attr))
     if edge_type not in contents.edges:
         if edge_attributes and edge_type != EDGE:
@@ -179,16 +214,52 @@ def _split_edges(storage: Any, outline: Any, edge_type: EdgeType, contents: _Con
     for name, value in edge_attributes:
         if key is not None:
             check_edge_attr(key, contents.edges[edge_type], tables, name, value)
-        tables[name] = _row_source(name, value)
+        contents.add(edge_type, tables, name, value)
         storage_values(outline)[name] = _Placeholder(edge_type, name)
 
 
+def _refuse_other_rows(storage: Any, is_of: Callable[[str], bool], where: str) -> None:
+    """Raises an error for rows that no table holds and every rank would copy."""
+    for key, value in storage.items():
+        if isinstance(value, TensorFrame):
+            is_of_either = storage_type(storage) is None and (
+                storage.is_node_attr(key) or storage.is_edge_attr(key)
+            )
+            if len(value) > 0 and not is_of(key) and not is_of_either:
+                raise ValueError(
+                    f"{where}.{key} has {len(value)} rows, which is not the number of its nodes or "
+                    "edges"
+                )
+        elif _is_sequence(value) and len(value) > _MOST_COPIED_ROWS and is_of(key):
+            raise NotImplementedError(
+                f"{where}.{key} is {_kind_of(value)} with a row for each of {len(value)} nodes or "
+                f"edges; more than {_MOST_COPIED_ROWS} are not copied to each rank: make numbers a "
+                "tensor, and texts a column of a torch_frame.TensorFrame; or delete it from the "
+                "data, and read it by the ids of a batch (n_id, e_id) where it is needed"
+            )
+
+
+def _is_sequence(value: Any) -> bool:
+    """Returns whether a value is of a type whose rows are not in a table."""
+    if isinstance(value, np.ndarray):
+        return value.ndim > 0 and value.dtype.kind not in "biuf"
+    return isinstance(value, (list, tuple))
+
+
+def _kind_of(value: Any) -> str:
+    if isinstance(value, np.ndarray):
+        return f"a NumPy array of {value.dtype}"
+    return f"a {type(value).__name__}"
+
+
 def _implies_num_nodes(key: str, value: Any) -> bool:
-    return isinstance(value, (Tensor, np.ndarray)) and (key in N_KEYS or "node" in key)
+    return isinstance(value, (Tensor, np.ndarray, TensorFrame)) and (key in N_KEYS or "node" in key)
 
 
 def _has_rows(storage: Any, key: str, value: Any) -> bool:
-    """Returns whether a node-level or edge-level value is a dense array, not a list or a frame."""
+    """Returns whether a node-level or edge-level value is a dense array or a frame."""
+    if isinstance(value, TensorFrame):
+        return True
     if isinstance(value, np.ndarray):
         is_dense = value.dtype.kind in "biuf"
     else:
@@ -203,6 +274,13 @@ def _row_source(key: str, value: Any) -> Tensor | RowSource:
         # stores.
         return RowSource(tuple(value.shape), value.dtype, value.table.read)
     return _to_tensor(key, value)
+
+
+def _frame_source(key: str, frame: Any) -> FrameSource:
+    """Returns the source of the tables of a frame."""
+    if isinstance(frame, StoredFrame):
+        return frame.source(key)
+    return split_frame(key, frame, _to_tensor)
 
 
 def _to_tensor(key: str, value: Any) -> Tensor:

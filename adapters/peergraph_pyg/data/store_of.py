@@ -17,6 +17,7 @@ from peergraph.store import EDGE, NODE, EdgeType, Store, StoreTensor
 from ..compat import data_storage, graph_storage, storage_type, storage_values
 from .edge_index_tensor import EdgeIndexTensor
 from .feature_store import FeatureStore
+from .frames import StoredFrame
 from .graph_store import GraphStore
 from .sparse_adjacency import ADJACENCY_KEYS, ADJACENCY_TYPES
 
@@ -176,5 +177,5 @@ def _edge_type_of(edges: Any) -> EdgeType:
 def _store_tensors(data: Any) -> Iterator[Any]:
     for storage in data.stores:
         for value in storage.values():
-            if isinstance(value, (StoreTensor, *ADJACENCY_TYPES)):
+            if isinstance(value, (StoreTensor, StoredFrame, *ADJACENCY_TYPES)):
                 yield value

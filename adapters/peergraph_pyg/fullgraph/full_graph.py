@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch_geometric import EdgeIndex
 from torch_geometric.data import Data, HeteroData
 from torch_geometric.index import ptr2index
+from torch_geometric.typing import TensorFrame
 from typing_extensions import Unpack
 
 from peergraph.fullgraph import (
@@ -194,6 +195,11 @@ def _contents(data: Any) -> tuple[Data | HeteroData, dict[str, Any]]:
             elif key in ADJACENCY_KEYS and isinstance(owner or EDGE, tuple):
                 parts = read_matrix(storage, key, owner or EDGE, _num_nodes(data))
                 found[prefix + key] = dict(parts.tables)
+            elif isinstance(value, TensorFrame):
+                raise NotImplementedError(
+                    f"{prefix}{key}: frames are not split for a full graph; encode their columns "
+                    "to a tensor of rows first, or train on batches of a loader"
+                )
             elif key != "edge_index":  # edges are compared by their readers
                 found[prefix + key] = value
     refuse_partitioned(values)

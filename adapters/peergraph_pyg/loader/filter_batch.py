@@ -22,6 +22,7 @@ from peergraph.memory import Table, gather_tables
 from peergraph.store import StoreTensor, TableTensor
 
 from ..compat import data_storage, storage_data, storage_values
+from ..data.frames import StoredFrame, frames_of
 from ..data.sparse_adjacency import ADJACENCY_KEYS, ADJACENCY_TYPES
 from ..data.store_of import find_store
 from . import batch_csc
@@ -93,12 +94,17 @@ class _SharedRows:
     def __init__(self) -> None:
         self._targets: list[tuple[Any, str]] = []
         self._reads: list[tuple[Table, Tensor]] = []
+        self._frames: list[tuple[Any, str, StoredFrame, Tensor]] = []
         self._of_edges: dict[int, list[str]] = {}
         # Workers write the rows to memory that they share with the loop, which PyG does.
         self._in_worker = get_worker_info() is not None
 
     def add(self, batch: Any, key: str, value: Any, ids: Any) -> bool:
         """Returns whether :meth:`gather` will set the attribute `key` to the rows of `value`."""
+        if isinstance(value, StoredFrame) and type(ids) is Tensor and not self._in_worker:
+            ids = ids.to(value.device, torch.int64)
+            self._frames.append((batch, key, value, ids))
+            return True
         # Subclasses select rows in other ways.
         if type(value) is not TableTensor or type(ids) is not Tensor or self._in_worker:
             return False
@@ -116,7 +122,7 @@ class _SharedRows:
         if edge is None or perm is not None:
             return
         for key, value in storage_values(storage).items():
-            is_table = isinstance(value, TableTensor)
+            is_table = isinstance(value, (TableTensor, StoredFrame))
             if not is_table or not storage.is_edge_attr(key):
                 continue
             if _is_along_rows(storage, key, value) and self.add(batch, key, value, edge):
@@ -124,9 +130,16 @@ class _SharedRows:
 
     def gather(self) -> None:
         """Gathers all rows, and sets the attributes."""
-        gathered = gather_tables(self._reads)
-        for (batch, key), rows in zip(self._targets, gathered, strict=True):
+        count = len(self._reads)
+        of_frames = [read for _, _, frame, ids in self._frames for read in frame.reads(ids)]
+        gathered = gather_tables([*self._reads, *of_frames])
+        for (batch, key), rows in zip(self._targets, gathered[:count], strict=True):
             batch[key] = rows
+        requests = [(frame, ids) for _, _, frame, ids in self._frames]
+        for (batch, key, _, _), frame in zip(
+            self._frames, frames_of(requests, gathered[count:]), strict=True
+        ):
+            batch[key] = frame
 
     def of_edges(self, batch: Any) -> list[str]:
         """Returns the attributes of edges that were set in the storage of a batch."""
@@ -134,12 +147,14 @@ class _SharedRows:
 
     def are_all(self, batch: Any, values: Collection[str], others: Collection[str]) -> bool:
         """Returns whether each attribute was set in the storage of a batch or is one of others."""
-        owned = {key for owner, key in self._targets if owner is batch}
+        owned = {key for owner, key, *_ in (*self._targets, *self._frames) if owner is batch}
         return owned.union(others).issuperset(values)
 
 
-def _is_along_rows(storage: Any, key: str, value: Tensor) -> bool:
+def _is_along_rows(storage: Any, key: str, value: Any) -> bool:
     """Returns whether PyG selects from the first dimension of an attribute."""
+    if isinstance(value, StoredFrame):
+        return True
     return storage_data(storage).__cat_dim__(key, value, storage) in (0, -value.ndim)
 
 
@@ -205,7 +220,7 @@ def _kinds_of(storages: Iterable[Any]) -> _Kinds:
     shared, plain = False, True
     for storage in storages:
         for value in storage_values(storage).values():
-            if isinstance(value, StoreTensor):
+            if isinstance(value, (StoreTensor, StoredFrame)):
                 shared = True
             elif type(value) is not Tensor and not isinstance(value, (str, int, float)):
                 plain = False
