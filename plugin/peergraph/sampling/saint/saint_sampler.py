@@ -165,13 +165,17 @@ def one_relation(store: Store) -> EdgeType:
 
 
 def out_degrees(store: Store, edge_type: EdgeType) -> Tensor:
-    """Counts the out-edges of sources, [sources] int64 on the CPU. One-sided; reads all edges."""
-    counts = torch.zeros(store.num_nodes(edge_type[0]), dtype=torch.int64, device="cpu")
+    """Counts the out-edges of sources, [sources] int64 on the CPU. One-sided; reads all edges.
+
+    Takes 8 bytes a source on the store's device meanwhile.
+    """
+    counts = torch.zeros(store.num_nodes(edge_type[0]), dtype=torch.int64, device=store.device)
     destinations = store.num_nodes(edge_type[2])
     for start in range(0, destinations, _CHUNK):
         part = store.read_csc(edge_type, start, min(start + _CHUNK, destinations))
-        counts += torch.bincount(part.indices.cpu(), minlength=counts.numel())
-    return counts
+        sources = part.indices.long()  # not bincount, whose result has all sources in each chunk
+        counts.index_add_(0, sources, torch.ones_like(sources))
+    return counts.cpu()
 
 
 def _check_option(name: str, value: object, options: tuple[str, ...]) -> None:
