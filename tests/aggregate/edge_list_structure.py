@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from peergraph.aggregate import Message
+from peergraph.aggregate import Message, Structure, Sum
 from peergraph.memory import TableRows
 from peergraph.reference import aggregate as reference
 
@@ -20,11 +20,12 @@ def dense(x: Tensor | TableRows) -> Tensor:
     return x.gather() if isinstance(x, TableRows) else x
 
 
-class EdgeListStructure:
+class EdgeListStructure(Structure):
     """Edges [2, edges] from sources to destinations; writes every message."""
 
+    num_sources = num_destinations = num_edges = 0
+    device = torch.device("cpu")
     transient = False
-    orders_products = False
 
     def __init__(self, edge_index: Tensor, num_destinations: int, num_sources: int) -> None:
         self.edge_index = edge_index
@@ -49,22 +50,8 @@ class EdgeListStructure:
         result: _Result = self._cache[key]
         return result
 
-    def run_layer(self, layer: Callable[[Any, Tensor], Tensor], x: Tensor) -> Tensor:
-        return layer(self, x)
-
-    def keeps(self, x: Tensor | TableRows, e: Tensor | None = None) -> bool:
-        return False
-
-    def kept(self, x: Tensor, key: Hashable, make: Callable[[], Tensor]) -> Tensor:
-        return make()
-
-    def spmm(
-        self,
-        message: str,
-        reduce: str,
-        x: Tensor | TableRows | None = None,
-        e: Tensor | None = None,
-    ) -> Tensor:
+    def reduce(self, of: Sum) -> Tensor:
+        message, reduce, x, e, *_ = of
         rows = None if x is None else dense(x)
         return reference.g_spmm(self.edge_index, self.num_destinations, message, reduce, rows, e)
 

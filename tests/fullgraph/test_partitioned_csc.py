@@ -415,6 +415,11 @@ def check_errors() -> None:
             ValueError,
             "self_loops needs destinations that are the sources",
         ),
+        (
+            lambda: csc.spmm("copy_u", "sum", x, backward="atomic"),
+            ValueError,
+            "adds in no fixed order",
+        ),
         (lambda: csc.edge_softmax(x), ValueError, "scores must have the rows of the edges"),
     ):
         with pytest.raises(error, match=text):

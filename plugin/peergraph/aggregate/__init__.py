@@ -14,6 +14,7 @@ from peergraph.aggregate.functions import (
 from peergraph.aggregate.kernels.arguments import DTYPES, supports
 from peergraph.aggregate.messages.message import Message, message
 from peergraph.aggregate.ops.attention import attention_fits
+from peergraph.aggregate.ops.spmm import Sum
 from peergraph.aggregate.sparse.index_tensors import is_arange, row_of_edges
 from peergraph.aggregate.sparse.relation_blocks import RelationBlocks
 from peergraph.aggregate.sparse.relation_columns import RelationColumns
@@ -35,6 +36,7 @@ __all__ = [
     "RelationBlocks",
     "RelationColumns",
     "Structure",
+    "Sum",
     "TracedEdges",
     "TracedStructure",
     "TypedEdges",

@@ -13,7 +13,7 @@ from peergraph.aggregate.messages.message import Message, fuses_messages
 from peergraph.aggregate.ops.attention import attention, attention_fits
 from peergraph.aggregate.ops.edge_softmax import edge_softmax
 from peergraph.aggregate.ops.sddmm import sddmm
-from peergraph.aggregate.ops.spmm import spmm
+from peergraph.aggregate.ops.spmm import Sum, spmm
 from peergraph.aggregate.ops.spmm_add_self import spmm_add_self
 from peergraph.aggregate.ops.spmm_linear import spmm_linear
 from peergraph.aggregate.ops.spmm_transposed import spmm_transposed
@@ -27,6 +27,7 @@ from peergraph.aggregate.sparse.index_tensors import (
     group_by,
     indptr_if_sorted,
 )
+from peergraph.aggregate.structure import Structure
 from peergraph.memory import TableRows
 from peergraph.memory.region.free_memory import check_count
 from peergraph.memory.table.id_list import integers
@@ -41,7 +42,7 @@ _USES_BEFORE_TRANSPOSE = 4
 _Result = TypeVar("_Result")
 
 
-class Csc(EdgeMatrix):
+class Csc(EdgeMatrix, Structure):
     """In-neighbours of each destination, and the order of edge tensors.
 
     The transpose, over which gradients of sources are summed, is made when it is first needed and
@@ -255,32 +256,9 @@ class Csc(EdgeMatrix):
         result: _Result = self._cache[key]
         return result
 
-    orders_products = False
-
-    def run_layer(self, layer: Callable[[Any, Tensor], Tensor], x: Tensor) -> Tensor:
-        """Returns ``layer(self, x)``."""
-        return layer(self, x)
-
-    def keeps(self, x: Tensor | TableRows, e: Tensor | None = None) -> bool:
-        """Returns False: nothing is kept of features."""
-        return False
-
-    def kept(self, x: Tensor, key: Hashable, make: Callable[[], Tensor]) -> Tensor:
-        """Returns ``make()``."""
-        return make()
-
-    def spmm(
-        self,
-        message: str,
-        reduce: str,
-        x: Tensor | TableRows | None = None,
-        e: Tensor | None = None,
-        *,
-        backward: Backward = "auto",
-        deterministic: bool | None = None,
-    ) -> Tensor:
-        """Reduces messages at destinations: see :func:`peergraph.aggregate.g_spmm`."""
-        return spmm(self, message, reduce, x, e, backward=backward, deterministic=deterministic)
+    def reduce(self, of: Sum) -> Tensor:
+        """Reduces messages at destinations: see :meth:`spmm`."""
+        return spmm(self, of)
 
     def spmm_transposed(
         self,

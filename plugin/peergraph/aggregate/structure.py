@@ -2,59 +2,57 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Sequence
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 
 from peergraph.aggregate.messages.message import Message
+from peergraph.aggregate.ops.spmm import Sum
+from peergraph.aggregate.sparse.edge_matrix import Backward
 from peergraph.memory import TableRows
 
 _Result = TypeVar("_Result")
 
 
-class Structure(Protocol):
+class Structure(ABC):
     """Edges from sources to destinations, and the operations that run over them.
 
     :mod:`peergraph.aggregate.layers` use nothing else of a structure.
-    :class:`peergraph.aggregate.Csc` holds all edges on one device; a structure that is partitioned
-    over devices can implement the same methods. Features of sources are [sources, *features],
-    those of destinations [destinations, *features], those of edges [edges, *features] in the order
-    of the structure's edge ids. All operations are
-    differentiable in their tensors; :class:`peergraph.aggregate.Csc` says which ones more than
-    once.
+    :class:`peergraph.aggregate.Csc` holds all edges on one device, a
+    :class:`peergraph.fullgraph.PartitionedStructure` those of one rank. Features of sources are
+    [sources, *features], those of destinations [destinations, *features], those of edges
+    [edges, *features] in the order of the structure's edge ids. All operations are differentiable
+    in their tensors; :class:`peergraph.aggregate.Csc` says which ones more than once.
     """
 
     @property
+    @abstractmethod
     def num_sources(self) -> int:
         """Returns the number of sources. Features of sources have one row for each."""
-        ...
 
     @property
+    @abstractmethod
     def num_destinations(self) -> int:
         """Returns the number of destinations: the rows of their features and of results."""
-        ...
 
     @property
+    @abstractmethod
     def num_edges(self) -> int:
         """Returns the number of edges. Features of edges have one row for each."""
-        ...
 
     @property
+    @abstractmethod
     def device(self) -> torch.device:
         """Device of features."""
-        ...
 
-    @property
-    def transient(self) -> bool:
-        """Whether the structure serves one forward and one backward pass."""
-        ...
+    transient: bool
+    """Whether the structure serves one forward and one backward pass."""
 
-    @property
-    def orders_products(self) -> bool:
-        """Whether :meth:`spmm_linear` multiplies first where that is narrower."""
-        ...
+    orders_products = False
+    """Whether :meth:`spmm_linear` multiplies first where that is narrower."""
 
     def keeps(self, x: Tensor | TableRows, e: Tensor | None = None) -> bool:
         """Returns whether results of `x` are kept: it came before, unchanged, without gradient.
@@ -63,30 +61,30 @@ class Structure(Protocol):
 
         A layer asks once for each call, since the call is remembered.
         """
-        ...
+        return False
 
     def kept(self, x: Tensor, key: Hashable, make: Callable[[], Tensor]) -> Tensor:
         """Returns what `make` returned at the first call for `x`, of which :meth:`keeps` is true.
 
         The result must not be changed.
         """
-        ...
+        return make()
 
+    @abstractmethod
     def in_degrees(self) -> Tensor:
         """Returns the number of edges to each destination, [destinations] int32 or int64."""
-        ...
 
+    @abstractmethod
     def out_degrees(self) -> Tensor:
         """Returns the number of edges from each source, [sources] int32 or int64."""
-        ...
 
+    @abstractmethod
     def count_self_loops(self, dtype: torch.dtype) -> Tensor:
         """Returns the number of edges from source i to destination i, [destinations]."""
-        ...
 
+    @abstractmethod
     def cached(self, key: Hashable, make: Callable[[], _Result]) -> _Result:
         """Returns what `make` returned at the first call with this key."""
-        ...
 
     def run_layer(self, layer: Callable[[Any, Tensor], Tensor], x: Tensor) -> Tensor:
         """Returns ``layer(structure, x)``, [destinations, *features].
@@ -99,7 +97,11 @@ class Structure(Protocol):
                 without random numbers.
             x: [sources, *features].
         """
-        ...
+        return layer(self, x)
+
+    @abstractmethod
+    def reduce(self, of: Sum) -> Tensor:
+        """Reduces messages at destinations: see :meth:`spmm`."""
 
     def spmm(
         self,
@@ -107,10 +109,14 @@ class Structure(Protocol):
         reduce: str,
         x: Tensor | TableRows | None = None,
         e: Tensor | None = None,
+        *,
+        backward: Backward = "auto",
+        deterministic: bool | None = None,
     ) -> Tensor:
         """Reduces messages at destinations: see :func:`peergraph.aggregate.g_spmm`."""
-        ...
+        return self.reduce(Sum(message, reduce, x, e, backward, deterministic))
 
+    @abstractmethod
     def spmm_transposed(
         self, message: str, x: Tensor | None = None, e: Tensor | None = None
     ) -> Tensor:
@@ -122,8 +128,8 @@ class Structure(Protocol):
         Returns:
             [sources, *features].
         """
-        ...
 
+    @abstractmethod
     def spmm_add_self(
         self,
         x: Tensor | TableRows,
@@ -132,8 +138,8 @@ class Structure(Protocol):
         bias: Tensor | None = None,
     ) -> Tensor:
         """Sums messages and weighted self rows: :func:`peergraph.aggregate.spmm_add_self`."""
-        ...
 
+    @abstractmethod
     def spmm_linear(
         self,
         reduce: str,
@@ -150,8 +156,8 @@ class Structure(Protocol):
         Args:
             others: further structures of the same kind over the same nodes, with their weights.
         """
-        ...
 
+    @abstractmethod
     def sddmm(
         self,
         op: str,
@@ -161,16 +167,16 @@ class Structure(Protocol):
         rhs_target: str = "v",
     ) -> Tensor:
         """Computes a value for each edge: see :func:`peergraph.aggregate.g_sddmm`."""
-        ...
 
+    @abstractmethod
     def edge_softmax(self, scores: Tensor) -> Tensor:
         """Normalises scores of edges: see :func:`peergraph.aggregate.edge_softmax`."""
-        ...
 
+    @abstractmethod
     def supports_attention(self, x: Tensor) -> bool:
         """Returns whether :meth:`attention` takes `x` [sources, heads, depth]."""
-        ...
 
+    @abstractmethod
     def attention(
         self,
         x: Tensor,
@@ -182,12 +188,12 @@ class Structure(Protocol):
         self_loops: int | None = None,
     ) -> Tensor:
         """Sums sources by attention in one pass: see :func:`peergraph.aggregate.attention`."""
-        ...
 
+    @abstractmethod
     def fuses_messages(self) -> bool:
         """Returns whether :meth:`reduce_message` runs as one kernel without writing messages."""
-        ...
 
+    @abstractmethod
     def reduce_message(
         self,
         message: Message,
@@ -198,4 +204,3 @@ class Structure(Protocol):
         w: Tensor | None = None,
     ) -> Tensor:
         """Reduces messages of the user: see :func:`peergraph.aggregate.message`."""
-        ...

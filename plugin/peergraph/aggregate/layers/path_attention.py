@@ -13,7 +13,7 @@ from peergraph.aggregate.kernels.arguments import sum_dtype
 from peergraph.aggregate.layers.node_scores import node_scores
 from peergraph.aggregate.ops.edge_softmax import edge_softmax
 from peergraph.aggregate.ops.sddmm import sddmm
-from peergraph.aggregate.ops.spmm import spmm
+from peergraph.aggregate.ops.spmm import Sum, spmm
 from peergraph.aggregate.sparse.typed_edges import Relation
 from peergraph.aggregate.sparse.typed_pairs import ApartPairs
 
@@ -74,7 +74,7 @@ def path_attention(
     weights = edge_softmax(pairs.matrix, F.leaky_relu(scores, negative_slope))
     if dropout:
         weights = F.dropout(weights, dropout)
-    return spmm(pairs.matrix, "mul", "sum", x, weights.to(x.dtype).unsqueeze(-1)).flatten(1)
+    return spmm(pairs.matrix, Sum("mul", "sum", x, weights.to(x.dtype).unsqueeze(-1))).flatten(1)
 
 
 def semantic_attention(
@@ -108,4 +108,4 @@ def semantic_attention(
         torch.tensor(lengths).to(rows.device), output_size=len(rows)
     )
     of_pairs = of_pairs.index_select(0, pairs.sums.indices)
-    return spmm(pairs.sums, "mul", "sum", rows, of_pairs.unsqueeze(-1)), weights
+    return spmm(pairs.sums, Sum("mul", "sum", rows, of_pairs.unsqueeze(-1))), weights

@@ -12,7 +12,7 @@ from torch import Tensor
 from peergraph.aggregate.ops.attention import attention
 from peergraph.aggregate.ops.edge_softmax import edge_softmax
 from peergraph.aggregate.ops.sddmm import sddmm
-from peergraph.aggregate.ops.spmm import spmm
+from peergraph.aggregate.ops.spmm import Sum, spmm
 from peergraph.aggregate.ops.typed_projection import AttentionRelation, project
 from peergraph.aggregate.sparse.edge_matrix import EdgeMatrix
 from peergraph.aggregate.sparse.typed_edges import TypedEdges
@@ -76,7 +76,7 @@ def _attend(
         return attention(matrix, x, left, right, negative_slope=slope)
     scores = F.leaky_relu(sddmm(matrix, "add", left, right), slope)
     weights = F.dropout(edge_softmax(matrix, scores), dropout).to(x.dtype)
-    return spmm(matrix, "mul", "sum", x, weights.unsqueeze(-1))
+    return spmm(matrix, Sum("mul", "sum", x, weights.unsqueeze(-1)))
 
 
 class _ByType(torch.autograd.Function):

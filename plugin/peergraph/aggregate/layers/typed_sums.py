@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from peergraph.aggregate.ops.source_rows import Rows
-from peergraph.aggregate.ops.spmm import spmm
+from peergraph.aggregate.ops.spmm import Sum, spmm
 from peergraph.aggregate.ops.typed_sums import if_used, split_results, sum_and_multiply, total_of
 from peergraph.aggregate.sparse.relation_blocks import BlockGroup, RelationBlocks
 from peergraph.aggregate.sparse.relation_columns import RelationColumns
@@ -142,7 +142,7 @@ def typed_sage_of_products(
         values = weights if values is None else values * weights
     message = "copy_u" if values is None else "mul"
     rows = products[0] if len(products) == 1 else torch.cat(products)
-    sums = split_results(spmm(edges.matrix, message, "sum", rows, values), edges.rows, used)
+    sums = split_results(spmm(edges.matrix, Sum(message, "sum", rows, values)), edges.rows, used)
     results = []
     for output, (total, mine, factor) in enumerate(zip(sums, own, factors, strict=True)):
         bias = _bias(relations, output, factor)
@@ -219,8 +219,8 @@ def rgcn_of_ids(edges: RelationColumns, weight: Tensor, *, reduce: str = "mean")
     _check_reduction(reduce)
     rows = weight.reshape(-1, weight.shape[-1])
     if reduce == "sum":
-        return spmm(edges.matrix, "copy_u", "sum", rows)
-    return spmm(edges.matrix, "mul", "sum", rows, edges.mean_weights(rows.dtype))
+        return spmm(edges.matrix, Sum("copy_u", "sum", rows))
+    return spmm(edges.matrix, Sum("mul", "sum", rows, edges.mean_weights(rows.dtype)))
 
 
 def _check_reduction(reduce: str) -> None:

@@ -21,7 +21,7 @@ from peergraph.aggregate.ops.operands import (
     flat,
     is_prefix,
 )
-from peergraph.aggregate.ops.spmm import REDUCTIONS, spmm
+from peergraph.aggregate.ops.spmm import REDUCTIONS, Sum, spmm
 from peergraph.aggregate.sparse.edge_matrix import EdgeMatrix
 from peergraph.autograd import Function
 from peergraph.memory.device.plain_tensor import dense
@@ -153,7 +153,7 @@ class Message:
             full = narrow.unsqueeze(2).expand(-1, -1, group)
             at_edges[name] = full.reshape(matrix.num_edges, num_columns)
         messages = self._expression.evaluate(at_edges)
-        return spmm(matrix, "copy_e", self.reduce, e=messages).to(dtype)
+        return spmm(matrix, Sum("copy_e", self.reduce, e=messages)).to(dtype)
 
     def _fused(self, matrix: EdgeMatrix, values: Mapping[str, Tensor], num_columns: int) -> Tensor:
         dtype = next(iter(values.values())).dtype

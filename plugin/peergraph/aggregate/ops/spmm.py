@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -28,17 +28,32 @@ from peergraph.memory import TableRows
 REDUCTIONS = ("sum", "mean", "max", "min")
 
 
-def spmm(
-    matrix: EdgeMatrix,
-    message: str,
-    reduce: str,
-    x: Tensor | TableRows | None = None,
-    e: Tensor | None = None,
-    *,
-    backward: Backward = "auto",
-    deterministic: bool | None = None,
-) -> Tensor:
+class Sum(NamedTuple):
+    """What :func:`peergraph.aggregate.g_spmm` computes, without the structure.
+
+    Structures pass it on whole: an argument that is added here reaches :func:`spmm` through all of
+    them, and those that have ways of their own for some sums take none of them for it.
+    """
+
+    message: str
+    reduce: str
+    x: Tensor | TableRows | None = None
+    e: Tensor | None = None
+    backward: Backward = "auto"
+    deterministic: bool | None = None
+
+    def settings(self) -> dict[str, Any]:
+        """Returns all arguments but the operands, by name."""
+        return {**self._asdict(), "x": None, "e": None}
+
+    def is_basic(self) -> bool:
+        """Returns whether only the first six arguments are set, which all structures know."""
+        return self[6:] == Sum("", "")[6:]
+
+
+def spmm(matrix: EdgeMatrix, of: Sum) -> Tensor:
     """Reduces messages at the rows of `matrix`: see :func:`peergraph.aggregate.g_spmm`."""
+    message, reduce, x, e, backward, deterministic = of
     if reduce not in REDUCTIONS:
         raise ValueError(f"reduce must be one of {', '.join(REDUCTIONS)}, got {reduce!r}")
     if message not in (*MESSAGES, "dot"):

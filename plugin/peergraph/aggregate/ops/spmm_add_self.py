@@ -20,7 +20,7 @@ from peergraph.aggregate.ops.source_gradients import (
     add_sum_to_sources_,
     sum_to_sources,
 )
-from peergraph.aggregate.ops.spmm import spmm
+from peergraph.aggregate.ops.spmm import Sum, spmm
 from peergraph.aggregate.sparse.edge_matrix import Backward, EdgeMatrix, check_first_rows
 from peergraph.autograd import Function
 from peergraph.memory import TableRows
@@ -50,7 +50,7 @@ def spmm_add_self(
     message = "copy_u" if e is None else "mul"
     same = {t.dtype for t in (self_weight, e, bias) if t is not None} == {x.dtype}
     if isinstance(x, TableRows) or not same or not pays_to_fuse(x):
-        out = spmm(matrix, message, "sum", x, e, backward=backward, deterministic=deterministic)
+        out = spmm(matrix, Sum(message, "sum", x, e, backward, deterministic))
         out = torch.addcmul(out, as_tensor(x, count), self_weight)
         return out if bias is None else out + bias
     if x.device != matrix.device:

@@ -29,7 +29,7 @@ from peergraph.aggregate.ops.source_gradients import (
     gradient_of_sums,
     sum_to_sources,
 )
-from peergraph.aggregate.ops.spmm import REDUCTIONS, spmm
+from peergraph.aggregate.ops.spmm import REDUCTIONS, Sum, spmm
 from peergraph.aggregate.sparse.edge_matrix import (
     Backward,
     EdgeMatrix,
@@ -66,7 +66,7 @@ def spmm_linear(
     fits &= narrows if torch.is_autocast_enabled(x.device.type) else not casts
     if not (linear and fits):
         sums = (
-            spmm(matrix, "copy_u", reduce, x, backward=backward, deterministic=deterministic)
+            spmm(matrix, Sum("copy_u", reduce, x, None, backward, deterministic))
             for matrix in _trimmed(matrices, x, casts)
         )
         if self_x is None and self_weight is not None:

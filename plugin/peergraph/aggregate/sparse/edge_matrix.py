@@ -90,8 +90,7 @@ class EdgeMatrix:
         """[edges] sources, grouped by destination."""
         self.edge_ids = edge_ids
         """[edges] row in edge tensors of each position's edge, or None if it is the position."""
-        self.num_sources = num_sources
-        """Number of sources. Features of sources have one row for each."""
+        self._num_sources = num_sources
         self.schedule = schedule
         self.max_chunks = (
             chunk_bound(indices.shape[0], schedule) if max_chunks is None else max_chunks
@@ -113,6 +112,11 @@ class EdgeMatrix:
         self._transpose: EdgeMatrix | None = None
         self._grouped: EdgeMatrix | None = None
         self._positions: Tensor | None = None
+
+    @property
+    def num_sources(self) -> int:
+        """Returns the number of sources. Features of sources have one row for each."""
+        return self._num_sources
 
     @property
     def num_destinations(self) -> int:

@@ -16,6 +16,8 @@ from peergraph.aggregate.messages.message import Message
 from peergraph.aggregate.ops.attention import attention_fits, depth_for
 from peergraph.aggregate.ops.operands import align, autocast, columns, flat, view_if_aliased
 from peergraph.aggregate.ops.sddmm import expand
+from peergraph.aggregate.ops.spmm import Sum
+from peergraph.aggregate.structure import Structure
 from peergraph.aggregate.traced.edge_values import (
     traced_attention,
     traced_edge_softmax,
@@ -26,16 +28,17 @@ from peergraph.aggregate.traced.edge_values import (
 from peergraph.aggregate.traced.edges import TracedEdges
 from peergraph.aggregate.traced.products import traced_spmm_linear
 from peergraph.aggregate.traced.sums import traced_spmm, traced_spmm_add_self, traced_spmm_minmax
+from peergraph.memory import TableRows
 
 _Result = TypeVar("_Result")
 
 
-class TracedStructure:
+class TracedStructure(Structure):
     """Edges whose structure compiled code looks up when it runs.
 
-    Implements :class:`peergraph.aggregate.Structure` for what layers of one graph need; operations
-    are operators of torch. The structure that is found is that of
-    :func:`peergraph.aggregate.Csc`, so results and gradients are the same as without a compiler.
+    It has what layers of one graph need; operations are operators of torch. The structure that is
+    found is that of :func:`peergraph.aggregate.Csc`, so results and gradients are the same as
+    without a compiler.
 
     Args:
         finder: name of the function that finds structures: see :func:`register_finder`.
@@ -44,7 +47,6 @@ class TracedStructure:
         edge_type, relation: [edges] and the one whose edges are meant; None: all edges.
     """
 
-    orders_products = False
     transient = True
 
     def __init__(
@@ -82,21 +84,9 @@ class TracedStructure:
         """Device of features."""
         return self._edges.edge_index.device
 
-    def keeps(self, x: Any, e: Tensor | None = None) -> bool:
-        """Returns False: nothing is kept of features."""
-        return False
-
-    def kept(self, x: Tensor, key: Hashable, make: Callable[[], Tensor]) -> Tensor:
-        """Returns ``make()``."""
-        return make()
-
     def cached(self, key: Hashable, make: Callable[[], _Result]) -> _Result:
         """Returns ``make()``: compiled code makes it in each call."""
         return make()
-
-    def run_layer(self, layer: Callable[[Any, Tensor], Tensor], x: Tensor) -> Tensor:
-        """Returns ``layer(self, x)``."""
-        return layer(self, x)
 
     def in_degrees(self) -> Tensor:
         """Returns the number of edges to each destination, [destinations]."""
@@ -110,11 +100,15 @@ class TracedStructure:
         """Raises ``NotImplementedError``."""
         raise NotImplementedError("torch.compile: out_degrees of a traced structure")
 
-    def spmm(self, message: str, reduce: str, x: Any = None, e: Tensor | None = None) -> Tensor:
-        """Reduces messages at destinations: see :func:`peergraph.aggregate.g_spmm`.
+    def reduce(self, of: Sum) -> Tensor:
+        """Reduces messages at destinations: see :meth:`spmm`.
 
         ``dot`` and rows of tables are not among the operands.
         """
+        message, reduce, x, e = of[:4]
+        if of != Sum(message, reduce, x, e):
+            raise NotImplementedError(f"torch.compile: sums with {of.settings()}")
+        assert not isinstance(x, TableRows)
         x, e = autocast(x), autocast(e)
         x, e, features = align(x, e)
         rows = self.num_destinations

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from peergraph.aggregate import Csc
+from peergraph.aggregate import Csc, Sum
 from peergraph.aggregate.ops.operands import align, autocast, columns
 from peergraph.aggregate.ops.source_gradients import accumulates_in
 from peergraph.fullgraph.exchange.block_stages import BlockStages
@@ -17,6 +17,7 @@ from peergraph.fullgraph.exchange.machine_halo import MachineHaloPlan
 from peergraph.fullgraph.exchange.mode_cost import MODES
 from peergraph.fullgraph.structure.in_kernel_sum import InKernelSums
 from peergraph.fullgraph.structure.staged_sum import MachineBlocks, SourceBlocks, staged_sum
+from peergraph.memory import TableRows
 from peergraph.memory.device.default_machine import WORK
 
 ModeChoice = str | Callable[[int], str]
@@ -101,21 +102,21 @@ class NeighborSums:
             self._in_kernel = InKernelSums(self.plan, self.local)
         return self._in_kernel
 
-    def __call__(self, message: str, reduce: str, x: Tensor | None, e: Tensor | None) -> Tensor:
+    def __call__(self, of: Sum) -> Tensor:
         """Returns reduced messages, [local destinations, *features]. Collective, differentiable.
 
         Args:
-            message, reduce: as for :func:`peergraph.aggregate.g_spmm`.
-            x: [local rows of sources, *features], or None.
-            e: [local edges, *features], or None.
+            of: its `x` are [local rows of sources, *features] and its `e` [local edges, *features].
         """
-        x, e = autocast(x), autocast(e)
-        reason = self._why_at_once(message, reduce, x, e)
+        of = in_fixed_order(of)
+        assert not isinstance(of.x, TableRows)
+        x, e = autocast(of.x), autocast(of.e)
+        reason = self._why_at_once(of, x, e)
         if x is not None and reason is None:
             rows, weights, features = align(x, e)
             assert rows is not None
             mode = self.mode_for(rows.shape[1] * rows.itemsize)
-            mean = reduce == "mean"
+            mean = of.reduce == "mean"
             if mode == "in_kernel":
                 sums = self.in_kernel(rows, weights, mean)
                 tuning = self.in_kernel.tuning_of(rows, weights)
@@ -128,7 +129,7 @@ class NeighborSums:
         self.last_exchange = f"all at once: {reason}{self._over_network()}"
         [sources], _ = local_operands(self.plan, [x])
         # Gradients of maxima, too, are added in a fixed order.
-        return self.local.spmm(message, reduce, sources, e, backward="transpose")
+        return self.local.reduce(of._replace(x=sources, e=e))
 
     def _over_network(self) -> str:
         """Returns how many rows this rank gets from other machines, in words."""
@@ -136,12 +137,13 @@ class NeighborSums:
             return ""
         return f", {self.plan.network_rows:,} rows to this rank over the network"
 
-    def _why_at_once(
-        self, message: str, reduce: str, x: Tensor | None, e: Tensor | None
-    ) -> str | None:
+    def _why_at_once(self, of: Sum, x: Tensor | None, e: Tensor | None) -> str | None:
         """Returns why neither stages nor the kernel can sum these messages, or None."""
+        message, reduce = of.message, of.reduce
         if x is None or self.plan.is_empty:
             return "no rows are exchanged"
+        if not of.is_basic():
+            return f"a sum with {of.settings()}"
         if reduce not in ("sum", "mean"):
             return f"{reduce} is no sum"
         if not accumulates_in(x.dtype):
@@ -160,6 +162,17 @@ class NeighborSums:
             size in (1, wide) for wide, size in zip(x.shape[1:], e.shape[1:], strict=False)
         )
         return None if narrow else "values of edges are wider than features"
+
+
+def in_fixed_order(of: Sum) -> Sum:
+    """Returns the sum with its gradients in a fixed order, as all over partitioned edges.
+
+    Raises:
+        ValueError: it asks for atomics.
+    """
+    if of.backward == "atomic":
+        raise ValueError("backward='atomic' adds in no fixed order, as partitioned edges do")
+    return of._replace(backward="transpose")
 
 
 def default_mode(plan: Halo) -> str:

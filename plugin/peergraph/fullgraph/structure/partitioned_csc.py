@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from peergraph.aggregate import Csc
+from peergraph.aggregate import Csc, Sum
 from peergraph.aggregate.ops.operands import autocast
 from peergraph.aggregate.ops.product_order import multiplies_first
 from peergraph.aggregate.ops.spmm_linear import products, spmm_linear
@@ -20,7 +20,7 @@ from peergraph.fullgraph.exchange.machine_halo import make_halo
 from peergraph.fullgraph.layout.row_layout import RowLayout
 from peergraph.fullgraph.structure.all_to_all_plan import AllToAllPlan, all_to_all_rows
 from peergraph.fullgraph.structure.in_kernel_sum import InKernelSums
-from peergraph.fullgraph.structure.neighbor_sums import ModeChoice, NeighborSums
+from peergraph.fullgraph.structure.neighbor_sums import ModeChoice, NeighborSums, in_fixed_order
 from peergraph.fullgraph.structure.partitioned_structure import (
     NONE,
     Operands,
@@ -239,16 +239,10 @@ class PartitionedCsc(PartitionedStructure):
         """
         return self._constants.keep((x,), key, make)
 
-    def spmm(
-        self,
-        message: str,
-        reduce: str,
-        x: Tensor | TableRows | None = None,
-        e: Tensor | None = None,
-    ) -> PartitionedTensor:
-        """Reduces messages at destinations: see :func:`peergraph.aggregate.g_spmm`."""
-        constant = x is not None and self.keeps(x, e)
-        out = self._reduce(message, reduce, x, e, constant)
+    def reduce(self, of: Sum) -> PartitionedTensor:
+        """Reduces messages at destinations: see :meth:`spmm`."""
+        constant = of.x is not None and self.keeps(of.x, of.e)
+        out = self._reduce(of, constant)
         # What is kept must not be changed with the result.
         return self._of_destinations(out.clone() if constant else out)
 
@@ -278,7 +272,7 @@ class PartitionedCsc(PartitionedStructure):
             out = self.local.spmm_add_self(rows, weight, edges, offset)
             return self._of_destinations(out)
         message = "copy_u" if factors is None else "mul"
-        sums = self._reduce(message, "sum", sources, factors, constant)
+        sums = self._reduce(Sum(message, "sum", sources, factors), constant)
         out = torch.addcmul(sums, rows, weight)
         return self._of_destinations(out if offset is None else out + offset)
 
@@ -323,14 +317,14 @@ class PartitionedCsc(PartitionedStructure):
         if is_narrower and not constant and shared is None:
             out = None if own is None or self_rows is None else F.linear(self_rows, own, offset)
             for structure, matrix in zip(structures, matrices, strict=True):
-                sums = structure._sums("copy_u", reduce, F.linear(rows, matrix), None)
+                sums = structure._sums(Sum("copy_u", reduce, F.linear(rows, matrix)))
                 if out is None:
                     out = sums if offset is None else sums + offset
                 else:
                     out = out + sums if out.dtype != sums.dtype else out.add_(sums)
             assert out is not None
         elif constant or (len(structures) == 1 and not self.plan.is_empty and shared is None):
-            reduced = (s._reduce("copy_u", reduce, features, None, constant) for s in structures)
+            reduced = (s._reduce(Sum("copy_u", reduce, features), constant) for s in structures)
             out = products(self.local.num_destinations, reduced, matrices, self_rows, own, offset)
         else:
             reason = f"{reduce} is no sum" if not linear else "several relations share them"
@@ -409,22 +403,23 @@ class PartitionedCsc(PartitionedStructure):
         """Returns whether :meth:`reduce_message` runs as one kernel: on a GPU, with CuPy."""
         return self.local.fuses_messages()
 
-    def _reduce(self, message: str, reduce: str, x: Any, e: Any, constant: bool) -> Tensor:
+    def _reduce(self, of: Sum, constant: bool) -> Tensor:
         """Returns reduced messages by local row; of constant inputs those of the first call."""
+        x, e = of.x, of.e
         rows, edges = self._operands.source("x", x), self._operands.edge("e", e)
 
         def run() -> Tensor:
             shared = None if rows is None else self._shared(x, rows.shape[1:].numel())
             if shared is None:
-                return self._sums(message, reduce, rows, edges)
+                return self._sums(of._replace(x=rows, e=edges))
             self._sums.last_exchange = "all at once: several relations share them"
-            return shared[1].spmm(message, reduce, shared[0], autocast(edges), backward="transpose")
+            return shared[1].reduce(in_fixed_order(of)._replace(x=shared[0], e=autocast(edges)))
 
         if not constant:
             return run()
         kind = self.device.type
         cast = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else None
-        return self._constants.keep(constant_inputs(x, e), (message, reduce, cast), run)
+        return self._constants.keep(constant_inputs(x, e), (*of.settings().values(), cast), run)
 
     def _enter(self, parameters: Sequence[Tensor | None]) -> list[Tensor | None]:
         """Returns parameters for computations on local rows; of a layer whose gradients are added

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 import torch
 from torch import Tensor
 
-from peergraph.aggregate import Csc, Message, attention_fits
+from peergraph.aggregate import Csc, Message, Structure, attention_fits
 from peergraph.aggregate.ops.operands import autocast
 from peergraph.aggregate.ops.spmm import REDUCTIONS
 from peergraph.aggregate.ops.spmm_linear import check_weights
@@ -39,14 +39,13 @@ Operands = Mapping[str, Tensor | None]
 NONE: Operands = MappingProxyType({})
 
 
-class PartitionedStructure(ABC):
+class PartitionedStructure(Structure):
     """The edges of one relation over all ranks; each rank holds the edges to its destinations.
 
-    Implements :class:`peergraph.aggregate.structure.Structure` with features that are
-    :class:`PartitionedTensor`: those of sources have the rows of `source_layout`, those of
-    destinations of `destination_layout`, those of edges of `edge_layout`. Parameters are plain
-    tensors, equal on all ranks. All verbs are collective. Sums are in a fixed order, so that two
-    runs are equal bit for bit.
+    Features are :class:`PartitionedTensor`: those of sources have the rows of `source_layout`,
+    those of destinations of `destination_layout`, those of edges of `edge_layout`. Parameters are
+    plain tensors, equal on all ranks. All verbs are collective. Sums are in a fixed order, so that
+    two runs are equal bit for bit.
     """
 
     transient = False
@@ -99,10 +98,6 @@ class PartitionedStructure(ABC):
             resident: these edges on the device, a :class:`PartitionedCsc`.
         """
 
-    def run_layer(self, layer: Callable[[Any, Tensor], Tensor], x: Tensor) -> Tensor:
-        """Returns ``layer(structure, x)``: see :class:`peergraph.aggregate.Structure`."""
-        return layer(self, x)
-
     def cached(self, key: Hashable, make: Callable[[], _Result]) -> _Result:
         """Returns what `make` returned at the first call with this key.
 
@@ -113,25 +108,6 @@ class PartitionedStructure(ABC):
                 self._cache[key] = make()
         result: _Result = self._cache[key]
         return result
-
-    @abstractmethod
-    def in_degrees(self) -> PartitionedTensor:
-        """Returns the number of edges to each destination, [destinations]."""
-
-    @abstractmethod
-    def out_degrees(self) -> PartitionedTensor:
-        """Returns the number of edges from each source over all ranks, [sources].
-
-        Collective at the first call.
-        """
-
-    @abstractmethod
-    def count_self_loops(self, dtype: torch.dtype) -> PartitionedTensor:
-        """Returns the number of edges from source i to destination i, [destinations].
-
-        Raises:
-            ValueError: sources and destinations are not the same rows.
-        """
 
     @abstractmethod
     def edge_ends(self) -> tuple[PartitionedTensor, PartitionedTensor]:
@@ -160,47 +136,6 @@ class PartitionedStructure(ABC):
         """Returns what `make` returned at the first call for `x`, of which :meth:`keeps` is true.
 
         The result must not be changed.
-        """
-
-    @abstractmethod
-    def spmm(
-        self,
-        message: str,
-        reduce: str,
-        x: Tensor | TableRows | None = None,
-        e: Tensor | None = None,
-    ) -> PartitionedTensor:
-        """Reduces messages at destinations: see :func:`peergraph.aggregate.g_spmm`."""
-
-    @abstractmethod
-    def spmm_add_self(
-        self,
-        x: Tensor | TableRows,
-        self_weight: Tensor,
-        e: Tensor | None = None,
-        bias: Tensor | None = None,
-    ) -> PartitionedTensor:
-        """Sums messages and weighted self rows: :func:`peergraph.aggregate.spmm_add_self`.
-
-        `self_weight` is [] or [1] plain, or [destinations, 1] partitioned.
-        """
-
-    @abstractmethod
-    def spmm_linear(
-        self,
-        reduce: str,
-        x: Tensor | TableRows,
-        weight: Tensor,
-        self_weight: Tensor | None = None,
-        bias: Tensor | None = None,
-        *,
-        self_x: Tensor | None = None,
-        others: Sequence[tuple[Any, Tensor]] = (),
-    ) -> PartitionedTensor:
-        """Aggregates and multiplies: see :func:`peergraph.aggregate.spmm_linear`.
-
-        Args:
-            others: further structures of this kind over the same nodes, with their weights.
         """
 
     def _check_spmm_linear(
@@ -233,15 +168,6 @@ class PartitionedStructure(ABC):
         weights = [weight, *(other for _, other in others)]
         check_weights(x, weights, self_weight, self_x, bias)
         return structures, weights
-
-    @abstractmethod
-    def fuses_messages(self) -> bool:
-        """Returns whether :meth:`reduce_message` runs as one kernel: on a GPU, with CuPy."""
-
-    @property
-    @abstractmethod
-    def device(self) -> torch.device:
-        """Device of rows that are computed."""
 
     @abstractmethod
     def on_edges(

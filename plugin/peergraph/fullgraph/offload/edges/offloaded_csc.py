@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from peergraph.aggregate import Csc
+from peergraph.aggregate import Csc, Sum
 from peergraph.aggregate.ops.operands import autocast
 from peergraph.aggregate.ops.product_order import multiplies_first
 from peergraph.fullgraph.layout.row_layout import RowLayout
@@ -22,6 +22,7 @@ from peergraph.fullgraph.offload.tensor.offloaded_tensor import OffloadedTensor,
 from peergraph.fullgraph.offload.tensor.row_space import RowSpaces
 from peergraph.fullgraph.structure.all_to_all_plan import AllToAllPlan
 from peergraph.fullgraph.structure.edge_changes import with_self_loops, without_self_loops
+from peergraph.fullgraph.structure.neighbor_sums import in_fixed_order
 from peergraph.fullgraph.structure.partitioned_csc import PartitionedCsc
 from peergraph.fullgraph.structure.partitioned_structure import (
     NONE,
@@ -145,20 +146,14 @@ class OffloadedCsc(PartitionedStructure):
         """
         return self._constants.keep((x,), key, lambda: _keeping(make()))
 
-    def spmm(
-        self,
-        message: str,
-        reduce: str,
-        x: Tensor | TableRows | None = None,
-        e: Tensor | None = None,
-    ) -> PartitionedTensor:
-        """Reduces messages at destinations: see :func:`peergraph.aggregate.g_spmm`."""
-        if not _are_offloaded(x, e):
-            return self.resident.spmm(message, reduce, x, e)
-        _refuse_table(x)
-        rows, factors = self._operands.check_source("x", x), self._operands.check_edge("e", e)
+    def reduce(self, of: Sum) -> PartitionedTensor:
+        """Reduces messages at destinations: see :meth:`spmm`."""
+        if not _are_offloaded(of.x, of.e):
+            return self.resident.reduce(of)
+        _refuse_table(of.x)
+        rows, factors = self._operands.check_source("x", of.x), self._operands.check_edge("e", of.e)
         constant = rows is not None and self.keeps(rows, factors)
-        return self._reduce(message, reduce, rows, factors, constant)
+        return self._reduce(in_fixed_order(of)._replace(x=rows, e=factors), constant)
 
     def spmm_add_self(
         self,
@@ -183,7 +178,7 @@ class OffloadedCsc(PartitionedStructure):
         if not constant and self._is_linear_in_sources(message, rows, factors, own):
             out = linear_sum(self.recorder, "sum", rows, factors, own)
         else:
-            sums = self._reduce(message, "sum", rows, factors, constant)
+            sums = self._reduce(Sum(message, "sum", rows, factors, "transpose"), constant)
             out = torch.addcmul(sums, rows, own)
         result: PartitionedTensor = out if bias is None else out + bias
         return result
@@ -224,7 +219,7 @@ class OffloadedCsc(PartitionedStructure):
         first = linear and not constant and multiplies_first(sources, weights)
         for structure, matrix in zip(structures, weights, strict=True):
             rows = F.linear(sources, matrix) if first else sources
-            part: Any = structure._reduce("copy_u", reduce, rows, None, constant)
+            part: Any = structure._reduce(Sum("copy_u", reduce, rows, None, "transpose"), constant)
             part = part if first else F.linear(part, matrix)
             if out is None and bias is not None:
                 part = part + bias
@@ -319,14 +314,15 @@ class OffloadedCsc(PartitionedStructure):
         """Returns whether :meth:`reduce_message` runs as one kernel: on a GPU, with CuPy."""
         return self.resident.fuses_messages()
 
-    def _reduce(
-        self, message: str, reduce: str, x: Any, e: Any, constant: bool
-    ) -> PartitionedTensor:
+    def _reduce(self, of: Sum, constant: bool) -> PartitionedTensor:
         """Returns reduced messages; of constant inputs those of the first call."""
+        x: Any = of.x
+        e, reduce = of.e, of.reduce
 
         def run() -> PartitionedTensor:
             rows, factors = autocast(x), autocast(e)
-            if reduce in ("sum", "mean") and self._is_constant_factor(message, rows, factors):
+            linear = reduce in ("sum", "mean") and of.is_basic()
+            if linear and self._is_constant_factor(of.message, rows, factors):
                 assert rows is not None
                 if reduce == "mean" and not constant and rows.dtype != torch.float16:
                     # The division is a part of the passes that compute rows and their gradients.
@@ -335,14 +331,14 @@ class OffloadedCsc(PartitionedStructure):
                     return mean  # type: ignore[no-any-return]
                 return linear_sum(self.recorder, reduce, rows, factors)  # type: ignore[arg-type]
             # Gradients of a chunk's rows are summed over its transpose, in a fixed order.
-            verb = functools.partial(Csc.spmm, message=message, reduce=reduce, backward="transpose")
+            verb = functools.partial(Csc.spmm, **of.settings())
             return self.on_edges(verb, sources={"x": rows}, edges={"e": factors})
 
         if not constant:
             return run()
         cast = torch.get_autocast_dtype(self.device.type)
         enabled = torch.is_autocast_enabled(self.device.type)
-        key = (message, reduce, cast if enabled else None)
+        key = (*of.settings().values(), cast if enabled else None)
         kept = self._constants.keep(constant_inputs(x, e), key, lambda: _keeping(run()))
         assert isinstance(kept, OffloadedTensor)
         # What is kept must not be changed with the result.
