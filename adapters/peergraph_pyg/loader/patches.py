@@ -43,6 +43,7 @@ from .in_process import drop_workers
 from .layerwise_inference import infer_by_layers
 from .negative_edges import negative_sampling, structured_negative_sampling
 from .sampler import NeighborSampler
+from .seed_order import order_by_tensors
 
 Function = Callable[..., Any]
 
@@ -108,7 +109,10 @@ def _iterate(original: Function, self: Any) -> Any:
     if not is_plain() and prefetches(self):
         return iter(prefetch(self))
     batches = original(self)
-    if is_split(find_store(self.data)):
+    store = find_store(self.data)
+    if store is not None:
+        order_by_tensors(self, batches)
+    if is_split(store):
         # Samples: the last step gathers features. It is PyG's iterator that keeps workers alive.
         batches.transform_fn = _unchanged
     return batches
