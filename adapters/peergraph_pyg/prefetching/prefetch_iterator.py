@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from peergraph.integration import ThreadRng
+from peergraph.integration import ThreadRng, taking_turns
 from peergraph.memory import limit_blocks, on_thread_stream
 from peergraph.number_arguments import check_number
 from peergraph.profiling import WAIT_BATCH, profile_range
@@ -248,6 +248,7 @@ def _make_batches(
             stack.enter_context(draws)
             stack.enter_context(modes.entered())
             stack.enter_context(limit_blocks(max_blocks))
+            stack.enter_context(taking_turns())
             last = False
             while not last:
                 credit = channel.credits.get()

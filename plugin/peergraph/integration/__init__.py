@@ -8,6 +8,7 @@ from peergraph.integration.patching import Patches, installed_version
 from peergraph.integration.sharing import SplitGraph, share_graph
 from peergraph.integration.stateful_loader import StatefulLoader
 from peergraph.integration.swapping import check_module, layer_classes, swap_layers
+from peergraph.integration.taking_turns import taking_turns
 from peergraph.integration.thread_rng import ThreadRng
 from peergraph.integration.training_monitor import Monitor, monitor
 from peergraph.integration.unsupported import Unsupported, require
@@ -34,4 +35,5 @@ __all__ = [
     "require",
     "share_graph",
     "swap_layers",
+    "taking_turns",
 ]

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from peergraph.errors import PeerLostError
+from peergraph.integration.taking_turns import taking_turns
 from peergraph.integration.worker_thread import WorkerThread
 from peergraph.memory import on_thread_stream
 from peergraph.memory.device.launching import limit_blocks
@@ -75,7 +76,7 @@ class BatchMaker:
 
             @contextmanager
             def context() -> Iterator[None]:
-                with on_thread_stream(stream), limit_blocks(max_blocks), modes():
+                with on_thread_stream(stream), limit_blocks(max_blocks), modes(), taking_turns():
                     yield
 
             self._thread = WorkerThread("peergraph batches", context)
