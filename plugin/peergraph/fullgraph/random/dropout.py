@@ -25,23 +25,35 @@ class _Dropout(Function):
     """Dropout of the rows of a partitioned or a plain tensor."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, p: float, seed: Seed) -> Tensor:
-        ctx.p, ctx.seed = p, seed
+    def forward(ctx: Any, x: Tensor, p: float, seed: Seed, ids: Tensor | None) -> Tensor:
+        ctx.arguments = p, seed, ids
         ctx.layout = (x.layout, x.partitioned_dim) if isinstance(x, PartitionedTensor) else None
-        return _dropped(x, p, seed)
+        return _dropped(x, p, seed, ids)
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None]:
         if ctx.layout is not None:
             grad = take_rows(grad, *ctx.layout)
-        if not torch.is_grad_enabled():
-            return _dropped(grad, ctx.p, ctx.seed), None, None
-        result: Tensor = _Dropout.apply(grad, ctx.p, ctx.seed)
-        return result, None, None
+        return drop_rows(grad, *ctx.arguments), None, None, None
 
 
-def _dropped(x: Tensor, p: float, seed: Seed) -> Tensor:
-    rows = Rows(x)
+def drop_rows(x: Tensor, p: float, seed: Seed, ids: Tensor | None = None) -> Tensor:
+    """Returns rows with elements dropped out. Differentiable.
+
+    Args:
+        x: partitioned, or plain.
+        p: probability of zeros.
+        seed: of the mask.
+        ids: [rows] of a plain tensor, the user's; None: 0, 1, 2 and so on.
+    """
+    if not torch.is_grad_enabled():
+        return _dropped(x, p, seed, ids)
+    result: Tensor = _Dropout.apply(x, p, seed, ids)
+    return result
+
+
+def _dropped(x: Tensor, p: float, seed: Seed, ids: Tensor | None) -> Tensor:
+    rows = Rows(x, ids)
     return rows.wrap(rows.dropout(p, seed))
 
 
@@ -57,7 +69,7 @@ def dropout(x: Tensor, p: float = 0.5, training: bool = True, inplace: bool = Fa
     if not training or p == 0 or x.numel() == 0:
         return x
     seed = Rows(x).seed() if p < 1 else 0
-    result: Tensor = _Dropout.apply(x, p, seed)
+    result = drop_rows(x, p, seed)
     return x.copy_(result) if inplace else result
 
 

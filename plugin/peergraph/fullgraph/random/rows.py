@@ -17,13 +17,14 @@ _KERNEL_DTYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 
 
 class Rows:
-    """A tensor as rows, the partitioned dimension first. A plain tensor has rows 0 .. n-1.
+    """A tensor as rows, the partitioned dimension first.
 
-    So a plain tensor of one process gets the numbers that a partitioned tensor of the same values
-    gets at any number of ranks. All results are without autograd's history.
+    A plain tensor has rows 0 .. n-1, or `ids`. So a plain tensor of one process gets the numbers
+    that a partitioned tensor of the same values gets at any number of ranks. All results are
+    without autograd's history.
     """
 
-    def __init__(self, x: Tensor) -> None:
+    def __init__(self, x: Tensor, ids: Tensor | None = None) -> None:
         self._x = x
         if isinstance(x, PartitionedTensor):
             self.group: Group | None = x.layout.group
@@ -32,7 +33,7 @@ class Rows:
         else:
             self.group, self.dim = None, 0
             local = x if x.dim() else x.view(1)
-            self.ids = torch.arange(local.shape[0], device=x.device)
+            self.ids = torch.arange(local.shape[0], device=x.device) if ids is None else ids
         self.local = local
 
     def seed(self, generator: torch.Generator | None = None) -> Seed:

@@ -93,6 +93,17 @@ class PartitionedTensor(Uncompiled):
             return local
         return self._local
 
+    def with_rows(
+        self, local: Tensor, dim: int | None = None, layout: RowLayout | None = None
+    ) -> PartitionedTensor:
+        """Returns a tensor of other local rows, without autograd's history, as :func:`wrap`.
+
+        Rules that make their results so also compute on the rows of a chunk
+        (:class:`peergraph.fullgraph.offload.tensor.chunk_rows.ChunkRows`).
+        """
+        dim = self.partitioned_dim if dim is None else dim
+        return wrap(local, self.layout if layout is None else layout, dim)
+
     def full_tensor(self) -> Tensor:
         """Returns all rows in the user's order as a plain tensor. Differentiable; collective."""
         rows: Tensor = METHODS["full_tensor"](self)

@@ -16,6 +16,7 @@ import peergraph._C as _C
 from peergraph.aggregate import FEATURE_DTYPES
 from peergraph.aggregate.kernels.torch_operator import kernel
 from peergraph.autograd import Function
+from peergraph.fullgraph.layout.row_layout import RowLayout
 from peergraph.fullgraph.tensor.conversions import take_rows
 from peergraph.fullgraph.tensor.partitioned_tensor import PartitionedTensor, wrap
 from peergraph.fullgraph.tensor.registry import function_rule
@@ -55,10 +56,9 @@ def apply_bitmask(x: Tensor, bits: Tensor) -> Tensor:
 
 @function_rule(F.relu, torch.relu, Tensor.relu)
 def relu(input: Tensor, inplace: bool = False) -> Tensor:
-    """As `F.relu`."""
+    """As `F.relu`, of partitioned or plain rows."""
     if (
         not inplace
-        and isinstance(input, PartitionedTensor)
         and input.requires_grad
         and torch.is_grad_enabled()
         and input.dtype in FEATURE_DTYPES
@@ -70,19 +70,19 @@ def relu(input: Tensor, inplace: bool = False) -> Tensor:
 
 
 class Relu(Function):
-    """`max(x, 0)`."""
+    """`max(x, 0)` of partitioned or plain rows."""
 
     @staticmethod
-    def forward(ctx: Any, x: PartitionedTensor) -> PartitionedTensor:
-        out, bits = relu_bitmask(x._local.contiguous())
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        out, bits = relu_bitmask(_rows(x).contiguous())
         ctx.save_for_backward(bits)
-        ctx.layout, ctx.dim = x.layout, x.partitioned_dim
-        return wrap(out, x.layout, x.partitioned_dim)
+        ctx.place = _place(x)
+        return out if ctx.place is None else wrap(out, *ctx.place)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Tensor:
         (bits,) = ctx.saved_tensors
-        rows = take_rows(grad, ctx.layout, ctx.dim)
+        rows = grad if ctx.place is None else take_rows(grad, *ctx.place)
         if not torch.is_grad_enabled():
             return _masked(rows, bits)
         result: Tensor = _Masked.apply(rows, bits)
@@ -93,18 +93,27 @@ class _Masked(Function):
     """Rows with 0 where a bit is 0."""
 
     @staticmethod
-    def forward(ctx: Any, x: PartitionedTensor, bits: Tensor) -> PartitionedTensor:
+    def forward(ctx: Any, x: Tensor, bits: Tensor) -> Tensor:
         ctx.save_for_backward(bits)
-        ctx.layout, ctx.dim = x.layout, x.partitioned_dim
+        ctx.place = _place(x)
         return _masked(x, bits)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
         (bits,) = ctx.saved_tensors
-        rows = take_rows(grad, ctx.layout, ctx.dim)
+        rows = grad if ctx.place is None else take_rows(grad, *ctx.place)
         result: Tensor = _Masked.apply(rows, bits)
         return result, None
 
 
-def _masked(x: PartitionedTensor, bits: Tensor) -> PartitionedTensor:
-    return wrap(apply_bitmask(x._local.contiguous(), bits), x.layout, x.partitioned_dim)
+def _masked(x: Tensor, bits: Tensor) -> Tensor:
+    out, place = apply_bitmask(_rows(x).contiguous(), bits), _place(x)
+    return out if place is None else wrap(out, *place)
+
+
+def _rows(x: Tensor) -> Tensor:
+    return x._local if isinstance(x, PartitionedTensor) else x
+
+
+def _place(x: Tensor) -> tuple[RowLayout, int] | None:
+    return (x.layout, x.partitioned_dim) if isinstance(x, PartitionedTensor) else None

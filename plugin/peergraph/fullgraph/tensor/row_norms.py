@@ -17,7 +17,7 @@ aten = torch.ops.aten
 
 
 def _wrap_like(x: PartitionedTensor, results: Sequence[Tensor]) -> tuple[Tensor, ...]:
-    return tuple(wrap(result, x.layout, x.partitioned_dim) for result in results)
+    return tuple(map(x.with_rows, results))
 
 
 def _finish(x: PartitionedTensor, results: Sequence[Tensor | None]) -> list[Tensor | None]:
@@ -30,7 +30,7 @@ def _finish(x: PartitionedTensor, results: Sequence[Tensor | None]) -> list[Tens
 
 
 def _check_columns(name: str, x: Any, shape: Sequence[int]) -> None:
-    if type(x) is not PartitionedTensor or x.partitioned_dim >= x._local.dim() - len(shape):
+    if not hasattr(x, "partitioned_dim") or x.partitioned_dim >= x._local.dim() - len(shape):
         not_implemented(name, "it runs along the partitioned dimension")
 
 

@@ -11,7 +11,7 @@ from torch import Tensor
 from peergraph.autograd import Function
 from peergraph.fullgraph.exchange.replicas import sum_of_ranks
 from peergraph.fullgraph.tensor.conversions import from_local, replicated
-from peergraph.fullgraph.tensor.partitioned_tensor import PartitionedTensor, wrap
+from peergraph.fullgraph.tensor.partitioned_tensor import PartitionedTensor
 from peergraph.fullgraph.tensor.registry import function_rule, rule
 
 aten = torch.ops.aten
@@ -37,7 +37,7 @@ def sum_dims(
     local = x._local.sum(dims, keepdim, dtype=dtype)
     if x.partitioned_dim in dims:
         return sum_of_ranks(local, x.layout.group)
-    return wrap(local, x.layout, dim_after(x, dims, keepdim))
+    return x.with_rows(local, dim_after(x, dims, keepdim))
 
 
 @rule(aten.mean.default)
@@ -58,7 +58,7 @@ def mean_dims(
     dims = resolve_dims(x, dim)
     if x.partitioned_dim not in dims:
         local = x._local.mean(dims, keepdim, dtype=dtype)
-        return wrap(local, x.layout, dim_after(x, dims, keepdim))
+        return x.with_rows(local, dim_after(x, dims, keepdim))
     total = sum_dims(x, dims, keepdim, dtype=dtype)
     return total / count_of(x, dims)
 

@@ -31,7 +31,7 @@ def view(x: PartitionedTensor, size: Sequence[int]) -> PartitionedTensor:
 def reshape(x: PartitionedTensor, size: Sequence[int], stride: object = None) -> PartitionedTensor:
     """As :func:`view`; copies where it must."""
     layout, dim, local_size = view_of_rows(x.layout, x._local.shape, x.partitioned_dim, size)
-    return wrap(x._local.reshape(local_size), layout, dim)
+    return x.with_rows(x._local.reshape(local_size), dim, layout)
 
 
 def view_of_rows(

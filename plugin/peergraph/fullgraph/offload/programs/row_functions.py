@@ -14,14 +14,15 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from peergraph.aggregate import FEATURE_DTYPES
 from peergraph.aggregate.layers.node_scores import node_scores
 from peergraph.autograd import Function
 from peergraph.fullgraph.offload.tensor.chunk_rows import ChunkRows
-from peergraph.fullgraph.random.kernels import dropout_rows
+from peergraph.fullgraph.random.dropout import drop_rows
 from peergraph.fullgraph.random.seeds import Seed
-from peergraph.fullgraph.tensor.relu import apply_bitmask, relu_bitmask
-from peergraph.fullgraph.tensor.views import view_of_rows
+from peergraph.fullgraph.tensor.relu import relu
+from peergraph.fullgraph.tensor.row_norms import layer_norm
+from peergraph.fullgraph.tensor.sums import mean_dims, sum_dims
+from peergraph.fullgraph.tensor.views import reshape
 
 RowFunction = Callable[..., ChunkRows | tuple[ChunkRows, ...] | None]
 
@@ -100,34 +101,14 @@ def _linear(input: Any, weight: Any, bias: Any = None) -> ChunkRows | None:
         return None
     if not isinstance(weight, Tensor) or weight.dim() != 2 or type(bias) is ChunkRows:
         return None
-    return ChunkRows(F.linear(input.rows, weight, bias), input.layout, input.partitioned_dim)
+    return input.with_rows(F.linear(input.rows, weight, bias))
 
 
 @_register(F.relu, torch.relu, Tensor.relu)
 def _relu(input: Any, inplace: bool = False) -> ChunkRows | None:
     if type(input) is not ChunkRows or inplace:
         return None
-    rows = input.rows
-    if rows.requires_grad and torch.is_grad_enabled() and rows.dtype in FEATURE_DTYPES:
-        out: Tensor = _Relu.apply(rows)
-    else:
-        out = torch.relu(rows)
-    return ChunkRows(out, input.layout, input.partitioned_dim)
-
-
-class _Relu(Function):
-    """`max(x, 0)` of plain rows, which keeps one bit of each element for its gradient."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor) -> Tensor:
-        out, bits = relu_bitmask(x.contiguous())
-        ctx.save_for_backward(bits)
-        return out
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> Tensor:
-        (bits,) = ctx.saved_tensors
-        return apply_bitmask(grad.contiguous(), bits)
+    return input.with_rows(relu(input.rows))
 
 
 @_register(F.dropout)
@@ -145,28 +126,10 @@ def _dropout(
         return input
     if p >= 1 or len(seeds) != 1 or isinstance(seeds[0], Tensor):
         return None
-    rows, ids = input.rows, input.layout.positions
-    if rows.requires_grad and torch.is_grad_enabled():
-        out: Tensor = _Dropout.apply(rows, p, seeds[0], ids)
-    else:
-        out = dropout_rows(rows.contiguous(), p, seeds[0], ids)
-    return ChunkRows(out, input.layout)
+    return input.with_rows(drop_rows(input.rows, p, seeds[0], input.layout.positions))
 
 
 RANDOM_FUNCTIONS.add(F.dropout)
-
-
-class _Dropout(Function):
-    """Dropout of plain rows, keyed by the user's row; backward makes the mask again."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, p: float, seed: int, ids: Tensor) -> Tensor:
-        ctx.p, ctx.seed, ctx.ids = p, seed, ids
-        return dropout_rows(x.contiguous(), p, seed, ids)
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None]:
-        return dropout_rows(grad.contiguous(), ctx.p, ctx.seed, ctx.ids), None, None, None
 
 
 @_register(torch.gru_cell)
@@ -239,17 +202,14 @@ def _view(input: Any, *sizes: Any, **kwargs: Any) -> ChunkRows | None:
         return None
     if not all(type(part) is int for part in size):
         return None
-    layout, dim, local = view_of_rows(
-        input.layout, input.rows.shape, input.partitioned_dim, list(size)
-    )
-    return ChunkRows(input.rows.reshape(local), layout, dim)
+    return reshape(input, size)  # type: ignore[arg-type,return-value]
 
 
 @_register(Tensor.flatten, torch.flatten)
 def _flatten(input: Any, start_dim: int = 0, end_dim: int = -1) -> ChunkRows | None:
     if type(input) is not ChunkRows or input.partitioned_dim or start_dim % input.dim() == 0:
         return None
-    return ChunkRows(input.rows.flatten(start_dim, end_dim), input.layout)
+    return input.with_rows(input.rows.flatten(start_dim, end_dim))
 
 
 @_register(node_scores)
@@ -261,25 +221,21 @@ def _node_scores(h: Any, *vectors: Any) -> tuple[ChunkRows, ...] | None:
     return tuple(ChunkRows(part, h.layout) for part in node_scores(h.rows, *vectors))
 
 
-def _row_reduction(function: Callable[..., Tensor]) -> RowFunction:
-    """Returns the function that reduces other dimensions than that of rows."""
+def _row_reduction(rule: Callable[..., Any]) -> RowFunction:
+    """Returns the rule for reductions of other dimensions than that of rows."""
 
     def run(input: Any, dim: Any = None, keepdim: bool = False, **kwargs: Any) -> ChunkRows | None:
         if type(input) is not ChunkRows or type(dim) is not int or kwargs:
             return None
-        reduced, rows = dim % input.dim(), input.partitioned_dim
-        if reduced == rows:
+        if dim % input.dim() == input.partitioned_dim:
             return None
-        out = function(input.rows, dim, keepdim)
-        return ChunkRows(out, input.layout, rows - (reduced < rows and not keepdim))
+        return rule(input, [dim], keepdim)  # type: ignore[no-any-return]
 
     return run
 
 
-for _function in (torch.sum, torch.mean):
-    ROW_FUNCTIONS[_function] = _row_reduction(_function)
-for _function in (Tensor.sum, Tensor.mean):
-    ROW_FUNCTIONS[_function] = _row_reduction(_function)
+_register(torch.sum, Tensor.sum)(_row_reduction(sum_dims))
+_register(torch.mean, Tensor.mean)(_row_reduction(mean_dims))
 
 
 @_register(F.layer_norm)
@@ -289,7 +245,4 @@ def _layer_norm(
 ) -> ChunkRows | None:  # fmt: skip
     if type(input) is not ChunkRows:
         return None
-    if len(normalized_shape) >= input.dim() - input.partitioned_dim:
-        return None
-    out = F.layer_norm(input.rows, normalized_shape, weight, bias, eps)
-    return ChunkRows(out, input.layout, input.partitioned_dim)
+    return layer_norm(input, normalized_shape, weight, bias, eps)[0]  # type: ignore[return-value]

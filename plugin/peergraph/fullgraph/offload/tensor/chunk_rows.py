@@ -58,6 +58,17 @@ class ChunkRows:
         """Returns the plain rows. Differentiable."""
         return self.rows
 
+    @property
+    def _local(self) -> Tensor:
+        return self.rows
+
+    def with_rows(
+        self, local: Tensor, dim: int | None = None, layout: RowLayout | None = None
+    ) -> ChunkRows:
+        """Returns other rows, as :meth:`PartitionedTensor.with_rows` does, with their history."""
+        dim = self.partitioned_dim if dim is None else dim
+        return ChunkRows(local, self.layout if layout is None else layout, dim)
+
 
 def partitioned(value: Any) -> Any:
     """Returns a chunk's rows as a partitioned tensor; any other value as it is."""
