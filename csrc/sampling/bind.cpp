@@ -20,6 +20,7 @@
 #include "sampling/khop/backend.h"
 #include "sampling/khop/khop.h"
 #include "sampling/static_shape/static_shape.h"
+#include "sampling/weighted_temporal/time_order.h"
 
 namespace py = pybind11;
 
@@ -38,7 +39,7 @@ using Bounds = std::vector<std::vector<int64_t>>;
 /// Item sizes of 0 stand for no weights or no times.
 Leased<Choice> make_choice(bool replace, bool last, const Leased<TableView>& weights,
                            int weight_bytes, const Leased<TableView>& times, int time_bytes,
-                           bool edge_time, bool per_source, bool layer_dependency) {
+                           bool edge_time, int64_t window, bool per_source, bool layer_dependency) {
   for (int bytes : {weight_bytes, time_bytes})
     PG_CHECK_ARG(bytes == 0 || bytes == 4 || bytes == 8, "weights and times have 4 or 8 bytes");
   Choice choice;
@@ -49,6 +50,7 @@ Leased<Choice> make_choice(bool replace, bool last, const Leased<TableView>& wei
   choice.times = times.unopened();
   choice.time_bytes = time_bytes;
   choice.edge_time = edge_time;
+  choice.window = window;
   choice.per_source = per_source;
   choice.layer_dependency = layer_dependency;
   Leases leases = weights.leases();
@@ -148,13 +150,41 @@ AllocateResult result_with_gil(const AllocateArrays& allocate) {
   };
 }
 
+SeedTimes times_of(const OptionalTensor& seed_times, const OptionalTensor& seed_starts,
+                   int64_t num_seeds) {
+  return {int64_values(seed_times, "seed_times", num_seeds),
+          int64_values(seed_starts, "seed_starts", num_seeds)};
+}
+
+/// Whether no list of a relation has a time before the one that precedes it. `word`: one word of
+/// the device's memory.
+bool lists_in_order(const LeasedSpec& leased, size_t relation,
+                    [[maybe_unused]] const TensorRef& word, const Launch& launch) {
+  const Opened opened(leased);
+  PG_CHECK_ARG(relation < opened->relations.size(), "a relation that does not exist");
+  const RelationSpec& spec = opened->relations[relation];
+  PG_CHECK_ARG(spec.choice.timed(), "the relation has no times");
+  const py::gil_scoped_release released;
+  PG_ON_DEVICE(launch.device, return lists_in_order_cpu(spec.csc, spec.choice, launch.num_threads),
+               return lists_in_order_cuda(spec.csc, spec.choice, word.int64_values("word"),
+                                          launch.device, launch.stream));
+}
+
+void set_in_order(LeasedSpec& leased, size_t relation) {
+  SamplerSpec spec = leased.unopened();
+  PG_CHECK_ARG(relation < spec.relations.size(), "a relation that does not exist");
+  spec.relations[relation].choice.in_order = true;
+  leased = {std::move(spec), leased.leases()};
+}
+
 /// Samples without the GIL; only the allocators hold it. Returns counts, and the bytes of scratch
 /// memory with which no other would be allocated.
 py::tuple sample_khop_tensors(const LeasedSpec& leased, const std::vector<SeedTuple>& seeds,
                               uint64_t seed, const OptionalTensor& seed_times,
-                              const std::vector<NodeMap*>& maps, const OptionalTensor& mailbox,
-                              const OptionalTensor& scratch, const py::function& allocate,
-                              const AllocateArrays& allocate_result, const Launch& launch) {
+                              const OptionalTensor& seed_starts, const std::vector<NodeMap*>& maps,
+                              const OptionalTensor& mailbox, const OptionalTensor& scratch,
+                              const py::function& allocate, const AllocateArrays& allocate_result,
+                              const Launch& launch) {
   const Opened opened(leased);
   const SamplerSpec& spec = *opened;
   check_maps(spec, maps);
@@ -169,7 +199,7 @@ py::tuple sample_khop_tensors(const LeasedSpec& leased, const std::vector<SeedTu
     const std::vector<SeedList> lists = make_seeds(spec, seeds);
     int64_t num_seeds = 0;
     for (const SeedList& list : lists) num_seeds += list.count;
-    result = sample_khop(spec, lists, seed, int64_values(seed_times, "seed_times", num_seeds), maps,
+    result = sample_khop(spec, lists, seed, times_of(seed_times, seed_starts, num_seeds), maps,
                          allocate_result_with_gil, arena, *backend);
     scratch_bytes = arena.bytes_needed();
   }
@@ -225,7 +255,7 @@ py::tuple to_python(const SampleResult& result) {
 /// As sample, in a static shape; the last item is the address of the counts.
 py::tuple sample_static_shape(const LeasedSpec& leased, const std::vector<PaddedSeedTuple>& seeds,
                               uint64_t seed, const OptionalTensor& seed_on_device,
-                              const OptionalTensor& seed_times,
+                              const OptionalTensor& seed_times, const OptionalTensor& seed_starts,
                               const std::vector<TensorRef>& direct, const Bounds& max_nodes,
                               const Bounds& max_edges, bool reported, bool valid_padding,
                               const py::function& allocate, const Launch& launch) {
@@ -252,7 +282,7 @@ py::tuple sample_static_shape(const LeasedSpec& leased, const std::vector<Padded
     result = sample_static_shape_cuda(
         spec, lists, seed,
         reinterpret_cast<const uint64_t*>(int64_values(seed_on_device, "seed", 1)),
-        int64_values(seed_times, "seed_times", num_seeds), maps, {max_nodes, max_edges, reported},
+        times_of(seed_times, seed_starts, num_seeds), maps, {max_nodes, max_edges, reported},
         valid_padding, allocate_with_gil, arena, launch.device, launch.stream);
   }
   return to_python(result.padded) + py::make_tuple(address_of(result.counts));
@@ -266,8 +296,8 @@ void register_sampling(py::module_& m) {
       .def(py::init(&make_choice), py::kw_only(), py::arg("replace") = false,
            py::arg("last") = false, py::arg("weights") = Leased<TableView>{},
            py::arg("weight_bytes") = 0, py::arg("times") = Leased<TableView>{},
-           py::arg("time_bytes") = 0, py::arg("edge_time") = false, py::arg("per_source") = false,
-           py::arg("layer_dependency") = false);
+           py::arg("time_bytes") = 0, py::arg("edge_time") = false, py::arg("window") = -1,
+           py::arg("per_source") = false, py::arg("layer_dependency") = false);
   py::class_<NodeMap>(m, "NodeMap")
       .def(py::init([](const TensorRef& words, int least_bits) {
              return NodeMap(reinterpret_cast<uint32_t*>(words.int32_values("words")),
@@ -279,8 +309,11 @@ void register_sampling(py::module_& m) {
            py::arg("expand_all"), py::arg("disjoint"), py::arg("induced"), py::arg("edge_ids"),
            py::arg("duplicate_counts"), py::arg("index_bytes"));
   spec.def("sample", &sample_khop_tensors, py::arg("seeds"), py::arg("seed"), py::arg("seed_times"),
-           py::arg("maps"), py::arg("mailbox"), py::arg("scratch"), py::arg("allocate"),
-           py::arg("allocate_result"), py::arg("launch"));
+           py::arg("seed_starts"), py::arg("maps"), py::arg("mailbox"), py::arg("scratch"),
+           py::arg("allocate"), py::arg("allocate_result"), py::arg("launch"));
+  spec.def("lists_in_order", &lists_in_order, py::arg("relation"), py::arg("word"),
+           py::arg("launch"));
+  spec.def("set_in_order", &set_in_order, py::arg("relation"));
   spec.def_property_readonly(
       "mailbox_words", [](const LeasedSpec& leased) { return mailbox_words(leased.unopened()); });
   spec.def_property_readonly(
@@ -289,8 +322,8 @@ void register_sampling(py::module_& m) {
   spec.def("place_relations", &place_relations, py::arg("memory"), py::arg("launch"),
            py::keep_alive<1, 2>(), ReleaseGil());
   spec.def("sample_static_shape", &sample_static_shape, py::arg("seeds"), py::arg("seed"),
-           py::arg("seed_on_device"), py::arg("seed_times"), py::arg("direct"),
-           py::arg("max_nodes"), py::arg("max_edges"), py::arg("reported"),
+           py::arg("seed_on_device"), py::arg("seed_times"), py::arg("seed_starts"),
+           py::arg("direct"), py::arg("max_nodes"), py::arg("max_edges"), py::arg("reported"),
            py::arg("valid_padding"), py::arg("allocate"), py::arg("launch"));
 #endif
 }

@@ -235,6 +235,7 @@ class Choice:
         times: TableView = ...,
         time_bytes: int = 0,
         edge_time: bool = False,
+        window: int = -1,
         per_source: bool = False,
         layer_dependency: bool = False,
     ) -> None: ...
@@ -257,12 +258,14 @@ class KHopSampler:
         duplicate_counts: bool,
         index_bytes: int,
     ) -> None: ...
+    def lists_in_order(self, relation: int, word: torch.Tensor, launch: Launch) -> bool: ...
     def place_relations(self, memory: torch.Tensor, launch: Launch) -> None: ...
     def sample(
         self,
         seeds: collections.abc.Sequence[tuple[int, torch.Tensor]],
         seed: int,
         seed_times: torch.Tensor | None,
+        seed_starts: torch.Tensor | None,
         maps: collections.abc.Sequence[NodeMap],
         mailbox: torch.Tensor | None,
         scratch: torch.Tensor | None,
@@ -276,6 +279,7 @@ class KHopSampler:
         seed: int,
         seed_on_device: torch.Tensor | None,
         seed_times: torch.Tensor | None,
+        seed_starts: torch.Tensor | None,
         direct: collections.abc.Sequence[torch.Tensor],
         max_nodes: collections.abc.Sequence[collections.abc.Sequence[int]],
         max_edges: collections.abc.Sequence[collections.abc.Sequence[int]],
@@ -284,6 +288,7 @@ class KHopSampler:
         allocate: collections.abc.Callable[[int], int],
         launch: Launch,
     ) -> tuple[typing.Any, ...]: ...
+    def set_in_order(self, relation: int) -> None: ...
     @property
     def mailbox_words(self) -> int: ...
     @property

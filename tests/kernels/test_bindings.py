@@ -476,7 +476,7 @@ def sample(t: Tensors) -> None:
         induced=False, edge_ids=False, duplicate_counts=False, index_bytes=8,
     )  # fmt: skip
     maps = [_C.NodeMap(words=t["words"], least_bits=24)]
-    sampler.sample([(0, t["seeds"])], 0, None, maps, None, None, allocate, result, LAUNCH)
+    sampler.sample([(0, t["seeds"])], 0, None, None, maps, None, None, allocate, result, LAUNCH)
 
 
 @case(

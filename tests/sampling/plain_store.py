@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -168,6 +169,7 @@ class PlainTable:
             order=order,
         )
         self._values = values.to(device)
+        self.write_mark = SimpleNamespace(value=1)
 
     def gather(self, ids: Tensor) -> Tensor:
         return self._values[ids.to(self.device)]

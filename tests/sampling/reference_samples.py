@@ -27,8 +27,9 @@ def assert_equals_reference(
     *,
     choices: dict[tuple[str, str, str], Choice] | None = None,
     seed_time: dict[str, torch.Tensor] | None = None,
+    seed_start: dict[str, torch.Tensor] | None = None,
 ) -> Sample:
-    got = sampler.sample(seeds, seed, seed_time=seed_time)
+    got = sampler.sample(seeds, seed, seed_time=seed_time, seed_start=seed_start)
     want = reference.sample_khop(
         {t: store.num_nodes(t) for t in store.node_types},
         store.relations,
@@ -39,6 +40,7 @@ def assert_equals_reference(
         disjoint=sampler.disjoint,
         choices=choices,
         seed_times=torch.cat(list(seed_time.values())).tolist() if seed_time else None,
+        seed_starts=torch.cat(list(seed_start.values())).tolist() if seed_start else None,
         induced=sampler.subgraph == "induced",
     )
     assert got.num_sampled_nodes == want.num_sampled_nodes

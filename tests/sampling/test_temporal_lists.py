@@ -106,13 +106,35 @@ def test_against_the_reference(
     seeds = {NODE: torch.from_numpy(rng.integers(0, NODES, 40))}
     # Some seeds are before all times, some after all.
     latest = {NODE: torch.from_numpy(rng.integers(-3, 23, 40))}
-    choice = Choice(replace=replace, times=times, edge_time=of == "edge", last=strategy == "last")
+    starts = {NODE: latest[NODE] - torch.from_numpy(rng.integers(-2, 15, 40))}
     options = {"replace": replace, "temporal_strategy": strategy, f"{of}_time": "t"}
-    for fanouts in ([4, 3], [1, 8, 2], [-1, 2], [0, 2]):
-        with named_case(fanouts):
-            sampler = NeighborSampler(store, fanouts, **options)
+    for fanouts, window, start in [
+        ([4, 3], None, None),
+        ([1, 8, 2], None, None),
+        ([-1, 2], 5, None),
+        ([0, 2], None, None),
+        ([4, 3], 9, None),
+        ([3, 3], None, starts),
+        ([2, -1], 7, starts),
+    ]:
+        with named_case(fanouts, window, start is None):
+            choice = Choice(
+                replace=replace,
+                times=times,
+                edge_time=of == "edge",
+                last=strategy == "last",
+                window=window,
+            )
+            sampler = NeighborSampler(store, fanouts, time_window=window, **options)
+            assert (sampler._time_order is not None) == (which == "all lists")
             assert_equals_reference(
-                store, sampler, seeds, 6, choices={EDGE: choice}, seed_time=latest
+                store,
+                sampler,
+                seeds,
+                6,
+                choices={EDGE: choice},
+                seed_time=latest,
+                seed_start=start,
             )
 
 
@@ -205,3 +227,102 @@ def test_more_times_than_are_kept() -> None:
                     )
                     want += chosen[np.argsort(times[chosen], kind="stable")].tolist()
                 assert sample.edge_ids[EDGE].tolist() == want
+
+
+def test_writes_end_bisection(device: torch.device) -> None:
+    rng = np.random.default_rng(46)
+    store, times = temporal_store(rng, "edge", "all lists", np.int64, True, device)
+    table = store.edge_table("t")
+    sampler = NeighborSampler(store, [3, 2], edge_time="t")
+    assert sampler._time_order is not None
+    assert sampler._time_order.holds()
+    unsorted = rng.permutation(times)
+    store.add_table(EDGE, "t", unsorted)  # as rows that are written: other values, at their place
+    table._held[0].copy_(torch.from_numpy(unsorted))
+    table.write_mark.value = 2
+    seeds = {NODE: torch.arange(NODES)}
+    latest = {NODE: torch.from_numpy(rng.integers(0, 20, NODES))}
+    choices = {EDGE: Choice(times=unsorted, edge_time=True)}
+    assert_equals_reference(store, sampler, seeds, 5, choices=choices, seed_time=latest)
+    assert NeighborSampler(store, [3], edge_time="t")._time_order is None
+
+
+def test_tables_that_may_change_unseen_are_read_whole(device: torch.device) -> None:
+    rng = np.random.default_rng(47)
+    store, _ = temporal_store(rng, "node", "all lists", np.int32, True, device)
+    store.node_table("t").write_mark.value = None
+    assert NeighborSampler(store, [3], node_time="t")._time_order is None
+
+
+LEAST, MOST = torch.iinfo(torch.int64).min, torch.iinfo(torch.int64).max
+
+
+@named_cases(("in_order", "last"), pairwise([True, False], [True, False]))
+def test_windows_over_all_integers(device: torch.device, in_order: bool, last: bool) -> None:
+    times = np.array([LEAST, LEAST, LEAST + 1, -(2**53) - 1, -(2**53), 0, 2**53, 2**53 + 1, MOST])
+    times = times if in_order else times[[3, 8, 0, 1, 6, 7, 2, 5, 4]]
+    store = PlainStore.homogeneous(csc_with_degrees([9]), device=device)
+    store.add_table(EDGE, "t", times)
+    strategy = "last" if last else "uniform"
+    for latest in (LEAST, LEAST + 1, -(2**53), 0, 2**53 + 1, MOST):
+        for window in (0, 1, 2**53, MOST):
+            for start in (None, LEAST, -(2**53), 1, MOST):
+                with named_case(latest, window, start):
+                    for fanout in (-1, 2):
+                        sampler = NeighborSampler(
+                            store,
+                            [fanout],
+                            edge_time="t",
+                            time_window=window,
+                            temporal_strategy=strategy,
+                        )
+                        choice = Choice(times=times, edge_time=True, window=window, last=last)
+                        assert_equals_reference(
+                            store,
+                            sampler,
+                            {NODE: torch.tensor([0])},
+                            3,
+                            choices={EDGE: choice},
+                            seed_time={NODE: torch.tensor([latest])},
+                            seed_start=None if start is None else {NODE: torch.tensor([start])},
+                        )
+
+
+def test_windows_by_type(device: torch.device) -> None:
+    """A number for each type; types without one have no lower limit."""
+    rng = np.random.default_rng(48)
+    sizes = {"a": 30, "b": 40, "c": 20}
+    relations = {(s, "to", d): random_csc(rng, sizes[s], sizes[d], 8) for s in sizes for d in sizes}
+    for of in ("node", "edge"):
+        with named_case(of):
+            store = PlainStore(sizes, relations, device=device)
+            choices = {}
+            if of == "node":
+                windows = {"a": 3, "b": 8}
+                tables = {t: rng.integers(0, 20, sizes[t]) for t in ("a", "b")}
+            else:
+                windows = {("a", "to", "b"): 3, ("c", "to", "c"): 8}
+                keys = [*windows, ("b", "to", "a")]
+                tables = {t: rng.integers(0, 20, relations[t].indices.size) for t in keys}
+            for key, values in tables.items():
+                store.add_table(key, "t", values)
+                for edge_type in relations:
+                    if key in (edge_type, edge_type[0]):
+                        window = windows.get(key)
+                        choices[edge_type] = Choice(
+                            times=values, edge_time=of == "edge", window=window
+                        )
+            sampler = NeighborSampler(store, [3, 3], time_window=windows, **{f"{of}_time": "t"})
+            seeds = {"b": torch.arange(40), "c": torch.arange(20)}
+            latest = {t: torch.from_numpy(rng.integers(0, 22, len(i))) for t, i in seeds.items()}
+            starts = {t: x - 6 for t, x in latest.items()}
+            for start in (None, starts):
+                assert_equals_reference(
+                    store,
+                    sampler,
+                    seeds,
+                    2,
+                    choices=choices,
+                    seed_time=latest,
+                    seed_start=start,
+                )

@@ -109,7 +109,9 @@ def test_many_targets_with_a_large_fanout(device: torch.device) -> None:
                 admitted = 1
                 if times is not None:
                     by = 44 if choices[EDGE].edge_time else store.relations[EDGE].indices[44]
-                    admitted = int(choices[EDGE].times[by] <= int(times[NODE][20]))
+                    ago = int(times[NODE][20]) - int(choices[EDGE].times[by])
+                    window = choices[EDGE].window
+                    admitted = int(ago >= 0 and (window is None or ago <= window))
                 assert got.num_sampled_edges[EDGE] == [fanout * admitted]
                 continue
             sampler = NeighborSampler(store, [fanout], disjoint=True, **options)

@@ -41,6 +41,10 @@ BAD_VALUES = [
     ({"edge_time": {NODE: "t"}}, "edge_time: '_N' is not one of"),
     ({"node_time": "t", "edge_time": "t"}, "edge_time: node_time was given, too"),
     ({"temporal_strategy": "first"}, "temporal_strategy: expected 'uniform' or 'last'"),
+    ({"time_window": 3}, "time_window: needs node_time or edge_time"),
+    ({"time_window": -1, "node_time": "t"}, r"time_window: expected 0 .. 2\*\*63 - 1, got -1"),
+    ({"time_window": 2**63, "node_time": "t"}, r"time_window: expected 0 .. 2\*\*63 - 1, got 9"),
+    ({"time_window": {EDGE: 3}, "node_time": "t"}, "time_window: .* has no times, only"),
     ({"temporal_strategy": "last"}, "temporal_strategy: 'last' needs node_time or edge_time"),
     (
         {"temporal_strategy": "last", "edge_time": "t", "weights": "w"},
@@ -58,6 +62,7 @@ def test_value_errors(store: PlainStore) -> None:
 BAD_TYPES = [
     ({"weights": "t"}, "weights: expected 't' to be one of .*float32.* got torch.int64"),
     ({"weights": "half"}, "weights: expected 'half' to be one of .* got torch.float16"),
+    ({"time_window": 2.5, "node_time": "t"}, "time_window: expected an integer, got 2.5"),
     ({"weights": 3}, "weights: expected a name or a dict of names, got 3"),
     ({"node_time": "x"}, "node_time: expected 'x' to be one of .*int64.* got torch.float32"),
     ({"edge_time": "w"}, "edge_time: expected 'w' to be one of .* got torch.float32"),
@@ -76,6 +81,10 @@ def test_seed_times(store: PlainStore) -> None:
     assert timed.disjoint
     with pytest.raises(ValueError, match="seed_time: the sampler has neither"):
         plain.sample(SEEDS, 1, seed_time=SEEDS)
+    with pytest.raises(ValueError, match="seed_start: the sampler has neither"):
+        plain.sample(SEEDS, 1, seed_start=SEEDS)
+    with pytest.raises(ValueError, match=r"seed_start: expected shape \(2,\), got \(3,\)"):
+        timed.sample(SEEDS, 1, seed_time=SEEDS, seed_start=torch.arange(3))
     with pytest.raises(ValueError, match="seed_time: needed, for seeds of type '_N'"):
         timed.sample(SEEDS, 1)
     with pytest.raises(ValueError, match=r"seed_time: expected shape \(2,\), got \(3,\)"):

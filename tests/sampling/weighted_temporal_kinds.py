@@ -23,6 +23,11 @@ KINDS = {
     "edge time, last, replace": ("edge_time", "last", "replace"),
     "edge time, replace": ("edge_time", "replace"),
     "node time, weights": ("node_time", "weights"),
+    "node time, window": ("node_time", "window"),
+    "edge time, window, last": ("edge_time", "last", "window"),
+    "edge time, window, replace": ("edge_time", "replace", "window"),
+    "edge time, window, weights": ("edge_time", "weights", "window"),
+    "labor, edge time, window": ("labor", "edge_time", "window"),
     "edge time, weights, replace": ("edge_time", "weights", "replace"),
     "labor": ("labor",),
     "labor, layer dependency": ("labor", "layer_dependency"),
@@ -58,6 +63,10 @@ def prepare(
     options: dict[str, object] = {
         o: True for o in ("replace", "labor", "layer_dependency") if o in kind
     }
+    if "window" in kind:
+        options["time_window"] = 6
+        for choice in choices.values():
+            choice.window = 6
     times = np.int64 if wide else np.int32
     if "last" in kind:
         options["temporal_strategy"] = "last"

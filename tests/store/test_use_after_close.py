@@ -309,7 +309,9 @@ def _operation_that_does_not_end(fail: bool) -> str:
 
     def work() -> None:
         buffers = Buffers(cpu)
-        spec.sample([(0, seeds)], 1, None, node_maps, None, None, buffers, allocate_result, launch)
+        spec.sample(
+            [(0, seeds)], 1, None, None, node_maps, None, None, buffers, allocate_result, launch
+        )
 
     thread = threading.Thread(target=work)
     if group.rank == 0:

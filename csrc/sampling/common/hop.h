@@ -25,6 +25,18 @@ struct NodeList {
   PG_HD int64_t tree(int64_t row) const { return trees == nullptr ? 0 : trees[row]; }
 };
 
+/// A part of a neighbour list.
+struct ListPart {
+  int64_t begin = 0;
+  int64_t degree = 0;
+};
+
+/// The times of the seeds, by tree.
+struct SeedTimes {
+  const int64_t* last = nullptr;   // the seed's own; null: the sample does not depend on times
+  const int64_t* first = nullptr;  // where neighbours begin; null: at the beginning of time
+};
+
 /// One hop by one relation. Its edges are in slots: the edges of target t begin at slot t *
 /// stride if slots are reserved by the fanout, or at slot offsets[t] if slots are dense (stride
 /// 0).
@@ -35,8 +47,11 @@ struct Hop {
   int64_t num_targets = 0;
   const int64_t* targets = nullptr;       // [num_targets] internal ids; -1: padding
   const int32_t* target_trees = nullptr;  // [num_targets] disjoint only
-  const int32_t* positions = nullptr;   // [num_targets] position among the targets without padding
-  const int64_t* seed_times = nullptr;  // [trees] for temporal sampling only
+  const int32_t* positions = nullptr;  // [num_targets] position among the targets without padding
+  SeedTimes seed_times;                // for temporal sampling only
+  // [num_targets] on CUDA: what the seed's time admits of each list; null: whole lists, or parts
+  // that are not contiguous.
+  ListPart* parts = nullptr;
   int64_t stride = 0;
   int64_t slots = 0;
   int64_t* offsets = nullptr;  // [num_targets + 1] first edge of each target
@@ -78,10 +93,19 @@ struct Hop {
     return positions == nullptr ? target : positions[target];
   }
   PG_HD int64_t degree(const CscView& csc, int64_t target) const {
+    if (parts != nullptr) return parts[target].degree;
     return targets[target] < 0 ? 0 : csc.degree(targets[target]);
   }
-  PG_HD Neighbors neighbors(const CscView& csc, int64_t target) const {
+  PG_HD Neighbors whole_list(const CscView& csc, int64_t target) const {
     return targets[target] < 0 ? Neighbors{nullptr, 0, 0} : csc.neighbors(targets[target]);
+  }
+  PG_HD Neighbors neighbors(const CscView& csc, int64_t target) const {
+    const Neighbors list = whole_list(csc, target);
+    return parts == nullptr ? list : part_of(csc, list, parts[target]);
+  }
+  PG_HD static Neighbors part_of(const CscView& csc, const Neighbors& list, const ListPart& part) {
+    return {static_cast<const char*>(list.indices) + part.begin * csc.index_bytes, part.degree,
+            list.edge_begin + part.begin};
   }
 };
 

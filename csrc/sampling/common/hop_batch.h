@@ -26,6 +26,12 @@ struct DeviceHop {
   int32_t relation = 0;  // number
 };
 
+/// Whether a hop on CUDA draws uniformly without replacement, out of whole lists or of their parts.
+inline bool draws_uniformly(const Hop& hop, const Choice& choice) {
+  if (hop.parts == nullptr) return choice.is_uniform_without_replacement();
+  return !choice.replace || hop.fanout < 0;
+}
+
 /// The hops of one launch, and where kernels read them. Kernels get a single hop by value: it is
 /// then read faster, and needs no copy to the device.
 class HopBatch {

@@ -116,7 +116,7 @@ class CpuBackend final : public Backend {
       count_neighbors_cpu(relation.csc, hop, begin, end, lists_.get());
     });
     if (!choice.is_uniform_without_replacement()) {
-      if (choice.timed()) times_.plan(lists_.get(), hop.num_targets);
+      if (choice.timed() && !choice.bisects(hop.fanout)) times_.plan(lists_.get(), hop.num_targets);
       workers_.run(hop.num_targets, kTargetsPerThread, [&](int64_t begin, int64_t end) {
         count_choices_cpu(relation.csc, choice, hop, lists_.get(), times_, begin, end);
       });

@@ -10,6 +10,7 @@
 #include "sampling/neighbor/neighbor.h"
 #include "sampling/subgraph/induced.h"
 #include "sampling/weighted_temporal/choose.h"
+#include "sampling/weighted_temporal/time_order.h"
 
 namespace peergraph {
 namespace {
@@ -58,11 +59,14 @@ class CudaBackend final : public Backend {
 
   void sample_neighbors(std::vector<HopTask>& tasks, const MakeRoom& make_room) override {
     Hop& first = *tasks.front().hop;
+    for (const HopTask& task : tasks) take_parts(task.relation->choice, *task.hop, arena_);
     if (tasks.size() == 1 && reserves_by_fanout(first.num_targets, first.fanout)) {
       first.stride = first.fanout;
       first.slots = first.num_targets * first.fanout;
+      bisect_lists_cuda(batch_of(tasks));
     } else {
       count_edges(tasks, [](const HopBatch& batch) {
+        bisect_lists_cuda(batch);
         count_neighbors_cuda(batch);
         count_choices_cuda(batch);
       });

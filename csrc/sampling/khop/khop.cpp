@@ -14,7 +14,7 @@ namespace {
 /// One call of sample_khop.
 class KHop : private ScratchMemory {
  public:
-  KHop(const SamplerSpec& spec, uint64_t seed, const int64_t* seed_times,
+  KHop(const SamplerSpec& spec, uint64_t seed, const SeedTimes& seed_times,
        const std::vector<NodeMap*>& maps, Arena& arena, Backend& backend)
       : ScratchMemory(arena),
         spec_(spec),
@@ -235,7 +235,7 @@ class KHop : private ScratchMemory {
     hop.targets = destinations.ids + hop.first_target;
     if (spec_.disjoint) hop.target_trees = destinations.trees + hop.first_target;
     if (!relation.choice.timed()) return;
-    PG_CHECK_ARG(spec_.disjoint && seed_times_ != nullptr,
+    PG_CHECK_ARG(spec_.disjoint && seed_times_.last != nullptr,
                  "choosing by time needs a disjoint sample and a time for each seed");
     hop.seed_times = seed_times_;
   }
@@ -364,7 +364,7 @@ class KHop : private ScratchMemory {
 
   const SamplerSpec& spec_;
   const uint64_t seed_;
-  const int64_t* const seed_times_;
+  const SeedTimes seed_times_;
   const std::vector<NodeMap*>& maps_;
   Backend& backend_;
   const NodeMap::Clear clear_ = [this](void* words, int64_t num_bytes) {
@@ -384,7 +384,7 @@ void throw_bad_seed(const NodeTypeSpec& type, int64_t position, int64_t id) {
 }
 
 SampleResult sample_khop(const SamplerSpec& spec, const std::vector<SeedList>& seeds, uint64_t seed,
-                         const int64_t* seed_times, const std::vector<NodeMap*>& maps,
+                         const SeedTimes& seed_times, const std::vector<NodeMap*>& maps,
                          const AllocateResult& allocate, Arena& arena, Backend& backend) {
   KHop sample(spec, seed, seed_times, maps, arena, backend);
   sample.add_seeds(seeds);

@@ -132,12 +132,12 @@ class Backend {
   virtual void finish() = 0;
 };
 
-/// Draws one k-hop sample. `seed_times` holds a time for each seed if a relation is temporal.
+/// Draws one k-hop sample. `seed_times` has a time for each seed if a relation is temporal.
 /// `maps` are one direct map per node type, used by this sample alone until the function
 /// returns; after an exception their contents are undefined. Disjoint samples do not use them.
 /// `allocate` is called once, at the end; all other memory comes from the arena.
 SampleResult sample_khop(const SamplerSpec& spec, const std::vector<SeedList>& seeds, uint64_t seed,
-                         const int64_t* seed_times, const std::vector<NodeMap*>& maps,
+                         const SeedTimes& seed_times, const std::vector<NodeMap*>& maps,
                          const AllocateResult& allocate, Arena& arena, Backend& backend);
 
 }  // namespace peergraph

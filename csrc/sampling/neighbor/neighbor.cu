@@ -53,6 +53,20 @@ __device__ __forceinline__ int64_t draw_by_lane(const RandomStream& random, bool
   return earlier == 0u ? r : degree - 1 - moved;
 }
 
+/// The place of a lane's pick among the `count` picks of its group, in the order of the list. All
+/// lanes of the warp must call the function together.
+template <int kGroup>
+__device__ __forceinline__ int place_of_pick(int64_t pick, bool drawing, int64_t count) {
+  const int lane = lane_id();
+  const int i = lane % kGroup;
+  int before = 0;
+  for (int k = 0; k < kGroup; ++k) {
+    const int64_t other = __shfl_sync(kFullMask, pick, lane - i + k);
+    before += k < count && other < pick ? 1 : 0;
+  }
+  return drawing ? before : i;
+}
+
 /// Bytes of the memory of `capacity` draws.
 constexpr int64_t draw_bytes(int64_t capacity) {
   return capacity * static_cast<int64_t>(sizeof(uint64_t) + sizeof(int));
@@ -101,13 +115,14 @@ __global__ void __launch_bounds__(kBlockThreads) sample_by_lane(const __grid_con
                              drawing ? hop.position(t) : 0, chains + (threadIdx.x - i));
     if (drawing) pick = drawn;
   }
+  const int place = hop.parts == nullptr ? i : place_of_pick<kGroup>(pick, drawing, count);
   if (!live) return;
   if (i == 0) store_count(hop, t, count);
-  const int64_t slot = hop.first_slot(t) + i;
+  const int64_t first = hop.first_slot(t);
   if (i < count)
-    write_edge(csc, hop, part.sources.index, list, t, slot, pick);
+    write_edge(csc, hop, part.sources.index, list, t, first + place, pick);
   else if (i < hop.stride)
-    store_id(hop.sources, hop.index_bytes, slot, -1);
+    store_id(hop.sources, hop.index_bytes, first + i, -1);
 }
 
 /// One block for each target; for larger fanouts, of up to 2^most_bits draws. Without `scratch` the
@@ -135,8 +150,14 @@ __global__ void __launch_bounds__(kBlockThreads)
     };
     if (count < list.degree) {
       draws.make(group, hop.random, list.degree, count, hop.position(t));
-      for (int64_t k = threadIdx.x; k < count; k += blockDim.x)
-        emit(draws.draw(k), draws.pick(k, list.degree));
+      if (hop.parts == nullptr) {
+        for (int64_t k = threadIdx.x; k < count; k += blockDim.x)
+          emit(draws.draw(k), draws.pick(k, list.degree));
+      } else {  // in the order of the list
+        sort_picks(group, draws, list.degree, count);
+        for (int64_t k = threadIdx.x; k < count; k += blockDim.x)
+          emit(k, static_cast<int64_t>(draws.keys[k]));
+      }
     } else {
       for (int64_t i = threadIdx.x; i < count; i += blockDim.x) emit(i, i);
     }
@@ -175,15 +196,12 @@ __global__ void __launch_bounds__(kBlockThreads) copy_all(const __grid_constant_
   }
 }
 
-bool draws_uniformly(const RelationView& relation) {
-  return relation.choice.is_uniform_without_replacement();
-}
-
 /// Launches sample_by_lane for the fanouts from `least` to kGroup.
 template <int kGroup>
 void launch_by_lane(const HopBatch& batch, int64_t least) {
   const auto blocks_of = [&](const Hop& hop, const RelationView& relation) -> int64_t {
-    if (!draws_uniformly(relation) || hop.fanout < least || hop.fanout > kGroup) return 0;
+    if (!draws_uniformly(hop, relation.choice) || hop.fanout < least || hop.fanout > kGroup)
+      return 0;
     constexpr int64_t kTargetsPerBlock = kBlockThreads / kGroup;
     return (hop.num_targets + kTargetsPerBlock - 1) / kTargetsPerBlock;
   };
@@ -196,7 +214,7 @@ void launch_by_lane(const HopBatch& batch, int64_t least) {
 /// Launches sample_by_block for the fanouts from `least` to `most`.
 void launch_by_block(const HopBatch& batch, int64_t least, int64_t most) {
   const auto takes = [&](const Hop& hop, const RelationView& relation) {
-    return draws_uniformly(relation) && hop.fanout >= least && hop.fanout <= most;
+    return draws_uniformly(hop, relation.choice) && hop.fanout >= least && hop.fanout <= most;
   };
   int64_t hops_taken = 0, fanout = 0;
   for (const HopRef& ref : batch.hops()) {
@@ -228,7 +246,8 @@ void launch_by_block(const HopBatch& batch, int64_t least, int64_t most) {
 
 void count_neighbors_cuda(const HopBatch& batch) {
   const auto blocks_of = [](const Hop& hop, const RelationView& relation) -> int64_t {
-    return draws_uniformly(relation) && hop.num_targets > 0 ? grid_for(hop.num_targets) : 0;
+    return draws_uniformly(hop, relation.choice) && hop.num_targets > 0 ? grid_for(hop.num_targets)
+                                                                        : 0;
   };
   launch_for<OneHopAndRelation>(batch, blocks_of, [&](const auto& hops, unsigned blocks, size_t) {
     count_kernel<<<blocks, kBlockThreads, 0, as_stream(batch.stream())>>>(hops);
@@ -238,7 +257,7 @@ void count_neighbors_cuda(const HopBatch& batch) {
 
 void sample_neighbors_cuda(const HopBatch& batch) {
   const auto blocks_of_all = [](const Hop& hop, const RelationView& relation) -> int64_t {
-    if (!draws_uniformly(relation) || hop.fanout >= 0) return 0;
+    if (!draws_uniformly(hop, relation.choice) || hop.fanout >= 0) return 0;
     return (hop.num_targets + kWarpsPerBlock - 1) / kWarpsPerBlock;
   };
   launch_for<OneHopAndRelation>(

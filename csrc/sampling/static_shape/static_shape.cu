@@ -59,7 +59,7 @@ class StaticShapeKHop : private SampleMemory {
     }
   }
 
-  void run_hops(uint64_t seed, const uint64_t* seed_at, const int64_t* seed_times) {
+  void run_hops(uint64_t seed, const uint64_t* seed_at, const SeedTimes& seed_times) {
     allocate_edges();
     for (int hop = 0; hop < spec_.num_hops; ++hop) {
       allocate_offsets(hop);
@@ -347,7 +347,7 @@ class StaticShapeKHop : private SampleMemory {
 
 StaticShapeResult sample_static_shape_cuda(const SamplerSpec& spec,
                                            const std::vector<PaddedSeeds>& seeds, uint64_t seed,
-                                           const uint64_t* seed_at, const int64_t* seed_times,
+                                           const uint64_t* seed_at, const SeedTimes& seed_times,
                                            const std::vector<uint32_t*>& direct,
                                            const StaticShapeBounds& bounds, bool valid_padding,
                                            const Allocate& allocate, Arena& arena, int device,

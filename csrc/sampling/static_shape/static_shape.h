@@ -50,7 +50,7 @@ struct StaticShapeResult {
 /// samples, one after the other; disjoint samples do not use them.
 StaticShapeResult sample_static_shape_cuda(const SamplerSpec& spec,
                                            const std::vector<PaddedSeeds>& seeds, uint64_t seed,
-                                           const uint64_t* seed_at, const int64_t* seed_times,
+                                           const uint64_t* seed_at, const SeedTimes& seed_times,
                                            const std::vector<uint32_t*>& direct,
                                            const StaticShapeBounds& bounds, bool valid_padding,
                                            const Allocate& allocate, Arena& arena, int device,

@@ -26,6 +26,8 @@ struct Choice {
   TableView weights;              // rows by the user's edge id
   TableView times;                // rows by the user's edge id or node id
   bool times_by_internal = false;
+  bool in_order = false;  // checked: no list has a time before the one that precedes it
+  int64_t window = -1;    // how long before a seed's time neighbours are admitted; -1: always
   IdMapView to_user;      // of the sources
   int64_t relations = 1;  // number of relations of the sampler; each has a stream in every hop
 
@@ -44,6 +46,15 @@ struct Choice {
   PG_HD bool draws_admitted(int64_t fanout) const {
     return timed() && !last && !replace && !weighted() && !per_source && fanout <= kMostDraws;
   }
+
+  /// Whether a list in the order of its times is sampled as its admitted part would be without
+  /// times: the other choices depend on places in the whole list.
+  PG_HD bool samples_part(int64_t fanout) const {
+    return timed() && !weighted() && !per_source && (last || replace || fanout <= kMostDraws);
+  }
+
+  /// Whether the admitted part of each list is found by bisection.
+  PG_HD bool bisects(int64_t fanout) const { return in_order && samples_part(fanout); }
 
   /// Number of edges of a target that has `admitted` neighbours to choose from.
   PG_HD int64_t edges_of(int64_t fanout, int64_t admitted) const {
@@ -70,6 +81,14 @@ struct RelationView {
   Choice choice;
 };
 
+/// The times that a seed admits, both ends included.
+struct TimeWindow {
+  int64_t first = INT64_MIN;
+  int64_t last = INT64_MAX;
+
+  PG_HD bool admits(int64_t time) const { return first <= time && time <= last; }
+};
+
 /// The neighbours of one target, with the keys and masses by which they are chosen.
 struct Candidates {
   const CscView& csc;
@@ -77,7 +96,7 @@ struct Candidates {
   RandomStream random;
   int64_t position;  // of the target in the hop's list
   Neighbors list;
-  int64_t latest;  // the seed's time
+  TimeWindow window;  // of the seed
 
   /// The key of a neighbour that must not be chosen; greater than all other keys.
   static constexpr uint64_t kNoKey = ~uint64_t{0};
@@ -106,7 +125,7 @@ struct Candidates {
 
   PG_HD static uint64_t uniform_key(uint64_t random) { return random >> 1; }
 
-  PG_HD bool admits(int64_t i) const { return !choice.timed() || time(i) <= latest; }
+  PG_HD bool admits(int64_t i) const { return !choice.timed() || window.admits(time(i)); }
 
   /// The weight; 0 for a value that is not above 0.
   PG_HD double weight(int64_t i) const {
@@ -123,7 +142,7 @@ struct Candidates {
   PG_HD uint64_t key(int64_t i) const {
     if (choice.timed()) {
       const int64_t when = time(i);
-      if (when > latest) return kNoKey;
+      if (!window.admits(when)) return kNoKey;
       if (choice.last) return age_key(when);
     }
     return random_key(i);

@@ -7,6 +7,7 @@
 #include "common/vectors.h"
 #include "sampling/neighbor/neighbor.h"
 #include "sampling/neighbor/without_replacement.h"
+#include "sampling/weighted_temporal/time_order.h"
 
 namespace peergraph {
 namespace {
@@ -16,20 +17,24 @@ constexpr int64_t kListsAhead = 4;
 
 /// What one pass over the times of a list finds.
 struct Found {
-  int64_t admitted = 0;
+  int64_t before = 0;    // times before the window
+  int64_t admitted = 0;  // times in the window
   bool in_order = true;  // no time is before the one that precedes it
 };
 
-Found look_through(const int64_t* times, int64_t count, int64_t latest) {
-  int64_t admitted = 0, descents = 0;
+Found look_through(const int64_t* times, int64_t count, const TimeWindow& window) {
+  int64_t before = 0, until = 0, descents = 0;
   with_vectors<64>([&](auto) PG_INLINED {
-    int64_t not_after = 0, falls = 0;
-    for (int64_t i = 0; i < count; ++i) not_after += times[i] <= latest ? 1 : 0;
+    int64_t early = 0, not_after = 0, falls = 0;
+    for (int64_t i = 0; i < count; ++i) not_after += times[i] <= window.last ? 1 : 0;
     for (int64_t i = 1; i < count; ++i) falls += times[i] < times[i - 1] ? 1 : 0;
-    admitted = not_after;
+    if (window.first > INT64_MIN)
+      for (int64_t i = 0; i < count; ++i) early += times[i] < window.first ? 1 : 0;
+    before = early;
+    until = not_after;
     descents = falls;
   });
-  return {admitted, descents == 0};
+  return {before, std::max<int64_t>(0, until - before), descents == 0};
 }
 
 struct Ranked {
@@ -146,16 +151,23 @@ class Chooser {
     return by_time_;
   }
 
-  /// Finds the neighbours that are not later than the seed, in the order of the list; returns how
+  /// Finds the neighbours that the seed's window admits, in the order of the list; returns how
   /// many.
   int64_t find_admitted(const Candidates& candidates) {
     const int64_t degree = candidates.list.degree;
     if (static_cast<int64_t>(admitted_.size()) < degree) admitted_.resize(2 * degree);
+    const TimeWindow window = candidates.window;
     int64_t found = 0;
-    for (int64_t i = 0; i < degree; ++i) {
-      admitted_[found] = i;
-      found += times_[i] <= candidates.latest ? 1 : 0;
-    }
+    const auto find = [&](const auto& admits) PG_INLINED {
+      for (int64_t i = 0; i < degree; ++i) {
+        admitted_[found] = i;
+        found += admits(times_[i]) ? 1 : 0;
+      }
+    };
+    if (window.first == INT64_MIN)
+      find([&](int64_t time) { return time <= window.last; });
+    else
+      find([&](int64_t time) { return window.admits(time); });
     return found;
   }
 
@@ -258,20 +270,6 @@ class Chooser {
   std::vector<uint64_t> sums_;
 };
 
-/// Replaces a list in the order of its times by the part that a uniform sample of it is made from,
-/// if there is one; returns whether it did.
-bool trim(const CscView& csc, const Choice& choice, int64_t fanout, int64_t admitted,
-          Neighbors& list) {
-  const int64_t count = choice.edges_of(fanout, admitted);
-  if (choice.replace && fanout >= 0) return false;
-  if (count < admitted && !choice.last && !choice.draws_admitted(fanout)) return false;
-  const int64_t begin = choice.last ? admitted - count : 0;
-  list.indices = static_cast<const char*>(list.indices) + begin * csc.index_bytes;
-  list.edge_begin += begin;
-  list.degree = admitted - begin;
-  return true;
-}
-
 }  // namespace
 
 void count_choices_cpu(const CscView& csc, const Choice& choice, const Hop& hop, Neighbors* lists,
@@ -281,6 +279,7 @@ void count_choices_cpu(const CscView& csc, const Choice& choice, const Hop& hop,
       hop.offsets[t] = choice.edges_of(hop.fanout, lists[t].degree);
     return;
   }
+  if (choice.bisects(hop.fanout)) return bisect_lists_cpu(csc, choice, hop, lists, begin, end);
   const TimeReader reader(csc, choice);
   std::vector<int64_t> some;
   int64_t* room = times.room(begin);
@@ -291,9 +290,11 @@ void count_choices_cpu(const CscView& csc, const Choice& choice, const Hop& hop,
     if (room == nullptr) some.resize(degree);
     int64_t* const to = room == nullptr ? some.data() : room;
     const int64_t* const of_list = reader.read(candidates, to);
-    const Found found = look_through(of_list, degree, candidates.latest);
+    const Found found = look_through(of_list, degree, candidates.window);
     hop.offsets[t] = choice.edges_of(hop.fanout, found.admitted);
-    if (found.in_order && trim(csc, choice, hop.fanout, found.admitted, lists[t])) {
+    if (found.in_order && choice.samples_part(hop.fanout)) {
+      const ListPart part = part_to_sample(choice, hop.fanout, found.before, found.admitted);
+      lists[t] = Hop::part_of(csc, lists[t], part);
       times.set_trimmed(t);
     } else if (room != nullptr) {
       // A copy, so that the choice sees the same times even if the table is written meanwhile.
@@ -310,9 +311,13 @@ void choose_neighbors_cpu(const CscView& csc, const Choice& choice, const Hop& h
   Chooser chooser(scratch);
   const TimeReader reader(csc, choice);
   std::vector<int64_t> some;
-  const auto trimmed = [&](int64_t t) { return choice.timed() && times.is_trimmed(t); };
+  const bool all_trimmed = choice.bisects(hop.fanout);
+  const bool replaces = choice.replace && hop.fanout >= 0;
+  const auto trimmed = [&](int64_t t) {
+    return all_trimmed || (choice.timed() && times.is_trimmed(t));
+  };
   for (int64_t t = begin, behind; t < end; t = behind) {
-    for (behind = t; behind < end && trimmed(behind);) ++behind;
+    for (behind = t; !replaces && behind < end && trimmed(behind);) ++behind;
     if (behind > t) {
       sample_neighbors_cpu(csc, hop, lists, t, behind, scratch, PickOrder::kList);
       continue;
@@ -322,6 +327,15 @@ void choose_neighbors_cpu(const CscView& csc, const Choice& choice, const Hop& h
     const Neighbors& list = candidates.list;
     const int64_t slot = hop.offsets[t];
     const int64_t count = hop.offsets[behind] - slot;
+    const auto emit = [&](int64_t i, int64_t pick) {
+      store_id(hop.sources, hop.index_bytes, slot + i,
+               load_id(list.indices, hop.index_bytes, pick));
+      if (hop.edge_ids != nullptr) hop.edge_ids[slot + i] = csc.edge_id(list.edge_begin + pick);
+    };
+    if (replaces && trimmed(t)) {
+      for (int64_t i = 0; i < count; ++i) emit(i, candidates.pick_below(list.degree, i));
+      continue;
+    }
     const int64_t* of_list = nullptr;
     if (choice.timed() && count > 0) {
       of_list = times.of(t);
@@ -330,11 +344,7 @@ void choose_neighbors_cpu(const CscView& csc, const Choice& choice, const Hop& h
         of_list = reader.read(candidates, some.data());
       }
     }
-    chooser.run(candidates, of_list, hop.fanout, count, [&](int64_t i, int64_t pick) {
-      store_id(hop.sources, hop.index_bytes, slot + i,
-               load_id(list.indices, hop.index_bytes, pick));
-      if (hop.edge_ids != nullptr) hop.edge_ids[slot + i] = csc.edge_id(list.edge_begin + pick);
-    });
+    chooser.run(candidates, of_list, hop.fanout, count, emit);
   }
 }
 

@@ -82,14 +82,15 @@ struct Choosing {
 
 /// Whether the degree of a target alone determines its draws.
 bool draws_by_degree(const Hop& hop, const Choice& choice) {
-  return choice.replace && hop.fanout >= 0 && !choice.weighted() && !choice.timed();
+  const bool untimed = !choice.timed() || hop.parts != nullptr;
+  return choice.replace && hop.fanout >= 0 && !choice.weighted() && untimed;
 }
 
 }  // namespace
 
 void count_choices_cuda(const HopBatch& batch) {
-  launch_each_target(batch, Counting{}, [](const Hop&, const Choice& choice) {
-    return !choice.is_uniform_without_replacement();
+  launch_each_target(batch, Counting{}, [](const Hop& hop, const Choice& choice) {
+    return !choice.is_uniform_without_replacement() && hop.parts == nullptr;
   });
 }
 
@@ -102,7 +103,7 @@ void choose_neighbors_cuda(const HopBatch& batch) {
     PG_LAUNCH_CHECK("draw_with_replacement_kernel");
   });
   launch_each_target(batch, Choosing{}, [](const Hop& hop, const Choice& choice) {
-    return !choice.is_uniform_without_replacement() && !draws_by_degree(hop, choice);
+    return !draws_uniformly(hop, choice) && !draws_by_degree(hop, choice);
   });
 }
 

@@ -12,15 +12,20 @@
 
 namespace peergraph {
 
+/// The times that a target's seed admits. The subtraction of the window's length does not overflow.
+PG_HD TimeWindow window_of(const Choice& choice, const Hop& hop, int64_t target) {
+  if (!choice.timed() || hop.targets[target] < 0) return {};
+  const int32_t tree = hop.target_trees[target];
+  const int64_t last = hop.seed_times.last[tree];
+  int64_t first = hop.seed_times.first == nullptr ? INT64_MIN : hop.seed_times.first[tree];
+  if (choice.window >= 0 && last >= INT64_MIN + choice.window && last - choice.window > first)
+    first = last - choice.window;
+  return {first, last};
+}
+
 PG_HD Candidates candidates_of(const CscView& csc, const Choice& choice, const Hop& hop,
                                int64_t target, const Neighbors& list) {
-  return {
-      csc,
-      choice,
-      hop.random,
-      hop.position(target),
-      list,
-      choice.timed() && hop.targets[target] >= 0 ? hop.seed_times[hop.target_trees[target]] : 0};
+  return {csc, choice, hop.random, hop.position(target), list, window_of(choice, hop, target)};
 }
 
 PG_HD Candidates candidates_of(const CscView& csc, const Choice& choice, const Hop& hop,
@@ -29,8 +34,9 @@ PG_HD Candidates candidates_of(const CscView& csc, const Choice& choice, const H
 }
 
 /// As count_neighbors_cpu, with the lists that it wrote. If times alone decide, and a list is in
-/// the order of its times, the list is replaced by the part of it that sample_neighbors_cpu samples
-/// from. `times` are planned for these lists, and keep what the choice needs.
+/// the order of its times, the list is replaced by the part of it that is sampled as lists without
+/// times are. `times` are planned for these lists, unless the choice bisects, and keep what it
+/// needs.
 void count_choices_cpu(const CscView& csc, const Choice& choice, const Hop& hop, Neighbors* lists,
                        ListTimes& times, int64_t begin, int64_t end);
 

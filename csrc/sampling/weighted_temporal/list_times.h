@@ -24,7 +24,52 @@ class TimeReader {
   /// other, else at `room`, where they are written.
   const int64_t* read(const Candidates& candidates, int64_t* room) const;
 
+  /// Calls visit(time_at) once; time_at(list, i) reads the time of the neighbour i of a list.
+  template <typename Visit>
+  void with_time_at(const Visit& visit) const {
+    if (times_ != nullptr && choice_.time_bytes == 4)
+      with_times<int32_t>(visit);
+    else if (times_ != nullptr)
+      with_times<int64_t>(visit);
+    else
+      visit([this](const Neighbors& list, int64_t i) { return any_time(list, i); });
+  }
+
  private:
+  int64_t any_time(const Neighbors& list, int64_t i) const {
+    return Candidates{csc_, choice_, {}, 0, list, {}}.time(i);
+  }
+
+  template <typename Time, typename Visit>
+  void with_times(const Visit& visit) const {
+    const auto* const from = reinterpret_cast<const Time*>(times_);
+    const bool by_source = choice_.times_by_internal || choice_.to_user.value_bytes == 0;
+    const int64_t bytes = choice_.edge_time ? csc_.edge_ids.row_bytes : csc_.index_bytes;
+    if (by_position())
+      visit([from](const Neighbors& list, int64_t i) -> int64_t {
+        return from[list.edge_begin + i];
+      });
+    else if (choice_.edge_time ? edge_ids_ == nullptr : !by_source)
+      visit([this](const Neighbors& list, int64_t i) { return any_time(list, i); });
+    else if (bytes == 4)
+      with_ids<int32_t>(from, visit);
+    else
+      with_ids<int64_t>(from, visit);
+  }
+
+  template <typename Id, typename Time, typename Visit>
+  void with_ids(const Time* from, const Visit& visit) const {
+    if (choice_.edge_time) {
+      const auto* const ids = reinterpret_cast<const Id*>(edge_ids_);
+      visit([=](const Neighbors& list, int64_t i) -> int64_t {
+        return from[ids[list.edge_begin + i]];
+      });
+    } else {
+      visit([=](const Neighbors& list, int64_t i) -> int64_t {
+        return from[static_cast<const Id*>(list.indices)[i]];
+      });
+    }
+  }
   bool by_position() const { return choice_.edge_time && csc_.edge_ids.map.rows == 0; }
   template <typename Time, typename Id>
   void gather(const Id* ids, int64_t count, int64_t* times) const;

@@ -14,6 +14,9 @@ from peergraph.reference.weighted_temporal import Candidates, Choice, choose
 NodeType = str
 EdgeType = tuple[str, str, str]
 
+_SeedTimes = tuple[Sequence[int], Sequence[int]]
+"""The latest and the earliest times that the seeds admit."""
+
 
 @dataclass
 class Csc:
@@ -101,6 +104,7 @@ def sample_khop(
     disjoint: bool = False,
     choices: Mapping[EdgeType, Choice] | None = None,
     seed_times: Sequence[int] | None = None,
+    seed_starts: Sequence[int] | None = None,
     induced: bool = False,
 ) -> ReferenceSample:
     """Returns the sample that :class:`peergraph.sampling.NeighborSampler` must return.
@@ -112,8 +116,12 @@ def sample_khop(
         seeds, seed: as in `NeighborSampler.sample`.
         choices: of relations that choose otherwise than at random without replacement.
         seed_times: where a choice is by time: of all seeds, in order; the sample is disjoint then.
+        seed_starts: the earliest times that the seeds admit.
         induced: all edges among the nodes, instead of those that were sampled.
     """
+    times = (
+        None if seed_times is None else (seed_times, seed_starts or [-(2**63)] * len(seed_times))
+    )
     sample = ReferenceSample.empty(list(num_nodes), list(relations))
     tree = 0
     for node_type, ids in seeds.items():
@@ -142,7 +150,7 @@ def sample_khop(
                     node = sample.nodes[edge_type[2]][target]
                     degree = int(csc.indptr[node + 1] - csc.indptr[node])
                     return picks(degree, fanout, seed, stream, position)
-                candidates = _candidates(sample, edge_type, csc, choice, target, seed_times)
+                candidates = _candidates(sample, edge_type, csc, choice, target, times)
                 candidates.hop_stream = stream - stream % len(relations)
                 return choose(choice, candidates, fanout, seed, stream, position)
 
@@ -156,7 +164,7 @@ def sample_khop(
     if induced:
         for edge_type, csc in relations.items():
             choice = (choices or {}).get(edge_type, Choice())
-            _induce(sample, edge_type, csc, choice, seed_times)
+            _induce(sample, edge_type, csc, choice, times)
     return sample
 
 
@@ -166,16 +174,22 @@ def _candidates(
     csc: Csc,
     choice: Choice,
     target: int,
-    seed_times: Sequence[int] | None,
+    seed_times: _SeedTimes | None,
 ) -> Candidates:
     sources, edge_ids = csc.neighbors(sample.nodes[edge_type[2]][target])
     weights, times = choice.weights, choice.times
     timed = edge_ids if choice.edge_time else sources
+    latest, earliest = 0, -(2**63)
+    if seed_times is not None:
+        latest, earliest = (of_seeds[sample.batch[edge_type[2]][target]] for of_seeds in seed_times)
+    if choice.window is not None:
+        earliest = max(earliest, latest - choice.window)
     return Candidates(
         len(sources),
         None if weights is None else [float(weights[e]) for e in edge_ids],
         None if times is None else [int(times[i]) for i in timed],
-        0 if seed_times is None else seed_times[sample.batch[edge_type[2]][target]],
+        latest,
+        earliest,
         sources,
     )
 
@@ -185,7 +199,7 @@ def _induce(
     edge_type: EdgeType,
     csc: Csc,
     choice: Choice,
-    seed_times: Sequence[int] | None,
+    seed_times: _SeedTimes | None,
 ) -> None:
     """Replaces the edges of a relation by all its edges among the sampled nodes."""
     source_type, _, destination_type = edge_type

@@ -29,6 +29,7 @@ class Choice:
         weights: by edge id.
         times: by node id of the source, or by edge id with `edge_time`.
         edge_time: whether `times` are of edges.
+        window: how long before the seed's time neighbours are admitted; None: always.
         last: take the most recent neighbours; with `replace`, draw among the `fanout` most recent
             ones.
         per_source: LABOR: a hop draws one number for each source node.
@@ -39,6 +40,7 @@ class Choice:
     weights: npt.NDArray[np.floating[Any]] | None = None
     times: npt.NDArray[np.integer[Any]] | None = None
     edge_time: bool = False
+    window: int | None = None
     last: bool = False
     per_source: bool = False
     layer_dependency: bool = False
@@ -57,6 +59,7 @@ class Candidates:
         weights: of the neighbours' edges; None: no weights.
         times: of the neighbours or their edges; None: no times.
         latest: the seed's time.
+        earliest: where its window begins.
         nodes: the neighbours.
         hop_stream: the random stream of the hop's first relation.
     """
@@ -65,15 +68,16 @@ class Candidates:
     weights: list[float] | None = None
     times: list[int] | None = None
     latest: int = 0
+    earliest: int = -(2**63)
     nodes: list[int] = field(default_factory=list)
     hop_stream: int = 0
 
     def admitted(self) -> list[int]:
-        """Which may be chosen: those that are not after the seed."""
+        """Which may be chosen: those in the seed's window, both ends included."""
         everything = range(self.degree)
         if self.times is None:
             return list(everything)
-        return [i for i in everything if self.times[i] <= self.latest]
+        return [i for i in everything if self.earliest <= self.times[i] <= self.latest]
 
 
 def exponential(random: int) -> float:

@@ -37,11 +37,12 @@ from peergraph.memory.table.staged_rows import disk_launch
 from peergraph.memory.table.table_view import leases_of
 from peergraph.memory.table.tier_sizes import Split, local_bytes, shard_rows
 from peergraph.memory.table.tiers import Tiers
+from peergraph.memory.table.write_mark import MarkedRows
 from peergraph.profiling import GATHER, profiled
 from peergraph.progress import progress_bar
 
 
-class Table:
+class Table(MarkedRows):
     """A [rows, ...] array whose rows are on the replicated, sharded, host and disk tiers.
 
     One kernel reads rows of all tiers (WholeGraph III-C3). :meth:`create` allocates a table,
@@ -198,6 +199,7 @@ class Table:
     @property
     def write_views(self) -> list[_C.TableView]:
         """Views for kernels that write rows: together they reach all copies of all shards."""
+        self._forget_mark()
         return self._opened().write_views
 
     @property
@@ -291,8 +293,8 @@ class Table:
             values: [*ids.shape, *row shape] of the table's dtype, on the CPU or the table's device.
                 Neither shares memory with the table.
 
-        On a GPU this runs in the current stream and synchronises only with rows on disk. Other
-        ranks see the rows after a barrier of the group.
+        On a GPU this runs in the current stream and synchronises only with rows on disk, and if
+        writes are marked. Other ranks see the rows after a barrier of the group.
 
         Raises as :meth:`gather` does; ids out of range on a GPU write nothing.
         """
@@ -393,6 +395,7 @@ class Table:
         Raises ValueError if `partitions` store more than this rank's shard on it, or another shard.
         """
         regions, _ = self._regions, self._opened()  # `close` of another thread takes them away
+        self._forget_mark()
         rank = self.group.rank
         if self._partitions is not None and self._partitions.stored[rank] != (rank,):
             stored = self._partitions.stored[rank]
@@ -412,6 +415,7 @@ class Table:
         replicated, or all in host memory, or all on disk, or all sharded with a single rank.
         """
         regions, _ = self._regions, self._opened()  # `close` of another thread takes them away
+        self._forget_mark()
         names = [f.name for f in fields(self.tiers) if getattr(self.tiers, f.name)]
         contiguous = len(names) <= 1 and (names != ["sharded"] or self.group.world_size == 1)
         if not contiguous:
@@ -433,7 +437,8 @@ class Table:
         # The dictionary is not emptied: another thread may be reading it.
         regions, self._regions = self._regions, {}
         why = "this table has been closed"
-        close_all(partial(region.close, why) for region in regions.values())
+        closers = [mark.close for mark in self._marks()] + [r.close for r in regions.values()]
+        close_all(partial(close, why) for close in closers)
 
     def _opened(self) -> Access:
         if self._access is None:
@@ -448,10 +453,11 @@ class Table:
     def _scatter(self, access: Access, ids: torch.Tensor, values: torch.Tensor) -> None:
         """Overwrites the rows `ids` with `values`; both are contiguous and on the device."""
         ready = None if access.on_disk is None else access.on_disk.ready()
-        for view in access.write_views:
-            _C.scatter(view, id_list(ids), values, self._launch())
-        if access.on_disk is not None and ready is not None:
-            access.on_disk.scatter(ids, values, ready)
+        with self._writing():
+            for view in access.write_views:
+                _C.scatter(view, id_list(ids), values, self._launch())
+            if access.on_disk is not None and ready is not None:
+                access.on_disk.scatter(ids, values, ready)
 
     def _write_range(self, start: int, count: int, values: torch.Tensor) -> None:
         """Overwrites the users' rows from `start` on with `values`, contiguous on the device."""
@@ -459,8 +465,9 @@ class Table:
         if access.on_disk is not None:
             self._scatter(access, self._range(start, count), values)
             return
-        for view in access.write_views:
-            _C.scatter(view, _C.IdList(first=start, count=count), values, self._launch())
+        with self._writing():
+            for view in access.write_views:
+                _C.scatter(view, _C.IdList(first=start, count=count), values, self._launch())
 
     def _read_range(self, start: int, out: torch.Tensor) -> None:
         """Gathers the users' rows from `start` on into a tensor on the device."""
@@ -477,19 +484,9 @@ class Table:
         self._opened()
         if isinstance(self._order, torch.Tensor):
             raise TypeError("a table is pickled with its order only where the order is a Table")
-        return (
-            Table,
-            (
-                self.shape,
-                self.dtype,
-                self.tiers,
-                self.group,
-                self._regions,
-                self._order,
-                self._partitions,
-                self.split,
-            ),
-        )
+        memory = self._regions, self._order, self._partitions, self.split
+        arguments = self.shape, self.dtype, self.tiers, self.group, *memory
+        return Table, arguments, {"write_mark": self.write_mark}
 
     def __repr__(self) -> str:
         return f"Table(shape={self.shape}, dtype={self.dtype}, {self.tiers})"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar
 
 import torch
@@ -21,7 +21,8 @@ from peergraph.sampling.neighbor.native_result import (
     ends_by_type,
     indptr_by_type,
 )
-from peergraph.sampling.neighbor.options import NeighborOptions
+from peergraph.sampling.neighbor.options import NeighborOptions, SeedTimes, TimeWindow
+from peergraph.sampling.neighbor.time_order import find_time_order
 from peergraph.sampling.neighbor.workspace import WorkspacePool
 from peergraph.sampling.sample import Block, EdgeType, NodeType, Sample
 
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
 
 Seeds = Tensor | Mapping[NodeType, Tensor]
 
-_NOT_PICKLED = ("native", "_workspaces")
+_NOT_PICKLED = ("native", "_workspaces", "_time_order")
 
 
 class KHopResult(Protocol):
@@ -74,16 +75,22 @@ class NeighborSampler:
             relations (relations without such a table draw uniformly), or names by edge type.
             The constructor checks the values once (a pass over the table; synchronises).
         node_time: name of a node table of one int32 or int64 column: only neighbours that are not
-            later than the seed are sampled. Node types without such a table are not filtered.
-            The sample is `disjoint`. Lists need not be sorted by time; a whole list is read,
-            which takes time in proportion to the degree.
+            later than the seed are sampled; equal times are. Node types without such a table are
+            not filtered. The sample is `disjoint`. The constructor reads the times of all lists,
+            until one is out of order (once for each table; synchronises): lists of relations that
+            are in order are bisected, until times are written; others are read whole, which takes
+            time in proportion to the degree. The samples are the same.
         edge_time: as `node_time`, with an edge table of the times of edges.
+        time_window: admit only neighbours of the last so many units of time before the seed, both
+            ends included: ``seed_time - time_window <= time <= seed_time``, exact for all int64.
+            One number for all types with times, or by node type (`node_time`) or edge type
+            (`edge_time`); types without a number have no lower limit.
         temporal_strategy: ``"uniform"``, or ``"last"``: the most recent neighbours; of equal times,
             those nearer to the end of the list. With `replace`: `fanout` draws among the
             `fanout` most recent neighbours (PyG). Not with `weights`.
         subgraph: ``"directional"``, the sampled edges, or ``"induced"``, all edges among the
             sampled nodes (in a disjoint sample, among the nodes of the same seed; with times,
-            no edge later than the seed). An induced sample has one block, in which every node
+            only those that the seed admits). An induced sample has one block, in which every node
             is a target.
         labor: layer-neighbour sampling (LABOR, Balin and Catalyurek 2023, its sequential Poisson
             form with exactly the fanout): a hop draws one random number for each source node, and
@@ -118,6 +125,7 @@ class NeighborSampler:
         node_time: str | Mapping[NodeType, str] | None = None,
         edge_time: str | Mapping[EdgeType, str] | None = None,
         temporal_strategy: Literal["uniform", "last"] = "uniform",
+        time_window: TimeWindow | None = None,
         subgraph: Literal["directional", "induced"] = "directional",
         labor: bool = False,
         layer_dependency: bool = False,
@@ -142,6 +150,7 @@ class NeighborSampler:
             node_time,
             edge_time,
             temporal_strategy,
+            time_window,
             labor,
             layer_dependency,
         )
@@ -157,6 +166,9 @@ class NeighborSampler:
         self._node_types = list(store.node_types)
         self._edge_types = list(store.edge_types)
         self.native = self._compile()
+        self._time_order = find_time_order(
+            store, self.options, self.native, lambda r: self._compile(in_order=r)
+        )
         map_sizes = [] if self.disjoint else [store.num_nodes(t) for t in self._node_types]
         self._workspaces = WorkspacePool(
             map_sizes, torch.device(store.device), self.native.mailbox_words
@@ -175,7 +187,14 @@ class NeighborSampler:
         """The number of hops of a sample."""
         return len(next(iter(self.fanouts.values()), []))
 
-    def sample(self, seeds: Seeds, seed: int, *, seed_time: Seeds | None = None) -> Sample:
+    def sample(
+        self,
+        seeds: Seeds,
+        seed: int,
+        *,
+        seed_time: Seeds | None = None,
+        seed_start: Seeds | None = None,
+    ) -> Sample:
         """Samples the neighbourhood of `seeds`.
 
         Runs on the store's device, on the current stream. On CUDA the host waits for the device
@@ -188,23 +207,30 @@ class NeighborSampler:
             seed: the seed of the random numbers, ``0 .. 2**64 - 1``.
             seed_time: with `node_time` or `edge_time`: a time for each seed, int32 or int64, by
                 node type like `seeds`. Default: the times of the seeds in `node_time`.
+            seed_start: likewise, the earliest time that a seed admits: neighbours have times
+                ``seed_start .. seed_time``, both included, and within `time_window`. A seed with a
+                start after its time has no neighbours of types with times.
 
         Raises:
             IndexError: a seed that is no node, the first such.
             TypeError: seeds of another dtype, or no tensor; a `seed` that is no integer.
             ValueError: seeds that are not 1-D, an unknown node type, a `seed` out of range, a hop
                 of more than 2**31 - 1 edges of one relation (on CUDA, of all relations with one
-                source type), or a `seed_time` that is missing, not wanted or of another shape.
+                source type), or a `seed_time` or `seed_start` that is missing, not wanted or of
+                another shape.
         """
         seed = check_seed(seed)
         checked = self._check_seeds(seeds)
         by_type = [(self._node_types[node_type], ids) for node_type, ids in checked]
-        times = None
-        if self.options.timed or seed_time is not None:
+        times = SeedTimes()
+        if self.options.timed or seed_time is not None or seed_start is not None:
             device = self._workspaces.device
-            times = self.options.seed_times(self.store, by_type, seed_time, device)
+            times = self.options.seed_times(self.store, by_type, seed_time, seed_start, device)
+        order = self._time_order
 
         def draw(native: _C.KHopSampler) -> Sample:
+            if native is self.native and order is not None and order.holds():
+                native = order.native
             return self._draw(native, checked, seed, times)
 
         return self.run(draw)
@@ -246,11 +272,12 @@ class NeighborSampler:
                 measuring.add_lists(edge_type, rows, block.indptr.diff().long())
         return sample
 
-    def _compile(self, *, positions: bool = False) -> _C.KHopSampler:
+    def _compile(self, *, positions: bool = False, in_order: Sequence[int] = ()) -> _C.KHopSampler:
         """Makes the compiled sampler, which holds everything that does not depend on the seeds.
 
         Args:
             positions: return the positions of edges in the CSC in place of their ids.
+            in_order: the relations whose lists are in the order of their times.
         """
         store = self.store
         type_index = {node_type: i for i, node_type in enumerate(self._node_types)}
@@ -283,6 +310,8 @@ class NeighborSampler:
             duplicate_counts=self.duplicate_counts,
             index_bytes=self.index_dtype.itemsize,
         )
+        for relation in in_order:
+            native.set_in_order(relation)
         device = torch.device(store.device)
         if device.type == "cuda" and len(cscs) > 1:
             memory = empty(native.relation_bytes, torch.uint8, device)
@@ -294,7 +323,7 @@ class NeighborSampler:
         native: _C.KHopSampler,
         seeds: list[tuple[int, Tensor]],
         seed: int,
-        times: Tensor | None,
+        times: SeedTimes,
     ) -> Sample:
         device = self._workspaces.device
         arrays = ResultArrays(
@@ -311,7 +340,8 @@ class NeighborSampler:
                 *counts, scratch_bytes = native.sample(
                     seeds,
                     seed,
-                    times,
+                    times.latest,
+                    times.earliest,
                     workspace.node_maps,
                     workspace.mailbox,
                     workspace.scratch(),

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 from weakref import WeakSet
 
 import torch
 from torch import Tensor
 
 from peergraph import _C
-from peergraph.sampling.arguments import check_integer_tensor
+from peergraph.sampling.arguments import as_integer, check_integer_tensor
 from peergraph.sampling.sample import EdgeType, NodeType
 
 if TYPE_CHECKING:
@@ -23,6 +23,15 @@ _WEIGHT_DTYPES = (torch.float32, torch.float64)
 _TIME_DTYPES = (torch.int32, torch.int64)
 _CHECK_ROWS = 1 << 24
 _valid_weights: WeakSet[Table] = WeakSet()
+_LONGEST_WINDOW = 2**63 - 1
+TimeWindow = int | Mapping[NodeType | EdgeType, int]
+
+
+class SeedTimes(NamedTuple):
+    """[seeds] int64 on the sampler's device, for the seeds of all types; None: no limit."""
+
+    latest: Tensor | None = None
+    earliest: Tensor | None = None
 
 
 class NeighborOptions:
@@ -39,6 +48,7 @@ class NeighborOptions:
         node_time: str | Mapping[NodeType, str] | None,
         edge_time: str | Mapping[EdgeType, str] | None,
         temporal_strategy: str,
+        time_window: TimeWindow | None,
         labor: bool,
         layer_dependency: bool,
     ) -> None:
@@ -53,6 +63,7 @@ class NeighborOptions:
         self.node_time = _names("node_time", node_time, store.node_types, store.node_table_names)
         self.edge_time = _names("edge_time", edge_time, store.edge_types, store.edge_table_names)
         self.timed = bool(self.node_time or self.edge_time)
+        self.time_window = self._windows(time_window)
         self.last = temporal_strategy == "last"
         if self.last and not self.timed:
             raise ValueError("temporal_strategy: 'last' needs node_time or edge_time")
@@ -74,20 +85,41 @@ class NeighborOptions:
         for edge_type, name in self.edge_time.items():
             _check_column("edge_time", name, store.edge_table(name, edge_type), _TIME_DTYPES)
 
+    def _windows(self, windows: TimeWindow | None) -> dict[NodeType | EdgeType, int]:
+        timed: list[NodeType | EdgeType] = [*self.node_time, *self.edge_time]
+        if windows is None:
+            return {}
+        if not timed:
+            raise ValueError("time_window: needs node_time or edge_time")
+        of_types = windows if isinstance(windows, Mapping) else dict.fromkeys(timed, windows)
+        lengths = {}
+        for key, value in of_types.items():
+            if key not in timed:
+                raise ValueError(f"time_window: {key!r} has no times, only {timed}")
+            lengths[key] = as_integer("time_window", value)
+            if not 0 <= lengths[key] <= _LONGEST_WINDOW:
+                raise ValueError(f"time_window: expected 0 .. 2**63 - 1, got {value}")
+        return lengths
+
     @property
     def reads_edges(self) -> bool:
         """Whether sampling looks up values of edges by their ids."""
         return bool(self.weights or self.edge_time)
 
+    def times(self, store: Store, edge_type: EdgeType) -> Table | None:
+        """Returns the table by which a relation's neighbours are admitted; None if all are."""
+        if edge_type[0] in self.node_time:
+            return store.node_table(self.node_time[edge_type[0]], edge_type[0])
+        if edge_type in self.edge_time:
+            return store.edge_table(self.edge_time[edge_type], edge_type)
+        return None
+
     def native(self, store: Store, edge_type: EdgeType) -> _C.Choice:
         """Converts the options of one relation for the compiled sampler."""
-        weights = times = None
+        weights, times = None, self.times(store, edge_type)
         if edge_type in self.weights:
             weights = store.edge_table(self.weights[edge_type], edge_type)
-        if edge_type[0] in self.node_time:
-            times = store.node_table(self.node_time[edge_type[0]], edge_type[0])
-        elif edge_type in self.edge_time:
-            times = store.edge_table(self.edge_time[edge_type], edge_type)
+        timed_type = edge_type if self.edge_time else edge_type[0]
         return _C.Choice(
             replace=self.replace,
             last=self.last and times is not None,
@@ -96,6 +128,7 @@ class NeighborOptions:
             times=_C.TableView() if times is None else times.view,
             time_bytes=0 if times is None else times.dtype.itemsize,
             edge_time=bool(self.edge_time),
+            window=self.time_window.get(timed_type, -1),
             per_source=self.labor,
             layer_dependency=self.layer_dependency,
         )
@@ -104,33 +137,26 @@ class NeighborOptions:
         self,
         store: Store,
         seeds: Sequence[tuple[NodeType, Tensor]],
-        user_times: Tensor | Mapping[NodeType, Tensor] | None,
+        seed_time: Tensor | Mapping[NodeType, Tensor] | None,
+        seed_start: Tensor | Mapping[NodeType, Tensor] | None,
         device: torch.device,
-    ) -> Tensor | None:
-        """Returns [seeds] int64 times on `device`, for the seeds of all types; None: no times."""
+    ) -> SeedTimes:
+        """Returns the latest and the earliest times that the seeds of all types admit."""
         if not self.timed:
-            if user_times is not None:
-                raise ValueError("seed_time: the sampler has neither node_time nor edge_time")
-            return None
-        if isinstance(user_times, Tensor):
-            if len(seeds) != 1:
-                raise ValueError("seed_time: expected a dict by node type, as the seeds are")
-            user_times = {seeds[0][0]: user_times}
-        elif user_times is not None and not isinstance(user_times, Mapping):
-            raise TypeError(
-                f"seed_time: expected a tensor or a dict of tensors, got {type(user_times)}"
-            )
-        elif user_times is not None and set(user_times) != {node_type for node_type, _ in seeds}:
-            raise ValueError(
-                f"seed_time: expected the node types of the seeds, got {list(user_times)}"
-            )
-        times = [torch.empty(0, dtype=torch.int64, device=device)]
-        for node_type, ids in seeds:
-            if user_times is None:
-                times.append(self._times_in_store(store, node_type, ids))
-            else:
-                times.append(_check_times(user_times[node_type], ids.numel()))
-        return torch.cat([t.to(device, torch.int64) for t in times])
+            for name, times in (("seed_time", seed_time), ("seed_start", seed_start)):
+                if times is not None:
+                    raise ValueError(f"{name}: the sampler has neither node_time nor edge_time")
+            return SeedTimes()
+        latest = _times_by_type("seed_time", seed_time, seeds)
+        if latest is None:
+            latest = [self._times_in_store(store, node_type, ids) for node_type, ids in seeds]
+        earliest = _times_by_type("seed_start", seed_start, seeds)
+        none = torch.empty(0, dtype=torch.int64, device=device)
+
+        def joined(times: list[Tensor]) -> Tensor:
+            return torch.cat([none, *(t.to(device, torch.int64) for t in times)])
+
+        return SeedTimes(joined(latest), None if earliest is None else joined(earliest))
 
     def _times_in_store(self, store: Store, node_type: NodeType, ids: Tensor) -> Tensor:
         if node_type not in self.node_time:
@@ -197,8 +223,27 @@ def _check_weights(edge_type: EdgeType, table: Table) -> None:
     _valid_weights.add(table)
 
 
-def _check_times(times: Tensor, count: int) -> Tensor:
-    times = check_integer_tensor("seed_time", times)
+def _times_by_type(
+    name: str,
+    times: Tensor | Mapping[NodeType, Tensor] | None,
+    seeds: Sequence[tuple[NodeType, Tensor]],
+) -> list[Tensor] | None:
+    """Returns the times of the seeds of each type."""
+    if times is None:
+        return None
+    if isinstance(times, Tensor):
+        if len(seeds) != 1:
+            raise ValueError(f"{name}: expected a dict by node type, as the seeds are")
+        times = {seeds[0][0]: times}
+    elif not isinstance(times, Mapping):
+        raise TypeError(f"{name}: expected a tensor or a dict of tensors, got {type(times)}")
+    if set(times) != {node_type for node_type, _ in seeds}:
+        raise ValueError(f"{name}: expected the node types of the seeds, got {list(times)}")
+    return [_check_times(name, times[node_type], ids.numel()) for node_type, ids in seeds]
+
+
+def _check_times(name: str, times: Tensor, count: int) -> Tensor:
+    times = check_integer_tensor(name, times)
     if tuple(times.shape) != (count,):
-        raise ValueError(f"seed_time: expected shape ({count},), got {tuple(times.shape)}")
+        raise ValueError(f"{name}: expected shape ({count},), got {tuple(times.shape)}")
     return times

@@ -232,7 +232,7 @@ class StaticShapeSampler:
         raise_pending(self._device)
         sampler, shape = self._sampler, self.shape
         times = sampler.options.seed_times(
-            sampler.store, list(seeds.items()), seed_time, self._device
+            sampler.store, list(seeds.items()), seed_time, None, self._device
         )
 
         def draw(native: _C.KHopSampler) -> StaticShapeSample:
@@ -242,7 +242,8 @@ class StaticShapeSampler:
                     [(self._types.index(t), ids, counts.get(t)) for t, ids in seeds.items()],
                     0 if isinstance(seed, Tensor) else seed,
                     seed if isinstance(seed, Tensor) else None,
-                    times,
+                    times.latest,
+                    times.earliest,
                     self._maps,
                     [rows[1:] for rows in shape.rows_per_hop.values()],
                     list(shape.edges_per_hop.values()),

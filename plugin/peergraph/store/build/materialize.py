@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 
 import torch
@@ -167,6 +168,8 @@ def build_table(
 
     by_staging = None if row_set is not None else staging
     load_rows(table, what, spec, rows, start, by_staging, group, progress)
+    if row_set is None and spec.dtype in (torch.int32, torch.int64) and math.prod(shape[1:]) == 1:
+        table.mark_writes()  # samplers bisect by times as long as these are not written
     return table
 
 
