@@ -11,6 +11,7 @@ from peergraph.integration import SplitGraph, share_graph
 from peergraph.store import PlacementOptions, Store
 
 from .split import is_shared, join, plain_values, split
+from .time_order import sort_by_time
 
 DataT = TypeVar("DataT", Data, HeteroData)
 
@@ -19,6 +20,7 @@ DataT = TypeVar("DataT", Data, HeteroData)
 def share(
     data: DataT,
     *,
+    time_attr: str | None = ...,
     device: Any = ...,
     timeout: float | None = ...,
     progress: bool | None = ...,
@@ -28,6 +30,7 @@ def share(
 def share(
     data: Any = ...,
     *,
+    time_attr: str | None = ...,
     device: Any = ...,
     timeout: float | None = ...,
     progress: bool | None = ...,
@@ -36,6 +39,7 @@ def share(
 def share(
     data: Any = None,
     *,
+    time_attr: str | None = None,
     device: Any = None,
     timeout: float | None = None,
     progress: bool | None = None,
@@ -60,6 +64,11 @@ def share(
             they may pass ``None``, or the result of the same transforms. If the first rank of a
             machine passes ``None``, the first machine that has the graph sends it to that machine.
             Machines that have the graph must have the same graph.
+        time_attr: sorts the neighbours of each node by this attribute, of edges or of their source
+            nodes, as PyG's ``NeighborLoader(time_attr=...)`` does for itself: loaders with this
+            ``time_attr`` then bisect lists, so that long ones cost their logarithm. The order of
+            the edges, and their ids, stay the user's. It takes a sort of all edges on rank 0, and
+            an id for each edge in the store. Loaders sample by any other ``time_attr``, too.
         device: ``"cpu"``, ``"cuda"`` or ``"cuda:i"``; default: see
             ``peergraph.memory.Group.current``.
         timeout: seconds to wait for the other ranks.
@@ -71,7 +80,8 @@ def share(
     Raises:
         TypeError: rank 0's data is neither ``Data`` nor ``HeteroData``, or a keyword is unknown.
             All errors are raised on all ranks.
-        ValueError: all of the data is in a store already, a number of nodes is unknown, the
+        ValueError: all of the data is in a store already, nothing or both nodes and edges have
+            `time_attr`, a number of nodes is unknown, the
             attributes contradict each other, or machines bring different graphs.
         MemoryError, OSError: the host, or the folder `spill`, has less room than the plan needs.
         NotImplementedError: a list, or an array of texts, has more than 10,000 rows; a frame has a
@@ -87,6 +97,8 @@ def share(
                 "reads all of it, or save its store and load it with another plan"
             )
         outline, source = split(data)
+        if time_attr is not None:
+            sort_by_time(source, time_attr)
         return SplitGraph(outline, source, contents=plain_values(outline))
 
     def join_store(outline: Any, tensors: Any, store: Store) -> Any:

@@ -6,6 +6,7 @@ that is not shared they do the same as before.
 
 from __future__ import annotations
 
+import copy
 import inspect
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -44,6 +45,7 @@ from .layerwise_inference import infer_by_layers
 from .negative_edges import negative_sampling, structured_negative_sampling
 from .sampler import NeighborSampler
 from .seed_order import order_by_tensors
+from .windows import with_starts
 
 Function = Callable[..., Any]
 
@@ -90,19 +92,52 @@ def _init_loader(original: Function, self: Any, *args: Any, **kwargs: Any) -> No
     of_nodes = isinstance(self, NodeLoader)
     bound = inspect.signature(original).bind(self, *args, **kwargs)
     options = bound.arguments
+    starts = None
     store = find_store(options["data"])
     if store is not None:
-        sampler = options["node_sampler" if of_nodes else "link_sampler"]
-        time = "input_time" if of_nodes else "edge_label_time"
-        without_times = isinstance(sampler, NeighborSampler) and not sampler.is_temporal
-        if without_times and options.get(time) is not None:
-            raise ValueError(f"{time}: the sampler has no time_attr that it could be compared to")
+        starts = _take_times(options, of_nodes)
         _complete_inputs(options, store)
         if is_split(store):
             _gather_in_process(options)
         if store.device.type == "cuda":
             _stay_in_process(options, store)
     original(*bound.args, **bound.kwargs)
+    if starts is not None:
+        self.input_data = with_starts(self.input_data, starts, _start_name(of_nodes))
+
+
+def _take_times(options: dict[str, Any], of_nodes: bool) -> Any:
+    """Checks times, gives the sampler its window, and returns the starts of the seeds' windows.
+
+    Raises:
+        ValueError: the sampler has no times.
+    """
+    kwargs = options.setdefault("kwargs", {})
+    name = "node_sampler" if of_nodes else "link_sampler"
+    sampler, window = options[name], kwargs.get("time_window")
+    starts = kwargs.pop(_start_name(of_nodes), None)
+    time = "input_time" if of_nodes else "edge_label_time"
+    times = {time: options.get(time), _start_name(of_nodes): starts, "time_window": window}
+    if not isinstance(sampler, NeighborSampler):
+        if starts is not None:
+            raise ValueError(f"{_start_name(of_nodes)}: {type(sampler).__name__} has no windows")
+        return None
+    for argument, value in times.items():
+        if value is not None and not sampler.is_temporal:
+            raise ValueError(
+                f"{argument}: the sampler has no time_attr that it could be compared to"
+            )
+    kwargs.pop("time_window", None)
+    if window is not None:
+        sampler = options[name] = copy.copy(sampler)  # other loaders may have the sampler, too
+        sampler.time_window = window
+        sampler.core  # noqa: B018  # reports a wrong window here
+    return starts
+
+
+def _start_name(of_nodes: bool) -> str:
+    """Returns the argument of loaders beside ``input_time`` or ``edge_label_time``."""
+    return "input_start_time" if of_nodes else "edge_label_start_time"
 
 
 def _iterate(original: Function, self: Any) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, TypeVar
 
@@ -26,6 +27,7 @@ from .arguments import (
 )
 from .batch_negatives import BatchNegatives
 from .negative_sampling import CpuNegativeSampling
+from .windows import seed_starts, starts_of
 
 Value = TypeVar("Value")
 
@@ -50,16 +52,20 @@ class NeighborSampler(torch_geometric.sampler.NeighborSampler):  # type: ignore[
             always so with ``time_attr``.
         temporal_strategy: ``"uniform"`` or ``"last"``; no effect without ``time_attr``.
         time_attr: shared attribute of nodes or of edges; only nodes or edges up to the time of the
-            seed are sampled. Neighbor lists need not be sorted by time.
+            seed are sampled, equal times included. Neighbor lists need not be sorted by time; those
+            that are (``share(data, time_attr=...)`` sorts them) are bisected.
         weight_attr: shared attribute of edges, float32 or float64; edges are drawn in proportion
             to it. Works with a pair of stores too.
-        is_sorted: no effect: the store's structure is sorted.
+        is_sorted: no effect: the order of the lists is checked, never taken for granted.
         share_memory: no effect: the store is shared memory.
         directed: False stands for ``subgraph_type="induced"``.
         sample_direction: ``"backward"`` draws out-neighbours, from the store's other orientation
             (:meth:`peergraph.store.Store.reversed`), which takes a structure's memory: the first
             such sampler is made by all ranks together. Edge types, edge ids and the direction of
             the edges in a batch stay those of the graph. Not with ``time_attr``, as in PyG.
+        time_window: with ``time_attr``: admit only nodes or edges of the last so many units of time
+            before the seed's time; both ends are included. A number, or numbers by node type or
+            edge type. PyG's loaders take it, too, for a shared graph.
 
     Raises:
         NotImplementedError: naming the argument, for what is not supported.
@@ -81,6 +87,7 @@ class NeighborSampler(torch_geometric.sampler.NeighborSampler):  # type: ignore[
         share_memory: bool = False,
         directed: bool = True,
         sample_direction: str = "forward",
+        time_window: int | Mapping[NodeType | EdgeType, int] | None = None,
     ) -> None:
         if sample_direction not in ("forward", "backward"):
             raise ValueError(
@@ -111,6 +118,7 @@ class NeighborSampler(torch_geometric.sampler.NeighborSampler):  # type: ignore[
         self._describe(data)
         self._weights = None if weight_attr is None else weight_tables(data, weight_attr)
         self._set_times(data, time_attr)
+        self.time_window = time_window
 
         # The user's settings of negatives, and their copy on the CPU.
         self._negatives: tuple[NegativeSampling | None, NegativeSampling | None] = None, None
@@ -165,7 +173,7 @@ class NeighborSampler(torch_geometric.sampler.NeighborSampler):  # type: ignore[
             raise NotImplementedError(
                 f"{name} of a sampler cannot be changed; make another sampler"
             )
-        if name in ("replace", "subgraph_type", "temporal_strategy"):
+        if name in ("replace", "subgraph_type", "temporal_strategy", "time_window"):
             self._core = None
             value = SubgraphType(value) if name == "subgraph_type" else value
         super().__setattr__(name, value)
@@ -212,6 +220,7 @@ class NeighborSampler(torch_geometric.sampler.NeighborSampler):  # type: ignore[
             node_time=self._node_time or None,
             edge_time=self._edge_time or None,
             temporal_strategy="last" if last else "uniform",
+            time_window=self.time_window,
             subgraph="induced" if self._induced else "directional",
         )
 
@@ -248,7 +257,7 @@ class NeighborSampler(torch_geometric.sampler.NeighborSampler):  # type: ignore[
         self, nodes: Tensor | dict[NodeType, Tensor], seed: int, seed_time: Any = None
     ) -> SamplerOutput | HeteroSamplerOutput:
         """Samples the neighbourhood of `nodes` by a given seed of the random numbers."""
-        sample = self.core.sample(nodes, seed, seed_time=seed_time)
+        sample = self.core.sample(nodes, seed, seed_time=seed_time, seed_start=seed_starts(nodes))
         if self._backward:
             sample = _reverse_edges(sample)
         out = self.output_of(sample)
@@ -266,6 +275,11 @@ class NeighborSampler(torch_geometric.sampler.NeighborSampler):  # type: ignore[
                     "time_attr of their own"
                 )
 
+    def sample_from_nodes(self, inputs: Any) -> SamplerOutput | HeteroSamplerOutput:
+        """As PyG's; the loader may give each seed a time at which its window begins."""
+        with starts_of(inputs):
+            return super().sample_from_nodes(inputs)
+
     def sample_from_edges(
         self, inputs: Any, neg_sampling: NegativeSampling | None = None
     ) -> SamplerOutput | HeteroSamplerOutput:
@@ -275,7 +289,9 @@ class NeighborSampler(torch_geometric.sampler.NeighborSampler):  # type: ignore[
             return super().sample_from_edges(inputs, neg_sampling=drawn)
         if self._negatives[0] is not neg_sampling:
             self._negatives = neg_sampling, self._negatives_on_cpu(neg_sampling, inputs.input_type)
-        return super().sample_from_edges(inputs, neg_sampling=self._negatives[1])
+        drawn = self._negatives[1]
+        with starts_of(inputs, one_source=drawn is not None and drawn.is_triplet()):
+            return super().sample_from_edges(inputs, neg_sampling=drawn)
 
     def _negatives_of_batch(self, inputs: Any, negatives: BatchNegatives) -> NegativeSampling:
         if self.is_temporal:
