@@ -11,7 +11,7 @@ from peergraph.fullgraph.layout.volume import Volume
 from peergraph.fullgraph.plan.full_graph_plan import FullGraphPlan
 from peergraph.fullgraph.plan.memory_items import GraphFacts
 from peergraph.fullgraph.plan.offload_plan import OffloadPlan
-from peergraph.fullgraph.plan.offload_spread import Spread, expected_spread
+from peergraph.fullgraph.plan.spread import Spread, expected_spread
 
 NODE, EDGE = "_N", ("_N", "_E", "_N")
 WIDTHS = [128, 128, 128, 172]

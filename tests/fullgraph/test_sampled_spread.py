@@ -9,7 +9,7 @@ from torch import Tensor
 from peergraph.aggregate import Csc
 from peergraph.fullgraph import FullGraph, FullGraphPlan, named_model
 from peergraph.fullgraph.layout.duplication import count_duplication, cut_chunks
-from peergraph.fullgraph.plan import sampled_spread
+from peergraph.fullgraph.plan import spread as spreads
 from peergraph.memory import Group
 from peergraph.store import NODE
 from peergraph.testing import run_ranks
@@ -63,7 +63,7 @@ def test_counts_are_those_of_sets(ranks: int) -> None:
 
 
 def test_counts_of_a_sample(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sampled_spread, "_MARK_BYTES", NODES * FINEST // 4)
+    monkeypatch.setattr(spreads, "_MARK_BYTES", NODES * FINEST // 4)
     check_counts(local_edges(100_000), 0.1)
 
 

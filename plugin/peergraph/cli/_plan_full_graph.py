@@ -11,8 +11,8 @@ from peergraph.fullgraph.layout.duplication import Duplication
 from peergraph.fullgraph.layout.edge_share import EdgeShare
 from peergraph.fullgraph.layout.volume import Volume
 from peergraph.fullgraph.plan.choose_order import OrderChooser, check_order
-from peergraph.fullgraph.plan.counted_spread import count_parts
 from peergraph.fullgraph.plan.memory_items import GraphFacts
+from peergraph.fullgraph.plan.spread import sample_rows
 from peergraph.memory import Group
 from peergraph.store import EDGE, NODE
 from peergraph.store.disk.saved_store import SavedStore
@@ -33,7 +33,7 @@ def saved_facts(
         order: the order of the nodes.
 
     Returns:
-        The facts, and for a graph with one node type the rows that chunks need.
+        The facts, and the rows that chunks need.
 
     Raises:
         FileNotFoundError, ValueError: as in :meth:`Store.load`.
@@ -50,9 +50,7 @@ def saved_facts(
                                       else ids)  # fmt: skip
     chooser = OrderChooser(_ALONE, schema.num_nodes, shares, 0, blocks=ranks)
     chosen = chooser.choose(check_order(order, schema.num_nodes))
-    counted = []
-    if len(chosen.parts) == 1:
-        counted = count_parts(shares.values(), *next(iter(chosen.parts.values())))
+    counted = sample_rows(_ALONE, chosen.parts, chooser.degrees, shares)
     facts = GraphFacts(
         {t: counts for t, (_, counts) in chosen.parts.items()},
         chosen.volumes,

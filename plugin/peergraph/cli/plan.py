@@ -19,7 +19,7 @@ from peergraph.fullgraph.dry_run.named_models import LAYER_TYPES, assumed_model
 from peergraph.fullgraph.exchange.mode_cost import MODES
 from peergraph.fullgraph.layout.duplication import Duplication
 from peergraph.fullgraph.layout.numbering import ORDERS
-from peergraph.fullgraph.plan.counted_spread import format_duplication, spread_of
+from peergraph.fullgraph.plan.spread import spread_of
 from peergraph.memory import Group
 from peergraph.memory.topology.measure import known_topology, measure_topology
 from peergraph.memory.topology.topology import Topology
@@ -30,6 +30,7 @@ from peergraph.store.placement.ratios import ShardRatios
 from peergraph.store.placement.reads import BatchReads
 
 _DEFAULT_BUDGET_SHARE = 0.6
+_PRINTED_CHUNKS = (16, 64, 256)
 MAX_GPUS = 64
 """That can be planned for."""
 _HIDDEN_BYTES = {"float32": None, "bfloat16": 2, "float16": 2}
@@ -173,7 +174,6 @@ def _plan_full_graph(args: argparse.Namespace, topology: Topology) -> int:
         facts, counted = saved_facts(args.store, ranks, args.order)
     else:
         facts = described_facts(args.nodes, args.edges, sum(args.row_bytes), args.skew, ranks)
-    edges = sum(sum(v.num_edges) for v in facts.volumes.values())
     plan = FullGraphPlan.make(
         facts,
         topology,
@@ -186,13 +186,24 @@ def _plan_full_graph(args: argparse.Namespace, topology: Topology) -> int:
         host_memory=args.host_memory or topology.host_memory or None,
         file_memory=args.file_memory,
         hidden_bytes=_HIDDEN_BYTES[args.hidden_dtype],
-        spreads=[spread_of(rows, edges / max(1, sum(facts.rows)), facts) for rows in counted],
+        spreads=[spread_of(rows, facts) for rows in counted],
     )
     if args.json:
         print(json.dumps({**plan.to_dict(), "duplication": [vars(rows) for rows in counted]}))
     else:
-        print(plan, *format_duplication(counted), sep="\n")
+        print(plan, *_format(counted), sep="\n")
     return 0
+
+
+def _format(counted: list[Duplication]) -> list[str]:
+    """Returns a line of text for each of some numbers of chunks."""
+    return [
+        f"  {rows.world_size} x {rows.num_chunks} chunks need {rows.alpha:.2f} rows for each "
+        f"node (counted); {rows.saved_between_ranks:.2f} are passed on by ranks, "
+        f"{rows.saved_between_batches:.2f} stay from the batch before"
+        for rows in counted
+        if rows.num_chunks in _PRINTED_CHUNKS
+    ]
 
 
 def _model(args: argparse.Namespace) -> RecordedModel | None:

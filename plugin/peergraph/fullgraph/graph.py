@@ -21,6 +21,7 @@ from peergraph.fullgraph.exchange.side_by_side import batches, run_side_by_side
 from peergraph.fullgraph.exchange.transport import Transport
 from peergraph.fullgraph.full_graph_options import FullGraphOptions, all_options
 from peergraph.fullgraph.graph_arguments import agree_on_graph, check_ends, check_graph
+from peergraph.fullgraph.layout.duplication import Duplication
 from peergraph.fullgraph.layout.edge_share import (
     PIECE_EDGES,
     EdgeReader,
@@ -46,8 +47,7 @@ from peergraph.fullgraph.plan.choose_order import (
 )
 from peergraph.fullgraph.plan.full_graph_plan import FullGraphPlan
 from peergraph.fullgraph.plan.memory_items import GraphFacts
-from peergraph.fullgraph.plan.offload_spread import Spread
-from peergraph.fullgraph.plan.sampled_spread import sample_spreads
+from peergraph.fullgraph.plan.spread import sample_rows, spread_of
 from peergraph.fullgraph.structure.build_structure import structure_steps
 from peergraph.fullgraph.structure.neighbor_sums import ModeChoice
 from peergraph.fullgraph.structure.partitioned_csc import PartitionedCsc
@@ -291,7 +291,7 @@ def _build(
             chosen.reason,
             group.machines.ranks,
         )
-        count = partial(sample_spreads, group, chosen.parts, chooser.degrees, shares, facts)
+        count = partial(sample_rows, group, chosen.parts, chooser.degrees, shares)
         plan = _plan(group, facts, memory_budget, options, count)
         del chooser, count  # their memory is for the structure
         # With rows in host memory, each rank gets the rows of a chunk directly from their owners.
@@ -365,12 +365,12 @@ def _plan(
     facts: GraphFacts,
     memory_budget: int | None,
     options: FullGraphOptions,
-    spreads: Callable[[], Sequence[Spread]],
+    count: Callable[[], Sequence[Duplication]],
 ) -> FullGraphPlan:
     """Returns the plan for what the ranks and their hosts have. Collective.
 
     Args:
-        spreads: counts the rows that chunks need, if rows are offloaded.
+        count: counts the rows that chunks need, if rows are offloaded.
     """
     hidden_dtype, mode, model = options["hidden_dtype"], options["mode"], options["model"]
     assert not isinstance(model, torch.nn.Module)  # as it was checked
@@ -389,7 +389,7 @@ def _plan(
         num_chunks=options["num_chunks"],
         host_memory=host_budget(group, options["host_memory"]),
         file_memory=file_budget(group, options["folder"]),
-        spreads=spreads,
+        spreads=lambda: [spread_of(rows, facts) for rows in count()],
     )
 
 

@@ -23,8 +23,8 @@ from peergraph.fullgraph.plan.offload_cost import (
     place_rows,
     tier_bytes,
 )
-from peergraph.fullgraph.plan.offload_spread import expected_spread
 from peergraph.fullgraph.plan.pass_bytes import pass_bytes
+from peergraph.fullgraph.plan.spread import expected_spread
 from peergraph.memory import Group
 
 NODES, EDGES, CHUNKS, HEADS = 3000, 36_000, 4, 2

@@ -12,9 +12,9 @@ from peergraph.fullgraph.plan.memory_items import GraphFacts, MemoryItem, total_
 from peergraph.fullgraph.plan.network_bytes import NetworkBytes
 from peergraph.fullgraph.plan.offload_cost import DEVICE
 from peergraph.fullgraph.plan.offload_plan import OffloadPlan, make_offload_plan
-from peergraph.fullgraph.plan.offload_spread import Spread
 from peergraph.fullgraph.plan.recorded_model import RecordedModel
 from peergraph.fullgraph.plan.resident_plan import ResidentPlan
+from peergraph.fullgraph.plan.spread import Spread
 from peergraph.fullgraph.plan.sum_cost import SumCost
 from peergraph.memory import Topology
 from peergraph.number_arguments import check_number

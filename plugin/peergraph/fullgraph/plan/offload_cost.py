@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from peergraph.fullgraph.plan.memory_items import GraphFacts
-from peergraph.fullgraph.plan.offload_spread import Spread
 from peergraph.fullgraph.plan.schedule import SEQUENTIAL, SOURCE, Schedule, StoredRows
+from peergraph.fullgraph.plan.spread import Spread
 
 DEVICE, HOST, FILE = TIERS = ("device", "host", "file")
 USER = "user"  # the tensor or table that the user gave, which is not copied

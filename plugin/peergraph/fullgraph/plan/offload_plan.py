@@ -22,10 +22,10 @@ from peergraph.fullgraph.plan.offload_cost import (
     row_list_bytes,
     tier_bytes,
 )
-from peergraph.fullgraph.plan.offload_spread import Spread, spread_at
 from peergraph.fullgraph.plan.pass_bytes import PassBytes, pass_bytes, transfer_seconds
 from peergraph.fullgraph.plan.recorded_model import RecordedModel
 from peergraph.fullgraph.plan.schedule import BEFORE, SOURCE, Schedule
+from peergraph.fullgraph.plan.spread import Spread, spread_at
 from peergraph.memory import Topology
 from peergraph.number_arguments import check_number
 from peergraph.store.placement.plan import format_bytes

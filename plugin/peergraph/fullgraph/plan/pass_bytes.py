@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from peergraph.fullgraph.plan.memory_items import GraphFacts
 from peergraph.fullgraph.plan.offload_cost import DEVICE, FILE, TIERS, USER, Placement
-from peergraph.fullgraph.plan.offload_spread import Spread
 from peergraph.fullgraph.plan.schedule import Schedule
+from peergraph.fullgraph.plan.spread import Spread
 from peergraph.memory import Topology
 
 
