@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -48,7 +49,7 @@ def test_loops_that_end_in_any_way_put_it_back(interval: float) -> None:
     for _ in peergraph_pyg.prefetch(range(3)):
         assert sys.getswitchinterval() == pytest.approx(5e-5, rel=0.01)
     assert sys.getswitchinterval() == pytest.approx(interval)
-    batches = iter(peergraph_pyg.prefetch(range(100)))
+    batches: Any = iter(peergraph_pyg.prefetch(range(100)))
     next(batches)
     batches.close()
     assert sys.getswitchinterval() == pytest.approx(interval)

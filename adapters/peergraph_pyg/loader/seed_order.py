@@ -55,8 +55,9 @@ def _is_known(sampler: Any) -> bool:
 
 def _positions(batches: BatchSampler) -> Iterator[Tensor]:
     """Yields the positions of the seeds of each batch, as torch's samplers do."""
-    count = len(batches.sampler.data_source)  # type: ignore[attr-defined]
-    if type(batches.sampler) is RandomSampler:
+    sampler: Any = batches.sampler
+    count = len(sampler.data_source)
+    if type(sampler) is RandomSampler:
         seed = int(torch.empty((), dtype=torch.int64, device="cpu").random_().item())
         generator = torch.Generator().manual_seed(seed)
         order = torch.randperm(count, generator=generator, device="cpu")

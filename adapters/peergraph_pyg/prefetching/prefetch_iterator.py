@@ -1,11 +1,11 @@
-"""`PrefetchIterator`: a thread reads an iterator ahead of the loop."""
+"""`PrefetchIterator`: a thread reads an iterator ahead of the loop, or the loop does."""
 
 from __future__ import annotations
 
 import threading
 import weakref
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from queue import SimpleQueue
 from typing import Any
@@ -20,6 +20,7 @@ from peergraph.profiling import WAIT_BATCH, profile_range
 from peergraph.sampling import next_seed
 from peergraph.store import Store
 
+from .shorter_steps import ShorterSteps
 from .thread_state import (
     Modes,
     owners_of_memory,
@@ -104,6 +105,8 @@ class PrefetchIterator:
             RuntimeError.
         finds_memory: whether the thread looks for the memory of a batch, which is to be kept until
             the loop's stream has used it. The loop would wait for that.
+        way: decides for each batch whether the thread makes it ahead, or the loop as it asks for
+            it, on the same stream; the batches are the same. None: the thread makes all.
     """
 
     def __init__(
@@ -115,20 +118,27 @@ class PrefetchIterator:
         store: Store | None = None,
         *,
         finds_memory: bool = True,
+        way: ShorterSteps | None = None,
     ) -> None:
         options = options or PrefetchOptions()
         self._inner = inner
+        self._way = way
+        self._credit: _Credit | None = None  # for a batch that the loop makes
+        if way is not None:
+            way.begin_iteration()
         self._store = store
         self._is_over = False
         self._device = device
         self._channel = _Channel()
         self._random_state: Tensor | None = torch.get_rng_state()
         stream = take_stream(device, options.priority) if device.type == "cuda" else None
-        state = ThreadRng(), Modes.current(), options.blocks_on(device)
+        self._state = _State(
+            stream, ThreadRng(), Modes.current(), options.blocks_on(device), finds_memory
+        )
         # The thread holds no reference to this object, whose finalizer ends the thread.
         self._thread = threading.Thread(
             target=_make_batches,
-            args=(inner, self._channel, stream, *state, finds_memory),
+            args=(inner, self._channel, self._state),
             name="peergraph prefetch",
             daemon=True,
         )
@@ -158,8 +168,16 @@ class PrefetchIterator:
         """
         if self._is_over:
             raise StopIteration
-        with profile_range(WAIT_BATCH):
-            result = self._channel.results.get()
+        if self._way is not None:
+            self._way.count_step()
+        credit, self._credit = self._credit, None
+        if credit is None or self._channel.stopped:
+            with profile_range(WAIT_BATCH):
+                result = self._channel.results.get()
+        else:
+            with self._state.entered_by_loop():
+                _use(credit, self._state)
+                result = _make(self._inner, self._state)
         if self._channel.stopped:
             self._is_over = True
             if self._store is not None and self._store.closed:
@@ -176,7 +194,11 @@ class PrefetchIterator:
             self._is_over = True
             self.close()
         else:
-            self._channel.credits.put(_Credit(seed, self._record_event()))
+            credit = _Credit(seed, self._record_event())
+            if self._way is None or self._way.by_thread:
+                self._channel.credits.put(credit)
+            else:
+                self._credit = credit
 
     def batch_of(self, result: Result) -> Any:
         """Returns the batch of a result, or raises its error. The current stream waits for the
@@ -233,34 +255,42 @@ class PrefetchIterator:
         return next_seed()
 
 
-def _make_batches(
-    inner: Iterator[Any],
-    channel: _Channel,
-    stream: torch.cuda.Stream | None,
-    draws: ThreadRng,
-    modes: Modes,
-    max_blocks: int,
-    finds_memory: bool,
-) -> None:
+@dataclass(frozen=True)
+class _State:
+    """What batches are made with, by the thread or by the loop."""
+
+    stream: torch.cuda.Stream | None
+    draws: ThreadRng
+    modes: Modes
+    max_blocks: int
+    finds_memory: bool
+
+    @contextmanager
+    def entered_by_thread(self) -> Iterator[None]:
+        with on_thread_stream(self.stream), taking_turns(), self._entered():
+            yield
+
+    @contextmanager
+    def entered_by_loop(self) -> Iterator[None]:
+        on_stream = nullcontext() if self.stream is None else torch.cuda.stream(self.stream)
+        with on_stream, self._entered():
+            yield
+
+    @contextmanager
+    def _entered(self) -> Iterator[None]:
+        with self.draws, self.modes.entered(), limit_blocks(self.max_blocks):
+            yield
+
+
+def _make_batches(inner: Iterator[Any], channel: _Channel, state: _State) -> None:
     try:
-        with ExitStack() as stack:
-            stack.enter_context(on_thread_stream(stream))
-            stack.enter_context(draws)
-            stack.enter_context(modes.entered())
-            stack.enter_context(limit_blocks(max_blocks))
-            stack.enter_context(taking_turns())
+        with state.entered_by_thread():
             last = False
             while not last:
-                credit = channel.credits.get()
-                if credit.used is not None:
-                    # The GPU may be far behind the loop. Without this wait, batches whose memory is
-                    # still in use would accumulate.
-                    credit.used.synchronize()
+                _use(channel.credits.get(), state)
                 if channel.stopped:
                     return
-                if credit.seed is not None:
-                    draws.reseed(credit.seed)
-                result = _make(inner, stream, draws, finds_memory)
+                result = _make(inner, state)
                 last = result.last
                 channel.results.put(result)
                 del result  # the loop alone keeps the batch alive
@@ -268,17 +298,23 @@ def _make_batches(
         channel.results.put(Result(None, error, True, None, None))
 
 
-def _make(
-    inner: Iterator[Any],
-    stream: torch.cuda.Stream | None,
-    draws: ThreadRng,
-    finds_memory: bool,
-) -> Result:
+def _use(credit: _Credit, state: _State) -> None:
+    """Waits until a batch may be made."""
+    if credit.used is not None:
+        # The GPU may be far behind the loop. Without this wait, batches whose memory is still in
+        # use would accumulate.
+        credit.used.synchronize()
+    if credit.seed is not None:
+        state.draws.reseed(credit.seed)
+
+
+def _make(inner: Iterator[Any], state: _State) -> Result:
+    draws, stream = state.draws, state.stream
     try:
         batch = next(inner)
         if stream is None:
             return Result(batch, None, False, None, draws.state)
-        memory = owners_of_memory(batch) if finds_memory else None
+        memory = owners_of_memory(batch) if state.finds_memory else None
         return Result(batch, None, False, stream.record_event(), draws.state, memory)
     except BaseException as error:
         # The loop may go on with the next batch, as without prefetching.

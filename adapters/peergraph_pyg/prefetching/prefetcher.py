@@ -17,6 +17,7 @@ from peergraph.store import Store
 from ..data.store_of import find_store
 from .exchanging import exchange_rows
 from .prefetch_iterator import PrefetchIterator, PrefetchOptions
+from .shorter_steps import ShorterSteps
 
 _VARIABLE = "PEERGRAPH_PREFETCH"
 # One batch is made while the loop works on another. A second batch that waits would take memory and
@@ -24,6 +25,9 @@ _VARIABLE = "PEERGRAPH_PREFETCH"
 # described at PrefetchOptions.blocks_on).
 _DEFAULT_DEPTH = 1
 MAX_DEPTH = 1024
+
+# What is known of the steps of a loader's loop, for its next epochs.
+_ways: weakref.WeakKeyDictionary[Any, ShorterSteps] = weakref.WeakKeyDictionary()
 
 _plainly: ContextVar[bool] = ContextVar("peergraph_pyg_plainly", default=False)
 
@@ -46,7 +50,9 @@ def prefetch(
 
     Loaders that sample a store on a GPU prefetch by themselves. For these, this function sets
     another depth; the environment variable ``PEERGRAPH_PREFETCH`` sets the depth of all of them
-    (0 turns prefetching off).
+    (0 turns prefetching off). Without either, the loop tries both ways in its first steps, and
+    makes the batches itself, as it asks for them but on the separate stream, if its steps are
+    shorter then: Python runs one thread at a time.
 
     The loader draws the same numbers from torch's CPU generator as without prefetching, and makes
     the same batches, as long as the loop itself draws none from that generator; if it does, the
@@ -60,7 +66,7 @@ def prefetch(
             loader's own workers.
         depth: number of batches that are being made or are waiting, without the batch that the loop
             works on; each takes memory. 0: each batch is made when the loop asks for it. None:
-            ``PEERGRAPH_PREFETCH``, by default 1.
+            ``PEERGRAPH_PREFETCH``, by default 1, or by the loop where that is faster.
         priority: priority of the thread's stream on a GPU. -1: its kernels start before queued
             kernels of the model; 0: they wait for their turn.
         max_blocks: largest number of thread blocks (of 256 threads) of a gather kernel, so that the
@@ -75,6 +81,7 @@ def prefetch(
         loader,
         default_depth() if depth is None else depth,
         PrefetchOptions(priority, max_blocks),
+        tries_both=depth is None and _VARIABLE not in os.environ,
     )
 
 
@@ -89,8 +96,16 @@ def default_depth() -> int:
 class PrefetchLoader:
     """The loader that :func:`prefetch` returns; it has all attributes of the loader it reads."""
 
-    def __init__(self, loader: Any, depth: int, options: PrefetchOptions | None = None) -> None:
+    def __init__(
+        self,
+        loader: Any,
+        depth: int,
+        options: PrefetchOptions | None = None,
+        *,
+        tries_both: bool = False,
+    ) -> None:
         check_number("depth", depth, 0, MAX_DEPTH)
+        self._tries_both = tries_both
         self.loader = loader
         self.depth = depth
         self.prefetch_options = options or PrefetchOptions()
@@ -111,8 +126,11 @@ class PrefetchLoader:
             return exchanged
         if self.depth == 0:
             return iterator
+        device, way = _device_of(store), None
+        if self._tries_both and device.type == "cuda":
+            way = _ways.setdefault(self.loader, ShorterSteps())
         ahead = PrefetchIterator(
-            iterator, self.depth, _device_of(store), self.prefetch_options, store
+            iterator, self.depth, device, self.prefetch_options, store, way=way
         )
         if store is not None:
             store.register_reader(ahead)

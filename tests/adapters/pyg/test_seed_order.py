@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from torch.utils.data import DistributedSampler, WeightedRandomSampler
+from torch.utils.data import DistributedSampler, RandomSampler, WeightedRandomSampler
 
 pytest.importorskip("torch_geometric")
 
@@ -17,6 +17,7 @@ import peergraph_pyg
 from peergraph_pyg.loader import seed_order
 
 NODES, EDGES = 103, 400
+POSITIONS: Any = range(NODES)
 
 
 def make_data() -> Data:
@@ -50,10 +51,10 @@ def plain_order(make_loader: Any, data: Any, monkeypatch: pytest.MonkeyPatch) ->
         {"shuffle": True, "batch_size": 103},
         {"shuffle": True, "batch_size": 1, "input_nodes": torch.arange(5)},
         {"shuffle": True, "generator": torch.Generator().manual_seed(3)},
-        {"sampler": DistributedSampler(range(NODES), 2, 1)},
-        {"sampler": WeightedRandomSampler(torch.ones(NODES), NODES)},
-        {"sampler": torch.utils.data.RandomSampler(range(NODES), num_samples=150)},
-        {"sampler": torch.utils.data.RandomSampler(range(NODES), replacement=True)},
+        {"sampler": DistributedSampler(POSITIONS, 2, 1)},
+        {"sampler": WeightedRandomSampler([1.0] * NODES, NODES)},
+        {"sampler": RandomSampler(POSITIONS, num_samples=150)},
+        {"sampler": RandomSampler(POSITIONS, replacement=True)},
         {"input_nodes": torch.randperm(NODES) < 40, "shuffle": True},
     ],
     ids=lambda options: "-".join(options) or "default",
