@@ -114,9 +114,10 @@ class StoredFrame(TensorFrame):  # type: ignore[misc]
     def materialize(self) -> Any:
         """Returns all rows as a plain frame on the CPU. Synchronises."""
         rows = [self._table(field).read() for field in self.spec.fields]
-        bounds = self._bounds(rows)
-        elements = [self._elements(field).read() for field in self._list_fields()]
-        return self._plain(len(self), rows, bounds, elements)
+        pairs = zip(self._list_fields(), self._bounds(rows), strict=True)
+        lists = [self._whole_lists(field, bounds) for field, bounds in pairs]
+        ends, elements = [end for end, _ in lists], [values for _, values in lists]
+        return self._plain(len(self), rows, ends, elements)
 
     def __getitem__(self, index: Any) -> Any:
         ids = _row_ids(index, len(self)).to(self.store.device)
@@ -158,6 +159,15 @@ class StoredFrame(TensorFrame):  # type: ignore[misc]
     def _elements(self, field: FrameField) -> Table:
         return self.store.list_values(field.table(self.name), self.owner)
 
+    def _whole_lists(self, field: FrameField, bounds: Tensor) -> tuple[Tensor, Tensor]:
+        """Returns the ends of the lists of all rows, and their elements, on the CPU."""
+        ends, elements = _ends_of(bounds), self._elements(field).read()
+        # Rows of files may be in another order than their nodes, or be left out.
+        in_order = torch.equal(ends[:-1].view(-1, bounds.size(1) - 1), bounds[:, :-1])
+        if in_order and int(ends[-1]) == len(elements):
+            return ends, elements
+        return ends, elements[_positions(bounds, ends, int(ends[-1]))]
+
     def _tensor(self, field: FrameField) -> TableTensor:
         return TableTensor(self.store, self.owner, field.table(self.name))
 
@@ -178,13 +188,12 @@ class StoredFrame(TensorFrame):  # type: ignore[misc]
         Args:
             count: the number of rows.
             rows: the rows of each field.
-            ends: of each field of lists, their bounds ``[rows, columns + 1]`` or the flat positions
-                of the gathered elements ``[rows * columns + 1]``.
+            ends: of each field of lists, 0 and where each list ends, ``[rows * columns + 1]``.
             elements: of each field of lists, the elements.
         """
         columns: dict[Any, Any] = {}
         target, stypes = None, stype_class()
-        lists = zip(map(_flat, ends), elements, strict=True)
+        lists = zip(ends, elements, strict=True)
         for field, values in zip(self.spec.fields, rows, strict=True):
             value: Any = values
             if field.layout == "joined":
@@ -235,9 +244,8 @@ class _Columns(Mapping[Any, Any]):
         if field.layout == "joined":
             offset, width = frame._ends[field].clone(), len(field.ends) - 1
             return ragged("joined", count, width, frame._tensor(field), offset)
-        bounds, elements = frame._table(field).read(), frame._elements(field).read()
-        width = len(frame.spec.columns[field.stype])
-        return ragged("lists", count, width, elements, _flat(bounds))
+        ends, elements = frame._whole_lists(field, frame._table(field).read())
+        return ragged("lists", count, len(frame.spec.columns[field.stype]), elements, ends)
 
     def __iter__(self) -> Iterator[Any]:
         return iter(self._frame.col_names_dict)
@@ -295,15 +303,6 @@ def _positions(bounds: Tensor, ends: Tensor, total: int) -> Tensor:
     first = bounds[:, 0] - ends[:-1].view(-1, columns)[:, 0]
     shift = torch.repeat_interleave(first, bounds[:, -1] - bounds[:, 0], output_size=total)
     return shift.add_(torch.arange(total, device=bounds.device))
-
-
-def _flat(bounds: Tensor) -> Tensor:
-    """Returns the positions of all lists [rows * columns + 1] of their bounds by row."""
-    if bounds.dim() == 1:
-        return bounds
-    if bounds.size(0) == 0:
-        return bounds.new_zeros(1)
-    return torch.cat([bounds[:, :-1].reshape(-1), bounds[-1, -1:]])
 
 
 def _row_ids(index: Any, rows: int) -> Tensor:

@@ -13,6 +13,7 @@ import torch
 
 from peergraph.store.disk.manifest import ArrayEntry, EdgeEntry, Manifest, TableEntry, read_manifest
 from peergraph.store.disk.saved_array import SavedArray
+from peergraph.store.input.frame_spec import is_list_type
 from peergraph.store.placement.items import type_name
 from peergraph.store.placement.plan import format_bytes
 
@@ -144,7 +145,8 @@ def render(facts: Mapping[str, Any]) -> Iterator[str]:
     yield f"{facts['folder']}: {format_bytes(facts['bytes'])}"
     for number, nodes in enumerate(facts["nodes"]):
         ids = f", their ids are in {_ids_file(number)}" if nodes["ids"] else ""
-        yield f"Nodes {nodes['type']}"
+        what = "Elements of lists" if is_list_type(nodes["type"]) else "Nodes"
+        yield f"{what} {nodes['type']}"
         yield from _row("count", f"{nodes['count']:,}{ids}")
         yield from _render_tables(nodes["tables"])
     for edges in facts["edges"]:

@@ -11,6 +11,7 @@ from peergraph.store.ingest.graph_files import (
     GraphFiles,
     NodeFiles,
     Rows,
+    TableFiles,
 )
 from peergraph.store.ingest.ingest_report import BadRows, BadRowsError, IngestReport
 from peergraph.store.input.frame_spec import TARGET, VALUES, FrameField, FrameSpec, list_type
@@ -68,6 +69,7 @@ __all__ = [
     "StoragelessTensor",
     "Store",
     "StoreTensor",
+    "TableFiles",
     "TableTensor",
     "TieredCsc",
     "TopK",

@@ -18,6 +18,11 @@ Numbering = Literal["auto", "dense", "mapped"]
 
 _NAN = ("error", "keep", "zero")
 _NUMBERINGS = ("auto", "dense", "mapped")
+STYPES = (
+    *("numerical", "categorical", "timestamp", "embedding"),
+    *("multicategorical", "text_tokenized", "sequence_numerical"),
+)
+"""The semantic types of columns, by PyTorch Frame's names."""
 
 
 @dataclass(frozen=True)
@@ -67,11 +72,14 @@ class Columns:
             number that would be rounded, a number that would be infinite) is a bad row.
         nan: the treatment of missing values and NaN: ``"error"`` (they are bad rows), ``"keep"``
             (they are NaN) or ``"zero"``.
+        row_shape: the shape of a row, of as many values as a row of the columns has; default: as
+            above.
     """
 
     columns: str | Sequence[str]
     dtype: torch.dtype | str | None = None
     nan: NanPolicy = "error"
+    row_shape: tuple[int, ...] | None = None
 
     def __post_init__(self) -> None:
         _check(self, nan=_NAN)
@@ -186,15 +194,55 @@ class EdgeFiles:
 
 
 @dataclass(frozen=True)
-class GraphFiles:
-    """The files of a graph, by node type and edge type."""
+class TableFiles:
+    """A table of a database: its rows are nodes, its foreign keys edges, and its other columns the
+    frame ``"tf"`` of its nodes.
 
-    nodes: Mapping[NodeType, NodeFiles]
-    edges: Mapping[EdgeType, EdgeFiles]
+    Args:
+        files: paths, globs or folders of Parquet files.
+        key: the column of the primary key, if others refer to it.
+        foreign_keys: the table to whose key a column refers, by column. Rows without a value have
+            no edge. Edge types are ``(table, "f2p_<column>", other table)`` and, reversed,
+            ``(other table, "rev_f2p_<column>", table)``.
+        time: a column of times or dates, which the table ``"time"`` has in seconds since 1970.
+        stypes: the semantic type by column, of PyTorch Frame's names; None leaves the column out.
+            Default, by Arrow's type: numbers are ``"numerical"``, text and truth values
+            ``"categorical"``, times and dates ``"timestamp"``; lists of text
+            ``"multicategorical"``, of integers ``"text_tokenized"`` (as ``input_ids``), of floats
+            ``"embedding"``; lists of numbers may be ``"sequence_numerical"``.
+    """
+
+    files: Any
+    key: str | None = None
+    foreign_keys: Mapping[str, NodeType] = field(default_factory=dict)
+    time: str | None = None
+    stypes: Mapping[str, str | None] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        if not self.nodes and not self.edges:
-            raise ValueError("no files: give source, nodes or edges")
+        _check(self, key=_TEXT, time=_TEXT, foreign_keys=Mapping, stypes=Mapping)
+        paths = [self.files] if isinstance(self.files, (str, PathLike)) else self.files
+        is_list = isinstance(paths, Sequence)
+        if not is_list or not all(isinstance(path, (str, PathLike)) for path in paths):
+            raise ValueError(f"files of a table must be paths, got {type(self.files).__name__}")
+        for column, stype in self.stypes.items():
+            if stype is not None and stype not in STYPES:
+                known = ", ".join(STYPES)
+                raise ValueError(
+                    f"stypes: {column!r} must be one of {known} or None, got {stype!r}"
+                )
+
+
+@dataclass(frozen=True)
+class GraphFiles:
+    """The files of a graph, by node type and edge type, and the tables of a database."""
+
+    nodes: Mapping[NodeType, NodeFiles] = field(default_factory=dict)
+    edges: Mapping[EdgeType, EdgeFiles] = field(default_factory=dict)
+    tables: Mapping[NodeType, TableFiles] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if not self.nodes and not self.edges and not self.tables:
+            raise ValueError("no files: give source, nodes, edges or tables")
         types: list[Any] = [*self.nodes.values(), *self.edges.values()]
         readers = [id(t.files) for t in types if hasattr(t.files, "read_next_batch")]
         if len(set(readers)) < len(readers):

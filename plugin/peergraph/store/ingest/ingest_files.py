@@ -14,15 +14,22 @@ from peergraph.number_arguments import check_number
 from peergraph.store.disk.atomic_folder import new_folder
 from peergraph.store.disk.manifest import FILE_NAME, Manifest, NodeEntry
 from peergraph.store.disk.save_store import write_text
+from peergraph.store.ingest.database import Database
 from peergraph.store.ingest.formats.description import described_files
-from peergraph.store.ingest.graph_files import EdgeFiles, GraphFiles, NodeFiles
+from peergraph.store.ingest.graph_files import EdgeFiles, GraphFiles, NodeFiles, TableFiles
 from peergraph.store.ingest.ingest_edges import EdgeIngest
 from peergraph.store.ingest.ingest_nodes import NodeIngest
 from peergraph.store.ingest.ingest_report import IngestReport
 from peergraph.store.ingest.node_ids import NodeIds
 from peergraph.store.ingest.workspace import Workspace
+from peergraph.store.input.frame_spec import is_list_type
 from peergraph.store.input.source import EDGE, NODE, EdgeType, NodeType
-from peergraph.store.input.storage import StorageOption, check_tables, checked_storage
+from peergraph.store.input.storage import (
+    CheckedStorage,
+    StorageOption,
+    check_tables,
+    checked_storage,
+)
 
 _LEAST_MEMORY = 64 << 20
 _MOST_DEFAULT_MEMORY = 16 << 30
@@ -36,6 +43,7 @@ def ingest(
     *,
     nodes: Mapping[NodeType, NodeFiles] | NodeFiles | None = None,
     edges: Mapping[EdgeType, EdgeFiles] | EdgeFiles | None = None,
+    tables: Mapping[NodeType, TableFiles] | None = None,
     format: str = "auto",
     bad_rows: BadRowPolicy = "error",
     memory: int | None = None,
@@ -58,6 +66,8 @@ def ingest(
         nodes, edges: the files by type, instead of `source`; without a mapping, the files of a
             graph with one node type and one edge type. The number of nodes of a type that only
             edges name is the largest id plus one, or the number of different strings.
+        tables: the tables of a database by name, instead of `source`: keys become edges, and other
+            columns the frame ``"tf"`` of each table, with statistics.
         format: the format of `source`: ``"auto"``, ``"ogb"``, ``"lsc"``, ``"dgl"``, ``"pyg"`` or
             ``"description"``.
         bad_rows: ``"error"``: raise an error after all rows of a type have been read; ``"skip"``:
@@ -88,15 +98,15 @@ def ingest(
     if memory is None:
         memory = max(_LEAST_MEMORY, min(_MOST_DEFAULT_MEMORY, free_host_memory() // 2))
     check_number("memory", memory, 1)
-    graph, narrow = _graph_files(source, nodes, edges, format), checked_storage(storage)
-    names: dict[NodeType | EdgeType, Iterable[str]] = {t: n.tables for t, n in graph.nodes.items()}
-    names.update({t: e.tables for t, e in graph.edges.items()})
-    check_tables(narrow, names)
+    graph, narrow = _graph_files(source, nodes, edges, tables, format), checked_storage(storage)
+    if not graph.tables:
+        _check_storage(graph, narrow)
     path = Path(fspath(folder))
     with new_folder(path) as part:
         workspace = Workspace(part, memory, progress, bad_rows == "skip", storage=narrow)
         try:
-            manifest = _ingest_graph(graph, workspace)
+            ingest_all = _ingest_tables if graph.tables else _ingest_graph
+            manifest = ingest_all(graph, workspace)
         except OSError as error:
             if error.filename is None and error.errno is not None:  # of a write
                 raise OSError(error.errno, error.strerror, str(part)) from error
@@ -107,7 +117,7 @@ def ingest(
         written = sum(file.stat().st_size for file in part.iterdir())
     return IngestReport(
         path,
-        manifest.num_nodes,
+        {t: n for t, n in manifest.num_nodes.items() if not is_list_type(t)},
         {entry.type: entry.count for entry in manifest.edges},
         workspace.bad_rows,
         time.perf_counter() - started,
@@ -122,17 +132,37 @@ def _graph_files(
     source: str | PathLike[str] | GraphFiles | None,
     nodes: Mapping[NodeType, NodeFiles] | NodeFiles | None,
     edges: Mapping[EdgeType, EdgeFiles] | EdgeFiles | None,
+    tables: Mapping[NodeType, TableFiles] | None,
     format: str,
 ) -> GraphFiles:
     if source is not None:
-        if nodes is not None or edges is not None:
-            raise ValueError("give source, or nodes and edges, not both")
+        if nodes is not None or edges is not None or tables is not None:
+            raise ValueError("give source, or nodes, edges and tables, not both")
         return source if isinstance(source, GraphFiles) else described_files(source, format)
     if isinstance(nodes, NodeFiles):
         nodes = {NODE: nodes}
     if isinstance(edges, EdgeFiles):
         edges = {EDGE: edges}
-    return GraphFiles(nodes or {}, edges or {})
+    return GraphFiles(nodes or {}, edges or {}, tables or {})
+
+
+def _check_storage(graph: GraphFiles, storage: CheckedStorage) -> None:
+    """Raises ValueError if the option names a table that does not exist."""
+    names: dict[NodeType | EdgeType, Iterable[str]] = {t: n.tables for t, n in graph.nodes.items()}
+    names.update({t: e.tables for t, e in graph.edges.items()})
+    check_tables(storage, names)
+
+
+def _ingest_tables(graph: GraphFiles, workspace: Workspace) -> Manifest:
+    """Ingests the tables of a database, and other types of the graph."""
+    with closing(Database(graph.tables, workspace)) as database:
+        of_tables = database.graph_files()
+        for kind in (*graph.nodes, *graph.edges):
+            if kind in of_tables.nodes or kind in of_tables.edges:
+                raise ValueError(f"{kind!r} is a type of the tables, too")
+        whole = GraphFiles({**of_tables.nodes, **graph.nodes}, {**of_tables.edges, **graph.edges})
+        _check_storage(whole, workspace.storage)
+        return database.finish(_ingest_graph(whole, workspace))
 
 
 def _ingest_graph(graph: GraphFiles, workspace: Workspace) -> Manifest:

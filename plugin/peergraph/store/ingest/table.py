@@ -6,6 +6,7 @@ import fnmatch
 from collections.abc import Iterator, Mapping, Sequence
 from functools import reduce
 from itertools import chain
+from math import prod
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -78,6 +79,7 @@ class Table:
     ) -> None:
         self.name, self._full_name = name, table_name(kind, name)
         self._kind, self._nan, self._repeat = kind, table.nan, repeat
+        self._given_shape = table.row_shape if isinstance(table, Columns) else None
         self._path, self._workspace = path, workspace
         self._row_shape: tuple[int, ...] | None = None  # None until the first rows are read
         self.own = open_table(table.values, table.csv) if isinstance(table, Rows) else None
@@ -123,7 +125,8 @@ class Table:
         if self._dtype is None:
             self._dtype = self._dtype_of_text(()) if self._kinds else torch.float32
         if self._row_shape is None:
-            self._row_shape = (len(self.columns),) if self._is_matrix else ()
+            of_columns = (len(self.columns),) if self._is_matrix else ()
+            self._row_shape = self._given_shape or of_columns
         if self._staged is not None:
             for rows in self._ordered(self._staged, order, left_out):
                 self._append(rows)
@@ -149,7 +152,8 @@ class Table:
 
     def _rows(self, columns: Mapping[str, Any], problems: Problems) -> Tensor:
         num_rows, problems = len(problems.bad), problems.of(f"table {self.name!r}: a value")
-        width = self._row_shape[0] if self._row_shape and not self._is_matrix else -1
+        known = self._given_shape or self._row_shape
+        width = prod(known) if known and not self._is_matrix else -1
         parts = [
             to_numbers(columns[column], problems, self._times.get(column), width)
             for column in self.columns
@@ -162,6 +166,8 @@ class Table:
             raise ValueError("a column of lists makes a table alone")
         else:
             rows = torch.stack(values, dim=1) if values else torch.empty(num_rows, 0)
+        if self._given_shape is not None:
+            rows = rows.reshape(num_rows, *self._given_shape)
         shape = tuple(rows.shape[1:])
         if num_rows and self._row_shape is None:
             self._row_shape = shape

@@ -21,11 +21,12 @@ from peergraph.store.ingest.graph_files import (
     GraphFiles,
     NodeFiles,
     Rows,
+    TableFiles,
 )
 from peergraph.store.ingest.read.arrays import is_array_path
 from peergraph.store.input.source import EDGE, NODE, EdgeType
 
-_Described = TypeVar("_Described", NodeFiles, EdgeFiles, Columns, Rows, CsvFormat)
+_Described = TypeVar("_Described", NodeFiles, EdgeFiles, TableFiles, Columns, Rows, CsvFormat)
 _SEPARATOR = ","
 
 
@@ -66,6 +67,10 @@ def description_files(path: Path) -> GraphFiles:
         {"nodes": {"paper": {"files": "papers/*.parquet", "id": "pid", "tables": {"x": "f*"}}},
          "edges": {"paper,cites,paper": {"files": "cites.csv.gz"}}}
 
+    or, for the tables of a database, those of :class:`TableFiles`::
+
+        {"tables": {"order": {"files": "orders.parquet", "foreign_keys": {"user_id": "user"}}}}
+
     Paths are relative to the description. A graph of one node type and one edge type needs no
     names: ``{"nodes": {"files": ...}, "edges": {"files": ...}}``.
 
@@ -77,9 +82,10 @@ def description_files(path: Path) -> GraphFiles:
         _read_toml(path) if path.suffix == ".toml" else parse_json(path.read_bytes(), str(path))
     )
     where = str(path)
-    _check_object(values, where, ("nodes", "edges"))
+    _check_object(values, where, ("nodes", "edges", "tables"))
     nodes, edges = values.get("nodes", {}), values.get("edges", {})
-    for name, part in (("nodes", nodes), ("edges", edges)):
+    tables = values.get("tables", {})
+    for name, part in (("nodes", nodes), ("edges", edges), ("tables", tables)):
         _check_object(part, f"{where}: {name}", None)
     if _is_single(nodes, NodeFiles):
         nodes = {NODE: nodes}
@@ -92,6 +98,7 @@ def description_files(path: Path) -> GraphFiles:
             edge_type(t, where): constructed(EdgeFiles, v, f"{where}: edges.{t}", folder)
             for t, v in edges.items()
         },
+        {t: constructed(TableFiles, v, f"{where}: tables.{t}", folder) for t, v in tables.items()},
     )
 
 

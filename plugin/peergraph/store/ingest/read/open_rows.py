@@ -39,6 +39,8 @@ def open_rows(
         FileNotFoundError: no file of that name, or none that matches.
         ValueError: a file of an unknown kind, files of several kinds.
     """
+    if isinstance(files, RowSource):
+        return files
     if isinstance(files, (Tensor, np.ndarray)) and are_edges:
         return RowSource([ArrayRows(files, are_edges)])
     if hasattr(files, "to_batches") or hasattr(files, "__arrow_c_stream__"):

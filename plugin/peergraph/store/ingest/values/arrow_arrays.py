@@ -65,7 +65,7 @@ def plain_type(kind: Any) -> Any:
 
 def is_text(kind: Any) -> bool:
     """Returns whether values of an Arrow type are strings."""
-    return "string" in str(kind)
+    return "string" in str(kind) and not arrow.types.is_nested(kind)
 
 
 def is_list(kind: Any) -> bool:

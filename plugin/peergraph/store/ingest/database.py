@@ -1,0 +1,339 @@
+"""Tables of a database: keys become edges, other columns become frames, with statistics."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from glob import glob
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from peergraph.store.disk.manifest import Manifest, NodeEntry
+from peergraph.store.ingest.frame_columns import FrameColumns, stype_of
+from peergraph.store.ingest.graph_files import (
+    STYPES,
+    Columns,
+    CsvFormat,
+    EdgeFiles,
+    GraphFiles,
+    NodeFiles,
+    TableFiles,
+)
+from peergraph.store.ingest.read.arrow_rows import ArrowRows
+from peergraph.store.ingest.read.open_rows import open_rows
+from peergraph.store.ingest.read.optional import arrow, compute
+from peergraph.store.ingest.read.row_source import RowSource
+from peergraph.store.ingest.values.arrow_arrays import as_arrow, as_mask, common_type, plain_type
+from peergraph.store.ingest.workspace import Workspace, arrow_reader
+from peergraph.store.input.frame_spec import FrameSpec, list_type
+from peergraph.store.input.source import EdgeType, NodeType
+
+FRAME = "tf"
+"""The name of the frame of each table, as in RelBench."""
+_ROW, _TIME = "row", "unix time"
+_SOURCE, _DESTINATION = "source", "destination"
+
+
+@dataclass
+class _Table:
+    """One table: its files, and its columns by semantic type."""
+
+    name: NodeType
+    files: TableFiles
+    columns: list[FrameColumns]
+    statistics: Mapping[str, Mapping[str, Any]]
+
+
+class Database:
+    """The tables of a database as the files of a graph. Each row is read once for its node, and
+    once for each foreign key and direction; statistics are queries before.
+    """
+
+    def __init__(self, tables: Mapping[NodeType, TableFiles], workspace: Workspace) -> None:
+        self._workspace = workspace
+        for name, files in tables.items():
+            for column, target in files.foreign_keys.items():
+                if target not in tables:
+                    raise ValueError(
+                        f"table {name!r}: {column!r} is the key of no table {target!r}"
+                    )
+                if tables[target].key is None:
+                    raise ValueError(f"table {name!r}: {column!r}: table {target!r} has no key")
+        self._tables = [
+            self._read(name, files, number) for number, (name, files) in enumerate(tables.items())
+        ]
+
+    def graph_files(self) -> GraphFiles:
+        """Returns the nodes and edges. An edge leads from each row to that of its foreign key, and
+        one back, as in RelBench.
+        """
+        nodes, edges = {}, {}
+        for table in self._tables:
+            nodes[table.name] = self._node_files(table)
+            for column, target in table.files.foreign_keys.items():
+                forth: EdgeType = (table.name, f"f2p_{column}", target)
+                back: EdgeType = (target, f"rev_f2p_{column}", table.name)
+                edges[forth] = self._edge_files(table, column, _SOURCE, _DESTINATION)
+                edges[back] = self._edge_files(table, column, _DESTINATION, _SOURCE)
+        return GraphFiles(nodes, edges)
+
+    def finish(self, manifest: Manifest) -> Manifest:
+        """Returns the manifest with the frames, and with the elements of their lists."""
+        tables = {table.name: table for table in self._tables}
+        nodes, lists = [], []
+        for entry in manifest.nodes:
+            table = tables.get(entry.type)
+            if table is None or not table.columns:
+                nodes.append(entry)
+                continue
+            columns = {of.stype: tuple(of.columns) for of in table.columns}
+            spec = FrameSpec(columns, tuple(of.field for of in table.columns), table.statistics)
+            nodes.append(replace(entry, frames={FRAME: spec}))
+            for of in table.columns:
+                if of.path is not None:
+                    values = of.finish()
+                    kind = list_type(entry.type, of.field.table(FRAME))
+                    lists.append(NodeEntry(kind, values.array.shape[0], (values,)))
+        return replace(manifest, nodes=(*nodes, *lists))
+
+    def close(self) -> None:
+        """Closes the files, also after an error."""
+        for table in self._tables:
+            for of in table.columns:
+                of.close()
+
+    def _read(self, name: NodeType, files: TableFiles, number: int) -> _Table:
+        """Finds the semantic types, and the statistics, of a table."""
+        source = self._source(name, files)
+        keys = [*([] if files.key is None else [files.key]), *files.foreign_keys]
+        times = [] if files.time is None else [files.time]
+        for column in (*keys, *times, *files.stypes):
+            if column not in source.names:
+                there = ", ".join(source.names)
+                raise ValueError(f"table {name!r} has no column {column!r}; columns: {there}")
+        stypes: dict[str, list[str]] = {}
+        for column in source.names:
+            if column not in keys and (stype := _stype(name, files, source, column)) is not None:
+                stypes.setdefault(stype, []).append(column)
+        columns, statistics = [], {}
+        with _Statistics(name, files, self._workspace) as queries:
+            for stype in filter(stypes.get, STYPES):
+                of = FrameColumns(stype, stypes[stype])
+                found = {column: queries.of(column, stype) for column in of.columns}
+                statistics.update({column: facts for column, (facts, _) in found.items()})
+                if stype in ("categorical", "multicategorical"):
+                    of.values = {column: values for column, (_, values) in found.items()}
+                if stype == "embedding":
+                    of.widths = [facts["EMB_DIM"] for facts, _ in found.values()]
+                if of.field.layout == "lists":
+                    of.path = self._workspace.folder / f"lists{number}.{stype}.npy"
+                columns.append(of)
+        return _Table(name, files, columns, statistics)
+
+    def _source(self, name: NodeType, files: TableFiles) -> RowSource:
+        try:
+            source = open_rows(files.files, CsvFormat())
+        except ValueError as error:
+            raise ValueError(f"table {name!r}: {error}") from error
+        if source.is_text:
+            raise ValueError(f"table {name!r}: tables are Parquet files, which say their types")
+        return source
+
+    def _node_files(self, table: _Table) -> NodeFiles:
+        source, files = self._source(table.name, table.files), table.files
+        fields = {of.stype: of.type for of in table.columns}
+        time = None if files.time is None else _seconds_type(source, files.time)
+        named = [name for name in (files.key, files.time) if name is not None]
+        inner = [*dict.fromkeys([*named, *(c for of in table.columns for c in of.columns)])]
+
+        def rows(_: Sequence[str], __: int) -> Iterator[Any]:
+            # A table whose columns are all left out still has rows.
+            for batch in source.read(inner or source.names[:1], self._workspace.memory):
+                arrays = {of.stype: of.encoded(batch.columns) for of in table.columns}
+                if files.key is not None:
+                    column = _key_column(files)
+                    arrays[column] = batch.columns[files.key].cast(fields[column])
+                if files.time is not None:
+                    arrays[_TIME] = batch.columns[files.time].cast(time).cast(arrow.int64())
+                arrays.setdefault(_ROW, as_arrow(np.asarray(batch.rows, np.int64)))
+                yield arrow.record_batch([*arrays.values()], names=[*arrays])
+
+        if files.key is not None:
+            fields[_key_column(files)] = _common(source, files.key)
+        if files.time is not None:
+            fields[_TIME] = arrow.int64()
+        fields[_ROW] = arrow.int64()
+        tables: dict[str, Any] = {of.field.table(FRAME): of.table for of in table.columns}
+        if files.time is not None:
+            tables["time"] = Columns(_TIME)
+        encoded = _encoded(f"table {table.name!r}", source, fields, rows)
+        return NodeFiles(encoded, None if files.key is None else _key_column(files), tables=tables)
+
+    def _edge_files(self, table: _Table, column: str, source: str, destination: str) -> EdgeFiles:
+        """Returns the edges between the rows of a table and those of a foreign key, whose column
+        has no value where a row has no edge.
+        """
+        rows_of, files = self._source(table.name, table.files), table.files
+        key = files.key
+        fields = {
+            _SOURCE: arrow.int64() if key is None else _common(rows_of, key),
+            _DESTINATION: _common(rows_of, column),
+        }
+
+        def rows(_: Sequence[str], __: int) -> Iterator[Any]:
+            columns = [column] if key is None else [key, column]
+            for batch in rows_of.read(columns, self._workspace.memory):
+                numbers = as_arrow(np.asarray(batch.rows, np.int64))
+                pair = [numbers if key is None else batch.columns[key], batch.columns[column]]
+                pair = [one.cast(kind) for one, kind in zip(pair, fields.values(), strict=True)]
+                edges = arrow.record_batch(pair, names=[_SOURCE, _DESTINATION])
+                present = as_mask(pair[1].is_valid())
+                yield edges if present.all() else edges.filter(as_arrow(present))
+
+        name = f"table {table.name!r}, key {column!r}"
+        return EdgeFiles(_encoded(name, rows_of, fields, rows), source, destination)
+
+
+def _stype(name: NodeType, files: TableFiles, source: RowSource, column: str) -> str | None:
+    """Returns the semantic type of a column; None: it is left out."""
+    if column in files.stypes:
+        return files.stypes[column]
+    try:
+        kinds = {stype_of(kind) for kind in source.types(column)}
+    except ValueError as error:
+        raise ValueError(f"table {name!r}: column {column!r}: {error}") from None
+    if len(kinds) > 1:
+        several = " and ".join(sorted(kinds))
+        raise ValueError(f"table {name!r}: column {column!r} is {several}: name one in stypes")
+    return kinds.pop()
+
+
+def _common(source: RowSource, column: str) -> Any:
+    """Returns the type that holds the values of a column of keys in all files."""
+    return common_type([*map(plain_type, source.types(column))], f"column {column!r}")
+
+
+def _key_column(files: TableFiles) -> str:
+    return f"key {files.key}"
+
+
+def _encoded(name: str, source: RowSource, fields: Mapping[str, Any], rows: Any) -> RowSource:
+    schema = arrow.schema([*fields.items()])
+    encoded = RowSource([ArrowRows(name, schema, source.expected_rows, rows)])
+    encoded.num_bytes = source.num_bytes
+    return encoded
+
+
+def _seconds_type(source: RowSource, column: str) -> Any:
+    """Returns the type of times in seconds; raises ValueError for a column without times."""
+    for kind in source.types(column):
+        if not arrow.types.is_timestamp(kind) and not arrow.types.is_date(kind):
+            raise ValueError(f"time: column {column!r} is {kind}, expected timestamps or dates")
+    return arrow.timestamp("s")
+
+
+class _Statistics:
+    """Statistics of columns by queries, with the names and meanings of PyTorch Frame's."""
+
+    def __init__(self, name: NodeType, files: TableFiles, workspace: Workspace) -> None:
+        given = [files.files] if isinstance(files.files, (str, Path)) else [*files.files]
+        paths = [path for one in given for path in _parquet_paths(str(one))]
+        listed = ", ".join("'" + path.replace("'", "''") + "'" for path in paths)
+        self._rows = f"read_parquet([{listed}], union_by_name = true)"
+        self._what, self._workspace = f"statistics of table {name!r}", workspace
+        self._database = workspace.new_database(paths)
+
+    def __enter__(self) -> _Statistics:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._database.close()
+
+    def of(self, column: str, stype: str) -> tuple[dict[str, Any], Any]:
+        """Returns the statistics of a column, and the values of categories as an array of Arrow,
+        the most frequent first.
+        """
+        name = '"' + column.replace('"', '""') + '"'
+        if stype in ("categorical", "multicategorical"):
+            values = f"SELECT {name} AS v FROM {self._rows}"
+            if stype == "multicategorical":
+                values = f"SELECT unnest({name}) AS v FROM {self._rows}"
+            found = self._select(
+                f"SELECT v, count(*) AS n FROM ({values}) WHERE v IS NOT NULL GROUP BY v "
+                "ORDER BY n DESC, v"
+            )
+            kind = "COUNT" if stype == "categorical" else "MULTI_COUNT"
+            # NaN is a missing value.
+            found = found.filter(compute.invert(found.column("v").is_null(nan_is_null=True)))
+            names = [_plain(value, column) for value in found.column("v").to_pylist()]
+            return {kind: [names, found.column("n").to_pylist()]}, _one_array(found.column("v"))
+        if stype in ("numerical", "sequence_numerical"):
+            value = f"unnest({name})" if stype == "sequence_numerical" else name
+            values = f"SELECT CAST(v AS DOUBLE) AS v FROM (SELECT {value} AS v FROM {self._rows})"
+            row = self._row(
+                "SELECT avg(v), stddev_pop(v), quantile_cont(v, [0, 0.25, 0.5, 0.75, 1]) "
+                f"FROM ({values}) WHERE isfinite(v)"
+            )
+            return {"MEAN": row[0], "STD": row[1], "QUANTILES": row[2] or [None] * 5}, None
+        if stype == "timestamp":
+            parts = ("year", "month", "day", "isodow", "hour", "minute", "second")
+            offsets = (0, 1, 1, 1, 0, 0, 0)
+            split = ", ".join(
+                f"CAST(date_part('{part}', t) AS BIGINT) - {less}"
+                for part, less in zip(parts, offsets, strict=True)
+            )
+            time = f"make_timestamp(epoch_us({name}))"
+            times = f"SELECT {time} AS t FROM {self._rows} WHERE {name} NOTNULL"
+            whole = "SELECT count(*) AS n FROM times"
+            rows = self._select(
+                f"WITH times AS MATERIALIZED ({times}), picked AS (SELECT t, row_number() OVER "
+                f"(ORDER BY t) - 1 AS place, ({whole}) AS n FROM times) SELECT {split} FROM picked "
+                "WHERE place IN (0, n // 2, n - 1) ORDER BY place"
+            ).to_pylist()
+            picked = [[*row.values()] for row in rows] or [[-1] * 7]
+            # Of one or two rows, the median is that of the first or the last one.
+            oldest, newest = picked[0], picked[-1]
+            median = picked[len(picked) // 2] if len(picked) == 3 else newest
+            return {
+                "YEAR_RANGE": [oldest[0], newest[0]],
+                "NEWEST_TIME": newest,
+                "OLDEST_TIME": oldest,
+                "MEDIAN_TIME": median,
+            }, None
+        if stype == "embedding":
+            (width,) = self._row(f"SELECT max(len({name})) FROM {self._rows}")
+            if width is None:
+                raise ValueError(f"{self._what}: column {column!r} has no list: its length is open")
+            return {"EMB_DIM": width}, None
+        return {}, None
+
+    def _select(self, query: str) -> Any:
+        with self._workspace.queries(self._what, self._database) as cursor:
+            return arrow_reader(cursor.sql(query)).read_all()
+
+    def _row(self, query: str) -> Any:
+        with self._workspace.queries(self._what, self._database) as cursor:
+            return cursor.execute(query).fetchone()
+
+
+def _parquet_paths(name: str) -> list[str]:
+    """Returns the files of a path, a glob or a folder, as :func:`open_rows` reads them."""
+    if Path(name).is_dir():
+        inside = sorted(Path(name).iterdir())
+        return [str(path) for path in inside if not path.name.startswith((".", "_"))]
+    return [name] if Path(name).exists() else sorted(glob(name, recursive=True))
+
+
+def _one_array(column: Any) -> Any:
+    array = column.combine_chunks()
+    return array if not hasattr(array, "chunks") else arrow.concat_arrays(array.chunks)
+
+
+def _plain(value: Any, column: str) -> Any:
+    if not isinstance(value, (str, int, float, bool)):
+        raise ValueError(
+            f"column {column!r}: categories are texts, numbers or truth values, got {value!r}"
+        )
+    return value

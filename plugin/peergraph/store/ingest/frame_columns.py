@@ -1,0 +1,236 @@
+"""Columns of a table by their semantic types: encoded as PyTorch Frame does, batch by batch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from peergraph.store.disk.manifest import TableEntry
+from peergraph.store.disk.npy_writer import NpyWriter
+from peergraph.store.ingest.graph_files import Columns
+from peergraph.store.ingest.read.optional import arrow, compute
+from peergraph.store.ingest.read.row_source import Problems
+from peergraph.store.ingest.values.arrow_arrays import (
+    Array,
+    as_arrow,
+    as_mask,
+    as_numpy,
+    is_list,
+    is_text,
+    plain,
+)
+from peergraph.store.ingest.values.numbers import to_numbers
+from peergraph.store.input.frame_spec import VALUES, FrameField
+
+_LISTS = {"multicategorical", "text_tokenized", "sequence_numerical"}
+_PARTS_OF_A_TIME = 7
+
+
+def stype_of(kind: Any) -> str:
+    """Returns the semantic type of columns of a type of Arrow. Raises ValueError if there is none.
+
+    Text and truth values are categories, lists of them several categories; lists of integers are
+    tokens, lists of floats embeddings.
+    """
+    types = arrow.types
+    if types.is_dictionary(kind):
+        return stype_of(kind.value_type)
+    if is_list(kind):
+        of_values = stype_of(kind.value_type)
+        if of_values == "categorical":
+            return "multicategorical"
+        if of_values == "numerical":
+            return "text_tokenized" if types.is_integer(kind.value_type) else "embedding"
+    elif is_text(kind) or types.is_boolean(kind):
+        return "categorical"
+    elif types.is_integer(kind) or types.is_floating(kind) or types.is_decimal(kind):
+        return "numerical"
+    elif types.is_timestamp(kind) or types.is_date(kind):
+        return "timestamp"
+    raise ValueError(f"a column of {kind} has no semantic type: name one in stypes, or None")
+
+
+@dataclass
+class FrameColumns:
+    """The columns of one semantic type of a table.
+
+    Args:
+        stype: the semantic type.
+        columns: their names.
+        values: of categories, the values of each column, in the order of their numbers.
+        widths: of embeddings, the length of the lists of each column.
+        path: of lists, the file of their elements.
+    """
+
+    stype: str
+    columns: Sequence[str]
+    values: Mapping[str, Any] = field(default_factory=dict)
+    widths: Sequence[int] = ()
+    path: Path | None = None
+    _writer: NpyWriter | None = None
+    _elements: int = 0
+
+    @property
+    def field(self) -> FrameField:
+        """The field of the frame."""
+        ends = (0, *np.cumsum(self.widths).tolist()) if self.stype == "embedding" else ()
+        if self.stype in _LISTS:
+            key = "input_ids" if self.stype == "text_tokenized" else None
+            return FrameField(self.stype, key, "lists")
+        return FrameField(self.stype, None, "joined" if ends else "dense", ends)
+
+    @property
+    def table(self) -> Columns:
+        """The table of the encoded column, which has the name of the semantic type."""
+        count = len(self.columns)
+        shapes: dict[str, tuple[int, ...]] = {
+            "timestamp": (count, _PARTS_OF_A_TIME),
+            "embedding": (sum(self.widths),),
+        }
+        shape = shapes.get(self.stype, (count + (self.stype in _LISTS),))
+        is_float = self.stype in ("numerical", "embedding")
+        dtype = torch.float32 if is_float else torch.int64
+        return Columns(self.stype, dtype, "keep" if is_float else "error", row_shape=shape)
+
+    @property
+    def type(self) -> Any:
+        """The type of the encoded column."""
+        width = int(np.prod(self.table.row_shape or ()))
+        is_float = self.table.dtype == torch.float32
+        return arrow.list_(arrow.float64() if is_float else arrow.int64(), width)
+
+    def encoded(self, arrays: Mapping[str, Any]) -> Any:
+        """Returns the encoded column of some rows; appends the elements of lists to their file."""
+        columns = [plain(arrays[name]) for name in self.columns]
+        parts: list[Array]
+        if self.stype in _LISTS:
+            parts = [self._bounds(columns)]
+        elif self.stype == "numerical":
+            parts = [_floats(column)[:, None] for column in columns]
+        elif self.stype == "categorical":
+            pairs = zip(self.columns, columns, strict=True)
+            parts = [_codes(name, column, self.values[name])[:, None] for name, column in pairs]
+        elif self.stype == "timestamp":
+            parts = [_parts_of_times(column) for column in columns]
+        else:
+            triples = zip(self.columns, columns, self.widths, strict=True)
+            parts = [_rows_of_lists(name, column, width) for name, column, width in triples]
+        rows = np.concatenate(parts, axis=1).astype(_numpy_dtype(self.type.value_type), copy=False)
+        return arrow.FixedSizeListArray.from_arrays(as_arrow(rows.reshape(-1)), type=self.type)
+
+    def _bounds(self, columns: Sequence[Any]) -> Array:
+        """Returns ``[rows, columns + 1]`` where the lists of each row begin, and the last end."""
+        count = len(columns)
+        pairs = [self._elements_of(*item) for item in zip(self.columns, columns, strict=True)]
+        lengths = np.stack([length for _, length in pairs], axis=1)
+        ends = np.zeros(lengths.size + 1, np.int64)
+        np.cumsum(lengths.reshape(-1), out=ends[1:])
+        elements = np.empty(ends[-1], pairs[0][0].dtype)
+        for at, (values, length) in enumerate(pairs):
+            begins = ends[:-1].reshape(-1, count)[:, at]
+            before = np.cumsum(length) - length
+            elements[np.repeat(begins - before, length) + np.arange(len(values))] = values
+        self._open().write(torch.from_numpy(elements))
+        first = self._elements
+        self._elements += len(elements)
+        rows = np.empty((len(lengths), count + 1), np.int64)
+        rows[:, :-1] = ends[:-1].reshape(-1, count)
+        rows[:, -1] = ends[count::count]
+        return rows + first
+
+    def _elements_of(self, name: str, column: Any) -> tuple[Array, Array]:
+        """Returns the elements of a column's lists, and the length of each list."""
+        lengths = as_numpy(compute.list_value_length(column)).astype(np.int64)
+        missing, items = as_mask(column.is_null()), plain(column.flatten())
+        if self.stype == "sequence_numerical":
+            return _floats(items).astype(np.float32), lengths
+        if self.stype == "multicategorical":
+            items = _codes(name, items, self.values[name])
+            # A missing value is one category, -1.
+            at = (np.cumsum(lengths) - lengths)[missing]
+            return np.insert(items, at, -1), np.where(missing, 1, lengths)
+        values = as_numpy(items.cast(arrow.int64()))
+        return np.where(as_mask(items.is_valid()), values, -1), lengths
+
+    def _open(self) -> NpyWriter:
+        if self._writer is None:
+            assert self.path is not None
+            is_float = self.stype == "sequence_numerical"
+            dtype = torch.float32 if is_float else torch.int64
+            self._writer = NpyWriter(self.path, (None,), dtype)
+        return self._writer
+
+    def finish(self) -> TableEntry:
+        """Completes the file of the elements, and returns its entry."""
+        writer = self._open()
+        writer.__exit__(None, None, None)
+        self._writer = None
+        return TableEntry(VALUES, writer.entry)
+
+    def close(self) -> None:
+        """Closes the file after an error."""
+        if self._writer is not None:
+            self._writer.__exit__(ValueError, None, None)
+            self._writer = None
+
+
+def _numpy_dtype(kind: Any) -> Any:
+    return np.float64 if arrow.types.is_floating(kind) else np.int64
+
+
+def _floats(column: Any) -> Array:
+    """Returns the numbers of a column, float64, NaN where one is missing."""
+    values = as_numpy(column.cast(arrow.float64(), safe=False))
+    return np.where(as_mask(column.is_valid()), values, np.nan)
+
+
+def _codes(name: str, column: Any, values: Any) -> Array:
+    """Returns the position of each value among all of a column, or -1 where it is missing."""
+    codes = compute.index_in(column, value_set=values.cast(column.type))
+    known, missing = as_mask(codes.is_valid()), as_mask(column.is_null(nan_is_null=True))
+    if (unknown := ~missing & ~known).any():
+        value = column[int(unknown.argmax())].as_py()
+        raise ValueError(f"column {name!r} changed while it was read: {value!r} is a new value")
+    return np.where(known, as_numpy(codes), -1).astype(np.int64)
+
+
+def _parts_of_times(column: Any) -> Array:
+    """Returns year, month, day, day of the week, hour, minute and second, [n, 7], all but years
+    from 0 on; -1 where a time is missing.
+    """
+    # Times of a zone are those of UTC.
+    unit = "s" if arrow.types.is_date(column.type) else column.type.unit
+    column = column.cast(arrow.timestamp(unit))
+    parts = [
+        compute.year(column),
+        compute.month(column),
+        compute.day(column),
+        compute.day_of_week(column),
+        compute.hour(column),
+        compute.minute(column),
+        compute.second(column),
+    ]
+    rows = np.stack([as_numpy(part.cast(arrow.int64())) for part in parts], axis=1)
+    rows[:, 1:3] -= 1
+    rows[as_mask(column.is_null())] = -1
+    return rows
+
+
+def _rows_of_lists(name: str, column: Any, width: int) -> Array:
+    """Returns lists of one length as rows; NaN where one is missing."""
+    problems = Problems(len(column))
+    numbers = to_numbers(column, problems, None, width)
+    if problems.bad.any():
+        reason = next(iter(problems.masks))
+        row = int(problems.bad.argmax())
+        raise ValueError(
+            f"column {name!r}: a value {reason}: {column[row].as_py()!r:.60}; embeddings have one "
+            f"length, here {width}: name another type in stypes"
+        )
+    values = numbers.values.astype(np.float64)
+    return values if numbers.missing is None else np.where(numbers.missing, np.nan, values)
