@@ -20,6 +20,7 @@
 #include "store/edge_buckets.h"
 #include "store/exact_products.h"
 #include "store/id_counts.h"
+#include "store/keep_largest.h"
 #include "store/large_products.h"
 #include "store/neighbor_lists.h"
 #include "store/peergraph.cuh"
@@ -214,11 +215,16 @@ void multiply_exactly(const Leased<TableView>& table, DType dtype,
 }
 
 /// `rows` are addresses, as rows of tables are in regions.
+/// `stage`: the step between blocks, whether to skip those of larger steps, and whether all
+/// products are written.
 void find_large_products(ProductKind kind, uintptr_t rows, int64_t num_rows, int64_t row_bytes,
-                         uintptr_t scales, int64_t scale_bytes, const TensorRef& queries,
-                         const TensorRef& thresholds, const TensorRef& products,
-                         const TensorRef& places, const TensorRef& counts,
-                         const TensorRef& largest_norm, const Launch& launch) {
+                         uintptr_t scales, int64_t scale_bytes,
+                         const std::tuple<int64_t, bool, bool>& stage, int64_t first_place,
+                         const TensorRef& queries, const TensorRef& query_scales,
+                         const TensorRef& bounds, const TensorRef& errors,
+                         const TensorRef& products, const TensorRef& places,
+                         const TensorRef& counts, const TensorRef& largest_norm,
+                         const Launch& launch) {
   LargeProducts work;
   work.kind = kind;
   PG_CHECK_ARG(num_rows >= 0 && num_rows < (int64_t{1} << 31), "too many rows at once");
@@ -236,19 +242,58 @@ void find_large_products(ProductKind kind, uintptr_t rows, int64_t num_rows, int
                "scales must begin at multiples of 4 bytes");
   work.scales = pointer<char>(scales);
   work.scale_bytes = scale_bytes;
+  std::tie(work.block_step, work.skips_earlier, work.writes_all) = stage;
+  PG_CHECK_ARG(work.block_step > 0, "the step between blocks must be positive");
+  work.first_place = first_place;
   work.queries = queries.bytes("queries", 0);
   PG_CHECK_ARG(reinterpret_cast<uintptr_t>(work.queries) % 16 == 0,
                "queries must begin at a multiple of 16 bytes");
   const int64_t count = work.num_queries;
-  work.thresholds = static_cast<float*>(thresholds.values("thresholds", DType::kFloat32, count));
+  const auto floats = [](const TensorRef& tensor, const char* name, int64_t least) {
+    return static_cast<float*>(tensor.values(name, DType::kFloat32, least));
+  };
+  work.query_scales = floats(query_scales, "query_scales", count);
+  work.bounds = floats(bounds, "bounds", count);
+  work.errors = floats(errors, "errors", count);
   work.capacity = products.size(1);
-  const int64_t results = count * work.capacity;
-  work.products = static_cast<float*>(products.values("products", DType::kFloat32, results));
-  work.places = places.int32_values("places", results);
+  PG_CHECK_ARG(work.capacity < (int64_t{1} << 31), "products must have fewer columns");
+  PG_CHECK_ARG(!work.writes_all || num_stage_rows(work) <= work.capacity,
+               "products must have a column for each row of the stage");
+  work.products = floats(products, "products", count * work.capacity);
+  work.places = places.int64_values("places", count * work.capacity);
   work.counts = counts.int32_values("counts", count);
-  work.largest_norm = static_cast<float*>(largest_norm.values("largest_norm", DType::kFloat32, 1));
+  work.largest_norm = floats(largest_norm, "largest_norm", 1);
   PG_ON_DEVICE(launch.device, large_products_cpu(work, launch.num_threads),
                large_products_cuda(work, launch.device, launch.stream));
+}
+
+void keep_largest_products(int64_t k, const TensorRef& products, const TensorRef& places,
+                           const TensorRef& counts, const TensorRef& kept,
+                           const TensorRef& overflowed, const TensorRef& errors,
+                           const TensorRef& norms, double underflow, const TensorRef& largest_norm,
+                           const TensorRef& excluded, int64_t num_places, const TensorRef& bounds,
+                           const Launch& launch) {
+  KeepLargest work;
+  PG_CHECK_ARG(k > 0 && k < (int64_t{1} << 31), "k must be positive");
+  work.k = k;
+  work.num_queries = products.size(0);
+  work.capacity = products.size(1);
+  const int64_t count = work.num_queries, results = count * work.capacity;
+  work.products = static_cast<float*>(products.values("products", DType::kFloat32, results));
+  work.places = places.int64_values("places", results);
+  work.counts = counts.int32_values("counts", count);
+  work.kept = kept.int32_values("kept", count);
+  work.overflowed = overflowed.byte_values("overflowed", count);
+  work.errors = static_cast<double*>(errors.values("errors", DType::kFloat64, count));
+  work.norms = static_cast<double*>(norms.values("norms", DType::kFloat64, count));
+  work.underflow = underflow;
+  work.largest_norm = static_cast<float*>(largest_norm.values("largest_norm", DType::kFloat32, 1));
+  work.excluded = excluded.int64_values("excluded");
+  work.num_excluded = excluded.num_elements();
+  work.num_places = num_places;
+  work.bounds = static_cast<float*>(bounds.values("bounds", DType::kFloat32, count));
+  PG_ON_DEVICE(launch.device, keep_largest_cpu(work, launch.num_threads),
+               keep_largest_cuda(work, launch.device, launch.stream));
 }
 
 }  // namespace
@@ -298,8 +343,14 @@ void register_store(py::module_& m) {
         py::arg("products"), py::arg("launch"));
   m.def("large_products", &find_large_products, ReleaseGil(), py::kw_only(), py::arg("kind"),
         py::arg("rows"), py::arg("num_rows"), py::arg("row_bytes"), py::arg("scales"),
-        py::arg("scale_bytes"), py::arg("queries"), py::arg("thresholds"), py::arg("products"),
+        py::arg("scale_bytes"), py::arg("stage"), py::arg("first_place"), py::arg("queries"),
+        py::arg("query_scales"), py::arg("bounds"), py::arg("errors"), py::arg("products"),
         py::arg("places"), py::arg("counts"), py::arg("largest_norm"), py::arg("launch"));
+  m.def("keep_largest", &keep_largest_products, ReleaseGil(), py::kw_only(), py::arg("k"),
+        py::arg("products"), py::arg("places"), py::arg("counts"), py::arg("kept"),
+        py::arg("overflowed"), py::arg("errors"), py::arg("norms"), py::arg("underflow"),
+        py::arg("largest_norm"), py::arg("excluded"), py::arg("num_places"), py::arg("bounds"),
+        py::arg("launch"));
   m.def("count_ids", &count_values, ReleaseGil(), py::arg("ids"), py::kw_only(), py::arg("limit"),
         py::arg("counts"), py::arg("is_shared"), py::arg("num_threads"));
   m.def("sort_bucket", &sort_edge_runs, ReleaseGil(), py::kw_only(), py::arg("runs"),

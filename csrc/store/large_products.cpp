@@ -46,25 +46,47 @@ float square_of(const LargeProducts& work, int64_t row) {
   return work.kind == ProductKind::kInt8 ? product * scale_of(work, row) : product;
 }
 
+/// The products of a query with a block of rows, the stage's i-th.
+void find_in_block(const LargeProducts& work, int64_t query, int64_t i, float norm) {
+  const int64_t first = first_row(work, i);
+  const float scale = work.query_scales[query];
+  const float threshold = (work.bounds[query] - work.errors[query] * norm) / scale;
+  float* products = work.products + query * work.capacity;
+  int64_t* places = work.places + query * work.capacity;
+  for (int64_t row = first; row < std::min(first + kBlockRows, work.num_rows); ++row) {
+    const float product = product_of(work, work.queries + query * work.value_bytes, row);
+    int64_t place = i * kBlockRows + row - first;
+    if (!work.writes_all) {
+      if (!(product > threshold)) continue;
+      place = work.counts[query]++;
+      if (place >= work.capacity) continue;
+    }
+    products[place] = product * scale;
+    places[place] = work.first_place + row;
+  }
+}
+
 }  // namespace
 
 void large_products_cpu(const LargeProducts& work, int num_threads) {
-  for (int64_t row = 0; row < work.num_rows; ++row) {
-    const float square = square_of(work, row);
-    if (!(square <= *work.largest_norm) && !std::isnan(*work.largest_norm))
-      *work.largest_norm = square;
+  const int64_t blocks = num_blocks(work);
+  std::vector<float> norms(blocks, 0.0F);
+  for (int64_t i = 0; i < blocks; ++i) {
+    const int64_t first = first_row(work, i);
+    float largest = 0;
+    for (int64_t row = first; row < std::min(first + kBlockRows, work.num_rows); ++row) {
+      const float square = square_of(work, row);
+      if (!(square <= largest) && !std::isnan(largest)) largest = square;
+    }
+    if (!(largest <= *work.largest_norm) && !std::isnan(*work.largest_norm))
+      *work.largest_norm = largest;
+    norms[i] = norm_of(largest);
   }
   const int64_t grain = kProductsPerThread / std::max<int64_t>(1, work.num_rows) + 1;
   parallel_for(work.num_queries, grain, num_threads, [&](int64_t begin, int64_t end) {
     for (int64_t q = begin; q < end; ++q) {
-      for (int64_t row = 0; row < work.num_rows; ++row) {
-        const float product = product_of(work, work.queries + q * work.value_bytes, row);
-        if (!(product > work.thresholds[q])) continue;
-        const int32_t place = work.counts[q]++;
-        if (place >= work.capacity) continue;
-        work.products[q * work.capacity + place] = product;
-        work.places[q * work.capacity + place] = static_cast<int32_t>(row);
-      }
+      for (int64_t i = 0; i < blocks; ++i) find_in_block(work, q, i, norms[i]);
+      if (work.writes_all) work.counts[q] = static_cast<int32_t>(num_stage_rows(work));
     }
   });
 }

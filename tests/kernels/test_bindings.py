@@ -440,15 +440,26 @@ def exact_products(t: Tensors) -> None:
 
 
 @case(
-    "queries", queries=bits(2, 64), thresholds=reals(2), products=reals(2, 3),
-    places=narrow(*[0] * 6).view(2, 3), counts=narrow(0, 0), largest_norm=reals(1),
+    "queries", queries=bits(2, 64), query_scales=reals(2), bounds=reals(2), errors=reals(2),
+    products=reals(2, 3), places=ints(*[0] * 6).view(2, 3), counts=narrow(0, 0),
+    largest_norm=reals(1),
 )  # fmt: skip
 def large_products(t: Tensors) -> None:
     held.append(bits(5, 64))
     _C.large_products(
         kind=_C.ProductKind.int8, rows=held[-1].data_ptr(), num_rows=5, row_bytes=64,
-        scales=held[-1].data_ptr(), scale_bytes=64, launch=LAUNCH, **t,
+        scales=held[-1].data_ptr(), scale_bytes=64, stage=(1, False, False), first_place=0,
+        launch=LAUNCH, **t,
     )  # fmt: skip
+
+
+@case(
+    "excluded products", products=reals(2, 3), places=ints(*[0] * 6).view(2, 3), counts=narrow(2, 1),
+    kept=narrow(0, 0), overflowed=bits(2), errors=reals(2).double(), norms=reals(2).double(),
+    largest_norm=reals(1), excluded=ints(3), bounds=reals(2),
+)  # fmt: skip
+def keep_largest(t: Tensors) -> None:
+    _C.keep_largest(k=1, underflow=1e-30, num_places=5, launch=LAUNCH, **t)
 
 
 @case(

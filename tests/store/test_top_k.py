@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 import torch
 from torch import Tensor
@@ -247,18 +249,31 @@ def test_store_tables_and_embeddings(device: torch.device) -> None:
     embedding.close()
 
 
+@pytest.fixture
+def filtered(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The kernel that writes only large products, whose twin on the CPU is used by tests alone,
+    with little room, so that there are several stages. Returns the calls of each part.
+    """
+    monkeypatch.setattr(candidates, "_FILTERED_DEVICES", {"cpu", "cuda"})
+    monkeypatch.setattr(candidates, "_LEAST_CAPACITY", 128)
+    monkeypatch.setattr(candidates, "_CAPACITY", 1)
+    calls: list[str] = []
+    for kind, name in ((ProductFilter, "_run"), (candidates.Scan, "_search")):
+        method = getattr(kind, name)
+
+        def call(*args: object, name: str = name, method: Callable = method) -> object:
+            calls.append(name)
+            return method(*args)
+
+        monkeypatch.setattr(kind, name, call)
+    return calls
+
+
 @pytest.mark.parametrize("storage", ["float32", *STORAGES])
 def test_filtered_products(
-    device: torch.device, storage: str, monkeypatch: pytest.MonkeyPatch
+    device: torch.device, storage: str, filtered: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # The kernel that writes only large products, whose twin on the CPU is used in this test alone.
-    monkeypatch.setattr(candidates, "_FILTERED_DEVICES", {"cpu", "cuda"})
-    monkeypatch.setattr(candidates, "_LEAST_UNFILTERED", 64)
-    calls = []
-    find = ProductFilter.find
-    monkeypatch.setattr(
-        ProductFilter, "find", lambda *arguments: calls.append(1) or find(*arguments)
-    )
+    monkeypatch.setattr(candidates, "_LEAST_CAPACITY", 256)
     group = Group.current(device=device)
     for columns, dtype in ((64, torch.float32), (128, torch.float16), (32, torch.bfloat16)):
         x, queries = random_table(2500, columns, dtype), random_table(21, columns, torch.float64, 1)
@@ -275,36 +290,76 @@ def test_filtered_products(
             banned = torch.stack([torch.randint(21, (500,)), torch.randint(2500, (500,))])
             assert_same(table, table.read(), queries, 6, banned)
             table.close()
-    assert calls
+    assert filtered
 
 
-def test_filter_with_more_products_than_room(
-    device: torch.device, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("sizes", [(1.0, 1.0), (1.0, 100.0), (1e-30, 1e-36), (1e15, 1e17)])
+def test_filter_with_sizes_of_rows(
+    device: torch.device, sizes: tuple[float, float], filtered: list[str]
 ) -> None:
-    monkeypatch.setattr(candidates, "_FILTERED_DEVICES", {"cpu", "cuda"})
-    monkeypatch.setattr(candidates, "_LEAST_UNFILTERED", 64)
-    monkeypatch.setattr(candidates, "_CAPACITY", 1)
+    # Many queries and many rows, of norms that rise by much within a block and over all rows.
     group = Group.current(device=device)
-    rows = random_table(3000, 32, torch.bfloat16) * torch.arange(1, 3001)[:, None] / 3000
-    rows = rows.bfloat16()
-    table = table_of(rows, Tiers.all_replicated(3000), group)
-    assert_same(table, rows, random_table(5, 32, torch.float32, 1), 12)
+    x = random_table(40_000, 64, torch.float32)
+    x *= torch.linspace(*torch.tensor(sizes).log(), 40_000).exp()[:, None]
+    x[::7] *= 3
+    x[1000:3000] = 0
+    queries = random_table(70, 64, torch.float32, 1)
+    queries[1] *= -1e-20
+    banned = torch.stack([torch.randint(70, (9000,)), torch.randint(40_000, (9000,))])
+    for storage in ("int8", "bfloat16"):
+        table = narrow_table(x, storage, Tiers.all_replicated(40_000), group)
+        rows = table.read()
+        assert_same(table, rows, queries, 20)
+        assert_same(table, rows, queries, 130, banned)
+        # All products are negative.
+        assert_same(table, rows, -rows[:5].sum(0, keepdim=True), 9)
+        table.close()
+    assert filtered.count("_run") > 24
+
+
+def test_filter_with_negative_products(
+    device: torch.device, filtered: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(candidates, "_LEAST_CAPACITY", 1024)
+    group = Group.current(device=device)
+    x = random_table(9000, 128, torch.float32).abs()
+    table = narrow_table(x, "int8", Tiers.all_replicated(9000), group)
+    assert_same(table, table.read(), -random_table(12, 128, torch.float32, 1).abs(), 40)
+    assert "_search" not in filtered
+    table.close()
+
+
+def test_filter_without_room(device: torch.device, filtered: list[str]) -> None:
+    # The largest rows are in blocks that a stage has and those before it do not.
+    group = Group.current(device=device)
+    rows = random_table(8000, 32, torch.bfloat16)
+    rows[128:512] *= 100
+    table = table_of(rows, Tiers.all_replicated(8000), group)
+    queries = random_table(5, 32, torch.float32, 1)
+    assert_same(table, rows, queries, 12)
+    assert filtered.count("_run") > 4
+    assert "_search" not in filtered
+    # As many equal products as never have room.
+    equal = rows[torch.arange(8000) % 3]
+    table.load(equal, 0)
+    assert_same(table, equal, queries, 12)
+    assert "_search" in filtered
     table.close()
 
 
 @pytest.mark.parametrize("bad", [torch.nan, torch.inf, -torch.inf])
+@pytest.mark.parametrize("is_filtered", [False, True])
 def test_rows_that_are_not_finite(
-    device: torch.device, bad: float, monkeypatch: pytest.MonkeyPatch
+    device: torch.device, bad: float, is_filtered: bool, request: pytest.FixtureRequest
 ) -> None:
+    if is_filtered:
+        request.getfixturevalue("filtered")
     group = Group.current(device=device)
     rows = random_table(2000, 32, torch.bfloat16)
     rows[1500, 3] = bad
     table = table_of(rows, Tiers.all_replicated(2000), group)
-    for filtered in (set(), {"cpu", "cuda"}):
-        monkeypatch.setattr(candidates, "_FILTERED_DEVICES", filtered)
-        monkeypatch.setattr(candidates, "_LEAST_UNFILTERED", 64)
-        with pytest.raises(ValueError, match="a row has NaN"):
-            peergraph.top_k(table, torch.ones(2, 32), 5)
+    with pytest.raises(ValueError, match="a row has NaN"):
+        peergraph.top_k(table, torch.ones(2, 32), 5)
     table.close()
 
 

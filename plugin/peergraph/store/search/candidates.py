@@ -6,23 +6,22 @@ product is below the k-th largest by more than twice that bound is not among the
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from peergraph.memory.table.local_rows import LocalRows
-from peergraph.store.search.product_filter import ProductFilter
+from peergraph.store.search.product_filter import LEAST_NORMAL, ProductFilter
 
 _BLOCK_BYTES = {"cpu": 32 << 20, "cuda": 256 << 20}
-_LEAST_NORMAL = 2.0**-126
+_LEAST_NORM = 2.0**-50  # in float32, much of smaller ones is lost
 _MOST_CANDIDATES = 1 << 22  # of all queries that are searched at once
+_MOST_FILTERED = 1 << 24  # the same, for products of a filter
 _FILTERED_DEVICES = {"cuda"}
-"""Devices whose kernel multiplies stored rows and writes only the products above a threshold."""
-_LEAST_UNFILTERED = 1 << 15  # rows whose products are written, from which thresholds come
-_GROWTH = 7  # times the rows so far are filtered at once
-_CAPACITY = 16  # times the candidates of a query are the most that a filter writes
+"""Devices whose kernel multiplies stored rows and writes only products that can be the largest."""
+_LEAST_CAPACITY = 1 << 12  # products of a query that a filter holds, not below 128,
+_CAPACITY = 16  # and at least so many times k
 
 
 @dataclass(frozen=True)
@@ -45,16 +44,14 @@ class Excluded:
             products[self.query[low:high], self.place[low:high] - first] = -torch.inf
         return products
 
-    def mask(self, products: Tensor, places: Tensor) -> Tensor:
-        """Masks products [Q, n] with the rows at `places` [Q, n]. Returns them."""
-        if not self.place.numel() or not products.numel():
-            return products
-        count = len(products)
-        keys = (self.place * count + self.query).sort().values
-        numbers = torch.arange(count, device=products.device)[:, None]
-        pairs = places * count + numbers
-        at = torch.searchsorted(keys, pairs).clamp(max=len(keys) - 1)
-        return torch.where(keys[at] == pairs, -torch.inf, products)
+    def keys(self, first: int, count: int, num_rows: int) -> Tensor:
+        """Returns the pairs of the queries [first, first + count) in one number, ascending: int64
+        ``(query - first) * num_rows + place``.
+        """
+        if not self.place.numel():
+            return self.place
+        is_mine = (self.query >= first) & (self.query < first + count)
+        return ((self.query - first) * num_rows + self.place)[is_mine].sort().values
 
 
 class Scan:
@@ -91,14 +88,16 @@ class Scan:
 
         Raises ValueError if a row is not finite.
         """
-        # Most rows that rounding confuses with the k-th are in a few times k rows.
-        rough = any(
-            piece.codec is not None and piece.codec.stored == "int8" for piece in self.pieces
-        )
-        factor = 0 if self.dtype != torch.bfloat16 else 11 if rough and self.is_filtered else 3
-        width = min((1 + factor) * self.k + (64 if factor else 16), self.num_rows)
-        places = torch.full((len(self.queries), width), -1, device=self.device)
         open_queries = torch.arange(len(self.queries), device=self.device)
+        places = torch.empty((len(self.queries), 0), dtype=torch.int64, device=self.device)
+        if self.is_filtered:
+            places, is_complete = self._filter(excluded)
+            if bool(is_complete.all()):
+                return places
+            open_queries = open_queries[~is_complete]
+        # Most rows that rounding confuses with the k-th are in a few times k rows.
+        factor = 3 if self.dtype == torch.bfloat16 else 0
+        width = min((1 + factor) * self.k + (64 if factor else 16), self.num_rows)
         while open_queries.numel():
             at_once = max(1, _MOST_CANDIDATES // max(1, width))
             still_open = []
@@ -106,11 +105,31 @@ class Scan:
                 places = torch.nn.functional.pad(places, (0, width - places.shape[1]), value=-1)
             for part in torch.split(open_queries, at_once):
                 best, where, is_complete = self._search(part, width, excluded)
+                places[part] = -1
                 places[part, :width] = torch.where(best == -torch.inf, -1, where)
                 still_open.append(part[~is_complete])
             open_queries = torch.cat(still_open)
             width = min(4 * width, self.num_rows)
         return places
+
+    def _filter(self, excluded: Excluded) -> tuple[Tensor, Tensor]:
+        """Returns candidates of all queries, int64 [Q, n], -1: none, and whether they are all."""
+        capacity = min(max(_LEAST_CAPACITY, _CAPACITY * self.k), max(1, self.num_rows))
+        at_once = max(1, _MOST_FILTERED // capacity)
+        parts = []
+        for first in range(0, max(1, len(self.queries)), at_once):
+            queries = self.queries[first : first + at_once]
+            keys = excluded.keys(first, len(queries), self.num_rows)
+            search = ProductFilter(queries, self.k, self.users_dtype, capacity)
+            parts.append(search.search(self.pieces, keys))
+        if len(parts) == 1:
+            return parts[0]
+        most = max(part.places.shape[1] for part in parts)
+        padded = [
+            torch.nn.functional.pad(part.places, (0, most - part.places.shape[1]), value=-1)
+            for part in parts
+        ]
+        return torch.cat(padded), torch.cat([part.is_complete for part in parts])
 
     def _search(
         self, chosen: Tensor, width: int, excluded: Excluded
@@ -120,93 +139,44 @@ class Scan:
         """
         queries = self.queries[chosen]
         mine = self._of_queries(chosen, excluded)
-        product_filter = None
-        if self.is_filtered and self.dtype != torch.float64:
-            product_filter = ProductFilter(queries, self.users_dtype, _CAPACITY * width)
-        best, where, largest_norm = self._scan(queries, width, mine, product_filter)
-        if not bool(largest_norm.isfinite()):
-            if self.dtype == torch.float64:
-                raise ValueError("table: a row has NaN, infinite or too large values")
-            # The squares, or the products, may be too large for float32.
+        best, where, largest_norm = self._scan(queries, width, mine)
+        is_finite = bool(largest_norm.isfinite())
+        if self.dtype == torch.float64 and not is_finite:
+            raise ValueError("table: a row has NaN, infinite or too large values")
+        if self.dtype != torch.float64 and not (is_finite and bool(largest_norm > _LEAST_NORM)):
+            # The squares, or the products, may be too large or too small for float32.
             self.dtype = torch.float64
             return self._search(chosen, width, excluded)
         norms = torch.linalg.vector_norm(queries, dim=1)
         # The second term is for values that are rounded to zero, or where a GPU flushes them.
-        underflow = self.queries.shape[1] * _LEAST_NORMAL * (1 + norms + largest_norm)
-        if product_filter is None:
-            error = self._relative_error() * norms
-        else:
-            error = torch.maximum(product_filter.error, norms * 2.0**-22)
-        error = error * largest_norm + underflow
+        underflow = self.queries.shape[1] * LEAST_NORMAL * (1 + norms + largest_norm)
+        error = self._relative_error() * norms * largest_norm + underflow
         if width >= self.num_rows:
             return best, where, torch.ones_like(error, dtype=torch.bool)
         last, kth = best[:, -1].double(), best[:, self.k - 1].double()
         return best, where, last + 2 * error < kth
 
     def _scan(
-        self,
-        queries: Tensor,
-        width: int,
-        excluded: Excluded,
-        product_filter: ProductFilter | None,
+        self, queries: Tensor, width: int, excluded: Excluded
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Returns the `width` largest rounded products of queries with all rows, their places, and
         the largest norm of a row, a float64 scalar.
         """
-        # Beside a filter, few products are written. They are exact, so that the thresholds are.
-        dtype = self.dtype if product_filter is None else torch.float64
-        rounded = queries.to(dtype)
-        norm_dtype = torch.float64 if dtype == torch.float64 else torch.float32
+        rounded = queries.to(self.dtype)
         best_dtype = torch.float64 if self.dtype == torch.float64 else torch.float32
         best = torch.empty((len(queries), 0), dtype=best_dtype, device=self.device)
         where = torch.empty((len(queries), 0), dtype=torch.int64, device=self.device)
         largest_norm = torch.zeros((), dtype=torch.float64, device=self.device)
-        unfiltered = max(_LEAST_UNFILTERED, 8 * width)
-        for piece, first, begin, end, is_filtered in self._ranges(
-            len(queries), unfiltered, product_filter
-        ):
-            hits = None
-            if product_filter is not None and is_filtered:
-                hits = product_filter.find(piece, begin, end, best[:, -1])
-            if hits is not None:
-                largest_norm = torch.maximum(largest_norm, hits.largest_norm)
-                places = hits.places + first + begin
-                products = excluded.mask(hits.products, places)
-                best, where = _join(best, where, products, places, width)
-                continue
-            # Without a filter, or where it finds more products than it has room for.
-            step = self._step(len(queries), dtype)
-            for low in range(begin, end, step):
-                block = piece.block(low, min(low + step, end), dtype, self.device)
-                norm = torch.linalg.vector_norm(block, dim=1, dtype=norm_dtype).max()
-                largest_norm = torch.maximum(largest_norm, norm.double())
-                products = rounded @ block.T
-                products = products if product_filter is None else products.to(best_dtype)
-                products = excluded.mask_block(products, first + low)
-                best, where = _merge(best, where, products, first + low, width)
-        return best, where, largest_norm
-
-    def _ranges(
-        self, num_queries: int, unfiltered: int, product_filter: ProductFilter | None
-    ) -> Iterator[tuple[LocalRows, int, int, int, bool]]:
-        """Yields ranges of rows: the piece, the place of its first row, the range in the piece, and
-        whether it is filtered. A filter needs thresholds from the rows before.
-        """
-        first = 0
+        step, first = self._step(len(queries), self.dtype), 0
         for piece in self.pieces:
-            begin = 0
-            while begin < len(piece):
-                is_filtered = product_filter is not None and first + begin >= unfiltered
-                if product_filter is None:
-                    step = self._step(num_queries, self.dtype)
-                elif is_filtered:
-                    step = min(_GROWTH * (first + begin), product_filter.rows_at_once(piece))
-                else:
-                    step = unfiltered - first - begin
-                end = min(begin + step, len(piece))
-                yield piece, first, begin, end, is_filtered
-                begin = end
+            for low in range(0, len(piece), step):
+                block = piece.block(low, min(low + step, len(piece)), self.dtype, self.device)
+                norm = torch.linalg.vector_norm(block, dim=1, dtype=best_dtype).max()
+                largest_norm = torch.maximum(largest_norm, norm.double())
+                products = excluded.mask_block(rounded @ block.T, first + low)
+                best, where = _merge(best, where, products, first + low, width)
             first += len(piece)
+        return best, where, largest_norm
 
     def _step(self, num_queries: int, dtype: torch.dtype) -> int:
         """Returns the rows of a block whose products are written."""

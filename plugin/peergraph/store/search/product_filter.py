@@ -1,7 +1,16 @@
-"""Products above thresholds, from a kernel that multiplies stored rows and writes no others."""
+"""The rows that can have the largest products, from a kernel that multiplies rows as they are
+stored and writes few products.
+
+Every product is off by at most an error that the norms of the two vectors bound. A row whose
+product is below the k-th largest so far by more than the errors of both is not among the k, so its
+product is not written. Rows are scanned in stages, each with all blocks of rows whose number is a
+multiple of a step that the stages before did not have: the first stage is a sample, whose products
+are all written, and each has bounds from those before it. The GPU is not waited for in between.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -12,26 +21,25 @@ import peergraph._C as _C
 from peergraph.memory.device.launching import launch_on
 from peergraph.memory.table.local_rows import LocalRows
 
+LEAST_NORMAL = 2.0**-126
 _ROW_BYTES = (64, 128, 256, 512)
 _ALIGN = 16
 _MOST_ROWS = 1 << 30
 _DECODED_BYTES = 64 << 20  # of rows that are decoded for the kernel
+_BLOCK_ROWS, _GROWTH = 128, 4  # as in large_products.h
 _DTYPES = {"int8": torch.int8, "bfloat16": torch.bfloat16, "float16": torch.float16}
-_ROUNDING = {"bfloat16": 2.0**-9, "float16": 2.0**-11}  # of a value to the nearest
 
 
-class Hits(NamedTuple):
-    """Products of queries with a range of rows.
+class Candidates(NamedTuple):
+    """Rows that can be among the k with the largest products.
 
     Args:
-        products: float32 [Q, n] in any order; ``-inf`` where a query has fewer.
-        places: int64 [Q, n] the rows, counted from the begin of the range.
-        largest_norm: float64 scalar, the largest norm of a row.
+        places: int64 [Q, n], -1: none.
+        is_complete: bool [Q]: whether no other row can be; elsewhere the places mean nothing.
     """
 
-    products: Tensor
     places: Tensor
-    largest_norm: Tensor
+    is_complete: Tensor
 
 
 @dataclass(frozen=True)
@@ -41,23 +49,47 @@ class _Rounded:
     values: Tensor  # [Q, columns]
     scales: Tensor  # float32 [Q]
     error: Tensor  # float64 [Q]: of a product with a row of norm 1
+    rounded_up: Tensor  # float32 [Q]: the error
+
+
+class _Stage(NamedTuple):
+    """The blocks of the rows [begin, end) of a piece whose number is a multiple of a step."""
+
+    piece: LocalRows
+    first_place: int
+    begin: int
+    end: int
+    step: int
+    skips_earlier: bool  # without those of the step before
+    writes_all: bool
 
 
 class ProductFilter:
-    """Finds products above thresholds: of rows as they are stored where the kernel can read them,
-    else of rows that are rounded to bfloat16, some at a time.
+    """Finds the rows that can have the k largest products with each query: of rows as they are
+    stored where the kernel can read them, else of rows that are rounded to bfloat16, some at once.
 
     Args:
         queries: float64 [Q, columns].
+        k: rows per query.
         dtype: the users' dtype of the rows.
-        capacity: the most products of a query with a range of rows.
+        capacity: the most products of a query that are held at once.
     """
 
-    def __init__(self, queries: Tensor, dtype: torch.dtype, capacity: int) -> None:
+    def __init__(self, queries: Tensor, k: int, dtype: torch.dtype, capacity: int) -> None:
+        count, device = len(queries), queries.device
         self.queries = queries
+        self.k = k
         self.dtype = dtype
         self.capacity = capacity
         self._rounded: dict[tuple[str, bool], _Rounded] = {}
+        self._norms = torch.linalg.vector_norm(queries, dim=1)
+        self._error = torch.zeros_like(self._norms)  # the largest of all kinds so far
+        self._products = torch.empty((count, capacity), dtype=torch.float32, device=device)
+        self._places = torch.empty((count, capacity), dtype=torch.int64, device=device)
+        self._counts, self._kept = torch.zeros((2, count), dtype=torch.int32, device=device)
+        self._bounds = torch.full((count,), -torch.inf, device=device)
+        self._largest_norm = torch.zeros(1, device=device)
+        self._launch = launch_on(device)
 
     @staticmethod
     def supports(columns: int, dtype: torch.dtype, device: torch.device) -> bool:
@@ -66,28 +98,73 @@ class ProductFilter:
             return False
         return dtype != torch.float64 and 2 * columns in _ROW_BYTES
 
-    @property
-    def error(self) -> Tensor:
-        """The error of a product with a row of norm 1, float64 [Q]: the largest of all so far."""
-        errors = [rounded.error for rounded in self._rounded.values()]
-        return torch.stack(errors).amax(0) if errors else torch.zeros_like(self.queries[:, 0])
+    def search(self, pieces: list[LocalRows], excluded: Tensor) -> Candidates:
+        """Returns the rows of all pieces that can be among the k. Waits for the GPU.
 
-    def rows_at_once(self, piece: LocalRows) -> int:
-        """Returns how many rows of a piece :meth:`find` takes, at most."""
+        Args:
+            excluded: int64, ascending: ``query * num_rows + place`` of pairs that are left out.
+        """
+        num_rows = sum(map(len, pieces))
+        stages = list(self._stages(pieces))
+        shape, device = (len(stages), len(self.queries)), self.queries.device
+        overflowed = torch.zeros(shape, dtype=torch.bool, device=device)
+        for stage, flags in zip(stages, overflowed, strict=True):
+            self._run(stage, self._bounds, flags, excluded, num_rows)
+        most, has_overflowed = self._sizes(overflowed)
+        if has_overflowed:
+            # Bounds are higher now. Only queries without room for the products of a stage look for
+            # them again.
+            for number in overflowed.any(1).nonzero().flatten().tolist():
+                bounds = torch.where(overflowed[number], self._bounds, torch.inf)
+                overflowed[number] = False
+                self._run(stages[number], bounds, overflowed[number], excluded, num_rows)
+            most, _ = self._sizes(overflowed)
+        is_place = torch.arange(most, device=device) < self._counts[:, None]
+        places = torch.where(is_place, self._places[:, :most], -1)
+        is_complete = ~overflowed.any(0) & self._largest_norm.isfinite()
+        return Candidates(places, is_complete)
+
+    def _sizes(self, overflowed: Tensor) -> tuple[int, bool]:
+        """Returns the most rows of a query, and whether there was no room for all."""
+        if not len(self.queries):
+            return 0, False
+        most, has_overflowed = torch.stack([self._counts.max(), overflowed.any().int()]).tolist()
+        return most, bool(has_overflowed)
+
+    def _stages(self, pieces: list[LocalRows]) -> Iterator[_Stage]:
+        place = 0
+        for piece in pieces:
+            at_once = self._rows_at_once(piece)
+            for begin in range(0, len(piece), at_once):
+                end = min(begin + at_once, len(piece))
+                # As many rows as there is room for, or as bounds from earlier rows are good for.
+                most = max(self.capacity, (_GROWTH - 1) * (place + begin))
+                step = 1
+                while step * _BLOCK_ROWS < end - begin and (
+                    -(-(end - begin) // (step * _BLOCK_ROWS)) * _BLOCK_ROWS > most
+                ):
+                    step *= _GROWTH
+                yield _Stage(piece, place, begin, end, step, False, place + begin == 0)
+                while step > 1:
+                    step //= _GROWTH
+                    yield _Stage(piece, place, begin, end, step, True, False)
+            place += len(piece)
+
+    def _rows_at_once(self, piece: LocalRows) -> int:
         if self._kind(piece) is not None:
             return _MOST_ROWS
         return _DECODED_BYTES // (2 * self.queries.shape[1])
 
-    def find(self, piece: LocalRows, begin: int, end: int, thresholds: Tensor) -> Hits | None:
-        """Returns the products with the stored rows [begin, end) that are above the threshold of
-        the query, float32 [Q]; None if there are more than the capacity. Waits for the GPU.
-        """
-        device = self.queries.device
+    def _run(
+        self, stage: _Stage, bounds: Tensor, overflowed: Tensor, excluded: Tensor, num_rows: int
+    ) -> None:
+        """Finds the products of a stage that are above bounds, and raises the bounds."""
+        piece, begin, end = stage.piece, stage.begin, stage.end
         kind, codec, scales = self._kind(piece), piece.codec, piece.scales
         rounds_rows = kind is None
         if kind is None:
             kind, codec, scales = "bfloat16", None, None
-            rows = piece.block(begin, end, torch.bfloat16, device).contiguous()
+            rows = piece.block(begin, end, torch.bfloat16, self.queries.device).contiguous()
         else:
             rows = piece.stored[begin:end]
             scales = None if scales is None else scales[begin:end]
@@ -99,11 +176,6 @@ class ProductFilter:
             scale_at, scale_bytes = scales.data_ptr(), scales.stride(0) * scales.element_size()
         elif kind == "int8" and codec is not None:
             scale_at, scale_bytes = rows.data_ptr() + codec.scales.start, row_bytes
-        count = len(self.queries)
-        products = torch.empty((count, self.capacity), dtype=torch.float32, device=device)
-        places = torch.empty((count, self.capacity), dtype=torch.int32, device=device)
-        counts = torch.zeros(count, dtype=torch.int32, device=device)
-        largest = torch.zeros(1, dtype=torch.float32, device=device)
         _C.large_products(
             kind=_C.ProductKind.__members__[kind],
             rows=rows.data_ptr(),
@@ -111,21 +183,35 @@ class ProductFilter:
             row_bytes=row_bytes,
             scales=scale_at,
             scale_bytes=scale_bytes,
+            stage=(stage.step, stage.skips_earlier, stage.writes_all),
+            first_place=stage.first_place + begin,
             queries=rounded.values,
-            thresholds=thresholds / rounded.scales,
-            products=products,
-            places=places,
-            counts=counts,
-            largest_norm=largest,
-            launch=launch_on(device),
+            query_scales=rounded.scales,
+            bounds=bounds,
+            errors=rounded.rounded_up,
+            products=self._products,
+            places=self._places,
+            counts=self._counts,
+            largest_norm=self._largest_norm,
+            launch=self._launch,
         )
-        most = int(counts.max()) if count else 0
-        if most > self.capacity:
-            return None
-        is_hit = torch.arange(most, device=device) < counts[:, None]
-        values = torch.where(is_hit, products[:, :most] * rounded.scales[:, None], -torch.inf)
-        where = torch.where(is_hit, places[:, :most], 0).long()
-        return Hits(values, where, largest.double().sqrt().squeeze(0) * (1 + 2.0**-20))
+        _C.keep_largest(
+            k=self.k,
+            products=self._products,
+            places=self._places,
+            counts=self._counts,
+            kept=self._kept,
+            overflowed=overflowed,
+            errors=self._error,
+            norms=self._norms,
+            # For values that are rounded to zero, or where a GPU flushes them.
+            underflow=self.queries.shape[1] * LEAST_NORMAL,
+            largest_norm=self._largest_norm,
+            excluded=excluded,
+            num_places=num_rows,
+            bounds=self._bounds,
+            launch=self._launch,
+        )
 
     def _queries(self, kind: str, rounds_rows: bool) -> _Rounded:
         """Returns the queries for a kind of kernel.
@@ -136,25 +222,24 @@ class ProductFilter:
         key = kind, rounds_rows
         if key not in self._rounded:
             self._rounded[key] = self._round(kind, rounds_rows)
+            self._error = torch.maximum(self._error, self._rounded[key].error)
         return self._rounded[key]
 
     def _round(self, kind: str, rounds_rows: bool) -> _Rounded:
         columns = self.queries.shape[1]
-        norms = torch.linalg.vector_norm(self.queries, dim=1)
         largest = self.queries.abs().amax(1)
         steps = 127 if kind == "int8" else 1
-        scales = torch.where(largest > 0, largest / steps, 1.0).float().clamp(min=2.0**-126)
-        values = self.queries / scales.double()[:, None]
-        # Products and sums are rounded to float32, and thresholds.
-        error = norms * (2.0**-19 + columns * 2.0**-22)
-        if rounds_rows:
-            error = error + norms * 2.0**-8
+        scales = torch.where(largest > 0, largest / steps, 1.0).float().clamp(min=LEAST_NORMAL)
+        wide = scales.double()[:, None]
+        values = self.queries / wide
         if kind == "int8":
-            values = values.round().clamp(-127, 127)
-            error = error + 0.5001 * scales.double() * columns**0.5
-        else:
-            error = error + norms * _ROUNDING[kind] + scales.double() * columns**0.5 * 2.0**-24
-        return _Rounded(values.to(_DTYPES[kind]).contiguous(), scales, error)
+            values = values.round_().clamp_(-127, 127)
+        values = values.to(_DTYPES[kind]).contiguous()
+        rest = torch.linalg.vector_norm(self.queries - values * wide, dim=1)
+        # Products and sums are rounded to float32, and thresholds.
+        relative = 2.0**-19 + columns * 2.0**-22 + (2.0**-8 if rounds_rows else 0)
+        error = rest * (1 + 2.0**-40) + self._norms * relative
+        return _Rounded(values, scales, error, (error * (1 + 2.0**-20)).float())
 
     def _kind(self, piece: LocalRows) -> str | None:
         """Returns the kind of kernel that reads stored rows; None: they must be decoded."""
@@ -164,7 +249,7 @@ class ProductFilter:
         elif codec.stored == "int8":
             kind = "int8" if codec.num_groups == 1 else None
         else:
-            kind = codec.stored if codec.stored in _ROUNDING else None
+            kind = codec.stored if codec.stored in ("bfloat16", "float16") else None
         if kind is None or stored.device != self.queries.device:
             return None
         value_bytes = self.queries.shape[1] * _DTYPES[kind].itemsize

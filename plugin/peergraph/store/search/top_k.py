@@ -82,7 +82,8 @@ def top_k(
     with group.collective("top_k"):
         batch, counts = exchange.share(lambda: _check(rows, queries, k, exclude))
         products, ids = exchange.give_back(batch.k, counts, lambda: _search(rows, batch))
-    products, ids = _largest(products, ids, k)
+    if products.shape[1] != k:  # those of several ranks, or for another rank's larger k
+        products, ids = _largest(products, ids, k)
     return TopK(products if rows.dtype == torch.float64 else products.float(), ids)
 
 
@@ -124,6 +125,8 @@ def _check(table: Table, queries: Tensor, k: int, exclude: Exclude | None) -> Qu
     if not bool(queries.square().sum().isfinite()):
         raise ValueError("queries: expected finite values whose squares do not overflow")
     query, ids = _pairs(exclude, len(queries), table.device)
+    if exclude is None:
+        return Queries(queries, query, ids, k)
     for name, values, limit in (("queries", query, len(queries)), ("ids", ids, table.rows)):
         bad = (values < 0) | (values >= limit)
         if bool(bad.any()):
@@ -177,6 +180,8 @@ def _search(table: Table, batch: Queries) -> tuple[Tensor, Tensor]:
 
 def _excluded(table: Table, pieces: list[LocalRows], batch: Queries) -> Excluded:
     order, ids = _order_of(table), batch.excluded_ids
+    if not ids.numel():
+        return Excluded(batch.excluding, ids)
     order = order.as_tensor() if isinstance(order, Table) else order
     places = places_of(pieces, ids if order is None else order[ids].long())
     places, by_place = places.sort(stable=True)

@@ -1,0 +1,49 @@
+#include "store/keep_largest.h"
+
+#include <algorithm>
+#include <cmath>
+#include <functional>
+#include <vector>
+
+#include "common/parallel.h"
+
+namespace peergraph {
+namespace {
+
+constexpr int64_t kQueriesPerThread = 8;
+
+void keep_of_query(const KeepLargest& work, int64_t query) {
+  float* products = work.products + query * work.capacity;
+  int64_t* places = work.places + query * work.capacity;
+  const int64_t count = std::min<int64_t>(work.counts[query], work.capacity);
+  for (int64_t i = work.kept[query]; i < count; ++i)
+    if (is_excluded(work, query, places[i])) products[i] = -INFINITY;
+  float kth = -INFINITY;
+  if (count >= work.k) {
+    std::vector<float> sorted(products, products + count);
+    std::nth_element(sorted.begin(), sorted.begin() + work.k - 1, sorted.end(), std::greater<>());
+    kth = sorted[work.k - 1];
+  }
+  const KeptBounds bounds = kept_bounds(work, query, kth);
+  const bool has_overflowed = work.counts[query] > work.capacity;
+  const int64_t end = has_overflowed ? work.kept[query] : count;
+  int32_t kept = 0;
+  for (int64_t i = 0; i < end; ++i) {
+    if (!(products[i] > bounds.own)) continue;
+    products[kept] = products[i];
+    places[kept++] = places[i];
+  }
+  if (has_overflowed) work.overflowed[query] = 1;
+  work.counts[query] = work.kept[query] = kept;
+  work.bounds[query] = bounds.others;
+}
+
+}  // namespace
+
+void keep_largest_cpu(const KeepLargest& work, int num_threads) {
+  parallel_for(work.num_queries, kQueriesPerThread, num_threads, [&](int64_t begin, int64_t end) {
+    for (int64_t query = begin; query < end; ++query) keep_of_query(work, query);
+  });
+}
+
+}  // namespace peergraph

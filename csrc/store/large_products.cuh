@@ -1,0 +1,85 @@
+// What kernels that write large products share: thresholds, scales as integers, and the write.
+#pragma once
+
+#include "common/warp.cuh"
+#include "store/large_products.h"
+
+namespace peergraph {
+
+constexpr float kRoundedUp = 1 + 1.0f / (1 << 20);  // by more than some roundings
+
+/// What the products of a query must be above, in units of its scale: `bound - error * norm`.
+struct QueryBound {
+  float bound, error;
+
+  QueryBound() = default;
+  __device__ __forceinline__ QueryBound(const LargeProducts& work, int64_t query) {
+    const float scale = work.query_scales[query];
+    bound = work.bounds[query] / scale;
+    error = work.errors[query] / scale;
+  }
+  __device__ __forceinline__ float threshold(float norm) const { return bound - error * norm; }
+  /// No product is above it any more.
+  __device__ __forceinline__ void close() { bound = INFINITY; }
+};
+
+__device__ __forceinline__ float scale_of(const LargeProducts& work, int64_t row) {
+  return __ldg(reinterpret_cast<const float*>(work.scales + row * work.scale_bytes));
+}
+
+__device__ __forceinline__ int add_int8_squares(int sum, uint32_t four_int8) {
+  return __dp4a(static_cast<int>(four_int8), static_cast<int>(four_int8), sum);
+}
+
+/// The scales of some rows as integers: `levels` times their part of the largest, rounded up, so
+/// that sums are compared without a conversion. The levels are the most for which a sum times them
+/// is an int32.
+template <int kColumns>
+class ScaleLevels {
+ public:
+  ScaleLevels() = default;
+  __device__ __forceinline__ explicit ScaleLevels(float largest_scale)
+      : per_scale_(fminf(kLevels / largest_scale, 3.4e38f)) {}
+
+  __device__ __forceinline__ int of(float scale) const {
+    return __float2int_ru(scale * per_scale_ * kRoundedUp);
+  }
+
+  /// A sum that, times the levels of its row, is not above this has no product above the threshold.
+  __device__ __forceinline__ int limit(float threshold) const {
+    if (!(threshold > 0)) return INT32_MIN;
+    return __float2int_rd(threshold * per_scale_ * (2 - kRoundedUp)) - 1;
+  }
+
+ private:
+  static constexpr float kLevels = (1 << 17) / kColumns;
+  float per_scale_;
+};
+
+/// Writes a product of a query with a row if it is above the threshold; `position` is the number of
+/// the row in the stage. Returns false where there is no room.
+__device__ __forceinline__ bool write_product(const LargeProducts& work, int64_t query, int64_t row,
+                                              int64_t position, float product, float threshold) {
+  int64_t place = position;
+  if (!work.writes_all) {
+    if (!(product > threshold)) return true;
+    place = atomicAdd(work.counts + query, 1);
+    if (place >= work.capacity) return false;
+  }
+  work.products[query * work.capacity + place] = product * work.query_scales[query];
+  work.places[query * work.capacity + place] = work.first_place + row;
+  return true;
+}
+
+/// Loads the bounds of a block's queries; those that pad their number have none.
+__device__ __forceinline__ void load_bounds(const LargeProducts& work, int64_t first_query,
+                                            int count, int padded, QueryBound* bounds) {
+  for (int i = static_cast<int>(threadIdx.x); i < padded; i += static_cast<int>(blockDim.x)) {
+    bounds[i] = QueryBound(work, first_query + min(i, count - 1));
+    if (i >= count) bounds[i].close();
+    if (i < count && blockIdx.x == 0 && work.writes_all)
+      work.counts[first_query + i] = static_cast<int32_t>(num_stage_rows(work));
+  }
+}
+
+}  // namespace peergraph
