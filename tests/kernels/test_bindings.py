@@ -454,9 +454,9 @@ def large_products(t: Tensors) -> None:
 
 
 @case(
-    "excluded products", products=reals(2, 3), places=ints(*[0] * 6).view(2, 3), counts=narrow(2, 1),
-    kept=narrow(0, 0), overflowed=bits(2), errors=reals(2).double(), norms=reals(2).double(),
-    largest_norm=reals(1), excluded=ints(3), bounds=reals(2),
+    "excluded products", products=reals(2, 3), places=ints(*[0] * 6).view(2, 3),
+    counts=narrow(2, 1), kept=narrow(0, 0), overflowed=bits(2), errors=reals(2).double(),
+    norms=reals(2).double(), largest_norm=reals(1), excluded=ints(3), bounds=reals(2),
 )  # fmt: skip
 def keep_largest(t: Tensors) -> None:
     _C.keep_largest(k=1, underflow=1e-30, num_places=5, launch=LAUNCH, **t)
