@@ -296,8 +296,9 @@ def _build(
         del chooser, count  # their memory is for the structure
         # With rows in host memory, each rank gets the rows of a chunk directly from their owners.
         recorder = options["model"]
-        Transport.of(group).by_machine = plan.offload is None
         layouts = {t: RowLayout.from_order(group, *parts) for t, parts in chosen.parts.items()}
+        for layout in layouts.values():
+            layout.by_machine = plan.offload is None
         edges = {t: reader.num_edges for t, reader in readers.items()}
         structures = _build_structures(layouts, shares, edges, plan, step)
     if group.rank == 0 and not isinstance(recorder, ModelRecorder):

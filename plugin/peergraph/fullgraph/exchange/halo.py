@@ -206,11 +206,8 @@ class HaloPlan(Halo):
         if self.is_empty:
             return extended
         halo = extended[self.num_local :].contiguous()
-        received = halo.new_empty(len(self.send_rows), *halo.shape[1:])
-        self.transport.all_to_all(
-            split_rows(received, self.send_counts),
-            split_rows(halo, self.halo_counts),
-            SUMS_FOR_OWNERS,
+        received = self.transport.exchange_rows(
+            halo, self.halo_counts, self.send_counts, SUMS_FOR_OWNERS
         )
         out = extended[: self.num_local].clone(memory_format=torch.contiguous_format)
         self.add_returned(out, received)

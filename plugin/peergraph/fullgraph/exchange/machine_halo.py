@@ -26,7 +26,7 @@ def make_halo(layout: RowLayout, internal_rows: Tensor) -> tuple[Halo, Tensor]:
     """Returns the plan for rows that this rank needs, and their extended rows. Collective.
 
     Ranks of one machine have a :class:`HaloPlan`. Those of several have a :class:`MachineHaloPlan`,
-    unless :attr:`Transport.by_machine` is false.
+    unless :attr:`RowLayout.by_machine` is false.
 
     Args, returns and raises as :meth:`HaloPlan.steps`.
     """
@@ -36,7 +36,7 @@ def make_halo(layout: RowLayout, internal_rows: Tensor) -> tuple[Halo, Tensor]:
 def halo_steps(layout: RowLayout, internal_rows: Tensor) -> Steps[tuple[Halo, Tensor]]:
     """Makes what :func:`make_halo` returns; of several machines by collectives of its own."""
     group = layout.group
-    if group.node_group is group or not Transport.of(group).by_machine:
+    if group.node_group is group or not layout.by_machine:
         return (yield from HaloPlan.steps(layout, internal_rows))
     return MachineHaloPlan.make(layout, internal_rows)
 

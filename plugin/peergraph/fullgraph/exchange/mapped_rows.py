@@ -14,7 +14,6 @@ import peergraph._C as _C
 from peergraph.errors import PeerLostError
 from peergraph.fullgraph.exchange.halo import ROWS_OF_OTHERS, HaloPlan
 from peergraph.fullgraph.exchange.mode_cost import rows_to_publish
-from peergraph.fullgraph.exchange.transport import split_rows
 from peergraph.memory import SharedRegion
 from peergraph.memory.device.launching import launch_on
 from peergraph.memory.group.device_waits import register_wait
@@ -189,8 +188,4 @@ def _published_rows(plan: HaloPlan) -> tuple[Tensor | None, Tensor]:
         sent, numbers = None, plan.send_rows
     else:
         numbers = torch.searchsorted(sent, plan.send_rows)
-    positions = torch.empty_like(plan.halo_rows)
-    plan.transport.all_to_all(
-        split_rows(positions, plan.halo_counts), split_rows(numbers, plan.send_counts)
-    )
-    return sent, positions
+    return sent, plan.transport.exchange_rows(numbers, plan.send_counts, plan.halo_counts)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Iterator
 from typing import Literal
 from weakref import WeakKeyDictionary
 
@@ -36,17 +37,15 @@ class RowRequests:
         group = layout.group
         self._transport = Transport.of(group)
         owner, local_rows = layout.locate(ids.detach().reshape(-1))
-        offsets = torch.tensor(layout.offsets, device="cpu")
-        distinct, inverse = torch.unique(offsets[owner] + local_rows, return_inverse=True)
-        owner = torch.searchsorted(offsets, distinct, right=True) - 1
-        numbers = distinct - offsets[owner]
+        internal_rows = torch.tensor(layout.offsets, device="cpu")[owner] + local_rows
+        distinct, inverse = torch.unique(internal_rows, return_inverse=True)
+        owner, numbers = layout.owners_of(distinct)
         # How many rows this rank asks of each, and each asks of this one.
         self._asked = torch.bincount(owner, minlength=group.world_size).tolist()
         with group.collective("requests of rows"):
             self._given = [asked[group.rank] for asked in group.all_gather(self._asked)]
         self._inverse = inverse.to(group.device)
-        self._rows = torch.empty(sum(self._given), dtype=torch.int64, device=group.device)
-        self._exchange(numbers.to(group.device), self._rows, self._asked, self._given)
+        self._rows = self._sent_to_owners(numbers.to(group.device))
 
     @classmethod
     def of(cls, layout: RowLayout, ids: Tensor) -> RowRequests:
@@ -71,8 +70,7 @@ class RowRequests:
             rows: [layout.local_count, ...], this rank's rows.
         """
         requested = rows.index_select(0, self._rows)
-        received = rows.new_empty((sum(self._asked), *rows.shape[1:]))
-        self._exchange(requested, received, self._given, self._asked)
+        received = self._transport.exchange_rows(requested, self._given, self._asked)
         return received.index_select(0, self._inverse)
 
     def reduce(self, values: Tensor, rows: Tensor, reduction: Reduction = "sum") -> None:
@@ -90,12 +88,7 @@ class RowRequests:
         else:
             index = _spread(self._inverse, values)
             distinct.scatter_reduce_(0, index, values, reduction, include_self=False)
-        received = values.new_empty((sum(self._given), *values.shape[1:]))
-        self._exchange(distinct, received, self._asked, self._given)
-        start = 0
-        for count in self._given:
-            part, places = received[start : start + count], self._rows[start : start + count]
-            start += count
+        for places, part in self._by_rank(self._sent_to_owners(distinct)):
             if reduction == "sum":
                 rows.index_add_(0, places, part)
             else:
@@ -108,19 +101,17 @@ class RowRequests:
         """
         distinct = values.new_empty((sum(self._asked), *values.shape[1:]))
         distinct.index_put_((self._inverse,), values)
-        received = values.new_empty((sum(self._given), *values.shape[1:]))
-        self._exchange(distinct, received, self._asked, self._given)
-        start = 0
-        for count in self._given:
-            rows.index_copy_(0, self._rows[start : start + count], received[start : start + count])
-            start += count
+        for places, part in self._by_rank(self._sent_to_owners(distinct)):
+            rows.index_copy_(0, places, part)
 
-    def _exchange(
-        self, sent: Tensor, received: Tensor, sent_counts: list[int], received_counts: list[int]
-    ) -> None:
-        self._transport.all_to_all(
-            list(torch.split(received, received_counts)), list(torch.split(sent, sent_counts))
-        )
+    def _sent_to_owners(self, distinct: Tensor) -> Tensor:
+        """Returns what ranks send to this one, of a value for each distinct row that they name."""
+        return self._transport.exchange_rows(distinct, self._asked, self._given)
+
+    def _by_rank(self, received: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+        """Yields the local rows that each rank names, and what it sends for them."""
+        parts = (torch.split(rows, self._given) for rows in (self._rows, received))
+        return zip(*parts, strict=True)
 
 
 def _spread(index: Tensor, values: Tensor) -> Tensor:

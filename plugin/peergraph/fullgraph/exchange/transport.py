@@ -46,10 +46,6 @@ class Transport:
     PeerLostError, and CollectiveMismatchError where a rank is in another exchange or collective.
     """
 
-    by_machine = True
-    """Whether rows of other machines come to each machine once, and are passed on there
-    (:class:`MachineHaloPlan`); else each rank gets its rows from their owners."""
-
     def __init__(self, group: Group) -> None:
         self.group = group
         self.network_bytes = 0
@@ -121,6 +117,24 @@ class Transport:
             name: see :meth:`announce`.
         """
         outputs[0].copy_(inputs[0])
+
+    def exchange_rows(
+        self,
+        rows: Tensor,
+        sent: Sequence[int],
+        received: Sequence[int],
+        name: str = "an exchange of rows",
+    ) -> Tensor:
+        """Sends rows to their ranks; returns those that come, in the order of the ranks.
+
+        Args:
+            rows: [sum(sent), *features], contiguous: those for rank 0, then those for rank 1, ...
+            sent, received: how many rows go to each rank, and come from it.
+            name: see :meth:`announce`.
+        """
+        result = rows.new_empty((sum(received), *rows.shape[1:]))
+        self.all_to_all(split_rows(result, received), split_rows(rows, sent), name)
+        return result
 
     def reserve(self, num_bytes: int) -> list[Tensor] | None:
         """Returns slots of this rank, to which other ranks copy without a detour, or None.

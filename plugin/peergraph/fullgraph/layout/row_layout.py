@@ -84,6 +84,9 @@ class RowLayout:
         self.tiles = tiles
         self.parts = parts
         self.bounds: tuple[int, int, int] | None = None
+        self.by_machine: bool = parent is None or parent.by_machine
+        """Whether halos bring rows of other machines to each machine once, and pass them on there
+        (:class:`MachineHaloPlan`); else each rank gets its rows from their owners."""
         self.by_ids = by_ids or (parent is not None and parent.by_ids)
         self._positions = positions
         self._internal_rows = internal_rows
@@ -175,11 +178,15 @@ class RowLayout:
                 f"got {int(ids.min())}..{int(ids.max())}"
             )
         ids = torch.where(ids < 0, ids + self.size, ids)
-        internal = self.internal_rows[ids]
-        offsets = torch.tensor(self.offsets, device="cpu")
+        return self.owners_of(self.internal_rows[ids])
+
+    def owners_of(self, internal_rows: Tensor) -> tuple[Tensor, Tensor]:
+        """Returns the rank that holds each internal row, and its local row there, int64."""
+        offsets = torch.tensor(self.offsets, device=internal_rows.device)
+        internal_rows = internal_rows.long()
         # Ranks without rows have the offset of the next one; `right` finds the last of them.
-        owner = torch.searchsorted(offsets, internal, right=True) - 1
-        return owner, internal - offsets[owner]
+        owner = torch.searchsorted(offsets, internal_rows, right=True) - 1
+        return owner, internal_rows - offsets[owner]
 
     def select_mask(self, local_mask: Tensor) -> RowLayout:
         """Returns the layout of the rows that a mask selects, in the user's order. Collective.

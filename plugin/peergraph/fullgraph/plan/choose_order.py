@@ -341,11 +341,9 @@ class OrderChooser:
         """[2, edges] of all ranks on rank 0, nothing on the others. Collective."""
         rows = ends.t().contiguous()
         counts = self.group.all_gather(rows.shape[0])
-        nothing = rows.new_empty((0, 2))
-        is_first = self.group.rank == 0
-        outputs = [rows.new_empty((count if is_first else 0, 2)) for count in counts]
-        self.transport.all_to_all(outputs, [rows, *[nothing] * (len(counts) - 1)])
-        return torch.cat(outputs).t()
+        none = [0] * len(counts)
+        received = counts if self.group.rank == 0 else none
+        return self.transport.exchange_rows(rows, [len(rows), *none[1:]], received).t()
 
     def _best(self, tried: Mapping[str, ChosenOrder]) -> ChosenOrder:
         """Random, unless another order has clearly less to exchange and about the same balance."""

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from peergraph.autograd import Function
-from peergraph.fullgraph.exchange.transport import Transport, split_rows
+from peergraph.fullgraph.exchange.transport import Transport
 
 
 class AllToAllPlan(NamedTuple):
@@ -28,10 +28,7 @@ class AllToAllPlan(NamedTuple):
         """Returns the rows that this rank receives. Collective. Without autograd."""
         order = self.send_order
         sent = rows.contiguous() if order is None else rows.index_select(0, order)
-        received = sent.new_empty(sum(self.receive_counts), *sent.shape[1:])
-        self.transport.all_to_all(
-            split_rows(received, self.receive_counts), split_rows(sent, self.send_counts)
-        )
+        received = self.transport.exchange_rows(sent, self.send_counts, self.receive_counts)
         if self.positions is None:
             return received
         return torch.empty_like(received).index_copy_(0, self.positions, received)

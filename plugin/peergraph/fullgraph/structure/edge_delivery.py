@@ -186,9 +186,7 @@ class EdgeDelivery:
         if world_size == 1:
             route = _Route(None, given, [len(given)], [len(given)])
             return [given.to(self._nothing.dtype)], route
-        starts = torch.tensor(layout.offsets, device=self._device)
-        # Ranks without rows start where the next one does: the last of these has the row.
-        owner = torch.searchsorted(starts, given.long(), right=True) - 1
+        owner, local = layout.owners_of(given)
         # Radix sort reads only the bits of the dtype.
         keys = owner.to(torch.uint8) if world_size <= 256 else owner
         order = torch.sort(keys, stable=True).indices
@@ -196,8 +194,7 @@ class EdgeDelivery:
         everyone = yield Gather(sent)
         received = [of_rank[layout.group.rank] for of_rank in everyone]
         route = _Route(order, given, sent, received)
-        local = (given - starts[owner]).to(self._nothing.dtype)
-        return (yield from route.exchange(local)), route
+        return (yield from route.exchange(local.to(self._nothing.dtype))), route
 
 
 class _Route:

@@ -113,16 +113,14 @@ def _reverse(structure: PartitionedCsc) -> tuple[PartitionedCsc, AllToAllPlan]:
     nodes = structure.source_layout
     group = nodes.group
     sources, destinations = _internal_ends(structure)
-    offsets = torch.tensor(nodes.offsets, device=sources.device)
-    # Of ranks without rows, which have the offset of the next one, `right` finds the last.
-    owners = torch.searchsorted(offsets, sources, right=True) - 1
+    owners, local_sources = nodes.owners_of(sources)
     sent = torch.bincount(owners, minlength=group.world_size).tolist()
     received = [counts[group.rank] for counts in group.all_gather(sent)]
     order = torch.argsort(owners, stable=True)
     plan = AllToAllPlan(Transport.of(group), sent, received, order, None)
     destinations = structure.destination_layout.offsets[group.rank] + destinations
     ids = structure.edge_layout.positions
-    found = plan(torch.stack([destinations, sources - offsets[owners], ids], 1))
+    found = plan(torch.stack([destinations, local_sources, ids], 1))
     # Edges that are sorted by destination take less memory.
     by_destination = torch.argsort(found[:, 1], stable=True)
     found = found[by_destination]

@@ -95,8 +95,7 @@ def _sample_owners(plan: HaloPlan, chunks: int, count: int) -> Tensor:
     """Returns the rank of each sampled row."""
     device, layout = plan.halo_rows.device, plan.layout
     rows = torch.arange(count, device=device) * _sample_step(plan, chunks)
-    # Ranks without rows start where the next one does: the last of these has the row.
-    return torch.searchsorted(torch.tensor(layout.offsets, device=device), rows, right=True) - 1
+    return layout.owners_of(rows)[0]
 
 
 def _match(marks: Tensor) -> Orders:

@@ -72,9 +72,8 @@ def merge_batches(plan: HaloPlan, batches: Sequence[ExchangedRows]) -> list[Merg
     group = plan.layout.group
     machines, ranks, offsets = group.machines, range(group.world_size), plan.layout.offsets
     device = plan.halo_rows.device
-    starts = torch.tensor([*offsets[1:], plan.layout.size], device=device)
     machine_of = torch.tensor([machines.machine_of(rank) for rank in ranks], device=device)
-    owners = [torch.searchsorted(starts, batch.rows.long(), right=True) for batch in batches]
+    owners = [plan.layout.owners_of(batch.rows)[0] for batch in batches]
     is_far = [machine_of[owner] != machines.index for owner in owners]
     far = [batch.rows.long()[mask] for batch, mask in zip(batches, is_far, strict=True)]
     of_machine = _gather_within(plan, far)

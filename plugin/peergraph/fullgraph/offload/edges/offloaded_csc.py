@@ -95,6 +95,7 @@ class OffloadedCsc(PartitionedStructure):
     def _recorder_of_moved_rows(self, before: OffloadedCsc, plan: AllToAllPlan) -> EdgeRecorder:
         """Returns edges from the rows of edges elsewhere to the rows of these edges."""
         rows, new_rows = before.edge_layout, self.edge_layout
+        rows.by_machine = False
         start = rows.offsets[rows.group.rank]
         local_rows = torch.arange(rows.local_count, device=self.device)
         positions = torch.arange(new_rows.local_count, device=self.device)
