@@ -13,7 +13,7 @@ from peergraph.aggregate.messages.message import Message, fuses_messages
 from peergraph.aggregate.ops.attention import attention, attention_fits
 from peergraph.aggregate.ops.edge_softmax import edge_softmax
 from peergraph.aggregate.ops.sddmm import sddmm
-from peergraph.aggregate.ops.spmm import Sum, spmm
+from peergraph.aggregate.ops.spmm import spmm
 from peergraph.aggregate.ops.spmm_add_self import spmm_add_self
 from peergraph.aggregate.ops.spmm_linear import spmm_linear
 from peergraph.aggregate.ops.spmm_transposed import spmm_transposed
@@ -256,43 +256,13 @@ class Csc(EdgeMatrix, Structure):
         result: _Result = self._cache[key]
         return result
 
-    def reduce(self, of: Sum) -> Tensor:
-        """Reduces messages at destinations: see :meth:`spmm`."""
-        return spmm(self, of)
-
-    def spmm_transposed(
-        self,
-        message: str,
-        x: Tensor | None = None,
-        e: Tensor | None = None,
-        *,
-        backward: Backward = "auto",
-        deterministic: bool | None = None,
-    ) -> Tensor:
-        """Sums messages at sources, [sources, *features].
-
-        Args:
-            message: ``copy_u`` (x of the destination), ``copy_e`` (e of the edge) or ``mul``.
-            x: [destinations, *features].
-            e: [edges, *features], as for :func:`peergraph.aggregate.g_spmm`.
-            backward, deterministic: whether the sum itself uses the transpose or atomics.
-        """
-        return spmm_transposed(self, message, x, e, backward=backward, deterministic=deterministic)
-
-    def spmm_add_self(
-        self,
-        x: Tensor | TableRows,
-        self_weight: Tensor,
-        e: Tensor | None = None,
-        bias: Tensor | None = None,
-        *,
-        backward: Backward = "auto",
-        deterministic: bool | None = None,
-    ) -> Tensor:
-        """Sums messages and weighted self rows: :func:`peergraph.aggregate.spmm_add_self`."""
-        return spmm_add_self(
-            self, x, self_weight, e, bias, backward=backward, deterministic=deterministic
-        )
+    # Operations over any matrix of edges are its methods.
+    reduce = spmm
+    spmm_transposed = spmm_transposed
+    spmm_add_self = spmm_add_self
+    sddmm = sddmm
+    edge_softmax = edge_softmax
+    fuses_messages = fuses_messages
 
     def spmm_linear(
         self,
@@ -324,33 +294,6 @@ class Csc(EdgeMatrix, Structure):
             deterministic=deterministic,
         )
 
-    def sddmm(
-        self,
-        op: str,
-        lhs: Tensor,
-        rhs: Tensor | None = None,
-        lhs_target: str = "u",
-        rhs_target: str = "v",
-        *,
-        backward: Backward = "auto",
-        deterministic: bool | None = None,
-    ) -> Tensor:
-        """Computes a value for each edge: see :func:`peergraph.aggregate.g_sddmm`."""
-        return sddmm(
-            self,
-            op,
-            lhs,
-            rhs,
-            lhs_target,
-            rhs_target,
-            backward=backward,
-            deterministic=deterministic,
-        )
-
-    def edge_softmax(self, scores: Tensor) -> Tensor:
-        """Normalises scores of edges: see :func:`peergraph.aggregate.edge_softmax`."""
-        return edge_softmax(self, scores)
-
     def supports_attention(self, x: Tensor) -> bool:
         """Returns whether :meth:`attention` takes `x` [sources, heads, depth]."""
         return attention_fits(x)
@@ -377,10 +320,6 @@ class Csc(EdgeMatrix, Structure):
             self_loops=self_loops,
             deterministic=self.deterministic if deterministic is None else deterministic,
         )
-
-    def fuses_messages(self) -> bool:
-        """Returns whether :meth:`reduce_message` runs as one kernel: on a GPU, with CuPy."""
-        return fuses_messages(self)
 
     def reduce_message(
         self,

@@ -20,13 +20,21 @@ MESSAGES = ("copy_u", "copy_e", "mul")
 def spmm_transposed(
     matrix: EdgeMatrix,
     message: str,
-    x: Tensor | None,
-    e: Tensor | None,
+    x: Tensor | None = None,
+    e: Tensor | None = None,
     *,
     backward: Backward = "auto",
     deterministic: bool | None = None,
 ) -> Tensor:
-    """Returns the sum of messages at each source: see ``Csc.spmm_transposed``."""
+    """Sums messages at sources, [sources, *features].
+
+    Args:
+        matrix: the structure.
+        message: ``copy_u`` (x of the destination), ``copy_e`` (e of the edge) or ``mul``.
+        x: [destinations, *features].
+        e: [edges, *features], as for :func:`peergraph.aggregate.g_spmm`.
+        backward, deterministic: whether the sum itself uses the transpose or atomics.
+    """
     if message not in MESSAGES:
         raise ValueError(f"message must be one of {', '.join(MESSAGES)}, got {message!r}")
     for name, operand, needed in (("x", x, message != "copy_e"), ("e", e, message != "copy_u")):
