@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from .captured_training import CapturedTraining, Loss
-from .optimizer import check_optimizer, make_capturable
+from .optimizer import check_optimizer, check_scaler, make_capturable
 from .requirements import check_loader, check_model
 
 # What is made at the first uses of features, and of an optimizer, is kept from the second on.
@@ -21,6 +21,7 @@ def capture(
     loss: Loss,
     *,
     warmup: int = 3,
+    scaler: torch.amp.GradScaler | None = None,
 ) -> CapturedTraining:
     """Returns the training of a model on a loader's batches, with steps that a GPU runs as CUDA
     graphs: one launch in place of one for each kernel.
@@ -64,6 +65,9 @@ def capture(
             the batch, rows from ``batch.batch_size`` on may be padding, which has a seed's
             attributes.
         warmup: steps of fixed shapes that run step by step before the capture, at least 2.
+        scaler: for autocast to float16: scales the loss, unscales the gradients before the
+            optimizer's step (hooks of the step see them unscaled), and is updated after it. On a
+            GPU with Adam, AdamW or ``SGD(fused=True)``.
 
     Returns:
         An iterable with the loader's length.
@@ -72,8 +76,8 @@ def capture(
         TypeError, ValueError, IndexError: an argument is not as above.
         NotImplementedError: what a captured step does not support, by name: other loaders and data,
             `transform`, `time_attr`, `disjoint`; norms over all rows; options of
-            DistributedDataParallel; other optimizers; when a step runs, autocast to float16, which
-            needs a GradScaler.
+            DistributedDataParallel; other optimizers; when a step runs, autocast to float16
+            without `scaler`.
         ValueError: when the first step runs: `loss` depends on rows of padding.
         RuntimeError: when a step is captured: it does what a CUDA graph cannot repeat.
     """
@@ -84,4 +88,6 @@ def capture(
     check_optimizer(optimizer, model)
     if store.device.type == "cuda":
         make_capturable(optimizer, store.device)
-    return CapturedTraining(loader, store, model, optimizer, loss, warmup)
+    if scaler is not None:
+        check_scaler(scaler, optimizer, store.device)
+    return CapturedTraining(loader, store, model, optimizer, loss, warmup, scaler)

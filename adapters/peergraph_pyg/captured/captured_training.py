@@ -20,7 +20,7 @@ from peergraph.store import Store
 from ..data.csc_cache import static_shapes
 from ..prefetching.prefetcher import plain_iterator
 from .data_parallel import AveragedGradients
-from .optimizer import make_capturable, settings_of
+from .optimizer import check_scaler, make_capturable, scaler_settings, settings_of
 from .padding_check import check_padding
 from .requirements import check_modules
 from .slots import GpuSlot, Slot
@@ -56,8 +56,10 @@ class CapturedTraining:
         optimizer: torch.optim.Optimizer,
         loss: Loss,
         warmup: int,
+        scaler: torch.amp.GradScaler | None = None,
     ) -> None:
         self._loader, self._optimizer, self._loss = loader, optimizer, loss
+        self._scaler = torch.amp.GradScaler(enabled=False) if scaler is None else scaler
         self._gradients: AveragedGradients | None = None
         self._model = model
         if isinstance(model, DistributedDataParallel):
@@ -230,14 +232,17 @@ class CapturedTraining:
         def compute() -> Tensor:
             nonlocal result
             result = self._loss(self._model, batch)
-            return _loss_of(result)
+            return self._scaler.scale(_loss_of(result))
 
         self._optimizer.zero_grad(set_to_none=True)
         if self._gradients is None:
             compute().backward()  # type: ignore[no-untyped-call]
         else:
             self._gradients.backward(compute)
-        self._optimizer.step()
+        if self._scaler.is_enabled():
+            self._scaler.unscale_(self._optimizer)
+        self._scaler.step(self._optimizer)
+        self._scaler.update()
         return tree_map(_detached, result)
 
     def _train_before_capture(self, slot: Slot) -> Any:
@@ -274,6 +279,7 @@ class CapturedTraining:
         if self._on_gpu:
             # The settings may be those of a loaded state, or a number in place of a tensor.
             make_capturable(self._optimizer, self._device)
+            check_scaler(self._scaler, self._optimizer, self._device)
         check_modules(self._model)
         with self._autocast(), static_shapes():
             check_padding(
@@ -296,6 +302,7 @@ class CapturedTraining:
             *(module.training for module in self._modules),
             *((tensor.data_ptr(), tensor.requires_grad) for tensor in self._tensors),
             self._autocast_dtype(),
+            *scaler_settings(self._scaler),
             torch.get_float32_matmul_precision(),
             torch.are_deterministic_algorithms_enabled(),
         )
@@ -305,9 +312,10 @@ class CapturedTraining:
         if not torch.is_autocast_enabled(kind):
             return None
         dtype = torch.get_autocast_dtype(kind)
-        if dtype is torch.float16:
+        if dtype is torch.float16 and not self._scaler.is_enabled():
             raise NotImplementedError(
-                "autocast to float16: its GradScaler reads on the host; use torch.bfloat16"
+                "autocast to float16 needs scaled gradients: pass scaler=torch.amp.GradScaler(), "
+                "or use torch.bfloat16"
             )
         return dtype
 

@@ -60,6 +60,47 @@ def make_capturable(optimizer: torch.optim.Optimizer, device: torch.device) -> N
                 optimizer.state[parameter]["step"] = step.to(device, dtype)
 
 
+def check_scaler(
+    scaler: Any, optimizer: torch.optim.Optimizer, device: torch.device
+) -> torch.amp.GradScaler:
+    """Checks that an optimizer's steps with scaled gradients can be captured. Makes the scale.
+
+    Raises:
+        TypeError: no GradScaler.
+        ValueError: it is for another type of device.
+        NotImplementedError: on a GPU, the optimizer's step reads on the host whether gradients are
+            finite.
+    """
+    if not isinstance(scaler, torch.amp.GradScaler):
+        raise TypeError(f"scaler must be a torch.amp.GradScaler, got {type(scaler).__name__}")
+    if not scaler.is_enabled():
+        return scaler
+    if scaler._device != device.type:
+        raise ValueError(f"scaler: expected one for {device.type!r}, got {scaler._device!r}")
+    scaler.scale(torch.zeros((), device=device))  # makes the tensors that a graph reads
+    if device.type == "cuda":
+        if not all(group.get("fused") for group in optimizer.param_groups):
+            raise NotImplementedError(
+                f"scaler: the step of {type(optimizer).__name__} without fused=True reads on the "
+                "host whether gradients are finite; pass fused=True, to Adam, AdamW or SGD"
+            )
+        # torch sets it where the option is given; `make_capturable` chooses it later.
+        optimizer._step_supports_amp_scaling = True  # type: ignore[attr-defined]
+    return scaler
+
+
+def scaler_settings(scaler: torch.amp.GradScaler | None) -> tuple[Hashable, ...]:
+    """Returns what a captured step contains of a scaler."""
+    if scaler is None or not scaler.is_enabled():
+        return ()
+    return (
+        scaler.get_growth_factor(),
+        scaler.get_backoff_factor(),
+        scaler.get_growth_interval(),
+        *_contents((scaler._scale, scaler._growth_tracker)),
+    )
+
+
 def _choose_fused(group: dict[str, Any]) -> bool | None:
     """Returns the option `fused` for a group of parameters.
 
