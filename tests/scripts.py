@@ -65,7 +65,7 @@ def run_python(
     """
     context = context_of("forked")
     arguments = [str(word) for word in command]
-    port = _free_port()
+    port = free_port()
     method = multiprocessing.get_start_method()
     with tempfile.TemporaryDirectory() as folder:
         outputs = [Path(folder, f"{rank}.out") for rank in range(ranks or 1)]
@@ -124,7 +124,7 @@ def _fork(start: Callable[..., Any], fn: Callable[..., Any], args: Any = (), **o
     return start(fn, args, start_method="fork", **options)
 
 
-def _free_port() -> int:
+def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])

@@ -19,7 +19,7 @@ STUB = Path(__file__).parents[2] / "plugin" / "peergraph" / "_C.pyi"
 
 CUDA_ONLY = frozenset(
     {
-        *("cuda_malloc", "cuda_free", "ipc_handle", "open_ipc", "close_ipc", "can_access"),
+        *("cuda_malloc", "cuda_free", "ipc_handle", "open_ipc", "close_ipc"),
         *("enable_peer_access", "register_host", "unregister_host", "raise_pending"),
         *(
             "num_raised_writes",

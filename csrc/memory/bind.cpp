@@ -327,7 +327,6 @@ void register_cuda(py::module_& m) {
       py::arg("device"), py::arg("address"));
   m.def("open_ipc", &open_ipc, py::arg("device"), py::arg("handle"), ReleaseGil());
   m.def("close_ipc", &close_ipc, py::arg("device"), py::arg("address"), ReleaseGil());
-  m.def("can_access", &can_access, py::arg("device"), py::arg("peer"));
   m.def("enable_peer_access", &enable_peer_access, py::arg("device"), py::arg("peer"));
   m.def("register_host", &register_host, py::arg("device"), py::arg("address"), py::arg("bytes"),
         ReleaseGil());

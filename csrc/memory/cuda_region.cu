@@ -56,13 +56,6 @@ void close_ipc(int device, uintptr_t address) {
   PG_CUDA_CHECK(cudaIpcCloseMemHandle(pointer(address)));
 }
 
-bool can_access(int device, int peer) {
-  if (device == peer) return true;
-  int access = 0;
-  PG_CUDA_CHECK(cudaDeviceCanAccessPeer(&access, device, peer));
-  return access != 0;
-}
-
 void enable_peer_access(int device, int peer) {
   DeviceGuard guard(device);
   const cudaError_t status = cudaDeviceEnablePeerAccess(peer, 0);

@@ -22,9 +22,6 @@ uintptr_t open_ipc(int device, const std::string& handle);
 /// Waits for the device and undoes open_ipc.
 void close_ipc(int device, uintptr_t address);
 
-/// Whether kernels on `device` can access memory of `peer`.
-bool can_access(int device, int peer);
-
 /// Lets kernels on `device` access memory that this process has allocated on `peer`.
 void enable_peer_access(int device, int peer);
 

@@ -151,7 +151,8 @@ void scatter_cpu(const TableView& table, const IdList& ids, const char* values, 
   for_each_run(table, ids, num_threads, [&](int64_t row, int64_t i, int64_t rows) {
     const char* value = values + i * row_bytes;
     if (row >= table.map.replicated) {
-      std::memcpy(table.row(row), value, rows * row_bytes);
+      char* target = table.row(row);
+      if (target != nullptr) std::memcpy(target, value, rows * row_bytes);
       return;
     }
     for (int32_t r = 0; r < table.num_replicas; ++r)

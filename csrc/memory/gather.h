@@ -84,8 +84,9 @@ int64_t checked_out_row(const IdList& ids, int64_t i);
 /// from this CPU.
 void gather_cpu(const TableView& table, const IdList& ids, char* out, int num_threads);
 
-/// The row of ids.id(i) = values[i], in every replica. Checks the ids first. For duplicate ids any
-/// of their values remains; a wide row may contain parts of several.
+/// The row of ids.id(i) = values[i], in every replica. Checks the ids first. Rows of tiers and
+/// shards without an address in `table` are skipped. For duplicate ids any of their values remains;
+/// a wide row may contain parts of several.
 void scatter_cpu(const TableView& table, const IdList& ids, const char* values, int num_threads);
 
 #ifdef PEERGRAPH_CUDA

@@ -7,10 +7,12 @@
 
 namespace peergraph {
 
-/// Writes list i of the chunk into one part; lane `lane` of `lanes` takes every lanes-th element.
+/// Writes list i of the chunk into one part, if it is in reach; lane `lane` of `lanes` takes every
+/// lanes-th element.
 PG_HD void write_list(const CscView& view, const CscPart& part, int64_t local,
                       const ListChunk& chunk, int64_t i, const IdMapView& sources, int lane,
                       int lanes) {
+  if (part.indptr == nullptr) return;
   const int64_t begin = chunk.indptr[i], degree = chunk.indptr[i + 1] - begin;
   const int64_t to = part.indptr[local];
   for (int64_t k = lane; k < degree; k += lanes) {

@@ -22,8 +22,8 @@ struct ListChunk {
 };
 
 /// Writes the lists of a chunk into their part (every replica on the replicated tier), with sources
-/// renumbered. The parts' indptr must be written before. The caller has checked that sources are in
-/// range.
+/// renumbered. Parts without an address are skipped. The parts' indptr must be written before. The
+/// caller has checked that sources are in range.
 void scatter_lists_cpu(const CscView& view, const ListChunk& chunk, const IdMapView& destinations,
                        const IdMapView& sources, int num_threads);
 void scatter_lists_cuda(const CscView& view, const ListChunk& chunk, const IdMapView& destinations,

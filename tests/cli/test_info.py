@@ -138,7 +138,10 @@ def test_no_advice_when_all_is_well() -> None:
         ({"gpus": [], "links": []}, "CUDA_VISIBLE_DEVICES"),
         ({"driver": "550.54.15"}, "install driver 580 or later"),
         ({"compiled": {"architectures": "100"}}, "CUDAARCHS=native"),
-        ({"links": [["self", "none"], ["none", "self"]]}, "2 of the GPU pairs cannot read"),
+        (
+            {"links": [["self", "none"], ["none", "self"]]},
+            "GPUs 0-1 cannot read each other",
+        ),
         ({"versions": {"torch-geometric": None}}, "pip install 'peergraph[pyg]'"),
         ({"limits": {"open_files": 256}}, "ulimit -n"),
     ],

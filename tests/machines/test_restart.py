@@ -5,29 +5,22 @@ Agents and ranks are forked; tests/multirank/test_launchers.py starts them by th
 
 from __future__ import annotations
 
-import socket
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
-from tests.scripts import Finished, run_python
+from tests.scripts import Finished, free_port, run_python
 from tests.shared_memory import shared_files
 
 from .restarted_training import __name__ as program
 
 
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
 @pytest.mark.timeout(440)
 def test_a_killed_rank_comes_back_with_the_same_batches(tmp_path: Path) -> None:
     files = shared_files()
-    endpoint = f"127.0.0.1:{_free_port()}"
+    endpoint = f"127.0.0.1:{free_port()}"
     started = threading.Event()
 
     def run(host: str, ranks: int) -> Finished:

@@ -12,6 +12,8 @@ from typing import Any
 
 import torch
 
+from peergraph.memory.region.peer_access import refused_gpus
+
 # The oldest driver that runs code of each CUDA release.
 OLDEST_DRIVER = {11: 450, 12: 525, 13: 580}
 
@@ -80,11 +82,12 @@ def link_matrix(gpus: list[Gpu]) -> list[list[str]]:
     """
     count = len(gpus)
     links = [["peer"] * count for _ in range(count)]
+    refused = refused_gpus(count)
     with _nvml() as nvml:
         for i, j in product(range(count), repeat=2):
             if i == j:
                 links[i][j] = "self"
-            elif not torch.cuda.can_device_access_peer(i, j):
+            elif (min(i, j), max(i, j)) in refused:
                 links[i][j] = "none"
             elif nvml is not None:
                 links[i][j] = _kind(nvml, gpus[i], gpus[j])

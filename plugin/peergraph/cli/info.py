@@ -15,6 +15,8 @@ import torch
 
 from peergraph import _C
 from peergraph.cli import _gpus, _info_store, _limits
+from peergraph.memory import Topology
+from peergraph.store.placement.partition_solver import solve
 
 PACKAGES = {
     "peergraph": ["peergraph"],
@@ -95,17 +97,28 @@ def advice(facts: Facts) -> Iterator[str]:
                     f"GPU {index} has compute capability {gpu['capability']}, the CUDA part was "
                     f"compiled for {compiled['architectures']}: set CUDAARCHS=native and reinstall"
                 )
-    unlinked = sum(link == "none" for row in facts["links"] for link in row)
-    if unlinked:
-        yield (
-            f"{unlinked} of the GPU pairs cannot read each other's memory: sharded rows are out of "
-            "reach there, use plan='replicated' or 'host'"
-        )
+    yield from reach_advice(facts["links"])
     if facts["versions"]["torch-geometric"] is None:
         yield "torch-geometric is missing, peergraph_pyg needs it: pip install 'peergraph[pyg]'"
     files = facts["limits"]["open_files"]
     if files is not None and files < 1024:
         yield f"only {files} files may be open, data loaders want more: ulimit -n 4096"
+
+
+def reach_advice(links: list[list[str]]) -> Iterator[str]:
+    """Yields what follows from pairs of GPUs that cannot read each other's memory."""
+    count = len(links)
+    pairs = [(i, j) for i in range(count) for j in range(i) if links[i][j] == "none"]
+    if not pairs:
+        return
+    copies = solve(Topology.default(count).masked(pairs)).copies
+    names = ", ".join(f"{j}-{i}" for i, j in pairs)
+    yield (
+        f"GPUs {names} cannot read each other's memory: stores place copies, so that each GPU "
+        f"reads only GPUs in its reach (a GPU has at most {copies} of {count} parts of sharded "
+        "rows); writes between such GPUs, gradients and state of trained tables go over the host, "
+        "rows of full graphs by NCCL"
+    )
 
 
 def gpu_advice(facts: Facts) -> Iterator[str]:

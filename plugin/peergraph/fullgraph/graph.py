@@ -12,7 +12,6 @@ import torch
 from torch import Tensor
 from typing_extensions import Unpack
 
-import peergraph._C as _C
 from peergraph.fullgraph.dry_run.model_recorder import ModelRecorder
 from peergraph.fullgraph.dry_run.named_models import assumed_model
 from peergraph.fullgraph.exchange.copy_transport import CopyTransport
@@ -58,6 +57,7 @@ from peergraph.memory import Group, WorldGroup
 from peergraph.memory.group.collective_call import collective_call
 from peergraph.memory.group.naming import collective
 from peergraph.memory.region.free_memory import free_gpu_memory, free_host_memory
+from peergraph.memory.region.peer_access import PeerAccess
 from peergraph.memory.table.table import Table
 from peergraph.progress import progress_bar
 from peergraph.store import EDGE, NODE, EdgeType, NodeType, Store
@@ -461,12 +461,11 @@ def _modes(group: Group, asked: str | None) -> tuple[str, ...]:
     if group.node_group is not group:
         return STAGED_MODES
     if group.device.type == "cpu":
-        return MODES if asked == "in_kernel" else STAGED_MODES
-    devices: list[torch.device] = group.all_gather(group.device)
-    index = group.device.index or 0
-    mine = all(_C.can_access(index, d.index or 0) for d in devices if d != group.device)
+        reads = asked == "in_kernel" and PeerAccess.of(group).is_full
+        return MODES if reads else STAGED_MODES
     copies = isinstance(Transport.of(group), CopyTransport)
-    return MODES if all(group.all_gather(mine and copies)) else STAGED_MODES
+    reached = PeerAccess.of(group).is_full
+    return MODES if all(group.all_gather(reached and copies)) else STAGED_MODES
 
 
 def _row_bytes(table: Table) -> int:

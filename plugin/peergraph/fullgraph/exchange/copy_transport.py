@@ -48,8 +48,8 @@ class CopyTransport(DistributedTransport):
     """Exchanges rows by copies between GPUs that reach each other's memory, or by host memory.
 
     Sums over ranks are torch.distributed's. The shared memory is made at the first
-    :meth:`all_to_all`, which is collective; where it cannot be made, and before, rows travel by
-    torch.distributed, too.
+    :meth:`all_to_all`, which is collective; where it cannot be made, because a pair of GPUs has no
+    peer access or memory is short, and before, rows travel by torch.distributed, too.
 
     Args:
         group: the ranks.

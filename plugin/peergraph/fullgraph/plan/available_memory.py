@@ -5,8 +5,9 @@ from __future__ import annotations
 import shutil
 from os import PathLike
 
-from peergraph.memory import Group, Topology, cached_topology, collective_call
+from peergraph.memory import Group, Topology, collective_call
 from peergraph.memory.region.free_memory import free_gpu_memory, free_host_memory
+from peergraph.memory.topology.measure import assumed_topology
 from peergraph.number_arguments import check_number
 
 
@@ -25,11 +26,9 @@ def group_topology(group: Group, topology: Topology | None) -> Topology:
     machines = group.machines
     count = max(map(len, machines.ranks))
     if topology is None:
-        topology = group.broadcast(cached_topology(group.node_group))
-        if machines.count > 1 and topology is not None and topology.num_gpus < count:
-            topology = None
-    if topology is None:
-        topology = Topology.default(count, gpus=group.device.type == "cuda")
+        topology = group.broadcast(assumed_topology(group.node_group))
+        if topology.num_gpus < count:
+            topology = Topology.default(count, gpus=group.device.type == "cuda")
     if topology.num_gpus < count:
         raise ValueError(f"topology must have at least {count} GPUs, got {topology.num_gpus}")
     if machines.count > 1:

@@ -180,7 +180,9 @@ class CudaHandle:
     ipc: bytes | None
 
     def open(self, device: torch.device) -> CudaPart:
-        """Maps the memory. Raises RuntimeError if `device` cannot access the memory of the GPU."""
+        """Maps the memory. Raises RuntimeError if `device` cannot access the memory of the GPU:
+        :class:`PeerAccess` knows that before.
+        """
         cuda_part = _open_parts.get((self, device))
         if isinstance(cuda_part, CudaPart):
             return cuda_part
@@ -188,11 +190,6 @@ class CudaHandle:
             raise RuntimeError("this system cannot share GPU memory between processes")
         if device.type != "cuda":
             raise RuntimeError(f"memory of cuda:{self.device} cannot be used from {device}")
-        if not _C.can_access(device.index, self.device):
-            raise RuntimeError(
-                f"{device} cannot access the memory of cuda:{self.device} (no NVLink or PCIe peer "
-                "access); place the data on the host tier, or replicate it"
-            )
         if self.pid == os.getpid():
             return self._open_own(device)
         try:
@@ -200,8 +197,8 @@ class CudaHandle:
         except RuntimeError as error:
             raise RuntimeError(
                 f"memory of cuda:{self.device} that process {self.pid} shares cannot be mapped on "
-                f"{device}: is that process alive, and do both see the same GPUs "
-                f"(CUDA_VISIBLE_DEVICES)? {error}"
+                f"{device}: is that process alive, and have both GPUs peer access (see `peergraph "
+                f"info`)? {error}"
             ) from error
         part = CudaPart(device.index, address, self)
         part.release_with(_C.close_ipc)

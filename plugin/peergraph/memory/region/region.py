@@ -6,7 +6,7 @@ import math
 import os
 from collections.abc import Callable, Sequence
 from os import PathLike
-from typing import Any
+from typing import Any, Literal
 
 import torch
 
@@ -18,6 +18,7 @@ from peergraph.memory.group.group import Group
 from peergraph.memory.group.naming import collective
 from peergraph.memory.region.closing import is_used, wait_until_unused
 from peergraph.memory.region.parts import CudaPart, Handle, HostPart, Part, close_later
+from peergraph.memory.region.peer_access import PeerAccess
 
 HUGE_PAGE = 2 << 20  # bytes
 
@@ -40,15 +41,30 @@ class SharedRegion:
     """The size of each rank's part in bytes."""
 
     def __init__(
-        self, group: Group, device: torch.device, handles: Sequence[Handle | None]
+        self,
+        group: Group,
+        device: torch.device,
+        handles: Sequence[Handle | None],
+        access: PeerAccess | None = None,
     ) -> None:
+        """Maps the parts. Use :meth:`create` to allocate a region.
+
+        Args:
+            access: the parts that are mapped; None: all of them.
+        """
         self.group = group
         self.device = device
         self.sizes = [0 if handle is None else handle.num_bytes for handle in handles]
         self._handles = list(handles)
         self._parts: list[Part | None] = [
-            None if handle is None else handle.open(group.device) for handle in handles
+            handle.open(group.device)
+            if handle is not None and (access is None or access.reaches(rank))
+            else None
+            for rank, handle in enumerate(handles)
         ]
+        self._access = access
+        # Parts that this rank does not reach, mapped for the GPUs that they are on.
+        self._distant: dict[int, Part] = {}
         self.lease = _C.Lease()
         """Every operation that uses the memory holds this lease; views of the memory carry it."""
         self._pid = os.getpid()
@@ -65,17 +81,21 @@ class SharedRegion:
         folder: str | PathLike[str] | None = None,
         *,
         huge_pages: bool = True,
+        mapped: Literal["all", "reached"] = "all",
     ) -> SharedRegion:
         """Allocates `num_bytes` bytes on this rank and maps all ranks' parts. Collective.
 
         Args:
             num_bytes: size of this rank's part; ranks may differ, and 0 is allowed.
             group: the ranks.
-            device: "cpu" or the group's device, the default.
+            device: "cpu" for host memory, which every rank maps; None: memory of the rank's GPU, or
+                without GPUs of the rank.
             folder: with "cpu": the folder for a file without a name that holds the bytes, which
                 then need not fit into memory; GPUs do not read them.
             huge_pages: whether ranks without GPUs make huge pages of host memory, which takes time,
                 for random reads.
+            mapped: "all", or "reached": only the parts of ranks that this rank's GPU reaches
+                (:class:`PeerAccess`).
 
         Host memory and files start as zeros; GPU memory is not initialised. If a rank fails, every
         rank raises its error.
@@ -84,7 +104,8 @@ class SharedRegion:
             ValueError: a size is negative, or the device is another one.
             MemoryError: there is not enough memory.
             OSError: there is not enough space on disk.
-            RuntimeError: parts cannot be mapped.
+            RuntimeError: parts cannot be mapped; on all ranks, if all are to be mapped and a pair
+                of ranks does not reach each other.
             PeerLostError: a rank is missing.
         """
         if group.node_group is not group:
@@ -92,11 +113,15 @@ class SharedRegion:
                              "node_group")  # fmt: skip
         target = _check_device(device, group)
         group.agree(device=target.type, folder=folder is not None)
+        is_host = device is not None and torch.device(device).type == "cpu"
+        access = None if is_host else PeerAccess.of(group)
+        if access is not None and mapped == "all" and not access.is_full:
+            raise access.error(min(access.refused))
         allocation = _Allocation()
         try:
             collective_call(group, lambda: allocation.allocate(num_bytes, group, target, folder))
             handles = group.all_gather(allocation.handle)
-            region = collective_call(group, lambda: cls(group, target, handles))
+            region = collective_call(group, lambda: cls(group, target, handles, access))
         except Exception:
             allocation.release(group)
             raise
@@ -118,9 +143,66 @@ class SharedRegion:
 
     @property
     def addresses(self) -> list[int]:
-        """The address of each rank's part in this process; 0 for an empty part."""
+        """The address of each rank's part in this process; 0 for an empty part.
+
+        Raises RuntimeError if a part is out of this rank's reach.
+        """
+        return [self._address(rank) for rank in range(len(self.sizes))]
+
+    @property
+    def reached(self) -> list[int | None]:
+        """As :attr:`addresses`; None for a part that is out of this rank's reach."""
+        access = self._access
+        return [
+            self._address(rank) if access is None or access.reaches(rank) else None
+            for rank in range(len(self.sizes))
+        ]
+
+    @property
+    def distant(self) -> list[int]:
+        """The ranks with memory that is out of this rank's reach."""
+        return [] if self._access is None else [r for r in self._access.distant if self.sizes[r]]
+
+    def error_of(self, rank: int) -> RuntimeError:
+        """Returns the error for memory of a rank that is out of reach."""
+        assert self._access is not None
+        return self._access.error((self.group.rank, rank))
+
+    def _address(self, rank: int) -> int:
+        part = self._part(rank)
+        return 0 if part is None else part.address
+
+    def _part(self, rank: int) -> Part | None:
+        """Returns a part; None if it is empty. Raises RuntimeError if it is out of reach."""
         self.lease.check()
-        return [0 if part is None else part.address for part in self._parts]
+        if self._access is not None:
+            self._access.check(rank)
+        return self._parts[rank]
+
+    def on_own_device(self, rank: int) -> tuple[torch.device, int]:
+        """Maps a part that is out of this rank's reach for the GPU that it is on, on which this
+        process then writes it. Not collective.
+
+        Returns:
+            The GPU, and the address of the part there; 0 for an empty part.
+
+        Raises:
+            RuntimeError: this process does not see the GPU.
+        """
+        self.lease.check()
+        assert self._access is not None
+        device, handle = self._access.devices[rank], self._handles[rank]
+        if device is None:
+            raise RuntimeError(
+                f"rank {self.group.rank} does not see the GPU of rank {rank}, whose memory it can "
+                "write only there: they have no peer access. Let all ranks see all GPUs "
+                "(CUDA_VISIBLE_DEVICES)"
+            )
+        if handle is None:
+            return device, 0
+        if rank not in self._distant:
+            self._distant[rank] = handle.open(device)
+        return device, self._distant[rank].address
 
     def local(self, dtype: torch.dtype, shape: Sequence[int]) -> torch.Tensor:
         """Returns the beginning of this rank's part as a tensor, without a copy. Not collective.
@@ -134,9 +216,9 @@ class SharedRegion:
 
         The tensor keeps the part mapped; after :meth:`close` its contents are undefined.
 
-        Raises ValueError if there is no such rank, or if its part is too small.
+        Raises ValueError if there is no such rank, or if its part is too small, and RuntimeError if
+        the part is out of this rank's reach.
         """
-        self.lease.check()
         if not 0 <= rank < len(self.sizes):
             raise ValueError(f"rank must be one of 0..{len(self.sizes) - 1}, got {rank}")
         num_bytes = math.prod(shape) * dtype.itemsize
@@ -145,7 +227,7 @@ class SharedRegion:
                 f"shape {tuple(shape)} of {dtype} takes {num_bytes} bytes, and the part of rank "
                 f"{rank} has {self.sizes[rank]}"
             )
-        part = self._parts[rank]
+        part = self._part(rank)
         if part is None or num_bytes == 0:
             return torch.empty(tuple(shape), dtype=dtype, device=self.device)
         return part.tensor()[:num_bytes].view(dtype).view(tuple(shape))
@@ -171,7 +253,8 @@ class SharedRegion:
         if not self.lease.close(why):
             return
         allocation, self._allocation = self._allocation, None
-        parts, self._parts = self._parts, []
+        parts, self._parts = [*self._parts, *self._distant.values()], []
+        self._distant = {}
         try:
             if allocation is None or os.getpid() != self._pid:
                 self._wait_until_unused()
@@ -195,7 +278,7 @@ class SharedRegion:
 
     def __reduce__(self) -> tuple[Any, ...]:
         self.lease.check()
-        return (SharedRegion, (self.group, self.device, self._handles))
+        return (SharedRegion, (self.group, self.device, self._handles, self._access))
 
 
 # Memory that unfinished operations may still use.

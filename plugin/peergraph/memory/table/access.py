@@ -13,6 +13,7 @@ from peergraph.memory.device.launching import Launch, most_blocks
 from peergraph.memory.device.machine_cache import host_reads_file
 from peergraph.memory.group.group import Group
 from peergraph.memory.region.region import SharedRegion
+from peergraph.memory.table.distant_rows import DistantRows, distant_rows, write_distant
 from peergraph.memory.table.host_gather import HostGather, Staging
 from peergraph.memory.table.host_read_speeds import staged_share
 from peergraph.memory.table.id_list import id_list
@@ -42,7 +43,10 @@ class Access(NamedTuple):
     view: _C.TableView
     """All rows that the device can read."""
     write_views: list[_C.TableView]
-    """Views that together reach all copies of all shards. If no shard has copies, there is one."""
+    """Views that together contain all copies of all shards that the device reaches. If no shard has
+    copies, there is one."""
+    distant: Sequence[DistantRows] = ()
+    """The copies that the device does not reach."""
     on_disk: StagedRows | None = None
     """The rows on disk, if the device is a GPU; None if no row is on disk."""
     host_gather: HostGather | None = None
@@ -68,6 +72,32 @@ class Access(NamedTuple):
         else:
             listed = id_list(ids, padded=padded, max_blocks=most_blocks())
             _C.gather(self.view, listed, out, launch)
+
+    def scatter(self, ids: torch.Tensor, values: torch.Tensor, launch: Launch) -> None:
+        """Overwrites the rows `ids` with `values`; both are contiguous and on the device."""
+        ready = None if self.on_disk is None else self.on_disk.ready()
+        for view in self.write_views:
+            _C.scatter(view, id_list(ids), values, launch)
+        if self.on_disk is not None and ready is not None:
+            self.on_disk.scatter(ids, values, ready)
+        write_distant(self.distant, ids, values)
+
+    def write_range(self, start: int, count: int, values: torch.Tensor, launch: Launch) -> None:
+        """Overwrites the users' rows from `start` on with `values`, contiguous on the device."""
+        if self.on_disk is not None or self.distant:
+            ids = torch.arange(start, start + count, device=values.device)
+            self.scatter(ids, values, launch)
+            return
+        for view in self.write_views:
+            _C.scatter(view, _C.IdList(first=start, count=count), values, launch)
+
+    def read_range(self, start: int, out: torch.Tensor, launch: Launch) -> None:
+        """Gathers the users' rows from `start` on into a tensor on the device."""
+        if self.on_disk is not None:
+            ids = torch.arange(start, start + len(out), device=out.device)
+            self.gather(ids, out, launch)
+        else:
+            _C.gather(self.view, _C.IdList(first=start, count=len(out)), out, launch)
 
     def gather_decoded(
         self,
@@ -108,7 +138,8 @@ def open_access(
             fastest in measurements.
     """
     sizes = tier_bytes(tiers, row_bytes, group.world_size, split)["sharded"]
-    bases = regions["sharded"].addresses if "sharded" in regions else [0] * group.world_size
+    nothing: list[int | None] = [0] * group.world_size
+    bases = regions["sharded"].reached if "sharded" in regions else nothing
 
     def make_view(shards: list[int], with_host: bool = True) -> _C.TableView:
         return table_view(
@@ -131,9 +162,10 @@ def open_access(
     read_shards = partitions.read_addresses(group.rank, bases, sizes)
     view = make_view(read_shards)
     write_views = [make_view(shards) for shards in partitions.write_addresses(bases, sizes)]
+    distant = distant_rows(tiers, row_bytes, regions, partitions, split, order)
     on_gpu = group.device.type == "cuda" and row_bytes > 0
     if not on_gpu or not (tiers.host or tiers.disk):
-        return Access(view, write_views, reads_disk=not on_gpu and tiers.disk > 0)
+        return Access(view, write_views, distant, reads_disk=not on_gpu and tiers.disk > 0)
     on_disk = staged_rows(disk_launch(), with_host=False) if tiers.disk else None
     if staged is None and tiers.host:
         file = host_reads_file(group.device, group.world_size)
@@ -149,4 +181,4 @@ def open_access(
             rows=staged_rows(launch, with_host=True),
         )
     host_gather = HostGather(tiers, row_bytes, group.device, order, view, on_disk, staging)
-    return Access(view, write_views, on_disk, host_gather)
+    return Access(view, write_views, distant, on_disk, host_gather)

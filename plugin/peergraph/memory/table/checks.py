@@ -10,8 +10,9 @@ import torch
 
 import peergraph._C as _C
 from peergraph.memory.group.group import Group
+from peergraph.memory.region.peer_access import PeerAccess
 from peergraph.memory.table.id_list import check_distinct
-from peergraph.memory.table.partitions import Partitions
+from peergraph.memory.table.partitions import Partitions, one_partition_per_gpu
 from peergraph.memory.table.tier_sizes import check_split
 from peergraph.memory.table.tiers import Tiers
 from peergraph.number_arguments import check_number
@@ -55,6 +56,16 @@ def check_partitions(partitions: Partitions | None, group: Group) -> None:
         raise ValueError(
             f"partitions are for {partitions.num_gpus} GPUs, the group has {group.world_size} ranks"
         )
+
+
+def check_access(partitions: Partitions | None, tiers: Tiers, access: PeerAccess) -> None:
+    """Raises RuntimeError if a rank reads sharded rows from a rank whose memory it cannot map."""
+    if not tiers.sharded or access.is_full:
+        return
+    placed = partitions or one_partition_per_gpu(len(access.devices))
+    for rank, holders in enumerate(placed.source):
+        for holder in holders:
+            access.check(holder, rank)
 
 
 def check_spill(spill: str | PathLike[str] | None, tiers: Tiers) -> None:

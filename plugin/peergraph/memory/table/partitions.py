@@ -74,39 +74,63 @@ class Partitions:
         """Returns the offset of a partition in the memory of a GPU that stores it."""
         return sum(sizes[p] for p in self.stored[gpu] if p < part)
 
-    def read_addresses(self, gpu: int, bases: Sequence[int], sizes: Sequence[int]) -> list[int]:
+    def read_addresses(
+        self, gpu: int, bases: Sequence[int | None], sizes: Sequence[int]
+    ) -> list[int]:
         """Returns, for each partition, the address of the copy that a GPU reads; 0 if it is empty.
 
         Args:
             gpu: the GPU that reads.
-            bases: the address of each GPU's memory.
+            bases: the address of each GPU's memory; None: this GPU does not reach it.
+            sizes: the bytes of each partition.
+
+        Raises RuntimeError if the GPU reads a partition from a GPU that it does not reach.
+        """
+        addresses = []
+        for part, holder in enumerate(self.source[gpu]):
+            base = bases[holder]
+            if base is None and sizes[part]:
+                raise RuntimeError(f"GPU {gpu} reads rows from GPU {holder}, out of its reach")
+            addresses.append(self._address(holder, part, base, sizes))
+        return addresses
+
+    def write_addresses(self, bases: Sequence[int | None], sizes: Sequence[int]) -> list[list[int]]:
+        """Returns addresses for writers, who must write to every copy of every partition.
+
+        Args:
+            bases: the address of each GPU's memory; None: the writer does not reach it.
+            sizes: the bytes of each partition.
+
+        Returns:
+            Lists with the address of one copy of each partition; 0 if none is in reach. Every copy
+            in reach is in at least one list; there are as many lists as the partition with the most
+            copies has.
+        """
+        copies = [
+            [
+                self._address(gpu, part, bases[gpu], sizes)
+                for gpu, parts in enumerate(self.stored)
+                if part in parts and bases[gpu] is not None
+            ]
+            or [0]
+            for part in range(self.num_gpus)
+        ]
+        return [[c[min(k, len(c) - 1)] for c in copies] for k in range(max(map(len, copies)))]
+
+    def held_addresses(self, gpu: int, base: int | None, sizes: Sequence[int]) -> list[int]:
+        """Returns, for each partition, the address of its copy on a GPU; 0 if the GPU has none.
+
+        Args:
+            base: the address of the GPU's memory; None: it has none.
             sizes: the bytes of each partition.
         """
         return [
-            bases[holder] + self.offset(holder, part, sizes) if sizes[part] else 0
-            for part, holder in enumerate(self.source[gpu])
-        ]
-
-    def write_addresses(self, bases: Sequence[int], sizes: Sequence[int]) -> list[list[int]]:
-        """Returns addresses for writers, who must write to every copy of every partition.
-
-        Returns:
-            Lists with the address of one copy of each partition. Every copy is in at least one
-            list; there are as many lists as the partition with the most copies has.
-        """
-        holders = [
-            [g for g, parts in enumerate(self.stored) if part in parts]
+            self._address(gpu, part, base, sizes) if part in self.stored[gpu] else 0
             for part in range(self.num_gpus)
         ]
-        return [
-            [
-                bases[h[min(k, len(h) - 1)]] + self.offset(h[min(k, len(h) - 1)], part, sizes)
-                if sizes[part]
-                else 0
-                for part, h in enumerate(holders)
-            ]
-            for k in range(max(map(len, holders)))
-        ]
+
+    def _address(self, gpu: int, part: int, base: int | None, sizes: Sequence[int]) -> int:
+        return base + self.offset(gpu, part, sizes) if base is not None and sizes[part] else 0
 
     def access_counts(self) -> list[list[int]]:
         """Returns ``[n][n]``: how many partitions GPU i reads from GPU j (XGNN's AccessCnt)."""

@@ -19,11 +19,12 @@ from peergraph.memory.group.collective_call import collective_call
 from peergraph.memory.group.group import Group
 from peergraph.memory.group.naming import collective
 from peergraph.memory.region.closing import close_all
+from peergraph.memory.region.peer_access import PeerAccess
 from peergraph.memory.region.region import SharedRegion
 from peergraph.memory.table.access import Access, DirectRead, open_access
 from peergraph.memory.table.byte_rows import as_bytes, download_rows
-from peergraph.memory.table.checks import check_table
-from peergraph.memory.table.id_list import id_list, ids_on_device
+from peergraph.memory.table.checks import check_access, check_table
+from peergraph.memory.table.id_list import ids_on_device
 from peergraph.memory.table.partitions import Partitions, one_partition_per_gpu
 from peergraph.memory.table.read_counter import ReadCounter, counted
 from peergraph.memory.table.row_arguments import (
@@ -128,7 +129,7 @@ class Table(MarkedRows):
                 group's device, kept and not copied. To pickle the table, pass a table whose rows
                 are all local (:meth:`as_tensor`) instead of a tensor. None: they are equal.
             partitions: which ranks store copies of which shards, and which copy each rank reads
-                (XGNN 4.2); None: rank i stores shard i.
+                (XGNN 4.2); None: rank i stores shard i, which all ranks reach.
             split: "round_robin": sharded row j is on rank j % world_size. "blocks": each rank has
                 a contiguous range of ceil(sharded / world_size) rows, the last ranks fewer or none
                 (:meth:`shard_rows`).
@@ -147,13 +148,16 @@ class Table(MarkedRows):
             IndexError: `order` contains an id that is out of range.
             MemoryError: there is not enough memory.
             OSError: there is not enough space in `spill`.
+            RuntimeError: a rank reads a shard from a rank whose memory it cannot map.
             PeerLostError: a rank is missing.
         """
 
         def describe() -> tuple[object, ...]:
             values = _values(order)
+            check_access(partitions, tiers, access)
             return check_table(shape, dtype, tiers, group, values, partitions, split, spill, check)
 
+        access = PeerAccess.of(group)
         mine = collective_call(group, describe)
         group.agree(order=order is not None)
         for rank, other in enumerate(group.all_gather(mine)):
@@ -166,7 +170,9 @@ class Table(MarkedRows):
             for name, num_bytes, device in local_bytes(tiers, row_bytes, group, partitions, split):
                 if getattr(tiers, name):
                     folder = spill if name == "disk" else None
-                    regions[name] = SharedRegion.create(num_bytes, group, device, folder)
+                    regions[name] = SharedRegion.create(
+                        num_bytes, group, device, folder, mapped="reached"
+                    )
                     undo.callback(regions[name].close)
             table = cls(sizes, dtype, tiers, group, regions, order, partitions, split)
             undo.pop_all()
@@ -198,9 +204,24 @@ class Table(MarkedRows):
 
     @property
     def write_views(self) -> list[_C.TableView]:
-        """Views for kernels that write rows: together they reach all copies of all shards."""
+        """Views for kernels that write rows: together they contain all copies of all rows.
+
+        Raises RuntimeError if a copy is on a GPU that this rank's GPU does not reach:
+        :meth:`scatter` has a route to it over the host.
+        """
+        access = self._opened()
+        for distant in access.distant:
+            raise distant.error()
         self._forget_mark()
-        return self._opened().write_views
+        return access.write_views
+
+    @property
+    def has_copies(self) -> bool:
+        """Whether writes take more than one kernel: shards have copies, or some are out of the
+        GPU's reach.
+        """
+        access = self._opened()
+        return len(access.write_views) > 1 or bool(access.distant)
 
     @property
     def leases(self) -> list[_C.Lease]:
@@ -293,8 +314,9 @@ class Table(MarkedRows):
             values: [*ids.shape, *row shape] of the table's dtype, on the CPU or the table's device.
                 Neither shares memory with the table.
 
-        On a GPU this runs in the current stream and synchronises only with rows on disk, and if
-        writes are marked. Other ranks see the rows after a barrier of the group.
+        On a GPU this runs in the current stream. It synchronises with rows on disk, if writes are
+        marked, and for copies on a GPU that cannot be mapped, which get the rows over the host.
+        Other ranks see the rows after a barrier of the group.
 
         Raises as :meth:`gather` does; ids out of range on a GPU write nothing.
         """
@@ -303,7 +325,8 @@ class Table(MarkedRows):
         shape = (*ids.shape, *self.shape[1:])
         values = check_values(values, shape, self.dtype, self.device)
         values = values.to(self.device, non_blocking=True).contiguous()
-        self._scatter(access, ids, values)
+        with self._writing():
+            access.scatter(ids, values, self._launch())
 
     def write(self, ids: torch.Tensor, values: torch.Tensor, numbers: torch.Tensor) -> None:
         """Overwrites rows as :meth:`scatter` does. `ids` are rows of this table, not users' ids.
@@ -342,7 +365,9 @@ class Table(MarkedRows):
         with progress_bar("load", len(source) * self.row_bytes, progress) as moved:
             for part, rows in chunks_on_device(source, self.device, chunk_bytes):
                 count = part.stop - part.start
-                self._write_range(start + part.start, count, rows)
+                access, launch = self._opened(), self._launch()
+                with self._writing():
+                    access.write_range(start + part.start, count, rows, launch)
                 moved(count * self.row_bytes)
         if self.device.type == "cuda":
             torch.cuda.current_stream(self.device).synchronize()
@@ -363,10 +388,14 @@ class Table(MarkedRows):
         result = out_tensor(out, shape, self.dtype, torch.device("cpu"))
         if result.numel() == 0:
             return result
+
+        def read(first: int, out: torch.Tensor) -> None:
+            self._opened().read_range(start + first, out, self._launch())
+
         if self.device.type == "cpu":
-            self._read_range(start, result)
+            read(0, result)
         else:
-            download_rows(result, self.device, lambda i, rows: self._read_range(start + i, rows))
+            download_rows(result, self.device, read)
         return result
 
     def shard_rows(self, rank: int | None = None) -> range:
@@ -449,36 +478,6 @@ class Table(MarkedRows):
         if self.device.type == "cpu" and self.tiers.disk:
             return disk_launch()
         return launch_on(self.device)
-
-    def _scatter(self, access: Access, ids: torch.Tensor, values: torch.Tensor) -> None:
-        """Overwrites the rows `ids` with `values`; both are contiguous and on the device."""
-        ready = None if access.on_disk is None else access.on_disk.ready()
-        with self._writing():
-            for view in access.write_views:
-                _C.scatter(view, id_list(ids), values, self._launch())
-            if access.on_disk is not None and ready is not None:
-                access.on_disk.scatter(ids, values, ready)
-
-    def _write_range(self, start: int, count: int, values: torch.Tensor) -> None:
-        """Overwrites the users' rows from `start` on with `values`, contiguous on the device."""
-        access = self._opened()
-        if access.on_disk is not None:
-            self._scatter(access, self._range(start, count), values)
-            return
-        with self._writing():
-            for view in access.write_views:
-                _C.scatter(view, _C.IdList(first=start, count=count), values, self._launch())
-
-    def _read_range(self, start: int, out: torch.Tensor) -> None:
-        """Gathers the users' rows from `start` on into a tensor on the device."""
-        access = self._opened()
-        if access.on_disk is not None:
-            access.gather(self._range(start, len(out)), out, self._launch())
-        else:
-            _C.gather(access.view, _C.IdList(first=start, count=len(out)), out, self._launch())
-
-    def _range(self, start: int, count: int) -> torch.Tensor:
-        return torch.arange(start, start + count, device=self.device)
 
     def __reduce__(self) -> tuple[Any, ...]:
         self._opened()

@@ -38,14 +38,14 @@ def table_view(
         with_host: whether the device reads the rows in host memory.
         order_leases: the leases of the memory of `order`.
     """
-    replicas = regions.get("replicated")
+    replicas, own = replicas_in_reach(regions, group)
     return _C.TableView(
         replicated=tiers.replicated,
         sharded=tiers.sharded,
         rows=tiers.rows,
         row_bytes=row_bytes,
-        rank=group.rank,
-        replicas=replicas.addresses if replicas else [0] * group.world_size,
+        rank=own,
+        replicas=replicas,
         shards=shards,
         host=_address(regions, "host") if with_host else 0,
         order=order,
@@ -89,6 +89,15 @@ def dense_view(memory: torch.Tensor, rows: int, row_bytes: int) -> _C.TableView:
         shards=[0],
         host=0,
     )
+
+
+def replicas_in_reach(regions: Mapping[str, SharedRegion], group: Group) -> tuple[list[int], int]:
+    """Returns the addresses of the replicas that this rank reaches, and the place of its own."""
+    if "replicated" not in regions:
+        return [0] * group.world_size, group.rank
+    bases = regions["replicated"].reached
+    own = sum(base is not None for base in bases[: group.rank])
+    return [base for base in bases if base is not None], own
 
 
 def leases_of(regions: Mapping[str, SharedRegion]) -> list[_C.Lease]:

@@ -12,6 +12,7 @@ from peergraph.memory.device.default_machine import WorkRates
 from peergraph.memory.device.machine_cache import cache_file, identity, keep
 from peergraph.memory.group.group import Group
 from peergraph.memory.group.naming import collective
+from peergraph.memory.region.peer_access import Pair, PeerAccess, refused_gpus
 from peergraph.memory.topology.probe import Probe
 from peergraph.memory.topology.rates import Rates
 from peergraph.memory.topology.topology import Topology
@@ -42,8 +43,6 @@ def measure_topology(group: Group, *, force: bool = False) -> Topology:
         force: measure even if there is a result, and replace the result.
 
     Raises:
-        NotImplementedError: GPUs that cannot access each other's memory; describe such a machine by
-            :meth:`Topology.from_matrix`.
         MemoryError: not enough memory for the tables.
         PeerLostError: a rank is missing.
     """
@@ -65,6 +64,17 @@ def cached_topology(group: Group) -> Topology | None:
     return group.broadcast(_read(path) if group.rank == 0 else None)  # type: ignore[no-any-return]
 
 
+@collective("assumed_topology")
+def assumed_topology(group: Group) -> Topology:
+    """Returns the measured links of the group's GPUs, or default figures, without the links of
+    pairs that do not reach each other. Collective.
+    """
+    topology = cached_topology(group)
+    if topology is None:
+        topology = Topology.default(group.world_size, gpus=group.device.type == "cuda")
+    return topology.masked(PeerAccess.of(group).refused)
+
+
 def known_topology() -> Topology | None:
     """Returns the same as :func:`cached_topology` with a rank on each GPU that this process sees
     (one rank if it sees none). Not collective.
@@ -72,7 +82,8 @@ def known_topology() -> Topology | None:
     devices = [torch.device("cpu")]
     if _C.has_cuda and torch.cuda.is_available():
         devices = [torch.device("cuda", i) for i in range(torch.cuda.device_count())]
-    return _read(_file_of([identity(device) for device in devices]))
+    refused = refused_gpus(len(devices)) if devices[0].type == "cuda" else frozenset()
+    return _read(_file_of([identity(device) for device in devices], refused))
 
 
 def _read(path: Path) -> Topology | None:
@@ -83,15 +94,16 @@ def _read(path: Path) -> Topology | None:
 
 
 def _cache_file(group: Group) -> Path:
-    return _file_of(group.all_gather(identity(group.device)))
+    refused = PeerAccess.of(group).refused
+    return _file_of(group.all_gather(identity(group.device)), refused)
 
 
-def _file_of(identities: list[str]) -> Path:
-    return cache_file("topology", [*identities, str(ROW_BYTES), _METHOD])
+def _file_of(identities: list[str], refused: frozenset[Pair]) -> Path:
+    parts = [*identities, str(ROW_BYTES), _METHOD]
+    return cache_file("topology", [*parts, str(sorted(refused))] if refused else parts)
 
 
 def _measure(group: Group) -> Topology:
-    _check_peers(group)
     probe = Probe(group)
     try:
         bulk = probe.random_rows(_BULK_BYTES, probe.size // (4 * _BULK_BYTES))
@@ -110,7 +122,7 @@ def _measure(group: Group) -> Topology:
     return Topology(
         name=_name(group),
         bulk=bulk,
-        latency=tuple(tuple(4 / v for v in row) for row in one_row.bandwidth),
+        latency=tuple(tuple(4 / v if v else 0.0 for v in row) for row in one_row.bandwidth),
         memory=tuple(group.all_gather(memory)),
         host_memory=host_memory,
         rows=rows,
@@ -137,19 +149,3 @@ def _cache_bytes(device: torch.device) -> int:
         return 0
     # The oldest supported torch lacks the property.
     return int(getattr(torch.cuda.get_device_properties(device), "L2_cache_size", 0))
-
-
-def _check_peers(group: Group) -> None:
-    """Raises NotImplementedError on all ranks if GPUs cannot access each other's memory."""
-    devices = group.all_gather(group.device)
-    if group.device.type == "cpu":
-        return
-    index = group.device.index or 0
-    peers = [d.index for d in devices if d != group.device]
-    inaccessible = [peer for peer in peers if not _C.can_access(index, peer)]
-    for rank, inaccessible_peers in enumerate(group.all_gather(inaccessible)):
-        if inaccessible_peers:
-            raise NotImplementedError(
-                f"measuring links: GPU {devices[rank].index} does not reach the memory of GPU "
-                f"{inaccessible_peers[0]}; describe the machine by Topology.from_matrix"
-            )

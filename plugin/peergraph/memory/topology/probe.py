@@ -17,6 +17,7 @@ from peergraph.memory.region.region import SharedRegion
 from peergraph.memory.table.host_read_speeds import Speeds, save_speeds
 from peergraph.memory.table.id_list import id_list
 from peergraph.memory.table.table import Table
+from peergraph.memory.table.table_view import table_view
 from peergraph.memory.table.tiers import Tiers
 from peergraph.memory.topology.rates import Rates
 
@@ -49,7 +50,7 @@ class Probe:
             size = min(_GPU_BYTES, torch.cuda.mem_get_info(group.device)[0] // 4)
             host = min(_HOST_BYTES, free_host_memory() // 4)
         self.size = min(group.all_gather(size))
-        self.shards = SharedRegion.create(self.size, group)
+        self.shards = SharedRegion.create(self.size, group, mapped="reached")
         self.host_size = max(min(group.all_gather(host)), self.size // 4)
         self.host = SharedRegion.create(self.host_size if group.rank == 0 else 0, group, "cpu")
 
@@ -63,28 +64,33 @@ class Probe:
         world, rank, device = self.group.world_size, self.group.rank, self.group.device
         out = torch.empty((reads, row_bytes), dtype=torch.uint8, device=device)
         each = self.size // row_bytes
-        shards = Table(
-            (each * world, row_bytes),
-            torch.uint8,
-            Tiers.all_sharded(each * world),
-            self.group,
-            {"sharded": self.shards},
-            None,
-        )
+        tiers, regions = Tiers.all_sharded(each * world), {"sharded": self.shards}
+        # Shards out of reach are not read: any address stands for theirs.
+        addresses = [base or 0 for base in self.shards.reached]
+        view = table_view(tiers, row_bytes, self.group, regions, addresses, None)
+        launch = launch_on(device)
 
-        def rate(table: Table, ids: torch.Tensor) -> float:
-            return float(out.numel()) / self._seconds(lambda: table.gather(ids, out))
+        def rate(ids: torch.Tensor) -> float:
+            listed = id_list(ids)
+            return float(out.numel()) / self._seconds(lambda: _C.gather(view, listed, out, launch))
 
         # Row k is on rank k % world. In each round every rank reads from a different peer.
         rows = torch.randint(each, (reads,), device=device) * world
         bandwidth = [0.0] * world
+        reached = [(rank + shift) % world for shift in range(world)]
+        reached = [peer for peer in reached if peer not in self.shards.distant]
         for shift in range(world):
             peer = (rank + shift) % world
-            bandwidth[peer] = rate(shards, rows + peer)
+            if peer in reached:
+                bandwidth[peer] = rate(rows + peer)
+            else:  # the other ranks measure
+                self.group.barrier()
         ingress = 0.0
-        if world > 1:
-            others = torch.arange(reads, device=device) % (world - 1)
-            ingress = rate(shards, rows + (rank + 1 + others) % world)
+        if len(reached) > 1:
+            peers = torch.tensor(reached[1:], device=device)
+            ingress = rate(rows + peers[torch.arange(reads, device=device) % len(peers)])
+        else:
+            self.group.barrier()
         by_address = self._on_host(row_bytes, reads, _DENSE).sort().values
         from_host = float(out.numel()) / self._host_seconds(by_address, out, by_address=True)
         everyone = self.group.all_gather((tuple(bandwidth), ingress, from_host))

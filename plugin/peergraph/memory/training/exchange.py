@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from peergraph.memory.group.group import Group
+from peergraph.memory.region.peer_access import PeerAccess
 from peergraph.memory.region.region import SharedRegion
 from peergraph.memory.table.packed_rows import packed_offsets
 from peergraph.memory.training.coalesce import SparseRows
@@ -42,6 +43,8 @@ class Exchange:
         # number of rows for each rank.
         self._rounds = Rounds(group, 1 + len(self._tables) * (1 + group.world_size))
         self._region: SharedRegion | None = None
+        # In host memory if GPUs do not reach each other's.
+        self._place = None if PeerAccess.of(group).is_full else "cpu"
 
     @profiled(EXCHANGE)
     def send(self, outgoing: Sequence[Outgoing | None] | None) -> list[list[SparseRows] | None]:
@@ -125,7 +128,7 @@ class Exchange:
         num_bytes = max(sizes[rank], int(needed[rank] * _HEADROOM))
         if self._region is not None:
             self._region.close()
-        self._region = SharedRegion.create(num_bytes, self._group)
+        self._region = SharedRegion.create(num_bytes, self._group, self._place)
         return True
 
     def _part(self, rank: int, counts: Sequence[list[int] | None], table: int) -> SparseRows:
@@ -165,7 +168,9 @@ class Exchange:
             begin = sum(by_owner[: self._group.rank])
             end = begin + by_owner[self._group.rank]
             rows = self._part(rank, rank_counts, table)
-            incoming.append(SparseRows(rows.keys[begin:end], rows.values[begin:end]))
+            keys, values = rows.keys[begin:end], rows.values[begin:end]
+            device = self._group.device
+            incoming.append(SparseRows(keys.to(device), values.to(device)))
         return incoming
 
 

@@ -10,7 +10,7 @@ from torch import Tensor
 
 import peergraph._C as _C
 from peergraph.memory.device.launching import DTYPES, launch_on
-from peergraph.memory.table.id_list import id_list
+from peergraph.memory.region.peer_access import PeerAccess
 from peergraph.memory.table.table import Table
 from peergraph.memory.table.tiers import Tiers
 from peergraph.memory.training.coalesce import SparseRows, accumulator, coalesce
@@ -52,6 +52,9 @@ class TrainedTable:
         """
         on_gpus = self.table.tiers.replicated + self.table.tiers.sharded
         tiers = Tiers(sharded=on_gpus, host=self.table.tiers.host)
+        if not PeerAccess.of(self.group).is_full:
+            # All ranks read the state, to save it, and no rank reaches all GPUs.
+            tiers = Tiers.all_host(self.table.rows)
         shape = self.table.shape
         order = self.table._order
         state = Table.create(shape, self.accumulator, tiers, self.group, order=order, check=False)
@@ -116,21 +119,24 @@ class TrainedTable:
         world = self.group.world_size
         owned = (rows.keys - self.group.rank * self._span) * world + self.group.rank
         values = rows.values.contiguous()
-        views = self.table.write_views
-        _C.sparse_update(
-            views[0],
-            DTYPES[self.table.dtype],
-            [state.view for state in states],
-            rule,
-            owned,
-            values,
-            launch_on(self.table.device),
-        )
-        if len(views) > 1:
-            self._copy_rows(owned)
+        with self.table._writing():
+            # The copy that this rank reads is updated, and copied to the others.
+            _C.sparse_update(
+                self.table.view,
+                DTYPES[self.table.dtype],
+                [state.view for state in states],
+                rule,
+                owned,
+                values,
+                launch_on(self.table.device),
+            )
+            if self.table.has_copies:
+                self._copy_rows(owned)
 
     def _copy_rows(self, rows: Tensor) -> None:
-        """Copies updated rows to the other copies of their shards."""
+        """Copies updated rows to the other copies of their shards, and to replicas that this rank
+        does not reach.
+        """
         # A table without an order: its ids are internal rows.
         table = self.table
         by_row = Table(
@@ -144,11 +150,7 @@ class TrainedTable:
             table.split,
             staged=0.0,
         )
-        views = by_row.write_views
-        updated = torch.empty((rows.numel(), self.width), dtype=table.dtype, device=table.device)
-        _C.gather(views[0], id_list(rows), updated, launch_on(table.device))
-        for view in views[1:]:
-            _C.scatter(view, id_list(rows), updated, launch_on(table.device))
+        by_row.scatter(rows, by_row.gather(rows))
 
     def _check(self, ids: Tensor) -> None:
         bad = (ids < 0) | (ids >= self.table.rows)

@@ -37,8 +37,8 @@ class PartLayout:
         return _aligned(self.indices_offset + self.index_bytes * self.edges) if self.rows else 0
 
     def addresses(self, base: int) -> tuple[int, int, int]:
-        """Returns the addresses of indptr, indices and edge_begin."""
-        if not self.rows:
+        """Returns the addresses of indptr, indices and edge_begin; zeros for a base of 0."""
+        if not self.rows or not base:
             return 0, 0, 0
         return base, base + self.indices_offset, base + self.edge_begin_offset
 

@@ -10,6 +10,7 @@ from torch import Tensor
 
 import peergraph._C as _C
 from peergraph.memory.device.launching import launch_on, threads_of_rank
+from peergraph.memory.table.distant_rows import wait_for
 from peergraph.store.csc.tiered_csc import TieredCsc
 from peergraph.store.hotness.id_map import IdMap
 
@@ -55,7 +56,45 @@ def write_lists(
                 sources.internal_view,
                 launch,
             )
+        _write_distant(
+            structure,
+            first + begin,
+            near_indptr,
+            near_indices,
+            edge_begin + edge_from,
+            destinations,
+            sources,
+        )
         yield edge_to - edge_from
+
+
+def _write_distant(
+    structure: TieredCsc,
+    first: int,
+    indptr: Tensor,
+    indices: Tensor,
+    edge_begin: int,
+    destinations: IdMap,
+    sources: IdMap,
+) -> None:
+    """Writes lists to the copies that this rank's GPU does not reach; see
+    :mod:`peergraph.memory.table.distant_rows`. Arguments as in :func:`write_lists`.
+    """
+    far = list(structure.distant_views())
+    if not far:
+        return
+    rows = torch.arange(first, first + indptr.numel() - 1, device=structure.device)
+    for order in (destinations.to_internal, structure.order):
+        rows = rows if order is None or order.rows == 0 else order.as_tensor()[rows.long()]
+    if sources.to_internal is not None and sources.to_internal.rows:
+        indices = sources.to_internal.as_tensor()[indices.long()]
+    near = [rows.cpu(), indptr.cpu(), indices.cpu()]
+    for device, view in far:
+        rows, indptr, indices = (tensor.to(device) for tensor in near)
+        chunk = _C.ListChunk(first=0, indptr=indptr, indices=indices, edge_begin=edge_begin)
+        launch = launch_on(device, num_threads=threads_of_rank(structure.world_size))
+        _C.scatter_lists(view, chunk, _C.IdMapView(rows), _C.IdMapView(), launch)
+        wait_for(device)
 
 
 def read_lists(

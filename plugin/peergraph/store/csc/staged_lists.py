@@ -10,6 +10,7 @@ from torch import Tensor
 
 from peergraph.memory import Group, Table
 from peergraph.memory.device.launching import threads_of_rank
+from peergraph.memory.device.machine_cache import identity
 from peergraph.memory.group.collective_call import collective_call
 from peergraph.memory.region.free_memory import free_gpu_memory, free_host_memory
 from peergraph.memory.region.staging import Column, Range
@@ -158,7 +159,8 @@ def _read(edges: StagedEdges, own: EdgeRange | EdgeBuckets, positions: Sequence[
 def _room(group: Group) -> int:
     """Returns the bytes that the lists of a rank may take in a pass. Collective."""
     if group.device.type == "cuda":
-        sharers = group.all_gather(str(group.device)).count(str(group.device))
+        own = identity(group.device)
+        sharers = group.all_gather(own).count(own)
         room = int(free_gpu_memory(group.device) * _GPU_SHARE) // sharers
     else:
         room = min(_MOST_HOST_BYTES, free_host_memory() // 4) // group.world_size

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from os import PathLike
@@ -12,11 +13,17 @@ from torch import Tensor
 import peergraph._C as _C
 from peergraph.memory import Group, SharedRegion, Table, Tiers
 from peergraph.memory.region.closing import close_all
-from peergraph.memory.table.checks import check_spill
+from peergraph.memory.region.peer_access import PeerAccess
+from peergraph.memory.table.checks import check_access, check_spill
+from peergraph.memory.table.distant_rows import distant_ranks, open_distant
 from peergraph.memory.table.partitions import Partitions, one_partition_per_gpu
 from peergraph.memory.table.table_view import leases_of
 from peergraph.store.csc.layout import PartLayout, split_by_tier
 from peergraph.store.hotness.id_map import id_dtype, id_map_view
+
+PartAddresses = tuple[int, int, int]
+
+_NOWHERE: PartAddresses = (0, 0, 0)
 
 
 @dataclass
@@ -81,6 +88,7 @@ class TieredCsc:
                 f"structure on disk ({tiers}): {group.device} cannot sample from there"
             )
         placed = partitions or one_partition_per_gpu(group.world_size)
+        check_access(placed, tiers, PeerAccess.of(group))
         index_bytes = id_dtype(num_sources).itemsize
         world = group.world_size
         held = split_by_tier(degrees, tiers, world)
@@ -89,19 +97,19 @@ class TieredCsc:
             layouts[tier] = [PartLayout(p.numel(), int(p.sum()), index_bytes) for p in parts]
             if all(layout.num_bytes == 0 for layout in layouts[tier]):
                 continue
-            device = torch.device("cpu") if tier in ("host", "disk") else group.device
+            device = "cpu" if tier in ("host", "disk") else None
             sizes = [layout.num_bytes for layout in layouts[tier]]
             owners = placed if tier == "sharded" else one_partition_per_gpu(world)
             held_bytes = owners.held_bytes(group.rank, sizes)
             folder = spill if tier == "disk" else None
-            region = SharedRegion.create(held_bytes, group, device, folder)
+            region = SharedRegion.create(held_bytes, group, device, folder, mapped="reached")
             for part in owners.stored[group.rank]:
                 if sizes[part]:
                     begin = owners.offset(group.rank, part, sizes)
                     memory = region.local(torch.uint8, (held_bytes,))[begin:].view(torch.int64)
                     _write_indptr(memory[: layouts[tier][part].rows + 1], parts[part])
             regions[tier] = region
-        # A rank that writes lists reads the indptr of all ranks.
+        # A rank that writes lists reads the indptr where it writes.
         group.barrier()
         num_edges = int(degrees.sum())
         return cls(
@@ -136,9 +144,23 @@ class TieredCsc:
         return self._view
 
     def write_views(self) -> list[_C.CscView]:
-        """Returns the views for writing. Together they contain all copies of all shards."""
+        """Returns the views for writing. Together they contain all copies of all shards that this
+        rank's device reaches; :meth:`distant_views` has the others.
+        """
         bases, sizes = self._bases("sharded"), self._sizes("sharded")
         return [self._make_view(s) for s in self.partitions.write_addresses(bases, sizes)]
+
+    def distant_views(self) -> Iterator[tuple[torch.device, _C.CscView]]:
+        """Yields each GPU that this rank's GPU does not reach, with a view of its copies for
+        kernels that write there. It has no order, and leaves out lists of other GPUs and of the
+        host.
+        """
+        sizes = self._sizes("sharded")
+        for rank in distant_ranks(self.regions):
+            device, bases = open_distant(self.regions, rank)
+            shards = self.partitions.held_addresses(rank, bases.get("sharded"), sizes)
+            replica = self.layouts["replicated"][rank].addresses(bases.get("replicated", 0))
+            yield device, self._view_of([replica], 0, shards)
 
     def positions_view(self) -> _C.CscView:
         """Returns a view in which the id of an edge is its position in the user's CSC."""
@@ -149,20 +171,49 @@ class TieredCsc:
     def _make_view(self, shards: list[int], edge_ids: _C.TableView | None = None) -> _C.CscView:
         if edge_ids is None:
             edge_ids = _C.TableView() if self.edge_ids is None else self.edge_ids.view
+        replicas = [
+            layout.addresses(base)
+            for layout, base in zip(
+                self.layouts["replicated"], self._bases("replicated"), strict=True
+            )
+            if base is not None
+        ]
+        own = sum(base is not None for base in self._bases("replicated")[: self.rank])
+        return self._view_of(
+            replicas,
+            own,
+            shards,
+            host=self._addresses("host", self._bases("host"))[0],
+            disk=self._addresses("disk", self._bases("disk"))[0],
+            edge_ids=edge_ids,
+            order=id_map_view(self.order),
+        )
+
+    def _view_of(
+        self,
+        replicas: list[PartAddresses],
+        own: int,
+        shards: list[int],
+        *,
+        host: PartAddresses = _NOWHERE,
+        disk: PartAddresses = _NOWHERE,
+        edge_ids: _C.TableView | None = None,
+        order: _C.IdMapView | None = None,
+    ) -> _C.CscView:
         return _C.CscView(
             replicated=self.tiers.replicated,
             sharded=self.tiers.sharded,
             rows=self.tiers.rows,
             num_edges=self.num_edges,
             index_bytes=self.index_dtype.itemsize,
-            rank=self.rank,
-            replicas=self._addresses("replicated", self._bases("replicated")),
+            rank=own,
+            replicas=replicas,
             shards=self._addresses("sharded", shards),
-            host=self._addresses("host", self._bases("host"))[0],
-            edge_ids=edge_ids,
+            host=host,
+            edge_ids=edge_ids or _C.TableView(),
             rows_on_disk=self.tiers.disk,
-            disk=self._addresses("disk", self._bases("disk"))[0],
-            order=id_map_view(self.order),
+            disk=disk,
+            order=order or _C.IdMapView(),
             leases=leases_of(self.regions),
         )
 
@@ -172,15 +223,15 @@ class TieredCsc:
         # The view that wrote the lists has no edge ids.
         self._view = None
 
-    def _bases(self, tier: str) -> list[int]:
-        return self.regions[tier].addresses if tier in self.regions else [0] * self.world_size
+    def _bases(self, tier: str) -> list[int | None]:
+        return self.regions[tier].reached if tier in self.regions else [0] * self.world_size
 
     def _sizes(self, tier: str) -> list[int]:
         return [layout.num_bytes for layout in self.layouts[tier]]
 
-    def _addresses(self, tier: str, bases: list[int]) -> list[tuple[int, int, int]]:
+    def _addresses(self, tier: str, bases: Sequence[int | None]) -> list[PartAddresses]:
         return [
-            layout.addresses(base) if base else (0, 0, 0)
+            layout.addresses(base or 0)
             for layout, base in zip(self.layouts[tier], bases, strict=True)
         ]
 

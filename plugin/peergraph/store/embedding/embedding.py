@@ -25,7 +25,7 @@ from peergraph.store.input.schema import TableSpec
 from peergraph.store.input.source import NODE, NodeType, RowSource
 from peergraph.store.placement.items import table_name
 from peergraph.store.placement.plan import Plan
-from peergraph.store.placement.planner import place_table
+from peergraph.store.placement.planner import partitions_in_reach, place_table
 
 # The number of state tensors of Adam; "auto" leaves room for them.
 _MOST_STATES = 2
@@ -146,11 +146,13 @@ class Embedding(nn.Module):
         self.plan = plan
         self.in_state_dict = in_state_dict
         self.row_state: RowState | None = None
-        order = partitions = None
-        copies = 1
+        order = None
         if owner is not None:
             order = owner.id_map(node_type).to_internal
-            partitions, copies = owner.plan.partitions, owner.plan.copies
+            partitions = owner.plan.partitions
+        else:
+            partitions = partitions_in_reach(group)
+        copies = 1 if partitions is None else partitions.copies
         room = _with_state(spec)
         tiers = place_table("embedding", node_type, name, room, plan, copies, group)
         table = Table.create(

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from peergraph.memory import Group
+from peergraph.memory.device.machine_cache import identity
 from peergraph.memory.region.free_memory import free_gpu_memory, free_host_memory, granted_bytes
 from peergraph.memory.table.partitions import Partitions
 from peergraph.store.placement.plan import Item, Plan, format_bytes
@@ -85,6 +86,7 @@ def check_room(allocations: Sequence[Allocation], group: Group) -> None:
     """
     on_gpu = group.device.type == "cuda"
     mine = (
+        identity(group.device),
         str(group.device),
         free_gpu_memory(group.device) if on_gpu else 0,
         free_host_memory(),
@@ -92,18 +94,18 @@ def check_room(allocations: Sequence[Allocation], group: Group) -> None:
     everyone = group.all_gather(mine)
     on_host = host_bytes(allocations, group)
     needed: dict[str, int] = {}
-    for rank, (device, free, _) in enumerate(everyone):
+    for rank, (gpu, device, free, _) in enumerate(everyone):
         regions = [size for e in allocations for size in e.of_rank(rank)]
         if not on_gpu:
             continue
         # Ranks may share a GPU.
-        needed[device] = needed.get(device, 0) + granted_bytes(regions, "cuda")
-        if needed[device] > free:
+        needed[gpu] = needed.get(gpu, 0) + granted_bytes(regions, "cuda")
+        if needed[gpu] > free:
             raise MemoryError(
-                f"rank {rank} needs {format_exact_bytes(needed[device])} of {device}, "
+                f"rank {rank} needs {format_exact_bytes(needed[gpu])} of {device}, "
                 f"{format_exact_bytes(free)} are free"
             )
-    left = min(host for _, _, host in everyone)
+    left = min(host for *_, host in everyone)
     if on_host > left:
         raise MemoryError(
             f"the store needs {format_exact_bytes(on_host)} of the host's memory, "

@@ -8,10 +8,12 @@ from dataclasses import replace
 from torch import Tensor
 
 from peergraph.memory import Group, Tiers
+from peergraph.memory.device.machine_cache import identity
 from peergraph.memory.group.collective_call import collective_call
 from peergraph.memory.region.free_memory import GPU_GRANULE, free_gpu_memory
-from peergraph.memory.table.partitions import one_partition_per_gpu
-from peergraph.memory.topology.measure import cached_topology
+from peergraph.memory.region.peer_access import PeerAccess
+from peergraph.memory.table.partitions import Partitions, one_partition_per_gpu
+from peergraph.memory.topology.measure import assumed_topology, cached_topology
 from peergraph.memory.topology.topology import Topology
 from peergraph.store.input.schema import Schema, TableSpec
 from peergraph.store.input.source import EdgeType, NodeType
@@ -29,6 +31,7 @@ from peergraph.store.placement.items import (
     table_name,
 )
 from peergraph.store.placement.options import PlacementOptions, disk_spill, shard_ratios
+from peergraph.store.placement.partition_solver import solve
 from peergraph.store.placement.plan import Item, Placement, Plan, fit_all, make_plan
 from peergraph.store.placement.policies import POLICIES, plan_on
 from peergraph.store.placement.ratios import ShardRatios, place_items
@@ -86,20 +89,24 @@ def choose_plan(
         raise ValueError(
             f"topology has {topology.num_gpus} GPUs, there are {group.world_size} ranks"
         )
+    if topology is not None:
+        topology = topology.masked(PeerAccess.of(group).refused)
+    partitions = partitions_in_reach(group)
     items = graph_items(schema, degrees, permuted)
     renumbered, lists_ordered = ordered
     ids = id_items(schema) if renumbered else []
     ids += list_order_items(schema) if lists_ordered else []
     if isinstance(plan, Plan):
-        chosen = _checked_plan(plan, items, group)
+        chosen = _checked_plan(plan, items, partitions, group)
     elif not by_links or (plan == "auto" and not renumbered):
         # Ranks without a GPU share the machine's memory, so one copy is enough for all ranks.
         name = "host" if plan == "auto" else plan
-        chosen = replace(make_plan(name, items, group.world_size, None), name=plan)
+        chosen = make_plan(name, items, group.world_size, None)
+        chosen = replace(chosen, name=plan, partitions=partitions)
     else:
         if topology is None and group.device.type == "cuda":
             topology = cached_topology(group)
-        return _within_budget(options, topology, items, ids, reads, group)
+        return _within_budget(options, topology, partitions, items, ids, reads, group)
     chosen = _with_id_maps(chosen, ids, group)
     chosen, allocations = spill.apply(chosen, [*ids, *items], not isinstance(plan, Plan), group)
     budget = common_budget(options["memory_budget"], group)
@@ -115,6 +122,7 @@ def choose_plan(
 def _within_budget(
     options: PlacementOptions,
     topology: Topology | None,
+    partitions: Partitions | None,
     items: list[Item],
     ids: list[Item],
     reads: Callable[[], BatchReads],
@@ -124,6 +132,7 @@ def _within_budget(
 
     Args:
         topology: the links of the machine; None: they are not known.
+        partitions: those of a plan without links; None: rank i stores partition i.
     """
     plan, ratios = options["plan"], shard_ratios(options)
     assert isinstance(plan, str)
@@ -137,7 +146,7 @@ def _within_budget(
         if topology is not None:
             chosen = _plan_by_links(plan, items, left, ratios, topology, reads, group)
         elif plan == "auto":
-            chosen = _plan_without_links(items, left, ratios, group)
+            chosen = _plan_without_links(items, left, ratios, partitions, group)
         else:
             raise ValueError(f"plan={plan!r} needs a topology, given or measured before")
         chosen = replace(_with_id_maps(chosen, ids, group), memory_budget=budget)
@@ -173,9 +182,9 @@ def common_budget(
     """
     by_default = memory_budget is None and default_share > 0 and group.device.type == "cuda"
     free = free_gpu_memory(group.device) if by_default else 0
-    everyone = group.all_gather((memory_budget, str(group.device), free))
+    everyone = group.all_gather((memory_budget, identity(group.device), free))
     # Ranks may share a GPU.
-    sharers = [device for _, device, _ in everyone].count(str(group.device))
+    sharers = [device for _, device, _ in everyone].count(identity(group.device))
     if by_default:
         memory_budget = int(free * default_share) // sharers
     budgets = [budget for budget in group.all_gather(memory_budget) if budget is not None]
@@ -189,20 +198,26 @@ def budget_granule(budget: int, plan: Plan, group: Group) -> int:
 
 
 def _plan_without_links(
-    items: list[Item], budget: int | None, ratios: ShardRatios, group: Group
+    items: list[Item],
+    budget: int | None,
+    ratios: ShardRatios,
+    partitions: Partitions | None,
+    group: Group,
 ) -> Plan:
     """Plans by the budget: replicates items that fit, then shards. Without a GPU, items without a
     ratio are stored once in host memory.
     """
+    placed = partitions or one_partition_per_gpu(group.world_size)
 
     def rest(others: Sequence[Item], left: int) -> list[Tiers]:
         if group.device.type == "cuda":
-            return fit_all(others, group.world_size, left)
+            # With c copies of each shard, n ranks hold as many rows as n / c ranks with one copy.
+            return fit_all(others, group.world_size // placed.copies, left)
         return [Tiers.all_host(item.rows) for item in others]
 
-    partitions = one_partition_per_gpu(group.world_size)
-    tiers = place_items(items, budget, ratios, partitions, rest)
-    return Plan("auto", group.world_size, budget, tuple(map(Placement.of, items, tiers)))
+    tiers = place_items(items, budget, ratios, placed, rest)
+    placements = tuple(map(Placement.of, items, tiers))
+    return Plan("auto", group.world_size, budget, placements, partitions)
 
 
 def _plan_by_links(
@@ -227,8 +242,24 @@ def _plan_by_links(
     return group.broadcast(collective_call(group, choose))  # type: ignore[no-any-return]
 
 
-def _checked_plan(plan: Plan, items: list[Item], group: Group) -> Plan:
-    """Checks a plan of the user, and computes its bytes for this graph and these ranks."""
+def partitions_in_reach(group: Group) -> Partitions | None:
+    """Returns partitions of which every rank reads copies in its reach; None if all ranks reach
+    each other's memory, so that rank i stores partition i. Collective.
+    """
+    if PeerAccess.of(group).is_full:
+        return None
+    topology = assumed_topology(group)
+    return group.broadcast(solve(topology))  # type: ignore[no-any-return]
+
+
+def _checked_plan(
+    plan: Plan, items: list[Item], partitions: Partitions | None, group: Group
+) -> Plan:
+    """Checks a plan of the user, and computes its bytes for this graph and these ranks.
+
+    Args:
+        partitions: those of a plan without partitions.
+    """
     if plan.partitions is not None and plan.partitions.num_gpus != group.world_size:
         raise ValueError(
             f"plan: partitions are for {plan.partitions.num_gpus} GPUs, "
@@ -242,7 +273,8 @@ def _checked_plan(plan: Plan, items: list[Item], group: Group) -> Plan:
                 f"plan: {item.kind} {item.name!r} has {item.rows} rows, the plan {tiers.rows}"
             )
         placements.append(Placement.of(item, tiers))
-    return Plan(plan.name, group.world_size, None, tuple(placements), plan.partitions)
+    partitions = plan.partitions or partitions
+    return Plan(plan.name, group.world_size, None, tuple(placements), partitions)
 
 
 def splits_rows(plan: Plan) -> bool:

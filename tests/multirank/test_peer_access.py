@@ -1,0 +1,244 @@
+"""GPUs that do not reach each other: a store has the same rows, samples and gradients, and no rank
+maps the memory of a rank out of its reach.
+
+The pairs are refused where the driver is asked, so ranks without GPUs run the same code.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+from itertools import combinations
+from pathlib import Path
+
+import pytest
+import torch
+
+from peergraph.fullgraph.exchange.copy_transport import CopyTransport
+from peergraph.fullgraph.exchange.transport import Transport
+from peergraph.memory import (
+    Group,
+    SharedRegion,
+    Table,
+    Tiers,
+    Topology,
+    cached_topology,
+    measure_topology,
+)
+from peergraph.memory.region.parts import CudaHandle, Part
+from peergraph.memory.region.peer_access import PeerAccess, refused_by_user
+from peergraph.store import Store
+from peergraph.store.placement.options import PlacementOptions
+from peergraph.testing import run_ranks
+from tests.fullgraph.test_copy_transport import check_exchanges
+from tests.fullgraph.test_full_graph import run_cases
+from tests.multirank.test_embedding import _every_plan_and_optimizer, _saves
+from tests.multirank.test_sampling import same_everywhere
+from tests.store.counted_reads import expected_sources
+from tests.store.graphs import heterogeneous_source, homogeneous_source
+from tests.store.same_graph import assert_same_graph
+
+PATTERNS = {
+    "none": "all",
+    "islands": "0-2,0-3,1-2,1-3",
+    "ring": "0-2,1-3",
+    "one_apart": "0-1",
+    "alone": "0-3,1-3,2-3",
+}
+PLACES = [
+    pytest.param("all", 2, "cpu", id="none-2-cpu"),
+    *(pytest.param(text, 4, "cpu", id=f"{name}-4-cpu") for name, text in PATTERNS.items()),
+    pytest.param("all", 2, "cuda", id="none-2-gpus", marks=pytest.mark.gpus(2)),
+    *(
+        pytest.param(text, 4, "cuda", id=f"{name}-4-gpus", marks=pytest.mark.gpus(4))
+        for name, text in PATTERNS.items()
+    ),
+]
+FEW = [place for place in PLACES if str(place.id).split("-")[0] in ("none", "islands")]
+
+
+@pytest.fixture(autouse=True)
+def _refused(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """NCCL takes no links either where none may be used."""
+    callspec = getattr(request.node, "callspec", None)
+    if callspec is not None and "refused" in callspec.params:
+        monkeypatch.setenv("PEERGRAPH_REFUSED_PAIRS", callspec.params["refused"])
+        monkeypatch.setenv("NCCL_P2P_DISABLE", "1")
+
+
+def _count_mapped_gpus() -> dict[tuple[int, int], int]:
+    """From now on counts parts of other processes that are mapped for this rank's GPU, by process
+    and by the owner's number of its GPU.
+    """
+    counts: dict[tuple[int, int], int] = {}
+    plain = CudaHandle.open
+
+    def opened(self: CudaHandle, device: torch.device) -> Part:
+        if device.index == torch.cuda.current_device():
+            key = self.pid, self.device
+            counts[key] = counts.get(key, 0) + 1
+        return plain(self, device)
+
+    CudaHandle.open = opened  # type: ignore[method-assign, assignment]
+    return counts
+
+
+def _assert_out_of_reach(group: Group) -> int:
+    """No region of this process maps a refused rank; returns how many parts are left out."""
+    access, left_out = PeerAccess.of(group), 0
+    assert access.refused == refused_by_user(group.world_size)
+    for region in [each for each in gc.get_objects() if type(each) is SharedRegion and each._parts]:
+        for rank in region.distant:
+            assert rank in access.distant
+            assert region._parts[rank] is None
+            assert region.reached[rank] is None
+            with pytest.raises(RuntimeError, match=f"cannot map the memory of rank {rank}"):
+                region.part(rank, torch.uint8, (1,))
+            with pytest.raises(RuntimeError, match="peer access"):
+                print(region.addresses)
+            left_out += 1
+    return left_out
+
+
+def _store(device: str, plan: str, folder: str) -> None:
+    group = Group.current(device=device, timeout=100)
+    rank, world = group.rank, group.world_size
+    mapped = _count_mapped_gpus()
+    access = PeerAccess.of(group)
+    for make in (lambda: homogeneous_source(300, 2000), lambda: heterogeneous_source(10)):
+        torch.manual_seed(0)
+        source = make()
+        options: PlacementOptions = {"plan": plan}
+        if plan == "solver":
+            options["memory_budget"] = 15000
+            options["topology"] = Topology.default(world)
+        with Store.build(source if rank == 0 else None, group=group, **options) as store:
+            assert any(p.tiers.sharded or p.tiers.replicated for p in store.plan.placements)
+            assert_same_graph(store, source)
+            # Rows that each rank writes, with and without the numbers of hotness.
+            node_type = store.node_types[0]
+            count = store.num_nodes(node_type)
+            table = store.node_table("x", node_type)
+            values = torch.randn(
+                count, *table.shape[1:], generator=torch.Generator().manual_seed(1)
+            )
+            group.barrier()
+            ids = torch.arange(rank, count, world)
+            table.scatter(ids, values[ids])
+            group.barrier()
+            assert torch.equal(table.read(), values)
+            extra = store.add_node_table("extra", torch.arange(count), node_type)
+            assert torch.equal(extra.read(), torch.arange(count))
+            assert bool(_assert_out_of_reach(group)) == bool(access.distant)
+            with store.measure() as measured:
+                table.gather(torch.arange(count))
+            found = measured.result()
+            for other, moved in enumerate(found.link_bytes()[0][:world]):
+                assert access.reaches(other) or moved == 0
+            for prediction in store.plan.predictions:
+                for reader, row in enumerate(prediction.link_bytes):
+                    for other, moved in enumerate(row[:world]):
+                        assert access.reaches(other, reader) or moved == 0
+            item = found.item("node table", f"{node_type}.x")
+            expected = expected_sources(store, torch.arange(count), table.tiers, rank)
+            assert item.reads == (tuple(expected),)
+            store.save(f"{folder}_{node_type}")
+        with Store.load(f"{folder}_{node_type}", group=group, **options) as again:
+            table = again.node_table("x", node_type)
+            assert torch.equal(table.read(), values)
+            group.barrier()
+    pids = group.all_gather((os.getpid(), group.device.index))
+    if device == "cuda":
+        for other in range(world):
+            assert other == rank or access.reaches(other) == (pids[other] in mapped)
+
+
+@pytest.mark.parametrize(("refused", "ranks", "device"), PLACES)
+@pytest.mark.parametrize("plan", ["sharded", "solver"])
+def test_store(refused: str, ranks: int, device: str, plan: str, tmp_path: Path) -> None:
+    run_ranks(_store, ranks, device, plan, str(tmp_path / "store"), device=device)
+
+
+@pytest.mark.parametrize(("refused", "ranks", "device"), PLACES)
+@pytest.mark.parametrize("plan", ["sharded", "mixed", "replicated"])
+def test_samples(refused: str, ranks: int, device: str, plan: str) -> None:
+    """Equal to those of a store in host memory."""
+    run_ranks(same_everywhere, ranks, plan, device, device=device)
+
+
+@pytest.mark.parametrize(("refused", "ranks", "device"), FEW)
+def test_trained_tables(refused: str, ranks: int, device: str, tmp_path: Path) -> None:
+    run_ranks(_every_plan_and_optimizer, ranks, device=device)
+    run_ranks(_saves, ranks, str(tmp_path / "store"), device=device)
+
+
+def _full_graph() -> None:
+    os.environ["PEERGRAPH_TRANSPORT"] = "copy"
+    group = Group.current(timeout=100)
+    transport = Transport.of(group)
+    assert isinstance(transport, CopyTransport)
+    check_exchanges(transport)
+    tensors = [torch.full((3,), group.rank, device=group.device) for _ in range(group.world_size)]
+    outputs = [torch.empty_like(tensor) for tensor in tensors]
+    transport.all_to_all(outputs, tensors)
+    assert [int(out[0]) for out in outputs] == list(range(group.world_size))
+    # There is no memory for copies between ranks.
+    assert transport._memory is None
+    assert transport.reserve(100) is None
+    check_exchanges(transport)
+    run_cases()
+    assert not _assert_out_of_reach(group)
+
+
+@pytest.mark.parametrize(("refused", "ranks", "device"), FEW)
+def test_full_graphs(refused: str, ranks: int, device: str) -> None:
+    run_ranks(_full_graph, ranks, device=device)
+
+
+def _tables(folder: str) -> None:
+    os.environ["XDG_CACHE_HOME"] = folder
+    group = Group.current(timeout=100)
+    with pytest.raises(RuntimeError, match=r"rank 0 cannot map the memory of rank 1"):
+        Table.create((8,), torch.int64, Tiers(sharded=8), group)
+    with pytest.raises(RuntimeError, match=r"rank 0 cannot map the memory of rank 1"):
+        SharedRegion.create(64, group)
+    SharedRegion.create(64, group, "cpu").close()
+    table = Table.create((8,), torch.int64, Tiers(replicated=4, host=4), group)
+    table.scatter(torch.arange(group.rank, 8, 2), torch.arange(group.rank, 8, 2))
+    group.barrier()
+    assert table.read().tolist() == list(range(8))
+    group.barrier()
+    if group.device.type == "cpu":
+        with pytest.raises(IndexError, match="= 8 is out of range"):
+            table.scatter(torch.tensor([8]), torch.tensor([8]))
+    with pytest.raises(RuntimeError, match="cannot map the memory"):
+        print(table.write_views)
+    assert cached_topology(group) is None
+    topology = measure_topology(group)
+    assert cached_topology(group) == topology
+    for rank, row in enumerate(topology.bulk.bandwidth):
+        assert row[rank] > 0
+        assert row[1 - rank] == topology.latency[rank][1 - rank] == 0
+    assert not topology.is_fully_linked
+    # Of another reach, other links.
+    group.shared.clear()
+    del os.environ["PEERGRAPH_REFUSED_PAIRS"]
+    assert cached_topology(group) is None
+    group.barrier()
+
+
+@pytest.mark.parametrize(("refused", "ranks", "device"), [p for p in FEW if p.values[1] == 2])
+def test_tables_and_measured_links(refused: str, ranks: int, device: str, tmp_path: Path) -> None:
+    run_ranks(_tables, ranks, str(tmp_path), device=device)
+
+
+def test_pairs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("PEERGRAPH_REFUSED_PAIRS", raising=False)
+    assert refused_by_user(4) == set()
+    monkeypatch.setenv("PEERGRAPH_REFUSED_PAIRS", "all")
+    assert refused_by_user(4) == set(combinations(range(4), 2))
+    monkeypatch.setenv("PEERGRAPH_REFUSED_PAIRS", "3-1,0-2,0-9,1-1")
+    assert refused_by_user(4) == {(1, 3), (0, 2)}
+    monkeypatch.setenv("PEERGRAPH_REFUSED_PAIRS", "1,2")
+    with pytest.raises(ValueError, match="PEERGRAPH_REFUSED_PAIRS must be all, or pairs like"):
+        refused_by_user(4)
