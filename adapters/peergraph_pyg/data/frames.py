@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import accumulate, pairwise
 from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
@@ -116,7 +117,7 @@ class StoredFrame(TensorFrame):  # type: ignore[misc]
         rows = [self._table(field).read() for field in self.spec.fields]
         pairs = zip(self._list_fields(), self._bounds(rows), strict=True)
         lists = [self._whole_lists(field, bounds) for field, bounds in pairs]
-        ends, elements = [end for end, _ in lists], [values for _, values in lists]
+        ends, elements = iter([end for end, _ in lists]), iter([values for _, values in lists])
         return self._plain(len(self), rows, ends, elements)
 
     def __getitem__(self, index: Any) -> Any:
@@ -161,12 +162,10 @@ class StoredFrame(TensorFrame):  # type: ignore[misc]
 
     def _whole_lists(self, field: FrameField, bounds: Tensor) -> tuple[Tensor, Tensor]:
         """Returns the ends of the lists of all rows, and their elements, on the CPU."""
-        ends, elements = _ends_of(bounds), self._elements(field).read()
+        elements, ((ends, places),) = self._elements(field).read(), _places_of_lists([bounds])
         # Rows of files may be in another order than their nodes, or be left out.
         in_order = torch.equal(ends[:-1].view(-1, bounds.size(1) - 1), bounds[:, :-1])
-        if in_order and int(ends[-1]) == len(elements):
-            return ends, elements
-        return ends, elements[_positions(bounds, ends, int(ends[-1]))]
+        return ends, elements if in_order and places.numel() == len(elements) else elements[places]
 
     def _tensor(self, field: FrameField) -> TableTensor:
         return TableTensor(self.store, self.owner, field.table(self.name))
@@ -180,8 +179,8 @@ class StoredFrame(TensorFrame):  # type: ignore[misc]
         self,
         count: int,
         rows: Iterable[Tensor],
-        ends: Iterable[Tensor],
-        elements: Iterable[Tensor],
+        ends: Iterator[Tensor],
+        elements: Iterator[Tensor],
     ) -> Any:
         """Returns a frame of gathered rows.
 
@@ -193,16 +192,14 @@ class StoredFrame(TensorFrame):  # type: ignore[misc]
         """
         columns: dict[Any, Any] = {}
         target, stypes = None, stype_class()
-        lists = zip(ends, elements, strict=True)
         for field, values in zip(self.spec.fields, rows, strict=True):
             value: Any = values
             if field.layout == "joined":
                 offset = self._ends[field].to(values.device, copy=True)
                 value = ragged("joined", count, len(field.ends) - 1, values, offset)
             elif field.layout == "lists":
-                offset, values = next(lists)
                 width = len(self.spec.columns[field.stype])
-                value = ragged("lists", count, width, values, offset)
+                value = ragged("lists", count, width, next(elements), next(ends))
             if field.stype == TARGET:
                 target = value
             elif field.key is None:
@@ -264,17 +261,18 @@ def frames_of(requests: Sequence[tuple[StoredFrame, Tensor]], rows: Sequence[Ten
     """
     ahead = iter(rows)
     parts = [[next(ahead) for _ in frame.spec.fields] for frame, _ in requests]
-    bounds = [frame._bounds(part) for (frame, _), part in zip(requests, parts, strict=True)]
-    ends = [[_ends_of(one) for one in of_frame] for of_frame in bounds]
-    totals = _numbers([end[-1] for of_frame in ends for end in of_frame])
-    reads = []
-    for (frame, _), of_frame, of_ends in zip(requests, bounds, ends, strict=True):
-        for field, bound, end in zip(frame._list_fields(), of_frame, of_ends, strict=True):
-            reads.append((frame._elements(field), _positions(bound, end, next(totals))))
+    pairs = [
+        (frame._elements(field), bounds)
+        for (frame, _), part in zip(requests, parts, strict=True)
+        for field, bounds in zip(frame._list_fields(), frame._bounds(part), strict=True)
+    ]
+    places = _places_of_lists([bounds for _, bounds in pairs])
+    reads = [(table, at) for (table, _), (_, at) in zip(pairs, places, strict=True)]
     elements = iter(gather_tables(reads) if reads else ())
+    ends = iter([end for end, _ in places])
     return [
-        frame._plain(ids.numel(), part, of_ends, [next(elements) for _ in of_ends])
-        for (frame, ids), part, of_ends in zip(requests, parts, ends, strict=True)
+        frame._plain(ids.numel(), part, ends, elements)
+        for (frame, ids), part in zip(requests, parts, strict=True)
     ]
 
 
@@ -282,27 +280,32 @@ def _rows_of(table: Table) -> RowSource:
     return RowSource(table.shape, table.dtype, table.read)
 
 
-def _ends_of(bounds: Tensor) -> Tensor:
-    """Returns where each list of some rows begins behind the ones before, and the end of the last:
-    [rows * columns + 1].
+def _places_of_lists(bounds: Sequence[Tensor]) -> list[tuple[Tensor, Tensor]]:
+    """Returns where the lists of some rows end, and where their elements are in the store.
+
+    Waits for the device once. The steps are those of all fields together: a batch has many.
+
+    Args:
+        bounds: of each field, ``[rows, columns + 1]`` where the lists of each row begin, and the
+            end of the last one.
+
+    Returns:
+        Of each field, ``[rows * columns + 1]`` from 0, and ``[elements]``.
     """
-    lengths = bounds.diff(dim=1).view(-1)
-    ends = torch.zeros(lengths.numel() + 1, dtype=torch.int64, device=bounds.device)
+    if not bounds:
+        return []
+    lengths = torch.cat([of.diff(dim=1).view(-1) for of in bounds])
+    begins = torch.cat([of[:, :-1].reshape(-1) for of in bounds])
+    ends = torch.zeros(lengths.numel() + 1, dtype=torch.int64, device=lengths.device)
     torch.cumsum(lengths, 0, out=ends[1:])
-    return ends
-
-
-def _numbers(values: list[Tensor]) -> Iterator[int]:
-    """Returns numbers of a device, which are waited for once."""
-    return iter(torch.stack(values).tolist() if values else ())
-
-
-def _positions(bounds: Tensor, ends: Tensor, total: int) -> Tensor:
-    """Returns the positions [total] of the elements of some rows' lists, which are adjacent."""
-    columns = bounds.size(1) - 1
-    first = bounds[:, 0] - ends[:-1].view(-1, columns)[:, 0]
-    shift = torch.repeat_interleave(first, bounds[:, -1] - bounds[:, 0], output_size=total)
-    return shift.add_(torch.arange(total, device=bounds.device))
+    cuts = [0, *accumulate(of.size(0) * (of.size(1) - 1) for of in bounds)]
+    firsts = ends[torch.tensor(cuts, device=ends.device)].tolist()
+    places = torch.repeat_interleave(begins - ends[:-1], lengths, output_size=firsts[-1])
+    places += torch.arange(firsts[-1], device=places.device)
+    return [
+        (ends[cut : after + 1] - first, places[first:last])
+        for (cut, after), (first, last) in zip(pairwise(cuts), pairwise(firsts), strict=True)
+    ]
 
 
 def _row_ids(index: Any, rows: int) -> Tensor:
