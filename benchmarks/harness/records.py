@@ -172,6 +172,8 @@ _COLUMNS = {
                           "difference_ppm", "same_classes"],
     "layers": ["system", "matmul", *_TIMES, "peak_gib", "against", "ratio"],
     "dgl_layers": ["kind", "threads", "system", *_TIMES, "against", "ratio"],
+    "frames": ["op", "system", "plan", *_TIMES, "wall_ms", "ms_loader", "nodes", "rank_mib",
+               "torch_mib", "ratio"],
     "gather": ["system", "plan", *_TIMES, "floor_ms", "ms_host", "gbs", "against", "ratio"],
     "embedding": ["op", "system", "plan", *_TIMES, "ms_lookup", "ms_backward", "ms_step",
                   "against", "ratio"],

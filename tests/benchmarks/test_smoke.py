@@ -194,6 +194,20 @@ def test_rgat_inference_on_one_rank(tmp_path: Path) -> None:
     assert [r["op"] for r in records] == ["loader", "loader and inference", "inference in memory"]
 
 
+def test_frames(tmp_path: Path) -> None:
+    pytest.importorskip("torch_frame")
+    chosen = ["--rows", "3000", "--batch", "8", "--fanouts", "4,2", "--world", "2"]
+    records, _ = run("frames", tmp_path / "out.jsonl", *chosen)
+    assert [(r["system"], r["op"]) for r in records] == [
+        ("peergraph", "loader"),
+        ("samples alone", "loader"),
+        ("peergraph", "training"),
+        ("batches in memory", "training"),
+        ("8 workers of torch_frame", "loader"),
+    ]
+    assert all(r["ratio"] > 0 for r in records if r["system"] != "peergraph")
+
+
 def test_rgat_by_relations(tmp_path: Path) -> None:
     pytest.importorskip("torch_geometric")
     chosen = ["--relations", "1,8", "--fanouts", "3,2", "--scale", "1e-3", "--world", "2"]
