@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from peergraph.memory.table.local_rows import LocalRows
-from peergraph.store.search.product_filter import LEAST_NORMAL, ProductFilter
+from peergraph.store.search.product_filter import LEAST_NORMAL, Candidates, ProductFilter
 
 _BLOCK_BYTES = {"cpu": 32 << 20, "cuda": 256 << 20}
 _LEAST_NORM = 2.0**-50  # in float32, much of smaller ones is lost
@@ -88,13 +88,11 @@ class Scan:
 
         Raises ValueError if a row is not finite.
         """
-        open_queries = torch.arange(len(self.queries), device=self.device)
-        places = torch.empty((len(self.queries), 0), dtype=torch.int64, device=self.device)
         if self.is_filtered:
-            places, is_complete = self._filter(excluded)
-            if bool(is_complete.all()):
-                return places
-            open_queries = open_queries[~is_complete]
+            places, open_queries = self._filter(excluded)
+        else:
+            open_queries = torch.arange(len(self.queries), device=self.device)
+            places = torch.empty((len(self.queries), 0), dtype=torch.int64, device=self.device)
         # Most rows that rounding confuses with the k-th are in a few times k rows.
         factor = 3 if self.dtype == torch.bfloat16 else 0
         width = min((1 + factor) * self.k + (64 if factor else 16), self.num_rows)
@@ -112,8 +110,8 @@ class Scan:
             width = min(4 * width, self.num_rows)
         return places
 
-    def _filter(self, excluded: Excluded) -> tuple[Tensor, Tensor]:
-        """Returns candidates of all queries, int64 [Q, n], -1: none, and whether they are all."""
+    def _filter(self, excluded: Excluded) -> Candidates:
+        """Returns candidates of all queries."""
         capacity = min(max(_LEAST_CAPACITY, _CAPACITY * self.k), max(1, self.num_rows))
         at_once = max(1, _MOST_FILTERED // capacity)
         parts = []
@@ -121,15 +119,16 @@ class Scan:
             queries = self.queries[first : first + at_once]
             keys = excluded.keys(first, len(queries), self.num_rows)
             search = ProductFilter(queries, self.k, self.users_dtype, capacity)
-            parts.append(search.search(self.pieces, keys))
+            places, open_queries = search.search(self.pieces, keys)
+            parts.append(Candidates(places, open_queries + first))
         if len(parts) == 1:
             return parts[0]
-        most = max(part.places.shape[1] for part in parts)
+        most = max(places.shape[1] for places, _ in parts)
         padded = [
-            torch.nn.functional.pad(part.places, (0, most - part.places.shape[1]), value=-1)
-            for part in parts
+            torch.nn.functional.pad(places, (0, most - places.shape[1]), value=-1)
+            for places, _ in parts
         ]
-        return torch.cat(padded), torch.cat([part.is_complete for part in parts])
+        return Candidates(torch.cat(padded), torch.cat([part.open_queries for part in parts]))
 
     def _search(
         self, chosen: Tensor, width: int, excluded: Excluded

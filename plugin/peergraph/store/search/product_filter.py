@@ -35,11 +35,11 @@ class Candidates(NamedTuple):
 
     Args:
         places: int64 [Q, n], -1: none.
-        is_complete: bool [Q]: whether no other row can be; elsewhere the places mean nothing.
+        open_queries: int64, ascending: those for which other rows can be, too.
     """
 
     places: Tensor
-    is_complete: Tensor
+    open_queries: Tensor
 
 
 @dataclass(frozen=True)
@@ -110,7 +110,7 @@ class ProductFilter:
         overflowed = torch.zeros(shape, dtype=torch.bool, device=device)
         for stage, flags in zip(stages, overflowed, strict=True):
             self._run(stage, self._bounds, flags, excluded, num_rows)
-        most, has_overflowed = self._sizes(overflowed)
+        most, has_overflowed, is_finite = self._state(overflowed)
         if has_overflowed:
             # Bounds are higher now. Only queries without room for the products of a stage look for
             # them again.
@@ -118,18 +118,25 @@ class ProductFilter:
                 bounds = torch.where(overflowed[number], self._bounds, torch.inf)
                 overflowed[number] = False
                 self._run(stages[number], bounds, overflowed[number], excluded, num_rows)
-            most, _ = self._sizes(overflowed)
+            most, has_overflowed, _ = self._state(overflowed)
         is_place = torch.arange(most, device=device) < self._counts[:, None]
         places = torch.where(is_place, self._places[:, :most], -1)
-        is_complete = ~overflowed.any(0) & self._largest_norm.isfinite()
-        return Candidates(places, is_complete)
+        if not is_finite:
+            return Candidates(places, torch.arange(len(places), device=device))
+        if has_overflowed:
+            return Candidates(places, overflowed.any(0).nonzero().flatten())
+        return Candidates(places, torch.empty(0, dtype=torch.int64, device=device))
 
-    def _sizes(self, overflowed: Tensor) -> tuple[int, bool]:
-        """Returns the most rows of a query, and whether there was no room for all."""
+    def _state(self, overflowed: Tensor) -> tuple[int, bool, bool]:
+        """Returns the most rows of a query, whether there was no room for all, and whether rows are
+        finite. Waits for the GPU.
+        """
         if not len(self.queries):
-            return 0, False
-        most, has_overflowed = torch.stack([self._counts.max(), overflowed.any().int()]).tolist()
-        return most, bool(has_overflowed)
+            return 0, False, True
+        most, has_overflowed, is_finite = torch.stack(
+            [self._counts.max(), overflowed.any(), self._largest_norm[0].isfinite()]
+        ).tolist()
+        return most, bool(has_overflowed), bool(is_finite)
 
     def _stages(self, pieces: list[LocalRows]) -> Iterator[_Stage]:
         place = 0
