@@ -11,6 +11,7 @@ from torch_geometric import nn as pyg_nn
 from torch_geometric.data import Data, HeteroData
 from torch_geometric.loader import NeighborLoader, NodeLoader
 from torch_geometric.sampler.base import SubgraphType
+from torch_geometric.typing import TensorFrame
 
 from peergraph.integration import is_split
 from peergraph.store import Store
@@ -71,7 +72,11 @@ def _check_options(loader: Any, sampler: NeighborSampler, store: Store) -> None:
         "sample_direction": sampler.sample_direction != "forward",
         "batch_sampler": loader.batch_size is None,
         'machines="shard"': is_split(store),
-        "frames in the store": bool(store.contents.schema.frames),
+        "TensorFrame in the data": any(
+            isinstance(value, TensorFrame)
+            for storage in loader.data.stores
+            for value in storage.values()
+        ),
     }
     for name, is_set in refused.items():
         if is_set:

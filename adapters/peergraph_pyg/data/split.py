@@ -219,7 +219,7 @@ def _split_edges(storage: Any, outline: Any, edge_type: EdgeType, contents: _Con
 
 
 def _refuse_other_rows(storage: Any, is_of: Callable[[str], bool], where: str) -> None:
-    """Raises an error for rows that no table holds and every rank would copy."""
+    """Raises an error for rows that no table holds and every rank would copy, or warns of them."""
     for key, value in storage.items():
         if isinstance(value, TensorFrame):
             is_of_either = storage_type(storage) is None and (
@@ -229,6 +229,14 @@ def _refuse_other_rows(storage: Any, is_of: Callable[[str], bool], where: str) -
                 raise ValueError(
                     f"{where}.{key} has {len(value)} rows, which is not the number of its nodes or "
                     "edges"
+                )
+        elif isinstance(value, Tensor) and value.layout is not torch.strided:
+            if key not in ADJACENCY_KEYS and is_of(key) and len(value) > _MOST_COPIED_ROWS:
+                layout = str(value.layout).removeprefix("torch.")
+                warnings.warn(
+                    f"{where}.{key} is a {layout} tensor, which each rank copies whole; dense "
+                    "rows are in the store once",
+                    stacklevel=2,
                 )
         elif _is_sequence(value) and len(value) > _MOST_COPIED_ROWS and is_of(key):
             raise NotImplementedError(
