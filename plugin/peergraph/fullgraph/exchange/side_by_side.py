@@ -35,13 +35,13 @@ class AllToAll:
 
 
 @dataclass(frozen=True)
-class Sum:
+class AllReduce:
     """Asks for the sum of a tensor over all ranks: :meth:`Transport.all_reduce`."""
 
     tensor: Tensor
 
 
-Request = Gather | AllToAll | Sum
+Request = Gather | AllToAll | AllReduce
 Steps = Generator[Request, Any, T]
 """A computation that yields requests to all ranks and is sent their results; it may call
 collectives itself, too."""
@@ -107,7 +107,7 @@ def _answer(group: Group, requests: dict[int, Request]) -> dict[int, Any]:
         _exchange(transport, exchanges)
     sums: dict[torch.dtype, dict[int, Tensor]] = {}
     for number, request in requests.items():
-        if isinstance(request, Sum):
+        if isinstance(request, AllReduce):
             sums.setdefault(request.tensor.dtype, {})[number] = request.tensor
     for tensors in sums.values():
         total = transport.all_reduce(torch.cat([tensor.reshape(-1) for tensor in tensors.values()]))

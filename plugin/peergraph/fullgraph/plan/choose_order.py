@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 
 from peergraph.fullgraph.exchange.side_by_side import (
+    AllReduce,
     AllToAll,
     Gather,
     Steps,
-    Sum,
     batches,
     run_side_by_side,
 )
@@ -261,7 +261,7 @@ class OrderChooser:
         for others in marks[1:]:
             mine |= others
         rows = yield Gather(count_by_rank(mine, source_rank, world_size))
-        edges = yield Sum(counter.edges)
+        edges = yield AllReduce(counter.edges)
         network = self._network_rows(mine, source_rank)
         return Volume(tuple(rows), tuple(map(tuple, edges.tolist())), network)
 

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from peergraph.aggregate import Csc
 from peergraph.aggregate.kernels.arguments import count_chunks
-from peergraph.fullgraph.exchange.halo import Halo
+from peergraph.fullgraph.exchange.halo import Halo, number_extended
 from peergraph.fullgraph.exchange.machine_halo import halo_steps
 from peergraph.fullgraph.exchange.side_by_side import AllToAll, Gather, Steps
 from peergraph.fullgraph.exchange.transport import split_rows
@@ -110,25 +110,17 @@ class EdgeDelivery:
             source: internal rows of the sources of a piece's edges.
             others: further columns, and the outputs that take their values.
         """
-        rank = layout.group.rank
         internal = torch.int32 if layout.size < _INT32 else torch.int64
         rows_of_others = yield from self._halo_of(layout, source, internal)
         plan, extended = yield from halo_steps(layout, rows_of_others)
-        del rows_of_others
-        del extended
+        del rows_of_others, extended
         dtype = torch.int32 if plan.num_extended < _INT32 else torch.int64
         indices = torch.empty(self.num_edges, dtype=dtype, device=self._device)
         # Internal rows become extended rows after they have travelled, in place.
         wide = indices if internal == dtype else indices.to(internal)
         yield from self.deliver([source, *(c for c, _ in others)], [wide, *(o for _, o in others)])
         if layout.group.world_size > 1:
-            extended = torch.empty(layout.size, dtype=dtype, device=self._device)
-            first = layout.offsets[rank]
-            own = torch.arange(plan.num_local, dtype=dtype, device=self._device)
-            extended[first : first + plan.num_local] = own
-            extended[plan.halo_rows] = torch.arange(
-                plan.num_local, plan.num_extended, dtype=dtype, device=self._device
-            )
+            extended = number_extended(layout, plan.halo_rows)
             pieces = zip(
                 torch.split(indices, PIECE_EDGES), torch.split(wide, PIECE_EDGES), strict=True
             )
@@ -153,8 +145,7 @@ class EdgeDelivery:
             for part in (yield from route.exchange(rows)):
                 marks[part] = True
             self._step(len(route.order))
-        first = layout.offsets[layout.group.rank]
-        marks[first : first + layout.local_count] = False
+        marks[layout.rows_of(layout.group.rank)] = False
         return marks.nonzero().squeeze(1)
 
     def _count(self) -> Steps[Tensor]:
