@@ -15,6 +15,7 @@ from peergraph.fullgraph.structure.partitioned_structure import PartitionedStruc
 from peergraph.fullgraph.tensor.conversions import distribute
 from peergraph.fullgraph.tensor.partitioned_tensor import PartitionedTensor
 from peergraph.fullgraph.tensor.uncompiled import Uncompiled
+from peergraph.without_memory import make_without_memory
 
 
 class PartitionedEdgeIndex(Uncompiled):
@@ -45,7 +46,7 @@ class PartitionedEdgeIndex(Uncompiled):
     def __new__(
         cls, structure: PartitionedStructure, edge_weight: PartitionedTensor | None = None
     ) -> PartitionedEdgeIndex:
-        made: PartitionedEdgeIndex = Tensor._make_wrapper_subclass(
+        made = make_without_memory(
             cls, (2, structure.num_edges), dtype=torch.int64, device=structure.device
         )
         made.structure = structure

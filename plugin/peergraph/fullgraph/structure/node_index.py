@@ -18,6 +18,7 @@ from peergraph.fullgraph.structure.partitioned_structure import (
     kept_ends,
 )
 from peergraph.fullgraph.tensor.partitioned_tensor import PartitionedTensor
+from peergraph.without_memory import make_without_memory
 
 End = Literal["source", "destination"]
 
@@ -45,7 +46,7 @@ class NodeIndex(PartitionedTensor):
         """
 
         def make() -> NodeIndex:
-            index: NodeIndex = Tensor._make_wrapper_subclass(
+            index = make_without_memory(
                 cls, (structure.num_edges,), dtype=torch.int64, device=structure.device
             )
             index.structure, index.end = structure, end

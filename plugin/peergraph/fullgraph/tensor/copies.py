@@ -138,7 +138,7 @@ def _refusing(name: str) -> Any:
     return refuse
 
 
-for _name in ("apply_", "map_", "map2_", "share_memory_"):
+for _name in ("apply_", "data_ptr", "map_", "map2_", "share_memory_", "storage", "untyped_storage"):
     function_rule(getattr(Tensor, _name))(_refusing(_name))
 
 

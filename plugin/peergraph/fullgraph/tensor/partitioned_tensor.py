@@ -23,8 +23,8 @@ from peergraph.fullgraph.tensor.row_copies import follow_change
 from peergraph.fullgraph.tensor.row_tensor import RowTensor
 from peergraph.fullgraph.tensor.transforms import check_transforms
 from peergraph.fullgraph.tensor.uncompiled import Uncompiled
+from peergraph.without_memory import make_without_memory
 
-_make_wrapper = Tensor._make_wrapper_subclass
 _DisableTorchFunction = torch._C.DisableTorchFunctionSubclass
 
 
@@ -227,11 +227,11 @@ def wrap(local: Tensor, layout: RowLayout, dim: int) -> PartitionedTensor:
     if torch.is_inference_mode_enabled() and not local.is_inference():
         # A view in inference mode of a tensor that was made outside is a normal tensor.
         with torch.inference_mode(False):
-            result = _make_wrapper(
+            result = make_without_memory(
                 PartitionedTensor, size, strides=strides, dtype=local.dtype, device=local.device
             )
     else:
-        result = _make_wrapper(
+        result = make_without_memory(
             PartitionedTensor, size, strides=strides, dtype=local.dtype, device=local.device
         )
     result._local = local

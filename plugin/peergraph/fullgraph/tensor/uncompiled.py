@@ -7,10 +7,11 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import torch
-from torch import Tensor
 from torch._dynamo import symbolic_convert  # every optimizer of torch imports it
 from torch._dynamo.exc import Unsupported
 from torch.autograd import Function
+
+from peergraph.without_memory import WithoutMemory
 
 _SKIP: Any = None
 """Runs a function, and what it calls, without the compiler; None in versions without it."""
@@ -21,7 +22,7 @@ if hasattr(torch._C._dynamo.eval_frame, "set_code_exec_strategy"):
     )
 
 
-class Uncompiled(Tensor):
+class Uncompiled(WithoutMemory):
     """A tensor whose operations `torch.compile` cannot trace: they exchange rows.
 
     A function that reads one, and all that it calls, runs as without a compiler. With

@@ -12,6 +12,7 @@ from peergraph.memory import Group, Table
 from peergraph.memory.group.naming import collective
 from peergraph.store.embedding.embedding import Embedding
 from peergraph.store.embedding.sparse_optimizer import SparseOptimizer
+from peergraph.without_memory import make_without_memory
 
 # torch.distributed.checkpoint takes long to import; its users have imported it already.
 if TYPE_CHECKING:
@@ -29,10 +30,7 @@ class RowRange(Tensor):
     @staticmethod
     def __new__(cls, table: Table, saved: tuple[int, int], loaded: tuple[int, int]) -> RowRange:
         """Makes a tensor of the table's shape and dtype."""
-        made: RowRange = Tensor._make_wrapper_subclass(
-            cls, table.shape, dtype=table.dtype, device=torch.device("cpu")
-        )
-        return made
+        return make_without_memory(cls, table.shape, dtype=table.dtype, device=torch.device("cpu"))
 
     def __init__(self, table: Table, saved: tuple[int, int], loaded: tuple[int, int]) -> None:
         """

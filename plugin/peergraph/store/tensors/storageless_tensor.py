@@ -10,8 +10,10 @@ import torch
 from torch import Tensor
 from typing_extensions import Self
 
+from peergraph.without_memory import WithoutMemory, make_without_memory
 
-class StoragelessTensor(Tensor):
+
+class StoragelessTensor(WithoutMemory):
     """A wrapper subclass of ``torch.Tensor`` that gets its values from :meth:`materialize`.
 
     Subclasses implement ``__torch_dispatch__``. This class overrides the methods that torch runs on
@@ -32,13 +34,7 @@ class StoragelessTensor(Tensor):
     ) -> Self:
         # A tensor of inference mode could not serve gradients later.
         with _outside_inference():
-            tensor: Self = Tensor._make_wrapper_subclass(
-                cls, shape, dtype=dtype, device=device, **more
-            )
-        if guard := getattr(torch._C, "_set_throw_on_mutable_data_ptr", None):
-            # C++ code that asks for the address gets an error instead of a null pointer.
-            guard(tensor)
-        return tensor
+            return make_without_memory(cls, shape, dtype=dtype, device=device, **more)
 
     def materialize(self) -> Tensor:
         """Returns the values as a plain tensor."""

@@ -22,8 +22,8 @@ from peergraph.fullgraph.structure.node_index import (
 from peergraph.fullgraph.tensor.partitioned_tensor import PartitionedTensor, wrap
 from peergraph.fullgraph.tensor.registry import METHODS
 from peergraph.fullgraph.tensor.transforms import check_transforms
+from peergraph.without_memory import make_without_memory
 
-_make_wrapper = Tensor._make_wrapper_subclass
 _DisableTorchFunction = torch._C.DisableTorchFunctionSubclass
 
 RULES: dict[Callable[..., Any], Callable[..., Any]] = {}
@@ -282,7 +282,7 @@ def make_shell(content: Content, needs_grad: bool = False) -> OffloadedTensor:
     probe = content.probe
     # It may stand for rows that were recorded outside of inference mode, for their gradients.
     with torch.inference_mode(False) if torch.is_inference_mode_enabled() else nullcontext():
-        result: OffloadedTensor = _make_wrapper(
+        result = make_without_memory(
             OffloadedTensor,
             probe.shape,
             strides=probe.stride(),

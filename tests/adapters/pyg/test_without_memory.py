@@ -1,0 +1,117 @@
+"""What takes the memory of a tensor that has none raises an error, and ends no process."""
+
+from __future__ import annotations
+
+import io
+import os
+import signal
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+import peergraph_pyg
+from tests.adapters.pyg.graphs import random_data
+from tests.scripts import run_python
+
+to_dlpack: Any = torch.utils.dlpack.to_dlpack  # type: ignore[attr-defined]
+
+ONES = torch.ones(5, 2).requires_grad_()
+GRAPHS: dict[str, Callable[[Any], Any]] = {
+    "shared": lambda data: peergraph_pyg.share(data, device="cpu"),
+    "partitioned": lambda data: peergraph_pyg.full_graph(data, device="cpu"),
+    "offloaded": lambda data: peergraph_pyg.full_graph(
+        data, device="cpu", offload=True, num_chunks=2
+    ),
+}
+
+
+def taken(x: Tensor) -> Tensor:
+    plain = torch.zeros(x.shape, dtype=x.dtype)
+    plain.data = x
+    return plain
+
+
+def layer(x: Tensor) -> nn.Linear:
+    linear = nn.Linear(x.shape[1], x.shape[0])
+    linear.weight.data = x
+    linear.weight.grad = torch.ones(x.shape)
+    return linear
+
+
+USES: dict[str, Callable[[Any], object]] = {
+    "add": lambda g: taken(g.x) + 1,
+    "ids": lambda g: taken(g.edge_index) + 1,
+    "sum": lambda g: taken(g.x).sum(),
+    "matmul": lambda g: torch.ones(2, len(g.x)) @ taken(g.x),
+    "select": lambda g: taken(g.x)[torch.tensor([1])],
+    "mask": lambda g: taken(g.x)[taken(g.x) > 0],
+    "write": lambda g: taken(g.x).fill_(1),
+    "write a row": lambda g: taken(g.x).__setitem__(0, 1),
+    "foreach": lambda g: torch._foreach_add_([taken(g.x)], 1),
+    "copy from": lambda g: torch.zeros(g.x.shape).copy_(taken(g.x)),
+    "copy to": lambda g: taken(g.x).copy_(torch.ones(g.x.shape)),
+    "clone": lambda g: taken(g.x).clone(),
+    "double": lambda g: taken(g.x).double(),
+    "item": lambda g: taken(g.x)[0, 0].item(),
+    "tolist": lambda g: taken(g.x).tolist(),
+    "repr": lambda g: repr(taken(g.x)),
+    "numpy": lambda g: taken(g.x).numpy(),
+    "asarray": lambda g: np.asarray(taken(g.x)),
+    "save": lambda g: torch.save(taken(g.x), io.BytesIO()),
+    "taken again": lambda g: taken(taken(g.x)) + 1,
+    "gradient": lambda g: torch.autograd.grad((taken(g.x) @ ONES).sum(), ONES),
+    "layer": lambda g: layer(g.x)(torch.ones(1, g.x.shape[1])),
+    "SGD": lambda g: torch.optim.SGD(layer(g.x).parameters(), lr=1.0).step(),
+    "fused Adam": lambda g: torch.optim.Adam(layer(g.x).parameters(), fused=True).step(),
+    "functional": lambda g: F.normalize(taken(g.x)),
+    "to_dlpack": lambda g: to_dlpack(g.x),
+    "to_dlpack of ids": lambda g: to_dlpack(g.edge_index),
+    "to_dlpack of the data": lambda g: to_dlpack(taken(g.x)),
+    "storage": lambda g: torch.zeros(3).set_(g.x.untyped_storage()),
+    "address": lambda g: g.x.data_ptr(),
+}
+
+
+@pytest.mark.parametrize("graph", GRAPHS)
+def test_uses_raise(graph: str) -> None:
+    process = run_python("-m", __name__, graph, timeout_s=250)
+    assert (process.returncode, process.stdout) == (0, ""), process.stdout + process.stderr
+
+
+@pytest.mark.parametrize("graph", GRAPHS)
+def test_new_tensors(graph: str) -> None:
+    data = random_data(40)
+    shared = GRAPHS[graph](data)
+    for x, plain in ((shared.x, data.x), (shared.y, data.y)):
+        for new in (x.new_tensor([[1, 2]]), x.new(3, 2), x.new(plain.untyped_storage()), x.new()):
+            assert (type(new), new.dtype, new.device) == (Tensor, plain.dtype, plain.device)
+        assert x.new_tensor([[1, 2]], dtype=torch.int8).tolist() == [[1, 2]]
+        assert torch.equal(x.new(plain.untyped_storage()), plain.flatten())
+
+
+def _outcome(use: Callable[[Any], object], graph: Any) -> int:
+    """Returns 0 if the use raises an error; else, 1, or the number of a signal."""
+    child = os.fork()
+    if child == 0:
+        signal.alarm(100)
+        try:
+            use(graph)
+        except (RuntimeError, TypeError):  # NotImplementedError is a RuntimeError
+            os._exit(0)
+        except BaseException as error:
+            print(repr(error), flush=True)
+        os._exit(1)
+    return os.waitpid(child, 0)[1]
+
+
+if __name__ == "__main__":
+    shared = GRAPHS[sys.argv[1]](random_data(40))
+    for name in USES:
+        if outcome := _outcome(USES[name], shared):
+            print(f"{name}: {outcome}", flush=True)
