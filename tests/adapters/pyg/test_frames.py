@@ -100,6 +100,16 @@ def test_other_loaders(num_workers: int) -> None:
                 check_same_frame(batch[node_type].tf, data[node_type].tf[ids])
 
 
+def test_batches_made_ahead(device: torch.device) -> None:
+    data = random_tables()
+    shared = peergraph_pyg.share(data, device=device)
+    loader = NeighborLoader(shared, [3, 2], input_nodes="user", batch_size=4)
+    batches = list(peergraph_pyg.prefetch(loader, 2))
+    assert len(batches) == 8
+    for batch in batches:
+        check_batch(batch, data, device)
+
+
 def test_a_homogeneous_graph(device: torch.device) -> None:
     data = random_data()
     data.tf, data.edge_tf = random_frame(60), random_frame(400, 1)
