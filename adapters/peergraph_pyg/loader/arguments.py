@@ -6,11 +6,12 @@ import operator
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+import torch
 from torch import Tensor
 from torch_geometric.data import Data, HeteroData
 from torch_geometric.sampler.base import NumNeighbors
 
-from peergraph.store import NODE, EdgeType, NodeType, TableTensor
+from peergraph.store import NODE, EdgeType, NodeType, Store, TableTensor
 
 from ..data.feature_store import FeatureStore
 
@@ -107,8 +108,9 @@ def _shared_tensors(data: Any, name: str) -> Iterator[TableTensor]:
         yield value
 
 
-def times_for_negatives(times: dict[NodeType, Any], homogeneous: bool) -> Times:
-    """Times of nodes on the CPU, where PyG's negative sampling looks them up."""
-    on_cpu = {t: v if v.device.type == "cpu" else v.materialize().cpu() for t, v in times.items()}
-    vectors = {t: v.reshape(-1) if v.dim() > 1 else v for t, v in on_cpu.items()}
+def times_for_negatives(store: Store, names: dict[NodeType, str], homogeneous: bool) -> Times:
+    """Times of nodes on the CPU, where PyG's negative sampling looks rows up."""
+    cpu = torch.device("cpu")
+    times = {t: TableTensor(store, t, name, cpu) for t, name in names.items()}
+    vectors = {t: v.reshape(-1) if v.dim() > 1 else v for t, v in times.items()}
     return vectors[NODE] if homogeneous else vectors

@@ -14,7 +14,7 @@ from torch_geometric.sampler.base import DataType, NumNeighbors, SubgraphType
 
 from peergraph import sampling
 from peergraph.sampling import Sample, next_seed
-from peergraph.store import EDGE, NODE, EdgeType, NodeType, Store, TableTensor, reverse_type
+from peergraph.store import EDGE, NODE, EdgeType, NodeType, Store, reverse_type
 
 from ..data.store_of import store_of
 from . import batch_csc
@@ -158,8 +158,7 @@ class NeighborSampler(torch_geometric.sampler.NeighborSampler):  # type: ignore[
         self._node_time, self._edge_time = time_tables(data, time_attr)
         self.edge_time = self._edge_time or None
         if self._node_time:
-            tables = {t: TableTensor(self.store, t, n) for t, n in self._node_time.items()}
-            self.node_time = times_for_negatives(tables, self._homogeneous)
+            self.node_time = times_for_negatives(self.store, self._node_time, self._homogeneous)
 
     def __setattr__(self, name: str, value: Any) -> None:
         """Sets what PyG reads for each batch, with effect from the next batch.
