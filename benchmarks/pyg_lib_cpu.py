@@ -76,9 +76,10 @@ class Graph:
         num_edges: the number of edges.
         degree: the mean degree.
         times: as in :class:`Case`.
+        device: of the store.
     """
 
-    def __init__(self, num_edges: int, degree: int, times: str) -> None:
+    def __init__(self, num_edges: int, degree: int, times: str, device: str = "cpu") -> None:
         random = torch.Generator().manual_seed(0)
         self.num_nodes = max(1, num_edges // degree)
         source, destination = torch.randint(self.num_nodes, (2, num_edges), generator=random)
@@ -93,7 +94,8 @@ class Graph:
         self.latest = count * 3 // 4
         tables = {} if times == "none" else {f"{times[:-1]}_tables": {"t": self.stamp}}
         edges = EdgeSource(csc=(self.indptr, self.indices))
-        self.store = Store.build(GraphSource.homogeneous(self.num_nodes, edges, **tables))
+        graph = GraphSource.homogeneous(self.num_nodes, edges, **tables)
+        self.store = Store.build(graph, device=device)
 
 
 def samplers(graph: Graph, case: Case) -> dict[str, Callable[[Tensor, int], int]]:

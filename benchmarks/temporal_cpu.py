@@ -1,12 +1,17 @@
-"""Temporal samples on the CPU by two builds of Peergraph, which take turns batch by batch.
+"""Temporal samples by two builds of Peergraph on the CPU, or beside samples without times.
 
     python benchmarks/temporal_cpu.py --before ~/other/plugin --after plugin
+    python benchmarks/temporal_cpu.py --windows [--device cuda] --edges 1e8
 
 Each build runs in a process of its own, on one thread. A batch's time is that of the process on the
 processor (user and system), which other work on the machine disturbs least. Samples are compared to
 the bit; the table shows whether they are the same. Times are random ("random"), or in the order of
 the edges ("recorded"), as they are where edges are recorded as they happen, or lists are sorted by
 time ("sorted"), as pyg-lib asks for: the graph of `pyg_lib_cpu.py`.
+
+`--windows`: on sorted lists of several lengths, samples without times, up to the time of each seed,
+within a window, in a window that begins at a time of each seed, and by reading whole lists take
+turns. A GPU's time is that on the clock, with a wait for the device.
 """
 
 from __future__ import annotations
@@ -21,6 +26,7 @@ from pathlib import Path
 from typing import Any
 
 _DEGREE = 25
+_SEEDS = 256
 _CASES = [
     (time, order, strategy, degree)
     for time, order in (
@@ -88,6 +94,61 @@ def work(num_edges: int) -> None:
         print(json.dumps(answer), flush=True)
 
 
+def compare_windows(num_edges: int, rounds: int, device: str) -> None:
+    """Prints a table in Markdown: medians of a batch, each also as a multiple of the first two."""
+    import time
+
+    import torch
+    from pyg_lib_cpu import Graph
+
+    from peergraph.sampling import NeighborSampler
+
+    on_gpu = device != "cpu"
+    clock = time.perf_counter if on_gpu else time.process_time
+    torch.set_num_threads(1)
+    print("| times of | strategy | degree | without times, ms | to the seed's time | window | "
+          "starts | whole lists | window / to the seed | to the seed / without |")  # fmt: skip
+    print("| --- | --- " + "| ---: " * 8 + "|")
+    for of in ("edges", "nodes"):
+        for degree in (_DEGREE, 8 * _DEGREE, 200 * _DEGREE):
+            graph = Graph(num_edges, degree, of, device)
+            random = torch.Generator().manual_seed(1)
+            seeds = torch.randint(graph.num_nodes, (64, _SEEDS), generator=random).to(device)
+            latest = torch.full((_SEEDS,), graph.latest, device=device)
+            starts = latest // 2
+            for strategy in ("uniform", "last"):
+                options: dict[str, Any] = {f"{of[:-1]}_time": "t", "temporal_strategy": strategy}
+
+                def sampler(graph: Any = graph, **options: Any) -> NeighborSampler:
+                    return NeighborSampler(graph.store, [10, 5], disjoint=True, **options)
+
+                timed = sampler(**options)
+                whole = sampler(**options)
+                whole._time_order = None
+                windowed = sampler(**options, time_window=int(latest[0] - starts[0]))
+                times = {"seed_time": latest}
+                calls = [
+                    (sampler(), {}),
+                    (timed, times),
+                    (windowed, times),
+                    (timed, {**times, "seed_start": starts}),
+                    (whole, times),
+                ]
+                seconds: list[list[float]] = [[] for _ in calls]
+                for number in range(rounds + 3):
+                    for (one, arguments), kept in zip(calls, seconds, strict=True):
+                        begin = clock()
+                        one.sample(seeds[number % 64], number, **arguments)
+                        if on_gpu:
+                            torch.cuda.synchronize()
+                        kept.append(clock() - begin)
+                ms = [1e3 * statistics.median(kept[3:]) for kept in seconds]
+                row = [of, strategy, str(degree), *(f"{value:.3f}" for value in ms)]
+                row += [f"{ms[2] / ms[1]:.2f}", f"{ms[1] / ms[0]:.2f}"]
+                print(f"| {' | '.join(row)} |", flush=True)
+            graph.store.close()
+
+
 class Build:
     """A process that samples with one build.
 
@@ -126,10 +187,14 @@ def main() -> None:
     parser.add_argument("--after", type=Path, help="folder of this build's package")
     parser.add_argument("--edges", type=float, default=2.5e6, help="of the graph")
     parser.add_argument("--rounds", type=int, default=40)
+    parser.add_argument("--windows", action="store_true", help="samples in windows")
+    parser.add_argument("--device", default="cpu", help="of --windows")
     parser.add_argument("--work", action="store_true", help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.work:
         return work(int(args.edges))
+    if args.windows:
+        return compare_windows(int(args.edges), args.rounds, args.device)
     builds = [Build(plugin, int(args.edges)) for plugin in (args.before, args.after)]
     print(
         "| times of | order | strategy | degree | before, ms | after, ms | ratio | same samples |"

@@ -577,3 +577,12 @@ def test_unknown_names_are_refused() -> None:
     done = run_python(BENCHMARKS / "sampling.py", *SMALL, "--peers", "torch")
     assert done.returncode == 2
     assert "--peers: unknown torch; there are wholegraph" in done.stderr
+
+
+def test_windows() -> None:
+    small = ["--windows", "--edges", "20000", "--rounds", "2"]
+    done = run_python(BENCHMARKS / "temporal_cpu.py", *small)
+    assert done.returncode == 0, done.stderr[-3000:]
+    rows = [line.split("|") for line in done.stdout.splitlines()[2:]]
+    assert len(rows) == 12
+    assert all(float(row[4]) > 0 for row in rows)
