@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
+import torch_geometric.typing
 
 from tests.adapters.igbh_files import write_igbh
 from tests.scripts import run_python
@@ -91,3 +92,34 @@ def test_ray_train(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     (accuracy,) = re.findall(r"training accuracy (\S+)", done.stdout)
     assert float(accuracy) > 0.7
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_relational(device: torch.device, ranks: int) -> None:
+    for module in ("duckdb", "pandas", "torch_frame"):
+        pytest.importorskip(module)
+    small = ["--rows", "6000", "--steps", "5", "--batch-size", "32", "--neighbors", "6", "3"]
+    small += ["--channels", "16", "--device", device.type]
+    if device.type == "cuda" and ranks > torch.cuda.device_count():
+        pytest.skip(f"needs {ranks} GPUs")
+    out = run("relational/train", *small, ranks=None if ranks == 1 else ranks)
+    for task in ("entity", "recommendation"):
+        losses = [float(value) for value in re.findall(rf"{task} epoch \d: loss (\S+),", out)]
+        assert len(losses) == 2
+        assert losses[1] < losses[0]
+
+
+def test_relational_needs_three_lines(tmp_path: Path) -> None:
+    """Without the lines that use Peergraph, it is a script of PyG, for its own sampler."""
+    lines = (EXAMPLES / "relational/train.py").read_text().splitlines(keepends=True)
+    without = [line for line in lines if not re.search(r"  # \(\d\)$", line)]
+    assert len(lines) - len(without) == 3
+    assert "peergraph" not in "".join(without)
+    if not torch_geometric.typing.WITH_PYG_LIB:
+        return
+    for name in ("database.py", "model.py"):
+        (tmp_path / name).write_text((EXAMPLES / "relational" / name).read_text())
+    (tmp_path / "train.py").write_text("".join(without))
+    small = ["--rows", "6000", "--steps", "2", "--batch-size", "32", "--neighbors", "6", "3"]
+    done = run_python(tmp_path / "train.py", *small, "--epochs", "1", "--device", "cpu")
+    assert done.returncode == 0, done.stderr
