@@ -90,7 +90,7 @@ bool draws_by_degree(const Hop& hop, const Choice& choice) {
 
 void count_choices_cuda(const HopBatch& batch) {
   launch_each_target(batch, Counting{}, [](const Hop& hop, const Choice& choice) {
-    return !choice.is_uniform_without_replacement() && hop.parts == nullptr;
+    return !draws_uniformly(hop, choice);
   });
 }
 
