@@ -219,6 +219,21 @@ def test_keys_that_are_numbers_in_another_order(tmp_path: Path) -> None:
     )
 
 
+def test_foreign_keys_that_are_floats(tmp_path: Path) -> None:
+    """As pandas has whole numbers with missing ones; NaN is one."""
+    _write(pd.DataFrame({"id": [10, 20, 30]}), tmp_path / "users.parquet")
+    keys = arrow.array([30.0, None, float("nan"), 10.0])
+    parquet.write_table(arrow.table({"user": keys}), tmp_path / "orders.parquet")
+    files = {
+        "user": TableFiles(tmp_path / "users.parquet", key="id"),
+        "order": TableFiles(tmp_path / "orders.parquet", foreign_keys={"user": "user"}),
+    }
+    Store.ingest(tmp_path / "store", tables=files)
+    store = Store.load(tmp_path / "store", device="cpu")
+    assert store.num_nodes("order") == 4
+    assert store.edge_index(("order", "f2p_user", "user")).tolist() == [[0, 3], [2, 0]]
+
+
 def test_semantic_types_are_named(tmp_path: Path) -> None:
     values = {
         "level": [3, 3, 1, None],

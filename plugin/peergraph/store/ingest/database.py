@@ -189,7 +189,7 @@ class Database:
                 pair = [numbers if key is None else batch.columns[key], batch.columns[column]]
                 pair = [one.cast(kind) for one, kind in zip(pair, fields.values(), strict=True)]
                 edges = arrow.record_batch(pair, names=[_SOURCE, _DESTINATION])
-                present = as_mask(pair[1].is_valid())
+                present = ~as_mask(pair[1].is_null(nan_is_null=True))
                 yield edges if present.all() else edges.filter(as_arrow(present))
 
         name = f"table {table.name!r}, key {column!r}"

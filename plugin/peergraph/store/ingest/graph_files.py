@@ -201,15 +201,20 @@ class TableFiles:
     Args:
         files: paths, globs or folders of Parquet files.
         key: the column of the primary key, if others refer to it.
-        foreign_keys: the table to whose key a column refers, by column. Rows without a value have
-            no edge. Edge types are ``(table, "f2p_<column>", other table)`` and, reversed,
-            ``(other table, "rev_f2p_<column>", table)``.
+        foreign_keys: the table to whose key a column refers, by column. Rows without a value,
+            or with NaN, have no edge. Edge types are ``(table, "f2p_<column>", other table)``
+            and, reversed, ``(other table, "rev_f2p_<column>", table)``.
         time: a column of times or dates, which the table ``"time"`` has in seconds since 1970.
         stypes: the semantic type by column, of PyTorch Frame's names; None leaves the column out.
             Default, by Arrow's type: numbers are ``"numerical"``, text and truth values
             ``"categorical"``, times and dates ``"timestamp"``; lists of text
             ``"multicategorical"``, of integers ``"text_tokenized"`` (as ``input_ids``), of floats
             ``"embedding"``; lists of numbers may be ``"sequence_numerical"``.
+
+    Example:
+        >>> tables = {"user": TableFiles("users.parquet", key="id")}
+        >>> tables["order"] = TableFiles("orders/", foreign_keys={"user_id": "user"}, time="at")
+        >>> Store.ingest("store", tables=tables)
     """
 
     files: Any
