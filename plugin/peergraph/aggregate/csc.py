@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
@@ -17,7 +17,7 @@ from peergraph.aggregate.ops.spmm import spmm
 from peergraph.aggregate.ops.spmm_add_self import spmm_add_self
 from peergraph.aggregate.ops.spmm_linear import spmm_linear
 from peergraph.aggregate.ops.spmm_transposed import spmm_transposed
-from peergraph.aggregate.sparse.edge_matrix import Backward, EdgeMatrix
+from peergraph.aggregate.sparse.edge_matrix import EdgeMatrix
 from peergraph.aggregate.sparse.index_tensors import (
     check_counts,
     check_ids,
@@ -28,7 +28,6 @@ from peergraph.aggregate.sparse.index_tensors import (
     indptr_if_sorted,
 )
 from peergraph.aggregate.structure import Structure
-from peergraph.memory import TableRows
 from peergraph.memory.region.free_memory import check_count
 from peergraph.memory.table.id_list import integers
 
@@ -104,8 +103,6 @@ class Csc(EdgeMatrix, Structure):
             transient=transient is not False,
         )
         self.is_of_one_batch = transient is True
-        self.deterministic: bool | None = None
-        """Whether gradients of attention are added in a fixed order; None: as torch is set."""
         self._uses = 0 if transient is None else None
         self._cache: dict[Hashable, Any] = {}
 
@@ -260,66 +257,15 @@ class Csc(EdgeMatrix, Structure):
     reduce = spmm
     spmm_transposed = spmm_transposed
     spmm_add_self = spmm_add_self
+    spmm_linear = spmm_linear
     sddmm = sddmm
     edge_softmax = edge_softmax
+    attention = attention
     fuses_messages = fuses_messages
-
-    def spmm_linear(
-        self,
-        reduce: str,
-        x: Tensor | TableRows,
-        weight: Tensor,
-        self_weight: Tensor | None = None,
-        bias: Tensor | None = None,
-        *,
-        self_x: Tensor | None = None,
-        others: Sequence[tuple[Csc, Tensor]] = (),
-        backward: Backward = "auto",
-        deterministic: bool | None = None,
-    ) -> Tensor:
-        """Aggregates and multiplies: see :func:`peergraph.aggregate.spmm_linear`.
-
-        Args:
-            others: further structures over the same nodes, with their weights.
-        """
-        return spmm_linear(
-            [self, *(csc for csc, _ in others)],
-            reduce,
-            x,
-            [weight, *(other for _, other in others)],
-            self_weight,
-            bias,
-            self_x=self_x,
-            backward=backward,
-            deterministic=deterministic,
-        )
 
     def supports_attention(self, x: Tensor) -> bool:
         """Returns whether :meth:`attention` takes `x` [sources, heads, depth]."""
         return attention_fits(x)
-
-    def attention(
-        self,
-        x: Tensor,
-        left: Tensor | None = None,
-        right: Tensor | None = None,
-        *,
-        att: Tensor | None = None,
-        negative_slope: float = 0.2,
-        self_loops: int | None = None,
-        deterministic: bool | None = None,
-    ) -> Tensor:
-        """Sums sources by attention in one pass: see :func:`peergraph.aggregate.attention`."""
-        return attention(
-            self,
-            x,
-            left,
-            right,
-            att=att,
-            negative_slope=negative_slope,
-            self_loops=self_loops,
-            deterministic=self.deterministic if deterministic is None else deterministic,
-        )
 
     def reduce_message(
         self,

@@ -136,7 +136,7 @@ def _attend(
     if right is not None:
         right = view_if_aliased(right, x) if left is None else view_if_aliased(right.to(kept), left)
     att = None if att is None else att.to(kept)
-    fixed = use_deterministic(deterministic)
+    fixed = use_deterministic(matrix.deterministic if deterministic is None else deterministic)
     gradients = torch.is_grad_enabled() and any(
         t is not None and t.requires_grad for t in (x, left, right, att)
     )

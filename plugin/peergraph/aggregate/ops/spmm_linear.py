@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -43,18 +43,25 @@ _NARROW = (torch.float16, torch.bfloat16)
 
 
 def spmm_linear(
-    matrices: list[EdgeMatrix],
+    matrix: EdgeMatrix,
     reduce: str,
     x: Tensor | TableRows,
-    weights: list[Tensor],
+    weight: Tensor,
     self_weight: Tensor | None = None,
     bias: Tensor | None = None,
     *,
     self_x: Tensor | None = None,
+    others: Sequence[tuple[EdgeMatrix, Tensor]] = (),
     backward: Backward = "auto",
     deterministic: bool | None = None,
 ) -> Tensor:
-    """Aggregates and multiplies: see :func:`peergraph.aggregate.spmm_linear`."""
+    """Aggregates and multiplies: see :func:`peergraph.aggregate.spmm_linear`.
+
+    Args:
+        others: further matrices of the same nodes, with their weights.
+    """
+    matrices = [matrix, *(other for other, _ in others)]
+    weights = [weight, *(other for _, other in others)]
     _check(matrices, reduce, x, weights, self_weight, self_x, bias)
     fixed_order = use_deterministic(deterministic)
     check_backward(backward, fixed_order)

@@ -102,6 +102,8 @@ class EdgeMatrix:
         """Whether gradients of sources on a GPU use atomics instead of a transpose."""
         self.is_of_one_batch = False
         """Whether it is known that the matrix serves one forward and one backward pass."""
+        self.deterministic: bool | None = None
+        """Whether gradients of attention are added in a fixed order; None: as torch is set."""
         self.has_edge_operands = True
         """Whether kernels may get values of edges; else the transpose has no edge ids."""
         self.blocks_columns = False

@@ -12,7 +12,7 @@ from torch import Tensor
 from peergraph.aggregate import Csc, Sum
 from peergraph.aggregate.ops.operands import autocast
 from peergraph.aggregate.ops.product_order import multiplies_first
-from peergraph.aggregate.ops.spmm_linear import products, spmm_linear
+from peergraph.aggregate.ops.spmm_linear import products
 from peergraph.aggregate.sparse.index_tensors import check_range
 from peergraph.fullgraph.exchange.halo import Halo, HaloPlan, add_to_owners
 from peergraph.fullgraph.exchange.local_operands import local_operands
@@ -337,14 +337,14 @@ class PartitionedCsc(PartitionedStructure):
             assert sources is not None
             # Of the extended rows the first are this rank's.
             of_x = self_x is None and sources.dtype == rows.dtype
-            out = spmm_linear(
-                list(relations),
+            out = relations[0].spmm_linear(
                 reduce,
                 sources,
-                matrices,
+                matrices[0],
                 own,
                 offset,
                 self_x=None if of_x else self_rows,
+                others=list(zip(relations[1:], matrices[1:], strict=True)),
                 backward="transpose",
             )
         return self._of_destinations(out)
