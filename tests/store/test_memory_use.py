@@ -214,14 +214,15 @@ class OnGpus:
     def __init__(self, devices: list[str]) -> None:
         self.devices = devices
 
-    def all_gather(self, value: tuple[str, int, int]) -> list[tuple[str, int, int]]:
-        return [(device, *value[1:]) for device in self.devices]
+    def all_gather(self, value: tuple[str, str, int, int]) -> list[tuple[str, str, int, int]]:
+        return [(device, device, *value[2:]) for device in self.devices]
 
 
 def test_gpu_memory_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         "peergraph.store.placement.allocation.free_gpu_memory", lambda device: 10 << 20
     )
+    monkeypatch.setattr("peergraph.store.placement.allocation.identity", str)
     ranks = OnGpus(["cuda:0", "cuda:1"])
     fits = Allocation("node table", "x", (4 << 20, 4 << 20), (6 << 20, 5 << 20), 0)
     check_room([fits], ranks)  # type: ignore[arg-type]

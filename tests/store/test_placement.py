@@ -208,6 +208,8 @@ def test_auto_takes_the_links_where_they_are_known(
 ) -> None:
     topology = machine("full4") if measured else None
     monkeypatch.setattr(planner, "cached_topology", lambda group: topology)
+    monkeypatch.setattr(planner, "partitions_in_reach", lambda group: None)
+    monkeypatch.setattr(planner, "identity", str)
     monkeypatch.setattr(planner, "graph_items", lambda *_: items())
     monkeypatch.setattr(planner, "id_items", lambda *_: [])
     monkeypatch.setattr(planner, "check_room", lambda *_: None)
