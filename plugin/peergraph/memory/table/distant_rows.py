@@ -59,7 +59,9 @@ class DistantRows:
             values: [n, *row shape] on the CPU.
         """
         device, view = self._opened
-        _C.scatter(view, id_list(rows.to(device)), values.to(device), launch_on(device))
+        # An IdList refers to the memory of its tensor, and does not keep it.
+        rows, values = rows.to(device), values.to(device)
+        _C.scatter(view, id_list(rows), values, launch_on(device))
         wait_for(device)
 
     def error(self) -> RuntimeError:
