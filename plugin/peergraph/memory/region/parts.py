@@ -12,7 +12,7 @@ import os
 import shutil
 import tempfile
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from os import PathLike
 from typing import Any, Protocol
@@ -23,6 +23,7 @@ import torch.utils.dlpack
 import peergraph._C as _C
 from peergraph.memory.group.process import keep_gpu_objects_from_forked_children
 from peergraph.memory.region.free_memory import free_host_memory
+from peergraph.memory.region.numa import place_pages
 
 # Linux numbers of fcntl's sealing commands, which Python 3.10 does not name everywhere.
 _F_ADD_SEALS = 1033
@@ -96,10 +97,14 @@ class HostHandle:
 class HostPart:
     """Shared memory of the host, pinned if `device` is a GPU, or a file on disk."""
 
-    def __init__(self, fd: int, handle: HostHandle, device: torch.device) -> None:
+    def __init__(
+        self, fd: int, handle: HostHandle, device: torch.device, nodes: Collection[int] = ()
+    ) -> None:
         self.num_bytes = handle.num_bytes
         self.address = _C.map_shared(fd, handle.num_bytes, handle.on_disk)
         self._release = _finalize(self, _C.unmap_shared, self.address, self.num_bytes)
+        if nodes and not handle.on_disk:
+            place_pages(self.address, self.num_bytes, nodes)
         if device.type == "cuda" and not handle.on_disk:
             keep_gpu_objects_from_forked_children()
             _C.register_host(device.index, self.address, self.num_bytes)
@@ -111,7 +116,11 @@ class HostPart:
 
     @classmethod
     def create(
-        cls, num_bytes: int, device: torch.device, folder: str | PathLike[str] | None
+        cls,
+        num_bytes: int,
+        device: torch.device,
+        folder: str | PathLike[str] | None,
+        nodes: Collection[int] = (),
     ) -> tuple[HostPart, HostHandle, int]:
         """Allocates a part. Returns it, its handle, and the descriptor by which others open it.
 
@@ -119,11 +128,12 @@ class HostPart:
             num_bytes: the size of the part.
             device: the device that uses the part.
             folder: the folder for the file; None: the part is in memory.
+            nodes: the NUMA nodes for the memory; none: where the processes run.
         """
         fd = _memory_file(num_bytes) if folder is None else _disk_file(num_bytes, folder)
         try:
             handle = HostHandle(os.getpid(), fd, num_bytes, _identity(fd), folder is not None)
-            return cls(fd, handle, device), handle, fd
+            return cls(fd, handle, device, nodes), handle, fd
         except BaseException:
             os.close(fd)
             raise

@@ -13,6 +13,7 @@ from peergraph.environment import read_variable
 from peergraph.memory.device.machine_cache import identity
 from peergraph.memory.group.collective_call import collective_call
 from peergraph.memory.group.group import Group
+from peergraph.memory.region.numa import numa_node
 from peergraph.memory.region.parts import CudaHandle, CudaPart, Part
 
 Pair = tuple[int, int]
@@ -60,11 +61,13 @@ class PeerAccess:
         rank: this rank.
         devices: by rank, its device as this process sees it; None: a GPU that it does not see.
         refused: the pairs that cannot, each ascending.
+        nodes: the NUMA nodes of the sockets that the GPUs are on; empty: one, or not known.
     """
 
     rank: int
     devices: tuple[torch.device | None, ...]
     refused: frozenset[Pair]
+    nodes: frozenset[int] = frozenset()
 
     @classmethod
     def of(cls, group: Group) -> PeerAccess:
@@ -88,8 +91,9 @@ class PeerAccess:
     def _asked(cls, group: Group) -> PeerAccess:
         rank, world = group.rank, group.world_size
         devices: tuple[torch.device | None, ...] = (group.device,) * world
+        node = numa_node(group.device)
         if world == 1:
-            return cls(rank, devices, frozenset())
+            return cls(rank, devices, frozenset(), frozenset(() if node is None else (node,)))
         refused = {pair for pair in refused_by_user(world) if rank in pair}
         if group.device.type == "cuda":
             devices = _visible_devices(group)
@@ -103,8 +107,9 @@ class PeerAccess:
                     reaches = other in reached
                 if not reaches:
                     refused.add((min(rank, other), max(rank, other)))
-        everyone: list[set[Pair]] = group.all_gather(refused)
-        return cls(rank, devices, frozenset().union(*everyone))
+        everyone: list[tuple[set[Pair], int | None]] = group.all_gather((refused, node))
+        nodes = frozenset(node for _, node in everyone if node is not None)
+        return cls(rank, devices, frozenset().union(*(pairs for pairs, _ in everyone)), nodes)
 
     @property
     def is_full(self) -> bool:

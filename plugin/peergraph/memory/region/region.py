@@ -114,12 +114,15 @@ class SharedRegion:
         target = _check_device(device, group)
         group.agree(device=target.type, folder=folder is not None)
         is_host = device is not None and torch.device(device).type == "cpu"
-        access = None if is_host else PeerAccess.of(group)
+        asked = PeerAccess.of(group)
+        access = None if is_host else asked
         if access is not None and mapped == "all" and not access.is_full:
             raise access.error(min(access.refused))
         allocation = _Allocation()
         try:
-            collective_call(group, lambda: allocation.allocate(num_bytes, group, target, folder))
+            collective_call(
+                group, lambda: allocation.allocate(num_bytes, group, target, folder, asked.nodes)
+            )
             handles = group.all_gather(allocation.handle)
             region = collective_call(group, lambda: cls(group, target, handles, access))
         except Exception:
@@ -299,13 +302,14 @@ class _Allocation:
         group: Group,
         device: torch.device,
         folder: str | PathLike[str] | None,
+        nodes: frozenset[int],
     ) -> None:
         if num_bytes < 0:
             raise ValueError(f"num_bytes must not be negative, got {num_bytes}")
         if num_bytes > 0 and device.type == "cuda":
             self.part, self.handle = CudaPart.create(num_bytes, device, group.world_size > 1)
         elif num_bytes > 0:
-            self.part, self.handle, fd = HostPart.create(num_bytes, group.device, folder)
+            self.part, self.handle, fd = HostPart.create(num_bytes, group.device, folder, nodes)
             self._close_fd = close_later(self, fd)
 
     def free_when_unused(self) -> None:
