@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from typing import Any
 
 import torch
@@ -13,7 +13,7 @@ from torch_geometric.sampler import NegativeSampling
 from peergraph.sampling import hard_negatives, in_batch_negatives, next_seed
 
 
-class BatchNegatives(NegativeSampling):  # type: ignore[misc]
+class BatchNegatives(NegativeSampling, ABC):  # type: ignore[misc]
     """Negative destinations for the positives of a batch of ``LinkNeighborLoader``.
 
     Binary negatives have the sources of the positives: negative i belongs to positive ``i % P``.

@@ -138,9 +138,10 @@ class ClusterData(torch_geometric.loader.ClusterData):  # type: ignore[misc]
 
     def merged(self, parts: Any) -> Data:
         """Returns the nodes of several parts, in this order, and all edges among them."""
-        ranges = [torch.arange(*self._bounds[i : i + 2].tolist(), device="cpu") for i in parts]
-        places = torch.cat(ranges)
-        nodes = self._order.gather(places)
+        ranges = [self._bounds[i : i + 2].tolist() for i in parts]
+        places = torch.cat([torch.arange(*ends, device="cpu") for ends in ranges])
+        order = self._order.as_tensor()
+        nodes = torch.cat([order[begin:end] for begin, end in ranges])
         by_row = self.sparse_format == "csr"
 
         def arrange(row: Tensor, col: Tensor, edge_ids: Tensor) -> Tensor:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import Tensor
@@ -17,9 +17,8 @@ from peergraph.sampling.arguments import (
     check_node_ids,
     store_device,
 )
-from peergraph.sampling.neighbor.workspace import WorkspacePool
 from peergraph.sampling.sample import EdgeType
-from peergraph.sampling.walks.pinsage import append_unique
+from peergraph.sampling.walks.unique_nodes import UniqueNodes
 
 if TYPE_CHECKING:
     from peergraph.store import Store
@@ -121,19 +120,7 @@ class PprSampler:
         self.num_neighbors = check_int_range("num_neighbors", num_neighbors, 1, 2**31 - 1)
         self.alpha = _check_number("alpha", alpha, _MIN_ALPHA, 1.0 - 2.0**-53)
         self.eps = _check_number("eps", eps, _MIN_EPS, 1.0)
-        self._set_up()
-
-    def _set_up(self) -> None:
-        size = self.store.num_nodes(self.edge_type[2])
-        self._workspaces = WorkspacePool([size], torch.device(self.store.device))
-        self.store.register_scratch("node maps of a PprSampler", self._workspaces)
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {k: v for k, v in self.__dict__.items() if k != "_workspaces"}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state)
-        self._set_up()
+        self._unique = UniqueNodes(store, edge_type[2], "PprSampler")
 
     @profiled(SAMPLE)
     def neighbors(self, seeds: Tensor) -> PprNeighbors:
@@ -171,8 +158,7 @@ class PprSampler:
         targets = check_node_ids("seeds", seeds, self.store, self.edge_type[2])
         nodes, weights = self.neighbors(targets)
         col, place = (nodes >= 0).nonzero(as_tuple=True)
-        with self._workspaces.borrow() as workspace:
-            unique, row = append_unique(targets, nodes[col, place], workspace.maps[0])
+        unique, row = self._unique.append(targets, nodes[col, place])
         return PprSample(unique, row, col, weights[col, place], targets.numel())
 
     def _search(self, seeds: Tensor) -> PprNeighbors:

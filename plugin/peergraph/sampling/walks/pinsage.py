@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -19,14 +19,12 @@ from peergraph.sampling.arguments import (
     check_seed,
     to_fixed_point,
 )
-from peergraph.sampling.neighbor.workspace import WorkspacePool
 from peergraph.sampling.sample import EdgeType
 from peergraph.sampling.walks.random_walker import Metapath, RandomWalker
+from peergraph.sampling.walks.unique_nodes import UniqueNodes
 
 if TYPE_CHECKING:
     from peergraph.store import Store
-
-_MAX_ROWS = 2**31 - 1
 
 
 @dataclass
@@ -126,19 +124,7 @@ class PinSageSampler:
         check_int_range("num_walks * walk_length", self.num_walks * self.walk_length, 1, 2**31 - 1)
         steps = self.walk_length * len(metapath)
         check_int_range("num_layers * steps of a walk", self.num_layers * steps, 0, MAX_STEPS)
-        self._set_up()
-
-    def _set_up(self) -> None:
-        size = self.store.num_nodes(self.walker.metapath[0][2])
-        self._workspaces = WorkspacePool([size], torch.device(self.store.device))
-        self.store.register_scratch("node maps of a PinSageSampler", self._workspaces)
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {k: v for k, v in self.__dict__.items() if k != "_workspaces"}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state)
-        self._set_up()
+        self._unique = UniqueNodes(store, metapath[0][2], "PinSageSampler")
 
     @profiled(SAMPLE)
     def sample(self, seeds: Tensor, seed: int) -> PinSageSample:
@@ -161,15 +147,14 @@ class PinSageSampler:
         nodes = check_node_ids("seeds", seeds, self.store, self.walker.metapath[0][2])
         seed = check_seed(seed)
         layers = []
-        with self._workspaces.borrow() as workspace:
-            for layer in range(self.num_layers):
-                num_targets = nodes.numel()
-                neighbors, visits = self._neighbors(nodes, seed, layer)
-                target, place = (neighbors >= 0).nonzero(as_tuple=True)
-                nodes, row = append_unique(nodes, neighbors[target, place], workspace.maps[0])
-                layers.append(
-                    PinSageLayer(row, target, visits[target, place], num_targets, nodes.numel())
-                )
+        for layer in range(self.num_layers):
+            num_targets = nodes.numel()
+            neighbors, visits = self._neighbors(nodes, seed, layer)
+            target, place = (neighbors >= 0).nonzero(as_tuple=True)
+            nodes, row = self._unique.append(nodes, neighbors[target, place])
+            layers.append(
+                PinSageLayer(row, target, visits[target, place], num_targets, nodes.numel())
+            )
         measuring = self.store.measuring  # Another thread may end it.
         if measuring is not None:
             measuring.add_walks()
@@ -201,26 +186,3 @@ class PinSageSampler:
             launch_on(targets.device),
         )
         return neighbors, visits
-
-
-def append_unique(nodes: Tensor, others: Tensor, node_map: Tensor) -> tuple[Tensor, Tensor]:
-    """Appends the new nodes of `others` to `nodes`, by first appearance (WholeGraph III-C2).
-
-    Returns all nodes, and for each of `others` the first row of that node.
-
-    Args:
-        node_map: [nodes of the graph] int32, all -1 before and after.
-    """
-    count, total = nodes.numel(), nodes.numel() + others.numel()
-    if total > _MAX_ROWS:
-        raise ValueError(f"seeds: too many, a layer has {total} nodes and neighbours")
-    both = torch.cat([nodes, others])
-    # Counted from the end, so that a maximum keeps the first and -1 is below all.
-    positions = torch.arange(total - 1, -1, -1, dtype=torch.int32, device=both.device)
-    node_map.scatter_reduce_(0, both, positions, "amax")
-    first = total - 1 - node_map[others].long()
-    node_map.index_fill_(0, both, -1)
-    is_new = first == torch.arange(count, total, device=both.device)
-    rows_of_new = count - 1 + is_new.cumsum(0)
-    rows = torch.where(first < count, first, rows_of_new[(first - count).clamp(min=0)])
-    return torch.cat([nodes, others[is_new]]), rows
