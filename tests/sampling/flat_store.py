@@ -83,9 +83,9 @@ def assert_valid(
     assert sample.edge_ids is not None
     edges = sample.edge_ids[EDGE]
     assert torch.equal(nodes[: seeds.numel()], seeds.to(nodes))
-    found = nodes[seeds.numel() :]
-    assert found.unique().numel() == found.numel()
-    assert not bool(torch.isin(found, nodes[: seeds.numel()]).any())
+    neighbors = nodes[seeds.numel() :]
+    assert neighbors.unique().numel() == neighbors.numel()
+    assert not bool(torch.isin(neighbors, nodes[: seeds.numel()]).any())
     assert bool((store.indptr[nodes[col]] <= edges).all())
     assert bool((edges < store.indptr[nodes[col] + 1]).all())
     assert torch.equal(store.indices[edges].long(), nodes[row])
@@ -96,12 +96,12 @@ def assert_valid(
         expanded = nodes[target : target + targets]
         degrees = store.indptr[expanded + 1] - store.indptr[expanded]
         if replace:
-            wanted = torch.where(degrees > 0, fanout, 0)
+            counts = torch.where(degrees > 0, fanout, 0)
         else:
-            wanted = degrees if fanout < 0 else degrees.clamp(max=fanout)
+            counts = degrees if fanout < 0 else degrees.clamp(max=fanout)
             # Rows of hops do not mix, and an edge is sampled once by each of them.
             assert (hop_col * store.num_edges() + hop_edges).unique().numel() == count
-        assert torch.equal(torch.bincount(hop_col - target, minlength=targets), wanted)
+        assert torch.equal(torch.bincount(hop_col - target, minlength=targets), counts)
         assert bool((hop_col.diff() >= 0).all())
         begin, target = begin + count, target + targets
     assert begin == row.numel()

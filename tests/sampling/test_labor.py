@@ -25,8 +25,8 @@ def test_each_set_is_as_likely(device: torch.device) -> None:
 def test_targets_of_one_list_take_the_same(device: torch.device) -> None:
     store = PlainStore.homogeneous(csc_with_degrees([40]), device=device)
     sample = NeighborSampler(store, [7], labor=True).sample(torch.zeros(9, dtype=torch.int64), 3)
-    taken = sample.nodes[NODE][sample.row[EDGE]].view(9, 7)
-    assert (taken == taken[0]).all()
+    sources = sample.nodes[NODE][sample.row[EDGE]].view(9, 7)
+    assert (sources == sources[0]).all()
 
 
 def test_fewer_nodes_than_without(device: torch.device) -> None:

@@ -116,13 +116,13 @@ def test_no_edges(device: torch.device, num_nodes: int) -> None:
                     assert sample.row[EDGE].numel() == 0
 
 
-def need_memory(device: torch.device, wanted: int) -> None:
+def need_memory(device: torch.device, num_bytes: int) -> None:
     """Skips where a GPU has too little memory; not if it has enough that others hold."""
     free, total = torch.cuda.mem_get_info(device)
-    if free >= wanted:
+    if free >= num_bytes:
         return
-    reason = f"needs {wanted >> 30} GiB of GPU memory, {free >> 30} of {total >> 30} are free"
-    if REQUIRED_GPUS and total >= wanted:
+    reason = f"needs {num_bytes >> 30} GiB of GPU memory, {free >> 30} of {total >> 30} are free"
+    if REQUIRED_GPUS and total >= num_bytes:
         pytest.fail(reason)
     pytest.skip(reason)
 
@@ -175,9 +175,9 @@ def test_walks_over_more_than_2_to_the_31_edges(many_indices: torch.Tensor, hub:
     store = many_edges(many_indices, hub)
     walks = RandomWalker(store, edge_ids=True).walk(torch.arange(65536), 4, 5)
     edges = walks.edge_ids
-    taken = edges >= 0
+    is_step = edges >= 0
     assert int(edges.max()) > 2**31 - 70_000
-    assert torch.equal(store.indices[edges[taken]].long(), walks.nodes[:, 1:][taken])
+    assert torch.equal(store.indices[edges[is_step]].long(), walks.nodes[:, 1:][is_step])
 
 
 @pytest.mark.parametrize(
@@ -199,14 +199,14 @@ def test_batches_large_enough_for_several_threads(options: dict[str, object]) ->
     seeds = torch.randint(4_000, (3_000,), generator=torch.Generator().manual_seed(0))
     threads = torch.get_num_threads()
     try:
-        found = []
+        results = []
         for number in range(1, 7):
             torch.set_num_threads(number)
-            found.append(sampler.sample(seeds, 9))
+            results.append(sampler.sample(seeds, 9))
     finally:
         torch.set_num_threads(threads)
-    for other in found[1:]:
-        assert_same_sample(other, found[0])
+    for other in results[1:]:
+        assert_same_sample(other, results[0])
 
 
 def test_eight_samplers_at_once(device: torch.device) -> None:
@@ -224,9 +224,9 @@ def test_eight_samplers_at_once(device: torch.device) -> None:
 
     torch.zeros(1, device=device).sum().item()  # the batches are there
     with ThreadPoolExecutor(8) as pool:
-        found = list(pool.map(work, samplers))
+        results = list(pool.map(work, samplers))
     with ThreadPoolExecutor(1) as pool:
-        assert found == list(pool.map(work, samplers))
+        assert results == list(pool.map(work, samplers))
 
 
 def held_by(device: torch.device) -> dict[str, int]:

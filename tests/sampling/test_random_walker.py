@@ -104,11 +104,11 @@ def test_every_step_is_an_edge(device: torch.device) -> None:
     nodes, edges = got.nodes.cpu().numpy(), got.edge_ids.cpu().numpy()
     destinations = np.repeat(np.arange(100), np.diff(csc.indptr))
     by_id = np.argsort(csc.edge_ids)
-    taken = edges >= 0
-    assert taken.any()
-    assert np.array_equal(csc.indices[by_id][edges[taken]], nodes[:, 1:][taken])
-    assert np.array_equal(destinations[by_id][edges[taken]], nodes[:, :-1][taken])
-    assert (nodes[:, 1:][~taken] == -1).all()
+    is_step = edges >= 0
+    assert is_step.any()
+    assert np.array_equal(csc.indices[by_id][edges[is_step]], nodes[:, 1:][is_step])
+    assert np.array_equal(destinations[by_id][edges[is_step]], nodes[:, :-1][is_step])
+    assert (nodes[:, 1:][~is_step] == -1).all()
 
 
 def test_isolated_nodes_and_starts_given_twice(device: torch.device) -> None:

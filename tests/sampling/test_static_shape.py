@@ -252,11 +252,11 @@ def test_too_little_room_that_is_not_reported(device: torch.device) -> None:
     sampler = NeighborSampler(PlainStore.homogeneous(csc, device=device), [5])
     seeds = torch.tensor([1, 2], device=device)
     bounds: list[dict[str, list[int]]] = [{"max_nodes": [2]}, {"max_edges": [3]}]
-    for given, nodes, edges in zip(bounds, ([2, 2], [2, 3]), ([6], [3]), strict=True):
-        fixed = StaticShapeSampler(sampler, 2, reports_overflow=False, **given)
+    for limits, nodes, edges in zip(bounds, ([2, 2], [2, 3]), ([6], [3]), strict=True):
+        fixed = StaticShapeSampler(sampler, 2, reports_overflow=False, **limits)
         sample = fixed.sample(seeds, 0)
         peergraph.synchronize(device)
-        if "max_nodes" in given:
+        if "max_nodes" in limits:
             assert sample.num_nodes[NODE].tolist() == nodes
         assert sample.num_edges[EDGE].tolist() == edges
         assert sample.nodes[NODE].numel() == sum(fixed.shape.rows_per_hop[NODE])

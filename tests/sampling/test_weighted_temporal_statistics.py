@@ -58,17 +58,17 @@ def assert_follows(outcomes: np.ndarray, chances: dict[tuple[int, ...], float]) 
     """Chi-square test of rows against the probability of each row."""
     assert sum(chances.values()) == pytest.approx(1)
     seen, counts = np.unique(outcomes, axis=0, return_counts=True)
-    found = {tuple(row): int(count) for row, count in zip(seen.tolist(), counts, strict=True)}
+    counted = {tuple(row): int(count) for row, count in zip(seen.tolist(), counts, strict=True)}
     possible = {outcome: p for outcome, p in chances.items() if p > 0}
-    assert set(found) <= set(possible)
-    observed = np.array([found.get(outcome, 0) for outcome in possible])
+    assert set(counted) <= set(possible)
+    observed = np.array([counted.get(outcome, 0) for outcome in possible])
     expected = np.array(list(possible.values())) * len(outcomes)
     usual = expected >= 5  # rare ones together, as the test is one for large counts
     observed = np.append(observed[usual], observed[~usual].sum())
     expected = np.append(expected[usual], expected[~usual].sum())
-    kept = expected > 0
-    statistic = ((observed - expected)[kept] ** 2 / np.maximum(expected[kept], 1)).sum()
-    assert stats.chi2.sf(statistic, max(1, kept.sum() - 1)) > LEAST_P
+    usable = expected > 0
+    statistic = ((observed - expected)[usable] ** 2 / np.maximum(expected[usable], 1)).sum()
+    assert stats.chi2.sf(statistic, max(1, usable.sum() - 1)) > LEAST_P
 
 
 def chances_one_by_one(weights: list[float], fanout: int) -> dict[tuple[int, ...], float]:

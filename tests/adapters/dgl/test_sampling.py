@@ -87,8 +87,8 @@ def check_blocks(g: Any, blocks: list[Any], device: torch.device) -> None:
     """Each edge of each block is that edge of the graph; blocks follow on each other."""
     for before, after in itertools.pairwise(blocks):
         for ntype in g.ntypes:
-            wanted = after.srcnodes[ntype].data[dgl.NID]
-            assert torch.equal(before.dstnodes[ntype].data[dgl.NID], wanted)
+            expected = after.srcnodes[ntype].data[dgl.NID]
+            assert torch.equal(before.dstnodes[ntype].data[dgl.NID], expected)
     for block in blocks:
         assert block.is_block
         assert block.device == device
@@ -154,10 +154,10 @@ def test_all_neighbours(shared: Any, device: torch.device) -> None:
     g = plain()
     s = shared(g)
     seeds = torch.tensor([3, 9, 4])
-    _, _, wanted = MultiLayerFullNeighborSampler(2).sample(g, seeds)
+    _, _, expected = MultiLayerFullNeighborSampler(2).sample(g, seeds)
     _, _, got = MultiLayerFullNeighborSampler(2).sample(s, seeds)
     check_blocks(g, got, device)
-    for ours, theirs in zip(got, wanted, strict=True):
+    for ours, theirs in zip(got, expected, strict=True):
         assert ours.num_dst_nodes() == theirs.num_dst_nodes()
         ids = ours.edata[dgl.EID].cpu()
         assert torch.equal(ids.sort().values, theirs.edata[dgl.EID].sort().values)
@@ -170,8 +170,8 @@ def test_replacement(shared: Any, device: torch.device) -> None:
     seeds = torch.arange(20)
     _, _, blocks = NeighborSampler([30], replace=True).sample(shared(g), seeds)
     check_blocks(g, blocks, device)
-    wanted = torch.where(g.in_degrees(seeds) > 0, 30, 0)
-    assert torch.equal(blocks[0].in_degrees().cpu(), wanted)
+    expected = torch.where(g.in_degrees(seeds) > 0, 30, 0)
+    assert torch.equal(blocks[0].in_degrees().cpu(), expected)
 
 
 @pytest.mark.parametrize("fanout", [2, -1])
@@ -186,10 +186,10 @@ def test_weights(shared: Any, device: torch.device, fanout: int) -> None:
     )
     for block in blocks:
         assert bool((block.edata["w"] > 0).all())
-        wanted = positive[block.dstdata[dgl.NID].cpu()]
+        expected = positive[block.dstdata[dgl.NID].cpu()]
         if fanout > 0:
-            wanted = wanted.clamp(max=fanout)
-        assert torch.equal(block.in_degrees().cpu(), wanted)
+            expected = expected.clamp(max=fanout)
+        assert torch.equal(block.in_degrees().cpu(), expected)
 
 
 def test_what_dgl_draws(shared: Any, close_stores: list[Any]) -> None:
@@ -218,8 +218,8 @@ def test_labor(shared: Any, device: torch.device, dependent: bool) -> None:
     core = CoreSampler(
         peergraph_dgl.store_of(s), [3, 4], frontier="all", labor=True, layer_dependency=dependent
     )
-    wanted = core.sample(seeds, number)
-    assert torch.equal(blocks[0].srcdata[dgl.NID], wanted.nodes["_N"])
+    expected = core.sample(seeds, number)
+    assert torch.equal(blocks[0].srcdata[dgl.NID], expected.nodes["_N"])
 
 
 @pytest.mark.parametrize("exclude", ["self", "reverse_id", None])
@@ -317,19 +317,19 @@ def test_training(shared: Any, device: torch.device, monkeypatch: pytest.MonkeyP
         model = Model().to(on)
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
         sampler = NeighborSampler([4, 4])
-        found = []
+        losses_of_steps = []
         for _, _, blocks in DataLoader(s, torch.arange(96), sampler, batch_size=32, device=on):
             out = model(blocks, blocks[0].srcdata["x"])
             loss = torch.nn.functional.cross_entropy(out, blocks[-1].dstdata["y"])
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
-            found.append(loss.item())
-        return found
+            losses_of_steps.append(loss.item())
+        return losses_of_steps
 
-    wanted = losses(torch.device("cpu"))
+    expected = losses(torch.device("cpu"))
     monkeypatch.setattr(blocks_module, "is_unsupported_by_dgl", lambda _: True)
-    assert losses(device) == pytest.approx(wanted, rel=1e-4)
+    assert losses(device) == pytest.approx(expected, rel=1e-4)
 
 
 def test_uninstall(shared: Any) -> None:
@@ -351,8 +351,8 @@ def test_masks_as_seeds(shared: Any, kind: Any) -> None:
     """DGL itself takes ids alone; of its masks, the loader takes the ids that they select."""
     g = shared(dgl.rand_graph(30, 90))
     mask = torch.arange(30) % 5 == 0
-    given = {"_N": kind(mask)} if kind is Tensor.numpy else kind(mask)
-    loader = DataLoader(g, given, NeighborSampler([2]), batch_size=4)
+    indices = {"_N": kind(mask)} if kind is Tensor.numpy else kind(mask)
+    loader = DataLoader(g, indices, NeighborSampler([2]), batch_size=4)
     seeds = torch.cat([out if isinstance(out, Tensor) else out["_N"] for _, out, _ in loader])
     assert seeds.tolist() == mask.nonzero().flatten().tolist()
     if kind is Tensor.tolist:

@@ -25,10 +25,10 @@ def csc_of(edge_index: torch.Tensor, num_nodes: int) -> Csc:
 def test_batches(num_workers: int, pair: bool, device: torch.device) -> None:
     data = random_data()
     shared = peergraph_pyg.share(data, device=device)
-    given = peergraph_pyg.stores(peergraph_pyg.store_of(shared)) if pair else shared
+    source = peergraph_pyg.stores(peergraph_pyg.store_of(shared)) if pair else shared
     seen = []
     loader = peergraph_pyg.PPRLoader(
-        given,
+        source,
         6,
         input_nodes=torch.arange(7, 40),
         eps=1e-3,
