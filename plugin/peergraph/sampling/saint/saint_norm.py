@@ -12,7 +12,8 @@ from peergraph import _C
 from peergraph.memory import Group, Table, host_rows
 from peergraph.memory.device.launching import threads_of_rank
 from peergraph.sampling.random_seeds import next_seed
-from peergraph.sampling.saint.saint_sampler import SaintSampler, ranks_of
+from peergraph.sampling.saint.node_weights import ranks_of
+from peergraph.sampling.saint.saint_sampler import SaintSampler
 
 # Subgraphs between two looks at the coverage: few, so that no rank waits long for another.
 _SUBGRAPHS = 64

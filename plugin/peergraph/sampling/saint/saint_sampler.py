@@ -16,7 +16,6 @@ from peergraph.sampling.sample import EdgeType, Sample
 from peergraph.sampling.walks.random_walker import RandomWalker
 
 if TYPE_CHECKING:
-    from peergraph.memory import Group
     from peergraph.store import Store
 
 EdgeProbability = Literal["inverse degrees", "degree sums"]
@@ -29,10 +28,10 @@ class SaintSampler:
     """Draws nodes in one of GraphSAINT's ways, and returns the subgraph that they induce.
 
     The subgraph depends on graph, options and seed only: not on device, placement, number of ranks
-    or threads. Weights of nodes are in host memory once on the machine, 8 bytes a node; with
-    ``"edge"`` two such lists at most. ``"edge"`` and ``"walk"`` follow edges in their direction, so
-    the first such sampler makes the store build :meth:`Store.reversed`. The sampler can be pickled
-    and used in workers (CPU stores).
+    or threads. Weights of nodes are in host memory once on the machine, 8 bytes a node, and also
+    on each GPU that has room for them; with ``"edge"`` two such lists at most. ``"edge"`` and
+    ``"walk"`` follow edges in their direction, so the first such sampler makes the store build
+    :meth:`Store.reversed`. The sampler can be pickled and used in workers (CPU stores).
 
     Args:
         store: a graph of one node type and one relation; must outlive the sampler.
@@ -99,7 +98,9 @@ class SaintSampler:
 
     @profiled(SAMPLE)
     def draw(self, seed: int) -> Tensor:
-        """Returns the sorted int64 ids of the nodes of a subgraph; see :meth:`sample`."""
+        """Returns the sorted int64 ids of the nodes of a subgraph, on the store's device or on the
+        CPU; see :meth:`sample`.
+        """
         seed = check_seed(seed)
         generator = torch.Generator(device="cpu").manual_seed(seed)
         if self.mode == "node":
@@ -144,14 +145,7 @@ class SaintSampler:
         )
 
     def _weights(self, read: Callable[[], Tensor]) -> NodeWeights:
-        return NodeWeights(ranks_of(self.store), self.num_nodes, read)
-
-
-def ranks_of(store: Store) -> Group:
-    """Returns the ranks of a store; ``RuntimeError`` in a process that unpickled it."""
-    if store.group is None:
-        raise RuntimeError("only the ranks that built a store can make a SaintSampler of it")
-    return store.group
+        return NodeWeights(self.store, self.num_nodes, read)
 
 
 def one_relation(store: Store) -> EdgeType:
