@@ -22,8 +22,8 @@ class ShaDowKHopSampler(torch_geometric.loader.ShaDowKHopSampler):  # type: igno
     """``torch_geometric.loader.ShaDowKHopSampler`` over a store, on its device.
 
     PyG's class becomes this one for shared data. The core draws a disjoint sample and returns all
-    edges within each subgraph, with a seed for each batch from torch's default generator. The root
-    of a subgraph is its first node.
+    edges within each subgraph, with a seed for each batch from torch's default generator. As PyG's,
+    a subgraph has its nodes in the order of their ids; edges are sorted by source, then by target.
 
     Args:
         data: ``Data`` returned by :func:`peergraph_pyg.share`.
@@ -76,20 +76,27 @@ class ShaDowKHopSampler(torch_geometric.loader.ShaDowKHopSampler):  # type: igno
         sample = self.core.sample(seeds, next_seed())
         assert sample.batch is not None
         assert sample.edge_ids is not None
-        # The sample is in the order of hops; PyG's batches are in the order of subgraphs.
-        batch, order = sample.batch[NODE].sort(stable=True)
+        # The sample is in the order of hops; PyG's batches are in that of subgraphs and node ids.
+        tree, nodes = sample.batch[NODE], sample.nodes[NODE]
+        order = (tree * self.core.store.num_nodes() + nodes).argsort()
         place = torch.empty_like(order)
         place[order] = torch.arange(order.numel(), device=order.device)
-        col, edge_order = place[sample.col[EDGE]].sort(stable=True)
-        row = place[sample.row[EDGE][edge_order]]
-        edge_ids = sample.edge_ids[EDGE][edge_order]
+        row, col = place[sample.row[EDGE]], place[sample.col[EDGE]]
+        edge_order = (row * order.numel() + col).argsort(stable=True)
         subgraph = filter_data(
-            loader_utils.filter_data, self.data, sample.nodes[NODE][order], row, col, edge_ids
+            loader_utils.filter_data,
+            self.data,
+            nodes[order],
+            row[edge_order],
+            col[edge_order],
+            sample.edge_ids[EDGE][edge_order],
         )
+        batch = tree[order]
         ptr = torch.searchsorted(batch, torch.arange(seeds.numel() + 1, device=batch.device))
-        result = Batch(batch=batch, ptr=ptr, root_n_id=ptr[:-1])
+        roots = place[: seeds.numel()]
+        result = Batch(batch=batch, ptr=ptr, root_n_id=roots)
         for name, value in subgraph.items():
             if name not in ("num_nodes", "batch", "ptr"):
                 is_label = name == "y" and self.data.is_node_attr("y")
-                result[name] = value[ptr[:-1].to(value.device)] if is_label else value
+                result[name] = value[roots.to(value.device)] if is_label else value
         return result
