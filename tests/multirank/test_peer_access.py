@@ -11,6 +11,7 @@ import os
 from collections.abc import Callable
 from itertools import combinations
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -26,6 +27,7 @@ from peergraph.memory import (
     cached_topology,
     measure_topology,
 )
+from peergraph.memory.region import peer_access
 from peergraph.memory.region.parts import CudaHandle, Part
 from peergraph.memory.region.peer_access import PeerAccess, refused_by_user
 from peergraph.sampling import NeighborSampler, Sample
@@ -113,8 +115,8 @@ def _assert_out_of_reach(group: Group) -> int:
 
 def _few_samples(store: Store) -> list[Sample]:
     seeds = torch.arange(0, 300, 7)
-    options = ({}, {"weights": "w"}, {"disjoint": True})
-    samplers = [NeighborSampler(store, [4, 3], **each) for each in options]  # type: ignore[arg-type]
+    options: list[dict[str, Any]] = [{}, {"weights": "w"}, {"disjoint": True}]
+    samplers = [NeighborSampler(store, [4, 3], **each) for each in options]
     return [sampler.sample(seeds, 5) for sampler in samplers]
 
 
@@ -265,3 +267,41 @@ def test_pairs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PEERGRAPH_REFUSED_PAIRS", "1,2")
     with pytest.raises(ValueError, match="PEERGRAPH_REFUSED_PAIRS must be all, or pairs like"):
         refused_by_user(4)
+
+
+class _Ranks:
+    """A group whose ranks say what they are told."""
+
+    rank, world_size, device = 0, 2, torch.device("cuda", 0)
+
+    def __init__(self, *answers: list[object]) -> None:
+        self.answers = list(answers)
+        self.shared: dict[object, object] = {}
+
+    def all_gather(self, value: object) -> list[object]:
+        return self.answers.pop(0)
+
+
+def test_slices_of_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    name = "NVIDIA A100-SXM4-40GB MIG 3g.20gb"
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: name)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    monkeypatch.setattr(peer_access, "identity", lambda device: "MIG-a")
+    monkeypatch.setattr(peer_access, "numa_node", lambda device: None)
+    group: Any = _Ranks([("MIG-a", name), ("MIG-b", name)])
+    with pytest.raises(RuntimeError, match=r"rank 0 has a MIG slice .*One rank on a slice"):
+        PeerAccess.of(group)
+    # Ranks that share a slice reach each other.
+    group = _Ranks([("MIG-a", name), ("MIG-a", name)], [False, False], [(set(), None)] * 2)
+    assert PeerAccess.of(group).is_full
+    group.world_size = 1
+    group.shared.clear()
+    assert PeerAccess.of(group).is_full
+
+
+def test_the_driver_is_asked_in_one_place() -> None:
+    root = Path(peer_access.__file__).parents[3]
+    asking = {"can_device_access_peer": "peer_access.py", "open_ipc": "parts.py"}
+    for function, file in asking.items():
+        callers = {path.name for path in root.rglob("*.py") if function in path.read_text()}
+        assert callers == {file}
