@@ -41,4 +41,7 @@ set(CMAKE_CUDA_STANDARD_REQUIRED ON)
 set(CMAKE_CUDA_RUNTIME_LIBRARY Static)
 message(STATUS "peergraph: building the CUDA part (PEERGRAPH_CUDA=OFF leaves it out)")
 enable_language(CUDA)
+if(CMAKE_CUDA_ARCHITECTURES STREQUAL "native")  # by name, so that a file can have one more
+  set(CMAKE_CUDA_ARCHITECTURES ${CMAKE_CUDA_ARCHITECTURES_NATIVE})
+endif()
 set(PEERGRAPH_WITH_CUDA ON)

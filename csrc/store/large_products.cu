@@ -1,8 +1,4 @@
-#include <cuda_bf16.h>
-#include <cuda_fp16.h>
-
 #include <algorithm>
-#include <type_traits>
 
 #include "common/check.h"
 #include "common/cuda_check.cuh"
@@ -15,9 +11,6 @@ constexpr int kThreads = 384;
 constexpr int kQueryTile = 16;  // queries of a matrix instruction
 constexpr int kRowTile = 8;     // rows of a matrix instruction
 constexpr int64_t kReservedShared = 1024;
-
-template <ProductKind kKind>
-using SumOf = std::conditional_t<kKind == ProductKind::kInt8, int32_t, float>;
 
 /// The tiles of rows that a warp holds in registers: 64 registers of a thread, if rows are long.
 template <int kChunks>
@@ -51,19 +44,6 @@ __device__ __forceinline__ void multiply_add(SumOf<kKind> (&sums)[4], const SumO
     PG_MMA("m16n8k16.row.col.f32.f16.f16.f32", "f");
 #undef PG_MMA
 #endif
-}
-
-template <ProductKind kKind>
-__device__ __forceinline__ float add_squares(float sum, uint32_t two) {
-  float low, high;
-  if constexpr (kKind == ProductKind::kBfloat16) {
-    low = __uint_as_float(two << 16);
-    high = __uint_as_float(two & 0xffff0000u);
-  } else {
-    low = __half2float(__ushort_as_half(static_cast<unsigned short>(two)));
-    high = __half2float(__ushort_as_half(static_cast<unsigned short>(two >> 16)));
-  }
-  return sum + low * low + high * high;
 }
 
 /// The rows that a warp holds. Lane 4 g + t has, of the row g of each tile, bytes
@@ -116,12 +96,8 @@ class HeldRows {
     for (int tile = 0; tile < kTiles; ++tile) {
       SumOf<kKind> sum = 0;
 #pragma unroll
-      for (int word = 0; word < kChunks * 4; ++word) {
-        if constexpr (kKind == ProductKind::kInt8)
-          sum = add_int8_squares(sum, words_[tile][word]);
-        else
-          sum = add_squares<kKind>(sum, words_[tile][word]);
-      }
+      for (int word = 0; word < kChunks * 4; ++word)
+        sum = add_squares<kKind>(sum, words_[tile][word]);
       sum += __shfl_xor_sync(kFullMask, sum, 1);
       sum += __shfl_xor_sync(kFullMask, sum, 2);
       auto square = static_cast<float>(sum);
@@ -322,6 +298,7 @@ void large_products_cuda(const LargeProducts& work, int device, uintptr_t stream
   if (num_blocks(work) == 0 || work.num_queries == 0) return;
   const DeviceGuard guard(device);
   const auto stream = reinterpret_cast<cudaStream_t>(stream_address);
+  if (has_wgmma(work, device)) return large_products_wgmma(work, device, stream);
   switch (work.kind) {
     case ProductKind::kInt8:
       return launch_kind<ProductKind::kInt8>(work, device, stream);

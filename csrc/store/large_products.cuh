@@ -1,10 +1,17 @@
 // What kernels that write large products share: thresholds, scales as integers, and the write.
 #pragma once
 
+#include <cuda_fp16.h>
+
+#include <type_traits>
+
 #include "common/warp.cuh"
 #include "store/large_products.h"
 
 namespace peergraph {
+
+template <ProductKind kKind>
+using SumOf = std::conditional_t<kKind == ProductKind::kInt8, int32_t, float>;
 
 constexpr float kRoundedUp = 1 + 1.0f / (1 << 20);  // by more than some roundings
 
@@ -27,8 +34,19 @@ __device__ __forceinline__ float scale_of(const LargeProducts& work, int64_t row
   return __ldg(reinterpret_cast<const float*>(work.scales + row * work.scale_bytes));
 }
 
-__device__ __forceinline__ int add_int8_squares(int sum, uint32_t four_int8) {
-  return __dp4a(static_cast<int>(four_int8), static_cast<int>(four_int8), sum);
+/// Adds the squares of the values in four bytes.
+template <ProductKind kKind>
+__device__ __forceinline__ SumOf<kKind> add_squares(SumOf<kKind> sum, uint32_t word) {
+  if constexpr (kKind == ProductKind::kInt8) {
+    return __dp4a(static_cast<int>(word), static_cast<int>(word), sum);
+  } else if constexpr (kKind == ProductKind::kBfloat16) {
+    const float low = __uint_as_float(word << 16), high = __uint_as_float(word & 0xffff0000u);
+    return sum + low * low + high * high;
+  } else {
+    const float low = __half2float(__ushort_as_half(static_cast<unsigned short>(word)));
+    const float high = __half2float(__ushort_as_half(static_cast<unsigned short>(word >> 16)));
+    return sum + low * low + high * high;
+  }
 }
 
 /// The scales of some rows as integers: `levels` times their part of the largest, rounded up, so
@@ -81,5 +99,9 @@ __device__ __forceinline__ void load_bounds(const LargeProducts& work, int64_t f
       work.counts[first_query + i] = static_cast<int32_t>(num_stage_rows(work));
   }
 }
+
+/// Whether large_products_wgmma can do the work. The device is current.
+bool has_wgmma(const LargeProducts& work, int device);
+void large_products_wgmma(const LargeProducts& work, int device, cudaStream_t stream);
 
 }  // namespace peergraph

@@ -184,7 +184,7 @@ def exact_inner_products(device: torch.device) -> Iterator[Tensor]:
                     table.close()
 
 
-@case("large_products_kernel", "keep_largest_kernel")
+@case("large_products_kernel", "large_products_wgmma_kernel", "keep_largest_kernel")
 def large_products(device: torch.device) -> Iterator[Tensor]:
     """All kinds and widths of rows; whole numbers, whose sums are exact in any order."""
     for storage, dtype in (("int8", torch.float32), (None, torch.bfloat16), (None, torch.float16)):
