@@ -220,8 +220,10 @@ def test_keys_that_are_numbers_in_another_order(tmp_path: Path) -> None:
 
 
 def test_foreign_keys_that_are_floats(tmp_path: Path) -> None:
-    """As pandas has whole numbers with missing ones; NaN is one."""
-    _write(pd.DataFrame({"id": [10, 20, 30]}), tmp_path / "users.parquet")
+    """As pandas has whole numbers with missing ones; NaN is one. In a folder with a quote."""
+    tmp_path = tmp_path / "it's here"
+    tmp_path.mkdir()
+    _write(pd.DataFrame({"id": [10, 20, 30], "x": 1.0}), tmp_path / "users.parquet")
     keys = arrow.array([30.0, None, float("nan"), 10.0])
     parquet.write_table(arrow.table({"user": keys}), tmp_path / "orders.parquet")
     files = {

@@ -26,7 +26,7 @@ from peergraph.store.ingest.read.open_rows import open_rows
 from peergraph.store.ingest.read.optional import arrow, compute
 from peergraph.store.ingest.read.row_source import RowSource
 from peergraph.store.ingest.values.arrow_arrays import as_arrow, as_mask, common_type, plain_type
-from peergraph.store.ingest.workspace import Workspace, arrow_reader
+from peergraph.store.ingest.workspace import Workspace, arrow_reader, sql_list
 from peergraph.store.input.frame_spec import FrameSpec, list_type
 from peergraph.store.input.source import EdgeType, NodeType
 
@@ -240,8 +240,7 @@ class _Statistics:
     def __init__(self, name: NodeType, files: TableFiles, workspace: Workspace) -> None:
         given = [files.files] if isinstance(files.files, (str, Path)) else [*files.files]
         paths = [path for one in given for path in _parquet_paths(str(one))]
-        listed = ", ".join("'" + path.replace("'", "''") + "'" for path in paths)
-        self._rows = f"read_parquet([{listed}], union_by_name = true)"
+        self._rows = f"read_parquet({sql_list(paths)}, union_by_name = true)"
         self._what, self._workspace = f"statistics of table {name!r}", workspace
         self._database = workspace.new_database(paths)
 

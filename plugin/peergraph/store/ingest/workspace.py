@@ -72,7 +72,7 @@ class Workspace:
         database = duckdb.connect(":memory:", config=settings)
         allowed = {"allowed_paths": [*files], "allowed_directories": [*folders]}
         for setting in (
-            *(f"{name} = {names}" for name, names in allowed.items() if names),
+            *(f"{name} = {sql_list(names)}" for name, names in allowed.items() if names),
             "enable_progress_bar = false",
             "enable_external_access = false",
             "lock_configuration = true",
@@ -139,6 +139,11 @@ class Workspace:
         if self._database is not None:
             self._database.close()
         shutil.rmtree(self.folder / "temporary", ignore_errors=True)
+
+
+def sql_list(texts: Iterable[str]) -> str:
+    """Returns a list of texts in DuckDB's SQL."""
+    return "[" + ", ".join("'" + text.replace("'", "''") + "'" for text in texts) + "]"
 
 
 def arrow_reader(relation: Any, batch_rows: int = 1 << 16) -> Any:
