@@ -224,7 +224,7 @@ def test_damaged_manifests(tmp_path: Path) -> None:
 
     for change, message in (
         (lambda v: v.update(format=2), "unknown key 'storage'"),
-        (lambda v: v.update(format=4), "format 4, this version reads 2 and 3"),
+        (lambda v: v.update(format=5), "format 5, this version reads 2 to 4"),
         (lambda v: table(v)["storage"].update(name="int5"), "storage must be one of"),
         (lambda v: table(v)["storage"].update(name="float32"), "is the dtype of the rows"),
         (lambda v: table(v)["storage"].update(row_shape=[99]), "rows of 112 bytes"),

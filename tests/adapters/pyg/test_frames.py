@@ -19,6 +19,8 @@ from peergraph.store import Store
 from peergraph.testing import run_ranks
 from tests.conftest import require_gpus
 from tests.machines.hosts import run_on_hosts
+from tests.named_case import named_case
+from tests.store.saved_stores import change_manifest
 
 pytest.importorskip("torch_frame")
 
@@ -216,6 +218,30 @@ def test_save_and_load(ranks: int, tmp_path: Path) -> None:
         data["user"].tf.feat_dict[stype.numerical].half().float()
     )
     run_ranks(_check_loaded, ranks, data, tmp_path / "store", timeout_s=120)
+
+
+def test_damaged_manifests(tmp_path: Path) -> None:
+    store_of(peergraph_pyg.share(random_tables())).save(tmp_path / "store")
+    path = tmp_path / "store" / "manifest.json"
+    text = path.read_text()
+
+    def frame(values: Any) -> Any:
+        return values["nodes"][0]["frames"]["tf"]
+
+    for change, message in (
+        (lambda v: v.update(format=3), "unknown key 'frames'"),
+        (lambda v: frame(v).update(more=1), "unknown key 'more'"),
+        (lambda v: frame(v)["fields"][0].update(layout="wide"), "must be one of dense, joined"),
+        (lambda v: frame(v)["fields"][0].update(stype="other"), "there is no table 'tf.other'"),
+        (lambda v: frame(v)["columns"].update(numerical=list("abcdefg")), "cannot be dense rows"),
+        (lambda v: frame(v)["fields"][4].update(ends=[0, 1]), "cannot be joined rows"),
+        (lambda v: frame(v)["columns"].update(multicategorical=[]), "cannot be lists rows"),
+        (lambda v: v["nodes"][0].update(frames={}), "names that begin with '_L:' are those"),
+    ):
+        change_manifest(tmp_path / "store", change)
+        with named_case(message), pytest.raises(ValueError, match=message):
+            Store.load(tmp_path / "store", device="cpu", verify=False)
+        path.write_text(text)
 
 
 def _check_loaded(data: Any, folder: Path) -> None:
