@@ -66,6 +66,8 @@ def samples(store: Store, source: GraphSource) -> list[Sample]:
             {"node_time": "t", "weights": "w"},
             {"node_time": "t", "temporal_strategy": "last"},
             {"edge_time": "t"},
+            {"edge_time": "sorted", "time_window": 12, "temporal_strategy": "last"},
+            {"edge_time": "sorted", "time_window": 12, "replace": True},
             {"subgraph": "induced"},
             {"subgraph": "induced", "disjoint": True},
         ):
@@ -86,6 +88,7 @@ def add_columns(source: GraphSource) -> None:
         tables = source.edge_tables.setdefault(edge_type, {})
         tables["w"] = torch.rand(edges.coo.shape[1], generator=generator)
         tables["t"] = torch.randint(50, (edges.coo.shape[1],), generator=generator).int()
+        tables["sorted"] = tables["t"].sort().values  # lists are bisected
 
 
 def assert_edges_of_the_graph(sample: Sample, source: GraphSource) -> None:
