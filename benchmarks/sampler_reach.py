@@ -7,7 +7,7 @@
 Peergraph's samplers of the core run alone, on any device, and the peers alone, on a CPU, on the
 same generated graph and batches: the machine with the GPU needs neither DGL nor torch-sparse. A
 batch is the indices of a subgraph, without features. A peer that lacks the memory for a graph takes
-one with fewer nodes and the same degrees (NAME/DIVISOR); it then reads nearer memory. The tables
+one with fewer nodes and the same degrees (NAME/DIVISOR); caches hold it better. The tables
 show a peer's least processor time of a batch over Peergraph's median: "per core", and the same
 divided by 16, as if the peer used 16 cores without loss.
 """
