@@ -4,12 +4,12 @@
     make wheels ARGS="3.12 --python 3.12=/opt/python3.12/bin/python"
 
 The core, which knows no Python, is compiled once; bindings are compiled for each Python. The CUDA
-runtime is linked in, so a wheel needs only the libraries of C and C++. auditwheel looks at the
-symbols that it takes from there, and names the wheel by the oldest system that has them: build in a
-manylinux container for older systems. Environment variables:
+runtime and the library of C++ are linked in, so a wheel needs only the library of C, as old systems
+have it (old_systems.py). auditwheel names the wheel by the oldest of them. Environment variables:
 
-    CUDAARCHS        GPU architectures; by default 80-real;90: Ampere, Ada, Hopper, and later GPUs
-                     by compilation in the driver at the first start
+    CUDACXX          nvcc; one of CUDA 12 for drivers from 525 on (toolkit.py), else from 580 on
+    CUDAARCHS        GPU architectures; by default those of wheels: machine code for compute
+                     capability 7.5, 8.x, 9.0, 10.x and 12.x, and PTX for later GPUs
     PEERGRAPH_CUDA   OFF makes wheels without the CUDA part
 
 A wheel of more than 100 MB, which package indexes do not take, is an error.
@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import platform
 import shutil
 import subprocess
 import sys
@@ -27,12 +28,13 @@ from importlib import import_module
 from pathlib import Path
 
 from release.interpreters import interpreter
+from release.old_systems import link_options
 
 ROOT = Path(__file__).parent.parent
 BUILD = ROOT / "build" / "wheels"
-PYTHONS = ("3.10", "3.11", "3.12", "3.13")
+PYTHONS = ("3.10", "3.11", "3.12", "3.13", "3.14")
 MAX_BYTES = 100_000_000
-ARCHITECTURES = "80-real;90"
+ARCHITECTURES = "wheel"
 # What scikit-build-core takes from here is the same for all Pythons.
 TOOLS = ("scikit-build-core", "pybind11", "cmake", "ninja")
 
@@ -43,12 +45,19 @@ def run(*command: str | Path, env: dict[str, str] | None = None) -> None:
     subprocess.run(command, cwd=ROOT, env=env, check=True)
 
 
-def use_compilers() -> None:
-    """Sets variables for all builds: GPU architectures, nvcc, and ccache where there is one."""
+def use_compilers(machine: str) -> None:
+    """Sets variables for all builds: GPU architectures, nvcc, libraries, ccache if it is here."""
+    if machine != platform.machine():
+        os.environ["PEERGRAPH_CUDA"] = "OFF"
+        os.environ["CXX"] = f"{machine}-linux-gnu-g++"
+        system = f"-DCMAKE_SYSTEM_NAME=Linux -DCMAKE_SYSTEM_PROCESSOR={machine}"
+        os.environ["CMAKE_ARGS"] = f"{os.environ.get('CMAKE_ARGS', '')} {system}"
     os.environ.setdefault("PEERGRAPH_CUDA", "ON")
     os.environ.setdefault("CUDAARCHS", ARCHITECTURES)
     os.environ["PIP_CONSTRAINT"] = str(ROOT / "constraints.txt")
     os.environ.pop("PIP_BUILD_CONSTRAINT", None)  # pip refuses it where it isolates no build
+    if "LDFLAGS" not in os.environ:
+        os.environ["LDFLAGS"] = link_options(BUILD / "libraries", machine)
     sys.path.append(str(ROOT / "csrc" / "cmake"))
     backend = import_module("build_backend")
     if backend.wants_pip_nvcc():
@@ -62,22 +71,23 @@ def use_compilers() -> None:
         os.environ.setdefault("CCACHE_NOHASHDIR", "1")
 
 
-def make_core() -> Path:
+def make_core(machine: str) -> Path:
     """Compiles the core, and returns its archive."""
     pybind11 = import_module("pybind11").get_cmake_dir()
-    folder = BUILD / "core"
+    folder = BUILD / f"core-{machine}"
     run(
         *("cmake", "-S", "csrc", "-B", folder, "-G", "Ninja", "-DCMAKE_BUILD_TYPE=Release"),
         f"-DPEERGRAPH_CUDA={os.environ['PEERGRAPH_CUDA']}",
         f"-DPython_EXECUTABLE={sys.executable}",
         f"-Dpybind11_DIR={pybind11}",
+        *os.environ.get("CMAKE_ARGS", "").split(),
     )
     run("cmake", "--build", folder, "--target", "peergraph_core")
     return folder / "libpeergraph_core.a"
 
 
-def make_wheel(python: str, core: Path) -> Path:
-    """Builds a wheel for the tag `linux` with the interpreter `python`."""
+def make_wheel(python: str, core: Path, machine: str) -> Path:
+    """Builds a wheel for the tag `linux` with the interpreter `python`, for any processor."""
     version = subprocess.run(
         [python, "-c", "import sys; print('{}.{}'.format(*sys.version_info[:2]))"],
         capture_output=True,
@@ -93,15 +103,20 @@ def make_wheel(python: str, core: Path) -> Path:
     made = place / "wheels"
     shutil.rmtree(made, ignore_errors=True)
     path = f"{place / 'bin'}{os.pathsep}{os.environ['PATH']}"
+    # Of this step alone: pip installs tools for the processor that Python names.
+    names = {
+        "_PYTHON_HOST_PLATFORM": f"linux-{machine}",
+        "SETUPTOOLS_EXT_SUFFIX": f".cpython-{version.replace('.', '')}-{machine}-linux-gnu.so",
+    }
     run(
         *(own, "-m", "pip", "wheel", "-q", ".", "--no-deps", "--no-build-isolation", "-w", made),
-        *("-C", f"build-dir={place / 'build'}", "-C", f"cmake.define.PEERGRAPH_CORE={core}"),
-        env={**os.environ, "PATH": path},
+        *("-C", f"build-dir={place / machine}", "-C", f"cmake.define.PEERGRAPH_CORE={core}"),
+        env={**os.environ, **names, "PATH": path},
     )
     return next(made.glob("peergraph-*.whl"))
 
 
-def repair(wheel: Path, folder: Path) -> Path:
+def repair(wheel: Path, folder: Path, machine: str) -> Path:
     """Has auditwheel name the wheel by the system that it needs; returns the path in `folder`."""
     staged = BUILD / "repaired"
     shutil.rmtree(staged, ignore_errors=True)
@@ -114,7 +129,7 @@ def repair(wheel: Path, folder: Path) -> Path:
         )
     run("auditwheel", "show", repaired)
     folder.mkdir(parents=True, exist_ok=True)
-    for old in folder.glob(f"{'-'.join(repaired.name.split('-')[:3])}-*.whl"):
+    for old in folder.glob(f"{'-'.join(repaired.name.split('-')[:3])}-*{machine}.whl"):
         old.unlink()
     return Path(shutil.move(repaired, folder / repaired.name))
 
@@ -125,15 +140,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("versions", nargs="*", metavar="VERSION", help=f"of {', '.join(PYTHONS)}")
     parser.add_argument("--folder", type=Path, default=ROOT / "dist")
     parser.add_argument("--python", action="append", default=[], metavar="VERSION=PATH")
+    parser.add_argument("--machine", default=platform.machine(), help="the processor")
     options = parser.parse_args(arguments)
     for version in options.versions:
         if version not in PYTHONS:
             parser.error(f"wheels are for Python {', '.join(PYTHONS)}, got {version}")
     found = [interpreter(version, options.python) for version in options.versions or PYTHONS]
     os.environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    use_compilers()
-    core = make_core()
-    wheels = [repair(make_wheel(python, core), options.folder) for python in found]
+    use_compilers(options.machine)
+    core = make_core(options.machine)
+    wheels = [
+        repair(make_wheel(python, core, options.machine), options.folder, options.machine)
+        for python in found
+    ]
     for wheel in wheels:
         print(f"{wheel.stat().st_size / 1e6:6.1f} MB  {wheel}")
     return 0

@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import platform
 import re
 import shutil
 import subprocess
@@ -176,7 +177,7 @@ def last_line(text: str) -> str:
 def cells(wheels: Path, names: Sequence[str]) -> list[Cell]:
     """The chosen ones: of the named Pythons and versions; where none is named, all."""
     found = []
-    for wheel in sorted(wheels.glob("peergraph-*.whl")):
+    for wheel in sorted(wheels.glob(f"peergraph-*{platform.machine()}.whl")):
         tag = re.search(r"-cp3(\d+)-", wheel.name)
         assert tag is not None
         python = f"3.{tag[1]}"

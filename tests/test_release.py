@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
+import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-from release import make_wheels, wheel_matrix
+from release import make_wheels, old_systems, toolkit, wheel_matrix
 from release.interpreters import interpreter
 
 from tests.versions import project
@@ -63,6 +64,70 @@ def test_cells_of_the_matrix(tmp_path: Path) -> None:
     )
     chosen.outcomes["DGL"] = "failed: it"
     assert not chosen.passed
+
+
+def recorder(path: Path, body: str = "") -> Path:
+    """A program that writes its arguments, and what nvcc leaves to fatbinary, to a file."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(f'#!/bin/sh\necho "$@" "later:$PEERGRAPH_LATER_CODES" >> {path}.said\n{body}')
+    path.chmod(0o755)
+    return path.parent / f"{path.name}.said"
+
+
+def test_machine_code_for_later_gpus_than_nvcc_knows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said = recorder(tmp_path / "bin" / "nvcc-90")
+    code = "-gencode=arch=compute_90,code=[sm_90,sm_100,sm_120,compute_90]"
+    assert toolkit.nvcc(str(tmp_path), [code, "-c", "a.cu"]) == 0
+    assert toolkit.nvcc(str(tmp_path), ["-arch=sm_80", "sm_10.cu"]) == 0
+    assert said.read_text().splitlines() == [
+        "-gencode=arch=compute_90,code=[sm_90,compute_90] -c a.cu later:100 120",
+        "-arch=sm_80 sm_10.cu later:",
+    ]
+    monkeypatch.setenv(toolkit.LATER, "100 120")
+    assembled = recorder(tmp_path / "bin" / "ptxas")
+    written = recorder(tmp_path / "bin" / "fatbinary-90")
+    images = ["--image3=kind=elf,sm=90,file=a.cubin", "--image3=kind=ptx,sm=90,file=a.ptx"]
+    assert toolkit.fatbinary(str(tmp_path), ["-64", *images]) == 0
+    assert re.findall(r"-arch=(\S+) -m64 (\S+)", assembled.read_text()) == [
+        ("sm_100", "a.ptx"),
+        ("sm_120", "a.ptx"),
+    ]
+    text = written.read_text()
+    assert text.startswith(" ".join(["-64", *images]))
+    assert re.findall(r"kind=elf,sm=(\d+)", text) == ["90", "100", "120"]
+    # Without PTX there is nothing to make machine code of, and a failed assembler is an error.
+    assert toolkit.fatbinary(str(tmp_path), images[:1]) == 0
+    assert len(assembled.read_text().splitlines()) == 2
+    recorder(tmp_path / "bin" / "ptxas", "exit 3\n")
+    with pytest.raises(subprocess.CalledProcessError):
+        toolkit.fatbinary(str(tmp_path), images)
+
+
+def test_modules_link_the_library_of_an_older_system(tmp_path: Path) -> None:
+    pytest.importorskip("ziglang")
+    options = old_systems.link_options(tmp_path / "libraries")
+    source = tmp_path / "module.cpp"
+    source.write_text(
+        "#include <cmath>\n#include <memory>\n#include <random>\n#include <thread>\n"
+        'extern "C" double f(double x) {\n'
+        "  auto y = std::make_shared<double>(std::exp(x) + std::random_device{}() * 0);\n"
+        "  std::thread([y] { *y += 1; }).join();\n  return *y;\n}\n"
+    )
+    module = tmp_path / "module.so"
+    flags = ["-O2", "-fPIC", "-shared", *options.split(), "-Wl,--no-undefined"]
+    subprocess.run(["c++", source, "-o", module, *flags, "-lpthread"], check=True)
+    versions = subprocess.run(["readelf", "-V", module], capture_output=True, text=True, check=True)
+    newest = max(
+        tuple(map(int, v.split("."))) for v in re.findall(r"GLIBC_([\d.]+)", versions.stdout)
+    )
+    assert newest <= (2, 28)
+    assert "GLIBCXX" not in versions.stdout
+    code = f"import ctypes; f = ctypes.CDLL({str(module)!r}).f; f.restype = ctypes.c_double\n"
+    code += "print(f(ctypes.c_double(0)))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert float(done.stdout) == 2
 
 
 def test_the_script_of_dgl_runs() -> None:

@@ -36,7 +36,7 @@ else:
 ROOT = Path(__file__).parent.parent
 EXTRAS = ("pyg", "dgl", "test")
 SHOWN = ("torch", "torch-geometric", "dgl", "numpy", "scipy", "pytest")
-NEWEST_PYTHON, NEWEST_PYTHON_WITH_DGL = "3.13", "3.12"
+NEWEST_PYTHON, NEWEST_PYTHON_WITH_DGL = "3.14", "3.12"
 
 
 @dataclass

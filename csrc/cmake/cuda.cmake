@@ -36,6 +36,15 @@ if(NOT CMAKE_CUDA_ARCHITECTURES AND NOT DEFINED ENV{CUDAARCHS})
     set(CMAKE_CUDA_ARCHITECTURES 80-real 90)
   endif()
 endif()
+# A wheel has machine code for all GPUs, and PTX for later ones. GPUs of 8.6 and 8.9 run that of 8.0.
+# csrc has nothing of its own for 10.0 and 12.0: their code is made of the PTX of 9.0.
+set(PEERGRAPH_WHEEL OFF)
+if("$ENV{CUDAARCHS}" STREQUAL "wheel")
+  set(PEERGRAPH_WHEEL ON)
+  set(PEERGRAPH_BUILT_FOR 75-real 80-real 90 100-real 120-real)
+  unset(ENV{CUDAARCHS})
+  set(CMAKE_CUDA_ARCHITECTURES OFF)
+endif()
 set(CMAKE_CUDA_STANDARD 17)
 set(CMAKE_CUDA_STANDARD_REQUIRED ON)
 set(CMAKE_CUDA_RUNTIME_LIBRARY Static)
@@ -43,5 +52,10 @@ message(STATUS "peergraph: building the CUDA part (PEERGRAPH_CUDA=OFF leaves it 
 enable_language(CUDA)
 if(CMAKE_CUDA_ARCHITECTURES STREQUAL "native")  # by name, so that a file can have one more
   set(CMAKE_CUDA_ARCHITECTURES ${CMAKE_CUDA_ARCHITECTURES_NATIVE})
+endif()
+if(PEERGRAPH_WHEEL)
+  string(APPEND CMAKE_CUDA_FLAGS " -Xfatbin=-compress-all -gencode=arch=compute_75,code=sm_75"
+         " -gencode=arch=compute_80,code=sm_80"
+         " -gencode=arch=compute_90,code=[sm_90,sm_100,sm_120,compute_90]")
 endif()
 set(PEERGRAPH_WITH_CUDA ON)

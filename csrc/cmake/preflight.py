@@ -11,8 +11,8 @@ HEADER = os.path.join(sysconfig.get_paths()["include"], "Python.h")
 
 
 def problems():
-    if not (3, 10) <= sys.version_info[:2] <= (3, 13):
-        yield f"Python 3.10 to 3.13 is needed, {sys.executable} is {VERSION}: make PYTHON=..."
+    if not (3, 10) <= sys.version_info[:2] <= (3, 14):
+        yield f"Python 3.10 to 3.14 is needed, {sys.executable} is {VERSION}: make PYTHON=..."
     if find_spec("venv") is None or find_spec("ensurepip") is None:
         yield f"Python's venv module is missing: apt install {VERSION}-venv"
     if not os.path.exists(HEADER):
