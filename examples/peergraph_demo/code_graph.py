@@ -25,6 +25,8 @@ from pathlib import Path
 import torch
 from torch_geometric.data import Data
 
+from peergraph.cache_folder import cache_folder
+
 VERSION = 4  # of the cached file
 NUM_FEATURES, MAX_CLASSES = 128, 40
 PACKAGE_BYTES = 2_000_000  # of source, which bounds time and memory
@@ -216,7 +218,7 @@ def load_code_graph() -> Data:
     roots = list(dict.fromkeys(Path(path).resolve() for path in folders if os.path.isdir(path)))
     installed = sorted(f"{d.name}=={d.version}" for d in metadata.distributions())
     key = "\n".join([str(VERSION), sys.version, *map(str, roots), *installed])
-    folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "peergraph")
+    folder = cache_folder()
     path = folder / f"code-graph-{hashlib.sha256(key.encode()).hexdigest()[:16]}.pt"
     if not path.exists():
         print("reading the code of this Python installation", flush=True)

@@ -6,7 +6,7 @@ import argparse
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from time import perf_counter
+from time import perf_counter, time
 from typing import Any
 
 import torch
@@ -36,6 +36,7 @@ Steps = Callable[[nn.Module, Tensor, bool], Iterator[tuple[Tensor, Tensor]]]
 
 def train(args: argparse.Namespace, device: torch.device) -> None:
     """Trains and prints the result. Collective: torch.distributed is initialised."""
+    _say(f"{dist.get_world_size()} ranks started in {time() - args.begin:.1f} s")
     data, result = _share(args, device)
     nodes = {name: data[f"{name}_mask"].nonzero().view(-1).cpu() for name in _SPLITS}
     if args.full_graph:
@@ -49,7 +50,9 @@ def train(args: argparse.Namespace, device: torch.device) -> None:
         result["accuracy"] = _train_batches(model, steps, nodes, args.epochs or 3, result)
     model = MLP([width, args.hidden, args.hidden, classes], dropout=_DROPOUT, **_NORM).to(device)
     steps = _mlp_steps(args, data, device)
+    begin = perf_counter()
     result["mlp_accuracy"] = _train_batches(model, steps, nodes, _MLP_EPOCHS, None)
+    _say(f"MLP, no graph: {perf_counter() - begin:.2f} s")
     peergraph_pyg.store_of(data).close()
     _say(f"\n{'accuracy':<16}{'validation':>12}{'test':>12}")
     for name, key in (("GraphSAGE", "accuracy"), ("MLP, no graph", "mlp_accuracy")):
@@ -170,7 +173,7 @@ def _train_batches(
         if result is not None:
             _end_epoch(result, epoch, float(mean), perf_counter() - begin)
     model.eval()
-    accuracy = {}
+    begin, accuracy = perf_counter(), {}
     for name in ("val", "test"):
         part = nodes[name][dist.get_rank() :: dist.get_world_size()]
         correct = torch.zeros((), dtype=torch.int64, device=device)
@@ -179,6 +182,8 @@ def _train_batches(
                 correct += (logits.argmax(1) == y).sum()
         dist.all_reduce(correct)
         accuracy[name] = int(correct) / len(nodes[name])
+    if result is not None:
+        _say(f"validation and test: {perf_counter() - begin:.2f} s")
     return accuracy
 
 

@@ -11,15 +11,15 @@ from pathlib import Path
 import torch
 
 from peergraph.atomic_write import write_atomically
+from peergraph.cache_folder import cache_folder
 
 
 def cache_file(name: str, parts: Sequence[str]) -> Path:
-    """Returns ``$XDG_CACHE_HOME/peergraph/<name>-<digest>.json``, with a digest of the parts and of
-    the GPUs' driver.
+    """Returns ``<name>-<digest>.json`` in the cache's folder, with a digest of the parts and of the
+    GPUs' driver.
     """
-    folder = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
     key = hashlib.sha256("\n".join([*parts, _driver()]).encode()).hexdigest()[:16]
-    return Path(folder) / "peergraph" / f"{name}-{key}.json"
+    return cache_folder() / f"{name}-{key}.json"
 
 
 def identity(device: torch.device) -> str:
