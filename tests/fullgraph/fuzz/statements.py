@@ -161,6 +161,14 @@ ROWS = table("""
     {A}.norm(dim=1)
     {A}.max(1).values
     {A}.logsumexp(1)
+1 K
+    {A}.cummax(1).values
+    {A}.median(1).values
+    {A}.kthvalue(1, 1).values
+    {A}.diff(dim=1, prepend={A}[:, :1])
+    {A}.logcumsumexp(1)
+    torch.std_mean({A}, 1)[1]
+    torch.exp({A}, out=torch.empty_like({A}.detach()))
 1.5 K
     {A}.cumsum(1)
     {A}.sort(1).values
@@ -235,6 +243,12 @@ REDUCTIONS = table("""
     {M}.sum().item()
     {A}[{M}].sum()
     {A}.abs().mean((0, 1))
+1 P
+    torch.std_mean({A})
+    torch.var_mean({A}, 0)
+    torch.aminmax({A})
+    {A}.detach().count_nonzero()
+    {A}.prod(1).sum()
 2 P
     torch.bincount({Y}, minlength=4)
     {Y}.max().item()
@@ -375,6 +389,17 @@ WRITES = table("""
 1 - 0.09
     {A}.index_put_(({distinct}, {distinct} % {A}.shape[1]), {A}.new_full((), {s}))
     {A}[{distinct}, {distinct} % {A}.shape[1]] = {s}
+1.5 - 0.09
+    {A}.index_put_(({ids},), {A}[{ids}] * 0.5, accumulate=True)
+    {A}.index_put_(({M},), {A}.new_full((), {s}), accumulate=True)
+    {A}.index_put_(({M}, torch.tensor({c})), {A}.new_full((), {s}), accumulate=True)
+    {A}.index_put_(({ids}, torch.tensor({c})), {A}.new_full((), {s}))
+1 - 0.15
+    {A}.addcmul_({A}, {B}, value=0.1)
+    {A}.lerp_({B}, 0.3)
+    {A}.scatter_add_(1, ({Y} % {A}.shape[1]).unsqueeze(1), {B})
+    {A}.scatter_reduce_(1, ({Y} % {A}.shape[1]).unsqueeze(1), {B}, reduce='amax')
+    {A}.masked_scatter_({M}[:, None], {B})
 1 - 0.09
     {A}.scatter_(1, ({Y} % {A}.shape[1]).unsqueeze(1), {s})
     {A}.unbind(1)[{c}].zero_()
@@ -454,6 +479,10 @@ GRADIENTS = table("""
     torch.autograd.backward([{L}])
 2 K
     torch.autograd.grad({L}, {X}, retain_graph=True)[0].clone()
+0.5 K 0.1
+    torch.autograd.grad(torch.autograd.grad({L}, {X}, create_graph=True)[0].pow(2).sum(), \
+{X}, allow_unused=True)[0]
+    torch.autograd.grad({L}, {X}, create_graph=True)[0] * 2
 1 P
     torch.autograd.grad({L}, list(model.parameters()), retain_graph=True, allow_unused=True)
 1 - 0.1

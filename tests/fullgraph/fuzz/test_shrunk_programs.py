@@ -13,7 +13,7 @@ from tests.named_case import named_case
 
 LEAF, GRADIENT = "x = x.requires_grad_()", "check('x.grad', x.grad)"
 OF_EDGES = (LEAF, "e = x[edge_index[0]] - x[edge_index[1]]", "f = e.tanh()")
-PROGRAMS = {
+PROGRAMS: dict[str, Sequence[str]] = {
     # Selecting rows of `e` stored them, and `f`, which was recorded before, lost their gradient.
     "rows of a function after rows of its argument": (
         *(*OF_EDGES, "part = e[data.edge_mask]"),
@@ -36,6 +36,34 @@ PROGRAMS |= {
     )
     for reads in ("w[[0, 3]].exp()", "w.exp()", "w[mask].exp()", "(w[edge_index[0]] * 2).sum(1)")
 }
+# One id without dimensions was forgotten, and values were added to all columns.
+ONE, SOME = "torch.tensor(1)", "torch.tensor([-1, 2, -1])"
+ADDED = {
+    f"index_put_ at {index}, accumulate={accumulate}": (
+        f"v = x.clone(); v.index_put_({index}, v.new_full((), 2.0), accumulate={accumulate})",
+        *("t = torch.zeros(4, 3, dtype=x.dtype)", f"i = y % 4, {ONE}"),
+        *("t.index_put_(i, t.new_ones(()), accumulate=True)", "check('both', [v, t])"),
+    )
+    for index in (f"(mask, {ONE})", f"({SOME}, {ONE})", f"({SOME},)", "(mask,)", f"({ONE},)")
+    for accumulate in (True, False)
+}
+# Ids behind the last row were taken as others by offloaded rows.
+OUTSIDE = {
+    f"{write} behind the last row": (
+        *("v = x.clone()", f"with raises(): {write}", "check('v', v)"),
+    )
+    for write in (
+        *("v[torch.tensor([[100]])] = 1", "v[torch.tensor([100]), torch.tensor([0])] = 1"),
+        *("v[torch.tensor([100]), 1] = 1", "v[torch.tensor([-100]), torch.tensor([0])] = 1"),
+        "v.index_put_((torch.tensor([100]),), v[:1], accumulate=True)",
+    )
+}
+# They ended in a TypeError.
+OUT = [
+    f"torch.{call}, out=torch.zeros({shape}, dtype=x.dtype))"
+    for call, shape in (("sum(x, 0", 3), ("mean(x, 0", 3), ("matmul(x[:, 0], x", 3))
+]
+
 # A list of all ids was a view of the rows. Offloaded rows refuse to change.
 COPIES = {
     f"{index}, {write}": ("v = x * 2", f"rows = v{index}", write, "check('both', [v, rows])")
@@ -93,6 +121,21 @@ ON_RANKS: dict[str, tuple[Configuration, Sequence[str]]] = {
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_programs_that_differed(name: str, chunks: int) -> None:
     _check(PROGRAMS[name], chunks)
+
+
+@pytest.mark.parametrize("chunks", [0, 2])
+def test_written_ids(chunks: int) -> None:
+    for name, program in (ADDED | OUTSIDE).items():
+        with named_case(name):
+            _check(program, chunks)
+
+
+@pytest.mark.parametrize("chunks", [0, 2])
+def test_results_given_by_out(chunks: int) -> None:
+    for call in OUT:
+        with named_case(call):
+            lines = [f"v = {call}", "check('v', v)"]
+            _compare(lines, Configuration(chunks=chunks), may_refuse=True)
 
 
 @pytest.mark.parametrize("name", COPIES)

@@ -171,14 +171,21 @@ class RowLayout:
         Raises:
             IndexError: an id is not one of -size..size - 1.
         """
+        return self.owners_of(self.internal_rows[self.positive_ids(ids)])
+
+    def positive_ids(self, ids: Tensor) -> Tensor:
+        """Returns the user's rows `ids`, int64 on the CPU, counted from the first row only.
+
+        Raises:
+            IndexError: an id is not one of -size..size - 1.
+        """
         ids = ids.to("cpu", torch.int64)
         if ids.numel() and (int(ids.min()) < -self.size or int(ids.max()) >= self.size):
             raise IndexError(
                 f"row ids must be in -{self.size}..{self.size - 1}, "
                 f"got {int(ids.min())}..{int(ids.max())}"
             )
-        ids = torch.where(ids < 0, ids + self.size, ids)
-        return self.owners_of(self.internal_rows[ids])
+        return torch.where(ids < 0, ids + self.size, ids)
 
     def owners_of(self, internal_rows: Tensor) -> tuple[Tensor, Tensor]:
         """Returns the rank that holds each internal row, and its local row there, int64."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import torch
 from torch import Tensor
@@ -104,6 +104,20 @@ def refuse_plain(name: OpOverload | str, tensor: Tensor, layout: RowLayout, dim:
     raise ValueError(
         f"{name}: a plain tensor of shape {shape} does not broadcast with {layout.size} rows"
     )
+
+
+def of_rule(function: Any, kwargs: dict[str, Any]) -> dict[str, Any]:
+    """Returns the arguments of a function's rule, which makes a new result.
+
+    Raises NotImplementedError for ``out=``.
+    """
+    if kwargs.pop("out", None) is not None:
+        name = function.__name__
+        raise NotImplementedError(
+            f"{name}: out= is not implemented for partitioned tensors; use "
+            f"out.copy_({name}(...)) instead"
+        )
+    return kwargs
 
 
 def not_implemented(name: OpOverload | str, reason: str) -> NoReturn:

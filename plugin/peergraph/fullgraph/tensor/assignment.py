@@ -192,7 +192,7 @@ def _local_values(value: Any, layout: RowLayout, from_end: int, local: Tensor) -
 def index_put_(input: Any, indices: Sequence[Tensor], values: Any, accumulate: bool = False) -> Any:
     """As `Tensor.index_put_`; partitioned ids may count in a plain tensor."""
     if isinstance(input, PartitionedTensor):
-        _, advanced = parse_index(tuple(indices), input.shape)
+        _, advanced = parse_index(as_lists(indices), input.shape)
         put(input, advanced, values, accumulate)
         return input
     if not accumulate:
@@ -204,6 +204,15 @@ def index_put_(input: Any, indices: Sequence[Tensor], values: Any, accumulate: b
     return input
 
 
+def as_lists(indices: Sequence[Tensor]) -> tuple[Any, ...]:
+    """Returns the indices of ``index_put_`` with ids that have dimensions: one id without is no
+    number, which would remove the dimension, as values meet it.
+    """
+    return tuple(
+        part.reshape(1) if isinstance(part, Tensor) and not part.ndim else part for part in indices
+    )
+
+
 def _need_gradients(*tensors: Any) -> bool:
     needed = any(isinstance(tensor, Tensor) and tensor.requires_grad for tensor in tensors)
     return needed and torch.is_grad_enabled()
@@ -211,7 +220,7 @@ def _need_gradients(*tensors: Any) -> bool:
 
 def _counted(table: Tensor, indices: Sequence[Tensor], values: Any) -> Tensor:
     """Returns values of all ranks, added at partitioned ids to zeros as a plain table."""
-    _, advanced = parse_index(tuple(indices), table.shape)
+    _, advanced = parse_index(as_lists(indices), table.shape)
     advanced = ids_of_masks(advanced, -1)
     given = [*advanced, values]
     first = next(part for part in given if isinstance(part, PartitionedTensor))

@@ -9,7 +9,7 @@ from torch import Tensor
 from torch._ops import OpOverload
 
 from peergraph.fullgraph.layout.row_layout import RowLayout
-from peergraph.fullgraph.tensor.arguments import local_rows_of_plain
+from peergraph.fullgraph.tensor.arguments import local_rows_of_plain, of_rule
 from peergraph.fullgraph.tensor.parameters import check_parameters
 from peergraph.fullgraph.tensor.plain_rows import PlainRowsError, SplitRowsError
 from peergraph.fullgraph.tensor.registry import (
@@ -137,7 +137,7 @@ class PartitionedTensor(Uncompiled):
         rule = FUNCTION_RULES.get(func)
         try:
             if rule is not None:
-                return rule(*args, **kwargs) if kwargs else rule(*args)
+                return rule(*args, **of_rule(func, kwargs)) if kwargs else rule(*args)
             with _DisableTorchFunction():
                 return func(*args, **kwargs) if kwargs else func(*args)
         except (PlainRowsError, SplitRowsError) as error:

@@ -23,7 +23,7 @@ from peergraph.fullgraph.offload.programs.selected_rows import Selection, spread
 from peergraph.fullgraph.offload.tensor.offloaded_function import OffloadedFunction
 from peergraph.fullgraph.offload.tensor.offloaded_tensor import RULES, OffloadedTensor, make_shell
 from peergraph.fullgraph.tensor.arguments import require_same_rows
-from peergraph.fullgraph.tensor.assignment import put_at_elements
+from peergraph.fullgraph.tensor.assignment import as_lists, put_at_elements
 from peergraph.fullgraph.tensor.conversions import distribute, from_local, take_rows
 from peergraph.fullgraph.tensor.copies import gather
 from peergraph.fullgraph.tensor.index import parse_index
@@ -75,7 +75,7 @@ def _put(x: OffloadedTensor, index: Any, value: Any, accumulate: bool = False) -
         chosen = selection(x.layout, named)
         inner = torch.arange(chosen.size, device="cpu")
     else:
-        distinct, inner = torch.unique(named.cpu() % x.layout.size, return_inverse=True)
+        distinct, inner = torch.unique(x.layout.positive_ids(named), return_inverse=True)
         chosen = x.layout.select_ids(distinct)
     columns = parsed.with_rows(place, slice(None))
     are_whole = all(isinstance(part, slice) and part == slice(None) for part in columns)
@@ -87,7 +87,9 @@ def _put(x: OffloadedTensor, index: Any, value: Any, accumulate: bool = False) -
     # The rows are read, changed, and written as a whole.
     written = (on_device(x) if chosen is x.layout else rows_of(x, chosen)).clone()
     if accumulate:
-        written.index_put_(parsed.with_rows(place, inner), value, True)
+        # Those of index_put_ are ids and masks; the dimensions behind them are whole.
+        parts = parsed.with_rows(place, inner)
+        written.index_put_([part for part in parts if isinstance(part, Tensor)], value, True)
     else:
         written[parsed.with_rows(place, inner)] = value
     _write(x, chosen, written)
@@ -98,7 +100,7 @@ def index_put_(input: Tensor, indices: Any, values: Any, accumulate: bool = Fals
     if not isinstance(input, OffloadedTensor):
         indices = rows_on_device(tuple(indices))
         return input.index_put_(indices, rows_on_device(values), accumulate)
-    _put(input, tuple(indices), values, accumulate)
+    _put(input, as_lists(indices), values, accumulate)
     return input
 
 

@@ -465,7 +465,7 @@ def refuse_second_derivative() -> None:
     if torch.is_grad_enabled():
         raise NotImplementedError(
             "gradients of gradients are not implemented for rows that are larger than GPU "
-            "memory (create_graph=True)"
+            "memory (create_graph=True): use full_graph(..., offload=False)"
         )
 
 

@@ -19,6 +19,7 @@ from peergraph.fullgraph.structure.node_index import (
     NodeIndex,
     node_selection,
 )
+from peergraph.fullgraph.tensor.arguments import of_rule
 from peergraph.fullgraph.tensor.partitioned_tensor import PartitionedTensor, wrap
 from peergraph.fullgraph.tensor.registry import METHODS
 from peergraph.fullgraph.tensor.transforms import check_transforms
@@ -249,7 +250,7 @@ class OffloadedTensor(PartitionedTensor):
             )
         rule = RULES.get(func)
         if rule is not None:
-            return rule(*args, **(kwargs or {}))
+            return rule(*args, **of_rule(func, kwargs)) if kwargs else rule(*args)
         return METHODS["record"](func, args, kwargs or {})
 
     @classmethod
