@@ -48,7 +48,14 @@ class Sum(NamedTuple):
 
     def is_basic(self) -> bool:
         """Returns whether only the first six arguments are set, which all structures know."""
-        return self[6:] == Sum("", "")[6:]
+        return self[6:] == _BASIC[6:]
+
+    def of_rows(self, x: Tensor | TableRows | None, e: Tensor | None, backward: Backward) -> Sum:
+        """Returns the same sum of other operands. Takes a third of the time of ``_replace``."""
+        return Sum(self.message, self.reduce, x, e, backward, *self[5:])
+
+
+_BASIC = Sum("", "")
 
 
 def spmm(matrix: EdgeMatrix, of: Sum) -> Tensor:

@@ -108,7 +108,7 @@ class NeighborSums:
         Args:
             of: its `x` are [local rows of sources, *features] and its `e` [local edges, *features].
         """
-        of = in_fixed_order(of)
+        check_order(of)
         assert not isinstance(of.x, TableRows)
         x, e = autocast(of.x), autocast(of.e)
         reason = self._why_at_once(of, x, e)
@@ -129,7 +129,7 @@ class NeighborSums:
         self.last_exchange = f"all at once: {reason}{self._over_network()}"
         [sources], _ = local_operands(self.plan, [x])
         # Gradients of maxima, too, are added in a fixed order.
-        return self.local.reduce(of._replace(x=sources, e=e))
+        return self.local.reduce(of.of_rows(sources, e, "transpose"))
 
     def _over_network(self) -> str:
         """Returns how many rows this rank gets from other machines, in words."""
@@ -164,15 +164,10 @@ class NeighborSums:
         return None if narrow else "values of edges are wider than features"
 
 
-def in_fixed_order(of: Sum) -> Sum:
-    """Returns the sum with its gradients in a fixed order, as all over partitioned edges.
-
-    Raises:
-        ValueError: it asks for atomics.
-    """
+def check_order(of: Sum) -> None:
+    """Raises ValueError for atomics: gradients over partitioned edges are in a fixed order."""
     if of.backward == "atomic":
         raise ValueError("backward='atomic' adds in no fixed order, as partitioned edges do")
-    return of._replace(backward="transpose")
 
 
 def default_mode(plan: Halo) -> str:

@@ -20,7 +20,7 @@ from peergraph.fullgraph.exchange.machine_halo import make_halo
 from peergraph.fullgraph.layout.row_layout import RowLayout
 from peergraph.fullgraph.structure.all_to_all_plan import AllToAllPlan, all_to_all_rows
 from peergraph.fullgraph.structure.in_kernel_sum import InKernelSums
-from peergraph.fullgraph.structure.neighbor_sums import ModeChoice, NeighborSums, in_fixed_order
+from peergraph.fullgraph.structure.neighbor_sums import ModeChoice, NeighborSums, check_order
 from peergraph.fullgraph.structure.partitioned_structure import (
     NONE,
     Operands,
@@ -411,9 +411,10 @@ class PartitionedCsc(PartitionedStructure):
         def run() -> Tensor:
             shared = None if rows is None else self._shared(x, rows.shape[1:].numel())
             if shared is None:
-                return self._sums(of._replace(x=rows, e=edges))
+                return self._sums(of.of_rows(rows, edges, of.backward))
             self._sums.last_exchange = "all at once: several relations share them"
-            return shared[1].reduce(in_fixed_order(of)._replace(x=shared[0], e=autocast(edges)))
+            check_order(of)
+            return shared[1].reduce(of.of_rows(shared[0], autocast(edges), "transpose"))
 
         if not constant:
             return run()

@@ -22,7 +22,7 @@ from peergraph.fullgraph.offload.tensor.offloaded_tensor import OffloadedTensor,
 from peergraph.fullgraph.offload.tensor.row_space import RowSpaces
 from peergraph.fullgraph.structure.all_to_all_plan import AllToAllPlan
 from peergraph.fullgraph.structure.edge_changes import with_self_loops, without_self_loops
-from peergraph.fullgraph.structure.neighbor_sums import in_fixed_order
+from peergraph.fullgraph.structure.neighbor_sums import check_order
 from peergraph.fullgraph.structure.partitioned_csc import PartitionedCsc
 from peergraph.fullgraph.structure.partitioned_structure import (
     NONE,
@@ -154,7 +154,8 @@ class OffloadedCsc(PartitionedStructure):
         _refuse_table(of.x)
         rows, factors = self._operands.check_source("x", of.x), self._operands.check_edge("e", of.e)
         constant = rows is not None and self.keeps(rows, factors)
-        return self._reduce(in_fixed_order(of)._replace(x=rows, e=factors), constant)
+        check_order(of)
+        return self._reduce(of.of_rows(rows, factors, "transpose"), constant)
 
     def spmm_add_self(
         self,
