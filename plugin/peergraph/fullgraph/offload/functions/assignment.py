@@ -64,6 +64,8 @@ def _put(x: OffloadedTensor, index: Any, value: Any, accumulate: bool = False) -
     if not x._content.is_storable:
         refuse("assignment", "rows are written into a view of which they are no rows")
     inner: Any = slice(None)
+    columns = parsed.with_rows(place, slice(None))
+    are_whole = all(isinstance(part, slice) and part == slice(None) for part in columns)
     if named is None:
         chosen = x.layout.select_range(slice(rows, rows + 1) if isinstance(rows, int) else rows)
         inner = 0 if isinstance(rows, int) else inner
@@ -71,14 +73,15 @@ def _put(x: OffloadedTensor, index: Any, value: Any, accumulate: bool = False) -
         refuse("assignment", "rows are written by partitioned ids")
     elif named.dtype == torch.bool and named.ndim > 1:
         refuse("assignment", "a mask of elements is plain, or has other indices beside it")
-    elif named.dtype == torch.bool or (named.ndim == 1 and parsed.is_alone and not accumulate):
+    elif named.dtype == torch.bool or (
+        # Rows that are read before they are written must be read once, as their gradients are.
+        named.ndim == 1 and parsed.is_alone and are_whole and not accumulate
+    ):
         chosen = selection(x.layout, named)
         inner = torch.arange(chosen.size, device="cpu")
     else:
         distinct, inner = torch.unique(x.layout.positive_ids(named), return_inverse=True)
         chosen = x.layout.select_ids(distinct)
-    columns = parsed.with_rows(place, slice(None))
-    are_whole = all(isinstance(part, slice) and part == slice(None) for part in columns)
     is_list = isinstance(inner, slice) or (isinstance(inner, Tensor) and inner.ndim == 1)
     is_list = is_list and (named is None or (parsed.is_alone and len(inner) == chosen.size))
     if are_whole and is_list and not accumulate:
