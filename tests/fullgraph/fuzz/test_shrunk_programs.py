@@ -36,6 +36,10 @@ PROGRAMS |= {
     )
     for reads in ("w[[0, 3]].exp()", "w.exp()", "w[mask].exp()", "(w[edge_index[0]] * 2).sum(1)")
 }
+# A row that was named twice, of which one column was written, got its gradient twice.
+PROGRAMS["a column of rows that are named twice"] = (
+    *(LEAF, "v = x * 2", "v[[0, 3, 3], 1] = 0.36", "v.pow(2).sum().backward()", GRADIENT),
+)
 # One id without dimensions was forgotten, and values were added to all columns.
 ONE, SOME = "torch.tensor(1)", "torch.tensor([-1, 2, -1])"
 ADDED = {
@@ -94,6 +98,24 @@ OF_RANGES = {
 }
 
 
+# Each rank's values met its places, whatever rows these were of; now errors name the layouts.
+OTHER_ROWS = (
+    "a, b = x[torch.tensor([0, 1, 8, 9, 16, 17])], x[torch.tensor([8, 0, 9, 1, 16, 17])]",
+    "i = (b[:, 0] > 0).long()",
+)
+MEETING = {
+    f"values and places of other rows, {call}": (
+        Configuration(ranks=3),
+        (*OTHER_ROWS, f"v = {call}", "check('v', v)"),
+    )
+    for call in (
+        "x.new_zeros(2, x.shape[1]).index_add(0, i, a)",
+        "torch.zeros(2, dtype=x.dtype).scatter_add(0, i, a[:, 0])",
+        "torch.zeros(2, dtype=x.dtype).scatter_reduce(0, i, a[:, 0], 'mean')",
+        "torch.bincount(i, weights=a[:, 0])",
+        "torch.bincount(i, weights=b[:, 0])",
+    )
+}
 ON_RANKS: dict[str, tuple[Configuration, Sequence[str]]] = {
     # Rows that a layer's relations exchange at once were found again by their version.
     "contiguous rows of a range with a step": (
@@ -162,9 +184,9 @@ def test_programs_that_differed_on_ranks() -> None:
 
 
 def _check_on_ranks() -> None:
-    for name, (where, program) in ON_RANKS.items():
+    for name, (where, program) in (ON_RANKS | MEETING).items():
         with named_case(name):
-            _compare(program, where)
+            _compare(program, where, may_refuse=name in MEETING)
 
 
 def _check(program: Sequence[str], chunks: int) -> None:

@@ -238,10 +238,10 @@ def _source(name: str, dim: int, index: PartitionedTensor, src: Any) -> Partitio
     if isinstance(src, PartitionedTensor):
         if src.partitioned_dim != dim:
             not_implemented(name, "the values are not partitioned along the scattered dimension")
+        require_same_rows(name, index.layout, src.layout)
         return src
     rows = local_rows_of_plain(name, src, index.layout, dim - src.dim())
     return from_local(rows, index.layout, dim)
-    require_same_rows(name, index.layout, src.layout)
 
 
 def _send(src: Tensor, ids: Tensor, like: PartitionedTensor) -> Tensor:
@@ -289,13 +289,21 @@ def one_hot(tensor: PartitionedTensor, num_classes: int = -1) -> PartitionedTens
     return from_local(local, tensor.layout, tensor.partitioned_dim)
 
 
+def _weights_of(input: PartitionedTensor, weights: Any) -> Tensor | None:
+    """This rank's weights of the rows of `input`."""
+    if weights is None:
+        return None
+    if not isinstance(weights, PartitionedTensor):
+        return local_rows_of_plain("bincount", weights, input.layout, -1)
+    require_same_rows("bincount", input.layout, weights.layout)
+    return weights._local
+
+
 @function_rule(torch.bincount, Tensor.bincount)
 def bincount(input: PartitionedTensor, weights: Any = None, minlength: int = 0) -> Tensor:
     """As `torch.bincount` over all rows; plain."""
     minlength = max(minlength, int(input.max()) + 1 if input.layout.size else 0)
-    local = torch.bincount(
-        input._local, None if weights is None else weights._local, minlength=minlength
-    )
+    local = torch.bincount(input._local, _weights_of(input, weights), minlength=minlength)
     return Transport.of(input.layout.group).all_reduce(local)
 
 
