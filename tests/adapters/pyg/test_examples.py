@@ -82,7 +82,7 @@ def test_rgat_on_igbh(device: torch.device, tmp_path: Path) -> None:
     accuracies = [float(value) for value in re.findall(r"accuracy (\S+)", out)]
     assert len(accuracies) == len(losses) == 2
     assert losses[-1] < 2  # 2.9 by guessing
-    assert accuracies[-1] > 0.7
+    assert accuracies[-1] > 0.5  # a twentieth by guessing
 
 
 def test_ray_train(tmp_path: Path) -> None:
