@@ -131,8 +131,15 @@ def _of_distributed(name: str) -> Any:
     return SimpleNamespace(**({name: None} if f"self.{name}" in source else {}))
 
 
+def _of_scaler(name: str) -> Any:
+    """What a scaler's step asks of an optimizer, which has it only if it is fused."""
+    source = inspect.getsource(torch.amp.GradScaler.step)
+    return SimpleNamespace(**({name: None} if name in source else {}))
+
+
 TENSOR, MODULE = _torch("torch.Tensor"), lambda: torch.nn.Linear(1, 1)
 LOADER = lambda: iter(torch.utils.data.DataLoader([1]))  # noqa: E731
+SCALER = lambda: torch.amp.GradScaler("cpu")  # noqa: E731
 KNOWN: dict[str, Callable[[], Any]] = {
     "_BatchNorm": _torch("torch.nn.modules.batchnorm"),
     "_C": _torch("torch"),
@@ -186,6 +193,10 @@ KNOWN: dict[str, Callable[[], Any]] = {
     "_reduction": _torch("torch.nn"),
     "_reshape_alias": lambda: torch.ops.aten,
     "_sampler_iter": LOADER,
+    "_scale": SCALER,
+    "_growth_tracker": SCALER,
+    "_step_supports_amp_scaling": lambda: _of_scaler("_step_supports_amp_scaling"),
+    "_SingleProcessDataLoaderIter": _torch("torch.utils.data.dataloader"),
     "_set_throw_on_mutable_data_ptr": _torch("torch._C"),
     "_set_allocator_settings": _torch("torch.cuda.memory"),
     "_schema": lambda: torch.ops.aten.add.Tensor,
