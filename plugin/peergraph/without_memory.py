@@ -27,9 +27,9 @@ def make_without_memory(cls: type[T], shape: Any, **options: Any) -> T:
         shape: its sizes.
         options: of ``Tensor._make_wrapper_subclass``.
     """
-    made: T = Tensor._make_wrapper_subclass(cls, shape, _extra_dispatch_keys=_KEYS, **options)
-    torch._C._set_throw_on_mutable_data_ptr(made)
-    return made
+    wrapper: T = Tensor._make_wrapper_subclass(cls, shape, _extra_dispatch_keys=_KEYS, **options)
+    torch._C._set_throw_on_mutable_data_ptr(wrapper)
+    return wrapper
 
 
 class WithoutMemory(Tensor):

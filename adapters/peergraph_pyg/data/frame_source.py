@@ -80,9 +80,10 @@ def ragged(layout: str, rows: int, columns: int, values: Tensor, offset: Tensor)
     from torch_frame.data import MultiEmbeddingTensor, MultiNestedTensor
 
     kind = MultiEmbeddingTensor if layout == "joined" else MultiNestedTensor
-    made = kind.__new__(kind)
-    made.num_rows, made.num_cols, made.values, made.offset = rows, columns, values, offset
-    return made
+    nested = kind.__new__(kind)
+    nested.num_rows, nested.num_cols = rows, columns
+    nested.values, nested.offset = values, offset
+    return nested
 
 
 def stype_class() -> Any:

@@ -46,10 +46,10 @@ class ShorterSteps:
         if self._last is None:
             self._last = now
             return
-        taken, self._last = now - self._last, now
+        duration, self._last = now - self._last, now
         trial, step = divmod(self._steps, _TRIAL)
         if 0 <= trial < _TRIALS and step >= _UNCOUNTED:
-            self._times[self.by_thread].append(taken)
+            self._times[self.by_thread].append(duration)
         self._steps += 1
         trial = self._steps // _TRIAL
         if 0 <= trial < _TRIALS:

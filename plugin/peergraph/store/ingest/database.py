@@ -121,12 +121,12 @@ class Database:
         with _Statistics(name, files, self._workspace) as queries:
             for stype in filter(stypes.get, STYPES):
                 of = FrameColumns(stype, stypes[stype])
-                found = {column: queries.of(column, stype) for column in of.columns}
-                statistics.update({column: facts for column, (facts, _) in found.items()})
+                answers = {column: queries.of(column, stype) for column in of.columns}
+                statistics.update({column: facts for column, (facts, _) in answers.items()})
                 if stype in ("categorical", "multicategorical"):
-                    of.values = {column: values for column, (_, values) in found.items()}
+                    of.values = {column: values for column, (_, values) in answers.items()}
                 if stype == "embedding":
-                    of.widths = [facts["EMB_DIM"] for facts, _ in found.values()]
+                    of.widths = [facts["EMB_DIM"] for facts, _ in answers.values()]
                 if of.field.layout == "lists":
                     of.path = self._workspace.folder / f"lists{number}.{stype}.npy"
                 columns.append(of)
@@ -238,8 +238,8 @@ class _Statistics:
     """Statistics of columns by queries, with the names and meanings of PyTorch Frame's."""
 
     def __init__(self, name: NodeType, files: TableFiles, workspace: Workspace) -> None:
-        given = [files.files] if isinstance(files.files, (str, Path)) else [*files.files]
-        paths = [path for one in given for path in _parquet_paths(str(one))]
+        patterns = [files.files] if isinstance(files.files, (str, Path)) else [*files.files]
+        paths = [path for one in patterns for path in _parquet_paths(str(one))]
         self._rows = f"read_parquet({sql_list(paths)}, union_by_name = true)"
         self._what, self._workspace = f"statistics of table {name!r}", workspace
         self._database = workspace.new_database(paths)
@@ -259,15 +259,15 @@ class _Statistics:
             values = f"SELECT {name} AS v FROM {self._rows}"
             if stype == "multicategorical":
                 values = f"SELECT unnest({name}) AS v FROM {self._rows}"
-            found = self._select(
+            counts = self._select(
                 f"SELECT v, count(*) AS n FROM ({values}) WHERE v IS NOT NULL GROUP BY v "
                 "ORDER BY n DESC, v"
             )
             kind = "COUNT" if stype == "categorical" else "MULTI_COUNT"
             # NaN is a missing value.
-            found = found.filter(compute.invert(found.column("v").is_null(nan_is_null=True)))
-            names = [_plain(value, column) for value in found.column("v").to_pylist()]
-            return {kind: [names, found.column("n").to_pylist()]}, _one_array(found.column("v"))
+            counts = counts.filter(compute.invert(counts.column("v").is_null(nan_is_null=True)))
+            names = [_plain(value, column) for value in counts.column("v").to_pylist()]
+            return {kind: [names, counts.column("n").to_pylist()]}, _one_array(counts.column("v"))
         if stype in ("numerical", "sequence_numerical"):
             value = f"unnest({name})" if stype == "sequence_numerical" else name
             values = f"SELECT CAST(v AS DOUBLE) AS v FROM (SELECT {value} AS v FROM {self._rows})"

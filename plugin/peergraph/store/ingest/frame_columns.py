@@ -192,11 +192,11 @@ def _floats(column: Any) -> Array:
 def _codes(name: str, column: Any, values: Any) -> Array:
     """Returns the position of each value among all of a column, or -1 where it is missing."""
     codes = compute.index_in(column, value_set=values.cast(column.type))
-    known, missing = as_mask(codes.is_valid()), as_mask(column.is_null(nan_is_null=True))
-    if (unknown := ~missing & ~known).any():
+    has_code, missing = as_mask(codes.is_valid()), as_mask(column.is_null(nan_is_null=True))
+    if (unknown := ~missing & ~has_code).any():
         value = column[int(unknown.argmax())].as_py()
         raise ValueError(f"column {name!r} changed while it was read: {value!r} is a new value")
-    return np.where(known, as_numpy(codes), -1).astype(np.int64)
+    return np.where(has_code, as_numpy(codes), -1).astype(np.int64)
 
 
 def _parts_of_times(column: Any) -> Array:
