@@ -24,6 +24,7 @@ from tests.kernels.cases import case
 from tests.sampling.many_relations import NUM_NODES, random_fanouts, random_relations
 from tests.sampling.many_relations import SEEDS as MANY_SEEDS
 from tests.sampling.plain_store import LAYOUTS, NODE, PlainStore, csc_with_degrees, random_csc
+from tests.sampling.test_temporal_lists import temporal_store
 from tests.sampling.weighted_temporal_kinds import KINDS, prepare, times_of
 
 SEEDS = torch.tensor([3, 3, 97, 0, 50])
@@ -105,6 +106,18 @@ def choices(device: torch.device) -> Iterator[Tensor]:
             sampler = NeighborSampler(store, fanouts, **options)
             times = times_of(rng, sampler, {NODE: SEEDS})
             yield from tensors_of(sampler.sample({NODE: SEEDS}, 7, seed_time=times))
+
+
+@case("count_falls_kernel", "bisect_kernel", *ADDED, *WRITTEN)
+def lists_by_time(device: torch.device) -> Iterator[Tensor]:
+    for of in ("node", "edge"):
+        for replace in (False, True):
+            rng = np.random.default_rng(24)
+            store, _ = temporal_store(rng, of, "all lists", np.int64, True, device)
+            options = {f"{of}_time": "t", "replace": replace}
+            sampler = NeighborSampler(store, [4, 3], **options)
+            latest = torch.tensor([3, 8, 20, 0, 12])
+            yield from tensors_of(sampler.sample(SEEDS, 7, seed_time=latest))
 
 
 @case("for_each_target", *ADDED, *WRITTEN)
