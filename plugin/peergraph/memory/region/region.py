@@ -177,10 +177,11 @@ class SharedRegion:
 
     def _part(self, rank: int) -> Part | None:
         """Returns a part; None if it is empty. Raises RuntimeError if it is out of reach."""
+        parts = self._parts  # another thread may close this region, which takes them away
         self.lease.check()
         if self._access is not None:
             self._access.check(rank)
-        return self._parts[rank]
+        return parts[rank]
 
     def on_own_device(self, rank: int) -> tuple[torch.device, int]:
         """Maps a part that is out of this rank's reach for the GPU that it is on, on which this
