@@ -44,9 +44,12 @@ def messages() -> list[Message]:
 
 def _raised(tree: ast.Module) -> Iterator[tuple[str, str]]:
     for node in ast.walk(tree):
-        if isinstance(node, ast.Raise) and isinstance(node.exc, ast.Call) and node.exc.args:
-            error = node.exc.func
-            text = _text(node.exc.args[0])
+        # Some functions return the error that their callers raise.
+        call = node.exc if isinstance(node, ast.Raise) else None
+        call = node.value if isinstance(node, ast.Return) else call
+        if isinstance(call, ast.Call) and call.args:
+            error = call.func
+            text = _text(call.args[0])
             if isinstance(error, ast.Name) and text.strip("… "):
                 yield error.id, " ".join(text.split())
 

@@ -207,8 +207,8 @@ class CudaHandle:
         except RuntimeError as error:
             raise RuntimeError(
                 f"memory of cuda:{self.device} that process {self.pid} shares cannot be mapped on "
-                f"{device}: is that process alive, and have both GPUs peer access (see `peergraph "
-                f"info`)? {error}"
+                f"{device}: is that process alive, and have both GPUs peer access (see peergraph "
+                f"info)? {error}"
             ) from error
         part = CudaPart(device.index, address, self)
         part.release_with(_C.close_ipc)
