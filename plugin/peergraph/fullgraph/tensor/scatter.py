@@ -223,8 +223,9 @@ def scatter_reduce_(
     input: Any, dim: int, index: Any, src: Any, reduce: str, *, include_self: bool = True
 ) -> Tensor:
     """:func:`scatter_reduce` in place."""
+    before = input.clone()  # gradients read it again
     return Tensor.copy_(
-        input, scatter_reduce(input, dim, index, src, reduce, include_self=include_self)
+        input, scatter_reduce(before, dim, index, src, reduce, include_self=include_self)
     )
 
 
