@@ -40,6 +40,11 @@ PROGRAMS |= {
 PROGRAMS["a column of rows that are named twice"] = (
     *(LEAF, "v = x * 2", "v[[0, 3, 3], 1] = 0.36", "v.pow(2).sum().backward()", GRADIENT),
 )
+# Gradients read what a tensor had become, in place of what it was.
+PROGRAMS["extrema by column in place"] = (
+    *(LEAF, "v = x * 1.5", "i = (y % v.shape[1]).unsqueeze(1)"),
+    *("v.scatter_reduce_(1, i, x, reduce='amax')", "v.pow(2).sum().backward()", GRADIENT),
+)
 # One id without dimensions was forgotten, and values were added to all columns.
 ONE, SOME = "torch.tensor(1)", "torch.tensor([-1, 2, -1])"
 ADDED = {
@@ -187,6 +192,16 @@ def _check_on_ranks() -> None:
     for name, (where, program) in (ON_RANKS | MEETING).items():
         with named_case(name):
             _compare(program, where, may_refuse=name in MEETING)
+
+
+@pytest.mark.parametrize("chunks", [1, 3])
+def test_a_tensor_that_is_multiplied_by_itself_in_place(chunks: int) -> None:
+    """torch refuses the gradient; of offloaded rows it is that of the values before."""
+    lines = (LEAF, "v = x * 1.5", "v = v * v", "v.pow(2).sum().backward()", GRADIENT)
+    expected = observe(list(lines), 7, Configuration())
+    assert expected is not None
+    in_place = [line.replace("v = v * v", "v.mul_(v)") for line in lines]
+    assert run_program(in_place, 7, expected, Configuration(chunks=chunks)).kind == EQUAL
 
 
 def _check(program: Sequence[str], chunks: int) -> None:

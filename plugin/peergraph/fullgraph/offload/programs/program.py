@@ -119,14 +119,20 @@ class Step:
     def _run_by_rules(self, rank: VirtualRank, values: list[Any], seeds: tuple[Seed, ...]) -> None:
         """Runs the call on partitioned tensors of the virtual rank."""
         operation = self._operation
-        changed, given = None, values
+        changed = None
         with rank.replaying(seeds), operation.modes.entered():
+            args, kwargs = fill(self._args, values), fill(self._kwargs, values)
             if self._changed is not None:
-                # A function that changes an operand in place gets a copy of it.
+                # A function that changes an operand in place gets a copy of it. The same tensor
+                # as another argument, as in x.mul_(x), is what it was, for gradients, too.
                 changed = partitioned(values[self._changed]).clone()
-                given = values.copy()
-                given[self._changed] = changed
-            result = operation.func(*fill(self._args, given), **fill(self._kwargs, given))
+                if self._args and self._args[0] == Slot(self._changed):
+                    args = (changed, *args[1:])
+                else:
+                    given = values.copy()
+                    given[self._changed] = changed
+                    args, kwargs = fill(self._args, given), fill(self._kwargs, given)
+            result = operation.func(*args, **kwargs)
         if changed is not None:
             [(_, slot)] = self._outputs
             values[slot] = changed
