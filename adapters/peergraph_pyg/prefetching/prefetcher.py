@@ -128,7 +128,7 @@ class PrefetchLoader:
             return iterator
         device, way = _device_of(store), None
         if self._tries_both and device.type == "cuda":
-            way = _ways.setdefault(self.loader, ShorterSteps())
+            way = _way_of(self.loader)
         ahead = PrefetchIterator(
             iterator, self.depth, device, self.prefetch_options, store, way=way
         )
@@ -151,6 +151,16 @@ class PrefetchLoader:
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_last": None}
+
+
+def _way_of(loader: Any) -> ShorterSteps:
+    """Returns what is known of the steps of a loader's loop; nothing of ranges, lists and the like,
+    which Python cannot refer to weakly.
+    """
+    try:
+        return _ways.setdefault(loader, ShorterSteps())
+    except TypeError:
+        return ShorterSteps()
 
 
 def plain_iterator(loader: Any) -> Iterator[Any]:

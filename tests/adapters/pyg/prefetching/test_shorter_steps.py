@@ -10,8 +10,9 @@ import torch
 
 pytest.importorskip("torch_geometric")
 
+import peergraph_pyg
 from peergraph_pyg.prefetching.prefetch_iterator import PrefetchIterator
-from peergraph_pyg.prefetching.prefetcher import plain_iterator
+from peergraph_pyg.prefetching.prefetcher import _way_of, plain_iterator
 from peergraph_pyg.prefetching.shorter_steps import ShorterSteps
 from tests.adapters.pyg.prefetching.loops import assert_equal, node_loader
 
@@ -51,6 +52,20 @@ def test_batches_and_random_numbers_are_the_same(seed: int, draws: int) -> None:
     batches, after_turns = batches_of(loader, Turns(seed), draws)
     assert_equal(batches, expected)
     assert torch.equal(after, after_turns)
+
+
+@pytest.mark.gpus(1)
+def test_anything_that_is_iterated_on_cuda() -> None:
+    torch.zeros(1, device="cuda")  # the thread has a stream then
+    for batches in (range(50), [1, 2, 3]):
+        assert list(peergraph_pyg.prefetch(batches)) == [*batches]
+
+
+def test_loops_over_ranges_and_lists_start_anew() -> None:
+    for batches in (range(3), [1, 2]):
+        assert _way_of(batches) is not _way_of(batches)
+    loader = node_loader("cpu")
+    assert _way_of(loader) is _way_of(loader)
 
 
 @pytest.mark.gpus(1)
