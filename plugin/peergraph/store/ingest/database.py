@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from glob import glob
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -118,7 +116,7 @@ class Database:
             if column not in keys and (stype := _stype(name, files, source, column)) is not None:
                 stypes.setdefault(stype, []).append(column)
         columns, statistics = [], {}
-        with _Statistics(name, files, self._workspace) as queries:
+        with _Statistics(name, source.names_of_files, self._workspace) as queries:
             for stype in filter(stypes.get, STYPES):
                 of = FrameColumns(stype, stypes[stype])
                 answers = {column: queries.of(column, stype) for column in of.columns}
@@ -237,9 +235,7 @@ def _seconds_type(source: RowSource, column: str) -> Any:
 class _Statistics:
     """Statistics of columns by queries, with the names and meanings of PyTorch Frame's."""
 
-    def __init__(self, name: NodeType, files: TableFiles, workspace: Workspace) -> None:
-        patterns = [files.files] if isinstance(files.files, (str, Path)) else [*files.files]
-        paths = [path for one in patterns for path in _parquet_paths(str(one))]
+    def __init__(self, name: NodeType, paths: Sequence[str], workspace: Workspace) -> None:
         self._rows = f"read_parquet({sql_list(paths)}, union_by_name = true)"
         self._what, self._workspace = f"statistics of table {name!r}", workspace
         self._database = workspace.new_database(paths)
@@ -315,14 +311,6 @@ class _Statistics:
     def _row(self, query: str) -> Any:
         with self._workspace.queries(self._what, self._database) as cursor:
             return cursor.execute(query).fetchone()
-
-
-def _parquet_paths(name: str) -> list[str]:
-    """Returns the files of a path, a glob or a folder, as :func:`open_rows` reads them."""
-    if Path(name).is_dir():
-        inside = sorted(Path(name).iterdir())
-        return [str(path) for path in inside if not path.name.startswith((".", "_"))]
-    return [name] if Path(name).exists() else sorted(glob(name, recursive=True))
 
 
 def _one_array(column: Any) -> Any:

@@ -158,6 +158,11 @@ class RowSource:
         self.condition: Any = None
         """The condition for rows to be used (a :class:`Condition`)."""
 
+    @property
+    def names_of_files(self) -> list[str]:
+        """The path of each file, in the order in which they are read."""
+        return [file.name for file in self._files]
+
     def types(self, column: str) -> list[Any]:
         """Returns the types that a column has in all files: Arrow's, NumPy's or torch's. There are
         none for text without a declared type.
