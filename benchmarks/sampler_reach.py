@@ -329,7 +329,7 @@ def measure(graph: Graph, name: str, system: str, rounds: int) -> dict[str, Any]
 
 
 def join(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Peergraph's rows, each with the peers of the same sampler and of the graph's name."""
+    """Pairs Peergraph's rows with those of the peers, by sampler and graph."""
     own = [row for row in rows if row["system"] == "peergraph"]
     joined = []
     for row in own:

@@ -9,7 +9,7 @@ constexpr int kBins = 256;  // of a byte
 constexpr int kWarps = kBlockThreads / kWarpSize;
 static_assert(kBlockThreads == kBins);
 
-/// A number whose order, unsigned, is that of the floats.
+/// Maps floats to unsigned integers that have the same order.
 __device__ __forceinline__ uint32_t key_of(float value) {
   const uint32_t bits = __float_as_uint(value);
   return bits ^ ((bits & 0x80000000u) ? 0xffffffffu : 0x80000000u);

@@ -1,5 +1,5 @@
-// The products that can be among a query's k largest, of those that were found so far, and the
-// bound that products of other rows must pass.
+// Keeps the products of a query that can still be among its k largest, and finds the bound that
+// products of further rows must exceed.
 //
 // A product f of a query is off by at most e = error * norm of the row. With K, the k-th largest,
 // and R, the largest norm so far, k rows have real products of K - error * R or more. So a row with

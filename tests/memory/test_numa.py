@@ -19,7 +19,7 @@ _OF_ADDRESS = 2
 
 
 def _policy(address: int) -> tuple[int, int]:
-    """The policy of the page at an address, and its nodes as bits."""
+    """The NUMA policy of the page at an address, and its nodes as a bit mask."""
     mode, mask = ctypes.c_int(), (ctypes.c_ulong * 16)()
     failed = ctypes.CDLL(None, use_errno=True).syscall(
         ctypes.c_long(_GET_MEMPOLICY[platform.machine()]),

@@ -171,7 +171,7 @@ class StoredFrame(TensorFrame):  # type: ignore[misc]
         return TableTensor(self.store, self.owner, field.table(self.name))
 
     def _bounds(self, rows: Sequence[Tensor]) -> list[Tensor]:
-        """Returns the bounds of the lists among the rows of all fields."""
+        """Of the rows of all fields, returns those that say where lists begin and end."""
         pairs = zip(self.spec.fields, rows, strict=True)
         return [bounds for field, bounds in pairs if field.layout == "lists"]
 

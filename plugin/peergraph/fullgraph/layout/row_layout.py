@@ -85,8 +85,8 @@ class RowLayout:
         self.parts = parts
         self.bounds: tuple[int, int, int] | None = None
         self.by_machine: bool = parent is None or parent.by_machine
-        """Whether halos bring rows of other machines to each machine once, and pass them on there
-        (:class:`MachineHaloPlan`); else each rank gets its rows from their owners."""
+        """Whether a row that several ranks of another machine need is sent to that machine once,
+        where a rank passes it on (:class:`MachineHaloPlan`); else owners send it to each rank."""
         self.by_ids = by_ids or (parent is not None and parent.by_ids)
         self._positions = positions
         self._internal_rows = internal_rows

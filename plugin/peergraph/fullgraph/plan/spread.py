@@ -87,7 +87,7 @@ def expected_spread(facts: GraphFacts, chunks: int) -> Spread:
 
 
 def spread_of(counted: Duplication, facts: GraphFacts) -> Spread:
-    """Returns counted rows as plans take them."""
+    """Returns what plans compute with, of rows that were counted."""
     ranks, chunks = counted.world_size, counted.num_chunks
     # Of the rows that a rank receives, as many stay from the chunk before as of all rows.
     sent = counted.alpha * (ranks - 1) / ranks * counted.loaded / max(1, counted.distinct)

@@ -120,7 +120,7 @@ def open_distant(
     Returns:
         The GPU, and the address of each tier's memory.
 
-    Raises RuntimeError if this process does not see the GPU, or while a CUDA graph is captured.
+    Raises RuntimeError if this process does not see the GPU.
     """
     parts = {
         tier: region.on_own_device(rank)

@@ -23,7 +23,7 @@ _results: weakref.WeakKeyDictionary[Table, list[tuple[weakref.ref[Any], int, boo
 
 
 class TimeOrder:
-    """A compiled sampler that bisects lists, and what it relies on.
+    """A compiled sampler that bisects lists, and the times in whose order they must be.
 
     Args:
         native: the compiled sampler.

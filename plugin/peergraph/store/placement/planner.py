@@ -243,8 +243,8 @@ def _plan_by_links(
 
 
 def partitions_in_reach(group: Group) -> Partitions | None:
-    """Returns partitions of which every rank reads copies in its reach; None if all ranks reach
-    each other's memory, so that rank i stores partition i. Collective.
+    """Returns partitions by which each rank reads sharded rows only from GPUs that it can map;
+    None if all ranks map each other's memory, so that rank i stores partition i. Collective.
     """
     if PeerAccess.of(group).is_full:
         return None
