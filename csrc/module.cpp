@@ -8,6 +8,7 @@ namespace py = pybind11;
 
 namespace peergraph {
 void register_memory(py::module_& m);
+void register_main_thread(py::module_& m);
 void register_training(py::module_& m);
 void register_remote_rows(py::module_& m);
 void register_store(py::module_& m);
@@ -53,6 +54,7 @@ PYBIND11_MODULE(_C, m) {
   m.attr("cuda_architectures") = PEERGRAPH_CUDA_ARCHITECTURES;
   peergraph::register_common(m);
   peergraph::register_memory(m);
+  peergraph::register_main_thread(m);
   peergraph::register_training(m);
   peergraph::register_remote_rows(m);
   peergraph::register_store(m);
