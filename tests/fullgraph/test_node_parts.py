@@ -10,8 +10,9 @@ from torch import Tensor
 
 from peergraph.fullgraph import node_parts
 
-METIS = pytest.param(
-    "metis", marks=pytest.mark.skipif(not find_spec("pymetis"), reason="needs pymetis")
+METIS, RECURSIVE = (
+    pytest.param(m, marks=pytest.mark.skipif(not find_spec("pymetis"), reason="needs pymetis"))
+    for m in ("metis", "metis_recursive")
 )
 
 
@@ -25,7 +26,7 @@ def communities(count: int, size: int) -> Tensor:
     return numbers[torch.cat([within, between], 1)]
 
 
-@pytest.mark.parametrize("method", ["auto", "communities", METIS])
+@pytest.mark.parametrize("method", ["auto", "communities", METIS, RECURSIVE])
 def test_few_edges_between_equal_parts(method: str, device: torch.device) -> None:
     edge_index = communities(20, 30).to(device)
     part = node_parts(edge_index, 600, 5, method=method)
@@ -38,7 +39,7 @@ def test_few_edges_between_equal_parts(method: str, device: torch.device) -> Non
     assert torch.equal(part, node_parts(edge_index, 600, 5, method=method))
 
 
-@pytest.mark.parametrize("method", ["communities", METIS])
+@pytest.mark.parametrize("method", ["communities", METIS, RECURSIVE])
 def test_small_graphs(method: str) -> None:
     none = torch.empty(2, 0, dtype=torch.long)
     assert node_parts(none, 0, 3, method=method).tolist() == []

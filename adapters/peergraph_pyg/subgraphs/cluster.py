@@ -14,8 +14,9 @@ from torch_geometric.io import fs
 from torch_geometric.loader.cluster import Partition
 
 from peergraph.fullgraph import node_parts
-from peergraph.memory import host_rows
-from peergraph.store import NODE
+from peergraph.memory import Group, host_rows
+from peergraph.sampling import NeighborSampler
+from peergraph.store import EDGE, NODE
 
 from ..data.store_of import store_of
 from ..loader.in_process import drop_workers
@@ -35,11 +36,12 @@ class ClusterData(torch_geometric.loader.ClusterData):  # type: ignore[misc]
 
     Args:
         data: ``Data`` with an ``edge_index``, returned by :func:`peergraph_pyg.share`.
-        num_parts, save_dir, filename, log, sparse_format: as PyG's.
-        recursive, keep_inter_cluster_edges: must be False.
+        num_parts, save_dir, filename, log, keep_inter_cluster_edges, sparse_format: as PyG's.
+        recursive: bisect recursively, which needs pymetis.
 
     Raises:
-        NotImplementedError: an argument that must be False, or data with node types.
+        NotImplementedError: data with node types.
+        ImportError: `recursive` without pymetis.
         ValueError: the saved partition is of another graph.
         MemoryError: rank 0 has too little memory to partition; save a partition elsewhere.
     """
@@ -57,23 +59,16 @@ class ClusterData(torch_geometric.loader.ClusterData):  # type: ignore[misc]
     ) -> None:
         if not isinstance(data, Data) or data.edge_index is None:
             raise NotImplementedError("ClusterData takes Data with an edge_index, as in PyG")
-        if recursive:
-            raise NotImplementedError("recursive=True: shared data is partitioned k-way")
-        if keep_inter_cluster_edges:
-            raise NotImplementedError(
-                "keep_inter_cluster_edges=True: not on shared data; ClusterLoader's batches have "
-                "the edges between their clusters"
-            )
         if sparse_format not in ("csr", "csc"):
             raise ValueError(f"sparse_format must be 'csr' or 'csc', got {sparse_format!r}")
         self.data, self.num_parts, self.sparse_format = data, num_parts, sparse_format
-        self.recursive = self.keep_inter_cluster_edges = False
+        self.recursive, self.keep_inter_cluster_edges = recursive, keep_inter_cluster_edges
         store = store_of(data)
         group = store.group
         if group is None:
             raise RuntimeError("only the ranks that built a store can make ClusterData of it")
         self.store = store
-        folder = os.path.join(save_dir or "", f"part_{num_parts}")
+        folder = os.path.join(save_dir or "", f"part_{num_parts}{'_recursive' * recursive}")
         path = None if save_dir is None else os.path.join(folder, filename or "metis.pt")
         bounds: list[Tensor] = []
 
@@ -85,6 +80,16 @@ class ClusterData(torch_geometric.loader.ClusterData):  # type: ignore[misc]
         self._order = host_rows(group, (store.num_nodes(),), torch.int64, fill)
         self._bounds: Tensor = group.broadcast(bounds[0] if bounds else None)
         self._subgraphs = InducedSubgraphs(data)
+        if keep_inter_cluster_edges:
+            self._keep_whole_lists(group)
+
+    def _keep_whole_lists(self, group: Group) -> None:
+        def invert(places: Tensor) -> None:
+            places[self._order.as_tensor()] = torch.arange(len(places), device="cpu")
+
+        self._places = host_rows(group, (self._order.rows,), torch.int64, invert)
+        by_row = self.sparse_format == "csr"
+        self._lists = NeighborSampler(self.store.reversed() if by_row else self.store, [-1])
 
     @property
     def partition(self) -> Partition:
@@ -114,7 +119,8 @@ class ClusterData(torch_geometric.loader.ClusterData):  # type: ignore[misc]
         if log:
             print("Computing the partition...", file=sys.stderr)
         edge_index = self.store.edge_index()
-        part = node_parts(edge_index, self.store.num_nodes(), self.num_parts)
+        method = "metis_recursive" if self.recursive else "auto"
+        part = node_parts(edge_index, self.store.num_nodes(), self.num_parts, method=method)
         if path is not None:  # with the edges, as PyG saves and reads it
             partition = self._partition(edge_index, part)
             os.makedirs(os.path.dirname(path), exist_ok=True)
@@ -131,10 +137,26 @@ class ClusterData(torch_geometric.loader.ClusterData):  # type: ignore[misc]
         return self.num_parts
 
     def __getitem__(self, idx: int) -> Data:
-        """Returns the nodes of a part and the edges among them."""
+        """Returns the nodes of a part and the edges among them, or all of their edges."""
         if not -len(self) <= idx < len(self):
             raise IndexError(f"part {idx} of {len(self)}")
-        return self.merged([idx % len(self)])
+        part = idx % len(self)
+        return self._with_all_edges(part) if self.keep_inter_cluster_edges else self.merged([part])
+
+    def _with_all_edges(self, part: int) -> Data:
+        begin, end = self._bounds[part : part + 2].tolist()
+        nodes = self._order.as_tensor()[begin:end]
+        sample = self._lists.sample(nodes, 0)
+        assert sample.edge_ids is not None
+        [own], [others] = sample.col.values(), sample.row.values()
+        [edge_ids], [ids] = sample.edge_ids.values(), sample.nodes.values()
+        others = self._places.gather(ids)[others]
+        order = (own * self._order.rows + others).argsort(stable=True)
+        ends, sizes = (own[order], others[order]), (nodes.numel(), self._order.rows)
+        if self.sparse_format == "csc":
+            ends, sizes = ends[::-1], sizes[::-1]
+        edges = {EDGE: (*ends, edge_ids[order])}
+        return self._subgraphs.data_of({NODE: nodes}, edges, {EDGE: sizes})
 
     def merged(self, parts: Any) -> Data:
         """Returns the nodes of several parts, in this order, and all edges among them."""

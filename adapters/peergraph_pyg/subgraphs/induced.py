@@ -59,17 +59,37 @@ class InducedSubgraphs:
         """
         sample = self.core.sample(nodes, 0)
         assert sample.edge_ids is not None
-        result, ids_of_type = copy.copy(self.data), {}
-        for node_type, storage in _node_storages(self.data):
-            ids = sample.nodes[node_type]
-            _select_rows(storage, _part(result, node_type), "num_nodes", storage.is_node_attr, ids)
-        for edge_type, storage in _edge_storages(self.data):
+        edges = {}
+        for edge_type, _ in _edge_storages(self.data):
             row, col = sample.row[edge_type], sample.col[edge_type]
             edge_ids = sample.edge_ids[edge_type]
             if arrange is not None:
                 order = arrange(row, col, edge_ids)
                 row, col, edge_ids = row[order], col[order], edge_ids[order]
-            ids_of_type[edge_type] = edge_ids
+            edges[edge_type] = row, col, edge_ids
+        sizes = {t: (sample.nodes[t[0]].numel(), sample.nodes[t[2]].numel()) for t in edges}
+        ids_of_type = {edge_type: edge_ids for edge_type, (_, _, edge_ids) in edges.items()}
+        return self.data_of(sample.nodes, edges, sizes), ids_of_type
+
+    def data_of(
+        self,
+        nodes: Mapping[NodeType, Tensor],
+        edges: Mapping[EdgeType, tuple[Tensor, Tensor, Tensor]],
+        sizes: Mapping[EdgeType, tuple[int, int]],
+    ) -> Data | HeteroData:
+        """Returns the data of some nodes and some edges.
+
+        Args:
+            nodes: ids of nodes, by node type.
+            edges: rows and columns of the result's ``edge_index``, and ids, by edge type.
+            sizes: the numbers of rows and columns that there may be, by edge type.
+        """
+        result = copy.copy(self.data)
+        for node_type, storage in _node_storages(self.data):
+            ids = nodes[node_type]
+            _select_rows(storage, _part(result, node_type), "num_nodes", storage.is_node_attr, ids)
+        for edge_type, storage in _edge_storages(self.data):
+            row, col, edge_ids = edges[edge_type]
             part = _part(result, edge_type)
             _select_rows(storage, part, "num_edges", storage.is_edge_attr, edge_ids)
             if "edge_index" in storage:
@@ -77,10 +97,9 @@ class InducedSubgraphs:
             for key in ADJACENCY_KEYS:
                 matrix = storage_values(storage).get(key)
                 if isinstance(matrix, ADJACENCY_TYPES):
-                    ends = (sample.nodes[edge_type[0]].numel(), sample.nodes[edge_type[2]].numel())
                     layout = matrix.sparse_layout
-                    part[key] = layout.of_batch(matrix.store, row, col, edge_ids, ends)
-        return result, ids_of_type
+                    part[key] = layout.of_batch(matrix.store, row, col, edge_ids, sizes[edge_type])
+        return result
 
 
 def subgraph(original: Any, data: Data | HeteroData, subset: Any) -> Any:

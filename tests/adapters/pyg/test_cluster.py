@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ import peergraph_pyg
 from peergraph.fullgraph import node_parts
 from peergraph.testing import run_ranks
 from peergraph_pyg import EdgeIndexTensor
+from peergraph_pyg.subgraphs import cluster
 from tests.adapters.pyg.graphs import random_data, random_hetero
 from tests.adapters.pyg.test_subgraphs import assert_same
 
@@ -34,18 +36,21 @@ def simple_data() -> Data:
     return data
 
 
-def pair(device: torch.device, folder: Path, sparse_format: str) -> tuple[Any, Any]:
+def pair(device: torch.device, folder: Path, sparse_format: str, **flags: bool) -> tuple[Any, Any]:
     """The partition of shared data, and PyG's own, which it reads."""
     data = simple_data()
     shared = peergraph_pyg.share(data, device=device)
-    options = {"save_dir": str(folder), "log": False, "sparse_format": sparse_format}
+    options = {"save_dir": str(folder), "log": False, "sparse_format": sparse_format, **flags}
     expected = PygClusterData(data, PARTS, **options)
     return ClusterData(shared, PARTS, **options), expected
 
 
+@pytest.mark.parametrize("flags", [{}, {"keep_inter_cluster_edges": True, "recursive": True}])
 @pytest.mark.parametrize("sparse_format", ["csr", "csc"])
-def test_parts(sparse_format: str, device: torch.device, tmp_path: Path) -> None:
-    parts, expected = pair(device, tmp_path, sparse_format)
+def test_parts(
+    sparse_format: str, flags: dict[str, bool], device: torch.device, tmp_path: Path
+) -> None:
+    parts, expected = pair(device, tmp_path, sparse_format, **flags)
     assert len(parts) == PARTS
     for part, other in zip(parts, expected, strict=True):
         assert_same(part, other)
@@ -57,7 +62,8 @@ def test_parts(sparse_format: str, device: torch.device, tmp_path: Path) -> None
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize("sparse_format", ["csr", "csc"])
 def test_batches(sparse_format: str, workers: int, device: torch.device, tmp_path: Path) -> None:
-    parts, expected = pair(device, tmp_path, sparse_format)
+    # Batches do not depend on the flag.
+    parts, expected = pair(device, tmp_path, sparse_format, keep_inter_cluster_edges=workers == 0)
     for shuffle in (False, True):
         torch.manual_seed(1)
         others = list(ClusterLoader(expected, batch_size=2, shuffle=shuffle))
@@ -98,8 +104,9 @@ def test_batches_read_their_edges_only(monkeypatch: pytest.MonkeyPatch) -> None:
 def _batches(folder: str | None) -> list[str]:
     rank = torch.distributed.get_rank()
     shared = peergraph_pyg.share(random_data() if rank == 0 else None, device="cpu")
-    parts = ClusterData(shared, PARTS, save_dir=folder, log=False)
-    return [str(batch.to_dict()) for batch in ClusterLoader(parts, batch_size=2)]
+    parts = ClusterData(shared, PARTS, save_dir=folder, log=False, keep_inter_cluster_edges=True)
+    batches = [*ClusterLoader(parts, batch_size=2), *parts]
+    return [str(batch.to_dict()) for batch in batches]
 
 
 @pytest.mark.parametrize("saves", [False, True])
@@ -109,11 +116,25 @@ def test_two_ranks(saves: bool, tmp_path: Path) -> None:
     assert run_ranks(_batches, 2, folder) == [alone, alone]
 
 
-def test_errors() -> None:
+def test_recursive(monkeypatch: pytest.MonkeyPatch) -> None:
     shared = peergraph_pyg.share(random_data(), device="cpu")
-    for option in ("recursive", "keep_inter_cluster_edges"):
-        with pytest.raises(NotImplementedError, match=f"{option}=True"):
-            ClusterData(shared, 3, **{option: True})
+    methods = []
+
+    def by_method(edge_index: Tensor, num_nodes: int, num_parts: int, *, method: str) -> Tensor:
+        methods.append(method)
+        return torch.arange(num_nodes) % num_parts
+
+    monkeypatch.setattr(cluster, "node_parts", by_method)
+    assert ClusterData(shared, PARTS, recursive=True, log=False)[1].num_nodes == 12
+    ClusterData(shared, PARTS, log=False)
+    assert methods == ["metis_recursive", "auto"]
+
+
+def test_errors(monkeypatch: pytest.MonkeyPatch) -> None:
+    shared = peergraph_pyg.share(random_data(), device="cpu")
+    monkeypatch.setitem(sys.modules, "pymetis", None)
+    with pytest.raises(ImportError, match="METIS needs pymetis"):
+        ClusterData(shared, 3, recursive=True, log=False)
     with pytest.raises(NotImplementedError, match="edge_index"):
         ClusterData(peergraph_pyg.share(random_hetero(), device="cpu"), 3)
     with pytest.raises(IndexError, match="part 3 of 3"):

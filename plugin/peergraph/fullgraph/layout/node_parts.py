@@ -9,6 +9,8 @@ from peergraph.fullgraph.layout.clusters import community_parts
 from peergraph.fullgraph.layout.metis import has_metis, metis_parts
 from peergraph.number_arguments import check_number
 
+_METHODS = ("auto", "metis", "metis_recursive", "communities")
+
 
 def node_parts(
     edge_index: Tensor, num_nodes: int, num_parts: int, *, method: str = "auto", seed: int = 0
@@ -20,7 +22,8 @@ def node_parts(
     Args:
         edge_index: [2, edges] ids, on any device; both directions count alike.
         num_nodes, num_parts: at least 1 part.
-        method: ``"metis"`` (pymetis, about 100 bytes an edge), ``"communities"`` (label
+        method: ``"metis"`` (pymetis, about 100 bytes an edge), ``"metis_recursive"`` (its recursive
+            bisection, for the least number of edges between parts), ``"communities"`` (label
             propagation, up to 350 bytes an edge), or ``"auto"``: METIS where pymetis is installed.
         seed: of the random numbers.
 
@@ -29,14 +32,14 @@ def node_parts(
 
     Raises:
         ValueError: an unknown method, or a number out of range.
-        ImportError: pymetis is not installed, with ``"metis"``.
+        ImportError: pymetis is not installed, with ``"metis"`` or ``"metis_recursive"``.
 
     Example::
 
         part = node_parts(store.edge_index(), store.num_nodes(), 1500)
     """
-    if method not in ("auto", "metis", "communities"):
-        raise ValueError(f"method must be 'auto', 'metis' or 'communities', got {method!r}")
+    if method not in _METHODS:
+        raise ValueError(f"method must be one of {_METHODS}, got {method!r}")
     check_number("num_nodes", num_nodes, 0)
     check_number("num_parts", num_parts, 1)
     check_number("seed", seed, 0, 2**31 - 1)
@@ -44,6 +47,7 @@ def node_parts(
     cost = torch.full(
         (num_nodes, 1), 1 / max(num_nodes, 1), dtype=torch.float64, device=edge_index.device
     )
-    if method == "metis" or (method == "auto" and has_metis()):
-        return metis_parts(source, destination, cost, num_parts, seed)
+    recursive = method == "metis_recursive"
+    if recursive or method == "metis" or (method == "auto" and has_metis()):
+        return metis_parts(source, destination, cost, num_parts, seed, recursive=recursive)
     return community_parts(source, destination, cost, num_parts, seed)[0]
