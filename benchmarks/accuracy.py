@@ -193,8 +193,8 @@ def report(rows: list[dict[str, Any]], settings: Settings, seeds: int) -> str:
         f"{torch.__version__}, PyG {torch_geometric.__version__}."
     )
     origin = (
-        "Made by `python benchmarks/accuracy.py GRAPH.npz ... --out docs/accuracy.md`; the files "
-        "are in the format of `benchmarks/inputs/npz_graphs.py`."
+        "Made by `python benchmarks/accuracy.py GRAPH.npz ... --out docs/benchmarks/accuracy.md`; "
+        "the files are in the format of `benchmarks/inputs/npz_graphs.py`."
     )
     table = [
         "| graph | nodes | edges | `NeighborLoader`, store | PyG, all neighbours | difference |",

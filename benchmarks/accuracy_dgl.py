@@ -1,6 +1,7 @@
 """Accuracy of DGL's scripts: on a shared graph with Peergraph's layers, against plain DGL.
 
-    python benchmarks/accuracy_dgl.py --data FOLDER --records CPU.json --out docs/accuracy.md
+    python benchmarks/accuracy_dgl.py --data FOLDER --records CPU.json \
+        --out docs/benchmarks/accuracy.md
     python benchmarks/accuracy_dgl.py --data FOLDER --device cuda --plain CPU.json --ranks 1,2,4
 
 Each kind of script (nodes, in DDP, links, several types, GraphBolt) runs twice for each seed, with
@@ -199,8 +200,8 @@ def report(rows: list[dict[str, Any]], args: argparse.Namespace) -> str:
         f"Device of the store: {args.device}; torch {torch.__version__}, DGL {dgl.__version__}."
     )
     origin = (
-        "Made by `python benchmarks/accuracy_dgl.py --data FOLDER --out docs/accuracy.md`; "
-        "epochs and batches by graph are in that file."
+        "Made by `python benchmarks/accuracy_dgl.py --data FOLDER --out "
+        "docs/benchmarks/accuracy.md`; epochs and batches by graph are in that file."
     )
     table = [
         "| script | graph | nodes | edges | store | plain DGL | difference |",

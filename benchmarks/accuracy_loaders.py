@@ -1,6 +1,7 @@
 """Accuracy of PyG's loaders of subgraphs: on shared data, against plain PyG with torch-sparse.
 
-    python benchmarks/accuracy_loaders.py --data FOLDER --records OUT.jsonl --out docs/accuracy.md
+    python benchmarks/accuracy_loaders.py --data FOLDER --records OUT.jsonl \
+        --out docs/benchmarks/accuracy.md
 
 Each training runs twice for each seed, with the same unmodified loader, model, initial weights and
 number of steps: on data, sampled by torch-sparse (no wheels for most versions of torch; pip builds
@@ -328,8 +329,8 @@ def report(rows: list[dict[str, Any]]) -> str:
         f"{torch_geometric.__version__}."
     )
     origin = (
-        "Made by `python benchmarks/accuracy_loaders.py --data FOLDER --out docs/accuracy.md`; "
-        "epochs and batches by graph are in that file."
+        "Made by `python benchmarks/accuracy_loaders.py --data FOLDER --out "
+        "docs/benchmarks/accuracy.md`; epochs and batches by graph are in that file."
     )
     return "\n\n".join([question, "\n".join(table), method, origin])
 

@@ -200,8 +200,9 @@ def report(rows: list[Row], args: argparse.Namespace) -> str:
         f"{torch.__version__}, PyG {torch_geometric.__version__}."
     )
     origin = (
-        "Made by `python benchmarks/accuracy_offload.py GRAPH.npz ... --out docs/accuracy.md`; the "
-        "files are in the format of `benchmarks/inputs/npz_graphs.py`."
+        "Made by `python benchmarks/accuracy_offload.py GRAPH.npz ... --out "
+        "docs/benchmarks/accuracy.md`; the files are in the format of "
+        "`benchmarks/inputs/npz_graphs.py`."
     )
     return "\n\n".join([question, "\n".join(lines), method, origin])
 

@@ -1,6 +1,6 @@
-"""Accuracy of GraphSAGE by how the store keeps the features (docs/narrow_storage.md).
+"""Accuracy of GraphSAGE by how the store keeps the features (docs/benchmarks/accuracy.md).
 
-    python benchmarks/accuracy_storage.py cora.npz tolokers.npz --out docs/narrow_storage.md
+    python benchmarks/accuracy_storage.py cora.npz tolokers.npz --out docs/benchmarks/accuracy.md
 
 Every column has the same model, initial weights, dropout masks and number of steps: PyG's model
 over the whole graph, with the features as `peergraph_pyg.share(data, storage=...)` returns them.
@@ -148,7 +148,8 @@ def report(rows: list[dict[str, Any]], settings: Settings, args: argparse.Namesp
     )
     origin = (
         "Made by `python benchmarks/accuracy_storage.py GRAPH.npz ... --out "
-        "docs/narrow_storage.md`; the files are in the format of `benchmarks/inputs/npz_graphs.py`."
+        "docs/benchmarks/accuracy.md`; the files are in the format of "
+        "`benchmarks/inputs/npz_graphs.py`."
     )
     return "\n\n".join([question, "\n".join(lines), errors, "\n".join(losses), method, origin])
 

@@ -1,4 +1,4 @@
-"""Draws the figures of docs/benchmarks.md and writes their tables, out of recorded runs.
+"""Draws the figures of docs/benchmarks/index.md and writes their tables, out of recorded runs.
 
     python benchmarks/site_figures.py
 
@@ -16,7 +16,7 @@ from harness.charts import FLOOR, FRAMEWORK, LIGHT, PEER, PEERGRAPH, Chart, Seri
 from harness.records import Record, read_records
 
 ROOT = Path(__file__).parent.parent
-PAGE = ROOT / "docs" / "benchmarks.md"
+PAGE = ROOT / "docs" / "benchmarks" / "index.md"
 FIGURES = ROOT / "docs" / "figures"
 RUNS = {
     "gather": "2026-11-21-h200x4-1246",

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import re
 import runpy
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +46,7 @@ def test_figures_are_drawn(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> N
 def test_troubleshooting_quotes_messages_that_are_raised(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("docutils", reason="needs docutils, which the extra docs installs")
     texts = [m.text for m in load("docs/extensions/error_messages.py", monkeypatch)["messages"]()]
-    page = (ROOT / "docs" / "troubleshooting.md").read_text()
+    page = (ROOT / "docs" / "guides" / "troubleshooting.md").read_text()
     quoted = re.findall(r"^\| `(.+?)` \|", page, re.MULTILINE)
     assert len(quoted) > 20
     parts = [[part.strip() for part in quote.split("…") if part.strip()] for quote in quoted]
@@ -57,14 +59,32 @@ def _has(text: str, parts: list[str]) -> bool:
     return re.search(".*".join(map(re.escape, parts)), text) is not None
 
 
-def test_every_public_package_has_a_page_of_reference() -> None:
+def described_packages() -> list[str]:
     pages = [path.read_text() for path in (ROOT / "docs" / "reference").glob("*.rst")]
-    described = [name for page in pages for name in re.findall(r"public-names:: (\S+)", page)]
-    packages = {"peergraph", "peergraph.optim", "peergraph_pyg", "peergraph_dgl"}
+    return [name for page in pages for name in re.findall(r"public-names:: (\S+)", page)]
+
+
+def test_every_public_package_has_a_page_of_reference() -> None:
+    packages = {"peergraph", "peergraph.optim", "peergraph.aggregate.layers"}
+    for adapter in ("peergraph_pyg", "peergraph_dgl"):
+        packages |= {adapter, f"{adapter}.nn"}
     for init in (ROOT / "plugin" / "peergraph").glob("*/__init__.py"):
         if re.search(r"^__all__ = \[", init.read_text(), re.MULTILINE):
             packages.add(f"peergraph.{init.parent.name}")
-    assert sorted(described) == sorted(packages - NOT_FOR_USERS)
+    assert sorted(described_packages()) == sorted(packages - NOT_FOR_USERS)
+
+
+@pytest.mark.parametrize("package", described_packages())
+def test_reference_has_a_text_for_every_public_name(package: str) -> None:
+    """The pages of the reference are the docstrings of `__all__`."""
+    module = pytest.importorskip(package, exc_type=ImportError)
+    missing = [
+        name
+        for name in module.__all__
+        if isinstance(value := getattr(module, name), type) or inspect.isroutine(value)
+        if not inspect.getdoc(value)
+    ]
+    assert missing == []
 
 
 @pytest.mark.parametrize(
@@ -89,17 +109,29 @@ def test_sources_on_other_hosts_are_found(
     assert check(tmp_path) == []
 
 
+def menu() -> Iterator[tuple[Path, Path]]:
+    """Pairs of a page and a page that its table of contents lists."""
+    for page in (ROOT / "docs").rglob("*.md"):
+        for tree in re.findall(r"^```\{toctree\}\n(.*?)^```", page.read_text(), re.M | re.S):
+            for name in re.findall(r"^(?:.*<)?([\w./*]+)>?$", tree, re.MULTILINE):
+                below_root = os.path.normpath((page.parent / name).relative_to(ROOT))
+                for suffix in (".md", ".rst"):
+                    yield from ((page, file) for file in ROOT.glob(below_root + suffix))
+
+
 def test_every_page_stands_in_a_table_of_contents() -> None:
     """As the site's build demands, which not every run of the tests makes."""
-    docs = ROOT / "docs"
-    listed = set()
-    for page in docs.rglob("*.md"):
-        for tree in re.findall(r"^```\{toctree\}\n(.*?)^```", page.read_text(), re.M | re.S):
-            names = re.findall(r"^(?:.*<)?([\w./*]+)>?$", tree, re.MULTILINE)
-            listed |= {file for name in names for file in ROOT.glob(_below_root(page, name))}
-    pages = {*docs.rglob("*.md"), *ROOT.glob("*.md")} - {docs / "index.md", ROOT / "README.md"}
-    assert sorted(str(page.relative_to(ROOT)) for page in pages - listed) == []
+    pages = {*(ROOT / "docs").rglob("*.md"), *ROOT.glob("*.md")} - {ROOT / "README.md"}
+    missing = pages - {page for _, page in menu()} - {ROOT / "docs" / "index.md"}
+    assert sorted(str(page.relative_to(ROOT)) for page in missing) == []
 
 
-def _below_root(page: Path, name: str) -> str:
-    return os.path.normpath((page.parent / f"{name}.md").relative_to(ROOT))
+def test_files_lie_where_the_menu_has_them() -> None:
+    """A chapter's first page and its pages are in one folder."""
+    elsewhere = [
+        f"{page.relative_to(ROOT)} in {chapter.relative_to(ROOT)}"
+        for chapter, page in menu()
+        if page.is_relative_to(ROOT / "docs")
+        and chapter.parent != (page.parent.parent if page.stem == "index" else page.parent)
+    ]
+    assert elsewhere == []

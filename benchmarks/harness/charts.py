@@ -35,7 +35,8 @@ class Chart:
         for i, case in enumerate(self.cases):
             cells = (_number(column.values[i]) for column in columns)
             lines.append(f"| {case} | " + " | ".join(cells) + " |")
-        links = " and ".join(f"[{run}](../benchmarks/results/{run}/README.md)" for run in self.runs)
+        results = "../../benchmarks/results"
+        links = " and ".join(f"[{run}]({results}/{run}/README.md)" for run in self.runs)
         return "\n".join([*lines, "", f"Recorded in {links}.", ""])
 
 

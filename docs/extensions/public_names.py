@@ -18,12 +18,15 @@ PACKAGES = (
     "peergraph.store",
     "peergraph.sampling",
     "peergraph.aggregate",
+    "peergraph.aggregate.layers",
     "peergraph.fullgraph",
     "peergraph.optim",
     "peergraph.integration",
     "peergraph",
     "peergraph_pyg",
     "peergraph_dgl",
+    "peergraph_pyg.nn",
+    "peergraph_dgl.nn",
 )
 
 

@@ -16,8 +16,8 @@ _HEADING = re.compile(r"^#+ .*\]\(.*$", re.MULTILINE)
 _LINK_IN_HEADING = re.compile(r"\[([^]]*)\]\([^)]*\)")
 _PAGES = {
     "README.md": "docs/index.md",
-    "examples": "docs/examples.md",
-    "docs/internals": "docs/internals.md",
+    "examples": "docs/guides/examples.md",
+    "docs/internals": "docs/internals/index.md",
 }
 
 

@@ -22,7 +22,7 @@ __version__ = version("peergraph")
 
 keep_torch_usable_in_children()
 
-# Prints nothing unless the program sets up logging: docs/observe.md.
+# Prints nothing unless the program sets up logging: docs/guides/observe.md.
 logging.getLogger("peergraph").addHandler(logging.NullHandler())
 
 __all__ = [

@@ -142,7 +142,7 @@ class Store(StoredGraph):
         machines; synchronises.
 
         Each machine reads the folder, and each of its ranks reads a share of the rows. Other files
-        and symbolic links are not read, and nothing is unpickled. See docs/disk.md.
+        and symbolic links are not read, and nothing is unpickled. See docs/guides/disk.md.
 
         Args:
             verify: whether to compare the checksums of the manifest and of all bytes that are read.
@@ -169,7 +169,8 @@ class Store(StoredGraph):
     def save(self, folder: str | PathLike[str]) -> None:
         """Writes the store into a new folder of ``.npy`` files and a manifest: structure, tables,
         and embeddings with the state of their optimizers. Collective over the node group, whose
-        ranks write together (of several machines, save on one); synchronises. See docs/disk.md.
+        ranks write together (of several machines, save on one); synchronises. See
+        docs/guides/disk.md.
 
         Until all is on the disk, the folder has the name ``<name>.part-...``. After an error, this
         folder is removed; after a kill, the next save with the same name removes it.

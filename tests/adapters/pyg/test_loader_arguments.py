@@ -98,12 +98,12 @@ def test_every_argument_has_a_test(kind: type) -> None:
 
 
 def test_sampler_has_no_other_arguments() -> None:
-    """Our sampler has the arguments and defaults of PyG's, and docs/pyg.md lists them."""
+    """Our sampler has the arguments and defaults of PyG's, and docs/guides/pyg.md lists them."""
     ours = inspect.signature(peergraph_pyg.NeighborSampler.__init__).parameters
     for name, theirs in inspect.signature(NeighborSampler.__init__).parameters.items():
         assert name == "self" or name in TESTED
         assert ours[name].default == theirs.default
-    page = Path(__file__).parents[3] / "docs" / "pyg.md"
+    page = Path(__file__).parents[3] / "docs" / "guides" / "pyg.md"
     listed = set(re.findall(r"`(\w+)`", page.read_text()))
     assert TESTED - {"kwargs"} <= listed
 

@@ -1,4 +1,4 @@
-"""The meaning of a case's files, as docs/ingest.md has it: rows that are left, ids, tables."""
+"""The meaning of a case's files (docs/guides/ingest.md): rows that are left, ids, tables."""
 
 from __future__ import annotations
 

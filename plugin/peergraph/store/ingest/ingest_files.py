@@ -52,7 +52,7 @@ def ingest(
 ) -> IngestReport:
     """Makes a store's folder, as :meth:`Store.save` writes it, from files of other formats, in
     bounded memory. Runs in one process and is not collective; :meth:`Store.load` reads the result
-    on any number of ranks. See docs/ingest.md.
+    on any number of ranks. See docs/guides/ingest.md.
 
     The folder is equal, byte by byte, to the saved folder of a store that is built from the same
     edges in memory. It appears when it is complete. Until then the files are in a folder

@@ -51,7 +51,7 @@ class PlacementOptions(TypedDict, total=False):
         topology: the links to plan for, instead of the measured ones: one GPU for each rank. Links
             that are masked in it are not used.
         spill: the folder for rows that do not fit into host memory. These are the coldest rows of
-            the widest tables; without a GPU, the structure follows last. See docs/disk.md.
+            the widest tables; without a GPU, the structure follows last. See docs/guides/disk.md.
         host_budget: the bytes of host memory that the store may take; default: the free bytes.
         machines: ``"replicate"`` (the default): each machine has a store of the whole graph, and
             reads nothing from other machines (WholeGraph III-D). Machines without a source receive
@@ -72,8 +72,8 @@ class PlacementOptions(TypedDict, total=False):
             ``"bfloat16"``, ``"float8_e4m3"``, ``"float8_e5m2"``, ``"int8"`` (with a scale for each
             row) or ``"int8:N"`` (with a scale for each N columns of a row). It is given by the name
             of a node or edge table (``{"x": "bfloat16"}``), or by type and name (``{"paper": {"x":
-            "int8"}}``). Reads return the data's dtype; see docs/narrow_storage.md. Equal on all
-            machines.
+            "int8"}}``). Reads return the data's dtype; see docs/guides/narrow_storage.md. Equal on
+            all machines.
     """
 
     plan: str | Plan
