@@ -7,13 +7,15 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, TypeVar
 
+import torch
 import torch_geometric.sampler
 from torch import Tensor
 from torch_geometric.sampler import HeteroSamplerOutput, NegativeSampling, SamplerOutput
 from torch_geometric.sampler.base import DataType, NumNeighbors, SubgraphType
+from torch_geometric.sampler.neighbor_sampler import edge_sample
 
 from peergraph import sampling
-from peergraph.sampling import Sample, next_seed
+from peergraph.sampling import NodeWindows, Sample, next_seed
 from peergraph.store import EDGE, NODE, EdgeType, NodeType, Store, reverse_type
 
 from ..data.store_of import store_of
@@ -25,7 +27,7 @@ from .arguments import (
     times_for_negatives,
     weight_tables,
 )
-from .batch_negatives import BatchNegatives
+from .batch_negatives import BatchNegatives, End, drawn_in_windows
 from .negative_sampling import CpuNegativeSampling
 from .windows import seed_starts, starts_of
 
@@ -282,37 +284,59 @@ class NeighborSampler(torch_geometric.sampler.NeighborSampler):  # type: ignore[
     def sample_from_edges(
         self, inputs: Any, neg_sampling: NegativeSampling | None = None
     ) -> SamplerOutput | HeteroSamplerOutput:
-        """As PyG's; weights of negatives may be shared, on a GPU, and of more than 2^24 nodes."""
-        if isinstance(neg_sampling, BatchNegatives):
-            drawn = self._negatives_of_batch(inputs, neg_sampling)
-            return super().sample_from_edges(inputs, neg_sampling=drawn)
-        if self._negatives[0] is not neg_sampling:
-            self._negatives = neg_sampling, self._negatives_on_cpu(neg_sampling, inputs.input_type)
-        drawn = self._negatives[1]
-        with starts_of(inputs, one_source=drawn is not None and drawn.is_triplet()):
-            return super().sample_from_edges(inputs, neg_sampling=drawn)
+        """As PyG's; weights of negatives may be shared, on a GPU, and of more than 2^24 nodes.
+        Negatives are in the windows of time of their positives.
+        """
+        negatives = neg_sampling
+        if not isinstance(negatives, BatchNegatives):
+            if self._negatives[0] is not negatives:
+                self._negatives = negatives, self._negatives_on_cpu(negatives, inputs.input_type)
+            negatives = self._negatives[1]
+        with starts_of(inputs, one_source=negatives is not None and negatives.is_triplet()):
+            drawn = self._drawn_negatives(inputs, negatives)
+            if drawn is None:
+                return super().sample_from_edges(inputs, neg_sampling=negatives)
+            # Without times of nodes, for which PyG's code would draw again.
+            out = edge_sample(inputs, self._sample, self.num_nodes, self.disjoint, None, drawn)
+        return out.to_bidirectional() if self.subgraph_type is SubgraphType.bidirectional else out
 
-    def _negatives_of_batch(self, inputs: Any, negatives: BatchNegatives) -> NegativeSampling:
-        if self.is_temporal:
-            raise NotImplementedError(
-                f"neg_sampling: {type(negatives).__name__} with time_attr; pass PyG's "
-                "NegativeSampling, which takes nodes that are no later than the positive"
-            )
-        size = self.num_nodes if isinstance(self.num_nodes, int) else None
-        if size is None:
-            size = self.num_nodes[inputs.input_type[2]]  # type: ignore[index]
-        return negatives.of_batch(inputs, size, disjoint=self.disjoint)
+    def _drawn_negatives(
+        self, inputs: Any, negatives: NegativeSampling | None
+    ) -> NegativeSampling | None:
+        """Returns the negatives of a batch; None: PyG's code draws them."""
+        ends = (inputs.input_type or EDGE)[::2]
+        has_starts, limits = hasattr(inputs, "start"), self.core.options.time_window
+        in_windows = any(t in self._node_time and (has_starts or t in limits) for t in ends)
+        if negatives is None or not (in_windows or isinstance(negatives, BatchNegatives)):
+            return None
+        sources, destinations = (End(self._size(t), self._windows(t, inputs)) for t in ends)
+        if isinstance(negatives, BatchNegatives):
+            return negatives.of_batch(inputs, destinations, disjoint=self.disjoint)
+        return drawn_in_windows(negatives, len(inputs.row), sources, destinations)
+
+    def _windows(self, node_type: NodeType, inputs: Any) -> NodeWindows | None:
+        """Returns the windows of a batch's positives for nodes of a type; None: all nodes."""
+        if node_type not in self._node_time:
+            return None
+        if inputs.time is None:
+            raise ValueError("edge_label_time: needed, for negatives of nodes with time_attr")
+        latest, earliest = inputs.time.cpu().long(), getattr(inputs, "start", None)
+        length = self.core.options.time_window.get(node_type)
+        if length is not None:
+            begin = latest.clamp(min=torch.iinfo(torch.int64).min + length) - length
+            earliest = begin if earliest is None else begin.maximum(earliest)
+        return NodeWindows(self.store, node_type, self._node_time[node_type], latest, earliest)
+
+    def _size(self, node_type: NodeType) -> int:
+        return self.num_nodes if isinstance(self.num_nodes, int) else self.num_nodes[node_type]
 
     def _negatives_on_cpu(
         self, given: NegativeSampling | None, edge_type: EdgeType | None
     ) -> NegativeSampling | None:
         if type(given) is not NegativeSampling:  # None, or a subclass that a user wrote
             return given
-        if isinstance(self.num_nodes, int):
-            return CpuNegativeSampling(given, (self.num_nodes, self.num_nodes))
-        assert edge_type is not None
-        ends = self.num_nodes[edge_type[0]], self.num_nodes[edge_type[2]]
-        return CpuNegativeSampling(given, ends)
+        source, _, destination = edge_type or EDGE
+        return CpuNegativeSampling(given, (self._size(source), self._size(destination)))
 
     def output_of(self, sample: Sample) -> SamplerOutput | HeteroSamplerOutput:
         """Returns a sample as PyG's loaders take it."""

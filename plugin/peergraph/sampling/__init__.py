@@ -7,6 +7,7 @@ from peergraph.sampling.exclude import edges_between, exclude_edges
 from peergraph.sampling.hgt_sampler import HgtSampler
 from peergraph.sampling.negative.batch_negatives import hard_negatives, in_batch_negatives
 from peergraph.sampling.negative.negative_sampler import Negatives, NegativeSampler
+from peergraph.sampling.negative.node_windows import NodeWindows
 from peergraph.sampling.neighbor.neighbor_sampler import NeighborSampler
 from peergraph.sampling.ppr.ppr_sampler import PprNeighbors, PprSample, PprSampler
 from peergraph.sampling.presampling import presample
@@ -26,6 +27,7 @@ __all__ = [
     "NegativeSampler",
     "Negatives",
     "NeighborSampler",
+    "NodeWindows",
     "PinSageLayer",
     "PinSageSample",
     "PinSageSampler",

@@ -7,10 +7,14 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from torch_geometric.data import HeteroData
 from torch_geometric.loader import LinkNeighborLoader
+from torch_geometric.sampler import NegativeSampling
 
 import peergraph_pyg
 from tests.adapters.pyg.graphs import check_batch, random_data, random_hetero
+from tests.named_case import named_cases
+from tests.pairwise import pairwise
 
 WRITES = ("author", "writes", "paper")
 
@@ -100,20 +104,114 @@ def test_binary_and_typed(device: torch.device) -> None:
                 assert set(ends[1][20:].tolist()) <= set(ends[1][:20].tolist())
 
 
-def test_errors() -> None:
+ALL_NODES = torch.arange(60)
+# Two candidates; the times of nodes are their ids modulo 30.
+CANDIDATES = (ALL_NODES[:, None] + torch.tensor([7, 11])) % 60
+
+
+@named_cases(
+    ("kind", "mode", "typed", "window"),
+    pairwise(
+        ["random", "weighted", "in batch", "hard"],
+        ["binary", "triplet"],
+        [False, True],
+        ["none", "length", "start", "both"],
+    ),
+)
+def test_windows(device: torch.device, kind: str, mode: str, typed: bool, window: str) -> None:
+    """Negatives are nodes that the link's window admits; links and labels are PyG's."""
+    weights = (ALL_NODES % 4).float() if kind == "weighted" else None
+    if kind == "in batch":
+        negatives: Any = peergraph_pyg.InBatchNegatives(2, mode)
+    elif kind == "hard":
+        negatives = peergraph_pyg.HardNegatives(CANDIDATES, 2, mode)
+    else:
+        negatives = NegativeSampling(mode, 2, src_weight=weights, dst_weight=weights)
+    random = torch.Generator().manual_seed(8)
+    edges, times = torch.randint(60, (2, 200), generator=random), ALL_NODES % 30
+    ends = ("user", "item") if typed else ("user", "user")
+    data = HeteroData()
+    for node_type in set(ends):
+        data[node_type].num_nodes, data[node_type].time = 60, times
+    data[ends[0], "to", ends[1]].edge_index = edges
+    shared = peergraph_pyg.share(data, device=device)
+    latest = 15 + torch.arange(200) % 20
+    starts = latest - torch.arange(200) % 6 - 4
+    first = torch.full_like(latest, -1)
+    options: dict[str, Any] = {}
+    if window in ("length", "both"):
+        first, options["time_window"] = latest - 6, 6
+    if window in ("start", "both"):
+        first, options["edge_label_start_time"] = first.maximum(starts), starts
+    loader = LinkNeighborLoader(
+        shared,
+        [2],
+        edge_label_index=((ends[0], "to", ends[1]), edges),
+        edge_label_time=latest,
+        time_attr="time",
+        neg_sampling=negatives,
+        batch_size=80,
+        **options,
+    )
+    for batch in loader:
+        store, links = batch[ends[0], "to", ends[1]], batch[ends[0], "to", ends[1]].input_id.cpu()
+        nodes = {t: batch[t].n_id.cpu() for t in set(ends)}
+        count = len(links)
+        positive = torch.arange(count).repeat(2)
+        row, col = store.edge_index.cpu()
+        link, seen = links[batch[ends[1]].batch.cpu()[col]], times[nodes[ends[0]][row]]
+        assert bool(((seen >= first[link]) & (seen <= latest[link])).all())
+        if mode == "binary":
+            source, destination = store.edge_label_index.cpu()
+            source, destination = nodes[ends[0]][source], nodes[ends[1]][destination]
+            assert torch.equal(torch.stack([source, destination])[:, :count], edges[:, links])
+            negative_source, negative = source[count:], destination[count:]
+        else:
+            of_source = batch[ends[0]]
+            assert torch.equal(nodes[ends[0]][of_source.src_index.cpu()], edges[0, links])
+            of_destination = batch[ends[1]]
+            negative = nodes[ends[1]][of_destination.dst_neg_index.cpu()].t().flatten()
+            negative_source = edges[0, links][positive]
+        assert len(negative) == 2 * count
+        after, before = first[links][positive], latest[links][positive]
+        assert bool(((times[negative] >= after) & (times[negative] <= before)).all())
+        if kind == "in batch":
+            in_batch = edges[1, links]
+            for i, node in enumerate(negative.tolist()):
+                in_window = (times[in_batch] >= after[i]) & (times[in_batch] <= before[i])
+                is_positive = edges[0, links] == negative_source[i]
+                others = {*in_batch[in_window].tolist()} - {*in_batch[is_positive].tolist()}
+                assert node in others or not others
+        elif kind == "weighted" and window != "none":  # PyG's code may take the oldest node
+            assert bool((weights[negative] > 0).all())
+        if kind in ("in batch", "hard"):
+            assert torch.equal(negative_source, edges[0, links][positive])
+        elif mode == "binary":
+            assert bool((times[negative_source] >= after).all())
+            assert bool((times[negative_source] <= before).all())
+
+
+def test_times_of_edges_do_not_matter(device: torch.device) -> None:
+    """Only nodes with times are kept from being negatives, as in PyG."""
     data = random_data()
-    data.time = torch.arange(60)
-    shared = peergraph_pyg.share(data)
-    timed = LinkNeighborLoader(
+    data.edge_time = torch.arange(400)
+    shared = peergraph_pyg.share(data, device=device)
+    loader = LinkNeighborLoader(
         shared,
         [3],
         edge_label_index=data.edge_index,
-        edge_label_time=torch.full((400,), 60),
-        time_attr="time",
-        neg_sampling=peergraph_pyg.InBatchNegatives(1),
+        edge_label_time=torch.zeros(400, dtype=torch.int64),
+        time_attr="edge_time",
+        time_window=0,
+        neg_sampling=peergraph_pyg.HardNegatives(CANDIDATES, 1),
+        batch_size=400,
     )
-    with pytest.raises(NotImplementedError, match="InBatchNegatives with time_attr"):
-        next(iter(timed))
+    (batch,) = loader
+    source, _, negatives = triplets(batch)
+    assert set(((negatives - source[:, None]) % 60).flatten().tolist()) == {7, 11}
+
+
+def test_errors() -> None:
     with pytest.raises(NotImplementedError, match=r"data that peergraph_pyg.share\(\) returned"):
         peergraph_pyg.InBatchNegatives(1).sample(3, "dst", 4)
     with pytest.raises(ValueError, match="candidates must be int64"):
