@@ -3,6 +3,7 @@
     python benchmarks/small_batches.py --graph products --plans replicated --peers wholegraph
     python benchmarks/small_batches.py --graph papers --plans replicated --layers accelerated
     python benchmarks/small_batches.py --graph papers --plans auto --world 2 --layers accelerated
+    python benchmarks/small_batches.py --graph papers --plans auto --layers accelerated --turns 20
 
 `kernels_ms` is the time of all kernels and copies of a step on the GPU, each for itself, in a loop
 that makes each batch when it is asked for; `over_kernels` is the time of a step (`wall_ms`) over
@@ -10,6 +11,11 @@ it. The ways: `loader` is the unmodified NeighborLoader, which makes a batch ahe
 `peergraph_pyg.capture`; `compute` trains on batches that lie in memory, and `batches` makes them
 and trains on none: their `ms_host` is what Python needs. With PyG's layers (`loader`) and
 Peergraph's (`accelerated`). On several GPUs, DistributedDataParallel averages the gradients.
+
+`--turns` compares who makes the batches, by the same model in the same process, as machines differ
+more than these: batches in `memory`, made ahead by a `thread`, by the `loop` on the thread's
+stream, by the one of these two that the loader chooses (`adaptive`: its trials count), or on
+`request`. In each round, all take a turn of some steps; the times are those of a step, by round.
 """
 
 from __future__ import annotations
@@ -17,20 +23,25 @@ from __future__ import annotations
 import argparse
 import itertools
 import sys
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import replace
 from typing import Any
 
 import torch
 from end_to_end import epoch_seeds
-from harness.common import PLANS, Mark, main, measure, parser, words_of
+from harness.common import PLANS, Mark, main, measure, parser, quantile, words_of
 from harness.kernel_times import length_of, spans_by_kind
-from harness.ranks import Session
+from harness.ranks import Session, synchronize
+from harness.records import Timing
 from systems.systems import Case, CaseRunner, System, add_arguments, systems
 from torch_geometric.loader import NeighborLoader
 from training import Trainer, again_and_again, data_of, loss_of, train_on
 
 import peergraph_pyg
+from peergraph_pyg.prefetching.prefetch_iterator import PrefetchIterator
+from peergraph_pyg.prefetching.prefetcher import plain_iterator
+from peergraph_pyg.prefetching.shorter_steps import ShorterSteps
 
 _LAYERS = ("loader", "accelerated", "lazy")
 _WAYS = ("loader", "captured", "compute", "batches")
@@ -38,6 +49,11 @@ _RESIDENT = 4
 _PROFILED = 24
 # Steps before the profile of a way: the captured one makes its graphs in the first ones.
 _BEFORE = 8
+_MAKERS = ("memory", "thread", "loop", "adaptive", "request")
+# Steps before the first turns, in which an adaptive loop makes its first choice.
+_BEFORE_TURNS = 40
+# Steps of a turn that are not counted: the first batches are made before any step.
+_UNCOUNTED = 2
 
 
 class Ways:
@@ -56,6 +72,49 @@ class Ways:
             shuffle=True,
         )
         self._kernels_ms: float | None = None
+
+    def take_turns(self) -> None:
+        """Trains with each of the makers in turns."""
+        session = self._session
+        trainer = Trainer(session, len(self._case.fanouts), self._layers)
+        memory = list(itertools.islice(peergraph_pyg.prefetch(self._loader, 0), _RESIDENT))
+        adaptive = ShorterSteps()
+        sources: dict[str, Any] = {
+            "memory": memory,
+            "thread": peergraph_pyg.prefetch(self._loader, 1),
+            "loop": _MadeBy(self._loader, session.device, _Loop()),
+            "adaptive": _MadeBy(self._loader, session.device, adaptive),
+            "request": peergraph_pyg.prefetch(self._loader, 0),
+        }
+        times: dict[str, list[float]] = {maker: [] for maker in _MAKERS}
+        for turn in range(session.args.turns + 1):
+            for maker in _MAKERS:
+                count = session.args.steps if turn else _BEFORE_TURNS
+                ms = self._take_turn(self._train(trainer, sources[maker]), count)
+                if turn:
+                    times[maker].append(ms)
+            session.note(f"round {turn} of {session.args.turns}")
+        for maker in _MAKERS:
+            ms = [quantile(times[maker], fraction) for fraction in (0.5, 0.1, 0.9)]
+            over = [mine / least for mine, least in zip(times[maker], times["memory"], strict=True)]
+            fields = {"part": "turns", "way": maker, "over_memory": quantile(over, 0.5)}
+            if maker == "adaptive":
+                fields["by_thread"] = adaptive.by_thread
+            case = replace(self._case, fields={**self._case.fields, **fields})
+            trainer.finish(session, Timing(*ms, ms[0], ms[0], session.args.turns), case)
+
+    def _take_turn(self, steps: Generator[Any, None, None], count: int) -> float:
+        """Returns the milliseconds of a step, on the slowest rank."""
+        for _ in range(_UNCOUNTED):
+            next(steps)
+        self._session.barrier()
+        begin = time.perf_counter()
+        for _ in range(count):
+            next(steps)
+        synchronize(self._session.device)
+        ms = (time.perf_counter() - begin) * 1e3 / count
+        steps.close()  # ends the thread, which would go on in the turns of the others
+        return max(self._session.group.all_gather(ms))
 
     def run(self, way: str) -> None:
         trainer = Trainer(self._session, len(self._case.fanouts), self._layers)
@@ -94,7 +153,7 @@ class Ways:
     def batches(self, trainer: Trainer) -> Iterator[Any]:
         return again_and_again(peergraph_pyg.prefetch(self._loader, 0))
 
-    def _train(self, trainer: Trainer, batches: Any) -> Iterator[Any]:
+    def _train(self, trainer: Trainer, batches: Any) -> Generator[Any, None, None]:
         for batch in again_and_again(batches):
             trainer.step(batch.x, batch, batch.y[: batch.batch_size])
             yield
@@ -112,6 +171,23 @@ class Ways:
         return total / _PROFILED / 1e3, length_of(spans) / _PROFILED / 1e3
 
 
+class _Loop(ShorterSteps):
+    """The loop makes all batches but the first."""
+
+    def count_step(self) -> None:
+        self.by_thread = False
+
+
+class _MadeBy:
+    """Iterates a loader; `way` says who makes the next batch."""
+
+    def __init__(self, loader: NeighborLoader, device: torch.device, way: ShorterSteps) -> None:
+        self._loader, self._device, self._way = loader, device, way
+
+    def __iter__(self) -> PrefetchIterator:
+        return PrefetchIterator(plain_iterator(self._loader), 1, self._device, way=self._way)
+
+
 def run(session: Session) -> None:
     args = session.args
     args.semantics = ["pyg"]
@@ -127,6 +203,10 @@ def run(session: Session) -> None:
 def _time(session: Session, system: System, layers: str) -> Callable[[Case], None]:
     def time_case(case: Case) -> None:
         ways = Ways(session, data_of(system.store), case, layers)
+        if session.args.turns:
+            with session.section("turns", **case.fields):
+                ways.take_turns()
+            return
         for way in session.args.ways:
             with session.section(way, **{**case.fields, "way": way}):
                 ways.run(way)
@@ -148,6 +228,9 @@ def arguments() -> argparse.ArgumentParser:
         result.add_argument(
             f"--{name}", type=words_of(known), default=default, help=f"of {', '.join(known)}"
         )
+    turns = "rounds in which the makers of batches take turns, in place of the ways"
+    result.add_argument("--turns", type=int, default=0, help=turns)
+    result.add_argument("--steps", type=int, default=32, help="of a turn")
     result.set_defaults(world=1, iterations=100_000, warmup=8, budget=3.0)
     return result
 

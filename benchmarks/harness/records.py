@@ -187,6 +187,7 @@ _COLUMNS = {
                    "ms_gather", "ms_loader", "ms_train", "epoch_s", "over_compute", "utilisation"],
     "small_batches": ["system", "plan", "way", "wall_ms", "ms_host", "kernels_ms", "over_kernels",
                       "own_kernels_ms", "busy_ms", "peak_gib", "epoch_s", "loss"],
+    "small_batches turns": ["system", "plan", "way", *_TIMES, "over_memory", "by_thread", "loss"],
     "training": ["system", "plan", *_TIMES, "wall_ms", "ms_sample", "ms_gather", "ms_loader",
                  "ms_train", "epoch_s", "against", "ratio"],
     "rgat": ["kind", "way", "op", "plan", *_TIMES, "wall_ms", "ms_loader", "ms_train",
