@@ -23,7 +23,7 @@ def draw_placement(rows: list[Record], folder: Path) -> list[Path]:
     pictures: dict[tuple[object, ...], list[Record]] = {}
     for row in rows:
         beside = row.get("op") == "beside"
-        if row.get("part") in parts and not beside and ("ms" in row or "predicted_ms" in row):
+        if row.get("part") in parts and not beside and ("ms" in row or "link_ms" in row):
             key = tuple(row.get(name) for name in ("part", "world", "graph"))
             pictures.setdefault(key, []).append(row)
     paths = []
@@ -31,7 +31,7 @@ def draw_placement(rows: list[Record], folder: Path) -> list[Path]:
         figure, axes = plt.subplots(figsize=(7, 3.2))
         parts[str(part)](of_picture, axes)
         machine = f"{world} x {of_picture[0]['device']}"
-        where = "predicted for XGNN's machines" if part == "machines" else machine
+        where = "bytes over the links of XGNN's machines" if part == "machines" else machine
         axes.set_title(f"{graph}, {where}", fontsize=9)
         axes.legend(fontsize=7)
         figure.tight_layout()
@@ -61,7 +61,7 @@ def _budgets(rows: list[Record], axes: plt.Axes) -> None:
 
 
 def _factors(rows: list[Record], axes: plt.Axes) -> None:
-    """Sampling and gathering, one mechanism after the other, with what was predicted."""
+    """Sampling and gathering, one mechanism after the other."""
     for i, row in enumerate(rows):
         axes.bar(i, row["ms_sample"], color=_SAMPLE, label=_once(axes, "sampling"))
         axes.bar(
@@ -72,25 +72,20 @@ def _factors(rows: list[Record], axes: plt.Axes) -> None:
             label=_once(axes, "gathering features"),
         )
         axes.text(i, row["ms"], f"{row['ms']:.2f}", ha="center", va="bottom", fontsize=7)
-        if "predicted_ms" in row:
-            axes.plot(i, row["predicted_ms"], "k_", markersize=18, label=_once(axes, "predicted"))
     axes.set_xticks(range(len(rows)), [row["setting"] for row in rows], fontsize=7)
     axes.set_ylabel("ms a mini-batch")
 
 
 def _links(rows: list[Record], axes: plt.Axes) -> None:
-    """Gathering, by topology and policy, with what was predicted."""
+    """Gathering, by topology and policy."""
     settings = list(dict.fromkeys(row["setting"] for row in rows))
     policies = [name for name in _POLICIES if any(row["plan"] == name for row in rows)]
     width = 0.8 / len(policies)
     for row in rows:
         i = policies.index(row["plan"])
         at = settings.index(row["setting"]) + (i - (len(policies) - 1) / 2) * width
-        shown = row.get("ms_gather", row["predicted_gather"])
+        shown = row.get("ms_gather", row.get("link_ms"))
         axes.bar(at, shown, width, color=_POLICIES[row["plan"]], label=_once(axes, row["plan"]))
-        if "ms_gather" in row:
-            predicted = row["predicted_gather"]
-            axes.plot(at, predicted, "k_", markersize=10, label=_once(axes, "predicted"))
     axes.set_xticks(range(len(settings)), settings)
     axes.set_ylabel("ms to gather a mini-batch")
 

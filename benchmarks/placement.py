@@ -1,11 +1,12 @@
-"""Measures placements of a graph that does not fit, and what was predicted for them.
+"""Measures placements of a graph that does not fit.
 
     python benchmarks/placement.py --world 4 --graph papers --peers wholegraph
 
 Three parts: `budgets`, gathers of real mini-batches' inputs beside WholeGraph where everything fits
 each GPU, where a GPU may keep 40 % of it, and where all together keep 25 %; `factors`, XGNN's
 Figure 10, one mechanism after the other; `links`, its Figure 13, policies on fully linked GPUs and
-on a ring, for which links are masked. `machines` only predicts, for the machines of that figure.
+on a ring, for which links are masked. `machines` measures nothing: `link_ms` is the time of the
+plan's bytes over the nominal links of the machines of that figure.
 Placements are chosen by reads that were counted over an epoch and timed on batches of another one.
 
 WholeGraph keeps a table on the GPUs or on the host, not on both: on the GPUs where their budgets

@@ -130,8 +130,6 @@ _CASE = ["graph", "dim", "fanout", "batch", "semantics", "layers"]
 _TIMES = ["ms", "ms_p10", "ms_p90", "ms_slowest"]
 _HITS = ["hit_replicated", "hit_sharded", "hit_host"]
 _LINKS = ["slowest_link_mb", "host_mb"]
-_PREDICTED = ["predicted_ms", "predicted_sample", "predicted_gather", "predicted_ratio",
-              "predicted_ratio_sample", "predicted_ratio_gather"]  # fmt: skip
 _OFFLOAD = ["setting", "decision", "num_chunks", "budget_gib", *_TIMES, "first_s",
             "build_s", "rows_s", "lists_s", "from_host_gb", "to_host_gb", "to_ranks_gb", "kept_gb",
             "peak_gib", "driver_gib", "rows_device_gib", "rows_host_gib", "rows_file_gib", "h2d_ms",
@@ -197,13 +195,12 @@ _COLUMNS = {
     "epoch": ["system", "plan", "world", "device", *_TIMES, "wall_ms", "ms_sample", "ms_gather",
               "ms_train", "edges", "steps_per_epoch", "epoch_s", "over_plain"],
     "placement budgets": ["setting", "op", "system", "plan", *_TIMES, "ms_sample", "ms_gather",
-                          "gbs", "missing_gbs", "host_gib", *_HITS, *_PREDICTED, "against",
+                          "gbs", "missing_gbs", "host_gib", *_HITS, "against",
                           "ratio"],
     "placement factors": ["setting", "sampler", "op", *_TIMES, "ms_sample", "ms_gather", *_HITS,
-                          *_LINKS, *_PREDICTED],
-    "placement links": ["setting", "plan", *_TIMES, "ms_sample", "ms_gather", *_HITS, *_LINKS,
-                        *_PREDICTED],
-    "placement machines": ["setting", "plan", *_PREDICTED, *_LINKS],
+                          *_LINKS],
+    "placement links": ["setting", "plan", *_TIMES, "ms_sample", "ms_gather", *_HITS, *_LINKS],
+    "placement machines": ["setting", "plan", "link_ms", *_LINKS],
 }  # fmt: skip
 
 
@@ -251,7 +248,7 @@ def _kind(record: Record) -> tuple[str, int, str]:
 def tables(records: list[Record]) -> str:
     """All tables of some records: one for each benchmark and number of ranks, then what failed."""
     texts = []
-    shown = [r for r in records if {"ms", "predicted_ms", "alpha", "stage"} & r.keys()]
+    shown = [r for r in records if {"ms", "link_ms", "alpha", "stage"} & r.keys()]
     for kind in dict.fromkeys(map(_kind, shown)):
         rows = [r for r in shown if _kind(r) == kind]
         bench, world, device = kind

@@ -51,13 +51,11 @@ def run_factors(measurements: Measurements, topology: Topology, watch: Watch) ->
             sampler = RESERVOIR if factor in _BEFORE_SAMPLER else PLAIN
             for name in sorted(measured, key=lambda name: name != sampler):
                 fields = {"setting": factor, "sampler": name, "plan": "by hand"}
-                # Predictions are for samplers that read what they draw.
                 record_batches(
                     session,
                     measured[name],
                     part="factors",
                     op="batch" if name == sampler else "beside",
-                    predicted=name == PLAIN,
                     **fields,
                 )
 

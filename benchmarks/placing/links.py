@@ -6,7 +6,9 @@ from collections.abc import Hashable
 from itertools import combinations
 
 from peergraph.memory.topology.topology import Topology
+from peergraph.store import Plan
 from peergraph.store.placement.policies import plan_on
+from peergraph.store.placement.prediction import total_link_bytes
 from placing.cliques import POLICIES
 from placing.machines import machine
 from placing.stores import (
@@ -87,7 +89,7 @@ def run_links(measurements: Measurements, topology: Topology, watch: Watch) -> N
 
 
 def run_machines(measurements: Measurements, topology: Topology, watch: Watch) -> None:
-    """Predictions for the machines of XGNN's Figure 13, whose links are nominal."""
+    """Times of the counted bytes on the machines of XGNN's Figure 13, whose links are nominal."""
     workload = measurements.workload
     session = workload.session
     budget = policy_budget(measurements)
@@ -96,11 +98,10 @@ def run_machines(measurements: Measurements, topology: Topology, watch: Watch) -
             continue
         with session.section(f"machines: {setting}", part="machines", setting=setting):
             for policy in POLICIES:
-                made = session.first_does(
-                    lambda policy=policy, name=name: (
-                        plan_on(  # type: ignore[misc]
-                            machine(name), workload.items, workload.reads, budget, policy
-                        ).predictions
+                links = machine(name)
+                plan: Plan = session.first_does(
+                    lambda policy=policy, links=links: plan_on(  # type: ignore[misc]
+                        links, workload.items, workload.reads, budget, policy
                     )
                 )
                 session.recorder.note(
@@ -109,5 +110,18 @@ def run_machines(measurements: Measurements, topology: Topology, watch: Watch) -
                     setting=setting,
                     plan=policy,
                     graph=workload.spec.name,
-                    **predicted_fields(made),
+                    link_ms=1e3 * link_seconds(plan, links),
+                    **predicted_fields(plan.predictions),
                 )
+
+
+def link_seconds(plan: Plan, topology: Topology) -> float:
+    """The seconds of a mini-batch's bytes on the slowest GPU: on its slowest link, then from the
+    host.
+    """
+    rates, count = topology.bulk, topology.num_gpus
+    slowest = 0.0
+    for gpu, moved in enumerate(total_link_bytes(plan.predictions)):
+        links = [moved[j] / rates.bandwidth[gpu][j] for j in range(count) if moved[j]]
+        slowest = max(slowest, max(links, default=0.0) + moved[count] / rates.host[gpu])
+    return slowest

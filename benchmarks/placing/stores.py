@@ -1,4 +1,4 @@
-"""Stores of placement.py: built as a case says, measured, and put beside what was predicted."""
+"""Stores of placement.py: built as a case says, and measured."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from peergraph.memory.topology.topology import Topology
 from peergraph.sampling import NeighborSampler
 from peergraph.store import NODE, Plan, Store
 from peergraph.store.placement.prediction import Prediction, total_link_bytes
-from placing.workload import FEATURES, NAMES, STRUCTURE, Workload, plain_sampler
+from placing.workload import FEATURES, NAMES, Workload, plain_sampler
 
 PLAIN, RESERVOIR = "plain", "reservoir"
 MakeSampler = Callable[[Store, Workload], NeighborSampler]
@@ -35,7 +35,7 @@ class Case:
         label: of the row in the table.
         plan: as :meth:`Store.build` takes it.
         budget: bytes on each GPU, without the renumbering.
-        topology: links to plan by, and to predict with.
+        topology: links to plan by.
         options: more arguments of :meth:`Store.build`.
     """
 
@@ -146,19 +146,15 @@ _TIERS = ("replicated", "sharded", "host")
 
 
 def predicted_fields(predictions: tuple[Prediction, ...]) -> dict[str, Any]:
-    """The predicted times by operation, hits of features, and the most bytes on a link."""
-    of_kind = {p.kind: p for p in predictions}
-    sample, gather = 1e3 * of_kind[STRUCTURE].seconds, 1e3 * of_kind[FEATURES].seconds
+    """The expected hits of features, and the most bytes on a link."""
     links = total_link_bytes(predictions)
     peers = [row[j] for i, row in enumerate(links) for j in range(len(links)) if j != i]
     fields: dict[str, Any] = {
-        "predicted_ms": sample + gather,
-        "predicted_sample": sample,
-        "predicted_gather": gather,
         "slowest_link_mb": max(peers, default=0.0) / 1e6,
         "host_mb": max(row[-1] for row in links) / 1e6,
     }
-    shares = zip(_TIERS, of_kind[FEATURES].hits, strict=True)
+    hits = next(p.hits for p in predictions if p.kind == FEATURES)
+    shares = zip(_TIERS, hits, strict=True)
     return fields | {f"predicted_hit_{tier}": share for tier, share in shares}
 
 
@@ -168,7 +164,7 @@ def _predictions(
     if store.plan.predictions:
         return store.plan.predictions
     partitions = store.plan.partitions or one_partition_per_gpu(store.plan.world_size)
-    return workload.predict(tiers, case.topology, partitions)
+    return workload.predict(tiers, partitions)
 
 
 def _measured_hits(workload: Workload, store: Store, tiers: Tiers) -> tuple[float, float, float]:
@@ -186,39 +182,17 @@ def _measured_hits(workload: Workload, store: Store, tiers: Tiers) -> tuple[floa
     return stored_share, sharded, host
 
 
-def record_batches(
-    session: Session, measured: Measured, predicted: bool = True, **fields: Any
-) -> None:
-    """Records a mini-batch, with the prediction over what was measured. Collective.
-
-    Args:
-        predicted: whether the prediction is for what was measured.
-    """
-    record = {**measured.fields, **fields}
-    if predicted:
-        stages = measured.batches.stages
-        times = {"ms": measured.batches.ms, **{s: stages[s] for s in ("sample", "gather")}}
-        everywhere = session.group.all_gather(times)
-        for name in times:
-            ratio = record[f"predicted_{name}"] / max(rank[name] for rank in everywhere)
-            record["predicted_ratio" + ("" if name == "ms" else f"_{name}")] = ratio
-    else:
-        record = _without_prediction(record)
-    session.recorder.add(measured.batches, system="peergraph", **{"op": "batch", **record})
-
-
-def _without_prediction(fields: Mapping[str, Any]) -> dict[str, Any]:
-    return {k: v for k, v in fields.items() if not k.startswith("predicted_")}
+def record_batches(session: Session, measured: Measured, **fields: Any) -> None:
+    """Records a mini-batch. Collective."""
+    record = {"op": "batch", **measured.fields, **fields}
+    session.recorder.add(measured.batches, system="peergraph", **record)
 
 
 def record_gathers(session: Session, measured: Measured, **fields: Any) -> None:
-    """Records the gathers alone, with the rates of all rows and of those missing on GPUs.
-
-    The prediction is left out: it is of mini-batches, whose gathers wait for the host's call.
-    """
+    """Records the gathers alone, with the rates of all rows and of those missing on GPUs."""
     if measured.gathers is None:
         return
-    record = {**_without_prediction(measured.fields), **fields}
+    record = {**measured.fields, **fields}
     slowest = max(session.group.all_gather(measured.gathers.ms))
     record["bytes"] = record["nodes"] * record["dim"] * 4
     record["missing_gbs"] = record["missing_bytes"] / slowest / 1e6

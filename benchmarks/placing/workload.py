@@ -14,7 +14,6 @@ from torch import Tensor
 
 from peergraph.memory import Tiers
 from peergraph.memory.table.partitions import Partitions
-from peergraph.memory.topology.topology import Topology
 from peergraph.sampling import NeighborSampler, Sample, presample
 from peergraph.store import EDGE, NODE, EdgeSource, GraphSource, Hotness, RowSource, Store
 from peergraph.store.csc.layout import structure_bytes
@@ -114,12 +113,10 @@ class Workload:
         """All in-degrees, as every rank can make them."""
         return make_indptr(self.spec, self.session.device).diff().cpu()
 
-    def predict(
-        self, tiers: Mapping[str, Tiers], topology: Topology, partitions: Partitions
-    ) -> tuple[Prediction, ...]:
-        """The cost of structure and features on these tiers, by kind."""
+    def predict(self, tiers: Mapping[str, Tiers], partitions: Partitions) -> tuple[Prediction, ...]:
+        """The reads of structure and features on these tiers, by kind."""
         chosen = [tiers[item.kind] for item in self.items]
-        return predict_items(self.items, chosen, self.reads, topology, partitions)
+        return predict_items(self.items, chosen, self.reads, partitions)
 
 
 def make_workload(

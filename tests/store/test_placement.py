@@ -153,9 +153,8 @@ def test_shares_out_of_range() -> None:
 
 
 def test_plan_with_predictions_prints_and_survives_json() -> None:
-    partitions, topology = one_partition_per_gpu(4), machine("full4")
     tiers = share(ShardRatios(), 3000)
-    predictions = predict_items(items(), tiers, reads(), topology, partitions)
+    predictions = predict_items(items(), tiers, reads(), one_partition_per_gpu(4))
     placements = tuple(map(Placement.of, items(), tiers))
     plan = Plan("auto", 4, 3000, placements, predictions=predictions)
     assert Plan.from_dict(json.loads(json.dumps(plan.to_dict()))) == plan

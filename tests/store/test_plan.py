@@ -7,7 +7,8 @@ import json
 import pytest
 
 from peergraph.memory import Tiers
-from peergraph.store.placement.plan import Item, Placement, Plan, fit, format_bytes, make_plan
+from peergraph.printing import format_bytes
+from peergraph.store.placement.plan import Item, Placement, Plan, fit, make_plan
 from tests.named_case import named_case
 
 

@@ -11,11 +11,11 @@ from typing import Any
 
 import torch
 
+from peergraph.printing import format_bytes
 from peergraph.store.disk.manifest import ArrayEntry, EdgeEntry, Manifest, TableEntry, read_manifest
 from peergraph.store.disk.saved_array import SavedArray
 from peergraph.store.input.frame_spec import is_list_type
 from peergraph.store.placement.items import type_name
-from peergraph.store.placement.plan import format_bytes
 
 _CHUNK_NODES = 1 << 22
 _BAR = 40

@@ -6,8 +6,9 @@ from os import PathLike
 from typing import Any
 
 from peergraph.memory.topology.topology import Topology
-from peergraph.store.placement.plan import Plan, format_bytes
-from peergraph.store.placement.prediction import format_links, format_seconds, total_link_bytes
+from peergraph.printing import format_bytes
+from peergraph.store.placement.plan import Plan
+from peergraph.store.placement.prediction import format_links, total_link_bytes
 
 _TIERS = {"replicated": "#4c78a8", "sharded": "#54a24b", "host": "#e4c580"}
 # The smallest share of a bar that has room for its number.
@@ -27,10 +28,9 @@ def draw(path: str | PathLike[str], plan: Plan, topology: Topology) -> None:
     left, right = figure.subplots(1, 2, width_ratios=[1, 1.1])
     _draw_tiers(left, plan)
     _draw_links(right, plan)
-    seconds = sum(p.seconds for p in plan.predictions)
     figure.suptitle(
         f"{plan.name} on {topology.name}: {format_bytes(plan.bytes_per_rank())} a GPU, "
-        f"{format_bytes(plan.bytes_host())} on the host, {format_seconds(seconds)} a mini-batch"
+        f"{format_bytes(plan.bytes_host())} on the host"
     )
     figure.savefig(path)
 
@@ -45,8 +45,7 @@ def _draw_tiers(axes: Any, plan: Plan) -> None:
     for name, tiers, predicted in reversed(items):
         total = max(1, tiers.rows)
         rows = (tiers.replicated / total, tiers.sharded / total, tiers.host / total)
-        reads = f"reads, {format_seconds(predicted.seconds)}"
-        for shares, what in ((predicted.hits, reads), (rows, "rows")):
+        for shares, what in ((predicted.hits, "reads"), (rows, "rows")):
             start = 0.0
             for share, color in zip(shares, _TIERS.values(), strict=True):
                 axes.barh(len(names), 100 * share, left=start, color=color)

@@ -13,9 +13,9 @@ from types import TracebackType
 
 from peergraph.memory.device.capture_mode import is_capturing
 from peergraph.number_arguments import check_seconds
+from peergraph.printing import format_bytes
 from peergraph.profiling import CHUNK, observe
 from peergraph.store import Store
-from peergraph.store.placement.plan import format_bytes
 from peergraph.store.report.open_stores import open_stores
 from peergraph.store.report.read_recorder import ReadRecorder
 

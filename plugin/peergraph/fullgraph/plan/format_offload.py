@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from peergraph.fullgraph.plan.offload_cost import DEVICE, FILE, HOST, USER
 from peergraph.fullgraph.plan.offload_plan import OffloadPlan
-from peergraph.store.placement.plan import format_bytes
-from peergraph.store.placement.prediction import columns
+from peergraph.printing import format_bytes, table_lines
 
 _PLACES = {DEVICE: "device", HOST: "host", FILE: "files", USER: "given"}
 
@@ -42,7 +41,7 @@ def _memory(plan: OffloadPlan, memory_budget: int | None) -> list[str]:
             table.append((item.name, item.what, *map(format_bytes, item.num_bytes)))
     held = plan.bytes_by_tier
     table.append(("stored rows", "those on the device", *[format_bytes(held[DEVICE])] * len(ranks)))
-    lines = columns(table, 2)
+    lines = table_lines(table, 2)
     total = f"  busiest rank: {format_bytes(plan.device_bytes)}"
     if memory_budget is not None:
         total += f" of a budget of {format_bytes(memory_budget)}"
@@ -63,7 +62,7 @@ def _rows(plan: OffloadPlan) -> list[str]:
         if any(name == rows.name for name, _ in plan.placement.loaded):
             place += ", copied to the device"
         table.append((rows.name, place, str(rows.columns), size))
-    return columns(table, 2)
+    return table_lines(table, 2)
 
 
 def _passes(plan: OffloadPlan) -> list[str]:
@@ -75,7 +74,7 @@ def _passes(plan: OffloadPlan) -> list[str]:
     totals = [sum(getattr(p, name) for p in plan.passes)
               for name in ("from_host", "to_host", "from_ranks")]  # fmt: skip
     table.append(("epoch", *map(format_bytes, totals)))
-    lines = columns(table, 1)
+    lines = table_lines(table, 1)
     if plan.network_bytes:
         lines.append(
             f"  network: a machine receives {format_bytes(plan.network_bytes)} each epoch and "

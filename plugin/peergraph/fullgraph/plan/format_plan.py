@@ -13,9 +13,8 @@ from peergraph.fullgraph.plan.offload_plan import OffloadPlan
 from peergraph.fullgraph.plan.recorded_model import RecordedModel
 from peergraph.fullgraph.plan.sum_cost import SumCost
 from peergraph.memory import Topology
+from peergraph.printing import format_bytes, table_lines
 from peergraph.store import EdgeType
-from peergraph.store.placement.plan import format_bytes
-from peergraph.store.placement.prediction import columns
 
 _STAGES = {"blocks": 2}
 # Columns of sums for which the mode is shown, of floats.
@@ -82,7 +81,7 @@ def _head(plan: Plan) -> list[str]:
     table: list[tuple[str, ...]] = [("", *(f"rank {r}" for r in range(ranks)), "max / mean")]
     for name, counts in (("nodes", facts.rows), ("edges", edges), ("remote rows", received)):
         table.append((name, *(f"{c:,}" for c in counts), f"{imbalance(counts):.2f}"))
-    return lines + columns(table, 1)
+    return lines + table_lines(table, 1)
 
 
 def _memory(plan: Plan) -> list[str]:
@@ -95,7 +94,7 @@ def _memory(plan: Plan) -> list[str]:
     if plan.sums:
         table.append(("exchange", stages, *map(format_bytes, plan.buffers[plan.mode])))
     table.append(("total", "", *map(format_bytes, plan.bytes_by_rank)))
-    lines = columns(table, 2)
+    lines = table_lines(table, 2)
     if plan.memory_budget is not None:
         lines.append(f"  budget of each rank: {format_bytes(plan.memory_budget)}")
     return lines
@@ -116,7 +115,7 @@ def _sums(plan: Plan) -> list[str]:
         table.append((str(each.count), str(each.row_bytes), *received))
     totals = [sum(each.received(mode) for each in plan.sums) for mode in modes]
     table.append(("epoch", "", *map(format_bytes, totals)))
-    return lines + columns(table, 1)
+    return lines + table_lines(table, 1)
 
 
 def _mode(plan: Plan) -> list[str]:

@@ -18,8 +18,8 @@ from peergraph.fullgraph.plan.spread import Spread
 from peergraph.fullgraph.plan.sum_cost import SumCost
 from peergraph.memory import Topology
 from peergraph.number_arguments import check_number
+from peergraph.printing import format_bytes
 from peergraph.store import EdgeType
-from peergraph.store.placement.plan import format_bytes
 
 _UNKNOWN_MEMORY = 1 << 50
 

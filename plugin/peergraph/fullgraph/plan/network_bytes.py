@@ -9,7 +9,7 @@ from typing import Any
 from peergraph.fullgraph.plan.memory_items import GraphFacts
 from peergraph.fullgraph.plan.resident_plan import ASSUMED_ROW_BYTES
 from peergraph.fullgraph.plan.sum_cost import SumCost
-from peergraph.store.placement.plan import format_bytes
+from peergraph.printing import format_bytes
 
 
 @dataclass(frozen=True)

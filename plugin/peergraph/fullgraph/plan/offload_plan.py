@@ -28,7 +28,7 @@ from peergraph.fullgraph.plan.schedule import BEFORE, SOURCE, Schedule
 from peergraph.fullgraph.plan.spread import Spread, spread_at
 from peergraph.memory import Topology
 from peergraph.number_arguments import check_number
-from peergraph.store.placement.plan import format_bytes
+from peergraph.printing import format_bytes
 
 CHUNK_COUNTS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024)
 """Numbers of chunks of a rank that a plan chooses from."""

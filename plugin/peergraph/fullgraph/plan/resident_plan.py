@@ -15,7 +15,7 @@ from peergraph.fullgraph.plan.memory_items import (
 from peergraph.fullgraph.plan.recorded_model import RecordedModel
 from peergraph.fullgraph.plan.sum_cost import SumCost, mode_costs, sums_of_epoch
 from peergraph.memory import Topology
-from peergraph.store.placement.plan import format_bytes
+from peergraph.printing import format_bytes
 
 # The rows of a sum for which exchanges are compared where the model is not known: 128 floats.
 ASSUMED_ROW_BYTES = 512

@@ -38,8 +38,6 @@ class WorkRates:
         chunk_seconds: that a chunk takes at least besides its work.
         duplex: share of the bytes of the direction with less traffic that takes time, where a host
             link moves rows in both: 48 of 55 GB/s each way.
-        translated_bytes: of host memory that one address translation serves, if reads are in
-            ascending order of address.
         packing_share: what packing rows costs, as a share of their copies.
         exchange_bytes: an exchange of rows takes as long as copies of so many bytes.
         summed_edges: in-edges of a row, on average, up to which the row is quicker summed again on
@@ -64,7 +62,6 @@ class WorkRates:
     exchanged_queue_seconds: float = 2e-3
     chunk_seconds: float = 1.6e-4
     duplex: float = 0.15
-    translated_bytes: int = 1 << 16
     packing_share: float = 0.17
     exchange_bytes: int = 256 << 10
     summed_edges: int = 64

@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass, field
 from peergraph.json_fields import Fields, parse_json
 from peergraph.memory.device.default_machine import CPUS, GPUS, WorkRates
 from peergraph.memory.topology.rates import Matrix, Rates, Vector, mix, read_rates
+from peergraph.printing import table_lines
 
 
 @dataclass(frozen=True)
@@ -247,17 +248,15 @@ class Topology:
 
     def __str__(self) -> str:
         count = self.num_gpus
-        head = ["GB/s", *(f"GPU {j}" for j in range(count)), "peers", "host", "memory"]
-        lines = [head]
+        lines = [["GB/s", *(f"GPU {j}" for j in range(count)), "peers", "host", "memory"]]
         for i in range(count):
             reads = [f"{v / 1e9:.1f}" if v else "-" for v in self.bulk.bandwidth[i]]
             ends = [
                 f"{v / 1e9:.1f}" if v else "-" for v in (self.bulk.ingress[i], self.bulk.host[i])
             ]
             lines.append([f"GPU {i}", *reads, *ends, f"{self.memory[i] / 2**30:.1f} GiB"])
-        widths = [max(len(line[c]) for line in lines) for c in range(len(head))]
         text = [f"topology {self.name!r}: {count} GPU{'s' if count != 1 else ''}"]
-        text += ["  " + "  ".join(map(str.rjust, line, widths)) for line in lines]
+        text += table_lines(lines, 0)
         for width, rates in self.rows:
             own = min(rates.bandwidth[i][i] for i in range(count)) / 1e9
             host = min(rates.host) / 1e9

@@ -8,9 +8,9 @@ from itertools import chain, repeat
 from pathlib import Path
 
 from peergraph.memory import StorageReport
+from peergraph.printing import format_bytes
 from peergraph.store.ingest.read.row_source import Batch, RowSource
 from peergraph.store.input.source import EdgeType, NodeType
-from peergraph.store.placement.plan import format_bytes
 
 _MOST_NAMED = 5
 _MOST_SHOWN = 60  # characters of a value

@@ -14,12 +14,12 @@ from typing import Any
 import torch
 
 from peergraph.memory import StorageReport
+from peergraph.printing import format_bytes
 from peergraph.progress import progress_bar
 from peergraph.store.ingest.ingest_report import BadRows
 from peergraph.store.ingest.read.optional import duckdb
 from peergraph.store.ingest.read.row_source import Batch, RowSource
 from peergraph.store.input.storage import CheckedStorage
-from peergraph.store.placement.plan import format_bytes
 
 _LEAST_DATABASE_BYTES = 256 << 20
 

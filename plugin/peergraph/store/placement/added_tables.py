@@ -149,14 +149,13 @@ def remaining_host(spill: Spill, allocations: Sequence[Allocation], group: Group
 
 
 def _predicted(item: Item, plan: Plan, record: BuildRecord, group: Group) -> Plan:
-    """Returns the plan with the cost of reading the item, if the links are known. Collective."""
+    """Returns the plan with the expected reads of the item, if the links are known. Collective."""
 
-    def price() -> Plan:
+    def count() -> Plan:
         tiers = plan.tiers(item.kind, item.name)
         if record.reads is None or record.topology is None or tiers.disk:
             return plan
         load = record.reads.access_pattern(item)
-        cost = predict(load, tiers, record.topology, plan.partitions_in_use)
-        return replace(plan, predictions=(cost,))
+        return replace(plan, predictions=(predict(load, tiers, plan.partitions_in_use),))
 
-    return group.broadcast(collective_call(group, price))  # type: ignore[no-any-return]
+    return group.broadcast(collective_call(group, count))  # type: ignore[no-any-return]

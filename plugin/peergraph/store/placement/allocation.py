@@ -9,7 +9,8 @@ from peergraph.memory import Group
 from peergraph.memory.device.machine_cache import identity
 from peergraph.memory.region.free_memory import free_gpu_memory, free_host_memory, granted_bytes
 from peergraph.memory.table.partitions import Partitions
-from peergraph.store.placement.plan import Item, Plan, format_bytes
+from peergraph.printing import format_bytes
+from peergraph.store.placement.plan import Item, Plan
 
 
 @dataclass(frozen=True)

@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from peergraph.memory import Group
+from peergraph.printing import format_bytes
 from peergraph.store.placement.options import MACHINE_PLANS, PlacementOptions, disk_spill
-from peergraph.store.placement.plan import Item, format_bytes
+from peergraph.store.placement.plan import Item
 from peergraph.store.placement.planner import DEFAULT_BUDGET_SHARE, common_budget
 
 

@@ -10,6 +10,7 @@ from typing import Any
 from peergraph.json_fields import Fields
 from peergraph.memory import Tiers
 from peergraph.memory.table.partitions import Partitions, one_partition_per_gpu
+from peergraph.printing import format_bytes, format_share, table_lines
 from peergraph.store.input.source import NODE, EdgeType, NodeType
 from peergraph.store.placement.prediction import Prediction, format_predictions
 
@@ -107,7 +108,7 @@ class Plan:
         memory_budget: the bytes that each rank may take; None: no limit.
         placements: the placements of all items.
         partitions: the sharded rows that each rank stores; None: each rank stores its share.
-        predictions: the cost of reading each item, if the machine's links were known.
+        predictions: the expected reads of each item, if the machine's links were known.
         over_machines: the choice of ``machines="auto"``, and its reason.
     """
 
@@ -192,17 +193,13 @@ class Plan:
             rows.append((p.kind, p.name, *parts, *map(format_bytes, used)))
         total = (self.bytes_per_rank(), self.bytes_host(), self.bytes_disk())[: len(sizes)]
         rows.append(("total", "", *("" for _ in tiers), *map(format_bytes, total)))
-        widths = [max(len(r[c]) for r in rows) for c in range(len(rows[0]))]
         budget = self.memory_budget
         limit = "" if budget is None else f", budget {format_bytes(budget)} a rank"
         ranks = "1 rank" if self.world_size == 1 else f"{self.world_size} ranks"
         lines = [f"plan {self.name!r}: {ranks}{limit}; shares of rows by tier, and bytes"]
         if self.over_machines is not None:
             lines.append(f"  {self.over_machines}")
-        for r in rows:
-            cells = [t.ljust(w) for t, w in zip(r[:2], widths, strict=False)]
-            cells += [t.rjust(w) for t, w in zip(r[2:], widths[2:], strict=True)]
-            lines.append("  " + "  ".join(cells).rstrip())
+        lines += table_lines(rows, 2)
         if self.predictions:
             lines.append(format_predictions(self.predictions))
         return "\n".join(lines)
@@ -282,17 +279,5 @@ def largest(limit: int, holds: Callable[[int], bool]) -> int:
     return low
 
 
-def format_bytes(count: int) -> str:
-    """Formats a number of bytes, as in ``1.5 GiB``."""
-    value, unit = float(count), "B"
-    for larger in ("KiB", "MiB", "GiB", "TiB"):
-        if value < 1024:
-            break
-        value, unit = value / 1024, larger
-    return f"{count} B" if unit == "B" else f"{value:.1f} {unit}"
-
-
 def _share(rows: int, total: int) -> str:
-    if rows == 0:
-        return "-"
-    return "all" if rows == total else f"{100 * rows / total:.1f} %"
+    return "all" if rows == total > 0 else format_share(rows / max(1, total))

@@ -39,7 +39,7 @@ def plan_on(
     policy: str = "auto",
     ratios: ShardRatios | None = None,
 ) -> Plan:
-    """Makes the plan of a policy, with the partitions of the sharded rows and the predicted cost.
+    """Makes the plan of a policy, with the partitions of the sharded rows and the expected reads.
 
     Args:
         items: the items to place, as :func:`peergraph.store.placement.items.graph_items` lists
@@ -64,5 +64,5 @@ def plan_on(
         budget,
         tuple(map(Placement.of, items, tiers)),
         partitions,
-        predict_items(items, tiers, reads, topology, partitions),
+        predict_items(items, tiers, reads, partitions),
     )

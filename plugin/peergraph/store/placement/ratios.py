@@ -113,14 +113,10 @@ def _by_priority(items: Sequence[Item], indices: list[int], first: str | None) -
 
 
 def predict_items(
-    items: Sequence[Item],
-    tiers: Sequence[Tiers],
-    reads: BatchReads,
-    topology: Topology,
-    partitions: Partitions,
+    items: Sequence[Item], tiers: Sequence[Tiers], reads: BatchReads, partitions: Partitions
 ) -> tuple[Prediction, ...]:
-    """Predicts the cost of every item."""
+    """Counts the reads of every item."""
     return tuple(
-        predict(reads.access_pattern(item), chosen, topology, partitions)
+        predict(reads.access_pattern(item), chosen, partitions)
         for item, chosen in zip(items, tiers, strict=True)
     )

@@ -159,4 +159,4 @@ class BatchReads:
             return AccessPattern(item, HitRateCurve.uniform(item.rows), edges, row_bytes, row_bytes)
         curve, reads = self.expanded[item.of]
         read_bytes = SECTOR * (BOUNDS + edges / max(1.0, reads))
-        return AccessPattern(item, curve, reads, read_bytes, SECTOR, _PLACES, False)
+        return AccessPattern(item, curve, reads, read_bytes, SECTOR, _PLACES, is_table=False)

@@ -17,7 +17,7 @@ import numpy as np
 from peergraph.memory import Tiers
 from peergraph.memory.table.partitions import Partitions
 from peergraph.memory.topology.topology import Topology
-from peergraph.store.placement.cost_model import AccessPattern, LinkCosts
+from peergraph.store.placement.cost_model import AccessPattern, host_seconds, peer_seconds
 from peergraph.store.placement.plan import Item, largest
 
 
@@ -83,8 +83,8 @@ class _Move:
 def _moves(
     index: int, pattern: AccessPattern, topology: Topology, partitions: Partitions, replicate: bool
 ) -> Iterator[_Move]:
-    costs = LinkCosts.of(topology, partitions, pattern.width)
-    host, peers = float(costs.host_seconds(pattern).max()), float(costs.peers.max())
+    host = host_seconds(topology, pattern)
+    peers = peer_seconds(topology, partitions, pattern.width)
     share = partitions.stored_share
     to_shard, to_all = (host - peers) / share, 0.0
     if share < 1:

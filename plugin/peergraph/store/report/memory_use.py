@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from peergraph.memory.region.free_memory import granted_bytes
+from peergraph.printing import format_bytes, table_lines
 from peergraph.store.placement.allocation import Allocation
-from peergraph.store.placement.plan import format_bytes
-from peergraph.store.placement.prediction import columns
 
 
 class Scratch(Protocol):
@@ -80,8 +79,8 @@ class MemoryUse:
     def __str__(self) -> str:
         where = "on each GPU" if self.device_type == "cuda" else "in each rank's memory"
         ranks = "1 rank" if self.world_size == 1 else f"{self.world_size} ranks"
-        lines = [f"memory of a store over {ranks}:", *columns(list(self._items()), 2)]
-        lines += [f"  {where}:", *columns(list(self._ranks()), 1)]
+        lines = [f"memory of a store over {ranks}:", *table_lines(list(self._items()), 2)]
+        lines += [f"  {where}:", *table_lines(list(self._ranks()), 1)]
         lines.append(f"  on the host, once for all: {format_bytes(self.host_bytes())}")
         if on_disk := self.tier("disk"):
             lines.append(f"  on disk, once for all: {format_bytes(on_disk)}")

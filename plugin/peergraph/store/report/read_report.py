@@ -6,15 +6,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from peergraph.memory import Group
+from peergraph.printing import format_seconds, format_share, table_lines
 from peergraph.store.placement.plan import Plan
-from peergraph.store.placement.prediction import (
-    Prediction,
-    columns,
-    format_links,
-    format_seconds,
-    format_share,
-    total_link_bytes,
-)
+from peergraph.store.placement.prediction import Prediction, format_links, total_link_bytes
 
 _UNSEEN = "not seen: workers of a DataLoader, users' kernels, replays of CUDA graphs"
 _SAMPLED = ("structure", "edge ids")
@@ -123,8 +117,8 @@ class ReadReport:
         count = min(self.batches) if len(set(self.batches)) == 1 else f"{min(self.batches)} or more"
         comparison = ", compared with the plan's prediction" if self.plan.predictions else ""
         lines = [f"reads of a mini-batch on rank {who}, measured over {count}{comparison}:"]
-        lines += columns(list(self._hits()), 3)
-        lines += columns(list(self._links()), 2)
+        lines += table_lines(list(self._hits()), 3)
+        lines += table_lines(list(self._links()), 2)
         lines.append(f"  {_UNSEEN}")
         return "\n".join(lines)
 

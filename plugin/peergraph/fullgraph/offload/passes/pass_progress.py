@@ -12,7 +12,7 @@ import torch
 
 from peergraph.fullgraph.offload.rows.transfer_counts import TransferCounts
 from peergraph.memory.topology.measure import known_topology
-from peergraph.store.placement.plan import format_bytes
+from peergraph.printing import format_bytes
 
 _SHOWN_FROM_BYTES = 1 << 30
 _BOUND_FROM = 0.7  # of the rate of the host link

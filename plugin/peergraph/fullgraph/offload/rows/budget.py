@@ -14,7 +14,7 @@ from peergraph.fullgraph.plan.offload_cost import ChunkSize
 from peergraph.fullgraph.plan.offload_plan import OffloadPlan
 from peergraph.memory import Group
 from peergraph.memory.device.expandable_segments import use_expandable_segments
-from peergraph.store.placement.plan import format_bytes
+from peergraph.printing import format_bytes
 
 _logger = logging.getLogger(__name__)
 # Items of a plan that are made before the row stores.
