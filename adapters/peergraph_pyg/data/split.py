@@ -225,7 +225,8 @@ def _refuse_other_rows(storage: Any, is_of: Callable[[str], bool], where: str) -
             is_of_either = storage_type(storage) is None and (
                 storage.is_node_attr(key) or storage.is_edge_attr(key)
             )
-            if len(value) > 0 and not is_of(key) and not is_of_either:
+            # A frame of one row may be the graph's own; batches have it whole, as in PyG.
+            if len(value) > 1 and not is_of(key) and not is_of_either:
                 raise ValueError(
                     f"{where}.{key} has {len(value)} rows, which is not the number of its nodes or "
                     "edges"

@@ -363,6 +363,16 @@ def test_rows_that_no_table_holds_are_refused() -> None:
     assert peergraph_pyg.share(data).names == data.names
 
 
+def test_frame_of_the_graph(device: torch.device) -> None:
+    """A frame of one row belongs to the graph, as in PyG."""
+    data = random_data()
+    data.of_graph = random_frame(1)
+    shared = peergraph_pyg.share(data, device=device)
+    batch = next(iter(NeighborLoader(shared, [2], batch_size=5)))
+    for frame in (shared.of_graph, batch.of_graph):
+        assert frame == data.of_graph
+
+
 def test_frames_that_are_refused() -> None:
     data = random_tables()
     data["user"].num_nodes = 31
