@@ -6,15 +6,21 @@ import argparse
 import os
 import sys
 from datetime import timedelta
+from subprocess import CalledProcessError
 from tempfile import TemporaryDirectory
 from time import time
 from typing import Any
 
 from peergraph import num_gpus
 from peergraph.cli import integers
+from peergraph.control_groups import usable_cpus
 from peergraph.number_arguments import check_number
 
 PLANS = ("auto", "replicated", "sharded", "host")
+OUT_OF_MEMORY = (
+    "peergraph demo: the system kills processes for want of memory: --data products --scale 0.01 "
+    "needs less, and so does --ranks 1"
+)
 _TIMEOUT = timedelta(minutes=30)  # while the first rank makes a large graph
 
 
@@ -75,11 +81,21 @@ def run(args: argparse.Namespace) -> int:
     except ImportError:
         print("peergraph demo needs PyG: pip install 'peergraph[pyg]'", file=sys.stderr)
         return 2
+    try:
+        return _run(args)
+    except KeyboardInterrupt:
+        print("peergraph demo: interrupted", file=sys.stderr)
+        return 130
+
+
+def _run(args: argparse.Namespace) -> int:
     from peergraph_demo.code_graph import load_code_graph
 
     try:
         check_options(args)
         device, ranks = device_and_ranks(args, num_gpus())
+        # The ranks meet in a file of a private folder: there is no port to guess.
+        meeting_place = TemporaryDirectory(prefix="peergraph-demo-")
         if args.data == "code" and int(os.environ.get("LOCAL_RANK", 0)) == 0:
             begin = time()
             load_code_graph()  # made once, before there are ranks
@@ -87,13 +103,15 @@ def run(args: argparse.Namespace) -> int:
     except (ValueError, OSError) as error:
         print(f"peergraph demo: {error}", file=sys.stderr)
         return 2
+    except CalledProcessError as error:
+        print(f"peergraph demo: a process that reads code ended: {error}", file=sys.stderr)
+        return 1
     del args.run
     args.begin = time()
-    from torch.multiprocessing.spawn import ProcessException, spawn
+    from torch.multiprocessing.spawn import ProcessException, ProcessExitedException, spawn
 
     try:
-        # The ranks meet in a file of a private folder: there is no port to guess.
-        with TemporaryDirectory(prefix="peergraph-demo-") as folder:
+        with meeting_place as folder:
             if "RANK" in os.environ:
                 _run_rank(int(os.environ["LOCAL_RANK"]), args, device, ranks, None)
             else:
@@ -101,10 +119,9 @@ def run(args: argparse.Namespace) -> int:
                 spawn(_run_rank, (args, device, ranks, meeting), nprocs=ranks)  # type: ignore[no-untyped-call]
     except ProcessException as error:
         print(f"peergraph demo: {error}", file=sys.stderr)
+        if isinstance(error, ProcessExitedException) and error.signal_name == "SIGKILL":
+            print(OUT_OF_MEMORY, file=sys.stderr)
         return 1
-    except KeyboardInterrupt:
-        print("peergraph demo: interrupted", file=sys.stderr)
-        return 130
     return 0
 
 
@@ -121,7 +138,7 @@ def _run_rank(
     if device == "cuda":
         torch.cuda.set_device(place)
     else:
-        torch.set_num_threads(max(1, (os.cpu_count() or 1) // ranks))
+        torch.set_num_threads(max(1, usable_cpus() // ranks))
     backend = "nccl" if device == "cuda" else "gloo"
     dist.init_process_group(backend, init_method=meeting, timeout=_TIMEOUT, **options)
     train(args, place)

@@ -18,6 +18,7 @@ import peergraph
 from peergraph import _C
 from peergraph.cli import _gpus, info
 from peergraph.cli.__main__ import main
+from peergraph.control_groups import usable_cpus
 from peergraph.memory.region.free_memory import cgroup_memory
 
 
@@ -121,7 +122,7 @@ def healthy() -> dict[str, Any]:
         "driver": "580.82.07",
         "gpus": [gpu, gpu],
         "links": [["self", "NV18"], ["NV18", "self"]],
-        "limits": {"open_files": 65536},
+        "limits": {"open_files": 65536, "shm_free": 1 << 30},
     }
 
 
@@ -144,6 +145,7 @@ def test_no_advice_when_all_is_well() -> None:
         ),
         ({"versions": {"torch-geometric": None}}, "pip install 'peergraph[pyg]'"),
         ({"limits": {"open_files": 256}}, "ulimit -n"),
+        ({"limits": {"shm_free": 64 << 20}}, "/dev/shm has 64.0 MiB free: stores need none of it"),
     ],
 )
 def test_advice(change: dict[str, Any], expected: str) -> None:
@@ -164,6 +166,42 @@ def test_says_what_was_compiled_or_how_to_get_it() -> None:
     assert any(info.cuda(facts["compiled"]) in line for line in info.render(facts))
 
 
+def make_control_groups(root: Path, groups: str, limits: dict[str, str]) -> None:
+    for name, text in limits.items():
+        file = root / "sys/fs/cgroup" / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text + "\n")
+    (root / "proc/self").mkdir(parents=True)
+    (root / "proc/self/cgroup").write_text(groups)
+
+
+@pytest.mark.parametrize(
+    ("groups", "limits", "expected"),
+    [
+        ("0::/a/b\n", {"cpu.max": "max 100000", "a/cpu.max": "150000 100000"}, 2),
+        ("0::/a\n", {"a/cpu.max": "20000 100000"}, 1),
+        ("0::/a\n", {"a/cpu.max": "max 100000"}, 64),
+        ("0::/a\n", {}, 64),
+        (
+            "3:cpu,cpuacct:/x\n",
+            {"cpu/x/cpu.cfs_quota_us": "300000", "cpu/x/cpu.cfs_period_us": "100000"},
+            3,
+        ),
+        ("3:cpu:/x\n", {"cpu/cpu.cfs_quota_us": "-1", "cpu/cpu.cfs_period_us": "100000"}, 64),
+    ],
+)
+def test_cpus_of_control_groups(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    groups: str,
+    limits: dict[str, str],
+    expected: int,
+) -> None:
+    monkeypatch.setattr("os.sched_getaffinity", lambda pid: set(range(64)))
+    make_control_groups(tmp_path, groups, limits)
+    assert usable_cpus(tmp_path) == expected
+
+
 @pytest.mark.parametrize(
     ("groups", "limits", "expected"),
     [
@@ -177,9 +215,5 @@ def test_says_what_was_compiled_or_how_to_get_it() -> None:
 def test_cgroup_memory(
     tmp_path: Path, groups: str, limits: dict[str, str], expected: int | None
 ) -> None:
-    for name, text in {f"sys/fs/cgroup/{k}": v for k, v in limits.items()}.items():
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).write_text(text + "\n")
-    (tmp_path / "proc/self").mkdir(parents=True)
-    (tmp_path / "proc/self/cgroup").write_text(groups)
+    make_control_groups(tmp_path, groups, limits)
     assert cgroup_memory(tmp_path) == expected

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import resource
 import shutil
 from pathlib import Path
 
+from peergraph.control_groups import usable_cpus
 from peergraph.memory.region.free_memory import available_memory, cgroup_memory
 
 Limits = dict[str, int | None]  # None: no limit
@@ -16,7 +16,7 @@ def host_limits(root: Path = Path("/")) -> Limits:
     """Returns memory in bytes, and counts. `root` is the folder with /proc, /sys and /dev."""
     shm = root / "dev/shm"
     return {
-        "cpus": len(os.sched_getaffinity(0)),
+        "cpus": usable_cpus(root),
         "memory_available": available_memory(root),
         "cgroup_memory": cgroup_memory(root),
         "shm_free": shutil.disk_usage(shm).free if shm.is_dir() else 0,

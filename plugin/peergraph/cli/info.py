@@ -27,6 +27,8 @@ PACKAGES = {
     "numpy": ["numpy"],
     "nvidia-ml-py": ["nvidia-ml-py"],
 }
+LOADER_BYTES = 256 << 20
+"""What batches of a few workers take on their way."""
 Facts = dict[str, Any]
 
 
@@ -103,6 +105,12 @@ def advice(facts: Facts) -> Iterator[str]:
     files = facts["limits"]["open_files"]
     if files is not None and files < 1024:
         yield f"only {files} files may be open, data loaders want more: ulimit -n 4096"
+    shared = facts["limits"]["shm_free"]
+    if shared < LOADER_BYTES:
+        yield (
+            f"/dev/shm has {size(shared)} free: stores need none of it, but loaders with workers "
+            "pass batches through it: num_workers=0, or a larger one (docker run --shm-size=1g)"
+        )
 
 
 def reach_advice(links: list[list[str]]) -> Iterator[str]:

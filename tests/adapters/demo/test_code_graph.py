@@ -66,9 +66,16 @@ def tree(tmp_path: Path) -> Path:
 
 
 def read(tree: Path) -> list[Any]:
-    from peergraph_demo.code_graph import find_modules
+    from peergraph_demo.code_modules import find_modules, read_modules
 
-    return [module for module in find_modules([tree]) if module.read() is not None]
+    modules = read_modules(find_modules([tree]), cpus=2)
+    assert [module.names[0] for module in modules] == [
+        "alpha",
+        "alpha.shapes",
+        "beta",
+        "beta.tools",
+    ]
+    return modules
 
 
 def test_edges(tree: Path) -> None:
@@ -90,7 +97,7 @@ def test_edges(tree: Path) -> None:
 
 
 def test_modules_without_tests_and_metadata(tree: Path, tmp_path: Path) -> None:
-    from peergraph_demo.code_graph import find_modules
+    from peergraph_demo.code_modules import find_modules
 
     modules = {module.names[0]: module.path for module in find_modules([tree])}
     assert list(modules) == ["alpha", "alpha.shapes", "beta", "beta.tools", "broken"]
@@ -102,14 +109,15 @@ def test_modules_without_tests_and_metadata(tree: Path, tmp_path: Path) -> None:
 
 
 def test_features_do_not_have_the_words_of_the_path(tree: Path) -> None:
-    from peergraph_demo.code_graph import split_words
+    from peergraph_demo.code_graph import words
+    from peergraph_demo.code_modules import split_words
 
     assert split_words("parseHTTPReply_2x") == ["parse", "http", "reply"]
     [tools] = (module for module in read(tree) if module.names[0] == "beta.tools")
-    with_path = tools.words()
+    with_path = words(tools)
     assert torch.allclose(with_path.norm(dim=1), torch.tensor([0.0, 1.0]))
     tools.identifiers[1]["beta"] += 5
-    assert torch.equal(tools.words(), with_path)
+    assert torch.equal(words(tools), with_path)
 
 
 def test_graph_is_cached(tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -130,6 +130,29 @@ def test_bad_options_start_nothing(
     assert message in capsys.readouterr().err
 
 
+def test_a_killed_rank_and_a_missing_folder_are_named(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spawning = import_module("torch.multiprocessing.spawn")
+
+    def end(*args: Any, **kwargs: Any) -> None:
+        error = spawning.ProcessExitedException
+        raise error("process 1 was killed", 1, 123, exit_code=-9, signal_name="SIGKILL")
+
+    monkeypatch.setattr(spawning, "spawn", end)
+    assert main(["demo", "--data", "products"]) == 1
+    text = capsys.readouterr().err
+    assert "process 1 was killed" in text
+    assert "for want of memory: --data products --scale 0.01 needs less" in text
+
+    def refuse(*args: Any, **kwargs: Any) -> None:
+        raise FileNotFoundError(2, "No usable temporary directory")
+
+    monkeypatch.setattr(import_module("peergraph_demo.command"), "TemporaryDirectory", refuse)
+    assert main(["demo", "--data", "products"]) == 2
+    assert "demo: [Errno 2] No usable temporary directory" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

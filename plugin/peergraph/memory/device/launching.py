@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -11,6 +10,7 @@ from functools import lru_cache
 import torch
 
 import peergraph._C as _C
+from peergraph.control_groups import usable_cpus
 
 # Least bytes of a tensor in huge pages, as in NumPy. For smaller sizes the allocator reuses memory
 # that was touched before.
@@ -49,7 +49,7 @@ def threads_of_rank(world_size: int) -> int:
 
     torch's number of threads may be too small, because torchrun sets it to one.
     """
-    share = len(os.sched_getaffinity(0)) // world_size
+    share = usable_cpus() // world_size
     return max(share, torch.get_num_threads())
 
 

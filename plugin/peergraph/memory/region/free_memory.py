@@ -8,6 +8,7 @@ from pathlib import Path
 
 import torch
 
+from peergraph.control_groups import limit_files
 from peergraph.environment import read_variable
 from peergraph.number_arguments import check_number
 
@@ -94,20 +95,10 @@ def cgroup_memory(root: Path) -> int | None:
 
 def _limit_files(root: Path) -> Iterator[Path]:
     """Yields the files of the control groups that contain a memory limit."""
-    mount = root / "sys/fs/cgroup"
-    for line in (root / "proc/self/cgroup").read_text().splitlines():
-        number, controllers, path = line.split(":", 2)
-        is_memory = "memory" in controllers.split(",")
-        if number != "0" and not is_memory:
-            continue
-        base = mount / "memory" if is_memory else mount
-        name = "memory.limit_in_bytes" if is_memory else "memory.max"
-        group = Path(path.lstrip("/"))
-        # In a container the path may be outside the mount; the mount's root is not.
-        for file in (base / parent / name for parent in (group, *group.parents)):
-            # Version 1 writes a number near 2^63 for "no limit".
-            if file.is_file() and 0 <= _read_number(file) < 1 << 62:
-                yield file
+    for file in limit_files(root, "memory", "memory.max", "memory.limit_in_bytes"):
+        # Version 1 writes a number near 2^63 for "no limit".
+        if 0 <= _read_number(file) < 1 << 62:
+            yield file
 
 
 def _unevictable_bytes(group: Path) -> int:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
@@ -11,6 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from peergraph.control_groups import usable_cpus
 from peergraph.memory.group.collective_call import collective_call
 from peergraph.memory.group.group import Group
 from peergraph.memory.region.region import SharedRegion
@@ -209,4 +209,4 @@ def _places(
 
 def _copy_threads() -> int:
     """Returns how many threads copy: one a processor, because the other ranks wait meanwhile."""
-    return max(1, min(_MOST_THREADS, len(os.sched_getaffinity(0))))
+    return min(_MOST_THREADS, usable_cpus())
