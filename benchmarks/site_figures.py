@@ -3,13 +3,20 @@
     python benchmarks/site_figures.py
 
 Every number comes from a file of benchmarks/results that is named here. A later run of the same
-benchmark takes the place of an earlier one by its name in `RUNS`.
+benchmark takes the place of an earlier one by its name in `RUNS`, with its commit in `COMMITS`.
+
+A chart is old if code that it measures (`MEASURES`) has changed since its runs. Then
+`tests/test_site.py` fails, until there is a new run, or somebody has looked at the changes and
+lists in `CHECKED` the commit at which the figures still hold, or the chart is in `OUTDATED`, and
+its page says so.
 """
 
 from __future__ import annotations
 
 import re
+import subprocess
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 from harness.charts import FLOOR, FRAMEWORK, LIGHT, PEER, PEERGRAPH, Chart, Series
@@ -31,6 +38,35 @@ RUNS = {
     "fullgraph sage": "2026-11-22-h200x2-2250",
     "offload": "2026-11-23-h200x2-0312",
 }
+# The commit of each run, as its README names it.
+COMMITS = {
+    "2026-11-21-h200x2-1408": "2d39b5f",
+    "2026-11-21-h200x4-1246": "e6d4fc6",
+    "2026-11-22-h200x1-0517": "a6cd491",
+    "2026-11-22-h200x2-0347": "7dfa57b",
+    "2026-11-22-h200x2-2250": "cc56e9a",
+    "2026-11-23-h200x2-0202": "f591dec",
+    "2026-11-23-h200x2-0312": "55ae403",
+}
+_PLUGIN = "plugin/peergraph"
+_SAMPLING = ("csrc/sampling", f"{_PLUGIN}/sampling")
+_GATHER = ("csrc/memory", f"{_PLUGIN}/memory/table", f"{_PLUGIN}/memory/region")
+_LAYERS = ("csrc/aggregate", f"{_PLUGIN}/aggregate", "adapters/peergraph_pyg/nn")
+_FULLGRAPH = ("csrc/fullgraph", "csrc/aggregate", f"{_PLUGIN}/aggregate", f"{_PLUGIN}/fullgraph")
+# The code that a chart measures, below the repository.
+MEASURES = {
+    "gather": _GATHER,
+    "sampling": (*_SAMPLING, f"{_PLUGIN}/store/csc"),
+    "training": (*_SAMPLING, *_GATHER, *_LAYERS),
+    "loader": (*_SAMPLING, *_GATHER, *_LAYERS, "adapters/peergraph_pyg"),
+    "layers": _LAYERS,
+    "fullgraph": _FULLGRAPH,
+    "offload": _FULLGRAPH,
+}
+# The commit up to which somebody has looked at the changes, and a chart's figures still hold.
+CHECKED: dict[str, str] = {}
+# Charts that wait for a new run, as their page says.
+OUTDATED = frozenset({"gather", "sampling", "training", "loader", "layers", "fullgraph", "offload"})
 _MARKED = re.compile(r"(<!-- table: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
@@ -227,7 +263,37 @@ CHARTS: dict[str, Callable[[], Chart]] = {
 
 def filled(page: str) -> str:
     """The page with the tables of all charts between their marks."""
-    return _MARKED.sub(lambda mark: f"{mark[1]}\n{CHARTS[mark[2]]().table()}\n{mark[3]}", page)
+
+    def table(mark: re.Match[str]) -> str:
+        chart = CHARTS[mark[2]]()
+        return f"{mark[1]}\n{replace(chart, note=_note(mark[2], chart)).table()}\n{mark[3]}"
+
+    return _MARKED.sub(table, page)
+
+
+def _note(name: str, chart: Chart) -> str:
+    """The commits of a chart's runs, and whether its figures are of the code as it is now."""
+    commits = " and ".join(COMMITS[run] for run in chart.runs)
+    if name in OUTDATED:
+        return f", at {commits}; the code that it measures has changed since"
+    if name in CHECKED:
+        return f", at {commits}; checked at {CHECKED[name]}"
+    return f", at {commits}"
+
+
+def changes_since(name: str) -> list[str]:
+    """Commits that changed what a chart measures since its runs, or since it was checked.
+
+    Raises:
+        subprocess.CalledProcessError: there is no Git, or the history lacks a commit.
+    """
+    starts = [CHECKED[name]] if name in CHECKED else [COMMITS[r] for r in CHARTS[name]().runs]
+    changes: dict[str, None] = {}
+    for start in starts:
+        command = ["git", "log", "--format=%h %s", f"{start}..HEAD", "--", *MEASURES[name]]
+        done = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True)
+        changes |= dict.fromkeys(done.stdout.splitlines())
+    return list(changes)
 
 
 def overview() -> list[tuple[str, str, str, float]]:

@@ -6,6 +6,7 @@ import inspect
 import os
 import re
 import runpy
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -32,6 +33,30 @@ def test_tables_are_those_of_the_records(monkeypatch: pytest.MonkeyPatch) -> Non
     for name in [*(f"bench_{chart}" for chart in figures["CHARTS"]), "overview"]:
         assert (figures["FIGURES"] / f"{name}.svg").exists()
     assert all(ratio > 0 for *_, ratio in figures["overview"]())
+
+
+@pytest.mark.parametrize(
+    "chart", ["gather", "sampling", "training", "loader", "layers", "fullgraph", "offload"]
+)
+def test_charts_are_as_new_as_the_code(chart: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    figures = load("benchmarks/site_figures.py", monkeypatch)
+    assert set(figures["MEASURES"]) == set(figures["CHARTS"])
+    assert all((ROOT / path).exists() for path in figures["MEASURES"][chart])
+    try:
+        changes = figures["changes_since"](chart)
+    except (OSError, subprocess.CalledProcessError):
+        pytest.skip("needs Git's history")
+    if chart in figures["OUTDATED"]:
+        assert changes, f"{chart} is of the present code: take it out of OUTDATED"
+    else:
+        assert changes == [], f"{chart}: record a run, or list the commit in CHECKED, or OUTDATED"
+
+
+def test_commits_of_runs_are_those_that_the_runs_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    figures = load("benchmarks/site_figures.py", monkeypatch)
+    assert set(figures["COMMITS"]) == set(figures["RUNS"].values())
+    for run, commit in figures["COMMITS"].items():
+        assert commit in (ROOT / "benchmarks" / "results" / run / "README.md").read_text()
 
 
 def test_figures_are_drawn(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -27,6 +27,7 @@ class Chart:
     series: list[Series]
     floor: Series | None = None
     runs: tuple[str, ...] = ()
+    note: str = ""
 
     def table(self) -> str:
         columns = [*self.series, *([self.floor] if self.floor else [])]
@@ -37,7 +38,7 @@ class Chart:
             lines.append(f"| {case} | " + " | ".join(cells) + " |")
         results = "../../benchmarks/results"
         links = " and ".join(f"[{run}]({results}/{run}/README.md)" for run in self.runs)
-        return "\n".join([*lines, "", f"Recorded in {links}.", ""])
+        return "\n".join([*lines, "", f"Recorded in {links}{self.note}.", ""])
 
 
 def _number(value: float | None) -> str:
