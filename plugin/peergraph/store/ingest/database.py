@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+import torch
 
-from peergraph.store.disk.manifest import Manifest, NodeEntry
+from peergraph.store.disk.manifest import Manifest, NodeEntry, TableEntry
+from peergraph.store.disk.npy_writer import NpyWriter
 from peergraph.store.ingest.frame_columns import FrameColumns, stype_of
 from peergraph.store.ingest.graph_files import (
     STYPES,
@@ -22,10 +25,10 @@ from peergraph.store.ingest.graph_files import (
 from peergraph.store.ingest.read.arrow_rows import ArrowRows
 from peergraph.store.ingest.read.open_rows import open_rows
 from peergraph.store.ingest.read.optional import arrow, compute
-from peergraph.store.ingest.read.row_source import RowSource
-from peergraph.store.ingest.values.arrow_arrays import as_arrow, as_mask, common_type, plain_type
+from peergraph.store.ingest.read.row_source import Batch, RowSource, named_errors
+from peergraph.store.ingest.values.arrow_arrays import as_mask, common_type, plain_type, take
 from peergraph.store.ingest.workspace import Workspace, arrow_reader, sql_list
-from peergraph.store.input.frame_spec import FrameSpec, list_type
+from peergraph.store.input.frame_spec import VALUES, FrameSpec, list_type
 from peergraph.store.input.source import EdgeType, NodeType
 
 FRAME = "tf"
@@ -50,7 +53,7 @@ class Database:
     """
 
     def __init__(self, tables: Mapping[NodeType, TableFiles], workspace: Workspace) -> None:
-        self._workspace = workspace
+        self._workspace, self._files = workspace, ExitStack()
         for name, files in tables.items():
             for column, target in files.foreign_keys.items():
                 if target not in tables:
@@ -59,9 +62,18 @@ class Database:
                     )
                 if tables[target].key is None:
                     raise ValueError(f"table {name!r}: {column!r}: table {target!r} has no key")
-        self._tables = [
-            self._read(name, files, number) for number, (name, files) in enumerate(tables.items())
-        ]
+        with self._files:
+            self._tables = [
+                self._read(name, files, number)
+                for number, (name, files) in enumerate(tables.items())
+            ]
+            self._files = self._files.pop_all()
+
+    def __enter__(self) -> Database:
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        self._files.__exit__(*error)
 
     def graph_files(self) -> GraphFiles:
         """Returns the nodes and edges. An edge leads from each row to that of its foreign key, and
@@ -78,29 +90,25 @@ class Database:
         return GraphFiles(nodes, edges)
 
     def finish(self, manifest: Manifest) -> Manifest:
-        """Returns the manifest with the frames, and with the elements of their lists."""
-        tables = {table.name: table for table in self._tables}
+        """Completes the files of elements of lists. Returns the manifest with the frames, and with
+        these elements.
+        """
+        self._files.close()
+        tables = {table.name: table for table in self._tables if table.columns}
         nodes, lists = [], []
         for entry in manifest.nodes:
-            table = tables.get(entry.type)
-            if table is None or not table.columns:
-                nodes.append(entry)
-                continue
-            columns = {of.stype: tuple(of.columns) for of in table.columns}
-            spec = FrameSpec(columns, tuple(of.field for of in table.columns), table.statistics)
-            nodes.append(replace(entry, frames={FRAME: spec}))
-            for of in table.columns:
-                if of.path is not None:
-                    values = of.finish()
-                    kind = list_type(entry.type, of.field.table(FRAME))
-                    lists.append(NodeEntry(kind, values.array.shape[0], (values,)))
+            if (table := tables.get(entry.type)) is not None:
+                columns = {of.stype: tuple(of.columns) for of in table.columns}
+                spec = FrameSpec(columns, tuple(of.field for of in table.columns), table.statistics)
+                entry = replace(entry, frames={FRAME: spec})
+                for of in table.columns:
+                    if of.writer is not None:
+                        kind = list_type(entry.type, of.field.table(FRAME))
+                        array = of.writer.entry
+                        values = TableEntry(VALUES, array)
+                        lists.append(NodeEntry(kind, array.shape[0], (values,)))
+            nodes.append(entry)
         return replace(manifest, nodes=(*nodes, *lists))
-
-    def close(self) -> None:
-        """Closes the files, also after an error."""
-        for table in self._tables:
-            for of in table.columns:
-                of.close()
 
     def _read(self, name: NodeType, files: TableFiles, number: int) -> _Table:
         """Finds the semantic types, and the statistics, of a table."""
@@ -126,82 +134,87 @@ class Database:
                 if stype == "embedding":
                     of.widths = [facts["EMB_DIM"] for facts, _ in answers.values()]
                 if of.field.layout == "lists":
-                    of.path = self._workspace.folder / f"lists{number}.{stype}.npy"
+                    path = self._workspace.folder / f"lists{number}.{stype}.npy"
+                    dtype = torch.float32 if stype == "sequence_numerical" else torch.int64
+                    of.writer = self._files.enter_context(NpyWriter(path, (None,), dtype))
                 columns.append(of)
         return _Table(name, files, columns, statistics)
 
     def _source(self, name: NodeType, files: TableFiles) -> RowSource:
-        try:
+        with named_errors(f"table {name!r}"):
             source = open_rows(files.files, CsvFormat())
-        except ValueError as error:
-            raise ValueError(f"table {name!r}: {error}") from error
         if source.is_text:
             raise ValueError(f"table {name!r}: tables are Parquet files, which say their types")
         return source
 
     def _node_files(self, table: _Table) -> NodeFiles:
         source, files = self._source(table.name, table.files), table.files
-        fields = {of.stype: of.type for of in table.columns}
-        time = None if files.time is None else _seconds_type(source, files.time)
-        named = [name for name in (files.key, files.time) if name is not None]
-        inner = [*dict.fromkeys([*named, *(c for of in table.columns for c in of.columns)])]
-
-        def rows(_: Sequence[str], __: int) -> Iterator[Any]:
-            # A table whose columns are all left out still has rows.
-            for batch in source.read(inner or source.names[:1], self._workspace.memory):
-                arrays = {of.stype: of.encoded(batch.columns) for of in table.columns}
-                if files.key is not None:
-                    column = _key_column(files)
-                    arrays[column] = batch.columns[files.key].cast(fields[column])
-                if files.time is not None:
-                    arrays[_TIME] = batch.columns[files.time].cast(time).cast(arrow.int64())
-                arrays.setdefault(_ROW, as_arrow(np.asarray(batch.rows, np.int64)))
-                yield arrow.record_batch([*arrays.values()], names=[*arrays])
-
-        if files.key is not None:
-            fields[_key_column(files)] = _common(source, files.key)
-        if files.time is not None:
-            fields[_TIME] = arrow.int64()
-        fields[_ROW] = arrow.int64()
+        types: dict[str, Any] = {of.stype: of.type for of in table.columns}
         tables: dict[str, Any] = {of.field.table(FRAME): of.table for of in table.columns}
+        named = [name for name in (files.key, files.time) if name is not None]
+        named += [column for of in table.columns for column in of.columns]
+        key, seconds = f"key {files.key}", arrow.timestamp("s")
+        if files.key is not None:
+            types[key] = _common(source, files.key)
         if files.time is not None:
-            tables["time"] = Columns(_TIME)
-        encoded = _encoded(f"table {table.name!r}", source, fields, rows)
-        return NodeFiles(encoded, None if files.key is None else _key_column(files), tables=tables)
+            _check_times(source, files.time)
+            types[_TIME], tables["time"] = arrow.int64(), Columns(_TIME)
+        types[_ROW] = np.dtype(np.int64)
+
+        def encoded(batch: Batch) -> dict[str, Any]:
+            arrays: dict[str, Any] = {of.stype: of.encoded(batch.columns) for of in table.columns}
+            if files.key is not None:
+                arrays[key] = batch.columns[files.key].cast(types[key])
+            if files.time is not None:
+                arrays[_TIME] = batch.columns[files.time].cast(seconds).cast(arrow.int64())
+            return arrays | {_ROW: batch.rows}
+
+        rows = self._encoded(f"table {table.name!r}", source, named, types, encoded)
+        return NodeFiles(rows, None if files.key is None else key, tables=tables)
 
     def _edge_files(self, table: _Table, column: str, source: str, destination: str) -> EdgeFiles:
         """Returns the edges between the rows of a table and those of a foreign key, whose column
         has no value where a row has no edge.
         """
-        rows_of, files = self._source(table.name, table.files), table.files
-        key = files.key
-        fields = {
-            _SOURCE: arrow.int64() if key is None else _common(rows_of, key),
+        rows_of, key = self._source(table.name, table.files), table.files.key
+        types = {
+            _SOURCE: np.dtype(np.int64) if key is None else _common(rows_of, key),
             _DESTINATION: _common(rows_of, column),
         }
 
-        def rows(_: Sequence[str], __: int) -> Iterator[Any]:
-            columns = [column] if key is None else [key, column]
-            for batch in rows_of.read(columns, self._workspace.memory):
-                numbers = as_arrow(np.asarray(batch.rows, np.int64))
-                pair = [numbers if key is None else batch.columns[key], batch.columns[column]]
-                pair = [one.cast(kind) for one, kind in zip(pair, fields.values(), strict=True)]
-                edges = arrow.record_batch(pair, names=[_SOURCE, _DESTINATION])
-                present = ~as_mask(pair[1].is_null(nan_is_null=True))
-                yield edges if present.all() else edges.filter(as_arrow(present))
+        def encoded(batch: Batch) -> dict[str, Any]:
+            keys = batch.columns[column].cast(types[_DESTINATION])
+            rows = batch.rows if key is None else batch.columns[key].cast(types[_SOURCE])
+            at = np.flatnonzero(~as_mask(keys.is_null(nan_is_null=True)))
+            return {_SOURCE: take(rows, at), _DESTINATION: take(keys, at)}
 
-        name = f"table {table.name!r}, key {column!r}"
-        return EdgeFiles(_encoded(name, rows_of, fields, rows), source, destination)
+        name, named = f"table {table.name!r}, key {column!r}", [column, *filter(None, [key])]
+        rows = self._encoded(name, rows_of, named, types, encoded)
+        return EdgeFiles(rows, source, destination)
+
+    def _encoded(
+        self,
+        name: str,
+        source: RowSource,
+        columns: Sequence[str],
+        types: Mapping[str, Any],
+        encode: Callable[[Batch], Mapping[str, Any]],
+    ) -> RowSource:
+        # A table whose columns are all left out still has rows.
+        batches = source.read(columns or source.names[:1], self._workspace.memory)
+        of = ArrowRows(
+            name, [*types.items()], source.expected_rows, lambda *_: map(encode, batches)
+        )
+        of.num_bytes = source.num_bytes
+        return RowSource([of])
 
 
 def _stype(name: NodeType, files: TableFiles, source: RowSource, column: str) -> str | None:
     """Returns the semantic type of a column; None: it is left out."""
     if column in files.stypes:
         return files.stypes[column]
-    try:
+    with named_errors(f"table {name!r}: column {column!r}"):
         kinds = {stype_of(kind) for kind in source.types(column)}
-    except ValueError as error:
-        raise ValueError(f"table {name!r}: column {column!r}: {error}") from None
     if len(kinds) > 1:
         several = " and ".join(sorted(kinds))
         raise ValueError(f"table {name!r}: column {column!r} is {several}: name one in stypes")
@@ -213,23 +226,11 @@ def _common(source: RowSource, column: str) -> Any:
     return common_type([*map(plain_type, source.types(column))], f"column {column!r}")
 
 
-def _key_column(files: TableFiles) -> str:
-    return f"key {files.key}"
-
-
-def _encoded(name: str, source: RowSource, fields: Mapping[str, Any], rows: Any) -> RowSource:
-    schema = arrow.schema([*fields.items()])
-    encoded = RowSource([ArrowRows(name, schema, source.expected_rows, rows)])
-    encoded.num_bytes = source.num_bytes
-    return encoded
-
-
-def _seconds_type(source: RowSource, column: str) -> Any:
-    """Returns the type of times in seconds; raises ValueError for a column without times."""
+def _check_times(source: RowSource, column: str) -> None:
+    """Raises ValueError for a column without times."""
     for kind in source.types(column):
         if not arrow.types.is_timestamp(kind) and not arrow.types.is_date(kind):
             raise ValueError(f"time: column {column!r} is {kind}, expected timestamps or dates")
-    return arrow.timestamp("s")
 
 
 class _Statistics:

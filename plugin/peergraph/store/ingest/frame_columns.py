@@ -4,20 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
-from peergraph.store.disk.manifest import TableEntry
 from peergraph.store.disk.npy_writer import NpyWriter
 from peergraph.store.ingest.graph_files import Columns
 from peergraph.store.ingest.read.optional import arrow, compute
 from peergraph.store.ingest.read.row_source import Problems
 from peergraph.store.ingest.values.arrow_arrays import (
     Array,
-    as_arrow,
     as_mask,
     as_numpy,
     is_list,
@@ -25,10 +22,10 @@ from peergraph.store.ingest.values.arrow_arrays import (
     plain,
 )
 from peergraph.store.ingest.values.numbers import to_numbers
-from peergraph.store.input.frame_spec import VALUES, FrameField
+from peergraph.store.input.frame_spec import FrameField
 
 _LISTS = {"multicategorical", "text_tokenized", "sequence_numerical"}
-_PARTS_OF_A_TIME = 7
+_PARTS_OF_A_TIME = ("year", "month", "day", "day_of_week", "hour", "minute", "second")
 
 
 def stype_of(kind: Any) -> str:
@@ -64,15 +61,14 @@ class FrameColumns:
         columns: their names.
         values: of categories, the values of each column, in the order of their numbers.
         widths: of embeddings, the length of the lists of each column.
-        path: of lists, the file of their elements.
+        writer: of lists, writes the file of their elements.
     """
 
     stype: str
     columns: Sequence[str]
     values: Mapping[str, Any] = field(default_factory=dict)
     widths: Sequence[int] = ()
-    path: Path | None = None
-    _writer: NpyWriter | None = None
+    writer: NpyWriter | None = None
     _elements: int = 0
 
     @property
@@ -87,46 +83,38 @@ class FrameColumns:
     @property
     def table(self) -> Columns:
         """The table of the encoded column, which has the name of the semantic type."""
-        count = len(self.columns)
-        shapes: dict[str, tuple[int, ...]] = {
-            "timestamp": (count, _PARTS_OF_A_TIME),
-            "embedding": (sum(self.widths),),
-        }
-        shape = shapes.get(self.stype, (count + (self.stype in _LISTS),))
-        is_float = self.stype in ("numerical", "embedding")
-        dtype = torch.float32 if is_float else torch.int64
-        return Columns(self.stype, dtype, "keep" if is_float else "error", row_shape=shape)
+        if self.stype in ("numerical", "embedding"):
+            return Columns(self.stype, torch.float32, "keep")
+        return Columns(self.stype)
 
     @property
-    def type(self) -> Any:
-        """The type of the encoded column."""
-        width = int(np.prod(self.table.row_shape or ()))
-        is_float = self.table.dtype == torch.float32
-        return arrow.list_(arrow.float64() if is_float else arrow.int64(), width)
+    def type(self) -> np.dtype[Any]:
+        """The type of the encoded column, with the shape of a row."""
+        count = len(self.columns)
+        shape = {
+            "timestamp": (count, len(_PARTS_OF_A_TIME)),
+            "embedding": (sum(self.widths),),
+        }.get(self.stype, (count + (self.stype in _LISTS),))
+        return np.dtype((np.int64 if self.table.dtype is None else np.float64, shape))
 
-    def encoded(self, arrays: Mapping[str, Any]) -> Any:
+    def encoded(self, arrays: Mapping[str, Any]) -> Array:
         """Returns the encoded column of some rows; appends the elements of lists to their file."""
-        columns = [plain(arrays[name]) for name in self.columns]
-        parts: list[Array]
+        columns = [(name, plain(arrays[name])) for name in self.columns]
         if self.stype in _LISTS:
-            parts = [self._bounds(columns)]
-        elif self.stype == "numerical":
-            parts = [_floats(column)[:, None] for column in columns]
-        elif self.stype == "categorical":
-            pairs = zip(self.columns, columns, strict=True)
-            parts = [_codes(name, column, self.values[name])[:, None] for name, column in pairs]
-        elif self.stype == "timestamp":
-            parts = [_parts_of_times(column) for column in columns]
-        else:
-            triples = zip(self.columns, columns, self.widths, strict=True)
-            parts = [_rows_of_lists(name, column, width) for name, column, width in triples]
-        rows = np.concatenate(parts, axis=1).astype(_numpy_dtype(self.type.value_type), copy=False)
-        return arrow.FixedSizeListArray.from_arrays(as_arrow(rows.reshape(-1)), type=self.type)
+            return self._bounds(columns)
+        if self.stype == "numerical":
+            return np.stack([_floats(column) for _, column in columns], axis=1)
+        if self.stype == "categorical":
+            return np.stack([_codes(*each, self.values[each[0]]) for each in columns], axis=1)
+        if self.stype == "timestamp":
+            return np.stack([_parts_of_times(column) for _, column in columns], axis=1)
+        pairs = zip(columns, self.widths, strict=True)
+        return np.concatenate([_rows_of_lists(*each, width) for each, width in pairs], axis=1)
 
-    def _bounds(self, columns: Sequence[Any]) -> Array:
+    def _bounds(self, columns: Sequence[tuple[str, Any]]) -> Array:
         """Returns ``[rows, columns + 1]`` where the lists of each row begin, and the last end."""
         count = len(columns)
-        pairs = [self._elements_of(*item) for item in zip(self.columns, columns, strict=True)]
+        pairs = [self._elements_of(*each) for each in columns]
         lengths = np.stack([length for _, length in pairs], axis=1)
         ends = np.zeros(lengths.size + 1, np.int64)
         np.cumsum(lengths.reshape(-1), out=ends[1:])
@@ -135,7 +123,8 @@ class FrameColumns:
             begins = ends[:-1].reshape(-1, count)[:, at]
             before = np.cumsum(length) - length
             elements[np.repeat(begins - before, length) + np.arange(len(values))] = values
-        self._open().write(torch.from_numpy(elements))
+        assert self.writer is not None
+        self.writer.write(torch.from_numpy(elements))
         first = self._elements
         self._elements += len(elements)
         rows = np.empty((len(lengths), count + 1), np.int64)
@@ -148,7 +137,7 @@ class FrameColumns:
         lengths = as_numpy(compute.list_value_length(column)).astype(np.int64)
         missing, items = as_mask(column.is_null()), plain(column.flatten())
         if self.stype == "sequence_numerical":
-            return _floats(items).astype(np.float32), lengths
+            return _floats(items), lengths
         if self.stype == "multicategorical":
             items = _codes(name, items, self.values[name])
             # A missing value is one category, -1.
@@ -156,31 +145,6 @@ class FrameColumns:
             return np.insert(items, at, -1), np.where(missing, 1, lengths)
         values = as_numpy(items.cast(arrow.int64()))
         return np.where(as_mask(items.is_valid()), values, -1), lengths
-
-    def _open(self) -> NpyWriter:
-        if self._writer is None:
-            assert self.path is not None
-            is_float = self.stype == "sequence_numerical"
-            dtype = torch.float32 if is_float else torch.int64
-            self._writer = NpyWriter(self.path, (None,), dtype)
-        return self._writer
-
-    def finish(self) -> TableEntry:
-        """Completes the file of the elements, and returns its entry."""
-        writer = self._open()
-        writer.__exit__(None, None, None)
-        self._writer = None
-        return TableEntry(VALUES, writer.entry)
-
-    def close(self) -> None:
-        """Closes the file after an error."""
-        if self._writer is not None:
-            self._writer.__exit__(ValueError, None, None)
-            self._writer = None
-
-
-def _numpy_dtype(kind: Any) -> Any:
-    return np.float64 if arrow.types.is_floating(kind) else np.int64
 
 
 def _floats(column: Any) -> Array:
@@ -206,16 +170,8 @@ def _parts_of_times(column: Any) -> Array:
     # Times of a zone are those of UTC.
     unit = "s" if arrow.types.is_date(column.type) else column.type.unit
     column = column.cast(arrow.timestamp(unit))
-    parts = [
-        compute.year(column),
-        compute.month(column),
-        compute.day(column),
-        compute.day_of_week(column),
-        compute.hour(column),
-        compute.minute(column),
-        compute.second(column),
-    ]
-    rows = np.stack([as_numpy(part.cast(arrow.int64())) for part in parts], axis=1)
+    parts = [getattr(compute, part)(column).cast(arrow.int64()) for part in _PARTS_OF_A_TIME]
+    rows = np.stack([as_numpy(part) for part in parts], axis=1)
     rows[:, 1:3] -= 1
     rows[as_mask(column.is_null())] = -1
     return rows

@@ -72,14 +72,11 @@ class Columns:
             number that would be rounded, a number that would be infinite) is a bad row.
         nan: the treatment of missing values and NaN: ``"error"`` (they are bad rows), ``"keep"``
             (they are NaN) or ``"zero"``.
-        row_shape: the shape of a row, of as many values as a row of the columns has; default: as
-            above.
     """
 
     columns: str | Sequence[str]
     dtype: torch.dtype | str | None = None
     nan: NanPolicy = "error"
-    row_shape: tuple[int, ...] | None = None
 
     def __post_init__(self) -> None:
         _check(self, nan=_NAN)

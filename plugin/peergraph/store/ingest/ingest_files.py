@@ -155,7 +155,7 @@ def _check_storage(graph: GraphFiles, storage: CheckedStorage) -> None:
 
 def _ingest_tables(graph: GraphFiles, workspace: Workspace) -> Manifest:
     """Ingests the tables of a database, and other types of the graph."""
-    with closing(Database(graph.tables, workspace)) as database:
+    with Database(graph.tables, workspace) as database:
         of_tables = database.graph_files()
         for kind in (*graph.nodes, *graph.edges):
             if kind in of_tables.nodes or kind in of_tables.edges:

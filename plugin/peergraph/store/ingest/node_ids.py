@@ -11,9 +11,9 @@ import torch
 
 from peergraph.store.ingest.graph_files import NodeFiles
 from peergraph.store.ingest.read.optional import arrow, parquet
-from peergraph.store.ingest.read.row_source import Batch, RowSource
+from peergraph.store.ingest.read.row_source import Batch, RowSource, named_errors
 from peergraph.store.ingest.values import arrow_arrays
-from peergraph.store.ingest.values.arrow_arrays import Array, Integers, is_list, is_text, value_type
+from peergraph.store.ingest.values.arrow_arrays import Array, Integers, is_text, plain_type
 from peergraph.store.ingest.values.numbers import TextKind, ValueKind, to_keys, to_node_numbers
 from peergraph.store.ingest.workspace import Workspace, arrow_reader
 
@@ -162,13 +162,11 @@ class IdColumn:
         problems = batch.problems.of(self._what)
         if ids.kind != "number":
             self._decide(values, batch)
-        try:
+        with named_errors(self._where):
             if ids.is_looked_up:
                 keys = to_keys(values, ids.kind or "number", problems)
             else:
                 keys = to_node_numbers(values, problems)
-        except ValueError as error:
-            raise ValueError(f"{self._where}: {error}") from None
         if problems.bad.any():
             self._decide(values, batch)
         return keys
@@ -194,24 +192,24 @@ def _kind_of_types(kinds: Sequence[Any], what: str) -> ValueKind | None:
     """Returns whether the ids of some types of Arrow, NumPy or torch are whole numbers or text;
     None: the values decide.
     """
-    id_kinds = {kind for kind in (_kind_of_type(each, what) for each in kinds) if kind is not None}
+    are_arrays = bool(kinds) and isinstance(kinds[0], (np.dtype, torch.dtype))
+    plain = kinds if are_arrays else [*map(plain_type, kinds)]
+    id_kinds = {_kind_of_type(kind) for kind in plain if str(kind) != "null"}
+    shown = " and ".join(sorted(set(map(str, plain))))
+    if None in id_kinds:
+        raise ValueError(f"{what}: ids must be whole numbers or text, are {shown}")
     if len(id_kinds) > 1:
-        shown = " and ".join(sorted(set(map(str, kinds))))
         raise ValueError(f"{what}: ids are {shown} in different files: convert them to one type")
     return id_kinds.pop() if id_kinds else None
 
 
-def _kind_of_type(dtype: Any, what: str) -> ValueKind | None:
-    if isinstance(dtype, (np.dtype, torch.dtype)):
-        if isinstance(dtype, np.dtype) and dtype.kind in "iuf":
-            return "number"
+def _kind_of_type(kind: Any) -> ValueKind | None:
+    """Returns what the ids of a type are; None: they are none."""
+    types = arrow.types
+    if isinstance(kind, (np.dtype, torch.dtype)):
+        is_number = getattr(kind, "kind", "") in ("i", "u", "f")
+    elif is_text(kind):
+        return "text"
     else:
-        types = arrow.types
-        kind = dtype if is_list(dtype) else value_type(dtype)
-        if types.is_null(kind):
-            return None
-        if is_text(kind) and not is_list(kind):
-            return "text"
-        if types.is_integer(kind) or types.is_decimal(kind) or types.is_floating(kind):
-            return "number"
-    raise ValueError(f"{what}: ids must be whole numbers or text, are {dtype}")
+        is_number = types.is_integer(kind) or types.is_decimal(kind) or types.is_floating(kind)
+    return "number" if is_number else None

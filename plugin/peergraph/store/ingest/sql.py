@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from peergraph.store.ingest.read.arrow_rows import ArrowRows
+from peergraph.store.ingest.read.arrow_rows import ArrowRows, columns_of
 from peergraph.store.ingest.read.optional import arrow
 from peergraph.store.ingest.read.row_source import Batch, Problems, RowSource
 from peergraph.store.ingest.values.arrow_arrays import (
@@ -140,7 +140,7 @@ def query_rows(query: str, workspace: Workspace) -> RowSource:
                 yield batch.select([*columns])
         database.close()
 
-    return RowSource([ArrowRows("the query's result", reader.schema, None, rows)])
+    return RowSource([ArrowRows("the query's result", columns_of(reader.schema), None, rows)])
 
 
 def _parsed(

@@ -6,7 +6,6 @@ import fnmatch
 from collections.abc import Iterator, Mapping, Sequence
 from functools import reduce
 from itertools import chain
-from math import prod
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -21,9 +20,9 @@ from peergraph.store.disk.manifest import DTYPE_NAMES, StorageEntry, TableEntry
 from peergraph.store.disk.npy_writer import NpyWriter
 from peergraph.store.ingest.graph_files import Columns, Rows
 from peergraph.store.ingest.read.arrays import is_array_path
-from peergraph.store.ingest.read.open_rows import open_table
+from peergraph.store.ingest.read.open_rows import open_rows
 from peergraph.store.ingest.read.optional import arrow
-from peergraph.store.ingest.read.row_source import Batch, Problems, RowSource
+from peergraph.store.ingest.read.row_source import Batch, Problems, RowSource, named_errors
 from peergraph.store.ingest.staged_rows import StagedRows
 from peergraph.store.ingest.values.arrow_arrays import Integers, common_type, is_text, value_type
 from peergraph.store.ingest.values.numbers import MIXED_TEXT, Numbers, to_dtype, to_numbers
@@ -79,20 +78,23 @@ class Table:
     ) -> None:
         self.name, self._full_name = name, table_name(kind, name)
         self._kind, self._nan, self._repeat = kind, table.nan, repeat
-        self._given_shape = table.row_shape if isinstance(table, Columns) else None
         self._path, self._workspace = path, workspace
-        self._row_shape: tuple[int, ...] | None = None  # None until the first rows are read
-        self.own = open_table(table.values, table.csv) if isinstance(table, Rows) else None
+        self.own = (
+            open_rows(table.values, table.csv, (), "table") if isinstance(table, Rows) else None
+        )
         """The rows of its own file, if it has one."""
         source = self.own or source
         names = () if source is None else source.names
         self.columns, self._is_matrix = _chosen_columns(table, names)
         assert source is not None
         kinds = {column: _types(source, column) for column in self.columns}
+        of_rows = None if self._is_matrix else next(chain(*kinds.values()), None)
+        self._row_shape: tuple[int, ...] | None = (
+            of_rows.shape if isinstance(of_rows, np.dtype) else None  # until rows are read
+        )
         self._times = {
             column: kind[0] for column, kind in kinds.items() if any(map(_is_time, kind))
         }
-        self._is_text = source.is_text or any(map(is_text, chain(*kinds.values())))
         # None where the values of text decide, when all have been read.
         self._dtype = _dtype_of(source, kinds, table.dtype)
         self._kinds: set[str] = set()  # of the values of text, as NumPy names them
@@ -105,10 +107,8 @@ class Table:
 
     def write(self, batch: Batch) -> None:
         """Appends the rows of a batch. Those without a value get a problem."""
-        try:
+        with named_errors(f"table {self.name!r}"):
             rows = self._rows(batch.columns, batch.problems)
-        except ValueError as error:
-            raise ValueError(f"table {self.name!r}: {error}") from None
         if self._staged is not None:
             self._staged.append(rows)
         elif len(rows):
@@ -125,8 +125,7 @@ class Table:
         if self._dtype is None:
             self._dtype = self._dtype_of_text(()) if self._kinds else torch.float32
         if self._row_shape is None:
-            of_columns = (len(self.columns),) if self._is_matrix else ()
-            self._row_shape = self._given_shape or of_columns
+            self._row_shape = (len(self.columns),) if self._is_matrix else ()
         if self._staged is not None:
             for rows in self._ordered(self._staged, order, left_out):
                 self._append(rows)
@@ -152,22 +151,19 @@ class Table:
 
     def _rows(self, columns: Mapping[str, Any], problems: Problems) -> Tensor:
         num_rows, problems = len(problems.bad), problems.of(f"table {self.name!r}: a value")
-        known = self._given_shape or self._row_shape
-        width = prod(known) if known and not self._is_matrix else -1
+        width = self._row_shape[0] if self._row_shape and not self._is_matrix else -1
         parts = [
             to_numbers(columns[column], problems, self._times.get(column), width)
             for column in self.columns
         ]
         dtype = self._dtype_of_text(parts)
-        values = [to_dtype(part, dtype, self._nan, self._is_text, problems) for part in parts]
+        values = [to_dtype(part, dtype, self._nan, problems) for part in parts]
         if not self._is_matrix or (len(values) == 1 and values[0].dim() > 1):
             rows = values[0]
         elif any(part.dim() > 1 for part in values):
             raise ValueError("a column of lists makes a table alone")
         else:
             rows = torch.stack(values, dim=1) if values else torch.empty(num_rows, 0)
-        if self._given_shape is not None:
-            rows = rows.reshape(num_rows, *self._given_shape)
         shape = tuple(rows.shape[1:])
         if num_rows and self._row_shape is None:
             self._row_shape = shape
@@ -238,10 +234,8 @@ class Table:
             assert shape is not None
             assert dtype is not None
             storage = storage_of(self._workspace.storage, self._kind, self.name)
-            try:
+            with named_errors(f"table {self.name!r} of {self._kind!r}"):
                 codec = codec_of(storage, dtype, shape)
-            except ValueError as error:
-                raise ValueError(f"table {self.name!r} of {self._kind!r}: {error}") from None
             if codec is not None:
                 self._encoder = RowEncoder(codec, self._full_name)
                 shape, dtype = (codec.row_bytes,), torch.uint8
@@ -325,7 +319,7 @@ def _dtype(kind: Any) -> torch.dtype:
             return torch.float64 if kind.scale > 0 else torch.int64
         if _is_time(kind):
             return torch.int32 if kind.bit_width == 32 else torch.int64
-    dtype = _DTYPES.get(kind.name if isinstance(kind, np.dtype) else str(kind))
+    dtype = _DTYPES.get(kind.base.name if isinstance(kind, np.dtype) else str(kind))
     if dtype is None:
         raise ValueError(f"expected numbers, got {kind}")
     return dtype

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -10,7 +11,7 @@ from peergraph.store.disk.manifest import TableEntry
 from peergraph.store.ingest.graph_files import Columns, EdgeFiles, NodeFiles
 from peergraph.store.ingest.ingest_report import BadRowsError
 from peergraph.store.ingest.read.open_rows import open_rows
-from peergraph.store.ingest.read.row_source import Batch, RowSource
+from peergraph.store.ingest.read.row_source import Batch, RowSource, named_errors
 from peergraph.store.ingest.sql import Condition, query_rows
 from peergraph.store.ingest.table import Table, described
 from peergraph.store.ingest.values.arrow_arrays import Integers
@@ -50,18 +51,14 @@ class TypeIngest:
             if isinstance(table, Columns):
                 columns = table.columns
                 names += [columns] if isinstance(columns, str) else columns
-        try:
+        with named_errors(what):
             self._source = _open(files, names, workspace)
-        except ValueError as error:
-            raise ValueError(f"{what}: {error}") from error
         self._tables: list[Table] = []
         for number, (name, table) in enumerate(tables.items()):
             path = workspace.folder / f"{stem}.table{number}.npy"
             options = (self._source, path, workspace, is_staged, repeat)
-            try:
+            with named_errors(f"table {name!r}"):
                 self._tables.append(Table(kind, name, table, *options))
-            except ValueError as error:
-                raise ValueError(f"table {name!r}: {error}") from None
         self._of_columns = [table for table in self._tables if table.own is None]
         self._own = [(table, table.own) for table in self._tables if table.own is not None]
         if files.where is not None and self._own:
@@ -133,7 +130,8 @@ def _open(
         return query_rows(files.query, workspace)
     if files.files is None:
         return None
-    source = open_rows(files.files, files.csv, named, isinstance(files, EdgeFiles))
+    arrays: Any = "edges" if isinstance(files, EdgeFiles) else None
+    source = open_rows(files.files, files.csv, named, arrays)
     workspace.notes += source.notes
     if files.where is not None:
         source.condition = Condition(files.where, source, workspace)

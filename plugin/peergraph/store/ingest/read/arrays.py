@@ -49,9 +49,11 @@ class ArrayRows(RowFile):
         self._values = values.T if are_edges and shape[0] == 2 else values
         self._are_edges = are_edges
         # Where NumPy does not know the dtype, torch's is the one of the column.
-        dtype = _in_numpy(values[:0]).dtype
+        dtype: Any = _in_numpy(values[:0]).dtype
         if dtype.itemsize != values.dtype.itemsize:
             dtype = values.dtype
+        elif not are_edges:
+            dtype = np.dtype((dtype, shape[1:]))
         columns = range(self._values.shape[1]) if are_edges else [""]
         names = [(str(column), dtype) for column in columns]
         num_rows = self._values.shape[0]

@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from itertools import chain
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from peergraph.store.ingest.read.optional import arrow, dataset, filesystems, parquet
 from peergraph.store.ingest.read.row_source import Block, RowFile
@@ -23,21 +24,22 @@ class ArrowRows(RowFile):
     """Rows of a table, a dataset, a reader or another object of Arrow.
 
     Args:
+        columns: name and type of each column.
         num_rows: the number of rows; None: it is not known.
-        read: called with columns and the number of rows of a batch; returns record batches.
+        read: called with columns and the number of rows of a batch; returns record batches, or
+            arrays by name.
     """
 
     def __init__(
         self,
         name: str,
-        schema: Any,
+        columns: Sequence[tuple[str, Any]],
         num_rows: int | None,
         read: Callable[[Sequence[str], int], Iterable[Any]],
         path: Path | None = None,
         state: os.stat_result | None = None,
     ) -> None:
         self._read = read
-        columns = [(column.name, column.type) for column in schema]
         super().__init__(name, columns, 1 << 20 if num_rows is None else num_rows, path, state)
 
     @classmethod
@@ -48,7 +50,7 @@ class ArrowRows(RowFile):
             # Read ahead is for many small files, and takes memory.
             return cls(
                 name,
-                table.schema,
+                columns_of(table.schema),
                 int(table.count_rows()),
                 lambda columns, batch_rows: table.to_batches(
                     columns=[*columns], batch_size=batch_rows, batch_readahead=2
@@ -58,7 +60,7 @@ class ArrowRows(RowFile):
         if not isinstance(table, arrow.RecordBatchReader):
             stream = arrow.RecordBatchReader.from_stream(table)
         count = len(table) if hasattr(table, "__len__") else None
-        return cls(name, stream.schema, count, lambda columns, _: stream)
+        return cls(name, columns_of(stream.schema), count, lambda columns, _: stream)
 
     def row_bytes(self, columns: Sequence[str]) -> int:
         """Returns an estimate of the bytes of a row."""
@@ -66,9 +68,9 @@ class ArrowRows(RowFile):
 
     def blocks(self, columns: Sequence[str], batch_rows: int) -> Iterator[Block]:
         """Yields all rows, as :class:`RowFile` says."""
-        with named_errors(self.name):
+        with arrow_errors(self.name):
             for rows in self._read(columns, batch_rows):
-                yield {name: plain(rows.column(name)) for name in columns}, {}
+                yield {name: plain(rows[name]) for name in columns}, {}
 
 
 class ParquetRows(ArrowRows):
@@ -76,15 +78,15 @@ class ParquetRows(ArrowRows):
 
     def __init__(self, path: Path) -> None:
         self._file, state = path.absolute(), path.stat()
-        with named_errors(str(path)), self._open() as file:
+        with arrow_errors(str(path)), self._open() as file:
             groups = [file.metadata.row_group(i).num_rows for i in range(file.num_row_groups)]
-            schema = file.schema_arrow
+            columns = columns_of(file.schema_arrow)
         self._largest_group = max(groups, default=0)
-        super().__init__(str(path), schema, sum(groups), self._decoded, path, state)
+        super().__init__(str(path), columns, sum(groups), self._decoded, path, state)
 
     def row_bytes(self, columns: Sequence[str]) -> int:
         """Returns the bytes of a row in memory, by the first rows."""
-        with named_errors(self.name), self._open() as file:
+        with arrow_errors(self.name), self._open() as file:
             rows = next(file.iter_batches(_SAMPLE_ROWS, columns=[*columns]), None)
         if rows is None or not rows.num_rows:
             return 0
@@ -92,32 +94,29 @@ class ParquetRows(ArrowRows):
         return -(-sum(int(plain(column).nbytes) for column in rows.columns) // int(rows.num_rows))
 
     def _decoded(self, columns: Sequence[str], batch_rows: int) -> Iterator[Any]:
-        if self._largest_group > _AHEAD * batch_rows:
-            # Scans decode whole row groups.
+        if not batch_rows // _AHEAD < self._largest_group <= _AHEAD * batch_rows:
+            # Scans decode whole row groups, each by itself.
             with self._open() as file:
                 yield from file.iter_batches(batch_rows, columns=[*columns], use_threads=True)
             return
         options = dataset.ParquetFragmentScanOptions(**_OPTIONS)
         kind = dataset.ParquetFileFormat(default_fragment_scan_options=options)
         fragment = kind.make_fragment(str(self._file), filesystems.LocalFileSystem())
-        batches = fragment.to_batches(
+        yield from fragment.to_batches(
             columns=[*columns], batch_size=batch_rows, batch_readahead=_AHEAD
         )
-        # Those of small row groups together: each one takes a millisecond.
-        small: list[Any] = []
-        for rows in chain(batches, [None]):
-            held = sum(part.num_rows for part in small)
-            if small and (rows is None or held + rows.num_rows > min(batch_rows, _SAMPLE_ROWS)):
-                yield arrow.concat_batches(small) if len(small) > 1 else small[0]
-                small = []
-            small.append(rows)
 
     def _open(self) -> Any:
         return parquet.ParquetFile(self._file, **_OPTIONS)
 
 
+def columns_of(schema: Any) -> list[tuple[str, Any]]:
+    """Returns name and type of each column of a schema."""
+    return [(column.name, column.type) for column in schema]
+
+
 @contextmanager
-def named_errors(name: str) -> Iterator[None]:
+def arrow_errors(name: str) -> Iterator[None]:
     """Returns a context in which errors of Arrow become ValueErrors that name what is read."""
     try:
         yield
@@ -129,6 +128,8 @@ def named_errors(name: str) -> Iterator[None]:
 
 def _width(kind: Any) -> int:
     """Returns the bytes of a value, 64 where they differ between values."""
+    if isinstance(kind, np.dtype):
+        return kind.itemsize
     if hasattr(kind, "list_size"):
         return int(kind.list_size) * _width(kind.value_type)
     try:

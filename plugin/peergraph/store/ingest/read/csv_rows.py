@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from peergraph.store.ingest.graph_files import CsvFormat
-from peergraph.store.ingest.read.arrow_rows import named_errors
+from peergraph.store.ingest.read.arrow_rows import arrow_errors
 from peergraph.store.ingest.read.csv_text import CheckedText, check_text
 from peergraph.store.ingest.read.optional import arrow, csv
 from peergraph.store.ingest.read.row_source import Block, RowFile
@@ -142,7 +142,7 @@ class CsvRows(RowFile):
     @contextmanager
     def _open(self, path: Any) -> Iterator[Any]:
         """Yields the decompressed content."""
-        with arrow.OSFile(str(path.absolute()), "rb") as raw, named_errors(str(path)):
+        with arrow.OSFile(str(path.absolute()), "rb") as raw, arrow_errors(str(path)):
             compression = self._compression
             yield arrow.CompressedInputStream(raw, compression) if compression else raw
 

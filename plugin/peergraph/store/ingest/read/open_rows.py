@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Collection, Sequence
 from os import PathLike, fspath
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from torch import Tensor
@@ -26,14 +26,18 @@ _COMPRESSED = (".gz", ".bz2", ".zst", ".lz4")
 
 
 def open_rows(
-    files: Any, csv: CsvFormat, named: Collection[str] = (), are_edges: bool = False
+    files: Any,
+    csv: CsvFormat,
+    named: Collection[str] = (),
+    arrays: Literal["edges", "table"] | None = None,
 ) -> RowSource:
     """Returns the rows of files, or of an object that gives record batches of Arrow.
 
     Args:
         files, csv: as in :class:`EdgeFiles`.
         named: the columns that users name.
-        are_edges: whether the files may be arrays of edges.
+        arrays: what arrays may be, in files or in memory: edges, or tables, whose only column has
+            the name ``""``; None: there may be none.
 
     Raises:
         FileNotFoundError: no file of that name, or none that matches.
@@ -41,28 +45,28 @@ def open_rows(
     """
     if isinstance(files, RowSource):
         return files
-    if isinstance(files, (Tensor, np.ndarray)) and are_edges:
-        return RowSource([ArrayRows(files, are_edges)])
+    if isinstance(files, (Tensor, np.ndarray)) and arrays:
+        return RowSource([ArrayRows(files, arrays == "edges")])
     if hasattr(files, "to_batches") or hasattr(files, "__arrow_c_stream__"):
         return RowSource([ArrowRows.of(files)])
     names_of_files = [files] if isinstance(files, (str, PathLike)) else files
     if not isinstance(names_of_files, Sequence):
         raise ValueError(
-            "files must be paths, a tensor or array of edges, or give Arrow record batches, got "
-            f"{type(files).__name__}"
+            "files must be paths, a tensor or array of edges or of a table, or give Arrow record "
+            f"batches, got {type(files).__name__}"
         )
     names = [fspath(name) if isinstance(name, PathLike) else name for name in names_of_files]
     if not names or not all(isinstance(name, str) for name in names):
         raise ValueError(f"files must be paths, one at least, got {files!r}")
-    arrays = [name for name in names if is_array_path(name)]
-    if arrays and not are_edges:
-        raise ValueError(f"{arrays[0]}: arrays have no columns: put them into tables")
-    paths, notes = _expand([name for name in names if name not in arrays])
-    kinds = {_kind(path) for path in paths} | ({"an array"} if arrays else set())
+    of_arrays = [name for name in names if is_array_path(name)]
+    if of_arrays and not arrays:
+        raise ValueError(f"{of_arrays[0]}: arrays have no columns: put them into tables")
+    paths, notes = _expand([name for name in names if name not in of_arrays])
+    kinds = {_kind(path) for path in paths} | ({"an array"} if of_arrays else set())
     if len(kinds) > 1:
         raise ValueError(f"files of one kind at a time, got {' and '.join(sorted(kinds))}: {names}")
-    if arrays:
-        return RowSource([ArrayRows(name, are_edges) for name in names])
+    if of_arrays:
+        return RowSource([ArrayRows(name, arrays == "edges") for name in names])
     if kinds == {"Parquet"}:
         return RowSource([ParquetRows(path) for path in paths], notes)
     texts: list[CsvRows] = []
@@ -70,17 +74,6 @@ def open_rows(
         header = next((t.has_header for t in texts if t.has_header is not None), csv.header)
         texts.append(CsvRows(path, csv, header, named))
     return RowSource(texts, notes)
-
-
-def open_table(values: Any, csv: CsvFormat) -> RowSource:
-    """Returns the rows of one table: of an array, whose only column has the name ``""``, or of
-    Parquet or CSV files.
-    """
-    if isinstance(values, (Tensor, np.ndarray)) or is_array_path(values):
-        return RowSource([ArrayRows(values, are_edges=False)])
-    if isinstance(values, (str, PathLike)):
-        return open_rows(values, csv)
-    raise ValueError(f"expected a file, a tensor or an array, got {values!r}")
 
 
 def _kind(path: Path) -> str:

@@ -7,6 +7,7 @@ import copy
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -19,6 +20,15 @@ Block: TypeAlias = tuple[Mapping[str, Any], Mapping[str, Mask]]
 _LEAST_ROWS, _MOST_ROWS = 1 << 10, 1 << 18  # of a batch
 _MOST_BYTES = 4 << 20  # of a batch: caches hold it
 _HELD = 8  # batches that are held at once: read ahead, converted, written
+
+
+@contextmanager
+def named_errors(what: str) -> Iterator[None]:
+    """Returns a context whose ValueErrors begin with what is read."""
+    try:
+        yield
+    except ValueError as error:
+        raise ValueError(f"{what}: {error}") from error
 
 
 class Problems:
@@ -89,8 +99,8 @@ class RowFile(ABC):
 
     Args:
         name: names it in messages.
-        columns: name and type of each column: Arrow's, NumPy's or torch's; None: text without a
-            declared type.
+        columns: name and type of each column: Arrow's, NumPy's (with the shape of a row) or
+            torch's; None: text without a declared type.
         expected_rows: the number of rows, or an estimate.
         path, state: the file, and what :func:`os.stat` said before it was first read.
     """

@@ -52,7 +52,11 @@ def take(values: Any, at: Integers) -> Any:
 
 
 def plain(column: Any) -> Any:
-    """Returns an array of Arrow without a dictionary, and all kinds of text as strings."""
+    """Returns an array of Arrow without a dictionary, and all kinds of text as strings; arrays of
+    NumPy as they are.
+    """
+    if isinstance(column, np.ndarray):
+        return column
     kind = plain_type(column.type)
     return column if column.type == kind else column.cast(kind)
 

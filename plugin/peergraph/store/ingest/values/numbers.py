@@ -56,8 +56,10 @@ def to_numbers(column: Any, problems: Problems, time: Any = None, width: int = -
     types, kind = arrow.types, column.type
     if arrow_arrays.is_list(kind):
         return _lists(column, problems, time, width)
-    if arrow_arrays.is_text(kind) or types.is_decimal(kind):
-        return text_numbers(column.cast(arrow.string()), problems)
+    if arrow_arrays.is_text(kind):
+        return text_numbers(column, problems)
+    if types.is_decimal(kind):
+        return text_numbers(column.cast(arrow.string()), problems)._replace(text_kind="")
     missing = as_mask(column.is_null()) if column.null_count else None
     if types.is_null(kind):
         return Numbers(np.zeros(len(column), np.int64), missing)
@@ -125,15 +127,12 @@ def _times(column: Any, time: Any, problems: Problems) -> Array:
     return as_numpy(column.cast(bits))
 
 
-def to_dtype(
-    numbers: Numbers, dtype: torch.dtype, nan: str, is_text: bool, problems: Problems
-) -> Tensor:
-    """Converts numbers to a dtype. Reports a value that the dtype cannot hold exactly as a problem.
+def to_dtype(numbers: Numbers, dtype: torch.dtype, nan: str, problems: Problems) -> Tensor:
+    """Converts numbers to a dtype. Reports a value that the dtype cannot hold exactly as a problem:
+    also whole numbers among the decimals of text.
 
     Args:
         nan: the treatment of missing values and NaN: ``"error"``, ``"keep"`` or ``"zero"``.
-        is_text: whether the values come from text: then whole numbers must not be rounded, also
-            where they are floats.
     """
     values, missing = numbers.values, numbers.missing
     keeps = nan == "keep" and (dtype.is_floating_point or dtype.is_complex)
@@ -147,7 +146,7 @@ def to_dtype(
     values = np.require(values, requirements=["C", "W"])
     with np.errstate(invalid="ignore", over="ignore"):
         if dtype.is_floating_point or dtype.is_complex:
-            rows = _to_float(values, dtype, is_text, problems)
+            rows = _to_float(values, dtype, numbers.text_kind == "f", problems)
         else:
             rows = _to_integer(values, dtype, problems)
     if keeps and missing is not None:
@@ -287,7 +286,7 @@ def to_node_numbers(column: Any, problems: Problems) -> Array:
             # From here on, floats are further apart than whole numbers.
             problems.add(_ROUNDED, np.abs(values) >= 2.0 ** (np.finfo(values.dtype).nmant + 1))
     dtype = torch.int32 if values.dtype == np.int32 else torch.int64
-    return to_dtype(numbers, dtype, "error", False, problems).numpy()
+    return to_dtype(numbers, dtype, "error", problems).numpy()
 
 
 def to_keys(column: Any, kind: ValueKind, problems: Problems) -> Any:
