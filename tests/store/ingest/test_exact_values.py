@@ -299,3 +299,8 @@ def test_arrays_with_a_mask_and_views_of_tensors(tmp_path: Path) -> None:
     view = torch.tensor([1 + 2j, 3 - 4j]).conj().imag
     assert view.is_neg()
     assert ingest_table(tmp_path, None, Rows(view), num_nodes=2).tolist() == [-2, 4]
+    both = arrow.table({"a": [1, 2], "b": [3, 4]})
+    assert ingest_table(tmp_path, None, Rows(both), num_nodes=2).tolist() == [[1, 3], [2, 4]]
+    for table in (np.zeros((0, 4), np.int16), torch.zeros(0, 2, 3)):
+        found = ingest_table(tmp_path, None, Rows(table), num_nodes=0)
+        assert found.shape == table.shape

@@ -190,7 +190,9 @@ def test_files_that_change_while_they_are_read_are_named(tmp_path: Path) -> None
                 parquet.write_table(arrow.table({"src": rows[:, 0], "dst": rows[:, 1]}), path)
             else:
                 (np.save if name == "e.npy" else np.savez)(path, rows)
-            source = open_rows(f"{path}:arr_0" if name == "e.npz" else path, CsvFormat(), (), "edges")
+            source = open_rows(
+                f"{path}:arr_0" if name == "e.npz" else path, CsvFormat(), (), "edges"
+            )
             content = path.read_bytes()
             if change == "replaced":
                 path.rename(tmp_path / "old")

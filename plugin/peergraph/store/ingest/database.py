@@ -12,7 +12,7 @@ import torch
 
 from peergraph.store.disk.manifest import Manifest, NodeEntry, TableEntry
 from peergraph.store.disk.npy_writer import NpyWriter
-from peergraph.store.ingest.frame_columns import FrameColumns, stype_of
+from peergraph.store.ingest.frame_columns import FrameColumns, parts_of_times, stype_of
 from peergraph.store.ingest.graph_files import (
     STYPES,
     Columns,
@@ -274,21 +274,14 @@ class _Statistics:
             )
             return {"MEAN": row[0], "STD": row[1], "QUANTILES": row[2] or [None] * 5}, None
         if stype == "timestamp":
-            parts = ("year", "month", "day", "isodow", "hour", "minute", "second")
-            offsets = (0, 1, 1, 1, 0, 0, 0)
-            split = ", ".join(
-                f"CAST(date_part('{part}', t) AS BIGINT) - {less}"
-                for part, less in zip(parts, offsets, strict=True)
-            )
-            time = f"make_timestamp(epoch_us({name}))"
-            times = f"SELECT {time} AS t FROM {self._rows} WHERE {name} NOTNULL"
-            whole = "SELECT count(*) AS n FROM times"
+            # Times of a zone are those of UTC.
+            times = f"SELECT make_timestamp(epoch_us({name})) AS t FROM {self._rows}"
             rows = self._select(
-                f"WITH times AS MATERIALIZED ({times}), picked AS (SELECT t, row_number() OVER "
-                f"(ORDER BY t) - 1 AS place, ({whole}) AS n FROM times) SELECT {split} FROM picked "
-                "WHERE place IN (0, n // 2, n - 1) ORDER BY place"
-            ).to_pylist()
-            picked = [[*row.values()] for row in rows] or [[-1] * 7]
+                f"WITH times AS MATERIALIZED ({times} WHERE {name} NOTNULL), picked AS (SELECT t, "
+                "row_number() OVER (ORDER BY t) - 1 AS place, (SELECT count(*) FROM times) AS n "
+                "FROM times) SELECT t FROM picked WHERE place IN (0, n // 2, n - 1) ORDER BY place"
+            )
+            picked = parts_of_times(_one_array(rows.column("t"))).tolist() or [[-1] * 7]
             # Of one or two rows, the median is that of the first or the last one.
             oldest, newest = picked[0], picked[-1]
             median = picked[len(picked) // 2] if len(picked) == 3 else newest

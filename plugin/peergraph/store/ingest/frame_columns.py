@@ -107,7 +107,7 @@ class FrameColumns:
         if self.stype == "categorical":
             return np.stack([_codes(*each, self.values[each[0]]) for each in columns], axis=1)
         if self.stype == "timestamp":
-            return np.stack([_parts_of_times(column) for _, column in columns], axis=1)
+            return np.stack([parts_of_times(column) for _, column in columns], axis=1)
         pairs = zip(columns, self.widths, strict=True)
         return np.concatenate([_rows_of_lists(*each, width) for each, width in pairs], axis=1)
 
@@ -163,7 +163,7 @@ def _codes(name: str, column: Any, values: Any) -> Array:
     return np.where(has_code, as_numpy(codes), -1).astype(np.int64)
 
 
-def _parts_of_times(column: Any) -> Array:
+def parts_of_times(column: Any) -> Array:
     """Returns year, month, day, day of the week, hour, minute and second, [n, 7], all but years
     from 0 on; -1 where a time is missing.
     """

@@ -88,9 +88,9 @@ class Rows:
 
     Args:
         values: a path of a ``.npy`` file, ``archive.npz:name``, a tensor or an array of NumPy, of
-            ``[rows, ...]``; or a path of a Parquet or CSV file: all of its columns, ``[rows,
-            columns]``. Row ``i`` belongs to row ``i`` of the node or edge type's files, or to node
-            or edge ``i`` if it has no files.
+            ``[rows, ...]``; or other files, as in :class:`NodeFiles`: all of their columns,
+            ``[rows, columns]``. Row ``i`` belongs to row ``i`` of the node or edge type's files, or
+            to node or edge ``i`` if it has no files.
         dtype: dtype of the table; default: the dtype of the values.
         nan: as in :class:`Columns`.
         csv: the format of CSV files.

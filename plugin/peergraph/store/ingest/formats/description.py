@@ -82,24 +82,22 @@ def description_files(path: Path) -> GraphFiles:
         _read_toml(path) if path.suffix == ".toml" else parse_json(path.read_bytes(), str(path))
     )
     where = str(path)
-    _check_object(values, where, ("nodes", "edges", "tables"))
-    nodes, edges = values.get("nodes", {}), values.get("edges", {})
-    tables = values.get("tables", {})
-    for name, part in (("nodes", nodes), ("edges", edges), ("tables", tables)):
+    kinds = {"nodes": NodeFiles, "edges": EdgeFiles, "tables": TableFiles}
+    single = {"nodes": NODE, "edges": _SEPARATOR.join(EDGE)}
+    _check_object(values, where, kinds)
+    described: dict[str, Any] = {}
+    for name, kind in kinds.items():
+        part = values.get(name, {})
         _check_object(part, f"{where}: {name}", None)
-    if _is_single(nodes, NodeFiles):
-        nodes = {NODE: nodes}
-    if _is_single(edges, EdgeFiles):
-        edges = {_SEPARATOR.join(EDGE): edges}
-    folder = path.parent
-    return GraphFiles(
-        {t: constructed(NodeFiles, v, f"{where}: nodes.{t}", folder) for t, v in nodes.items()},
-        {
-            edge_type(t, where): constructed(EdgeFiles, v, f"{where}: edges.{t}", folder)
-            for t, v in edges.items()
-        },
-        {t: constructed(TableFiles, v, f"{where}: tables.{t}", folder) for t, v in tables.items()},
-    )
+        if name in single and _is_single(part, kind):
+            part = {single[name]: part}
+        described[name] = {
+            edge_type(t, where) if name == "edges" else t: constructed(
+                kind, value, f"{where}: {name}.{t}", path.parent
+            )
+            for t, value in part.items()
+        }
+    return GraphFiles(**described)
 
 
 def edge_type(text: str, where: str) -> EdgeType:

@@ -7,6 +7,7 @@ import io
 import re
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -91,6 +92,7 @@ class CsvRows(RowFile):
         if self._is_empty:
             return
         faults: list[tuple[int, str]] = []  # lines behind those that have been yielded
+        none = arrow.record_batch([arrow.nulls(0, arrow.string())] * len(columns), [*columns])
         before, done = self._skip_rows + bool(self.has_header) + 1, 0
 
         def skip(line: Any) -> str:
@@ -101,16 +103,13 @@ class CsvRows(RowFile):
         with self._open(self._path) as stream:
             checked = CheckedText(stream, self._delimiter)
             try:
-                for rows in self._parsed(checked, columns, skip):
-                    rows, masks = _with_faults(rows, faults, done, is_last=False)
+                for rows in chain(self._parsed(checked, columns, skip), [none]):
+                    rows, masks = _with_faults(rows, faults, done, is_last=rows is none)
                     yield dict(zip(columns, rows.columns, strict=True)), masks
                     done += len(rows)
             except arrow.ArrowInvalid as error:
                 self._check()
                 raise ValueError(f"{self.name} cannot be read: {error}") from error
-        none = arrow.record_batch([arrow.nulls(0, arrow.string())] * len(columns), [*columns])
-        rows, masks = _with_faults(none, faults, done, is_last=True)
-        yield dict(zip(columns, rows.columns, strict=True)), masks
         if checked.is_doubtful:
             self._check()
 
