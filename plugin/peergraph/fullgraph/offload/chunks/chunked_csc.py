@@ -79,6 +79,16 @@ class ChunkedCsc:
         self._reversed: ReversedEdges | None = None
         self._reversed_csc: ChunkedCsc | None = None
 
+    def like(self, resident: PartitionedCsc, chunks: Chunks) -> ChunkedCsc:
+        """Returns other edges in chunks, of which rows move as here. Collective."""
+        return ChunkedCsc(
+            resident,
+            chunks,
+            deduplicate_ranks=self.deduplicate_ranks,
+            reuse_chunks=self.reuse_chunks,
+            orders_chunks=self.orders_chunks,
+        )
+
     @property
     def source_layout(self) -> RowLayout:
         """Rows of sources."""
@@ -188,13 +198,7 @@ class ChunkedCsc:
                     raise ValueError("source_chunks must be given for sources of another type")
                 source_chunks = self.chunks
             self._reversed = ReversedEdges(self.resident)
-            self._reversed_csc = ChunkedCsc(
-                self._reversed.structure,
-                source_chunks,
-                deduplicate_ranks=self.deduplicate_ranks,
-                reuse_chunks=self.reuse_chunks,
-                orders_chunks=self.orders_chunks,
-            )
+            self._reversed_csc = self.like(self._reversed.structure, source_chunks)
         return self._reversed_csc
 
     def reverse_edge_rows(self, rows: Tensor) -> Tensor:
@@ -256,13 +260,7 @@ class ChunkedCsc:
             ),
             self.resident.mode_choice,
         )
-        return ChunkedCsc(
-            resident,
-            chunks,
-            deduplicate_ranks=self.deduplicate_ranks,
-            reuse_chunks=self.reuse_chunks,
-            orders_chunks=self.orders_chunks,
-        )
+        return self.like(resident, chunks)
 
     @property
     def _indices(self) -> Tensor:

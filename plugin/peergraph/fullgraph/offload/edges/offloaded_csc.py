@@ -68,12 +68,7 @@ class OffloadedCsc(PartitionedStructure):
 
     def like(self, resident: PartitionedCsc) -> OffloadedCsc:
         """Returns the structure of other edges in the same chunks. Collective."""
-        chunked = ChunkedCsc(
-            resident,
-            self.chunked.chunks,
-            deduplicate_ranks=self.chunked.deduplicate_ranks,
-            reuse_chunks=self.chunked.reuse_chunks,
-        )
+        chunked = self.chunked.like(resident, self.chunked.chunks)
         return OffloadedCsc(self.recorder.spaces, chunked)
 
     def move_edge_rows(
@@ -106,7 +101,7 @@ class OffloadedCsc(PartitionedStructure):
             plan(local_rows + start),
             positions,
         )
-        chunked = ChunkedCsc(edges, self.chunked.edge_chunks)
+        chunked = self.chunked.like(edges, self.chunked.edge_chunks)
         return EdgeRecorder(self.recorder.spaces, chunked, stores_results=True)
 
     def in_degrees(self) -> PartitionedTensor:
