@@ -37,7 +37,7 @@ def local_operands(
     alone = plan.layout.group.world_size == 1
     if alone or all(tensor is None for tensor in tensors):
         return list(sources), list(parameters)
-    results = iter(_Enter.apply(plan, len(sources), *tensors))
+    results = iter(_Enter.apply(plan.transport, plan, len(sources), None, *tensors))
     entered = [None if tensor is None else next(results) for tensor in tensors]
     return entered[: len(sources)], entered[len(sources) :]
 
@@ -45,15 +45,20 @@ def local_operands(
 class _Enter(Function):
     @staticmethod
     def forward(
-        ctx: Any, plan: Halo, num_sources: int, *tensors: Tensor | None
+        ctx: Any,
+        transport: Transport,
+        plan: Halo | None,
+        num_sources: int,
+        used: set[int] | None,
+        *tensors: Tensor | None,
     ) -> tuple[Tensor, ...]:
-        ctx.plan, ctx.num_sources = plan, num_sources
+        ctx.transport, ctx.plan, ctx.num_sources, ctx.used = transport, plan, num_sources, used
         ctx.like = [None if tensor is None else tensor.detach() for tensor in tensors[num_sources:]]
         ctx.given = [tensor is not None for tensor in tensors]
         entered = []
         for i, tensor in enumerate(tensors):
             if tensor is not None:
-                extended = plan.gather(tensor) if i < num_sources else tensor
+                extended = plan.gather(tensor) if plan is not None and i < num_sources else tensor
                 entered.append(tensor.view_as(tensor) if extended is tensor else extended)
         return tuple(entered)
 
@@ -62,19 +67,21 @@ class _Enter(Function):
     def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
         rest = iter(grads)
         by_input = [next(rest) if has_tensor else None for has_tensor in ctx.given]
-        needed, count = ctx.needs_input_grad[2:], ctx.num_sources
+        needed, count = ctx.needs_input_grad[4:], ctx.num_sources
+        if ctx.used is not None:
+            needed = [place in ctx.used for place in range(len(needed))]
         gradients: list[Tensor | None] = [None] * len(by_input)
         sources = [(i, grad) for i, grad in enumerate(by_input[:count]) if needed[i]]
         some = [(i, grad) for i, grad in sources if grad is not None]
         if some and len(some) < len(sources):  # the same ones on all ranks, whose names are checked
             names = ", ".join(str(i) for i, _ in some)
-            ctx.plan.transport.announce(f"gradients of operands {names}", some[0][1])
+            ctx.transport.announce(f"gradients of operands {names}", some[0][1])
         for i, grad in some:
             gradients[i] = add_to_owners(ctx.plan, grad)
         gradients[count:] = sums_of_gradients(
-            ctx.plan.transport, by_input[count:], ctx.like, needed[count:]
+            ctx.transport, by_input[count:], ctx.like, needed[count:]
         )
-        return None, None, *gradients
+        return None, None, None, None, *gradients
 
 
 class ReplicasTogether:
@@ -92,7 +99,7 @@ class ReplicasTogether:
         self._used: set[int] = set()
         self._entered: tuple[Tensor, ...] = ()
         if self._tensors and torch.is_grad_enabled():
-            self._entered = _EnterTogether.apply(transport, self._used, *self._tensors)
+            self._entered = enter_replicas(transport, self._tensors, self._used)
 
     def enter(self, tensor: Tensor | None) -> Tensor | None:
         """Returns a tensor for computations on local rows; None for one that is not among them."""
@@ -103,20 +110,19 @@ class ReplicasTogether:
         return self._entered[place]
 
 
-class _EnterTogether(Function):
-    @staticmethod
-    def forward(
-        ctx: Any, transport: Transport, used: set[int], *tensors: Tensor
-    ) -> tuple[Tensor, ...]:
-        ctx.transport, ctx.used = transport, used
-        ctx.like = [tensor.detach() for tensor in tensors]
-        return tuple(tensor.view_as(tensor) for tensor in tensors)
+def enter_replicas(
+    transport: Transport, tensors: Sequence[Tensor], used: set[int] | None = None
+) -> tuple[Tensor, ...]:
+    """Returns tensors for computations on local rows; their gradients are added up at once.
 
-    @staticmethod
-    @unbatched
-    def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
-        used = [place in ctx.used for place in range(len(grads))]
-        return None, None, *sums_of_gradients(ctx.transport, grads, ctx.like, used)
+    Args:
+        transport: of the ranks.
+        tensors: equal on all ranks.
+        used: the places of those that have a gradient on a rank, read when the gradients come;
+            None: of those that need one.
+    """
+    entered: tuple[Tensor, ...] = _Enter.apply(transport, None, 0, used, *tensors)
+    return entered
 
 
 class SumOverRanks(Function):

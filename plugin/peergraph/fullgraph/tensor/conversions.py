@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from peergraph.autograd import Function
-from peergraph.fullgraph.exchange.local_operands import Replicated, sums_of_gradients
+from peergraph.fullgraph.exchange.local_operands import Replicated, enter_replicas
 from peergraph.fullgraph.exchange.replicas import Replicas
 from peergraph.fullgraph.exchange.transport import Transport
 from peergraph.fullgraph.layout.row_layout import RowLayout
@@ -108,7 +108,7 @@ def replicated_together(group: Group, *tensors: Tensor | None) -> tuple[Tensor |
     given = [tensor for tensor in tensors if tensor is not None]
     if not (torch.is_grad_enabled() and any(tensor.requires_grad for tensor in given)):
         return tensors
-    entered = iter(ReplicatedTogether.apply(group, *given))
+    entered = iter(enter_replicas(Transport.of(group), given))
     return tuple(None if tensor is None else next(entered) for tensor in tensors)
 
 
@@ -165,24 +165,6 @@ class Distribute(Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
         full = grad.full_tensor() if isinstance(grad, PartitionedTensor) else grad
         return full.to(ctx.device), None, None
-
-
-class ReplicatedTogether(Function):
-    """Identity of several tensors; their gradients are added up over the ranks in one step."""
-
-    @staticmethod
-    def forward(ctx: Any, group: Group, *tensors: Tensor) -> tuple[Tensor, ...]:
-        ctx.group = group
-        ctx.like = [tensor.detach() for tensor in tensors]
-        return tuple(tensor.view_as(tensor) for tensor in tensors)
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
-        for grad in grads:
-            if grad is not None:
-                check_transforms(grad)
-        needed = ctx.needs_input_grad[1:]
-        return None, *sums_of_gradients(Transport.of(ctx.group), grads, ctx.like, needed)
 
 
 def gather_rows(local: Tensor, layout: RowLayout, dim: int) -> Tensor:
