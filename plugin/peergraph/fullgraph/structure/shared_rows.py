@@ -14,8 +14,9 @@ from peergraph.aggregate import Csc
 from peergraph.aggregate.ops.operands import autocast
 from peergraph.fullgraph.exchange.halo import Halo, HaloPlan
 from peergraph.fullgraph.exchange.local_operands import ReplicasTogether, local_operands
+from peergraph.fullgraph.exchange.machine_halo import make_halo
+from peergraph.fullgraph.exchange.transport import split_rows
 from peergraph.fullgraph.layout.row_layout import RowLayout
-from peergraph.fullgraph.structure.joined_relations import join_relations
 from peergraph.fullgraph.tensor.partitioned_tensor import PartitionedTensor
 from peergraph.memory.device.default_machine import WORK
 
@@ -144,9 +145,40 @@ def join_once(structures: Sequence[Relation]) -> tuple[Halo, list[Csc]]:
     relations = [structure.local for structure in structures]
     # The relations are kept too, so that no others get their ids.
     key = ("joined", *map(id, relations))
-    made = structures[0].cached(key, lambda: (join_relations(plans, relations), relations))
+    made = structures[0].cached(key, lambda: (_join(plans, relations), relations))
     joined: tuple[Halo, list[Csc]] = made[0]
     return joined
+
+
+def _join(plans: Sequence[Halo], relations: Sequence[Csc]) -> tuple[Halo, list[Csc]]:
+    """Returns one plan for the rows that all relations need, and their edges from its rows.
+
+    Collective. Offsets and edge ids are shared with the given relations.
+
+    Args:
+        plans: by relation, over one layout.
+        relations: the edges of each, from extended rows of its plan.
+    """
+    if all(plan.is_empty for plan in plans):
+        return plans[0], list(relations)
+    layout = plans[0].layout
+    joined_plan, extended = make_halo(layout, torch.cat([plan.halo_rows for plan in plans]))
+    own = torch.arange(layout.local_count, device=extended.device, dtype=extended.dtype)
+    joined = []
+    halos = split_rows(extended, [len(plan.halo_rows) for plan in plans])
+    for relation, halo in zip(relations, halos, strict=True):
+        indices = torch.cat([own, halo])[relation.indices.long()].to(relation.indices.dtype)
+        joined.append(
+            Csc(
+                relation.indptr,
+                indices,
+                joined_plan.num_extended,
+                edge_ids=relation.edge_ids,
+                max_chunks=relation.max_chunks,
+                check=False,
+            )
+        )
+    return joined_plan, joined
 
 
 def _can_share(relations: Sequence[Relation], row_bytes: int) -> bool:
