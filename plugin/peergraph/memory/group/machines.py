@@ -121,6 +121,15 @@ class Machines:
         """Whether this process is rank 0 of its machine's node group."""
         return self.rank == self.local_ranks[0]
 
+    @property
+    def partners(self) -> list[int]:
+        """One rank of each other machine, ascending, to which this rank sends what its machine
+        needs once: the rank there whose number is this one's modulo its machine's ranks.
+        """
+        place = self.local_ranks.index(self.rank)
+        others = (ranks for machine, ranks in enumerate(self.ranks) if machine != self.index)
+        return sorted(ranks[place % len(ranks)] for ranks in others)
+
     def machine_of(self, rank: int) -> int:
         """Returns the machine of a rank, numbered as in torch.distributed."""
         return next(m for m, ranks in enumerate(self.ranks) if rank in ranks)

@@ -16,9 +16,8 @@ from peergraph.memory.training.coalesce import SparseRows
 class MachineExchange:
     """Sends each rank's rows to one rank of every other machine, by an all-to-all of all ranks.
 
-    A rank sends its rows over the network once to each machine: to the rank there whose number is
-    the sender's number modulo the machine's number of ranks. The ranks of that machine then send
-    the rows to their owners.
+    A rank sends its rows over the network once to each machine, to its partner there
+    (:attr:`Machines.partners`). The ranks of that machine then send the rows to their owners.
     """
 
     def __init__(self, group: Group, tables: Sequence[tuple[int, torch.dtype]]) -> None:
@@ -33,26 +32,22 @@ class MachineExchange:
         self._group = group
         self._tables = list(tables)
         self._device = _device_of(group)
-        machines = group.machines
-        self._targets = sorted(
-            ranks[group.rank % len(ranks)]
-            for m, ranks in enumerate(machines.ranks)
-            if m != machines.index
-        )
-
-    @property
-    def num_slots(self) -> int:
-        """The largest number of ranks from which one rank of this machine gets rows."""
-        return len(self._slots)
+        self._targets = group.machines.partners
+        others = [
+            ranks for m, ranks in enumerate(group.machines.ranks) if m != group.machines.index
+        ]
+        # By rank of this machine: the ranks from which it gets rows. No rank has more than rank 0.
+        self._sources = [
+            [source for ranks in others for source in ranks[rank :: group.world_size]]
+            for rank in range(group.world_size)
+        ]
 
     def source(self, slot: int, rank: int) -> int | None:
         """Returns the sender, as a rank in torch.distributed, from which `rank` of this machine
         gets rows in a slot; None if the slot has no sender.
         """
-        machine, wrap = self._slots[slot]
-        ranks = self._group.machines.ranks[machine]
-        position = wrap * self._group.world_size + rank
-        return ranks[position] if position < len(ranks) else None
+        sources = self._sources[rank]
+        return sources[slot] if slot < len(sources) else None
 
     def send(self, rows: Sequence[SparseRows | None] | None) -> list[list[SparseRows | None]]:
         """Returns, for each slot and table, the rows that this rank gets. Collective over all
@@ -77,21 +72,10 @@ class MachineExchange:
         inbox = torch.empty(sum(expected), dtype=torch.uint8, device=self._device)
         dist.all_to_all_single(inbox, payload.repeat(len(self._targets)), expected, sizes)
         parts = torch.split(inbox.to(self._group.device), expected)
-        sources = [self.source(slot, self._group.rank) for slot in range(self.num_slots)]
+        slots = range(len(self._sources[0]))
+        sources = [self.source(slot, self._group.rank) for slot in slots]
         nothing: list[SparseRows | None] = [None] * len(self._tables)
         return [nothing if s is None else self._unpack(parts[s], counts[s]) for s in sources]
-
-    @property
-    def _slots(self) -> list[tuple[int, int]]:
-        # A machine with more ranks than this one takes several slots: one for each time that the
-        # ranks of this machine are counted through.
-        machines, world_size = self._group.machines, self._group.world_size
-        return [
-            (m, wrap)
-            for m, ranks in enumerate(machines.ranks)
-            if m != machines.index
-            for wrap in range(-(-len(ranks) // world_size))
-        ]
 
     def _exchange_headers(self, rows: Sequence[SparseRows | None] | None) -> list[list[int]]:
         """Returns the header of every rank: whether it has failed, and for each table the number of

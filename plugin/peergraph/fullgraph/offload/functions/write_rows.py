@@ -73,14 +73,8 @@ def _to_machines(rows: PartitionedTensor) -> Callable[[Tensor, Tensor], tuple[Te
     function is; it takes ids and rows, and returns them with those that came.
     """
     group = rows.layout.group
-    machines, transport = group.machines, Transport.of(group)
-    place = machines.local_ranks.index(group.rank)
-    partners = {
-        others[place % len(others)]
-        for machine, others in enumerate(machines.ranks)
-        if machine != machines.index
-    }
-    everyone = group.all_gather(sorted(partners))
+    transport, partners = Transport.of(group), group.machines.partners
+    everyone = group.all_gather(partners)
 
     def send(ids: Tensor, part: Tensor) -> tuple[Tensor, Tensor]:
         counts = group.all_gather(len(ids))
