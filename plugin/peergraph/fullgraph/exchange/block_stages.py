@@ -44,6 +44,7 @@ class BlockStages:
             raise ValueError(f"mode must be 'halo' or 'blocks', got {mode!r}")
         self.plan = plan
         self.mode = mode
+        self._sent = plan.route.sent_by_rank
         layout = plan.layout
         rank, world_size = layout.group.rank, layout.group.world_size
         # Where rows go that this rank sends: a slot of each rank for each of its stages in turn.
@@ -130,7 +131,7 @@ class BlockStages:
             )
             selected = None
             if stage.num_sent and self.mode == "halo":
-                selected = self.plan.send_rows_by_rank[stage.reader]
+                selected = self._sent[stage.reader]
             return self._start(output, input_rows, stage.step, slots is not None, selected), rows
 
         running = {index: start(index) for index in range(len(buffers))}
@@ -193,7 +194,7 @@ class BlockStages:
         if self.mode == "blocks":
             out.add_(received)
         else:
-            out.index_add_(0, self.plan.send_rows_by_rank[stage.reader], received)
+            out.index_add_(0, self._sent[stage.reader], received)
 
     def __repr__(self) -> str:
         return f"BlockStages({self.mode}, {len(self._stages)} stages, {self.max_rows} rows)"

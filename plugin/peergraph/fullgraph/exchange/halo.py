@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Any
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -11,9 +11,9 @@ from torch import Tensor
 from peergraph.aggregate import FEATURE_DTYPES
 from peergraph.aggregate.sparse.edge_matrix import EdgeMatrix
 from peergraph.aggregate.sparse.index_tensors import group_by
-from peergraph.autograd import Function
-from peergraph.fullgraph.exchange.side_by_side import AllToAll, Gather, Steps, run_alone
-from peergraph.fullgraph.exchange.transport import Pending, Transport, split_rows
+from peergraph.fullgraph.exchange.route import Route, linear
+from peergraph.fullgraph.exchange.side_by_side import Steps, run_alone
+from peergraph.fullgraph.exchange.transport import Pending, Transport
 from peergraph.fullgraph.layout.row_layout import RowLayout
 
 # The names of exchanges in errors.
@@ -83,8 +83,7 @@ class HaloPlan(Halo):
         layout: the rows of all ranks.
         halo_rows: [sum of this rank's `halo_counts`] int64 internal row numbers of the halo,
             ascending.
-        send_rows: [sum of this rank's `send_counts`] int64 local rows that other ranks need,
-            grouped by peer in rank order and ascending within a peer.
+        route: from local rows, those that a rank needs ascending, to the halo.
         needed: ``needed[r][q]`` distinct rows of rank q that rank r needs, 0 for r = q.
     """
 
@@ -92,17 +91,21 @@ class HaloPlan(Halo):
         self,
         layout: RowLayout,
         halo_rows: Tensor,
-        send_rows: Tensor,
-        needed: tuple[tuple[int, ...], ...],
+        route: Route,
+        needed: Sequence[Sequence[int]],
     ) -> None:
         super().__init__(layout, halo_rows)
-        self.send_rows = send_rows
         self.needed = needed
-        rank = layout.group.rank
-        self.halo_counts = needed[rank]
-        self.send_counts = tuple(row[rank] for row in needed)
-        self.send_rows_by_rank = split_rows(send_rows, self.send_counts)
+        self.halo_counts = needed[layout.group.rank]
+        self.route = route._replace(stored=slice(self.num_local, self.num_extended))
+        """From local rows to the halo of extended rows."""
         self._returned: EdgeMatrix | None = None
+
+    @property
+    def send_rows(self) -> Tensor:
+        """The local rows that other ranks need, by rank."""
+        assert isinstance(self.route.sent, Tensor)
+        return self.route.sent
 
     @classmethod
     def make(cls, layout: RowLayout, internal_rows: Tensor) -> tuple[HaloPlan, Tensor]:
@@ -124,24 +127,17 @@ class HaloPlan(Halo):
         Raises:
             IndexError: a row out of range, on the rank that has it.
         """
-        rank, device = layout.group.rank, layout.group.device
-        offsets = [*layout.offsets, layout.size]
-        rows = internal_rows.to(device)
+        rows = internal_rows.to(layout.group.device)
         check_rows(layout, rows)
         if layout.group.world_size == 1:
-            none = torch.empty(0, dtype=torch.int64, device=device)
+            none = torch.empty(0, dtype=torch.int64, device=rows.device)
             narrow = torch.int32 if layout.size < 2**31 - 1 else torch.int64
-            return cls(layout, none, none, ((0,),)), rows.to(narrow)
+            route = Route(Transport.of(layout.group), none, [0], [0])
+            return cls(layout, none, route, [[0]]), rows.to(narrow)
         halo = mark_halo(layout, rows).nonzero().squeeze(1)
         extended_row = number_extended(layout, halo)
-        bounds = torch.searchsorted(halo, torch.tensor(offsets, device=device))
-        counts = tuple(bounds.diff().tolist())
-        needed = tuple((yield Gather(counts)))
-        send_counts = [row[rank] for row in needed]
-        send_rows = halo.new_empty(sum(send_counts))
-        starts = torch.tensor(offsets[:-1], device=device).repeat_interleave(bounds.diff())
-        yield AllToAll(split_rows(send_rows, send_counts), split_rows(halo - starts, counts))
-        return cls(layout, halo, send_rows, needed), extended_row.index_select(0, rows)
+        route, needed = yield from Route.from_owners(layout, halo)
+        return cls(layout, halo, route, needed), extended_row.index_select(0, rows)
 
     @property
     def is_empty(self) -> bool:
@@ -163,23 +159,15 @@ class HaloPlan(Halo):
         Args:
             extended: [extended rows, *features], contiguous.
         """
-        if self.is_empty:
-            return
-        sent = extended[: self.num_local].index_select(0, self.send_rows)
-        self.transport.all_to_all(
-            split_rows(extended[self.num_local :], self.halo_counts),
-            split_rows(sent, self.send_counts),
-            ROWS_OF_OTHERS,
-        )
+        if not self.is_empty:
+            self.route.copy(self.route.pack(extended), extended, ROWS_OF_OTHERS)
 
     def start_halo(self, x: Tensor, halo: Tensor) -> Pending:
         """Starts to write the halo of `x` [local rows, *features] to `halo`. Collective.
 
         See :meth:`Transport.start`; the current stream or this thread must wait for the exchange.
         """
-        self.transport.announce(ROWS_OF_OTHERS, x)
-        sent = x.index_select(0, self.send_rows)
-        return self._start(split_rows(halo, self.halo_counts), split_rows(sent, self.send_counts))
+        return self.route.start(self.route.pack(x), halo, ROWS_OF_OTHERS)
 
     def start_return(self, halo: Tensor) -> tuple[Pending, Tensor]:
         """Starts to send extended rows after this rank's to their owners. Collective.
@@ -187,28 +175,14 @@ class HaloPlan(Halo):
         Returns:
             The exchange, and the rows that come, for :meth:`add_returned` once it is waited for.
         """
-        self.transport.announce(SUMS_FOR_OWNERS, halo)
         received = halo.new_empty(len(self.send_rows), *halo.shape[1:])
-        pending = self._start(
-            split_rows(received, self.send_counts), split_rows(halo, self.halo_counts)
-        )
-        return pending, received
-
-    def _start(self, outputs: list[Tensor], inputs: list[Tensor]) -> Pending:
-        rank, world_size = self.layout.group.rank, self.layout.group.world_size
-        peers = [(rank + step) % world_size for step in range(1, world_size)]
-        return self.transport.start(
-            {r: outputs[r] for r in reversed(peers)}, {r: inputs[r] for r in peers}
-        )
+        return self.route.reversed().start(halo, received, SUMS_FOR_OWNERS), received
 
     def add_to_owners(self, extended: Tensor) -> Tensor:
         """See :meth:`Halo.add_to_owners`; peers are added in rank order."""
         if self.is_empty:
             return extended
-        halo = extended[self.num_local :].contiguous()
-        received = self.transport.exchange_rows(
-            halo, self.halo_counts, self.send_counts, SUMS_FOR_OWNERS
-        )
+        received = self.route.reversed().exchange(extended, SUMS_FOR_OWNERS)
         out = extended[: self.num_local].clone(memory_format=torch.contiguous_format)
         self.add_returned(out, received)
         return out
@@ -226,8 +200,8 @@ class HaloPlan(Halo):
             matrix = self._returned_rows()
             matrix.add_messages(_as_matrix(out), _as_matrix(received), None, "copy_u")
             return
-        parts = split_rows(received, self.send_counts)
-        for rows, part in zip(self.send_rows_by_rank, parts, strict=True):
+        parts = self.route.reversed().split(received)
+        for rows, part in zip(self.route.sent_by_rank, parts, strict=True):
             out.index_add_(0, rows, part)
 
     def _returned_rows(self) -> EdgeMatrix:
@@ -250,41 +224,12 @@ class HaloPlan(Halo):
 
 def gather_halo(plan: Halo, x: Tensor) -> Tensor:
     """Returns the extended rows of `x`: :meth:`Halo.gather`, differentiable. Collective."""
-    extended: Tensor = _Gather.apply(x, plan)
-    return extended
+    return linear(x, plan.gather, plan.add_to_owners)
 
 
 def add_to_owners(plan: Halo, extended: Tensor) -> Tensor:
     """Returns sums by local row: :meth:`Halo.add_to_owners`, differentiable. Collective."""
-    sums: Tensor = _AddToOwners.apply(extended, plan)
-    return sums
-
-
-class _Gather(Function):
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, plan: Halo) -> Tensor:
-        ctx.plan = plan
-        return _fresh(plan.gather(x), x)
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
-        return add_to_owners(ctx.plan, grad), None
-
-
-class _AddToOwners(Function):
-    @staticmethod
-    def forward(ctx: Any, extended: Tensor, plan: Halo) -> Tensor:
-        ctx.plan = plan
-        return _fresh(plan.add_to_owners(extended), extended)
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
-        return gather_halo(ctx.plan, grad), None
-
-
-def _fresh(result: Tensor, argument: Tensor) -> Tensor:
-    """Returns a tensor that is not the input, which a function of autograd must not return."""
-    return result.view_as(result) if result is argument else result
+    return linear(extended, plan.add_to_owners, plan.gather)
 
 
 def _as_matrix(rows: Tensor) -> Tensor:

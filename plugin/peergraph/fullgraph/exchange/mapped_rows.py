@@ -188,4 +188,5 @@ def _published_rows(plan: HaloPlan) -> tuple[Tensor | None, Tensor]:
         sent, numbers = None, plan.send_rows
     else:
         numbers = torch.searchsorted(sent, plan.send_rows)
-    return sent, plan.transport.exchange_rows(numbers, plan.send_counts, plan.halo_counts)
+    counts = plan.route.sent_counts
+    return sent, plan.transport.exchange_rows(numbers, counts, plan.halo_counts)

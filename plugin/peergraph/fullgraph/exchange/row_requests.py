@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterator
 from typing import Literal
 from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
 
-from peergraph.fullgraph.exchange.transport import Transport
+from peergraph.fullgraph.exchange.route import Route
+from peergraph.fullgraph.exchange.side_by_side import run_alone
 from peergraph.fullgraph.layout.row_layout import RowLayout
 
 Reduction = Literal["sum", "prod", "amax", "amin"]
@@ -35,17 +35,12 @@ class RowRequests:
 
     def __init__(self, layout: RowLayout, ids: Tensor) -> None:
         group = layout.group
-        self._transport = Transport.of(group)
-        owner, local_rows = layout.locate(ids.detach().reshape(-1))
-        internal_rows = torch.tensor(layout.offsets, device="cpu")[owner] + local_rows
+        internal_rows = layout.internal_rows[layout.positive_ids(ids.detach().reshape(-1))]
         distinct, inverse = torch.unique(internal_rows, return_inverse=True)
-        owner, numbers = layout.owners_of(distinct)
-        # How many rows this rank asks of each, and each asks of this one.
-        self._asked = torch.bincount(owner, minlength=group.world_size).tolist()
-        with group.collective("requests of rows"):
-            self._given = [asked[group.rank] for asked in group.all_gather(self._asked)]
         self._inverse = inverse.to(group.device)
-        self._rows = self._sent_to_owners(numbers.to(group.device))
+        with group.collective("requests of rows"):
+            steps = Route.from_owners(layout, distinct.to(group.device))
+            self._route, _ = run_alone(group, steps)
 
     @classmethod
     def of(cls, layout: RowLayout, ids: Tensor) -> RowRequests:
@@ -69,9 +64,7 @@ class RowRequests:
         Args:
             rows: [layout.local_count, ...], this rank's rows.
         """
-        requested = rows.index_select(0, self._rows)
-        received = self._transport.exchange_rows(requested, self._given, self._asked)
-        return received.index_select(0, self._inverse)
+        return self._route.exchange(rows).index_select(0, self._inverse)
 
     def reduce(self, values: Tensor, rows: Tensor, reduction: Reduction = "sum") -> None:
         """Reduces values [k, ...] into the rows that their ids name. Collective.
@@ -82,13 +75,13 @@ class RowRequests:
             values: [k, ...], of the dtype of `rows`.
             rows: [layout.local_count, ...], this rank's rows, which are changed.
         """
-        distinct = values.new_empty((sum(self._asked), *values.shape[1:]))
+        distinct = values.new_empty((self._route.num_received, *values.shape[1:]))
         if reduction == "sum":
             distinct.zero_().index_put_((self._inverse,), values, accumulate=True)
         else:
             index = _spread(self._inverse, values)
             distinct.scatter_reduce_(0, index, values, reduction, include_self=False)
-        for places, part in self._by_rank(self._sent_to_owners(distinct)):
+        for places, part in self._route.reversed().exchange_by_rank(distinct):
             if reduction == "sum":
                 rows.index_add_(0, places, part)
             else:
@@ -99,19 +92,10 @@ class RowRequests:
 
         Of values for the same row, that of the last rank is taken.
         """
-        distinct = values.new_empty((sum(self._asked), *values.shape[1:]))
+        distinct = values.new_empty((self._route.num_received, *values.shape[1:]))
         distinct.index_put_((self._inverse,), values)
-        for places, part in self._by_rank(self._sent_to_owners(distinct)):
+        for places, part in self._route.reversed().exchange_by_rank(distinct):
             rows.index_copy_(0, places, part)
-
-    def _sent_to_owners(self, distinct: Tensor) -> Tensor:
-        """Returns what ranks send to this one, of a value for each distinct row that they name."""
-        return self._transport.exchange_rows(distinct, self._asked, self._given)
-
-    def _by_rank(self, received: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yields the local rows that each rank names, and what it sends for them."""
-        parts = (torch.split(rows, self._given) for rows in (self._rows, received))
-        return zip(*parts, strict=True)
 
 
 def _spread(index: Tensor, values: Tensor) -> Tensor:

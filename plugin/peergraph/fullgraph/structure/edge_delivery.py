@@ -11,8 +11,9 @@ from peergraph.aggregate import Csc
 from peergraph.aggregate.kernels.arguments import count_chunks
 from peergraph.fullgraph.exchange.halo import Halo, number_extended
 from peergraph.fullgraph.exchange.machine_halo import halo_steps
-from peergraph.fullgraph.exchange.side_by_side import AllToAll, Gather, Steps
-from peergraph.fullgraph.exchange.transport import split_rows
+from peergraph.fullgraph.exchange.route import ALL, Route
+from peergraph.fullgraph.exchange.side_by_side import Gather, Steps
+from peergraph.fullgraph.exchange.transport import Transport
 from peergraph.fullgraph.layout.edge_share import PIECE_EDGES
 from peergraph.fullgraph.layout.row_layout import RowLayout
 from peergraph.store.csc.sort.edge_places import take_places
@@ -95,10 +96,10 @@ class EdgeDelivery:
                 values = output.new_empty((0, *shape))
                 if number < self._num_pieces:
                     values = column(number).to(output.dtype)
-                received = yield from route.exchange(values)
+                received = route.split((yield from route.steps(values)))
                 for (order, positions), part in zip(found, received, strict=True):
                     output[positions] = part[order]
-            self._step(len(route.order))
+            self._step(route.num_sent)
 
     def deliver_sources(
         self, layout: RowLayout, source: Column, others: Sequence[tuple[Column, Tensor]] = ()
@@ -142,9 +143,8 @@ class EdgeDelivery:
         for number in range(self._rounds):
             _, route = yield from self._route(number)
             rows = source(number).to(dtype) if number < self._num_pieces else nothing
-            for part in (yield from route.exchange(rows)):
-                marks[part] = True
-            self._step(len(route.order))
+            marks[(yield from route.steps(rows))] = True
+            self._step(route.num_sent)
         marks[layout.rows_of(layout.group.rank)] = False
         return marks.nonzero().squeeze(1)
 
@@ -156,7 +156,7 @@ class EdgeDelivery:
             parts, route = yield from self._route(number)
             for of_rank, part in zip(counts, parts, strict=True):
                 of_rank.index_add_(0, part, torch.ones_like(part, dtype=torch.int64))
-            self._step(len(route.order))
+            self._step(route.num_sent)
         return counts
 
     def _first_places(self) -> Tensor:
@@ -167,43 +167,15 @@ class EdgeDelivery:
         before = self._counts.cumsum(0).sub_(self._counts)
         return before.add_(starts)
 
-    def _route(self, number: int) -> Steps[tuple[list[Tensor], _Route]]:
+    def _route(self, number: int) -> Steps[tuple[list[Tensor], Route]]:
         """Finds local destinations by the rank that gave them, and how values follow them."""
-        layout = self.layout
-        world_size = layout.group.world_size
-        given = self._nothing
+        layout, given = self.layout, self._nothing
         if number < self._num_pieces:
             given = self._destination(number)
-        if world_size == 1:
-            route = _Route(None, given, [len(given)], [len(given)])
+        if layout.group.world_size == 1:
+            route = Route(Transport.of(layout.group), ALL, [len(given)], [len(given)])
             return [given.to(self._nothing.dtype)], route
         owner, local = layout.owners_of(given)
-        # Radix sort reads only the bits of the dtype.
-        keys = owner.to(torch.uint8) if world_size <= 256 else owner
-        order = torch.sort(keys, stable=True).indices
-        sent = torch.bincount(owner, minlength=world_size).tolist()
-        everyone = yield Gather(sent)
-        received = [of_rank[layout.group.rank] for of_rank in everyone]
-        route = _Route(order, given, sent, received)
-        return (yield from route.exchange(local.to(self._nothing.dtype))), route
-
-
-class _Route:
-    """How values of a piece's edges travel to the ranks of their destinations."""
-
-    def __init__(
-        self, order: Tensor | None, given: Tensor, sent: list[int], received: list[int]
-    ) -> None:
-        self.order = given if order is None else order
-        self._by_rank = order
-        self._sent = sent
-        self._received = received
-
-    def exchange(self, values: Tensor) -> Steps[list[Tensor]]:
-        """Sends values; those of this rank's edges come by the rank that gave them. Collective."""
-        if self._by_rank is None:
-            return [values]
-        received = values.new_empty((sum(self._received), *values.shape[1:]))
-        parts = split_rows(received, self._received)
-        yield AllToAll(parts, split_rows(values[self._by_rank], self._sent))
-        return parts
+        route = yield from Route.to_ranks(layout.group, owner)
+        received = yield from route.steps(local.to(self._nothing.dtype))
+        return route.split(received), route

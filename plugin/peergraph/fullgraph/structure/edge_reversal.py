@@ -5,9 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from peergraph.fullgraph.exchange.transport import Transport
+from peergraph.fullgraph.exchange.route import Route
+from peergraph.fullgraph.exchange.side_by_side import run_alone
 from peergraph.fullgraph.layout.row_layout import RowLayout
-from peergraph.fullgraph.structure.all_to_all_plan import AllToAllPlan
 from peergraph.fullgraph.structure.edge_changes import internal_source_rows
 from peergraph.fullgraph.structure.partitioned_csc import PartitionedCsc
 from peergraph.fullgraph.structure.partitioned_structure import PartitionedStructure
@@ -23,15 +23,15 @@ class EdgeReversal:
     Args:
         original: the edges.
         structure: the reversed edges.
-        plan: which rows of edges go to which rank, for the reversed edges.
+        route: of rows of edges, to those of the reversed edges.
     """
 
     def __init__(
-        self, original: PartitionedStructure, structure: PartitionedStructure, plan: AllToAllPlan
+        self, original: PartitionedStructure, structure: PartitionedStructure, route: Route
     ) -> None:
         self.original = original
         self.structure = structure
-        self._plan = plan
+        self._route = route
 
     def to_reversed(self, e: PartitionedTensor) -> PartitionedTensor:
         """Returns features of edges with the rows of the reversed edges.
@@ -41,11 +41,11 @@ class EdgeReversal:
         Raises:
             ValueError: `e` has other rows.
         """
-        return self.structure.move_edge_rows(e, self.original, self._plan)
+        return self.structure.move_edge_rows(e, self.original, self._route)
 
     def from_reversed(self, e: PartitionedTensor) -> PartitionedTensor:
         """Returns features of reversed edges with the rows of the edges; as the other way."""
-        return self.original.move_edge_rows(e, self.structure, self._plan.reversed())
+        return self.original.move_edge_rows(e, self.structure, self._route.reversed())
 
 
 def reverse_edges(structure: PartitionedStructure) -> EdgeReversal:
@@ -56,11 +56,11 @@ def reverse_edges(structure: PartitionedStructure) -> EdgeReversal:
     """
 
     def make() -> EdgeReversal:
-        resident, plan = _reverse(structure.resident)
+        resident, route = _reverse(structure.resident)
         made = structure.like(resident)
-        back = EdgeReversal(made, structure, plan.reversed())
+        back = EdgeReversal(made, structure, route.reversed())
         made.cached("reversed edges", lambda: back)
-        return EdgeReversal(structure, made, plan)
+        return EdgeReversal(structure, made, route)
 
     return structure.cached("reversed edges", make)
 
@@ -83,13 +83,13 @@ def with_reversed_edges(
     if not structure.source_layout.same_rows(nodes):
         raise ValueError(f"structure must have sources that are the destinations, got {structure}")
     resident, layout = structure.resident, structure.edge_layout
-    back, plan = _reverse(resident)
+    back, route = _reverse(resident)
     ids = layout.positions
     if layout.parent is not None and layout.parent_rows is not None:
         ids = layout.parent.positions[layout.parent_rows]
     parts = [
         (*_internal_ends(resident), layout.positions, ids),
-        (*_internal_ends(back), back.edge_layout.positions + layout.size, plan(ids)),
+        (*_internal_ends(back), back.edge_layout.positions + layout.size, route.move(ids)),
     ]
     sources, destinations, positions, ids = (torch.cat(pair) for pair in zip(*parts, strict=True))
     # As chunks of edges need them, and in less memory.
@@ -108,25 +108,22 @@ def _internal_ends(structure: PartitionedCsc) -> tuple[Tensor, Tensor]:
     return internal_source_rows(structure, extended_rows), destinations
 
 
-def _reverse(structure: PartitionedCsc) -> tuple[PartitionedCsc, AllToAllPlan]:
-    """Returns the reversed edges, and the all-to-all plan of their rows."""
+def _reverse(structure: PartitionedCsc) -> tuple[PartitionedCsc, Route]:
+    """Returns the reversed edges, and the route of their rows."""
     nodes = structure.source_layout
     group = nodes.group
     sources, destinations = _internal_ends(structure)
     owners, local_sources = nodes.owners_of(sources)
-    sent = torch.bincount(owners, minlength=group.world_size).tolist()
-    received = [counts[group.rank] for counts in group.all_gather(sent)]
-    order = torch.argsort(owners, stable=True)
-    plan = AllToAllPlan(Transport.of(group), sent, received, order, None)
+    route = run_alone(group, Route.to_ranks(group, owners))
     destinations = structure.destination_layout.offsets[group.rank] + destinations
     ids = structure.edge_layout.positions
-    found = plan(torch.stack([destinations, local_sources, ids], 1))
+    found = route.exchange(torch.stack([destinations, local_sources, ids], 1))
     # Edges that are sorted by destination take less memory.
     by_destination = torch.argsort(found[:, 1], stable=True)
     found = found[by_destination]
     positions = torch.empty_like(by_destination)
     positions[by_destination] = torch.arange(len(found), device=found.device)
-    plan = plan._replace(positions=positions)
+    route = route._replace(stored=positions)
     made = PartitionedCsc.from_local_edges(
         structure.destination_layout,
         nodes,
@@ -135,4 +132,4 @@ def _reverse(structure: PartitionedCsc) -> tuple[PartitionedCsc, AllToAllPlan]:
         found[:, 1],
         mode=structure.mode_choice,
     )
-    return made, plan
+    return made, route

@@ -9,21 +9,18 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable
 from dataclasses import replace
-from typing import Any
 
 import torch
 from torch import Tensor
 
 import peergraph._C as _C
 from peergraph.aggregate.kernels.arguments import MESSAGES, Schedule, launch_on
-from peergraph.aggregate.ops.gradient_checks import unbatched
 from peergraph.aggregate.ops.source_gradients import divide_by_degrees
 from peergraph.aggregate.sparse.edge_matrix import EdgeMatrix
-from peergraph.autograd import Function
 from peergraph.fullgraph.exchange.halo import HaloPlan
 from peergraph.fullgraph.exchange.mapped_rows import MappedRows, RowAddresses
+from peergraph.fullgraph.exchange.route import linear
 from peergraph.fullgraph.structure.interleaving import Interleaving, tune
-from peergraph.fullgraph.structure.staged_sum import source_gradients
 from peergraph.memory.device.launching import Buffers
 
 # Columns, dtype, and values of an edge: 0, 1, or 2 for one for each column.
@@ -72,8 +69,17 @@ class InKernelSums:
             e: [local edges, columns or a divisor], which needs no gradient, or None.
             mean: divide by the number of edges of each destination.
         """
-        found: Tensor = _InKernelSum.apply(x.contiguous(), e, self, mean)
-        return found
+
+        def sums(x: Tensor, e: Tensor | None) -> Tensor:
+            return self.forward(x.contiguous(), e, mean)
+
+        def gradients(grad: Tensor, e: Tensor | None) -> Tensor:
+            grad = divide_by_degrees(self.matrix, grad) if mean else grad.contiguous()
+            message = "copy_u" if e is None else "mul"
+            partial = self.matrix.transpose().sum_messages(grad, e, message)
+            return self.plan.add_to_owners(partial)
+
+        return linear(x, sums, gradients, e)
 
     def tuning_of(
         self, x: Tensor, e: Tensor | None
@@ -233,32 +239,6 @@ class _Timer:
         event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
         event.record()
         return event
-
-
-class _InKernelSum(Function):
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, e: Tensor | None, sums: InKernelSums, mean: bool) -> Tensor:
-        ctx.sums, ctx.mean = sums, mean
-        ctx.save_for_backward(e)
-        return sums.forward(x, e, mean)
-
-    @staticmethod
-    @unbatched
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        if not ctx.needs_input_grad[0]:
-            return None, None, None, None
-        (e,) = ctx.saved_tensors
-        matrix: EdgeMatrix = ctx.sums.matrix
-        grad = divide_by_degrees(matrix, grad) if ctx.mean else grad.contiguous()
-        sums: InKernelSums = ctx.sums
-
-        def transposed(grad: Tensor) -> Tensor:
-            message = "copy_u" if e is None else "mul"
-            partial = matrix.transpose().sum_messages(grad, e, message)
-            return sums.plan.add_to_owners(partial)
-
-        found = source_gradients(grad, transposed, lambda x: sums(x, e, False))
-        return found, None, None, None
 
 
 def _without_padding(rows: Tensor, width: int) -> Tensor:

@@ -17,8 +17,8 @@ from peergraph.aggregate.sparse.index_tensors import check_range
 from peergraph.fullgraph.exchange.halo import Halo, HaloPlan, add_to_owners
 from peergraph.fullgraph.exchange.local_operands import local_operands
 from peergraph.fullgraph.exchange.machine_halo import make_halo
+from peergraph.fullgraph.exchange.route import Route, move_rows
 from peergraph.fullgraph.layout.row_layout import RowLayout
-from peergraph.fullgraph.structure.all_to_all_plan import AllToAllPlan, all_to_all_rows
 from peergraph.fullgraph.structure.in_kernel_sum import InKernelSums
 from peergraph.fullgraph.structure.neighbor_sums import ModeChoice, NeighborSums, check_order
 from peergraph.fullgraph.structure.partitioned_structure import (
@@ -180,12 +180,12 @@ class PartitionedCsc(PartitionedStructure):
         return self._sums.in_kernel
 
     def move_edge_rows(
-        self, e: PartitionedTensor, before: PartitionedStructure, plan: AllToAllPlan
+        self, e: PartitionedTensor, before: PartitionedStructure, route: Route
     ) -> PartitionedTensor:
         """Moves features of edges: see :meth:`PartitionedStructure.move_edge_rows`."""
         rows = before._operands.edge("e", e)
         assert rows is not None
-        return from_local(all_to_all_rows(rows, plan), self.edge_layout)
+        return from_local(move_rows(rows, route), self.edge_layout)
 
     def in_degrees(self) -> PartitionedTensor:
         """Returns the number of edges to each destination, [destinations]."""

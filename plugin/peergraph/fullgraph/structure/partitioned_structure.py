@@ -22,7 +22,7 @@ from peergraph.fullgraph.tensor.partitioned_tensor import PartitionedTensor
 from peergraph.memory import TableRows
 
 if TYPE_CHECKING:
-    from peergraph.fullgraph.structure.all_to_all_plan import AllToAllPlan
+    from peergraph.fullgraph.exchange.route import Route
 
 _Result = TypeVar("_Result")
 _Rows = TypeVar("_Rows", bound=Tensor)
@@ -208,7 +208,7 @@ class PartitionedStructure(Structure):
 
     @abstractmethod
     def move_edge_rows(
-        self, e: PartitionedTensor, before: PartitionedStructure, plan: AllToAllPlan
+        self, e: PartitionedTensor, before: PartitionedStructure, route: Route
     ) -> PartitionedTensor:
         """Returns features of the edges of another structure with the rows of these edges.
 
@@ -217,7 +217,7 @@ class PartitionedStructure(Structure):
         Args:
             e: features of the edges of `before`, partitioned along dimension 0.
             before: a structure of the same edges on other ranks.
-            plan: which rows go to which rank.
+            route: from their rows to these.
 
         Raises:
             ValueError: `e` has other rows.

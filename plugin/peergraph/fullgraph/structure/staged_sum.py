@@ -10,18 +10,16 @@ imports are then summed as its own rows are, and passed on to the other ranks in
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from peergraph.aggregate.ops.gradient_checks import unbatched
 from peergraph.aggregate.ops.source_gradients import divide_by_degrees
 from peergraph.aggregate.sparse.edge_matrix import EdgeMatrix
-from peergraph.autograd import Function
 from peergraph.fullgraph.exchange.block_stages import BlockStages
 from peergraph.fullgraph.exchange.halo import HaloPlan
+from peergraph.fullgraph.exchange.route import linear
 
 
 class SourceBlocks:
@@ -142,66 +140,16 @@ def staged_sum(
         e: [local edges, columns or a divisor], which needs no gradient, or None.
         mean: divide by the number of edges of each destination.
     """
-    found: Tensor = _StagedSum.apply(x.contiguous(), e, blocks, mean)
-    return found
 
-
-class _StagedSum(Function):
-    @staticmethod
-    def forward(
-        ctx: Any, x: Tensor, e: Tensor | None, blocks: SourceBlocks | MachineBlocks, mean: bool
-    ) -> Tensor:
-        ctx.blocks, ctx.mean = blocks, mean
-        ctx.save_for_backward(e)
-        out = blocks.add_sums(None, x, e)
+    def sums(x: Tensor, e: Tensor | None) -> Tensor:
+        out = blocks.add_sums(None, x.contiguous(), e)
         return out.div_(_divisors(blocks.matrix, out.dtype)) if mean else out
 
-    @staticmethod
-    @unbatched
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        blocks: SourceBlocks | MachineBlocks = ctx.blocks
-        if not ctx.needs_input_grad[0]:
-            return None, None, None, None
-        (e,) = ctx.saved_tensors
-        grad = divide_by_degrees(blocks.matrix, grad) if ctx.mean else grad.contiguous()
-        found = source_gradients(
-            grad,
-            lambda grad: blocks.source_gradients(grad, e),
-            lambda x: staged_sum(blocks, x, e, False),
-        )
-        return found, None, None, None
+    def gradients(grad: Tensor, e: Tensor | None) -> Tensor:
+        grad = divide_by_degrees(blocks.matrix, grad) if mean else grad.contiguous()
+        return blocks.source_gradients(grad, e)
 
-
-def source_gradients(
-    grad: Tensor, transposed: Callable[[Tensor], Tensor], sums: Callable[[Tensor], Tensor]
-) -> Tensor:
-    """Returns the gradient of the rows that were summed. Differentiable.
-
-    Args:
-        grad: the gradient of the sums.
-        transposed: returns that of the rows, without autograd.
-        sums: sums rows, differentiably.
-    """
-    if not torch.is_grad_enabled():
-        return transposed(grad)
-    found: Tensor = _SourceGradients.apply(grad, transposed, sums)
-    return found
-
-
-class _SourceGradients(Function):
-    @staticmethod
-    def forward(
-        ctx: Any,
-        grad: Tensor,
-        transposed: Callable[[Tensor], Tensor],
-        sums: Callable[[Tensor], Tensor],
-    ) -> Tensor:
-        ctx.sums = sums
-        return transposed(grad)
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
-        return ctx.sums(grad), None, None
+    return linear(x, sums, gradients, e)
 
 
 def _divisors(matrix: EdgeMatrix, dtype: torch.dtype) -> Tensor:

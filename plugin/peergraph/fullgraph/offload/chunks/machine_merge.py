@@ -13,7 +13,8 @@ import torch
 from torch import Tensor
 
 from peergraph.fullgraph.exchange.halo import HaloPlan
-from peergraph.fullgraph.exchange.transport import split_rows
+from peergraph.fullgraph.exchange.route import Route
+from peergraph.fullgraph.exchange.transport import Transport, split_rows
 
 
 @dataclass
@@ -33,41 +34,16 @@ class ExchangedRows:
     own_positions: list[Tensor]
 
 
-@dataclass
-class MergedRows:
-    """The same exchange in two steps, as positions in the window of this rank.
-
-    Args:
-        imported: of rows of other ranks that this rank exchanges with their owners, by owner.
-        imported_counts: how many of them belong to each rank.
-        own: for each rank, of this rank's rows that it imports.
-        passed_on: for each rank, of imported rows that this rank passes on to it.
-        taken: for each rank, of rows that it passes on to this rank.
-    """
-
-    imported: Tensor
-    imported_counts: list[int]
-    own: list[Tensor]
-    passed_on: list[Tensor]
-    taken: list[Tensor]
-
-    @property
-    def rows_sent(self) -> int:
-        """Rows that this rank sends, where owners send them."""
-        return sum(map(len, self.own)) + sum(map(len, self.passed_on))
-
-    @property
-    def rows_returned(self) -> int:
-        """Rows that this rank sends, where gradients go back to their owners."""
-        return len(self.imported) + sum(map(len, self.taken))
-
-
-def merge_batches(plan: HaloPlan, batches: Sequence[ExchangedRows]) -> list[MergedRows]:
+def merge_batches(plan: HaloPlan, batches: Sequence[ExchangedRows]) -> list[list[Route]]:
     """Chooses an importer for each row of another machine. Collective; synchronises.
 
     Args:
         plan: of the exchange between all ranks of all machines.
         batches: as many on all ranks.
+
+    Returns:
+        For each batch, of rows of this rank's window, the route from owners to importers, and then
+        the one from these to the other ranks of their machine.
     """
     group = plan.layout.group
     machines, ranks, offsets = group.machines, range(group.world_size), plan.layout.offsets
@@ -101,7 +77,12 @@ def merge_batches(plan: HaloPlan, batches: Sequence[ExchangedRows]) -> list[Merg
             for rank, importers in zip(others, choose_importers(wanted, others), strict=True):
                 own[rank] = own[rank][importers == rank]
         counts = owners[number][imports].bincount(minlength=len(ranks)).tolist()
-        found.append(MergedRows(batch.positions[imports], counts, own, passed_on, taken))
+        found.append(
+            [
+                Route.of_lists(plan.transport, own, counts, batch.positions[imports]),
+                Route.of_lists(plan.transport, passed_on, list(map(len, taken)), torch.cat(taken)),
+            ]
+        )
     return found
 
 
@@ -128,16 +109,10 @@ def choose_importers(lists: Sequence[Tensor], ranks: Sequence[int]) -> list[Tens
 
 
 def _gather_within(plan: HaloPlan, batches: list[Tensor]) -> dict[int, list[Tensor]]:
-    """Returns the rows of each rank of this machine, by batch. Collective over all machines."""
-    group = plan.layout.group
-    sizes = group.all_gather([len(rows) for rows in batches])
-    local = set(group.machines.local_ranks)
+    """Returns the rows of each rank of this machine, by batch. Collective over the machine."""
+    node, ranks = plan.layout.group.node_group, plan.layout.group.machines.local_ranks
+    sizes = node.all_gather([len(rows) for rows in batches])
     mine = torch.cat(batches) if batches else plan.halo_rows[:0].long()
-    none = mine[:0]
-    received = [
-        mine.new_empty(sum(of_rank)) if rank in local else none
-        for rank, of_rank in enumerate(sizes)
-    ]
-    sent = [mine if rank in local else none for rank in range(group.world_size)]
-    plan.transport.all_to_all(received, sent)
-    return {rank: split_rows(received[rank], sizes[rank]) for rank in local}
+    counts = list(map(sum, sizes))
+    rows = split_rows(Transport.of(node).all_gather_rows(mine, counts), counts)
+    return {rank: split_rows(*pair) for rank, *pair in zip(ranks, rows, sizes, strict=True)}

@@ -14,12 +14,9 @@ import torch
 from torch import Tensor
 
 from peergraph.fullgraph.exchange.halo import HaloPlan
+from peergraph.fullgraph.exchange.route import Route
 from peergraph.fullgraph.exchange.transport import split_rows
-from peergraph.fullgraph.offload.chunks.machine_merge import (
-    ExchangedRows,
-    MergedRows,
-    merge_batches,
-)
+from peergraph.fullgraph.offload.chunks.machine_merge import ExchangedRows, merge_batches
 
 
 @dataclass
@@ -41,24 +38,14 @@ class BatchTransfers:
     """How many of them are loaded."""
     again: int
     """How many of them have left a window before."""
-    received_counts: list[int]
-    """Rows that each rank sends."""
-    sent: list[Tensor]
-    """For each rank, positions in the window of the rows that it is sent; without
-    deduplication, local rows."""
     num_leaving: int = 0
     """How many of this rank's rows the next window has not."""
-    returned: Tensor = field(default_factory=lambda: torch.empty(0))
-    """Positions in the window of other ranks' rows that the next window has not, by rank."""
-    returned_counts: list[int] = field(default_factory=list)
-    """How many of them belong to each rank."""
-    taken_back: list[Tensor] = field(default_factory=list)
-    """For each rank, positions in the window of the rows whose gradients it returns; without
-    deduplication, local rows."""
-    merged_sources: MergedRows | None = None
-    """With deduplication, on several machines: how the rows come from their owners."""
-    merged_gradients: MergedRows | None = None
-    """With deduplication, on several machines: how gradients go back to the owners."""
+    sources: list[Route] = field(default_factory=list)
+    """The routes, one after the other, on which received rows come from their owners; none where no
+    rank needs rows of another. They are of positions in the window; without deduplication owners
+    send local rows."""
+    gradients: list[Route] = field(default_factory=list)
+    """The routes on which gradients of the rows that the next window has not go to the owners."""
 
     @property
     def num_rows(self) -> int:
@@ -78,13 +65,12 @@ class BatchTransfers:
     @property
     def rows_sent(self) -> int:
         """Rows that this rank sends to other ranks."""
-        return self.merged_sources.rows_sent if self.merged_sources else sum(map(len, self.sent))
+        return sum(route.num_sent for route in self.sources)
 
     @property
     def rows_returned(self) -> int:
         """Rows whose gradients this rank sends to other ranks."""
-        merged = self.merged_gradients
-        return merged.rows_returned if merged else len(self.returned)
+        return sum(route.num_sent for route in self.gradients)
 
 
 @dataclass
@@ -152,7 +138,8 @@ class SourceTransfers:
         if self._merges:
             merged = (merge_batches(plan, rows) for rows in (self._sources, self._gradients))
             for batch, sources, gradients in zip(self.batches, *merged, strict=True):
-                batch.merged_sources, batch.merged_gradients = sources, gradients
+                batch.sources = sources
+                batch.gradients = [route.reversed() for route in reversed(gradients)]
         del self._needed, self._wanted, self._marks, self._positions, self._has_left
         del self._sources, self._gradients
 
@@ -258,17 +245,16 @@ class SourceTransfers:
         self.counts.sent += sum(map(len, sent))
         self.counts.kept += len(kept)
         self.counts.loaded += len(loaded)
-        own_rows = sent
-        if self.deduplicate_ranks:
-            sent = [self._positions[part.long()] for part in sent]
-        else:
+        if not self.deduplicate_ranks:
             self.counts.loaded += sum(map(len, sent))
+        batch = BatchTransfers(kept_positions, new, len(loaded), again)
         if self._merges:
-            internal, places = self._internal(received), self._positions[received.long()]
-            self._sources.append(ExchangedRows(internal, places, own_rows, sent))
-        self.batches.append(
-            BatchTransfers(kept_positions, new, len(loaded), again, self._by_owner(received), sent)
-        )
+            places = self._positions[received.long()]
+            self._sources.append(self._exchanged(received, places, sent))
+        elif not self.plan.is_empty:
+            stored = slice(batch.own_stop, batch.num_rows)
+            batch.sources = [self._route(received, stored, sent)]
+        self.batches.append(batch)
         self._window = number, window
 
     def _finish_batch(self, following: int, kept: Tensor | None = None) -> None:
@@ -287,23 +273,36 @@ class SourceTransfers:
         batch.num_leaving = len(own)
         self._has_left[own] = True
         rows, order = rows[~is_own].sort()
-        batch.returned = leaving[~is_own][order].to(self._dtype)
-        batch.returned_counts = self._by_owner(rows)
+        returned = leaving[~is_own][order].to(self._dtype)
         wanted = self._wanted[number]
         after = self._wanted[following] if following < len(self._wanted) else None
         if after is not None and self.reuse_chunks:
             wanted = [self._difference(*pair) for pair in zip(wanted, after, strict=True)]
-        own_rows = wanted
-        if self.deduplicate_ranks:
-            wanted = [self._positions[part.long()] for part in wanted]
-        batch.taken_back = wanted
         if self._merges:
-            internal = self._internal(rows)
-            self._gradients.append(ExchangedRows(internal, batch.returned, own_rows, wanted))
+            self._gradients.append(self._exchanged(rows, returned, wanted))
+        elif not self.plan.is_empty:
+            batch.gradients = [self._route(rows, returned, wanted).reversed()]
 
-    def _internal(self, remote: Tensor) -> Tensor:
-        """Returns the internal rows of extended rows of other ranks."""
-        return self.plan.halo_rows[remote.long() - self.plan.num_local]
+    def _route(self, remote: Tensor, stored: Tensor | slice, sent: list[Tensor]) -> Route:
+        """Returns the route from owners to this rank's window.
+
+        Args:
+            remote: extended rows of other ranks, ascending.
+            stored: their positions in the window.
+            sent: for each rank, local rows of this one that it needs.
+        """
+        if self.deduplicate_ranks:
+            sent = self._in_positions(sent)
+        return Route.of_lists(self.plan.transport, sent, self._by_owner(remote), stored)
+
+    def _exchanged(self, remote: Tensor, stored: Tensor, sent: list[Tensor]) -> ExchangedRows:
+        """Returns what :meth:`_route` is made of, for routes by machine."""
+        internal = self.plan.halo_rows[remote.long() - self.plan.num_local]
+        return ExchangedRows(internal, stored, sent, self._in_positions(sent))
+
+    def _in_positions(self, rows: list[Tensor]) -> list[Tensor]:
+        """Returns positions in the last window of lists of local rows."""
+        return [self._positions[part.long()] for part in rows]
 
     def _wanted_before(self, number: int) -> list[Tensor]:
         if number == 0:

@@ -13,6 +13,7 @@ from torch import Tensor
 from peergraph.aggregate import Csc, Sum
 from peergraph.aggregate.ops.operands import autocast
 from peergraph.aggregate.ops.product_order import multiplies_first
+from peergraph.fullgraph.exchange.route import Route
 from peergraph.fullgraph.layout.row_layout import RowLayout
 from peergraph.fullgraph.offload.chunks.chunked_csc import ChunkedCsc
 from peergraph.fullgraph.offload.edges.edge_recorder import EdgeRecorder, keep_rows
@@ -20,7 +21,6 @@ from peergraph.fullgraph.offload.edges.linear_sum import linear_sum
 from peergraph.fullgraph.offload.edges.source_sum import source_sum
 from peergraph.fullgraph.offload.tensor.offloaded_tensor import OffloadedTensor, make_shell
 from peergraph.fullgraph.offload.tensor.row_space import RowSpaces
-from peergraph.fullgraph.structure.all_to_all_plan import AllToAllPlan
 from peergraph.fullgraph.structure.edge_changes import with_self_loops, without_self_loops
 from peergraph.fullgraph.structure.neighbor_sums import check_order
 from peergraph.fullgraph.structure.partitioned_csc import PartitionedCsc
@@ -72,7 +72,7 @@ class OffloadedCsc(PartitionedStructure):
         return OffloadedCsc(self.recorder.spaces, chunked)
 
     def move_edge_rows(
-        self, e: PartitionedTensor, before: PartitionedStructure, plan: AllToAllPlan
+        self, e: PartitionedTensor, before: PartitionedStructure, route: Route
     ) -> PartitionedTensor:
         """Moves features of edges: see :meth:`PartitionedStructure.move_edge_rows`.
 
@@ -80,14 +80,14 @@ class OffloadedCsc(PartitionedStructure):
         each has one. At the first call these edges are made; they take as much memory as the edges.
         """
         if not isinstance(e, OffloadedTensor):
-            return self.resident.move_edge_rows(e, before, plan)
+            return self.resident.move_edge_rows(e, before, route)
         assert isinstance(before, OffloadedCsc)
         rows = before._operands.check_edge("e", e)
         assert rows is not None
-        recorder = self.cached("moved edges", lambda: self._recorder_of_moved_rows(before, plan))
+        recorder = self.cached("moved edges", lambda: self._recorder_of_moved_rows(before, route))
         return linear_sum(recorder, "sum", rows, None)
 
-    def _recorder_of_moved_rows(self, before: OffloadedCsc, plan: AllToAllPlan) -> EdgeRecorder:
+    def _recorder_of_moved_rows(self, before: OffloadedCsc, route: Route) -> EdgeRecorder:
         """Returns edges from the rows of edges elsewhere to the rows of these edges."""
         rows, new_rows = before.edge_layout, self.edge_layout
         rows.by_machine = False
@@ -98,7 +98,7 @@ class OffloadedCsc(PartitionedStructure):
             rows,
             new_rows,
             RowLayout(new_rows.group, new_rows.counts, new_rows.positions),
-            plan(local_rows + start),
+            route.move(local_rows + start),
             positions,
         )
         chunked = self.chunked.like(edges, self.chunked.edge_chunks)

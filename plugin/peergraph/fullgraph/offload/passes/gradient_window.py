@@ -8,8 +8,6 @@ import torch
 from torch import Tensor
 
 from peergraph.aggregate.kernels.arguments import sum_dtype
-from peergraph.fullgraph.exchange.transport import split_rows
-from peergraph.fullgraph.offload.chunks.machine_merge import MergedRows
 from peergraph.fullgraph.offload.chunks.source_transfers import SourceTransfers
 from peergraph.fullgraph.offload.passes.copy_queue import CopyQueue, InFlight, Mark
 from peergraph.fullgraph.offload.rows.row_store import RowStore
@@ -97,18 +95,14 @@ class GradientWindow:
             return
         batch, transfers = self.transfers.batches[number], self.transfers
         buffer = self._buffers[number % 2]
-        received: list[Tensor] = []
-        if batch.merged_gradients is not None:
-            self._return(buffer, batch.merged_gradients)
-        elif not transfers.plan.is_empty:
-            returned = buffer.index_select(0, batch.returned)
-            received = [buffer.new_empty((len(t), *self.store.features)) for t in batch.taken_back]
-            transfers.plan.transport.all_to_all(
-                received, list(split_rows(returned, batch.returned_counts))
-            )
-        if transfers.deduplicate_ranks and batch.merged_gradients is None:
-            for positions, part in zip(batch.taken_back, received, strict=bool(received)):
-                buffer.index_add_(0, positions, part)
+        of_stored: list[tuple[Tensor, Tensor]] = []
+        for route in batch.gradients:
+            returned = route.exchange_by_rank(buffer)
+            if transfers.deduplicate_ranks:
+                for positions, part in returned:
+                    buffer.index_add_(0, positions, part)
+            else:
+                of_stored += returned
         positions = transfers.leaving(number)
         rows = transfers.rows(number).index_select(0, positions)
         leaving = buffer.index_select(0, positions)
@@ -116,21 +110,8 @@ class GradientWindow:
             self._start(self.store.scatter, rows, leaving.to(self.store.dtype))
             return
         self._start(self.store.add, rows, leaving)
-        if not transfers.deduplicate_ranks:
-            for others, part in zip(batch.taken_back, received, strict=bool(received)):
-                self._start(self.store.add, others, part)
-
-    def _return(self, buffer: Tensor, merged: MergedRows) -> None:
-        """Adds sums up within machines, then at their owners, rank by rank."""
-        for given, taken in (
-            (merged.taken, merged.passed_on),
-            (torch.split(merged.imported, merged.imported_counts), merged.own),
-        ):
-            sent = [buffer.index_select(0, rows) for rows in given]
-            received = [buffer.new_empty((len(rows), *self.store.features)) for rows in taken]
-            self.transfers.plan.transport.all_to_all(received, sent)
-            for rows, part in zip(taken, received, strict=True):
-                buffer.index_add_(0, rows, part)
+        for others, part in of_stored:
+            self._start(self.store.add, others, part)
 
     def finish(self) -> None:
         """Lets the current stream wait until all sums are in the store."""

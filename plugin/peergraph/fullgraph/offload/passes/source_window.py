@@ -5,8 +5,6 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from peergraph.fullgraph.exchange.transport import split_rows
-from peergraph.fullgraph.offload.chunks.machine_merge import MergedRows
 from peergraph.fullgraph.offload.chunks.source_transfers import SourceTransfers
 from peergraph.fullgraph.offload.rows.row_store import RowStore
 
@@ -52,29 +50,13 @@ class SourceWindow:
         before, buffer = self._buffers[1 - number % 2], self._buffers[number % 2]
         if len(batch.kept):
             torch.index_select(before, 0, batch.kept, out=buffer[: len(batch.kept)])
-        plan = self.transfers.plan
-        if plan.is_empty:
-            return
-        if batch.merged_sources is not None:
-            self._import(buffer, batch.merged_sources)
-            return
-        if self.transfers.deduplicate_ranks:
-            sent = [buffer.index_select(0, positions) for positions in batch.sent]
-        else:
-            sent = [self.store.gather(rows) for rows in batch.sent]
-        received = buffer[batch.own_stop : batch.num_rows]
-        plan.transport.all_to_all(split_rows(received, batch.received_counts), sent)
-
-    def _import(self, buffer: Tensor, merged: MergedRows) -> None:
-        """Exchanges rows with their owners, once for each machine, then within machines."""
-        for positions, counts, sent in (
-            (merged.imported, merged.imported_counts, merged.own),
-            (torch.cat(merged.taken), [len(rows) for rows in merged.taken], merged.passed_on),
-        ):
-            received = self.store.empty(len(positions))
-            parts = [buffer.index_select(0, rows) for rows in sent]
-            self.transfers.plan.transport.all_to_all(split_rows(received, counts), parts)
-            buffer.index_copy_(0, positions.long(), received)
+        for route in batch.sources:
+            if self.transfers.deduplicate_ranks:
+                packed = route.pack(buffer)
+            else:
+                assert isinstance(route.sent, Tensor)
+                packed = self.store.gather(route.sent)
+            route.copy(packed, buffer)
 
     def rows(self, number: int) -> Tensor:
         """Returns the window of a batch, [window rows, *features]."""

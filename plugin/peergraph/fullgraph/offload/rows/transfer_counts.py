@@ -44,7 +44,7 @@ class TransferCounts:
         batch = transfers.batches[number]
         written, again = batch.num_leaving, batch.again
         if not transfers.deduplicate_ranks:
-            written += sum(map(len, batch.taken_back))
+            written += sum(route.num_received for route in batch.gradients)
         if not transfers.continues_sums:
             again = written
         self.to_device += again * _moved_row(store)
