@@ -15,6 +15,7 @@ import torch.distributed as dist
 
 from peergraph.errors import PeerLostError
 from peergraph.memory.group.group import Group
+from peergraph.memory.group.machine_broadcast import connect
 
 _CPU = torch.device("cpu")
 # The receiver of words does not know their number: it has room for so many.
@@ -44,10 +45,7 @@ class ExchangeNetwork:
         """
         self.group = group
         try:
-            self._gloo = _gloo_group(group, f"rows/{name}")
-            # Gloo fails on a rank that is still connecting when another one, already connected,
-            # ends.
-            self._gloo.barrier().wait()
+            self._gloo = connect(group, f"rows/{name}", range(group.machines.world_size))
         except RuntimeError as error:
             raise PeerLostError(
                 f"the ranks of all machines did not come to {purpose} within {group.timeout:g} s: "
@@ -260,13 +258,6 @@ def _describe(group: Group, rank: int) -> str:
 
 def _first_line(error: Exception) -> str:
     return (str(error).splitlines() or [""])[0]
-
-
-def _gloo_group(group: Group, name: str) -> Any:
-    machines, timeout = group.machines, timedelta(seconds=group.timeout)
-    # It is not registered in torch.distributed: see MachineBroadcast.
-    store = machines.substore(name)
-    return dist.ProcessGroupGloo(store, machines.rank, machines.world_size, timeout)
 
 
 _nccl_groups: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()

@@ -36,8 +36,7 @@ class MachineBroadcast:
         self._sender = sender
         self.receivers = tuple(receivers)
         self._is_sender = group.machines.rank == sender
-        ranks = [sender, *receivers]
-        self._gloo = _connect(group, name, ranks)
+        self._gloo = connect(group, f"broadcast/{name}", [sender, *receivers])
 
     def tensor(
         self, make: Callable[[], Tensor], shape: Sequence[int], dtype: torch.dtype
@@ -116,12 +115,18 @@ class MachineBroadcast:
         return result
 
 
-def _connect(group: Group, name: str, ranks: list[int]) -> Any:
-    """Returns a process group of these ranks. Collective over them."""
+def connect(group: Group, name: str, ranks: Sequence[int]) -> Any:
+    """Returns a process group of Gloo. Collective over its ranks.
+
+    Args:
+        group: the ranks of this machine.
+        name: a name that no other process group has.
+        ranks: in torch.distributed, this one among them.
+    """
     # It is not created by torch.distributed, which names a group by its ranks, so that a second
     # group of the same ranks finds the addresses of the first.
     gloo: Any = dist.ProcessGroupGloo(
-        group.machines.substore(f"broadcast/{name}"),
+        group.machines.substore(name),
         ranks.index(group.machines.rank),
         len(ranks),
         timedelta(seconds=group.timeout),
