@@ -54,8 +54,9 @@ def _without_zeros(forward: _Method) -> _Method:
 def _given_a_gradient(backward: _Method) -> _Method:
     @wraps(backward)
     def run(ctx: Any, *grads: Tensor | None) -> Any:
-        if all(grad is None for grad in grads):
-            return (None,) * len(ctx.needs_input_grad)
-        return backward(ctx, *grads)
+        for grad in grads:
+            if grad is not None:
+                return backward(ctx, *grads)
+        return (None,) * len(ctx.needs_input_grad)
 
     return run

@@ -32,7 +32,7 @@ from .features import (
     self_rows,
     table_rows_or_tensor,
 )
-from .linear_maps import is_plain_map, require_weight
+from .linear_maps import parameters_of
 from .message_arguments import collect
 from .partitioned import partitioned_structure
 from .withheld_bias import bias_to_add
@@ -135,20 +135,16 @@ class FastLayer(MessagePassing):  # type: ignore[misc]
         """
         reduce = self._require_projection(x, edge_index)
         source, target = x
-        maps = [(to_rows, source)] + ([] if target is None else [(to_self, target)])
-        for linear, rows in maps:
-            require(is_plain_map(linear), "a map is the user's, or there are hooks of a map")
-            require_weight(linear.weight, rows, 1)
-        bias = to_rows.bias
-        require(bias is None or is_plain(bias), "a bias is of another kind")
-        require(target is None or to_self.bias is None, "a map is the user's")
+        weight, bias = parameters_of(to_rows, source)
+        self_weight, self_bias = (None, None) if target is None else parameters_of(to_self, target)
+        require(self_bias is None, "a map is the user's")
         csc = self._structure(edge_index, size, x, None, checks_features=False)
         out = layers.sage(
             csc,
             table_rows_or_tensor(source, csc.num_edges),
-            to_rows.weight,
+            weight,
             reduce=reduce,
-            self_weight=None if target is None else to_self.weight,
+            self_weight=self_weight,
             self_x=self_rows(x),
             bias=bias_to_add(self, bias) if adds_bias_last else bias,
         )
@@ -216,9 +212,11 @@ class FastLayer(MessagePassing):  # type: ignore[misc]
             require(not compat.has_forward_mode(), "there is forward-mode autograd")
         require(not self.explain, "the layer is being explained")
         require(self.decomposed_layers == 1 or by_columns, "decomposed_layers is set")
-        require(self.flow == "source_to_target", f"flow is {self.flow}")
+        if self.flow != "source_to_target":
+            raise Unsupported(f"flow is {self.flow}")
         hook = compat.step_hook(self)
-        require(hook is None, f"there are hooks ({hook})")
+        if hook is not None:
+            raise Unsupported(f"there are hooks ({hook})")
         cls, pyg_class, own = type(self), self.pyg_class, self.__dict__
         for name in _METHODS:
             if getattr(cls, name) is not getattr(pyg_class, name) or name in own:
@@ -235,7 +233,8 @@ class FastLayer(MessagePassing):  # type: ignore[misc]
         fused = next(cls for cls in type(self).__mro__ if "pyg_class" in vars(cls))
         for name in names:
             code = getattr(getattr(self, name), "__code__", None)
-            require(code is getattr(fused, name).__code__, f"{name} is overridden")
+            if code is not getattr(fused, name).__code__:
+                raise Unsupported(f"{name} is overridden")
 
     def _structure(
         self,
@@ -303,5 +302,5 @@ class FastLayer(MessagePassing):  # type: ignore[misc]
         dims = x.ndim
         if dims < 2 or self.node_dim not in (0, -dims):
             raise Unsupported(f"x is {list(x.shape)}")
-        if x.device != edge_index.device or not supports(x.device):
+        if x.device != edge_index.device or not (x.is_cpu or supports(x.device)):
             raise Unsupported(f"x is on {x.device}")

@@ -53,6 +53,29 @@ def is_plain_map(linear: Any) -> bool:
     return plain and not has_hooks(linear)
 
 
+def weight_and_bias(linear: Any) -> tuple[Any, Any]:
+    """Returns the parameters of a map. To ask a module for an attribute that is no attribute of the
+    Python object takes as long as a launch.
+    """
+    own = {} if torch.compiler.is_compiling() else linear._parameters
+    if "weight" in own and "bias" in own:
+        return own["weight"], own["bias"]
+    return linear.weight, linear.bias
+
+
+def parameters_of(linear: Any, x: Tensor) -> tuple[Tensor, Tensor | None]:
+    """Returns weight and bias of a map of rows of `x`.
+
+    Raises:
+        Unsupported: the map is not PyG's own, or its parameters do not go with the rows.
+    """
+    require(is_plain_map(linear), "a map is the user's, or there are hooks of a map")
+    weight, bias = weight_and_bias(linear)
+    require_weight(weight, x, 1)
+    require(bias is None or is_plain(bias), "a bias is of another kind")
+    return weight, bias
+
+
 def weight_to_reorder(linear: Any, x: Tensor) -> Tensor | None:
     """Returns the weight of a map that may also run after the sum over neighbours, else None."""
     if not is_plain_map(linear) or linear.bias is not None or x.ndim != 2:

@@ -57,8 +57,11 @@ class FastModel(BasicGNN):  # type: ignore[misc]
         edges: list[int] | None,
     ) -> Any:
         """PyG's loop over layers without norms and jumping knowledge."""
-        last, trim = len(self.convs) - 1, model_trim(self)
-        for i, conv in enumerate(self.convs):
+        # To ask a module for another one takes as long as a launch.
+        convs, trim, dropout = self.convs, model_trim(self), self.dropout
+        last, relu = len(convs) - 1, self.act is not None
+        p = dropout.p if dropout.training else 0.0
+        for i, conv in enumerate(convs):
             if nodes is not None:
                 value = edge_weight if edge_weight is not None else edge_attr
                 x, edge_index, value = trim(i, nodes, edges, x, edge_index, value)
@@ -75,14 +78,10 @@ class FastModel(BasicGNN):  # type: ignore[misc]
                 return conv(x, edge_index, **of_edges)
             with WithheldBias(None if has_hooks(conv) else conv) as withheld:
                 x = conv(x, edge_index, **of_edges)
-            x = self._activated(x, withheld.bias)
+            if is_explaining():
+                note("activation: peergraph, bias, relu and dropout in one pass")
+            x = layers.activate(x, withheld.bias, relu=relu, dropout=p)
         return x
-
-    def _activated(self, x: Tensor, bias: Tensor | None) -> Tensor:
-        dropout = self.dropout.p if self.dropout.training else 0.0
-        if is_explaining():
-            note("activation: peergraph, bias, relu and dropout in one pass")
-        return layers.activate(x, bias, relu=self.act is not None, dropout=dropout)
 
     def __prepare_scriptable__(self) -> BasicGNN:
         """TorchScript compiles PyG's model."""

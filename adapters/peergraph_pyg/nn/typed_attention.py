@@ -26,7 +26,7 @@ from ..data.tailed_rows import TailedRows
 from . import convs
 from .features import kind_of
 from .joined_layers import EdgeType, JoinedLayers, note_single_layers
-from .linear_maps import is_plain_map, product_dtype
+from .linear_maps import is_plain_map, product_dtype, weight_and_bias
 from .typed_inputs import is_edge_index, is_matrix, rows_to_read
 
 
@@ -104,8 +104,8 @@ def _kind(layer: Any, edges: Any, ends: tuple[Any, Any]) -> _Kind:
         maps.append((layer.res, ends[1]))
     for linear, x in maps:
         require(is_matrix(x) and x.device == device, f"x is a {kind_of(x)}")
-        require(is_plain_map(linear) and linear.bias is None, "a map is the user's, or has hooks")
-        weight = linear.weight
+        weight, bias = weight_and_bias(linear)
+        require(is_plain_map(linear) and bias is None, "a map is the user's, or has hooks")
         fits = is_plain(weight) and weight.shape[1] == x.shape[1] and weight.device == device
         require(fits and weight.dtype == parameters, "weights do not fit")
     dtype = product_dtype(device, parameters, ends[0].dtype, ends[1].dtype)

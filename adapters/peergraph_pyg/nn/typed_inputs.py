@@ -16,7 +16,7 @@ from ..data.lazy_features import LazyRows, gathered, is_plain
 from ..data.tailed_rows import whole_rows
 from .features import kind_of
 from .joined_layers import EdgeType
-from .linear_maps import is_plain_map
+from .linear_maps import is_plain_map, weight_and_bias
 
 
 def is_edge_index(edges: Any) -> bool:
@@ -89,7 +89,7 @@ def features_of(x_dict: Any, maps: Mapping[str, Any]) -> dict[str, Tensor]:
         require(is_matrix(x), f"x is a {kind_of(x)}")
         linear = maps[key]
         require(is_plain_map(linear), "a map is the user's, or there are hooks of a map")
-        weight, bias = linear.weight, linear.bias
+        weight, bias = weight_and_bias(linear)
         require(is_plain(weight) and is_plain(bias), "a map has no bias")
         fits = weight.shape[1] == x.shape[1] and weight.device == x.device == bias.device
         require(fits and weight.dtype == bias.dtype, "weights do not fit")
@@ -118,6 +118,6 @@ def relations_of(
         require(edges.device == device and supports(device), "edges are on another device")
         require(source in numbers and target in numbers, "a type has no features")
         relations.append(
-            Relation(edges, len(features[source]), numbers[target], sources=numbers[source])
+            Relation(edges, features[source].shape[0], numbers[target], sources=numbers[source])
         )
     return relations

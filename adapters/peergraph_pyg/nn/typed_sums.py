@@ -20,7 +20,7 @@ from . import convs
 from .features import kind_of
 from .isolated_rows import with_isolated_rows
 from .joined_layers import Call, EdgeType, JoinedLayers, note_single_layers
-from .linear_maps import is_plain_map, product_dtype
+from .linear_maps import is_plain_map, product_dtype, weight_and_bias
 from .typed_inputs import (
     all_rows,
     groups_of,
@@ -89,15 +89,17 @@ def _kind(edge_type: EdgeType, layer: Any, call: Call) -> _Kind:
         raise Unsupported(f"aggr is {layer.aggr}")
     ends: tuple[Any, Any] = call.x.get(edge_type[0]), call.x.get(edge_type[2])
     to_rows, to_self = _maps(layer)
-    require(to_self is None or to_self.bias is None, "a map is the user's, or has hooks")
-    bias, dtypes = to_rows.bias, {to_rows.weight.dtype}
+    of_rows, bias = weight_and_bias(to_rows)
+    parameters = of_rows.dtype
+    dtypes = {parameters}
     for linear, x in zip((to_rows, to_self), ends, strict=True):
         if not is_matrix(x) or x.shape[1] == 0 or x.device != edges.device:
             raise Unsupported(f"x is a {kind_of(x)}, without columns or on another device")
         if linear is None:
             continue
-        weight = linear.weight
-        require(is_plain_map(linear), "a map is the user's, or has hooks")
+        weight, its_bias = weight_and_bias(linear)
+        plain = is_plain_map(linear) and (linear is to_rows or its_bias is None)
+        require(plain, "a map is the user's, or has hooks")
         fits = is_plain(weight) and weight.device == x.device and weight.shape[1] == x.shape[1]
         require(fits, "weights do not fit")
         dtypes.add(weight.dtype)
@@ -105,12 +107,11 @@ def _kind(edge_type: EdgeType, layer: Any, call: Call) -> _Kind:
         require(is_plain(bias), "the bias is of another kind")
         dtypes.add(bias.dtype)
     require(len(dtypes) == 1, "parameters have several dtypes")
-    parameters = to_rows.weight.dtype
     dtype = product_dtype(edges.device, parameters, ends[0].dtype, ends[1].dtype)
     if dtype is None:
         raise Unsupported(f"x is {ends[0].dtype} and {ends[1].dtype}, weights {parameters}")
     _require_weights(weights, edges, ends[0])
-    return _Kind(reduce, to_rows.weight.shape[0], edges.device, dtype, parameters)
+    return _Kind(reduce, of_rows.shape[0], edges.device, dtype, parameters)
 
 
 def _require_weights(weights: Any, edges: Tensor, x: Tensor) -> None:
@@ -175,8 +176,9 @@ class _JoinedSums(JoinedLayers):
         for output, (edge_type, layer) in zip(outputs, self.layers.items(), strict=True):
             to_rows, to_self = _maps(layer)
             has_own[output] |= to_self is not None
-            self_weight = None if to_self is None else to_self.weight
-            parameters.append(SumRelation(output, to_rows.weight, self_weight, to_rows.bias))
+            weight, bias = weight_and_bias(to_rows)
+            self_weight = None if to_self is None else weight_and_bias(to_self)[0]
+            parameters.append(SumRelation(output, weight, self_weight, bias))
             source = numbers[edge_type[0]]
             edges, rows = call.edges[edge_type], x[source].shape[0]
             relations.append(Relation(edges, rows, output, sources=source))
@@ -257,7 +259,7 @@ class _Inputs:
         """Returns the results of the first nodes; products are behind sums."""
         pairs = zip(self.x, self.reads, strict=True)
         features = [rows_in_place(x, reads, kind.dtype) for x, reads in pairs]
-        groups, num_rows = groups_of(features), [len(x) for x in self.x]
+        groups, num_rows = groups_of(features), [x.shape[0] for x in self.x]
         weighted = any(each is not None for each in self.weights)
         edges = self._structure(
             ("blocks", *self.own, -1, *groups, weighted),
@@ -292,7 +294,7 @@ class _Inputs:
             ("columns",),
             lambda check, gradients: RelationColumns.of_relations(
                 self.relations,
-                [len(x) for x in self.x],
+                [x.shape[0] for x in self.x],
                 self.sizes,
                 check=check,
                 gradients=gradients,
@@ -317,6 +319,6 @@ class _Inputs:
     ) -> _Structure:
         """Returns the joined edges, made once as long as no edge index is written."""
         ends = tuple((each.sources, each.destinations) for each in self.relations)
-        num_rows = tuple(len(x) for x in self.x)
+        num_rows = tuple(x.shape[0] for x in self.x)
         tensors = [relation.edge_index for relation in self.relations]
         return joined_structure(tensors, (*key, ends, num_rows, tuple(self.sizes)), make)

@@ -10,8 +10,8 @@ from torch import Tensor
 
 import peergraph._C as _C
 from peergraph.memory.device.launching import DTYPES as DTYPES
+from peergraph.memory.device.launching import is_cpu, with_index
 from peergraph.memory.device.launching import launch_on as launch_at
-from peergraph.memory.device.launching import with_index
 from peergraph.memory.device.pending_errors import raise_pending
 from peergraph.memory.device.plain_tensor import dense
 
@@ -39,7 +39,7 @@ class Schedule:
     warps_per_block: int = _DEFAULTS.warps_per_block
 
 
-@dataclass(frozen=True)
+@dataclass  # A frozen one takes ten times as long to make, and each kernel gets a new one.
 class CsrTensors:
     """A sparse matrix without values, by rows, as kernels take it.
 
@@ -86,7 +86,8 @@ class CsrTensors:
 
 def launch_on(device: torch.device) -> _C.Launch:
     """Returns the launch arguments for the current stream; raises the device's pending errors."""
-    raise_pending(with_index(device))
+    if not is_cpu(device):
+        raise_pending(with_index(device))
     return launch_at(device)
 
 

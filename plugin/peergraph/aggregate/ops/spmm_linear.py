@@ -65,13 +65,15 @@ def spmm_linear(
     _check(matrices, reduce, x, weights, self_weight, self_x, bias)
     fixed_order = use_deterministic(deterministic)
     check_backward(backward, fixed_order)
-    dtype, linear = product_dtype(x), reduce in ("sum", "mean")
-    dtypes = {x.dtype, *(t.dtype for t in (*weights, self_weight, bias, self_x) if t is not None)}
-    casts = dtypes != {dtype}
-    narrows = dtype in _NARROW and dtypes <= {*_NARROW, torch.float32}
-    fits = dtype in DTYPES and runs_outside_of_traces(x) and math.prod(x.shape) > 0
-    fits &= narrows if torch.is_autocast_enabled(x.device.type) else not casts
-    if not (linear and fits):
+    dtype, kind = product_dtype(x), x.device.type
+    dtypes = {t.dtype for t in (x, *weights, self_weight, bias, self_x) if t is not None}
+    casts, autocasts = dtypes != {dtype}, torch.is_autocast_enabled(kind)
+    fits = reduce in ("sum", "mean") and dtype in DTYPES and runs_outside_of_traces(x)
+    if autocasts:
+        fits &= dtype in _NARROW and dtypes <= {*_NARROW, torch.float32}
+    else:
+        fits &= not casts
+    if not fits or math.prod(x.shape) == 0:
         sums = (
             spmm(matrix, Sum("copy_u", reduce, x, None, backward, deterministic))
             for matrix in _trimmed(matrices, x, casts)
@@ -79,8 +81,7 @@ def spmm_linear(
         if self_x is None and self_weight is not None:
             self_x = as_tensor(x, matrices[0].num_destinations)
         return products(matrices[0].num_destinations, sums, weights, self_x, self_weight, bias)
-    kind, casts = x.device.type, torch.is_autocast_enabled(x.device.type)
-    if casts:  # torch.autocast takes longer than a launch to be entered.
+    if autocasts:  # torch.autocast takes longer than a launch to be entered.
         torch.set_autocast_enabled(kind, False)
     try:
         return _multiplied(
@@ -95,7 +96,7 @@ def spmm_linear(
             lambda matrix: matrix.gradient_matrix(backward, fixed_order, x.shape[1]),
         )
     finally:
-        if casts:
+        if autocasts:
             torch.set_autocast_enabled(kind, True)
 
 
@@ -174,9 +175,9 @@ def _check(
     if not matrices or len(matrices) != len(weights):
         raise ValueError(f"each structure needs a weight, got {len(matrices)} and {len(weights)}")
     count = matrices[0].num_destinations
-    sizes = {(matrix.num_sources, matrix.num_destinations) for matrix in matrices[1:]}
-    if not sizes <= {(matrices[0].num_sources, count)}:
-        raise ValueError(f"structures must have the same nodes, got {matrices}")
+    for other in matrices[1:]:
+        if (other.num_sources, other.num_destinations) != (matrices[0].num_sources, count):
+            raise ValueError(f"structures must have the same nodes, got {matrices}")
     if self_x is None and self_weight is not None:
         check_first_rows(matrices[0], x)
     elif len(x.shape) != 2 or x.shape[0] != matrices[0].num_sources:
@@ -294,11 +295,11 @@ class Linear(Function):
         *weights: Tensor,
     ) -> tuple[Tensor, ...]:
         ctx.matrices, ctx.mean, ctx.transposes = matrices, mean, transposes
-        ctx.dtype, dtype = x.dtype, weights[0].dtype
+        ctx.dtype, dtype, needs = x.dtype, weights[0].dtype, ctx.needs_input_grad
         kept: list[Tensor | None] = []
 
         def reduced() -> Iterator[Tensor]:
-            for matrix, needed in zip(matrices, ctx.needs_input_grad[8:], strict=True):
+            for matrix, needed in zip(matrices, needs[8:], strict=True):
                 sums = matrix.sum_rows_as(dtype, x, mean)
                 kept.append(sums if needed else None)
                 yield sums
@@ -310,9 +311,7 @@ class Linear(Function):
         ctx.self_is_x = self_x is None
         if self_x is None and x.dtype == dtype:
             rows = x  # A view of an input would not be freed with it.
-        ctx.save_for_backward(
-            rows if ctx.needs_input_grad[2] else None, self_weight, *weights, *kept
-        )
+        ctx.save_for_backward(rows if needs[2] else None, self_weight, *weights, *kept)
         return out, *(sums for sums in kept if sums is not None)
 
     @staticmethod
