@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, TypeVar
 
 from torch import Tensor
 from torch._ops import OpOverload
 
+from peergraph.fullgraph.exchange.transport import ReduceOp, Transport
 from peergraph.fullgraph.tensor.arguments import not_implemented, require_same_rows
 from peergraph.fullgraph.tensor.partitioned_tensor import PartitionedTensor, wrap
 from peergraph.fullgraph.tensor.registry import Rule, family
@@ -25,17 +26,33 @@ _NAMES = {
     )
 }
 
-OVER_ROWS: dict[OpOverload, Rule] = {}
+
+class OverRows(NamedTuple):
+    """A call of one of these operations along the partitioned dimension."""
+
+    name: str
+    """Of the operation."""
+    x: PartitionedTensor
+    dims: list[int]
+    """Along which it runs, not negative; the partitioned one is among them."""
+    keepdim: bool
+    options: dict[str, Any]
+    """The other arguments by name, without those that have their default."""
+
+    def all_reduce(self, local: Tensor, op: ReduceOp = "sum") -> Tensor:
+        """Returns the reduction of each rank's `local`. Collective."""
+        return Transport.of(self.x.layout.group).all_reduce(local, op)
+
+
+OVER_ROWS: dict[OpOverload, Callable[[OverRows], Any]] = {}
 """Rules for the same overloads where they run along the partitioned dimension."""
+_OverRowsRule = TypeVar("_OverRowsRule", bound=Callable[[OverRows], Any])
 
 
-def over_rows(*overloads: OpOverload) -> Callable[[Rule], Rule]:
-    """Registers a rule for `overloads` along the partitioned dimension.
+def over_rows(*overloads: OpOverload) -> Callable[[_OverRowsRule], _OverRowsRule]:
+    """Registers a rule for `overloads` along the partitioned dimension."""
 
-    The rule is called with the tensor, the list of dimensions, and further arguments as given.
-    """
-
-    def register(function: Rule) -> Rule:
+    def register(function: _OverRowsRule) -> _OverRowsRule:
         for overload in overloads:
             OVER_ROWS[overload] = function
         return function
@@ -50,45 +67,40 @@ def along_columns(overload: OpOverload) -> Rule | None:
     if schema.name not in _NAMES or schema.is_mutable:
         return None
     names = [argument.name for argument in schema.arguments]
-    dim_name = next((name for name in ("dim", "dims") if name in names), None)
-    place = names.index(dim_name) if dim_name else -1
-    default = schema.arguments[place].default_value if place >= 0 else None
-    keepdim_place = names.index("keepdim") if "keepdim" in names else -1
+    dim_name = "dims" if "dims" in names else "dim"
+    default = next((a.default_value for a in schema.arguments if a.name == dim_name), None)
     returns_list = len(schema.returns) > 1
-    reduces = keepdim_place >= 0 or schema.name == "aten::count_nonzero" or dim_name is None
+    reduces = "keepdim" in names or schema.name == "aten::count_nonzero" or dim_name not in names
 
     def run(*args: Any, **kwargs: Any) -> Any:
         x = args[0]
         if type(x) is not PartitionedTensor:
             not_implemented(overload, "its first tensor is plain")
-        if 0 <= place < len(args):
-            given = args[place]
-        else:
-            given = kwargs.get(dim_name, default) if dim_name else None
-        dims = x._local.dim()
-        if given is None or given == []:
-            wanted = list(range(dims))
-        else:
-            wanted = [given % dims] if isinstance(given, int) else [d % dims for d in given]
-        if x.partitioned_dim in wanted:
+        options = {**dict(zip(names, args, strict=False)), **kwargs}
+        dims = resolve_dims(options.pop(dim_name, default), x._local.dim())
+        keepdim = options.pop("keepdim", False)
+        if x.partitioned_dim in dims:
             rule = OVER_ROWS.get(overload)
             if rule is None:
                 not_implemented(overload, "it runs along the partitioned dimension")
-            return rule(overload, wanted, *args, **kwargs)
+            return rule(OverRows(schema.name.removeprefix("aten::"), x, dims, keepdim, options))
         local_args = [_local_of(overload, x, arg) for arg in args]
         result = overload(*local_args, **kwargs)
         dim = x.partitioned_dim
-        if reduces:
-            keepdim = kwargs.get("keepdim", False)
-            if 0 <= keepdim_place < len(args):
-                keepdim = args[keepdim_place]
-            if not keepdim:
-                dim -= sum(removed < dim for removed in wanted)
+        if reduces and not keepdim:
+            dim -= sum(removed < dim for removed in dims)
         if returns_list:
             return tuple(wrap(part, x.layout, dim) for part in result)
         return wrap(result, x.layout, dim)
 
     return run
+
+
+def resolve_dims(dim: int | Sequence[int] | None, count: int) -> list[int]:
+    """Returns dimensions, not negative; all `count` where `dim` is None or empty."""
+    if isinstance(dim, int):
+        return [dim % count]
+    return [place % count for place in dim] if dim else list(range(count))
 
 
 def _local_of(overload: OpOverload, x: PartitionedTensor, arg: Any) -> Any:

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch._ops import OpOverload
 
 from peergraph.autograd import Function
 from peergraph.fullgraph.exchange.transport import ReduceOp, Transport
-from peergraph.fullgraph.tensor.along_columns import over_rows
+from peergraph.fullgraph.tensor.along_columns import OverRows, over_rows
 from peergraph.fullgraph.tensor.conversions import from_local, replicated
 from peergraph.fullgraph.tensor.partitioned_tensor import PartitionedTensor, wrap
 from peergraph.fullgraph.tensor.registry import FUNCTION_RULES
@@ -20,11 +18,6 @@ from peergraph.fullgraph.tensor.sums import count_of
 
 aten = torch.ops.aten
 Dims = list[int]
-
-
-def all_reduce(x: PartitionedTensor, local: Tensor, op: ReduceOp = "sum") -> Tensor:
-    """The reduction of each rank's `local` over the ranks of `x`."""
-    return Transport.of(x.layout.group).all_reduce(local, op)
 
 
 def extreme(x: PartitionedTensor, dims: Dims, keepdim: bool, op: ReduceOp) -> Tensor:
@@ -37,7 +30,11 @@ def extreme(x: PartitionedTensor, dims: Dims, keepdim: bool, op: ReduceOp) -> Te
         shape[x.partitioned_dim] = 1
         local = local.new_full(shape, _worst(local.dtype, op))
     reduced = local.amax(dims, keepdim) if op == "max" else local.amin(dims, keepdim)
-    return all_reduce(x, reduced, op)
+    return _all_reduce(x, reduced, op)
+
+
+def _all_reduce(x: PartitionedTensor, local: Tensor, op: ReduceOp) -> Tensor:
+    return Transport.of(x.layout.group).all_reduce(local, op)
 
 
 def _worst(dtype: torch.dtype, op: ReduceOp) -> Any:
@@ -49,38 +46,20 @@ def _worst(dtype: torch.dtype, op: ReduceOp) -> Any:
     return info.min if op == "max" else info.max
 
 
-@over_rows(aten.amax.default, aten.max.default)
-def amax(
-    overload: OpOverload, dims: Dims, x: PartitionedTensor, dim: Any = None, keepdim: bool = False
-) -> Tensor:
-    """The maximum."""
-    return extreme(x, dims, keepdim, "max")
+def _op_of(of: OverRows) -> ReduceOp:
+    return "max" if "max" in of.name else "min"
 
 
-@over_rows(aten.amin.default, aten.min.default)
-def amin(
-    overload: OpOverload, dims: Dims, x: PartitionedTensor, dim: Any = None, keepdim: bool = False
-) -> Tensor:
-    """The minimum."""
-    return extreme(x, dims, keepdim, "min")
+@over_rows(aten.amax.default, aten.max.default, aten.amin.default, aten.min.default)
+def extreme_value(of: OverRows) -> Tensor:
+    """The maximum or minimum."""
+    return extreme(of.x, of.dims, of.keepdim, _op_of(of))
 
 
-@over_rows(aten.max.dim)
-def max_with_rows(
-    overload: OpOverload, dims: Dims, x: PartitionedTensor, dim: int, keepdim: bool = False
-) -> tuple[Tensor, Tensor]:
-    """The maximum and the first of the user's rows that has it."""
-    values = extreme(x, dims, True, "max")
-    return _with_rows(x, values, keepdim)
-
-
-@over_rows(aten.min.dim)
-def min_with_rows(
-    overload: OpOverload, dims: Dims, x: PartitionedTensor, dim: int, keepdim: bool = False
-) -> tuple[Tensor, Tensor]:
-    """The minimum and the first of the user's rows that has it."""
-    values = extreme(x, dims, True, "min")
-    return _with_rows(x, values, keepdim)
+@over_rows(aten.max.dim, aten.min.dim)
+def extreme_value_and_row(of: OverRows) -> tuple[Tensor, Tensor]:
+    """The maximum or minimum, and the first of the user's rows that has it."""
+    return _with_rows(of.x, extreme(of.x, of.dims, True, _op_of(of)), of.keepdim)
 
 
 def _with_rows(x: PartitionedTensor, values: Tensor, keepdim: bool) -> tuple[Tensor, Tensor]:
@@ -105,7 +84,7 @@ def _first_place(
         shape = list(candidates.shape)
         shape[x.partitioned_dim] = 1
         candidates = candidates.new_full(shape, last)
-    return all_reduce(x, candidates.amin(dims, True), "min")
+    return _all_reduce(x, candidates.amin(dims, True), "min")
 
 
 class ExtremeRows(Function):
@@ -155,168 +134,96 @@ _register_extreme(Tensor.min, "min")
 
 
 @over_rows(aten.argmax.default, aten.argmin.default)
-def argument(
-    overload: OpOverload, dims: Dims, x: PartitionedTensor, dim: Any = None, keepdim: bool = False
-) -> Tensor:
+def argument(of: OverRows) -> Tensor:
     """The user's row of the maximum or minimum, or its place among all elements."""
-    values = extreme(x, dims, True, "max" if overload is aten.argmax.default else "min")
-    local = x._local
+    x, dims = of.x, of.dims
+    values = extreme(x, dims, True, _op_of(of))
+    local, dim = x._local, x.partitioned_dim
     places = _column(x, x.layout.positions)
     last = x.layout.size
-    if dim is None:
-        place = x.partitioned_dim
-        inner = math.prod(local.shape[place + 1 :])
-        outer = math.prod(local.shape[:place])
+    is_of_all = len(dims) == local.dim()
+    if is_of_all:
+        inner, outer = math.prod(local.shape[dim + 1 :]), math.prod(local.shape[:dim])
         columns = torch.arange(outer * inner, device=local.device)
         outer_place = (columns // max(inner, 1)).view(
-            *local.shape[:place], 1, *local.shape[place + 1 :]
+            *local.shape[:dim], 1, *local.shape[dim + 1 :]
         )
         inner_place = (columns % max(inner, 1)).view(outer_place.shape)
         places = (outer_place * last + places) * inner + inner_place
         last = outer * last * inner
     found = _first_place(x, values, places, dims, last)
-    if dim is None:
-        return found.view([1] * local.dim()) if keepdim else found.view([])
-    return found if keepdim else found.squeeze(x.partitioned_dim)
+    return found if of.keepdim else found.squeeze(dims)
 
 
 @over_rows(aten.any.default, aten.any.dim, aten.any.dims, aten._is_any_true.default)
-def any_of(
-    overload: OpOverload, dims: Dims, x: PartitionedTensor, dim: Any = None, keepdim: bool = False
-) -> Tensor:
+def any_of(of: OverRows) -> Tensor:
     """Whether an element is true."""
-    return all_reduce(x, x._local.bool().sum(dims, keepdim) > 0, "max")
+    return of.all_reduce(of.x._local.bool().sum(of.dims, of.keepdim) > 0, "max")
 
 
 @over_rows(aten.all.default, aten.all.dim, aten.all.dims, aten._is_all_true.default)
-def all_of(
-    overload: OpOverload, dims: Dims, x: PartitionedTensor, dim: Any = None, keepdim: bool = False
-) -> Tensor:
+def all_of(of: OverRows) -> Tensor:
     """Whether all elements are true."""
-    return all_reduce(x, x._local.logical_not().sum(dims, keepdim) == 0, "min")
+    return of.all_reduce(of.x._local.logical_not().sum(of.dims, of.keepdim) == 0, "min")
 
 
 @over_rows(aten.count_nonzero.default, aten.count_nonzero.dim_IntList)
-def count_nonzero(
-    overload: OpOverload, dims: Dims, x: PartitionedTensor, dim: Any = None
-) -> Tensor:
+def count_nonzero(of: OverRows) -> Tensor:
     """How many elements are not zero."""
-    return all_reduce(x, (x._local != 0).sum(dims))
+    return of.all_reduce((of.x._local != 0).sum(of.dims))
 
 
 @over_rows(aten.nansum.default)
-def nansum(
-    overload: OpOverload,
-    dims: Dims,
-    x: PartitionedTensor,
-    dim: Any = None,
-    keepdim: bool = False,
-    *,
-    dtype: torch.dtype | None = None,
-) -> Tensor:
+def nansum(of: OverRows) -> Tensor:
     """The sum without NaN."""
-    return all_reduce(x, x._local.nansum(dims, keepdim, dtype=dtype))
+    dtype = of.options.get("dtype")
+    return of.all_reduce(of.x._local.nansum(of.dims, of.keepdim, dtype=dtype))
 
 
-@over_rows(aten.prod.default)
-def prod_all(
-    overload: OpOverload, dims: Dims, x: PartitionedTensor, *, dtype: torch.dtype | None = None
-) -> Tensor:
-    """The product of all elements."""
-    return all_reduce(x, x._local.prod(dtype=dtype), "prod")
+@over_rows(aten.prod.default, aten.prod.dim_int)
+def product(of: OverRows) -> Tensor:
+    """The product of all elements, or over rows."""
+    local = of.x._local
+    if len(of.dims) == local.dim():
+        local, dim = local.reshape(-1), 0
+    else:
+        [dim] = of.dims
+    return of.all_reduce(local.prod(dim, of.keepdim, dtype=of.options.get("dtype")), "prod")
 
 
-@over_rows(aten.prod.dim_int)
-def prod_rows(
-    overload: OpOverload,
-    dims: Dims,
-    x: PartitionedTensor,
-    dim: int,
-    keepdim: bool = False,
-    *,
-    dtype: torch.dtype | None = None,
-) -> Tensor:
-    """The product over rows."""
-    return all_reduce(x, x._local.prod(dim, keepdim, dtype=dtype), "prod")
-
-
-@over_rows(aten.linalg_vector_norm.default)
-def vector_norm(
-    overload: OpOverload,
-    dims: Dims,
-    x: PartitionedTensor,
-    ord: float = 2,
-    dim: Any = None,
-    keepdim: bool = False,
-    *,
-    dtype: torch.dtype | None = None,
-) -> Tensor:
+@over_rows(
+    *(aten.norm.Scalar, aten.norm.ScalarOpt_dim, aten.norm.ScalarOpt_dtype),
+    *(aten.norm.ScalarOpt_dim_dtype, aten.linalg_vector_norm.default),
+)
+def vector_norm(of: OverRows) -> Tensor:
     """The p-norm."""
+    x, dims, keepdim = of.x, of.dims, of.keepdim
+    order, dtype = of.options.get("ord", of.options.get("p")), of.options.get("dtype")
+    order = 2 if order is None else order
     local = x._local if dtype is None else x._local.to(dtype)
-    if math.isinf(ord):
+    if math.isinf(order):
         magnitudes = wrap(local.abs(), x.layout, x.partitioned_dim)
-        return extreme(magnitudes, dims, keepdim, "max" if ord > 0 else "min")
-    if ord == 0:
-        return all_reduce(x, (local != 0).to(local.dtype).sum(dims, keepdim))
-    if ord == 1:
-        return all_reduce(x, local.abs().sum(dims, keepdim))
-    if ord == 2:
-        return all_reduce(x, (local * local).sum(dims, keepdim)).sqrt()
-    total = all_reduce(x, local.abs().pow(ord).sum(dims, keepdim))
-    result: Tensor = total.pow(1 / ord)
+        return extreme(magnitudes, dims, keepdim, "max" if order > 0 else "min")
+    if order == 0:
+        return of.all_reduce((local != 0).to(local.dtype).sum(dims, keepdim))
+    if order == 1:
+        return of.all_reduce(local.abs().sum(dims, keepdim))
+    if order == 2:
+        return of.all_reduce((local * local).sum(dims, keepdim)).sqrt()
+    total = of.all_reduce(local.abs().pow(order).sum(dims, keepdim))
+    result: Tensor = total.pow(1 / order)
     return result
 
 
 @over_rows(
-    aten.norm.Scalar,
-    aten.norm.ScalarOpt_dim,
-    aten.norm.ScalarOpt_dtype,
-    aten.norm.ScalarOpt_dim_dtype,
+    *(aten.var.correction, aten.std.correction),
+    *(aten.var_mean.correction, aten.std_mean.correction),
 )
-def norm(
-    overload: OpOverload,
-    dims: Dims,
-    x: PartitionedTensor,
-    p: float | None = None,
-    dim: Any = None,
-    keepdim: bool = False,
-    *,
-    dtype: torch.dtype | None = None,
-) -> Tensor:
-    """The p-norm, as `torch.norm` calls it."""
-    order = 2 if p is None else p
-    result: Tensor = vector_norm(overload, dims, x, order, dim, keepdim, dtype=dtype)
-    return result
-
-
-@over_rows(aten.var.correction, aten.std.correction)
-def variance(
-    overload: OpOverload,
-    dims: Dims,
-    x: PartitionedTensor,
-    dim: Any = None,
-    *,
-    correction: float | None = None,
-    keepdim: bool = False,
-) -> Tensor:
-    """The variance or standard deviation, in two passes."""
-    result = moments(x, dims, correction, keepdim)[0]
-    return result.sqrt() if overload is aten.std.correction else result
-
-
-@over_rows(aten.var_mean.correction, aten.std_mean.correction)
-def variance_and_mean(
-    overload: OpOverload,
-    dims: Dims,
-    x: PartitionedTensor,
-    dim: Any = None,
-    *,
-    correction: float | None = None,
-    keepdim: bool = False,
-) -> tuple[Tensor, Tensor]:
-    """The variance or standard deviation, and the mean."""
-    result, mean = moments(x, dims, correction, keepdim)
-    return result.sqrt() if overload is aten.std_mean.correction else result, mean
+def variance(of: OverRows) -> Tensor | tuple[Tensor, Tensor]:
+    """The variance or standard deviation, with or without the mean."""
+    result, mean = moments(of.x, of.dims, of.options.get("correction"), of.keepdim)
+    result = result.sqrt() if of.name.startswith("std") else result
+    return (result, mean) if of.name.endswith("mean") else result
 
 
 def moments(
@@ -324,53 +231,39 @@ def moments(
 ) -> tuple[Tensor, Tensor]:
     """Variance and mean over dimensions that include the partitioned one. Plain; collective."""
     count = count_of(x, dims)
-    mean = all_reduce(x, x._local.sum(dims, True)) / count
-    squares = all_reduce(x, (x._local - mean).square().sum(dims, keepdim))
+    mean = _all_reduce(x, x._local.sum(dims, True), "sum") / count
+    squares = _all_reduce(x, (x._local - mean).square().sum(dims, keepdim), "sum")
     divisor = max(count - (1 if correction is None else correction), 0)
-    return squares / divisor, mean if keepdim else _squeeze(mean, dims)
-
-
-def _squeeze(reduced: Tensor, dims: Sequence[int]) -> Tensor:
-    return reduced.squeeze(tuple(dims))
+    return squares / divisor, mean if keepdim else mean.squeeze(dims)
 
 
 @over_rows(aten.logsumexp.default)
-def logsumexp(
-    overload: OpOverload, dims: Dims, x: PartitionedTensor, dim: Any, keepdim: bool = False
-) -> Tensor:
+def logsumexp(of: OverRows) -> Tensor:
     """The logarithm of the sum of exponentials."""
-    largest = extreme(x, dims, True, "max")
+    largest = extreme(of.x, of.dims, True, "max")
     shift = torch.where(largest.isinf(), 0, largest)
-    total = all_reduce(x, (x._local - shift).exp().sum(dims, True)).log() + shift
-    return total if keepdim else _squeeze(total, dims)
+    total = of.all_reduce((of.x._local - shift).exp().sum(of.dims, True)).log() + shift
+    return total if of.keepdim else total.squeeze(of.dims)
 
 
 @over_rows(aten._softmax.default, aten._log_softmax.default)
-def softmax(
-    overload: OpOverload, dims: Dims, x: PartitionedTensor, dim: int, half_to_float: bool
-) -> PartitionedTensor:
+def softmax(of: OverRows) -> PartitionedTensor:
     """Normalised over all rows, as attention pooling does."""
-    shifted = x._local - extreme(x, dims, True, "max")
+    x = of.x
+    shifted = x._local - extreme(x, of.dims, True, "max")
     exponentials = shifted.exp()
-    total = all_reduce(x, exponentials.sum(dims, True))
-    is_log = overload is aten._log_softmax.default
-    local = shifted - total.log() if is_log else exponentials / total
+    total = of.all_reduce(exponentials.sum(of.dims, True))
+    local = shifted - total.log() if "log" in of.name else exponentials / total
     return wrap(local, x.layout, x.partitioned_dim)
 
 
 @over_rows(aten._softmax_backward_data.default, aten._log_softmax_backward_data.default)
-def softmax_backward(
-    overload: OpOverload,
-    dims: Dims,
-    grad: PartitionedTensor,
-    output: PartitionedTensor,
-    dim: int,
-    input_dtype: torch.dtype,
-) -> PartitionedTensor:
+def softmax_backward(of: OverRows) -> PartitionedTensor:
     """The gradient of :func:`softmax`."""
+    grad, output = of.x, of.options["output"]
     g, y = grad._local, output._local
-    if overload is aten._log_softmax_backward_data.default:
-        local = g - y.exp() * all_reduce(grad, g.sum(dims, True))
+    if "log" in of.name:
+        local = g - y.exp() * of.all_reduce(g.sum(of.dims, True))
     else:
-        local = y * (g - all_reduce(grad, (g * y).sum(dims, True)))
-    return wrap(local.to(input_dtype), grad.layout, grad.partitioned_dim)
+        local = y * (g - of.all_reduce((g * y).sum(of.dims, True)))
+    return wrap(local.to(of.options["input_dtype"]), grad.layout, grad.partitioned_dim)

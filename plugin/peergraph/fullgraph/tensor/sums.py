@@ -10,6 +10,7 @@ from torch import Tensor
 
 from peergraph.autograd import Function
 from peergraph.fullgraph.exchange.replicas import sum_of_ranks
+from peergraph.fullgraph.tensor.along_columns import resolve_dims
 from peergraph.fullgraph.tensor.conversions import from_local, replicated
 from peergraph.fullgraph.tensor.partitioned_tensor import PartitionedTensor
 from peergraph.fullgraph.tensor.registry import function_rule, rule
@@ -33,7 +34,7 @@ def sum_dims(
     dtype: torch.dtype | None = None,
 ) -> Tensor:
     """Sums over dimensions: plain where the partitioned one is among them."""
-    dims = resolve_dims(x, dim)
+    dims = resolve_dims(dim, x._local.dim())
     local = x._local.sum(dims, keepdim, dtype=dtype)
     if x.partitioned_dim in dims:
         return sum_of_ranks(local, x.layout.group)
@@ -55,20 +56,12 @@ def mean_dims(
     dtype: torch.dtype | None = None,
 ) -> Tensor:
     """Means over dimensions: plain where the partitioned one is among them."""
-    dims = resolve_dims(x, dim)
+    dims = resolve_dims(dim, x._local.dim())
     if x.partitioned_dim not in dims:
         local = x._local.mean(dims, keepdim, dtype=dtype)
         return x.with_rows(local, dim_after(x, dims, keepdim))
     total = sum_dims(x, dims, keepdim, dtype=dtype)
     return total / count_of(x, dims)
-
-
-def resolve_dims(x: PartitionedTensor, dim: Dims) -> list[int]:
-    """Returns dimensions, not negative; all where `dim` is None or empty."""
-    count = x._local.dim()
-    if dim is None or dim == [] or dim == ():
-        return list(range(count))
-    return [dim % count] if isinstance(dim, int) else [place % count for place in dim]
 
 
 def dim_after(x: PartitionedTensor, dims: Sequence[int], keepdim: bool) -> int:
@@ -151,7 +144,7 @@ def mean_function(
 def _reduce(
     x: PartitionedTensor, function: Any, dim: Dims, keepdim: bool, dtype: torch.dtype | None
 ) -> Tensor:
-    dims = resolve_dims(x, dim)
+    dims = resolve_dims(dim, x._local.dim())
     with torch._C.DisableTorchFunctionSubclass():
         if x.partitioned_dim not in dims or not x.requires_grad:
             plain: Tensor = function(x, dim=dims, keepdim=keepdim, dtype=dtype)
