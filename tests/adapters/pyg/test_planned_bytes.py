@@ -15,7 +15,6 @@ from torch_geometric.nn import GATConv, GatedGraphConv, GCNConv, GINConv, SAGECo
 
 import peergraph_pyg
 from peergraph.fullgraph import FullGraphPlan
-from peergraph.fullgraph.offload.programs import row_functions
 from peergraph.fullgraph.offload.rows.row_allocator import RowAllocator
 from peergraph.fullgraph.plan.offload_cost import (
     chunk_bytes,
@@ -25,6 +24,7 @@ from peergraph.fullgraph.plan.offload_cost import (
 )
 from peergraph.fullgraph.plan.pass_bytes import pass_bytes
 from peergraph.fullgraph.plan.spread import expected_spread
+from peergraph.fullgraph.tensor import gated_unit
 from peergraph.memory import Group
 
 NODES, EDGES, CHUNKS, HEADS = 3000, 36_000, 4, 2
@@ -186,7 +186,7 @@ def bytes_of_plan(
 @pytest.fixture(autouse=True)
 def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     """Gates are computed in parts in chunks of few rows, too."""
-    monkeypatch.setattr(row_functions, "_LEAST_PART_ROWS", 16)
+    monkeypatch.setattr(gated_unit, "_LEAST_PART_ROWS", 16)
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -12,9 +13,10 @@ from peergraph.autograd import Function
 from peergraph.fullgraph.random.registry import random_op
 from peergraph.fullgraph.random.rows import Rows
 from peergraph.fullgraph.random.seeds import Seed
+from peergraph.fullgraph.tensor.chunk_rows import ChunkRows
 from peergraph.fullgraph.tensor.conversions import take_rows
 from peergraph.fullgraph.tensor.partitioned_tensor import PartitionedTensor
-from peergraph.fullgraph.tensor.registry import function_rule
+from peergraph.fullgraph.tensor.registry import chunk_rule, function_rule
 
 aten = torch.ops.aten
 
@@ -71,6 +73,24 @@ def dropout(x: Tensor, p: float = 0.5, training: bool = True, inplace: bool = Fa
     seed = Rows(x).seed() if p < 1 else 0
     result = drop_rows(x, p, seed)
     return x.copy_(result) if inplace else result
+
+
+@chunk_rule(F.dropout, draws=True)
+def _dropout_of_chunk(
+    input: Any,
+    p: float = 0.5,
+    training: bool = True,
+    inplace: bool = False,
+    *,
+    seeds: Sequence[Seed],
+) -> ChunkRows | None:
+    if type(input) is not ChunkRows or inplace or input.partitioned_dim:
+        return None
+    if not training or p == 0 or input.rows.numel() == 0:
+        return input
+    if p >= 1 or len(seeds) != 1 or isinstance(seeds[0], Tensor):
+        return None
+    return input.with_rows(drop_rows(input.rows, p, seeds[0], input.layout.positions))
 
 
 @function_rule(torch.dropout)

@@ -10,13 +10,14 @@ from torch import Tensor
 
 from peergraph.autograd import Function
 from peergraph.fullgraph.exchange.replicas import sum_of_ranks
+from peergraph.fullgraph.tensor.chunk_rows import ChunkRows
 from peergraph.fullgraph.tensor.conversions import take_rows
 from peergraph.fullgraph.tensor.partitioned_tensor import (
     PartitionedTensor,
     apply_to_rows,
     wrap,
 )
-from peergraph.fullgraph.tensor.registry import function_rule
+from peergraph.fullgraph.tensor.registry import chunk_rule, function_rule
 from peergraph.memory import Group
 
 
@@ -39,6 +40,15 @@ def linear(input: Any, weight: Any, bias: Any = None) -> Tensor:
         result: Tensor = apply_to_rows(Linear, input, weight, bias)
         return result
     return wrap(F.linear(input._local, weight, bias), input.layout, input.partitioned_dim)
+
+
+@chunk_rule(F.linear)
+def _linear_of_chunk(input: Any, weight: Any, bias: Any = None) -> ChunkRows | None:
+    if type(input) is not ChunkRows or input.partitioned_dim == input.dim() - 1:
+        return None
+    if not isinstance(weight, Tensor) or weight.dim() != 2 or type(bias) is ChunkRows:
+        return None
+    return input.with_rows(F.linear(input.rows, weight, bias))
 
 
 class Linear(Function):

@@ -99,7 +99,7 @@ class PartitionedTensor(Uncompiled):
         """Returns a tensor of other local rows, without autograd's history, as :func:`wrap`.
 
         Rules that make their results so also compute on the rows of a chunk
-        (:class:`peergraph.fullgraph.offload.tensor.chunk_rows.ChunkRows`).
+        (:class:`peergraph.fullgraph.tensor.chunk_rows.ChunkRows`).
         """
         dim = self.partitioned_dim if dim is None else dim
         return wrap(local, self.layout if layout is None else layout, dim)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 from torch._ops import OpOverload
 
@@ -14,8 +16,9 @@ from peergraph.fullgraph.tensor.arguments import (
     require_same_rows,
     rows_in_layout,
 )
+from peergraph.fullgraph.tensor.chunk_rows import ChunkRows
 from peergraph.fullgraph.tensor.partitioned_tensor import PartitionedTensor, wrap
-from peergraph.fullgraph.tensor.registry import Rule, family
+from peergraph.fullgraph.tensor.registry import Rule, chunk_rule, family
 
 _SCALARS = (int, float, bool, type(None), str)
 
@@ -160,3 +163,49 @@ def _first_partitioned(values: Any) -> PartitionedTensor:
         if type(value) is PartitionedTensor:
             return value
     raise AssertionError("no partitioned tensor")
+
+
+def _of_plain_rows(function: Callable[..., Any]) -> Rule:
+    """Returns the rule of chunks: for rows of one layout, numbers, and tensors that all share."""
+
+    def run(*args: Any, **kwargs: Any) -> ChunkRows | None:
+        first: ChunkRows | None = None
+        from_end = 0
+        local = list(args)
+        for place, arg in enumerate(args):
+            if type(arg) is ChunkRows:
+                if first is None:
+                    first, from_end = arg, arg.partitioned_dim - arg.rows.dim()
+                elif arg.layout is not first.layout or (
+                    arg.partitioned_dim - arg.rows.dim() != from_end
+                ):
+                    return None
+                local[place] = arg.rows
+        if first is None:
+            return None
+        for arg in (*args, *kwargs.values()):
+            # A plain tensor must have no rows of its own.
+            if isinstance(arg, Tensor) and arg.dim() >= -from_end and arg.shape[from_end] != 1:
+                return None
+            if type(arg) is not ChunkRows and isinstance(arg, (list, tuple, dict)):
+                return None
+        if any(type(value) is ChunkRows for value in kwargs.values()):
+            return None
+        result = function(*local, **kwargs)
+        return ChunkRows(result, first.layout, result.dim() + from_end)
+
+    return run
+
+
+_NAMES = ("add", "sub", "mul", "div", "true_divide", "neg", "abs", "exp", "sigmoid", "tanh",
+          "square", "sqrt", "rsqrt", "pow", "addcmul", "where")  # fmt: skip
+_POINTWISE: tuple[Callable[..., Any], ...] = (
+    *(getattr(torch, name) for name in _NAMES),
+    *(getattr(Tensor, name) for name in _NAMES),
+    *(Tensor.__radd__, Tensor.__rmul__, Tensor.__rsub__, Tensor.__rtruediv__),
+    *(Tensor.__add__, Tensor.__mul__, Tensor.__sub__, Tensor.__truediv__, Tensor.__neg__),
+    *(F.leaky_relu, F.elu, F.gelu, F.silu, F.softplus, F.sigmoid, F.tanh),
+    *(torch.ops.aten.add.Tensor, torch.ops.aten.mul.Tensor),
+)
+for _function in _POINTWISE:
+    chunk_rule(_function)(_of_plain_rows(_function))

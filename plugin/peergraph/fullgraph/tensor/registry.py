@@ -23,6 +23,14 @@ RULES: dict[OpOverload, Rule] = {}
 FUNCTION_RULES: dict[Callable[..., Any], Rule] = {}
 """Rules of functions and methods of torch. A rule is called with the arguments of the function."""
 
+CHUNK_RULES: dict[Callable[..., Any], Rule] = {}
+"""Rules of functions on the plain rows of a chunk (:class:`ChunkRows`), which take less of the
+host's time: the results of the rules of partitioned tensors. A rule is called with the arguments of
+the function, and returns None for those that it does not serve."""
+
+DRAWING_CHUNK_RULES: set[Rule] = set()
+"""Those that draw random numbers: called with the keyword `seeds`."""
+
 METHODS: dict[str, Callable[..., Any]] = {}
 """What methods of tensors call, by name. It is defined on top of the tensors: modules that import
 them register it, as they do with rules, so that no file needs one that needs it."""
@@ -51,6 +59,20 @@ def function_rule(*functions: Callable[..., Any]) -> Callable[[_AnyRule], _AnyRu
     def register(function: _AnyRule) -> _AnyRule:
         for replaced in functions:
             FUNCTION_RULES[replaced] = function
+        return function
+
+    return register
+
+
+def chunk_rule(
+    *functions: Callable[..., Any], draws: bool = False
+) -> Callable[[_AnyRule], _AnyRule]:
+    """Registers the decorated function in :data:`CHUNK_RULES`, and where it `draws`, as such."""
+
+    def register(function: _AnyRule) -> _AnyRule:
+        CHUNK_RULES.update(dict.fromkeys(functions, function))
+        if draws:
+            DRAWING_CHUNK_RULES.add(function)
         return function
 
     return register

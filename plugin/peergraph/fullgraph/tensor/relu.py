@@ -17,9 +17,10 @@ from peergraph.aggregate import FEATURE_DTYPES
 from peergraph.aggregate.kernels.torch_operator import kernel
 from peergraph.autograd import Function
 from peergraph.fullgraph.layout.row_layout import RowLayout
+from peergraph.fullgraph.tensor.chunk_rows import ChunkRows
 from peergraph.fullgraph.tensor.conversions import take_rows
 from peergraph.fullgraph.tensor.partitioned_tensor import PartitionedTensor, wrap
-from peergraph.fullgraph.tensor.registry import function_rule
+from peergraph.fullgraph.tensor.registry import chunk_rule, function_rule
 from peergraph.memory.device.launching import launch_on
 
 _ELEMENTS_OF_BYTE = 8
@@ -67,6 +68,13 @@ def relu(input: Tensor, inplace: bool = False) -> Tensor:
         return result
     with torch._C.DisableTorchFunctionSubclass():
         return torch.relu_(input) if inplace else torch.relu(input)
+
+
+@chunk_rule(F.relu, torch.relu, Tensor.relu)
+def _relu_of_chunk(input: Any, inplace: bool = False) -> ChunkRows | None:
+    if type(input) is not ChunkRows or inplace:
+        return None
+    return input.with_rows(relu(input.rows))
 
 
 class Relu(Function):

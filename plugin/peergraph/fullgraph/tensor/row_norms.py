@@ -6,12 +6,14 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from peergraph.fullgraph.exchange.transport import Transport
 from peergraph.fullgraph.tensor.arguments import not_implemented, require_same_rows
+from peergraph.fullgraph.tensor.chunk_rows import ChunkRows
 from peergraph.fullgraph.tensor.partitioned_tensor import PartitionedTensor, wrap
-from peergraph.fullgraph.tensor.registry import RULES, rule
+from peergraph.fullgraph.tensor.registry import RULES, chunk_rule, rule
 
 aten = torch.ops.aten
 
@@ -41,6 +43,13 @@ def layer_norm(
     """Layer norm over trailing dimensions: output, mean, reciprocal standard deviation."""
     _check_columns("layer_norm", x, shape)
     return _wrap_like(x, aten.native_layer_norm.default(x._local, shape, weight, bias, eps))
+
+
+@chunk_rule(F.layer_norm)
+def _layer_norm_of_chunk(
+    input: Any, shape: Sequence[int], weight: Any = None, bias: Any = None, eps: float = 1e-5
+) -> Tensor | None:
+    return layer_norm(input, shape, weight, bias, eps)[0] if type(input) is ChunkRows else None
 
 
 @rule(aten.native_layer_norm_backward.default)

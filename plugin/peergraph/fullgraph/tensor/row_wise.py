@@ -14,10 +14,11 @@ from peergraph.fullgraph.tensor.arguments import (
     not_implemented,
     require_same_rows,
 )
+from peergraph.fullgraph.tensor.chunk_rows import ChunkRows
 from peergraph.fullgraph.tensor.conversions import from_local, replicated
 from peergraph.fullgraph.tensor.copies import gather
 from peergraph.fullgraph.tensor.partitioned_tensor import PartitionedTensor
-from peergraph.fullgraph.tensor.registry import function_rule
+from peergraph.fullgraph.tensor.registry import chunk_rule, function_rule
 
 _DisableTorchFunction = torch._C.DisableTorchFunctionSubclass
 
@@ -73,6 +74,15 @@ def _node_scores(h: Any, *vectors: Tensor) -> tuple[PartitionedTensor, ...]:
         rows._with_history = part if part.requires_grad else None
         results.append(rows)
     return tuple(results)
+
+
+@chunk_rule(node_scores)
+def _node_scores_of_chunk(h: Any, *vectors: Any) -> tuple[ChunkRows, ...] | None:
+    if type(h) is not ChunkRows or h.partitioned_dim:
+        return None
+    if any(type(vector) is ChunkRows for vector in vectors):
+        return None
+    return tuple(ChunkRows(part, h.layout) for part in node_scores(h.rows, *vectors))
 
 
 @function_rule(torch.matmul, Tensor.matmul, Tensor.__matmul__)

@@ -11,6 +11,7 @@ from torch import Tensor
 from peergraph.autograd import Function
 from peergraph.fullgraph.exchange.replicas import sum_of_ranks
 from peergraph.fullgraph.tensor.along_columns import resolve_dims
+from peergraph.fullgraph.tensor.chunk_rows import serves_chunks
 from peergraph.fullgraph.tensor.conversions import from_local, replicated
 from peergraph.fullgraph.tensor.partitioned_tensor import PartitionedTensor
 from peergraph.fullgraph.tensor.registry import function_rule, rule
@@ -25,10 +26,11 @@ def sum_all(x: PartitionedTensor, *, dtype: torch.dtype | None = None) -> Tensor
     return sum_of_ranks(x._local.sum(dtype=dtype), x.layout.group)
 
 
+@serves_chunks(torch.sum, Tensor.sum)
 @rule(aten.sum.dim_IntList)
 def sum_dims(
     x: PartitionedTensor,
-    dim: Sequence[int] | None,
+    dim: Dims,
     keepdim: bool = False,
     *,
     dtype: torch.dtype | None = None,
@@ -47,10 +49,11 @@ def mean_all(x: PartitionedTensor, *, dtype: torch.dtype | None = None) -> Tenso
     return mean_dims(x, None, dtype=dtype)
 
 
+@serves_chunks(torch.mean, Tensor.mean)
 @rule(aten.mean.dim)
 def mean_dims(
     x: PartitionedTensor,
-    dim: Sequence[int] | None,
+    dim: Dims,
     keepdim: bool = False,
     *,
     dtype: torch.dtype | None = None,

@@ -11,9 +11,10 @@ from torch import Tensor
 
 from peergraph.fullgraph.layout.row_layout import RowLayout
 from peergraph.fullgraph.tensor.arguments import not_implemented
+from peergraph.fullgraph.tensor.chunk_rows import ChunkRows, serves_chunks
 from peergraph.fullgraph.tensor.partitioned_tensor import PartitionedTensor, wrap
 from peergraph.fullgraph.tensor.plain_rows import SplitRowsError
-from peergraph.fullgraph.tensor.registry import rule
+from peergraph.fullgraph.tensor.registry import chunk_rule, rule
 from peergraph.fullgraph.tensor.row_copies import copied_rows
 
 aten = torch.ops.aten
@@ -32,6 +33,21 @@ def reshape(x: PartitionedTensor, size: Sequence[int], stride: object = None) ->
     """As :func:`view`; copies where it must."""
     layout, dim, local_size = view_of_rows(x.layout, x._local.shape, x.partitioned_dim, size)
     return x.with_rows(x._local.reshape(local_size), dim, layout)
+
+
+@chunk_rule(Tensor.view, Tensor.reshape, torch.reshape)
+def _view_of_chunk(x: Any, *sizes: Any, **kwargs: Any) -> PartitionedTensor | None:
+    size = sizes[0] if len(sizes) == 1 and isinstance(sizes[0], (tuple, list)) else sizes
+    if type(x) is not ChunkRows or kwargs or not size:
+        return None
+    return reshape(x, size) if all(type(part) is int for part in size) else None  # type: ignore[arg-type]
+
+
+@chunk_rule(Tensor.flatten, torch.flatten)
+def _flatten_of_chunk(x: Any, start_dim: int = 0, end_dim: int = -1) -> ChunkRows | None:
+    if type(x) is not ChunkRows or x.partitioned_dim or start_dim % x.dim() == 0:
+        return None
+    return x.with_rows(x.rows.flatten(start_dim, end_dim))
 
 
 def view_of_rows(
@@ -74,20 +90,22 @@ def view_of_rows(
     not_implemented("view", reason)
 
 
+@serves_chunks(Tensor.t, torch.t)
 @rule(aten.t.default)
 def t(x: PartitionedTensor) -> PartitionedTensor:
     """The transpose of a matrix."""
     local = x._local.t()
-    return wrap(local, x.layout, local.dim() - 1 - x.partitioned_dim)
+    return x.with_rows(local, local.dim() - 1 - x.partitioned_dim)
 
 
+@serves_chunks(Tensor.transpose, torch.transpose)
 @rule(aten.transpose.int)
 def transpose(x: PartitionedTensor, dim0: int, dim1: int) -> PartitionedTensor:
     """Two dimensions change places."""
     dims = x._local.dim()
     dim0, dim1, dim = dim0 % dims, dim1 % dims, x.partitioned_dim
     moved = dim1 if dim == dim0 else dim0 if dim == dim1 else dim
-    return wrap(x._local.transpose(dim0, dim1), x.layout, moved)
+    return x.with_rows(x._local.transpose(dim0, dim1), moved)
 
 
 @rule(aten.permute.default)
@@ -98,13 +116,15 @@ def permute(x: PartitionedTensor, dims: Sequence[int]) -> PartitionedTensor:
     return wrap(x._local.permute(places), x.layout, places.index(x.partitioned_dim))
 
 
+@serves_chunks(Tensor.unsqueeze, torch.unsqueeze)
 @rule(aten.unsqueeze.default)
 def unsqueeze(x: PartitionedTensor, dim: int) -> PartitionedTensor:
     """A new dimension of size one."""
     dim %= x._local.dim() + 1
-    return wrap(x._local.unsqueeze(dim), x.layout, x.partitioned_dim + (dim <= x.partitioned_dim))
+    return x.with_rows(x._local.unsqueeze(dim), x.partitioned_dim + (dim <= x.partitioned_dim))
 
 
+@serves_chunks(Tensor.squeeze, torch.squeeze)
 @rule(aten.squeeze.dims, aten.squeeze.dim, aten.squeeze.default)
 def squeeze(x: PartitionedTensor, dim: int | Sequence[int] | None = None) -> PartitionedTensor:
     """Without dimensions of size one."""
@@ -116,7 +136,7 @@ def squeeze(x: PartitionedTensor, dim: int | Sequence[int] | None = None) -> Par
         not_implemented("squeeze", "it removes the partitioned dimension")
     removed = [d for d in removed if shape[d] == 1 and d != x.partitioned_dim]
     moved = x.partitioned_dim - sum(d < x.partitioned_dim for d in removed)
-    return wrap(x._local.squeeze(removed), x.layout, moved)
+    return x.with_rows(x._local.squeeze(removed), moved)
 
 
 @rule(aten.expand.default)
@@ -138,11 +158,12 @@ def without_dim(x: PartitionedTensor, dim: int, name: str) -> tuple[int, int]:
     return dim, x.partitioned_dim - (dim < x.partitioned_dim)
 
 
+@serves_chunks(Tensor.select, torch.select)
 @rule(aten.select.int)
 def select(x: PartitionedTensor, dim: int, index: int) -> PartitionedTensor:
     """One column."""
     dim, moved = without_dim(x, dim, "select")
-    return wrap(x._local.select(dim, index), x.layout, moved)
+    return x.with_rows(x._local.select(dim, index), moved)
 
 
 @rule(aten.slice.Tensor)

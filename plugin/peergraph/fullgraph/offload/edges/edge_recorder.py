@@ -36,7 +36,6 @@ from peergraph.fullgraph.offload.programs.record import (
     RowOperand,
     SourceOperand,
 )
-from peergraph.fullgraph.offload.tensor.chunk_rows import ChunkRows, partitioned
 from peergraph.fullgraph.offload.tensor.offloaded_function import OffloadedFunction
 from peergraph.fullgraph.offload.tensor.offloaded_tensor import (
     Content,
@@ -55,6 +54,7 @@ from peergraph.fullgraph.offload.tensor.operations import (
 )
 from peergraph.fullgraph.offload.tensor.row_space import RowSpace, RowSpaces
 from peergraph.fullgraph.structure.partitioned_structure import NONE, Operands, RowType
+from peergraph.fullgraph.tensor.chunk_rows import ChunkRows, partitioned
 from peergraph.fullgraph.tensor.conversions import from_local
 from peergraph.fullgraph.tensor.partitioned_tensor import PartitionedTensor
 

@@ -8,11 +8,11 @@ import torch
 from torch import Tensor
 
 from peergraph.fullgraph.layout.row_layout import RowLayout
-from peergraph.fullgraph.offload.programs.row_functions import ROW_FUNCTIONS
-from peergraph.fullgraph.offload.tensor.chunk_rows import ChunkRows
 from peergraph.fullgraph.offload.tensor.offloaded_tensor import OffloadedTensor
+from peergraph.fullgraph.tensor.chunk_rows import ChunkRows
 from peergraph.fullgraph.tensor.conversions import from_local, replicated
 from peergraph.fullgraph.tensor.partitioned_tensor import PartitionedTensor
+from peergraph.fullgraph.tensor.registry import chunk_rule
 from peergraph.fullgraph.tensor.uncompiled import Uncompiled
 
 
@@ -39,12 +39,10 @@ def expanded_rows(row: Tensor, like: PartitionedTensor, dim: int) -> Partitioned
     return from_local(_repeated(entered, like.layout, dim), like.layout, dim)
 
 
+@chunk_rule(expanded_rows)
 def _expanded_chunk(row: Any, like: Any, dim: int) -> ChunkRows | None:
     return ChunkRows(_repeated(row, like.layout, dim), like.layout, dim)
 
 
 def _repeated(row: Tensor, layout: RowLayout, dim: int) -> Tensor:
     return row.expand(*row.shape[:dim], layout.local_count, *row.shape[dim + 1 :])
-
-
-ROW_FUNCTIONS[expanded_rows] = _expanded_chunk

@@ -38,7 +38,6 @@ from peergraph.fullgraph.offload.programs.record import (
     map_nested,
     tensors_in,
 )
-from peergraph.fullgraph.offload.programs.row_functions import ROW_FUNCTIONS
 from peergraph.fullgraph.offload.tensor.offloaded_function import without_hooks
 from peergraph.fullgraph.offload.tensor.offloaded_tensor import (
     Content,
@@ -60,7 +59,7 @@ from peergraph.fullgraph.structure.edge_index import PartitionedEdgeIndex
 from peergraph.fullgraph.structure.node_index import NodeIndex
 from peergraph.fullgraph.tensor.parameters import check_parameters
 from peergraph.fullgraph.tensor.partitioned_tensor import PartitionedTensor, wrap
-from peergraph.fullgraph.tensor.registry import METHODS, method
+from peergraph.fullgraph.tensor.registry import CHUNK_RULES, METHODS, method
 from peergraph.fullgraph.tensor.selection import in_layout
 
 # Functions that change running statistics in place.
@@ -137,7 +136,7 @@ class Call:
 
     def _find_key(self) -> Hashable:
         """Returns all that the operation is made of; None for one that is not called again."""
-        if self.changes or self.func not in ROW_FUNCTIONS:
+        if self.changes or self.func not in CHUNK_RULES:
             return None
         try:
             return self.func, key_of(self.args), key_of(self.kwargs), self.modes

@@ -36,7 +36,6 @@ from peergraph.fullgraph.offload.programs.selected_rows import (
 )
 from peergraph.fullgraph.offload.programs.unchanged_check import refuse_changed
 from peergraph.fullgraph.offload.rows.row_store import RowStore
-from peergraph.fullgraph.offload.tensor.chunk_rows import ChunkRows
 from peergraph.fullgraph.offload.tensor.offloaded_tensor import (
     Cell,
     OffloadedTensor,
@@ -46,6 +45,7 @@ from peergraph.fullgraph.offload.tensor.offloaded_tensor import (
 from peergraph.fullgraph.offload.tensor.row_space import RowSpace
 from peergraph.fullgraph.offload.tensor.rows_first import Undo, rows_first
 from peergraph.fullgraph.offload.tensor.virtual_rank import partial_sum
+from peergraph.fullgraph.tensor.chunk_rows import ChunkRows
 from peergraph.fullgraph.tensor.conversions import from_local
 from peergraph.fullgraph.tensor.partitioned_tensor import PartitionedTensor, wrap
 

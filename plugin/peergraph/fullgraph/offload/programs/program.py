@@ -27,18 +27,14 @@ from peergraph.fullgraph.offload.programs.record import (
     tensors_in,
     without_history,
 )
-from peergraph.fullgraph.offload.programs.row_functions import (
-    RANDOM_FUNCTIONS,
-    ROW_FUNCTIONS,
-    SEVERAL_RESULTS,
-)
-from peergraph.fullgraph.offload.tensor.chunk_rows import ChunkRows, chunk_rows, partitioned
 from peergraph.fullgraph.offload.tensor.offloaded_function import without_hooks
 from peergraph.fullgraph.offload.tensor.offloaded_tensor import ChangeMark, Content
 from peergraph.fullgraph.offload.tensor.operations import Operation, Slot
 from peergraph.fullgraph.offload.tensor.row_space import RowSpace
 from peergraph.fullgraph.offload.tensor.virtual_rank import VirtualRank
 from peergraph.fullgraph.random.seeds import Seed
+from peergraph.fullgraph.tensor.chunk_rows import ChunkRows, chunk_rows, partitioned
+from peergraph.fullgraph.tensor.registry import CHUNK_RULES, DRAWING_CHUNK_RULES
 
 WHOLE_RESULT = -1
 """In place of the number of one of the results of a function."""
@@ -78,11 +74,9 @@ class Step:
         operation = self._operation
         if operation.changed is not None or operation.modes.autocast[0]:
             return None
-        if len(self._outputs) != 1 and operation.func not in SEVERAL_RESULTS:
-            return None
         run = getattr(operation.func, "run_on_rows", None)
         if run is None and self._outputs[0][0] != WHOLE_RESULT:
-            run = ROW_FUNCTIONS.get(operation.func)
+            run = CHUNK_RULES.get(operation.func)
         if run is None or any(map(slots_in, self._kwargs.values())):
             return None
         places = [part.place if type(part) is Slot else None for part in self._args]
@@ -94,7 +88,7 @@ class Step:
             args = [part if place is None else values[place] for place, part in given]
             return run(*args, seeds=seeds, **kwargs) if draws else run(*args, **kwargs)
 
-        draws = operation.func in RANDOM_FUNCTIONS
+        draws = run in DRAWING_CHUNK_RULES
         return run_on_rows
 
     def run(self, rank: VirtualRank, values: list[Any], seeds: tuple[Seed, ...]) -> None:

@@ -10,12 +10,12 @@ import torch
 from torch import Tensor
 
 from peergraph.fullgraph.layout.content_digest import PendingDigest, content_digests
-from peergraph.fullgraph.offload.tensor.chunk_rows import partitioned
 from peergraph.fullgraph.offload.tensor.offloaded_tensor import Cell, Content, OffloadedTensor
 from peergraph.fullgraph.offload.tensor.operations import Operation, Slot
 from peergraph.fullgraph.offload.tensor.row_space import RowSpace
 from peergraph.fullgraph.random.seeds import Seed
 from peergraph.fullgraph.tensor.arguments import require_dense
+from peergraph.fullgraph.tensor.chunk_rows import partitioned
 from peergraph.fullgraph.tensor.partitioned_tensor import PartitionedTensor, wrap
 
 

@@ -25,9 +25,9 @@ from peergraph.fullgraph.offload.programs.selected_rows import (
 from peergraph.fullgraph.offload.programs.unchanged_check import UnchangedCheck, require_unchanged
 from peergraph.fullgraph.offload.rows.row_allocator import Role
 from peergraph.fullgraph.offload.rows.row_store import RowStore
-from peergraph.fullgraph.offload.tensor.chunk_rows import ChunkRows
 from peergraph.fullgraph.offload.tensor.offloaded_tensor import Content
 from peergraph.fullgraph.offload.tensor.row_space import RowSpace
+from peergraph.fullgraph.tensor.chunk_rows import ChunkRows
 from peergraph.memory.device.default_machine import WORK
 
 Visit = Callable[[PassChunk, Place, list[Any]], None]

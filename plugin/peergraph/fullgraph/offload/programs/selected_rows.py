@@ -12,8 +12,6 @@ from peergraph.fullgraph.layout.row_layout import RowLayout
 from peergraph.fullgraph.offload.chunks.chunked_csc import ChunkedCsc
 from peergraph.fullgraph.offload.programs.program import Place
 from peergraph.fullgraph.offload.programs.record import Record, ResidentOperand
-from peergraph.fullgraph.offload.programs.row_functions import ROW_FUNCTIONS
-from peergraph.fullgraph.offload.tensor.chunk_rows import ChunkRows
 from peergraph.fullgraph.offload.tensor.offloaded_tensor import (
     Content,
     OffloadedTensor,
@@ -22,6 +20,8 @@ from peergraph.fullgraph.offload.tensor.offloaded_tensor import (
 )
 from peergraph.fullgraph.offload.tensor.operations import Slot, TorchModes
 from peergraph.fullgraph.offload.tensor.row_space import RowSpace
+from peergraph.fullgraph.tensor.chunk_rows import ChunkRows
+from peergraph.fullgraph.tensor.registry import chunk_rule
 
 # Selections whose lists of rows and edges are kept.
 _KEPT = 8
@@ -170,4 +170,4 @@ def _same(rows: Tensor) -> Tensor:
     return rows
 
 
-ROW_FUNCTIONS[_same] = lambda rows: rows
+chunk_rule(_same)(_same)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
+import inspect
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -10,14 +12,17 @@ from torch import Tensor
 from peergraph.fullgraph.layout.row_layout import RowLayout
 from peergraph.fullgraph.tensor.conversions import from_local
 from peergraph.fullgraph.tensor.partitioned_tensor import PartitionedTensor
+from peergraph.fullgraph.tensor.registry import Rule, chunk_rule
+
+_AnyRule = TypeVar("_AnyRule", bound=Rule)
 
 
 class ChunkRows:
     """The rows of a virtual rank: what a PartitionedTensor is, without the cost of one.
 
     A chunk is small, so that the host's time for wrapping tensors and finding their rules would
-    bound the time of a pass. :mod:`row_functions` computes on the plain rows; any other function
-    gets :attr:`partitioned`.
+    bound the time of a pass. Functions with a rule for them (:data:`CHUNK_RULES`) compute on the
+    plain rows; any other gets :attr:`partitioned`.
 
     Args:
         rows: `layout.local_count` along `partitioned_dim`, with autograd's history.
@@ -80,3 +85,24 @@ def chunk_rows(value: Any) -> Any:
     if isinstance(value, PartitionedTensor):
         return ChunkRows(value.to_local(), value.layout, value.partitioned_dim)
     return value
+
+
+def serves_chunks(*functions: Callable[..., Any]) -> Callable[[_AnyRule], _AnyRule]:
+    """Registers a rule of one tensor, which makes its result by ``with_rows``, for chunks, too.
+
+    Args:
+        functions: of torch, with the arguments of the rule.
+    """
+
+    def register(rule: _AnyRule) -> _AnyRule:
+        names = inspect.signature(rule).parameters.keys()
+
+        def run(x: Any, *args: Any, **kwargs: Any) -> Any:
+            if type(x) is not ChunkRows or not kwargs.keys() <= names:
+                return None
+            return rule(x, *args, **kwargs)
+
+        chunk_rule(*functions)(run)
+        return rule
+
+    return register
