@@ -8,6 +8,7 @@ from peergraph.fullgraph.tensor import (  # rules register themselves
     conversions,
     copies,
     factories,
+    foreach,
     gated_unit,
     instance_norm,
     linear,

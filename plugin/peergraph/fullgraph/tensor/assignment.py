@@ -237,33 +237,34 @@ def _counted(table: Tensor, indices: Sequence[Tensor], values: Any) -> Tensor:
     return sum_over_ranks(total, first).to(table.device)
 
 
-@function_rule(torch.index_put, Tensor.index_put)
+@function_rule(torch.index_put, Tensor.index_put, anywhere=True)
 def index_put(input: Any, indices: Sequence[Tensor], values: Any, accumulate: bool = False) -> Any:
     """:func:`index_put_` of a copy."""
-    return index_put_(input.clone(), indices, values, accumulate)
+    return input.clone().index_put_(indices, values, accumulate)
 
 
-@function_rule(Tensor.index_copy_)
+@function_rule(Tensor.index_copy_, anywhere=True)
 def index_copy_(input: Any, dim: int, index: Tensor, source: Any) -> Tensor:
     """As `Tensor.index_copy_`: rows by plain ids, or columns."""
-    setitem(input, (*[slice(None)] * (dim % input.ndim), index.reshape(-1)), source)
+    rows_or_columns = (*[slice(None)] * (dim % input.ndim), index.reshape(-1))
+    input[rows_or_columns] = source
     result: Tensor = input
     return result
 
 
-@function_rule(torch.index_copy, Tensor.index_copy)
+@function_rule(torch.index_copy, Tensor.index_copy, anywhere=True)
 def index_copy(input: Any, dim: int, index: Tensor, source: Any) -> Tensor:
     """:func:`index_copy_` of a copy."""
     return index_copy_(input.clone(), dim, index, source)
 
 
-@function_rule(Tensor.index_fill_)
+@function_rule(Tensor.index_fill_, anywhere=True)
 def index_fill_(input: Any, dim: int, index: Tensor, value: Any) -> Tensor:
     """As `Tensor.index_fill_`: rows by plain ids, or columns."""
     return index_copy_(input, dim, index, value)
 
 
-@function_rule(torch.index_fill, Tensor.index_fill)
+@function_rule(torch.index_fill, Tensor.index_fill, anywhere=True)
 def index_fill(input: Any, dim: int, index: Tensor, value: Any) -> Tensor:
     """:func:`index_fill_` of a copy."""
     return index_fill_(input.clone(), dim, index, value)

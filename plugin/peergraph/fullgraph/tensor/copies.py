@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from peergraph.fullgraph.tensor.arguments import not_implemented
-from peergraph.fullgraph.tensor.partitioned_tensor import PartitionedTensor
+from peergraph.fullgraph.tensor.partitioned_tensor import PartitionedTensor, run_as_is
 from peergraph.fullgraph.tensor.registry import function_rule, method, rule
 
 GATHER_WARNING_BYTES = 1 << 30
@@ -31,26 +31,26 @@ def gather(x: PartitionedTensor, name: str) -> Tensor:
     return x.full_tensor()
 
 
-@function_rule(Tensor.cpu)
+@function_rule(Tensor.cpu, anywhere=True)
 def cpu(x: PartitionedTensor, *args: Any, **kwargs: Any) -> Tensor:
     """All rows, on the CPU."""
     return gather(x, "cpu()").cpu()
 
 
-@function_rule(Tensor.numpy)
+@function_rule(Tensor.numpy, anywhere=True)
 def numpy(x: PartitionedTensor, *, force: bool = False) -> Any:
     """All rows as an array."""
     return gather(x, "numpy()").numpy(force=force)
 
 
-@function_rule(Tensor.__array__)
+@function_rule(Tensor.__array__, anywhere=True)
 def array(x: PartitionedTensor, dtype: Any = None) -> Any:
     """All rows as an array."""
     values = gather(x, "numpy()").numpy()
     return values if dtype is None else values.astype(dtype, copy=False)
 
 
-@function_rule(Tensor.tolist)
+@function_rule(Tensor.tolist, anywhere=True)
 def tolist(x: PartitionedTensor) -> Any:
     """All rows as lists."""
     return gather(x, "tolist()").tolist()
@@ -80,7 +80,7 @@ def moves_to_cpu(x: PartitionedTensor, device: Any) -> bool:
     return bool(torch.device(device).type == "cpu" != x.device.type)
 
 
-@function_rule(Tensor.to)
+@function_rule(Tensor.to, anywhere=True)
 def to(x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
     """Another type, or the CPU, which gathers; rows stay on their ranks' devices."""
     other = args[0] if args else kwargs.get("other")
@@ -104,8 +104,8 @@ def to(x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
                 args = (x_device, *args[1:])
             else:
                 kwargs["device"] = x_device
-    with _DisableTorchFunction():
-        return Tensor.to(x, *args, **kwargs)
+    result: Tensor = run_as_is(Tensor.to, x, *args, **kwargs)
+    return result
 
 
 @function_rule(Tensor.cuda)

@@ -7,7 +7,7 @@ from typing import Any, NoReturn
 import torch
 from torch import Tensor
 
-from peergraph.fullgraph.tensor.registry import FUNCTION_RULES, Rule
+from peergraph.fullgraph.tensor.registry import Rule, function_rule
 
 _OTHERS: dict[str, Rule] = {
     "maximum_": lambda x, other: x.copy_(torch.maximum(x, other)),
@@ -39,15 +39,11 @@ def _refuse_fused(*_: Any, **__: Any) -> NoReturn:
     )
 
 
-LIST_RULES: dict[Rule, Rule] = {}
-"""Rules of functions of lists of partitioned tensors, on the device or offloaded."""
-
 for _name in dir(torch):
     _base = _name.removeprefix("_foreach_")
     _in_place = getattr(Tensor, _base, None) if _base.endswith("_") else getattr(torch, _base, None)
     _function = _OTHERS.get(_base, _in_place)
     if _base != _name and _function is not None:
-        LIST_RULES[getattr(torch, _name)] = _one_by_one(_base, _function)
+        function_rule(getattr(torch, _name), anywhere=True)(_one_by_one(_base, _function))
     elif _name in ("_fused_adam_", "_fused_adamw_", "_fused_adagrad_", "_fused_sgd_"):
-        LIST_RULES[getattr(torch, _name)] = _refuse_fused
-FUNCTION_RULES.update(LIST_RULES)
+        function_rule(getattr(torch, _name), anywhere=True)(_refuse_fused)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -19,7 +20,7 @@ from peergraph.fullgraph.tensor.registry import (
     Rule,
     find_rule,
 )
-from peergraph.fullgraph.tensor.row_copies import follow_change
+from peergraph.fullgraph.tensor.row_copies import changes_of, follow_change
 from peergraph.fullgraph.tensor.row_tensor import RowTensor
 from peergraph.fullgraph.tensor.transforms import check_transforms
 from peergraph.fullgraph.tensor.uncompiled import Uncompiled
@@ -70,6 +71,8 @@ class PartitionedTensor(Uncompiled):
     """Which rank holds which rows."""
     partitioned_dim: int
     """The dimension along which rows are partitioned."""
+    is_offloaded = False
+    """Whether the rows are not all on the device: see :class:`OffloadedTensor`."""
 
     shape = _direct_attribute("shape")
     dtype = _direct_attribute("dtype")
@@ -103,6 +106,11 @@ class PartitionedTensor(Uncompiled):
         """
         dim = self.partitioned_dim if dim is None else dim
         return wrap(local, self.layout if layout is None else layout, dim)
+
+    def change_token(self) -> Callable[[], object]:
+        """Returns what returns equal values as long as the rows are not changed in place."""
+        changes = changes_of(self._local)
+        return lambda: changes[0]
 
     def full_tensor(self) -> Tensor:
         """Returns all rows in the user's order as a plain tensor. Differentiable; collective."""
@@ -209,6 +217,17 @@ def _taking_all_rows(overload: OpOverload, rule: Rule) -> Rule:
         return rule(*args, **kwargs)
 
     return run
+
+
+def run_as_is(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """Runs a function of torch without its rule, of rows wherever they are.
+
+    On the device, its ATen operations have rules; with an offloaded tensor it is recorded.
+    """
+    if any(isinstance(arg, PartitionedTensor) and arg.is_offloaded for arg in args):
+        return METHODS["record"](function, args, kwargs)
+    with _DisableTorchFunction():
+        return function(*args, **kwargs)
 
 
 def wrap(local: Tensor, layout: RowLayout, dim: int) -> PartitionedTensor:

@@ -23,6 +23,10 @@ RULES: dict[OpOverload, Rule] = {}
 FUNCTION_RULES: dict[Callable[..., Any], Rule] = {}
 """Rules of functions and methods of torch. A rule is called with the arguments of the function."""
 
+ANYWHERE_RULES: dict[Callable[..., Any], Rule] = {}
+"""Those that serve rows on the device and offloaded ones: they call other functions of torch, and
+:func:`run_as_is` where there is nothing to do but to run the function."""
+
 CHUNK_RULES: dict[Callable[..., Any], Rule] = {}
 """Rules of functions on the plain rows of a chunk (:class:`ChunkRows`), which take less of the
 host's time: the results of the rules of partitioned tensors. A rule is called with the arguments of
@@ -53,12 +57,20 @@ def rule(*overloads: OpOverload) -> Callable[[_AnyRule], _AnyRule]:
     return register
 
 
-def function_rule(*functions: Callable[..., Any]) -> Callable[[_AnyRule], _AnyRule]:
-    """Registers the decorated function as the rule of `functions` of torch."""
+def function_rule(
+    *functions: Callable[..., Any], anywhere: bool = False
+) -> Callable[[_AnyRule], _AnyRule]:
+    """Registers the decorated function as the rule of `functions` of torch.
+
+    Args:
+        anywhere: whether the rule serves offloaded rows, too: see :data:`ANYWHERE_RULES`.
+    """
 
     def register(function: _AnyRule) -> _AnyRule:
-        for replaced in functions:
-            FUNCTION_RULES[replaced] = function
+        rules = dict.fromkeys(functions, function)
+        FUNCTION_RULES.update(rules)
+        if anywhere:
+            ANYWHERE_RULES.update(rules)
         return function
 
     return register

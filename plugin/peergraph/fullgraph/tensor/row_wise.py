@@ -17,7 +17,7 @@ from peergraph.fullgraph.tensor.arguments import (
 from peergraph.fullgraph.tensor.chunk_rows import ChunkRows
 from peergraph.fullgraph.tensor.conversions import from_local, replicated
 from peergraph.fullgraph.tensor.copies import gather
-from peergraph.fullgraph.tensor.partitioned_tensor import PartitionedTensor
+from peergraph.fullgraph.tensor.partitioned_tensor import PartitionedTensor, run_as_is
 from peergraph.fullgraph.tensor.registry import chunk_rule, function_rule
 
 _DisableTorchFunction = torch._C.DisableTorchFunctionSubclass
@@ -85,22 +85,23 @@ def _node_scores_of_chunk(h: Any, *vectors: Any) -> tuple[ChunkRows, ...] | None
     return tuple(ChunkRows(part, h.layout) for part in node_scores(h.rows, *vectors))
 
 
-@function_rule(torch.matmul, Tensor.matmul, Tensor.__matmul__)
+@function_rule(torch.matmul, Tensor.matmul, Tensor.__matmul__, anywhere=True)
 def matmul(input: Any, other: Any) -> Tensor:
     """As `torch.matmul`; batches of plain matrices are not spread over all rows."""
     if input.dim() == 1 and other.dim() == 2:
         return torch.matmul(other.t(), input)  # autocast does not know `mv` on the CPU
-    if isinstance(input, PartitionedTensor) and not isinstance(other, PartitionedTensor):
+    is_resident = isinstance(input, PartitionedTensor) and not input.is_offloaded
+    if is_resident and not isinstance(other, PartitionedTensor):
         rows, dims = input.partitioned_dim, input.dim()
         if other.dim() > 2 and rows < dims - 2 and other.dim() < dims - rows:
             local = input.to_local() @ replicated(other, input.layout.group)
             return from_local(local, input.layout, rows)
     input, other = _with_gathered_rows(input, other, transposed=False)
-    with _DisableTorchFunction():
-        return torch.matmul(input, other)
+    product: Tensor = run_as_is(torch.matmul, input, other)
+    return product
 
 
-@function_rule(torch.mm, Tensor.mm)
+@function_rule(torch.mm, Tensor.mm, anywhere=True)
 def mm(input: Any, mat2: Any) -> Tensor:
     """As `torch.mm`."""
     return matmul(input, mat2)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -16,18 +16,31 @@ from peergraph.fullgraph.tensor.arguments import (
 )
 from peergraph.fullgraph.tensor.conversions import from_local, redistribute, replicated
 from peergraph.fullgraph.tensor.index import first_place, parse_index
-from peergraph.fullgraph.tensor.partitioned_tensor import PartitionedTensor
-from peergraph.fullgraph.tensor.registry import FUNCTION_RULES, function_rule
-from peergraph.fullgraph.tensor.row_copies import as_view, changes_of
+from peergraph.fullgraph.tensor.partitioned_tensor import PartitionedTensor, run_as_is
+from peergraph.fullgraph.tensor.registry import METHODS, function_rule
+from peergraph.fullgraph.tensor.row_copies import as_view
 from peergraph.fullgraph.tensor.row_functions import FetchRows, NamedRows, TakeRows, selected_rows
 from peergraph.fullgraph.tensor.row_tensor import row_of
 
 _DisableTorchFunction = torch._C.DisableTorchFunctionSubclass
 
 
-@function_rule(Tensor.__getitem__)
+def index_on_device(index: Any) -> Any:
+    """Returns an index, or its parts, with rows on the device; those that are not computed are."""
+    if isinstance(index, tuple):
+        return tuple(map(index_on_device, index))
+    if isinstance(index, PartitionedTensor) and index.is_offloaded:
+        return METHODS["offloaded rows on device"](index)
+    return index
+
+
+@function_rule(Tensor.__getitem__, anywhere=True)
 def getitem(x: Any, index: Any) -> Tensor:
-    """Rows of the partitioned dimension, and columns, as of plain tensors."""
+    """Rows of the partitioned dimension, and columns, as of plain tensors.
+
+    Selected rows of an offloaded tensor are on the device.
+    """
+    index = index_on_device(index)
     if not isinstance(x, PartitionedTensor):
         return _rows_of_plain(x, index)
     parsed = parse_index(index, x.shape)
@@ -37,8 +50,13 @@ def getitem(x: Any, index: Any) -> Tensor:
         columns = parsed.with_rows(place, None)
         others = (*columns[:place], *columns[place + 1 :])
         return select_row(x, row)[others]
-    with _DisableTorchFunction():
-        view: Any = x[parsed.basic]
+    if x.is_offloaded and row != slice(None):
+        x = METHODS["offloaded range of rows"](x, row)
+        rest = parsed.with_rows(place, slice(None))
+        return x if all(part == slice(None) for part in rest) else x[rest]  # type: ignore[no-any-return]
+    view: Any = x
+    if parsed.is_basic or any(part != slice(None) for part in parsed.basic):
+        view = run_as_is(Tensor.__getitem__, x, parsed.basic)
     return view if parsed.is_basic else select(view, parsed.advanced)
 
 
@@ -55,20 +73,12 @@ def index_of_plain(advanced: Sequence[Tensor | None]) -> tuple[Any, ...]:
     return tuple(parts) or (...,)
 
 
-def select(
-    x: PartitionedTensor,
-    advanced: Sequence[Tensor | None],
-    select_rows: Callable[[Any, Tensor], PartitionedTensor] | None = None,
-) -> Tensor:
+def select(x: PartitionedTensor, advanced: Sequence[Tensor | None]) -> Tensor:
     """Returns ``x[advanced]``: a copy. Differentiable; collective where rows are selected.
 
     Args:
         advanced: masks and ids by dimension, as of :func:`parse_index`.
-        select_rows: returns the rows that a mask or a list of ids selects, as a tensor on the
-            device; None: :func:`select_rows`.
     """
-    if select_rows is None:
-        select_rows = _select_rows
     dim = x.partitioned_dim
     [start, *more] = [place for place, part in enumerate(advanced) if part is not None]
     mask = advanced[start]
@@ -80,17 +90,17 @@ def select(
         merged: Any = x.flatten(start, end)
         flat_mask = mask.reshape(-1)
         parts = [*advanced[:start], flat_mask, *advanced[end + 1 :]]
-        return select(merged, parts, select_rows)
+        return select(merged, parts)
     advanced = ids_of_masks(advanced, dim)
     rows = advanced[dim]
     others = [part for place, part in enumerate(advanced) if place != dim and part is not None]
     if rows is None:
         if any(isinstance(part, PartitionedTensor) for part in others):
             not_implemented("indexing", "columns alone are indexed by a partitioned tensor")
-        with _DisableTorchFunction():
-            return x[index_of_plain(advanced)]
+        columns: Tensor = run_as_is(Tensor.__getitem__, x, index_of_plain(advanced))
+        return columns
     if others or (rows.dim() > 1 and not isinstance(rows, PartitionedTensor)):
-        return _select_together(x, advanced, select_rows)
+        return _select_together(x, advanced)
     return select_rows(x, rows)
 
 
@@ -121,11 +131,7 @@ def ids_of_masks(advanced: Sequence[Tensor | None], dim: int) -> list[Tensor | N
     return found
 
 
-def _select_together(
-    x: PartitionedTensor,
-    advanced: Sequence[Tensor | None],
-    select_rows: Callable[[Any, Tensor], PartitionedTensor],
-) -> Tensor:
+def _select_together(x: PartitionedTensor, advanced: Sequence[Tensor | None]) -> Tensor:
     """What tables of ids name, or ids of rows and of columns together: ``x[rows, columns]``."""
     dim = x.partitioned_dim
     table = broadcast_ids(advanced)
@@ -133,7 +139,7 @@ def _select_together(
         shape = next(part.shape for part in table if part is not None)
         if len(shape) > 1:  # the result is partitioned by the rows of the table
             flat = [None if part is None else part.reshape(-1) for part in table]
-            elements: Any = select(x, flat, select_rows)
+            elements: Any = select(x, flat)
             home = x.layout.blocks(shape[0]).repeat(shape[1:].numel())
             moved: Any = redistribute(elements, home)
             result: Tensor = moved.unflatten(first_place(advanced), shape)
@@ -227,17 +233,15 @@ def _local_part(layout: RowLayout, part: Tensor, device: torch.device) -> Tensor
 
 
 # PyG replaces torch.index_select by a function that calls the built-in one.
-@function_rule(torch._C._VariableFunctions.index_select, Tensor.index_select)
+@function_rule(torch._C._VariableFunctions.index_select, Tensor.index_select, anywhere=True)
 def index_select(input: Any, dim: int, index: Tensor) -> Tensor:
     """Rows by ids, or columns."""
     if not isinstance(input, PartitionedTensor):
-        return _rows_of_plain(input, (*[slice(None)] * (dim % input.dim()), index))
-    if dim % input.ndim == input.partitioned_dim:
-        if index.ndim == 0:
-            index = index.view(1)
-        return select_rows(input, index)
-    with _DisableTorchFunction():
-        result: Tensor = torch.index_select(input, dim, index)
+        if isinstance(index, PartitionedTensor) and not index.is_offloaded:
+            return _rows_of_plain(input, (*[slice(None)] * (dim % input.dim()), index))
+    elif dim % input.ndim == input.partitioned_dim:
+        return select_rows(input, index_on_device(index.view(1) if index.ndim == 0 else index))
+    result: Tensor = run_as_is(torch.index_select, input, dim, index)
     return result
 
 
@@ -247,11 +251,12 @@ def select_row(x: PartitionedTensor, row: int) -> Tensor:
     Args:
         row: not negative.
     """
-    dim, changes = x.partitioned_dim, changes_of(x._local)
-    value = take(x, x.layout.select_range(slice(row, row + 1))).full_tensor().squeeze(dim)
+    dim, token = x.partitioned_dim, x.change_token()
+    value = take(x, x.layout.select_range(slice(row, row + 1))).full_tensor()
+    value = value.to(x.device).squeeze(dim)
     strides = [stride for place, stride in enumerate(x.stride()) if place != dim]
     value = as_view(value, value.shape, value.shape, strides)
-    return row_of(x, (*[slice(None)] * dim, row), value, lambda: changes[0])
+    return row_of(x, (*[slice(None)] * dim, row), value, token)
 
 
 def select_rows(x: PartitionedTensor, rows: Any) -> PartitionedTensor:
@@ -271,9 +276,6 @@ def select_rows(x: PartitionedTensor, rows: Any) -> PartitionedTensor:
     if layout is x.layout and not isinstance(rows, slice):
         return x.clone()  # type: ignore[return-value]  # A list of all ids is no view, either.
     return take(x, layout)
-
-
-_select_rows = select_rows
 
 
 def selection(layout: RowLayout, rows: Any) -> RowLayout:
@@ -296,7 +298,13 @@ def selection(layout: RowLayout, rows: Any) -> RowLayout:
 
 
 def take(x: PartitionedTensor, layout: RowLayout) -> PartitionedTensor:
-    """Returns the rows of `layout`, a selection of rows of `x`'s layout. Differentiable."""
+    """Returns the rows of `layout`, a selection of rows of `x`'s layout, on the device.
+
+    Differentiable; collective where `x` is offloaded.
+    """
+    if x.is_offloaded:
+        rows: PartitionedTensor = METHODS["offloaded selection"](x, layout)
+        return rows
     if layout is x.layout:
         return x.view(x.shape)  # type: ignore[return-value]
     if not (x.requires_grad and torch.is_grad_enabled()):
@@ -314,6 +322,8 @@ def fetch(x: PartitionedTensor, ids: PartitionedTensor) -> PartitionedTensor:
     """
     if x.partitioned_dim != 0 or ids.partitioned_dim != 0:
         not_implemented("indexing", "rows are not the first dimension")
+    if x.is_offloaded:
+        METHODS["refuse offloaded"]("indexing", "rows are selected by partitioned ids")
     result: PartitionedTensor = FetchRows.apply(x, NamedRows.of(x.layout, ids))
     return result
 
@@ -409,8 +419,7 @@ def _by_rows(function: Any, by_rows: Any) -> Any:
         others = {name: value for name, value in kwargs.items() if name != "dim"}
         before = _rows_before(input, dim)
         if before is None:
-            with _DisableTorchFunction():
-                return function(input, *args, **kwargs)
+            return run_as_is(function, input, *args, **kwargs)
         return by_rows(input, before, *given, **others)
 
     return run
@@ -459,19 +468,15 @@ def _unbind(x: PartitionedTensor, before: tuple[Any, ...]) -> tuple[Tensor, ...]
     return tuple(x[place] for place in places)
 
 
-RULES_BY_ROWS = {
-    function: _by_rows(function, rule)
-    for rule, functions in (
-        (_select, (torch.select, Tensor.select)),
-        (_narrow, (torch.narrow, Tensor.narrow)),
-        (_split, (torch.split, Tensor.split)),
-        (_chunk, (torch.chunk, Tensor.chunk)),
-        (_unbind, (torch.unbind, Tensor.unbind)),
-    )
-    for function in functions
-}
-"""Rules of functions that are views by rows; others of them run as they are."""
-FUNCTION_RULES.update(RULES_BY_ROWS)
+for _rule, _functions in (
+    (_select, (torch.select, Tensor.select)),
+    (_narrow, (torch.narrow, Tensor.narrow)),
+    (_split, (torch.split, Tensor.split)),
+    (_chunk, (torch.chunk, Tensor.chunk)),
+    (_unbind, (torch.unbind, Tensor.unbind)),
+):
+    for _function in _functions:
+        function_rule(_function, anywhere=True)(_by_rows(_function, _rule))
 
 
 @function_rule(torch.masked_select, Tensor.masked_select)

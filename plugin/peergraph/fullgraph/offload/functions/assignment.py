@@ -16,7 +16,6 @@ from peergraph.fullgraph.offload.functions.selection import (
     note_rows,
     rows_in_use,
     rows_of,
-    rows_on_device,
     writer_of,
 )
 from peergraph.fullgraph.offload.programs.selected_rows import Selection, spread_rows
@@ -25,11 +24,10 @@ from peergraph.fullgraph.offload.tensor.offloaded_tensor import RULES, Offloaded
 from peergraph.fullgraph.tensor.arguments import require_same_rows
 from peergraph.fullgraph.tensor.assignment import as_lists, put_at_elements
 from peergraph.fullgraph.tensor.conversions import distribute, from_local, take_rows
-from peergraph.fullgraph.tensor.copies import gather
 from peergraph.fullgraph.tensor.index import parse_index
 from peergraph.fullgraph.tensor.partitioned_tensor import PartitionedTensor
 from peergraph.fullgraph.tensor.registry import FUNCTION_RULES, method
-from peergraph.fullgraph.tensor.selection import RULES_BY_ROWS, selection, take
+from peergraph.fullgraph.tensor.selection import index_on_device, selection, take
 
 
 def setitem(x: Tensor, index: Any, value: Any) -> None:
@@ -38,7 +36,9 @@ def setitem(x: Tensor, index: Any, value: Any) -> None:
     The values of selected rows are on the device, and so they stay until the rows are computed.
     """
     if not isinstance(x, OffloadedTensor):
-        x[rows_on_device(index)] = on_device(value) if isinstance(value, OffloadedTensor) else value
+        x[index_on_device(index)] = (
+            on_device(value) if isinstance(value, OffloadedTensor) else value
+        )
         return
     _put(x, index, value)
 
@@ -51,7 +51,7 @@ def _put(x: OffloadedTensor, index: Any, value: Any, accumulate: bool = False) -
     if of_elements and first.ndim > 1 and set(map(str, parsed.basic)) == {str(slice(None))}:
         put_at_elements(x, first, 0, value, accumulate)
         return
-    index = rows_on_device(index)
+    index = index_on_device(index)
     parsed = parse_index(index, x.shape)
     place = parsed.place_of(x.partitioned_dim)
     rows = parsed.basic[place]
@@ -101,26 +101,10 @@ def _put(x: OffloadedTensor, index: Any, value: Any, accumulate: bool = False) -
 def index_put_(input: Tensor, indices: Any, values: Any, accumulate: bool = False) -> Tensor:
     """As `Tensor.index_put_`: rows by mask or ids, or columns."""
     if not isinstance(input, OffloadedTensor):
-        indices = rows_on_device(tuple(indices))
-        return input.index_put_(indices, rows_on_device(values), accumulate)
+        indices = index_on_device(tuple(indices))
+        return input.index_put_(indices, index_on_device(values), accumulate)
     _put(input, as_lists(indices), values, accumulate)
     return input
-
-
-def index_put(input: Tensor, indices: Any, values: Any, accumulate: bool = False) -> Tensor:
-    """:func:`index_put_` of a copy."""
-    return index_put_(input.clone(), indices, values, accumulate)
-
-
-def index_copy_(input: Tensor, dim: int, index: Tensor, source: Any) -> Tensor:
-    """As `Tensor.index_copy_`: rows by ids, or columns."""
-    setitem(input, (*[slice(None)] * (dim % input.dim()), index), source)
-    return input
-
-
-def index_copy(input: Tensor, dim: int, index: Tensor, source: Any) -> Tensor:
-    """As `torch.index_copy`."""
-    return index_copy_(input.clone(), dim, index, source)
 
 
 def cat(tensors: Sequence[Tensor], dim: int = 0, **kwargs: Any) -> Tensor:
@@ -143,36 +127,6 @@ def set_data(x: OffloadedTensor, value: Tensor) -> None:
         "x.data = values, of rows that are larger than GPU memory: make a new tensor, "
         "x = values.detach().requires_grad_()"
     )
-
-
-def index_fill_(input: Tensor, dim: int, index: Tensor, value: Any) -> Tensor:
-    """As `Tensor.index_fill_`: rows by ids, or columns."""
-    return index_copy_(input, dim, index, value)
-
-
-def index_fill(input: Tensor, dim: int, index: Tensor, value: Any) -> Tensor:
-    """:func:`index_fill_` of a copy."""
-    return index_fill_(input.clone(), dim, index, value)
-
-
-def _by_rows(function: Any, by_rows: Any) -> Any:
-    """Returns the rule of a view by rows; of columns it is recorded."""
-
-    def run(input: Any, *args: Any, **kwargs: Any) -> Any:
-        dim = kwargs.get("dim")
-        if dim is None:
-            place = 1 if function in _DIM_IS_SECOND else 0
-            dim = args[place] if len(args) > place else 0
-        if isinstance(input, OffloadedTensor) and dim % input.dim() == input.partitioned_dim:
-            return by_rows(input, *args, **kwargs)
-        return record(function, (input, *args), kwargs)
-
-    return run
-
-
-_DIM_IS_SECOND = (torch.split, Tensor.split, torch.chunk, Tensor.chunk)
-for _function, _rule in RULES_BY_ROWS.items():
-    RULES[_function] = _by_rows(_function, _rule)
 
 
 def _then_written(function: Any) -> Any:
@@ -209,28 +163,9 @@ for _name in (*_IN_PLACE, *(f"__i{name}__" for name in _OPERATORS)):
         FUNCTION_RULES.setdefault(_function, _then_written(_function))
 
 
-def product(input: Any, other: Any) -> Tensor:
-    """As `torch.matmul`; rows selected on the device are gathered to meet all rows."""
-    pair = [input, other]
-    for place, (rows, many) in enumerate(((input, other), (other, input))):
-        on_gpu = isinstance(rows, PartitionedTensor) and not isinstance(rows, OffloadedTensor)
-        meets_all = on_gpu and isinstance(many, OffloadedTensor) and rows.partitioned_dim == place
-        if meets_all and not rows.layout.same_rows(many.layout):
-            pair[place] = gather(rows, "a product of all pairs of rows").to(rows.device)
-    found: Tensor = record(torch.matmul, tuple(pair), {})
-    return found
-
-
-for _product in (torch.matmul, Tensor.matmul, Tensor.__matmul__, torch.mm, Tensor.mm):
-    RULES[_product] = product
 RULES[Tensor.__setitem__] = setitem
 RULES[Tensor.index_put_] = index_put_
-RULES[Tensor.index_put] = RULES[torch.index_put] = index_put
-RULES[Tensor.index_fill_] = index_fill_
-RULES[Tensor.index_fill] = RULES[torch.index_fill] = index_fill
 RULES[Tensor.data.__set__] = set_data  # type: ignore[attr-defined]
-RULES[Tensor.index_copy_] = index_copy_
-RULES[Tensor.index_copy] = RULES[torch.index_copy] = index_copy
 RULES[torch.cat] = RULES[torch.concat] = RULES[torch.concatenate] = cat
 
 
@@ -296,8 +231,6 @@ class SpreadRows(OffloadedFunction):
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, None, None]:
         with torch.no_grad():
-            if isinstance(grad, OffloadedTensor):
-                found: Tensor = rows_of(grad, ctx.chosen)
-            else:
-                found = take(take_rows(grad, ctx.layout, 0), ctx.chosen)
-            return found, None, None
+            if not isinstance(grad, OffloadedTensor):
+                grad = take_rows(grad, ctx.layout, 0)
+            return take(grad, ctx.chosen), None, None

@@ -17,8 +17,6 @@ from peergraph.fullgraph.offload.tensor.offloaded_tensor import (
     Whole,
     make_shell,
 )
-from peergraph.fullgraph.tensor import copies
-from peergraph.fullgraph.tensor.foreach import LIST_RULES
 from peergraph.fullgraph.tensor.partitioned_tensor import PartitionedTensor
 
 
@@ -40,17 +38,6 @@ def detach(x: OffloadedTensor) -> OffloadedTensor:
     return result
 
 
-def to(x: Any, *args: Any, **kwargs: Any) -> Tensor:
-    """Another type, or all rows on the CPU."""
-    device = kwargs.get("device", args[0] if args else None)
-    if isinstance(device, Tensor) and isinstance(x, OffloadedTensor):
-        device = device.device
-    if isinstance(x, OffloadedTensor) and copies.moves_to_cpu(x, device):
-        return copies.to(x, *args, **kwargs)
-    result: Tensor = record(Tensor.to, (x, *args), kwargs)
-    return result
-
-
 def expand_as(x: Tensor, other: Tensor) -> Tensor:
     """As `Tensor.expand_as`: a plain row, expanded to offloaded rows, has their chunks."""
     if isinstance(other, OffloadedTensor) and not isinstance(x, PartitionedTensor):
@@ -64,13 +51,7 @@ def expand_as(x: Tensor, other: Tensor) -> Tensor:
     return plain
 
 
-RULES.update(LIST_RULES)
-RULES[Tensor.cpu] = copies.cpu
-RULES[Tensor.numpy] = copies.numpy
-RULES[Tensor.__array__] = copies.array
-RULES[Tensor.tolist] = copies.tolist
 RULES[Tensor.__deepcopy__] = deepcopy
-RULES[Tensor.to] = to
 RULES[Tensor.detach] = RULES[torch.detach] = detach
 RULES[Tensor.data.__get__] = detach  # type: ignore[attr-defined]
 RULES[Tensor.expand_as] = expand_as

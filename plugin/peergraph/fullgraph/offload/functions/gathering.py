@@ -93,6 +93,12 @@ def resident_rows(x: OffloadedTensor, layout: RowLayout) -> PartitionedTensor:
     return wrap(local_rows(x, x.device), layout, x.partitioned_dim)
 
 
+@method("offloaded rows on device")
+def rows_on_device(x: OffloadedTensor) -> PartitionedTensor:
+    """Returns the rows of an index on the device. Collective; not differentiable."""
+    return resident_rows(x, x.layout)
+
+
 def in_graph(x: Any, space: RowSpace) -> Any:
     """Returns offloaded rows of another graph of the same nodes as rows of this graph.
 

@@ -484,6 +484,7 @@ def _change_alias(alias: OffloadedTensor, handle: OffloadedTensor) -> None:
     alias._replace_rows(values._content, needs_grad=False)
 
 
+@method("refuse offloaded")
 def refuse(name: str, reason: str) -> NoReturn:
     """Raises NotImplementedError with the reason and the way out."""
     raise NotImplementedError(

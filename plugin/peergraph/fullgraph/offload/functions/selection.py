@@ -10,8 +10,7 @@ import torch
 from torch import Tensor
 
 from peergraph.fullgraph.layout.row_layout import RowLayout
-from peergraph.fullgraph.offload.functions.gathering import resident_rows
-from peergraph.fullgraph.offload.functions.recording import change_in_place, record, refuse
+from peergraph.fullgraph.offload.functions.recording import change_in_place, refuse
 from peergraph.fullgraph.offload.gradients.program_gradients import (
     InputKind,
     ProgramGradients,
@@ -34,55 +33,15 @@ from peergraph.fullgraph.offload.programs.row_pass import (
 )
 from peergraph.fullgraph.offload.programs.selected_rows import Selection
 from peergraph.fullgraph.offload.tensor.offloaded_function import OffloadedFunction
-from peergraph.fullgraph.offload.tensor.offloaded_tensor import RULES, OffloadedTensor
+from peergraph.fullgraph.offload.tensor.offloaded_tensor import OffloadedTensor
 from peergraph.fullgraph.tensor.conversions import from_local, take_rows
-from peergraph.fullgraph.tensor.index import parse_index
 from peergraph.fullgraph.tensor.partitioned_tensor import PartitionedTensor, wrap
-from peergraph.fullgraph.tensor.registry import METHODS
+from peergraph.fullgraph.tensor.registry import METHODS, method
 from peergraph.fullgraph.tensor.row_copies import as_view
-from peergraph.fullgraph.tensor.row_tensor import row_of
-from peergraph.fullgraph.tensor.selection import select, selection
+from peergraph.fullgraph.tensor.selection import select_rows
 
 
-def getitem(x: Tensor, index: Any) -> Tensor:
-    """Selected rows on the device, or columns of all rows."""
-    index = rows_on_device(index)
-    if not isinstance(x, OffloadedTensor):
-        return x[index]
-    parsed = parse_index(index, x.shape)
-    place = parsed.place_of(x.partitioned_dim)
-    rows = parsed.basic[place]
-    if isinstance(rows, int):
-        columns = parsed.with_rows(place, None)
-        others = (*columns[:place], *columns[place + 1 :])
-        return _row(x, rows)[others]
-    if rows != slice(None):
-        selected = select_range(x, rows)
-        rest = parsed.with_rows(place, slice(None))
-        return selected if all(part == slice(None) for part in rest) else selected[rest]
-    named = parsed.at(parsed.dim_of_view(place))
-    if named is None:
-        if parsed.is_basic and all(part == slice(None) for part in parsed.basic):
-            return x.view(x.shape)
-        columns_of_rows: Tensor = record(Tensor.__getitem__, (x, index), {})
-        return columns_of_rows
-    view: Any = x
-    if any(part != slice(None) for part in parsed.basic):
-        view = record(Tensor.__getitem__, (x, parsed.basic), {})
-    return select(view, parsed.advanced, select_rows)
-
-
-def _row(x: OffloadedTensor, row: int) -> Tensor:
-    """Returns one of the user's rows as a plain tensor that follows `x`. Collective."""
-    content = x._content
-    if not content.is_storable:
-        refuse("indexing", "rows are selected from a view of which they are no rows")
-    rows = rows_of(x, x.layout.select_range(slice(row, row + 1)))
-    value = rows.full_tensor().to(x.device).squeeze(0)
-    value = as_view(value, value.shape, value.shape, x.stride()[1:])
-    return row_of(x, (row,), value, lambda: x._content)
-
-
+@method("offloaded range of rows")
 def select_range(x: OffloadedTensor, rows: slice) -> PartitionedTensor:
     """Returns a range of rows on the device; `x` refuses to change as long as they are in use.
 
@@ -172,38 +131,14 @@ def _are_apart(rows: slice, layout: RowLayout) -> bool:
     return set(range(*layout.bounds)).isdisjoint(others)
 
 
-def index_select(input: Tensor, dim: int, index: Tensor) -> Tensor:
-    """Rows by ids, or columns."""
-    if isinstance(input, OffloadedTensor) and dim % input.dim() == input.partitioned_dim:
-        return select_rows(input, rows_on_device(index.reshape(-1)))
-    result: Tensor = record(torch.index_select, (input, dim, index), {})
-    return result
-
-
-RULES[Tensor.__getitem__] = getitem
-RULES[torch._C._VariableFunctions.index_select] = index_select
-RULES[Tensor.index_select] = index_select
-
-
-def select_rows(x: OffloadedTensor, rows: Any) -> PartitionedTensor:
-    """Returns rows as a tensor on the device. Collective; differentiable.
-
-    Args:
-        x: rows of nodes.
-        rows: a mask, ids or a range, as for other partitioned tensors.
-    """
-    if isinstance(rows, PartitionedTensor) and rows.dtype != torch.bool:
-        refuse("indexing", "rows are selected by partitioned ids")
-    if not x._content.is_storable:
-        refuse("indexing", "rows are selected from a view of which they are no rows")
-    return rows_of(x, selection(x.layout, rows))
-
-
+@method("offloaded selection")
 def rows_of(x: OffloadedTensor, layout: RowLayout) -> PartitionedTensor:
     """Returns the rows of a selection of `x`'s rows on the device; all of them are `x`.
 
     Collective; differentiable.
     """
+    if not x._content.is_storable:
+        refuse("indexing", "rows are selected from a view of which they are no rows")
     whole = x._content.space.layout
     by_ids = layout.by_ids or layout.parent is not whole
     if layout is x.layout or (not by_ids and layout.size == whole.size):
@@ -311,12 +246,3 @@ class SelectRows(OffloadedFunction):
         needs = ctx.needs_input_grad[3:]
         results = found.backward(ctx, needs, [], heads, selection=ctx.chosen)
         return (None, None, None, *results)
-
-
-def rows_on_device(index: Any) -> Any:
-    """Returns an index, or its parts, with rows on the device; those that are not computed are."""
-    if isinstance(index, tuple):
-        return tuple(map(rows_on_device, index))
-    if isinstance(index, OffloadedTensor):
-        return resident_rows(index, index.layout)
-    return index

@@ -21,14 +21,14 @@ from peergraph.fullgraph.structure.node_index import (
 )
 from peergraph.fullgraph.tensor.arguments import of_rule
 from peergraph.fullgraph.tensor.partitioned_tensor import PartitionedTensor, wrap
-from peergraph.fullgraph.tensor.registry import METHODS
+from peergraph.fullgraph.tensor.registry import ANYWHERE_RULES, METHODS
 from peergraph.fullgraph.tensor.transforms import check_transforms
 from peergraph.without_memory import make_without_memory
 
 _DisableTorchFunction = torch._C.DisableTorchFunctionSubclass
 
 RULES: dict[Callable[..., Any], Callable[..., Any]] = {}
-"""Functions of torch that are not recorded as they are, and what is called in their place."""
+"""Rules of functions that :data:`ANYWHERE_RULES` has none of. All others are recorded."""
 
 
 class ChangeMark:
@@ -182,6 +182,7 @@ class OffloadedTensor(PartitionedTensor):
 
     _cell: Cell
     _content: Content
+    is_offloaded = True
 
     @property
     def _local(self) -> NoReturn:  # type: ignore[override]
@@ -200,6 +201,10 @@ class OffloadedTensor(PartitionedTensor):
         self._content.change_mark.is_set = True
         self._content = content
         self._cell = Cell(content, needs_grad)
+
+    def change_token(self) -> Callable[[], object]:
+        """Returns what returns equal values as long as the rows are not changed in place."""
+        return lambda: self._content
 
     def to_local(self) -> Tensor:
         """Returns this rank's rows on the CPU. Not differentiable; collective.
@@ -248,7 +253,7 @@ class OffloadedTensor(PartitionedTensor):
                 "torch.jit.script: offloaded rows do not see the parameters that a scripted module "
                 "reads: call the module as it was before it was scripted"
             )
-        rule = RULES.get(func)
+        rule = RULES.get(func) or ANYWHERE_RULES.get(func)
         if rule is not None:
             return rule(*args, **of_rule(func, kwargs)) if kwargs else rule(*args)
         return METHODS["record"](func, args, kwargs or {})
