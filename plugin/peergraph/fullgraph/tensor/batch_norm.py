@@ -21,9 +21,10 @@ from peergraph.fullgraph.tensor.parameters import check_parameters
 from peergraph.fullgraph.tensor.partitioned_tensor import (
     PartitionedTensor,
     apply_to_rows,
+    run_as_is,
     wrap,
 )
-from peergraph.fullgraph.tensor.registry import function_rule, rule
+from peergraph.fullgraph.tensor.registry import METHODS, function_rule, rule
 
 aten = torch.ops.aten
 
@@ -148,8 +149,7 @@ def _gradients(ctx: Any, grad: Tensor, constant: bool) -> tuple[Tensor | None, .
 def channel_statistics(x: PartitionedTensor) -> tuple[Tensor, Tensor]:
     """Mean and biased variance of each channel over all ranks. Collective: one reduction.
 
-    Each rank's mean and sum of squared deviations are combined in rank order (Chan et al. 1979), so
-    all ranks get the same bits. float64 for float64, else float32.
+    Those of each rank are combined (Chan et al. 1979). float64 for float64, else float32.
     """
     _check_channels("batch_norm", x)
     group, local = x.layout.group, x._local
@@ -158,17 +158,30 @@ def channel_statistics(x: PartitionedTensor) -> tuple[Tensor, Tensor]:
     if group.world_size == 1 and local.numel():
         variance, mean = torch.var_mean(local, _other_dims(local), correction=0)
         return mean, variance
-    transport = Transport.of(group)
-    if not transport.one_part_a_rank:
+    if not Transport.of(group).one_part_a_rank:
         rows = wrap(local, x.layout, x.partitioned_dim)
         variance, mean = moments(rows, list(_other_dims(local)), 0, keepdim=False)
         return mean, variance
-    parts = local.new_zeros(group.world_size, 2, local.shape[1])
+    mean = variance = local.new_zeros(local.shape[1])
     if local.numel():
         variance, mean = torch.var_mean(local, _other_dims(local), correction=0)
-        parts[group.rank, 0], parts[group.rank, 1] = mean, variance
-    parts = transport.all_reduce(parts)
-    shares = _shares_of(x.layout, parts)
+    return statistics_of_ranks(x.layout, mean, variance)
+
+
+def statistics_of_ranks(layout: RowLayout, mean: Tensor, variance: Tensor) -> tuple[Tensor, Tensor]:
+    """Returns mean and biased variance of all ranks' rows. Collective: one reduction.
+
+    Each rank's are combined in rank order, so all ranks get the same bits.
+
+    Args:
+        layout: of the rows.
+        mean, variance: of this rank's rows; zeros if it has none.
+    """
+    group = layout.group
+    parts = mean.new_zeros(group.world_size, 2, *mean.shape)
+    parts[group.rank, 0], parts[group.rank, 1] = mean, variance
+    parts = Transport.of(group).all_reduce(parts)
+    shares = _shares_of(layout, parts)
     means, variances = parts.unbind(1)
     mean = (shares * means).sum(0)
     return mean, (shares * (variances + (means - mean).square())).sum(0)
@@ -214,7 +227,7 @@ def channel_gradients(
         constant: the statistics do not depend on the input.
     """
     dims = _other_dims(x._local)
-    centered = x._local - _by_channel(mean, x)
+    centered = x._local - by_channel(mean, x)
     grad_local = grad._local
     sums = torch.stack(
         [
@@ -231,13 +244,31 @@ def channel_gradients(
         made = grad_local
     else:
         count = values_by_channel(x)
-        made = centered.mul_(_by_channel(-grad_weight * invstd / count, x)).add_(grad_local)
-        made = made.sub_(_by_channel(grad_bias / count, x))
-    made = made * _by_channel(scale, x)
+        made = centered.mul_(by_channel(-grad_weight * invstd / count, x)).add_(grad_local)
+        made = made.sub_(by_channel(grad_bias / count, x))
+    made = made * by_channel(scale, x)
     return wrap(made.to(x.dtype), x.layout, x.partitioned_dim), grad_weight, grad_bias
 
 
-@function_rule(F.batch_norm)
+def normalized_by(
+    x: Tensor,
+    mean: Tensor,
+    variance: Tensor,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    eps: float,
+) -> Tensor:
+    """Returns rows, normalised with statistics by channel. Differentiable in all tensors."""
+    scale = (variance + eps).rsqrt()
+    if weight is not None:
+        scale = scale * weight.to(scale.dtype)
+    out = (x.to(mean.dtype) - by_channel(mean, x)) * by_channel(scale, x)
+    if bias is not None:
+        out = out + by_channel(bias.to(out.dtype), x)
+    return out.to(x.dtype)
+
+
+@function_rule(F.batch_norm, anywhere=True)
 def batch_norm(
     input: Tensor,
     running_mean: Tensor | None,
@@ -250,8 +281,8 @@ def batch_norm(
 ) -> Tensor:
     """Batch normalisation; the running statistics are equal on all ranks.
 
-    In training it is collective, twice with its gradient. ValueError if all ranks together have one
-    value per channel.
+    In training it is collective, twice with its gradient; of offloaded rows, it makes a pass over
+    them. ValueError if all ranks together have one value per channel.
     """
     if not isinstance(input, PartitionedTensor):
         not_implemented("batch_norm", "parameters or statistics are partitioned, the input is not")
@@ -260,9 +291,13 @@ def batch_norm(
     if not training:
         if running_mean is None or running_var is None:
             raise ValueError("running_mean and running_var must be given in evaluation")
-        frozen: Tensor = apply_to_rows(
-            NormalizeWithConstants, input, weight, bias, running_mean, running_var, eps
-        )
+        frozen: Tensor
+        if input.is_offloaded:
+            frozen = run_as_is(normalized_by, input, running_mean, running_var, weight, bias, eps)
+        else:
+            frozen = apply_to_rows(
+                NormalizeWithConstants, input, weight, bias, running_mean, running_var, eps
+            )
         return frozen
     count = values_by_channel(input)
     if count == 1:
@@ -270,6 +305,17 @@ def batch_norm(
             "Expected more than 1 value per channel when training, got input size "
             f"{tuple(input.shape)}"
         )
+    out: Tensor
+    if input.is_offloaded:
+        statistics = METHODS["offloaded statistics"](input)
+        if statistics is None:
+            settings = running_mean, running_var, weight, bias, training, momentum, eps
+            out = run_as_is(F.batch_norm, input, *settings)
+            return out
+        mean, variance = statistics
+        update_running(running_mean, running_var, mean.detach(), variance.detach(), count, momentum)
+        out = run_as_is(normalized_by, input, mean, variance, weight, bias, eps)
+        return out
     if _is_of_all_rows(input, weight, bias, running_mean, running_var):
         normal: Tensor = NormalizeAllRows.apply(
             input, weight, bias, running_mean, running_var, momentum, eps
@@ -277,8 +323,7 @@ def batch_norm(
         return normal
     out, mean, variance, _ = apply_to_rows(NormalizeChannels, input, weight, bias, eps)
     update_running(running_mean, running_var, mean, variance, count, momentum)
-    result: Tensor = out
-    return result
+    return out
 
 
 def update_running(
@@ -298,7 +343,7 @@ def update_running(
             running_var.lerp_(unbiased.to(running_var.dtype), momentum)
 
 
-@function_rule(torch.batch_norm)
+@function_rule(torch.batch_norm, anywhere=True)
 def _torch_batch_norm(
     input: Tensor,
     weight: Tensor | None,
@@ -416,7 +461,8 @@ def _other_dims(local: Tensor) -> list[int]:
     return [dim for dim in range(local.dim()) if dim != 1]
 
 
-def _by_channel(values: Tensor, x: PartitionedTensor) -> Tensor:
+def by_channel(values: Tensor, x: Tensor) -> Tensor:
+    """Returns values [channels] as they broadcast with rows."""
     return values.view(-1, *[1] * (x.dim() - 2))
 
 

@@ -2,11 +2,11 @@
 
 from peergraph.fullgraph.offload.functions import (  # rules register themselves
     assignment,
-    batch_norm,
+    channel_statistics,
     copies,
     gathering,
     hooks,
     reductions,
 )
 
-__all__ = ["assignment", "batch_norm", "copies", "gathering", "hooks", "reductions"]
+__all__ = ["assignment", "channel_statistics", "copies", "gathering", "hooks", "reductions"]
