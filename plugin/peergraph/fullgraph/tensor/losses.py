@@ -22,7 +22,7 @@ from peergraph.fullgraph.tensor.conversions import (
 )
 from peergraph.fullgraph.tensor.partitioned_tensor import PartitionedTensor
 from peergraph.fullgraph.tensor.pointwise import localize
-from peergraph.fullgraph.tensor.registry import FUNCTION_RULES, function_rule
+from peergraph.fullgraph.tensor.registry import FUNCTION_RULES
 
 _ELEMENTWISE = (
     *(F.mse_loss, F.l1_loss, F.smooth_l1_loss, F.huber_loss, F.kl_div),
@@ -95,54 +95,29 @@ def _reduction_of(given: dict[str, Any]) -> str:
     return reduction
 
 
-@function_rule(F.cross_entropy)
-def cross_entropy(
-    input: Any,
-    target: Any,
-    weight: Tensor | None = None,
-    size_average: bool | None = None,
-    ignore_index: int = -100,
-    reduce: bool | None = None,
-    reduction: str = "mean",
-    label_smoothing: float = 0.0,
-) -> Tensor:
-    """As `F.cross_entropy`, for rows of classes; the mean is over all ranks' rows."""
+def _register_class_loss(loss: Callable[..., Tensor]) -> None:
+    """Registers a loss of rows of classes; the mean is over all ranks' rows."""
+    signature = inspect.signature(loss)
 
-    def loss(rows: Tensor, labels: Tensor, weights: Tensor | None, how: str) -> Tensor:
-        return F.cross_entropy(
-            rows,
-            labels,
-            weights,
-            ignore_index=ignore_index,
-            reduction=how,
-            label_smoothing=label_smoothing,
-        )
+    def run(*args: Any, **kwargs: Any) -> Tensor:
+        bound = signature.bind(*args, **kwargs)
+        bound.apply_defaults()
+        given = bound.arguments
+        reduction = _reduction_of(given)
+        del given["reduction"]
+        input, target, weight = (given.pop(name) for name in ("input", "target", "weight"))
 
-    reduction = _reduction_of(
-        {"size_average": size_average, "reduce": reduce, "reduction": reduction}
-    )
-    return _class_loss("cross_entropy", loss, input, target, weight, ignore_index, reduction)
+        def of_rows(rows: Tensor, labels: Tensor, weights: Tensor | None, how: str) -> Tensor:
+            return loss(rows, labels, weights, reduction=how, **given)
+
+        ignored = given["ignore_index"]
+        return _class_loss(loss.__name__, of_rows, input, target, weight, ignored, reduction)
+
+    FUNCTION_RULES[loss] = run
 
 
-@function_rule(F.nll_loss)
-def nll_loss(
-    input: Any,
-    target: Any,
-    weight: Tensor | None = None,
-    size_average: bool | None = None,
-    ignore_index: int = -100,
-    reduce: bool | None = None,
-    reduction: str = "mean",
-) -> Tensor:
-    """As `F.nll_loss`, for rows of classes; the mean is over all ranks' rows."""
-
-    def loss(rows: Tensor, labels: Tensor, weights: Tensor | None, how: str) -> Tensor:
-        return F.nll_loss(rows, labels, weights, ignore_index=ignore_index, reduction=how)
-
-    reduction = _reduction_of(
-        {"size_average": size_average, "reduce": reduce, "reduction": reduction}
-    )
-    return _class_loss("nll_loss", loss, input, target, weight, ignore_index, reduction)
+_register_class_loss(F.cross_entropy)
+_register_class_loss(F.nll_loss)
 
 
 def _class_loss(
