@@ -16,7 +16,7 @@ from peergraph.fullgraph.random.seeds import Seed
 from peergraph.fullgraph.tensor.chunk_rows import ChunkRows
 from peergraph.fullgraph.tensor.conversions import take_rows
 from peergraph.fullgraph.tensor.partitioned_tensor import PartitionedTensor
-from peergraph.fullgraph.tensor.registry import chunk_rule, function_rule
+from peergraph.fullgraph.tensor.registry import Rule, chunk_rule, function_rule
 
 aten = torch.ops.aten
 
@@ -93,35 +93,20 @@ def _dropout_of_chunk(
     return input.with_rows(drop_rows(input.rows, p, seeds[0], input.layout.positions))
 
 
-@function_rule(torch.dropout)
-def _dropout(input: Tensor, p: float, train: bool) -> Tensor:
-    return dropout(input, p, train)
-
-
-@function_rule(torch.dropout_)
-def _dropout_(input: Tensor, p: float, train: bool) -> Tensor:
-    return dropout(input, p, train, inplace=True)
-
-
-@function_rule(F.dropout1d, F.dropout2d, F.dropout3d, torch.feature_dropout)
+@function_rule(F.dropout1d, F.dropout2d, F.dropout3d)
 def feature_dropout(
-    input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False, **old: bool
+    input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False
 ) -> Tensor:
     """As ``torch.nn.functional.dropout1d``, ..., keyed by the user's row and the channel.
 
     Channels are dimension 1; a tensor [channels, length] loses whole rows.
     """
     _check_probability(p)
-    if not old.get("train", training) or p == 0 or input.numel() == 0:
+    if not training or p == 0 or input.numel() == 0:
         return input
     mask = _channel_mask(input, p)
     mask = mask * (1 / (1 - p)) if p < 1 else mask
     return input.mul_(mask) if inplace else input * mask
-
-
-@function_rule(torch.feature_dropout_)
-def _feature_dropout_(input: Tensor, p: float, train: bool) -> Tensor:
-    return feature_dropout(input, p, train, inplace=True)
 
 
 @function_rule(F.alpha_dropout)
@@ -148,24 +133,16 @@ def feature_alpha_dropout(
     return _with_alpha(input, _channel_mask(input, p), p, inplace)
 
 
-@function_rule(torch.alpha_dropout)
-def _alpha_dropout(input: Tensor, p: float, train: bool) -> Tensor:
-    return alpha_dropout(input, p, train)
+def _register_built_in(name: str, rule: Rule) -> None:
+    """Registers the rule of a function of `F` for that of `torch`, and that in place."""
+    function_rule(getattr(torch, name))(lambda input, p, train: rule(input, p, train))
+    function_rule(getattr(torch, f"{name}_"))(lambda input, p, train: rule(input, p, train, True))
 
 
-@function_rule(torch.alpha_dropout_)
-def _alpha_dropout_(input: Tensor, p: float, train: bool) -> Tensor:
-    return alpha_dropout(input, p, train, inplace=True)
-
-
-@function_rule(torch.feature_alpha_dropout)
-def _feature_alpha_dropout(input: Tensor, p: float, train: bool) -> Tensor:
-    return feature_alpha_dropout(input, p, train)
-
-
-@function_rule(torch.feature_alpha_dropout_)
-def _feature_alpha_dropout_(input: Tensor, p: float, train: bool) -> Tensor:
-    return feature_alpha_dropout(input, p, train, inplace=True)
+_register_built_in("dropout", dropout)
+_register_built_in("feature_dropout", feature_dropout)
+_register_built_in("alpha_dropout", alpha_dropout)
+_register_built_in("feature_alpha_dropout", feature_alpha_dropout)
 
 
 @random_op(aten.native_dropout.default)
