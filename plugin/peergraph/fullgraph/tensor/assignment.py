@@ -69,12 +69,18 @@ def _fill(x: PartitionedTensor, value: Any) -> None:
     while value.ndim > x.ndim and value.shape[0] == 1:
         value = value[0]
     if not isinstance(value, PartitionedTensor):
-        value = _spread(value, x.layout, x.partitioned_dim - x.ndim)
+        value = values_for_rows(value, x.layout, x.partitioned_dim - x.ndim)
     x.copy_(value)
 
 
-def _spread(value: Tensor, layout: RowLayout, from_end: int) -> Tensor:
-    """Returns a plain value with this rank's rows, where it has some for each row."""
+def values_for_rows(value: Tensor, layout: RowLayout, from_end: int) -> Tensor:
+    """Returns a plain value with this rank's rows, where it has some for each row.
+
+    Args:
+        value: is written to rows.
+        layout: of the rows.
+        from_end: their dimension in the result of the same index, counted from the end.
+    """
     if value.ndim >= -from_end and value.shape[from_end] != 1:
         if value.shape[from_end] != layout.size:
             raise ValueError(
@@ -177,7 +183,7 @@ def _local_values(value: Any, layout: RowLayout, from_end: int, local: Tensor) -
     if not isinstance(value, Tensor):
         return torch.as_tensor(value, dtype=local.dtype, device=local.device)
     if not isinstance(value, PartitionedTensor):
-        value = _spread(value, layout, from_end)
+        value = values_for_rows(value, layout, from_end)
     if not isinstance(value, PartitionedTensor):
         return replicated(value.to(local.device, local.dtype), layout.group)
     if value.partitioned_dim - value.ndim != from_end:

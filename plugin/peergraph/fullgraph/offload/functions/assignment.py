@@ -22,8 +22,8 @@ from peergraph.fullgraph.offload.programs.selected_rows import Selection, spread
 from peergraph.fullgraph.offload.tensor.offloaded_function import OffloadedFunction
 from peergraph.fullgraph.offload.tensor.offloaded_tensor import RULES, OffloadedTensor, make_shell
 from peergraph.fullgraph.tensor.arguments import require_same_rows
-from peergraph.fullgraph.tensor.assignment import as_lists, put_at_elements
-from peergraph.fullgraph.tensor.conversions import distribute, from_local, take_rows
+from peergraph.fullgraph.tensor.assignment import as_lists, put_at_elements, values_for_rows
+from peergraph.fullgraph.tensor.conversions import from_local, take_rows
 from peergraph.fullgraph.tensor.index import parse_index
 from peergraph.fullgraph.tensor.partitioned_tensor import PartitionedTensor
 from peergraph.fullgraph.tensor.registry import FUNCTION_RULES, method
@@ -183,12 +183,7 @@ def written_rows(x: OffloadedTensor, chosen: RowLayout, value: Any) -> Offloaded
     if isinstance(value, OffloadedTensor):
         refuse("assignment", "the values of selected rows are offloaded")
     if isinstance(value, Tensor) and not isinstance(value, PartitionedTensor):
-        by_row = value.dim() == x.dim() and value.shape[0] != 1
-        if by_row and value.shape[0] != chosen.size:
-            raise ValueError(
-                f"cannot assign shape {tuple(value.shape)} to {chosen.size} selected rows"
-            )
-        value = distribute(value.to(x.device), chosen) if by_row else value.to(x.device, x.dtype)
+        value = values_for_rows(value.to(x.device, x.dtype), chosen, -x.dim())
     if isinstance(value, PartitionedTensor):
         require_same_rows("assignment", chosen, value.layout)
         value = _spread(value.to(x.dtype).expand(-1, *x.shape[1:]), chosen, x)
