@@ -9,6 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from peergraph.fullgraph.tensor.nested import map_nested
+
 _Token = Callable[[], object]
 
 
@@ -75,7 +77,7 @@ class RowTensor(Tensor):
                 return value._plain
             return value
 
-        args, kwargs = _mapped(args, plain), _mapped(kwargs or {}, plain)
+        args, kwargs = map_nested(args, plain), map_nested(kwargs or {}, plain)
         for row in rows:
             row._row.read_again()
         versions = [_version_of(row._plain) for row in rows]
@@ -86,7 +88,7 @@ class RowTensor(Tensor):
         if isinstance(result, np.ndarray):
             result = result.copy()
             result.setflags(write=False)  # a write would not reach the tensor
-        return _mapped(result, lambda value: _as_row(value, rows))
+        return map_nested(result, lambda value: _as_row(value, rows))
 
 
 def row_of(base: Tensor, index: tuple[Any, ...], value: Tensor, token: _Token) -> Tensor:
@@ -130,14 +132,3 @@ def _memory_of(value: Tensor) -> int | None:
 
 def _version_of(value: Tensor) -> int:
     return 0 if value.is_inference() else value._version
-
-
-def _mapped(value: Any, function: Callable[[Any], Any]) -> Any:
-    """Returns nested lists, tuples and dicts with `function` applied to what they hold."""
-    if isinstance(value, (tuple, list)) and not isinstance(value, torch.Size):
-        parts = [_mapped(part, function) for part in value]
-        is_named = hasattr(value, "_fields")
-        return type(value)(*parts) if is_named else type(value)(parts)
-    if type(value) is dict:
-        return {key: _mapped(part, function) for key, part in value.items()}
-    return function(value)

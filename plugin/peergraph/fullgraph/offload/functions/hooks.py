@@ -10,8 +10,8 @@ from torch import Tensor
 
 from peergraph.fullgraph.offload.functions.recording import refuse
 from peergraph.fullgraph.offload.gradients.segment import gets_gradient, make_boundary, row_operand
-from peergraph.fullgraph.offload.programs.record import tensors_in
 from peergraph.fullgraph.offload.tensor.offloaded_tensor import RULES, OffloadedTensor
+from peergraph.fullgraph.tensor.nested import tensors_in
 
 
 def require_node(name: str, x: OffloadedTensor) -> None:

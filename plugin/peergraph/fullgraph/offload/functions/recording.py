@@ -35,8 +35,6 @@ from peergraph.fullgraph.offload.programs.record import (
     Record,
     ResidentOperand,
     RowOperand,
-    map_nested,
-    tensors_in,
 )
 from peergraph.fullgraph.offload.tensor.offloaded_function import without_hooks
 from peergraph.fullgraph.offload.tensor.offloaded_tensor import (
@@ -57,6 +55,7 @@ from peergraph.fullgraph.offload.tensor.virtual_rank import NeedsOtherRowsError
 from peergraph.fullgraph.random.seeds import Seed
 from peergraph.fullgraph.structure.edge_index import PartitionedEdgeIndex
 from peergraph.fullgraph.structure.node_index import NodeIndex
+from peergraph.fullgraph.tensor.nested import map_nested, tensors_in
 from peergraph.fullgraph.tensor.parameters import check_parameters
 from peergraph.fullgraph.tensor.partitioned_tensor import PartitionedTensor, wrap
 from peergraph.fullgraph.tensor.registry import CHUNK_RULES, METHODS, method

@@ -27,7 +27,6 @@ from peergraph.fullgraph.offload.programs.record import (
     Record,
     ResidentOperand,
     RowOperand,
-    distinct_tensors,
     fill,
 )
 from peergraph.fullgraph.offload.programs.unchanged_check import (
@@ -46,6 +45,7 @@ from peergraph.fullgraph.offload.tensor.offloaded_tensor import (
 from peergraph.fullgraph.offload.tensor.row_space import RowSpace
 from peergraph.fullgraph.offload.tensor.virtual_rank import no_number
 from peergraph.fullgraph.tensor.arguments import local_rows_of_plain
+from peergraph.fullgraph.tensor.nested import distinct_tensors
 from peergraph.fullgraph.tensor.partitioned_tensor import PartitionedTensor, wrap
 
 

@@ -18,9 +18,6 @@ from peergraph.fullgraph.offload.programs.program import WHOLE_RESULT, Place, St
 from peergraph.fullgraph.offload.programs.record import (
     Record,
     RowOperand,
-    distinct_tensors,
-    map_nested,
-    tensors_in,
 )
 from peergraph.fullgraph.offload.programs.row_pass import RowPass, store_wanted, value_at
 from peergraph.fullgraph.offload.tensor.offloaded_tensor import (
@@ -31,6 +28,7 @@ from peergraph.fullgraph.offload.tensor.offloaded_tensor import (
 )
 from peergraph.fullgraph.offload.tensor.operations import Operation
 from peergraph.fullgraph.offload.tensor.virtual_rank import NeedsOtherRowsError, VirtualRank
+from peergraph.fullgraph.tensor.nested import distinct_tensors, map_nested, tensors_in
 from peergraph.fullgraph.tensor.partitioned_tensor import PartitionedTensor
 from peergraph.fullgraph.tensor.registry import method
 

@@ -22,9 +22,7 @@ from peergraph.fullgraph.offload.programs.record import (
     RowOperand,
     SourceOperand,
     fill,
-    map_nested,
     slots_in,
-    tensors_in,
     without_history,
 )
 from peergraph.fullgraph.offload.tensor.offloaded_function import without_hooks
@@ -34,6 +32,7 @@ from peergraph.fullgraph.offload.tensor.row_space import RowSpace
 from peergraph.fullgraph.offload.tensor.virtual_rank import VirtualRank
 from peergraph.fullgraph.random.seeds import Seed
 from peergraph.fullgraph.tensor.chunk_rows import ChunkRows, chunk_rows, partitioned
+from peergraph.fullgraph.tensor.nested import map_nested, tensors_in
 from peergraph.fullgraph.tensor.registry import CHUNK_RULES, DRAWING_CHUNK_RULES
 
 WHOLE_RESULT = -1

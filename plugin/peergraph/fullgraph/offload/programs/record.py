@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 from weakref import ref
 
@@ -16,6 +16,7 @@ from peergraph.fullgraph.offload.tensor.row_space import RowSpace
 from peergraph.fullgraph.random.seeds import Seed
 from peergraph.fullgraph.tensor.arguments import require_dense
 from peergraph.fullgraph.tensor.chunk_rows import partitioned
+from peergraph.fullgraph.tensor.nested import map_nested
 from peergraph.fullgraph.tensor.partitioned_tensor import PartitionedTensor, wrap
 
 
@@ -165,33 +166,6 @@ class Record:
         self.operation = operation
         self.operands = tuple(operands)
         self.seeds = tuple(seeds)
-
-
-def map_nested(value: Any, function: Callable[[Any], Any]) -> Any:
-    """Returns nested lists, tuples and dicts with `function` applied to what they hold."""
-    kind = type(value)
-    if isinstance(value, (tuple, list)) and kind is not Slot:
-        parts = [map_nested(part, function) for part in value]
-        return kind(*parts) if hasattr(value, "_fields") else kind(parts)
-    if kind is dict:
-        return {key: map_nested(part, function) for key, part in value.items()}
-    return function(value)
-
-
-def tensors_in(value: Any) -> list[Tensor]:
-    """Returns the tensors of nested lists, tuples and dicts, in order."""
-    if isinstance(value, Tensor):
-        return [value]
-    if isinstance(value, (tuple, list)):
-        return [tensor for part in value for tensor in tensors_in(part)]
-    if isinstance(value, dict):
-        return [tensor for part in value.values() for tensor in tensors_in(part)]
-    return []
-
-
-def distinct_tensors(value: Any) -> list[Tensor]:
-    """Returns the tensors of nested lists, tuples and dicts in order, each object once."""
-    return list({id(tensor): tensor for tensor in tensors_in(value)}.values())
 
 
 def slots_in(value: Any) -> list[int]:

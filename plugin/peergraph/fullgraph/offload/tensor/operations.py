@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -13,7 +14,8 @@ _MOST_OPERATIONS = 1024
 _AS_THEY_ARE = {bool, int, str, type(None), type(...), torch.dtype, torch.device, torch.layout}
 
 
-class Slot(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Slot:
     """Stands for an operand within recorded arguments."""
 
     place: int
