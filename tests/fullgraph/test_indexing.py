@@ -15,8 +15,8 @@ from torch import Tensor
 
 from peergraph.fullgraph import PartitionedTensor, distribute
 from peergraph.fullgraph.offload.chunks.chunks import Chunks
-from peergraph.fullgraph.offload.edges.edge_recorder import store_resident
 from peergraph.fullgraph.offload.edges.offloaded_csc import OffloadedCsc
+from peergraph.fullgraph.offload.functions.gathering import store_resident
 from peergraph.fullgraph.offload.rows.row_allocator import RowAllocator
 from peergraph.fullgraph.offload.tensor.row_space import RowSpaces
 from peergraph.memory import Group

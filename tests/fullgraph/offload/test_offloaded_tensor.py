@@ -12,8 +12,8 @@ from torch import Tensor
 
 from peergraph.fullgraph import RowLayout, distribute, keyed_random
 from peergraph.fullgraph.offload.chunks.chunks import Chunks
-from peergraph.fullgraph.offload.edges.edge_recorder import store_resident
 from peergraph.fullgraph.offload.edges.offloaded_csc import OffloadedCsc
+from peergraph.fullgraph.offload.functions.gathering import store_resident
 from peergraph.fullgraph.offload.rows.row_allocator import RowAllocator
 from peergraph.fullgraph.offload.tensor.offloaded_tensor import OffloadedTensor
 from peergraph.fullgraph.offload.tensor.row_space import RowSpaces

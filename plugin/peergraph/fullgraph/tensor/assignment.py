@@ -14,11 +14,12 @@ from peergraph.fullgraph.tensor.conversions import distribute, from_local, redis
 from peergraph.fullgraph.tensor.index import first_place, parse_index
 from peergraph.fullgraph.tensor.losses import sum_over_ranks
 from peergraph.fullgraph.tensor.partitioned_tensor import PartitionedTensor
-from peergraph.fullgraph.tensor.registry import function_rule
+from peergraph.fullgraph.tensor.registry import METHODS, function_rule
 from peergraph.fullgraph.tensor.selection import (
     broadcast_ids,
     broadcast_shape,
     ids_of_masks,
+    index_on_device,
     is_mask,
     local_index,
     local_index_of_plain,
@@ -28,9 +29,13 @@ from peergraph.fullgraph.tensor.selection import (
 _DisableTorchFunction = torch._C.DisableTorchFunctionSubclass
 
 
-@function_rule(Tensor.__setitem__)
+@function_rule(Tensor.__setitem__, anywhere=True)
 def setitem(x: Any, index: Any, value: Any) -> None:
     """Writes rows and columns in place."""
+    if isinstance(x, PartitionedTensor) and x.is_offloaded:
+        METHODS["offloaded assignment"](x, index, value)
+        return
+    index, value = index_on_device(index), _on_device(value)
     if not isinstance(x, PartitionedTensor):
         not_implemented("assignment", "a plain tensor is indexed by or set to a partitioned one")
     parsed = parse_index(index, x.shape)
@@ -59,6 +64,13 @@ def setitem(x: Any, index: Any, value: Any) -> None:
         _fill(view, value)
     else:
         put(view, parsed.advanced, value)
+
+
+def _on_device(value: Any) -> Any:
+    """Returns values with rows on the device. Differentiable."""
+    if isinstance(value, PartitionedTensor) and value.is_offloaded:
+        return METHODS["offloaded values on device"](value)
+    return value
 
 
 def _fill(x: PartitionedTensor, value: Any) -> None:
@@ -194,9 +206,13 @@ def _local_values(value: Any, layout: RowLayout, from_end: int, local: Tensor) -
     return rows
 
 
-@function_rule(Tensor.index_put_)
+@function_rule(Tensor.index_put_, anywhere=True)
 def index_put_(input: Any, indices: Sequence[Tensor], values: Any, accumulate: bool = False) -> Any:
     """As `Tensor.index_put_`; partitioned ids may count in a plain tensor."""
+    if isinstance(input, PartitionedTensor) and input.is_offloaded:
+        METHODS["offloaded assignment"](input, as_lists(indices), values, accumulate)
+        return input
+    indices, values = index_on_device(tuple(indices)), _on_device(values)
     if isinstance(input, PartitionedTensor):
         _, advanced = parse_index(as_lists(indices), input.shape)
         put(input, advanced, values, accumulate)

@@ -15,7 +15,7 @@ from peergraph.aggregate import Csc
 from peergraph.fullgraph.layout.content_digest import PendingDigest
 from peergraph.fullgraph.layout.row_layout import RowLayout
 from peergraph.fullgraph.offload.chunks.chunked_csc import ChunkedCsc
-from peergraph.fullgraph.offload.functions.gathering import in_graph, resident_rows
+from peergraph.fullgraph.offload.functions.gathering import in_graph, store_resident
 from peergraph.fullgraph.offload.functions.recording import (
     probe_of,
     resident_operand,
@@ -36,7 +36,6 @@ from peergraph.fullgraph.offload.programs.record import (
     RowOperand,
     SourceOperand,
 )
-from peergraph.fullgraph.offload.tensor.offloaded_function import OffloadedFunction
 from peergraph.fullgraph.offload.tensor.offloaded_tensor import (
     Content,
     OffloadedTensor,
@@ -415,30 +414,6 @@ def _rows(name: str, x: Tensor, space: RowSpace) -> tuple[Operand, Callable[[], 
     assert isinstance(x, PartitionedTensor)
     operand, layout = resident_operand(name, x, space)
     return operand, lambda: resident_probe(operand.tensor, layout)
-
-
-def store_resident(space: RowSpace, x: PartitionedTensor) -> OffloadedTensor:
-    """Returns rows that are on the device as an offloaded tensor. Differentiable."""
-    result: OffloadedTensor = StoreResident.apply(x, space)
-    return result
-
-
-class StoreResident(OffloadedFunction):
-    """Rows on the device, copied to a store."""
-
-    @staticmethod
-    def forward(ctx: Any, x: PartitionedTensor, space: RowSpace) -> OffloadedTensor:
-        ctx.layout = x.layout
-        local = x._local
-        store = space.allocator.allocate(space.layout, local.shape[1:], local.dtype, "source")
-        store.write(0, local)
-        return from_store(space, store)
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
-        if isinstance(grad, OffloadedTensor):
-            grad = resident_rows(grad, ctx.layout)
-        return grad, None
 
 
 def selected_source(spaces: RowSpaces, structure: ChunkedCsc, rows: Tensor) -> OffloadedTensor:

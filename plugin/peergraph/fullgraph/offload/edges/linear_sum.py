@@ -14,8 +14,8 @@ from peergraph.fullgraph.offload.edges.edge_recorder import (
     EdgeRecorder,
     reverse_rows,
     selected_source,
-    store_resident,
 )
+from peergraph.fullgraph.offload.functions.gathering import store_resident
 from peergraph.fullgraph.offload.functions.recording import record
 from peergraph.fullgraph.offload.programs.record import (
     PlainOperand,

@@ -7,7 +7,8 @@ from typing import Any
 
 from torch import Tensor
 
-from peergraph.fullgraph.offload.edges.edge_recorder import EdgeRecorder, store_resident
+from peergraph.fullgraph.offload.edges.edge_recorder import EdgeRecorder
+from peergraph.fullgraph.offload.functions.gathering import store_resident
 from peergraph.fullgraph.offload.gradients.program_gradients import ProgramGradients
 from peergraph.fullgraph.offload.gradients.segment import (
     compile_history,

@@ -22,7 +22,7 @@ from peergraph.fullgraph.offload.programs.selected_rows import Selection, spread
 from peergraph.fullgraph.offload.tensor.offloaded_function import OffloadedFunction
 from peergraph.fullgraph.offload.tensor.offloaded_tensor import RULES, OffloadedTensor, make_shell
 from peergraph.fullgraph.tensor.arguments import require_same_rows
-from peergraph.fullgraph.tensor.assignment import as_lists, put_at_elements, values_for_rows
+from peergraph.fullgraph.tensor.assignment import put_at_elements, values_for_rows
 from peergraph.fullgraph.tensor.conversions import from_local, take_rows
 from peergraph.fullgraph.tensor.index import parse_index
 from peergraph.fullgraph.tensor.partitioned_tensor import PartitionedTensor
@@ -30,21 +30,12 @@ from peergraph.fullgraph.tensor.registry import FUNCTION_RULES, method
 from peergraph.fullgraph.tensor.selection import index_on_device, selection, take
 
 
-def setitem(x: Tensor, index: Any, value: Any) -> None:
-    """Writes rows by mask, ids or range in place, or columns of all rows.
+@method("offloaded assignment")
+def put(x: OffloadedTensor, index: Any, value: Any, accumulate: bool = False) -> None:
+    """Writes rows by mask, ids or range in place, or columns of all rows; or adds values there.
 
     The values of selected rows are on the device, and so they stay until the rows are computed.
     """
-    if not isinstance(x, OffloadedTensor):
-        x[index_on_device(index)] = (
-            on_device(value) if isinstance(value, OffloadedTensor) else value
-        )
-        return
-    _put(x, index, value)
-
-
-def _put(x: OffloadedTensor, index: Any, value: Any, accumulate: bool = False) -> None:
-    """Writes values at an index, or adds them there."""
     parsed = parse_index(index, x.shape)
     first: Any = parsed.advanced[0] if parsed.is_alone else None
     of_elements = isinstance(first, PartitionedTensor) and first.dtype == torch.bool
@@ -96,15 +87,6 @@ def _put(x: OffloadedTensor, index: Any, value: Any, accumulate: bool = False) -
     else:
         written[parsed.with_rows(place, inner)] = value
     _write(x, chosen, written)
-
-
-def index_put_(input: Tensor, indices: Any, values: Any, accumulate: bool = False) -> Tensor:
-    """As `Tensor.index_put_`: rows by mask or ids, or columns."""
-    if not isinstance(input, OffloadedTensor):
-        indices = index_on_device(tuple(indices))
-        return input.index_put_(indices, index_on_device(values), accumulate)
-    _put(input, as_lists(indices), values, accumulate)
-    return input
 
 
 def cat(tensors: Sequence[Tensor], dim: int = 0, **kwargs: Any) -> Tensor:
@@ -163,8 +145,6 @@ for _name in (*_IN_PLACE, *(f"__i{name}__" for name in _OPERATORS)):
         FUNCTION_RULES.setdefault(_function, _then_written(_function))
 
 
-RULES[Tensor.__setitem__] = setitem
-RULES[Tensor.index_put_] = index_put_
 RULES[Tensor.data.__set__] = set_data  # type: ignore[attr-defined]
 RULES[torch.cat] = RULES[torch.concat] = RULES[torch.concatenate] = cat
 

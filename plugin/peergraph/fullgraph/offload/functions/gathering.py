@@ -69,25 +69,6 @@ def local_rows(x: OffloadedTensor, device: torch.device | None = None) -> Tensor
     return result
 
 
-def on_device(x: OffloadedTensor) -> PartitionedTensor:
-    """Returns all rows as a tensor on the device. Collective; differentiable."""
-    result: PartitionedTensor = OnDevice.apply(x)
-    return result
-
-
-class OnDevice(OffloadedFunction):
-    """All rows on the device."""
-
-    @staticmethod
-    def forward(ctx: Any, x: OffloadedTensor) -> PartitionedTensor:
-        ctx.layout = x.layout
-        return resident_rows(x, x.layout)
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> Tensor:
-        return take_rows(grad, ctx.layout, 0)
-
-
 def resident_rows(x: OffloadedTensor, layout: RowLayout) -> PartitionedTensor:
     """Returns the rows as a tensor on the device. Collective; not differentiable."""
     return wrap(local_rows(x, x.device), layout, x.partitioned_dim)
@@ -97,6 +78,13 @@ def resident_rows(x: OffloadedTensor, layout: RowLayout) -> PartitionedTensor:
 def rows_on_device(x: OffloadedTensor) -> PartitionedTensor:
     """Returns the rows of an index on the device. Collective; not differentiable."""
     return resident_rows(x, x.layout)
+
+
+@method("offloaded values on device")
+def on_device(x: OffloadedTensor) -> PartitionedTensor:
+    """Returns all rows as a tensor on the device. Collective; differentiable."""
+    result: PartitionedTensor = MoveRows.apply(x, None)
+    return result
 
 
 def in_graph(x: Any, space: RowSpace) -> Any:
@@ -112,23 +100,42 @@ def in_graph(x: Any, space: RowSpace) -> Any:
         return x
     if not x._content.is_storable or not x.layout.same_rows(space.layout):
         return x
-    return OfOtherGraph.apply(x, space)
+    return MoveRows.apply(x, space)
 
 
-class OfOtherGraph(OffloadedFunction):
-    """Rows of another graph of the same nodes, copied to a store of this graph."""
+def store_resident(space: RowSpace, x: PartitionedTensor) -> OffloadedTensor:
+    """Returns rows that are on the device as an offloaded tensor. Differentiable."""
+    result: OffloadedTensor = MoveRows.apply(x, space)
+    return result
+
+
+class MoveRows(OffloadedFunction):
+    """The same rows on the device, or in a store of another space."""
 
     @staticmethod
-    def forward(ctx: Any, x: OffloadedTensor, space: RowSpace) -> OffloadedTensor:
-        content = x._content
-        ctx.space = content.space
-        store = space.allocator.allocate(space.layout, content.features, content.dtype, "source")
-        visit_rows(x, store.write)
+    def forward(ctx: Any, x: PartitionedTensor, space: RowSpace | None) -> PartitionedTensor:
+        ctx.space = x._content.space if isinstance(x, OffloadedTensor) else None
+        ctx.layout = x.layout
+        if space is None:
+            assert isinstance(x, OffloadedTensor)
+            return resident_rows(x, x.layout)
+        if isinstance(x, OffloadedTensor):
+            features = x._content.features
+            store = space.allocator.allocate(space.layout, features, x.dtype, "source")
+            visit_rows(x, store.write)
+        else:
+            local = x._local
+            store = space.allocator.allocate(space.layout, local.shape[1:], local.dtype, "source")
+            store.write(0, local)
         return from_store(space, store)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+        if not isinstance(grad, OffloadedTensor):
+            return take_rows(grad, ctx.layout, 0), None
         with torch.no_grad():
+            if ctx.space is None:
+                return resident_rows(grad, ctx.layout), None
             return in_graph(grad, ctx.space), None
 
 
