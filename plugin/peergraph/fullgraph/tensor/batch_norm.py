@@ -35,31 +35,9 @@ _shares: WeakKeyDictionary[RowLayout, Tensor] = WeakKeyDictionary()
 class NormalizeChannels(Function):
     """Normalises channels (dimension 1) over all other dimensions and all ranks.
 
-    Returns the result, and the mean, the variance (biased) and 1 / sqrt(variance + eps) by channel,
-    which are plain, equal on all ranks and not differentiable.
+    Returns the result, and the mean and the variance (biased) by channel, which are plain, equal on
+    all ranks and not differentiable. Where these are passed, it returns the result alone.
     """
-
-    @staticmethod
-    def forward(
-        ctx: Any, x: PartitionedTensor, weight: Tensor | None, bias: Tensor | None, eps: float
-    ) -> tuple[PartitionedTensor, Tensor, Tensor, Tensor]:
-        with torch._C._EnableTorchFunction():
-            mean, variance = channel_statistics(x)
-        invstd = (variance + eps).rsqrt()
-        ctx.save_for_backward(x, weight, mean, invstd)
-        ctx.layout, ctx.dim = x.layout, x.partitioned_dim
-        ctx.mark_non_differentiable(mean, variance, invstd)
-        local = normalized(x._local, weight, bias, mean, variance, eps)
-        return wrap(local, x.layout, x.partitioned_dim), mean, variance, invstd
-
-    @staticmethod
-    @once_differentiable("batch normalisation of partitioned rows")
-    def backward(ctx: Any, grad: Tensor, *_: None) -> tuple[Tensor | None, ...]:
-        return *_gradients(ctx, grad, constant=False), None
-
-
-class NormalizeWithConstants(Function):
-    """Normalises channels with given statistics."""
 
     @staticmethod
     def forward(
@@ -67,19 +45,34 @@ class NormalizeWithConstants(Function):
         x: PartitionedTensor,
         weight: Tensor | None,
         bias: Tensor | None,
-        mean: Tensor,
-        variance: Tensor,
         eps: float,
-    ) -> PartitionedTensor:
+        *constants: Tensor,
+    ) -> PartitionedTensor | tuple[PartitionedTensor, Tensor, Tensor]:
+        if constants:
+            mean, variance = constants
+        else:
+            with torch._C._EnableTorchFunction():
+                mean, variance = channel_statistics(x)
+            ctx.mark_non_differentiable(mean, variance)
         ctx.save_for_backward(x, weight, mean, (variance + eps).rsqrt())
-        ctx.layout, ctx.dim = x.layout, x.partitioned_dim
+        ctx.layout, ctx.dim, ctx.num_constants = x.layout, x.partitioned_dim, len(constants)
         local = normalized(x._local, weight, bias, mean, variance, eps)
-        return wrap(local, x.layout, x.partitioned_dim)
+        out = wrap(local, x.layout, x.partitioned_dim)
+        return out if constants else (out, mean, variance)
 
     @staticmethod
     @once_differentiable("batch normalisation of partitioned rows")
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        return *_gradients(ctx, grad, constant=True), None, None, None
+    def backward(ctx: Any, grad: Tensor, *_: None) -> tuple[Tensor | None, ...]:
+        x, weight, mean, invstd = ctx.saved_tensors
+        needs = ctx.needs_input_grad[:3]
+        # Hooks on saved tensors may have made a plain tensor of all rows.
+        x, grad = (take_rows(rows, ctx.layout, ctx.dim) for rows in (x, grad))
+        are_constant = ctx.num_constants > 0
+        found = channel_gradients(grad, x, weight, mean, invstd, needs[0], are_constant)
+        dtype = mean.dtype if weight is None else weight.dtype
+        grad_x, *parts = (part if need else None for part, need in zip(found, needs, strict=True))
+        parts = [None if part is None else part.to(dtype) for part in parts]
+        return grad_x, *parts, None, *[None] * ctx.num_constants
 
 
 class NormalizeAllRows(Function):
@@ -132,18 +125,6 @@ def _is_of_all_rows(x: PartitionedTensor, *parameters: Tensor | None) -> bool:
             for p in parameters
         )
     )
-
-
-def _gradients(ctx: Any, grad: Tensor, constant: bool) -> tuple[Tensor | None, ...]:
-    x, weight, mean, invstd = ctx.saved_tensors
-    # Hooks on saved tensors may have made a plain tensor of all rows.
-    x, grad = (take_rows(rows, ctx.layout, ctx.dim) for rows in (x, grad))
-    found = channel_gradients(grad, x, weight, mean, invstd, ctx.needs_input_grad[0], constant)
-    dtype = mean.dtype if weight is None else weight.dtype
-    grad_x, *parts = (
-        part if wanted else None for part, wanted in zip(found, ctx.needs_input_grad, strict=False)
-    )
-    return grad_x, *(None if part is None else part.to(dtype) for part in parts)
 
 
 def channel_statistics(x: PartitionedTensor) -> tuple[Tensor, Tensor]:
@@ -295,9 +276,8 @@ def batch_norm(
         if input.is_offloaded:
             frozen = run_as_is(normalized_by, input, running_mean, running_var, weight, bias, eps)
         else:
-            frozen = apply_to_rows(
-                NormalizeWithConstants, input, weight, bias, running_mean, running_var, eps
-            )
+            constants = running_mean, running_var
+            frozen = apply_to_rows(NormalizeChannels, input, weight, bias, eps, *constants)
         return frozen
     count = values_by_channel(input)
     if count == 1:
@@ -321,7 +301,7 @@ def batch_norm(
             input, weight, bias, running_mean, running_var, momentum, eps
         )
         return normal
-    out, mean, variance, _ = apply_to_rows(NormalizeChannels, input, weight, bias, eps)
+    out, mean, variance = apply_to_rows(NormalizeChannels, input, weight, bias, eps)
     update_running(running_mean, running_var, mean, variance, count, momentum)
     return out
 

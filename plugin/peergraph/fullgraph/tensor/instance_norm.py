@@ -73,7 +73,7 @@ def _over_positions(
     instances, channels = input.shape[:2]
     merged = input.reshape(1, instances * channels, *input.shape[2:])
     weights = (None if part is None else part.repeat(instances) for part in (weight, bias))
-    out, mean, variance, _ = apply_to_rows(NormalizeChannels, merged, *weights, eps)
+    out, mean, variance = apply_to_rows(NormalizeChannels, merged, *weights, eps)
     with torch.no_grad():
         mean, variance = (part.view(instances, channels).mean(0) for part in (mean, variance))
     count = values_by_channel(merged)
