@@ -224,8 +224,9 @@ def run_as_is(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
 
     On the device, its ATen operations have rules; with an offloaded tensor it is recorded.
     """
-    if any(isinstance(arg, PartitionedTensor) and arg.is_offloaded for arg in args):
-        return METHODS["record"](function, args, kwargs)
+    for arg in args:
+        if isinstance(arg, PartitionedTensor) and arg.is_offloaded:
+            return METHODS["record"](function, args, kwargs)
     with _DisableTorchFunction():
         return function(*args, **kwargs)
 
