@@ -87,5 +87,31 @@ def resolves(dotted: str) -> bool:
     return False
 
 
+def test_path_into_full_graphs_has_five_files_with_their_classes() -> None:
+    page = (ROOT / "docs" / "internals" / "fullgraph_reading.md").read_text()
+    steps = re.findall(r"^\| `(fullgraph/\S+\.py)` \| `(\w+)` \|", page, re.MULTILINE)
+    assert len(steps) == 5
+    for path, name in steps:
+        assert re.search(rf"^class {name}\b", (ROOT / "plugin/peergraph" / path).read_text(), re.M)
+    for owner, method in re.findall(r"`(\w+)\.(\w+)`\*\*", page):
+        path = next(path for path, name in steps if name == owner)
+        assert f"def {method}(" in (ROOT / "plugin/peergraph" / path).read_text()
+
+
+# The facts to look up: every limit, every message, every argument.
+LONG_GUIDES = {"limits", "troubleshooting"}
+MAX_GUIDE_WORDS = 1000
+
+
+def test_guides_are_short() -> None:
+    """What takes more words is an internals page, a benchmark page or a second guide."""
+    lengths = {}
+    for page in (ROOT / "docs" / "guides").glob("*.md"):
+        prose = re.sub(r"^ *```.*?^ *```", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
+        lengths[page.stem] = sum(re.search(r"\w", word) is not None for word in prose.split())
+    long = {name: words for name, words in lengths.items() if words > MAX_GUIDE_WORDS}
+    assert set(long) <= LONG_GUIDES, long
+
+
 def test_design_is_short() -> None:
     assert len((ROOT / "docs" / "design.md").read_text().split()) <= MAX_DESIGN_WORDS
