@@ -79,6 +79,26 @@ def test_troubleshooting_quotes_messages_that_are_raised(monkeypatch: pytest.Mon
     assert missing == []
 
 
+@pytest.mark.parametrize(
+    ("module", "code"),
+    [
+        ("peergraph.store.ingest.table", "raise ValueError(MIXED_TEXT)"),
+        ("peergraph.aggregate.ops.attention", 'got " + ("both" if att is not None else "none")'),
+        ("peergraph.memory.group.group", "raise ValueError(message)"),
+    ],
+)
+def test_messages_with_names_and_conditions_are_listed(
+    module: str, code: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("docutils", reason="needs docutils, which the extra docs installs")
+    assert code in (ROOT / "plugin" / module.replace(".", "/")).with_suffix(".py").read_text()
+    listed = load("docs/extensions/error_messages.py", monkeypatch)["messages"]()
+    assert any(m.module == module and m.error == "ValueError" for m in listed)
+    texts = {m.text for m in listed}
+    assert "either left or att must be given, got both" in texts
+    assert "this build of peergraph has no CUDA part" in texts
+
+
 def _has(text: str, parts: list[str]) -> bool:
     """Whether the parts are in the text, one after the other."""
     return re.search(".*".join(map(re.escape, parts)), text) is not None
