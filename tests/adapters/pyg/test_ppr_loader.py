@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from torch_geometric.data import Data
 from torch_geometric.loader import NodeLoader
 from torch_geometric.nn import GCNConv
 
@@ -11,6 +12,8 @@ import peergraph_pyg
 from peergraph.reference import ppr as reference
 from peergraph.reference.sampling import Csc
 from tests.adapters.pyg.graphs import random_data, random_hetero
+
+CITES = ("paper", "cites", "paper")
 
 
 def csc_of(edge_index: torch.Tensor, num_nodes: int) -> Csc:
@@ -57,6 +60,36 @@ def test_batches(num_workers: int, pair: bool, device: torch.device) -> None:
     assert num_workers or len(seen) == len(loader)
 
 
+@pytest.mark.parametrize("pair", [False, True])
+def test_a_relation_of_a_graph_with_types(pair: bool, device: torch.device) -> None:
+    """Batches are those of the relation alone."""
+    data = random_hetero()
+    shared = peergraph_pyg.share(data, device=device)
+    alone = Data(x=data["paper"].x, edge_index=data[CITES].edge_index)
+    options = {"eps": 1e-3, "batch_size": 8}
+    loader = peergraph_pyg.PPRLoader(
+        peergraph_pyg.stores(peergraph_pyg.store_of(shared)) if pair else shared,
+        5,
+        ("paper", torch.arange(20)),
+        edge_type=CITES,
+        **options,
+    )
+    expected = peergraph_pyg.PPRLoader(
+        peergraph_pyg.share(alone, device=device), 5, torch.arange(20), **options
+    )
+    for batch, other in zip(loader, expected, strict=True):
+        papers, cites = batch["paper"], batch[CITES]
+        assert papers.batch_size == other.batch_size
+        assert papers.num_sampled_nodes == other.num_sampled_nodes
+        for name in ("x", "n_id", "input_id"):
+            assert torch.equal(papers[name], other[name]), name
+        assert torch.equal(cites.edge_index, other.edge_index)
+        assert torch.equal(cites.edge_weight, other.edge_weight)
+        assert "e_id" not in cites
+        for edge_type in set(batch.edge_types) - {CITES}:
+            assert batch[edge_type].edge_index.shape == (2, 0)
+
+
 def test_sampler_in_pygs_node_loader(device: torch.device) -> None:
     shared = peergraph_pyg.share(random_data(), device=device)
     sampler = peergraph_pyg.PPRSampler(shared, 4)
@@ -77,7 +110,14 @@ def test_errors() -> None:
     with pytest.raises(ValueError, match="share"):
         peergraph_pyg.PPRLoader(random_data(), 3)
     shared = peergraph_pyg.share(random_hetero())
-    with pytest.raises(NotImplementedError, match="the graph has types"):
+    with pytest.raises(ValueError, match=r"edge_type: needed.*share data.to_homogeneous\(\)"):
         peergraph_pyg.PPRLoader(shared, 3)
+    with pytest.raises(ValueError, match="edge_type: .* joins two node types"):
+        peergraph_pyg.PPRLoader(shared, 3, edge_type=("author", "writes", "paper"))
+    with pytest.raises(ValueError, match="edge_type: the graph has no types"):
+        peergraph_pyg.PPRLoader(peergraph_pyg.share(random_data()), 3, edge_type=CITES)
+    of_authors = peergraph_pyg.PPRLoader(shared, 3, ("author", None), edge_type=CITES)
+    with pytest.raises(ValueError, match="input_nodes: expected 'paper', got 'author'"):
+        next(iter(of_authors))
     with pytest.raises(ValueError, match="alpha: expected"):
         peergraph_pyg.PPRLoader(peergraph_pyg.share(random_data()), 3, alpha=2.0)
