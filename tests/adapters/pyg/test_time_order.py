@@ -1,68 +1,19 @@
 """Temporal batches in pyg-lib's order, beside plain loops over what pyg-lib does.
 
-pyg-lib takes lists that PyG has sorted by time (a stable sort, for the graph and the attribute):
-it cuts them off behind the seed's time, takes all that is left or, of "last", the end of it, and
-numbers nodes as it finds them. What it draws at random comes in the order of the draws, which are
-its own; here that is in the order of time, too.
+What pyg-lib draws at random comes in the order of the draws, which are its own; here that is in the
+order of time, too.
 """
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 import torch
-from torch import Tensor
-from torch_geometric.data import Data, HeteroData
+from torch_geometric.data import HeteroData
 from torch_geometric.loader import NeighborLoader
 
 import peergraph_pyg
-from tests.adapters.pyg.graphs import random_data
+from tests.adapters.pyg.timed_batches import check_last, timed_data
 from tests.named_case import named_cases
-
-
-def timed_data(attribute: str) -> Data:
-    """Times that come in any order, and many of them twice."""
-    data = random_data()
-    random = torch.Generator().manual_seed(5)
-    data.stamp = torch.randint(30, (60,), generator=random)
-    data.edge_stamp = torch.randint(100, (400,), generator=random)
-    data.times = data.edge_stamp if attribute == "edge_stamp" else data.stamp[data.edge_index[0]]
-    return data
-
-
-def pyg_lib_hops(data: Data, seeds: Tensor, latest: Tensor, fanouts: list[int]) -> dict[str, Any]:
-    """What pyg-lib finds with "last", or with fanouts of -1; each seed has nodes of its own."""
-    order = data.times.argsort(stable=True)
-    order = order[data.edge_index[1][order].argsort(stable=True)]
-    source, target = data.edge_index[:, order].tolist()
-    times = data.times[order].tolist()
-    nodes = list(enumerate(seeds.tolist()))
-    number = {node: at for at, node in enumerate(nodes)}
-    row, col, edges = [], [], []
-    begin = 0
-    for fanout in fanouts:
-        end = len(nodes)
-        for at in range(begin, end):
-            tree, node = nodes[at]
-            admitted = [
-                e for e in range(len(times)) if target[e] == node and times[e] <= int(latest[tree])
-            ]
-            for e in admitted if fanout < 0 else admitted[max(len(admitted) - fanout, 0) :]:
-                found = tree, source[e]
-                if found not in number:
-                    number[found] = len(nodes)
-                    nodes.append(found)
-                row.append(number[found])
-                col.append(at)
-                edges.append(int(order[e]))
-        begin = end
-    return {
-        "n_id": [node for _, node in nodes],
-        "batch": [tree for tree, _ in nodes],
-        "edge_index": [row, col],
-        "e_id": edges,
-    }
 
 
 @pytest.mark.parametrize("attribute", ["stamp", "edge_stamp"])
@@ -81,10 +32,7 @@ def test_the_most_recent(attribute: str, fanouts: list[int], device: torch.devic
         batch_size=13,
     )
     for batch in loader:
-        seeds = batch.input_id.cpu()
-        expected = pyg_lib_hops(data, seeds, latest[seeds], fanouts)
-        for name, values in expected.items():
-            assert batch[name].tolist() == values, name
+        check_last(batch, data, fanouts, latest[batch.input_id.cpu()])
 
 
 @pytest.mark.parametrize("attribute", ["stamp", "edge_stamp"])
@@ -96,9 +44,7 @@ def test_all_neighbours_before_a_time(attribute: str, device: torch.device) -> N
         shared, [-1, 60], torch.arange(60), latest, time_attr=attribute, batch_size=60
     )
     (batch,) = loader
-    expected = pyg_lib_hops(data, torch.arange(60), latest, [-1, -1])
-    for name, values in expected.items():
-        assert batch[name].tolist() == values, name
+    check_last(batch, data, [-1, -1], latest)
 
 
 @pytest.mark.parametrize("attribute", ["stamp", "edge_stamp"])

@@ -1,7 +1,6 @@
 """Windows of time in PyG's loaders, and lists that `share` sorts, beside plain loops.
 
-The loops follow pyg-lib: of lists in the order of time, they take what the seed admits, or the end
-of it. A window begins at a start of the seed, or a length before its time; both ends count.
+A window begins at a start of the seed, or a length before its time; both ends count.
 """
 
 from __future__ import annotations
@@ -14,54 +13,9 @@ from torch_geometric.data import Data, HeteroData
 from torch_geometric.loader import LinkNeighborLoader, NeighborLoader
 
 import peergraph_pyg
-from tests.adapters.pyg.graphs import random_data
+from tests.adapters.pyg.timed_batches import LEAST, check_last, timed_data
 from tests.named_case import named_case, named_cases
 from tests.pairwise import pairwise
-
-LEAST = torch.iinfo(torch.int64).min
-
-
-def timed_data(attribute: str) -> Data:
-    data = random_data()
-    random = torch.Generator().manual_seed(5)
-    data.stamp = torch.randint(30, (60,), generator=random)
-    data.edge_stamp = torch.randint(100, (400,), generator=random)
-    data.times = data.edge_stamp if attribute == "edge_stamp" else data.stamp[data.edge_index[0]]
-    return data
-
-
-def expected_batch(
-    data: Data, seeds: list[int], first: list[int], last: list[int], fanouts: list[int]
-) -> dict[str, Any]:
-    """What "last" finds; each seed has a tree of its own."""
-    edges = sorted(range(data.num_edges), key=lambda e: (int(data.times[e]), e))
-    lists: dict[int, list[int]] = {}
-    for e in edges:
-        lists.setdefault(int(data.edge_index[1, e]), []).append(e)
-    nodes = list(enumerate(seeds))
-    rows = {node: row for row, node in enumerate(nodes)}
-    row, col, e_id, begin = [], [], [], 0
-    for fanout in fanouts:
-        end = len(nodes)
-        for target in range(begin, end):
-            tree, node = nodes[target]
-            window = range(first[tree], last[tree] + 1)
-            admitted = [e for e in lists.get(node, []) if int(data.times[e]) in window]
-            for e in admitted if fanout < 0 else admitted[max(0, len(admitted) - fanout) :]:
-                source = tree, int(data.edge_index[0, e])
-                if source not in rows:
-                    rows[source] = len(nodes)
-                    nodes.append(source)
-                row.append(rows[source])
-                col.append(target)
-                e_id.append(e)
-        begin = end
-    return {
-        "n_id": [node for _, node in nodes],
-        "batch": [tree for tree, _ in nodes],
-        "edge_index": [row, col],
-        "e_id": e_id,
-    }
 
 
 @named_cases(
@@ -100,11 +54,7 @@ def test_nodes(
                     first = (latest[seeds] - window).maximum(first)
                 if start:
                     first = first.maximum(starts[seeds])
-                expected = expected_batch(
-                    data, seeds.tolist(), first.tolist(), latest[seeds].tolist(), fanouts
-                )
-                for name, values in expected.items():
-                    assert batch[name].tolist() == values, name
+                check_last(batch, data, fanouts, latest[seeds], first)
 
 
 @named_cases(
