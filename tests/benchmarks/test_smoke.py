@@ -567,10 +567,6 @@ def test_placement(tmp_path: Path) -> None:
     of_part = {part: [r for r in timed if r["part"] == part] for part in PLACEMENT_ROWS}
     for part, rows in PLACEMENT_ROWS.items():
         assert [(r["setting"], r.get("plan")) for r in of_part[part]] == rows
-    assert all(
-        ("predicted_ratio" in r) == (r["op"] != "gather" and r.get("sampler") != "reservoir")
-        for r in timed
-    )
     for r in timed:
         assert r["hit_replicated"] + r["hit_sharded"] + r["hit_host"] == pytest.approx(1)
     assert [r["op"] for r in of_part["budgets"]] == ["gather", "batch"] * 3
@@ -580,7 +576,9 @@ def test_placement(tmp_path: Path) -> None:
     cumulative = [r["sampler"] for r in of_part["factors"] if r["op"] == "batch"]
     assert cumulative == ["reservoir"] * 3 + ["plain"] * 3
     assert base["slowest_link_mb"] == 0 < structure["slowest_link_mb"]
-    assert len([r for r in records if r.get("part") == "machines"]) == 16
+    machines = [r for r in records if r.get("part") == "machines"]
+    assert len(machines) == 16
+    assert all(r["link_ms"] > 0 for r in machines)
     assert "placement machines" in table
     pytest.importorskip("matplotlib")
     assert len(list(tmp_path.glob("placement_*.svg"))) == 4
