@@ -58,7 +58,7 @@ def test_rows_of_sources_come_first() -> None:
     # With more memory, rows that are read in order take the rest.
     roomy = plan(20 * ROW)
     stores = make_allocator(group, roomy)
-    assert roomy.is_on_device
+    assert set(roomy.placement.tiers.values()) == {"device"}
     kept = [stores.allocate(layout, (64,), torch.float32, "sequential") for _ in range(3)]
     assert [s.tier for s in kept] == ["device"] * 3
     limit = stores.sequential_device_bytes

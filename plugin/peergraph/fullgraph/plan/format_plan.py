@@ -1,139 +1,143 @@
-"""A plan of full-graph training as text."""
+"""Plans of full-graph training as text."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Protocol
+from collections.abc import Sequence
 
 from peergraph.fullgraph.layout.blocks import imbalance
-from peergraph.fullgraph.plan.format_offload import format_offload
 from peergraph.fullgraph.plan.memory_items import GraphFacts, MemoryItem
-from peergraph.fullgraph.plan.network_bytes import NetworkBytes
+from peergraph.fullgraph.plan.offload_cost import DEVICE, FILE, HOST, USER
 from peergraph.fullgraph.plan.offload_plan import OffloadPlan
-from peergraph.fullgraph.plan.recorded_model import RecordedModel
-from peergraph.fullgraph.plan.sum_cost import SumCost
+from peergraph.fullgraph.plan.resident_plan import ResidentPlan
 from peergraph.memory import Topology
 from peergraph.printing import format_bytes, table_lines
-from peergraph.store import EdgeType
 
-_STAGES = {"blocks": 2}
-# Columns of sums for which the mode is shown, of floats.
-_SHOWN_WIDTHS, _FLOAT_BYTES = (16, 32, 64, 128, 256, 512), 4
+_TIERS = {DEVICE: "device", HOST: "host", FILE: "files", USER: "given"}
+Rows = list[tuple[str, ...]]
 
 
-class Plan(Protocol):
-    """The properties of a :class:`FullGraphPlan` that its printed text shows."""
-
-    @property
-    def facts(self) -> GraphFacts: ...
-    @property
-    def topology(self) -> Topology: ...
-    @property
-    def model(self) -> RecordedModel | None: ...
-    @property
-    def memory_budget(self) -> int | None: ...
-    @property
-    def mode(self) -> str: ...
-    @property
-    def reason(self) -> str: ...
-    @property
-    def items(self) -> Sequence[MemoryItem]: ...
-    @property
-    def sums(self) -> Sequence[SumCost]: ...
-    @property
-    def buffers(self) -> Mapping[str, Sequence[int]]: ...
-    @property
-    def modes(self) -> Sequence[str]: ...
-    @property
-    def decision(self) -> str: ...
-    @property
-    def offload(self) -> OffloadPlan | None: ...
-    @property
-    def network(self) -> NetworkBytes | None: ...
-    @property
-    def world_size(self) -> int: ...
-    @property
-    def bytes_by_rank(self) -> Sequence[int]: ...
-    @property
-    def chooses_by_width(self) -> bool: ...
-    def mode_for(self, edge_type: EdgeType, row_bytes: int) -> str: ...
-
-
-def format_plan(plan: Plan) -> str:
-    """Returns the lines that ``print(plan)`` shows."""
-    if plan.offload is not None:
-        lines = format_offload(plan.offload, plan.memory_budget)
-        return "\n".join([*_head(plan), f"  {plan.decision}", *lines])
-    decided = [f"  {plan.decision}"]
-    body = [*decided, *_memory(plan), *_sums(plan), *_mode(plan), *_network(plan)]
-    return "\n".join([*_head(plan), *body])
-
-
-def _head(plan: Plan) -> list[str]:
-    facts, ranks = plan.facts, plan.world_size
-    edges = [sum(v.num_edges[r] for v in facts.volumes.values()) for r in range(ranks)]
+def graph_lines(facts: GraphFacts, topology: Topology) -> list[str]:
+    """Returns lines of the graph and its partition."""
+    ranks, edges = facts.world_size, facts.num_edges
     received = [sum(v.received[r] for v in facts.volumes.values()) for r in range(ranks)]
     lines = [
         f"full graph on {ranks} rank{'s' if ranks > 1 else ''}: {sum(facts.rows):,} nodes, "
-        f"{sum(edges):,} edges; links of {plan.topology.name}",
+        f"{sum(edges):,} edges; links of {topology.name}",
         f"  order of nodes: {facts.order}" + (f" ({facts.reason})" if facts.reason else ""),
     ]
-    table: list[tuple[str, ...]] = [("", *(f"rank {r}" for r in range(ranks)), "max / mean")]
+    table: Rows = [("", *_ranks(ranks), "max / mean")]
     for name, counts in (("nodes", facts.rows), ("edges", edges), ("remote rows", received)):
         table.append((name, *(f"{c:,}" for c in counts), f"{imbalance(counts):.2f}"))
     return lines + table_lines(table, 1)
 
 
-def _memory(plan: Plan) -> list[str]:
-    ranks = range(plan.world_size)
-    table: list[tuple[str, ...]] = [("memory", "", *(f"rank {r}" for r in ranks))]
-    for item in plan.items:
-        if any(item.num_bytes):
-            table.append((item.name, item.what, *map(format_bytes, item.num_bytes)))
-    stages = f"{_STAGES[plan.mode]} buffers of n/P rows" if plan.mode in _STAGES else ""
+def resident_lines(
+    plan: ResidentPlan, mode: str, reason: str, memory_budget: int | None
+) -> list[str]:
+    """Returns lines of training with all rows on the devices.
+
+    Args:
+        plan: the plan.
+        mode: of the exchange.
+        reason: why that mode.
+        memory_budget: bytes of each rank; None: no limit.
+    """
+    num_bytes: list[tuple[str, str, Sequence[int]]] = []
     if plan.sums:
-        table.append(("exchange", stages, *map(format_bytes, plan.buffers[plan.mode])))
-    table.append(("total", "", *map(format_bytes, plan.bytes_by_rank)))
-    lines = table_lines(table, 2)
-    if plan.memory_budget is not None:
-        lines.append(f"  budget of each rank: {format_bytes(plan.memory_budget)}")
+        stages = "2 buffers of n/P rows" if mode == "blocks" else ""
+        num_bytes.append(("exchange", stages, plan.buffers[mode]))
+    num_bytes.append(("total", "", plan.bytes_by_rank(mode)))
+    lines = _memory("memory", plan.items, num_bytes)
+    if memory_budget is not None:
+        lines.append(f"  budget of each rank: {format_bytes(memory_budget)}")
+    if plan.model is not None:
+        lines.append(f"  model: {plan.model.name}")
+    network = plan.network
+    if plan.sums:
+        modes = [m for m in plan.sums[0].modes if network is None or m in plan.usable]
+        table: Rows = [("sums of an epoch", "bytes of a row", *(f"{m}: received" for m in modes))]
+        for each in plan.sums:
+            received = (format_bytes(each.received(m)) for m in modes)
+            table.append((str(each.count), str(each.row_bytes), *received))
+        totals = (sum(each.received(m) for each in plan.sums) for m in modes)
+        table.append(("epoch", "", *map(format_bytes, totals)))
+        lines += table_lines(table, 1)
+    lines.append(f"  exchange: {mode if plan.facts.world_size > 1 else 'none'} ({reason})")
+    if network is not None:
+        most = [format_bytes(max(by_machine)) for by_machine in network]
+        lines.append(
+            f"  network: the busiest of {len(network.received)} machines receives {most[0]} and "
+            f"sends {most[1]} each {'epoch' if plan.sums else 'sum of 128 columns'}"
+        )
     return lines
 
 
-def _sums(plan: Plan) -> list[str]:
-    if plan.model is None:
-        return []
-    lines = [f"  model: {plan.model.name}"]
-    if not plan.sums:
-        return lines
-    modes = [m for m in plan.sums[0].modes if plan.network is None or m in plan.modes]
-    table: list[tuple[str, ...]] = [
-        ("sums of an epoch", "bytes of a row", *(f"{mode}: received" for mode in modes))
+def offload_lines(plan: OffloadPlan) -> list[str]:
+    """Returns lines of training with rows in host memory."""
+    spread, held = plan.spread, plan.bytes_by_tier
+    how = "counted" if spread.counted else "at most, as of a random order"
+    lines = [
+        f"  chunks of a rank: {plan.num_chunks} ({plan.chunks_reason}); rows that all chunks need: "
+        f"{spread.alpha:.2f} for each node ({how})",
+        f"  the model is not known: {plan.model.name} is assumed; at run time rows are placed by "
+        "what is free"
+        if plan.model.assumed
+        else f"  model: {plan.model.name}",
     ]
-    for each in plan.sums:
-        received = [format_bytes(each.received(mode)) for mode in modes]
-        table.append((str(each.count), str(each.row_bytes), *received))
-    totals = [sum(each.received(mode) for each in plan.sums) for mode in modes]
-    table.append(("epoch", "", *map(format_bytes, totals)))
-    return lines + table_lines(table, 1)
+    if plan.hidden_bytes is not None:
+        lines.append(f"  rows of layers and gradients are stored in {8 * plan.hidden_bytes} bits")
+    stored = [held[DEVICE]] * len(plan.items[0].num_bytes)
+    lines += _memory(
+        "memory of the device", plan.items, [("stored rows", "those on the device", stored)]
+    )
+    files = f"; {format_bytes(held[FILE])} in files" if held[FILE] else ""
+    lines.append(
+        f"  busiest rank: {format_bytes(plan.device_bytes)} of a budget of "
+        f"{format_bytes(plan.memory_budget)}; {format_bytes(held[HOST])} of "
+        f"{format_bytes(plan.host_room)} on the host{files}"
+    )
+    return [*lines, *_stored_rows(plan), *_passes(plan)]
 
 
-def _mode(plan: Plan) -> list[str]:
-    mode = plan.mode if plan.world_size > 1 else "none"
-    lines = [f"  exchange: {mode} ({plan.reason})"]
-    if plan.chooses_by_width:
-        by_mode: dict[str, list[str]] = {}
-        for width in _SHOWN_WIDTHS:
-            of_types = {plan.mode_for(t, width * _FLOAT_BYTES) for t in plan.facts.volumes}
-            by_mode.setdefault(" or ".join(sorted(of_types)), []).append(str(width))
-        if list(by_mode) == [plan.mode]:
-            return lines
-        shown = "; ".join(f"{mode} of {', '.join(widths)}" for mode, widths in by_mode.items())
-        lines.append(f"  sums by their columns: {shown}")
+def _stored_rows(plan: OffloadPlan) -> list[str]:
+    loaded = {name for name, _ in plan.placement.loaded}
+    table: Rows = [("rows of a rank", "where", "columns", "bytes")]
+    for rows in plan.schedule.rows:
+        tier = _TIERS[plan.placement.tiers[rows.name]]
+        part = plan.placement.parts.get(rows.name)
+        if part is not None:
+            tier += f", {100 * part:.0f} % on the device"
+        if rows.name in loaded:
+            tier += ", copied to the device"
+        size = format_bytes(plan.row_bytes[rows.name])
+        table.append((rows.name, tier, str(rows.columns), size))
+    return table_lines(table, 2)
+
+
+def _passes(plan: OffloadPlan) -> list[str]:
+    moved = [(p.from_host, p.to_host, p.from_ranks) for p in plan.passes]
+    table: Rows = [("pass", "from the host", "to the host", "from GPUs")]
+    for step, num_bytes in zip(plan.passes, moved, strict=True):
+        table.append((step.name, *map(format_bytes, num_bytes)))
+    table.append(("epoch", *(format_bytes(sum(way)) for way in zip(*moved, strict=True))))
+    lines = table_lines(table, 1)
+    if plan.network_bytes:
+        lines.append(
+            f"  network: a machine receives {format_bytes(plan.network_bytes)} each epoch and "
+            "sends about as much"
+        )
     return lines
 
 
-def _network(plan: Plan) -> list[str]:
-    if plan.network is None:
-        return []
-    return [plan.network.describe("epoch" if plan.sums else "sum of 128 columns")]
+def _memory(
+    title: str, items: Sequence[MemoryItem], further: Sequence[tuple[str, str, Sequence[int]]]
+) -> list[str]:
+    """Returns a table of bytes by rank: of the items that have any, then of what follows."""
+    shown = [(item.name, item.what, item.num_bytes) for item in items if any(item.num_bytes)]
+    table: Rows = [(title, "", *_ranks(len(items[0].num_bytes)))]
+    table += [(name, what, *map(format_bytes, counts)) for name, what, counts in (*shown, *further)]
+    return table_lines(table, 2)
+
+
+def _ranks(count: int) -> list[str]:
+    return [f"rank {rank}" for rank in range(count)]

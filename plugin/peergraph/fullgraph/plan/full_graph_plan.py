@@ -7,21 +7,21 @@ from dataclasses import dataclass
 from typing import Any
 
 from peergraph.fullgraph.exchange.mode_cost import MODES, STAGED_MODES, quickest, sum_costs
-from peergraph.fullgraph.plan.format_plan import format_plan
-from peergraph.fullgraph.plan.memory_items import GraphFacts, MemoryItem, total_bytes
-from peergraph.fullgraph.plan.network_bytes import NetworkBytes
+from peergraph.fullgraph.plan.format_plan import graph_lines, offload_lines, resident_lines
+from peergraph.fullgraph.plan.memory_items import GraphFacts, total_bytes
 from peergraph.fullgraph.plan.offload_cost import DEVICE
 from peergraph.fullgraph.plan.offload_plan import OffloadPlan, make_offload_plan
 from peergraph.fullgraph.plan.recorded_model import RecordedModel
-from peergraph.fullgraph.plan.resident_plan import ResidentPlan
+from peergraph.fullgraph.plan.resident_plan import NetworkBytes, ResidentPlan
 from peergraph.fullgraph.plan.spread import Spread
-from peergraph.fullgraph.plan.sum_cost import SumCost
 from peergraph.memory import Topology
 from peergraph.number_arguments import check_number
 from peergraph.printing import format_bytes
 from peergraph.store import EdgeType
 
 _UNKNOWN_MEMORY = 1 << 50
+# Columns of sums for which the mode is shown, of floats.
+_SHOWN_WIDTHS, _FLOAT_BYTES = (16, 32, 64, 128, 256, 512), 4
 
 
 @dataclass(frozen=True)
@@ -29,15 +29,11 @@ class FullGraphPlan:
     """What lies where, what is exchanged, and in which mode. ``print(plan)`` shows it.
 
     Args:
-        facts: counts of the graph's nodes, edges and remote rows.
+        resident: memory and exchange of training with all rows on the devices.
         topology: the links by which exchanges are chosen.
-        model: that is trained; None: not known.
         memory_budget: bytes of each rank; None: no limit.
         mode: how rows are exchanged: "halo", "blocks" or "in_kernel".
         reason: why that mode, in words.
-        items: memory, without buffers for the exchange.
-        sums: of an epoch of the model; none where it is not known.
-        buffers: bytes of each rank for the exchange, by mode.
         modes: that the ranks can use.
         decision: resident or offloaded, and why.
         offload: of training with rows in host memory; None: everything is on the devices.
@@ -47,19 +43,13 @@ class FullGraphPlan:
         candidates: modes that :meth:`mode_for` chooses from: one with stages, since each has a list
             of the edges of its own, and ``in_kernel``.
         spreads: counted rows of chunks, for offloaded training.
-        network: what several machines send each other; None: there is one, or rows are offloaded,
-            of which `offload` says it.
     """
 
-    facts: GraphFacts
+    resident: ResidentPlan
     topology: Topology
-    model: RecordedModel | None
     memory_budget: int | None
     mode: str
     reason: str
-    items: tuple[MemoryItem, ...]
-    sums: tuple[SumCost, ...]
-    buffers: dict[str, tuple[int, ...]]
     modes: tuple[str, ...] = MODES
     decision: str = ""
     offload: OffloadPlan | None = None
@@ -68,7 +58,6 @@ class FullGraphPlan:
     hidden_bytes: int | None = None
     candidates: tuple[str, ...] = ()
     spreads: tuple[Spread, ...] = ()
-    network: NetworkBytes | None = None
 
     @classmethod
     def make(
@@ -91,7 +80,9 @@ class FullGraphPlan:
         """Returns the plan of a graph whose nodes, edges and remote rows have been counted.
 
         Args:
-            facts, topology, model, memory_budget: see the class.
+            facts: counts of the graph's nodes, edges and remote rows.
+            topology, memory_budget: see the class.
+            model: that is trained; None: not known.
             assumed: returns the model that is assumed where `model` is None, to decide whether
                 rows are offloaded; None: the graph alone decides.
             mode: to be used; None: the quickest that fits into the budget.
@@ -131,11 +122,10 @@ class FullGraphPlan:
         if offload or (offload is None and (too_large or num_chunks is not None)):
             counted = tuple(spreads() if callable(spreads) else spreads)
             offloaded = _plan_offload(
-                resident,
+                facts,
                 topology,
                 model or assumption,
                 hidden_bytes=hidden_bytes,
-                advises_gpus=not offload and too_large,
                 memory_budget=memory_budget,
                 host_memory=host_memory,
                 file_memory=file_memory,
@@ -146,15 +136,11 @@ class FullGraphPlan:
         asked = offload if num_chunks is None else True
         chosen = quickest(resident.seconds, allowed, topology.work)
         return cls(
-            facts=facts,
+            resident=resident,
             topology=topology,
-            model=model,
             memory_budget=memory_budget,
             mode=chosen,
             reason=_reason(resident, mode, fitting),
-            items=resident.items,
-            sums=resident.sums,
-            buffers=resident.buffers,
             modes=tuple(modes),
             decision=_decision(asked, too_large, needed, memory_budget, assumption),
             offload=offloaded,
@@ -163,7 +149,6 @@ class FullGraphPlan:
             hidden_bytes=hidden_bytes,
             candidates=_candidates(resident.seconds, allowed),
             spreads=counted,
-            network=None if offloaded is not None else NetworkBytes.of(facts, resident.sums),
         )
 
     @property
@@ -215,6 +200,23 @@ class FullGraphPlan:
         return plan
 
     @property
+    def facts(self) -> GraphFacts:
+        """Counts of the graph's nodes, edges and remote rows."""
+        return self.resident.facts
+
+    @property
+    def model(self) -> RecordedModel | None:
+        """The model that is trained; None: not known."""
+        return self.resident.model
+
+    @property
+    def network(self) -> NetworkBytes | None:
+        """What several machines send each other; None: there is one, or rows are offloaded, of
+        which `offload` says it.
+        """
+        return None if self.offload is not None else self.resident.network
+
+    @property
     def world_size(self) -> int:
         """Number of ranks."""
         return self.facts.world_size
@@ -225,11 +227,11 @@ class FullGraphPlan:
         if self.offload is not None:
             stored = self.offload.bytes_by_tier[DEVICE]
             return tuple(n + stored for n in total_bytes(self.offload.items, self.world_size))
-        held = total_bytes(self.items, self.world_size)
-        return tuple(a + b for a, b in zip(held, self.buffers[self.mode], strict=True))
+        return self.resident.bytes_by_rank(self.mode)
 
     def to_dict(self) -> dict[str, Any]:
         """The plan as plain values, for JSON."""
+        resident = self.resident
         return {
             "world_size": self.world_size,
             "order": self.facts.order,
@@ -242,54 +244,51 @@ class FullGraphPlan:
             "memory_budget": self.memory_budget,
             "decision": self.decision,
             "offload": None if self.offload is None else self.offload.to_dict(),
-            "network": None if self.network is None else self.network.to_dict(),
+            "network": None if self.network is None else self.network._asdict(),
             "mode": self.mode,
             "reason": self.reason,
-            "bytes": {item.name: list(item.num_bytes) for item in self.items},
-            "buffers": {mode: list(num_bytes) for mode, num_bytes in self.buffers.items()},
+            "bytes": {item.name: list(item.num_bytes) for item in resident.items},
+            "buffers": {mode: list(num_bytes) for mode, num_bytes in resident.buffers.items()},
             "sums": [
                 {
                     "row_bytes": each.row_bytes,
                     "count": each.count,
                     "modes": {m: {"received": each.received(m)} for m in each.modes},
                 }
-                for each in self.sums
+                for each in resident.sums
             ],
         }
 
     def __str__(self) -> str:
-        return format_plan(self)
+        lines = [*graph_lines(self.facts, self.topology), f"  {self.decision}"]
+        if self.offload is not None:
+            return "\n".join([*lines, *offload_lines(self.offload)])
+        lines += resident_lines(self.resident, self.mode, self.reason, self.memory_budget)
+        if self.chooses_by_width:
+            by_mode: dict[str, list[str]] = {}
+            for width in _SHOWN_WIDTHS:
+                of_types = {self.mode_for(t, width * _FLOAT_BYTES) for t in self.facts.volumes}
+                by_mode.setdefault(" or ".join(sorted(of_types)), []).append(str(width))
+            if list(by_mode) != [self.mode]:
+                shown = (f"{mode} of {', '.join(widths)}" for mode, widths in by_mode.items())
+                lines.append(f"  sums by their columns: {'; '.join(shown)}")
+        return "\n".join(lines)
 
 
 def _plan_offload(
-    resident: ResidentPlan,
+    facts: GraphFacts,
     topology: Topology,
     model: RecordedModel | None,
     *,
-    advises_gpus: bool,
     memory_budget: int | None,
     **options: Any,
 ) -> OffloadPlan:
-    """Returns the plan of offloaded training.
-
-    Args:
-        resident: the plan of the same graph with all rows on the devices.
-        topology, model, memory_budget, options: of :func:`make_offload_plan`.
-        advises_gpus: whether an error says how many GPUs would hold all rows.
-    """
+    """Returns the plan of offloaded training: see :func:`make_offload_plan`."""
     if memory_budget is None:
         raise ValueError("offloaded training needs a memory_budget, got None")
     if model is None:
         raise ValueError("offloaded training needs a model, got None")
-    try:
-        return make_offload_plan(
-            resident.facts, topology, model, memory_budget=memory_budget, **options
-        )
-    except ValueError as error:
-        if not advises_gpus:
-            raise
-        advice = resident.advise_gpus(memory_budget)
-        raise ValueError(f"{error}\nResident training: {advice}") from None
+    return make_offload_plan(facts, topology, model, memory_budget=memory_budget, **options)
 
 
 def _check_offload_options(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -43,6 +44,16 @@ class GraphFacts:
         """Nodes of each rank, of all types."""
         return tuple(map(sum, zip(*self.nodes.values(), strict=True)))
 
+    @property
+    def num_edges(self) -> tuple[int, ...]:
+        """In-edges of each rank's nodes, of all relations."""
+        counts = [volume.num_edges for volume in self.volumes.values()]
+        return tuple(sum(count[rank] for count in counts) for rank in range(self.world_size))
+
+    def table_bytes(self, rank: int) -> int:
+        """Returns the bytes of a rank's tables of nodes."""
+        return sum(counts[rank] * self.row_bytes.get(t, 0) for t, counts in self.nodes.items())
+
 
 @dataclass(frozen=True)
 class MemoryItem:
@@ -52,11 +63,17 @@ class MemoryItem:
     what: str
     num_bytes: tuple[int, ...]
 
+    @classmethod
+    def of_each(cls, name: str, what: str, size: float, counts: Sequence[int]) -> MemoryItem:
+        """Returns the item of so many bytes for each of a rank's nodes or edges."""
+        return cls(name, what, tuple(math.ceil(size * count) for count in counts))
+
 
 def graph_items(facts: GraphFacts) -> list[MemoryItem]:
     """Returns what the graph itself takes, before the first layer."""
     ranks = range(facts.world_size)
-    structure, stages, transposes, edge_rows, lists = ([0] * len(ranks) for _ in range(5))
+    structure, stages, transposes, edge_rows = ([0] * len(ranks) for _ in range(4))
+    lists = [8 * rows for rows in facts.rows]
     for edge_type, volume in facts.volumes.items():
         sources, destinations = facts.nodes[edge_type[0]], facts.nodes[edge_type[2]]
         received, sent = volume.received, volume.sent
@@ -74,16 +91,12 @@ def graph_items(facts: GraphFacts) -> list[MemoryItem]:
             # The user's row of each edge, and the edges' tables.
             edge_rows[rank] += edges * (8 + facts.edge_row_bytes.get(edge_type, 0))
             lists[rank] += 8 * (received[rank] + sent[rank])
-    numbering = [8 * rows for rows in facts.rows]
-    tables = [
-        sum(counts[rank] * facts.row_bytes.get(t, 0) for t, counts in facts.nodes.items())
-        for rank in ranks
-    ]
+    tables = map(facts.table_bytes, ranks)
     return [
         MemoryItem("structure", "in-edges of own nodes", tuple(structure)),
         MemoryItem("stages", "in-edges by rank of the source", tuple(stages)),
         MemoryItem("transposes", "for gradients of sources", tuple(transposes)),
-        MemoryItem("numbering", "user's ids; rows to exchange", _add(numbering, lists)),
+        MemoryItem("numbering", "user's ids; rows to exchange", tuple(lists)),
         MemoryItem("edge rows", "user's ids and tables of edges", tuple(edge_rows)),
         MemoryItem("node rows", "tables of own nodes", tuple(tables)),
     ]
@@ -103,7 +116,3 @@ def imported_rows(facts: GraphFacts) -> list[int]:
 def total_bytes(items: Sequence[MemoryItem], world_size: int) -> tuple[int, ...]:
     """Returns the bytes of each rank for all items together."""
     return tuple(sum(item.num_bytes[rank] for item in items) for rank in range(world_size))
-
-
-def _add(left: Sequence[int], right: Sequence[int]) -> tuple[int, ...]:
-    return tuple(a + b for a, b in zip(left, right, strict=True))

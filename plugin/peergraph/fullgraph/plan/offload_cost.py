@@ -51,7 +51,7 @@ def expected_chunks(facts: GraphFacts, spread: Spread) -> list[ChunkSize]:
     return [
         ChunkSize(
             -(-rows // chunks),
-            -(-sum(volume.num_edges[rank] for volume in facts.volumes.values()) // chunks),
+            -(-facts.num_edges[rank] // chunks),
             # Other ranks may need any of this rank's rows at the same time.
             min(rows, sources) + sources * (ranks - 1) // ranks,
         )
@@ -127,14 +127,6 @@ class Placement:
     def outside(self, name: str) -> float:
         """Returns the share of the rows that are not on the device."""
         return 0.0 if self.tiers[name] == DEVICE else 1 - self.parts.get(name, 0.0)
-
-    def has_sources_on_device(self, schedule: Schedule) -> bool:
-        """Whether all rows that a pass reads in the order of edges are on the device by then."""
-        return all(
-            self.tiers[name] == DEVICE or (name, number) in self.loaded
-            for number, step in enumerate(schedule.passes)
-            for name in (*step.sources, *step.adds)
-        )
 
 
 def place_rows(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -28,7 +28,7 @@ from peergraph.fullgraph.plan.schedule import BEFORE, SOURCE, Schedule
 from peergraph.fullgraph.plan.spread import Spread, spread_at
 from peergraph.memory import Topology
 from peergraph.number_arguments import check_number
-from peergraph.printing import format_bytes
+from peergraph.printing import format_bytes, table_lines
 
 CHUNK_COUNTS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024)
 """Numbers of chunks of a rank that a plan chooses from."""
@@ -115,9 +115,27 @@ class OffloadPlan:
         return tier_bytes(self.schedule, self.row_bytes, self.placement)
 
     @property
-    def is_on_device(self) -> bool:
-        """Whether all rows are on the devices."""
-        return all(tier == DEVICE for tier in self.placement.tiers.values())
+    def keeps_sources_on_device(self) -> bool:
+        """Whether all rows that sums read stay on the device as long as they exist."""
+        tiers, rows = self.placement.tiers, self.schedule.rows
+        return all(tiers[r.name] == DEVICE for r in rows if r.role == SOURCE)
+
+    @property
+    def has_sources_on_device(self) -> bool:
+        """Whether all rows that a pass reads in the order of edges are on the device by then."""
+        placement = self.placement
+        return all(
+            placement.tiers[name] == DEVICE or (name, number) in placement.loaded
+            for number, step in enumerate(self.schedule.passes)
+            for name in (*step.sources, *step.adds)
+        )
+
+    @property
+    def keeps_sums_on_device(self) -> bool:
+        """Whether all rows of an epoch stay there, too, except those that are made before it."""
+        tiers, rows = self.placement.tiers, self.schedule.rows
+        computed = (r for r in rows if r.first > BEFORE)
+        return self.keeps_sources_on_device and all(tiers[r.name] == DEVICE for r in computed)
 
     @property
     def source_bytes(self) -> int:
@@ -250,60 +268,35 @@ class _Planner:
         self._fixed += model.labelled_items(facts)
 
     def plan(self, count: int) -> OffloadPlan | str:
-        """Returns the plan for a number of chunks, or why there is none."""
-        spread = spread_at(self._facts, count, self._spreads)
-        placed = self._place(spread)
-        rooms, schedule, placement = placed.rooms, placed.schedule, placed.placement
-        if rooms[0] < 0:
-            return _no_device(placed.items, self._facts.world_size, self._memory_budget, count)
-        if placement is None:
-            return _no_host(schedule, placed.row_bytes, rooms, count)
-        passes = tuple(
-            pass_bytes(number, schedule, self._facts, placed.row_bytes, placement, spread)
-            for number in range(len(schedule.passes))
-        )
-        return OffloadPlan(
-            num_chunks=count,
-            chunks_reason="",
-            model=self._model,
-            hidden_bytes=self._hidden_bytes,
-            items=placed.items,
-            schedule=schedule,
-            row_bytes=placed.row_bytes,
-            placement=placement,
-            spread=spread,
-            passes=passes,
-            device_room=rooms[0],
-            host_room=rooms[1],
-            file_room=rooms[2],
-            memory_budget=self._memory_budget,
-            stages_sources=placed.stages_sources,
-        )
-
-    def _place(self, spread: Spread) -> _Placed:
-        """Returns where rows are.
+        """Returns the plan for a number of chunks, or why there is none.
 
         Sums that would go to the host are computed again if all rows that sums read fit on the
         device. Buffers for sources are needed where a whole row set does not fit there, and for
         rows that are widened.
         """
+        spread = spread_at(self._facts, count, self._spreads)
         stored = self._schedules[0]
         if self._hidden_bytes is None:
-            with_sums = self._place_schedule(stored, spread, stages=False)
-            if with_sums.keeps_sums_on_device:
+            with_sums = self._place(stored, spread, stages=False)
+            if isinstance(with_sums, OffloadPlan) and with_sums.keeps_sums_on_device:
                 return with_sums
             for schedule in reversed(self._schedules[1:]):
-                placed = self._place_schedule(schedule, spread, stages=False)
-                if placed.keeps_sources_on_device:
-                    return placed
-            placement = with_sums.placement
-            if placement is not None and placement.has_sources_on_device(stored):
+                summing_again = self._place(schedule, spread, stages=False)
+                if isinstance(summing_again, OffloadPlan) and summing_again.keeps_sources_on_device:
+                    return summing_again
+            if isinstance(with_sums, OffloadPlan) and with_sums.has_sources_on_device:
                 return with_sums
-        return self._place_schedule(stored, spread, stages=True)
+        return self._place(stored, spread, stages=True)
 
-    def _place_schedule(self, schedule: Schedule, spread: Spread, stages: bool) -> _Placed:
-        """Returns where rows are with or without buffers for sources of this rank."""
-        facts = self._facts
+    def _place(self, schedule: Schedule, spread: Spread, stages: bool) -> OffloadPlan | str:
+        """Returns the plan with or without buffers for sources of this rank, or why there is none.
+
+        Args:
+            schedule: the passes.
+            spread: rows that chunks need.
+            stages: whether there are such buffers.
+        """
+        facts, count = self._facts, spread.chunks
         most = max(facts.rows)
         row_bytes = {r.name: r.stored_bytes(most, self._hidden_bytes) for r in schedule.rows}
         computed = {r.name: r.stored_bytes(most, None) for r in schedule.rows}
@@ -317,48 +310,31 @@ class _Planner:
                              for chunk in expected_chunks(facts, spread))),
         )  # fmt: skip
         device_room = self._memory_budget - max(total_bytes(items, facts.world_size))
+        if device_room < 0:
+            return _no_device(items, facts.world_size, self._memory_budget, count)
         rooms = device_room, self._host_room, self._file_room
-        fitting = max(0, device_room), *rooms[1:]
-        placement = place_rows(schedule, row_bytes, fitting, computed)
-        return _Placed(schedule, row_bytes, items, rooms, placement, staged)
-
-
-@dataclass(frozen=True)
-class _Placed:
-    """Where the rows of a schedule are.
-
-    Args:
-        schedule: the passes.
-        row_bytes: of all rows of the busiest rank, by name.
-        items: memory of the device, without stored rows.
-        rooms: for rows by tier; what is negative is missing.
-        placement: the tier of each row set; None: there is too little room.
-        stages_sources: see :func:`chunk_bytes`.
-    """
-
-    schedule: Schedule
-    row_bytes: dict[str, int]
-    items: tuple[MemoryItem, ...]
-    rooms: tuple[int, int, int]
-    placement: Placement | None
-    stages_sources: bool
-
-    @property
-    def keeps_sources_on_device(self) -> bool:
-        """Whether all rows that sums read stay on the device as long as they exist."""
-        return self.placement is not None and all(
-            self.placement.tiers[rows.name] == DEVICE
-            for rows in self.schedule.rows
-            if rows.role == SOURCE
-        )
-
-    @property
-    def keeps_sums_on_device(self) -> bool:
-        """Whether besides these all rows of an epoch are there, but for what is made before."""
-        return self.keeps_sources_on_device and all(
-            self.placement is not None and self.placement.tiers[rows.name] == DEVICE
-            for rows in self.schedule.rows
-            if rows.first > BEFORE
+        placement = place_rows(schedule, row_bytes, rooms, computed)
+        if placement is None:
+            return _no_host(schedule, row_bytes, rooms, count)
+        return OffloadPlan(
+            num_chunks=count,
+            chunks_reason="",
+            model=self._model,
+            hidden_bytes=self._hidden_bytes,
+            items=items,
+            schedule=schedule,
+            row_bytes=row_bytes,
+            placement=placement,
+            spread=spread,
+            passes=tuple(
+                pass_bytes(number, schedule, facts, row_bytes, placement, spread)
+                for number in range(len(schedule.passes))
+            ),
+            device_room=device_room,
+            host_room=self._host_room,
+            file_room=self._file_room,
+            memory_budget=self._memory_budget,
+            stages_sources=staged,
         )
 
 
@@ -371,14 +347,12 @@ def _device_items(facts: GraphFacts, model: RecordedModel) -> list[MemoryItem]:
     feature_bytes = sum(rows.share * rows.row_bytes for rows in features)
     structure, transposes, lists, narrow, edge_rows = ([] for _ in range(5))
     for rank in range(facts.world_size):
-        edges = sum(v.num_edges[rank] for v in facts.volumes.values())
-        rows = facts.rows[rank]
+        edges, rows = facts.num_edges[rank], facts.rows[rank]
         structure.append(4 * edges + 8 * (rows + 1))
         transposes.append(0 if model.sorts_by_chunk else 4 * edges + 8 * (rows + 1))
         received = sum(v.received[rank] + v.sent[rank] for v in facts.volumes.values())
         lists.append(8 * rows + 8 * received)
-        tables = sum(c[rank] * facts.row_bytes.get(t, 0) for t, c in facts.nodes.items())
-        narrow.append(max(0, math.ceil(tables - feature_bytes * rows)))
+        narrow.append(max(0, math.ceil(facts.table_bytes(rank) - feature_bytes * rows)))
         edge_rows.append(
             sum(
                 v.num_edges[rank] * facts.edge_row_bytes.get(t, 0) for t, v in facts.volumes.items()
@@ -428,10 +402,6 @@ def _no_host(
     )
 
 
-def _table(rows: Any) -> str:
+def _table(rows: Iterable[tuple[str, str, int]]) -> str:
     lines = [(name, what, format_bytes(size)) for name, what, size in rows if size]
-    widths = [max(map(len, column)) for column in zip(*lines, strict=True)] if lines else []
-    return "\n".join(
-        "  " + f"{name:<{widths[0]}}  {what:<{widths[1]}}  {size:>{widths[2]}}"
-        for name, what, size in lines
-    )
+    return "\n".join(table_lines(lines, 2))

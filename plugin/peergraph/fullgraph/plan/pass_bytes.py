@@ -70,8 +70,7 @@ def pass_bytes(
     for name in (*step.sources, *step.adds):
         exchanged += row_bytes[name] * spread.sent * part
         network += row_bytes[name] * of_machine * spread.network * part
-    edges = sum(sum(volume.num_edges) for volume in facts.volumes.values())
-    degree = step.share * edges / max(1, sum(facts.rows))
+    degree = step.share * sum(facts.num_edges) / max(1, sum(facts.rows))
     summed = degree * sum(row_bytes[name] for name in (*step.sources, *step.adds))
     for name in step.sources:
         if (name, number) in placement.loaded:

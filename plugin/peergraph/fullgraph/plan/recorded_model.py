@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 from peergraph.fullgraph.plan.memory_items import GraphFacts, MemoryItem
@@ -58,36 +57,27 @@ class RecordedModel:
                 that are converted are not computed again.
         """
         again = self.schedule.summable()
-        edges = sum(sum(volume.num_edges) for volume in facts.volumes.values())
-        if hidden_bytes is not None or edges > WORK.summed_edges * sum(facts.rows):
+        if hidden_bytes is not None or sum(facts.num_edges) > WORK.summed_edges * sum(facts.rows):
             again = []
         return [self.schedule.summing_again(again[:count]) for count in range(len(again) + 1)]
 
     def resident_items(self, facts: GraphFacts) -> list[MemoryItem]:
         """Returns the memory of resident training besides the graph and its rows."""
-        edges = [sum(v.num_edges[rank] for v in facts.volumes.values())
-                 for rank in range(facts.world_size)]  # fmt: skip
-        parts = ((self.node_bytes, facts.rows), (self.edge_bytes, edges))
-        of_nodes, of_edges = (tuple(math.ceil(size * n) for n in counts) for size, counts in parts)
         return [
-            MemoryItem("layers", "rows of layers, gradients", of_nodes),
-            MemoryItem("layers' edges", "rows of edges, gradients", of_edges),
+            MemoryItem.of_each("layers", "rows of layers, gradients", self.node_bytes, facts.rows),
+            MemoryItem.of_each(
+                "layers' edges", "rows of edges, gradients", self.edge_bytes, facts.num_edges
+            ),
         ]
 
     def labelled_items(self, facts: GraphFacts) -> list[MemoryItem]:
         """Returns the memory of labelled nodes, which is on the device; none if not known."""
         if self.labelled_bytes is None:
             return []
-        rows = tuple(math.ceil(self.labelled_bytes * n) for n in facts.rows)
-        items = [MemoryItem("labelled rows", "output, loss and gradients", rows)]
+        rows = "labelled rows", "output, loss and gradients"
+        items = [MemoryItem.of_each(*rows, self.labelled_bytes, facts.rows)]
         if self.sorts_by_chunk:
-            edges = tuple(
-                math.ceil(
-                    self.labelled_edges
-                    * sum(volume.num_edges[rank] for volume in facts.volumes.values())
-                    * _LABELLED_EDGE_BYTES
-                )
-                for rank in range(facts.world_size)
-            )
-            items.append(MemoryItem("labelled edges", "structure of labelled nodes", edges))
+            edges = "labelled edges", "structure of labelled nodes"
+            num_bytes = self.labelled_edges * _LABELLED_EDGE_BYTES
+            items.append(MemoryItem.of_each(*edges, num_bytes, facts.num_edges))
         return items

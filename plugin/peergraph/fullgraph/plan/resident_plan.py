@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from peergraph.fullgraph.plan.memory_items import (
     GraphFacts,
@@ -19,7 +20,16 @@ from peergraph.printing import format_bytes
 
 # The rows of a sum for which exchanges are compared where the model is not known: 128 floats.
 ASSUMED_ROW_BYTES = 512
-_MOST_GPUS = 4096
+
+
+class NetworkBytes(NamedTuple):
+    """Bytes of each machine in an epoch; without a model, of a sum of 128 columns.
+
+    A row crosses the network once for each machine that needs it, and so does its gradient.
+    """
+
+    received: tuple[int, ...]
+    sent: tuple[int, ...]
 
 
 @dataclass(frozen=True)
@@ -71,11 +81,15 @@ class ResidentPlan:
         usable = tuple(name for name in seconds if name in modes)
         return cls(facts, model, tuple(items), sums, buffers, seconds, usable)
 
+    def bytes_by_rank(self, mode: str) -> tuple[int, ...]:
+        """Returns the bytes of each rank with the buffers of a mode of exchange."""
+        held = total_bytes(self.items, self.facts.world_size)
+        return tuple(map(sum, zip(held, self.buffers[mode], strict=True)))
+
     def peak_bytes(self, mode: str | None = None) -> int:
         """Returns the bytes on the busiest rank; None: in the mode that takes the fewest."""
-        held = total_bytes(self.items, self.facts.world_size)
         names = self.usable if mode is None else (mode,)
-        return min(max(map(sum, zip(held, self.buffers[n], strict=True))) for n in names)
+        return min(max(self.bytes_by_rank(name)) for name in names)
 
     def fitting_modes(self, budget: int | None) -> list[str]:
         """Returns the usable modes that fit into a budget of bytes; None: no limit."""
@@ -91,22 +105,17 @@ class ResidentPlan:
             f"full-graph training takes {format_bytes(least)} ({least} bytes) on the busiest of "
             f"{ranks} rank{'s' if ranks > 1 else ''}, more than memory_budget "
             f"{format_bytes(budget)} ({budget} bytes): {parts}. Offloaded training (offload=None "
-            f"or True) keeps rows in host memory; {self.advise_gpus(budget)}"
+            "or True) keeps rows in host memory; more GPUs have smaller shares"
         )
 
-    def advise_gpus(self, budget: int) -> str:
-        """Returns in words how many GPUs with a budget of bytes would hold the graph."""
-        return f"{self._enough_gpus(budget) or 'no number of'} GPUs with this budget would do"
-
-    def _enough_gpus(self, budget: int) -> int | None:
-        """The fewest GPUs that hold the graph, in equal shares with two buffers of a block."""
-        ranks, items = self.facts.world_size, self.items
-        held = sum(total_bytes(items, ranks))
-        # Two buffers of n/P rows; on one rank the plan has none, so count the widest sum's rows.
-        staged = max(self.buffers["blocks"]) * ranks
-        if ranks == 1:
-            staged = 2 * sum(self.facts.rows) * max((s.row_bytes for s in self.sums), default=0)
-        for count in range(ranks + 1, _MOST_GPUS + 1):
-            if (held + staged) / count <= budget:
-                return count
-        return None
+    @property
+    def network(self) -> NetworkBytes | None:
+        """What the sums send between machines; None for one machine."""
+        facts = self.facts
+        if len(facts.machines) < 2:
+            return None
+        row_bytes = sum(s.count * s.row_bytes for s in self.sums) or ASSUMED_ROW_BYTES
+        volumes = facts.volumes.values()
+        received = zip(*(v.network_received for v in volumes), strict=True)
+        sent = zip(*(v.network_sent(facts.machines) for v in volumes), strict=True)
+        return NetworkBytes(*(tuple(row_bytes * sum(r) for r in rows) for rows in (received, sent)))

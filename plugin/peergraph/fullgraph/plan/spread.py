@@ -129,8 +129,7 @@ def spread_at(facts: GraphFacts, chunks: int, counted: Sequence[Spread]) -> Spre
 
 
 def _mean_degree(facts: GraphFacts) -> float:
-    edges = sum(sum(volume.num_edges) for volume in facts.volumes.values())
-    return edges / max(1, sum(facts.rows))
+    return sum(facts.num_edges) / max(1, sum(facts.rows))
 
 
 def _effective_degree(facts: GraphFacts) -> float:
