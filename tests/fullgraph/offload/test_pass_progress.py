@@ -8,7 +8,7 @@ import torch
 from peergraph.fullgraph.layout.row_layout import RowLayout
 from peergraph.fullgraph.offload.chunks.chunks import Chunks
 from peergraph.fullgraph.offload.passes.chunk_pass import ChunkPass
-from peergraph.fullgraph.offload.passes.pass_progress import PassProgress, describe_rate
+from peergraph.fullgraph.offload.passes.pass_progress import PassProgress
 from peergraph.fullgraph.offload.rows.row_allocator import RowAllocator
 from peergraph.fullgraph.offload.rows.transfer_counts import TransferCounts
 from peergraph.memory import Group
@@ -25,6 +25,7 @@ def test_bar_shows_chunks_bytes_and_rate(capsys: pytest.CaptureFixture[str]) -> 
     shown = capsys.readouterr().err
     assert "/3 [" in shown
     assert "1.0 MiB in, 0 B out" in shown
+    assert "GB/s" in shown
 
 
 def test_short_passes_and_other_ranks_show_nothing(capsys: pytest.CaptureFixture[str]) -> None:
@@ -32,14 +33,6 @@ def test_short_passes_and_other_ranks_show_nothing(capsys: pytest.CaptureFixture
         with PassProgress(2, num_bytes, TransferCounts(), CPU, rank) as progress:
             progress.step()
     assert capsys.readouterr().err == ""
-
-
-def test_what_bounds_the_time() -> None:
-    assert describe_rate(1 << 30, 0, 2.0, None) == "1.0 GiB in, 0 B out, 0.5 GB/s"
-    assert "90 % of the host link, bound by the host link" in describe_rate(
-        int(9e9), int(1e9), 0.2, 50e9
-    )
-    assert "bound by the GPU" in describe_rate(int(1e9), int(2e9), 1.0, 50e9)
 
 
 def test_passes_add_their_bytes_to_the_stores_total() -> None:

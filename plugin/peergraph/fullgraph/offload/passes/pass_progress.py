@@ -1,4 +1,4 @@
-"""A progress bar of a long pass over chunks: chunks, bytes, and what bounds the time."""
+"""A progress bar of a long pass over chunks: chunks, and bytes a second."""
 
 from __future__ import annotations
 
@@ -11,11 +11,9 @@ from typing import Any
 import torch
 
 from peergraph.fullgraph.offload.rows.transfer_counts import TransferCounts
-from peergraph.memory.topology.measure import known_topology
 from peergraph.printing import format_bytes
 
 _SHOWN_FROM_BYTES = 1 << 30
-_BOUND_FROM = 0.7  # of the rate of the host link
 
 
 class PassProgress:
@@ -44,12 +42,11 @@ class PassProgress:
     ) -> None:
         if show is None:
             show = rank == 0 and num_bytes > _SHOWN_FROM_BYTES and sys.stderr.isatty()
-        self._chunks, self._counts, self._device, self._rank = chunks, counts, device, rank
+        self._chunks, self._counts, self._device = chunks, counts, device
         self._show = show
         self._bar: Any = None
         self._queued: deque[tuple[torch.cuda.Event, int, int]] = deque()
         self._begun = 0.0
-        self._link: float | None = None
 
     def __enter__(self) -> PassProgress:
         if self._show:
@@ -57,9 +54,6 @@ class PassProgress:
 
             self._bar = tqdm(total=self._chunks, unit="chunk", desc="full graph", leave=False)
             self._begun = time.perf_counter()
-            topology = known_topology() if self._device.type == "cuda" else None
-            if topology is not None and topology.num_gpus > self._rank:
-                self._link = topology.bulk.host[self._rank]
         return self
 
     def step(self) -> None:
@@ -97,22 +91,7 @@ class PassProgress:
 
     def _advance(self, to_device: int, from_device: int) -> None:
         seconds = max(1e-9, time.perf_counter() - self._begun)
-        self._bar.set_postfix_str(describe_rate(to_device, from_device, seconds, self._link))
+        rate = max(to_device, from_device) / seconds / 1e9
+        moved = f"{format_bytes(to_device)} in, {format_bytes(from_device)} out"
+        self._bar.set_postfix_str(f"{moved}, {rate:.1f} GB/s")
         self._bar.update()
-
-
-def describe_rate(to_device: int, from_device: int, seconds: float, link: float | None) -> str:
-    """Returns the bytes in each direction, the rate of the larger one, and what bounds the time.
-
-    Args:
-        to_device, from_device: bytes.
-        seconds: in which they were moved.
-        link: bytes per second of the host link; None: not known.
-    """
-    rate = max(to_device, from_device) / seconds
-    text = f"{format_bytes(to_device)} in, {format_bytes(from_device)} out, {rate / 1e9:.1f} GB/s"
-    if link is None:
-        return text
-    share = rate / link
-    bound = "host link" if share >= _BOUND_FROM else "GPU"
-    return f"{text}, {100 * share:.0f} % of the host link, bound by the {bound}"
