@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from torch import Tensor
 from peergraph.aggregate import Csc, g_spmm, spmm_add_self, spmm_linear
 from peergraph.aggregate.sparse import edge_matrix
 from peergraph.aggregate.sparse.edge_matrix import EdgeMatrix
+from peergraph.memory.device.default_machine import WORK
 from tests.named_case import named_case, named_cases
 from tests.pairwise import pairwise
 
@@ -289,7 +291,7 @@ def test_when_edges_are_grouped(device: torch.device, monkeypatch: pytest.Monkey
     matrix = Csc.from_edge_index(graph.edge_index, COUNT, SOURCES, transient=True)
     if device.type == "cuda":
         assert matrix.gradient_matrix("auto", False, 8) is None
-        monkeypatch.setattr(edge_matrix, "_GROUPED_VALUES", 8 * 300)
+        monkeypatch.setattr(edge_matrix, "WORK", replace(WORK, grouped_values=8 * 300))
         assert matrix.gradient_matrix("auto", False, 7) is None
         assert matrix.gradient_matrix("auto", False, 8) is matrix.grouped_by_column()
         assert matrix.gradient_matrix("atomic", False, 8) is None

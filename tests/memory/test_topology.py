@@ -160,7 +160,9 @@ def test_work_rates() -> None:
     with pytest.raises(ValueError, match="files must be positive and finite"):
         WorkRates(files=0.0)
     fields["work"] = {"files": 1.0}
-    with pytest.raises(ValueError, match="work has no key"):
+    assert Topology.from_json(json.dumps(fields)).work == WorkRates(files=1.0)
+    fields["work"] = {"file": 1.0}
+    with pytest.raises(ValueError, match="'file'"):
         Topology.from_json(json.dumps(fields))
 
 

@@ -28,15 +28,12 @@ from peergraph.aggregate.sparse.index_tensors import (
     indptr_if_sorted,
 )
 from peergraph.aggregate.structure import Structure
+from peergraph.memory.device.default_machine import WORK
 from peergraph.memory.region.free_memory import check_count
 from peergraph.memory.table.id_list import integers
 
 if TYPE_CHECKING:
     from peergraph.sampling import Block
-
-# A structure of unknown lifetime gets a transpose at its fifth use: a sort costs about as much as a
-# few passes over the edges, and a mini-batch's structure is used once.
-_USES_BEFORE_TRANSPOSE = 4
 
 _Result = TypeVar("_Result")
 
@@ -237,7 +234,7 @@ class Csc(EdgeMatrix, Structure):
         if self._uses is None:
             return 0
         uses = self._uses
-        self.transient = uses < _USES_BEFORE_TRANSPOSE
+        self.transient = uses < WORK.transposed_uses
         self._uses = uses + int(counted)
         return uses
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from torch import Tensor
 from peergraph.aggregate import Csc
 from peergraph.aggregate.layers import degree_normalisation, typed_sums
 from peergraph.aggregate.layers.node_scores import node_scores
+from peergraph.memory.device.default_machine import WORK
 from peergraph_pyg import explain
 from peergraph_pyg import nn as fast
 from peergraph_pyg.nn.features import first_rows
@@ -138,7 +140,8 @@ def test_both_ways_of_gcn(
     edges_a_node: int,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(degree_normalisation, "_WEIGHTED_EDGES", edges_a_node)
+    work = replace(WORK, weighted_edges=max(edges_a_node, 1e-9))
+    monkeypatch.setattr(degree_normalisation, "WORK", work)
     theirs, ours = (
         layer.to(device).double() for layer in pair("GCNConv", WIDTH, CHANNELS, **options)
     )
@@ -155,7 +158,8 @@ def test_both_ways_of_gcn(
 def test_gcn_of_mixed_dtypes(
     device: torch.device, edges_a_node: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(degree_normalisation, "_WEIGHTED_EDGES", edges_a_node)
+    work = replace(WORK, weighted_edges=max(edges_a_node, 1e-9))
+    monkeypatch.setattr(degree_normalisation, "WORK", work)
     theirs, ours = (layer.to(device) for layer in pair("GCNConv", WIDTH, CHANNELS))
     args = (features(9, device=device), edges(device=device))
     with torch.autocast(device.type, dtype=torch.bfloat16):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -16,6 +17,7 @@ from torch_geometric.utils import trim_to_layer
 
 import peergraph_pyg
 from peergraph.memory import EncodedRows
+from peergraph.memory.device.default_machine import WORK
 from peergraph_pyg import accelerate, explain, revert
 
 from .typed_graph import EDGES, NODES, WIDTHS, check_half_precision, compare, graph, results
@@ -59,8 +61,8 @@ def test_options(options: dict[str, Any], device: torch.device) -> None:
 def test_pieces_and_sorted_keys(device: torch.device, monkeypatch: pytest.MonkeyPatch) -> None:
     """Rows that are multiplied in several pieces, and pairs that a sort finds."""
     monkeypatch.setattr("peergraph.aggregate.ops.typed_rows._PIECE_BYTES", 700)
-    monkeypatch.setattr("peergraph.aggregate.sparse.index_tensors._FEW_KEYS", 0)
-    monkeypatch.setattr("peergraph.aggregate.sparse.index_tensors._KEYS_PER_EDGE", 0)
+    no_keys = replace(WORK, few_keys=1e-9, keys_per_edge=1e-9)
+    monkeypatch.setattr("peergraph.aggregate.sparse.index_tensors.WORK", no_keys)
     x, edges = graph(device)
     compare(layer().to(device, torch.float64), x, edges)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -17,6 +18,7 @@ from torch_geometric.utils import trim_to_layer
 import peergraph_pyg
 from peergraph.aggregate.layers import RelationSize, relations_multiply_first
 from peergraph.memory import EncodedRows
+from peergraph.memory.device.default_machine import WORK
 from peergraph_pyg import accelerate, explain, revert
 from peergraph_pyg.data.tailed_rows import TailedRows
 
@@ -114,7 +116,8 @@ def test_products_before_sums(
     relations: str, device: torch.device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Where results are much narrower than features, products are summed."""
-    monkeypatch.setattr("peergraph.aggregate.ops.product_order._MARGIN", 0.0)
+    work = replace(WORK, product_margin=1e-9)
+    monkeypatch.setattr("peergraph.aggregate.ops.product_order.WORK", work)
     x, edges = graph(device)
     for options in OPTIONS:
         compare(layer(SAGEConv, relations, **options).to(device, torch.float64), x, edges)
@@ -400,7 +403,8 @@ def test_batches(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Rows are read as they are stored; rows that the next layer drops are not computed."""
-    monkeypatch.setattr("peergraph.aggregate.ops.product_order._MARGIN", margin)
+    work = replace(WORK, product_margin=margin or 1e-9)
+    monkeypatch.setattr("peergraph.aggregate.ops.product_order.WORK", work)
     monkeypatch.setattr("peergraph_pyg.data.tailed_rows._FEWEST_BYTES", 0)
     data, draws = HeteroData(), torch.Generator().manual_seed(0)
     for node_type, count in NODES.items():

@@ -11,14 +11,9 @@ from torch import Tensor
 from peergraph.aggregate.layers.autocast import without_autocast
 from peergraph.aggregate.ops.product_order import multiplies_first
 from peergraph.aggregate.structure import Structure
+from peergraph.memory.device.default_machine import WORK
 
 NORMS = ("both", "left", "right", "none")
-
-# Up to this many edges a destination, edges are weighted instead of rows scaled. On an H200 at 128
-# features, scaling rows takes 1.5 ns more for each node, forward and backward, since rows are read
-# and written again; a weight costs 0.04 ns in each direction, and 0.03 ns to be made for a
-# structure that serves once.
-_WEIGHTED_EDGES = 8
 
 
 class _Scales(NamedTuple):
@@ -121,7 +116,7 @@ def weights_edges(structure: Structure, dtype: torch.dtype) -> bool:
     """Returns whether :func:`gcn` weights edges instead of scaling rows by factors of `dtype`."""
     return (
         dtype == torch.float16
-        or structure.num_edges <= _WEIGHTED_EDGES * structure.num_destinations
+        or structure.num_edges <= WORK.weighted_edges * structure.num_destinations
     )
 
 

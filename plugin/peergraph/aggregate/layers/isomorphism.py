@@ -10,9 +10,7 @@ from peergraph.aggregate.messages.message import message
 from peergraph.aggregate.ops.operands import as_tensor
 from peergraph.aggregate.structure import Structure
 from peergraph.memory import TableRows
-
-# Writing this many values of messages costs more than making a transpose.
-_MANY_VALUES = 1 << 28
+from peergraph.memory.device.default_machine import WORK
 
 
 def gin(
@@ -106,7 +104,7 @@ def fuses_gine(structure: Structure, x: Tensor) -> bool:
     The gradient of that kernel runs over the transpose, which pays if the structure serves more
     than once or if there are many values.
     """
-    pays = not structure.transient or x.shape[1] * structure.num_edges >= _MANY_VALUES
+    pays = not structure.transient or x.shape[1] * structure.num_edges >= WORK.transposed_values
     return structure.fuses_messages() and pays
 
 

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from peergraph.memory.device.default_machine import WORK
+
 # Products with few columns have a multiple of this number. cuBLAS computes a product with one
 # column as a matrix times a vector; the gradient of the vector, a sum over all nodes, then runs in
 # a few thread blocks: on an H200, with 9.4 M nodes, 4 heads and 256 features, that takes 1.8 s,
@@ -33,12 +35,6 @@ def multiplies_first(x: Tensor, weights: Sequence[Tensor], *, is_square: bool = 
     before = x.shape[1] * (1 + (grads and x.requires_grad))
     after = sum(weight.shape[0] for weight in weights) * (1 + (grads and needs_grad))
     return after <= before if is_square and before > 0 else after < before
-
-
-# How many multiplications take as long as a value that is read or written.
-_PRODUCTS = {"cpu": 16, "cuda": 256}
-# Products first take more passes over rows than this estimate counts.
-_MARGIN = 2.0
 
 
 @dataclass(frozen=True)
@@ -70,6 +66,6 @@ class RelationSize:
 
 def relations_multiply_first(sizes: Sequence[RelationSize], device: torch.device) -> bool:
     """Returns whether several relations are summed quicker behind their products."""
-    products = _PRODUCTS.get(device.type, _PRODUCTS["cuda"])
+    products = WORK.cpu_products if device.type == "cpu" else WORK.products
     behind = sum(size.products_first(products) for size in sizes)
-    return _MARGIN * behind < sum(size.sums_first(products) for size in sizes)
+    return WORK.product_margin * behind < sum(size.sums_first(products) for size in sizes)

@@ -10,14 +10,7 @@ from peergraph.aggregate.kernels.sddmm import sddmm
 from peergraph.aggregate.kernels.spmm import add_spmm_transposed_atomic, spmm_transposed_atomic
 from peergraph.aggregate.kernels.torch_operator import is_traced
 from peergraph.aggregate.sparse.edge_matrix import EdgeMatrix
-
-# The gradient of a mean is divided by the number of edges of each destination. Up to this many
-# edges per destination, a weight for each edge does so within the sum; above, the rows are divided
-# first. On an H200 with 128 columns, it takes 0.4 ns to divide a row, which is read and written,
-# and 0.08 ns to make a weight and to multiply by it.
-_WEIGHTED_EDGES = 4
-# For gradients with fewer columns it costs less to divide than to make weights.
-_WEIGHTED_COLUMNS = 32
+from peergraph.memory.device.default_machine import WORK
 
 
 def sum_to_sources(
@@ -108,8 +101,8 @@ def gradient_of_sums(matrix: EdgeMatrix, grad: Tensor) -> tuple[Tensor, Tensor |
     if (
         is_traced()
         or not accumulates_in(grad.dtype)
-        or grad.shape[1] < _WEIGHTED_COLUMNS
-        or matrix.num_edges > _WEIGHTED_EDGES * matrix.num_destinations
+        or grad.shape[1] < WORK.mean_columns
+        or matrix.num_edges > WORK.mean_edges * matrix.num_destinations
     ):
         return divide_by_degrees(matrix, grad), None
     inverse = _degrees(matrix, grad.dtype).reciprocal_()

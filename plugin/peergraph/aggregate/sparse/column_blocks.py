@@ -14,31 +14,23 @@ from torch import Tensor
 
 from peergraph.aggregate.kernels.arguments import CsrTensors
 from peergraph.aggregate.kernels.spmm import add_spmm, spmm
+from peergraph.memory.device.default_machine import WORK
 
-# A kernel sums at most so many bytes of each row at a time.
-_SLICE_BYTES = 512
-# Rows of a block take this share of the cache, beside edges and sums; where all rows take less
-# than the second share, blocks gain nothing. Measured on an H200, as are the next two.
-_BLOCK_SHARE = 0.5
-_LEAST_SHARE = 0.9
-# Edges of a column, on average, below which blocks gain nothing: each row is read again from memory
-# in few of the blocks.
-_LEAST_READS = 128
-# Each block reads and writes the sums, which costs as much as this many edges of each row.
-_EDGES_OF_BLOCK = 20
+SLICE_BYTES = 512
+"""Of each row, that a kernel sums at a time at most."""
 
 
 def column_block_count(matrix: CsrTensors, x: Tensor) -> int:
     """Returns in how many blocks of columns the sums of `x` are computed; 1: in one go."""
     rows, edges = matrix.num_rows, matrix.num_edges
-    if x.device.type != "cuda" or rows == 0 or edges < _LEAST_READS * matrix.num_columns:
+    if x.device.type != "cuda" or rows == 0 or edges < WORK.block_reads * matrix.num_columns:
         return 1
     l2 = _l2_bytes(x.device)
-    if matrix.num_columns * min(x.shape[1] * x.itemsize, _SLICE_BYTES) < _LEAST_SHARE * l2:
+    if matrix.num_columns * min(x.shape[1] * x.itemsize, SLICE_BYTES) < WORK.blocked_share * l2:
         return 1
     # The same for all widths, so that the matrix has one set of blocks.
-    needed = -int(-matrix.num_columns * _SLICE_BYTES // (_BLOCK_SHARE * l2))
-    return max(1, min(needed, edges // (rows * _EDGES_OF_BLOCK)))
+    needed = -int(-matrix.num_columns * SLICE_BYTES // (WORK.block_share * l2))
+    return max(1, min(needed, edges // (rows * WORK.block_edges)))
 
 
 @cache

@@ -21,15 +21,13 @@ from peergraph.aggregate.kernels.torch_operator import is_traced
 from peergraph.aggregate.sparse.column_blocks import add_in_blocks, column_block_count
 from peergraph.aggregate.sparse.index_tensors import group_by_column, row_of_edges, transpose_rows
 from peergraph.memory import TableRows
+from peergraph.memory.device.default_machine import WORK
 
 Backward = Literal["auto", "transpose", "atomic"]
 
 # The isolated tail is trimmed if at most this share of the rows is left. A few isolated rows at the
 # end are not worth a matrix of their own.
 _TRIMMED_SHARE = 0.75
-# Grouping takes six launches, and 0.1 ns for each edge; atomics write zeros and then read and write
-# each of this many values again.
-_GROUPED_VALUES = 1 << 24
 _MOST_GROUPED = 1 << 31
 # Sums of other dtypes would be rounded after each block of columns.
 _WIDE = (torch.float32, torch.float64)
@@ -283,7 +281,7 @@ class EdgeMatrix:
     def _pays_to_group(self, columns: int) -> bool:
         """Returns whether grouping the edges once costs less than adding gradients by atomics."""
         fits = max(self.num_edges, self.num_destinations) < _MOST_GROUPED and not is_traced()
-        return fits and self.is_of_one_batch and self.num_edges * columns >= _GROUPED_VALUES
+        return fits and self.is_of_one_batch and self.num_edges * columns >= WORK.grouped_values
 
     def edge_ends(self) -> tuple[Tensor, Tensor]:
         """Returns the source and the destination of each edge, [edges] int64, by edge id."""

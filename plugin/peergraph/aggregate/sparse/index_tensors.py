@@ -10,14 +10,12 @@ from torch import Tensor
 import peergraph._C as _C
 from peergraph.aggregate.kernels.arguments import CsrTensors, launch_on
 from peergraph.aggregate.kernels.torch_operator import is_traced, kernel
+from peergraph.memory.device.default_machine import WORK
 from peergraph.memory.device.plain_tensor import plain
 from peergraph.memory.table.id_list import check_distinct, integers
 from peergraph.number_arguments import check_number
 
 _ID_DTYPES = (torch.int32, torch.int64)
-# A number for each possible key takes less time than a sort if there are at most this many an edge.
-_KEYS_PER_EDGE = 64
-_FEW_KEYS = 1 << 20
 
 
 def _fake_transpose(
@@ -100,7 +98,7 @@ def group_by(
 
 def are_few_keys(bound: int, num_edges: int) -> bool:
     """Returns whether a number for each key below `bound` takes less time than a sort of edges."""
-    return bound <= _FEW_KEYS + _KEYS_PER_EDGE * num_edges
+    return bound <= WORK.few_keys + WORK.keys_per_edge * num_edges
 
 
 def distinct(keys: Tensor, bound: int) -> tuple[Tensor, Tensor]:

@@ -14,17 +14,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from peergraph.aggregate.sparse.column_blocks import SLICE_BYTES
 from peergraph.fullgraph.layout.volume import Volume
 from peergraph.memory import Topology
-from peergraph.memory.device.default_machine import WorkRates
+from peergraph.memory.device.default_machine import WORK, WorkRates
 
-# Bytes that a read of a row takes from memory at least, bytes of a row that are summed at a time,
-# and bytes that are read for each edge and slice besides.
-_LEAST_READ, _SLICE_BYTES, _EDGE_BYTES = 128, 512, 8
-# Edges of a source from which sums run over blocks of columns that fit the cache.
-_LEAST_READS = 128
-# Up to this share of the rows is packed; a copy of all rows in order takes less time than of more.
-_PACKED_SHARE = 0.25
+# Bytes that a read of a row takes from memory at least, and bytes that are read for each edge and
+# slice of a row besides.
+_LEAST_READ, _EDGE_BYTES = 128, 8
 
 MODES = ("halo", "blocks", "in_kernel")
 STAGED_MODES = MODES[:2]
@@ -50,7 +47,7 @@ class ModeCost:
 
 def rows_to_publish(needed: int, rows: int) -> int:
     """Returns how many of a rank's rows are copied to where others read them: few, or all."""
-    return needed if needed <= _PACKED_SHARE * rows else rows
+    return needed if needed <= WORK.packed_share * rows else rows
 
 
 def quickest(seconds: Mapping[str, float], modes: Iterable[str], work: WorkRates) -> str:
@@ -124,7 +121,7 @@ def _sum_seconds(topology: Topology, rank: int, edges: int, rows: int, row_bytes
         rows: different rows that are read.
         row_bytes: bytes of a row.
     """
-    slices = -(-row_bytes // _SLICE_BYTES)
+    slices = -(-row_bytes // SLICE_BYTES)
     per_edge = slices * _EDGE_BYTES
     rate = topology.work.sum_speedup * topology.rates(row_bytes).bandwidth[rank][rank]
     from_memory = (max(row_bytes, _LEAST_READ) + per_edge) / rate
@@ -136,8 +133,8 @@ def _sum_seconds(topology: Topology, rank: int, edges: int, rows: int, row_bytes
 def _cached_share(topology: Topology, rank: int, edges: int, rows: int, row_bytes: int) -> float:
     """The share of a sum's reads that the cache serves."""
     cache = topology.caches[rank] if topology.caches else topology.work.cache_bytes
-    num_bytes = rows * min(row_bytes, _SLICE_BYTES)
-    if edges >= _LEAST_READS * rows or num_bytes <= cache:
+    num_bytes = rows * min(row_bytes, SLICE_BYTES)
+    if edges >= topology.work.block_reads * rows or num_bytes <= cache:
         return 1.0
     return topology.work.cache_share * cache / num_bytes
 

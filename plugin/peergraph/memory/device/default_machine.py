@@ -15,7 +15,8 @@ from peergraph.json_fields import Fields
 
 @dataclass(frozen=True)
 class WorkRates:
-    """How fast a machine does what is not a read over one link.
+    """How fast a machine does what is not a read over one link, and the sizes from which another
+    way is quicker.
 
     Args:
         sum_speedup: a gather of random rows reads and writes them, a sum only reads them: so many
@@ -45,6 +46,31 @@ class WorkRates:
             read while two cross the link.
         peer_read, host_read: time in which a kernel reads a row of another GPU's memory, or of the
             host's, in rows of its own memory.
+        packed_share: share of the rows up to which they are packed for other ranks; a copy of all
+            rows in order takes less time than of more.
+        block_share: of the cache that rows of a block of columns take, beside edges and sums.
+        blocked_share: of the cache that all rows take, from which blocks of columns gain.
+        block_reads: edges of a column, on average, from which blocks gain: with fewer, each row is
+            read again from memory in few of the blocks.
+        block_edges: edges of a row that cost as much as reading and writing its sum for a block.
+        weighted_edges: edges of a destination up to which GCN weights edges instead of scaling
+            rows. At 128 features, scaling takes 1.5 ns more for each node, forward and backward,
+            since rows are read and written again; a weight costs 0.04 ns in each direction, and
+            0.03 ns to be made for a structure that serves once.
+        mean_edges: the same for gradients of means: 0.4 ns to divide a row, 0.08 ns for a weight.
+        mean_columns: of a gradient, from which weights cost less than to divide.
+        products, cpu_products: multiplications that take as long as a value that is read or
+            written.
+        product_margin: products before sums take so many times as many passes over rows as are
+            counted.
+        grouped_values: of gradients from which edges are grouped, which takes six launches and
+            0.1 ns for each edge; atomics write zeros, and read and write the values again.
+        few_keys, keys_per_edge: numbers of keys up to which a number for each possible key takes
+            less time than a sort.
+        transposed_uses: after so many uses a structure of unknown lifetime gets a transpose: a sort
+            costs about as much as a few passes over the edges, and a mini-batch's structure is used
+            once.
+        transposed_values: of messages that cost more to write than a transpose to make.
     """
 
     sum_speedup: float = 2.35
@@ -67,15 +93,36 @@ class WorkRates:
     summed_edges: int = 64
     peer_read: float = 8.0
     host_read: float = 80.0
+    packed_share: float = 0.25
+    block_share: float = 0.5
+    blocked_share: float = 0.9
+    block_reads: int = 128
+    block_edges: int = 20
+    weighted_edges: int = 8
+    mean_edges: int = 4
+    mean_columns: int = 32
+    products: int = 256
+    cpu_products: int = 16
+    product_margin: float = 2.0
+    grouped_values: int = 1 << 24
+    few_keys: int = 1 << 20
+    keys_per_edge: int = 64
+    transposed_uses: int = 4
+    transposed_values: int = 1 << 28
 
     @classmethod
     def from_fields(cls, values: Fields) -> WorkRates:
-        """Reads rates of :func:`dataclasses.asdict`. Raises ValueError for other data."""
+        """Reads rates of :func:`dataclasses.asdict`; those that are missing have their default.
+
+        Raises:
+            ValueError: other data.
+        """
         values.only(*(field.name for field in fields(cls)))
         read = {"int": values.integer, "float": values.number}
         rates: dict[str, Any] = {
             field.name: read.get(str(field.type), values.matrix)(field.name)
             for field in fields(cls)
+            if values.has(field.name)
         }
         return cls(**rates)
 
