@@ -85,7 +85,7 @@ def run_program(
     if error is None:
         return Outcome(EQUAL, 0, "", len(lines))
     message = f"{type(error).__name__}: {error}".split("\n")[0][:400]
-    return Outcome(NAMED if _is_named(error) else UNNAMED, scene.line, message, len(lines))
+    return Outcome(NAMED if is_named(error) else UNNAMED, scene.line, message, len(lines))
 
 
 def first_difference(values: list[Observation], expected: list[Observation]) -> tuple[int, str]:
@@ -96,7 +96,7 @@ def first_difference(values: list[Observation], expected: list[Observation]) -> 
     return 0, ""
 
 
-def _is_named(error: Exception) -> bool:
+def is_named(error: Exception) -> bool:
     """Whether an error says what to do instead."""
     text = str(error)
     if any(part in text for part in OF_TORCH):

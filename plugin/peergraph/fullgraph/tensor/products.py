@@ -106,10 +106,13 @@ _register_sum_with_product(aten.baddbmm.default, aten.bmm.default)
 
 @rule(aten.addmm_.default)
 def add_product_(c: Any, a: Any, b: Any, *, beta: Any = 1, alpha: Any = 1) -> Tensor:
-    """Adds a product to `c` in place, which has the rows of the product."""
+    """Adds a product to `c` in place."""
     op = aten.addmm_.default
-    factors = _Factors(op, a, b)
-    if factors.dim is None or type(c) is not PartitionedTensor:
+    has_rows = any(type(factor) is PartitionedTensor for factor in (a, b))
+    factors = _Factors(op, a, b) if has_rows else None
+    if factors is None or factors.dim is None:  # the product is plain
+        return c.copy_(RULES[aten.addmm.default](c, a, b, beta=beta, alpha=alpha))
+    if type(c) is not PartitionedTensor:
         not_implemented(op, "the tensor that is added to must have the rows of the product")
     require_same_rows(op, factors.layout, c.layout)
     if c.partitioned_dim != factors.dim:

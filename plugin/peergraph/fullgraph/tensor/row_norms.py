@@ -13,7 +13,7 @@ from peergraph.fullgraph.exchange.transport import Transport
 from peergraph.fullgraph.tensor.arguments import not_implemented, require_same_rows
 from peergraph.fullgraph.tensor.chunk_rows import ChunkRows
 from peergraph.fullgraph.tensor.partitioned_tensor import PartitionedTensor, wrap
-from peergraph.fullgraph.tensor.registry import RULES, chunk_rule, rule
+from peergraph.fullgraph.tensor.registry import RULES, chunk_rule, function_rule, rule
 
 aten = torch.ops.aten
 
@@ -158,3 +158,18 @@ def group_norm_backward(
         mask,
     )
     return _finish(x, _kept(results, mask))
+
+
+@function_rule(torch.renorm, Tensor.renorm)
+def renorm(input: Any, p: float, dim: int, maxnorm: float) -> Tensor:
+    """As `torch.renorm`: limits the norm of each part of `input` along `dim`."""
+    others = [d for d in range(input.dim()) if d != dim % input.dim()]
+    norm = torch.linalg.vector_norm(input, p, others, keepdim=True)
+    return input * torch.where(norm > maxnorm, maxnorm / (norm + 1e-7), torch.ones_like(norm))
+
+
+@function_rule(Tensor.renorm_)
+def renorm_(input: Any, p: float, dim: int, maxnorm: float) -> Tensor:
+    """As `Tensor.renorm_`."""
+    result: Tensor = input.copy_(renorm(input.clone(), p, dim, maxnorm))
+    return result

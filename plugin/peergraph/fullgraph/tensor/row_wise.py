@@ -52,7 +52,11 @@ def enter(name: str, arg: Any, first: PartitionedTensor) -> Any:
 @function_rule(F.bilinear, torch.bilinear)
 def bilinear(input1: Any, input2: Any, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """As `torch.bilinear`; a plain input has equal rows, as ``summary.expand_as(x)`` has."""
+    if any(isinstance(x, PartitionedTensor) for x in (weight, bias)):
+        not_implemented("bilinear", "its weights are partitioned")
     first = first_partitioned([input1, input2])
+    if first.dim() < 2:
+        not_implemented("bilinear", "features are partitioned")
     inputs = [enter("bilinear", x, first) for x in (input1, input2)]
     for place, x in enumerate((input1, input2)):
         if not isinstance(x, PartitionedTensor):
