@@ -112,7 +112,7 @@ def weights_of(result: Tensor) -> Tensor:
     steps = torch.arange(count, dtype=torch.float64, device=result.device)
     weights = torch.cos(steps).view(shape)
     if isinstance(result, PartitionedTensor):
-        return distribute(weights, result.layout, result.partitioned_dim)
+        return distribute(weights, result.row_layout, result.partitioned_dim)
     return weights
 
 

@@ -26,15 +26,15 @@ def check_stages() -> None:
 
 def rows_of(plan: HaloPlan, rank: int, mode: str) -> torch.Tensor:
     """The internal rows of another rank that this rank reads."""
-    first = plan.layout.offsets[rank]
-    last = first + plan.layout.counts[rank]
+    first = plan.row_layout.offsets[rank]
+    last = first + plan.row_layout.counts[rank]
     if mode == "blocks":
         return torch.arange(first, last)
     return plan.halo_rows[(plan.halo_rows >= first) & (plan.halo_rows < last)]
 
 
 def check_mode(plan: HaloPlan, mode: str) -> None:
-    layout = plan.layout
+    layout = plan.row_layout
     rank, first = layout.group.rank, layout.offsets[layout.group.rank]
     x = torch.arange(SIZE * 2, dtype=torch.float64).view(SIZE, 2)
     own = slice(first, first + layout.local_count)

@@ -29,7 +29,7 @@ def memory_of(mask: Tensor) -> Tensor:
     """Memory of the mask that torch does not know as its own; of one rank only."""
     if isinstance(mask, PartitionedTensor):
         local = mask.to_local()
-        return torch.from_numpy(local.numpy()) if mask.layout.group.rank == 0 else local.clone()
+        return torch.from_numpy(local.numpy()) if mask.row_layout.group.rank == 0 else local.clone()
     return mask
 
 

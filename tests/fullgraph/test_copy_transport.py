@@ -79,7 +79,7 @@ def check_slots(transport: Transport) -> None:
 
 
 def check_rounds(stages: BlockStages, columns: int, number: int) -> None:
-    plan, layout = stages.plan, stages.plan.layout
+    plan, layout = stages.plan, stages.plan.row_layout
     rank, first = layout.group.rank, layout.offsets[layout.group.rank]
     x = torch.arange(SIZE * columns, dtype=torch.float32).view(SIZE, columns) + number
     own = x[first : first + layout.local_count]

@@ -89,7 +89,7 @@ def check_flip() -> None:
     features = torch.arange(600.0).view(300, 2)
     x = leaf(features.requires_grad_(), edge_index.structure.edge_layout)
     moved = reversal.to_reversed(x)
-    assert moved.layout is flipped.structure.edge_layout
+    assert moved.row_layout is flipped.structure.edge_layout
     assert torch.equal(moved.full_tensor(), features)
     back = reversal.from_reversed(moved * moved)
     assert torch.equal(back.full_tensor(), features.square())

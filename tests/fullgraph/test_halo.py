@@ -71,7 +71,7 @@ def check_gather(plan: HaloPlan, full: Tensor, own: Tensor, rows: Tensor) -> Non
         return
     total = plan.add_to_owners(found)
     times = torch.zeros(SIZE, dtype=torch.int64).index_add_(0, rows, torch.ones_like(rows))
-    times = sum(plan.layout.group.all_gather(times.cpu())).to(own.device)
+    times = sum(plan.row_layout.group.all_gather(times.cpu())).to(own.device)
     factor = times[own].view(-1, *[1] * (full.dim() - 1))
     assert torch.equal(total, (full[own].double() * factor).to(full.dtype))
 

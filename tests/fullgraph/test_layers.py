@@ -30,7 +30,7 @@ def run(layer: Any, structure: Any, x: Tensor, given: dict[str, Tensor]) -> dict
     out = layer(structure, x, given)
     weight = features(out.shape[0], tuple(out.shape[1:]), out.device, torch.float64, 9, grad=False)
     if isinstance(out, PartitionedTensor):
-        weight = leaf(weight, out.layout)
+        weight = leaf(weight, out.row_layout)
     leaves = {"x": x, **given}
     (out * weight).sum().backward()
     found = {name: full(t.grad) for name, t in leaves.items() if t.grad is not None}

@@ -32,7 +32,7 @@ def tensors() -> Iterator[tuple[Tensor, Tensor]]:
     for count in (1, 3):
         x, s_rows, _, _ = make(Group.current("cpu", timeout=60), count)
         if count == 1:
-            yield distribute(plain, s_rows.layout), s_rows  # type: ignore[attr-defined]
+            yield distribute(plain, s_rows.row_layout), s_rows  # type: ignore[attr-defined]
         yield x, s_rows
 
 

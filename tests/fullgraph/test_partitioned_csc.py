@@ -185,7 +185,7 @@ def run(verb: Verb, structure: Any, given: dict[str, Tensor]) -> dict[str, Tenso
     shape = tuple(out.shape)
     weight = features(shape[0], shape[1:], out.device, out.dtype, 9, grad=False)
     if isinstance(out, PartitionedTensor):
-        weight = leaf(weight, out.layout)
+        weight = leaf(weight, out.row_layout)
     (out * weight).sum().backward()
     grads = {name: full(t.grad) for name, t in given.items() if t.grad is not None}
     return {"out": full(out.detach()), **grads}
@@ -195,7 +195,7 @@ def check_verb(pair: Both, verb: Verb, dtype: torch.dtype = torch.float64) -> No
     given = operands(pair.graph, dtype)
     mine = {
         name: leaf(value, layout)
-        if (layout := pair.layout(name))
+        if (layout := pair.row_layout(name))
         else value.detach().requires_grad_()
         for name, value in given.items()
     }
@@ -359,7 +359,7 @@ def check_bits() -> list[bytes]:
         pair = both(group, random_graph(group.device, 30, 30, 400), same_nodes=True, mode=mode)
         for name in ("copy_u mean u", "copy_u max u", "attention", "mul sum u3 eh"):
             given = {
-                key: leaf(value, layout) if (layout := pair.layout(key)) else value
+                key: leaf(value, layout) if (layout := pair.row_layout(key)) else value
                 for key, value in operands(pair.graph, torch.float32).items()
             }
             result = run(VERBS[name], pair.partitioned, given)
@@ -387,7 +387,7 @@ def check_errors() -> None:
     pair = both(group, random_graph(group.device, 40, 30, 300))
     csc = pair.partitioned
     given = {
-        name: leaf(t, layout) if (layout := pair.layout(name)) else t
+        name: leaf(t, layout) if (layout := pair.row_layout(name)) else t
         for name, t in operands(pair.graph, torch.float32).items()
     }
     x, v, e = given["u"], given["v"], given["e"]

@@ -147,7 +147,7 @@ def _count_comparisons() -> list[int]:
                 made += bool(self._used)
                 super().compare()
 
-        y.layout.group.shared[Replicas] = Counting(y.layout.group)
+        y.row_layout.group.shared[Replicas] = Counting(y.row_layout.group)
         F.cross_entropy(model(*given), y).backward()
         counts.append(made)
     return counts

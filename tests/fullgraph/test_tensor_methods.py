@@ -156,7 +156,7 @@ def refused(i: Inputs) -> int:
         return 19
     full = make_inputs(i.w.device).x
     labels = make_inputs(i.w.device).labels
-    other = distribute(full, RowLayout.contiguous(i.x.layout.group, 13))
+    other = distribute(full, RowLayout.contiguous(i.x.row_layout.group, 13))
     calls = [
         (ValueError, "peergraph.fullgraph.like", lambda: i.x + full),
         (ValueError, "peergraph.fullgraph.like", lambda: full.t() @ i.x),
@@ -180,12 +180,12 @@ def refused(i: Inputs) -> int:
         (IndexError, "out of bounds", lambda: i.x[13]),
         (IndexError, "row ids must be in", lambda: i.x[torch.tensor([40])]),
         (IndexError, "the shape of the mask", lambda: i.x[torch.ones(4).bool()]),
-        (ValueError, "rows of rank", lambda: from_local(full[:9], i.x.layout.repeat(2))),
+        (ValueError, "rows of rank", lambda: from_local(full[:9], i.x.row_layout.repeat(2))),
     ]
     for error, message, call in calls:
         with pytest.raises(error, match=message):
             call()
-    if i.x.layout.group.world_size > 1:  # equal where one rank has all rows in another order
+    if i.x.row_layout.group.world_size > 1:  # equal where one rank has all rows in another order
         with pytest.raises(ValueError, match="different layouts"):
             i.x + other
     return len(calls)
@@ -208,9 +208,9 @@ CASES: dict[str, Case] = {
     "reentrant checkpoint": lambda i: checkpoint(network, i.x, i.w, i.y, use_reentrant=True),
     "attention": attention,
     "full": lambda i: (i.x.full_tensor() * i.b).sum(0) if _is(i.x) else (i.x * i.b).sum(0),
-    "local": lambda i: from_local(i.x.to_local() * 2, i.x.layout) if _is(i.x) else i.x * 2,
+    "local": lambda i: from_local(i.x.to_local() * 2, i.x.row_layout) if _is(i.x) else i.x * 2,
     "replicated": lambda i: (
-        from_local(i.x.to_local() * replicated(i.b, i.x.layout.group), i.x.layout)
+        from_local(i.x.to_local() * replicated(i.b, i.x.row_layout.group), i.x.row_layout)
         if _is(i.x)
         else i.x * i.b
     ),

@@ -52,7 +52,7 @@ def _graph() -> Any:
 def _received(transfers: SourceTransfers) -> Iterator[set[int]]:
     """By batch, the internal rows of other machines that this rank's window gets."""
     plan = transfers.plan
-    layout, group = plan.layout, plan.layout.group
+    layout, group = plan.row_layout, plan.row_layout.group
     offsets = torch.tensor([*layout.offsets, layout.size])
     own = [torch.arange(*offsets[rank : rank + 2]) for rank in group.machines.local_ranks]
     here = set(torch.cat(own).tolist())

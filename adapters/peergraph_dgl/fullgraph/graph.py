@@ -318,7 +318,7 @@ def _with_rows(name: str, rows: Any, layout: RowLayout, kind: str) -> Any:
     if found is None:
         raise ValueError(
             f"{name!r} must have the rows of the {kind}, {layout}, in dimension 0, got "
-            f"{rows.layout} in dimension {rows.partitioned_dim} of {list(rows.shape)}"
+            f"{rows.row_layout} in dimension {rows.partitioned_dim} of {list(rows.shape)}"
         )
     return found
 

@@ -144,14 +144,14 @@ def selected_rows(name: str, ids: Any, layout: RowLayout) -> RowLayout:
         if ids.numel() and int(ids.min()) < 0:
             raise IndexError(f"{name} must be 0 to {layout.size - 1}, got {int(ids.min())}")
         return layout.select_ids(ids.long().reshape(-1))
-    if ids.dtype == torch.bool and layout.same_rows(ids.layout):
+    if ids.dtype == torch.bool and layout.same_rows(ids.row_layout):
         return layout.select_mask(ids.to_local())
-    if ids.layout is layout or ids.layout.parent is layout:
-        rows = ids.layout.parent_rows
+    if ids.row_layout is layout or ids.row_layout.parent is layout:
+        rows = ids.row_layout.parent_rows
         positions = layout.positions if rows is None else layout.positions[rows]
         same = torch.equal(ids.to_local().long(), positions)
         if all(layout.group.all_gather(same)):
-            return ids.layout
+            return ids.row_layout
     raise NotImplementedError(
         f"{name} of a partitioned graph must be a plain list of ids, a mask, or ids that a mask "
         f"selected from all ids; {_WAY_OUT}"

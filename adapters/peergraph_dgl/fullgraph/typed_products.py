@@ -47,11 +47,11 @@ def multiply_rows(a: Tensor, b: Tensor, types: Tensor) -> Any:
     if type(a) is not PartitionedTensor or type(types) is not PartitionedTensor:
         # Offloaded rows: the function is recorded, and runs on the rows of each chunk.
         return handle_torch_function(multiply_rows, (a, b, types), a, b, types)
-    types_of_rows = in_layout(types, a.layout)
+    types_of_rows = in_layout(types, a.row_layout)
     if types_of_rows is None:
-        raise ValueError(f"idx_b must have the rows of a, {a.layout}, got {types.layout}")
+        raise ValueError(f"idx_b must have the rows of a, {a.row_layout}, got {types.row_layout}")
     rows, numbers = a.to_local(), types_of_rows.to_local().long()
     order = numbers.argsort(stable=True)
     lengths = numbers.bincount(minlength=b.shape[0])
-    products = kernels.segment_mm(rows[order], replicated(b, a.layout.group), lengths)
-    return from_local(products[order.argsort()], a.layout)
+    products = kernels.segment_mm(rows[order], replicated(b, a.row_layout.group), lengths)
+    return from_local(products[order.argsort()], a.row_layout)

@@ -148,11 +148,11 @@ def _invoke_reduce_function(
     parts: dict[str, dict[str, Tensor]] = {}
     for bucket in buckets:
         mailbox = {name: bucket.mail(structure, rows) for name, rows in messages.items()}
-        ids = bucket.layout.positions.to(graph.idtype, copy=True)
-        nodes = from_local(ids, bucket.layout)
+        ids = bucket.row_layout.positions.to(graph.idtype, copy=True)
+        nodes = from_local(ids, bucket.row_layout)
         data = _SelectedRows(frame, structure, bucket)
         batch = NodeBatch(graph, nodes, ntype, data, msgs=mailbox)
-        for name, rows in _with_layout(func(batch), bucket.layout, func).items():
+        for name, rows in _with_layout(func(batch), bucket.row_layout, func).items():
             parts.setdefault(name, {})[str(bucket.degree)] = rows
     return {name: _join(structure, of_degrees) for name, of_degrees in parts.items()}
 
@@ -168,7 +168,7 @@ class _Bucket:
 
     def __init__(self, degree: int, layout: RowLayout, steps: PartitionedTensor) -> None:
         self.degree = degree
-        self.layout = layout
+        self.row_layout = layout
         self.steps = steps
 
     def mail(self, structure: PartitionedStructure, rows: Tensor) -> PartitionedTensor:
@@ -182,7 +182,7 @@ class _Bucket:
             run,
             edges={"rows": rows},
             others={"steps": self.steps},
-            result=self.layout,
+            result=self.row_layout,
             row_type=((self.degree, *rows.shape[1:]), rows.dtype),
         )
 
@@ -195,7 +195,7 @@ class _Bucket:
         return structure.on_edges(
             run,
             destinations={"rows": rows},
-            result=self.layout,
+            result=self.row_layout,
             row_type=(rows.shape[1:], rows.dtype),
         )
 

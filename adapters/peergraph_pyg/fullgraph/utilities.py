@@ -263,8 +263,8 @@ def _to_dense_batch(
             "to_dense_batch of several graphs, or of other sizes, on a partitioned graph: all its "
             "nodes are one graph"
         )
-    mask = torch.ones(x.layout.local_count, dtype=torch.bool, device=x.device)
-    return x.unsqueeze(0), from_local(mask, x.layout).unsqueeze(0)
+    mask = torch.ones(x.row_layout.local_count, dtype=torch.bool, device=x.device)
+    return x.unsqueeze(0), from_local(mask, x.row_layout).unsqueeze(0)
 
 
 def _rgcn(original: Original, layer: Any, x: Any, edge_index: Any, edge_type: Any = None) -> Any:
@@ -389,10 +389,10 @@ def _edge_tensor(
             "peergraph.fullgraph.distribute takes this rank's rows of a tensor equal on all ranks"
         )
     found = value.partitioned_dim == dim % value.dim()
-    if not found or not structure.edge_layout.same_rows(value.layout):
+    if not found or not structure.edge_layout.same_rows(value.row_layout):
         raise ValueError(
             f"{name} must have the rows of the edges, {structure.edge_layout}, in dimension {dim}, "
-            f"got {value.layout} in dimension {value.partitioned_dim}"
+            f"got {value.row_layout} in dimension {value.partitioned_dim}"
         )
     return value
 

@@ -107,6 +107,6 @@ def relation_structures(
 
 def _require_rows(name: str, value: Any, layout: RowLayout, dtypes: Any = FEATURE_DTYPES) -> None:
     require(is_partitioned(value), f"{name} are not partitioned")
-    require(layout.same_rows(value.layout), f"{name} have other rows")
+    require(layout.same_rows(value.row_layout), f"{name} have other rows")
     if dtypes is not None and value.dtype not in dtypes:
         raise Unsupported(f"{name} are {value.dtype}")

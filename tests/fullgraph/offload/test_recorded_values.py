@@ -147,7 +147,7 @@ def test_inference_tensors_may_change_after_the_call() -> None:
 @pytest.mark.parametrize("change", [by_version, by_data, by_numpy_of_rows])
 def test_rows_on_the_device_must_not_change(change: Callable[[Tensor], None]) -> None:
     x, _, _, _ = make(Group.current("cpu"), 3)
-    rows = distribute(torch.ones(NODES, 1, dtype=torch.float64), x.layout)
+    rows = distribute(torch.ones(NODES, 1, dtype=torch.float64), x.row_layout)
     early, late = x * rows, x * rows
     torch.testing.assert_close(early.full_tensor(), inputs()[0])
     change(rows)
@@ -158,7 +158,7 @@ def test_rows_on_the_device_must_not_change(change: Callable[[Tensor], None]) ->
 
 def test_the_gradient_does_not_use_rows_that_changed() -> None:
     x, _, _, w = make(Group.current("cpu"), 3)
-    rows = distribute(torch.ones(NODES, 1, dtype=torch.float64), x.layout)
+    rows = distribute(torch.ones(NODES, 1, dtype=torch.float64), x.row_layout)
     total = (F.linear(x, w.requires_grad_()) * rows).square().sum()
     by_data(rows)
     with pytest.raises(RuntimeError, match="changed in place"):
@@ -247,7 +247,7 @@ def test_all_ranks_refuse_rows_that_changed_on_one() -> None:
 
 def change_a_row_of_one_rank() -> None:
     x = make(Group.current("cpu"), 3)[0]
-    rows = distribute(torch.ones(NODES, 1, dtype=torch.float64), x.layout)
+    rows = distribute(torch.ones(NODES, 1, dtype=torch.float64), x.row_layout)
     late = x * rows
     rows[0] = 2.0
     with pytest.raises(RuntimeError, match="changed in place"):

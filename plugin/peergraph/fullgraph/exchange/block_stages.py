@@ -45,7 +45,7 @@ class BlockStages:
         self.plan = plan
         self.mode = mode
         self._sent = plan.route.sent_by_rank
-        layout = plan.layout
+        layout = plan.row_layout
         rank, world_size = layout.group.rank, layout.group.world_size
         # Where rows go that this rank sends: a slot of each rank for each of its stages in turn.
         self._slots = {}
@@ -68,10 +68,10 @@ class BlockStages:
     def rows_between(self, reader: int, source: int) -> int:
         """Returns how many rows of rank `source` travel to rank `reader`."""
         needed = self.plan.needed[reader][source]
-        return self.plan.layout.counts[source] if needed and self.mode == "blocks" else needed
+        return self.plan.row_layout.counts[source] if needed and self.mode == "blocks" else needed
 
     def _has_stage(self, rank: int, step: int) -> bool:
-        world_size = self.plan.layout.group.world_size
+        world_size = self.plan.row_layout.group.world_size
         source, reader = (rank + step) % world_size, (rank - step) % world_size
         return bool(self.rows_between(rank, source) or self.rows_between(reader, rank))
 
@@ -135,7 +135,7 @@ class BlockStages:
             return self._start(output, input_rows, stage.step, slots is not None, selected), rows
 
         running = {index: start(index) for index in range(len(buffers))}
-        yield plan.layout.group.rank, x
+        yield plan.row_layout.group.rank, x
         for index, stage in enumerate(self._stages):
             pending, rows = running.pop(index)
             pending.wait()

@@ -37,7 +37,7 @@ class Halo(ABC):
 
     def __init__(self, layout: RowLayout, halo_rows: Tensor) -> None:
         self.transport = Transport.of(layout.group)
-        self.layout = layout
+        self.row_layout = layout
         self.halo_rows = halo_rows
         self.num_local = layout.local_count
         self.num_extended = self.num_local + len(halo_rows)
@@ -217,7 +217,7 @@ class HaloPlan(Halo):
 
     def __repr__(self) -> str:
         return (
-            f"HaloPlan(rank {self.layout.group.rank}, {self.num_local} local rows, "
+            f"HaloPlan(rank {self.row_layout.group.rank}, {self.num_local} local rows, "
             f"{sum(self.halo_counts)} halo rows, {len(self.send_rows)} rows to send)"
         )
 

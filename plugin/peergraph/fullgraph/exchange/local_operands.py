@@ -34,7 +34,7 @@ def local_operands(
         For each source [extended rows, *features] or None; for each parameter its value or None.
     """
     tensors = [*sources, *parameters]
-    alone = plan.layout.group.world_size == 1
+    alone = plan.row_layout.group.world_size == 1
     if alone or all(tensor is None for tensor in tensors):
         return list(sources), list(parameters)
     results = iter(_Enter.apply(plan.transport, plan, len(sources), None, *tensors))

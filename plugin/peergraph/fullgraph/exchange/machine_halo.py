@@ -141,7 +141,7 @@ class MachineHaloPlan(Halo):
 
     def __repr__(self) -> str:
         return (
-            f"MachineHaloPlan(rank {self.layout.group.rank}, {self.num_local} local rows, "
+            f"MachineHaloPlan(rank {self.row_layout.group.rank}, {self.num_local} local rows, "
             f"{self.num_of_machine - self.num_local} rows of this machine, "
             f"{self.passed_on.num_local} imported rows, "
             f"{self.num_extended - self.num_of_machine - self.passed_on.num_local} passed on)"

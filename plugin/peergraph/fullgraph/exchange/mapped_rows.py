@@ -55,8 +55,8 @@ class MappedRows:
     def __init__(self, plan: HaloPlan) -> None:
         self._plan = plan
         self._sent, self._positions = _published_rows(plan)
-        self._most_rows = max(plan.layout.group.all_gather(self.num_published))
-        self._group = plan.layout.group
+        self._most_rows = max(plan.row_layout.group.all_gather(self.num_published))
+        self._group = plan.row_layout.group
         self._region: SharedRegion | None = None
         self._capacity = 0
         self._round = 0

@@ -108,7 +108,7 @@ def _largest_chunk(
         structures: edges, by relation.
         counts_sources: whether to count sources; else there are none.
     """
-    ranks = next(iter(chunks)).layout.group.world_size
+    ranks = next(iter(chunks)).row_layout.group.world_size
     rows = edges = sources = 0
     for number in range(num_chunks):
         rows = max(rows, sum(of_type.sizes[number] for of_type in chunks))

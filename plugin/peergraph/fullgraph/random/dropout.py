@@ -29,13 +29,15 @@ class _Dropout(Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, p: float, seed: Seed, ids: Tensor | None) -> Tensor:
         ctx.arguments = p, seed, ids
-        ctx.layout = (x.layout, x.partitioned_dim) if isinstance(x, PartitionedTensor) else None
+        ctx.row_layout = (
+            (x.row_layout, x.partitioned_dim) if isinstance(x, PartitionedTensor) else None
+        )
         return _dropped(x, p, seed, ids)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None]:
-        if ctx.layout is not None:
-            grad = take_rows(grad, *ctx.layout)
+        if ctx.row_layout is not None:
+            grad = take_rows(grad, *ctx.row_layout)
         return drop_rows(grad, *ctx.arguments), None, None, None
 
 
@@ -90,7 +92,7 @@ def _dropout_of_chunk(
         return input
     if p >= 1 or len(seeds) != 1 or isinstance(seeds[0], Tensor):
         return None
-    return input.with_rows(drop_rows(input.rows, p, seeds[0], input.layout.positions))
+    return input.with_rows(drop_rows(input.rows, p, seeds[0], input.row_layout.positions))
 
 
 @function_rule(F.dropout1d, F.dropout2d, F.dropout3d)

@@ -27,9 +27,9 @@ class Rows:
     def __init__(self, x: Tensor, ids: Tensor | None = None) -> None:
         self._x = x
         if isinstance(x, PartitionedTensor):
-            self.group: Group | None = x.layout.group
+            self.group: Group | None = x.row_layout.group
             self.dim, local = x.partitioned_dim, x._local
-            self.ids = x.layout.positions
+            self.ids = x.row_layout.positions
         else:
             self.group, self.dim = None, 0
             local = x if x.dim() else x.view(1)
@@ -85,7 +85,7 @@ class Rows:
     def wrap(self, local: Tensor) -> Tensor:
         """Returns local rows as a tensor of the same kind."""
         if isinstance(self._x, PartitionedTensor):
-            return wrap(local, self._x.layout, self.dim)
+            return wrap(local, self._x.row_layout, self.dim)
         return local if self._x.dim() else local.view(())
 
     def _seeds(self, seed: Seed) -> tuple[int, Tensor | None]:

@@ -50,9 +50,9 @@ def select_edges(
     Raises:
         ValueError: the mask has other rows.
     """
-    if not structure.edge_layout.same_rows(mask.layout):
+    if not structure.edge_layout.same_rows(mask.row_layout):
         raise ValueError(f"mask must have the rows of the edges, {structure.edge_layout}, got "
-                         f"{mask.layout}")  # fmt: skip
+                         f"{mask.row_layout}")  # fmt: skip
     layout = structure.edge_layout.select_mask(mask.to_local())
     if layout.size == structure.num_edges:
         return structure
@@ -102,15 +102,15 @@ def select_edge_rows(edges: PartitionedTensor, selected: PartitionedStructure) -
         selected: what it returned.
     """
     rows = selected.edge_layout.parent_rows
-    if selected.edge_layout is edges.layout or rows is None:
+    if selected.edge_layout is edges.row_layout or rows is None:
         return edges
     if selected.resident is selected:
         return from_local(edges.to_local().index_select(0, rows), selected.edge_layout)
 
     def make_mask() -> PartitionedTensor:
-        mask = torch.zeros(edges.layout.local_count, dtype=torch.bool, device=selected.device)
+        mask = torch.zeros(edges.row_layout.local_count, dtype=torch.bool, device=selected.device)
         mask[rows] = True
-        return from_local(mask, edges.layout)
+        return from_local(mask, edges.row_layout)
 
     mask = selected.cached("mask of edges", make_mask)
     return selected.on_edges(

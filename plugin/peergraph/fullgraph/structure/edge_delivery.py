@@ -43,7 +43,7 @@ class EdgeDelivery:
         self, layout: RowLayout, num_pieces: int, destination: Column, step: Callable[[int], object]
     ) -> None:
         group = layout.group
-        self.layout = layout
+        self.row_layout = layout
         self._device = group.device
         self._num_pieces = num_pieces
         self._rounds = 0
@@ -150,7 +150,7 @@ class EdgeDelivery:
 
     def _count(self) -> Steps[Tensor]:
         """Counts the edges of each destination by the rank that gives them, [ranks, rows]."""
-        world_size, rows = self.layout.group.world_size, self.layout.local_count
+        world_size, rows = self.row_layout.group.world_size, self.row_layout.local_count
         counts = torch.zeros((world_size, rows), dtype=torch.int64, device=self._device)
         for number in range(self._rounds):
             parts, route = yield from self._route(number)
@@ -162,14 +162,14 @@ class EdgeDelivery:
     def _first_places(self) -> Tensor:
         """Finds the place of the first edge of each destination by rank, [ranks, rows]."""
         starts = self.indptr[:-1].long()
-        if self.layout.group.world_size == 1:
+        if self.row_layout.group.world_size == 1:
             return starts.clone().unsqueeze(0)
         before = self._counts.cumsum(0).sub_(self._counts)
         return before.add_(starts)
 
     def _route(self, number: int) -> Steps[tuple[list[Tensor], Route]]:
         """Finds local destinations by the rank that gave them, and how values follow them."""
-        layout, given = self.layout, self._nothing
+        layout, given = self.row_layout, self._nothing
         if number < self._num_pieces:
             given = self._destination(number)
         if layout.group.world_size == 1:

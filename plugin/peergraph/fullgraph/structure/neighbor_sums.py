@@ -180,7 +180,7 @@ def default_mode(plan: Halo) -> str:
     if isinstance(plan, MachineHaloPlan):
         plan = plan.within
     assert isinstance(plan, HaloPlan)
-    counts = plan.layout.counts
+    counts = plan.row_layout.counts
     distinct = max(map(sum, plan.needed))
     whole = max(
         sum(count for count, needed in zip(counts, row, strict=True) if needed)

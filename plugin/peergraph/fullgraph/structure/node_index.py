@@ -50,7 +50,7 @@ class NodeIndex(PartitionedTensor):
                 cls, (structure.num_edges,), dtype=torch.int64, device=structure.device
             )
             index.structure, index.end = structure, end
-            index.layout, index.partitioned_dim = structure.edge_layout, 0
+            index.row_layout, index.partitioned_dim = structure.edge_layout, 0
             return index
 
         return structure.cached(("node index", end), make)

@@ -54,7 +54,7 @@ class OperandChecks:
 
     def check_other(self, name: str, x: Any) -> PartitionedTensor | None:
         """Returns a partitioned tensor of any layout, or None; raises for anything else."""
-        return _check_rows(name, x, getattr(x, "layout", self.edges), "rows")
+        return _check_rows(name, x, getattr(x, "row_layout", self.edges), "rows")
 
     def parameter(self, name: str, tensor: Tensor | None) -> Tensor | None:
         """Returns a tensor that is equal on all ranks; a parameter is made so at its first use.
@@ -64,7 +64,7 @@ class OperandChecks:
         """
         if isinstance(tensor, PartitionedTensor):
             raise TypeError(
-                f"{name} must be a plain tensor that is equal on all ranks, got {tensor.layout}"
+                f"{name} must be a plain tensor that is equal on all ranks, got {tensor.row_layout}"
             )
         if tensor is not None:
             check_parameters((tensor,), self.sources.group)
@@ -110,6 +110,6 @@ def _check_rows(name: str, tensor: Any, layout: RowLayout, rows: str) -> Partiti
     if found is None:
         raise ValueError(
             f"{name} must have the rows of the {rows}, {layout}, in dimension 0, got "
-            f"{tensor.layout} in dimension {tensor.partitioned_dim} of {list(tensor.shape)}"
+            f"{tensor.row_layout} in dimension {tensor.partitioned_dim} of {list(tensor.shape)}"
         )
     return found

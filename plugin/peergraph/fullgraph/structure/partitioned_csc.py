@@ -438,7 +438,7 @@ class PartitionedCsc(PartitionedStructure):
         if sharing is None or type(x) is not PartitionedTensor:
             return None
         # Rows that a list of ids selected were sent to the layout of the sources: they are others.
-        in_place = x.layout is self.source_layout and x.partitioned_dim == 0
+        in_place = x.row_layout is self.source_layout and x.partitioned_dim == 0
         return sharing.sources(self, x, columns) if in_place else None
 
     def _of_destinations(self, rows: Tensor) -> PartitionedTensor:

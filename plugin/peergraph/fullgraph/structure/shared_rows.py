@@ -161,7 +161,7 @@ def _join(plans: Sequence[Halo], relations: Sequence[Csc]) -> tuple[Halo, list[C
     """
     if all(plan.is_empty for plan in plans):
         return plans[0], list(relations)
-    layout = plans[0].layout
+    layout = plans[0].row_layout
     joined_plan, extended = make_halo(layout, torch.cat([plan.halo_rows for plan in plans]))
     own = torch.arange(layout.local_count, device=extended.device, dtype=extended.dtype)
     joined = []

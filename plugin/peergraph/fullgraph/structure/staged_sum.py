@@ -45,7 +45,7 @@ class SourceBlocks:
         self.has_edge_ids = has_edge_ids
         self.matrix = matrix
         plan = stages.plan
-        layout = plan.layout
+        layout = plan.row_layout
         self.rank = layout.group.rank
         first = first_column + plan.num_local
         own = matrix.take_columns(first_column, first, edge_ids=has_edge_ids)

@@ -41,7 +41,7 @@ class OverRows(NamedTuple):
 
     def all_reduce(self, local: Tensor, op: ReduceOp = "sum") -> Tensor:
         """Returns the reduction of each rank's `local`. Collective."""
-        return Transport.of(self.x.layout.group).all_reduce(local, op)
+        return Transport.of(self.x.row_layout.group).all_reduce(local, op)
 
 
 OVER_ROWS: dict[OpOverload, Callable[[OverRows], Any]] = {}
@@ -90,8 +90,8 @@ def along_columns(overload: OpOverload) -> Rule | None:
         if reduces and not keepdim:
             dim -= sum(removed < dim for removed in dims)
         if returns_list:
-            return tuple(wrap(part, x.layout, dim) for part in result)
-        return wrap(result, x.layout, dim)
+            return tuple(wrap(part, x.row_layout, dim) for part in result)
+        return wrap(result, x.row_layout, dim)
 
     return run
 
@@ -108,5 +108,5 @@ def _local_of(overload: OpOverload, x: PartitionedTensor, arg: Any) -> Any:
         if isinstance(arg, Tensor) and arg.dim():
             not_implemented(overload, "a plain tensor meets a partitioned one")
         return arg
-    require_same_rows(overload, x.layout, arg.layout)
+    require_same_rows(overload, x.row_layout, arg.row_layout)
     return arg._local

@@ -81,7 +81,7 @@ def _fill(x: PartitionedTensor, value: Any) -> None:
     while value.ndim > x.ndim and value.shape[0] == 1:
         value = value[0]
     if not isinstance(value, PartitionedTensor):
-        value = values_for_rows(value, x.layout, x.partitioned_dim - x.ndim)
+        value = values_for_rows(value, x.row_layout, x.partitioned_dim - x.ndim)
     x.copy_(value)
 
 
@@ -137,9 +137,9 @@ def put(
     assert rows is not None
     if isinstance(rows, PartitionedTensor) and rows.dtype != torch.bool:
         not_implemented("assignment", "rows are written by partitioned ids")
-    layout = selection(x.layout, rows)
+    layout = selection(x.row_layout, rows)
     local_rows = layout.parent_rows
-    if layout is x.layout:
+    if layout is x.row_layout:
         local_rows = torch.arange(layout.local_count, device=x._local.device)
     assert local_rows is not None
     index, place = local_index(layout, advanced, dim, local_rows)
@@ -149,7 +149,7 @@ def put(
     values = _local_values(value, layout, place - dims, local)
     written = [part if isinstance(part, Tensor) else None for part in index]
     torch.ops.aten.index_put_(local, written, values, accumulate)
-    x.copy_(from_local(local, x.layout, dim))
+    x.copy_(from_local(local, x.row_layout, dim))
 
 
 def put_at_elements(
@@ -200,7 +200,7 @@ def _local_values(value: Any, layout: RowLayout, from_end: int, local: Tensor) -
         return replicated(value.to(local.device, local.dtype), layout.group)
     if value.partitioned_dim - value.ndim != from_end:
         not_implemented("assignment", "the rows of the values meet other dimensions")
-    if value.layout is not layout:
+    if value.row_layout is not layout:
         value = redistribute(value, layout)
     rows: Tensor = value.to_local().to(local.dtype)
     return rows
@@ -249,7 +249,7 @@ def _counted(table: Tensor, indices: Sequence[Tensor], values: Any) -> Tensor:
     parts = [part for part in advanced if part is not None]
     if not any(isinstance(part, PartitionedTensor) for part in parts):
         not_implemented("index_put_", "partitioned values are put at plain ids")
-    layout = first.layout
+    layout = first.row_layout
     index, dim = local_index_of_plain(layout, advanced)
     dims = table.ndim - len(parts) + len(broadcast_shape(parts))
     local = torch.zeros_like(table, device=layout.group.device)

@@ -55,9 +55,9 @@ class NormalizeChannels(Function):
                 mean, variance = channel_statistics(x)
             ctx.mark_non_differentiable(mean, variance)
         ctx.save_for_backward(x, weight, mean, (variance + eps).rsqrt())
-        ctx.layout, ctx.dim, ctx.num_constants = x.layout, x.partitioned_dim, len(constants)
+        ctx.row_layout, ctx.dim, ctx.num_constants = x.row_layout, x.partitioned_dim, len(constants)
         local = normalized(x._local, weight, bias, mean, variance, eps)
-        out = wrap(local, x.layout, x.partitioned_dim)
+        out = wrap(local, x.row_layout, x.partitioned_dim)
         return out if constants else (out, mean, variance)
 
     @staticmethod
@@ -66,7 +66,7 @@ class NormalizeChannels(Function):
         x, weight, mean, invstd = ctx.saved_tensors
         needs = ctx.needs_input_grad[:3]
         # Hooks on saved tensors may have made a plain tensor of all rows.
-        x, grad = (take_rows(rows, ctx.layout, ctx.dim) for rows in (x, grad))
+        x, grad = (take_rows(rows, ctx.row_layout, ctx.dim) for rows in (x, grad))
         are_constant = ctx.num_constants > 0
         found = channel_gradients(grad, x, weight, mean, invstd, needs[0], are_constant)
         dtype = mean.dtype if weight is None else weight.dtype
@@ -94,19 +94,19 @@ class NormalizeAllRows(Function):
             local, weight, bias, running_mean, running_var, True, momentum, eps
         )
         ctx.save_for_backward(local, weight, mean, invstd)
-        ctx.eps, ctx.layout, ctx.dim = eps, x.layout, x.partitioned_dim
-        return wrap(out, x.layout, x.partitioned_dim)
+        ctx.eps, ctx.row_layout, ctx.dim = eps, x.row_layout, x.partitioned_dim
+        return wrap(out, x.row_layout, x.partitioned_dim)
 
     @staticmethod
     @once_differentiable("batch normalisation of partitioned rows")
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         local, weight, mean, invstd = ctx.saved_tensors
-        rows = take_rows(grad, ctx.layout, ctx.dim)._local
+        rows = take_rows(grad, ctx.row_layout, ctx.dim)._local
         wanted = ctx.needs_input_grad[:3]
         found = aten.native_batch_norm_backward(
             rows, local, weight, None, None, mean, invstd, True, ctx.eps, wanted
         )
-        grad_x = wrap(found[0], ctx.layout, ctx.dim) if wanted[0] else None
+        grad_x = wrap(found[0], ctx.row_layout, ctx.dim) if wanted[0] else None
         parts = (
             part if needed else None for part, needed in zip(found[1:], wanted[1:], strict=True)
         )
@@ -117,7 +117,7 @@ def _is_of_all_rows(x: PartitionedTensor, *parameters: Tensor | None) -> bool:
     """Whether torch's own normalisation of the local rows is that of all rows."""
     local = x._local
     return (
-        x.layout.group.world_size == 1
+        x.row_layout.group.world_size == 1
         and local.dtype not in _HALF
         and local.numel() > 0
         and all(
@@ -133,20 +133,20 @@ def channel_statistics(x: PartitionedTensor) -> tuple[Tensor, Tensor]:
     Those of each rank are combined (Chan et al. 1979). float64 for float64, else float32.
     """
     _check_channels("batch_norm", x)
-    group, local = x.layout.group, x._local
+    group, local = x.row_layout.group, x._local
     if local.dtype in _HALF:
         local = local.float()
     if group.world_size == 1 and local.numel():
         variance, mean = torch.var_mean(local, _other_dims(local), correction=0)
         return mean, variance
     if not Transport.of(group).one_part_a_rank:
-        rows = wrap(local, x.layout, x.partitioned_dim)
+        rows = wrap(local, x.row_layout, x.partitioned_dim)
         variance, mean = moments(rows, list(_other_dims(local)), 0, keepdim=False)
         return mean, variance
     mean = variance = local.new_zeros(local.shape[1])
     if local.numel():
         variance, mean = torch.var_mean(local, _other_dims(local), correction=0)
-    return statistics_of_ranks(x.layout, mean, variance)
+    return statistics_of_ranks(x.row_layout, mean, variance)
 
 
 def statistics_of_ranks(layout: RowLayout, mean: Tensor, variance: Tensor) -> tuple[Tensor, Tensor]:
@@ -216,7 +216,7 @@ def channel_gradients(
             (grad_local * centered).sum(dims, dtype=mean.dtype),
         ]
     )
-    grad_bias, products = Transport.of(x.layout.group).all_reduce(sums).unbind()
+    grad_bias, products = Transport.of(x.row_layout.group).all_reduce(sums).unbind()
     grad_weight = products * invstd
     if not needs_x:
         return None, grad_weight, grad_bias
@@ -228,7 +228,7 @@ def channel_gradients(
         made = centered.mul_(by_channel(-grad_weight * invstd / count, x)).add_(grad_local)
         made = made.sub_(by_channel(grad_bias / count, x))
     made = made * by_channel(scale, x)
-    return wrap(made.to(x.dtype), x.layout, x.partitioned_dim), grad_weight, grad_bias
+    return wrap(made.to(x.dtype), x.row_layout, x.partitioned_dim), grad_weight, grad_bias
 
 
 def normalized_by(
@@ -268,7 +268,7 @@ def batch_norm(
     if not isinstance(input, PartitionedTensor):
         not_implemented("batch_norm", "parameters or statistics are partitioned, the input is not")
     _check_channels("batch_norm", input)
-    check_parameters((weight, bias), input.layout.group)
+    check_parameters((weight, bias), input.row_layout.group)
     if not training:
         if running_mean is None or running_var is None:
             raise ValueError("running_mean and running_var must be given in evaluation")
@@ -356,7 +356,7 @@ def _native_batch_norm(
     local = normalized(input._local, weight, bias, mean, variance, eps)
     count = values_by_channel(input)
     update_running(running_mean, running_var, mean, variance, count, momentum)
-    return wrap(local, input.layout, input.partitioned_dim), mean, (variance + eps).rsqrt()
+    return wrap(local, input.row_layout, input.partitioned_dim), mean, (variance + eps).rsqrt()
 
 
 @rule(aten._native_batch_norm_legit.no_stats)

@@ -30,11 +30,11 @@ class ChunkRows:
         partitioned_dim: not negative.
     """
 
-    __slots__ = ("_partitioned", "layout", "partitioned_dim", "rows")
+    __slots__ = ("_partitioned", "partitioned_dim", "row_layout", "rows")
 
     def __init__(self, rows: Tensor, layout: RowLayout, partitioned_dim: int = 0) -> None:
         self.rows = rows
-        self.layout = layout
+        self.row_layout = layout
         self.partitioned_dim = partitioned_dim
         self._partitioned: PartitionedTensor | None = None
 
@@ -42,7 +42,7 @@ class ChunkRows:
     def partitioned(self) -> PartitionedTensor:
         """The same rows as a partitioned tensor. Differentiable."""
         if self._partitioned is None or (torch.is_grad_enabled() and self.rows.requires_grad):
-            self._partitioned = from_local(self.rows, self.layout, self.partitioned_dim)
+            self._partitioned = from_local(self.rows, self.row_layout, self.partitioned_dim)
         return self._partitioned
 
     @property
@@ -72,7 +72,7 @@ class ChunkRows:
     ) -> ChunkRows:
         """Returns other rows, as :meth:`PartitionedTensor.with_rows` does, with their history."""
         dim = self.partitioned_dim if dim is None else dim
-        return ChunkRows(local, self.layout if layout is None else layout, dim)
+        return ChunkRows(local, self.row_layout if layout is None else layout, dim)
 
 
 def partitioned(value: Any) -> Any:
@@ -83,7 +83,7 @@ def partitioned(value: Any) -> Any:
 def chunk_rows(value: Any) -> Any:
     """Returns a partitioned tensor of a virtual rank as plain rows; any other value as it is."""
     if isinstance(value, PartitionedTensor):
-        return ChunkRows(value.to_local(), value.layout, value.partitioned_dim)
+        return ChunkRows(value.to_local(), value.row_layout, value.partitioned_dim)
     return value
 
 

@@ -49,7 +49,7 @@ def _result_dims(x: Any, indices: Indices) -> tuple[int, int]:
 def index(x: Any, indices: Indices) -> PartitionedTensor:
     """Columns; rows are selected above autograd."""
     dim, _ = _result_dims(x, indices)
-    return wrap(aten.index.Tensor(x._local, indices), x.layout, dim)
+    return wrap(aten.index.Tensor(x._local, indices), x.row_layout, dim)
 
 
 @rule(aten.index_put_.default, aten._index_put_impl_.default)
@@ -69,14 +69,14 @@ def index_put(
     """Values put into columns of a copy."""
     local_values = _values(x, indices, values)
     local = aten.index_put.default(x._local, indices, local_values, accumulate)
-    return wrap(local, x.layout, x.partitioned_dim)
+    return wrap(local, x.row_layout, x.partitioned_dim)
 
 
 def _values(x: Any, indices: Indices, values: Tensor) -> Tensor:
     dim, dims = _result_dims(x, indices)
     if type(values) is not PartitionedTensor:
-        return local_rows_of_plain("assignment", values, x.layout, dim - dims)
-    require_same_rows("assignment", x.layout, values.layout)
+        return local_rows_of_plain("assignment", values, x.row_layout, dim - dims)
+    require_same_rows("assignment", x.row_layout, values.row_layout)
     if values.partitioned_dim - values._local.dim() != dim - dims:
         not_implemented("assignment", "the rows of the values meet other dimensions")
     return values._local

@@ -62,7 +62,7 @@ def distribute(full: Tensor, layout: RowLayout | Tensor, dim: int = 0) -> Partit
         ValueError: `full` has another number of rows.
     """
     if isinstance(layout, PartitionedTensor):
-        layout = layout.layout
+        layout = layout.row_layout
     assert isinstance(layout, RowLayout)
     check_transforms(full)
     check_parameters((full,), layout.group)
@@ -78,7 +78,7 @@ def distribute(full: Tensor, layout: RowLayout | Tensor, dim: int = 0) -> Partit
 
 def like(x: PartitionedTensor, full: Tensor) -> PartitionedTensor:
     """Returns `full`, a plain tensor equal on all ranks, partitioned as `x` is."""
-    return distribute(full, x.layout, x.partitioned_dim)
+    return distribute(full, x.row_layout, x.partitioned_dim)
 
 
 def replicated(tensor: Tensor, group: Group) -> Tensor:
@@ -117,12 +117,12 @@ class ToLocal(Function):
 
     @staticmethod
     def forward(ctx: Any, x: PartitionedTensor) -> Tensor:
-        ctx.layout, ctx.dim = x.layout, x.partitioned_dim
+        ctx.row_layout, ctx.dim = x.row_layout, x.partitioned_dim
         return x._local.view_as(x._local)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Tensor:
-        return from_local(grad, ctx.layout, ctx.dim)
+        return from_local(grad, ctx.row_layout, ctx.dim)
 
 
 class FromLocal(Function):
@@ -130,12 +130,12 @@ class FromLocal(Function):
 
     @staticmethod
     def forward(ctx: Any, local: Tensor, layout: RowLayout, dim: int) -> PartitionedTensor:
-        ctx.layout, ctx.dim = layout, dim
+        ctx.row_layout, ctx.dim = layout, dim
         return wrap(local.detach(), layout, dim)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
-        return take_rows(grad, ctx.layout, ctx.dim).to_local(), None, None
+        return take_rows(grad, ctx.row_layout, ctx.dim).to_local(), None, None
 
 
 class FullTensor(Function):
@@ -143,12 +143,12 @@ class FullTensor(Function):
 
     @staticmethod
     def forward(ctx: Any, x: PartitionedTensor) -> Tensor:
-        ctx.layout, ctx.dim = x.layout, x.partitioned_dim
-        return gather_rows(x._local, x.layout, x.partitioned_dim)
+        ctx.row_layout, ctx.dim = x.row_layout, x.partitioned_dim
+        return gather_rows(x._local, x.row_layout, x.partitioned_dim)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Tensor:
-        return distribute(grad, ctx.layout, ctx.dim)
+        return distribute(grad, ctx.row_layout, ctx.dim)
 
 
 class Distribute(Function):
@@ -181,7 +181,7 @@ def take_rows(grad: Tensor, layout: RowLayout, dim: int) -> PartitionedTensor:
     """A gradient in the layout of its tensor; it may come plain, or in a layout by other ids."""
     if not isinstance(grad, PartitionedTensor):
         return distribute(grad, layout, dim)
-    if grad.layout is layout:
+    if grad.row_layout is layout:
         return grad
     return redistribute(grad, layout)
 
@@ -197,14 +197,14 @@ class Redistribute(Function):
 
     @staticmethod
     def forward(ctx: Any, x: PartitionedTensor, layout: RowLayout) -> PartitionedTensor:
-        ctx.layout = x.layout
+        ctx.row_layout = x.row_layout
         dim = x.partitioned_dim
-        return wrap(rows_in_layout("gradient", x._local, dim, x.layout, layout), layout, dim)
+        return wrap(rows_in_layout("gradient", x._local, dim, x.row_layout, layout), layout, dim)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
         dim = grad.partitioned_dim if isinstance(grad, PartitionedTensor) else 0
-        return take_rows(grad, ctx.layout, dim), None
+        return take_rows(grad, ctx.row_layout, dim), None
 
 
 def _check_dim(dim: int, dims: int) -> int:
@@ -227,7 +227,7 @@ def with_own_rows(
     """
     if not any(value is error.tensor for value in (*args, *kwargs.values())):
         raise error
-    rows = distribute(error.tensor, error.layout, error.dim)
+    rows = distribute(error.tensor, error.row_layout, error.dim)
 
     def entered(value: Any) -> Any:
         return rows if value is error.tensor else value
@@ -247,14 +247,14 @@ def with_moved_rows(
     count = 1
     for place, part in enumerate(error.size):
         count *= part
-        if count == error.layout.size and place:
+        if count == error.row_layout.size and place:
             break
     else:
         raise error
-    if getattr(x, "layout", None) is not error.layout or x.partitioned_dim != 0:
+    if getattr(x, "row_layout", None) is not error.row_layout or x.partitioned_dim != 0:
         raise error
     first = error.size[0]
-    moved: Any = redistribute(x, error.layout.blocks(first).repeat(count // max(first, 1)))
+    moved: Any = redistribute(x, error.row_layout.blocks(first).repeat(count // max(first, 1)))
     if moved._local.untyped_storage()._cdata != x._local.untyped_storage()._cdata:
         refuse_writes(x._local, moved._local)
     return (moved, *args[1:]), kwargs

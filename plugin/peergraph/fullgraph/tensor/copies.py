@@ -94,7 +94,7 @@ def to(x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
                 return gather(x, 'to("cpu")').to(*args, **kwargs)
         if isinstance(device, (str, torch.device, int)):
             # Hooks on saved tensors may have moved this rank's rows to the CPU.
-            x_device, wanted = x.layout.group.device, torch.device(device)
+            x_device, wanted = x.row_layout.group.device, torch.device(device)
             if wanted.type != x_device.type or wanted.index not in (None, x_device.index):
                 raise ValueError(
                     f"this rank's rows are on {x_device} and cannot move to {wanted}: "
@@ -122,7 +122,7 @@ def set_data(x: PartitionedTensor, value: Tensor) -> None:
         or value.partitioned_dim != x.partitioned_dim
         or value._local.shape != x._local.shape
         or value.dtype != x.dtype
-        or not x.layout.same_rows(value.layout)
+        or not x.row_layout.same_rows(value.row_layout)
     ):
         not_implemented("data", "the new values have other rows, columns or another dtype")
     x._local = value._local
@@ -155,9 +155,9 @@ def equal(x: Any, other: Any) -> bool:
         not_implemented("equal", "one of the tensors is plain")
     if x._local.dim() != other._local.dim() or x.partitioned_dim != other.partitioned_dim:
         return False
-    if x.layout.size != other.layout.size or not x.layout.same_rows(other.layout):
+    if x.row_layout.size != other.row_layout.size or not x.row_layout.same_rows(other.row_layout):
         return False
-    return all(x.layout.group.all_gather(torch.equal(x._local, other._local)))
+    return all(x.row_layout.group.all_gather(torch.equal(x._local, other._local)))
 
 
 @function_rule(torch.allclose, Tensor.allclose)

@@ -22,8 +22,8 @@ def _register(overload: OpOverload) -> None:
             plain: Tensor = overload(x._local, size, *args, **kwargs)
             return plain
         local_size = list(size)
-        local_size[dim] = x.layout.local_count
-        return wrap(overload(x._local, local_size, *args, **kwargs), x.layout, dim)
+        local_size[dim] = x.row_layout.local_count
+        return wrap(overload(x._local, local_size, *args, **kwargs), x.row_layout, dim)
 
     RULES[overload] = run
 
@@ -35,7 +35,7 @@ def partitioned_dim_of(x: PartitionedTensor, size: Sequence[int]) -> int | None:
     dimension of that size is a width that happens to be equal.
     """
     dim = x.partitioned_dim
-    return dim if len(size) > dim and size[dim] == x.layout.size else None
+    return dim if len(size) > dim and size[dim] == x.row_layout.size else None
 
 
 for _op in (aten.new_zeros, aten.new_ones, aten.new_full, aten.new_empty):

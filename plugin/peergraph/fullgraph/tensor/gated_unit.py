@@ -20,14 +20,14 @@ _GATE_PARTS, _LEAST_PART_ROWS = 8, 8192
 def _gru_cell(input: Any, hx: Any, *parameters: Any) -> ChunkRows | None:
     if type(input) is not ChunkRows or type(hx) is not ChunkRows:
         return None
-    if input.layout is not hx.layout or input.dim() != 2 or hx.dim() != 2:
+    if input.row_layout is not hx.row_layout or input.dim() != 2 or hx.dim() != 2:
         return None
     if any(type(parameter) is ChunkRows for parameter in parameters):
         return None
     if input.partitioned_dim or hx.partitioned_dim:
         return None
     out: Tensor = _GruCell.apply(input.rows, hx.rows, *parameters)
-    return ChunkRows(out, input.layout)
+    return ChunkRows(out, input.row_layout)
 
 
 class _GruCell(Function):

@@ -52,7 +52,7 @@ def instance_norm(
             not_implemented("instance_norm", "channels are partitioned, its parameters are not")
         return F.layer_norm(input, input.shape[2:], eps=eps)
     if running_mean is not None or running_var is not None:
-        layout, by_channel = input.layout, input._local.flatten(2)
+        layout, by_channel = input.row_layout, input._local.flatten(2)
         means = by_channel.mean(2)
         variances = (by_channel - means.unsqueeze(2)).square().mean(2)
         mean, variance = (wrap(part, layout, 0).mean(0) for part in (means, variances))

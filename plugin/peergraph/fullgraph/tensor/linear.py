@@ -39,7 +39,7 @@ def linear(input: Any, weight: Any, bias: Any = None) -> Tensor:
     ):
         result: Tensor = apply_to_rows(Linear, input, weight, bias)
         return result
-    return wrap(F.linear(input._local, weight, bias), input.layout, input.partitioned_dim)
+    return wrap(F.linear(input._local, weight, bias), input.row_layout, input.partitioned_dim)
 
 
 @chunk_rule(F.linear)
@@ -59,15 +59,15 @@ class Linear(Function):
         ctx: Any, x: PartitionedTensor, weight: Tensor, bias: Tensor | None
     ) -> PartitionedTensor:
         ctx.save_for_backward(x, weight)
-        ctx.layout, ctx.dim = x.layout, x.partitioned_dim
-        return wrap(F.linear(x._local, weight, bias), x.layout, x.partitioned_dim)
+        ctx.row_layout, ctx.dim = x.row_layout, x.partitioned_dim
+        return wrap(F.linear(x._local, weight, bias), x.row_layout, x.partitioned_dim)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
         x, weight = ctx.saved_tensors
         for_x, for_weight, for_bias = ctx.needs_input_grad
         # Hooks on saved tensors may have made a plain tensor of all rows.
-        x, grad = (take_rows(rows, ctx.layout, ctx.dim) for rows in (x, grad))
+        x, grad = (take_rows(rows, ctx.row_layout, ctx.dim) for rows in (x, grad))
         if torch.is_grad_enabled():  # to be differentiated again
             rows, outputs = grad.reshape(-1, grad.shape[-1]), x.reshape(-1, x.shape[-1])
             return (
@@ -76,14 +76,14 @@ class Linear(Function):
                 rows.sum(0) if for_bias else None,
             )
         local = grad._local
-        x_grad = wrap(local @ weight, ctx.layout, ctx.dim) if for_x else None
+        x_grad = wrap(local @ weight, ctx.row_layout, ctx.dim) if for_x else None
         rows = local.reshape(-1, local.shape[-1])
         weight_grad = bias_grad = None
         if for_weight:
             weight_grad = rows.t() @ x._local.reshape(-1, x._local.shape[-1])
         if for_bias:
             bias_grad = rows.sum(0)
-        return x_grad, *_sum_over_ranks(ctx.layout.group, weight_grad, bias_grad)
+        return x_grad, *_sum_over_ranks(ctx.row_layout.group, weight_grad, bias_grad)
 
 
 def _sum_over_ranks(

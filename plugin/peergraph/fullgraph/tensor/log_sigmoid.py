@@ -21,8 +21,8 @@ def log_sigmoid_forward(x: PartitionedTensor) -> tuple[PartitionedTensor, Tensor
     """The result, and the buffer."""
     out, buffer = aten.log_sigmoid_forward(x._local)
     if buffer.device.type == "cpu":
-        buffer = wrap(buffer, x.layout, x.partitioned_dim)
-    return wrap(out, x.layout, x.partitioned_dim), buffer
+        buffer = wrap(buffer, x.row_layout, x.partitioned_dim)
+    return wrap(out, x.row_layout, x.partitioned_dim), buffer
 
 
 @rule(aten.log_sigmoid_backward.default)
@@ -31,4 +31,4 @@ def log_sigmoid_backward(grad: Tensor, x: Tensor, buffer: Tensor) -> Partitioned
     with_rows, empty = ((buffer,), ()) if isinstance(buffer, PartitionedTensor) else ((), (buffer,))
     first, local = localize(aten.log_sigmoid_backward.default, (grad, x, *with_rows))
     out = aten.log_sigmoid_backward(*local, *empty)
-    return wrap(out, first.layout, first.partitioned_dim)
+    return wrap(out, first.row_layout, first.partitioned_dim)

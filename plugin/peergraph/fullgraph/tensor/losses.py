@@ -33,9 +33,9 @@ _ELEMENTWISE = (
 
 def sum_over_ranks(local: Tensor, like: PartitionedTensor) -> Tensor:
     """Returns the sum of each rank's plain tensor. Differentiable; collective."""
-    if like.layout.group.world_size == 1:
+    if like.row_layout.group.world_size == 1:
         return local
-    result: Tensor = SumOverRanks.apply(local, Transport.of(like.layout.group))
+    result: Tensor = SumOverRanks.apply(local, Transport.of(like.row_layout.group))
     return result
 
 
@@ -59,7 +59,7 @@ def _register_elementwise(loss: Callable[..., Tensor]) -> None:
         result = loss(*bound.args, **bound.kwargs)
         if reduction == "none":
             dim = first.partitioned_dim - first._local.dim() + len(shape)
-            return from_local(result, first.layout, dim)
+            return from_local(result, first.row_layout, dim)
         total = sum_over_ranks(result, first)
         if reduction == "mean":
             return total / torch.Size(shape).numel()
@@ -77,11 +77,11 @@ for _loss in _ELEMENTWISE:
 def _enter(value: Tensor, local: Tensor, like: PartitionedTensor) -> Tensor:
     """An argument of a local computation, with its gradient."""
     if isinstance(value, PartitionedTensor):
-        if value.layout is not like.layout:
-            value = redistribute(value, like.layout)
+        if value.row_layout is not like.row_layout:
+            value = redistribute(value, like.row_layout)
         return value.to_local()
     # A plain tensor is equal on all ranks, or this rank's rows of one that follows a list of ids.
-    return replicated(value, like.layout.group) if value is local else local
+    return replicated(value, like.row_layout.group) if value is local else local
 
 
 def _reduction_of(given: dict[str, Any]) -> str:
@@ -129,11 +129,11 @@ def _class_loss(
     ignore_index: int,
     reduction: str,
 ) -> Tensor:
-    if isinstance(input, PartitionedTensor) and input.layout.by_ids:
+    if isinstance(input, PartitionedTensor) and input.row_layout.by_ids:
         if not isinstance(target, PartitionedTensor):  # it follows the list of ids
-            target = distribute(target, input.layout)
-        elif target.layout is not input.layout:
-            target = redistribute(target, input.layout)
+            target = distribute(target, input.row_layout)
+        elif target.row_layout is not input.row_layout:
+            target = redistribute(target, input.row_layout)
     for argument, value in (("input", input), ("target", target)):
         if not isinstance(value, PartitionedTensor) or value.partitioned_dim != 0:
             raise ValueError(
@@ -141,13 +141,13 @@ def _class_loss(
                 f"{type(value).__name__} of shape {tuple(value.shape)}: "
                 "see peergraph.fullgraph.like"
             )
-    require_same_rows(name, input.layout, target.layout)
+    require_same_rows(name, input.row_layout, target.row_layout)
     rows, labels = input.to_local(), target.to_local()
-    group = input.layout.group
+    group = input.row_layout.group
     if weight is not None:
         weight = replicated(weight, group)
     if reduction == "none":
-        return from_local(loss(rows, labels, weight, "none"), input.layout, 0)
+        return from_local(loss(rows, labels, weight, "none"), input.row_layout, 0)
     if group.world_size == 1:
         return loss(rows, labels, weight, reduction)
     total = loss(rows, labels, weight, "sum")

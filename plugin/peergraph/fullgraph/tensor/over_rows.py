@@ -34,7 +34,7 @@ def extreme(x: PartitionedTensor, dims: Dims, keepdim: bool, op: ReduceOp) -> Te
 
 
 def _all_reduce(x: PartitionedTensor, local: Tensor, op: ReduceOp) -> Tensor:
-    return Transport.of(x.layout.group).all_reduce(local, op)
+    return Transport.of(x.row_layout.group).all_reduce(local, op)
 
 
 def _worst(dtype: torch.dtype, op: ReduceOp) -> Any:
@@ -64,7 +64,7 @@ def extreme_value_and_row(of: OverRows) -> tuple[Tensor, Tensor]:
 
 def _with_rows(x: PartitionedTensor, values: Tensor, keepdim: bool) -> tuple[Tensor, Tensor]:
     dim = x.partitioned_dim
-    rows = _first_place(x, values, _column(x, x.layout.positions), [dim], x.layout.size)
+    rows = _first_place(x, values, _column(x, x.row_layout.positions), [dim], x.row_layout.size)
     return (values, rows) if keepdim else (values.squeeze(dim), rows.squeeze(dim))
 
 
@@ -96,7 +96,7 @@ class ExtremeRows(Function):
     ) -> tuple[Tensor, Tensor]:
         values = extreme(x, [x.partitioned_dim], True, op)
         values, rows = _with_rows(x, values, keepdim)
-        ctx.layout, ctx.dim, ctx.keepdim = x.layout, x.partitioned_dim, keepdim
+        ctx.row_layout, ctx.dim, ctx.keepdim = x.row_layout, x.partitioned_dim, keepdim
         ctx.save_for_backward(rows if keepdim else rows.unsqueeze(x.partitioned_dim))
         ctx.mark_non_differentiable(rows)
         return values, rows
@@ -108,9 +108,9 @@ class ExtremeRows(Function):
             grad = grad.unsqueeze(ctx.dim)
         shape = [1] * grad.dim()
         shape[ctx.dim] = -1
-        is_row = ctx.layout.positions.view(shape) == rows
-        local = torch.where(is_row, replicated(grad, ctx.layout.group), 0)
-        return from_local(local, ctx.layout, ctx.dim), None, None
+        is_row = ctx.row_layout.positions.view(shape) == rows
+        local = torch.where(is_row, replicated(grad, ctx.row_layout.group), 0)
+        return from_local(local, ctx.row_layout, ctx.dim), None, None
 
 
 def _register_extreme(function: Any, op: ReduceOp) -> None:
@@ -139,8 +139,8 @@ def argument(of: OverRows) -> Tensor:
     x, dims = of.x, of.dims
     values = extreme(x, dims, True, _op_of(of))
     local, dim = x._local, x.partitioned_dim
-    places = _column(x, x.layout.positions)
-    last = x.layout.size
+    places = _column(x, x.row_layout.positions)
+    last = x.row_layout.size
     is_of_all = len(dims) == local.dim()
     if is_of_all:
         inner, outer = math.prod(local.shape[dim + 1 :]), math.prod(local.shape[:dim])
@@ -202,7 +202,7 @@ def vector_norm(of: OverRows) -> Tensor:
     order = 2 if order is None else order
     local = x._local if dtype is None else x._local.to(dtype)
     if math.isinf(order):
-        magnitudes = wrap(local.abs(), x.layout, x.partitioned_dim)
+        magnitudes = wrap(local.abs(), x.row_layout, x.partitioned_dim)
         return extreme(magnitudes, dims, keepdim, "max" if order > 0 else "min")
     if order == 0:
         return of.all_reduce((local != 0).to(local.dtype).sum(dims, keepdim))
@@ -254,7 +254,7 @@ def softmax(of: OverRows) -> PartitionedTensor:
     exponentials = shifted.exp()
     total = of.all_reduce(exponentials.sum(of.dims, True))
     local = shifted - total.log() if "log" in of.name else exponentials / total
-    return wrap(local, x.layout, x.partitioned_dim)
+    return wrap(local, x.row_layout, x.partitioned_dim)
 
 
 @over_rows(aten._softmax_backward_data.default, aten._log_softmax_backward_data.default)
@@ -266,4 +266,4 @@ def softmax_backward(of: OverRows) -> PartitionedTensor:
         local = g - y.exp() * of.all_reduce(g.sum(of.dims, True))
     else:
         local = y * (g - of.all_reduce((g * y).sum(of.dims, True)))
-    return wrap(local.to(of.options["input_dtype"]), grad.layout, grad.partitioned_dim)
+    return wrap(local.to(of.options["input_dtype"]), grad.row_layout, grad.partitioned_dim)

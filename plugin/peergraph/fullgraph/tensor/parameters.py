@@ -66,7 +66,7 @@ def _group_of(args: tuple[Any, ...]) -> Group | None:
         if isinstance(arg, (list, tuple)):
             found = _group_of(tuple(arg))
         else:
-            found = getattr(getattr(arg, "layout", None), "group", None)
+            found = getattr(getattr(arg, "row_layout", None), "group", None)
         if found is not None:
             return found
     return None

@@ -61,13 +61,13 @@ class PartitionedTensor(Uncompiled):
     Made with :func:`from_local` and :func:`distribute`.
     """
 
-    __slots__ = ("_local", "_with_history", "layout", "partitioned_dim")
+    __slots__ = ("_local", "_with_history", "partitioned_dim", "row_layout")
 
     _local: Tensor
     """This rank's rows, without autograd's history."""
     _with_history: Tensor | None
     """The same rows with autograd's history, for results that no user sees; else None."""
-    layout: RowLayout  # type: ignore[assignment]
+    row_layout: RowLayout
     """Which rank holds which rows."""
     partitioned_dim: int
     """The dimension along which rows are partitioned."""
@@ -105,7 +105,7 @@ class PartitionedTensor(Uncompiled):
         (:class:`peergraph.fullgraph.tensor.chunk_rows.ChunkRows`).
         """
         dim = self.partitioned_dim if dim is None else dim
-        return wrap(local, self.layout if layout is None else layout, dim)
+        return wrap(local, self.row_layout if layout is None else layout, dim)
 
     def change_token(self) -> Callable[[], object]:
         """Returns what returns equal values as long as the rows are not changed in place."""
@@ -126,7 +126,7 @@ class PartitionedTensor(Uncompiled):
             gradient = ", requires_grad=True" if self.requires_grad else ""
             return (
                 f"PartitionedTensor(shape={tuple(self.shape)}, "
-                f"partitioned_dim={self.partitioned_dim}, layout={self.layout}, "
+                f"partitioned_dim={self.partitioned_dim}, layout={self.row_layout}, "
                 f"local={self._local}{gradient})"
             )
 
@@ -205,7 +205,7 @@ def _taking_all_rows(overload: OpOverload, rule: Rule) -> Rule:
     def run(*args: Any, **kwargs: Any) -> Any:
         rows = next((part for part in args if type(part) is PartitionedTensor), None)
         if rows is not None and any(type(part) is Tensor for part in args):
-            dim, layout = rows.partitioned_dim, rows.layout
+            dim, layout = rows.partitioned_dim, rows.row_layout
             args = tuple(
                 wrap(local_rows_of_plain(overload, part, layout, dim), layout, dim)
                 if type(part) is Tensor
@@ -256,7 +256,7 @@ def wrap(local: Tensor, layout: RowLayout, dim: int) -> PartitionedTensor:
         )
     result._local = local
     result._with_history = None
-    result.layout = layout
+    result.row_layout = layout
     result.partitioned_dim = dim
     return result
 

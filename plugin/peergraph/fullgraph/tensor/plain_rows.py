@@ -25,7 +25,7 @@ class PlainRowsError(ValueError):
 
     def __init__(self, message: str, tensor: Tensor, layout: RowLayout, dim: int) -> None:
         super().__init__(message)
-        self.tensor, self.layout, self.dim = tensor, layout, dim
+        self.tensor, self.row_layout, self.dim = tensor, layout, dim
 
 
 class SplitRowsError(NotImplementedError):
@@ -45,4 +45,4 @@ class SplitRowsError(NotImplementedError):
 
     def __init__(self, message: str, layout: RowLayout, size: tuple[int, ...]) -> None:
         super().__init__(message)
-        self.layout, self.size = layout, size
+        self.row_layout, self.size = layout, size

@@ -64,8 +64,8 @@ def pointwise(overload: OpOverload) -> Rule | None:
         result = overload(*local_args, **kwargs)
         from_end = first.partitioned_dim - first._local.dim()
         if isinstance(result, Tensor):
-            return wrap(result, first.layout, result.dim() + from_end)
-        return tuple(wrap(part, first.layout, part.dim() + from_end) for part in result)
+            return wrap(result, first.row_layout, result.dim() + from_end)
+        return tuple(wrap(part, first.row_layout, part.dim() + from_end) for part in result)
 
     return run
 
@@ -87,16 +87,16 @@ def localize(overload: OpOverload | str, args: tuple[Any, ...]) -> tuple[Any, li
                 first, from_end = arg, arg.partitioned_dim - local.dim()
             elif arg.partitioned_dim - local.dim() != from_end:
                 not_implemented(overload, "the tensors' rows meet other dimensions")
-            elif arg.layout is not first.layout:
+            elif arg.row_layout is not first.row_layout:
                 dim = arg.partitioned_dim
-                local = rows_in_layout(overload, local, dim, arg.layout, first.layout)
+                local = rows_in_layout(overload, local, dim, arg.row_layout, first.row_layout)
             result[place] = local
         elif kind not in _SCALARS and isinstance(arg, Tensor):
             has_plain = True
     if has_plain and first is not None:
         for place, arg in enumerate(args):
             if isinstance(arg, Tensor) and type(arg) is not PartitionedTensor:
-                result[place] = local_rows_of_plain(overload, arg, first.layout, from_end)
+                result[place] = local_rows_of_plain(overload, arg, first.row_layout, from_end)
     return first, result
 
 
@@ -109,7 +109,7 @@ def _in_place(overload: OpOverload) -> Rule:
         if type(target) is not PartitionedTensor:
             not_implemented(overload, "a plain tensor cannot take partitioned values in place")
         if first is not None:
-            require_same_rows(overload, target.layout, first.layout)
+            require_same_rows(overload, target.row_layout, first.row_layout)
         written = target._local
         if any(_overlaps(written, arg, target.partitioned_dim) for arg in local_args):
             not_implemented(
@@ -176,7 +176,7 @@ def _of_plain_rows(function: Callable[..., Any]) -> Rule:
             if type(arg) is ChunkRows:
                 if first is None:
                     first, from_end = arg, arg.partitioned_dim - arg.rows.dim()
-                elif arg.layout is not first.layout or (
+                elif arg.row_layout is not first.row_layout or (
                     arg.partitioned_dim - arg.rows.dim() != from_end
                 ):
                     return None
@@ -192,7 +192,7 @@ def _of_plain_rows(function: Callable[..., Any]) -> Rule:
         if any(type(value) is ChunkRows for value in kwargs.values()):
             return None
         result = function(*local, **kwargs)
-        return ChunkRows(result, first.layout, result.dim() + from_end)
+        return ChunkRows(result, first.row_layout, result.dim() + from_end)
 
     return run
 

@@ -24,7 +24,7 @@ aten = torch.ops.aten
 class _Factors:
     """The local parts of two factors `a` [..., i, k] and `b` [..., k, j], or vectors [k]."""
 
-    layout: RowLayout
+    row_layout: RowLayout
     a: Tensor
     b: Tensor
     dim: int | None
@@ -35,9 +35,9 @@ class _Factors:
     def __init__(self, op: OpOverload, a: Any, b: Any) -> None:
         a_dim = a.partitioned_dim if type(a) is PartitionedTensor else None
         b_dim = b.partitioned_dim if type(b) is PartitionedTensor else None
-        self.layout = b.layout if a_dim is None else a.layout
+        self.row_layout = b.row_layout if a_dim is None else a.row_layout
         if a_dim is not None and b_dim is not None:
-            require_same_rows(op, a.layout, b.layout)
+            require_same_rows(op, a.row_layout, b.row_layout)
         self.a = a if a_dim is None else a._local
         self.b = b if b_dim is None else b._local
         a_dims, b_dims = self.a.dim(), self.b.dim()
@@ -50,7 +50,7 @@ class _Factors:
             self.dim = 0
             meeting = (0, 0)
         elif a_dim is not None and b_dim is not None:
-            not_implemented(op, f"the result has {self.layout.size} rows and as many columns")
+            not_implemented(op, f"the result has {self.row_layout.size} rows and as many columns")
         elif a_dim is not None:
             self.dim = a_dim
             return
@@ -58,9 +58,9 @@ class _Factors:
             self.dim = self.dims - 1
             return
         if a_dim is None:
-            self.a = local_rows_of_plain(op, self.a, self.layout, meeting[0])
+            self.a = local_rows_of_plain(op, self.a, self.row_layout, meeting[0])
         if b_dim is None:
-            self.b = local_rows_of_plain(op, self.b, self.layout, meeting[1])
+            self.b = local_rows_of_plain(op, self.b, self.row_layout, meeting[1])
         if a_dim not in (None, meeting[0]) or b_dim not in (None, meeting[1]):
             not_implemented(op, "the rows of the factors meet other dimensions")
 
@@ -70,8 +70,8 @@ def _register_product(op: OpOverload) -> None:
         factors = _Factors(op, a, b)
         local = op(factors.a, factors.b)
         if factors.dim is None:
-            return sum_of_ranks(local, factors.layout.group)
-        return wrap(local, factors.layout, factors.dim)
+            return sum_of_ranks(local, factors.row_layout.group)
+        return wrap(local, factors.row_layout, factors.dim)
 
     RULES[op] = run
 
@@ -84,11 +84,11 @@ def _register_sum_with_product(op: OpOverload, multiply: OpOverload) -> None:
             product = multiply(a, b)
             result: Tensor = product * alpha if alpha != 1 else product
             return result + c * beta if beta else result
-        layout, from_end = factors.layout, factors.dim - factors.dims
+        layout, from_end = factors.row_layout, factors.dim - factors.dims
         if type(c) is not PartitionedTensor:
             c = local_rows_of_plain(op, c, layout, from_end)
         else:
-            require_same_rows(op, layout, c.layout)
+            require_same_rows(op, layout, c.row_layout)
             if c.partitioned_dim - c._local.dim() != from_end:
                 not_implemented(op, "the rows of the tensors meet other dimensions")
             c = c._local
@@ -111,10 +111,11 @@ def add_product_(c: Any, a: Any, b: Any, *, beta: Any = 1, alpha: Any = 1) -> Te
     has_rows = any(type(factor) is PartitionedTensor for factor in (a, b))
     factors = _Factors(op, a, b) if has_rows else None
     if factors is None or factors.dim is None:  # the product is plain
-        return c.copy_(RULES[aten.addmm.default](c, a, b, beta=beta, alpha=alpha))
+        result: Tensor = c.copy_(RULES[aten.addmm.default](c, a, b, beta=beta, alpha=alpha))
+        return result
     if type(c) is not PartitionedTensor:
         not_implemented(op, "the tensor that is added to must have the rows of the product")
-    require_same_rows(op, factors.layout, c.layout)
+    require_same_rows(op, factors.row_layout, c.row_layout)
     if c.partitioned_dim != factors.dim:
         not_implemented(op, "the rows of the tensors meet other dimensions")
     c._local.addmm_(factors.a, factors.b, beta=beta, alpha=alpha)

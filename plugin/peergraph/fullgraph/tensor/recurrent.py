@@ -39,7 +39,7 @@ def _network(
         not_implemented(name, "steps of sequences are partitioned")
     if dropout and train and num_layers > 1:
         not_implemented(name, "dropout between layers depends on the number of ranks")
-    layout = input.layout
+    layout = input.row_layout
     states = hx if isinstance(hx, tuple) else (hx,)
     local_states = tuple(_local(name, state, layout, _STATE_DIM) for state in states)
     found = function(
@@ -67,7 +67,7 @@ def _cell(function: Callable[..., Any], input: Any, hx: Any, *params: Tensor | N
     first = next((x for x in (input, *states) if isinstance(x, PartitionedTensor)), None)
     if first is None:
         not_implemented(name, "parameters are partitioned")
-    layout = first.layout
+    layout = first.row_layout
     local_states = [_local(name, state, layout, 0) for state in states]
     found = function(
         _local(name, input, layout, 0),
@@ -85,7 +85,7 @@ def _local(name: str, x: Tensor, layout: RowLayout, dim: int) -> Tensor:
         return distribute(x, layout, dim).to_local()
     if x.partitioned_dim != dim:
         not_implemented(name, "features are partitioned")
-    require_same_rows(name, layout, x.layout)
+    require_same_rows(name, layout, x.row_layout)
     return x.to_local()
 
 

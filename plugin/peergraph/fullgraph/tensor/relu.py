@@ -124,4 +124,4 @@ def _rows(x: Tensor) -> Tensor:
 
 
 def _place(x: Tensor) -> tuple[RowLayout, int] | None:
-    return (x.layout, x.partitioned_dim) if isinstance(x, PartitionedTensor) else None
+    return (x.row_layout, x.partitioned_dim) if isinstance(x, PartitionedTensor) else None

@@ -19,12 +19,12 @@ class TakeRows(Function):
 
     @staticmethod
     def forward(ctx: Any, x: PartitionedTensor, layout: RowLayout) -> PartitionedTensor:
-        ctx.layout, ctx.dim = layout, x.partitioned_dim
+        ctx.row_layout, ctx.dim = layout, x.partitioned_dim
         return selected_rows(x, layout)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
-        rows = take_rows(grad, ctx.layout, ctx.dim)
+        rows = take_rows(grad, ctx.row_layout, ctx.dim)
         if not torch.is_grad_enabled():
             return _with_zeros(rows), None
         return AddRows.apply(rows), None
@@ -35,14 +35,14 @@ class AddRows(Function):
 
     @staticmethod
     def forward(ctx: Any, rows: PartitionedTensor) -> PartitionedTensor:
-        ctx.layout, ctx.dim = rows.layout, rows.partitioned_dim
+        ctx.row_layout, ctx.dim = rows.row_layout, rows.partitioned_dim
         return _with_zeros(rows)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Tensor:
-        parent = ctx.layout.parent
+        parent = ctx.row_layout.parent
         grad = take_rows(grad, parent, ctx.dim)
-        result: Tensor = TakeRows.apply(grad, ctx.layout)
+        result: Tensor = TakeRows.apply(grad, ctx.row_layout)
         return result
 
 
@@ -55,7 +55,7 @@ def selected_rows(x: PartitionedTensor, layout: RowLayout) -> PartitionedTensor:
 
 def _with_zeros(rows: PartitionedTensor) -> PartitionedTensor:
     """Returns selected rows, added to zeros in the layout that they were selected from."""
-    layout, dim = rows.layout, rows.partitioned_dim
+    layout, dim = rows.row_layout, rows.partitioned_dim
     assert layout.parent is not None
     assert layout.parent_rows is not None
     shape = list(rows._local.shape)
@@ -76,7 +76,7 @@ class NamedRows(NamedTuple):
     requests: RowRequests
     rows: RowLayout
     """Of the tensor that they name rows of."""
-    layout: RowLayout
+    row_layout: RowLayout
     """Of the ids."""
     shape: torch.Size
     """Of this rank's ids."""
@@ -85,7 +85,7 @@ class NamedRows(NamedTuple):
     def of(cls, rows: RowLayout, ids: PartitionedTensor) -> NamedRows:
         """Returns the rows that ids name. Collective."""
         requests = RowRequests.of(rows, ids._local)
-        return cls(requests, rows, ids.layout, ids._local.shape)
+        return cls(requests, rows, ids.row_layout, ids._local.shape)
 
 
 class FetchRows(Function):
@@ -95,11 +95,11 @@ class FetchRows(Function):
     def forward(ctx: Any, x: PartitionedTensor, named: NamedRows) -> PartitionedTensor:
         ctx.named = named
         rows = named.requests.fetch(x._local)
-        return wrap(rows.view(*named.shape, *rows.shape[1:]), named.layout, 0)
+        return wrap(rows.view(*named.shape, *rows.shape[1:]), named.row_layout, 0)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
-        grad = take_rows(grad, ctx.named.layout, 0)
+        grad = take_rows(grad, ctx.named.row_layout, 0)
         return SendRows.apply(grad, ctx.named), None
 
 

@@ -26,8 +26,8 @@ def _finish(x: PartitionedTensor, results: Sequence[Tensor | None]) -> list[Tens
     """The gradient of the input, partitioned, and those of weights, plain."""
     input_grad, *others = results
     return [
-        None if input_grad is None else wrap(input_grad, x.layout, x.partitioned_dim),
-        *(None if g is None else Transport.of(x.layout.group).all_reduce(g) for g in others),
+        None if input_grad is None else wrap(input_grad, x.row_layout, x.partitioned_dim),
+        *(None if g is None else Transport.of(x.row_layout.group).all_reduce(g) for g in others),
     ]
 
 
@@ -64,7 +64,7 @@ def layer_norm_backward(
     mask: list[bool],
 ) -> list[Tensor | None]:
     """The gradient of :func:`layer_norm`."""
-    require_same_rows("layer_norm", grad.layout, x.layout)
+    require_same_rows("layer_norm", grad.row_layout, x.row_layout)
     results = aten.native_layer_norm_backward.default(
         grad._local, x._local, shape, mean._local, rstd._local, weight, bias, mask
     )
@@ -92,7 +92,7 @@ def rms_norm_backward(
     mask: list[bool],
 ) -> list[Tensor | None]:
     """The gradient of :func:`rms_norm`."""
-    require_same_rows("rms_norm", grad.layout, x.layout)
+    require_same_rows("rms_norm", grad.row_layout, x.row_layout)
     results = aten._fused_rms_norm_backward.default(
         grad._local, x._local, shape, rstd._local, weight, mask
     )
@@ -117,11 +117,11 @@ def group_norm(
 ) -> tuple[Tensor, ...]:
     """Group norm of rows: output, mean, reciprocal standard deviation."""
     _check_columns("group_norm", x, x._local.shape[1:])
-    if not x.layout.local_count:
+    if not x.row_layout.local_count:
         empty = x._local.new_empty(0, groups)
         return _wrap_like(x, (torch.empty_like(x._local), empty, empty))
     results = aten.native_group_norm.default(
-        x._local, weight, bias, x.layout.local_count, channels, pixels, groups, eps
+        x._local, weight, bias, x.row_layout.local_count, channels, pixels, groups, eps
     )
     return _wrap_like(x, results)
 
@@ -140,9 +140,9 @@ def group_norm_backward(
     mask: list[bool],
 ) -> list[Tensor | None]:
     """The gradient of :func:`group_norm`."""
-    require_same_rows("group_norm", grad.layout, x.layout)
+    require_same_rows("group_norm", grad.row_layout, x.row_layout)
     local = x._local
-    if not x.layout.local_count:
+    if not x.row_layout.local_count:
         zeros = [local.new_zeros(local.shape), local.new_zeros(channels), local.new_zeros(channels)]
         return _finish(x, _kept(zeros, mask))
     results = aten.native_group_norm_backward.default(
@@ -151,7 +151,7 @@ def group_norm_backward(
         mean._local,
         rstd._local,
         weight,
-        x.layout.local_count,
+        x.row_layout.local_count,
         channels,
         pixels,
         groups,
@@ -165,7 +165,9 @@ def renorm(input: Any, p: float, dim: int, maxnorm: float) -> Tensor:
     """As `torch.renorm`: limits the norm of each part of `input` along `dim`."""
     others = [d for d in range(input.dim()) if d != dim % input.dim()]
     norm = torch.linalg.vector_norm(input, p, others, keepdim=True)
-    return input * torch.where(norm > maxnorm, maxnorm / (norm + 1e-7), torch.ones_like(norm))
+    factor = torch.where(norm > maxnorm, maxnorm / (norm + 1e-7), torch.ones_like(norm))
+    result: Tensor = input * factor
+    return result
 
 
 @function_rule(Tensor.renorm_)

@@ -38,12 +38,12 @@ def first_partitioned(args: list[Any]) -> PartitionedTensor:
 def enter(name: str, arg: Any, first: PartitionedTensor) -> Any:
     """Returns an argument as it enters a computation on the local rows of `first`."""
     if isinstance(arg, PartitionedTensor):
-        require_same_rows(name, first.layout, arg.layout)
+        require_same_rows(name, first.row_layout, arg.row_layout)
         if arg.partitioned_dim != 0:
             not_implemented(name, "rows are not the first dimension")
         return arg.to_local()
     if isinstance(arg, Tensor):
-        return replicated(arg, first.layout.group)
+        return replicated(arg, first.row_layout.group)
     if isinstance(arg, (list, tuple)):
         return type(arg)(enter(name, part, first) for part in arg)
     return arg
@@ -60,9 +60,9 @@ def bilinear(input1: Any, input2: Any, weight: Tensor, bias: Tensor | None = Non
     inputs = [enter("bilinear", x, first) for x in (input1, input2)]
     for place, x in enumerate((input1, input2)):
         if not isinstance(x, PartitionedTensor):
-            inputs[place] = local_rows_of_plain("bilinear", inputs[place], first.layout, 0)
+            inputs[place] = local_rows_of_plain("bilinear", inputs[place], first.row_layout, 0)
     weights = [enter("bilinear", x, first) for x in (weight, bias)]
-    return from_local(F.bilinear(*inputs, *weights), first.layout)
+    return from_local(F.bilinear(*inputs, *weights), first.row_layout)
 
 
 @function_rule(node_scores)
@@ -70,11 +70,11 @@ def _node_scores(h: Any, *vectors: Tensor) -> tuple[PartitionedTensor, ...]:
     """Scores of nodes, which layers pass on to attention: gradients take the short way back."""
     if not isinstance(h, PartitionedTensor) or h.partitioned_dim != 0:
         not_implemented("node_scores", "rows are not the first dimension of the features")
-    group = h.layout.group
+    group = h.row_layout.group
     found = node_scores(h.to_local(), *(replicated(vector, group) for vector in vectors))
     results = []
     for part in found:
-        rows = from_local(part, h.layout)
+        rows = from_local(part, h.row_layout)
         rows._with_history = part if part.requires_grad else None
         results.append(rows)
     return tuple(results)
@@ -86,7 +86,7 @@ def _node_scores_of_chunk(h: Any, *vectors: Any) -> tuple[ChunkRows, ...] | None
         return None
     if any(type(vector) is ChunkRows for vector in vectors):
         return None
-    return tuple(ChunkRows(part, h.layout) for part in node_scores(h.rows, *vectors))
+    return tuple(ChunkRows(part, h.row_layout) for part in node_scores(h.rows, *vectors))
 
 
 @function_rule(torch.matmul, Tensor.matmul, Tensor.__matmul__, anywhere=True)
@@ -98,8 +98,8 @@ def matmul(input: Any, other: Any) -> Tensor:
     if is_resident and not isinstance(other, PartitionedTensor):
         rows, dims = input.partitioned_dim, input.dim()
         if other.dim() > 2 and rows < dims - 2 and other.dim() < dims - rows:
-            local = input.to_local() @ replicated(other, input.layout.group)
-            return from_local(local, input.layout, rows)
+            local = input.to_local() @ replicated(other, input.row_layout.group)
+            return from_local(local, input.row_layout, rows)
     input, other = _with_gathered_rows(input, other, transposed=False)
     product: Tensor = run_as_is(torch.matmul, input, other)
     return product
@@ -124,11 +124,11 @@ def cdist(
     if len(parts) != 1 or parts[0].partitioned_dim != parts[0].ndim - 2 or x1.ndim != x2.ndim:
         not_implemented("cdist", "distances are not those of rows to a few plain ones")
     [rows] = parts
-    group, dim = rows.layout.group, rows.partitioned_dim + (rows is x2)
+    group, dim = rows.row_layout.group, rows.partitioned_dim + (rows is x2)
     first, second = (
         x.to_local() if isinstance(x, PartitionedTensor) else replicated(x, group) for x in (x1, x2)
     )
-    return from_local(torch.cdist(first, second, p, compute_mode), rows.layout, dim)
+    return from_local(torch.cdist(first, second, p, compute_mode), rows.row_layout, dim)
 
 
 def _with_gathered_rows(input: Any, other: Any, transposed: bool) -> tuple[Any, Any]:
@@ -147,14 +147,14 @@ def _with_gathered_rows(input: Any, other: Any, transposed: bool) -> tuple[Any, 
     if dims != (2, 2) or input.partitioned_dim != 0 or other.partitioned_dim != other_rows:
         return input, other
     for fewer, more in ((other, input), (input, other)):
-        if _is_selection(fewer) and fewer.layout.size <= more.layout.size:
+        if _is_selection(fewer) and fewer.row_layout.size <= more.row_layout.size:
             full = gather(fewer, "a product of all pairs of rows").to(fewer.device)
             return (input, full) if fewer is other else (full, other)
     return input, other
 
 
 def _is_selection(x: PartitionedTensor) -> bool:
-    layout = x.layout
+    layout = x.row_layout
     while layout.parent is not None and layout.parent_rows is None:
         layout = layout.parent
     return layout.parent is not None or layout.by_ids
@@ -166,7 +166,7 @@ def isin(elements: Any, test_elements: Any, **kwargs: Any) -> Tensor:
     if isinstance(test_elements, PartitionedTensor):
         not_implemented("isin", "the elements to look for are partitioned")
     local = torch.isin(elements._local, test_elements, **kwargs)
-    return from_local(local, elements.layout, elements.partitioned_dim)
+    return from_local(local, elements.row_layout, elements.partitioned_dim)
 
 
 @function_rule(F.multi_head_attention_forward)

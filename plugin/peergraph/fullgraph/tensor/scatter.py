@@ -40,7 +40,7 @@ def _register_along_columns(overload: OpOverload) -> None:
         locals_ = []
         for arg in args:
             if type(arg) is PartitionedTensor:
-                require_same_rows(overload, x.layout, arg.layout)
+                require_same_rows(overload, x.row_layout, arg.row_layout)
                 if arg.partitioned_dim != x.partitioned_dim:
                     not_implemented(overload, "the tensors' rows meet other dimensions")
                 arg = arg._local
@@ -48,7 +48,7 @@ def _register_along_columns(overload: OpOverload) -> None:
                 not_implemented(overload, "a plain tensor meets partitioned rows")
             locals_.append(arg)
         result = overload(x._local, dim, *locals_, **kwargs)
-        return x if result is x._local else wrap(result, x.layout, x.partitioned_dim)
+        return x if result is x._local else wrap(result, x.row_layout, x.partitioned_dim)
 
     RULES[overload] = run
 
@@ -56,8 +56,8 @@ def _register_along_columns(overload: OpOverload) -> None:
 def _rows_of_zeros(overload: OpOverload, x: Tensor, args: tuple[Any, ...]) -> PartitionedTensor:
     """Plain zeros of all rows, to which autograd adds the gradients of partitioned rows."""
     first = next(arg for arg in args if type(arg) is PartitionedTensor)
-    local = local_rows_of_plain(overload, x, first.layout, first.partitioned_dim)
-    return wrap(local, first.layout, first.partitioned_dim)
+    local = local_rows_of_plain(overload, x, first.row_layout, first.partitioned_dim)
+    return wrap(local, first.row_layout, first.partitioned_dim)
 
 
 for _op in (
@@ -78,8 +78,8 @@ def gather(input: Any, dim: int, index: Any, *, sparse_grad: bool = False) -> Te
     if not isinstance(input, PartitionedTensor):
         if index.partitioned_dim != dim:
             not_implemented("gather", "the rows of a plain tensor meet partitioned ones")
-        local = replicated(input, index.layout.group).gather(dim, index._local)
-        return from_local(local, index.layout, index.partitioned_dim)
+        local = replicated(input, index.row_layout.group).gather(dim, index._local)
+        return from_local(local, index.row_layout, index.partitioned_dim)
     if dim != input.partitioned_dim:
         with _DisableTorchFunction():
             return torch.gather(input, dim, index)
@@ -201,7 +201,7 @@ def _extreme_by_group(
             worst = info.min if reduce == "amax" else info.max
         start = torch.full_like(input, worst)
         found = start.scatter_reduce(dim, places, rows, reduce)
-        found = Transport.of(index.layout.group).all_reduce(found, _REDUCE_OPS[reduce])
+        found = Transport.of(index.row_layout.group).all_reduce(found, _REDUCE_OPS[reduce])
         if include_self:
             found = torch.maximum(found, input) if reduce == "amax" else torch.minimum(found, input)
         result = torch.where(counts > 0, found, input)
@@ -239,10 +239,10 @@ def _source(name: str, dim: int, index: PartitionedTensor, src: Any) -> Partitio
     if isinstance(src, PartitionedTensor):
         if src.partitioned_dim != dim:
             not_implemented(name, "the values are not partitioned along the scattered dimension")
-        require_same_rows(name, index.layout, src.layout)
+        require_same_rows(name, index.row_layout, src.row_layout)
         return src
-    rows = local_rows_of_plain(name, src, index.layout, dim - src.dim())
-    return from_local(rows, index.layout, dim)
+    rows = local_rows_of_plain(name, src, index.row_layout, dim - src.dim())
+    return from_local(rows, index.row_layout, dim)
 
 
 def _send(src: Tensor, ids: Tensor, like: PartitionedTensor) -> Tensor:
@@ -250,8 +250,8 @@ def _send(src: Tensor, ids: Tensor, like: PartitionedTensor) -> Tensor:
         not_implemented("scatter", "rows are not the first dimension, or columns differ")
     if not isinstance(ids, PartitionedTensor):
         assert isinstance(src, PartitionedTensor)
-        ids = distribute(ids, src.layout)
-    named = NamedRows.of(like.layout, ids)
+        ids = distribute(ids, src.row_layout)
+    named = NamedRows.of(like.row_layout, ids)
     result: Tensor = SendRows.apply(src, named)
     return result
 
@@ -275,9 +275,9 @@ def embedding(
         if padding_idx is not None:
             not_implemented("embedding", "padding_idx is given for partitioned rows")
         return select_rows(weight, input)
-    rows = replicated(weight, input.layout.group)
+    rows = replicated(weight, input.row_layout.group)
     return from_local(
-        F.embedding(input._local, rows, padding_idx), input.layout, input.partitioned_dim
+        F.embedding(input._local, rows, padding_idx), input.row_layout, input.partitioned_dim
     )
 
 
@@ -287,7 +287,7 @@ def one_hot(tensor: PartitionedTensor, num_classes: int = -1) -> PartitionedTens
     if num_classes < 0:
         num_classes = int(tensor.max()) + 1
     local = F.one_hot(tensor._local, num_classes)
-    return from_local(local, tensor.layout, tensor.partitioned_dim)
+    return from_local(local, tensor.row_layout, tensor.partitioned_dim)
 
 
 def _weights_of(input: PartitionedTensor, weights: Any) -> Tensor | None:
@@ -295,17 +295,17 @@ def _weights_of(input: PartitionedTensor, weights: Any) -> Tensor | None:
     if weights is None:
         return None
     if not isinstance(weights, PartitionedTensor):
-        return local_rows_of_plain("bincount", weights, input.layout, -1)
-    require_same_rows("bincount", input.layout, weights.layout)
+        return local_rows_of_plain("bincount", weights, input.row_layout, -1)
+    require_same_rows("bincount", input.row_layout, weights.row_layout)
     return weights._local
 
 
 @function_rule(torch.bincount, Tensor.bincount)
 def bincount(input: PartitionedTensor, weights: Any = None, minlength: int = 0) -> Tensor:
     """As `torch.bincount` over all rows; plain."""
-    minlength = max(minlength, int(input.max()) + 1 if input.layout.size else 0)
+    minlength = max(minlength, int(input.max()) + 1 if input.row_layout.size else 0)
     local = torch.bincount(input._local, _weights_of(input, weights), minlength=minlength)
-    return Transport.of(input.layout.group).all_reduce(local)
+    return Transport.of(input.row_layout.group).all_reduce(local)
 
 
 @rule(aten.nonzero.default)
@@ -313,8 +313,8 @@ def nonzero(x: PartitionedTensor) -> Tensor:
     """The user's rows where a vector is not zero, in ascending order: plain ids."""
     if x._local.dim() != 1:
         not_implemented("nonzero", "the tensor is no vector")
-    mine = x.layout.positions[x._local != 0].cpu()
-    rows = torch.cat(x.layout.group.all_gather(mine)).sort().values
+    mine = x.row_layout.positions[x._local != 0].cpu()
+    rows = torch.cat(x.row_layout.group.all_gather(mine)).sort().values
     return rows.to(x._local.device).unsqueeze(1)
 
 
@@ -330,6 +330,6 @@ def unique(
     if return_inverse or return_counts or dim is not None:
         not_implemented("unique", "more than the values are returned")
     mine = torch.unique(input._local).cpu()
-    values = torch.cat(input.layout.group.all_gather(mine))
+    values = torch.cat(input.row_layout.group.all_gather(mine))
     distinct: Tensor = torch.unique(values).to(input._local.device)
     return distinct

@@ -140,7 +140,7 @@ def _select_together(x: PartitionedTensor, advanced: Sequence[Tensor | None]) ->
         if len(shape) > 1:  # the result is partitioned by the rows of the table
             flat = [None if part is None else part.reshape(-1) for part in table]
             elements: Any = select(x, flat)
-            home = x.layout.blocks(shape[0]).repeat(shape[1:].numel())
+            home = x.row_layout.blocks(shape[0]).repeat(shape[1:].numel())
             moved: Any = redistribute(elements, home)
             result: Tensor = moved.unflatten(first_place(advanced), shape)
             return result
@@ -150,17 +150,19 @@ def _select_together(x: PartitionedTensor, advanced: Sequence[Tensor | None]) ->
     if rows.dim() > 1:
         not_implemented("indexing", "a partitioned table of ids and columns index together")
     selected = select_rows(x, rows)
-    if selected.layout is x.layout and x.ndim == 2 and not dim:  # of all rows one element each
+    if (
+        selected.row_layout is x.row_layout and x.ndim == 2 and not dim
+    ):  # of all rows one element each
         column = advanced[1]
         if column is not None and column.ndim == 1:
-            columns = _local_part(x.layout, column, x.layout.positions.device)
+            columns = _local_part(x.row_layout, column, x.row_layout.positions.device)
             columns = torch.where(columns < 0, columns + x.shape[1], columns)
-            of_rows = from_local(columns.expand(x.layout.local_count), x.layout)
+            of_rows = from_local(columns.expand(x.row_layout.local_count), x.row_layout)
             return selected.gather(1, of_rows.unsqueeze(1)).squeeze(1)
     local = selected.to_local()
     places = torch.arange(local.shape[dim], device=local.device)
-    index, result_dim = local_index(selected.layout, advanced, dim, places)
-    return from_local(local[index], selected.layout, result_dim)
+    index, result_dim = local_index(selected.row_layout, advanced, dim, places)
+    return from_local(local[index], selected.row_layout, result_dim)
 
 
 def broadcast_ids(advanced: Sequence[Tensor | None]) -> list[Tensor | None] | None:
@@ -216,7 +218,7 @@ def _local_part(layout: RowLayout, part: Tensor, device: torch.device) -> Tensor
         if part.partitioned_dim != part.dim() - 1:
             not_implemented("indexing", "the rows of ids that index together meet other dimensions")
         return rows_in_layout(
-            "indexing", part.to_local(), part.partitioned_dim, part.layout, layout
+            "indexing", part.to_local(), part.partitioned_dim, part.row_layout, layout
         )
     part = part.to(device)
     count = part.shape[-1] if part.dim() else 1
@@ -252,7 +254,7 @@ def select_row(x: PartitionedTensor, row: int) -> Tensor:
         row: not negative.
     """
     dim, token = x.partitioned_dim, x.change_token()
-    value = take(x, x.layout.select_range(slice(row, row + 1))).full_tensor()
+    value = take(x, x.row_layout.select_range(slice(row, row + 1))).full_tensor()
     value = value.to(x.device).squeeze(dim)
     strides = [stride for place, stride in enumerate(x.stride()) if place != dim]
     value = as_view(value, value.shape, value.shape, strides)
@@ -268,12 +270,12 @@ def select_rows(x: PartitionedTensor, rows: Any) -> PartitionedTensor:
     """
     if _are_ids(rows):
         return fetch(x, rows)
-    if isinstance(rows, PartitionedTensor) and not x.layout.same_rows(rows.layout):
+    if isinstance(rows, PartitionedTensor) and not x.row_layout.same_rows(rows.row_layout):
         # Of rows that a list of ids selected: x[permutation][mask].
-        moved = in_layout(x, rows.layout)
+        moved = in_layout(x, rows.row_layout)
         x = x if moved is None else moved
-    layout = selection(x.layout, rows)
-    if layout is x.layout and not isinstance(rows, slice):
+    layout = selection(x.row_layout, rows)
+    if layout is x.row_layout and not isinstance(rows, slice):
         return x.clone()  # type: ignore[return-value]  # A list of all ids is no view, either.
     return take(x, layout)
 
@@ -283,7 +285,7 @@ def selection(layout: RowLayout, rows: Any) -> RowLayout:
     if isinstance(rows, slice):
         return layout.select_range(rows)
     if isinstance(rows, PartitionedTensor):
-        require_same_rows("indexing", layout, rows.layout)
+        require_same_rows("indexing", layout, rows.row_layout)
         return layout.select_mask(rows._local)
     if not isinstance(rows, Tensor):
         rows = torch.as_tensor(rows)
@@ -305,7 +307,7 @@ def take(x: PartitionedTensor, layout: RowLayout) -> PartitionedTensor:
     if x.is_offloaded:
         rows: PartitionedTensor = METHODS["offloaded selection"](x, layout)
         return rows
-    if layout is x.layout:
+    if layout is x.row_layout:
         return x.view(x.shape)  # type: ignore[return-value]
     if not (x.requires_grad and torch.is_grad_enabled()):
         return selected_rows(x, layout)
@@ -324,7 +326,7 @@ def fetch(x: PartitionedTensor, ids: PartitionedTensor) -> PartitionedTensor:
         not_implemented("indexing", "rows are not the first dimension")
     if x.is_offloaded:
         METHODS["refuse offloaded"]("indexing", "rows are selected by partitioned ids")
-    result: PartitionedTensor = FetchRows.apply(x, NamedRows.of(x.layout, ids))
+    result: PartitionedTensor = FetchRows.apply(x, NamedRows.of(x.row_layout, ids))
     return result
 
 
@@ -337,11 +339,11 @@ def in_layout(x: PartitionedTensor, layout: RowLayout) -> PartitionedTensor | No
         x: partitioned along its first dimension.
         layout: the rows to return.
     """
-    if x.partitioned_dim != 0 or layout.size != x.layout.size:
+    if x.partitioned_dim != 0 or layout.size != x.row_layout.size:
         return None
-    if layout.same_rows(x.layout):
+    if layout.same_rows(x.row_layout):
         return x
-    if not x.layout.by_ids:
+    if not x.row_layout.by_ids:
         return None
     return fetch(x, from_local(layout.positions, layout))
 
@@ -350,7 +352,7 @@ def _rows_of_plain(table: Tensor, index: Any) -> Tensor:
     """Elements of a plain tensor that partitioned ids name, as in ``weight[relation, ids]``."""
     basic, advanced = parse_index(index, table.shape)
     parts = [part for part in advanced if isinstance(part, PartitionedTensor)]
-    layout = parts[0].layout
+    layout = parts[0].row_layout
     if any(part.dtype == torch.bool for part in parts):
         raise ValueError(
             "indexing: a plain tensor of all rows is indexed by a partitioned mask: partition it "
@@ -381,7 +383,7 @@ def local_index_of_plain(
             local.append(slice(None))
         elif isinstance(part, PartitionedTensor):
             dim = part.partitioned_dim
-            local.append(rows_in_layout("indexing", part._local, dim, part.layout, layout))
+            local.append(rows_in_layout("indexing", part._local, dim, part.row_layout, layout))
         elif part.dim() >= -from_end and part.shape[from_end] != 1:
             not_implemented("indexing", "plain ids of rows index together with partitioned ones")
         else:
@@ -431,7 +433,7 @@ def _select(x: PartitionedTensor, before: tuple[Any, ...], index: Any) -> Tensor
 
 
 def _narrow(x: PartitionedTensor, before: tuple[Any, ...], start: Any, length: int) -> Tensor:
-    size = x.layout.size
+    size = x.row_layout.size
     start = int(start) + (size if start < 0 else 0)
     if not 0 <= start <= start + length <= size:
         raise RuntimeError(f"start ({start}) + length ({length}) exceeds dimension size ({size})")
@@ -442,7 +444,7 @@ def _narrow(x: PartitionedTensor, before: tuple[Any, ...], start: Any, length: i
 def _split(
     x: PartitionedTensor, before: tuple[Any, ...], split_size_or_sections: Any = None, **kwargs: Any
 ) -> tuple[Tensor, ...]:
-    size, sections = x.layout.size, split_size_or_sections
+    size, sections = x.row_layout.size, split_size_or_sections
     sections = kwargs.get("split_size", sections)
     if isinstance(sections, int):
         if sections <= 0:
@@ -460,11 +462,11 @@ def _split(
 
 
 def _chunk(x: PartitionedTensor, before: tuple[Any, ...], chunks: int) -> tuple[Tensor, ...]:
-    return _split(x, before, max(1, -(-x.layout.size // chunks)))
+    return _split(x, before, max(1, -(-x.row_layout.size // chunks)))
 
 
 def _unbind(x: PartitionedTensor, before: tuple[Any, ...]) -> tuple[Tensor, ...]:
-    places = [(*before, row) for row in range(x.layout.size)]
+    places = [(*before, row) for row in range(x.row_layout.size)]
     return tuple(x[place] for place in places)
 
 

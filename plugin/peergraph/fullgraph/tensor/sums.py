@@ -23,7 +23,7 @@ Dims = int | Sequence[int] | None
 @rule(aten.sum.default)
 def sum_all(x: PartitionedTensor, *, dtype: torch.dtype | None = None) -> Tensor:
     """The sum of all elements, plain."""
-    return sum_of_ranks(x._local.sum(dtype=dtype), x.layout.group)
+    return sum_of_ranks(x._local.sum(dtype=dtype), x.row_layout.group)
 
 
 @serves_chunks(torch.sum, Tensor.sum)
@@ -39,7 +39,7 @@ def sum_dims(
     dims = resolve_dims(dim, x._local.dim())
     local = x._local.sum(dims, keepdim, dtype=dtype)
     if x.partitioned_dim in dims:
-        return sum_of_ranks(local, x.layout.group)
+        return sum_of_ranks(local, x.row_layout.group)
     return x.with_rows(local, dim_after(x, dims, keepdim))
 
 
@@ -77,7 +77,7 @@ def count_of(x: PartitionedTensor, dims: Sequence[int]) -> int:
     """Returns how many elements of all ranks a reduction over `dims` takes."""
     shape, count = x._local.shape, 1
     for dim in dims:
-        count *= x.layout.size if dim == x.partitioned_dim else shape[dim]
+        count *= x.row_layout.size if dim == x.partitioned_dim else shape[dim]
     return count
 
 
@@ -97,14 +97,14 @@ class SumRows(Function):
         scale: float,
     ) -> Tensor:
         local = x._local
-        ctx.layout, ctx.dim, ctx.shape, ctx.dtype = (
-            x.layout,
+        ctx.row_layout, ctx.dim, ctx.shape, ctx.dtype = (
+            x.row_layout,
             x.partitioned_dim,
             local.shape,
             local.dtype,
         )
         ctx.dims, ctx.keepdim, ctx.scale = sorted(dims), keepdim, scale
-        total = sum_of_ranks(local.sum(dims, keepdim, dtype=dtype), x.layout.group)
+        total = sum_of_ranks(local.sum(dims, keepdim, dtype=dtype), x.row_layout.group)
         return total if scale == 1 else total * scale
 
     @staticmethod
@@ -114,8 +114,8 @@ class SumRows(Function):
                 grad = grad.unsqueeze(dim)
         if ctx.scale != 1:
             grad = grad * ctx.scale
-        grad = replicated(grad.to(ctx.dtype), ctx.layout.group).expand(ctx.shape)
-        return from_local(grad, ctx.layout, ctx.dim), None, None, None, None
+        grad = replicated(grad.to(ctx.dtype), ctx.row_layout.group).expand(ctx.shape)
+        return from_local(grad, ctx.row_layout, ctx.dim), None, None, None, None
 
 
 @function_rule(torch.sum, Tensor.sum)

@@ -24,14 +24,14 @@ aten = torch.ops.aten
 def view(x: PartitionedTensor, size: Sequence[int]) -> PartitionedTensor:
     """Rows may merge with the following dimensions, or with all leading ones, and split again."""
     local, dim = x._local, x.partitioned_dim
-    layout, dim, local_size = view_of_rows(x.layout, local.shape, dim, size)
+    layout, dim, local_size = view_of_rows(x.row_layout, local.shape, dim, size)
     return wrap(local.view(local_size), layout, dim)
 
 
 @rule(aten._reshape_alias.default, aten.reshape.default)
 def reshape(x: PartitionedTensor, size: Sequence[int], stride: object = None) -> PartitionedTensor:
     """As :func:`view`; copies where it must."""
-    layout, dim, local_size = view_of_rows(x.layout, x._local.shape, x.partitioned_dim, size)
+    layout, dim, local_size = view_of_rows(x.row_layout, x._local.shape, x.partitioned_dim, size)
     return x.with_rows(x._local.reshape(local_size), dim, layout)
 
 
@@ -113,7 +113,7 @@ def permute(x: PartitionedTensor, dims: Sequence[int]) -> PartitionedTensor:
     """Dimensions in another order."""
     count = x._local.dim()
     places = [dim % count for dim in dims]
-    return wrap(x._local.permute(places), x.layout, places.index(x.partitioned_dim))
+    return wrap(x._local.permute(places), x.row_layout, places.index(x.partitioned_dim))
 
 
 @serves_chunks(Tensor.unsqueeze, torch.unsqueeze)
@@ -132,7 +132,7 @@ def squeeze(x: PartitionedTensor, dim: int | Sequence[int] | None = None) -> Par
     count = len(shape)
     wanted = range(count) if dim is None else [dim] if isinstance(dim, int) else dim
     removed = [place % count for place in wanted]
-    if x.partitioned_dim in removed and x.layout.size == 1:
+    if x.partitioned_dim in removed and x.row_layout.size == 1:
         not_implemented("squeeze", "it removes the partitioned dimension")
     removed = [d for d in removed if shape[d] == 1 and d != x.partitioned_dim]
     moved = x.partitioned_dim - sum(d < x.partitioned_dim for d in removed)
@@ -143,11 +143,11 @@ def squeeze(x: PartitionedTensor, dim: int | Sequence[int] | None = None) -> Par
 def expand(x: PartitionedTensor, size: Sequence[int], *, implicit: bool = False) -> Any:
     """Dimensions of size one, and new leading ones, repeat in the same memory."""
     dim = x.partitioned_dim + len(size) - x._local.dim()
-    if size[dim] not in (-1, x.layout.size):
+    if size[dim] not in (-1, x.row_layout.size):
         not_implemented("expand", "it expands the partitioned dimension")
     local_size = list(size)
-    local_size[dim] = x.layout.local_count
-    return wrap(x._local.expand(local_size), x.layout, dim)
+    local_size[dim] = x.row_layout.local_count
+    return wrap(x._local.expand(local_size), x.row_layout, dim)
 
 
 def without_dim(x: PartitionedTensor, dim: int, name: str) -> tuple[int, int]:
@@ -176,36 +176,38 @@ def slice_columns(
 ) -> PartitionedTensor:
     """A range of columns, or of rows as a copy that follows the tensor."""
     if dim % x._local.dim() == x.partitioned_dim:
-        if slice(start, end, step).indices(x.layout.size) == (0, x.layout.size, 1):
-            return wrap(x._local.view(x._local.shape), x.layout, x.partitioned_dim)
+        if slice(start, end, step).indices(x.row_layout.size) == (0, x.row_layout.size, 1):
+            return wrap(x._local.view(x._local.shape), x.row_layout, x.partitioned_dim)
         first = local_first = 0
-        for part in x.layout.parts:  # of concatenated rows
-            if slice(start, end, step).indices(x.layout.size) == (first, first + part.size, 1):
+        for part in x.row_layout.parts:  # of concatenated rows
+            if slice(start, end, step).indices(x.row_layout.size) == (first, first + part.size, 1):
                 local = x._local.narrow(dim, local_first, part.local_count)
                 return wrap(local, part, x.partitioned_dim)
             first, local_first = first + part.size, local_first + part.local_count
-        layout = x.layout.select_range(slice(start, end, step))
+        layout = x.row_layout.select_range(slice(start, end, step))
         assert layout.parent_rows is not None
         place = x.partitioned_dim
         strides, shape = list(x.stride()), list(x.shape)
         strides[place], shape[place] = strides[place] * step, layout.size
         copy = copied_rows(x._local, place, layout.parent_rows, shape, strides)
         return wrap(copy, layout, place)
-    return wrap(aten.slice.Tensor(x._local, dim, start, end, step), x.layout, x.partitioned_dim)
+    return wrap(aten.slice.Tensor(x._local, dim, start, end, step), x.row_layout, x.partitioned_dim)
 
 
 @rule(aten.split.Tensor, aten.split_with_sizes.default)
 def split(x: PartitionedTensor, sizes: Any, dim: int = 0) -> list[PartitionedTensor]:
     """Ranges of columns."""
     without_dim(x, dim, "split")
-    return [wrap(part, x.layout, x.partitioned_dim) for part in aten.split(x._local, sizes, dim)]
+    return [
+        wrap(part, x.row_layout, x.partitioned_dim) for part in aten.split(x._local, sizes, dim)
+    ]
 
 
 @rule(aten.unbind.int)
 def unbind(x: PartitionedTensor, dim: int = 0) -> list[PartitionedTensor]:
     """All columns."""
     dim, moved = without_dim(x, dim, "unbind")
-    return [wrap(part, x.layout, moved) for part in x._local.unbind(dim)]
+    return [wrap(part, x.row_layout, moved) for part in x._local.unbind(dim)]
 
 
 @rule(aten.slice_backward.default)
@@ -219,7 +221,7 @@ def slice_backward(
 ) -> PartitionedTensor:
     """The gradient of :func:`slice_columns`; of rows it is plain where their tensor is unknown."""
     if dim % len(input_sizes) == grad.partitioned_dim:
-        place, layout = grad.partitioned_dim, grad.layout
+        place, layout = grad.partitioned_dim, grad.row_layout
         bounds = slice(start, end, step).indices(input_sizes[place])
         if bounds == (0, input_sizes[place], 1):
             return wrap(grad._local.clone(), layout, place)
@@ -237,9 +239,9 @@ def slice_backward(
             grad._local.new_zeros(shape).index_copy_(place, rows, grad._local), parent, place
         )
     local_sizes = list(input_sizes)
-    local_sizes[grad.partitioned_dim] = grad.layout.local_count
+    local_sizes[grad.partitioned_dim] = grad.row_layout.local_count
     local = aten.slice_backward.default(grad._local, local_sizes, dim, start, end, step)
-    return wrap(local, grad.layout, grad.partitioned_dim)
+    return wrap(local, grad.row_layout, grad.partitioned_dim)
 
 
 @rule(aten.select_backward.default)
@@ -250,9 +252,9 @@ def select_backward(
     local_sizes = list(input_sizes)
     dim %= len(local_sizes)
     moved = grad.partitioned_dim + (dim <= grad.partitioned_dim)
-    local_sizes[moved] = grad.layout.local_count
+    local_sizes[moved] = grad.row_layout.local_count
     local = aten.select_backward.default(grad._local, local_sizes, dim, index)
-    return wrap(local, grad.layout, moved)
+    return wrap(local, grad.row_layout, moved)
 
 
 @rule(aten.cat.default)
@@ -264,7 +266,7 @@ def cat(tensors: Sequence[Tensor], dim: int = 0) -> PartitionedTensor:
     locals_, first, dim = _locals(tensors, "cat", dim, 0)
     if dim == first.partitioned_dim:
         not_implemented("cat", "a plain tensor follows partitioned rows")
-    return wrap(torch.cat(locals_, dim), first.layout, first.partitioned_dim)
+    return wrap(torch.cat(locals_, dim), first.row_layout, first.partitioned_dim)
 
 
 def _cat_rows(tensors: Sequence[Tensor], dim: int) -> PartitionedTensor | None:
@@ -273,9 +275,9 @@ def _cat_rows(tensors: Sequence[Tensor], dim: int) -> PartitionedTensor | None:
     dims = parts[0]._local.dim()
     if len(parts) < len(tensors) or any(p.partitioned_dim != dim % dims for p in parts):
         return None
-    layout = parts[0].layout
+    layout = parts[0].row_layout
     for part in parts[1:]:
-        layout = layout.concatenate(part.layout)
+        layout = layout.concatenate(part.row_layout)
     return wrap(torch.cat([part._local for part in parts], dim), layout, dim % dims)
 
 
@@ -284,7 +286,7 @@ def stack(tensors: Sequence[Tensor], dim: int = 0) -> PartitionedTensor:
     """Tensors along a new dimension."""
     locals_, first, dim = _locals(tensors, "stack", dim, 1)
     moved = first.partitioned_dim + (dim <= first.partitioned_dim)
-    return wrap(torch.stack(locals_, dim), first.layout, moved)
+    return wrap(torch.stack(locals_, dim), first.row_layout, moved)
 
 
 def _locals(
@@ -302,7 +304,7 @@ def repeat(x: PartitionedTensor, repeats: Sequence[int]) -> PartitionedTensor:
     dim = x.partitioned_dim + len(repeats) - x._local.dim()
     if repeats[dim] != 1:
         not_implemented("repeat", "it repeats rows")
-    return wrap(x._local.repeat(*repeats), x.layout, dim)
+    return wrap(x._local.repeat(*repeats), x.row_layout, dim)
 
 
 @rule(aten.constant_pad_nd.default)
@@ -311,4 +313,4 @@ def constant_pad(x: PartitionedTensor, pad: Sequence[int], value: float = 0) -> 
     place = 2 * (x._local.dim() - 1 - x.partitioned_dim)
     if any(pad[place : place + 2]):
         not_implemented("pad", "it pads rows")
-    return wrap(aten.constant_pad_nd.default(x._local, pad, value), x.layout, x.partitioned_dim)
+    return wrap(aten.constant_pad_nd.default(x._local, pad, value), x.row_layout, x.partitioned_dim)

@@ -94,7 +94,7 @@ def heterogeneous() -> None:
         data["author", "writes", "paper"].edge_weight,
     )
     assert found.title == "library"
-    assert found["paper"].train_mask.layout.same_rows(found["paper"].x.layout)
+    assert found["paper"].train_mask.row_layout.same_rows(found["paper"].x.row_layout)
 
 
 def matrices() -> None:

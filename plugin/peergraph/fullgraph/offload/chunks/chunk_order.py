@@ -41,7 +41,7 @@ def choose_orders(
         deduplicate_ranks, reuse_chunks: see :class:`SourceTransfers`.
         rates: of the links, of which only the ratios count.
     """
-    group, count, alone = plan.layout.group, len(needed), plan.is_empty
+    group, count, alone = plan.row_layout.group, len(needed), plan.is_empty
     natural = (tuple(range(count)),) * group.world_size
     if (count < 3 and alone) or not (reuse_chunks or deduplicate_ranks):
         return natural
@@ -68,14 +68,14 @@ def choose_orders(
 
 def _sample_step(plan: HaloPlan, count: int) -> int:
     """Every so many rows one is counted."""
-    chunks = count * plan.layout.group.world_size
+    chunks = count * plan.row_layout.group.world_size
     rows = min(_LARGEST_SAMPLE, max(1, _SAMPLE_BYTES // chunks))
-    return max(1, -(-plan.layout.size // rows))
+    return max(1, -(-plan.row_layout.size // rows))
 
 
 def _sample_marks(plan: HaloPlan, needed: Sequence[Tensor]) -> Tensor:
     """Returns which sampled rows each chunk needs, [ranks, chunks, rows] bool. Collective."""
-    layout, device = plan.layout, plan.halo_rows.device
+    layout, device = plan.row_layout, plan.halo_rows.device
     step = _sample_step(plan, len(needed))
     marks = torch.zeros(len(needed), -(-layout.size // step), dtype=torch.uint8, device=device)
     first = layout.offsets[layout.group.rank]
@@ -93,7 +93,7 @@ def _sample_marks(plan: HaloPlan, needed: Sequence[Tensor]) -> Tensor:
 
 def _sample_owners(plan: HaloPlan, chunks: int, count: int) -> Tensor:
     """Returns the rank of each sampled row."""
-    device, layout = plan.halo_rows.device, plan.layout
+    device, layout = plan.halo_rows.device, plan.row_layout
     rows = torch.arange(count, device=device) * _sample_step(plan, chunks)
     return layout.owners_of(rows)[0]
 

@@ -50,11 +50,11 @@ class ChunkedCsc:
         reuse_chunks: bool = True,
         orders_chunks: bool = True,
     ) -> None:
-        if chunks.layout is not resident.destination_layout:
+        if chunks.row_layout is not resident.destination_layout:
             raise ValueError(
-                f"chunks must be of {resident.destination_layout}, got those of {chunks.layout}"
+                f"chunks must be of {resident.destination_layout}, got those of {chunks.row_layout}"
             )
-        group = chunks.layout.group
+        group = chunks.row_layout.group
         group.agree(
             chunks=chunks.count,
             deduplicate_ranks=deduplicate_ranks,
@@ -124,7 +124,7 @@ class ChunkedCsc:
                     deduplicate_ranks=self.deduplicate_ranks,
                     reuse_chunks=self.reuse_chunks,
                 )
-                self._order = orders[self.chunks.layout.group.rank]
+                self._order = orders[self.chunks.row_layout.group.rank]
         return self._order
 
     def whole(self, chunk: int) -> Csc:

@@ -27,7 +27,7 @@ class Chunks:
     """
 
     def __init__(self, layout: RowLayout, offsets: Sequence[int]) -> None:
-        self.layout = layout
+        self.row_layout = layout
         """The rows of all ranks."""
         self.offsets = tuple(map(int, offsets))
         """[count + 1] first local row of each chunk, and the number of local rows."""
@@ -105,9 +105,9 @@ class Chunks:
             ValueError: `csc` has other destinations.
             NotImplementedError: edge tensors are not sorted by destination.
         """
-        if csc.num_destinations != self.layout.local_count:
+        if csc.num_destinations != self.row_layout.local_count:
             raise ValueError(
-                f"csc must have the {self.layout.local_count} local rows as destinations, got "
+                f"csc must have the {self.row_layout.local_count} local rows as destinations, got "
                 f"{csc.num_destinations}"
             )
         if csc.edge_ids is not None:
@@ -128,13 +128,15 @@ class Chunks:
             ValueError: not such a selection.
         """
         rows = layout.parent_rows
-        if layout.parent is not self.layout or rows is None or layout.by_ids:
-            raise ValueError(f"layout must be a selection by mask of {self.layout}, got {layout}")
+        if layout.parent is not self.row_layout or rows is None or layout.by_ids:
+            raise ValueError(
+                f"layout must be a selection by mask of {self.row_layout}, got {layout}"
+            )
         inner = torch.tensor(self.offsets, device=rows.device)
         return Chunks(layout, torch.searchsorted(rows, inner).tolist())
 
     def __repr__(self) -> str:
-        return f"Chunks({self.count} of {self.layout.local_count} local rows)"
+        return f"Chunks({self.count} of {self.row_layout.local_count} local rows)"
 
 
 def _check_count(count: int) -> None:

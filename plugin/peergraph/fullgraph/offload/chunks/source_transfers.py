@@ -126,7 +126,7 @@ class SourceTransfers:
         self._has_left = torch.zeros(plan.num_local, dtype=torch.bool, device=self._device)
         self.batches: list[BatchTransfers] = []
         """By batch."""
-        group = plan.layout.group
+        group = plan.row_layout.group
         self._merges = deduplicate_ranks and group.node_group is not group and not plan.is_empty
         self._sources, self._gradients = list[ExchangedRows](), list[ExchangedRows]()
         self._window = -1, torch.empty(0, dtype=self._dtype, device=self._device)
@@ -190,7 +190,7 @@ class SourceTransfers:
     def _tell_owners(self, count: int) -> list[list[Tensor]]:
         """Returns ``wanted[batch][rank]``: local rows that a rank needs, ascending. Collective."""
         plan = self.plan
-        layout, rank = plan.layout, plan.layout.group.rank
+        layout, rank = plan.row_layout, plan.row_layout.group.rank
         if plan.is_empty:  # on all ranks; some may make no plan, as their rows are on the device
             nothing = torch.empty(0, dtype=self._dtype, device=self._device)
             return [[nothing] * layout.group.world_size] * count

@@ -93,7 +93,7 @@ class EdgeFunction:
         result = self.function(edges.csc, **rows)
         if self.space is None:
             return result
-        return ChunkRows(result, edges.place.layout(self.space))
+        return ChunkRows(result, edges.place.row_layout(self.space))
 
 
 def _plain(value: Any) -> Any:
@@ -233,7 +233,7 @@ class EdgeRecorder:
                     enter(name, x, *_rows(name, x, rows))
         for name, x in others.items():
             assert isinstance(x, PartitionedTensor)
-            enter(name, x, *_rows(name, x, self.space_of(x.layout)))
+            enter(name, x, *_rows(name, x, self.space_of(x.row_layout)))
         for name, x in parameters.items():
             slots[name] = None
             if x is not None:
@@ -321,7 +321,7 @@ class EdgeRecorder:
         operand = SourceOperand(make_boundary(own), self.structure)
         content = operand.rows.content
         content.is_source = True
-        shape = min(2, space.layout.size), *content.features
+        shape = min(2, space.row_layout.size), *content.features
 
         def make_probe() -> SourceRows:
             rows = torch.zeros(shape, dtype=content.dtype, device=space.rank.device)
@@ -332,7 +332,7 @@ class EdgeRecorder:
 
     def _csc_of_probes(self) -> Csc:
         if self._probe_csc is None:
-            sources = min(2, self.sources.layout.size)
+            sources = min(2, self.sources.row_layout.size)
             rows = self.destinations.probe.local_count
             edges = self.edges.probe.local_count
             places = torch.arange(edges, device=self.destinations.rank.device)
@@ -403,7 +403,7 @@ class _ProbePlace(Place):
     def __init__(self) -> None:
         super().__init__(-1)
 
-    def layout(self, space: RowSpace) -> RowLayout:
+    def row_layout(self, space: RowSpace) -> RowLayout:
         return space.probe
 
 
@@ -426,7 +426,7 @@ def selected_source(spaces: RowSpaces, structure: ChunkedCsc, rows: Tensor) -> O
     """
     space = spaces.add(structure.destination_layout, structure.chunks)
     store = spaces.allocator.allocate(
-        space.layout, rows.shape[1:], rows.dtype, "source", what="labelled gradient"
+        space.row_layout, rows.shape[1:], rows.dtype, "source", what="labelled gradient"
     )
     store.write(0, rows)
     return from_store(space, store)

@@ -53,7 +53,7 @@ def _compute(recorder: EdgeRecorder, content: Content) -> OffloadedTensor:
     row_pass = RowPass(recorder.destinations, [RowOperand(Cell(content, False), None)])
     [slot] = row_pass.outputs
     store = space.allocator.allocate(
-        space.layout, content.features, content.dtype, "source", narrow=True
+        space.row_layout, content.features, content.dtype, "source", narrow=True
     )
 
     def visit(chunk: PassChunk, place: Place, values: list[Any]) -> None:

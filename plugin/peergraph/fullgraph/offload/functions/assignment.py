@@ -58,7 +58,7 @@ def put(x: OffloadedTensor, index: Any, value: Any, accumulate: bool = False) ->
     columns = parsed.with_rows(place, slice(None))
     are_whole = all(isinstance(part, slice) and part == slice(None) for part in columns)
     if named is None:
-        chosen = x.layout.select_range(slice(rows, rows + 1) if isinstance(rows, int) else rows)
+        chosen = x.row_layout.select_range(slice(rows, rows + 1) if isinstance(rows, int) else rows)
         inner = 0 if isinstance(rows, int) else inner
     elif isinstance(named, PartitionedTensor) and named.dtype != torch.bool:
         refuse("assignment", "rows are written by partitioned ids")
@@ -68,18 +68,18 @@ def put(x: OffloadedTensor, index: Any, value: Any, accumulate: bool = False) ->
         # Rows that are read before they are written must be read once, as their gradients are.
         named.ndim == 1 and parsed.is_alone and are_whole and not accumulate
     ):
-        chosen = selection(x.layout, named)
+        chosen = selection(x.row_layout, named)
         inner = torch.arange(chosen.size, device="cpu")
     else:
-        distinct, inner = torch.unique(x.layout.positive_ids(named), return_inverse=True)
-        chosen = x.layout.select_ids(distinct)
+        distinct, inner = torch.unique(x.row_layout.positive_ids(named), return_inverse=True)
+        chosen = x.row_layout.select_ids(distinct)
     is_list = isinstance(inner, slice) or (isinstance(inner, Tensor) and inner.ndim == 1)
     is_list = is_list and (named is None or (parsed.is_alone and len(inner) == chosen.size))
     if are_whole and is_list and not accumulate:
         _write(x, chosen, value)
         return
     # The rows are read, changed, and written as a whole.
-    written = (on_device(x) if chosen is x.layout else rows_of(x, chosen)).clone()
+    written = (on_device(x) if chosen is x.row_layout else rows_of(x, chosen)).clone()
     if accumulate:
         # Those of index_put_ are ids and masks; the dimensions behind them are whole.
         parts = parsed.with_rows(place, inner)
@@ -98,7 +98,7 @@ def cat(tensors: Sequence[Tensor], dim: int = 0, **kwargs: Any) -> Tensor:
     if not along_rows or "out" in kwargs:
         joined: Tensor = record(torch.cat, (tensors, dim), kwargs)
         return joined
-    if any(x.numel() > x.layout.size for x in rows):
+    if any(x.numel() > x.row_layout.size for x in rows):
         refuse("cat", "wide rows are joined with the rows of another tensor")
     return torch.cat([on_device(x) if isinstance(x, OffloadedTensor) else x for x in tensors], dim)
 
@@ -165,13 +165,13 @@ def written_rows(x: OffloadedTensor, chosen: RowLayout, value: Any) -> Offloaded
     if isinstance(value, Tensor) and not isinstance(value, PartitionedTensor):
         value = values_for_rows(value.to(x.device, x.dtype), chosen, -x.dim())
     if isinstance(value, PartitionedTensor):
-        require_same_rows("assignment", chosen, value.layout)
+        require_same_rows("assignment", chosen, value.row_layout)
         value = _spread(value.to(x.dtype).expand(-1, *x.shape[1:]), chosen, x)
-    if chosen is x.layout:
-        mask = torch.ones(x.layout.local_count, dtype=torch.bool, device=x.device)
+    if chosen is x.row_layout:
+        mask = torch.ones(x.row_layout.local_count, dtype=torch.bool, device=x.device)
     else:
         mask = local_mask(chosen)
-    written = from_local(mask, x.layout).view([-1, *[1] * (x.dim() - 1)])
+    written = from_local(mask, x.row_layout).view([-1, *[1] * (x.dim() - 1)])
     found: OffloadedTensor = torch.where(written, value, x)  # type: ignore[assignment]
     return found
 
@@ -192,8 +192,8 @@ class SpreadRows(OffloadedFunction):
         ctx: Any, value: PartitionedTensor, chosen: RowLayout, x: OffloadedTensor
     ) -> OffloadedTensor:
         space, local, rows = x._content.space, value._local, chosen.parent_rows
-        ctx.chosen, ctx.layout = chosen, space.layout
-        if chosen is space.layout:
+        ctx.chosen, ctx.row_layout = chosen, space.row_layout
+        if chosen is space.row_layout:
             mask = torch.ones(len(local), dtype=torch.bool, device=local.device)
         else:
             assert rows is not None
@@ -201,11 +201,11 @@ class SpreadRows(OffloadedFunction):
             by_row = local.new_empty((len(mask), *local.shape[1:]))
             # Of rows that are named twice, one value stays, as in torch.
             local = by_row.index_copy_(0, rows, local)[mask]
-        return spread_rows(local, Selection.of(space, space.layout.select_mask(mask)))
+        return spread_rows(local, Selection.of(space, space.row_layout.select_mask(mask)))
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, None, None]:
         with torch.no_grad():
             if not isinstance(grad, OffloadedTensor):
-                grad = take_rows(grad, ctx.layout, 0)
+                grad = take_rows(grad, ctx.row_layout, 0)
             return take(grad, ctx.chosen), None, None

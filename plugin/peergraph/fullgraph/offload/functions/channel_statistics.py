@@ -50,7 +50,7 @@ def channel_statistics(operand: RowOperand) -> tuple[Tensor, Tensor]:
             count += len(rows)
 
     row_pass.run(visit)
-    return statistics_of_ranks(content.layout, mean, squares / max(count, 1))
+    return statistics_of_ranks(content.row_layout, mean, squares / max(count, 1))
 
 
 def _combined(

@@ -60,7 +60,7 @@ def separate_probes(probes: list[Tensor], tensors: list[Tensor]) -> list[Tensor]
             for earlier, other in enumerate(tensors[:place])
         ):
             assert isinstance(probe, PartitionedTensor)
-            copied = wrap(probe._local.detach().clone(), probe.layout, probe.partitioned_dim)
+            copied = wrap(probe._local.detach().clone(), probe.row_layout, probe.partitioned_dim)
             probe = copied.requires_grad_(probe.requires_grad)
         found.append(probe)
     return found

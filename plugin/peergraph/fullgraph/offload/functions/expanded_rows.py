@@ -20,7 +20,7 @@ def expanded_dim(tensor: Any, like: OffloadedTensor) -> int | None:
     """Returns the dimension along which a plain tensor is one row, expanded to those of `like`."""
     if not isinstance(tensor, Tensor) or isinstance(tensor, (PartitionedTensor, Uncompiled)):
         return None
-    rows = like._content.layout.size
+    rows = like._content.row_layout.size
     if rows < 2 or rows not in tensor.shape or tensor.layout != torch.strided:
         return None
     steps = zip(tensor.shape, tensor.stride(), strict=True)
@@ -35,13 +35,13 @@ def expanded_rows(row: Tensor, like: PartitionedTensor, dim: int) -> Partitioned
         like: has the rows.
         dim: of the result, where the rows are.
     """
-    entered = replicated(row, like.layout.group)
-    return from_local(_repeated(entered, like.layout, dim), like.layout, dim)
+    entered = replicated(row, like.row_layout.group)
+    return from_local(_repeated(entered, like.row_layout, dim), like.row_layout, dim)
 
 
 @chunk_rule(expanded_rows)
 def _expanded_chunk(row: Any, like: Any, dim: int) -> ChunkRows | None:
-    return ChunkRows(_repeated(row, like.layout, dim), like.layout, dim)
+    return ChunkRows(_repeated(row, like.row_layout, dim), like.row_layout, dim)
 
 
 def _repeated(row: Tensor, layout: RowLayout, dim: int) -> Tensor:

@@ -59,7 +59,7 @@ def local_rows(x: OffloadedTensor, device: torch.device | None = None) -> Tensor
     if not x._content.is_storable:
         rows, undo = _rows_first(x)
         return undo(local_rows(rows, device))
-    shape = (x.layout.local_count, *x.shape[1:])
+    shape = (x.row_layout.local_count, *x.shape[1:])
     result = torch.empty(shape, dtype=x.dtype, device=device or torch.device("cpu"))
 
     def visit(start: int, rows: Tensor) -> None:
@@ -77,7 +77,7 @@ def resident_rows(x: OffloadedTensor, layout: RowLayout) -> PartitionedTensor:
 @method("offloaded rows on device")
 def rows_on_device(x: OffloadedTensor) -> PartitionedTensor:
     """Returns the rows of an index on the device. Collective; not differentiable."""
-    return resident_rows(x, x.layout)
+    return resident_rows(x, x.row_layout)
 
 
 @method("offloaded values on device")
@@ -98,7 +98,7 @@ def in_graph(x: Any, space: RowSpace) -> Any:
     """
     if not isinstance(x, OffloadedTensor) or x._content.space.spaces is space.spaces:
         return x
-    if not x._content.is_storable or not x.layout.same_rows(space.layout):
+    if not x._content.is_storable or not x.row_layout.same_rows(space.row_layout):
         return x
     return MoveRows.apply(x, space)
 
@@ -115,27 +115,29 @@ class MoveRows(OffloadedFunction):
     @staticmethod
     def forward(ctx: Any, x: PartitionedTensor, space: RowSpace | None) -> PartitionedTensor:
         ctx.space = x._content.space if isinstance(x, OffloadedTensor) else None
-        ctx.layout = x.layout
+        ctx.row_layout = x.row_layout
         if space is None:
             assert isinstance(x, OffloadedTensor)
-            return resident_rows(x, x.layout)
+            return resident_rows(x, x.row_layout)
         if isinstance(x, OffloadedTensor):
             features = x._content.features
-            store = space.allocator.allocate(space.layout, features, x.dtype, "source")
+            store = space.allocator.allocate(space.row_layout, features, x.dtype, "source")
             visit_rows(x, store.write)
         else:
             local = x._local
-            store = space.allocator.allocate(space.layout, local.shape[1:], local.dtype, "source")
+            store = space.allocator.allocate(
+                space.row_layout, local.shape[1:], local.dtype, "source"
+            )
             store.write(0, local)
         return from_store(space, store)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
         if not isinstance(grad, OffloadedTensor):
-            return take_rows(grad, ctx.layout, 0), None
+            return take_rows(grad, ctx.row_layout, 0), None
         with torch.no_grad():
             if ctx.space is None:
-                return resident_rows(grad, ctx.layout), None
+                return resident_rows(grad, ctx.row_layout), None
             return in_graph(grad, ctx.space), None
 
 
@@ -152,17 +154,17 @@ class FullTensor(OffloadedFunction):
     @staticmethod
     def forward(ctx: Any, x: OffloadedTensor) -> Tensor:
         content = x._content
-        ctx.space, ctx.layout, ctx.dim = content.space, x.layout, x.partitioned_dim
+        ctx.space, ctx.row_layout, ctx.dim = content.space, x.row_layout, x.partitioned_dim
         ctx.features = content.features if content.is_storable else None
         return all_rows(x)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Tensor:
         if ctx.features is None:
-            return distribute(grad, ctx.layout, ctx.dim)
+            return distribute(grad, ctx.row_layout, ctx.dim)
         space = ctx.space
-        store = space.allocator.allocate(space.layout, ctx.features, grad.dtype, "source")
-        positions = space.layout.positions.to(grad.device)
+        store = space.allocator.allocate(space.row_layout, ctx.features, grad.dtype, "source")
+        positions = space.row_layout.positions.to(grad.device)
         for chunk in range(space.chunks.count):
             start, stop = space.chunks.range(chunk)
             store.write(start, grad[positions[start:stop]].to(space.rank.device))
@@ -171,7 +173,7 @@ class FullTensor(OffloadedFunction):
 
 def _rows_first(x: OffloadedTensor) -> tuple[OffloadedTensor, Undo]:
     with no_autograd():
-        return rows_first(x, x._content.space.layout)
+        return rows_first(x, x._content.space.row_layout)
 
 
 @torch.inference_mode(False)
@@ -183,7 +185,7 @@ def all_rows(x: OffloadedTensor) -> Tensor:
     if not x._content.is_storable:
         rows, undo = _rows_first(x)
         return undo(all_rows(rows))
-    layout = x.layout
+    layout = x.row_layout
     group, transport = layout.group, Transport.of(layout.group)
     result = torch.empty(tuple(x.shape), dtype=x.dtype, device=torch.device("cpu"))
     order = torch.empty_like(layout.internal_rows)

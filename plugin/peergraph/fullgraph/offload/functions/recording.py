@@ -284,7 +284,7 @@ class Call:
 
     def space_of(self, output: PartitionedTensor) -> RowSpace:
         """Returns the rows that a result on the probes has."""
-        layout = output.layout
+        layout = output.row_layout
         while layout.parent is not None:
             layout = layout.parent
         for operand in self.operands:
@@ -318,7 +318,7 @@ class Call:
             local = probe._local
             kind: Hashable = (
                 *(local.shape, local.stride(), local.dtype),
-                *(probe.layout, probe.partitioned_dim, tensor.requires_grad),
+                *(probe.row_layout, probe.partitioned_dim, tensor.requires_grad),
             )
             return (
                 row_operand(tensor),
@@ -383,7 +383,7 @@ def _offloaded_probe(handle: OffloadedTensor, changes: bool) -> Tensor:
 def probe_of(handle: OffloadedTensor) -> PartitionedTensor:
     """Returns a tensor of few rows in the place of an offloaded one."""
     stored = handle._content.probe
-    probe = wrap(stored._local.detach(), stored.layout, stored.partitioned_dim)
+    probe = wrap(stored._local.detach(), stored.row_layout, stored.partitioned_dim)
     if handle.requires_grad:
         probe.requires_grad_()
     return probe
@@ -400,20 +400,20 @@ def resident_operand(
     Raises:
         NotImplementedError: its rows are not those of `space`, nor of another space of the graph.
     """
-    layout = tensor.layout
+    layout = tensor.row_layout
     base = layout
     while base.parent is not None and base.parent_rows is None:
         base = base.parent
     found = space.spaces.find(base)
-    if found is None and base.same_rows(space.layout):
+    if found is None and base.same_rows(space.row_layout):
         found = space
-        layout = _rebased(layout, base, space.layout)
+        layout = _rebased(layout, base, space.row_layout)
     if found is None and layout.by_ids:
-        moved = in_layout(tensor, space.layout)
+        moved = in_layout(tensor, space.row_layout)
         if moved is not None:
-            tensor, layout, base, found = moved, space.layout, space.layout, space
-    if found is None or not base.same_rows(found.layout):
-        refuse(name, f"an argument has the rows of {tensor.layout}, not of {space.layout}")
+            tensor, layout, base, found = moved, space.row_layout, space.row_layout, space
+    if found is None or not base.same_rows(found.row_layout):
+        refuse(name, f"an argument has the rows of {tensor.row_layout}, not of {space.row_layout}")
     return ResidentOperand.of(tensor, found), found.virtual_layout(found.probe, layout)
 
 

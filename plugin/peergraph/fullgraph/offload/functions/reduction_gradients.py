@@ -152,7 +152,7 @@ class ReduceWithSums(OffloadedFunction):
             grad = next(results) if needed else None
             if isinstance(grad, OffloadedTensor) and not isinstance(tensor, OffloadedTensor):
                 assert isinstance(tensor, PartitionedTensor)
-                grad = resident_rows(grad, tensor.layout)
+                grad = resident_rows(grad, tensor.row_layout)
             found.append(grad)
         return (None, None, None, None, *found)
 
@@ -202,7 +202,7 @@ class GradientOf:
             parts = torch.autograd.grad(outputs, leaves, output_grads, allow_unused=True)
         rows = [value for value, needed in zip(values, self.needs, strict=True) if needed]
         return [
-            wrap(part, value.layout, value.partitioned_dim)
+            wrap(part, value.row_layout, value.partitioned_dim)
             if isinstance(value, PartitionedTensor) and part is not None
             else part
             for value, part in zip(rows, parts, strict=True)
@@ -216,7 +216,7 @@ def _head(output: Tensor, grad: Tensor) -> tuple[Tensor, Tensor]:
             grad = grad._local
         else:
             dim = output.partitioned_dim - output.dim()
-            grad = local_rows_of_plain("gradient", grad, output.layout, dim)
+            grad = local_rows_of_plain("gradient", grad, output.row_layout, dim)
         output = output.to_local()
     return output, grad.to(output.dtype)
 
@@ -263,7 +263,7 @@ def _adds_up_over_chunks(call: Call, known: Sequence[Tensor]) -> bool:
                 value._local.shape, generator=generator, dtype=torch.float64, device="cpu"
             )
             local = local.to(value._local.device, value._local.dtype)
-            value = wrap(local, value.layout, value.partitioned_dim)
+            value = wrap(local, value.row_layout, value.partitioned_dim)
         if tensor.requires_grad:
             value, leaf = differentiable_value(value)
             leaves.append(leaf)

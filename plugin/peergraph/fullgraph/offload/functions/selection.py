@@ -52,7 +52,7 @@ def select_range(x: OffloadedTensor, rows: slice) -> PartitionedTensor:
     strides[0] *= rows.step or 1
     view = as_view(local, local.shape, selected.shape, strides)
     if view is not local:
-        selected = from_local(view, selected.layout)
+        selected = from_local(view, selected.row_layout)
     memory: Any = selected._local.untyped_storage()
     memory.write_rows = _WriteRows(x, rows, selected)
     note_rows(x, memory)
@@ -84,7 +84,7 @@ class _WriteRows:
             refuse("assignment", "a part of a range of rows is changed in place: x[rows] = value")
         if torch.is_grad_enabled() and (x.requires_grad or selected.requires_grad):
             refuse("assignment", "a range of rows with gradients is changed: x[rows] = value")
-        layout = x.layout.select_range(self.rows)
+        layout = x.row_layout.select_range(self.rows)
         followers = rows_in_use(x, selected, layout)
         others = [alias() for alias in x._cell.aliases]
         if any(other is not None and other is not x for other in others):
@@ -139,9 +139,9 @@ def rows_of(x: OffloadedTensor, layout: RowLayout) -> PartitionedTensor:
     """
     if not x._content.is_storable:
         refuse("indexing", "rows are selected from a view of which they are no rows")
-    whole = x._content.space.layout
+    whole = x._content.space.row_layout
     by_ids = layout.by_ids or layout.parent is not whole
-    if layout is x.layout or (not by_ids and layout.size == whole.size):
+    if layout is x.row_layout or (not by_ids and layout.size == whole.size):
         return x.view(x.shape)  # type: ignore[return-value]
     return _rows_by_ids(x, layout) if by_ids else _rows_by_mask(x, layout)
 
@@ -169,7 +169,7 @@ def _rows_by_mask(x: OffloadedTensor, layout: RowLayout) -> PartitionedTensor:
 
 def _rows_by_ids(x: OffloadedTensor, layout: RowLayout) -> PartitionedTensor:
     """Rows in the order of ids, taken from the rows that a mask selects. Collective."""
-    rows, chosen = layout.parent_rows, x._content.space.layout.select_mask(local_mask(layout))
+    rows, chosen = layout.parent_rows, x._content.space.row_layout.select_mask(local_mask(layout))
     assert rows is not None and chosen.parent_rows is not None
     selected = _rows_by_mask(x, chosen).to_local()
     # The gradient adds rows that occur more than once in a fixed order.
@@ -191,7 +191,7 @@ def compute_rows(operands: Sequence[RowOperand], chosen: Selection) -> list[Tens
     with no_autograd():
         found = [
             torch.empty(
-                (chosen.layout.local_count, *operand.content.features),
+                (chosen.row_layout.local_count, *operand.content.features),
                 dtype=operand.content.dtype,
                 device=space.rank.device,
             )
@@ -230,12 +230,12 @@ class SelectRows(OffloadedFunction):
         by_operand = dict(zip(map(id, kept), known, strict=True))
         kept_rows = [by_operand.get(id(part)) for part in compiled.operands]
         ctx.differentiated.save(ctx, compiled, inputs, kept_rows)
-        return wrap(rows, chosen.layout, 0)
+        return wrap(rows, chosen.row_layout, 0)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         found: ProgramGradients = ctx.differentiated
-        local = take_rows(grad, ctx.chosen.layout, 0)._local
+        local = take_rows(grad, ctx.chosen.row_layout, 0)._local
         [slot] = found.outputs
 
         def heads(

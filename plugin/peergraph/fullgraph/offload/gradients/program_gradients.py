@@ -114,13 +114,15 @@ def serves(selection: Selection, inputs: Sequence[InputKind]) -> bool:
         inputs: what is read.
     """
     structures = [part.structure for part in inputs if part.structure is not None]
-    if any(structure.chunks.layout is not selection.space.layout for structure in structures):
+    if any(
+        structure.chunks.row_layout is not selection.space.row_layout for structure in structures
+    ):
         return False  # Rows of edges are selected, which are made of rows of nodes.
     edges = [structure.edge_layout for structure in structures]
     with_rows = (RowOperand, ResidentOperand, SelectedOperand)
     spaces = [part.space for part in inputs if part.kind in with_rows]
     return all(
-        space is selection.space or any(space.layout is layout for layout in edges)
+        space is selection.space or any(space.row_layout is layout for layout in edges)
         for space in spaces
         if space is not None
     )
@@ -329,7 +331,7 @@ class _BackwardPass:
         for operand, gradient in zip(self._operands, self._gradients, strict=True):
             if id(operand) in self._kept:
                 part = self._kept[id(operand)][chunk.start : chunk.stop]
-                value = ChunkRows(part, place.layout(self._space))
+                value = ChunkRows(part, place.row_layout(self._space))
             elif isinstance(operand, RowOperand):
                 value = values[self._row_slots[id(operand)]]
             elif isinstance(operand, PlainOperand):
@@ -384,7 +386,7 @@ class GradientSum:
             rows = operand if isinstance(operand, RowOperand) else operand.rows
             self.content = rows.content
             if selection is not None and self.structure is None:
-                shape = selection.layout.local_count, *self.content.features
+                shape = selection.row_layout.local_count, *self.content.features
                 dtype, device = self.content.dtype, space.rank.device
                 self.total = torch.zeros(shape, dtype=dtype, device=device)
                 return
@@ -394,7 +396,7 @@ class GradientSum:
                 features = tuple(view.shape[1:])
             in_order = self.structure is None and self.content.gradient_in_order
             self.store = self.content.space.allocator.allocate(
-                self.content.space.layout,
+                self.content.space.row_layout,
                 features,
                 self.content.dtype,
                 "sequential" if in_order else "source",
@@ -414,8 +416,8 @@ class GradientSum:
         elif self.store is not None:
             rows = torch.zeros_like(leaf) if part is None else part
             if self.undo is not None:
-                base = place.layout(self.content.space)
-                layout = self.content.space.virtual_layout(base, self.content.layout)
+                base = place.row_layout(self.content.space)
+                layout = self.content.space.virtual_layout(base, self.content.row_layout)
                 dim = self.content.probe.partitioned_dim
                 rows = rows_first(wrap(rows, layout, dim), base)[0]._local
             write_rows(chunk, self.content, self.store, rows)
@@ -439,7 +441,7 @@ class GradientSum:
             return spread_rows(self.total, self.selection)
         if isinstance(self.operand, ResidentOperand):
             tensor = self.operand.tensor
-            return wrap(self.total, tensor.layout, tensor.partitioned_dim)
+            return wrap(self.total, tensor.row_layout, tensor.partitioned_dim)
         return self.total
 
 
@@ -487,10 +489,10 @@ def differentiable_value(value: Any) -> tuple[Any, Tensor]:
         return SourceRows(leaf, value.csc, value.place), leaf
     if type(value) is ChunkRows:
         leaf = value.rows.detach().requires_grad_()
-        return ChunkRows(leaf, value.layout, value.partitioned_dim), leaf
+        return ChunkRows(leaf, value.row_layout, value.partitioned_dim), leaf
     if isinstance(value, PartitionedTensor):
         leaf = value._local.detach().requires_grad_()
         with torch.enable_grad():
-            return from_local(leaf, value.layout, value.partitioned_dim), leaf
+            return from_local(leaf, value.row_layout, value.partitioned_dim), leaf
     leaf = value.detach().requires_grad_()
     return leaf, leaf

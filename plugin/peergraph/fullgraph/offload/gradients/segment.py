@@ -165,7 +165,7 @@ class Segment(OffloadedFunction):
                     local = place.resident_rows(ResidentOperand(grad, found.space, None)).rows
                 else:
                     dim = output.partitioned_dim - output.dim()
-                    local = local_rows_of_plain("gradient", grad, output.layout, dim)
+                    local = local_rows_of_plain("gradient", grad, output.row_layout, dim)
                 outputs.append(output.to_local())
                 output_grads.append(local.to(output.dtype))
             return outputs, output_grads

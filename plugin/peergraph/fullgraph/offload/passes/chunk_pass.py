@@ -68,13 +68,18 @@ class ChunkPass:
         self._reads, self._writes = list(reads), list(writes)
         for name, stores in (("reads", reads), ("writes", writes)):
             for store in stores:
-                if store.layout is not chunks.layout:
-                    raise ValueError(f"{name} must have the rows of {chunks.layout}, got {store}")
+                if store.row_layout is not chunks.row_layout:
+                    raise ValueError(
+                        f"{name} must have the rows of {chunks.row_layout}, got {store}"
+                    )
         for name, operands in (("sources", sources), ("gradients", gradients)):
             for store, csc in operands:
-                if csc.chunks.offsets != chunks.offsets or csc.chunks.layout is not chunks.layout:
+                if (
+                    csc.chunks.offsets != chunks.offsets
+                    or csc.chunks.row_layout is not chunks.row_layout
+                ):
                     raise ValueError(f"{name} must have {chunks} as destinations, got {csc}")
-                if store.layout is not csc.source_layout:
+                if store.row_layout is not csc.source_layout:
                     raise ValueError(
                         f"{name} must have the rows of {csc.source_layout}, got {store}"
                     )
@@ -94,7 +99,7 @@ class ChunkPass:
         windowed.sort(key=lambda csc: not csc.needs_remote_rows)
         self._leader = windowed[0] if windowed else None
         self._order = self._leader.order if self._leader else tuple(range(chunks.count))
-        self._device = chunks.layout.group.device
+        self._device = chunks.row_layout.group.device
         self._rows: dict[int, RowWindow] = {}
         self._windows: dict[tuple[int, int], SourceWindow] = {}
         self._sums: dict[tuple[int, int], GradientWindow] = {}
@@ -178,7 +183,7 @@ class ChunkPass:
         allocators = (store.allocator for store in self._stores() if store.allocator is not None)
         trace = next((a.trace for a in allocators), None)
         if trace is not None:
-            layout, parent = self.chunks.layout, self.chunks.layout.parent
+            layout, parent = self.chunks.row_layout, self.chunks.row_layout.parent
             trace.begin(
                 layout.size,
                 layout.size if parent is None else parent.size,
@@ -191,8 +196,10 @@ class ChunkPass:
         return trace
 
     def _progress(self) -> PassProgress:
-        num_bytes = sum(store.moved_bytes(0, store.layout.local_count) for store in self._stores())
-        count, rank = len(self._order), self.chunks.layout.group.rank
+        num_bytes = sum(
+            store.moved_bytes(0, store.row_layout.local_count) for store in self._stores()
+        )
+        count, rank = len(self._order), self.chunks.row_layout.group.rank
         return PassProgress(count, num_bytes, self.counts, self._device, rank)
 
     def _stores(self) -> Iterator[RowStore]:

@@ -87,7 +87,7 @@ class PassTrace:
         first, key = len(self._steps) - self._in_pass, id(store)
         self._open[key] = len(self._rows)
         columns, element = math.prod(store.features), store.dtype.itemsize
-        rows = _Rows(what, role, columns, element, store.layout.size, first)
+        rows = _Rows(what, role, columns, element, store.row_layout.size, first)
         self._rows.append(rows)
         release = store._release
 

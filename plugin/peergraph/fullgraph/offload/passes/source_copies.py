@@ -22,7 +22,7 @@ class SourceCopies:
     def __init__(self, sources: Iterable[tuple[RowStore, ChunkedCsc]]) -> None:
         self._copies: dict[int, tuple[RowStore, RowStore]] = {}
         for store, csc in sources:
-            rows = store.layout.local_count
+            rows = store.row_layout.local_count
             if store.in_place or id(store) in self._copies or csc.edge_layout.local_count < rows:
                 continue
             copy = None if store.allocator is None else store.allocator.allocate_copy(store)
@@ -37,8 +37,8 @@ class SourceCopies:
     def load(self) -> int:
         """Copies the rows; returns the bytes."""
         for store, copy in self._copies.values():
-            store.read(0, store.layout.local_count, copy.memory)
-        rows = ((store, store.layout.local_count) for store, _ in self._copies.values())
+            store.read(0, store.row_layout.local_count, copy.memory)
+        rows = ((store, store.row_layout.local_count) for store, _ in self._copies.values())
         return sum(store.moved_bytes(0, count) for store, count in rows)
 
     def release(self) -> None:

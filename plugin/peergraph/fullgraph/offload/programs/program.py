@@ -402,7 +402,7 @@ class Place:
     def __init__(self, chunk: int) -> None:
         self.chunk = chunk
 
-    def layout(self, space: RowSpace) -> RowLayout:
+    def row_layout(self, space: RowSpace) -> RowLayout:
         """Returns the layout of the virtual rank."""
         return space.chunk_layout(self.chunk)
 
@@ -415,12 +415,16 @@ class Place:
         tensor, space = operand.tensor, operand.space
         local = tensor._local
         dim = tensor.partitioned_dim
-        layout = space.virtual_layout(self.layout(space), _on_space(tensor.layout, space))
+        layout = space.virtual_layout(self.row_layout(space), _on_space(tensor.row_layout, space))
         return ChunkRows(self.resident_part(operand, local), layout, dim)
 
     def resident_part(self, operand: ResidentOperand, local: Tensor) -> Tensor:
         """Returns the place's rows of `local`, which has the local rows of an operand; a view."""
-        layout, space, dim = operand.tensor.layout, operand.space, operand.tensor.partitioned_dim
+        layout, space, dim = (
+            operand.tensor.row_layout,
+            operand.space,
+            operand.tensor.partitioned_dim,
+        )
         start, stop = space.chunks.range(self.chunk)
         if layout.tiles > 1:
             shape = local.shape
@@ -433,7 +437,7 @@ class Place:
 def _on_space(layout: RowLayout, space: RowSpace) -> RowLayout:
     """A layout as one that is made of the space's, whose rows are the same."""
     if layout.parent is None or layout.parent_rows is not None:
-        return space.layout
+        return space.row_layout
     parent = _on_space(layout.parent, space)
     return parent.repeat(layout.repeats) if layout.repeats > 1 else parent.tile(layout.tiles)
 

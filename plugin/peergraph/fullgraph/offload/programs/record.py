@@ -145,7 +145,7 @@ def without_history(operand: Operand) -> Operand:
     if isinstance(operand, PlainOperand):
         return operand._replace(tensor=tensor.detach())
     assert isinstance(tensor, PartitionedTensor)
-    rows_alone = wrap(tensor._local, tensor.layout, tensor.partitioned_dim)
+    rows_alone = wrap(tensor._local, tensor.row_layout, tensor.partitioned_dim)
     return ResidentOperand(rows_alone, operand.space, operand.digest)
 
 

@@ -88,13 +88,13 @@ class RowPass:
         # Rows of edges are visited with the destinations of the edges.
         chunks = structures[0].chunks if structures else self.space.chunks
         chunks = chunks if selection is None else selection.chunks
-        layout = chunks.layout
+        layout = chunks.row_layout
         written = [*writes, *(store for _, store in caches)]
         chunk_pass = ChunkPass(
             chunks,
-            reads=[store for store in reads if store.layout is layout],
+            reads=[store for store in reads if store.row_layout is layout],
             sources=sources,
-            writes=[store for store in written if store.layout is layout],
+            writes=[store for store in written if store.row_layout is layout],
             gradients=gradients,
         )
         rank, recipe = self.space.rank, self.compiled.recipe
@@ -157,7 +157,7 @@ class RowPass:
     def _can_sum_again(self, content: Content, writes: Sequence[RowStore]) -> bool:
         """Returns whether the device has room for the sources of a sum until the backward pass."""
         stores = content.space.allocator
-        sum_bytes = content.layout.local_count * content.row_bytes
+        sum_bytes = content.row_layout.local_count * content.row_bytes
         if stores.has_device_room(sum_bytes) or not _is_summable_again(content):
             return False
         left = stores.use["device"].left
@@ -174,7 +174,7 @@ def _summed(content: Content) -> list[SourceOperand]:
 
 def _is_summable_again(content: Content) -> bool:
     """Returns whether the backward pass could compute a sum again from rows on the device."""
-    sources, num_sums = _summed(content), content.layout.local_count
+    sources, num_sums = _summed(content), content.row_layout.local_count
     return bool(sources) and all(
         # Sums of features without gradients are kept for all epochs.
         source.rows.identity is not None
@@ -199,7 +199,7 @@ def write_rows(chunk: PassChunk, content: Content, store: RowStore, rows: Tensor
         store: of all rows of `content`.
         rows: of the chunk.
     """
-    if store.layout is chunk.chunks.layout:
+    if store.row_layout is chunk.chunks.row_layout:
         chunk.write(store, rows)
     else:
         store.write(content.space.chunks.range(chunk.index)[0], rows)
@@ -215,11 +215,11 @@ def value_at(operand: Operand, chunk: PassChunk, place: Place) -> Any:
             local_rows = place.selection.local_rows(content.space, chunk.index)
             rows = store.gather(local_rows)
             chunk.count_gathered(store, len(local_rows))
-        elif store.layout is chunk.chunks.layout:
+        elif store.row_layout is chunk.chunks.row_layout:
             rows = chunk.rows(store)
         else:
             rows = store.read(*content.space.chunks.range(chunk.index))
-        return ChunkRows(rows, place.layout(content.space))
+        return ChunkRows(rows, place.row_layout(content.space))
     if isinstance(operand, SourceOperand):
         store = operand.rows.content.store
         assert store is not None
@@ -246,7 +246,7 @@ def structure_at(operand: SourceOperand | EdgesOperand, place: Place) -> Any:
 def allocate(content: Content, role: Role) -> RowStore:
     """Returns a store for the rows of a content."""
     return content.space.allocator.allocate(
-        content.space.layout,
+        content.space.row_layout,
         content.features,
         content.dtype,
         role,
@@ -326,7 +326,7 @@ def store_rows(operands: Sequence[RowOperand], waiting_bytes: int = 0) -> None:
         space[id(operand.content)] = operand
     for group in by_space.values():
         found = list(group.values())
-        rows = found[0].content.layout.local_count
+        rows = found[0].content.row_layout.local_count
         store_sources(found, waiting_bytes + rows * sum(r.content.row_bytes for r in found))
         # Some may have been stored on the way to others.
         roots = [root for root in found if root.content.store is None]
@@ -354,7 +354,7 @@ def _role_of(content: Content) -> Role:
     """Returns the role of a content's rows, by which the allocator chooses their tier."""
     if content.is_temporary:
         # The sum that is kept of them is read in each epoch, so it must find room on the device.
-        rows = content.layout.local_count
+        rows = content.row_layout.local_count
         fits = content.space.allocator.has_device_room(2 * rows * content.row_bytes)
         return "source" if fits else "given"
     return "sequential" if content.wanted and not content.is_source else "source"

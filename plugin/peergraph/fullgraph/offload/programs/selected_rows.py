@@ -41,7 +41,7 @@ class Selection:
         rows = layout.parent_rows
         assert rows is not None
         self.space = space
-        self.layout = layout
+        self.row_layout = layout
         self.chunks = space.chunks.select(layout)
         """The selected rows of each chunk."""
         self._rows = rows
@@ -62,7 +62,7 @@ class Selection:
         """Returns the edges to selected rows. Collective at the first call."""
         if id(chunked) not in self._structures:
             # The whole structure is kept, too, so that no other gets its id.
-            self._structures[id(chunked)] = chunked, chunked.of_destinations(self.layout)
+            self._structures[id(chunked)] = chunked, chunked.of_destinations(self.row_layout)
         return self._structures[id(chunked)][1]
 
     def local_rows(self, space: RowSpace, chunk: int) -> Tensor:
@@ -70,7 +70,7 @@ class Selection:
         if space is self.space:
             return self._rows[slice(*self.chunks.range(chunk))]
         for _, selected in self._structures.values():
-            if selected.edge_layout.parent is space.layout:
+            if selected.edge_layout.parent is space.row_layout:
                 rows = selected.edge_layout.parent_rows
                 assert rows is not None
                 return rows[slice(*selected.edge_chunks.range(chunk))]
@@ -99,7 +99,7 @@ class SelectedPlace(Place):
         super().__init__(chunk)
         self.selection = selection
 
-    def layout(self, space: RowSpace) -> RowLayout:
+    def row_layout(self, space: RowSpace) -> RowLayout:
         """Returns the layout of the virtual rank."""
         return self.selection.chunk_layout(space, self.chunk)
 
@@ -113,7 +113,7 @@ class SelectedPlace(Place):
 
     def _local_rows(self, operand: ResidentOperand) -> Tensor:
         rows = self.selection.local_rows(operand.space, self.chunk)
-        layout = operand.tensor.layout
+        layout = operand.tensor.row_layout
         if layout.tiles > 1:
             raise NotImplementedError("selected rows of a tensor with copies of all rows")
         if layout.repeats == 1:
@@ -137,7 +137,7 @@ class SelectedOperand:
     def value(self, place: Place) -> ChunkRows:
         """Returns the rows of a place."""
         space = self.selection.space
-        layout = place.layout(space)
+        layout = place.row_layout(space)
         part = self.tensor[slice(*self.selection.chunks.range(place.chunk))]
         if isinstance(place, SelectedPlace) and place.selection is self.selection:
             return ChunkRows(part, layout)

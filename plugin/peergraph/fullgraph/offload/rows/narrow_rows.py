@@ -22,7 +22,7 @@ class NarrowRows(RowStore):
 
     def __init__(self, stored: RowStore, dtype: torch.dtype) -> None:
         super().__init__(
-            stored.layout, stored.features, dtype, stored.tier, allocator=stored.allocator
+            stored.row_layout, stored.features, dtype, stored.tier, allocator=stored.allocator
         )
         self.row_bytes = stored.row_bytes
         self._stored = stored

@@ -200,11 +200,13 @@ class RowAllocator:
 
         The contents are not initialised.
         """
-        num_bytes = store.layout.local_count * math.prod(store.features) * store.dtype.itemsize
+        num_bytes = store.row_layout.local_count * math.prod(store.features) * store.dtype.itemsize
         if num_bytes == 0 or num_bytes > self.use["device"].left:
             return None
         try:
-            return self.allocate(store.layout, store.features, store.dtype, "source", tier="device")
+            return self.allocate(
+                store.row_layout, store.features, store.dtype, "source", tier="device"
+            )
         except MemoryError:  # Other tensors have taken what the budget promised.
             return None
 

@@ -60,7 +60,7 @@ class RowStore:
         allocator: Any = None,
         is_users: bool = False,
     ) -> None:
-        self.layout = layout
+        self.row_layout = layout
         """The rows of all ranks."""
         self.tier = tier
         """Where the rows are."""
@@ -82,7 +82,7 @@ class RowStore:
     @property
     def num_bytes(self) -> int:
         """Bytes of this rank's rows where they are stored."""
-        return self.layout.local_count * self.row_bytes
+        return self.row_layout.local_count * self.row_bytes
 
     @property
     def memory(self) -> Tensor:
@@ -188,7 +188,7 @@ class RowStore:
 
     def digest(self) -> bytes:
         """Returns a digest of all rows, which are read once. Synchronises a GPU."""
-        step, count = max(1, _DIGEST_BYTES // max(1, self.row_bytes)), self.layout.local_count
+        step, count = max(1, _DIGEST_BYTES // max(1, self.row_bytes)), self.row_layout.local_count
         parts = (
             content_digest(self.read(start, min(start + step, count)))
             for start in range(0, count, step)
@@ -224,8 +224,8 @@ class RowStore:
 
     def __repr__(self) -> str:
         return (
-            f"{type(self).__name__}({self.layout.local_count} local rows of {list(self.features)} "
-            f"{self.dtype}, {self.tier})"
+            f"{type(self).__name__}({self.row_layout.local_count} local rows of "
+            f"{list(self.features)} {self.dtype}, {self.tier})"
         )
 
 

@@ -21,7 +21,7 @@ class SplitRows(RowStore):
 
     def __init__(self, first: RowStore, others: RowStore, first_count: int) -> None:
         super().__init__(
-            first.layout, first.features, first.dtype, others.tier, allocator=first.allocator
+            first.row_layout, first.features, first.dtype, others.tier, allocator=first.allocator
         )
         self.first_count = first_count
         """Rows on the device."""

@@ -54,7 +54,7 @@ class TransferCounts:
     def add_zeros(self, transfers: SourceTransfers, store: RowStore) -> None:
         """Counts the zeros that are written before the first gradients."""
         untouched = len(transfers.untouched)
-        rows = untouched if transfers.continues_sums else store.layout.local_count
+        rows = untouched if transfers.continues_sums else store.row_layout.local_count
         self.from_device += rows * _moved_row(store)
 
 

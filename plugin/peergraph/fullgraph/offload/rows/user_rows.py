@@ -54,7 +54,7 @@ class UserRows(RowStore):
         for first in range(start, stop, _PIECE_ROWS):
             last = min(stop, first + _PIECE_ROWS)
             if self.first is None:
-                self._copy(self.layout.positions[first:last], out[first - start : last - start])
+                self._copy(self.row_layout.positions[first:last], out[first - start : last - start])
             else:
                 self._copy(self.first + first, out[first - start : last - start])
         return out
@@ -65,7 +65,7 @@ class UserRows(RowStore):
             out = self.empty(len(rows))
         for part in range(0, len(rows), _PIECE_ROWS):
             local = rows[part : part + _PIECE_ROWS]
-            ids = local + self.first if self.first is not None else self.layout.positions[local]
+            ids = local + self.first if self.first is not None else self.row_layout.positions[local]
             self._copy(ids, out[part : part + len(local)])
         return out
 
@@ -111,7 +111,7 @@ class UserRows(RowStore):
                 "made with it, which reads its rows where they are: change a copy, tensor.clone()"
             )
         if self.device.type == "cuda":
-            threads = staging_launch(self.layout.group.node_group.world_size).num_threads
+            threads = staging_launch(self.row_layout.group.node_group.world_size).num_threads
             read_staged(table, ids, out, threads)
         elif isinstance(ids, Tensor):
             view = dense_view(table, len(table), self.row_bytes)

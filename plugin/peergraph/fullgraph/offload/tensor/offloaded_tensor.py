@@ -103,14 +103,14 @@ class Content:
         """Where only selected rows are not zero: these rows, a :class:`SelectedOperand`."""
 
     @property
-    def layout(self) -> RowLayout:
+    def row_layout(self) -> RowLayout:
         """The rows of all ranks."""
-        return self.space.real_layout(self.probe.layout)
+        return self.space.real_layout(self.probe.row_layout)
 
     @property
     def is_storable(self) -> bool:
         """Whether rows are the first dimension, and each of a row of the space."""
-        return self.probe.layout is self.space.probe and self.probe.partitioned_dim == 0
+        return self.probe.row_layout is self.space.probe and self.probe.partitioned_dim == 0
 
     @property
     def is_on_device(self) -> bool:
@@ -295,7 +295,7 @@ def make_shell(content: Content, needs_grad: bool = False) -> OffloadedTensor:
             dtype=probe.dtype,
             device=probe.device,
         )
-    result.layout = content.layout
+    result.row_layout = content.row_layout
     result.partitioned_dim = probe.partitioned_dim
     result._content = content
     result._cell = Cell(content, needs_grad)
@@ -305,7 +305,7 @@ def make_shell(content: Content, needs_grad: bool = False) -> OffloadedTensor:
 def detached(x: Tensor) -> PartitionedTensor:
     """Returns a partitioned tensor of the device without autograd's history."""
     assert isinstance(x, PartitionedTensor)
-    return wrap(x._local.detach(), x.layout, x.partitioned_dim)
+    return wrap(x._local.detach(), x.row_layout, x.partitioned_dim)
 
 
 def make_probe(space: RowSpace, features: Sequence[int], dtype: torch.dtype) -> PartitionedTensor:

@@ -29,7 +29,7 @@ class RowSpace:
         rank = spaces.rank
         self.spaces = spaces
         """All spaces of the graph."""
-        self.layout = layout
+        self.row_layout = layout
         """The rows of all ranks."""
         self.chunks = chunks
         """How this rank's rows are cut."""
@@ -47,13 +47,13 @@ class RowSpace:
         found = self._by_chunk[chunk]
         if found is None:
             start, stop = self.chunks.range(chunk)
-            found = self._virtual(stop - start, lambda: self.layout.positions[start:stop])
+            found = self._virtual(stop - start, lambda: self.row_layout.positions[start:stop])
             self._by_chunk[chunk] = found
         return found
 
     def rows_layout(self, local_rows: Tensor) -> RowLayout:
         """Returns the layout in which the virtual rank has some of the local rows."""
-        return self._virtual(len(local_rows), lambda: self.layout.positions[local_rows])
+        return self._virtual(len(local_rows), lambda: self.row_layout.positions[local_rows])
 
     def real_layout(self, virtual: RowLayout) -> RowLayout:
         """Returns the layout of all ranks of a result whose layout is `virtual`.
@@ -62,7 +62,7 @@ class RowSpace:
             NeedsOtherRowsError: rows were selected or concatenated.
         """
         if virtual is self.probe:
-            return self.layout
+            return self.row_layout
         if virtual.parent is None or virtual.parent_rows is not None:
             refuse_other_rows()
         parent = self.real_layout(virtual.parent)
@@ -70,14 +70,14 @@ class RowSpace:
 
     def virtual_layout(self, base: RowLayout, layout: RowLayout) -> RowLayout:
         """Returns `layout`, which is made of the space's layout, as it is made of `base`."""
-        if layout is self.layout:
+        if layout is self.row_layout:
             return base
         assert layout.parent is not None
         parent = self.virtual_layout(base, layout.parent)
         return parent.repeat(layout.repeats) if layout.repeats > 1 else parent.tile(layout.tiles)
 
     def _virtual(self, count: int, positions: Callable[[], Tensor]) -> RowLayout:
-        counts = [count, self.layout.size - count]
+        counts = [count, self.row_layout.size - count]
         return RowLayout(self.rank, counts, positions)
 
 

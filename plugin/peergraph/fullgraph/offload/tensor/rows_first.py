@@ -25,7 +25,7 @@ def rows_first(x: _Rows, base: RowLayout) -> tuple[_Rows, Undo]:
     Returns:
         The view, and the function that makes the tensor of the view, also of a plain one.
     """
-    dim, layout, steps = x.partitioned_dim, x.layout, list[Undo]()
+    dim, layout, steps = x.partitioned_dim, x.row_layout, list[Undo]()
     found: Tensor = x
     if dim:
         found = found.movedim(dim, 0)
