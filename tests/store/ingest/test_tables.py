@@ -303,4 +303,10 @@ def test_what_is_refused(database: Any, tmp_path: Path) -> None:
     _write(orders, tmp_path / "bad.parquet")
     with pytest.raises(BadRowsError, match="table 'order', key 'user'"):
         ingest(order=TableFiles(tmp_path / "bad.parquet", foreign_keys={"user": "user"}))
+    parquet.write_table(
+        arrow.table({"series": [[1.0, float("inf")], [1e39]]}), tmp_path / "wide.parquet"
+    )
+    series = TableFiles(tmp_path / "wide.parquet", stypes={"series": "sequence_numerical"})
+    with pytest.raises(ValueError, match=r"column 'series': .*1e\+39.* is infinite in float32"):
+        ingest(order=series)
     assert not (tmp_path / "refused").exists()

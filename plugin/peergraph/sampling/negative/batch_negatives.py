@@ -63,7 +63,7 @@ def in_batch_negatives(
     in_window = None if windows is None else _InWindow(windows, destination)
     for _ in range(_TRIES if count > 1 else 0):
         if in_window is None:
-            drawn = torch.randint(count - 1, shape, generator=generator).to(device)
+            drawn = torch.randint(count - 1, shape, generator=generator, device="cpu").to(device)
             drawn += (drawn >= own).long()
         else:
             numbers = torch.rand(shape, generator=generator, dtype=torch.float64, device="cpu")
@@ -123,7 +123,8 @@ def hard_negatives(
         first = int(source[bad][0])
         raise IndexError(f"source: {first} is out of range for {len(candidates)} candidates")
     shape = (source.numel(), amount)
-    numbers = torch.rand(shape, generator=generator, dtype=torch.float64).to(source.device)
+    numbers = torch.rand(shape, generator=generator, dtype=torch.float64, device="cpu")
+    numbers = numbers.to(source.device)
     if candidates.shape[1] == 0 or source.numel() == 0:
         drawn, without = source[:, None].expand(shape), torch.ones_like(numbers, dtype=torch.bool)
     else:
@@ -168,7 +169,8 @@ def _replace(
 ) -> Tensor:
     """Returns negatives ``[P, amount]`` with random nodes at the places of a mask."""
     if windows is None:
-        random = torch.randint(num_nodes, drawn.shape, generator=generator).to(drawn.device)
+        random = torch.randint(num_nodes, drawn.shape, generator=generator, device="cpu")
+        random = random.to(drawn.device)
         return torch.where(at, random, drawn)
     positives, column = at.expand(drawn.shape).nonzero(as_tuple=True)
     drawn = drawn.clone()

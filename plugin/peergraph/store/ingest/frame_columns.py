@@ -137,7 +137,7 @@ class FrameColumns:
         lengths = as_numpy(compute.list_value_length(column)).astype(np.int64)
         missing, items = as_mask(column.is_null()), plain(column.flatten())
         if self.stype == "sequence_numerical":
-            return _floats(items), lengths
+            return _single_floats(name, items), lengths
         if self.stype == "multicategorical":
             items = _codes(name, items, self.values[name])
             # A missing value is one category, -1.
@@ -151,6 +151,19 @@ def _floats(column: Any) -> Array:
     """Returns the numbers of a column, float64, NaN where one is missing."""
     values = as_numpy(column.cast(arrow.float64(), safe=False))
     return np.where(as_mask(column.is_valid()), values, np.nan)
+
+
+def _single_floats(name: str, column: Any) -> Array:
+    """Returns the numbers of a column, float32, NaN where one is missing."""
+    numbers = _floats(column)
+    with np.errstate(over="ignore"):
+        values = numbers.astype(np.float32)
+    if (infinite := np.isinf(values) & np.isfinite(numbers)).any():
+        number = float(numbers[infinite][0])
+        raise ValueError(
+            f"column {name!r}: {number!r} is infinite in float32, which sequences of numbers have"
+        )
+    return values
 
 
 def _codes(name: str, column: Any, values: Any) -> Array:
