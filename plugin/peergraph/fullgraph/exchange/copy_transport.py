@@ -21,6 +21,7 @@ from torch import Tensor
 import peergraph._C as _C
 from peergraph.errors import PeerLostError
 from peergraph.fullgraph.exchange.exchange_queue import QueuedExchange, Work, make_queue
+from peergraph.fullgraph.exchange.flags import FLAG_BYTES, clear_flags
 from peergraph.fullgraph.exchange.stage_slots import StageSlots
 from peergraph.fullgraph.exchange.transport import (
     TRANSPORTS,
@@ -40,8 +41,6 @@ CHUNK_BYTES = 32 << 20
 """Bytes of a buffer."""
 
 _SLOTS = 2
-# Counts are this far apart, so that two ranks do not write to the same line of a cache.
-_FLAG_BYTES = 128
 
 
 class CopyTransport(DistributedTransport):
@@ -126,20 +125,19 @@ class _Buffers:
         self._chunk = chunk_bytes
         self._others = group.world_size - 1
         self._flags_at = self._others * _SLOTS * chunk_bytes
-        size = self._flags_at + 2 * self._others * _FLAG_BYTES
+        size = self._flags_at + 2 * self._others * FLAG_BYTES
         self._region = SharedRegion.create(size, group)
         sizes = self._region.sizes
         self._parts = [
             self._region.part(rank, torch.uint8, [sizes[rank]]) for rank in range(group.world_size)
         ]
-        self._parts[group.rank][self._flags_at :].zero_()
         on_gpu = group.device.type == "cuda"
         self._given_up = torch.zeros(1, dtype=torch.int32, device="cpu", pin_memory=on_gpu)
         register_wait(self._given_up)
         self._sent = [0] * group.world_size
         self._received = [0] * group.world_size
         self.sending, self.receiving = make_queue(group.device), make_queue(group.device)
-        group.barrier()
+        clear_flags(self._parts[group.rank][self._flags_at :], group)
 
     def start(self, outputs: Mapping[int, Tensor], inputs: Mapping[int, Tensor]) -> Pending:
         self.check()
@@ -212,7 +210,7 @@ class _Buffers:
     def _flag(self, owner: int, other: int, *, of_taken: bool) -> int:
         """Address of a count that `other` raises and `owner` waits for."""
         index = self._index(owner, other) + self._others * of_taken
-        return self._region.addresses[owner] + self._flags_at + index * _FLAG_BYTES
+        return self._region.addresses[owner] + self._flags_at + index * FLAG_BYTES
 
     def check(self) -> None:
         if int(self._given_up[0]):

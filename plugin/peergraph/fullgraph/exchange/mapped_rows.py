@@ -12,6 +12,7 @@ from torch import Tensor
 
 import peergraph._C as _C
 from peergraph.errors import PeerLostError
+from peergraph.fullgraph.exchange.flags import FLAG_BYTES, clear_flags
 from peergraph.fullgraph.exchange.halo import ROWS_OF_OTHERS, HaloPlan
 from peergraph.fullgraph.exchange.mode_cost import rows_to_publish
 from peergraph.memory import SharedRegion
@@ -19,8 +20,6 @@ from peergraph.memory.device.launching import launch_on
 from peergraph.memory.group.device_waits import register_wait
 from peergraph.profiling import EXCHANGE, count_bytes, profiled
 
-# Counts are this far apart, so that two ranks do not write to the same line of a cache.
-_FLAG_BYTES = 128
 # Rows begin at multiples of this, so that kernels read them in vectors.
 _ROW_UNIT = 32
 
@@ -128,12 +127,12 @@ class MappedRows:
         if self._region is None or num_bytes > self._capacity:
             if self._region is not None:
                 self._region.close()
-            self._capacity = -(-num_bytes // _FLAG_BYTES) * _FLAG_BYTES
-            flags = 2 * self._group.world_size * _FLAG_BYTES
+            self._capacity = -(-num_bytes // FLAG_BYTES) * FLAG_BYTES
+            flags = 2 * self._group.world_size * FLAG_BYTES
             self._region = SharedRegion.create(self._capacity + flags, self._group)
-            self._region.local(torch.uint8, [self._capacity + flags])[self._capacity :].zero_()
+            memory = self._region.local(torch.uint8, [self._capacity + flags])
             self._addresses, self._round = {}, 0
-            self._group.barrier()
+            clear_flags(memory[self._capacity :], self._group)
         return self._region
 
     def _make_addresses(self, region: SharedRegion, row_bytes: int) -> Tensor:
@@ -144,7 +143,7 @@ class MappedRows:
 
     def _flag(self, region: SharedRegion, owner: int, other: int, *, of_release: bool) -> int:
         index = other + self._group.world_size * of_release
-        return region.addresses[owner] + self._capacity + index * _FLAG_BYTES
+        return region.addresses[owner] + self._capacity + index * FLAG_BYTES
 
     def _signal_all(self, region: SharedRegion, *, of_release: bool) -> None:
         launch = launch_on(self._group.device)

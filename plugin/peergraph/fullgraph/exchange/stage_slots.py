@@ -14,13 +14,12 @@ from torch import Tensor
 
 import peergraph._C as _C
 from peergraph.fullgraph.exchange.exchange_queue import Queue, QueuedExchange, Work
+from peergraph.fullgraph.exchange.flags import FLAG_BYTES, clear_flags
 from peergraph.fullgraph.exchange.transport import Pending, as_bytes
 from peergraph.memory import Group, SharedRegion
 from peergraph.memory.device.launching import Launch
 
 _SLOTS = 2
-# Counts are this far apart, so that two ranks do not write to the same line of a cache.
-_FLAG_BYTES = 128
 # Slots begin at multiples of this.
 _SLOT_UNIT = 512
 
@@ -56,20 +55,17 @@ class StageSlots:
         self._others = group.world_size - 1
         self._stride = -(-num_bytes // _SLOT_UNIT) * _SLOT_UNIT
         self._flags_at = _SLOTS * self._stride
-        size = self._flags_at + 2 * self._others * _FLAG_BYTES
+        size = self._flags_at + 2 * self._others * FLAG_BYTES
         self._region = SharedRegion.create(size, group)
         self._parts = [
             self._region.part(rank, torch.uint8, [size]) for rank in range(group.world_size)
         ]
         mine = self._parts[group.rank]
-        mine[self._flags_at :].zero_()
         self.own = [mine[i * self._stride :][:num_bytes] for i in range(_SLOTS)]
         """This rank's slots."""
         self._sent = [0] * group.world_size
         self._received = [0] * group.world_size
-        if group.device.type == "cuda":
-            torch.cuda.synchronize(group.device)
-        group.barrier()
+        clear_flags(mine[self._flags_at :], group)
 
     def start(
         self,
@@ -140,7 +136,7 @@ class StageSlots:
     def _flag(self, owner: int, other: int, *, of_arrived: bool) -> int:
         """Address of a count that `other` raises and `owner` waits for."""
         index = (other - owner - 1) % self._group.world_size + self._others * of_arrived
-        return self._region.addresses[owner] + self._flags_at + index * _FLAG_BYTES
+        return self._region.addresses[owner] + self._flags_at + index * FLAG_BYTES
 
 
 def _count(number: int) -> int:
