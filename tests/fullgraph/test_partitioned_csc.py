@@ -195,7 +195,7 @@ def check_verb(pair: Both, verb: Verb, dtype: torch.dtype = torch.float64) -> No
     given = operands(pair.graph, dtype)
     mine = {
         name: leaf(value, layout)
-        if (layout := pair.row_layout(name))
+        if (layout := pair.layout(name))
         else value.detach().requires_grad_()
         for name, value in given.items()
     }
@@ -359,7 +359,7 @@ def check_bits() -> list[bytes]:
         pair = both(group, random_graph(group.device, 30, 30, 400), same_nodes=True, mode=mode)
         for name in ("copy_u mean u", "copy_u max u", "attention", "mul sum u3 eh"):
             given = {
-                key: leaf(value, layout) if (layout := pair.row_layout(key)) else value
+                key: leaf(value, layout) if (layout := pair.layout(key)) else value
                 for key, value in operands(pair.graph, torch.float32).items()
             }
             result = run(VERBS[name], pair.partitioned, given)
@@ -387,7 +387,7 @@ def check_errors() -> None:
     pair = both(group, random_graph(group.device, 40, 30, 300))
     csc = pair.partitioned
     given = {
-        name: leaf(t, layout) if (layout := pair.row_layout(name)) else t
+        name: leaf(t, layout) if (layout := pair.layout(name)) else t
         for name, t in operands(pair.graph, torch.float32).items()
     }
     x, v, e = given["u"], given["v"], given["e"]

@@ -9,7 +9,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.testing._internal.common_methods_invocations import op_db
 
 # Their results are random numbers, or memory as it is.
 _RANDOM = ("rand", "bernoulli", "multinomial", "normal", "uniform", "exponential", "geometric")
@@ -62,7 +61,12 @@ class Call:
 
 
 def operators(part: int = 0, parts: int = 1) -> list[Any]:
-    """Every `parts`-th operator that gives the same result twice."""
+    """Every `parts`-th operator that gives the same result twice.
+
+    In a process of its own: the import changes flags of torch that other tests set.
+    """
+    from torch.testing._internal.common_methods_invocations import op_db
+
     known = sorted(op_db, key=lambda op: (op.name, op.variant_test_name))
     return [op for op in known if not any(name in op.name for name in _RANDOM + _UNDETERMINED)][
         part::parts

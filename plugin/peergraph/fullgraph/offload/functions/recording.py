@@ -333,8 +333,8 @@ class Call:
             dim, local = of_device.partitioned_dim, of_device._local
             shape = *local.shape[:dim], *local.shape[dim + 1 :]
             kind = shape, local.dtype, layout, dim, of_device.requires_grad
-            make_resident = functools.partial(_resident_probe, of_device, layout, self.changes)
-            return operand, kind, make_resident
+            make = functools.partial(resident_probe, of_device, layout)
+            return operand, kind, lambda: _changeable(tensor, make(), self.changes)
         if isinstance(tensor, PartitionedEdgeIndex):
             refuse(self.name, "an argument is a list of edges")
         make_probe = functools.partial(_changeable, tensor, tensor, self.changes)
@@ -379,10 +379,6 @@ def _changeable(tensor: Tensor, probe: Tensor, changes: bool) -> Tensor:
 
 def _offloaded_probe(handle: OffloadedTensor, changes: bool) -> Tensor:
     return _changeable(handle, probe_of(handle), changes)
-
-
-def _resident_probe(tensor: PartitionedTensor, layout: RowLayout, changes: bool) -> Tensor:
-    return _changeable(tensor, resident_probe(tensor, layout), changes)
 
 
 def probe_of(handle: OffloadedTensor) -> PartitionedTensor:
