@@ -333,8 +333,8 @@ class Call:
             dim, local = of_device.partitioned_dim, of_device._local
             shape = *local.shape[:dim], *local.shape[dim + 1 :]
             kind = shape, local.dtype, layout, dim, of_device.requires_grad
-            make = functools.partial(resident_probe, of_device, layout)
-            return operand, kind, lambda: _changeable(tensor, make(), self.changes)
+            changes, make = self.changes, functools.partial(resident_probe, of_device, layout)
+            return operand, kind, lambda: _changeable(tensor, make(), changes)  # not of `self`
         if isinstance(tensor, PartitionedEdgeIndex):
             refuse(self.name, "an argument is a list of edges")
         make_probe = functools.partial(_changeable, tensor, tensor, self.changes)
