@@ -82,8 +82,8 @@ class Ways:
         sources: dict[str, Any] = {
             "memory": memory,
             "thread": peergraph_pyg.prefetch(self._loader, 1),
-            "loop": _MadeBy(self._loader, session.device, _Loop()),
-            "adaptive": _MadeBy(self._loader, session.device, adaptive),
+            "loop": _BatchesMadeBy(self._loader, session.device, _Loop()),
+            "adaptive": _BatchesMadeBy(self._loader, session.device, adaptive),
             "request": peergraph_pyg.prefetch(self._loader, 0),
         }
         times: dict[str, list[float]] = {maker: [] for maker in _MAKERS}
@@ -178,7 +178,7 @@ class _Loop(ShorterSteps):
         self.by_thread = False
 
 
-class _MadeBy:
+class _BatchesMadeBy:
     """Iterates a loader; `way` says who makes the next batch."""
 
     def __init__(self, loader: NeighborLoader, device: torch.device, way: ShorterSteps) -> None:

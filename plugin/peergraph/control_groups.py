@@ -1,4 +1,4 @@
-"""What the control groups of this process, such as a container's, let it use."""
+"""Limits that Linux control groups set for this process, as containers do."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def usable_cpus(root: Path = Path("/")) -> int:
 
 
 def limit_files(root: Path, controller: str, name: str, first_name: str) -> Iterator[Path]:
-    """Yields the files with a limit, of the control groups that contain this process.
+    """Yields the files that hold a limit, one for each control group that this process is in.
 
     Args:
         root: the folder that contains /proc and /sys.

@@ -284,8 +284,8 @@ class NeighborSampler(torch_geometric.sampler.NeighborSampler):  # type: ignore[
     def sample_from_edges(
         self, inputs: Any, neg_sampling: NegativeSampling | None = None
     ) -> SamplerOutput | HeteroSamplerOutput:
-        """As PyG's; weights of negatives may be shared, on a GPU, and of more than 2^24 nodes.
-        Negatives are in the windows of time of their positives.
+        """Samples as PyG's method does. The weights of negatives may be shared data, may lie on a
+        GPU, and may have more than 2^24 values. Negatives are in their positives' windows of time.
         """
         negatives = neg_sampling
         if not isinstance(negatives, BatchNegatives):

@@ -69,7 +69,7 @@ def share_arguments() -> None:
 
 
 def run_all_tests() -> None:
-    """Makes PyG's decorators keep the tests that need pyg-lib, torch-sparse or METIS."""
+    """Makes PyG run its tests that are skipped without pyg-lib, torch-sparse or METIS."""
     with_package = torch_geometric.testing.withPackage
 
     def other_packages(*names: str) -> Any:

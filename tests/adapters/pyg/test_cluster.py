@@ -62,7 +62,7 @@ def test_parts(
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize("sparse_format", ["csr", "csc"])
 def test_batches(sparse_format: str, workers: int, device: torch.device, tmp_path: Path) -> None:
-    # Batches do not depend on the flag.
+    # ClusterLoader makes the same batches with keep_inter_cluster_edges and without.
     parts, expected = pair(device, tmp_path, sparse_format, keep_inter_cluster_edges=workers == 0)
     for shuffle in (False, True):
         torch.manual_seed(1)

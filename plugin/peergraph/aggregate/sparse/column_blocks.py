@@ -17,7 +17,7 @@ from peergraph.aggregate.kernels.spmm import add_spmm, spmm
 from peergraph.memory.device.default_machine import WORK
 
 SLICE_BYTES = 512
-"""Of each row, that a kernel sums at a time at most."""
+"""The most bytes of a row that a kernel sums at a time."""
 
 
 def column_block_count(matrix: CsrTensors, x: Tensor) -> int:

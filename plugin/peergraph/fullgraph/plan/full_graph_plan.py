@@ -201,7 +201,7 @@ class FullGraphPlan:
 
     @property
     def facts(self) -> GraphFacts:
-        """Counts of the graph's nodes, edges and remote rows."""
+        """How many nodes, edges and remote rows the graph has."""
         return self.resident.facts
 
     @property
@@ -211,8 +211,8 @@ class FullGraphPlan:
 
     @property
     def network(self) -> NetworkBytes | None:
-        """What several machines send each other; None: there is one, or rows are offloaded, of
-        which `offload` says it.
+        """Bytes that machines send each other. None for one machine, and for offloaded rows, whose
+        bytes are in `offload`.
         """
         return None if self.offload is not None else self.resident.network
 

@@ -46,7 +46,7 @@ class GraphFacts:
 
     @property
     def num_edges(self) -> tuple[int, ...]:
-        """In-edges of each rank's nodes, of all relations."""
+        """For each rank, the number of edges into its nodes, over all relations."""
         counts = [volume.num_edges for volume in self.volumes.values()]
         return tuple(sum(count[rank] for count in counts) for rank in range(self.world_size))
 

@@ -82,7 +82,7 @@ class ResidentPlan:
         return cls(facts, model, tuple(items), sums, buffers, seconds, usable)
 
     def bytes_by_rank(self, mode: str) -> tuple[int, ...]:
-        """Returns the bytes of each rank with the buffers of a mode of exchange."""
+        """Returns the bytes that each rank needs, with the buffers of this exchange mode."""
         held = total_bytes(self.items, self.facts.world_size)
         return tuple(map(sum, zip(held, self.buffers[mode], strict=True)))
 
