@@ -33,7 +33,14 @@ class CpuNegativeSampling(NegativeSampling):  # type: ignore[misc]
             for name, count in zip(("src_weight", "dst_weight"), num_nodes, strict=True)
         )
         super().__init__(given.mode, given.amount, src, dst)
+        self._given_weights = given.src_weight, given.dst_weight
         self._sums: dict[str, Tensor] = {}
+
+    def has_settings_of(self, given: NegativeSampling) -> bool:
+        """Returns whether the user's settings still are those that these were made of."""
+        src, dst = self._given_weights
+        has_weights = given.src_weight is src and given.dst_weight is dst
+        return has_weights and (given.mode, given.amount) == (self.mode, self.amount)
 
     def sample(self, num_samples: int, endpoint: Any, num_nodes: int | None = None) -> Tensor:
         """Draws ``[num_samples]`` node ids."""

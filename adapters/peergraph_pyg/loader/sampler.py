@@ -289,7 +289,10 @@ class NeighborSampler(torch_geometric.sampler.NeighborSampler):  # type: ignore[
         """
         negatives = neg_sampling
         if not isinstance(negatives, BatchNegatives):
-            if self._negatives[0] is not negatives:
+            of, copied = self._negatives
+            if of is not negatives or (
+                isinstance(copied, CpuNegativeSampling) and not copied.has_settings_of(negatives)
+            ):
                 self._negatives = negatives, self._negatives_on_cpu(negatives, inputs.input_type)
             negatives = self._negatives[1]
         with starts_of(inputs, one_source=negatives is not None and negatives.is_triplet()):

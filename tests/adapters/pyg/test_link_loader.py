@@ -201,6 +201,19 @@ def test_shared_weights_of_negatives(device: torch.device) -> None:
         next(iter(LinkNeighborLoader(shared, [2], neg_sampling=short)))
 
 
+def test_settings_of_negatives_that_change(device: torch.device) -> None:
+    data = peergraph_pyg.share(random_data(), device=device)
+    negatives = NegativeSampling("binary", 1, dst_weight=torch.ones(data.num_nodes))
+    loader = LinkNeighborLoader(data, [2], batch_size=10, neg_sampling=negatives)
+    assert next(iter(loader)).edge_label.numel() == 20
+    negatives.amount = 3
+    assert next(iter(loader)).edge_label.numel() == 40
+    negatives.dst_weight = torch.zeros(data.num_nodes)
+    negatives.dst_weight[7] = 1
+    batch = next(iter(loader))
+    assert set(pairs(batch, batch.edge_label_index[:, 10:])[1].tolist()) == {7}
+
+
 def test_more_weights_than_torch_draws_from() -> None:
     count = (1 << 24) + 5
     weights = torch.zeros(count)
