@@ -43,10 +43,8 @@ def _register_elementwise(loss: Callable[..., Tensor]) -> None:
     signature = inspect.signature(loss)
 
     def run(*args: Any, **kwargs: Any) -> Tensor:
-        bound = signature.bind(*args, **kwargs)
-        bound.apply_defaults()
+        bound, reduction = _bind(signature, args, kwargs)
         given = bound.arguments
-        reduction = _reduction_of(given)
         names = [name for name, value in given.items() if isinstance(value, Tensor)]
         first, locals_ = localize(loss.__name__, tuple(given[name] for name in names))
         assert isinstance(first, PartitionedTensor)
@@ -84,6 +82,15 @@ def _enter(value: Tensor, local: Tensor, like: PartitionedTensor) -> Tensor:
     return replicated(value, like.row_layout.group) if value is local else local
 
 
+def _bind(
+    signature: inspect.Signature, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[inspect.BoundArguments, str]:
+    """Returns the arguments of a loss, with those that have defaults, and its reduction."""
+    bound = signature.bind(*args, **kwargs)
+    bound.apply_defaults()
+    return bound, _reduction_of(bound.arguments)
+
+
 def _reduction_of(given: dict[str, Any]) -> str:
     size_average, reduce = given.pop("size_average", None), given.pop("reduce", None)
     if size_average is not None or reduce is not None:
@@ -100,10 +107,8 @@ def _register_class_loss(loss: Callable[..., Tensor]) -> None:
     signature = inspect.signature(loss)
 
     def run(*args: Any, **kwargs: Any) -> Tensor:
-        bound = signature.bind(*args, **kwargs)
-        bound.apply_defaults()
+        bound, reduction = _bind(signature, args, kwargs)
         given = bound.arguments
-        reduction = _reduction_of(given)
         del given["reduction"]
         input, target, weight = (given.pop(name) for name in ("input", "target", "weight"))
 
