@@ -198,6 +198,7 @@ KNOWN: dict[str, Callable[[], Any]] = {
     "_step_supports_amp_scaling": lambda: _of_scaler("_step_supports_amp_scaling"),
     "_SingleProcessDataLoaderIter": _torch("torch.utils.data.dataloader"),
     "_set_throw_on_mutable_data_ptr": _torch("torch._C"),
+    "_SetExcludeDispatchKeyGuard": _torch("torch._C"),
     "_set_allocator_settings": _torch("torch.cuda.memory"),
     "_schema": lambda: torch.ops.aten.add.Tensor,
     "_softmax": _torch("torch.ops.aten"),

@@ -23,7 +23,10 @@ from tests.fullgraph.fuzz.scene import Observation, Scene, seed_all
 from tests.fullgraph.fuzz.statements import Template
 
 LARGEST = 1e5
-MODES = ["torch.no_grad()"] * 2 + ["torch.enable_grad()", "torch.set_grad_enabled(False)"]
+MODES = [
+    *["torch.no_grad()"] * 2,
+    *("torch.inference_mode()", "torch.enable_grad()", "torch.set_grad_enabled(False)"),
+]
 OF_GRAPHS = {"dgl": graph_statements.DGL, "typed": graph_statements.TYPED}
 WITH_WEIGHTS = ("GCN", "Graph", "SG", "TAG", "LG")
 

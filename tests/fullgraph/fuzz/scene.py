@@ -55,7 +55,7 @@ class Scene:
         self.device = "cpu" if is_plain else where.device
         self.dtype: torch.dtype = getattr(torch, where.dtype)
         self.observations: list[Observation] = []
-        self.line, self.has_modes, self.has_dropout = 0, False, False
+        self.line, self.has_dropout = 0, False
         self.names: dict[str, Any] = {
             "torch": torch,
             "F": F,
@@ -80,8 +80,6 @@ class Scene:
     def run(self, lines: list[str]) -> None:
         """Runs the statements in turn; `self.line` is the one that raised."""
         seed_all(0)
-        # Views of torch that are made in no_grad need gradients; copies of rows do not.
-        self.has_modes = any("grad(" in line or "grad_enabled(" in line for line in lines)
         for self.line, line in enumerate(lines):
             self.execute(line)
 
@@ -109,7 +107,6 @@ class Scene:
                 Observation(self.line, name, array.shape, type(value).__name__, False, array)
             )
             return
-        needs_grad = None if self.has_modes or value._is_view() else value.requires_grad
         shape = tuple(value.shape)
         with torch.no_grad():
             rows = value.detach()
@@ -117,7 +114,7 @@ class Scene:
             whole = whole.float() if whole.dtype == torch.bfloat16 else whole
             array = whole.to("cpu", copy=True).numpy()
         self.observations.append(
-            Observation(self.line, name, shape, str(value.dtype), needs_grad, array)
+            Observation(self.line, name, shape, str(value.dtype), value.requires_grad, array)
         )
 
     @contextmanager

@@ -491,6 +491,7 @@ GRADIENTS = table("""
 1 K
     {A}.detach().clone().requires_grad_()
     {A}.detach().requires_grad_()
+    torch.zeros_like({A}, requires_grad=True)
 0.7 -
     {X}.grad = None
     {X}.grad.zero_()

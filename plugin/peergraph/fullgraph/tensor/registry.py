@@ -126,10 +126,27 @@ def find_rule(overload: OpOverload) -> Rule:
         torch._C.DispatchKey.CompositeImplicitAutograd,
     ):
         # Outside of inference mode, autograd takes these apart before.
-        RULES[overload] = overload.decompose
-        return overload.decompose
+        RULES[overload] = _decomposed(overload)
+        return RULES[overload]
     raise NotImplementedError(
         f"{overload} is not implemented for partitioned tensors: compute on this rank's rows, "
         "x.to_local(), and wrap them with peergraph.fullgraph.from_local, or gather all rows with "
         "x.full_tensor()"
     )
+
+
+def _decomposed(overload: OpOverload) -> Rule:
+    """Returns an operation that torch defines by others, with views that torch sees as such.
+
+    In inference mode, too, a view of a tensor that needs gradients needs them.
+    """
+    seen = torch._C.DispatchKey.ADInplaceOrView
+    name = str(overload.name())  # type: ignore[no-untyped-call]
+    if torch._C._dispatch_has_kernel_for_dispatch_key(name, seen):
+        return overload.decompose
+
+    def run(*args: Any, **kwargs: Any) -> Any:
+        with torch._C._SetExcludeDispatchKeyGuard(seen, False):
+            return overload.decompose(*args, **kwargs)
+
+    return run

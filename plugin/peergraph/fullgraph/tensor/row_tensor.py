@@ -37,7 +37,7 @@ class _Row:
         """
         if self._token() == self._seen:
             return
-        if self.value.requires_grad or (self.base.requires_grad and torch.is_grad_enabled()):
+        if not self.value.is_leaf or (self.base.requires_grad and torch.is_grad_enabled()):
             raise RuntimeError(
                 "a row was taken of a tensor that was changed in place since: take it again, x[row]"
             )
@@ -47,7 +47,7 @@ class _Row:
 
     def write(self) -> None:
         """Writes the row into the tensor. Collective; differentiable."""
-        self.base[self.index] = self.value
+        self.base[self.index] = self.value if torch.is_grad_enabled() else self.value.detach()
         self._seen = self._token()
 
 

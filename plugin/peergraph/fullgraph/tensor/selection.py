@@ -21,6 +21,7 @@ from peergraph.fullgraph.tensor.registry import METHODS, function_rule
 from peergraph.fullgraph.tensor.row_copies import as_view
 from peergraph.fullgraph.tensor.row_functions import FetchRows, NamedRows, TakeRows, selected_rows
 from peergraph.fullgraph.tensor.row_tensor import row_of
+from peergraph.fullgraph.tensor.unrecorded_views import memory_of_view, view_without_gradients
 
 _DisableTorchFunction = torch._C.DisableTorchFunctionSubclass
 
@@ -254,10 +255,13 @@ def select_row(x: PartitionedTensor, row: int) -> Tensor:
         row: not negative.
     """
     dim, token = x.partitioned_dim, x.change_token()
-    value = take(x, x.row_layout.select_range(slice(row, row + 1))).full_tensor()
-    value = value.to(x.device).squeeze(dim)
     strides = [stride for place, stride in enumerate(x.stride()) if place != dim]
-    value = as_view(value, value.shape, value.shape, strides)
+    with memory_of_view(x):
+        value = take(x, x.row_layout.select_range(slice(row, row + 1))).full_tensor()
+        value = value.to(x.device).squeeze(dim)
+        value = as_view(value, value.shape, value.shape, strides)
+        if x.requires_grad and not torch.is_grad_enabled():
+            value = view_without_gradients(value.detach())
     return row_of(x, (*[slice(None)] * dim, row), value, token)
 
 

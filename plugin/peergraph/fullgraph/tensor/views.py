@@ -16,6 +16,7 @@ from peergraph.fullgraph.tensor.partitioned_tensor import PartitionedTensor, wra
 from peergraph.fullgraph.tensor.plain_rows import SplitRowsError
 from peergraph.fullgraph.tensor.registry import chunk_rule, rule
 from peergraph.fullgraph.tensor.row_copies import copied_rows
+from peergraph.fullgraph.tensor.unrecorded_views import memory_of_view
 
 aten = torch.ops.aten
 
@@ -28,7 +29,7 @@ def view(x: PartitionedTensor, size: Sequence[int]) -> PartitionedTensor:
     return wrap(local.view(local_size), layout, dim)
 
 
-@rule(aten._reshape_alias.default, aten.reshape.default)
+@rule(aten._reshape_alias.default)
 def reshape(x: PartitionedTensor, size: Sequence[int], stride: object = None) -> PartitionedTensor:
     """As :func:`view`; copies where it must."""
     layout, dim, local_size = view_of_rows(x.row_layout, x._local.shape, x.partitioned_dim, size)
@@ -189,7 +190,8 @@ def slice_columns(
         place = x.partitioned_dim
         strides, shape = list(x.stride()), list(x.shape)
         strides[place], shape[place] = strides[place] * step, layout.size
-        copy = copied_rows(x._local, place, layout.parent_rows, shape, strides)
+        with memory_of_view(x._local):
+            copy = copied_rows(x._local, place, layout.parent_rows, shape, strides)
         return wrap(copy, layout, place)
     return wrap(aten.slice.Tensor(x._local, dim, start, end, step), x.row_layout, x.partitioned_dim)
 

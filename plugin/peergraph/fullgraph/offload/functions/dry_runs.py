@@ -19,6 +19,7 @@ class DryRun(NamedTuple):
     probe: PartitionedTensor
     """The result, without autograd's history."""
     needs_grad: bool
+    is_leaf: bool
     is_operand: int | None
     """The operand that the function returns; None: it returns a new tensor."""
     aliases: tuple[int, ...]

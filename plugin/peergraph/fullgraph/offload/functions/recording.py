@@ -26,8 +26,8 @@ from peergraph.fullgraph.offload.functions.gathering import in_graph
 from peergraph.fullgraph.offload.gradients.segment import (
     keep_node,
     move_history,
+    recorded,
     row_operand,
-    with_history,
 )
 from peergraph.fullgraph.offload.programs.record import (
     Operand,
@@ -41,7 +41,6 @@ from peergraph.fullgraph.offload.tensor.offloaded_tensor import (
     Content,
     OffloadedTensor,
     detached,
-    make_shell,
 )
 from peergraph.fullgraph.offload.tensor.operations import (
     Operation,
@@ -63,6 +62,7 @@ from peergraph.fullgraph.tensor.selection import in_layout
 
 # Functions that change running statistics in place.
 _CHANGE_ARGUMENTS = {F.instance_norm, torch.instance_norm, F.batch_norm, torch.native_batch_norm}
+_DETACH = {Tensor.detach, torch.detach, Tensor.data.__get__}  # type: ignore[attr-defined]
 
 
 @method("record")
@@ -211,17 +211,22 @@ class Call:
         return self._made(record, 0, dry_run)
 
     def _dry_run_of(self, output: PartitionedTensor) -> DryRun:
-        same = [place for place, probe in enumerate(self.probes) if probe is output]
+        same = next((i for i, probe in enumerate(self.probes) if probe is output), None)
         aliases = tuple(
             place
             for place, (probe, tensor) in enumerate(zip(self.probes, self.tensors, strict=True))
             if isinstance(tensor, OffloadedTensor) and share_memory(probe, output)
         )
-        return DryRun(detached(output), output.requires_grad, same[0] if same else None, aliases)
+        needs_grad = output.requires_grad
+        is_of_autograd = isinstance(self.func, OpOverload) or self.func in _DETACH
+        if torch.is_inference_mode_enabled() and not is_of_autograd:
+            # Functions that torch defines by others return no views of probes there.
+            needs_grad |= any(self.tensors[place].requires_grad for place in aliases)
+        return DryRun(detached(output), needs_grad, output.is_leaf, same, aliases)
 
     def _made(self, record: Record, index: int, dry_run: DryRun) -> OffloadedTensor:
         content = Content(self.space_of(dry_run.probe), dry_run.probe, record=record, output=index)
-        made = recorded(content, dry_run.needs_grad)
+        made = recorded(content, dry_run.needs_grad, dry_run.is_leaf, bool(dry_run.aliases))
         for place in dry_run.aliases:
             tensor = self.tensors[place]
             assert isinstance(tensor, OffloadedTensor)
@@ -447,11 +452,6 @@ def operand_space(operand: Operand) -> RowSpace | None:
     if isinstance(operand, RowOperand):
         return operand.content.space
     return operand.space if isinstance(operand, ResidentOperand) else None
-
-
-def recorded(content: Content, needs_grad: bool) -> OffloadedTensor:
-    """Returns the tensor of recorded rows, with autograd's history where it needs gradients."""
-    return with_history(content) if needs_grad else make_shell(content)
 
 
 def change_in_place(

@@ -39,6 +39,7 @@ from peergraph.fullgraph.tensor.partitioned_tensor import PartitionedTensor, wra
 from peergraph.fullgraph.tensor.registry import METHODS, method
 from peergraph.fullgraph.tensor.row_copies import as_view
 from peergraph.fullgraph.tensor.selection import select_rows
+from peergraph.fullgraph.tensor.unrecorded_views import memory_of_view, view_without_gradients
 
 
 @method("offloaded range of rows")
@@ -47,12 +48,16 @@ def select_range(x: OffloadedTensor, rows: slice) -> PartitionedTensor:
 
     Collective; differentiable.
     """
-    selected = select_rows(x, rows)
-    local, strides = selected.to_local(), list(x.stride())
+    strides = list(x.stride())
     strides[0] *= rows.step or 1
-    view = as_view(local, local.shape, selected.shape, strides)
-    if view is not local:
-        selected = from_local(view, selected.row_layout)
+    with memory_of_view(x):
+        selected = select_rows(x, rows)
+        local = selected.to_local()
+        view = as_view(local, local.shape, selected.shape, strides)
+        if view is not local:
+            selected = from_local(view, selected.row_layout)
+        if x.requires_grad and not torch.is_grad_enabled():
+            selected = view_without_gradients(selected)
     memory: Any = selected._local.untyped_storage()
     memory.write_rows = _WriteRows(x, rows, selected)
     note_rows(x, memory)

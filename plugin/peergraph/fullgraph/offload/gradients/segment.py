@@ -27,12 +27,36 @@ from peergraph.fullgraph.offload.tensor.offloaded_tensor import (
 )
 from peergraph.fullgraph.tensor.arguments import local_rows_of_plain
 from peergraph.fullgraph.tensor.partitioned_tensor import PartitionedTensor
+from peergraph.fullgraph.tensor.unrecorded_views import view_without_gradients
 
 
 def is_boundary(operand: RowOperand) -> bool:
     """Whether gradients flow to the rows by a node of their own, or not at all."""
     content = operand.content
     return operand.identity is not None or content.store is not None or content.keeps
+
+
+def recorded(content: Content, needs_grad: bool, is_leaf: bool, is_view: bool) -> OffloadedTensor:
+    """Returns the tensor of recorded rows, with autograd's history where it has one.
+
+    Args:
+        content: the rows.
+        needs_grad: whether the tensor needs gradients.
+        is_leaf: whether none flow on from it: it was made with `requires_grad=True`, or without
+            gradients as a view.
+        is_view: whether it is a view of another tensor.
+    """
+    if not needs_grad:
+        return make_shell(content)
+    if not is_leaf:
+        return with_history(content)  # type: ignore[no-any-return]
+    made = make_shell(content)
+    if not is_view:
+        made.requires_grad_()
+        return made
+    view = view_without_gradients(made)
+    view._content, view._cell = content, Cell(content, False)
+    return view
 
 
 def with_history(*contents: Content) -> Any:
