@@ -73,12 +73,12 @@ def operators(part: int = 0, parts: int = 1) -> list[Any]:
     ]
 
 
-def calls(op: Any, dtype: torch.dtype, samples: int) -> Iterator[Call]:
-    """Returns calls of an operator with its first samples that have rows."""
-    if dtype not in op.dtypes:
+def calls(op: Any, dtype: torch.dtype, samples: int, device: str) -> Iterator[Call]:
+    """Returns calls of an operator with its first samples that have rows, on "cpu" or "cuda"."""
+    if dtype not in op.supported_dtypes(device):
         return
     torch.manual_seed(1)
-    inputs = op.sample_inputs("cpu", dtype, requires_grad=False)
+    inputs = op.sample_inputs(device, dtype, requires_grad=False)
     for number, sample in enumerate(islice(filter(_has_rows, inputs), samples)):
         arguments = sample.input, sample.args, sample.kwargs
         rows = _first_tensor(sample.input).shape[0]

@@ -34,7 +34,7 @@ def compare(
     faults: list[str] = []
     for op in operators(part, parts):
         for dtype in dtypes:
-            for call in calls(op, dtype, samples):
+            for call in calls(op, dtype, samples, device):
                 end, text = _end_of(call, chunks, device)
                 ends[end] += 1
                 if text:
@@ -64,7 +64,7 @@ def _end_of(call: Call, chunks: int | None, device: str) -> tuple[str, str]:
     if len(results) != len(right):
         return "differs", f"{len(results)} results, right are {len(right)}"
     for number, (value, expected) in enumerate(zip(results, right, strict=True)):
-        difference = _difference(_whole(value), expected)
+        difference = _difference(_whole(value), _whole(expected))
         if difference:
             return "differs", f"result {number} {difference}"
     return "equal", ""
@@ -78,7 +78,7 @@ def _rows(tensors: list[Tensor], chunks: int | None, device: str) -> list[Tensor
     data = Data(edge_index=edges, num_nodes=nodes)
     names = [f"rows_{number}" for number in range(len(tensors))]
     for name, tensor in zip(names, tensors, strict=True):
-        data[name] = tensor.clone()
+        data[name] = tensor.cpu().clone()
     options: dict[str, Any] = {} if chunks is None else {"offload": True, "num_chunks": chunks}
     if device == "cuda":
         options["device"] = f"cuda:{torch.cuda.current_device()}"
