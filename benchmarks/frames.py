@@ -1,216 +1,63 @@
 """The loader over a database of typed tables, beside PyTorch Frame's indexing of the same batches.
 
-    python benchmarks/frames.py --world 4 --rows 500000000 --deadline 1500
+    python benchmarks/frames.py --world 1 --rows 500000000 --storage float16 --plan sharded
     python benchmarks/frames.py --world 2 --device cpu --rows 200000
 
 A random database of ten tables, made on the GPUs: numbers, categories, a time, an embedding and
 tokens in each row, and keys with a hub here and there. PyG's unmodified NeighborLoader with the
-batch and fanouts of RelBench's example gives frames of the nodes. Beside it: samples without
-frames, training with the loader and on batches in memory, the memory of a rank that is not the
-store's, and PyTorch Frame on one CPU thread, whose frames have at most `--peer-rows` rows a table
-(smaller ones than the database's, which favours it); the ratio is to eight such workers, without
-the time of their sampling.
+batch, fanouts and times of RelBench's example gives frames of the nodes. Seeds are users, whose
+batches are small, and items, of which many have more neighbours than the fanout. Beside it:
+
+- samples without frames, and samples of the core without times, to the time of each seed, and
+  within windows of all times and of the last quarter, in turns;
+- training with the loader and on batches in memory;
+- the memory of a rank that is not the store's: its own on the host, and torch's on the GPU;
+- PyTorch Frame on the CPU, whose frames have at most `--peer-rows` rows a table (smaller ones than
+  the database's, which favours it): on one thread, of which an eighth is the time of eight workers
+  that disturb nobody, and by eight real workers of a DataLoader, whose frames go to the device.
+  Both without sampling.
+
+The last table has one line for each table of seeds: what the records above say, as ratios.
 """
 
 from __future__ import annotations
 
 import argparse
+import gc
 import re
+import resource
 import sys
 import time
-from collections.abc import Callable, Iterator
-from itertools import accumulate
+from collections.abc import Iterator
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 import torch
-from harness.common import Mark, integers, main, measure, parser
-from harness.ranks import Session
+from database_shape.model import Model
+from database_shape.tables import EVENTS, SPAN, database, make_source, plain_frame
+from harness.common import Mark, integers, main, measure, parser, words_of
+from harness.ranks import Session, synchronize
 from harness.records import Timing
-from inputs.counter_hash import hash_range, stream_key
-from rgat_shape.edges import make_csc
-from rgat_shape.graph import Relation, TypedGraph
-from torch import Tensor, nn
-from torch_frame import TensorFrame, stype
-from torch_frame.data import MultiEmbeddingTensor, MultiNestedTensor
+from rgat_shape.graph import TypedGraph
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset
 from torch_geometric.data import HeteroData
 from torch_geometric.loader import NeighborLoader
-from torch_geometric.nn import HeteroConv, SAGEConv
 
-from peergraph.store import (
-    VALUES,
-    EdgeSource,
-    FrameField,
-    FrameSpec,
-    GraphSource,
-    RowSource,
-    Store,
-    list_type,
-)
+from peergraph.sampling import NeighborSampler
+from peergraph.store import Store, TableTensor
 from peergraph_pyg import EdgeIndexTensor, StoredFrame, accelerate
 
-_SEED, _WORKERS, _SEEDS = 20261130, 8, 64
-_SHARES = {
-    **{"user": 0.08, "item": 0.05, "shop": 0.02, "address": 0.05, "order": 0.2},
-    **{"line": 0.3, "visit": 0.2, "review": 0.05, "payment": 0.04, "coupon": 0.01},
-}
-_KEYS = (
-    *(("order", "user"), ("order", "address"), ("line", "order"), ("line", "item")),
-    *(("visit", "user"), ("visit", "item"), ("review", "user"), ("review", "item")),
-    *(("payment", "order"), ("coupon", "shop"), ("item", "shop")),
-)
-_NUMBERS, _CATEGORIES, _WIDTH, _VALUES, _TOKENS = 4, 3, 16, 100, 10_000
-_LENGTHS = (0, 3, 5, 8, 8, 10, 13, 17)
-"""Of the lists of tokens of eight rows."""
-_TOKENS_FIELD = FrameField("text_tokenized", "input_ids", "lists")
-_SPEC = FrameSpec(
-    {
-        "numerical": tuple(f"n{i}" for i in range(_NUMBERS)),
-        "categorical": tuple(f"c{i}" for i in range(_CATEGORIES)),
-        "timestamp": ("t",),
-        "embedding": ("e",),
-        "text_tokenized": ("w",),
-    },
-    (
-        FrameField("numerical", None, "dense"),
-        FrameField("categorical", None, "dense"),
-        FrameField("timestamp", None, "dense"),
-        FrameField("embedding", None, "joined", (0, _WIDTH)),
-        _TOKENS_FIELD,
-    ),
-)
-
-
-def database(rows: int) -> TypedGraph:
-    """Returns the tables and keys of a database of so many rows."""
-    nodes = {table: max(8, int(rows * share)) for table, share in _SHARES.items()}
-    relations = tuple(
-        Relation((table, f"f2p_{other}", other), nodes[table], (0.0, 0.4)) for table, other in _KEYS
-    )
-    return TypedGraph(f"{rows:,} rows", nodes, relations, "user")
-
-
-def bounds(rows: Tensor) -> Tensor:
-    """Returns where the tokens of rows begin."""
-    first = torch.tensor([0, *accumulate(_LENGTHS)], device=rows.device)
-    return rows // len(_LENGTHS) * sum(_LENGTHS) + first[rows % len(_LENGTHS)]
-
-
-def num_tokens(rows: int) -> int:
-    """Returns the number of tokens of a table."""
-    return int(bounds(torch.tensor(rows, device="cpu")))
-
-
-def fields(tag: int, device: torch.device) -> dict[str, tuple[tuple[int, ...], Any, Any]]:
-    """Returns the shape of a row, the dtype, and a function of the rows of each field."""
-
-    def hashed(number: int, width: int, begin: int, end: int) -> Tensor:
-        key = stream_key(_SEED, 8 * tag + number)
-        return hash_range(key, begin * width, end * width, device).view(end - begin, width)
-
-    def floats(number: int, width: int) -> Callable[[int, int], Tensor]:
-        return lambda begin, end: (hashed(number, width, begin, end) >> 40).float() * 2.0**-22
-
-    def numbers(number: int, width: int, most: int) -> Callable[[int, int], Tensor]:
-        return lambda begin, end: hashed(number, width, begin, end) % most
-
-    return {
-        "numerical": ((_NUMBERS,), torch.float32, floats(0, _NUMBERS)),
-        "categorical": ((_CATEGORIES,), torch.int64, numbers(1, _CATEGORIES, _VALUES)),
-        "timestamp": ((1, 7), torch.int64, lambda *at: numbers(2, 7, 60)(*at).unsqueeze(1)),
-        "embedding": ((_WIDTH,), torch.float32, floats(3, _WIDTH)),
-        "text_tokenized.input_ids": (
-            (2,),
-            torch.int64,
-            lambda begin, end: bounds(torch.arange(begin, end + 1, device=device)).unfold(0, 2, 1),
-        ),
-        VALUES: ((), torch.int64, lambda *at: numbers(4, 1, _TOKENS)(*at).view(-1)),
-    }
-
-
-def make_source(graph: TypedGraph, session: Session) -> GraphSource:
-    """Returns this rank's part of the database."""
-    rank, world, device = session.rank, session.world, session.device
-    nodes = dict(graph.nodes)
-    lists = {t: list_type(t, _TOKENS_FIELD.table("tf")) for t in graph.nodes}
-    nodes.update({lists[t]: num_tokens(n) for t, n in graph.nodes.items()})
-    ranges = {t: (n * rank // world, n * (rank + 1) // world) for t, n in nodes.items()}
-    edges = {
-        stored.type: EdgeSource(csc=make_csc(graph, stored, ranges[stored.type[2]], device))
-        for stored in graph.stored
-    }
-    tables: dict[str, dict[str, Any]] = {t: {} for t in nodes}
-    for tag, table in enumerate(graph.nodes):
-        for name, (shape, dtype, rows) in fields(tag, device).items():
-            kind = lists[table] if name == VALUES else table
-            count = ranges[kind][1] - ranges[kind][0]
-            source = RowSource((count, *shape), dtype, rows)
-            tables[kind][name if name == VALUES else f"tf.{name}"] = source
-    frames = {t: {"tf": _SPEC} for t in graph.nodes}
-    return GraphSource(nodes, edges, tables, node_range=ranges, frames=frames)
-
-
-def plain_frame(tag: int, rows: int) -> TensorFrame:
-    """Returns the first rows of a table as PyTorch Frame has them, on the CPU."""
-    parts = {name: rows_of for name, (_, _, rows_of) in fields(tag, torch.device("cpu")).items()}
-    values = {name: parts[name](0, rows) for name in ("numerical", "categorical", "timestamp")}
-    offset = bounds(torch.arange(rows + 1, device="cpu"))
-    tokens = MultiNestedTensor(rows, 1, parts[VALUES](0, int(offset[-1])), offset)
-    embedding = MultiEmbeddingTensor.from_tensor_list([parts["embedding"](0, rows)])
-    columns = {stype(name): list(names) for name, names in _SPEC.columns.items()}
-    features = {stype(name): value for name, value in values.items()}
-    features[stype.embedding] = embedding
-    features[stype.text_tokenized] = {"input_ids": tokens}
-    return TensorFrame(features, columns)
-
-
-class Encoder(nn.Module):
-    """Encodes the columns of a table."""
-
-    def __init__(self, channels: int) -> None:
-        super().__init__()
-        self.numbers = nn.Linear(_NUMBERS + 7 + _WIDTH, channels)
-        self.categories = nn.EmbeddingBag(_VALUES * _CATEGORIES, channels)
-        self.tokens = nn.EmbeddingBag(_TOKENS, channels, include_last_offset=True)
-        self.register_buffer("first", torch.arange(_CATEGORIES) * _VALUES)
-
-    def forward(self, tf: TensorFrame) -> Tensor:
-        columns, tokens = tf.feat_dict, tf.feat_dict[stype.text_tokenized]["input_ids"]
-        times = columns[stype.timestamp][:, 0] / 60
-        numbers = [columns[stype.numerical], times, columns[stype.embedding].values]
-        rows = self.numbers(torch.cat(numbers, 1))
-        rows = rows + self.categories(columns[stype.categorical] + self.first)
-        result: Tensor = rows + self.tokens(tokens.values, tokens.offset)
-        return result
-
-
-class Model(nn.Module):
-    """RelBench's shape: an encoder for each table, and SAGE on all relations."""
-
-    def __init__(self, graph: TypedGraph, channels: int, layers: int) -> None:
-        super().__init__()
-        self.encoders = nn.ModuleDict({t: Encoder(channels) for t in graph.nodes})
-        self.convs = nn.ModuleList(
-            HeteroConv({t: SAGEConv(channels, channels) for t in graph.edge_types}, "sum")
-            for _ in range(layers)
-        )
-        self.head = nn.Linear(channels, 1)
-
-    def forward(self, batch: Any) -> Tensor:
-        x = {t: self.encoders[t](batch[t].tf) for t in batch.node_types}
-        for conv in self.convs:
-            # Types without edges into them keep their rows.
-            x = {**x, **{t: rows.relu() for t, rows in conv(x, batch.edge_index_dict).items()}}
-        result: Tensor = self.head(x["user"][: batch["user"].batch_size])
-        return result
+_SEED_BATCHES = 64
+_BATCHES_AHEAD = 2  # of each worker, as DataLoader's default
 
 
 def anonymous_mib() -> float:
     """Returns the memory of this process that no other one maps, and no file."""
-    found = re.search(r"RssAnon:\s+(\d+) kB", Path("/proc/self/status").read_text())
-    assert found is not None
-    return int(found[1]) / 1024
+    match = re.search(r"RssAnon:\s+(\d+) kB", Path("/proc/self/status").read_text())
+    assert match is not None
+    return int(match[1]) / 1024
 
 
 def data_of(store: Store, graph: TypedGraph, with_frames: bool) -> HeteroData:
@@ -220,18 +67,33 @@ def data_of(store: Store, graph: TypedGraph, with_frames: bool) -> HeteroData:
         data[table].num_nodes = count
         if with_frames:
             data[table].tf = StoredFrame(store, table, "tf")
+        if table in EVENTS:
+            data[table].time = TableTensor(store, table, "time")
     for edge_type in graph.edge_types:
         data[edge_type].edge_index = EdgeIndexTensor(store, edge_type)
     return data
 
 
-def batches_of(session: Session, data: HeteroData) -> Iterator[Any]:
-    """Yields batches of this rank's seeds without end."""
-    args, users = session.args, data["user"].num_nodes
+def draw_seeds(session: Session, count: int) -> tuple[Tensor, Tensor]:
+    """Draws the seeds of a rank and their times, of the second half: [batches, seeds]."""
     random = torch.Generator().manual_seed(session.rank)
-    seeds = torch.randint(users, (_SEEDS * args.batch,), generator=random)
+    shape = _SEED_BATCHES, session.args.batch
+    seeds = torch.randint(count, shape, generator=random)
+    return seeds, torch.randint(SPAN // 2, SPAN, shape, generator=random)
+
+
+def batches_of(session: Session, data: HeteroData, target: str) -> Iterator[Any]:
+    """Yields batches of this rank's seeds without end."""
+    args = session.args
+    seeds, times = draw_seeds(session, data[target].num_nodes)
     loader = NeighborLoader(
-        data, args.fanouts, input_nodes=("user", seeds), batch_size=args.batch, shuffle=True
+        data,
+        args.fanouts,
+        input_nodes=(target, seeds.flatten()),
+        input_time=times.flatten(),
+        time_attr="time",
+        batch_size=args.batch,
+        shuffle=True,
     )
     while True:
         yield from loader
@@ -240,51 +102,102 @@ def batches_of(session: Session, data: HeteroData) -> Iterator[Any]:
 def run(session: Session) -> None:
     args = session.args
     graph = database(args.rows)
+    before = anonymous_mib()
     with session.stage("rows and edges made"):
-        source = make_source(graph, session)
+        source = make_source(graph, session.rank, session.world, session.device, args.storage)
     with session.stage("store built"):
         store = Store.build(source, group=session.group, progress=False, plan=args.plan)
     del source
     session.note(f"{sum(graph.nodes.values()):,} rows in {len(graph.nodes)} tables")
-    before = anonymous_mib()
+    if session.device.type == "cuda":
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats(session.device)
+    with store:
+        reaches = [_measure(session, store, graph, target, before) for target in args.seeds]
+    session.barrier()
+    for reach, nodes in reaches:
+        _compare(session, nodes, reach)
+        session.recorder.note(part="reach", **reach)
+
+
+def _measure(
+    session: Session, store: Store, graph: TypedGraph, target: str, before: float
+) -> tuple[dict[str, Any], list[dict[str, Tensor]]]:
+    """Measures batches of the seeds of a table.
+
+    Returns the fields of the last table, and the ids of the nodes of some batches.
+    """
+    args, add = session.args, session.recorder.add
     case: dict[str, Any] = {
         "graph": graph.name,
         "batch": args.batch,
         "fanout": "-".join(map(str, args.fanouts)),
+        "kind": target,
     }
-    with store:
-        frames = batches_of(session, data_of(store, graph, True))
-        batch = next(frames)
-        nodes = {t: batch[t].n_id.cpu() for t in graph.nodes}
-        case["nodes"] = sum(ids.numel() for ids in nodes.values())
-        timing = measure(session, lambda *_: next(frames))
-        held_mib = {"rank_mib": max(session.group.all_gather(anonymous_mib() - before))}
-        if session.device.type == "cuda":
-            held_mib["torch_mib"] = torch.cuda.max_memory_allocated(session.device) / 2**20
-        add = session.recorder.add
-        add(timing, system="peergraph", plan=args.plan, op="loader", **held_mib, **case)
-        samples = batches_of(session, data_of(store, graph, False))
-        sampling = measure(session, lambda *_: next(samples))
-        add(sampling, system="samples alone", against=args.plan, op="loader", **case)
-        if not args.no_training:
-            _train(session, graph, frames, case)
-    session.barrier()
-    peer = _peer(session, nodes)
-    workers = f"{_WORKERS} workers of torch_frame"
-    shown = Timing(*(value / _WORKERS for value in (peer, peer, peer, peer)), None, 1)
-    # One of our ranks beside all eight workers.
-    add(shown, system=workers, against=args.plan, op="loader", **case)
-    slowest = max(session.group.all_gather(timing.wall_ms or timing.ms))
-    session.note(
-        f"{session.world} ranks make {session.world / slowest * 1e3:.1f} batches a second, "
-        f"{peer / _WORKERS / slowest * session.world:.1f} times {workers} on the same rows "
-        f"({peer:.1f} ms a batch and worker)"
-    )
+    frames = batches_of(session, data_of(store, graph, True), target)
+    nodes = [{t: next(frames)[t].n_id.cpu() for t in graph.nodes} for _ in range(4)]
+    case["nodes"] = sum(ids.numel() for ids in nodes[0].values())
+    loader = measure(session, lambda *_: next(frames))
+    reach = {**case, "ms": _slowest(session, loader)}
+    gc.collect()
+    reach["host_mib"] = max(session.group.all_gather(anonymous_mib() - before))
+    if session.device.type == "cuda":
+        reach["torch_mib"] = torch.cuda.max_memory_allocated(session.device) / 2**20
+    memory = {key: reach[key] for key in ("host_mib", "torch_mib") if key in reach}
+    add(loader, system="peergraph", plan=args.plan, op="loader", **memory, **case)
+    samples = batches_of(session, data_of(store, graph, False), target)
+    alone = measure(session, lambda *_: next(samples))
+    add(alone, system="samples alone", against=args.plan, op="loader", **case)
+    reach.update(_sample(session, store, graph, case))
+    if not args.no_training:
+        reach.update(_train(session, graph, frames, case))
+    return reach, nodes
 
 
-def _train(session: Session, graph: TypedGraph, frames: Iterator[Any], case: Any) -> None:
-    """Times steps with the loader and on batches in memory. Ranks do not average gradients."""
-    model = accelerate(Model(graph, 128, len(session.args.fanouts)).to(session.device))
+def _sample(
+    session: Session, store: Store, graph: TypedGraph, case: dict[str, Any]
+) -> dict[str, float]:
+    """Times samples of the core in turns; returns ratios."""
+    args, target, device = session.args, case["kind"], session.device
+    seeds, times = (part.to(device) for part in draw_seeds(session, graph.nodes[target]))
+    windows = {"to each seed": None, "window of all": SPAN, "window of a quarter": SPAN // 4}
+    samplers = {"without times": NeighborSampler(store, args.fanouts, disjoint=True)}
+    for name, window in windows.items():
+        samplers[name] = NeighborSampler(
+            store, args.fanouts, disjoint=True, node_time="time", time_window=window
+        )
+
+    def turn(i: int, mark: Mark) -> None:
+        at = i % _SEED_BATCHES
+        for name, sampler in samplers.items():
+            latest = {"seed_time": {target: times[at]}} if sampler.options.timed else {}
+            sampler.sample({target: seeds[at]}, i, **latest)
+            mark(name)
+
+    timing = measure(session, turn)
+    add, plan = session.recorder.add, args.plan
+    for name, ms in timing.stages.items():
+        shown = Timing(ms, ms, ms, ms, None, timing.iterations)
+        is_first = name == "to each seed"
+        against = {"plan": plan} if is_first else {"against": plan}
+        system = "peergraph" if is_first else name
+        add(shown, system=system, op="samples", **against, **case)
+    timed = timing.stages["to each seed"]
+    return {
+        "over_untimed": timed / timing.stages["without times"],
+        "window": timing.stages["window of all"] / timed,
+        "quarter": timing.stages["window of a quarter"] / timed,
+    }
+
+
+def _train(
+    session: Session, graph: TypedGraph, frames: Iterator[Any], case: dict[str, Any]
+) -> dict[str, float]:
+    """Times steps with the loader and on batches in memory; returns their ratio. Ranks do not
+    average gradients.
+    """
+    args, target = session.args, case["kind"]
+    model = accelerate(Model(graph, target, 128, len(args.fanouts)).to(session.device))
     optimizer = torch.optim.Adam(model.parameters(), lr=0.005)
 
     def step(batch: Any) -> None:
@@ -298,46 +211,122 @@ def _train(session: Session, graph: TypedGraph, frames: Iterator[Any], case: Any
         step(batch)
         mark("train")
 
-    plan, add = session.args.plan, session.recorder.add
-    add(measure(session, whole), system="peergraph", plan=plan, op="training", **case)
-    held = [next(frames) for _ in range(2)]
-    in_memory = measure(session, lambda i, _: step(held[i % 2]))
+    plan, add = args.plan, session.recorder.add
+    with_loader = measure(session, whole)
+    add(with_loader, system="peergraph", plan=plan, op="training", **case)
+    held = [next(frames) for _ in range(4)]
+    in_memory = measure(session, lambda i, _: step(held[i % len(held)]))
     add(in_memory, system="batches in memory", against=plan, op="training", **case)
+    step_ms, memory_ms = _slowest(session, with_loader), _slowest(session, in_memory)
+    return {"step_ms": step_ms, "memory_ms": memory_ms, "over_memory": step_ms / memory_ms}
 
 
-def _peer(session: Session, nodes: dict[str, Tensor]) -> float:
-    """Returns the milliseconds of PyTorch Frame on one thread for the frames of a batch, by rank 0.
-    Collective.
+def _slowest(session: Session, timing: Timing) -> float:
+    """Returns the milliseconds on the clock of an iteration on the slowest rank."""
+    return max(session.group.all_gather(timing.wall_ms or timing.ms))
+
+
+def _compare(session: Session, nodes: list[dict[str, Tensor]], reach: dict[str, Any]) -> None:
+    """Times PyTorch Frame for the frames of batches, and adds ratios. Collective."""
+    args = session.args
+    thread, workers = session.first_does(lambda: _time_peer(session, nodes))
+    ours = reach["ms"] / session.world
+    reach.update(thread_ms=thread, eighth_ms=thread / args.workers)
+    reach["over_eighth"] = thread / args.workers / ours
+    if workers is not None:
+        reach.update(workers_ms=workers, over_workers=workers / ours)
+
+
+def _time_peer(session: Session, nodes: list[dict[str, Tensor]]) -> tuple[float, float | None]:
+    """Returns the milliseconds of a batch on one thread, and by workers; None if they fail."""
+    most = session.args.peer_rows
+    tables = list(nodes[0])
+    sizes = {t: max(1 + int(ids[t].max()) for ids in nodes if ids[t].numel()) for t in tables
+             if any(ids[t].numel() for ids in nodes)}  # fmt: skip
+    counts = {t: min(most, size) for t, size in sizes.items()}
+    plain = {t: plain_frame(tables.index(t), counts[t], session.device) for t in counts}
+    ids = [{t: of_batch[t] % counts[t] for t in counts} for of_batch in nodes]
+    session.note("frames of the peer made")
+    dataset = _Frames(plain, ids)
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    times = []
+    for number in range(2 + session.args.iterations):
+        begin = time.perf_counter()
+        dataset[number]
+        times.append((time.perf_counter() - begin) * 1e3)
+        session.recorder.beat()
+        if sum(times) > 1e3 * session.args.budget and len(times) > 4:
+            break
+    torch.set_num_threads(threads)
+    try:
+        return median(times[2:]), _time_workers(session, dataset)
+    except (RuntimeError, OSError) as error:  # such as a small /dev/shm
+        session.note(f"{session.args.workers} workers could not be timed: {error}")
+        return median(times[2:]), None
+
+
+class _Frames(Dataset[dict[str, Any]]):
+    """The frames of batches, again and again.
+
+    Args:
+        plain: the frame of each table.
+        ids: of the rows of each batch, by table.
     """
 
-    def work() -> float:
-        threads = torch.get_num_threads()
-        torch.set_num_threads(1)
-        counts = {
-            t: min(session.args.peer_rows, 1 + int(n.max())) for t, n in nodes.items() if n.numel()
-        }
-        plain = {t: plain_frame(tag, counts[t]) for tag, t in enumerate(nodes) if t in counts}
-        ids = {t: nodes[t] % count for t, count in counts.items()}
-        times = []
-        for _ in range(2 + session.args.iterations):
-            begin = time.perf_counter()
-            for table, frame in plain.items():
-                frame[ids[table]]
-            times.append((time.perf_counter() - begin) * 1e3)
-            session.recorder.beat()
-        torch.set_num_threads(threads)
-        return median(times[2:])
+    def __init__(self, plain: dict[str, Any], ids: list[dict[str, Tensor]]) -> None:
+        self._plain, self._ids = plain, ids
 
-    return session.first_does(work)
+    def __len__(self) -> int:
+        return 1 << 30
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        ids = self._ids[index % len(self._ids)]
+        return {table: frame[ids[table]] for table, frame in self._plain.items()}
+
+
+def _time_workers(session: Session, dataset: _Frames) -> float:
+    """Returns the milliseconds between two batches of real workers, on the device."""
+    args = session.args
+    # Workers send the memory of each tensor as an open file.
+    _, most_files = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(most_files, 1 << 16), most_files))
+    loader = DataLoader(
+        dataset,
+        batch_size=None,
+        num_workers=args.workers,
+        prefetch_factor=_BATCHES_AHEAD,
+        multiprocessing_context="fork",  # a script's default; ranks were spawned
+        timeout=30,
+    )
+    begin, count = 0.0, 0
+    first = args.workers * _BATCHES_AHEAD  # those that were made while the workers started
+    for number, batch in enumerate(loader):
+        for frame in batch.values():
+            frame.to(session.device)
+        synchronize(session.device)
+        session.recorder.beat()
+        if number == first:
+            begin = time.perf_counter()
+        elif number > first:
+            count = number - first
+            if count >= args.iterations or time.perf_counter() - begin > args.budget:
+                break
+    return (time.perf_counter() - begin) * 1e3 / count
 
 
 def arguments() -> argparse.ArgumentParser:
     result = parser(__doc__.splitlines()[0], (), "")
     result.add_argument("--rows", type=int, default=1_000_000, help="of all ten tables")
+    result.add_argument(
+        "--seeds", type=words_of(database(0).nodes), default="user,item", help="tables of seeds"
+    )
     result.add_argument("--batch", type=int, default=512, help="seeds on each rank")
     result.add_argument("--fanouts", type=integers, default="128,64", help="by edge type")
     result.add_argument("--plan", default="auto", help="of the store")
+    result.add_argument("--storage", default=None, help="of columns of floating point")
     result.add_argument("--peer-rows", type=int, default=2_000_000, help="of a table, at most")
+    result.add_argument("--workers", type=int, default=8, help="of PyTorch Frame")
     result.add_argument("--no-training", action="store_true")
     return result
 

@@ -80,11 +80,12 @@ class Graph:
     """
 
     def __init__(self, num_edges: int, degree: int, times: str, device: str = "cpu") -> None:
-        random = torch.Generator().manual_seed(0)
+        random = torch.Generator(device).manual_seed(0)  # a GPU draws other edges
+        options: Any = {"generator": random, "device": device}
         self.num_nodes = max(1, num_edges // degree)
-        source, destination = torch.randint(self.num_nodes, (2, num_edges), generator=random)
+        source, destination = torch.randint(self.num_nodes, (2, num_edges), **options)
         count = num_edges if times == "edges" else self.num_nodes
-        stamp = torch.randperm(count, generator=random)
+        stamp = torch.randperm(count, **options)
         order = (stamp if times == "edges" else stamp[source]).argsort()
         order = order[destination[order].argsort(stable=True)]
         self.indices = source[order].contiguous()

@@ -197,15 +197,22 @@ def test_rgat_inference_on_one_rank(tmp_path: Path) -> None:
 def test_frames(tmp_path: Path) -> None:
     pytest.importorskip("torch_frame")
     chosen = ["--rows", "3000", "--batch", "8", "--fanouts", "4,2", "--world", "2"]
-    records, _ = run("frames", tmp_path / "out.jsonl", *chosen)
-    assert [(r["system"], r["op"]) for r in records] == [
+    chosen += ["--seeds", "item", "--workers", "1", "--storage", "float16"]
+    records, table = run("frames", tmp_path / "out.jsonl", *chosen)
+    *timed, reach = records
+    assert [(r["system"], r["op"]) for r in timed] == [
         ("peergraph", "loader"),
         ("samples alone", "loader"),
+        ("without times", "samples"),
+        ("peergraph", "samples"),
+        ("window of all", "samples"),
+        ("window of a quarter", "samples"),
         ("peergraph", "training"),
         ("batches in memory", "training"),
-        ("8 workers of torch_frame", "loader"),
     ]
-    assert all(r["ratio"] > 0 for r in records if r["system"] != "peergraph")
+    of_peer = ("over_eighth", "over_workers")
+    assert all(reach[name] > 0 for name in (*of_peer, "over_memory", "over_untimed", "window"))
+    assert "over_workers" in table
 
 
 def test_rgat_by_relations(tmp_path: Path) -> None:
