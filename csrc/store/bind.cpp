@@ -177,35 +177,52 @@ void sort_edge_runs(const std::vector<RunTensors>& runs, const TensorRef& degree
   sort_bucket(found, degrees, indices, edge_ids);
 }
 
-/// `codec` decodes the rows of the table; `scales` has the scales of each row, where they are
-/// apart.
+/// Rows of a table that queries are multiplied with. `codec` decodes them; `scales` has the scales
+/// of each row, where they are apart.
+class MultipliedTable {
+ public:
+  MultipliedTable(const Leased<TableView>& table, const std::optional<Leased<TableView>>& scales)
+      : rows_(table) {
+    if (scales) scales_.emplace(*scales);
+  }
+
+  ExactProducts work(DType dtype, const std::optional<RowCodec>& codec,
+                     const TensorRef& queries) const {
+    ExactProducts work;
+    work.table = *rows_;
+    work.dtype = dtype;
+    work.columns = queries.size(1);
+    int64_t row_bytes = work.columns * bytes_of(dtype);
+    if (codec) {
+      work.is_encoded = true;
+      work.codec = scales_ ? codec->apart() : *codec;
+      PG_CHECK_ARG(codec->columns == work.columns, "queries must have the codec's columns");
+      row_bytes = scales_ ? work.columns * codec->stored_bytes() : codec->used_bytes();
+    }
+    if (scales_) {
+      work.scales = **scales_;
+      work.has_scales_apart = true;
+      PG_CHECK_ARG(work.is_encoded && work.scales.map.rows == work.table.map.rows &&
+                       work.scales.row_bytes == 4 * work.codec.num_scales(),
+                   "scales must have the codec's scales of each row of the table");
+    }
+    PG_CHECK_ARG(work.table.row_bytes >= row_bytes, "queries must have the columns of the table");
+    work.num_queries = queries.size(0);
+    work.queries = static_cast<const double*>(queries.values("queries", DType::kFloat64, 0));
+    return work;
+  }
+
+ private:
+  Opened<TableView> rows_;
+  std::optional<Opened<TableView>> scales_;
+};
+
 void multiply_exactly(const Leased<TableView>& table, DType dtype,
                       const std::optional<RowCodec>& codec,
                       const std::optional<Leased<TableView>>& scales, const TensorRef& queries,
                       const TensorRef& ids, const TensorRef& products, const Launch& launch) {
-  const Opened rows(table);
-  std::optional<Opened<TableView>> opened_scales;
-  ExactProducts work;
-  work.table = *rows;
-  work.dtype = dtype;
-  work.columns = queries.size(1);
-  int64_t row_bytes = work.columns * bytes_of(dtype);
-  if (codec) {
-    work.is_encoded = true;
-    work.codec = scales ? codec->apart() : *codec;
-    PG_CHECK_ARG(codec->columns == work.columns, "queries must have the codec's columns");
-    row_bytes = scales ? work.columns * codec->stored_bytes() : codec->used_bytes();
-  }
-  if (scales) {
-    work.scales = *opened_scales.emplace(*scales);
-    work.has_scales_apart = true;
-    PG_CHECK_ARG(work.is_encoded && work.scales.map.rows == work.table.map.rows &&
-                     work.scales.row_bytes == 4 * work.codec.num_scales(),
-                 "scales must have the codec's scales of each row of the table");
-  }
-  PG_CHECK_ARG(work.table.row_bytes >= row_bytes, "queries must have the columns of the table");
-  work.num_queries = queries.size(0);
-  work.queries = static_cast<const double*>(queries.values("queries", DType::kFloat64, 0));
+  const MultipliedTable opened(table, scales);
+  ExactProducts work = opened.work(dtype, codec, queries);
   work.rows_of_query = ids.size(1);
   const int64_t count = work.num_queries * work.rows_of_query;
   work.ids = ids.int64_values("ids", count);
@@ -214,24 +231,60 @@ void multiply_exactly(const Leased<TableView>& table, DType dtype,
                exact_products_cuda(work, launch.device, launch.stream));
 }
 
-/// `rows` are addresses, as rows of tables are in regions.
-/// `stage`: the step between blocks, whether to skip those of larger steps, and whether all
-/// products are written.
+/// `most`: not below any count.
+void rank_exactly(const Leased<TableView>& table, DType dtype, const std::optional<RowCodec>& codec,
+                  const std::optional<Leased<TableView>>& scales, const TensorRef& queries,
+                  const TensorRef& places, const TensorRef& counts, int64_t most,
+                  const OptionalTensor& user_ids, const TensorRef& products, const TensorRef& ids,
+                  const Launch& launch) {
+  const MultipliedTable opened(table, scales);
+  RankedProducts work;
+  work.exact = opened.work(dtype, codec, queries);
+  const int64_t count = work.exact.num_queries;
+  work.capacity = places.size(1);
+  PG_CHECK_ARG(most >= 0 && most <= work.capacity && most <= kMostRanked,
+               "too many places of a query");
+  work.exact.rows_of_query = most;
+  work.places = places.int64_values("places", count * work.capacity);
+  work.counts = counts.int32_values("counts", count);
+  if (user_ids) {
+    work.id_bytes = user_ids->id_bytes("user_ids");
+    work.user_ids = user_ids->ids("user_ids", work.id_bytes, work.exact.table.map.rows);
+  }
+  work.k = products.size(1);
+  work.products =
+      static_cast<double*>(products.values("products", DType::kFloat64, count * work.k));
+  work.ids = ids.int64_values("ids", count * work.k);
+  PG_ON_DEVICE(launch.device, rank_products_cpu(work, launch.num_threads),
+               rank_products_cuda(work, launch.device, launch.stream));
+}
+
+/// The step between blocks, whether to skip those of larger steps, whether all products are
+/// written, the rank of the product that bounds those of later stages, and whether there are none.
+using ProductStage = std::tuple<int64_t, bool, bool, int64_t, bool>;
+
+/// Finds the large products of stages, one after the other, and keeps the largest after each.
+/// `rows` are addresses, as rows of tables are in regions. `place`: of the first row, and from one
+/// row to the next. `failed` has a row for each stage. `above`: bounds of the products of the first
+/// stage.
 void find_large_products(ProductKind kind, uintptr_t rows, int64_t num_rows, int64_t row_bytes,
                          uintptr_t scales, int64_t scale_bytes,
-                         const std::tuple<int64_t, bool, bool>& stage, int64_t first_place,
-                         const TensorRef& queries, const TensorRef& query_scales,
-                         const TensorRef& bounds, const TensorRef& errors,
-                         const TensorRef& products, const TensorRef& places,
-                         const TensorRef& counts, const TensorRef& largest_norm,
-                         const Launch& launch) {
+                         const std::vector<ProductStage>& stages,
+                         const std::pair<int64_t, int64_t>& place, const TensorRef& queries,
+                         const TensorRef& query_scales, const TensorRef& errors,
+                         const TensorRef& exact_errors, const TensorRef& norms, double underflow,
+                         const TensorRef& excluded, int64_t num_places, const TensorRef& above,
+                         const TensorRef& bounds, bool guesses, const TensorRef& products,
+                         const TensorRef& places, const TensorRef& counts, const TensorRef& kept,
+                         const TensorRef& largest_norm, const TensorRef& failed,
+                         const TensorRef& state, const Launch& launch) {
   LargeProducts work;
   work.kind = kind;
   PG_CHECK_ARG(num_rows >= 0 && num_rows < (int64_t{1} << 31), "too many rows at once");
   work.num_rows = num_rows;
   work.rows = pointer<char>(rows);
   work.row_bytes = row_bytes;
-  work.num_queries = queries.size(0);
+  const int64_t count = work.num_queries = queries.size(0);
   work.value_bytes = queries.size(1) * queries.item_bytes;
   PG_CHECK_ARG(work.value_bytes == 64 || work.value_bytes == 128 || work.value_bytes == 256 ||
                    work.value_bytes == 512,
@@ -242,58 +295,62 @@ void find_large_products(ProductKind kind, uintptr_t rows, int64_t num_rows, int
                "scales must begin at multiples of 4 bytes");
   work.scales = pointer<char>(scales);
   work.scale_bytes = scale_bytes;
-  std::tie(work.block_step, work.skips_earlier, work.writes_all) = stage;
-  PG_CHECK_ARG(work.block_step > 0, "the step between blocks must be positive");
-  work.first_place = first_place;
+  std::tie(work.first_place, work.place_step) = place;
   work.queries = queries.bytes("queries", 0);
   PG_CHECK_ARG(reinterpret_cast<uintptr_t>(work.queries) % 16 == 0,
                "queries must begin at a multiple of 16 bytes");
-  const int64_t count = work.num_queries;
   const auto floats = [](const TensorRef& tensor, const char* name, int64_t least) {
     return static_cast<float*>(tensor.values(name, DType::kFloat32, least));
   };
+  const auto doubles = [](const TensorRef& tensor, const char* name, int64_t least) {
+    return static_cast<const double*>(tensor.values(name, DType::kFloat64, least));
+  };
   work.query_scales = floats(query_scales, "query_scales", count);
-  work.bounds = floats(bounds, "bounds", count);
   work.errors = floats(errors, "errors", count);
   work.capacity = products.size(1);
   PG_CHECK_ARG(work.capacity < (int64_t{1} << 31), "products must have fewer columns");
-  PG_CHECK_ARG(!work.writes_all || num_stage_rows(work) <= work.capacity,
-               "products must have a column for each row of the stage");
   work.products = floats(products, "products", count * work.capacity);
   work.places = places.int64_values("places", count * work.capacity);
   work.counts = counts.int32_values("counts", count);
   work.largest_norm = floats(largest_norm, "largest_norm", 1);
-  PG_ON_DEVICE(launch.device, large_products_cpu(work, launch.num_threads),
-               large_products_cuda(work, launch.device, launch.stream));
-}
+  work.bounds = floats(above, "above", count);
 
-void keep_largest_products(int64_t k, const TensorRef& products, const TensorRef& places,
-                           const TensorRef& counts, const TensorRef& kept,
-                           const TensorRef& overflowed, const TensorRef& errors,
-                           const TensorRef& norms, double underflow, const TensorRef& largest_norm,
-                           const TensorRef& excluded, int64_t num_places, const TensorRef& bounds,
-                           const Launch& launch) {
-  KeepLargest work;
-  PG_CHECK_ARG(k > 0 && k < (int64_t{1} << 31), "k must be positive");
-  work.k = k;
-  work.num_queries = products.size(0);
-  work.capacity = products.size(1);
-  const int64_t count = work.num_queries, results = count * work.capacity;
-  work.products = static_cast<float*>(products.values("products", DType::kFloat32, results));
-  work.places = places.int64_values("places", results);
-  work.counts = counts.int32_values("counts", count);
-  work.kept = kept.int32_values("kept", count);
-  work.overflowed = overflowed.byte_values("overflowed", count);
-  work.errors = static_cast<double*>(errors.values("errors", DType::kFloat64, count));
-  work.norms = static_cast<double*>(norms.values("norms", DType::kFloat64, count));
-  work.underflow = underflow;
-  work.largest_norm = static_cast<float*>(largest_norm.values("largest_norm", DType::kFloat32, 1));
-  work.excluded = excluded.int64_values("excluded");
-  work.num_excluded = excluded.num_elements();
-  work.num_places = num_places;
-  work.bounds = static_cast<float*>(bounds.values("bounds", DType::kFloat32, count));
-  PG_ON_DEVICE(launch.device, keep_largest_cpu(work, launch.num_threads),
-               keep_largest_cuda(work, launch.device, launch.stream));
+  KeepLargest keep;
+  keep.guesses = guesses;
+  keep.num_queries = count;
+  keep.capacity = work.capacity;
+  keep.products = work.products;
+  keep.places = work.places;
+  keep.counts = work.counts;
+  keep.kept = kept.int32_values("kept", count);
+  keep.errors = doubles(exact_errors, "exact_errors", count);
+  keep.underflow = underflow;
+  keep.norms = doubles(norms, "norms", count);
+  keep.largest_norm = work.largest_norm;
+  keep.num_excluded = excluded.num_elements();
+  keep.num_places = num_places;
+  keep.excluded = excluded.int64_values("excluded");
+  keep.bounds = floats(bounds, "bounds", count);
+  keep.state = state.int32_values("state", 2);
+  keep.failed = failed.byte_values("failed", static_cast<int64_t>(stages.size()) * count);
+
+  for (const auto& [step, skips_earlier, writes_all, rank, is_last] : stages) {
+    PG_CHECK_ARG(step > 0, "the step between blocks must be positive");
+    PG_CHECK_ARG(rank > 0 && rank < (int64_t{1} << 31), "the rank must be positive");
+    work.block_step = step;
+    work.skips_earlier = skips_earlier;
+    work.writes_all = writes_all;
+    PG_CHECK_ARG(!writes_all || num_stage_rows(work) <= work.capacity,
+                 "products must have a column for each row of the stage");
+    PG_ON_DEVICE(launch.device, large_products_cpu(work, launch.num_threads),
+                 large_products_cuda(work, launch.device, launch.stream));
+    keep.rank = rank;
+    keep.is_last = is_last;
+    PG_ON_DEVICE(launch.device, keep_largest_cpu(keep, launch.num_threads),
+                 keep_largest_cuda(keep, launch.device, launch.stream));
+    keep.failed += count;
+    work.bounds = keep.bounds;
+  }
 }
 
 }  // namespace
@@ -341,16 +398,33 @@ void register_store(py::module_& m) {
   m.def("exact_products", &multiply_exactly, ReleaseGil(), py::kw_only(), py::arg("table"),
         py::arg("dtype"), py::arg("codec"), py::arg("scales"), py::arg("queries"), py::arg("ids"),
         py::arg("products"), py::arg("launch"));
-  m.def("large_products", &find_large_products, ReleaseGil(), py::kw_only(), py::arg("kind"),
+  m.def("rank_products", &rank_exactly, ReleaseGil(), py::kw_only(), py::arg("table"),
+        py::arg("dtype"), py::arg("codec"), py::arg("scales"), py::arg("queries"),
+        py::arg("places"), py::arg("counts"), py::arg("most"), py::arg("user_ids"),
+        py::arg("products"), py::arg("ids"), py::arg("launch"));
+  m.attr("most_ranked") = kMostRanked;
+  // Names of the last version, for checkouts whose module is not built anew yet.
+  py::options options;
+  options.disable_function_signatures();
+  const auto refuse = [](const py::args&, const py::kwargs&) {
+    PG_CHECK_ARG(false, "find_large_products does this");
+  };
+  m.def("large_products", refuse,
+        "kind: _, rows: _, num_rows: _, row_bytes: _, scales: _, scale_bytes: _, stage: _, "
+        "first_place: _, queries: _, query_scales: _, bounds: _, errors: _, products: _, places: "
+        "_, counts: _, largest_norm: _, launch: _");
+  m.def("keep_largest", refuse,
+        "k: _, products: _, places: _, counts: _, kept: _, overflowed: _, errors: _, norms: _, "
+        "underflow: _, largest_norm: _, excluded: _, num_places: _, bounds: _, launch: _");
+  options.enable_function_signatures();
+  m.def("find_large_products", &find_large_products, ReleaseGil(), py::kw_only(), py::arg("kind"),
         py::arg("rows"), py::arg("num_rows"), py::arg("row_bytes"), py::arg("scales"),
-        py::arg("scale_bytes"), py::arg("stage"), py::arg("first_place"), py::arg("queries"),
-        py::arg("query_scales"), py::arg("bounds"), py::arg("errors"), py::arg("products"),
-        py::arg("places"), py::arg("counts"), py::arg("largest_norm"), py::arg("launch"));
-  m.def("keep_largest", &keep_largest_products, ReleaseGil(), py::kw_only(), py::arg("k"),
-        py::arg("products"), py::arg("places"), py::arg("counts"), py::arg("kept"),
-        py::arg("overflowed"), py::arg("errors"), py::arg("norms"), py::arg("underflow"),
-        py::arg("largest_norm"), py::arg("excluded"), py::arg("num_places"), py::arg("bounds"),
-        py::arg("launch"));
+        py::arg("scale_bytes"), py::arg("stages"), py::arg("place"), py::arg("queries"),
+        py::arg("query_scales"), py::arg("errors"), py::arg("exact_errors"), py::arg("norms"),
+        py::arg("underflow"), py::arg("excluded"), py::arg("num_places"), py::arg("above"),
+        py::arg("bounds"), py::arg("guesses"), py::arg("products"), py::arg("places"),
+        py::arg("counts"), py::arg("kept"), py::arg("largest_norm"), py::arg("failed"),
+        py::arg("state"), py::arg("launch"));
   m.def("count_ids", &count_values, ReleaseGil(), py::arg("ids"), py::kw_only(), py::arg("limit"),
         py::arg("counts"), py::arg("is_shared"), py::arg("num_threads"));
   m.def("sort_bucket", &sort_edge_runs, ReleaseGil(), py::kw_only(), py::arg("runs"),

@@ -69,11 +69,46 @@ PG_HD const char* scales_of(const ExactProducts& work, const char* row, int64_t 
   return work.has_scales_apart ? work.scales.find(id) : row + work.codec.scales_begin;
 }
 
+/// Finds the k largest products of each query, by falling product, then by rising id.
+struct RankedProducts {
+  ExactProducts
+      exact;  // without ids and products; `rows_of_query` are at most kMostRanked on a GPU
+  int64_t capacity = 0;
+  const int64_t* places = nullptr;  // [num_queries, capacity] internal rows in range
+  const int32_t* counts = nullptr;  // [num_queries] places of a query, at most `rows_of_query`
+  int id_bytes = 8;
+  const void* user_ids = nullptr;  // [rows of the table] of internal rows; null: they are equal
+  int64_t k = 1;
+  double* products = nullptr;  // [num_queries, k]; -infinity where there are fewer
+  int64_t* ids = nullptr;      // [num_queries, k]; -1 where there are fewer
+};
+
+constexpr int64_t kMostRanked = 4096;
+
+/// A product and its row, in the order of results.
+struct Ranked {
+  double product;
+  int64_t id;
+
+  PG_HD bool operator<(const Ranked& other) const {
+    return product > other.product || (product == other.product && id < other.id);
+  }
+};
+
+PG_HD int64_t user_id_of(const RankedProducts& work, int64_t place) {
+  if (work.user_ids == nullptr) return place;
+  return work.id_bytes == 4 ? static_cast<const int32_t*>(work.user_ids)[place]
+                            : static_cast<const int64_t*>(work.user_ids)[place];
+}
+
 void exact_products_cpu(const ExactProducts& work, int num_threads);
+void rank_products_cpu(const RankedProducts& work, int num_threads);
 
 #ifdef PEERGRAPH_CUDA
 /// Asynchronous, in `stream` of `device`. A warp computes a product.
 void exact_products_cuda(const ExactProducts& work, int device, uintptr_t stream);
+/// The same. A block has a query, and sorts its products in shared memory.
+void rank_products_cuda(const RankedProducts& work, int device, uintptr_t stream);
 #endif
 
 }  // namespace peergraph

@@ -19,10 +19,11 @@ void keep_of_query(const KeepLargest& work, int64_t query) {
   for (int64_t i = work.kept[query]; i < count; ++i)
     if (is_excluded(work, query, places[i])) products[i] = -INFINITY;
   float kth = -INFINITY;
-  if (count >= work.k) {
+  if (count >= work.rank) {
     std::vector<float> sorted(products, products + count);
-    std::nth_element(sorted.begin(), sorted.begin() + work.k - 1, sorted.end(), std::greater<>());
-    kth = sorted[work.k - 1];
+    std::nth_element(sorted.begin(), sorted.begin() + work.rank - 1, sorted.end(),
+                     std::greater<>());
+    kth = sorted[work.rank - 1];
   }
   const KeptBounds bounds = kept_bounds(work, query, kth);
   const bool has_overflowed = work.counts[query] > work.capacity;
@@ -33,9 +34,9 @@ void keep_of_query(const KeepLargest& work, int64_t query) {
     products[kept] = products[i];
     places[kept++] = places[i];
   }
-  if (has_overflowed) work.overflowed[query] = 1;
+  if (has_overflowed || was_wrong(work, work.bounds[query], bounds)) work.failed[query] = 1;
   work.counts[query] = work.kept[query] = kept;
-  work.bounds[query] = bounds.others;
+  work.bounds[query] = std::max(work.bounds[query], bounds.others);
 }
 
 }  // namespace
@@ -44,6 +45,10 @@ void keep_largest_cpu(const KeepLargest& work, int num_threads) {
   parallel_for(work.num_queries, kQueriesPerThread, num_threads, [&](int64_t begin, int64_t end) {
     for (int64_t query = begin; query < end; ++query) keep_of_query(work, query);
   });
+  for (int64_t query = 0; query < work.num_queries; ++query) {
+    if (work.is_last) work.state[0] = std::max(work.state[0], work.counts[query]);
+    work.state[1] |= work.failed[query];
+  }
 }
 
 }  // namespace peergraph

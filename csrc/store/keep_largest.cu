@@ -83,7 +83,7 @@ __global__ void __launch_bounds__(kBlockThreads)
   }
   __syncthreads();
   const float kth =
-      count >= work.k ? kth_largest(products, count, static_cast<int>(work.k)) : -INFINITY;
+      count >= work.rank ? kth_largest(products, count, static_cast<int>(work.rank)) : -INFINITY;
   const KeptBounds bounds = kept_bounds(work, query, kth);
   const bool has_overflowed = total > work.capacity;
   const int end = has_overflowed ? before : count;
@@ -102,9 +102,11 @@ __global__ void __launch_bounds__(kBlockThreads)
   }
   __syncthreads();
   if (threadIdx.x != 0) return;
-  if (has_overflowed) work.overflowed[query] = 1;
+  const float earlier = work.bounds[query];
+  if (has_overflowed || was_wrong(work, earlier, bounds)) work.failed[query] = work.state[1] = 1;
   work.counts[query] = work.kept[query] = kept;
-  work.bounds[query] = bounds.others;
+  if (bounds.others > earlier) work.bounds[query] = bounds.others;
+  if (work.is_last) atomicMax(work.state, kept);
 }
 
 }  // namespace

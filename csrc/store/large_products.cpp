@@ -62,7 +62,7 @@ void find_in_block(const LargeProducts& work, int64_t query, int64_t i, float no
       if (place >= work.capacity) continue;
     }
     products[place] = product * scale;
-    places[place] = work.first_place + row;
+    places[place] = work.first_place + row * work.place_step;
   }
 }
 

@@ -85,7 +85,7 @@ __device__ __forceinline__ bool write_product(const LargeProducts& work, int64_t
     if (place >= work.capacity) return false;
   }
   work.products[query * work.capacity + place] = product * work.query_scales[query];
-  work.places[query * work.capacity + place] = work.first_place + row;
+  work.places[query * work.capacity + place] = work.first_place + row * work.place_step;
   return true;
 }
 

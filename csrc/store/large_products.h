@@ -29,6 +29,7 @@ struct LargeProducts {
   bool skips_earlier = false;  // leave out the blocks of the step kProductGrowth * block_step
   bool writes_all = false;     // without thresholds; counts become the rows of the stage
   int64_t first_place = 0;     // of the first row
+  int64_t place_step = 1;      // from one row to the next
   int64_t num_queries = 0;
   const char* queries = nullptr;        // [num_queries, value_bytes]
   const float* query_scales = nullptr;  // [num_queries] multiply the values of queries
@@ -36,7 +37,7 @@ struct LargeProducts {
   const float* errors = nullptr;        // [num_queries] the bound, less this times the row's norm
   int64_t capacity = 0;
   float* products = nullptr;      // [num_queries, capacity] in any order
-  int64_t* places = nullptr;      // [num_queries, capacity] the row of each product
+  int64_t* places = nullptr;      // [num_queries, capacity] of the row of each product
   int32_t* counts = nullptr;      // [num_queries] are added to, also beyond the capacity
   float* largest_norm = nullptr;  // [1] the largest square of a row's norm; NaN is the largest
 };

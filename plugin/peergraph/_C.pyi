@@ -101,19 +101,6 @@ class StoredType:
     @property
     def value(self) -> int: ...
 
-class ProductKind:
-    __members__: typing.ClassVar[dict[str, ProductKind]]
-    bfloat16: typing.ClassVar[ProductKind]
-    float16: typing.ClassVar[ProductKind]
-    int8: typing.ClassVar[ProductKind]
-
-    def __init__(self, value: int) -> None: ...
-    def __int__(self) -> int: ...
-    @property
-    def name(self) -> str: ...
-    @property
-    def value(self) -> int: ...
-
 class RowCodec:
     def __init__(
         self,
@@ -224,6 +211,19 @@ class ListChunk:
         edge_ids: torch.Tensor | None = None,
     ) -> None: ...
 
+class ProductKind:
+    __members__: typing.ClassVar[dict[str, ProductKind]]
+    bfloat16: typing.ClassVar[ProductKind]
+    float16: typing.ClassVar[ProductKind]
+    int8: typing.ClassVar[ProductKind]
+
+    def __init__(self, value: int) -> None: ...
+    def __int__(self) -> int: ...
+    @property
+    def name(self) -> str: ...
+    @property
+    def value(self) -> int: ...
+
 class Choice:
     def __init__(
         self,
@@ -259,7 +259,6 @@ class KHopSampler:
         index_bytes: int,
     ) -> None: ...
     def lists_in_order(self, relation: int, word: torch.Tensor, launch: Launch) -> bool: ...
-    def place_relations(self, memory: torch.Tensor, launch: Launch) -> None: ...
     def sample(
         self,
         seeds: collections.abc.Sequence[tuple[int, torch.Tensor]],
@@ -273,6 +272,12 @@ class KHopSampler:
         allocate_result: collections.abc.Callable[[int, int, int], tuple[int, ...]],
         launch: Launch,
     ) -> tuple[typing.Any, ...]: ...
+    def set_in_order(self, relation: int) -> None: ...
+    @property
+    def mailbox_words(self) -> int: ...
+    @property
+    def relation_bytes(self) -> int: ...
+    def place_relations(self, memory: torch.Tensor, launch: Launch) -> None: ...
     def sample_static_shape(
         self,
         seeds: collections.abc.Sequence[tuple[int, torch.Tensor, torch.Tensor | None]],
@@ -288,11 +293,6 @@ class KHopSampler:
         allocate: collections.abc.Callable[[int], int],
         launch: Launch,
     ) -> tuple[typing.Any, ...]: ...
-    def set_in_order(self, relation: int) -> None: ...
-    @property
-    def mailbox_words(self) -> int: ...
-    @property
-    def relation_bytes(self) -> int: ...
 
 class Walks:
     def __init__(
@@ -353,19 +353,6 @@ class Target:
     e: typing.ClassVar[Target]
     u: typing.ClassVar[Target]
     v: typing.ClassVar[Target]
-
-    def __init__(self, value: int) -> None: ...
-    def __int__(self) -> int: ...
-    @property
-    def name(self) -> str: ...
-    @property
-    def value(self) -> int: ...
-
-class KeyNumbering:
-    __members__: typing.ClassVar[dict[str, KeyNumbering]]
-    all: typing.ClassVar[KeyNumbering]
-    fixed: typing.ClassVar[KeyNumbering]
-    used: typing.ClassVar[KeyNumbering]
 
     def __init__(self, value: int) -> None: ...
     def __int__(self) -> int: ...
@@ -446,6 +433,19 @@ class Attention:
         loops: int,
         slope: float,
     ) -> None: ...
+
+class KeyNumbering:
+    __members__: typing.ClassVar[dict[str, KeyNumbering]]
+    all: typing.ClassVar[KeyNumbering]
+    fixed: typing.ClassVar[KeyNumbering]
+    used: typing.ClassVar[KeyNumbering]
+
+    def __init__(self, value: int) -> None: ...
+    def __int__(self) -> int: ...
+    @property
+    def name(self) -> str: ...
+    @property
+    def value(self) -> int: ...
 
 class Distribution:
     __members__: typing.ClassVar[dict[str, Distribution]]
@@ -529,12 +529,7 @@ def copy_rows(
 ) -> None: ...
 def count_content_pieces(tensors: collections.abc.Sequence[torch.Tensor]) -> int: ...
 def count_ids(
-    ids: torch.Tensor,
-    *,
-    limit: int,
-    counts: torch.Tensor | None,
-    is_shared: bool,
-    num_threads: int,
+    ids: torch.Tensor, *, limit: int, counts: torch.Tensor | None, is_shared: bool, num_threads: int
 ) -> tuple[bool, bool]: ...
 def crc32c(values: torch.Tensor, previous: int = 0) -> int: ...
 def decode_gather(
@@ -586,6 +581,36 @@ def fill_random(
     row_ids: torch.Tensor,
     distribution: Distribution,
     out: torch.Tensor,
+    launch: Launch,
+) -> None: ...
+def find_large_products(
+    *,
+    kind: ProductKind,
+    rows: int,
+    num_rows: int,
+    row_bytes: int,
+    scales: int,
+    scale_bytes: int,
+    stages: collections.abc.Sequence[tuple[int, bool, bool, int, bool]],
+    place: tuple[int, int],
+    queries: torch.Tensor,
+    query_scales: torch.Tensor,
+    errors: torch.Tensor,
+    exact_errors: torch.Tensor,
+    norms: torch.Tensor,
+    underflow: float,
+    excluded: torch.Tensor,
+    num_places: int,
+    above: torch.Tensor,
+    bounds: torch.Tensor,
+    guesses: bool,
+    products: torch.Tensor,
+    places: torch.Tensor,
+    counts: torch.Tensor,
+    kept: torch.Tensor,
+    largest_norm: torch.Tensor,
+    failed: torch.Tensor,
+    state: torch.Tensor,
     launch: Launch,
 ) -> None: ...
 def find_remote_rows(
@@ -724,6 +749,21 @@ def random_walk(csc: CscView, walks: Walks, launch: Launch) -> None: ...
 def rank_edges(
     matrix: CsrMatrix, *, counts: torch.Tensor, ranks: torch.Tensor, launch: Launch
 ) -> None: ...
+def rank_products(
+    *,
+    table: TableView,
+    dtype: DType,
+    codec: RowCodec | None,
+    scales: TableView | None,
+    queries: torch.Tensor,
+    places: torch.Tensor,
+    counts: torch.Tensor,
+    most: int,
+    user_ids: torch.Tensor | None,
+    products: torch.Tensor,
+    ids: torch.Tensor,
+    launch: Launch,
+) -> None: ...
 def relu_bitmask(
     *, x: torch.Tensor, bits: torch.Tensor, out: torch.Tensor, launch: Launch
 ) -> None: ...
@@ -838,7 +878,8 @@ cuda_architectures: str = ""
 cuda_compiler: str = ""
 has_cuda: bool = False
 max_shards: int = 32
-no_cuda: str = "no GPU was found"
+most_ranked: int = 4096
+no_cuda: str = "PEERGRAPH_CUDA was OFF"
 row_number_bits: int = 40
 
 def cuda_malloc(device: int, bytes: int) -> int: ...

@@ -10,7 +10,7 @@ from torch import Tensor
 import peergraph._C as _C
 from peergraph.aggregate import g_spmm
 from peergraph.aggregate.ops.side_by_side import sums_and_self_rows
-from peergraph.memory import Group, TableRows
+from peergraph.memory import Group, Table, TableRows
 from peergraph.memory.device.launching import launch_on
 from peergraph.memory.distributed.found_rows import find_rows
 from peergraph.memory.table.local_rows import LocalRows
@@ -18,8 +18,8 @@ from peergraph.memory.table.row_codec import codec_of
 from peergraph.memory.table.row_encoder import RowEncoder
 from peergraph.memory.training.coalesce import SparseRows, coalesce
 from peergraph.memory.training.trained_table import TrainedTable
-from peergraph.store.search.exact_products import exact_products
-from peergraph.store.search.product_filter import ProductFilter
+from peergraph.store.search.exact_products import exact_products, largest_products
+from peergraph.store.search.product_filter import Candidates, ProductFilter
 from tests.aggregate.graphs import features, hub_graph, random_graph
 from tests.kernels.cases import case
 from tests.memory.narrow_rows import FLOATS, STORAGES, is_narrow, narrow_table, values
@@ -162,7 +162,7 @@ def store(device: torch.device) -> Iterator[Tensor]:
         yield built.node_table("x").gather(torch.arange(60, device=device))
 
 
-@case("exact_products_kernel")
+@case("exact_products_kernel", "rank_products_kernel")
 def exact_inner_products(device: torch.device) -> Iterator[Tensor]:
     """All storages, with scales in the rows and apart, and widths that lanes do not fill."""
     group = Group.current(device=device)
@@ -174,6 +174,7 @@ def exact_inner_products(device: torch.device) -> Iterator[Tensor]:
             x = values((90, columns), dtype)
             table = table_of(x, split(90, "mixed"), group)
             yield exact_products(table, ids, queries)
+            yield from ranked_products(table, queries)
             table.close()
             for storage in STORAGES:
                 for apart in (False, True) if storage.startswith("int8") else (False,):
@@ -181,7 +182,18 @@ def exact_inner_products(device: torch.device) -> Iterator[Tensor]:
                         continue
                     table = narrow_table(x, storage, split(90, "on gpus"), group, apart=apart)
                     yield exact_products(table, ids, queries)
+                    yield from ranked_products(table, queries)
                     table.close()
+
+
+def ranked_products(table: Table, queries: Tensor) -> Iterator[Tensor]:
+    """More and fewer rows than there are results, many of them equal."""
+    places = random_ids(90, (5, 300), torch.int64).to(queries.device)
+    counts = torch.tensor([300, 0, 1, 37, 64], dtype=torch.int32, device=queries.device)
+    for ids in (None, torch.arange(90).flip(0).int(), torch.arange(90) * 7 % 90):
+        user_ids = None if ids is None else ids.to(queries.device)
+        candidates = Candidates(places, counts, 300, counts[:0])
+        yield from largest_products(table, candidates, user_ids, queries, 50)
 
 
 @case("large_products_kernel", "large_products_wgmma_kernel", "keep_largest_kernel")
@@ -200,15 +212,17 @@ def large_products(device: torch.device) -> Iterator[Tensor]:
             if codec is not None:
                 stored = RowEncoder(codec, "x").encode(stored, 0)
             # Two pieces, of several stages; an eighth of the pairs is excluded.
-            pieces = [LocalRows(0, 1, part, codec) for part in (stored[:1900], stored[1900:])]
+            pieces = [LocalRows(n, 1, stored[n:end], codec) for n, end in ((0, 1900), (1900, 2700))]
             excluded = torch.arange(0, 37 * 2700, 8, device=device)
-            search = ProductFilter(queries.to(device), 30, dtype, 600)
-            places, open_queries = search.search(pieces, excluded)
-            assert not open_queries.numel()
-            # A kernel may find more than another.
-            rows = x.to(device)[places.clamp(min=0)]
-            products = (rows @ queries.to(device)[:, :, None]).squeeze(2)
-            yield torch.where(places < 0, -torch.inf, products).topk(30).values
+            for guesses in (False, True):
+                search = ProductFilter(queries.to(device), 30, dtype, 600, guesses)
+                result = search.search(pieces, excluded, 2700)
+                assert not result.open_queries.numel()
+                # A kernel may find more than another.
+                rows = x.to(device)[result.places[:, : result.most].clamp(0, 2699)]
+                products = (rows @ queries.to(device)[:, :, None]).squeeze(2)
+                is_row = torch.arange(result.most, device=device) < result.counts[:, None]
+                yield torch.where(is_row, products, -torch.inf).topk(30).values
 
 
 @case("signal_flag", "wait_for_flag")

@@ -26,7 +26,7 @@ OTHER = {torch.int64: torch.float32, torch.int32: torch.float32, torch.float32: 
 # any tensor, check_ids reads the ids of its list.
 WITHOUT_SIZES = """
     activation_parts alignment_bits ask_for_huge_pages attention_fits await_round bytes_as_dlpack
-    call_in_main_thread check_ids crc32c is_arange limit_vector_bytes make_huge_pages map_shared
+    call_in_main_thread check_ids crc32c is_arange keep_largest large_products limit_vector_bytes make_huge_pages map_shared
     populate_pages post_round remote_rows_scratch signal_flag unmap_shared vector_bytes
     wait_for_flag
 """
@@ -34,7 +34,7 @@ WITHOUT_SIZES = """
 ANY_DTYPE = {
     "gather": {"out"},
     "gather_tables": {"out"},
-    "large_products": {"queries"},
+    "find_large_products": {"queries"},
     "scatter": {"values"},
     "stage": {"buffer", "out"},
     "sort_bucket": {"records"},
@@ -441,26 +441,32 @@ def exact_products(t: Tensors) -> None:
 
 
 @case(
-    "queries", queries=bits(2, 64), query_scales=reals(2), bounds=reals(2), errors=reals(2),
-    products=reals(2, 3), places=ints(*[0] * 6).view(2, 3), counts=narrow(0, 0),
-    largest_norm=reals(1),
+    "queries", queries=torch.ones(2, 3, dtype=torch.float64), places=ints(0, 1, 3, 2).view(2, 2),
+    counts=narrow(2, 1), user_ids=ints(3, 2, 1, 0), products=reals(2, 4).double(),
+    ids=ints(*[0] * 8).view(2, 4),
 )  # fmt: skip
-def large_products(t: Tensors) -> None:
-    held.append(bits(5, 64))
-    _C.large_products(
-        kind=_C.ProductKind.int8, rows=held[-1].data_ptr(), num_rows=5, row_bytes=64,
-        scales=held[-1].data_ptr(), scale_bytes=64, stage=(1, False, False), first_place=0,
+def rank_products(t: Tensors) -> None:
+    held.append(reals(4, 3))
+    _C.rank_products(
+        table=dense_view(held[-1], 4, 12), dtype=_C.DType.float32, codec=None, scales=None, most=2,
         launch=LAUNCH, **t,
     )  # fmt: skip
 
 
 @case(
-    "excluded products", products=reals(2, 3), places=ints(*[0] * 6).view(2, 3),
-    counts=narrow(2, 1), kept=narrow(0, 0), overflowed=bits(2), errors=reals(2).double(),
-    norms=reals(2).double(), largest_norm=reals(1), excluded=ints(3), bounds=reals(2),
+    "excluded products queries", queries=bits(2, 64), query_scales=reals(2), errors=reals(2),
+    exact_errors=reals(2).double(), norms=reals(2).double(), excluded=ints(3), above=reals(2),
+    bounds=reals(2), products=reals(2, 3), places=ints(*[0] * 6).view(2, 3), counts=narrow(0, 0),
+    kept=narrow(0, 0), largest_norm=reals(1), failed=bits(2, 2), state=narrow(0, 0),
 )  # fmt: skip
-def keep_largest(t: Tensors) -> None:
-    _C.keep_largest(k=1, underflow=1e-30, num_places=5, launch=LAUNCH, **t)
+def find_large_products(t: Tensors) -> None:
+    held.append(bits(5, 64))
+    _C.find_large_products(
+        kind=_C.ProductKind.int8, rows=held[-1].data_ptr(), num_rows=5, row_bytes=64,
+        scales=held[-1].data_ptr(), scale_bytes=64, place=(0, 1), underflow=1e-30,
+        stages=[(4, False, False, 1, False), (1, True, False, 1, True)], num_places=5,
+        guesses=True, launch=LAUNCH, **t,
+    )  # fmt: skip
 
 
 @case(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -252,20 +252,25 @@ def test_store_tables_and_embeddings(device: torch.device) -> None:
 @pytest.fixture
 def filtered(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The kernel that writes only large products, whose twin on the CPU is used by tests alone,
-    with little room, so that there are several stages. Returns the calls of each part.
+    with little room, so that there are several stages. Returns a word for each stage, "guess" or
+    "run", and for each search without the filter.
     """
     monkeypatch.setattr(candidates, "_FILTERED_DEVICES", {"cpu", "cuda"})
     monkeypatch.setattr(candidates, "_LEAST_CAPACITY", 128)
     monkeypatch.setattr(candidates, "_CAPACITY", 1)
     calls: list[str] = []
-    for kind, name in ((ProductFilter, "_run"), (candidates.Scan, "_search")):
-        method = getattr(kind, name)
+    run, search = ProductFilter._run, candidates.Scan._search
 
-        def call(*args: object, name: str = name, method: Callable = method) -> object:
-            calls.append(name)
-            return method(*args)
+    def count_stages(self: ProductFilter, chunk: Any, stages: list, *args: Any) -> None:
+        calls.extend(["guess" if self.guesses else "run"] * len(stages))
+        run(self, chunk, stages, *args)
 
-        monkeypatch.setattr(kind, name, call)
+    def count_searches(*args: Any) -> object:
+        calls.append("search")
+        return search(*args)
+
+    monkeypatch.setattr(ProductFilter, "_run", count_stages)
+    monkeypatch.setattr(candidates.Scan, "_search", count_searches)
     return calls
 
 
@@ -314,7 +319,7 @@ def test_filter_with_sizes_of_rows(
         # All products are negative.
         assert_same(table, rows, -rows[:5].sum(0, keepdim=True), 9)
         table.close()
-    assert filtered.count("_run") > 24
+    assert filtered.count("guess") > 24
 
 
 def test_filter_with_negative_products(
@@ -325,7 +330,39 @@ def test_filter_with_negative_products(
     x = random_table(9000, 128, torch.float32).abs()
     table = narrow_table(x, "int8", Tiers.all_replicated(9000), group)
     assert_same(table, table.read(), -random_table(12, 128, torch.float32, 1).abs(), 40)
-    assert "_search" not in filtered
+    assert "search" not in filtered
+    table.close()
+
+
+def test_filter_guesses_right(
+    device: torch.device, filtered: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(candidates, "_LEAST_CAPACITY", 512)
+    group = Group.current(device=device)
+    x, queries = random_table(60_000, 64, torch.float32), random_table(50, 64, torch.float32, 1)
+    table = narrow_table(x, "int8", Tiers.all_replicated(60_000), group)
+    assert_same(table, table.read(), queries, 30)
+    assert filtered.count("guess") > 3
+    assert set(filtered) == {"guess"}
+    table.close()
+
+
+def test_filter_guesses_wrong(
+    device: torch.device, filtered: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # The largest rows are in the first block, which is in the sample.
+    monkeypatch.setattr(candidates, "_LEAST_CAPACITY", 512)
+    group = Group.current(device=device)
+    x, queries = random_table(20_000, 64, torch.float32), random_table(9, 64, torch.float32, 1)
+    x[:50] += 5 * queries[4]
+    table = narrow_table(x, "int8", Tiers.all_replicated(20_000), group)
+    assert_same(table, table.read(), queries, 40)
+    assert "run" in filtered
+    assert "search" not in filtered
+    # Fewer rows than k are left.
+    banned = torch.stack([torch.zeros(19_990, dtype=torch.long), torch.arange(19_990)])
+    assert_same(table, table.read(), queries[:3], 5, banned)
+    assert_same(table, table.read(), queries[:1], 10, banned)
     table.close()
 
 
@@ -337,13 +374,13 @@ def test_filter_without_room(device: torch.device, filtered: list[str]) -> None:
     table = table_of(rows, Tiers.all_replicated(8000), group)
     queries = random_table(5, 32, torch.float32, 1)
     assert_same(table, rows, queries, 12)
-    assert filtered.count("_run") > 4
-    assert "_search" not in filtered
+    assert filtered.count("run") > 4
+    assert "search" not in filtered
     # As many equal products as never have room.
     equal = rows[torch.arange(8000) % 3]
     table.load(equal, 0)
     assert_same(table, equal, queries, 12)
-    assert "_search" in filtered
+    assert "search" in filtered
     table.close()
 
 

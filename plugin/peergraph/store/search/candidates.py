@@ -7,6 +7,7 @@ product is below the k-th largest by more than twice that bound is not among the
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import accumulate
 
 import torch
 from torch import Tensor
@@ -44,14 +45,16 @@ class Excluded:
             products[self.query[low:high], self.place[low:high] - first] = -torch.inf
         return products
 
-    def keys(self, first: int, count: int, num_rows: int) -> Tensor:
-        """Returns the pairs of the queries [first, first + count) in one number, ascending: int64
-        ``(query - first) * num_rows + place``.
+    def keys(self, pieces: list[LocalRows], num_places: int) -> Tensor:
+        """Returns the pairs in one number, ascending: int64 ``query * num_places + internal row``.
+
+        Args:
+            pieces: the rows of this rank.
+            num_places: above all internal rows.
         """
         if not self.place.numel():
             return self.place
-        is_mine = (self.query >= first) & (self.query < first + count)
-        return ((self.query - first) * num_rows + self.place)[is_mine].sort().values
+        return (self.query * num_places + internal_of(pieces, self.place)).sort().values
 
 
 class Scan:
@@ -82,53 +85,67 @@ class Scan:
             queries.shape[1], dtype, self.device
         )
 
-    def candidates(self, excluded: Excluded) -> Tensor:
-        """Returns places of rows, int64 [Q, n], -1: none. The k rows with the largest products that
-        are not excluded are among them, and rows with equal products.
+    def candidates(self, excluded: Excluded) -> Candidates:
+        """Returns rows. The k rows with the largest products that are not excluded are among them,
+        and rows with equal products.
 
         Raises ValueError if a row is not finite.
         """
+        everything = torch.arange(len(self.queries), device=self.device)
         if self.is_filtered:
-            places, open_queries = self._filter(excluded)
+            result = self._filter(everything, excluded)
         else:
-            open_queries = torch.arange(len(self.queries), device=self.device)
             places = torch.empty((len(self.queries), 0), dtype=torch.int64, device=self.device)
+            counts = torch.zeros(len(self.queries), dtype=torch.int32, device=self.device)
+            result = Candidates(places, counts, 0, everything)
         # Most rows that rounding confuses with the k-th are in a few times k rows.
         factor = 3 if self.dtype == torch.bfloat16 else 0
         width = min((1 + factor) * self.k + (64 if factor else 16), self.num_rows)
-        while open_queries.numel():
+        while result.open_queries.numel():
             at_once = max(1, _MOST_CANDIDATES // max(1, width))
             still_open = []
-            if width > places.shape[1]:
-                places = torch.nn.functional.pad(places, (0, width - places.shape[1]), value=-1)
-            for part in torch.split(open_queries, at_once):
+            missing = max(0, width - result.places.shape[1])
+            result.places = torch.nn.functional.pad(result.places, (0, missing))
+            result.most = max(result.most, width)
+            for part in torch.split(result.open_queries, at_once):
                 best, where, is_complete = self._search(part, width, excluded)
-                places[part] = -1
-                places[part, :width] = torch.where(best == -torch.inf, -1, where)
+                result.places[part, :width] = internal_of(self.pieces, where)
+                result.counts[part] = (best > -torch.inf).sum(1, dtype=torch.int32)
                 still_open.append(part[~is_complete])
-            open_queries = torch.cat(still_open)
+            result.open_queries = torch.cat(still_open)
             width = min(4 * width, self.num_rows)
-        return places
+        return result
 
-    def _filter(self, excluded: Excluded) -> Candidates:
-        """Returns candidates of all queries."""
+    def _filter(self, chosen: Tensor, excluded: Excluded, guesses: bool = True) -> Candidates:
+        """Returns candidates of some queries."""
         capacity = min(max(_LEAST_CAPACITY, _CAPACITY * self.k), max(1, self.num_rows))
-        at_once = max(1, _MOST_FILTERED // capacity)
+        num_places = max(
+            (piece.first + len(piece) * piece.step for piece in self.pieces), default=0
+        )
         parts = []
-        for first in range(0, max(1, len(self.queries)), at_once):
-            queries = self.queries[first : first + at_once]
-            keys = excluded.keys(first, len(queries), self.num_rows)
-            search = ProductFilter(queries, self.k, self.users_dtype, capacity)
-            places, open_queries = search.search(self.pieces, keys)
-            parts.append(Candidates(places, open_queries + first))
+        for part in torch.split(chosen, max(1, _MOST_FILTERED // capacity)):
+            keys = self._of_queries(part, excluded).keys(self.pieces, num_places)
+            queries = self.queries if len(part) == len(self.queries) else self.queries[part]
+            search = ProductFilter(queries, self.k, self.users_dtype, capacity, guesses)
+            result = search.search(self.pieces, keys, num_places)
+            failed = result.open_queries
+            if failed.numel() and guesses:
+                again = self._filter(part[failed], excluded, guesses=False)
+                result.places[failed, : again.places.shape[1]] = again.places
+                result.counts[failed] = again.counts
+                result.most = max(result.most, again.most)
+                result.open_queries = failed[again.open_queries]
+            parts.append(result)
         if len(parts) == 1:
             return parts[0]
-        most = max(places.shape[1] for places, _ in parts)
-        padded = [
-            torch.nn.functional.pad(places, (0, most - places.shape[1]), value=-1)
-            for places, _ in parts
-        ]
-        return Candidates(torch.cat(padded), torch.cat([part.open_queries for part in parts]))
+        most = max(part.most for part in parts)
+        begins = accumulate((len(part.counts) for part in parts), initial=0)
+        return Candidates(
+            torch.cat([part.places[:, :most] for part in parts]),
+            torch.cat([part.counts for part in parts]),
+            most,
+            torch.cat([part.open_queries + i for part, i in zip(parts, begins, strict=False)]),
+        )
 
     def _search(
         self, chosen: Tensor, width: int, excluded: Excluded
@@ -194,6 +211,8 @@ class Scan:
 
     def _of_queries(self, chosen: Tensor, excluded: Excluded) -> Excluded:
         """Returns what some queries exclude, with their number among these queries."""
+        if not excluded.place.numel():
+            return excluded
         number = torch.full((len(self.queries),), -1, device=self.device)
         number[chosen] = torch.arange(len(chosen), device=self.device)
         query = number[excluded.query]
@@ -249,8 +268,8 @@ def places_of(pieces: list[LocalRows], internal: Tensor) -> Tensor:
 
 
 def internal_of(pieces: list[LocalRows], places: Tensor) -> Tensor:
-    """Returns the internal rows of places; -1 stays -1."""
-    internal = torch.full_like(places, -1)
+    """Returns the internal rows of places."""
+    internal = torch.zeros_like(places)
     offset = 0
     for piece in pieces:
         stored = places - offset

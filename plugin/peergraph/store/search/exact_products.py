@@ -1,4 +1,4 @@
-"""Inner products in float64 whose bits depend on the two vectors only."""
+"""Inner products in float64 whose bits depend on the two vectors only, and the largest of them."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from peergraph.memory import NarrowTable, Table
 from peergraph.memory.device.launching import DTYPES, launch_on
 from peergraph.memory.table.rows_with_scales import RowsWithScales
 from peergraph.memory.table.table_view import dense_view
+from peergraph.store.search.product_filter import Candidates
 
 _GATHERED_BYTES = 256 << 20
 
@@ -42,6 +43,63 @@ def exact_products(table: Table, ids: Tensor, queries: Tensor) -> Tensor:
     view, codec, scales = _views(table)
     _multiply(view, table.dtype, codec, scales, queries, ids, products)
     return products
+
+
+def largest_products(
+    table: Table, candidates: Candidates, user_ids: Tensor | None, queries: Tensor, k: int
+) -> tuple[Tensor, Tensor]:
+    """Returns the k largest products of each query with candidates, float64 [Q, k], and the user
+    ids of the rows, in the order of :func:`largest`. Asynchronous on a GPU, as
+    :func:`exact_products`. One-sided.
+
+    Args:
+        table: ``[rows, columns]`` of a floating dtype.
+        candidates: of each query.
+        user_ids: [rows] of the internal rows; None: they are equal.
+        queries: float64 [Q, columns], contiguous, on the table's device.
+    """
+    most, places = candidates.most, candidates.places
+    is_read_from_disk = bool(table.tiers.disk) and table.device.type == "cuda"
+    if most > _C.most_ranked or is_read_from_disk:
+        numbers = torch.arange(most, device=places.device)
+        is_row = numbers < candidates.counts[:, None]
+        rows = places[:, :most].where(is_row, 0)
+        ids = torch.where(is_row, rows if user_ids is None else user_ids[rows].long(), -1)
+        return largest(exact_products(table, ids, queries), ids, k)
+    products = torch.empty((len(queries), k), dtype=torch.float64, device=queries.device)
+    ids = torch.empty((len(queries), k), dtype=torch.int64, device=queries.device)
+    view, codec, scales = _views(table)
+    _C.rank_products(
+        table=view,
+        dtype=DTYPES[table.dtype],
+        codec=codec,
+        scales=scales,
+        queries=queries,
+        places=places,
+        counts=candidates.counts,
+        most=most,
+        user_ids=user_ids,
+        products=products,
+        ids=ids,
+        launch=launch_on(queries.device),
+    )
+    return products, ids
+
+
+def largest(products: Tensor, ids: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    """Returns the k largest products of each row, by falling product, then by rising id; ``-inf``
+    and -1 where there are fewer.
+    """
+    # Places without a row come last among equal products.
+    order = torch.where(ids < 0, torch.iinfo(torch.int64).max, ids).argsort(dim=1, stable=True)
+    products, ids = products.gather(1, order), ids.gather(1, order)
+    order = products.argsort(dim=1, descending=True, stable=True)[:, :k]
+    products, ids = products.gather(1, order), ids.gather(1, order)
+    missing = k - ids.shape[1]
+    if missing > 0:
+        products = torch.nn.functional.pad(products, (0, missing), value=-torch.inf)
+        ids = torch.nn.functional.pad(ids, (0, missing), value=-1)
+    return products, ids
 
 
 def _views(table: Table) -> tuple[_C.TableView, _C.RowCodec | None, _C.TableView | None]:

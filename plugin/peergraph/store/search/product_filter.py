@@ -6,10 +6,14 @@ product is below the k-th largest so far by more than the errors of both is not 
 product is not written. Rows are scanned in stages, each with all blocks of rows whose number is a
 multiple of a step that the stages before did not have: the first stage is a sample, whose products
 are all written, and each has bounds from those before it. The GPU is not waited for in between.
+
+The k-th largest of a sample is far below that of all rows. A filter that guesses takes one of a
+lower rank, and finds out in the end whether it was too high.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -27,18 +31,24 @@ _ALIGN = 16
 _MOST_ROWS = 1 << 30
 _DECODED_BYTES = 64 << 20  # of rows that are decoded for the kernel
 _BLOCK_ROWS, _GROWTH = 128, 4  # as in large_products.h
+_INFINITY_BITS = 0x7F800000  # of float32; NaNs are above, or negative
 _DTYPES = {"int8": torch.int8, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
-class Candidates(NamedTuple):
+@dataclass
+class Candidates:
     """Rows that can be among the k with the largest products.
 
     Args:
-        places: int64 [Q, n], -1: none.
+        places: int64 [Q, n] internal rows.
+        counts: int32 [Q] of a query, the first ones.
+        most: not below any count.
         open_queries: int64, ascending: those for which other rows can be, too.
     """
 
     places: Tensor
+    counts: Tensor
+    most: int
     open_queries: Tensor
 
 
@@ -52,16 +62,20 @@ class _Rounded:
     rounded_up: Tensor  # float32 [Q]: the error
 
 
-class _Stage(NamedTuple):
-    """The blocks of the rows [begin, end) of a piece whose number is a multiple of a step."""
+_Stage = tuple[int, bool, bool, int, bool]
+"""The blocks whose number is a multiple of a step; whether those of the step before are left out;
+whether all products are written; the rank of the product that bounds later ones; whether there are
+none.
+"""
+
+
+class _Chunk(NamedTuple):
+    """The rows [begin, end) of a piece, and the stages in which they are scanned."""
 
     piece: LocalRows
-    first_place: int
     begin: int
     end: int
-    step: int
-    skips_earlier: bool  # without those of the step before
-    writes_all: bool
+    stages: list[_Stage]
 
 
 class ProductFilter:
@@ -73,22 +87,28 @@ class ProductFilter:
         k: rows per query.
         dtype: the users' dtype of the rows.
         capacity: the most products of a query that are held at once.
+        guesses: whether bounds are those that all rows have almost surely. Of a query for which
+            this, or the room, did not suffice nothing is found. Without, it is searched for again.
     """
 
-    def __init__(self, queries: Tensor, k: int, dtype: torch.dtype, capacity: int) -> None:
+    def __init__(
+        self, queries: Tensor, k: int, dtype: torch.dtype, capacity: int, guesses: bool
+    ) -> None:
         count, device = len(queries), queries.device
         self.queries = queries
         self.k = k
         self.dtype = dtype
         self.capacity = capacity
+        self.guesses = guesses
         self._rounded: dict[tuple[str, bool], _Rounded] = {}
         self._norms = torch.linalg.vector_norm(queries, dim=1)
-        self._error = torch.zeros_like(self._norms)  # the largest of all kinds so far
+        self._error: Tensor | None = None  # the largest of all kinds so far
         self._products = torch.empty((count, capacity), dtype=torch.float32, device=device)
         self._places = torch.empty((count, capacity), dtype=torch.int64, device=device)
         self._counts, self._kept = torch.zeros((2, count), dtype=torch.int32, device=device)
         self._bounds = torch.full((count,), -torch.inf, device=device)
-        self._largest_norm = torch.zeros(1, device=device)
+        # The most rows of a query, whether a query has failed, and the bits of the largest norm.
+        self._state = torch.zeros(3, dtype=torch.int32, device=device)
         self._launch = launch_on(device)
 
     @staticmethod
@@ -98,64 +118,80 @@ class ProductFilter:
             return False
         return dtype != torch.float64 and 2 * columns in _ROW_BYTES
 
-    def search(self, pieces: list[LocalRows], excluded: Tensor) -> Candidates:
+    def search(self, pieces: list[LocalRows], excluded: Tensor, num_places: int) -> Candidates:
         """Returns the rows of all pieces that can be among the k. Waits for the GPU.
 
         Args:
-            excluded: int64, ascending: ``query * num_rows + place`` of pairs that are left out.
+            excluded: int64, ascending: ``query * num_places + place`` of pairs that are left out.
+            num_places: above all internal rows.
         """
-        num_rows = sum(map(len, pieces))
-        stages = list(self._stages(pieces))
-        shape, device = (len(stages), len(self.queries)), self.queries.device
-        overflowed = torch.zeros(shape, dtype=torch.bool, device=device)
-        for stage, flags in zip(stages, overflowed, strict=True):
-            self._run(stage, self._bounds, flags, excluded, num_rows)
-        most, has_overflowed, is_finite = self._state(overflowed)
-        if has_overflowed:
+        chunks = list(self._chunks(pieces))
+        parts = [(chunk, stage) for chunk in chunks for stage in chunk.stages]
+        shape, device = (len(parts), len(self.queries)), self.queries.device
+        failed = torch.zeros(shape, dtype=torch.bool, device=device)
+        first = 0
+        for chunk in chunks:
+            flags = failed[first : first + len(chunk.stages)]
+            self._run(chunk, chunk.stages, self._bounds, flags, excluded, num_places)
+            first += len(chunk.stages)
+        most, has_failed, norm_bits = self._state.tolist()
+        is_finite = 0 <= norm_bits < _INFINITY_BITS
+        if has_failed and not self.guesses:
             # Bounds are higher now. Only queries without room for the products of a stage look for
             # them again.
-            for number in overflowed.any(1).nonzero().flatten().tolist():
-                bounds = torch.where(overflowed[number], self._bounds, torch.inf)
-                overflowed[number] = False
-                self._run(stages[number], bounds, overflowed[number], excluded, num_rows)
-            most, has_overflowed, _ = self._state(overflowed)
-        is_place = torch.arange(most, device=device) < self._counts[:, None]
-        places = torch.where(is_place, self._places[:, :most], -1)
+            self._state.zero_()
+            for number in failed.any(1).nonzero().flatten().tolist():
+                above = torch.where(failed[number], self._bounds, torch.inf)
+                failed[number] = False
+                chunk, (step, skips_earlier, writes_all, rank, _) = parts[number]
+                stage = step, skips_earlier, writes_all, rank, True
+                flags = failed[number : number + 1]
+                self._run(chunk, [stage], above, flags, excluded, num_places)
+            most, has_failed, _ = self._state.tolist()
         if not is_finite:
-            return Candidates(places, torch.arange(len(places), device=device))
-        if has_overflowed:
-            return Candidates(places, overflowed.any(0).nonzero().flatten())
-        return Candidates(places, torch.empty(0, dtype=torch.int64, device=device))
+            open_queries = torch.arange(len(self.queries), device=device)
+        elif has_failed:
+            open_queries = failed.any(0).nonzero().flatten()
+        else:
+            open_queries = torch.empty(0, dtype=torch.int64, device=device)
+        return Candidates(self._places, self._counts, most, open_queries)
 
-    def _state(self, overflowed: Tensor) -> tuple[int, bool, bool]:
-        """Returns the most rows of a query, whether there was no room for all, and whether rows are
-        finite. Waits for the GPU.
-        """
-        if not len(self.queries):
-            return 0, False, True
-        most, has_overflowed, is_finite = torch.stack(
-            [self._counts.max(), overflowed.any(), self._largest_norm[0].isfinite()]
-        ).tolist()
-        return most, bool(has_overflowed), bool(is_finite)
-
-    def _stages(self, pieces: list[LocalRows]) -> Iterator[_Stage]:
-        place = 0
+    def _chunks(self, pieces: list[LocalRows]) -> Iterator[_Chunk]:
+        place, num_rows = 0, sum(map(len, pieces))
         for piece in pieces:
             at_once = self._rows_at_once(piece)
             for begin in range(0, len(piece), at_once):
                 end = min(begin + at_once, len(piece))
-                # As many rows as there is room for, or as bounds from earlier rows are good for.
-                most = max(self.capacity, (_GROWTH - 1) * (place + begin))
-                step = 1
-                while step * _BLOCK_ROWS < end - begin and (
-                    -(-(end - begin) // (step * _BLOCK_ROWS)) * _BLOCK_ROWS > most
-                ):
-                    step *= _GROWTH
-                yield _Stage(piece, place, begin, end, step, False, place + begin == 0)
-                while step > 1:
-                    step //= _GROWTH
-                    yield _Stage(piece, place, begin, end, step, True, False)
+                stages = self._stages(place + begin, end - begin, place + end == num_rows)
+                yield _Chunk(piece, begin, end, stages)
             place += len(piece)
+
+    def _stages(self, rows_before: int, num_rows: int, is_last: bool) -> list[_Stage]:
+        # As many rows as there is room for, or as bounds from earlier rows are good for.
+        most = max(self.capacity, (_GROWTH - 1) * rows_before)
+
+        def rows_of(step: int) -> int:
+            return -(-num_rows // (step * _BLOCK_ROWS)) * _BLOCK_ROWS
+
+        step = 1
+        while step * _BLOCK_ROWS < num_rows and rows_of(step) > most:
+            step *= _GROWTH
+        stages = []
+        skips_earlier = False
+        while step:
+            # Only a sample of all rows so far says what their k-th largest product is.
+            rank = self.k if rows_before else self._rank(min(1.0, rows_of(step) / num_rows))
+            writes_all = not (rows_before or skips_earlier)
+            stages.append((step, skips_earlier, writes_all, rank, is_last and step == 1))
+            step, skips_earlier = step // _GROWTH, True
+        return stages
+
+    def _rank(self, part: float) -> int:
+        """Returns the rank, among products with a random part of the rows, of one that is below the
+        k-th of all, but for one case in a million.
+        """
+        mean = part * self.k  # of the k largest, in this part
+        return min(self.k, math.ceil(mean + 4.5 * math.sqrt(mean) + 5)) if self.guesses else self.k
 
     def _rows_at_once(self, piece: LocalRows) -> int:
         if self._kind(piece) is not None:
@@ -163,10 +199,18 @@ class ProductFilter:
         return _DECODED_BYTES // (2 * self.queries.shape[1])
 
     def _run(
-        self, stage: _Stage, bounds: Tensor, overflowed: Tensor, excluded: Tensor, num_rows: int
+        self,
+        chunk: _Chunk,
+        stages: list[_Stage],
+        above: Tensor,
+        failed: Tensor,
+        excluded: Tensor,
+        num_places: int,
     ) -> None:
-        """Finds the products of a stage that are above bounds, and raises the bounds."""
-        piece, begin, end = stage.piece, stage.begin, stage.end
+        """Finds the products of stages, those of the first one above bounds, and raises the bounds
+        after each.
+        """
+        piece, begin, end, _ = chunk
         kind, codec, scales = self._kind(piece), piece.codec, piece.scales
         rounds_rows = kind is None
         if kind is None:
@@ -177,46 +221,41 @@ class ProductFilter:
             scales = None if scales is None else scales[begin:end]
             rounds_rows = codec is not None and self.dtype != torch.float32
         rounded = self._queries(kind, rounds_rows)
+        assert self._error is not None
         row_bytes = rows.stride(0) * rows.element_size()
         scale_at, scale_bytes = 0, 0
         if scales is not None:
             scale_at, scale_bytes = scales.data_ptr(), scales.stride(0) * scales.element_size()
         elif kind == "int8" and codec is not None:
             scale_at, scale_bytes = rows.data_ptr() + codec.scales.start, row_bytes
-        _C.large_products(
+        _C.find_large_products(
             kind=_C.ProductKind.__members__[kind],
             rows=rows.data_ptr(),
             num_rows=end - begin,
             row_bytes=row_bytes,
             scales=scale_at,
             scale_bytes=scale_bytes,
-            stage=(stage.step, stage.skips_earlier, stage.writes_all),
-            first_place=stage.first_place + begin,
+            stages=stages,
+            place=(piece.first + begin * piece.step, piece.step),
             queries=rounded.values,
             query_scales=rounded.scales,
-            bounds=bounds,
             errors=rounded.rounded_up,
-            products=self._products,
-            places=self._places,
-            counts=self._counts,
-            largest_norm=self._largest_norm,
-            launch=self._launch,
-        )
-        _C.keep_largest(
-            k=self.k,
+            exact_errors=self._error,
+            norms=self._norms,
+            # For values that are rounded to zero, or where a GPU flushes them.
+            underflow=self.queries.shape[1] * LEAST_NORMAL,
+            excluded=excluded,
+            num_places=num_places,
+            above=above,
+            bounds=self._bounds,
+            guesses=self.guesses,
             products=self._products,
             places=self._places,
             counts=self._counts,
             kept=self._kept,
-            overflowed=overflowed,
-            errors=self._error,
-            norms=self._norms,
-            # For values that are rounded to zero, or where a GPU flushes them.
-            underflow=self.queries.shape[1] * LEAST_NORMAL,
-            largest_norm=self._largest_norm,
-            excluded=excluded,
-            num_places=num_rows,
-            bounds=self._bounds,
+            largest_norm=self._state[2:].view(torch.float32),
+            failed=failed,
+            state=self._state,
             launch=self._launch,
         )
 
@@ -229,19 +268,19 @@ class ProductFilter:
         key = kind, rounds_rows
         if key not in self._rounded:
             self._rounded[key] = self._round(kind, rounds_rows)
-            self._error = torch.maximum(self._error, self._rounded[key].error)
+            error = self._rounded[key].error
+            self._error = error if self._error is None else torch.maximum(self._error, error)
         return self._rounded[key]
 
     def _round(self, kind: str, rounds_rows: bool) -> _Rounded:
         columns = self.queries.shape[1]
-        largest = self.queries.abs().amax(1)
-        steps = 127 if kind == "int8" else 1
-        scales = torch.where(largest > 0, largest / steps, 1.0).float().clamp(min=LEAST_NORMAL)
+        largest = torch.linalg.vector_norm(self.queries, torch.inf, dim=1)
+        scales = (largest / (127 if kind == "int8" else 1)).float().clamp_(min=LEAST_NORMAL)
         wide = scales.double()[:, None]
         values = self.queries / wide
         if kind == "int8":
-            values = values.round_().clamp_(-127, 127)
-        values = values.to(_DTYPES[kind]).contiguous()
+            values.round_().clamp_(-127, 127)
+        values = values.to(_DTYPES[kind])
         rest = torch.linalg.vector_norm(self.queries - values * wide, dim=1)
         # Products and sums are rounded to float32, and thresholds.
         relative = 2.0**-19 + columns * 2.0**-22 + (2.0**-8 if rounds_rows else 0)

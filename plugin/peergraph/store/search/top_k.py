@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 import torch
@@ -14,8 +15,8 @@ from peergraph.memory.table.local_rows import LocalRows, local_rows
 from peergraph.memory.table.rows_with_scales import RowsWithScales
 from peergraph.store.embedding.embedding import Embedding
 from peergraph.store.hotness.id_map import inverse_order
-from peergraph.store.search.candidates import Excluded, Scan, internal_of, places_of
-from peergraph.store.search.exact_products import exact_products
+from peergraph.store.search.candidates import Excluded, Scan, places_of
+from peergraph.store.search.exact_products import largest, largest_products
 from peergraph.store.search.query_exchange import Queries, QueryExchange
 from peergraph.store.tensors.table_tensor import TableTensor
 
@@ -83,7 +84,7 @@ def top_k(
         batch, counts = exchange.share(lambda: _check(rows, queries, k, exclude))
         products, ids = exchange.give_back(batch.k, counts, lambda: _search(rows, batch))
     if products.shape[1] != k:  # those of several ranks, or for another rank's larger k
-        products, ids = _largest(products, ids, k)
+        products, ids = largest(products, ids, k)
     return TopK(products if rows.dtype == torch.float64 else products.float(), ids)
 
 
@@ -122,7 +123,7 @@ def _check(table: Table, queries: Tensor, k: int, exclude: Exclude | None) -> Qu
     if k < 1:
         raise ValueError(f"k: expected 1 or more, got {k}")
     queries = queries.to(table.device).double().contiguous()
-    if not bool(queries.square().sum().isfinite()):
+    if not math.isfinite(queries.square().sum().item()):
         raise ValueError("queries: expected finite values whose squares do not overflow")
     query, ids = _pairs(exclude, len(queries), table.device)
     if exclude is None:
@@ -169,13 +170,10 @@ def _search(table: Table, batch: Queries) -> tuple[Tensor, Tensor]:
     """Returns the k largest products with the rows of this rank, and their user ids."""
     pieces = local_rows(table)
     scan = Scan(pieces, batch.vectors, batch.k, table.dtype)
-    places = scan.candidates(_excluded(table, pieces, batch))
-    ids = internal_of(pieces, places)
+    candidates = scan.candidates(_excluded(table, pieces, batch))
     order = _order_of(table)
-    if order is not None and ids.numel():
-        ids = torch.where(ids < 0, ids, inverse_order(order)[ids.clamp(min=0)].long())
-    products = exact_products(table, ids, batch.vectors)
-    return _largest(products, ids, batch.k)
+    user_ids = None if order is None else inverse_order(order)
+    return largest_products(table, candidates, user_ids, batch.vectors, batch.k)
 
 
 def _excluded(table: Table, pieces: list[LocalRows], batch: Queries) -> Excluded:
@@ -187,17 +185,3 @@ def _excluded(table: Table, pieces: list[LocalRows], batch: Queries) -> Excluded
     places, by_place = places.sort(stable=True)
     first = int((places < 0).sum())
     return Excluded(batch.excluding[by_place[first:]], places[first:])
-
-
-def _largest(products: Tensor, ids: Tensor, k: int) -> tuple[Tensor, Tensor]:
-    """Returns the k largest products of each row, by falling product, then by rising id."""
-    # Places without a row come last among equal products.
-    order = torch.where(ids < 0, torch.iinfo(torch.int64).max, ids).argsort(dim=1, stable=True)
-    products, ids = products.gather(1, order), ids.gather(1, order)
-    order = products.argsort(dim=1, descending=True, stable=True)[:, :k]
-    products, ids = products.gather(1, order), ids.gather(1, order)
-    missing = k - ids.shape[1]
-    if missing > 0:
-        products = torch.nn.functional.pad(products, (0, missing), value=-torch.inf)
-        ids = torch.nn.functional.pad(ids, (0, missing), value=-1)
-    return products, ids
