@@ -5,6 +5,7 @@
 #include <pybind11/stl.h>
 #include <pybind11/typing.h>
 
+#include <algorithm>
 #include <array>
 #include <memory>
 #include <optional>
@@ -64,7 +65,8 @@ LeasedSpec make_spec(const std::vector<NodeTypeTuple>& node_types,
   SamplerSpec spec;
   Leases leases;  // the structures' leases first: their error after a close names the store
   for (const auto& [source, destination, csc, fanouts, choice] : relations) {
-    spec.relations.push_back({{csc.unopened(), choice.unopened()}, source, destination, fanouts});
+    spec.relations.push_back(
+        {{csc.unopened(), choice.unopened()}, source, destination, fanouts, {}});
     add_leases(leases, csc.leases());
     add_leases(leases, choice.leases());
   }
@@ -92,6 +94,42 @@ LeasedSpec make_spec(const std::vector<NodeTypeTuple>& node_types,
   spec.edge_ids = edge_ids;
   spec.duplicate_counts = duplicate_counts;
   spec.index_bytes = index_bytes;
+  return {std::move(spec), std::move(leases)};
+}
+
+/// A sampler of the nodes that walks visit most, for each node so far.
+LeasedSpec make_visit_spec(const NodeTypeTuple& node_type,
+                           const std::vector<Leased<CscView>>& metapath, int64_t num_walks,
+                           int64_t walk_length, int64_t num_neighbors, int64_t num_layers,
+                           uint64_t restart_below, uint64_t stream) {
+  PG_CHECK_ARG(!metapath.empty(), "metapath must have a relation");
+  PG_CHECK_ARG(num_walks > 0 && walk_length > 0 && num_neighbors > 0 && num_layers >= 0,
+               "numbers of walks, visits and neighbours must be positive");
+  VisitChoice choice;
+  choice.num_walks = num_walks;
+  choice.walk_length = walk_length;
+  choice.restart_below = restart_below;
+  choice.stream = stream;
+  PG_CHECK_ARG(checked_product(num_walks, walk_length) < int64_t{1} << 31,
+               "visits for one target must be below 2^31");
+  Leases leases;
+  for (const Leased<CscView>& csc : metapath) {
+    choice.relations.push_back(csc.unopened());
+    add_leases(leases, csc.leases());
+  }
+  const auto& [name, num_nodes, to_internal, to_user] = node_type;
+  add_leases(leases, to_internal.leases());
+  add_leases(leases, to_user.leases());
+  SamplerSpec spec;
+  spec.node_types.push_back({name, num_nodes, to_internal.unopened(), to_user.unopened()});
+  const int64_t fanout = std::min(num_neighbors, choice.visits());
+  RelationSpec relation;
+  relation.csc = choice.relations.back();
+  relation.fanouts.assign(static_cast<size_t>(num_layers), fanout);
+  relation.visits = std::move(choice);
+  spec.relations.push_back(std::move(relation));
+  spec.num_hops = static_cast<int>(num_layers);
+  spec.expand_all = true;
   return {std::move(spec), std::move(leases)};
 }
 
@@ -261,6 +299,8 @@ py::tuple sample_static_shape(const LeasedSpec& leased, const std::vector<Padded
                               const py::function& allocate, const Launch& launch) {
   const Opened opened(leased);
   const SamplerSpec& spec = *opened;
+  for (const RelationSpec& relation : spec.relations)
+    PG_CHECK_ARG(!relation.visits, "samples of walks have no static shape");
   check_bounds(spec, max_nodes, spec.node_types.size());
   check_bounds(spec, max_edges, spec.relations.size());
   check_map_count(spec, direct.size());
@@ -308,6 +348,10 @@ void register_sampling(py::module_& m) {
   spec.def(py::init(&make_spec), py::kw_only(), py::arg("node_types"), py::arg("relations"),
            py::arg("expand_all"), py::arg("disjoint"), py::arg("induced"), py::arg("edge_ids"),
            py::arg("duplicate_counts"), py::arg("index_bytes"));
+  spec.def_static("of_walks", &make_visit_spec, py::kw_only(), py::arg("node_type"),
+                  py::arg("metapath"), py::arg("num_walks"), py::arg("walk_length"),
+                  py::arg("num_neighbors"), py::arg("num_layers"), py::arg("restart_below"),
+                  py::arg("stream"));
   spec.def("sample", &sample_khop_tensors, py::arg("seeds"), py::arg("seed"), py::arg("seed_times"),
            py::arg("seed_starts"), py::arg("maps"), py::arg("mailbox"), py::arg("scratch"),
            py::arg("allocate"), py::arg("allocate_result"), py::arg("launch"));

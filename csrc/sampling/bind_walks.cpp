@@ -1,4 +1,4 @@
-// Bindings of walks, PinSAGE neighbours, personalised PageRank and negative edges.
+// Bindings of walks, personalised PageRank, negative edges and draws of nodes.
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
@@ -11,9 +11,10 @@
 #include "common/check.h"
 #include "common/on_device.h"
 #include "memory/lease.h"
+#include "sampling/draws/distinct_nodes.h"
+#include "sampling/draws/draw_nodes.h"
 #include "sampling/negative/negative.h"
 #include "sampling/ppr/forward_push.h"
-#include "sampling/walks/pinsage.h"
 #include "sampling/walks/random_walk.h"
 
 namespace py = pybind11;
@@ -73,23 +74,6 @@ void random_walk(const Leased<CscView>& structure, const Leased<Walks>& wanted,
   const Opened walks(wanted);
   PG_ON_DEVICE(launch.device, random_walk_cpu(*csc, *walks, launch.num_threads),
                random_walk_cuda(*csc, *walks, launch.device, launch.stream));
-}
-
-void top_visits(const TensorRef& nodes, int64_t per_target, const TensorRef& top_nodes,
-                const TensorRef& top_counts, [[maybe_unused]] const py::function& allocate,
-                const Launch& launch) {
-  PG_CHECK_ARG(per_target >= 0 && per_target < (int64_t{1} << 31),
-               "visits for one target must be 0 .. 2^31 - 1");
-  const int64_t targets = top_nodes.size(0), keep = top_nodes.size(1);
-  const Visits visits{targets,
-                      per_target,
-                      nodes.int64_values("nodes", checked_product(targets, per_target)),
-                      keep,
-                      top_nodes.int64_values("top_nodes", checked_product(targets, keep)),
-                      top_counts.int32_values("top_counts", targets * keep)};
-  const py::gil_scoped_release released;
-  PG_ON_DEVICE(launch.device, top_visits_cpu(visits, launch.num_threads),
-               top_visits_cuda(visits, with_gil(allocate), launch.device, launch.stream));
 }
 
 /// (num_nodes, running sum of weights or None, times or None, earliest node).
@@ -169,6 +153,41 @@ void forward_push(const Leased<CscView>& structure, const TensorRef& seeds, cons
                forward_push_cuda(*csc, push, with_gil(allocate), launch.device, launch.stream));
 }
 
+/// Draws nodes uniformly, or by the running sum of their integer weights.
+void draw_nodes(int64_t num_nodes, const OptionalTensor& ends, const TensorRef& nodes,
+                uint64_t seed, uint64_t stream, const Launch& launch) {
+  const NodeDraw from = make_draw({num_nodes, ends, std::nullopt, 0});
+  const int64_t count = nodes.num_elements();
+  PG_CHECK_ARG(count == 0 || num_nodes > 0, "no nodes to draw from");
+  int64_t* const drawn = nodes.int64_values("nodes");
+  PG_ON_DEVICE(launch.device, draw_nodes_cpu(from, count, seed, stream, drawn, launch.num_threads),
+               draw_nodes_cuda(from, count, seed, stream, drawn, launch.device, launch.stream));
+}
+
+void square_keys(const TensorRef& nodes, const TensorRef& weights, uint64_t seed, uint64_t stream,
+                 const TensorRef& keys, const Launch& launch) {
+  SquareDraw draw;
+  draw.count = nodes.num_elements();
+  draw.nodes = nodes.int64_values("nodes");
+  draw.weights = weights.int64_values("weights", draw.count);
+  draw.seed = seed;
+  draw.stream = stream;
+  draw.keys = static_cast<double*>(keys.values("keys", DType::kFloat64, draw.count));
+  PG_ON_DEVICE(launch.device, square_keys_cpu(draw, launch.num_threads),
+               square_keys_cuda(draw, launch.device, launch.stream));
+}
+
+int64_t distinct_nodes(const TensorRef& nodes, int64_t num_nodes, const TensorRef& distinct,
+                       [[maybe_unused]] const py::function& allocate, const Launch& launch) {
+  const int64_t count = nodes.num_elements();
+  const int64_t* const from = nodes.int64_values("nodes");
+  int64_t* const to = distinct.int64_values("distinct", count);
+  const py::gil_scoped_release released;
+  PG_ON_DEVICE(launch.device, return distinct_nodes_cpu(from, count, num_nodes, to),
+               return distinct_nodes_cuda(from, count, num_nodes, to, with_gil(allocate),
+                                          launch.device, launch.stream));
+}
+
 }  // namespace
 
 void register_walks(py::module_& m) {
@@ -184,11 +203,15 @@ void register_walks(py::module_& m) {
            py::arg("destination_to_internal"), py::arg("seed"), py::arg("stream"));
   m.def("random_walk", &random_walk, ReleaseGil(), py::arg("csc"), py::arg("walks"),
         py::arg("launch"));
-  m.def("top_visits", &top_visits, py::arg("nodes"), py::arg("per_target"), py::arg("top_nodes"),
-        py::arg("top_counts"), py::arg("allocate"), py::arg("launch"));
   m.def("forward_push", &forward_push, py::arg("csc"), py::arg("seeds"), py::arg("nodes"),
         py::arg("weights"), py::arg("to_internal"), py::arg("to_user"), py::arg("alpha"),
         py::arg("epsilon"), py::arg("most_nodes"), py::arg("allocate"), py::arg("launch"));
+  m.def("draw_nodes", &draw_nodes, ReleaseGil(), py::arg("num_nodes"), py::arg("ends"),
+        py::arg("nodes"), py::arg("seed"), py::arg("stream"), py::arg("launch"));
+  m.def("square_keys", &square_keys, ReleaseGil(), py::arg("nodes"), py::arg("weights"),
+        py::arg("seed"), py::arg("stream"), py::arg("keys"), py::arg("launch"));
+  m.def("distinct_nodes", &distinct_nodes, py::arg("nodes"), py::arg("num_nodes"),
+        py::arg("distinct"), py::arg("allocate"), py::arg("launch"));
   m.def("sample_negatives", &sample_negatives, ReleaseGil(), py::arg("csc"), py::arg("negatives"),
         py::arg("launch"));
 }

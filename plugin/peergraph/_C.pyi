@@ -244,6 +244,18 @@ class NodeMap:
     def __init__(self, *, words: torch.Tensor, least_bits: int) -> None: ...
 
 class KHopSampler:
+    @staticmethod
+    def of_walks(
+        *,
+        node_type: tuple[str, int, IdMapView, IdMapView],
+        metapath: collections.abc.Sequence[CscView],
+        num_walks: int,
+        walk_length: int,
+        num_neighbors: int,
+        num_layers: int,
+        restart_below: int,
+        stream: int,
+    ) -> KHopSampler: ...
     def __init__(
         self,
         *,
@@ -542,6 +554,21 @@ def decode_gather(
 ) -> None: ...
 def degrees(
     view: CscView, first: int, destinations: IdMapView, out: torch.Tensor, launch: Launch
+) -> None: ...
+def distinct_nodes(
+    nodes: torch.Tensor,
+    num_nodes: int,
+    distinct: torch.Tensor,
+    allocate: collections.abc.Callable[[int], int],
+    launch: Launch,
+) -> int: ...
+def draw_nodes(
+    num_nodes: int,
+    ends: torch.Tensor | None,
+    nodes: torch.Tensor,
+    seed: int,
+    stream: int,
+    launch: Launch,
 ) -> None: ...
 def dropout_rows(
     *,
@@ -848,6 +875,14 @@ def spmm_transposed(
     launch: Launch,
     allocate: collections.abc.Callable[[int], int],
 ) -> None: ...
+def square_keys(
+    nodes: torch.Tensor,
+    weights: torch.Tensor,
+    seed: int,
+    stream: int,
+    keys: torch.Tensor,
+    launch: Launch,
+) -> None: ...
 def stage(
     table: TableView, ids: IdList, buffer: torch.Tensor, out: torch.Tensor, launch: Launch
 ) -> None: ...
@@ -856,14 +891,6 @@ def sum_runs(
     positions: torch.Tensor,
     offsets: torch.Tensor,
     out: torch.Tensor,
-    launch: Launch,
-) -> None: ...
-def top_visits(
-    nodes: torch.Tensor,
-    per_target: int,
-    top_nodes: torch.Tensor,
-    top_counts: torch.Tensor,
-    allocate: collections.abc.Callable[[int], int],
     launch: Launch,
 ) -> None: ...
 def transpose(

@@ -9,6 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from peergraph import _C
+from peergraph.memory.device.launching import launch_on
 from peergraph.sampling import (
     NegativeSampler,
     NeighborSampler,
@@ -20,6 +22,7 @@ from peergraph.sampling import (
     StaticShapeSampler,
     sample_bounds,
 )
+from peergraph.sampling.saint.node_weights import distinct, draw_nodes
 from tests.kernels.cases import case
 from tests.sampling.many_relations import NUM_NODES, random_fanouts, random_relations
 from tests.sampling.many_relations import SEEDS as MANY_SEEDS
@@ -184,17 +187,35 @@ def walks(device: torch.device) -> Iterator[Tensor]:
             yield walk.edge_ids
 
 
-@case("walk_by_thread", "top_visits_kernel")
+@case("start_walks_kernel", "walk_by_thread", "top_visits_kernel", *ADDED, *WRITTEN)
 def pinsage(device: torch.device) -> Iterator[Tensor]:
     """Counts of visits in shared memory and in the GPU's."""
     for walks_of_each, length in ((4, 3), (1100, 2)):
         sampler = PinSageSampler(
-            small_store(device), num_walks=walks_of_each, walk_length=length, num_neighbors=5
+            small_store(device),
+            num_walks=walks_of_each,
+            walk_length=length,
+            num_neighbors=5,
+            num_layers=2,
         )
         got = sampler.sample(SEEDS, 7)
         yield got.nodes
         for layer in got.layers:
             yield from (layer.row, layer.col, layer.visits)
+
+
+@case("draw_nodes_kernel", "mark_nodes_kernel", "square_keys_kernel")
+def draws(device: torch.device) -> Iterator[Tensor]:
+    """By weights and uniformly, the distinct ones, and keys of draws without replacement."""
+    ends = torch.arange(1000, device=device).cumsum(0)
+    for count in (5000, 0):
+        for weights in (None, ends):
+            nodes = draw_nodes(count, 1000, 7, 3, device, weights)
+            yield nodes
+            yield distinct(nodes, 1000)
+        keys = torch.empty(count, dtype=torch.float64, device=device)
+        _C.square_keys(nodes, nodes - 100, 7, 3, keys, launch_on(device))
+        yield keys
 
 
 @case("push_in_shared", "push_in_scratch")

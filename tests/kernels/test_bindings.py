@@ -374,12 +374,19 @@ def sparse_update(t: Tensors) -> None:
                      LAUNCH)  # fmt: skip
 
 
-@case(
-    "top_nodes", nodes=ints(1, 1, 2, 3, 3, 3), top_nodes=ints(0, 0, 0, 0).view(2, 2),
-    top_counts=narrow(0, 0, 0, 0).view(2, 2),
-)  # fmt: skip
-def top_visits(t: Tensors) -> None:
-    _C.top_visits(t["nodes"], 3, t["top_nodes"], t["top_counts"], allocate, LAUNCH)
+@case("nodes", ends=ints(1, 2, 3), nodes=ints(0, 0))
+def draw_nodes(t: Tensors) -> None:
+    _C.draw_nodes(3, t["ends"], t["nodes"], 7, 5, LAUNCH)
+
+
+@case("nodes", nodes=ints(2, 0, 2), weights=ints(1, 0, 5), keys=reals(3).double())
+def square_keys(t: Tensors) -> None:
+    _C.square_keys(t["nodes"], t["weights"], 7, 5, t["keys"], LAUNCH)
+
+
+@case("nodes", nodes=ints(2, 0, 2), distinct=ints(0, 0, 0))
+def distinct_nodes(t: Tensors) -> None:
+    _C.distinct_nodes(t["nodes"], 3, t["distinct"], allocate, LAUNCH)
 
 
 def lists(t: Tensors) -> _C.CscView:
@@ -589,9 +596,16 @@ def calls_of_huge_sizes() -> dict[str, Callable[[], Any]]:
         ),
         "end of a range": lambda: _C.IdList(first=2**63 - 2, count=5),
         "table": lambda: dense_view(reals(1), HUGE, 64),
-        "visits": lambda: _C.top_visits(
-            one, 2**30, torch.zeros(2**34, 0).long(), narrow(0), allocate, LAUNCH
-        ),
+        "visits": lambda: _C.KHopSampler.of_walks(
+            node_type=("node", 3, _C.IdMapView(), _C.IdMapView()),
+            metapath=[lists({})],
+            num_walks=HUGE,
+            walk_length=4,
+            num_neighbors=1,
+            num_layers=1,
+            restart_below=0,
+            stream=0,
+        ),  # fmt: skip
     }
 
 

@@ -145,9 +145,10 @@ BAD_OPTIONS = [
     ({"walk_length": 0}, ValueError, "walk_length: expected 1 .. "),
     ({"num_neighbors": 0}, ValueError, "num_neighbors: expected 1 .. "),
     ({"num_layers": -1}, ValueError, "num_layers: expected 0 .. "),
+    ({"num_layers": 2**20}, ValueError, "num_layers: expected 0 .. "),
     ({"restart_prob": -0.5}, ValueError, "restart_prob: expected 0 .. 1, got -0.5"),
     ({"num_walks": 2**30, "walk_length": 2}, ValueError, r"num_walks \* walk_length: expected"),
-    ({"num_layers": 2**29, "walk_length": 4}, ValueError, "num_layers . steps of a walk"),
+    ({"num_layers": 4, "walk_length": 2**29}, ValueError, "num_layers . steps of a walk"),
 ]
 
 

@@ -11,6 +11,7 @@
 #include "sampling/neighbor/neighbor.h"
 #include "sampling/neighbor/without_replacement.h"
 #include "sampling/subgraph/induced.h"
+#include "sampling/walks/pinsage.h"
 #include "sampling/weighted_temporal/choose.h"
 
 namespace peergraph {
@@ -26,7 +27,7 @@ constexpr int64_t kFewThreads = 4;
 
 class CpuBackend final : public Backend {
  public:
-  explicit CpuBackend(int num_threads) : workers_(num_threads) {}
+  explicit CpuBackend(int num_threads) : num_threads_(num_threads), workers_(num_threads) {}
 
   void fill(void* to, int byte, int64_t num_bytes) override {
     workers_.run(num_bytes, kFilledPerThread, [&](int64_t begin, int64_t end) {
@@ -59,7 +60,13 @@ class CpuBackend final : public Backend {
 
   void sample_neighbors(std::vector<HopTask>& tasks, const MakeRoom& make_room) override {
     for (const HopTask& task : tasks) {
-      count_neighbors(*task.relation, *task.hop);
+      const auto& visits = task.relation->visits;
+      if (visits) {
+        most_visited_.find(*visits, *task.hop, num_threads_);
+        scan_offsets(*task.hop);
+      } else {
+        count_neighbors(*task.relation, *task.hop);
+      }
       make_room(&task, 1);
       if (task.hop->slots > 0) sample(task);
     }
@@ -219,16 +226,21 @@ class CpuBackend final : public Backend {
 
   void fill_slots(const RelationSpec& relation, const Hop& hop, int64_t begin, int64_t end,
                   DrawScratch& scratch) const {
-    if (relation.choice.is_uniform_without_replacement())
+    if (relation.visits)
+      most_visited_.fill_slots(hop, begin, end);
+    else if (relation.choice.is_uniform_without_replacement())
       sample_neighbors_cpu(relation.csc, hop, lists_.get(), begin, end, scratch);
     else
       choose_neighbors_cpu(relation.csc, relation.choice, hop, lists_.get(), times_, begin, end,
                            scratch);
   }
 
+  const int num_threads_;
   Workers workers_;
-  std::unique_ptr<Neighbors[]> lists_;  // lists of the targets of the hop that was counted last
-  ListTimes times_;                     // of the hop that was counted last
+  // Of the hop that was counted last.
+  std::unique_ptr<Neighbors[]> lists_;  // of the targets
+  ListTimes times_;
+  MostVisited most_visited_;
 };
 
 }  // namespace

@@ -9,6 +9,7 @@
 #include "sampling/khop/write_sample.h"
 #include "sampling/neighbor/neighbor.h"
 #include "sampling/subgraph/induced.h"
+#include "sampling/walks/pinsage.h"
 #include "sampling/weighted_temporal/choose.h"
 #include "sampling/weighted_temporal/time_order.h"
 
@@ -23,7 +24,12 @@ class CudaBackend final : public Backend {
  public:
   CudaBackend(int device, uintptr_t stream, const RelationView* relations, int64_t* mailbox,
               Arena& arena)
-      : guard_(device), stream_(stream), relations_(relations), mailbox_(mailbox), arena_(arena) {
+      : guard_(device),
+        device_(device),
+        stream_(stream),
+        relations_(relations),
+        mailbox_(mailbox),
+        arena_(arena) {
     mailbox_[kFirstBad] = kNoneBad;
   }
 
@@ -60,7 +66,8 @@ class CudaBackend final : public Backend {
   void sample_neighbors(std::vector<HopTask>& tasks, const MakeRoom& make_room) override {
     Hop& first = *tasks.front().hop;
     for (const HopTask& task : tasks) take_parts(task.relation->choice, *task.hop, arena_);
-    if (tasks.size() == 1 && reserves_by_fanout(first.num_targets, first.fanout)) {
+    const auto& visits = tasks.front().relation->visits;
+    if (visits || (tasks.size() == 1 && reserves_by_fanout(first.num_targets, first.fanout))) {
       first.stride = first.fanout;
       first.slots = first.num_targets * first.fanout;
       bisect_lists_cuda(batch_of(tasks));
@@ -74,8 +81,12 @@ class CudaBackend final : public Backend {
     const std::vector<HopTask> used = take_slots(tasks, make_room);
     if (used.empty()) return;
     const HopBatch batch = batch_of(used);
-    sample_neighbors_cuda(batch);
-    choose_neighbors_cuda(batch);
+    if (visits) {
+      find_most_visited_cuda(*visits, first, used.front().sources->index, arena_, device_, stream_);
+    } else {
+      sample_neighbors_cuda(batch);
+      choose_neighbors_cuda(batch);
+    }
     append(used, batch);
   }
 
@@ -236,6 +247,7 @@ class CudaBackend final : public Backend {
   }
 
   const DeviceGuard guard_;
+  const int device_;
   const uintptr_t stream_;
   const RelationView* const relations_;
   int64_t* const mailbox_;

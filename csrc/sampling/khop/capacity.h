@@ -32,9 +32,10 @@ inline int64_t hash_table_size(int64_t keys) {
 }
 
 /// The fanout, or -1 if it covers every list: no node has more neighbours than there are edges,
-/// so huge fanouts need no work space.
+/// so huge fanouts need no work space. Walks may visit more nodes than there are edges to them.
 inline int64_t draws_per_target(const RelationSpec& relation, int64_t fanout) {
-  return !relation.choice.replace && fanout >= relation.csc.num_edges ? -1 : fanout;
+  const bool from_list = !relation.choice.replace && !relation.visits;
+  return from_list && fanout >= relation.csc.num_edges ? -1 : fanout;
 }
 
 /// Returns whether the GPU reserves `fanout` slots for each target instead of counting the edges

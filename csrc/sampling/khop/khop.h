@@ -4,12 +4,14 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "sampling/append_unique/node_map.h"
 #include "sampling/common/arena.h"
 #include "sampling/common/hop.h"
+#include "sampling/walks/pinsage.h"
 #include "sampling/weighted_temporal/choice.h"
 #include "store/csc_view.h"
 
@@ -26,6 +28,9 @@ struct RelationSpec : RelationView {
   int source = 0;                // index into node types
   int destination = 0;           // index into node types
   std::vector<int64_t> fanouts;  // per hop; -1: all
+  // By walks, of which `csc` is the last relation, in place of its lists. The sampler has no other
+  // relation then, and the numbers of visits are its edge ids.
+  std::optional<VisitChoice> visits;
 };
 
 struct SamplerSpec {

@@ -10,38 +10,10 @@
 
 #include "common/read_once.h"
 #include "memory/table_view.h"
-#include "sampling/common/probability.h"
+#include "sampling/draws/node_draw.h"
 #include "store/csc_view.h"
 
 namespace peergraph {
-
-/// The distribution of one endpoint.
-struct NodeDraw {
-  int64_t num_nodes = 0;
-  const int64_t* ends = nullptr;   // [num_nodes] running sum of integer weights; null: uniform
-  const int64_t* times = nullptr;  // [num_nodes]; null: any node fits
-  int64_t earliest = 0;            // the node to take if no try is early enough
-
-  PG_HD bool fits(int64_t node, int64_t latest) const {
-    return times == nullptr || times[node] <= latest;
-  }
-
-  PG_HD int64_t node(const Philox4x32& block, uint32_t draw) const {
-    if (ends == nullptr)
-      return static_cast<int64_t>(scale_draw(block, draw, static_cast<uint64_t>(num_nodes)));
-    const auto total = static_cast<uint64_t>(ends[num_nodes - 1]);
-    const auto at = static_cast<int64_t>(scale_draw(block, draw, total));
-    int64_t low = 0, high = num_nodes - 1;
-    while (low < high) {
-      const int64_t middle = low + (high - low) / 2;
-      if (ends[middle] > at)
-        high = middle;
-      else
-        low = middle + 1;
-    }
-    return low;
-  }
-};
 
 struct Negatives {
   int64_t count = 0;

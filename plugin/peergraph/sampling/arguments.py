@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 # may serve several samplers. K-hop samples take the streams below WALK_STREAM.
 WALK_STREAM = 1 << 31
 NEGATIVE_STREAM = 3 << 30
+SAINT_STREAM = NEGATIVE_STREAM + 1  # and the next two
+HGT_STREAM = NEGATIVE_STREAM + 4  # and one for each hop and node type
 MAX_STEPS = 1 << 30
 
 PROBABILITY_ONE = 1 << 53  # the fixed-point number of the probability 1

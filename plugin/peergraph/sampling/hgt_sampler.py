@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-from peergraph.memory.device.launching import empty
+from peergraph import _C
+from peergraph.memory.device.launching import empty, launch_on
 from peergraph.profiling import SAMPLE, profiled
-from peergraph.sampling.arguments import check_edge_type, check_int_range, check_seed, store_device
+from peergraph.sampling.arguments import (
+    HGT_STREAM,
+    check_edge_type,
+    check_int_range,
+    check_integer_vector,
+    check_seed,
+    store_device,
+)
 from peergraph.sampling.neighbor.neighbor_sampler import NeighborSampler
 from peergraph.sampling.sample import EdgeType, NodeType, Sample
 
@@ -21,14 +29,41 @@ if TYPE_CHECKING:
 _MAX_NEIGHBORS = 50
 # Weights are integers, so that their sums are the same in any order: on the CPU and on a GPU.
 _WEIGHT_ONE = 1 << 30
-_IMPORTANCE_ONE = 1 << 38
+# The weight of a node of the sample, below 0 with all that it can get later.
+_TAKEN = -(1 << 62)
 
 
-class _Budget(NamedTuple):
-    """In-neighbours of the nodes so far that are not in the sample, and their summed weights."""
+class _Budget:
+    """What nodes of a type got so far: their summed weights; nodes of the sample have less than 0.
 
-    nodes: Tensor
-    weights: Tensor
+    Args:
+        seeds: int64 ids of the nodes of the type that are in the sample.
+    """
+
+    def __init__(self, seeds: Tensor) -> None:
+        self._seeds: list[Tensor] = [seeds]
+        self._nodes: list[Tensor] = []
+        self._weights: list[Tensor] = []
+
+    def add(self, nodes: Tensor, weights: Tensor) -> None:
+        """Gives int64 weights to nodes, which may repeat."""
+        self._nodes.append(nodes)
+        self._weights.append(weights)
+
+    def pick(self, count: int, seed: int, stream: int) -> Tensor:
+        """Draws at most `count` nodes without replacement, each in proportion to the square of its
+        weight, and takes them into the sample.
+        """
+        nodes, places = torch.unique(torch.cat(self._nodes + self._seeds), return_inverse=True)
+        gains = torch.cat(self._weights)
+        weights = torch.zeros_like(nodes).index_add_(0, places[: gains.numel()], gains)
+        weights.index_fill_(0, places[gains.numel() :], _TAKEN)
+        keys = empty(nodes.numel(), torch.float64, nodes.device)
+        _C.square_keys(nodes, weights, seed, stream, keys, launch_on(nodes.device))
+        picked = _least(keys, count)
+        weights.index_fill_(0, picked, _TAKEN)
+        self._seeds, self._nodes, self._weights = [], [nodes], [weights]
+        return nodes[picked]
 
 
 class HgtSampler:
@@ -99,49 +134,39 @@ class HgtSampler:
         Raises as :meth:`NeighborSampler.sample`.
         """
         seed = check_seed(seed)
-        # Its numbers are drawn on the CPU, where every device gets the same ones.
-        generator = torch.Generator(device="cpu").manual_seed(seed)
         device = store_device(self.store)
-        nodes = {t: ids.to(device, torch.int64) for t, ids in seeds.items()}
-        budgets: dict[NodeType, _Budget] = {}
+        nodes = {
+            t: check_integer_vector("seeds", ids).to(device, torch.int64)
+            for t, ids in seeds.items()
+        }
+        none = empty(0, torch.int64, device)
+        budgets = {t: _Budget(nodes.get(t, none)) for t in self.store.node_types}
         newest: Mapping[NodeType, Tensor] = nodes
         for hop in range(self.num_hops):
-            self._extend(budgets, newest, nodes, (seed + hop) % 2**64)
+            self._extend(budgets, newest, (seed + hop) % 2**64)
             newest = {}
-            for node_type in self.store.node_types:
+            for place, (node_type, budget) in enumerate(budgets.items()):
                 count = self.num_samples.get(node_type, [0] * self.num_hops)[hop]
-                if count > 0 and node_type in budgets:
-                    picked = _pick(budgets[node_type], count, generator)
-                    budgets[node_type] = _without(budgets[node_type], picked)
-                    newest[node_type] = picked
+                if count > 0:
+                    stream = HGT_STREAM + hop * len(budgets) + place
+                    newest[node_type] = budget.pick(count, seed, stream)
             for node_type, ids in newest.items():
                 earlier = nodes.get(node_type)
                 nodes[node_type] = ids if earlier is None else torch.cat([earlier, ids])
         return self._among(nodes)
 
     def _extend(
-        self,
-        budgets: dict[NodeType, _Budget],
-        newest: Mapping[NodeType, Tensor],
-        nodes: Mapping[NodeType, Tensor],
-        seed: int,
+        self, budgets: Mapping[NodeType, _Budget], newest: Mapping[NodeType, Tensor], seed: int
     ) -> None:
-        """Adds the weights of the newest nodes' in-neighbours to the budgets."""
+        """Gives the weights of the newest nodes to their in-neighbours."""
         hop = self._neighbors.sample(newest, seed)
         weights = {t: torch.zeros_like(ids) for t, ids in hop.nodes.items()}
         for edge_type in self.edge_types:
             degrees = hop.indptr[edge_type][0].diff()
-            shares = (_WEIGHT_ONE // degrees.clamp(min=1)).repeat_interleave(
-                degrees, output_size=hop.row[edge_type].numel()
-            )
-            weights[edge_type[0]].index_add_(0, hop.row[edge_type], shares)
+            shares = _WEIGHT_ONE // degrees.clamp_(min=1)
+            weights[edge_type[0]].index_add_(0, hop.row[edge_type], shares[hop.col[edge_type]])
         for node_type, ids in hop.nodes.items():
-            gains = weights[node_type]
-            candidates = _Budget(ids[gains > 0], gains[gains > 0])
-            if node_type in nodes:
-                candidates = _without(candidates, nodes[node_type])
-            earlier = budgets.get(node_type)
-            budgets[node_type] = candidates if earlier is None else _sum(earlier, candidates)
+            budgets[node_type].add(ids, weights[node_type])
 
     def _among(self, nodes: Mapping[NodeType, Tensor]) -> Sample:
         sample = self._induced.sample(nodes, 0)
@@ -151,34 +176,16 @@ class HgtSampler:
         return sample
 
 
-def _sum(a: _Budget, b: _Budget) -> _Budget:
-    nodes, place = torch.unique(torch.cat([a.nodes, b.nodes]), return_inverse=True)
-    weights = torch.zeros_like(nodes)
-    return _Budget(nodes, weights.index_add_(0, place, torch.cat([a.weights, b.weights])))
-
-
-def _without(budget: _Budget, nodes: Tensor) -> _Budget:
-    rest = ~torch.isin(budget.nodes, nodes)
-    return _Budget(budget.nodes[rest], budget.weights[rest])
-
-
-def _pick(budget: _Budget, count: int, generator: torch.Generator) -> Tensor:
-    """Draws `count` nodes without replacement, each in proportion to its squared weight.
-
-    Draws with replacement of which repetitions are drawn again among the rest: the same
-    distribution. Fewer candidates than `count` are all taken.
+def _least(keys: Tensor, count: int) -> Tensor:
+    """Returns the places of the least `count` keys in their order, equal ones in theirs; fewer if
+    fewer are finite.
     """
-    if budget.nodes.numel() <= count:
-        return budget.nodes
-    shares = budget.weights.double() / budget.weights.max()
-    importance = (shares.square() * _IMPORTANCE_ONE).long().clamp(min=1)
-    picked = empty(0, torch.int64, importance.device)
-    while picked.numel() < count:
-        ends = importance.cumsum(0)
-        missing = count - picked.numel()
-        draws = torch.rand(missing, generator=generator, dtype=torch.float64, device="cpu")
-        values = (draws.to(ends.device) * ends[-1]).long().clamp(max=ends[-1] - 1)
-        places = torch.unique(torch.searchsorted(ends, values, right=True))
-        importance[places] = 0
-        picked = torch.cat([picked, places])
-    return budget.nodes[picked]
+    if keys.is_cuda:  # selecting would wait for the number of equal keys
+        least, places = (part[:count] for part in keys.sort(stable=True))
+    else:
+        places = torch.arange(keys.numel(), device=keys.device)
+        if keys.numel() > count:
+            places = (keys <= keys.kthvalue(count).values).nonzero().view(-1)
+        least, order = (part[:count] for part in keys[places].sort(stable=True))
+        places = places[order]
+    return places[: int(least.isfinite().sum())]

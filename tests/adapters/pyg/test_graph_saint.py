@@ -72,7 +72,7 @@ def test_norm(kind: str, device: torch.device, tmp_path: Path) -> None:
     data = numbered()
     shared = peergraph_pyg.share(data, device=device)
     torch.manual_seed(0)
-    options = {"sample_coverage": 30, "save_dir": str(tmp_path), "num_steps": 300}
+    options = {"sample_coverage": 150, "save_dir": str(tmp_path), "num_steps": 300}
     loader = make(kind, shared, **options)
     nodes, edges = loader.norm.nodes.read(), loader.norm.edges.read()
     total = 0.0
@@ -83,7 +83,7 @@ def test_norm(kind: str, device: torch.device, tmp_path: Path) -> None:
         total += float(batch.node_norm.sum())
     drawn = nodes < 10  # the others were in no subgraph
     assert total / 300 == pytest.approx(float(drawn.sum()) / 60, rel=0.1)
-    name = f"{kind.lower()}_{'2_' if KINDS[kind] else ''}30.pt"
+    name = f"{kind.lower()}_{'2_' if KINDS[kind] else ''}150.pt"
     saved = torch.load(tmp_path / name)
     assert torch.equal(saved[0], nodes)
     assert torch.equal(saved[1], edges)

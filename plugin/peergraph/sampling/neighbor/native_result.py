@@ -1,4 +1,6 @@
-"""The arrays of a sample: their memory, and how they are cut into a tensor for each type."""
+"""Draws of the compiled sampler: the arrays of a sample, their memory, and how they are cut into a
+tensor for each type.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,10 @@ from typing import NamedTuple, TypeVar
 import torch
 from torch import Tensor
 
-from peergraph.memory.device.launching import empty
+from peergraph import _C
+from peergraph.memory.device.launching import Buffers, empty
+from peergraph.sampling.neighbor.options import SeedTimes
+from peergraph.sampling.neighbor.workspace import WorkspacePool
 
 Type = TypeVar("Type", bound=Hashable)
 
@@ -78,6 +83,36 @@ class ResultArrays:
         arrays = self.nodes, self.batch, self.duplicates, self.edge_index, self.edge_ids
         addresses = [0 if array is None else array.data_ptr() for array in (*arrays, self.offsets)]
         return tuple(addresses)
+
+
+def draw(
+    native: _C.KHopSampler,
+    workspaces: WorkspacePool,
+    arrays: ResultArrays,
+    seeds: list[tuple[int, Tensor]],
+    seed: int,
+    times: SeedTimes,
+) -> ResultCounts:
+    """Draws a sample into `arrays`.
+
+    Args:
+        seeds: index of a node type, and contiguous int64 user ids on the device.
+    """
+    with workspaces.borrow() as workspace:
+        *counts, scratch_bytes = native.sample(
+            seeds,
+            seed,
+            times.latest,
+            times.earliest,
+            workspace.node_maps,
+            workspace.mailbox,
+            workspace.scratch(),
+            Buffers(workspaces.device),
+            arrays,
+            workspace.launch(),
+        )
+        workspace.expect_scratch(scratch_bytes)
+    return ResultCounts(*counts)
 
 
 def cut(array: Tensor, sizes: Sequence[int]) -> Sequence[Tensor]:

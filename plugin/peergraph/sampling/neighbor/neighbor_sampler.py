@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from peergraph import _C
-from peergraph.memory.device.launching import Buffers, empty, launch_on
+from peergraph.memory.device.launching import empty, launch_on
 from peergraph.profiling import SAMPLE, profiled
 from peergraph.sampling.arguments import check_integer_vector, check_seed
 from peergraph.sampling.csc_reads import csc_rows, edge_ids_at
@@ -18,6 +18,7 @@ from peergraph.sampling.neighbor.native_result import (
     ResultArrays,
     ResultCounts,
     by_type,
+    draw,
     ends_by_type,
     indptr_by_type,
 )
@@ -228,12 +229,12 @@ class NeighborSampler:
             times = self.options.seed_times(self.store, by_type, seed_time, seed_start, device)
         order = self._time_order
 
-        def draw(native: _C.KHopSampler) -> Sample:
+        def draw_one(native: _C.KHopSampler) -> Sample:
             if native is self.native and order is not None and order.holds():
                 native = order.native
             return self._draw(native, checked, seed, times)
 
-        return self.run(draw)
+        return self.run(draw_one)
 
     @profiled(SAMPLE)
     def run(self, draw: Callable[[_C.KHopSampler], Result]) -> Result:
@@ -336,21 +337,8 @@ class NeighborSampler:
         # A loader's thread runs in a mode of torch for random numbers, which would see each of the
         # many calls here that allocate and slice: a sixth of the host's time for a small batch.
         with torch._C.DisableTorchFunction():
-            with self._workspaces.borrow() as workspace:
-                *counts, scratch_bytes = native.sample(
-                    seeds,
-                    seed,
-                    times.latest,
-                    times.earliest,
-                    workspace.node_maps,
-                    workspace.mailbox,
-                    workspace.scratch(),
-                    Buffers(device),
-                    arrays,
-                    workspace.launch(),
-                )
-                workspace.expect_scratch(scratch_bytes)
-            return self._to_sample(ResultCounts(*counts), arrays)
+            counts = draw(native, self._workspaces, arrays, seeds, seed, times)
+            return self._to_sample(counts, arrays)
 
     def _check_seeds(self, seeds: Seeds) -> list[tuple[int, Tensor]]:
         """Converts seeds to (index of node type, contiguous int64 tensor on the store's device)."""

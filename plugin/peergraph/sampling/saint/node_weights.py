@@ -1,4 +1,4 @@
-"""Draws of nodes by weights."""
+"""Draws of nodes, uniform or by weights, and the distinct ones of them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from peergraph import _C
 from peergraph.memory import host_rows
+from peergraph.memory.device.launching import Buffers, empty, launch_on
 
 if TYPE_CHECKING:
     from peergraph.memory import Group
@@ -40,17 +42,44 @@ class NodeWeights:
             with suppress(torch.OutOfMemoryError):
                 self._on_device = self._table.as_tensor().to(store.device)
 
-    def draw(self, count: int, generator: torch.Generator) -> Tensor:
+    def draw(self, count: int, seed: int, stream: int) -> Tensor:
         """Draws [count] int64 nodes with replacement, on the store's device or on the CPU.
 
         Args:
             count: of draws; the total must not be 0.
-            generator: of the CPU.
+            seed, stream: of the random numbers.
         """
-        values = torch.rand(count, generator=generator, dtype=torch.float64, device="cpu")
-        values = (values * self.total).long().clamp_(max=self.total - 1)
         ends = self._table.as_tensor() if self._on_device is None else self._on_device
-        return torch.searchsorted(ends, values.to(ends.device), right=True)
+        return draw_nodes(count, ends.numel(), seed, stream, ends.device, ends)
+
+
+def draw_nodes(
+    count: int,
+    num_nodes: int,
+    seed: int,
+    stream: int,
+    device: torch.device,
+    ends: Tensor | None = None,
+) -> Tensor:
+    """Draws [count] int64 nodes with replacement on a device; asynchronous on a GPU.
+
+    Args:
+        num_nodes: at least 1.
+        seed, stream: of the random numbers.
+        ends: [num_nodes] int64 running sum of the weights, on the device. Default: equal weights.
+    """
+    nodes = empty(count, torch.int64, device)
+    _C.draw_nodes(num_nodes, ends, nodes, seed, stream, launch_on(device))
+    return nodes
+
+
+def distinct(nodes: Tensor, num_nodes: int) -> Tensor:
+    """Returns the distinct ones of int64 nodes, in ascending order. Waits for a GPU."""
+    nodes = nodes.contiguous()
+    result = empty(nodes.numel(), torch.int64, nodes.device)
+    launch = launch_on(nodes.device)
+    count = _C.distinct_nodes(nodes, num_nodes, result, Buffers(nodes.device), launch)
+    return result[:count]
 
 
 def ranks_of(store: Store) -> Group:

@@ -9,9 +9,14 @@ import torch
 from torch import Tensor
 
 from peergraph.profiling import SAMPLE, profiled
-from peergraph.sampling.arguments import check_int_range, check_seed
+from peergraph.sampling.arguments import (
+    SAINT_STREAM,
+    check_int_range,
+    check_seed,
+    store_device,
+)
 from peergraph.sampling.neighbor.neighbor_sampler import NeighborSampler
-from peergraph.sampling.saint.node_weights import NodeWeights
+from peergraph.sampling.saint.node_weights import NodeWeights, distinct, draw_nodes
 from peergraph.sampling.sample import EdgeType, Sample
 from peergraph.sampling.walks.random_walker import RandomWalker
 
@@ -102,30 +107,41 @@ class SaintSampler:
         CPU; see :meth:`sample`.
         """
         seed = check_seed(seed)
-        generator = torch.Generator(device="cpu").manual_seed(seed)
         if self.mode == "node":
-            nodes = self._nodes.draw(self.size, generator)
+            nodes = self._nodes.draw(self.size, seed, SAINT_STREAM)
         elif self.mode == "edge":
-            nodes = self._draw_ends(seed, generator)
+            nodes = self._draw_ends(seed)
         else:
-            roots = torch.randint(self.num_nodes, (self.size,), generator=generator, device="cpu")
-            nodes = self._forward.walk(roots, self.walk_length, seed).nodes
-        distinct: Tensor = torch.unique(nodes)
-        return distinct
+            device = store_device(self.store)
+            roots = draw_nodes(self.size, self.num_nodes, seed, SAINT_STREAM, device)
+            nodes = self._walk(self._forward, roots, self.walk_length, seed)
+        return distinct(nodes, self.num_nodes)
 
-    def _draw_ends(self, seed: int, generator: torch.Generator) -> Tensor:
+    def _draw_ends(self, seed: int) -> Tensor:
         """Returns both ends of random edges."""
-        into, out_of = self._into.total, self._out_of.total
-        draws = torch.rand(self.size, generator=generator, dtype=torch.float64, device="cpu")
-        num_into = int((draws * (into + out_of) < into).sum())
+        both = torch.tensor([self._into.total, self._out_of.total], device="cpu").cumsum(0)
+        sides = draw_nodes(self.size, 2, seed, SAINT_STREAM, both.device, both)
+        num_into = self.size - int(sides.sum())
         edges = []
-        for weights, walker, count, walk_seed in (
-            (self._into, self._backward, num_into, seed),
-            (self._out_of, self._forward, self.size - num_into, seed ^ _OTHER_SEED),
+        for side, (weights, walker, count, walk_seed) in enumerate(
+            (
+                (self._into, self._backward, num_into, seed),
+                (self._out_of, self._forward, self.size - num_into, seed ^ _OTHER_SEED),
+            )
         ):
             if count > 0:
-                edges.append(walker.walk(weights.draw(count, generator), 1, walk_seed).nodes)
+                starts = weights.draw(count, seed, SAINT_STREAM + 1 + side)
+                edges.append(self._walk(walker, starts, 1, walk_seed).view(-1))
         return torch.cat(edges)
+
+    def _walk(self, walker: RandomWalker, starts: Tensor, length: int, seed: int) -> Tensor:
+        """Returns the nodes of walks that stay where they end; `starts` are nodes."""
+        starts = starts.to(store_device(self.store))
+        nodes = walker.draw_walks(starts, length, seed, stay=True).nodes
+        measuring = self.store.measuring  # Another thread may end it.
+        if measuring is not None:
+            measuring.add_walks()
+        return nodes
 
     def _edge_weights(self, probability: EdgeProbability) -> tuple[NodeWeights, NodeWeights]:
         store, edge_type = self.store, self.edge_type

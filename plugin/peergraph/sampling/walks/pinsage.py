@@ -3,28 +3,33 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from itertools import accumulate
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
 import peergraph._C as _C
-from peergraph.memory.device.launching import Buffers, launch_on
 from peergraph.profiling import SAMPLE, profiled
 from peergraph.sampling.arguments import (
     MAX_STEPS,
     WALK_STREAM,
     check_int_range,
-    check_node_ids,
+    check_integer_vector,
     check_seed,
     to_fixed_point,
 )
+from peergraph.sampling.neighbor.native_result import ResultArrays, ResultCounts, cut, draw
+from peergraph.sampling.neighbor.options import SeedTimes
+from peergraph.sampling.neighbor.workspace import WorkspacePool
 from peergraph.sampling.sample import EdgeType
 from peergraph.sampling.walks.random_walker import Metapath, RandomWalker
-from peergraph.sampling.walks.unique_nodes import UniqueNodes
 
 if TYPE_CHECKING:
     from peergraph.store import Store
+
+
+_MOST_LAYERS = 1 << 16
 
 
 @dataclass
@@ -118,19 +123,46 @@ class PinSageSampler:
         self.num_walks = check_int_range("num_walks", num_walks, 1, 2**31 - 1)
         self.walk_length = check_int_range("walk_length", walk_length, 1, MAX_STEPS - 1)
         self.num_neighbors = check_int_range("num_neighbors", num_neighbors, 1, 2**31 - 1)
-        self.num_layers = check_int_range("num_layers", num_layers, 0, MAX_STEPS - 1)
+        self.num_layers = check_int_range("num_layers", num_layers, 0, _MOST_LAYERS)
         self.restart_prob = restart_prob
         self._restart_below = to_fixed_point("restart_prob", restart_prob)
         check_int_range("num_walks * walk_length", self.num_walks * self.walk_length, 1, 2**31 - 1)
-        steps = self.walk_length * len(metapath)
-        check_int_range("num_layers * steps of a walk", self.num_layers * steps, 0, MAX_STEPS)
-        self._unique = UniqueNodes(store, metapath[0][2], "PinSageSampler")
+        self._steps = self.walk_length * len(metapath)
+        check_int_range("num_layers * steps of a walk", self.num_layers * self._steps, 0, MAX_STEPS)
+        self._set_up()
+
+    def _set_up(self) -> None:
+        store, metapath = self.store, self.walker.metapath
+        node_type = metapath[0][2]
+        num_nodes, id_map = store.num_nodes(node_type), store.id_map(node_type)
+        # The views are addresses into tensors that the store holds.
+        self._native = _C.KHopSampler.of_walks(
+            node_type=(node_type, num_nodes, id_map.internal_view, id_map.user_view),
+            metapath=[store.csc(edge_type).view for edge_type in metapath],
+            num_walks=self.num_walks,
+            walk_length=self.walk_length,
+            num_neighbors=self.num_neighbors,
+            num_layers=self.num_layers,
+            restart_below=self._restart_below,
+            stream=WALK_STREAM,
+        )
+        self._workspaces = WorkspacePool(
+            [num_nodes], torch.device(store.device), self._native.mailbox_words
+        )
+        store.register_scratch("node maps of a PinSageSampler", self._workspaces)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {k: v for k, v in self.__dict__.items() if k not in ("_native", "_workspaces")}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._set_up()
 
     @profiled(SAMPLE)
     def sample(self, seeds: Tensor, seed: int) -> PinSageSample:
         """Samples the neighbours of `seeds`, then the neighbours of all nodes found, and so on.
 
-        Runs on the store's device, on the current stream; the host waits for sizes, a few times a
+        Runs on the store's device, on the current stream; on a GPU the host waits for sizes once a
         layer. Not collective.
 
         Args:
@@ -142,47 +174,52 @@ class PinSageSampler:
         Raises:
             IndexError: a seed that is no node, the first such.
             TypeError, ValueError: seeds or a `seed` of another kind, as for
-                :meth:`NeighborSampler.sample`; a layer of more than 2**31 - 1 neighbours.
+                :meth:`NeighborSampler.sample`; a layer with room for more than 2**31 - 1
+                neighbours.
         """
-        nodes = check_node_ids("seeds", seeds, self.store, self.walker.metapath[0][2])
+        seeds = check_integer_vector("seeds", seeds)
         seed = check_seed(seed)
-        layers = []
-        for layer in range(self.num_layers):
-            num_targets = nodes.numel()
-            neighbors, visits = self._neighbors(nodes, seed, layer)
-            target, place = (neighbors >= 0).nonzero(as_tuple=True)
-            nodes, row = self._unique.append(nodes, neighbors[target, place])
-            layers.append(
-                PinSageLayer(row, target, visits[target, place], num_targets, nodes.numel())
-            )
+        device = self._workspaces.device
+        # A copy to a GPU need not be waited for here, as every sample waits for the device.
+        nodes = seeds.to(device, torch.int64, non_blocking=device.type == "cuda").contiguous()
+        arrays = ResultArrays(device, torch.int64, edge_ids=True, batch=False, duplicates=False)
+        with torch._C.DisableTorchFunction():
+            counts = draw(self._native, self._workspaces, arrays, [(0, nodes)], seed, SeedTimes())
+            sample = _to_sample(counts, arrays)
         measuring = self.store.measuring  # Another thread may end it.
         if measuring is not None:
+            self._count_reads(sample, seed)
             measuring.add_walks()
-        return PinSageSample(nodes, layers)
+        return sample
 
-    def _neighbors(self, targets: Tensor, seed: int, layer: int) -> tuple[Tensor, Tensor]:
-        """Returns [targets, num_neighbors] user ids (-1: none) and their numbers of visits."""
-        hops = len(self.walker.metapath)
-        steps = self.walk_length * hops
-        walks = self.walker.draw_walks(
-            targets.repeat_interleave(self.num_walks),
-            steps,
-            seed,
-            stream=WALK_STREAM + layer * steps,
-            restart_below=self._restart_below,
-            restart_every=hops,
-        )
-        ends = walks.nodes[:, hops::hops].contiguous()
-        per_target = self.num_walks * self.walk_length
-        shape = (targets.numel(), min(self.num_neighbors, per_target))
-        neighbors = torch.empty(shape, dtype=torch.int64, device=targets.device)
-        visits = torch.empty(shape, dtype=torch.int32, device=targets.device)
-        _C.top_visits(
-            ends,
-            per_target,
-            neighbors,
-            visits,
-            Buffers(targets.device),
-            launch_on(targets.device),
-        )
-        return neighbors, visits
+    def _count_reads(self, sample: PinSageSample, seed: int) -> None:
+        """Takes the walks again, by the walker, which counts the lists that they read."""
+        for number, layer in enumerate(sample.layers):
+            self.walker.draw_walks(
+                sample.nodes[: layer.num_targets].repeat_interleave(self.num_walks),
+                self._steps,
+                seed,
+                stream=WALK_STREAM + number * self._steps,
+                restart_below=self._restart_below,
+                restart_every=len(self.walker.metapath),
+            )
+
+
+def _to_sample(counts: ResultCounts, arrays: ResultArrays) -> PinSageSample:
+    (num_edges,), (num_targets,), (num_nodes,) = (
+        counts.num_edges,
+        counts.num_targets,
+        counts.num_nodes,
+    )
+    assert arrays.edge_ids is not None
+    edges = sum(num_edges)
+    rows, cols, visits = (
+        cut(values, num_edges) if num_edges else []
+        for values in (*cut(arrays.edge_index, [edges, edges]), arrays.edge_ids.int())
+    )
+    ends = accumulate(num_nodes)
+    next(ends)  # of the seeds
+    return PinSageSample(
+        arrays.nodes,
+        [PinSageLayer(*layer) for layer in zip(rows, cols, visits, num_targets, ends, strict=True)],
+    )
