@@ -605,7 +605,7 @@ def calls_of_huge_sizes() -> dict[str, Callable[[], Any]]:
             num_layers=1,
             restart_below=0,
             stream=0,
-        ),  # fmt: skip
+        ),
     }
 
 

@@ -10,11 +10,32 @@ import torch
 from torch import Tensor
 from torch_geometric.sampler import NegativeSampling
 
+from peergraph.memory import ContentCheck
+
 _MAX_CATEGORIES = 1 << 24  # of torch.multinomial
 
 
+class RunningSums:
+    """The running sums of many weights, made again where the weights hold other values."""
+
+    def __init__(self) -> None:
+        self._last: dict[str, tuple[ContentCheck, Tensor]] = {}
+
+    def of(self, name: str, weights: Tensor) -> Tensor:
+        """Returns the [N] float64 running sum of [N] weights on the CPU.
+
+        Args:
+            name: which weights these are.
+        """
+        last = self._last.get(name)
+        if last is None or not last[0].is_unchanged([weights]):
+            last = self._last[name] = ContentCheck([weights]), weights.double().cumsum(0)
+        return last[1]
+
+
 class CpuNegativeSampling(NegativeSampling):  # type: ignore[misc]
-    """Draws as PyG does with the same settings and generator, from weights copied to the CPU.
+    """Draws a batch as PyG does with the same settings and generator, from weights copied to the
+    CPU: those of this moment, as PyG reads them in every batch.
 
     ``torch.multinomial`` takes at most 2^24 weights. More are sampled by inverse transform: random
     numbers of the same generator are searched in the cumulative sum of the weights.
@@ -22,25 +43,21 @@ class CpuNegativeSampling(NegativeSampling):  # type: ignore[misc]
     Args:
         given: the user's settings.
         num_nodes: numbers of nodes of the source type and of the destination type.
+        sums: of earlier batches with weights of the same relation.
 
     Raises:
         ValueError: the number of weights is not the number of nodes.
     """
 
-    def __init__(self, given: NegativeSampling, num_nodes: tuple[int, int]) -> None:
+    def __init__(
+        self, given: NegativeSampling, num_nodes: tuple[int, int], sums: RunningSums
+    ) -> None:
         src, dst = (
             _checked(name, getattr(given, name), count)
             for name, count in zip(("src_weight", "dst_weight"), num_nodes, strict=True)
         )
         super().__init__(given.mode, given.amount, src, dst)
-        self._given_weights = given.src_weight, given.dst_weight
-        self._sums: dict[str, Tensor] = {}
-
-    def has_settings_of(self, given: NegativeSampling) -> bool:
-        """Returns whether the user's settings still are those that these were made of."""
-        src, dst = self._given_weights
-        has_weights = given.src_weight is src and given.dst_weight is dst
-        return has_weights and (given.mode, given.amount) == (self.mode, self.amount)
+        self._sums = sums
 
     def sample(self, num_samples: int, endpoint: Any, num_nodes: int | None = None) -> Tensor:
         """Draws ``[num_samples]`` node ids."""
@@ -48,9 +65,7 @@ class CpuNegativeSampling(NegativeSampling):  # type: ignore[misc]
         if weights is None or weights.numel() <= _MAX_CATEGORIES:
             drawn: Tensor = super().sample(num_samples, endpoint, num_nodes)
             return drawn
-        if endpoint not in self._sums:
-            self._sums[endpoint] = weights.double().cumsum(0)
-        sums = self._sums[endpoint]
+        sums = self._sums.of(endpoint, weights)
         numbers = torch.rand(num_samples, dtype=torch.float64, device="cpu") * sums[-1]
         # `right=True`, so that nodes of weight zero are never drawn.
         return torch.searchsorted(sums, numbers, right=True).clamp_(max=sums.numel() - 1)

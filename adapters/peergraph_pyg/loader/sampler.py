@@ -28,7 +28,7 @@ from .arguments import (
     weight_tables,
 )
 from .batch_negatives import BatchNegatives, End, drawn_in_windows
-from .negative_sampling import CpuNegativeSampling
+from .negative_sampling import CpuNegativeSampling, RunningSums
 from .windows import seed_starts, starts_of
 
 Value = TypeVar("Value")
@@ -123,7 +123,7 @@ class NeighborSampler(torch_geometric.sampler.NeighborSampler):  # type: ignore[
         self.time_window = time_window
 
         # The user's settings of negatives, and their copy on the CPU.
-        self._negatives: tuple[NegativeSampling | None, NegativeSampling | None] = None, None
+        self._sums_of_weights = RunningSums()
         self.disjoint = disjoint
         self.num_neighbors = num_neighbors
         # Made now, so that wrong fanouts are reported where they are given.
@@ -287,14 +287,7 @@ class NeighborSampler(torch_geometric.sampler.NeighborSampler):  # type: ignore[
         """Samples as PyG's method does. The weights of negatives may be shared data, may lie on a
         GPU, and may have more than 2^24 values. Negatives are in their positives' windows of time.
         """
-        negatives = neg_sampling
-        if not isinstance(negatives, BatchNegatives):
-            of, copied = self._negatives
-            if of is not negatives or (
-                isinstance(copied, CpuNegativeSampling) and not copied.has_settings_of(negatives)
-            ):
-                self._negatives = negatives, self._negatives_on_cpu(negatives, inputs.input_type)
-            negatives = self._negatives[1]
+        negatives = self._negatives_on_cpu(neg_sampling, inputs.input_type)
         with starts_of(inputs, one_source=negatives is not None and negatives.is_triplet()):
             drawn = self._drawn_negatives(inputs, negatives)
             if drawn is None:
@@ -336,10 +329,11 @@ class NeighborSampler(torch_geometric.sampler.NeighborSampler):  # type: ignore[
     def _negatives_on_cpu(
         self, given: NegativeSampling | None, edge_type: EdgeType | None
     ) -> NegativeSampling | None:
-        if type(given) is not NegativeSampling:  # None, or a subclass that a user wrote
+        if type(given) is not NegativeSampling:  # None, or a subclass, which draws by itself
             return given
         source, _, destination = edge_type or EDGE
-        return CpuNegativeSampling(given, (self._size(source), self._size(destination)))
+        sizes = self._size(source), self._size(destination)
+        return CpuNegativeSampling(given, sizes, self._sums_of_weights)
 
     def output_of(self, sample: Sample) -> SamplerOutput | HeteroSamplerOutput:
         """Returns a sample as PyG's loaders take it."""
@@ -356,7 +350,7 @@ class NeighborSampler(torch_geometric.sampler.NeighborSampler):  # type: ignore[
         )
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_core": None, "_negatives": (None, None)}
+        return {**self.__dict__, "_core": None, "_sums_of_weights": RunningSums()}
 
 
 def _homogeneous_output(sample: Sample) -> SamplerOutput:

@@ -63,7 +63,8 @@ class _Budget:
         picked = _least(keys, count)
         weights.index_fill_(0, picked, _TAKEN)
         self._seeds, self._nodes, self._weights = [], [nodes], [weights]
-        return nodes[picked]
+        drawn: Tensor = nodes[picked]
+        return drawn
 
 
 class HgtSampler:

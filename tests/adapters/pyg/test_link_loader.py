@@ -13,7 +13,7 @@ from torch_geometric.sampler import NegativeSampling, NeighborSampler
 
 import peergraph
 import peergraph_pyg
-from peergraph_pyg.loader.negative_sampling import CpuNegativeSampling
+from peergraph_pyg.loader.negative_sampling import CpuNegativeSampling, RunningSums
 from tests.adapters.pyg.graphs import check_batch, check_fanouts, random_data, random_hetero
 from tests.named_case import named_cases
 from tests.pairwise import pairwise
@@ -214,14 +214,43 @@ def test_settings_of_negatives_that_change(device: torch.device) -> None:
     assert set(pairs(batch, batch.edge_label_index[:, 10:])[1].tolist()) == {7}
 
 
+@pytest.mark.parametrize("shared", [False, True])
+def test_weights_that_are_written_between_batches(shared: bool, device: torch.device) -> None:
+    """PyG reads the weights in every batch, also values that torch does not know to be written."""
+    data = random_data()
+    data.weight = torch.ones(data.num_nodes)
+    graph = peergraph_pyg.share(data, device=device)
+    plain = torch.ones(data.num_nodes, device=device)
+    weights = graph.weight if shared else plain
+    negatives = NegativeSampling("binary", 1, dst_weight=weights)
+    loader = LinkNeighborLoader(graph, [2], batch_size=10, neg_sampling=negatives)
+    for node in (7, 9):
+        only = torch.zeros(data.num_nodes)
+        only[node] = 1
+        if shared:
+            graph.weight[:] = only
+        else:
+            plain.data.copy_(only)
+        batch = next(iter(loader))
+        assert set(pairs(batch, batch.edge_label_index[:, 10:])[1].tolist()) == {node}
+
+
 def test_more_weights_than_torch_draws_from() -> None:
     count = (1 << 24) + 5
     weights = torch.zeros(count)
     weights[[3, count - 1]] = torch.tensor([1.0, 3.0])
     given = NegativeSampling("binary", dst_weight=weights)
-    drawn = CpuNegativeSampling(given, (count, count)).sample(4000, "dst", count)
+    sums = RunningSums()
+
+    def draw(number: int) -> Tensor:
+        return CpuNegativeSampling(given, (count, count), sums).sample(number, "dst", count)
+
+    drawn = draw(4000)
     assert drawn.unique().tolist() == [3, count - 1]
     assert 2850 < int((drawn == count - 1).sum()) < 3150
+    assert sums.of("dst", weights) is sums.of("dst", weights)
+    weights.numpy()[3] = 0  # a write that raises no version
+    assert draw(100).unique().tolist() == [count - 1]
 
 
 @pytest.mark.parametrize("storage", [None, "int8"])
