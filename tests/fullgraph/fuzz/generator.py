@@ -170,9 +170,15 @@ class Generator:
         variable = (name or f"v{self.count}") if result else ""
         line = f"{variable} = {text}" if variable else text
         if self.draw.random() < 0.1 and not text.startswith(("for ", "with ")):
-            line = f"with {self.draw.choice(self.modes)}: {line}"
+            # Of offloaded rows, a backward pass in inference mode is an error of torch.
+            needs_grad = any(word in text for word in ("autograd", "backward", "requires_grad="))
+            modes = [m for m in self.modes if not (needs_grad and "inference" in m)]
+            line = f"with {self.draw.choice(modes)}: {line}"
         if not self.add(line, variable):
-            if self.draw.random() < self.raise_rate and result and "autograd" not in text:
+            # torch refuses gradients of tensors of inference mode; offloaded rows are never such.
+            may_raise = result and "autograd" not in text
+            may_raise = may_raise and not any("inference_mode" in line for line in self.lines)
+            if self.draw.random() < self.raise_rate and may_raise:
                 self.add(f"with raises(): _ = {text}")
             return False
         written = places.texts.get("A") or places.texts.get("T")

@@ -169,6 +169,7 @@ ROWS = table("""
     {A}.logcumsumexp(1)
     torch.std_mean({A}, 1)[1]
     torch.exp({A}, out=torch.empty_like({A}.detach()))
+    (lambda v: torch.add(v, {s}, out=v))({A}.detach().clone())
 1.5 K
     {A}.cumsum(1)
     {A}.sort(1).values

@@ -67,6 +67,20 @@ OUTSIDE = {
         "v.index_put_((torch.tensor([100]),), v[:1], accumulate=True)",
     )
 }
+# Writes in inference mode were lost, and those by out= into an argument in all modes. One row that
+# was added to in no_grad raised.
+IN_MODES = {
+    f"{write} in {mode}": (
+        *("v = x.clone().requires_grad_()", "v = v * 2", f"with torch.{mode}(): {write}"),
+        *("check('v', v)", "check('twice', v * 2)", "v = v.detach(); v.add_(1)", "check('w', v)"),
+    )
+    for mode in ("no_grad", "inference_mode")
+    for write in (
+        *("v[[0, 3, 3]] = v[[0, 3, 3]] * 2", "v.mul_(2)", "v[mask] = 0", "v[2] += 1"),
+        *("torch.exp(x, out=v)", "torch.add(v, 1, out=v)", "v[3:9].zero_()"),
+        *("w = v.clone(); w[1] = 0; v.copy_(w)", "part = v[2:6]; part.mul_(3); del part"),
+    )
+}
 # They ended in a TypeError.
 OUT = [
     f"torch.{call}, out=torch.zeros({shape}, dtype=x.dtype))"
@@ -155,6 +169,18 @@ def test_written_ids(chunks: int) -> None:
     for name, program in (ADDED | OUTSIDE).items():
         with named_case(name):
             _check(program, chunks)
+
+
+@pytest.mark.parametrize("chunks", [0, 2])
+def test_writes_without_gradients(chunks: int) -> None:
+    for name, program in IN_MODES.items():
+        with named_case(name):
+            _check(program, chunks)
+
+
+def test_random_numbers_of_plain_tensors_in_inference_mode() -> None:
+    for call in ("F.dropout(x, 0.3)", "nn.Dropout(0.2)(x)"):
+        _check((f"with torch.inference_mode(): v = {call}", "check('v', v)"), 2)
 
 
 @pytest.mark.parametrize("chunks", [0, 2])

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
@@ -45,4 +46,9 @@ class _Operations(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         rule = RANDOM_OPS.get(func, func) if any(isinstance(a, Tensor) for a in args) else func
+        if rule is func and torch.is_inference_mode_enabled():
+            with self:  # functions that torch defines by others come as they are there
+                result = func.decompose(*args, **(kwargs or {}))
+            if result is not NotImplemented:
+                return result
         return rule(*args, **(kwargs or {}))

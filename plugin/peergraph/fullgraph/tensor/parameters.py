@@ -38,7 +38,7 @@ def check_parameters(args: tuple[Any, ...], group: Group | None = None) -> None:
     """
     for arg in args:
         kind = type(arg)
-        if kind is Parameter or (kind is Tensor and arg.grad_fn is not None):
+        if kind is Parameter or (kind is Tensor and _has_history(arg)):
             owner = group or _group_of(args)
             if owner is None or owner.world_size == 1 or not Transport.of(owner).one_part_a_rank:
                 return  # one rank, or a chunk of rows, whose parameters were seen before
@@ -46,6 +46,13 @@ def check_parameters(args: tuple[Any, ...], group: Group | None = None) -> None:
                 if kind is Parameter and id(parameter) not in _met:
                     _meet(parameter, owner)
                 Replicas.of(owner).note(parameter)
+
+
+def _has_history(tensor: Tensor) -> bool:
+    try:
+        return tensor.grad_fn is not None
+    except RuntimeError:  # a view that was made and changed without gradients
+        return False
 
 
 def _origins(tensor: Tensor) -> Iterator[Parameter]:

@@ -26,6 +26,8 @@ class _Row:
 
     def __init__(self, base: Tensor, index: tuple[Any, ...], value: Tensor, token: _Token) -> None:
         self.base, self.index, self.value = base, index, value
+        self._is_unrecorded = value.requires_grad and value.is_leaf
+        """Whether it is a view that was made without gradients, which never gets a history."""
         self._token = token
         self._seen = token()
 
@@ -37,7 +39,8 @@ class _Row:
         """
         if self._token() == self._seen:
             return
-        if not self.value.is_leaf or (self.base.requires_grad and torch.is_grad_enabled()):
+        has_history = self.value.requires_grad and not self._is_unrecorded
+        if has_history or (self.base.requires_grad and torch.is_grad_enabled()):
             raise RuntimeError(
                 "a row was taken of a tensor that was changed in place since: take it again, x[row]"
             )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Hashable, Sequence
+from contextlib import ExitStack
 from functools import cached_property
 from typing import Any, NoReturn
 from weakref import ref
@@ -62,7 +63,6 @@ from peergraph.fullgraph.tensor.selection import in_layout
 
 # Functions that change running statistics in place.
 _CHANGE_ARGUMENTS = {F.instance_norm, torch.instance_norm, F.batch_norm, torch.native_batch_norm}
-_DETACH = {Tensor.detach, torch.detach, Tensor.data.__get__}  # type: ignore[attr-defined]
 
 
 @method("record")
@@ -148,7 +148,6 @@ class Call:
         return (
             self._key,
             *self._kinds,
-            torch.is_inference_mode_enabled(),
             torch.get_default_dtype(),
         )
 
@@ -160,10 +159,15 @@ class Call:
 
     def run_on_probes(self) -> Any:
         """Returns what the function makes of the probes."""
-        self._versions = [_versions_of(probe) for probe in self.probes]
-        # Functions have rules also in a backward pass that runs without them.
-        seeds_of_call = self.rank.recording_seeds(self.seeds)
-        with seeds_of_call as self.seeds, torch._C._EnableTorchFunction(), without_hooks():
+        with ExitStack() as stack:
+            if torch.is_inference_mode_enabled():  # it counts no changes
+                stack.enter_context(torch.inference_mode(False))
+                stack.enter_context(torch.no_grad())
+            self._versions = [_versions_of(probe) for probe in self.probes]
+            self.seeds = stack.enter_context(self.rank.recording_seeds(self.seeds))
+            # Functions have rules also in a backward pass that runs without them.
+            stack.enter_context(torch._C._EnableTorchFunction())
+            stack.enter_context(without_hooks())
             return self.func(
                 *map_nested(self.args, self._probe), **map_nested(self.kwargs, self._probe)
             )
@@ -217,12 +221,7 @@ class Call:
             for place, (probe, tensor) in enumerate(zip(self.probes, self.tensors, strict=True))
             if isinstance(tensor, OffloadedTensor) and share_memory(probe, output)
         )
-        needs_grad = output.requires_grad
-        is_of_autograd = isinstance(self.func, OpOverload) or self.func in _DETACH
-        if torch.is_inference_mode_enabled() and not is_of_autograd:
-            # Functions that torch defines by others return no views of probes there.
-            needs_grad |= any(self.tensors[place].requires_grad for place in aliases)
-        return DryRun(detached(output), needs_grad, output.is_leaf, same, aliases)
+        return DryRun(detached(output), output.requires_grad, output.is_leaf, same, aliases)
 
     def _made(self, record: Record, index: int, dry_run: DryRun) -> OffloadedTensor:
         content = Content(self.space_of(dry_run.probe), dry_run.probe, record=record, output=index)

@@ -119,7 +119,9 @@ class Step:
                 # A function that changes an operand in place gets a copy of it. The same tensor
                 # as another argument, as in x.mul_(x), is what it was, for gradients, too.
                 changed = partitioned(values[self._changed]).clone()
-                if self._args and self._args[0] == Slot(self._changed):
+                if self._kwargs.get("out") == Slot(self._changed):
+                    kwargs = {**kwargs, "out": changed}
+                elif self._args and self._args[0] == Slot(self._changed):
                     args = (changed, *args[1:])
                 else:
                     given = values.copy()

@@ -78,6 +78,9 @@ class Content:
         record: Any = None,
         output: int = 0,
     ) -> None:
+        if probe._local.is_inference():  # torch counts no changes of such tensors
+            with torch.inference_mode(False):
+                probe = wrap(probe._local.clone(), probe.row_layout, probe.partitioned_dim)
         self.space = space
         self.probe = probe
         self.store = store
