@@ -74,18 +74,26 @@ class ScaleLevels {
   float per_scale_;
 };
 
+__device__ __forceinline__ void write_at(const LargeProducts& work, int64_t query, int64_t place,
+                                         int64_t row, float product) {
+  work.products[query * work.capacity + place] = product * work.query_scales[query];
+  work.places[query * work.capacity + place] = work.first_place + row * work.place_step;
+}
+
+/// Writes a product behind the others of the query. Returns false where there is no room.
+__device__ __forceinline__ bool append_product(const LargeProducts& work, int64_t query,
+                                               int64_t row, float product) {
+  const int64_t place = atomicAdd(work.counts + query, 1);
+  if (place < work.capacity) write_at(work, query, place, row, product);
+  return place < work.capacity;
+}
+
 /// Writes a product of a query with a row if it is above the threshold; `position` is the number of
 /// the row in the stage. Returns false where there is no room.
 __device__ __forceinline__ bool write_product(const LargeProducts& work, int64_t query, int64_t row,
                                               int64_t position, float product, float threshold) {
-  int64_t place = position;
-  if (!work.writes_all) {
-    if (!(product > threshold)) return true;
-    place = atomicAdd(work.counts + query, 1);
-    if (place >= work.capacity) return false;
-  }
-  work.products[query * work.capacity + place] = product * work.query_scales[query];
-  work.places[query * work.capacity + place] = work.first_place + row * work.place_step;
+  if (!work.writes_all) return !(product > threshold) || append_product(work, query, row, product);
+  write_at(work, query, position, row, product);
   return true;
 }
 

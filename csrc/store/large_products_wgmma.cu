@@ -20,7 +20,8 @@ constexpr int kGroups = 2;  // warpgroups of a block, each with rows of its own
 constexpr int kThreads = kGroups * kGroupThreads;
 constexpr int kTilesAtOnce = 4;
 constexpr int kQueryStep = kTilesAtOnce * kQueryTile;
-constexpr int kQueue = 512;  // products that a warpgroup holds back
+constexpr int kQueue = 512;    // products that a warpgroup holds back
+constexpr int kFlushed = 128;  // it writes them when there are so many
 
 /// Blocks of rows of a warpgroup in shared memory: the next is copied while one is multiplied.
 template <int kAtoms>
@@ -34,13 +35,13 @@ struct RowTile {
   uint32_t most_square[kGroupThreads / kWarpSize];
 };
 
-/// Products that are above bounds, of one block of rows. Places in the results are taken for all of
-/// them together, so that no warp waits for each.
+/// Products that are above bounds. Places in the results are taken for many of them together, so
+/// that no warp waits for each.
 struct Queue {
   int count;
   float products[kQueue];
   int queries[kQueue];
-  int offsets[kQueue];  // of rows in the block
+  int rows[kQueue];
 };
 
 /// The queries, [atoms][queries][128 bytes], and their bounds are behind it.
@@ -174,14 +175,18 @@ __device__ __forceinline__ void wait_for_rows(int group) {
   sync_group(group);
 }
 
-/// Computes levels of the rows' scales and the largest square of a norm.
+/// The scale of a thread's row; the last one has its own beyond the end.
+template <ProductKind kKind>
+__device__ __forceinline__ float scale_of_thread(const LargeProducts& work, int64_t first,
+                                                 int thread) {
+  if constexpr (kKind != ProductKind::kInt8) return 1;
+  return scale_of(work, min(first + thread, work.num_rows - 1));
+}
+
+/// Finds the largest scale and the largest square of a norm, of each warp.
 template <ProductKind kKind, int kAtoms>
-__device__ __forceinline__ ScaleLevels<kAtoms * kAtomBytes> prepare_rows(
-    const LargeProducts& work, int64_t first, const uint4 (&rows)[kAtoms][kBlockRows * kUnits],
-    RowTile& tile, int group, int thread, uint32_t* square) {
-  constexpr bool kHasScales = kKind == ProductKind::kInt8;
-  float scale = 1;
-  if constexpr (kHasScales) scale = scale_of(work, min(first + thread, work.num_rows - 1));
+__device__ __forceinline__ void measure_rows(const uint4 (&rows)[kAtoms][kBlockRows * kUnits],
+                                             float scale, RowTile& tile, int group, int thread) {
   SumOf<kKind> sum = 0;
 #pragma unroll
   for (int unit = 0; unit < kAtoms * kUnits; ++unit) {
@@ -199,6 +204,13 @@ __device__ __forceinline__ ScaleLevels<kAtoms * kAtomBytes> prepare_rows(
   }
   tile.scales[thread] = scale;
   sync_group(group);
+}
+
+/// Computes levels of the rows' scales and the largest square of a norm.
+template <ProductKind kKind, int kAtoms>
+__device__ __forceinline__ ScaleLevels<kAtoms * kAtomBytes> find_levels(float scale, RowTile& tile,
+                                                                        int group, int thread,
+                                                                        uint32_t* square) {
   float most = 0;
   *square = 0;
 #pragma unroll
@@ -207,11 +219,15 @@ __device__ __forceinline__ ScaleLevels<kAtoms * kAtomBytes> prepare_rows(
     *square = max(*square, tile.most_square[warp]);
   }
   const ScaleLevels<kAtoms * kAtomBytes> scales(most);
-  if constexpr (kHasScales) {
-    tile.levels[thread] = scales.of(scale);
-    sync_group(group);
-  }
+  if constexpr (kKind == ProductKind::kInt8) tile.levels[thread] = scales.of(scale);
+  sync_group(group);
   return scales;
+}
+
+__device__ __forceinline__ void append(const LargeProducts& work, int64_t first_query,
+                                       QueryBound* bounds, int query, int row, float product) {
+  // Other warps may see it or not: what has no room is searched for again.
+  if (!append_product(work, first_query + query, row, product)) bounds[query].close();
 }
 
 /// Looks at the products of 64 queries with the block of rows from `first` on.
@@ -243,7 +259,7 @@ struct Finder {
         limit = threshold;
       const bool may_pass = query + 8 * side < count && (work.writes_all || largest[side] > limit);
       if (!__any_sync(kFullMask, may_pass)) continue;
-      if (may_pass) push(sums, side, query + 8 * side, limit);
+      if (may_pass) push(sums, side, query + 8 * side, limit, threshold);
       __syncwarp();
     }
   }
@@ -266,10 +282,10 @@ struct Finder {
     }
   }
 
-  /// Holds back the products of a query that may be above its bound, or writes them where there are
+  /// Holds back the products of a query that are above its bound, or writes them where there are
   /// many.
   __device__ __forceinline__ void push(const SumOf<kKind> (&sums)[kSums], int side, int query,
-                                       SumOf<kKind> limit) const {
+                                       SumOf<kKind> limit, float threshold) const {
     SumOf<kKind> own[kSums / 2];  // in memory, as few are looked at again
     uint32_t mask = 0;
 #pragma unroll
@@ -281,38 +297,36 @@ struct Finder {
         mask |= own[i] > limit ? 1u << i : 0;
     }
     if (work.writes_all) mask = 0xffffffffu;
-    int place = work.writes_all ? kQueue : atomicAdd(&queue.count, __popc(mask));
 #pragma unroll 1
-    for (; mask != 0; mask &= mask - 1, ++place) {
+    for (; mask != 0; mask &= mask - 1) {
       const int i = __ffs(static_cast<int>(mask)) - 1;
       const int offset = i / 2 * 8 + lane_id() % 4 * 2 + i % 2;
       auto product = static_cast<float>(own[i]);
       if constexpr (kKind == ProductKind::kInt8) product *= tile.scales[offset];
-      if (place < kQueue) {
-        queue.products[place] = product;
-        queue.queries[place] = query;
-        queue.offsets[place] = offset;
-      } else {
-        write(query, offset, product);
-      }
+      if (first + offset >= work.num_rows) break;
+      if (work.writes_all)
+        write_at(work, first_query + query, position + offset, first + offset, product);
+      else if (product > threshold)
+        hold(query, static_cast<int>(first) + offset, product);
     }
   }
 
-  __device__ __forceinline__ void write(int query, int offset, float product) const {
-    if (first + offset >= work.num_rows) return;
-    // Other warps may see it or not: what has no room is searched for again.
-    if (!write_product(work, first_query + query, first + offset, position + offset, product,
-                       bounds[query].threshold(norm)))
-      bounds[query].close();
-  }
-
-  /// Writes what was held back. All threads of the group are done with the block of rows.
-  __device__ __forceinline__ void flush(int thread) const {
-    const int held = min(queue.count, kQueue);
-    for (int i = thread; i < held; i += kGroupThreads)
-      write(queue.queries[i], queue.offsets[i], queue.products[i]);
+  __device__ __forceinline__ void hold(int query, int row, float product) const {
+    const int place = atomicAdd(&queue.count, 1);
+    if (place >= kQueue) return append(work, first_query, bounds, query, row, product);
+    queue.products[place] = product;
+    queue.queries[place] = query;
+    queue.rows[place] = row;
   }
 };
+
+/// Writes what was held back. No thread of the group holds back more meanwhile.
+__device__ __forceinline__ void flush(const LargeProducts& work, const Queue& queue,
+                                      int64_t first_query, QueryBound* bounds, int thread) {
+  const int held = min(queue.count, kQueue);
+  for (int i = thread; i < held; i += kGroupThreads)
+    append(work, first_query, bounds, queue.queries[i], queue.rows[i], queue.products[i]);
+}
 
 #endif
 
@@ -353,15 +367,20 @@ __global__ void __launch_bounds__(kThreads, 1)
   int64_t block = int64_t{blockIdx.x} * kGroups + group;
   if (block < blocks) start_rows(work, first_row(work, block), rows[0], thread);
   uint32_t largest_square = 0;
+  float scale = scale_of_thread<kKind>(work, first_row(work, block), thread);
   for (int buffer = 0; block < blocks; block += step) {
     const int64_t first = first_row(work, block);
     const bool has_next = block + step < blocks;
-    wait_for_rows(group);
+    wait_for_rows(group);  // all are done with the last rows and what is known of them
     if (kIsAhead && has_next)
       start_rows(work, first_row(work, block + step), rows[buffer ^ 1], thread);
+    const bool is_full = queue.count >= kFlushed;
+    if (is_full) flush(work, queue, first_query, bounds, thread);
+    measure_rows<kKind>(rows[buffer], scale, tile, group, thread);
+    if (is_full && thread == 0) queue.count = 0;
     uint32_t square;
-    const auto scales =
-        prepare_rows<kKind>(work, first, rows[buffer], tile, group, thread, &square);
+    const auto scales = find_levels<kKind, kAtoms>(scale, tile, group, thread, &square);
+    scale = scale_of_thread<kKind>(work, first_row(work, block + step), thread);
     largest_square = max(largest_square, square);
     Finder<kKind, kAtoms * kAtomBytes> finder{work,
                                               tile,
@@ -401,15 +420,15 @@ __global__ void __launch_bounds__(kThreads, 1)
         finder.find(sums[i % 2], number + i, thread);
       }
     }
-    sync_group(group);  // all are done with the rows and what is known of them
-    finder.flush(thread);
-    sync_group(group);
-    if (thread == 0) queue.count = 0;
-    if (kIsAhead)
+    if (kIsAhead) {
       buffer ^= 1;
-    else if (has_next)
+    } else if (has_next) {
+      sync_group(group);  // all are done with the rows
       start_rows(work, first_row(work, block + step), rows[0], thread);
+    }
   }
+  sync_group(group);
+  flush(work, queue, first_query, bounds, thread);
   if (thread % kWarpSize == 0)
     atomicMax(reinterpret_cast<unsigned*>(work.largest_norm),
               static_cast<unsigned>(largest_square));
