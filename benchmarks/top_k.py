@@ -7,6 +7,7 @@ The peer multiplies a rank's share of the rows, as a plain tensor, with all quer
 takes `torch.topk` of each block and merges; its products are rounded to the dtype of the tensor,
 and nothing is sent between ranks. `floor_ms` is the time of the products on the tensor cores or of
 the bytes of the rows in memory, whichever is longer, at the rates of `--tops` and `--gbs`.
+`--profile` prints the kernels of one call, gaps between them, and the host's calls and waits.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from contextlib import closing
 
 import torch
 from harness.common import integers, main, measure, parser, words
+from harness.kernel_times import timeline
 from harness.ranks import Session
 from harness.records import Timing
 from inputs.arrays import feature_rows, fill_features
@@ -76,6 +78,14 @@ def check(session: Session, table: Table, queries: Tensor, k: int) -> None:
     session.together(compare)
 
 
+def profile(session: Session, table: Table, queries: Tensor, k: int, timing: Timing) -> None:
+    """Prints what rank 0 does in one call. Collective."""
+    lines = timeline(lambda: peergraph.top_k(table, queries, k))
+    if session.rank == 0:
+        print(f"top {k}: {timing.ms:.2f} ms a call, of which the host takes {timing.host_ms:.2f}")
+        print("\n".join(lines), flush=True)
+
+
 def floor_ms(args: argparse.Namespace, world: int, storage: str, row_bytes: int) -> float | None:
     rates = dict(zip(("int8", "other"), args.tops, strict=False))
     tops = rates.get("int8" if storage == "int8" else "other")
@@ -104,6 +114,8 @@ def run(session: Session) -> None:
                     )
                     floor = floor_ms(args, session.world, storage, table.row_bytes)
                     add(session, timing, system, k, plan=plan, floor_ms=floor)
+                    if args.profile:
+                        profile(session, table, queries[1], k, timing)
     if session.wants("torch"):
         for dtype in args.torch_dtypes:
             with session.section(f"torch {dtype}", system="torch"):
@@ -149,6 +161,7 @@ def arguments() -> argparse.ArgumentParser:
     result.add_argument(
         "--tops", type=integers, default="1979,989", help="10^12 operations a second: int8, others"
     )
+    result.add_argument("--profile", action="store_true", help="kernels of one call; on GPUs")
     result.add_argument("--gbs", type=float, default=4800, help="of the memory")
     return result
 
