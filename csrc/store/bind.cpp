@@ -24,6 +24,7 @@
 #include "store/large_products.h"
 #include "store/neighbor_lists.h"
 #include "store/peergraph.cuh"
+#include "store/round_queries.h"
 
 namespace py = pybind11;
 
@@ -259,6 +260,25 @@ void rank_exactly(const Leased<TableView>& table, DType dtype, const std::option
                rank_products_cuda(work, launch.device, launch.stream));
 }
 
+void round_product_queries(ProductKind kind, const TensorRef& queries, double relative,
+                           const TensorRef& values, const TensorRef& scales, const TensorRef& norms,
+                           const TensorRef& errors, const TensorRef& rounded_up,
+                           const Launch& launch) {
+  RoundQueries work;
+  work.kind = kind;
+  const int64_t count = work.num_queries = queries.size(0);
+  work.columns = queries.size(1);
+  work.queries = static_cast<const double*>(queries.values("queries", DType::kFloat64, 0));
+  work.relative = relative;
+  work.values = values.bytes("values", count * work.columns * (kind == ProductKind::kInt8 ? 1 : 2));
+  work.scales = static_cast<float*>(scales.values("scales", DType::kFloat32, count));
+  work.norms = static_cast<double*>(norms.values("norms", DType::kFloat64, count));
+  work.errors = static_cast<double*>(errors.values("errors", DType::kFloat64, count));
+  work.rounded_up = static_cast<float*>(rounded_up.values("rounded_up", DType::kFloat32, count));
+  PG_ON_DEVICE(launch.device, round_queries_cpu(work, launch.num_threads),
+               round_queries_cuda(work, launch.device, launch.stream));
+}
+
 /// The step between blocks, whether to skip those of larger steps, whether all products are
 /// written, the rank of the product that bounds those of later stages, and whether there are none.
 using ProductStage = std::tuple<int64_t, bool, bool, int64_t, bool>;
@@ -398,6 +418,9 @@ void register_store(py::module_& m) {
   m.def("exact_products", &multiply_exactly, ReleaseGil(), py::kw_only(), py::arg("table"),
         py::arg("dtype"), py::arg("codec"), py::arg("scales"), py::arg("queries"), py::arg("ids"),
         py::arg("products"), py::arg("launch"));
+  m.def("round_queries", &round_product_queries, ReleaseGil(), py::kw_only(), py::arg("kind"),
+        py::arg("queries"), py::arg("relative"), py::arg("values"), py::arg("scales"),
+        py::arg("norms"), py::arg("errors"), py::arg("rounded_up"), py::arg("launch"));
   m.def("rank_products", &rank_exactly, ReleaseGil(), py::kw_only(), py::arg("table"),
         py::arg("dtype"), py::arg("codec"), py::arg("scales"), py::arg("queries"),
         py::arg("places"), py::arg("counts"), py::arg("most"), py::arg("user_ids"),

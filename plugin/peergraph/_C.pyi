@@ -797,6 +797,18 @@ def relu_bitmask(
 def remote_rows_scratch(
     ids: IdList, split: MachineSplit, routes: RowRoutes, device: int
 ) -> int: ...
+def round_queries(
+    *,
+    kind: ProductKind,
+    queries: torch.Tensor,
+    relative: float,
+    values: torch.Tensor,
+    scales: torch.Tensor,
+    norms: torch.Tensor,
+    errors: torch.Tensor,
+    rounded_up: torch.Tensor,
+    launch: Launch,
+) -> None: ...
 def row_addresses(table: TableView, ids: IdList, out: torch.Tensor, launch: Launch) -> None: ...
 def sample_negatives(csc: CscView, negatives: Negatives, launch: Launch) -> None: ...
 def scatter(table: TableView, ids: IdList, values: torch.Tensor, launch: Launch) -> None: ...

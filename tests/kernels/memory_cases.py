@@ -196,7 +196,12 @@ def ranked_products(table: Table, queries: Tensor) -> Iterator[Tensor]:
         yield from largest_products(table, candidates, user_ids, queries, 50)
 
 
-@case("large_products_kernel", "large_products_wgmma_kernel", "keep_largest_kernel")
+@case(
+    "large_products_kernel",
+    "large_products_wgmma_kernel",
+    "keep_largest_kernel",
+    "round_queries_kernel",
+)
 def large_products(device: torch.device) -> Iterator[Tensor]:
     """All kinds and widths of rows; whole numbers, whose sums are exact in any order."""
     for storage, dtype in (("int8", torch.float32), (None, torch.bfloat16), (None, torch.float16)):

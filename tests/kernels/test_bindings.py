@@ -35,6 +35,7 @@ ANY_DTYPE = {
     "gather": {"out"},
     "gather_tables": {"out"},
     "find_large_products": {"queries"},
+    "round_queries": {"values"},
     "scatter": {"values"},
     "stage": {"buffer", "out"},
     "sort_bucket": {"records"},
@@ -458,6 +459,14 @@ def rank_products(t: Tensors) -> None:
         table=dense_view(held[-1], 4, 12), dtype=_C.DType.float32, codec=None, scales=None, most=2,
         launch=LAUNCH, **t,
     )  # fmt: skip
+
+
+@case(
+    "queries", queries=reals(3, 4).double(), values=bits(3, 4), scales=reals(3),
+    norms=reals(3).double(), errors=reals(3).double(), rounded_up=reals(3),
+)  # fmt: skip
+def round_queries(t: Tensors) -> None:
+    _C.round_queries(kind=_C.ProductKind.int8, relative=1e-6, launch=LAUNCH, **t)
 
 
 @case(

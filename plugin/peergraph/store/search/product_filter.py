@@ -58,6 +58,7 @@ class _Rounded:
 
     values: Tensor  # [Q, columns]
     scales: Tensor  # float32 [Q]
+    norms: Tensor  # float64 [Q]: of the queries
     error: Tensor  # float64 [Q]: of a product with a row of norm 1
     rounded_up: Tensor  # float32 [Q]: the error
 
@@ -101,14 +102,14 @@ class ProductFilter:
         self.capacity = capacity
         self.guesses = guesses
         self._rounded: dict[tuple[str, bool], _Rounded] = {}
-        self._norms = torch.linalg.vector_norm(queries, dim=1)
         self._error: Tensor | None = None  # the largest of all kinds so far
         self._products = torch.empty((count, capacity), dtype=torch.float32, device=device)
         self._places = torch.empty((count, capacity), dtype=torch.int64, device=device)
-        self._counts, self._kept = torch.zeros((2, count), dtype=torch.int32, device=device)
+        zeros = torch.zeros(2 * count + 3, dtype=torch.int32, device=device)
+        self._counts, self._kept = zeros[:count], zeros[count : 2 * count]
         self._bounds = torch.full((count,), -torch.inf, device=device)
         # The most rows of a query, whether a query has failed, and the bits of the largest norm.
-        self._state = torch.zeros(3, dtype=torch.int32, device=device)
+        self._state = zeros[2 * count :]
         self._launch = launch_on(device)
 
     @staticmethod
@@ -241,7 +242,7 @@ class ProductFilter:
             query_scales=rounded.scales,
             errors=rounded.rounded_up,
             exact_errors=self._error,
-            norms=self._norms,
+            norms=rounded.norms,
             # For values that are rounded to zero, or where a GPU flushes them.
             underflow=self.queries.shape[1] * LEAST_NORMAL,
             excluded=excluded,
@@ -273,19 +274,23 @@ class ProductFilter:
         return self._rounded[key]
 
     def _round(self, kind: str, rounds_rows: bool) -> _Rounded:
-        columns = self.queries.shape[1]
-        largest = torch.linalg.vector_norm(self.queries, torch.inf, dim=1)
-        scales = (largest / (127 if kind == "int8" else 1)).float().clamp_(min=LEAST_NORMAL)
-        wide = scales.double()[:, None]
-        values = self.queries / wide
-        if kind == "int8":
-            values.round_().clamp_(-127, 127)
-        values = values.to(_DTYPES[kind])
-        rest = torch.linalg.vector_norm(self.queries - values * wide, dim=1)
-        # Products and sums are rounded to float32, and thresholds.
-        relative = 2.0**-19 + columns * 2.0**-22 + (2.0**-8 if rounds_rows else 0)
-        error = rest * (1 + 2.0**-40) + self._norms * relative
-        return _Rounded(values, scales, error, (error * (1 + 2.0**-20)).float())
+        (count, columns), device = self.queries.shape, self.queries.device
+        values = torch.empty((count, columns), dtype=_DTYPES[kind], device=device)
+        scales, rounded_up = torch.empty((2, count), dtype=torch.float32, device=device)
+        norms, error = torch.empty((2, count), dtype=torch.float64, device=device)
+        _C.round_queries(
+            kind=_C.ProductKind.__members__[kind],
+            queries=self.queries,
+            # Products and sums are rounded to float32, and thresholds.
+            relative=2.0**-19 + columns * 2.0**-22 + (2.0**-8 if rounds_rows else 0),
+            values=values,
+            scales=scales,
+            norms=norms,
+            errors=error,
+            rounded_up=rounded_up,
+            launch=self._launch,
+        )
+        return _Rounded(values, scales, norms, error, rounded_up)
 
     def _kind(self, piece: LocalRows) -> str | None:
         """Returns the kind of kernel that reads stored rows; None: they must be decoded."""
