@@ -62,11 +62,12 @@ class QueryExchange:
         counts = [rows.count for rows in vectors]
         begins = [0, *accumulate(counts)]
         ks = torch.cat([rows.keys for rows in vectors])
+        none = [ks[:0]]
         return (
             Queries(
                 torch.cat([rows.values for rows in vectors]),
-                torch.cat([rows.keys + n for rows, n in zip(pairs, begins, strict=False)]),
-                torch.cat([rows.values[:, 0] for rows in pairs]),
+                torch.cat([rows.keys + n for rows, n in zip(pairs, begins, strict=False)] or none),
+                torch.cat([rows.values[:, 0] for rows in pairs] or none),
                 int(ks.max()) if ks.numel() else 1,
             ),
             counts,
@@ -87,7 +88,7 @@ class QueryExchange:
         if self._group.world_size == 1:
             return search()
 
-        def to_owners(results: tuple[Tensor, Tensor]) -> list[Outgoing]:
+        def to_owners(results: tuple[Tensor, Tensor]) -> list[Outgoing | None]:
             products, ids = results
             bits = torch.cat([products.view(torch.int64), ids], 1)
             keys = torch.zeros(len(bits), dtype=torch.int64, device=bits.device)
@@ -97,26 +98,26 @@ class QueryExchange:
         products = [rows.values[:, :k].contiguous().view(torch.float64) for rows in parts]
         return torch.cat(products, 1), torch.cat([rows.values[:, k:] for rows in parts], 1)
 
-    def _to_all(self, queries: Queries) -> list[Outgoing]:
+    def _to_all(self, queries: Queries) -> list[Outgoing | None]:
         ks = torch.full((len(queries.vectors),), queries.k, device=queries.vectors.device)
         world = self._group.world_size
-        sent = (
-            SparseRows(ks, queries.vectors),
-            SparseRows(queries.excluding, queries.excluded_ids[:, None]),
-        )
+        vectors = SparseRows(ks, queries.vectors)
+        pairs = SparseRows(queries.excluding, queries.excluded_ids[:, None])
         return [
             Outgoing(
                 SparseRows(rows.keys.repeat(world), rows.values.repeat(world, 1)),
                 [rows.count] * world,
             )
-            for rows in sent
+            if rows is vectors or rows.count
+            else None
+            for rows in (vectors, pairs)
         ]
 
     def _send(
         self,
         tables: Sequence[tuple[int, torch.dtype]],
         work: Callable[[], T],
-        outgoing_of: Callable[[T], list[Outgoing]],
+        outgoing_of: Callable[[T], list[Outgoing | None]],
     ) -> list[list[SparseRows]]:
         key = (QueryExchange, *tables)
         if key not in self._group.shared:
