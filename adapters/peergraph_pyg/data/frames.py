@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from itertools import accumulate, pairwise
 from multiprocessing.reduction import ForkingPickler
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -24,9 +23,7 @@ from peergraph.store import (
 )
 
 from .frame_source import FrameSource, ragged, statistics_of, stype_class
-
-Rows = tuple[Table, Tensor]
-"""A table, and the ids of the rows to read."""
+from .lists import ListBounds
 
 _CPU = torch.device("cpu")
 
@@ -71,11 +68,17 @@ class StoredFrame(TensorFrame):  # type: ignore[misc]
         self._num_rows = store.num_edges(owner) if is_of_edges else store.num_nodes(owner)  # type: ignore[arg-type]
         if self.spec.statistics:
             self.col_stats = statistics_of(self.spec)
-        self._ends = {
-            field: torch.tensor(field.ends, device=store.device)
-            for field in self.spec.fields
-            if field.layout == "joined"
+        self._readers = [self._reader(field, stypes) for field in self.spec.fields]
+        self._lists = [reader for reader in self._readers if reader.elements is not None]
+        self._joined = [reader for reader in self._readers if reader.ends is not None]
+        # PyTorch Frame's class checks the names of columns here, and not in each batch.
+        names = self.col_names_dict
+        none = {
+            stype: torch.empty(0, len(of_stype), device=_CPU) for stype, of_stype in names.items()
         }
+        self._frame = TensorFrame(none, names, num_rows=0)
+        if self.spec.statistics:
+            self._frame.col_stats = self.col_stats
 
     @property
     def device(self) -> torch.device:
@@ -93,36 +96,29 @@ class StoredFrame(TensorFrame):  # type: ignore[misc]
         field = next((f for f in self.spec.fields if f.stype == TARGET), None)
         return None if field is None else self._tensor(field)
 
-    def reads(self, ids: Tensor) -> list[Rows]:
-        """Returns what to gather for rows, for :func:`frames_of` afterwards.
-
-        Args:
-            ids: ``[rows]`` int64 on the store's device.
-        """
-        return [(self._table(field), ids) for field in self.spec.fields]
-
     def source(self, name: str) -> FrameSource:
         """Returns the frame as the source of another store, under a name. Rows are read piece by
         piece.
         """
         source = FrameSource(self.spec)
-        for field in self.spec.fields:
-            source.tables[field.table(name)] = _rows_of(self._table(field))
-        for field in self._list_fields():
-            source.elements[field.table(name)] = _rows_of(self._elements(field))
+        for reader in self._readers:
+            source.tables[reader.field.table(name)] = _rows_of(reader.table)
+            if reader.elements is not None:
+                source.elements[reader.field.table(name)] = _rows_of(reader.elements)
         return source
 
     def materialize(self) -> Any:
         """Returns all rows as a plain frame on the CPU. Synchronises."""
-        rows = [self._table(field).read() for field in self.spec.fields]
-        pairs = zip(self._list_fields(), self._bounds(rows), strict=True)
-        lists = [self._whole_lists(field, bounds) for field, bounds in pairs]
-        ends, elements = iter([end for end, _ in lists]), iter([values for _, values in lists])
-        return self._plain(len(self), rows, ends, elements)
+        rows = [reader.table.read() for reader in self._readers]
+        ends = [reader.ends.cpu().clone() for reader in self._joined if reader.ends is not None]
+        pairs = zip(self._readers, rows, strict=True)
+        lists = [_whole_lists(reader, of) for reader, of in pairs if reader.elements is not None]
+        return self._plain(len(self), rows, iter(ends), iter(lists))
 
     def __getitem__(self, index: Any) -> Any:
         ids = _row_ids(index, len(self)).to(self.store.device)
-        return frames_of([(self, ids)], gather_tables(self.reads(ids)))[0]
+        reads = FrameReads([(self, ids)])
+        return reads.frames(gather_tables(reads.reads, reads.memory))[0]
 
     def __copy__(self) -> StoredFrame:
         return StoredFrame(self.store, self.owner, self.name)
@@ -148,68 +144,80 @@ class StoredFrame(TensorFrame):  # type: ignore[misc]
     def _apply(self, fn: Callable[[Any], Any]) -> Any:
         return self.materialize()._apply(fn)
 
-    def _list_fields(self) -> list[FrameField]:
-        return [field for field in self.spec.fields if field.layout == "lists"]
-
-    def _table(self, field: FrameField) -> Table:
-        table = field.table(self.name)
-        if isinstance(self.owner, tuple):
-            return self.store.edge_table(table, self.owner)
-        return self.store.node_table(table, self.owner)
-
-    def _elements(self, field: FrameField) -> Table:
-        return self.store.list_values(field.table(self.name), self.owner)
-
-    def _whole_lists(self, field: FrameField, bounds: Tensor) -> tuple[Tensor, Tensor]:
-        """Returns the ends of the lists of all rows, and their elements, on the CPU."""
-        elements, ((ends, places),) = self._elements(field).read(), _places_of_lists([bounds])
-        # Rows of files may be in another order than their nodes, or be left out.
-        in_order = torch.equal(ends[:-1].view(-1, bounds.size(1) - 1), bounds[:, :-1])
-        return ends, elements if in_order and places.numel() == len(elements) else elements[places]
+    def _reader(self, field: FrameField, stypes: Any) -> _Reader:
+        is_target, name = field.stype == TARGET, field.table(self.name)
+        table_of = self.store.edge_table if isinstance(self.owner, tuple) else self.store.node_table
+        elements, ends, columns = None, None, 0
+        if field.layout == "joined":
+            ends, columns = torch.tensor(field.ends, device=self.store.device), len(field.ends) - 1
+        elif field.layout == "lists":
+            elements = self.store.list_values(name, self.owner)
+            columns = len(self.spec.columns[field.stype])
+        return _Reader(
+            field,
+            None if is_target else stypes(field.stype),
+            table_of(name, self.owner),  # type: ignore[arg-type]
+            elements,
+            ends,
+            columns,
+        )
 
     def _tensor(self, field: FrameField) -> TableTensor:
         return TableTensor(self.store, self.owner, field.table(self.name))
-
-    def _bounds(self, rows: Sequence[Tensor]) -> list[Tensor]:
-        """Of the rows of all fields, returns those that say where lists begin and end."""
-        pairs = zip(self.spec.fields, rows, strict=True)
-        return [bounds for field, bounds in pairs if field.layout == "lists"]
 
     def _plain(
         self,
         count: int,
         rows: Iterable[Tensor],
         ends: Iterator[Tensor],
-        elements: Iterator[Tensor],
+        lists: Iterator[tuple[Tensor, Tensor]],
     ) -> Any:
         """Returns a frame of gathered rows.
 
         Args:
             count: the number of rows.
             rows: the rows of each field.
-            ends: of each field of lists, 0 and where each list ends, ``[rows * columns + 1]``.
-            elements: of each field of lists, the elements.
+            ends: of each field of joined columns, 0 and where each column ends.
+            lists: of each field of lists, 0 and where each list ends, ``[rows * columns + 1]``, and
+                the elements.
         """
         columns: dict[Any, Any] = {}
-        target, stypes = None, stype_class()
-        for field, values in zip(self.spec.fields, rows, strict=True):
+        target = None
+        for reader, values in zip(self._readers, rows, strict=True):
             value: Any = values
-            if field.layout == "joined":
-                offset = self._ends[field].to(values.device, copy=True)
-                value = ragged("joined", count, len(field.ends) - 1, values, offset)
-            elif field.layout == "lists":
-                width = len(self.spec.columns[field.stype])
-                value = ragged("lists", count, width, next(elements), next(ends))
-            if field.stype == TARGET:
+            if reader.ends is not None:
+                value = ragged("joined", count, reader.columns, values, next(ends))
+            elif reader.elements is not None:
+                of_lists, elements = next(lists)
+                value = ragged("lists", count, reader.columns, elements, of_lists)
+            if reader.stype is None:
                 target = value
-            elif field.key is None:
-                columns[stypes(field.stype)] = value
+            elif reader.field.key is None:
+                columns[reader.stype] = value
             else:
-                columns.setdefault(stypes(field.stype), {})[field.key] = value
-        frame = TensorFrame(columns, {**self.col_names_dict}, target, None if columns else count)
-        if self.spec.statistics:
-            frame.col_stats = self.col_stats
+                columns.setdefault(reader.stype, {})[reader.field.key] = value
+        frame = TensorFrame.__new__(TensorFrame)
+        frame.__dict__.update(self._frame.__dict__)
+        frame.feat_dict, frame.y = columns, target
+        frame.col_names_dict = {**self.col_names_dict}
+        frame._col_to_stype_idx = {**self._col_to_stype_idx}
+        frame._num_rows = None if columns else count
         return frame
+
+
+class _Reader(NamedTuple):
+    """A field of a frame, and where its rows are."""
+
+    field: FrameField
+    stype: Any
+    """The semantic type of PyTorch Frame; None: the targets."""
+    table: Table
+    elements: Table | None
+    """The elements of lists."""
+    ends: Tensor | None
+    """Of joined columns: 0 and where each ends, on the store's device."""
+    columns: int
+    """The number of joined columns, or of lists in a row."""
 
 
 ForkingPickler.register(StoredFrame, StoredFrame.reduce_to_process)
@@ -229,20 +237,20 @@ class _Columns(Mapping[Any, Any]):
         frame = self._frame
         if stype not in frame.col_names_dict:
             raise KeyError(stype)
-        fields = [field for field in frame.spec.fields if field.stype == stype.value]
-        if fields[0].key is None:
-            return self._column(fields[0])
-        return {field.key: self._column(field) for field in fields}
+        readers = [reader for reader in frame._readers if reader.stype == stype]
+        if readers[0].field.key is None:
+            return self._column(readers[0])
+        return {reader.field.key: self._column(reader) for reader in readers}
 
-    def _column(self, field: FrameField) -> Any:
+    def _column(self, reader: _Reader) -> Any:
         frame, count = self._frame, len(self._frame)
-        if field.layout == "dense":
-            return frame._tensor(field)
-        if field.layout == "joined":
-            offset, width = frame._ends[field].clone(), len(field.ends) - 1
-            return ragged("joined", count, width, frame._tensor(field), offset)
-        ends, elements = frame._whole_lists(field, frame._table(field).read())
-        return ragged("lists", count, len(frame.spec.columns[field.stype]), elements, ends)
+        if reader.ends is not None:
+            rows, offset = frame._tensor(reader.field), reader.ends.clone()
+            return ragged("joined", count, reader.columns, rows, offset)
+        if reader.elements is None:
+            return frame._tensor(reader.field)
+        ends, elements = _whole_lists(reader, reader.table.read())
+        return ragged("lists", count, reader.columns, elements, ends)
 
     def __iter__(self) -> Iterator[Any]:
         return iter(self._frame.col_names_dict)
@@ -251,61 +259,66 @@ class _Columns(Mapping[Any, Any]):
         return len(self._frame.col_names_dict)
 
 
-def frames_of(requests: Sequence[tuple[StoredFrame, Tensor]], rows: Sequence[Tensor]) -> list[Any]:
-    """Returns the rows of frames as plain frames, with the elements of their lists, which are
-    gathered together. Waits for the GPU once, if there are lists.
+class FrameReads:
+    """Reads rows of several frames together.
 
     Args:
-        requests: each frame, and the ids of its rows, as :meth:`StoredFrame.reads` takes them.
-        rows: the rows that the frames' reads gave, one after the other.
+        requests: each frame, and the ids of its rows, ``[rows]`` int64 on the store's device.
+
+    Attributes:
+        reads: what to gather: tables, and the ids of their rows.
+        memory: of each, where to write the rows; None: to a new tensor.
     """
-    ahead = iter(rows)
-    parts = [[next(ahead) for _ in frame.spec.fields] for frame, _ in requests]
-    pairs = [
-        (frame._elements(field), bounds)
-        for (frame, _), part in zip(requests, parts, strict=True)
-        for field, bounds in zip(frame._list_fields(), frame._bounds(part), strict=True)
-    ]
-    places = _places_of_lists([bounds for _, bounds in pairs])
-    reads = [(table, at) for (table, _), (_, at) in zip(pairs, places, strict=True)]
-    elements = iter(gather_tables(reads) if reads else ())
-    ends = iter([end for end, _ in places])
-    return [
-        frame._plain(ids.numel(), part, ends, elements)
-        for (frame, ids), part in zip(requests, parts, strict=True)
-    ]
+
+    def __init__(self, requests: Sequence[tuple[StoredFrame, Tensor]]) -> None:
+        self._requests = requests
+        shapes = [(ids.numel(), of.columns) for frame, ids in requests for of in frame._lists]
+        self._bounds = ListBounds(shapes, requests[0][0].device if shapes else _CPU)
+        bounds = iter(self._bounds.bounds)
+        self.reads: list[tuple[Table, Tensor]] = []
+        self.memory: list[Tensor | None] = []
+        for frame, ids in requests:
+            for reader in frame._readers:
+                self.reads.append((reader.table, ids))
+                self.memory.append(None if reader.elements is None else next(bounds))
+
+    def frames(self, rows: Sequence[Tensor]) -> list[Any]:
+        """Returns plain frames, with the elements of their lists, which are gathered together.
+        Waits for the GPU once, if there are lists.
+
+        Args:
+            rows: what was gathered for :attr:`reads`.
+        """
+        frames = [frame for frame, _ in self._requests]
+        places = self._bounds.places()
+        tables = [reader.elements for frame in frames for reader in frame._lists]
+        pairs = zip(tables, places, strict=True)
+        elements = gather_tables([(table, at) for table, (_, at) in pairs if table is not None])
+        lists = iter([(ends, of) for (ends, _), of in zip(places, elements, strict=True)])
+        # Copies: a batch's frame is the user's.
+        ends = [of.ends for frame in frames for of in frame._joined if of.ends is not None]
+        sizes = [len(of) for of in ends]
+        copies = iter(torch.split_with_sizes(torch.cat(ends), sizes) if ends else ())
+        ahead = iter(rows)
+        return [
+            frame._plain(ids.numel(), [next(ahead) for _ in frame._readers], copies, lists)
+            for frame, ids in self._requests
+        ]
 
 
 def _rows_of(table: Table) -> RowSource:
     return RowSource(table.shape, table.dtype, table.read)
 
 
-def _places_of_lists(bounds: Sequence[Tensor]) -> list[tuple[Tensor, Tensor]]:
-    """Returns where the lists of some rows end, and where their elements are in the store.
-
-    Waits for the device once. The steps are those of all fields together: a batch has many.
-
-    Args:
-        bounds: of each field, ``[rows, columns + 1]`` where the lists of each row begin, and the
-            end of the last one.
-
-    Returns:
-        Of each field, ``[rows * columns + 1]`` from 0, and ``[elements]``.
-    """
-    if not bounds:
-        return []
-    lengths = torch.cat([of.diff(dim=1).view(-1) for of in bounds])
-    begins = torch.cat([of[:, :-1].reshape(-1) for of in bounds])
-    ends = torch.zeros(lengths.numel() + 1, dtype=torch.int64, device=lengths.device)
-    torch.cumsum(lengths, 0, out=ends[1:])
-    cuts = [0, *accumulate(of.size(0) * (of.size(1) - 1) for of in bounds)]
-    firsts = ends[torch.tensor(cuts, device=ends.device)].tolist()
-    places = torch.repeat_interleave(begins - ends[:-1], lengths, output_size=firsts[-1])
-    places += torch.arange(firsts[-1], device=places.device)
-    return [
-        (ends[cut : after + 1] - first, places[first:last])
-        for (cut, after), (first, last) in zip(pairwise(cuts), pairwise(firsts), strict=True)
-    ]
+def _whole_lists(reader: _Reader, bounds: Tensor) -> tuple[Tensor, Tensor]:
+    """Returns the ends of the lists of all rows, and their elements, on the CPU."""
+    assert reader.elements is not None
+    elements, lists = reader.elements.read(), ListBounds([(len(bounds), reader.columns)], _CPU)
+    lists.bounds[0].copy_(bounds)
+    [(ends, places)] = lists.places()
+    # Rows of files may be in another order than their nodes, or be left out.
+    in_order = torch.equal(ends[:-1].view(-1, reader.columns), bounds[:, :-1])
+    return ends, elements if in_order and places.numel() == len(elements) else elements[places]
 
 
 def _row_ids(index: Any, rows: int) -> Tensor:

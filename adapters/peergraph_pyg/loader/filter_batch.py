@@ -22,7 +22,7 @@ from peergraph.memory import Table, gather_tables
 from peergraph.store import StoreTensor, TableTensor
 
 from ..compat import data_storage, storage_data, storage_values
-from ..data.frames import StoredFrame, frames_of
+from ..data.frames import FrameReads, StoredFrame
 from ..data.sparse_adjacency import ADJACENCY_KEYS, ADJACENCY_TYPES
 from ..data.store_of import find_store
 from . import batch_csc
@@ -131,14 +131,13 @@ class _SharedRows:
     def gather(self) -> None:
         """Gathers all rows, and sets the attributes."""
         count = len(self._reads)
-        of_frames = [read for _, _, frame, ids in self._frames for read in frame.reads(ids)]
-        gathered = gather_tables([*self._reads, *of_frames])
+        of_frames = FrameReads([(frame, ids) for _, _, frame, ids in self._frames])
+        memory = [*[None] * count, *of_frames.memory]
+        gathered = gather_tables([*self._reads, *of_frames.reads], memory)
         for (batch, key), rows in zip(self._targets, gathered[:count], strict=True):
             batch[key] = rows
-        requests = [(frame, ids) for _, _, frame, ids in self._frames]
-        for (batch, key, _, _), frame in zip(
-            self._frames, frames_of(requests, gathered[count:]), strict=True
-        ):
+        frames = of_frames.frames(gathered[count:])
+        for (batch, key, _, _), frame in zip(self._frames, frames, strict=True):
             batch[key] = frame
 
     def of_edges(self, batch: Any) -> list[str]:

@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 from torch_geometric.data.data import BaseData
 from torch_geometric.data.storage import BaseStorage
+from torch_geometric.typing import TensorFrame
 
 from peergraph.memory import Table
 from peergraph.store import Store, StoreTensor
@@ -41,6 +42,8 @@ _SKIPPED = (
 _SKIPPED_AT_ONCE = frozenset({str, int, float, bool, type(None), weakref.ref})
 # Their own `record_stream` misses tensors that are nested in their values.
 _CONTAINERS = (BaseData, Mapping)
+# What frames know of their columns: thousands of numbers and texts, and no rows.
+_OF_COLUMNS = frozenset({"col_names_dict", "_col_to_stype_idx", "col_stats"})
 
 
 @dataclass(frozen=True)
@@ -147,7 +150,10 @@ def _owners_of_memory(batch: Any) -> list[Any]:
             ahead.extend(value.values())
         elif kind.has_items:
             ahead.extend(value)
-        ahead.extend(getattr(value, "__dict__", {}).values())
+        attributes = getattr(value, "__dict__", {})
+        if kind.is_frame:
+            attributes = {k: v for k, v in attributes.items() if k not in _OF_COLUMNS}
+        ahead.extend(attributes.values())
         ahead.extend(getattr(value, name, None) for name in kind.slots)
     return list(owners.values())
 
@@ -159,6 +165,7 @@ class _Kind(NamedTuple):
     is_lazy: bool
     is_tensor: bool
     is_container: bool  # whose own `record_stream` is not enough
+    is_frame: bool
     has_values: bool
     has_items: bool
     slots: list[str]
@@ -172,6 +179,7 @@ def _kind_of(kind: type) -> _Kind:
         is_lazy=issubclass(kind, LazyRows),
         is_tensor=issubclass(kind, Tensor),
         is_container=issubclass(kind, _CONTAINERS),
+        is_frame=issubclass(kind, TensorFrame),
         # A storage has its values in an attribute.
         has_values=issubclass(kind, Mapping) and not issubclass(kind, BaseStorage),
         has_items=issubclass(kind, (list, tuple, set, frozenset)),

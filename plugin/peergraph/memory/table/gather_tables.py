@@ -14,7 +14,9 @@ from peergraph.profiling import GATHER, profiled
 
 
 @profiled(GATHER)
-def gather_tables(reads: Sequence[tuple[Table, Tensor]]) -> list[Tensor]:
+def gather_tables(
+    reads: Sequence[tuple[Table, Tensor]], memory: Sequence[Tensor | None] | None = None
+) -> list[Tensor]:
     """Returns rows of several tables, each as :meth:`Table.gather`. One-sided.
 
     What the device reads by itself is gathered in one call of the compiled module, during which
@@ -25,6 +27,8 @@ def gather_tables(reads: Sequence[tuple[Table, Tensor]]) -> list[Tensor]:
     Args:
         reads: tables of one device, and the ids of the rows: int32 or int64, any shape, on the CPU
             or that device.
+        memory: of each, the tensor to write to, as `out` of :meth:`Table.gather`, on the device;
+            None: a new one.
 
     Raises as :meth:`Table.gather` does, for the first table with an error.
 
@@ -34,7 +38,8 @@ def gather_tables(reads: Sequence[tuple[Table, Tensor]]) -> list[Tensor]:
     results: list[Tensor | None] = []
     native = []
     lists: dict[tuple[int, int], tuple[Tensor, _C.IdList]] = {}
-    for table, ids in reads:
+    written: Sequence[Tensor | None] = [None] * len(reads) if memory is None else memory
+    for (table, ids), out in zip(reads, written, strict=True):
         direct = table.direct_read()
         if direct is None:
             results.append(None)
@@ -45,12 +50,14 @@ def gather_tables(reads: Sequence[tuple[Table, Tensor]]) -> list[Tensor]:
             checked = ids_on_device(ids, table.rows, table.device)
             lists[key] = checked, id_list(checked, max_blocks=most_blocks())
         checked, listed = lists[key]
-        rows = empty((*checked.shape, *table.shape[1:]), table.dtype, table.device)
+        rows = out
+        if rows is None:
+            rows = empty((*checked.shape, *table.shape[1:]), table.dtype, table.device)
         results.append(rows)
         native.append((direct.view, direct.codec, direct.scales, listed, rows))
     if native:
         _C.gather_tables(native, launch_on(reads[0][0].device))
     return [
-        table.gather(ids) if rows is None else rows
-        for (table, ids), rows in zip(reads, results, strict=True)
+        table.gather(ids, out) if rows is None else rows
+        for (table, ids), out, rows in zip(reads, written, results, strict=True)
     ]
