@@ -1,22 +1,25 @@
 """Tensors that have a shape, but no memory: what torch does with their address is an error.
 
-torch checks an address only where C++ code may write to it. ``plain.data = x`` gives the memory of
-`x` to a plain tensor, whose operations then read at the address 0.
+torch checks an address only where C++ code may write to it. ``plain.data = x`` would give the
+memory of `x` to a plain tensor, whose operations then read at the address 0. torch asks first
+whether the two types fit, by an operation that a dispatch key of `x` answers with an error.
 """
 
 from __future__ import annotations
 
-from typing import Any, NoReturn, TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 
 T = TypeVar("T", bound=Tensor)
 
-_KEY = "FPGA"
-"""A dispatch key for which torch has no kernels. It comes after `Python`, so that operations of a
-tensor subclass do not see it; a plain tensor that takes over its memory takes over its keys, too,
-except `Python`."""
+_ANSWERS = hasattr(torch.library.Library, "fallback")
+_KEY = "DeferredInit" if _ANSWERS else "FPGA"
+"""A dispatch key that torch has no kernels for. All operations but one pass the first on. Of torch
+2.4, which cannot be told to do so, it is one that comes after `Python`: operations of a tensor
+subclass do not see it, but a plain tensor that takes over the memory takes over the keys, too,
+except `Python`, and its operations find no kernel."""
 _KEYS = torch._C.DispatchKeySet(torch._C._dispatch_key_parse(_KEY))
 
 
@@ -52,20 +55,18 @@ class WithoutMemory(Tensor):
         return torch.empty(0, dtype=self.dtype, device=self.device)
 
 
-def _refuse(operation: Any, *args: Any, **kwargs: Any) -> NoReturn:
+def _check_types(target: Tensor, source: Tensor) -> bool:
+    """Returns whether ``target.data = source`` may be; asked if one has no memory."""
+    if type(source) in (Tensor, torch.nn.Parameter) or type(target) is type(source):
+        return True
     raise NotImplementedError(
-        f"{operation}: a plain tensor was given the data of a tensor that has no memory, by "
-        "plain.data = x or plain.set_(...); use plain.copy_(values), or x itself in its place"
+        f"plain.data = x: x is a {type(source).__name__}, which has no memory to share; use "
+        "plain.copy_(values), or x itself in its place"
     )
 
 
-def _refuse_copy(target: Tensor, source: Tensor, non_blocking: bool = False) -> NoReturn:
-    _refuse("aten::copy_")
-
-
-_libraries: list[Any] = [torch.library.Library("aten", "IMPL", _KEY)]  # type: ignore[no-untyped-call]
-# Its kernel, which is one for all keys, reads the memory.
-_libraries[0].impl("copy_", _refuse_copy)
-if hasattr(torch.library.Library, "fallback"):  # else torch raises its own NotImplementedError
-    _libraries.append(torch.library.Library("_", "IMPL", _KEY))  # type: ignore[no-untyped-call]
-    _libraries[1].fallback(_refuse)
+_libraries: list[Any] = []
+if _ANSWERS:
+    _libraries += (torch.library.Library(name, "IMPL", _KEY) for name in ("_", "aten"))  # type: ignore[no-untyped-call]
+    _libraries[0].fallback(torch.library.fallthrough_kernel)
+    _libraries[1].impl("_has_compatible_shallow_copy_type", _check_types)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import copy
 import io
 import os
 import signal
 import sys
 from collections.abc import Callable
+from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
 import numpy as np
@@ -73,6 +75,12 @@ USES: dict[str, Callable[[Any], object]] = {
     "to_dlpack": lambda g: to_dlpack(g.x),
     "to_dlpack of ids": lambda g: to_dlpack(g.edge_index),
     "to_dlpack of the data": lambda g: to_dlpack(taken(g.x)),
+    "pickle": lambda g: ForkingPickler.dumps(taken(g.x)),
+    "share_memory_": lambda g: taken(g.x).share_memory_(),
+    "share a module": lambda g: layer(g.x).share_memory(),
+    "storage of the data": lambda g: torch.zeros(3).set_(taken(g.x).untyped_storage()) + 1,
+    "new of a storage": lambda g: torch.zeros(3).new(taken(g.x).untyped_storage()) + 1,
+    "deepcopy": lambda g: copy.deepcopy(taken(g.x)),
     "storage": lambda g: torch.zeros(3).set_(g.x.untyped_storage()),
     "address": lambda g: g.x.data_ptr(),
 }
@@ -82,6 +90,19 @@ USES: dict[str, Callable[[Any], object]] = {
 def test_uses_raise(graph: str) -> None:
     process = run_python("-m", __name__, graph, timeout_s=250)
     assert (process.returncode, process.stdout) == (0, ""), process.stdout + process.stderr
+
+
+@pytest.mark.parametrize("graph", GRAPHS)
+@pytest.mark.skipif(not hasattr(torch.library.Library, "fallback"), reason="torch 2.4")
+def test_data_is_not_taken_over(graph: str) -> None:
+    shared = GRAPHS[graph](random_data(40))
+    for x in (shared.x, shared.x.detach(), shared.y, shared.edge_index):
+        plain = torch.zeros(x.shape, dtype=x.dtype)
+        for target in (plain, nn.Parameter(plain, requires_grad=False)):
+            with pytest.raises(NotImplementedError, match="has no memory to share"):
+                target.data = x
+            assert torch.equal(target, torch.zeros(x.shape, dtype=x.dtype))
+    assert nn.Linear(2, 2).double().weight.dtype == torch.float64
 
 
 @pytest.mark.parametrize("graph", GRAPHS)
