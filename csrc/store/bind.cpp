@@ -426,20 +426,6 @@ void register_store(py::module_& m) {
         py::arg("places"), py::arg("counts"), py::arg("most"), py::arg("user_ids"),
         py::arg("products"), py::arg("ids"), py::arg("launch"));
   m.attr("most_ranked") = kMostRanked;
-  // Names of the last version, for checkouts whose module is not built anew yet.
-  py::options options;
-  options.disable_function_signatures();
-  const auto refuse = [](const py::args&, const py::kwargs&) {
-    PG_CHECK_ARG(false, "find_large_products does this");
-  };
-  m.def("large_products", refuse,
-        "kind: _, rows: _, num_rows: _, row_bytes: _, scales: _, scale_bytes: _, stage: _, "
-        "first_place: _, queries: _, query_scales: _, bounds: _, errors: _, products: _, places: "
-        "_, counts: _, largest_norm: _, launch: _");
-  m.def("keep_largest", refuse,
-        "k: _, products: _, places: _, counts: _, kept: _, overflowed: _, errors: _, norms: _, "
-        "underflow: _, largest_norm: _, excluded: _, num_places: _, bounds: _, launch: _");
-  options.enable_function_signatures();
   m.def("find_large_products", &find_large_products, ReleaseGil(), py::kw_only(), py::arg("kind"),
         py::arg("rows"), py::arg("num_rows"), py::arg("row_bytes"), py::arg("scales"),
         py::arg("scale_bytes"), py::arg("stages"), py::arg("place"), py::arg("queries"),

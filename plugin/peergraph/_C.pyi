@@ -708,43 +708,6 @@ def join_edges(
     launch: Launch,
     allocate: collections.abc.Callable[[int], int],
 ) -> tuple[list[int], list[int], int, list[int], int, int]: ...
-def keep_largest(
-    *,
-    k: int,
-    products: torch.Tensor,
-    places: torch.Tensor,
-    counts: torch.Tensor,
-    kept: torch.Tensor,
-    overflowed: torch.Tensor,
-    errors: torch.Tensor,
-    norms: torch.Tensor,
-    underflow: float,
-    largest_norm: torch.Tensor,
-    excluded: torch.Tensor,
-    num_places: int,
-    bounds: torch.Tensor,
-    launch: Launch,
-) -> None: ...
-def large_products(
-    *,
-    kind: ProductKind,
-    rows: int,
-    num_rows: int,
-    row_bytes: int,
-    scales: int,
-    scale_bytes: int,
-    stage: tuple[int, bool, bool],
-    first_place: int,
-    queries: torch.Tensor,
-    query_scales: torch.Tensor,
-    bounds: torch.Tensor,
-    errors: torch.Tensor,
-    products: torch.Tensor,
-    places: torch.Tensor,
-    counts: torch.Tensor,
-    largest_norm: torch.Tensor,
-    launch: Launch,
-) -> None: ...
 def limit_vector_bytes(bytes: int) -> int: ...
 def make_huge_pages(address: int, bytes: int, num_threads: int) -> None: ...
 def map_shared(fd: int, bytes: int, on_disk: bool) -> int: ...

@@ -26,9 +26,9 @@ OTHER = {torch.int64: torch.float32, torch.int32: torch.float32, torch.float32: 
 # any tensor, check_ids reads the ids of its list.
 WITHOUT_SIZES = """
     activation_parts alignment_bits ask_for_huge_pages attention_fits await_round bytes_as_dlpack
-    call_in_main_thread check_ids crc32c is_arange keep_largest large_products limit_vector_bytes
-    make_huge_pages map_shared populate_pages post_round remote_rows_scratch signal_flag
-    unmap_shared vector_bytes wait_for_flag
+    call_in_main_thread check_ids crc32c is_arange limit_vector_bytes make_huge_pages map_shared
+    populate_pages post_round remote_rows_scratch signal_flag unmap_shared vector_bytes
+    wait_for_flag
 """
 # Rows of tables have any dtype.
 ANY_DTYPE = {
