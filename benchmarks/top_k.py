@@ -6,7 +6,8 @@
 The peer multiplies a rank's share of the rows, as a plain tensor, with all queries, block by block,
 takes `torch.topk` of each block and merges; its products are rounded to the dtype of the tensor,
 and nothing is sent between ranks. `floor_ms` is the time of the products on the tensor cores or of
-the bytes of the rows in memory, whichever is longer, at the rates of `--tops` and `--gbs`.
+the bytes of the rows in memory, whichever is longer, at the rates that the GPU has in this run: of
+large products of random numbers by torch, and of a copy.
 `--profile` prints the kernels of one call, gaps between them, and the host's calls and waits.
 """
 
@@ -14,7 +15,9 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Callable
 from contextlib import closing
+from statistics import median
 
 import torch
 from harness.common import integers, main, measure, parser, words
@@ -86,19 +89,65 @@ def profile(session: Session, table: Table, queries: Tensor, k: int, timing: Tim
         print("\n".join(lines), flush=True)
 
 
-def floor_ms(args: argparse.Namespace, world: int, storage: str, row_bytes: int) -> float | None:
-    rates = dict(zip(("int8", "other"), args.tops, strict=False))
-    tops = rates.get("int8" if storage == "int8" else "other")
-    if tops is None or not args.gbs:
+def products_a_ms(device: torch.device) -> dict[str, float]:
+    """The multiplications and additions of large products on this GPU, by the storage of rows."""
+    size = 8192
+    left, right = (torch.randint(-127, 128, (size, size), device=device) for _ in range(2))
+    byte_factors = left.to(torch.int8), right.to(torch.int8).T
+    half_factors = (left / 127).bfloat16(), (right / 127).bfloat16().T
+    return {
+        "int8": 2 * size**3 / median_ms(lambda: torch._int_mm(*byte_factors)),
+        "other": 2 * size**3 / median_ms(lambda: torch.mm(*half_factors)),
+    }
+
+
+def bytes_a_ms(device: torch.device) -> float:
+    """The bytes that a copy in the memory of this GPU reads and writes."""
+    source = torch.empty(1 << 32, dtype=torch.uint8, device=device).random_()
+    target = torch.empty_like(source)
+    return 2 * source.numel() / median_ms(lambda: target.copy_(source))
+
+
+def median_ms(run: Callable[[], object]) -> float:
+    """The median time of some calls, without the first ones."""
+    times = []
+    for _ in range(12):
+        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        begin.record()
+        run()
+        end.record()
+        end.synchronize()
+        times.append(begin.elapsed_time(end))
+    return median(times[4:])
+
+
+def floors(session: Session) -> dict[str, tuple[float, float]]:
+    """Operations and bytes a ms of this machine's tensor cores and memory, by storage."""
+    if session.device.type != "cuda":
+        return {}
+    moved = bytes_a_ms(session.device)
+    rates = {name: (rate, moved) for name, rate in products_a_ms(session.device).items()}
+    torch.cuda.empty_cache()
+    if session.rank == 0:
+        for name, (rate, _) in rates.items():
+            print(f"products of {name} rows: {rate / 1e9:.0f} 10^12 operations a second")
+        print(f"copies in memory: {moved / 1e6:.0f} GB/s", flush=True)
+    return rates
+
+
+def floor_ms(
+    args: argparse.Namespace, world: int, rates: tuple[float, float] | None, row_bytes: int
+) -> float | None:
+    if rates is None:
         return None
-    products = 2 * args.queries * args.rows * args.dim / (tops * 1e9)
-    return max(products, args.rows * row_bytes / (args.gbs * 1e6)) / world
+    products = 2 * args.queries * args.rows * args.dim / rates[0]
+    return max(products, args.rows * row_bytes / rates[1]) / world
 
 
 def run(session: Session) -> None:
     args = session.args
     count = -(-args.queries // session.world)
-    queries = query_sets(session, count)
+    queries, rates = query_sets(session, count), floors(session)
     for plan in args.plans:
         for storage in args.storages:
             system = "peergraph" if storage == FULL else f"peergraph {storage}"
@@ -112,7 +161,8 @@ def run(session: Session) -> None:
                         session,
                         lambda i, _, t=table, n=k: peergraph.top_k(t, queries[i % _QUERY_SETS], n),
                     )
-                    floor = floor_ms(args, session.world, storage, table.row_bytes)
+                    rate = rates.get("int8" if storage == "int8" else "other")
+                    floor = floor_ms(args, session.world, rate, table.row_bytes)
                     add(session, timing, system, k, plan=plan, floor_ms=floor)
                     if args.profile:
                         profile(session, table, queries[1], k, timing)
@@ -158,11 +208,7 @@ def arguments() -> argparse.ArgumentParser:
     result.add_argument("--k", type=integers, default="100")
     result.add_argument("--storages", type=words, default=FULL, help="float32,bfloat16,int8,...")
     result.add_argument("--torch-dtypes", type=words, default="float32,bfloat16")
-    result.add_argument(
-        "--tops", type=integers, default="1979,989", help="10^12 operations a second: int8, others"
-    )
     result.add_argument("--profile", action="store_true", help="kernels of one call; on GPUs")
-    result.add_argument("--gbs", type=float, default=4800, help="of the memory")
     return result
 
 

@@ -113,7 +113,6 @@ def test_top_k(tmp_path: Path) -> None:
     assert [(r["system"], r["setting"]) for r in records] == [
         (system, setting) for system in systems for setting in ("top 3", "top 70")
     ]
-    assert all(r["floor_ms"] > 0 for r in records if r["system"].startswith("peergraph"))
 
 
 def test_minibatch(tmp_path: Path) -> None:
