@@ -67,7 +67,8 @@ class NegativeSampler:
         tries: the largest number of draws of a negative. If the last draw is an edge too, it is
             kept and marked.
 
-    Reads the in-degrees at construction for ``"degree"`` and synchronises then.
+    Reads weights, times and, for ``"degree"``, the in-degrees at construction, and synchronises
+    then: tensors that are changed later have no effect.
 
     Raises:
         ValueError: an unknown relation or option, a number out of range, weights or times of
