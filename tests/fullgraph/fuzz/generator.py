@@ -170,8 +170,10 @@ class Generator:
         variable = (name or f"v{self.count}") if result else ""
         line = f"{variable} = {text}" if variable else text
         if self.draw.random() < 0.1 and not text.startswith(("for ", "with ")):
-            # Of offloaded rows, a backward pass in inference mode is an error of torch.
-            needs_grad = any(word in text for word in ("autograd", "backward", "requires_grad="))
+            # Of offloaded rows, a backward pass in inference mode is an error of torch. What needs
+            # gradients there gets none outside, where ours get one.
+            words = ("autograd", "backward", "requires_grad")
+            needs_grad = any(word in text for word in words)
             modes = [m for m in self.modes if not (needs_grad and "inference" in m)]
             line = f"with {self.draw.choice(modes)}: {line}"
         if not self.add(line, variable):

@@ -81,6 +81,36 @@ IN_MODES = {
         *("w = v.clone(); w[1] = 0; v.copy_(w)", "part = v[2:6]; part.mul_(3); del part"),
     )
 }
+# Ranges and rows that were changed through `.data` or `detach()` raised torch's error of leaves.
+DETACHED = {
+    f"{write} of v = {view}": ("x = x.requires_grad_()", f"v = {view}", write, "check('x', x)")
+    for view, writes in {
+        "x[2:6]": ("v.data.zero_()", "v.detach()[[1, 2]] = 7.0", "v.data.mul_(2)"),
+        "x[::2]": ("v.data[[0, 3, 3]] = 0.95", "v.data[:, 1] = 2.0"),
+        "x[3]": ("v.data.fill_(2)", "v.detach()[1] = 4.0"),
+    }.items()
+    for write in writes
+}
+# Rows that were written in inference mode could not be read by a function with gradients.
+READ_WITH_GRADIENTS = {
+    write: (
+        *("h = x.clone().requires_grad_()", f"with torch.inference_mode(): {write}"),
+        *("out = h * x", "out.sum().backward()", "check('gradient', h.grad)", "check('x', x)"),
+    )
+    for write in ("x[np.arange(x.shape[0]) % 3 == 2] = 0.13", "x[torch.tensor([1, 2])] = x[3] * 2")
+}
+# Its second derivative is a tensor of torch that has no memory.
+SECOND_DERIVATIVES = {
+    name: (
+        *("h = x.detach().clone().requires_grad_()", f"loss = {loss}"),
+        "first = torch.autograd.grad(loss, h, create_graph=True)[0]",
+        "check('second', torch.autograd.grad(first.pow(2).sum(), h, allow_unused=True)[0])",
+    )
+    for name, loss in {
+        "l1_loss": "F.l1_loss(h * 1.5, torch.zeros_like(h))",
+        "hardtanh": "F.hardtanh(h * 1.5).sum()",
+    }.items()
+}
 # They ended in a TypeError.
 OUT = [
     f"torch.{call}, out=torch.zeros({shape}, dtype=x.dtype))"
@@ -173,9 +203,15 @@ def test_written_ids(chunks: int) -> None:
 
 @pytest.mark.parametrize("chunks", [0, 2])
 def test_writes_without_gradients(chunks: int) -> None:
-    for name, program in IN_MODES.items():
+    for name, program in (IN_MODES | DETACHED | READ_WITH_GRADIENTS).items():
         with named_case(name):
             _check(program, chunks)
+
+
+def test_second_derivatives_that_are_zero() -> None:
+    for name, program in SECOND_DERIVATIVES.items():
+        with named_case(name):
+            _check(program, 0)
 
 
 def test_random_numbers_of_plain_tensors_in_inference_mode() -> None:

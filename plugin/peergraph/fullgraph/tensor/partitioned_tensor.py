@@ -238,6 +238,8 @@ def wrap(local: Tensor, layout: RowLayout, dim: int) -> PartitionedTensor:
         local: this rank's rows: `layout.local_count` along `dim`; not copied.
         dim: not negative.
     """
+    if local._is_zerotensor():  # of derivatives that are zero; its memory does not exist
+        local = torch.zeros(local.shape, dtype=local.dtype, device=local.device)
     shape = local.shape
     size = (*shape[:dim], layout.size, *shape[dim + 1 :]) if dim else (layout.size, *shape[1:])
     # Of one row or none, any strides are contiguous; ranks must not differ in theirs.

@@ -48,9 +48,16 @@ class _Row:
             self.value.copy_(self.base[self.index])
         self._seen = self._token()
 
-    def write(self) -> None:
-        """Writes the row into the tensor. Collective; differentiable."""
-        self.base[self.index] = self.value if torch.is_grad_enabled() else self.value.detach()
+    def write(self, changed: Tensor) -> None:
+        """Writes the row into the tensor. Collective; differentiable, unless `changed`, through
+        which the row was changed, is one of ``.data`` or ``detach()``.
+        """
+        is_detached = self.value.requires_grad and not changed.requires_grad
+        if is_detached or not torch.is_grad_enabled():
+            with torch.no_grad():
+                self.base[self.index] = self.value.detach()
+        else:
+            self.base[self.index] = self.value
         self._seen = self._token()
 
 
@@ -87,7 +94,7 @@ class RowTensor(Tensor):
         result = func(*args, **kwargs)
         for row, version in zip(rows, versions, strict=True):
             if _version_of(row._plain) != version:
-                row._row.write()
+                row._row.write(row._plain)
         if isinstance(result, np.ndarray):
             result = result.copy()
             result.setflags(write=False)  # a write would not reach the tensor

@@ -34,8 +34,14 @@ from peergraph.fullgraph.tensor.selection import index_on_device, selection, tak
 def put(x: OffloadedTensor, index: Any, value: Any, accumulate: bool = False) -> None:
     """Writes rows by mask, ids or range in place, or columns of all rows; or adds values there.
 
-    The values of selected rows are on the device, and so they stay until the rows are computed.
+    The values of selected rows are on the device, and so they stay until the rows are computed,
+    which may be in a mode with gradients: that takes no tensors of inference mode.
     """
+    if torch.is_inference_mode_enabled():
+        with torch.inference_mode(False), torch.no_grad():
+            put(x, index, value, accumulate)
+        return
+    index, value = _without_inference(index), _without_inference(value)
     parsed = parse_index(index, x.shape)
     first: Any = parsed.advanced[0] if parsed.is_alone else None
     of_elements = isinstance(first, PartitionedTensor) and first.dtype == torch.bool
@@ -89,6 +95,12 @@ def put(x: OffloadedTensor, index: Any, value: Any, accumulate: bool = False) ->
     _write(x, chosen, written)
 
 
+def _without_inference(part: Any) -> Any:
+    if isinstance(part, tuple):
+        return tuple(map(_without_inference, part))
+    return part.clone() if isinstance(part, Tensor) and part.is_inference() else part
+
+
 def cat(tensors: Sequence[Tensor], dim: int = 0, **kwargs: Any) -> Tensor:
     """As `torch.cat`. To be joined along the rows, offloaded tensors with one value a row are
     computed and moved to the device; wider ones raise NotImplementedError.
@@ -114,7 +126,8 @@ def set_data(x: OffloadedTensor, value: Tensor) -> None:
 def _then_written(function: Any) -> Any:
     """Returns the rule of a function that changes a tensor on the device in place.
 
-    A range of rows of an offloaded tensor is written to it, with gradients.
+    A range of rows of an offloaded tensor is written to it, with gradients; without, if it is
+    changed through ``.data`` or ``detach()``.
     """
 
     def run(x: Any, *args: Any, **kwargs: Any) -> Any:
@@ -125,6 +138,10 @@ def _then_written(function: Any) -> Any:
         selected = write.selected()
         if selected is None:
             refuse("assignment", "a part of a range of rows is changed in place: x[rows] = value")
+        is_detached = x is not selected and write.x.requires_grad and not x.requires_grad
+        if is_detached and not any(_requires_grad(each) for each in (*args, *kwargs.values())):
+            with torch.no_grad(), torch._C.DisableTorchFunctionSubclass():
+                return function(x, *args, **kwargs)
         write.is_suspended = True
         try:
             with torch._C.DisableTorchFunctionSubclass():
@@ -135,6 +152,10 @@ def _then_written(function: Any) -> Any:
         return result
 
     return run
+
+
+def _requires_grad(value: Any) -> bool:
+    return isinstance(value, Tensor) and value.requires_grad
 
 
 _OPERATORS = ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "and", "or", "xor")
