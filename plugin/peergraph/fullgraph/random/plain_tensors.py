@@ -45,8 +45,10 @@ class _Operations(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        rule = RANDOM_OPS.get(func, func) if any(isinstance(a, Tensor) for a in args) else func
-        if rule is func and torch.is_inference_mode_enabled():
+        tensors = [arg for arg in args if isinstance(arg, Tensor)]
+        rule = RANDOM_OPS.get(func, func) if tensors else func
+        in_inference = torch.is_inference_mode_enabled() or any(x.is_inference() for x in tensors)
+        if rule is func and in_inference:
             with self:  # functions that torch defines by others come as they are there
                 result = func.decompose(*args, **(kwargs or {}))
             if result is not NotImplemented:
