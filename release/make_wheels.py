@@ -26,6 +26,7 @@ import sys
 from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
+from zipfile import ZipFile
 
 from release.interpreters import interpreter
 from release.old_systems import link_options
@@ -104,16 +105,28 @@ def make_wheel(python: str, core: Path, machine: str) -> Path:
     shutil.rmtree(made, ignore_errors=True)
     path = f"{place / 'bin'}{os.pathsep}{os.environ['PATH']}"
     # Of this step alone: pip installs tools for the processor that Python names.
-    names = {
-        "_PYTHON_HOST_PLATFORM": f"linux-{machine}",
-        "SETUPTOOLS_EXT_SUFFIX": f".cpython-{version.replace('.', '')}-{machine}-linux-gnu.so",
-    }
+    variables = {"_PYTHON_HOST_PLATFORM": f"linux-{machine}", "PATH": path}
+    suffix = f".cpython-{version.replace('.', '')}-{machine}-linux-gnu.so"
     run(
         *(own, "-m", "pip", "wheel", "-q", ".", "--no-deps", "--no-build-isolation", "-w", made),
         *("-C", f"build-dir={place / machine}", "-C", f"cmake.define.PEERGRAPH_CORE={core}"),
-        env={**os.environ, **names, "PATH": path},
+        # pybind11 asks the interpreter that it runs with, which is of this machine.
+        *("-C", f"cmake.define.PYTHON_MODULE_EXTENSION={suffix}"),
+        env=os.environ | variables,
     )
-    return next(made.glob("peergraph-*.whl"))
+    wheel = next(made.glob("peergraph-*.whl"))
+    check_module(wheel, suffix)
+    return wheel
+
+
+def check_module(wheel: Path, suffix: str) -> None:
+    """Raises SystemExit if the wheel has another module than the one that its Python imports."""
+    modules = [name for name in ZipFile(wheel).namelist() if name.endswith(".so")]
+    if modules != [f"peergraph/_C{suffix}"]:
+        raise SystemExit(
+            f"{wheel.name} has the modules {', '.join(modules) or '(none)'}, expected "
+            f"peergraph/_C{suffix} alone: is one of another build in plugin/peergraph?"
+        )
 
 
 def repair(wheel: Path, folder: Path, machine: str) -> Path:

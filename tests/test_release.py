@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from zipfile import ZipFile
 
 import pytest
 from release import make_wheels, old_systems, toolkit, wheel_matrix
@@ -36,6 +37,21 @@ def test_interpreters_are_found_or_given() -> None:
     assert interpreter(here, [f"{here}=/opt/python", "3.99=/other"]) == "/opt/python"
     with pytest.raises(FileNotFoundError, match="--python 3.99=PATH"):
         interpreter("3.99")
+
+
+def test_a_wheel_has_the_module_of_its_python_and_processor_alone(tmp_path: Path) -> None:
+    suffix = ".cpython-311-aarch64-linux-gnu.so"
+    own, other = f"peergraph/_C{suffix}", "peergraph/_C.cpython-311-x86_64-linux-gnu.so"
+    for modules in ([own], [other], [own, other], []):
+        wheel = tmp_path / f"{len(list(tmp_path.iterdir()))}.whl"
+        with ZipFile(wheel, "w") as file:
+            for name in ("peergraph/__init__.py", *modules):
+                file.writestr(name, "")
+        if modules == [own]:
+            make_wheels.check_module(wheel, suffix)
+        else:
+            with pytest.raises(SystemExit, match=f"expected {own} alone"):
+                make_wheels.check_module(wheel, suffix)
 
 
 def test_cells_of_the_matrix(tmp_path: Path) -> None:
