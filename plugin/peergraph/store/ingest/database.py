@@ -26,7 +26,7 @@ from peergraph.store.ingest.read.arrow_rows import ArrowRows
 from peergraph.store.ingest.read.open_rows import open_rows
 from peergraph.store.ingest.read.optional import arrow, compute
 from peergraph.store.ingest.read.row_source import Batch, RowSource, named_errors
-from peergraph.store.ingest.values.arrow_arrays import as_mask, common_type, plain_type, take
+from peergraph.store.ingest.values.arrow_arrays import as_mask, take
 from peergraph.store.ingest.workspace import Workspace, arrow_reader, sql_list
 from peergraph.store.input.frame_spec import VALUES, FrameSpec, list_type
 from peergraph.store.input.source import EdgeType, NodeType
@@ -155,11 +155,11 @@ class Database:
         named += [column for of in table.columns for column in of.columns]
         key, seconds = f"key {files.key}", arrow.timestamp("s")
         if files.key is not None:
-            types[key] = _common(source, files.key)
+            types[key] = source.type(files.key)
         if files.time is not None:
             _check_times(source, files.time)
             types[_TIME], tables["time"] = arrow.int64(), Columns(_TIME)
-        types[_ROW] = np.dtype(np.int64)
+        types[_ROW] = arrow.int64()
 
         def encoded(batch: Batch) -> dict[str, Any]:
             arrays: dict[str, Any] = {of.stype: of.encoded(batch.columns) for of in table.columns}
@@ -178,8 +178,8 @@ class Database:
         """
         rows_of, key = self._source(table.name, table.files), table.files.key
         types = {
-            _SOURCE: np.dtype(np.int64) if key is None else _common(rows_of, key),
-            _DESTINATION: _common(rows_of, column),
+            _SOURCE: arrow.int64() if key is None else rows_of.type(key),
+            _DESTINATION: rows_of.type(column),
         }
 
         def encoded(batch: Batch) -> dict[str, Any]:
@@ -219,11 +219,6 @@ def _stype(name: NodeType, files: TableFiles, source: RowSource, column: str) ->
         several = " and ".join(sorted(kinds))
         raise ValueError(f"table {name!r}: column {column!r} is {several}: name one in stypes")
     return kinds.pop()
-
-
-def _common(source: RowSource, column: str) -> Any:
-    """Returns the type that holds the values of a column of keys in all files."""
-    return common_type([*map(plain_type, source.types(column))], f"column {column!r}")
 
 
 def _check_times(source: RowSource, column: str) -> None:

@@ -15,6 +15,7 @@ from peergraph.store.ingest.read.optional import arrow, compute
 from peergraph.store.ingest.read.row_source import Problems
 from peergraph.store.ingest.values.arrow_arrays import (
     Array,
+    as_arrow,
     as_mask,
     as_numpy,
     is_list,
@@ -88,14 +89,14 @@ class FrameColumns:
         return Columns(self.stype)
 
     @property
-    def type(self) -> np.dtype[Any]:
-        """The type of the encoded column, with the shape of a row."""
+    def type(self) -> Any:
+        """The type of the encoded column."""
         count = len(self.columns)
         shape = {
-            "timestamp": (count, len(_PARTS_OF_A_TIME)),
-            "embedding": (sum(self.widths),),
-        }.get(self.stype, (count + (self.stype in _LISTS),))
-        return np.dtype((np.int64 if self.table.dtype is None else np.float64, shape))
+            "timestamp": (0, count, len(_PARTS_OF_A_TIME)),
+            "embedding": (0, sum(self.widths)),
+        }.get(self.stype, (0, count + (self.stype in _LISTS)))
+        return as_arrow(np.empty(shape, np.int64 if self.table.dtype is None else np.float64)).type
 
     def encoded(self, arrays: Mapping[str, Any]) -> Array:
         """Returns the encoded column of some rows; appends the elements of lists to their file."""

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-import torch
 
 from peergraph.store.ingest.graph_files import NodeFiles
 from peergraph.store.ingest.read.optional import arrow, parquet
 from peergraph.store.ingest.read.row_source import Batch, RowSource, named_errors
 from peergraph.store.ingest.values import arrow_arrays
-from peergraph.store.ingest.values.arrow_arrays import Array, Integers, is_text, plain_type
+from peergraph.store.ingest.values.arrow_arrays import Array, Integers, is_text
 from peergraph.store.ingest.values.numbers import TextKind, ValueKind, to_keys, to_node_numbers
 from peergraph.store.ingest.workspace import Workspace, arrow_reader
 
@@ -144,7 +143,8 @@ class IdColumn:
         self._column, self._what, self._ids = column, what, ids
         self._where = f"{what} (column {column!r})"
         self._text_kind: TextKind | None = None
-        kind = _kind_of_types(source.types(column), self._where)
+        with named_errors(self._where):
+            kind = _kind_of(source.type(column))
         if ids.count is not None:
             return
         if ids.files.numbering == "dense":
@@ -188,28 +188,15 @@ class IdColumn:
         self._ids.kind = kind
 
 
-def _kind_of_types(kinds: Sequence[Any], what: str) -> ValueKind | None:
-    """Returns whether the ids of some types of Arrow, NumPy or torch are whole numbers or text;
-    None: the values decide.
+def _kind_of(kind: Any) -> ValueKind | None:
+    """Returns whether the ids of a type are whole numbers or text; None: the values decide. Raises
+    ValueError for other types.
     """
-    are_arrays = bool(kinds) and isinstance(kinds[0], (np.dtype, torch.dtype))
-    plain = kinds if are_arrays else [*map(plain_type, kinds)]
-    id_kinds = {_kind_of_type(kind) for kind in plain if str(kind) != "null"}
-    shown = " and ".join(sorted(set(map(str, plain))))
-    if None in id_kinds:
-        raise ValueError(f"{what}: ids must be whole numbers or text, are {shown}")
-    if len(id_kinds) > 1:
-        raise ValueError(f"{what}: ids are {shown} in different files: convert them to one type")
-    return id_kinds.pop() if id_kinds else None
-
-
-def _kind_of_type(kind: Any) -> ValueKind | None:
-    """Returns what the ids of a type are; None: they are none."""
     types = arrow.types
-    if isinstance(kind, (np.dtype, torch.dtype)):
-        is_number = getattr(kind, "kind", "") in ("i", "u", "f")
-    elif is_text(kind):
+    if is_text(kind):
         return "text"
-    else:
-        is_number = types.is_integer(kind) or types.is_decimal(kind) or types.is_floating(kind)
-    return "number" if is_number else None
+    if types.is_integer(kind) or types.is_decimal(kind) or types.is_floating(kind):
+        return "number"
+    if types.is_null(kind):
+        return None
+    raise ValueError(f"ids must be whole numbers or text, are {kind}")

@@ -8,19 +8,10 @@ from collections.abc import Iterator, Sequence
 from os.path import abspath, dirname
 from typing import Any
 
-import numpy as np
-
 from peergraph.store.ingest.read.arrow_rows import ArrowRows, columns_of
 from peergraph.store.ingest.read.optional import arrow
-from peergraph.store.ingest.read.row_source import Batch, Problems, RowSource
-from peergraph.store.ingest.values.arrow_arrays import (
-    Mask,
-    as_arrow,
-    as_mask,
-    common_type,
-    is_text,
-    plain_type,
-)
+from peergraph.store.ingest.read.row_source import Batch, Problems, RowSource, named_errors
+from peergraph.store.ingest.values.arrow_arrays import Mask, as_arrow, as_mask, is_text
 from peergraph.store.ingest.values.numbers import TextKind, text_numbers
 from peergraph.store.ingest.workspace import Workspace, arrow_reader
 
@@ -55,7 +46,8 @@ class Condition:
             name: TextKind(source, f"where={where!r}: column {name!r}") for name in self.columns
         }
         # Of all rows: a row must not mean another thing because of the rows next to it.
-        self._types = {name: self._type(source.types(name)) for name in self.columns}
+        with named_errors(self._what):
+            self._types = {name: source.type(name) for name in self.columns}
         self._is_checked = False
 
     def rows(self, batch: Batch) -> Mask:
@@ -81,28 +73,22 @@ class Condition:
         cursor.execute(f"DROP TABLE {name}")
         self._is_checked = True
 
-    def _type(self, kinds: Sequence[Any]) -> Any:
-        """Returns the type of a column with some types; None: the values of text decide."""
-        of_arrays = [arrow.from_numpy_dtype(k) for k in kinds if isinstance(k, np.dtype)]
-        return common_type(of_arrays or [*map(plain_type, kinds)], self._what) if kinds else None
-
     def _array(self, name: str, batch: Batch) -> Any:
         """Returns a column, that of text as numbers where they are numbers: DuckDB would round
         them to the type of a number that they are compared with.
         """
         column, kind = batch.columns[name], self._types[name]
-        if isinstance(column, np.ndarray):
-            column = as_arrow(column)
-        elif kind is None and self._kinds[name].of(column, batch) == "text":
+        is_open = arrow.types.is_null(kind)
+        if self._source.is_text and is_open and self._kinds[name].of(column, batch) == "text":
             return column
-        elif self._source.is_text and not (kind is not None and is_text(kind)):
+        if self._source.is_text and not is_text(kind):
             problems = Problems(len(column))
             values, missing, _ = text_numbers(column, problems)
             if problems.bad.any():
                 value = column[int(problems.bad.argmax())].as_py()
                 raise ValueError(f"{self._what}: column {name!r} has {value!r}, which is no number")
             column = as_arrow(values, missing)
-        kind = arrow.float64() if kind is None else kind
+        kind = arrow.float64() if self._source.is_text and is_open else kind
         try:
             return column.cast(kind)
         except arrow.ArrowInvalid as error:

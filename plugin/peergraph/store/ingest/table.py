@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import fnmatch
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import reduce
-from itertools import chain
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -24,7 +23,7 @@ from peergraph.store.ingest.read.open_rows import open_rows
 from peergraph.store.ingest.read.optional import arrow
 from peergraph.store.ingest.read.row_source import Batch, Problems, RowSource, named_errors
 from peergraph.store.ingest.staged_rows import StagedRows
-from peergraph.store.ingest.values.arrow_arrays import Integers, common_type, is_text, value_type
+from peergraph.store.ingest.values.arrow_arrays import Integers, is_text, row_shape, value_type
 from peergraph.store.ingest.values.numbers import MIXED_TEXT, Numbers, to_dtype, to_numbers
 from peergraph.store.ingest.workspace import Workspace
 from peergraph.store.input.source import EdgeType, NodeType
@@ -87,16 +86,15 @@ class Table:
         names = () if source is None else source.names
         self.columns, self._is_matrix = _chosen_columns(table, names)
         assert source is not None
-        kinds = {column: _types(source, column) for column in self.columns}
-        of_rows = None if self._is_matrix else next(chain(*kinds.values()), None)
-        self._row_shape: tuple[int, ...] | None = (
-            of_rows.shape if isinstance(of_rows, np.dtype) else None  # until rows are read
-        )
+        kinds = {column: source.type(column) for column in self.columns}
+        # None until rows are read.
+        self._row_shape = None if self._is_matrix else row_shape(kinds[self.columns[0]])
+        kinds = {column: value_type(kind) for column, kind in kinds.items()}
         self._times = {
-            column: kind[0] for column, kind in kinds.items() if any(map(_is_time, kind))
+            column: kind for column, kind in kinds.items() if arrow.types.is_temporal(kind)
         }
         # None where the values of text decide, when all have been read.
-        self._dtype = _dtype_of(source, kinds, table.dtype)
+        self._dtype = _dtype_of(source, kinds.values(), table.dtype)
         self._kinds: set[str] = set()  # of the values of text, as NumPy names them
         self._has_nan = False
         self._staged: StagedRows | None = None
@@ -273,53 +271,34 @@ def _chosen_columns(table: Columns | Rows, names: Sequence[str]) -> tuple[list[s
 
 
 def _dtype_of(
-    source: RowSource, kinds: Mapping[str, Sequence[Any]], declared: torch.dtype | str | None
+    source: RowSource, kinds: Collection[Any], declared: torch.dtype | str | None
 ) -> torch.dtype | None:
-    """Returns the dtype that users declare, or the one that holds the values of columns in all
-    files, by the types of each column; None: they are text, or all missing.
+    """Returns the dtype that users declare, or the one that holds the values of columns of some
+    types; None: they are text, or all missing.
     """
     if isinstance(declared, str) and declared not in DTYPE_NAMES:
         names = ", ".join(sorted(DTYPE_NAMES))
         raise ValueError(f"dtype must be one of {names}, got {declared!r}")
-    dtypes = [_dtype(kind) for kind in chain(*kinds.values()) if not is_text(kind)]
-    has_text = any(map(is_text, chain(*kinds.values())))
+    held = [kind for kind in kinds if not arrow.types.is_null(kind)]
+    dtypes = [_dtype(kind) for kind in held if not is_text(kind)]
+    has_text = len(dtypes) < len(held)
     if has_text and dtypes and not source.is_text:
         text = "columns are text in one place and numbers in another: convert them to one type"
         raise ValueError(text)
     if declared is not None:
         return DTYPE_NAMES[declared] if isinstance(declared, str) else declared
-    if has_text or not dtypes or (source.is_text and not all(kinds.values())):
+    if has_text or not dtypes or (source.is_text and len(held) < len(kinds)):
         return None
-    return reduce(_common, dtypes)
-
-
-def _types(source: RowSource, column: str) -> list[Any]:
-    """Returns the types of a column that has values: Arrow's type that holds those of all files, or
-    the dtypes of arrays; none for text without a declared type.
-    """
-    kinds = source.types(column)
-    if not kinds or isinstance(kinds[0], (np.dtype, torch.dtype)):
-        return kinds
-    kind = common_type([value_type(kind) for kind in kinds], f"column {column!r}")
-    return [] if arrow.types.is_null(kind) else [kind]
-
-
-def _is_time(kind: Any) -> bool:
-    """Returns whether a type is one of times of Arrow."""
-    is_dtype = isinstance(kind, (np.dtype, torch.dtype))
-    return not is_dtype and bool(arrow.types.is_temporal(kind))
+    return source.dtype or reduce(_common, dtypes)
 
 
 def _dtype(kind: Any) -> torch.dtype:
-    """Returns the dtype that holds the values of a type of Arrow, NumPy or torch."""
-    if isinstance(kind, torch.dtype):
-        return kind
-    if not isinstance(kind, np.dtype):
-        if arrow.types.is_decimal(kind):
-            return torch.float64 if kind.scale > 0 else torch.int64
-        if _is_time(kind):
-            return torch.int32 if kind.bit_width == 32 else torch.int64
-    dtype = _DTYPES.get(kind.base.name if isinstance(kind, np.dtype) else str(kind))
+    """Returns the dtype that holds the values of a type."""
+    if arrow.types.is_decimal(kind):
+        return torch.float64 if kind.scale > 0 else torch.int64
+    if arrow.types.is_temporal(kind):
+        return torch.int32 if kind.bit_width == 32 else torch.int64
+    dtype = _DTYPES.get(str(kind))
     if dtype is None:
         raise ValueError(f"expected numbers, got {kind}")
     return dtype

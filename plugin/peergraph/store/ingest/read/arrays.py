@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from peergraph.store.ingest.read.row_source import Block, RowFile
-from peergraph.store.ingest.values.arrow_arrays import Array
+from peergraph.store.ingest.values.arrow_arrays import Array, as_arrow
 
 
 class ArrayRows(RowFile):
@@ -48,14 +48,16 @@ class ArrayRows(RowFile):
             raise ValueError(f"{name}: edges must be [2, E] or [E, 2], are {list(shape)}")
         self._values = values.T if are_edges and shape[0] == 2 else values
         self._are_edges = are_edges
-        # Where NumPy does not know the dtype, torch's is the one of the column.
-        dtype: Any = _in_numpy(values[:0]).dtype
-        if dtype.itemsize != values.dtype.itemsize:
-            dtype = values.dtype
-        elif not are_edges:
-            dtype = np.dtype((dtype, shape[1:]))
+        rows = _in_numpy(values[:0])
+        if rows.dtype.kind not in "biuf" or rows.itemsize > 8:
+            raise ValueError(f"{name} must be an array of numbers, is {values.dtype}")
+        if rows.itemsize != values.dtype.itemsize:
+            self.dtype: Any = values.dtype
+        if are_edges and self.dtype is not None:
+            raise ValueError(f"{name}: ids must be whole numbers, are {values.dtype}")
+        kind = as_arrow(rows.reshape(-1) if are_edges else rows).type
         columns = range(self._values.shape[1]) if are_edges else [""]
-        names = [(str(column), dtype) for column in columns]
+        names = [(str(column), kind) for column in columns]
         num_rows = self._values.shape[0]
         self._row_bytes = int(math.prod(shape) * values.dtype.itemsize // max(1, num_rows))
         file = (values.path, values.state) if isinstance(values, NpyFile) else ()
@@ -70,7 +72,7 @@ class ArrayRows(RowFile):
         for begin in range(0, self.expected_rows, batch_rows):
             values = _in_numpy(self._values[begin : begin + batch_rows])
             parts = zip(self.types, values.T if self._are_edges else [values], strict=True)
-            yield {n: np.ascontiguousarray(part) for n, part in parts if n in columns}, {}
+            yield {name: as_arrow(part) for name, part in parts if name in columns}, {}
 
 
 def _in_numpy(rows: Any) -> Array:

@@ -8,8 +8,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from peergraph.store.ingest.read.optional import arrow, dataset, filesystems, parquet
 from peergraph.store.ingest.read.row_source import Block, RowFile
 from peergraph.store.ingest.values.arrow_arrays import plain
@@ -128,8 +126,6 @@ def arrow_errors(name: str) -> Iterator[None]:
 
 def _width(kind: Any) -> int:
     """Returns the bytes of a value, 64 where they differ between values."""
-    if isinstance(kind, np.dtype):
-        return kind.itemsize
     if hasattr(kind, "list_size"):
         return int(kind.list_size) * _width(kind.value_type)
     try:

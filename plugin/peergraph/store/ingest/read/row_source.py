@@ -13,8 +13,17 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
+import torch
 
-from peergraph.store.ingest.values.arrow_arrays import Array, Integers, Mask, take
+from peergraph.store.ingest.read.optional import arrow
+from peergraph.store.ingest.values.arrow_arrays import (
+    Array,
+    Integers,
+    Mask,
+    common_type,
+    plain_type,
+    take,
+)
 
 Block: TypeAlias = tuple[Mapping[str, Any], Mapping[str, Mask]]
 _LEAST_ROWS, _MOST_ROWS = 1 << 10, 1 << 18  # of a batch
@@ -74,7 +83,7 @@ class Batch:
 
     Args:
         rows: ``[n]`` int64 ascending, the numbers of the rows over all files.
-        columns: arrays of NumPy or Arrow by name: ``[n]``, of tables ``[n, ...]``.
+        columns: arrays of Arrow by name.
         problems: the reasons why rows cannot be used: at first those of rows that cannot be read,
             whose values are missing.
     """
@@ -99,14 +108,15 @@ class RowFile(ABC):
 
     Args:
         name: names it in messages.
-        columns: name and type of each column: Arrow's, NumPy's (with the shape of a row) or
-            torch's; None: text without a declared type.
+        columns: name and type of each column; None: text without a declared type.
         expected_rows: the number of rows, or an estimate.
         path, state: the file, and what :func:`os.stat` said before it was first read.
     """
 
     is_text = False
     """Whether values are text that has to be parsed."""
+    dtype: torch.dtype | None = None
+    """The dtype of values that Arrow has in a larger type."""
 
     def __init__(
         self,
@@ -160,7 +170,7 @@ class RowSource:
                     f"{file.name} has the columns {', '.join(file.types)}, the first file has "
                     f"{', '.join(self.names)}"
                 )
-        self.notes, self.is_text = notes, first.is_text
+        self.notes, self.is_text, self.dtype = notes, first.is_text, first.dtype
         self.num_bytes = sum(file.num_bytes for file in files)
         self.expected_rows = sum(file.expected_rows for file in files)
         self.total = 0
@@ -174,11 +184,17 @@ class RowSource:
         return [file.name for file in self._files]
 
     def types(self, column: str) -> list[Any]:
-        """Returns the types that a column has in all files: Arrow's, NumPy's or torch's. There are
-        none for text without a declared type.
+        """Returns the types that a column has in all files; none for text without a declared
+        type.
         """
         types = (file.types.get(column) for file in self._files)
-        return [kind for kind in types if kind is not None]
+        return [plain_type(kind) for kind in types if kind is not None]
+
+    def type(self, column: str) -> Any:
+        """Returns the type that holds the values of a column in all files, null for text without
+        a declared type. Raises ValueError if there is none.
+        """
+        return common_type(self.types(column) or [arrow.null()], f"column {column!r}")
 
     def read(
         self, columns: Sequence[str], memory: int, most_rows: int = _MOST_ROWS

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -38,7 +39,13 @@ def as_mask(column: Any) -> Mask:
 
 
 def as_arrow(values: Array, missing: Mask | None = None) -> Any:
-    """Returns numbers or booleans ``[n]`` as an array of Arrow, and which of them are missing."""
+    """Returns numbers or booleans ``[n]`` as an array of Arrow, and which of them are missing; rows
+    ``[n, ...]`` as lists of one length.
+    """
+    if values.ndim > 1:
+        items = as_arrow(values.reshape(math.prod(values.shape[:2]), *values.shape[2:]))
+        kind = arrow.list_(items.type, values.shape[1])
+        return arrow.Array.from_buffers(kind, len(values), [None], children=[items])
     if values.dtype == np.bool_:
         return as_arrow(values.view(np.uint8), missing).cast(arrow.bool_())
     kind, values = arrow.from_numpy_dtype(values.dtype), np.ascontiguousarray(values)
@@ -52,11 +59,11 @@ def take(values: Any, at: Integers) -> Any:
 
 
 def plain(column: Any) -> Any:
-    """Returns an array of Arrow without a dictionary, and all kinds of text as strings; arrays of
-    NumPy as they are.
+    """Returns an array of Arrow or NumPy as one of Arrow without a dictionary, and all kinds of
+    text as strings.
     """
     if isinstance(column, np.ndarray):
-        return column
+        return as_arrow(column)
     kind = plain_type(column.type)
     return column if column.type == kind else column.cast(kind)
 
@@ -84,6 +91,14 @@ def value_type(kind: Any) -> Any:
     while is_list(kind) or types.is_dictionary(kind):
         kind = kind.value_type
     return kind
+
+
+def row_shape(kind: Any) -> tuple[int, ...] | None:
+    """Returns the shape of values of an Arrow type; None: lists may differ in length."""
+    if not is_list(kind):
+        return ()
+    inner = row_shape(kind.value_type) if arrow.types.is_fixed_size_list(kind) else None
+    return None if inner is None else (kind.list_size, *inner)
 
 
 def named_type(name: str) -> Any:

@@ -1,4 +1,4 @@
-"""Columns of NumPy or Arrow as numbers of a dtype, or as ids: a value that is none, or that would
+"""Columns as numbers of a dtype, or as ids: a value that is none, or that would
 change, is a problem.
 """
 
@@ -42,17 +42,12 @@ class Numbers(NamedTuple):
 
 
 def to_numbers(column: Any, problems: Problems, time: Any = None, width: int = -1) -> Numbers:
-    """Returns the numbers of a column of NumPy or Arrow. Rows whose value is none are added to the
-    problems.
+    """Returns the numbers of a column. Rows whose value is none are added to the problems.
 
     Args:
         time: Arrow's type of times, whose unit all values get.
         width: the length of lists; -1: that of the first one.
     """
-    if isinstance(column, np.ndarray):
-        if column.dtype.kind not in "biuf" or column.dtype.itemsize > 8:
-            raise ValueError(f"expected numbers, got {column.dtype}")
-        return Numbers(_signed(column, problems))
     types, kind = arrow.types, column.type
     if arrow_arrays.is_list(kind):
         return _lists(column, problems, time, width)
@@ -84,8 +79,10 @@ def _signed(values: Array, problems: Problems) -> Array:
 
 
 def _lists(column: Any, problems: Problems, time: Any, width: int) -> Numbers:
-    """Returns [n, width] of a column of lists of one length; a missing list is a missing value."""
-    if arrow_arrays.is_list(column.type.value_type):
+    """Returns [n, width, ...] of a column of lists of one length; a missing list is a missing
+    value.
+    """
+    if arrow_arrays.is_list(column.type.value_type) and not arrow_arrays.row_shape(column.type):
         raise ValueError(f"expected lists of numbers, got a column of {column.type}")
     lengths, _is_missing = as_numpy(compute.list_value_length(column)), as_mask(column.is_null())
     if width < 0:
@@ -102,19 +99,21 @@ def _lists(column: Any, problems: Problems, time: Any, width: int) -> Numbers:
     numbers = to_numbers(items, of_items, time)
 
     def rows(values: Array) -> Array:
+        values = values.reshape(int(usable.sum()), width, *values.shape[1:])
         if usable.all():
-            return values.reshape(int(usable.sum()), width)
-        spread = np.zeros((len(usable), width), values.dtype)
-        spread[usable] = values.reshape(int(usable.sum()), width)
+            return values
+        spread = np.zeros((len(usable), *values.shape[1:]), values.dtype)
+        spread[usable] = values
         return spread
 
     for reason, mask in of_items.masks.items():
         problems.add(reason, rows(mask))
+    values = rows(numbers.values)
     missing = None if numbers.missing is None else rows(numbers.missing)
     if _is_missing.any():
-        missing = np.zeros((len(usable), width), np.bool_) if missing is None else missing
+        missing = np.zeros(values.shape, np.bool_) if missing is None else missing
         missing[_is_missing] = True
-    return Numbers(rows(numbers.values), missing, numbers.text_kind)
+    return Numbers(values, missing, numbers.text_kind)
 
 
 def _times(column: Any, time: Any, problems: Problems) -> Array:
@@ -270,7 +269,7 @@ def to_node_numbers(column: Any, problems: Problems) -> Array:
     """Returns ``[n]`` int32 or int64, contiguous; rows without a whole number are added to the
     problems.
     """
-    if not isinstance(column, np.ndarray) and arrow_arrays.is_text(column.type):
+    if arrow_arrays.is_text(column.type):
         if (whole := _plain_whole_numbers(column)) is not None:
             return whole
         plain = _matches(column, _PLAIN_WHOLE)
@@ -295,10 +294,9 @@ def to_keys(column: Any, kind: ValueKind, problems: Problems) -> Any:
     """
     if kind == "number":
         return arrow_arrays.as_arrow(to_node_numbers(column, problems)).cast(arrow.int64())
-    text = arrow_arrays.as_arrow(column) if isinstance(column, np.ndarray) else column
-    if not (arrow_arrays.is_text(text.type) or arrow.types.is_integer(text.type)):
-        raise ValueError(f"ids of the nodes are text, these are {text.type}")
-    text = text.cast(arrow.string())
+    if not (arrow_arrays.is_text(column.type) or arrow.types.is_integer(column.type)):
+        raise ValueError(f"ids of the nodes are text, these are {column.type}")
+    text = column.cast(arrow.string())
     try:
         text.validate(full=True)
     except arrow.ArrowInvalid as error:
