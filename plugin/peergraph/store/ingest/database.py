@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -49,11 +49,14 @@ class _Table:
 
 class Database:
     """The tables of a database as the files of a graph. Each row is read once for its node, and
-    once for each foreign key and direction; statistics are queries before.
+    once for each foreign key and direction; statistics are queries before. `writers` takes those
+    of the elements of lists.
     """
 
-    def __init__(self, tables: Mapping[NodeType, TableFiles], workspace: Workspace) -> None:
-        self._workspace, self._files = workspace, ExitStack()
+    def __init__(
+        self, tables: Mapping[NodeType, TableFiles], workspace: Workspace, writers: ExitStack
+    ) -> None:
+        self._workspace, self._writers = workspace, writers
         for name, files in tables.items():
             for column, target in files.foreign_keys.items():
                 if target not in tables:
@@ -62,18 +65,7 @@ class Database:
                     )
                 if tables[target].key is None:
                     raise ValueError(f"table {name!r}: {column!r}: table {target!r} has no key")
-        with self._files:
-            self._tables = [
-                self._read(name, files, number)
-                for number, (name, files) in enumerate(tables.items())
-            ]
-            self._files = self._files.pop_all()
-
-    def __enter__(self) -> Database:
-        return self
-
-    def __exit__(self, *error: Any) -> None:
-        self._files.__exit__(*error)
+        self._tables = [self._read(*table, number) for number, table in enumerate(tables.items())]
 
     def graph_files(self) -> GraphFiles:
         """Returns the nodes and edges. An edge leads from each row to that of its foreign key, and
@@ -93,7 +85,7 @@ class Database:
         """Completes the files of elements of lists. Returns the manifest with the frames, and with
         these elements.
         """
-        self._files.close()
+        self._writers.close()
         tables = {table.name: table for table in self._tables if table.columns}
         nodes, lists = [], []
         for entry in manifest.nodes:
@@ -124,19 +116,34 @@ class Database:
             if column not in keys and (stype := _stype(name, files, source, column)) is not None:
                 stypes.setdefault(stype, []).append(column)
         columns, statistics = [], {}
-        with _Statistics(name, source.names_of_files, self._workspace) as queries:
+        paths, what = source.names_of_files, f"statistics of table {name!r}"
+        rows = f"read_parquet({sql_list(paths)}, union_by_name = true)"
+        with closing(self._workspace.new_database(paths)) as database:
+
+            def select(query: str) -> Any:
+                with self._workspace.queries(what, database) as cursor:
+                    return arrow_reader(cursor.sql(query)).read_all()
+
             for stype in filter(stypes.get, STYPES):
                 of = FrameColumns(stype, stypes[stype])
-                answers = {column: queries.of(column, stype) for column in of.columns}
+                answers = {
+                    column: _statistics(column, stype, rows, select) for column in of.columns
+                }
                 statistics.update({column: facts for column, (facts, _) in answers.items()})
                 if stype in ("categorical", "multicategorical"):
                     of.values = {column: values for column, (_, values) in answers.items()}
                 if stype == "embedding":
                     of.widths = [facts["EMB_DIM"] for facts, _ in answers.values()]
+                    for column in (
+                        c for c, (facts, _) in answers.items() if None in facts.values()
+                    ):
+                        raise ValueError(
+                            f"{what}: column {column!r} has no list: its length is open"
+                        )
                 if of.field.layout == "lists":
                     path = self._workspace.folder / f"lists{number}.{stype}.npy"
                     dtype = torch.float32 if stype == "sequence_numerical" else torch.int64
-                    of.writer = self._files.enter_context(NpyWriter(path, (None,), dtype))
+                    of.writer = self._writers.enter_context(NpyWriter(path, (None,), dtype))
                 columns.append(of)
         return _Table(name, files, columns, statistics)
 
@@ -228,83 +235,59 @@ def _check_times(source: RowSource, column: str) -> None:
             raise ValueError(f"time: column {column!r} is {kind}, expected timestamps or dates")
 
 
-class _Statistics:
-    """Statistics of columns by queries, with the names and meanings of PyTorch Frame's."""
+def _statistics(
+    column: str, stype: str, rows: str, select: Callable[[str], Any]
+) -> tuple[dict[str, Any], Any]:
+    """Returns the statistics of a column, with the names and meanings of PyTorch Frame's, and the
+    values of categories as an array of Arrow, the most frequent first.
 
-    def __init__(self, name: NodeType, paths: Sequence[str], workspace: Workspace) -> None:
-        self._rows = f"read_parquet({sql_list(paths)}, union_by_name = true)"
-        self._what, self._workspace = f"statistics of table {name!r}", workspace
-        self._database = workspace.new_database(paths)
-
-    def __enter__(self) -> _Statistics:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._database.close()
-
-    def of(self, column: str, stype: str) -> tuple[dict[str, Any], Any]:
-        """Returns the statistics of a column, and the values of categories as an array of Arrow,
-        the most frequent first.
-        """
-        name = '"' + column.replace('"', '""') + '"'
-        if stype in ("categorical", "multicategorical"):
-            values = f"SELECT {name} AS v FROM {self._rows}"
-            if stype == "multicategorical":
-                values = f"SELECT unnest({name}) AS v FROM {self._rows}"
-            counts = self._select(
-                f"SELECT v, count(*) AS n FROM ({values}) WHERE v IS NOT NULL GROUP BY v "
-                "ORDER BY n DESC, v"
-            )
-            kind = "COUNT" if stype == "categorical" else "MULTI_COUNT"
-            # NaN is a missing value.
-            counts = counts.filter(compute.invert(counts.column("v").is_null(nan_is_null=True)))
-            names = [_plain(value, column) for value in counts.column("v").to_pylist()]
-            return {kind: [names, counts.column("n").to_pylist()]}, _one_array(counts.column("v"))
-        if stype in ("numerical", "sequence_numerical"):
-            value = f"unnest({name})" if stype == "sequence_numerical" else name
-            values = f"SELECT CAST(v AS DOUBLE) AS v FROM (SELECT {value} AS v FROM {self._rows})"
-            row = self._row(
-                "SELECT avg(v), stddev_pop(v), quantile_cont(v, [0, 0.25, 0.5, 0.75, 1]) "
-                f"FROM ({values}) WHERE isfinite(v)"
-            )
-            return {"MEAN": row[0], "STD": row[1], "QUANTILES": row[2] or [None] * 5}, None
-        if stype == "timestamp":
-            # Times of a zone are those of UTC.
-            times = f"SELECT make_timestamp(epoch_us({name})) AS t FROM {self._rows}"
-            rows = self._select(
-                f"WITH times AS MATERIALIZED ({times} WHERE {name} NOTNULL), picked AS (SELECT t, "
-                "row_number() OVER (ORDER BY t) - 1 AS place, (SELECT count(*) FROM times) AS n "
-                "FROM times) SELECT t FROM picked WHERE place IN (0, n // 2, n - 1) ORDER BY place"
-            )
-            picked = parts_of_times(_one_array(rows.column("t"))).tolist() or [[-1] * 7]
-            # Of one or two rows, the median is that of the first or the last one.
-            oldest, newest = picked[0], picked[-1]
-            median = picked[len(picked) // 2] if len(picked) == 3 else newest
-            return {
-                "YEAR_RANGE": [oldest[0], newest[0]],
-                "NEWEST_TIME": newest,
-                "OLDEST_TIME": oldest,
-                "MEDIAN_TIME": median,
-            }, None
-        if stype == "embedding":
-            (width,) = self._row(f"SELECT max(len({name})) FROM {self._rows}")
-            if width is None:
-                raise ValueError(f"{self._what}: column {column!r} has no list: its length is open")
-            return {"EMB_DIM": width}, None
-        return {}, None
-
-    def _select(self, query: str) -> Any:
-        with self._workspace.queries(self._what, self._database) as cursor:
-            return arrow_reader(cursor.sql(query)).read_all()
-
-    def _row(self, query: str) -> Any:
-        with self._workspace.queries(self._what, self._database) as cursor:
-            return cursor.execute(query).fetchone()
-
-
-def _one_array(column: Any) -> Any:
-    array = column.combine_chunks()
-    return array if not hasattr(array, "chunks") else arrow.concat_arrays(array.chunks)
+    Args:
+        rows: the rows of the table, in a query.
+        select: returns the rows of a query.
+    """
+    name = '"' + column.replace('"', '""') + '"'
+    if stype in ("categorical", "multicategorical"):
+        value = f"unnest({name})" if stype == "multicategorical" else name
+        counts = select(
+            f"SELECT v, count(*) AS n FROM (SELECT {value} AS v FROM {rows}) WHERE v IS NOT NULL "
+            "GROUP BY v ORDER BY n DESC, v"
+        )
+        kind = "COUNT" if stype == "categorical" else "MULTI_COUNT"
+        # NaN is a missing value.
+        counts = counts.filter(compute.invert(counts.column("v").is_null(nan_is_null=True)))
+        values, numbers = counts.column("v"), counts.column("n").to_pylist()
+        names = [_plain(value, column) for value in values.to_pylist()]
+        return {kind: [names, numbers]}, values.combine_chunks()
+    facts: dict[str, Any] = {}
+    if stype in ("numerical", "sequence_numerical"):
+        value = f"unnest({name})" if stype == "sequence_numerical" else name
+        (facts,) = select(
+            'SELECT avg(v) AS "MEAN", stddev_pop(v) AS "STD", '
+            'quantile_cont(v, [0, 0.25, 0.5, 0.75, 1]) AS "QUANTILES" FROM (SELECT CAST(v AS '
+            f"DOUBLE) AS v FROM (SELECT {value} AS v FROM {rows})) WHERE isfinite(v)"
+        ).to_pylist()
+        facts["QUANTILES"] = facts["QUANTILES"] or [None] * 5
+    if stype == "timestamp":
+        # Times of a zone are those of UTC.
+        times = f"SELECT make_timestamp(epoch_us({name})) AS t FROM {rows}"
+        chosen = select(
+            f"WITH times AS MATERIALIZED ({times} WHERE {name} NOTNULL), picked AS (SELECT t, "
+            "row_number() OVER (ORDER BY t) - 1 AS place, (SELECT count(*) FROM times) AS n "
+            "FROM times) SELECT t FROM picked WHERE place IN (0, n // 2, n - 1) ORDER BY place"
+        )
+        picked = parts_of_times(chosen.column("t").combine_chunks()).tolist() or [[-1] * 7]
+        # Of one or two rows, the median is that of the first or the last one.
+        oldest, newest = picked[0], picked[-1]
+        median = picked[len(picked) // 2] if len(picked) == 3 else newest
+        facts = {
+            "YEAR_RANGE": [oldest[0], newest[0]],
+            "NEWEST_TIME": newest,
+            "OLDEST_TIME": oldest,
+            "MEDIAN_TIME": median,
+        }
+    if stype == "embedding":
+        (facts,) = select(f'SELECT max(len({name})) AS "EMB_DIM" FROM {rows}').to_pylist()
+    return facts, None
 
 
 def _plain(value: Any, column: str) -> Any:

@@ -159,9 +159,9 @@ class EdgeIngest(TypeIngest):
             self._numbers.append(torch.from_numpy(both))
 
     def _new_keys(self) -> KeyTable:
+        source, destination = (nodes.kind or "number" for nodes in self._nodes)
         kinds: dict[str, ValueKind] = {"place": "number", "row": "number"}
-        for name, nodes in zip(_ENDS, self._nodes, strict=True):
-            kinds[name] = (nodes.kind or "number") if nodes.is_looked_up else "number"
+        kinds |= {"source": source, "destination": destination}
         keys = KeyTable(kinds, self._workspace)
         for name, nodes in zip(_ENDS, self._nodes, strict=True):
             if nodes.count is None and nodes.is_looked_up:

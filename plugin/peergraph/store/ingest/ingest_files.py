@@ -155,7 +155,8 @@ def _check_storage(graph: GraphFiles, storage: CheckedStorage) -> None:
 
 def _ingest_tables(graph: GraphFiles, workspace: Workspace) -> Manifest:
     """Ingests the tables of a database, and other types of the graph."""
-    with Database(graph.tables, workspace) as database:
+    with ExitStack() as files:
+        database = Database(graph.tables, workspace, files)
         of_tables = database.graph_files()
         for kind in (*graph.nodes, *graph.edges):
             if kind in of_tables.nodes or kind in of_tables.edges:

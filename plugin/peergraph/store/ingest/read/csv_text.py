@@ -10,7 +10,7 @@ import numpy as np
 
 
 class CheckedText(io.RawIOBase):
-    """A stream of Arrow for readers of Python objects. It notes whether it has zero bytes, or
+    """A stream of Arrow. It notes whether it has zero bytes, or
     quotation marks at other places than around values.
     """
 
@@ -37,12 +37,6 @@ class CheckedText(io.RawIOBase):
             self._last = data[-1:]
         return data
 
-    def readinto(self, buffer: Any) -> int:
-        """Reads bytes into a buffer."""
-        data = self.read(len(buffer))
-        buffer[: len(data)] = data
-        return len(data)
-
     def _check_marks(self, data: bytes) -> None:
         """Checks the marks of some bytes but the first, and what is behind a mark that is first."""
         text = np.frombuffer(data, np.uint8)
@@ -60,14 +54,13 @@ class CheckedText(io.RawIOBase):
 
 
 def check_text(name: str, stream: Any, delimiter: str) -> None:
-    """Checks the text of a file.
+    """Checks the text of a file, a stream of Arrow.
 
     Raises:
         ValueError: a quotation mark is not closed, or closed within a value; a byte is no UTF-8 or
             is zero. The error names the line, from 1 on.
     """
-    raw = io.BufferedReader(CheckedText(stream, delimiter))
-    text = io.TextIOWrapper(raw, encoding="utf-8-sig", errors="surrogateescape", newline="")
+    text = io.TextIOWrapper(stream, encoding="utf-8-sig", errors="surrogateescape", newline="")
     csv.field_size_limit(1 << 40)
     reader, begin = csv.reader(text, delimiter=delimiter, strict=True), 1
     try:
