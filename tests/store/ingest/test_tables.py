@@ -279,6 +279,15 @@ def test_tables_without_rows_and_without_columns(tmp_path: Path) -> None:
     assert store.edge_index(("like", "f2p_a", "user")).tolist() == [[0, 1], [0, 2]]
 
 
+def test_lists_that_are_all_empty(tmp_path: Path) -> None:
+    lists = arrow.array([[], None, []], arrow.list_(arrow.int64()))
+    parquet.write_table(arrow.table({"tokens": lists}), tmp_path / "t.parquet")
+    Store.ingest(tmp_path / "store", tables={"t": TableFiles(tmp_path / "t.parquet")})
+    store = Store.load(tmp_path / "store", device="cpu")
+    tf = peergraph_pyg.stores(store)[0].get_tensor("t", "tf", None)
+    _check_lists(tf[:].feat_dict[stype.text_tokenized]["input_ids"], [[[], [], []]])
+
+
 def test_what_is_refused(database: Any, tmp_path: Path) -> None:
     frames, files = database
     order = files["order"]

@@ -25,8 +25,8 @@ from peergraph.store.ingest.graph_files import (
 from peergraph.store.ingest.read.arrow_rows import ArrowRows
 from peergraph.store.ingest.read.open_rows import open_rows
 from peergraph.store.ingest.read.optional import arrow, compute
-from peergraph.store.ingest.read.row_source import Batch, RowSource, named_errors
-from peergraph.store.ingest.values.arrow_arrays import as_mask, take
+from peergraph.store.ingest.read.row_source import Batch, Problems, RowSource, named_errors
+from peergraph.store.ingest.values.arrow_arrays import as_mask, plain, take
 from peergraph.store.ingest.workspace import Workspace, arrow_reader, sql_list
 from peergraph.store.input.frame_spec import VALUES, FrameSpec, list_type
 from peergraph.store.input.source import EdgeType, NodeType
@@ -156,27 +156,24 @@ class Database:
 
     def _node_files(self, table: _Table) -> NodeFiles:
         source, files = self._source(table.name, table.files), table.files
-        types: dict[str, Any] = {of.stype: of.type for of in table.columns}
         tables: dict[str, Any] = {of.field.table(FRAME): of.table for of in table.columns}
         named = [name for name in (files.key, files.time) if name is not None]
         named += [column for of in table.columns for column in of.columns]
         key, seconds = f"key {files.key}", arrow.timestamp("s")
-        if files.key is not None:
-            types[key] = source.type(files.key)
+        kind = None if files.key is None else source.type(files.key)
         if files.time is not None:
             _check_times(source, files.time)
-            types[_TIME], tables["time"] = arrow.int64(), Columns(_TIME)
-        types[_ROW] = arrow.int64()
+            tables["time"] = Columns(_TIME)
 
         def encoded(batch: Batch) -> dict[str, Any]:
             arrays: dict[str, Any] = {of.stype: of.encoded(batch.columns) for of in table.columns}
             if files.key is not None:
-                arrays[key] = batch.columns[files.key].cast(types[key])
+                arrays[key] = batch.columns[files.key].cast(kind)
             if files.time is not None:
                 arrays[_TIME] = batch.columns[files.time].cast(seconds).cast(arrow.int64())
             return arrays | {_ROW: batch.rows}
 
-        rows = self._encoded(f"table {table.name!r}", source, named, types, encoded)
+        rows = self._encoded(f"table {table.name!r}", source, named, encoded)
         return NodeFiles(rows, None if files.key is None else key, tables=tables)
 
     def _edge_files(self, table: _Table, column: str, source: str, destination: str) -> EdgeFiles:
@@ -184,19 +181,17 @@ class Database:
         has no value where a row has no edge.
         """
         rows_of, key = self._source(table.name, table.files), table.files.key
-        types = {
-            _SOURCE: arrow.int64() if key is None else rows_of.type(key),
-            _DESTINATION: rows_of.type(column),
-        }
+        kind = None if key is None else rows_of.type(key)
+        kind_of_keys = rows_of.type(column)
 
         def encoded(batch: Batch) -> dict[str, Any]:
-            keys = batch.columns[column].cast(types[_DESTINATION])
-            rows = batch.rows if key is None else batch.columns[key].cast(types[_SOURCE])
+            keys = batch.columns[column].cast(kind_of_keys)
+            rows = batch.rows if key is None else batch.columns[key].cast(kind)
             at = np.flatnonzero(~as_mask(keys.is_null(nan_is_null=True)))
             return {_SOURCE: take(rows, at), _DESTINATION: take(keys, at)}
 
         name, named = f"table {table.name!r}, key {column!r}", [column, *filter(None, [key])]
-        rows = self._encoded(name, rows_of, named, types, encoded)
+        rows = self._encoded(name, rows_of, named, encoded)
         return EdgeFiles(rows, source, destination)
 
     def _encoded(
@@ -204,14 +199,15 @@ class Database:
         name: str,
         source: RowSource,
         columns: Sequence[str],
-        types: Mapping[str, Any],
         encode: Callable[[Batch], Mapping[str, Any]],
     ) -> RowSource:
         # A table whose columns are all left out still has rows.
-        batches = source.read(columns or source.names[:1], self._workspace.memory)
-        of = ArrowRows(
-            name, [*types.items()], source.expected_rows, lambda *_: map(encode, batches)
-        )
+        columns = columns or source.names[:1]
+        batches = source.read(columns, self._workspace.memory)
+        none = {column: arrow.nulls(0, source.types(column)[0]) for column in columns}
+        encoded = encode(Batch(np.empty(0, np.int64), none, Problems(0)))
+        types = [(column, plain(values).type) for column, values in encoded.items()]
+        of = ArrowRows(name, types, source.expected_rows, lambda *_: map(encode, batches))
         of.num_bytes = source.num_bytes
         return RowSource([of])
 

@@ -15,7 +15,6 @@ from peergraph.store.ingest.read.optional import arrow, compute
 from peergraph.store.ingest.read.row_source import Problems
 from peergraph.store.ingest.values.arrow_arrays import (
     Array,
-    as_arrow,
     as_mask,
     as_numpy,
     is_list,
@@ -88,16 +87,6 @@ class FrameColumns:
             return Columns(self.stype, torch.float32, "keep")
         return Columns(self.stype)
 
-    @property
-    def type(self) -> Any:
-        """The type of the encoded column."""
-        count = len(self.columns)
-        shape = {
-            "timestamp": (0, count, len(_PARTS_OF_A_TIME)),
-            "embedding": (0, sum(self.widths)),
-        }.get(self.stype, (0, count + (self.stype in _LISTS)))
-        return as_arrow(np.empty(shape, np.int64 if self.table.dtype is None else np.float64)).type
-
     def encoded(self, arrays: Mapping[str, Any]) -> Array:
         """Returns the encoded column of some rows; appends the elements of lists to their file."""
         columns = [(name, plain(arrays[name])) for name in self.columns]
@@ -125,7 +114,8 @@ class FrameColumns:
             before = np.cumsum(length) - length
             elements[np.repeat(begins - before, length) + np.arange(len(values))] = values
         assert self.writer is not None
-        self.writer.write(torch.from_numpy(elements))
+        if len(elements):
+            self.writer.write(torch.from_numpy(elements))
         first = self._elements
         self._elements += len(elements)
         rows = np.empty((len(lengths), count + 1), np.int64)
