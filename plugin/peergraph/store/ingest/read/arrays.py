@@ -50,7 +50,7 @@ class ArrayRows(RowFile):
         self._are_edges = are_edges
         rows = _in_numpy(values[:0])
         if rows.dtype.kind not in "biuf" or rows.itemsize > 8:
-            raise ValueError(f"{name} must be an array of numbers, is {values.dtype}")
+            raise ValueError(f"{name}: expected numbers, got {values.dtype}")
         if rows.itemsize != values.dtype.itemsize:
             self.dtype: Any = values.dtype
         if are_edges and self.dtype is not None:
