@@ -202,6 +202,22 @@ def test_files_that_change_while_they_are_read_are_named(tmp_path: Path) -> None
                 list(source.read(source.names, 1 << 20))
 
 
+def test_an_array_in_fortran_order_has_more_columns_than_files_may_be_open(
+    tmp_path: Path,
+) -> None:
+    values = np.asfortranarray(np.arange(3.0 * 999).reshape(3, 999))
+    np.save(tmp_path / "x.npy", values)
+    nodes = NodeFiles(num_nodes=3, tables={"x": tmp_path / "x.npy"})
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(900, soft), hard))
+    try:
+        Store.ingest(tmp_path / "store", nodes=nodes, edges=EdgeFiles(torch.tensor([[0], [1]])))
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    with Store.load(tmp_path / "store", plan="host", device="cpu") as loaded:
+        assert loaded.node_table("x").read().tolist() == values.tolist()
+
+
 @pytest.mark.timeout(60)
 def test_pipes_and_arrays_with_wrong_headers_are_named(tmp_path: Path) -> None:
     for name in ("e.csv", "e.parquet", "e.npy"):

@@ -20,6 +20,8 @@ from torch import Tensor
 from peergraph.store.ingest.read.row_source import Block, RowFile
 from peergraph.store.ingest.values.arrow_arrays import Array, as_arrow
 
+_MOST_OPEN = 64  # of one file, for its columns
+
 
 class ArrayRows(RowFile):
     """The rows of an array: of a table, as one column without a name; or of edges, as columns
@@ -106,7 +108,7 @@ class NpyFile:
         self.state = path.stat()
         self._streams: dict[int, Any] = {}
         self._new_stream: Callable[[], Any] = partial(open, path, "rb", buffering=0)
-        size = self.state.st_size
+        size, self._is_member = self.state.st_size, bool(member)
         if member:
             if member not in (names := npz_names(path)):
                 raise ValueError(f"{path} has no array {member!r}, it has {names}")
@@ -137,10 +139,11 @@ class NpyFile:
         if not self._is_fortran:
             self._read(begin * width * size, values, 0)
             return values
-        # A stream for each column reads from front to back.
+        # A stream for each column reads from front to back. A process may have 1024 open files.
         columns = values.reshape(width, end - begin)
         for number, column in enumerate(columns):
-            self._read((number * self.shape[0] + begin) * size, column, number)
+            stream = number if self._is_member else number % _MOST_OPEN
+            self._read((number * self.shape[0] + begin) * size, column, stream)
         return np.transpose(columns.reshape(*self.shape[:0:-1], end - begin))
 
     def _read(self, offset: int, values: Array, stream: int) -> None:
