@@ -180,6 +180,7 @@ KNOWN: dict[str, Callable[[], Any]] = {
     "_is_any_true": _torch("torch.ops.aten"),
     "_is_profiler_enabled": _torch("torch.autograd.profiler"),
     "_is_view": TENSOR,
+    "_is_zerotensor": TENSOR,
     "_len_torch_dispatch_stack": _torch("torch._C"),
     "_local_scalar_dense": _torch("torch.ops.aten"),
     "_log_softmax": _torch("torch.ops.aten"),
