@@ -1,11 +1,11 @@
 r"""The loader over a database of typed tables, beside PyTorch Frame's indexing of the same batches.
 
-    python benchmarks/frames.py --world 1 --rows 400000000 --plan sharded --storage float16 \
+    python benchmarks/frames.py --world 1 --rows 300000000 --plan sharded --storage float16 \
         --warmup 30 --iterations 200 --budget 3 --deadline 185
     python benchmarks/frames.py --world 2 --device cpu --rows 200000
 
-A row takes 242 bytes of a GPU, and another 34 while the store is built, so 400 million rows take
-97 GB there, and 500 million 121 (138 while they are built).
+While the store is built, a row needs 333 bytes of a GPU (with --storage float16): 300 million rows
+need 100 GB, and 400 million were 0.2 GB more than an H200 has.
 
 A random database of ten tables, made on the GPUs: numbers, categories, a time, an embedding and
 tokens in each row, and keys with a hub here and there. PyG's unmodified NeighborLoader with the
