@@ -99,6 +99,12 @@ READ_WITH_GRADIENTS = {
     )
     for write in ("x[np.arange(x.shape[0]) % 3 == 2] = 0.13", "x[torch.tensor([1, 2])] = x[3] * 2")
 }
+# A mask that was first used in inference mode could not choose rows to write with gradients.
+READ_WITH_GRADIENTS["a selection of inference mode"] = (
+    *("h = x.clone().requires_grad_()", "g = h * 1.5"),
+    *("with torch.inference_mode(): v = x[mask].sum()", "g[mask] += 1"),
+    *("g.pow(2).sum().backward()", "check('gradient', h.grad)"),
+)
 # Its second derivative is a tensor of torch that has no memory.
 SECOND_DERIVATIVES = {
     name: (

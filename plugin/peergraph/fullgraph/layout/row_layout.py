@@ -23,7 +23,8 @@ class RowLayout:
 
     The user numbers the rows 0 to `size - 1`. Rank r holds `counts[r]` of them. An internal row
     number is `offsets[rank] + local row`. Layouts are immutable and compared by identity first, so
-    selections are cached: the same mask or ids give the same layout object.
+    selections are cached: the same mask or ids give the same layout object. Their tensors serve all
+    modes, so none of them is of inference mode.
     """
 
     group: Group
@@ -99,10 +100,12 @@ class RowLayout:
     def parent_rows(self) -> Tensor | None:
         """[local_count] int64: rows of a selection as local rows of `parent`; None otherwise."""
         if not (self._parent_rows is None or isinstance(self._parent_rows, Tensor)):
-            self._parent_rows = self._parent_rows()
+            with torch.inference_mode(False):
+                self._parent_rows = self._parent_rows()
         return self._parent_rows
 
     @classmethod
+    @torch.inference_mode(False)
     def contiguous(cls, group: Group, size: int) -> RowLayout:
         """Returns the layout in the user's order, cut in blocks that differ by at most one row."""
         check_count("size", size)
@@ -147,7 +150,8 @@ class RowLayout:
         For a selection by mask the first use is collective.
         """
         if not isinstance(self._positions, Tensor):
-            self._positions = self._positions()
+            with torch.inference_mode(False):
+                self._positions = self._positions()
         return self._positions
 
     @property
@@ -158,7 +162,8 @@ class RowLayout:
         """
         if not isinstance(self._internal_rows, Tensor):
             make = self._internal_rows or self._gather_internal_rows
-            self._internal_rows = make()
+            with torch.inference_mode(False):
+                self._internal_rows = make()
         return self._internal_rows
 
     def rows_of(self, rank: int) -> slice:
@@ -195,6 +200,7 @@ class RowLayout:
         owner = torch.searchsorted(offsets, internal_rows, right=True) - 1
         return owner, internal_rows - offsets[owner]
 
+    @torch.inference_mode(False)
     def select_mask(self, local_mask: Tensor) -> RowLayout:
         """Returns the layout of the rows that a mask selects, in the user's order. Collective.
 
@@ -222,6 +228,7 @@ class RowLayout:
             self._keep(key, layout)
         return layout
 
+    @torch.inference_mode(False)
     def select_plain_mask(self, mask: Tensor) -> RowLayout:
         """Returns the layout of the rows that a mask of all rows selects. Collective.
 
@@ -414,6 +421,7 @@ class RowLayout:
                 break
             rows -= self._by_content.pop(old).size
 
+    @torch.inference_mode(False)
     def _make_selection(self, ids: Tensor) -> RowLayout:
         owner, local_rows = self.locate(ids)
         chosen = (owner == self.group.rank).nonzero().squeeze(1)
