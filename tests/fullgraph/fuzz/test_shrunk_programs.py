@@ -221,7 +221,7 @@ def test_second_derivatives_that_are_zero() -> None:
 
 
 def test_random_numbers_of_plain_tensors_in_inference_mode() -> None:
-    for call in ("F.dropout(x, 0.3)", "nn.Dropout(0.2)(x)"):
+    for call in ("F.dropout(x, 0.3)", "nn.Dropout(0.2)(x)", "F.dropout(x * 1, training=False)"):
         _check((f"with torch.inference_mode(): v = {call}", "check('v', v)"), 2)
     for chunks in (0, 2):
         lines = "with torch.inference_mode(): v = x * 2", "v = F.dropout(v, 0.3)", "check('v', v)"

@@ -16,6 +16,12 @@ from peergraph.fullgraph.random import draws  # noqa: F401  (registers operation
 from peergraph.fullgraph.random.dropout import feature_dropout
 from peergraph.fullgraph.random.registry import RANDOM_OPS
 
+aten = torch.ops.aten
+_DROPOUTS = {
+    *(aten.dropout.default, aten.feature_dropout.default),
+    *(aten.alpha_dropout.default, aten.feature_alpha_dropout.default),
+}
+
 
 @contextmanager
 def keyed_random() -> Iterator[None]:
@@ -45,6 +51,8 @@ class _Operations(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
+        if func in _DROPOUTS and not args[2]:
+            return args[0]  # as torch does; taken apart in inference mode, they return a copy
         tensors = [arg for arg in args if isinstance(arg, Tensor)]
         rule = RANDOM_OPS.get(func, func) if tensors else func
         in_inference = torch.is_inference_mode_enabled() or any(x.is_inference() for x in tensors)
