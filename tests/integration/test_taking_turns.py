@@ -46,8 +46,9 @@ def test_loops_that_end_in_any_way_put_it_back(interval: float) -> None:
     pytest.importorskip("torch_geometric")
     import peergraph_pyg
 
-    for _ in peergraph_pyg.prefetch(range(3)):
-        assert sys.getswitchinterval() == pytest.approx(5e-5, rel=0.01)
+    for number in peergraph_pyg.prefetch(range(20)):
+        if number < 10:  # the thread may have made the last ones, and ended
+            assert sys.getswitchinterval() == pytest.approx(5e-5, rel=0.01)
     assert sys.getswitchinterval() == pytest.approx(interval)
     batches: Any = iter(peergraph_pyg.prefetch(range(100)))
     next(batches)
