@@ -176,8 +176,8 @@ def _dispatched(overload: OpOverload) -> Rule:
     if "_backward" in overload._schema.name:
         rule = _taking_all_rows(overload, rule)
     arguments = overload._schema.arguments
-    places = [place for place, argument in enumerate(arguments) if argument.is_write]
-    names = [argument.name for argument in arguments if argument.is_write]
+    places = [place for place, argument in enumerate(arguments) if is_written(argument)]
+    names = [argument.name for argument in arguments if is_written(argument)]
     if not places:
         _DISPATCHED[overload] = rule
         return rule
@@ -229,6 +229,11 @@ def run_as_is(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
             return METHODS["record"](function, args, kwargs)
     with _DisableTorchFunction():
         return function(*args, **kwargs)
+
+
+def is_written(argument: Any) -> bool:
+    """Returns whether an operation changes this argument of its schema."""
+    return argument.alias_info is not None and bool(argument.alias_info.is_write)
 
 
 def wrap(local: Tensor, layout: RowLayout, dim: int) -> PartitionedTensor:

@@ -57,7 +57,7 @@ from peergraph.fullgraph.structure.edge_index import PartitionedEdgeIndex
 from peergraph.fullgraph.structure.node_index import NodeIndex
 from peergraph.fullgraph.tensor.nested import map_nested, tensors_in
 from peergraph.fullgraph.tensor.parameters import check_parameters
-from peergraph.fullgraph.tensor.partitioned_tensor import PartitionedTensor, wrap
+from peergraph.fullgraph.tensor.partitioned_tensor import PartitionedTensor, is_written, wrap
 from peergraph.fullgraph.tensor.registry import CHUNK_RULES, METHODS, method
 from peergraph.fullgraph.tensor.selection import in_layout
 
@@ -241,8 +241,8 @@ class Call:
         """The operands that the function has changed in place."""
         if isinstance(self.func, OpOverload):  # called below the counting of versions
             arguments = self.func._schema.arguments
-            written = {i for i, a in enumerate(arguments) if a.is_write}
-            names = {a.name for a in arguments if a.is_write}
+            written = {i for i, a in enumerate(arguments) if is_written(a)}
+            names = {a.name for a in arguments if is_written(a)}
             given = [value for i, value in enumerate(self.args) if i in written]
             given += [value for name, value in self.kwargs.items() if name in names]
             return [value.place for value in given if type(value) is Slot]
