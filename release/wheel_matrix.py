@@ -116,6 +116,7 @@ def install(cell: Cell, place: Path, python: str) -> Path:
             *(uv, "pip", "install", "-q", "--python", place / "bin" / "python"),
             *("--only-binary", ":all:", "--resolution", RESOLUTIONS[cell.versions]),
             *("--find-links", cell.wheel.parent, *requirements(cell)),
+            *("--refresh-package", "peergraph"),  # uv knows files by their name
         ],
         check=True,
     )
