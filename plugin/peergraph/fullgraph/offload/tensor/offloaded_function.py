@@ -11,6 +11,8 @@ import torch
 from peergraph.autograd import Function
 
 _hooks = torch._C._autograd
+# torch 2.4 does not say what hooks there are: they get what is saved.
+_SAYS_HOOKS = hasattr(_hooks, "_top_saved_tensors_default_hooks")
 
 
 class OffloadedFunction(Function):
@@ -28,17 +30,12 @@ class OffloadedFunction(Function):
             return super().apply(*args)
 
 
-def _no_hooks(ignore_is_tracing: bool) -> None:
-    """Of torch 2.4, which does not say what hooks there are: they get what is saved."""
-
-
 @contextmanager
 def without_hooks() -> Iterator[None]:
     """Within the context, saved tensors are not handed to the hooks of contexts around it."""
     # Hooks that return what they get would not do: they get detached copies.
     hooks = []
-    top_hooks = getattr(_hooks, "_top_saved_tensors_default_hooks", _no_hooks)
-    while (top := top_hooks(False)) is not None:
+    while _SAYS_HOOKS and (top := _hooks._top_saved_tensors_default_hooks(False)) is not None:
         hooks.append(top)
         _hooks._pop_saved_tensors_default_hooks()
     try:
