@@ -68,17 +68,15 @@ class StoredFrame(TensorFrame):  # type: ignore[misc]
         self._num_rows = store.num_edges(owner) if is_of_edges else store.num_nodes(owner)  # type: ignore[arg-type]
         if self.spec.statistics:
             self.col_stats = statistics_of(self.spec)
-        self._readers = [self._reader(field, stypes) for field in self.spec.fields]
-        self._lists = [reader for reader in self._readers if reader.elements is not None]
-        self._joined = [reader for reader in self._readers if reader.ends is not None]
+        self._fields = [self._stored_field(field, stypes) for field in self.spec.fields]
+        self._lists = [stored for stored in self._fields if stored.elements is not None]
+        self._joined = [stored for stored in self._fields if stored.ends is not None]
         # PyTorch Frame's class checks the names of columns here, and not in each batch.
         names = self.col_names_dict
         none = {
             stype: torch.empty(0, len(of_stype), device=_CPU) for stype, of_stype in names.items()
         }
         self._frame = TensorFrame(none, names, num_rows=0)
-        if self.spec.statistics:
-            self._frame.col_stats = self.col_stats
 
     @property
     def device(self) -> torch.device:
@@ -101,18 +99,18 @@ class StoredFrame(TensorFrame):  # type: ignore[misc]
         piece.
         """
         source = FrameSource(self.spec)
-        for reader in self._readers:
-            source.tables[reader.field.table(name)] = _rows_of(reader.table)
-            if reader.elements is not None:
-                source.elements[reader.field.table(name)] = _rows_of(reader.elements)
+        for stored in self._fields:
+            source.tables[stored.field.table(name)] = _rows_of(stored.table)
+            if stored.elements is not None:
+                source.elements[stored.field.table(name)] = _rows_of(stored.elements)
         return source
 
     def materialize(self) -> Any:
         """Returns all rows as a plain frame on the CPU. Synchronises."""
-        rows = [reader.table.read() for reader in self._readers]
-        ends = [reader.ends.cpu().clone() for reader in self._joined if reader.ends is not None]
-        pairs = zip(self._readers, rows, strict=True)
-        lists = [_whole_lists(reader, of) for reader, of in pairs if reader.elements is not None]
+        rows = [stored.table.read() for stored in self._fields]
+        ends = [stored.ends.cpu().clone() for stored in self._joined if stored.ends is not None]
+        pairs = zip(self._fields, rows, strict=True)
+        lists = [_whole_lists(stored, of) for stored, of in pairs if stored.elements is not None]
         return self._plain(len(self), rows, iter(ends), iter(lists))
 
     def __getitem__(self, index: Any) -> Any:
@@ -144,7 +142,7 @@ class StoredFrame(TensorFrame):  # type: ignore[misc]
     def _apply(self, fn: Callable[[Any], Any]) -> Any:
         return self.materialize()._apply(fn)
 
-    def _reader(self, field: FrameField, stypes: Any) -> _Reader:
+    def _stored_field(self, field: FrameField, stypes: Any) -> _StoredField:
         is_target, name = field.stype == TARGET, field.table(self.name)
         table_of = self.store.edge_table if isinstance(self.owner, tuple) else self.store.node_table
         elements, ends, columns = None, None, 0
@@ -153,7 +151,7 @@ class StoredFrame(TensorFrame):  # type: ignore[misc]
         elif field.layout == "lists":
             elements = self.store.list_values(name, self.owner)
             columns = len(self.spec.columns[field.stype])
-        return _Reader(
+        return _StoredField(
             field,
             None if is_target else stypes(field.stype),
             table_of(name, self.owner),  # type: ignore[arg-type]
@@ -183,29 +181,31 @@ class StoredFrame(TensorFrame):  # type: ignore[misc]
         """
         columns: dict[Any, Any] = {}
         target = None
-        for reader, values in zip(self._readers, rows, strict=True):
+        for stored, values in zip(self._fields, rows, strict=True):
             value: Any = values
-            if reader.ends is not None:
-                value = ragged("joined", count, reader.columns, values, next(ends))
-            elif reader.elements is not None:
+            if stored.ends is not None:
+                value = ragged("joined", count, stored.columns, values, next(ends))
+            elif stored.elements is not None:
                 of_lists, elements = next(lists)
-                value = ragged("lists", count, reader.columns, elements, of_lists)
-            if reader.stype is None:
+                value = ragged("lists", count, stored.columns, elements, of_lists)
+            if stored.stype is None:
                 target = value
-            elif reader.field.key is None:
-                columns[reader.stype] = value
+            elif stored.field.key is None:
+                columns[stored.stype] = value
             else:
-                columns.setdefault(reader.stype, {})[reader.field.key] = value
+                columns.setdefault(stored.stype, {})[stored.field.key] = value
         frame = TensorFrame.__new__(TensorFrame)
         frame.__dict__.update(self._frame.__dict__)
         frame.feat_dict, frame.y = columns, target
         frame.col_names_dict = {**self.col_names_dict}
         frame._col_to_stype_idx = {**self._col_to_stype_idx}
         frame._num_rows = None if columns else count
+        if self.spec.statistics:
+            frame.col_stats = self.col_stats
         return frame
 
 
-class _Reader(NamedTuple):
+class _StoredField(NamedTuple):
     """A field of a frame, and where its rows are."""
 
     field: FrameField
@@ -237,20 +237,20 @@ class _Columns(Mapping[Any, Any]):
         frame = self._frame
         if stype not in frame.col_names_dict:
             raise KeyError(stype)
-        readers = [reader for reader in frame._readers if reader.stype == stype]
-        if readers[0].field.key is None:
-            return self._column(readers[0])
-        return {reader.field.key: self._column(reader) for reader in readers}
+        fields = [stored for stored in frame._fields if stored.stype == stype]
+        if fields[0].field.key is None:
+            return self._column(fields[0])
+        return {stored.field.key: self._column(stored) for stored in fields}
 
-    def _column(self, reader: _Reader) -> Any:
+    def _column(self, stored: _StoredField) -> Any:
         frame, count = self._frame, len(self._frame)
-        if reader.ends is not None:
-            rows, offset = frame._tensor(reader.field), reader.ends.clone()
-            return ragged("joined", count, reader.columns, rows, offset)
-        if reader.elements is None:
-            return frame._tensor(reader.field)
-        ends, elements = _whole_lists(reader, reader.table.read())
-        return ragged("lists", count, reader.columns, elements, ends)
+        if stored.ends is not None:
+            rows, offset = frame._tensor(stored.field), stored.ends.clone()
+            return ragged("joined", count, stored.columns, rows, offset)
+        if stored.elements is None:
+            return frame._tensor(stored.field)
+        ends, elements = _whole_lists(stored, stored.table.read())
+        return ragged("lists", count, stored.columns, elements, ends)
 
     def __iter__(self) -> Iterator[Any]:
         return iter(self._frame.col_names_dict)
@@ -278,9 +278,9 @@ class FrameReads:
         self.reads: list[tuple[Table, Tensor]] = []
         self.memory: list[Tensor | None] = []
         for frame, ids in requests:
-            for reader in frame._readers:
-                self.reads.append((reader.table, ids))
-                self.memory.append(None if reader.elements is None else next(bounds))
+            for stored in frame._fields:
+                self.reads.append((stored.table, ids))
+                self.memory.append(None if stored.elements is None else next(bounds))
 
     def frames(self, rows: Sequence[Tensor]) -> list[Any]:
         """Returns plain frames, with the elements of their lists, which are gathered together.
@@ -291,7 +291,7 @@ class FrameReads:
         """
         frames = [frame for frame, _ in self._requests]
         places = self._bounds.places()
-        tables = [reader.elements for frame in frames for reader in frame._lists]
+        tables = [stored.elements for frame in frames for stored in frame._lists]
         pairs = zip(tables, places, strict=True)
         elements = gather_tables([(table, at) for table, (_, at) in pairs if table is not None])
         lists = iter([(ends, of) for (ends, _), of in zip(places, elements, strict=True)])
@@ -301,7 +301,7 @@ class FrameReads:
         copies = iter(torch.split_with_sizes(torch.cat(ends), sizes) if ends else ())
         ahead = iter(rows)
         return [
-            frame._plain(ids.numel(), [next(ahead) for _ in frame._readers], copies, lists)
+            frame._plain(ids.numel(), [next(ahead) for _ in frame._fields], copies, lists)
             for frame, ids in self._requests
         ]
 
@@ -310,14 +310,14 @@ def _rows_of(table: Table) -> RowSource:
     return RowSource(table.shape, table.dtype, table.read)
 
 
-def _whole_lists(reader: _Reader, bounds: Tensor) -> tuple[Tensor, Tensor]:
+def _whole_lists(stored: _StoredField, bounds: Tensor) -> tuple[Tensor, Tensor]:
     """Returns the ends of the lists of all rows, and their elements, on the CPU."""
-    assert reader.elements is not None
-    elements, lists = reader.elements.read(), ListBounds([(len(bounds), reader.columns)], _CPU)
+    assert stored.elements is not None
+    elements, lists = stored.elements.read(), ListBounds([(len(bounds), stored.columns)], _CPU)
     lists.bounds[0].copy_(bounds)
     [(ends, places)] = lists.places()
     # Rows of files may be in another order than their nodes, or be left out.
-    in_order = torch.equal(ends[:-1].view(-1, reader.columns), bounds[:, :-1])
+    in_order = torch.equal(ends[:-1].view(-1, stored.columns), bounds[:, :-1])
     return ends, elements if in_order and places.numel() == len(elements) else elements[places]
 
 

@@ -187,6 +187,14 @@ def test_what_a_frame_says_without_its_rows() -> None:
     assert torch.equal(column, frame.get_col_feat("timestamp_0"))
 
 
+def test_statistics_that_are_replaced() -> None:
+    shared = peergraph_pyg.share(random_tables())
+    frame = shared["user"].tf
+    frame.col_stats = {name: {} for name in frame.col_stats}
+    assert frame[torch.tensor([2, 0])].col_stats == frame.col_stats
+    assert frame.materialize().col_stats == frame.col_stats
+
+
 def test_pickles_and_copies() -> None:
     frame, shared = random_frame(30), peergraph_pyg.share(random_tables())["user"].tf
     check_same_frame(pickle.loads(pickle.dumps(shared)), frame)
