@@ -17,12 +17,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pytest
 import torch
 from torch import Tensor
 
 import peergraph_dgl
-from tests.adapters.pyg.own_tests import Failures
+from tests.adapters.pyg.own_tests import run_with_reasons
 
 import dgl  # isort: skip
 from dgl import graphbolt as gb  # isort: skip
@@ -159,7 +158,7 @@ def main(checkout: str, *options: str) -> int:
     """Runs the tests; 0 if none fails but those of `REASONS`."""
     root = Path(checkout).resolve()
     paths = [root / SAMPLING, *(root / FOLDER / file for file in FILES)]
-    files = [str(path) for path in paths if path.exists()]
+    files = [path for path in paths if path.exists()]
     if not files:
         raise SystemExit(f"{checkout} has none of DGL's tests of samplers")
     os.environ["DGLBACKEND"] = "pytorch"
@@ -171,15 +170,7 @@ def main(checkout: str, *options: str) -> int:
     torch.multiprocessing.spawn = functools.partial(
         torch.multiprocessing.start_processes, start_method="fork"
     )
-    failures = Failures()
-    settings = ["--rootdir", str(root), "-p", "no:cacheprovider", *options]
-    code = pytest.main([*settings, *files], plugins=[failures])
-    if code not in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED):
-        return code
-    tests = list(dict.fromkeys(failures.tests))
-    for test in tests:
-        print("ours fails:" if _reason(test) is None else f"{_reason(test)}:", test)
-    return sum(_reason(test) is None for test in tests)
+    return run_with_reasons(root, files, options, _reason)
 
 
 def _reason(test: str) -> str | None:

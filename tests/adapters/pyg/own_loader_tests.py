@@ -14,7 +14,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import pytest
 import torch
 import torch_geometric.loader
 import torch_geometric.sampler
@@ -23,7 +22,7 @@ from torch_geometric.data import Data, HeteroData
 
 import peergraph_pyg
 from peergraph_pyg.data.store_of import has_shared_structure
-from tests.adapters.pyg.own_tests import Failures
+from tests.adapters.pyg.own_tests import run_with_reasons
 
 FOLDERS = ("test/loader", "test/sampler")
 LOADERS = (
@@ -104,20 +103,12 @@ def _share(graph: Any, num_nodes: int | None) -> Any:
 def main(checkout: str, *options: str) -> int:
     """Runs the tests; 0 if none fails but those of `NOT_OURS`."""
     root = Path(checkout).resolve()
-    folders = [str(root / folder) for folder in FOLDERS if (root / folder).exists()]
+    folders = [root / folder for folder in FOLDERS if (root / folder).exists()]
     if not folders:
         raise SystemExit(f"{checkout} has none of PyG's tests of loaders")
     share_arguments()
     run_all_tests()
-    failures = Failures()
-    settings = ["--rootdir", str(root), "-p", "no:cacheprovider", *options]
-    code = pytest.main([*settings, *folders], plugins=[failures])
-    if code not in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED):
-        return code
-    tests = list(dict.fromkeys(failures.tests))
-    for test in tests:
-        print("ours fails:" if _reason(test) is None else f"{_reason(test)}:", test)
-    return sum(_reason(test) is None for test in tests)
+    return run_with_reasons(root, folders, options, _reason)
 
 
 def _reason(test: str) -> str | None:

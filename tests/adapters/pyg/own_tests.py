@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -82,6 +82,28 @@ class Failures:
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         if report.failed:
             self.tests.append(report.nodeid)
+
+
+def run_with_reasons(
+    root: Path,
+    paths: Sequence[Path],
+    options: Sequence[str],
+    reason_of: Callable[[str], str | None],
+) -> int:
+    """Runs tests of a checkout, and prints those that fail, with reasons that are known.
+
+    Returns how many fail for no such reason, or pytest's code if the tests could not run.
+    """
+    failures = Failures()
+    # Settings and fixtures are the checkout's.
+    settings = ["--rootdir", str(root), "-p", "no:cacheprovider", *options]
+    code = pytest.main([*settings, *map(str, paths)], plugins=[failures])
+    if code not in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED):
+        return code
+    reasons = {test: reason_of(test) for test in failures.tests}
+    for test, reason in reasons.items():
+        print("ours fails:" if reason is None else f"{reason}:", test)
+    return list(reasons.values()).count(None)
 
 
 def main(checkout: str, *options: str) -> int:
