@@ -1,4 +1,4 @@
-"""Lookups in a store's CSC that samplers need while the store counts its reads."""
+"""Lookups in a CSC, and counts of calls, for samplers while the store counts its reads."""
 
 from __future__ import annotations
 
@@ -29,3 +29,10 @@ def edge_ids_at(store: Store, edge_type: EdgeType, positions: Tensor) -> Tensor:
         return positions
     ids = table.gather(positions.contiguous(), padded=True).long()
     return torch.where(positions < 0, positions, ids)
+
+
+def count_walks(store: Store) -> None:
+    """Counts a call that walked, where the store counts its reads."""
+    measuring = store.measuring  # Another thread may end it.
+    if measuring is not None:
+        measuring.add_walks()

@@ -17,6 +17,7 @@ from peergraph.sampling.arguments import (
     check_node_ids,
     store_device,
 )
+from peergraph.sampling.csc_reads import count_walks
 from peergraph.sampling.sample import EdgeType
 from peergraph.sampling.walks.unique_nodes import UniqueNodes
 
@@ -137,9 +138,7 @@ class PprSampler:
             TypeError, ValueError: seeds of another dtype, or not 1-D.
         """
         result = self._search(check_node_ids("seeds", seeds, self.store, self.edge_type[2]))
-        measuring = self.store.measuring  # Another thread may end it.
-        if measuring is not None:
-            measuring.add_walks()
+        count_walks(self.store)
         return result
 
     @profiled(SAMPLE)

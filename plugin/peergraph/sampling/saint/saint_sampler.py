@@ -15,6 +15,7 @@ from peergraph.sampling.arguments import (
     check_seed,
     store_device,
 )
+from peergraph.sampling.csc_reads import count_walks
 from peergraph.sampling.neighbor.neighbor_sampler import NeighborSampler
 from peergraph.sampling.saint.node_weights import NodeWeights, distinct, draw_nodes
 from peergraph.sampling.sample import EdgeType, Sample
@@ -138,9 +139,7 @@ class SaintSampler:
         """Returns the nodes of walks that stay where they end; `starts` are nodes."""
         starts = starts.to(store_device(self.store))
         nodes = walker.draw_walks(starts, length, seed, stay=True).nodes
-        measuring = self.store.measuring  # Another thread may end it.
-        if measuring is not None:
-            measuring.add_walks()
+        count_walks(self.store)
         return nodes
 
     def _edge_weights(self, probability: EdgeProbability) -> tuple[NodeWeights, NodeWeights]:

@@ -26,7 +26,7 @@ from peergraph.sampling.arguments import (
     store_device,
     to_fixed_point,
 )
-from peergraph.sampling.csc_reads import csc_rows, edge_ids_at
+from peergraph.sampling.csc_reads import count_walks, csc_rows, edge_ids_at
 from peergraph.sampling.sample import EdgeType
 
 if TYPE_CHECKING:
@@ -156,9 +156,7 @@ class RandomWalker:
             accept=accept,
             stay=dead_end == "stay",
         )
-        measuring = self.store.measuring  # Another thread may end it.
-        if measuring is not None:
-            measuring.add_walks()
+        count_walks(self.store)
         return walks
 
     def _check_options(self, restart_prob: float, restart: str, dead_end: str) -> None:
