@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Hashable, Sequence
-from contextlib import ExitStack
 from functools import cached_property
 from typing import Any, NoReturn
 from weakref import ref
@@ -159,15 +158,13 @@ class Call:
 
     def run_on_probes(self) -> Any:
         """Returns what the function makes of the probes."""
-        with ExitStack() as stack:
-            if torch.is_inference_mode_enabled():  # it counts no changes
-                stack.enter_context(torch.inference_mode(False))
-                stack.enter_context(torch.no_grad())
-            self._versions = [_versions_of(probe) for probe in self.probes]
-            self.seeds = stack.enter_context(self.rank.recording_seeds(self.seeds))
-            # Functions have rules also in a backward pass that runs without them.
-            stack.enter_context(torch._C._EnableTorchFunction())
-            stack.enter_context(without_hooks())
+        if torch.is_inference_mode_enabled():  # it counts no changes
+            with torch.inference_mode(False), torch.no_grad():
+                return self.run_on_probes()
+        self._versions = [_versions_of(probe) for probe in self.probes]
+        # Functions have rules also in a backward pass that runs without them.
+        seeds_of_call = self.rank.recording_seeds(self.seeds)
+        with seeds_of_call as self.seeds, torch._C._EnableTorchFunction(), without_hooks():
             return self.func(
                 *map_nested(self.args, self._probe), **map_nested(self.kwargs, self._probe)
             )
