@@ -58,7 +58,7 @@ def timeline(work: Callable[[], object]) -> list[str]:
 
 
 def _gaps(spans: Sequence[Span]) -> list[tuple[float, float]]:
-    """Length and begin of the times between spans, the longest first."""
+    """Returns the lengths and begins of the gaps between spans, the longest gap first."""
     gaps, reached = [], float("inf")
     for begin, end in sorted(spans):
         gaps.append((begin - reached, reached))

@@ -107,7 +107,7 @@ void rank_products_cpu(const RankedProducts& work, int num_threads);
 #ifdef PEERGRAPH_CUDA
 /// Asynchronous, in `stream` of `device`. A warp computes a product.
 void exact_products_cuda(const ExactProducts& work, int device, uintptr_t stream);
-/// The same. A block has a query, and sorts its products in shared memory.
+/// Asynchronous. Each block sorts the products of one query in shared memory.
 void rank_products_cuda(const RankedProducts& work, int device, uintptr_t stream);
 #endif
 

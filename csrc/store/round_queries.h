@@ -1,4 +1,4 @@
-// Rounds queries to the types that kernels multiply, and bounds what that takes from products.
+// Rounds queries to the types that kernels multiply, and bounds the errors of their products.
 #pragma once
 
 #include <cmath>

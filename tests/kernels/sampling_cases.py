@@ -206,7 +206,9 @@ def pinsage(device: torch.device) -> Iterator[Tensor]:
 
 @case("draw_nodes_kernel", "mark_nodes_kernel", "square_keys_kernel")
 def draws(device: torch.device) -> Iterator[Tensor]:
-    """By weights and uniformly, the distinct ones, and keys of draws without replacement."""
+    """Nodes drawn by weights and uniformly, the distinct nodes of them, and sorting keys that draw
+    without replacement.
+    """
     ends = torch.arange(1000, device=device).cumsum(0)
     for count in (5000, 0):
         for weights in (None, ends):

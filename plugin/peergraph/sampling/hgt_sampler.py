@@ -178,8 +178,8 @@ class HgtSampler:
 
 
 def _least(keys: Tensor, count: int) -> Tensor:
-    """Returns the places of the least `count` keys in their order, equal ones in theirs; fewer if
-    fewer are finite.
+    """Returns the places of the `count` least keys, sorted by key and then by place; fewer if fewer
+    keys are finite.
     """
     if keys.is_cuda:  # selecting would wait for the number of equal keys
         least, places = (part[:count] for part in keys.sort(stable=True))

@@ -74,7 +74,7 @@ def draw_nodes(
 
 
 def distinct(nodes: Tensor, num_nodes: int) -> Tensor:
-    """Returns the distinct ones of int64 nodes, in ascending order. Waits for a GPU."""
+    """Returns each of some int64 nodes once, in ascending order. Waits for a GPU."""
     nodes = nodes.contiguous()
     result = empty(nodes.numel(), torch.int64, nodes.device)
     launch = launch_on(nodes.device)

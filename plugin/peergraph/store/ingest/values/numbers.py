@@ -1,5 +1,5 @@
-"""Columns as numbers of a dtype, or as ids: a value that is none, or that would
-change, is a problem.
+"""Converts columns to numbers of a dtype, or to ids. A value that is no number, or that the
+conversion would change, is a bad row.
 """
 
 from __future__ import annotations
