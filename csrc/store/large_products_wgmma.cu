@@ -20,8 +20,7 @@ constexpr int kGroups = 2;  // warpgroups of a block, each with rows of its own
 constexpr int kThreads = kGroups * kGroupThreads;
 constexpr int kTilesAtOnce = 4;
 constexpr int kQueryStep = kTilesAtOnce * kQueryTile;
-constexpr int kQueue = 512;    // products that a warpgroup holds back
-constexpr int kFlushed = 128;  // it writes them when there are so many
+constexpr int kQueue = 512;  // products that a warpgroup holds back
 
 /// Blocks of rows of a warpgroup in shared memory: the next is copied while one is multiplied.
 template <int kAtoms>
@@ -56,6 +55,8 @@ template <int kAtoms>
 constexpr int kQueriesBegin = (sizeof(Shared<kAtoms>) + 1023) / 1024 * 1024;
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+
+constexpr int kFlushed = 128;  // held products, from which on a warpgroup writes them
 
 /// Where 16 bytes of a row are: rows of 128 bytes, of which the bits 4 to 6 of an address are
 /// changed by bits 7 to 9 ("128-byte swizzle").
