@@ -79,6 +79,7 @@ def make_core(machine: str) -> Path:
     run(
         *("cmake", "-S", "csrc", "-B", folder, "-G", "Ninja", "-DCMAKE_BUILD_TYPE=Release"),
         f"-DPEERGRAPH_CUDA={os.environ['PEERGRAPH_CUDA']}",
+        "-DCMAKE_COMPILE_WARNING_AS_ERROR=ON",  # as .ci/run has it
         f"-DPython_EXECUTABLE={sys.executable}",
         f"-Dpybind11_DIR={pybind11}",
         *os.environ.get("CMAKE_ARGS", "").split(),
