@@ -19,21 +19,19 @@ import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import mean, stdev
 from typing import Any
 
 import peergraph_dgl
 
 # isort: split
 
-import dgl
 import torch
 import torch.distributed as dist
 from dgl_scripts import graphs as dgl_graphs
 from dgl_scripts import tasks as dgl_tasks
 from dgl_scripts.tasks import Settings, Side, Training
-from harness.common import words_of
-from harness.sections import write_section
+from harness.accuracy import add_page, difference, publish, spread
+from harness.common import integers, words_of
 
 from peergraph.testing import run_ranks
 
@@ -76,21 +74,19 @@ KINDS = {
 def main() -> None:
     args = parse_arguments()
     known, plain = _read(args.records), _read(args.plain)
-    rows = []
+    lines = []
     for name, graph, ranks in cases(args):
         key = f"{name} {graph} {ranks}"
         if key not in known:
             begin = time.perf_counter()
             known[key] = measure(name, graph, ranks, args, plain.get(key))
             seconds = time.perf_counter() - begin
-            print(f"{line(known[key])} {seconds:.0f} s", file=sys.stderr, flush=True)
+            print(*line(known[key]), f"{seconds:.0f} s", file=sys.stderr, flush=True)
             if args.records is not None:
                 args.records.write_text(json.dumps(known))
-        rows.append(known[key])
-    text = report(rows, args)
-    print(text)
-    if args.out is not None:
-        write_section(args.out, "DGL" if args.device == "cpu" else "DGL on GPUs", text)
+        lines.append(line(known[key]))
+    head = ["script", "graph", "nodes", "edges", "store", "plain DGL", "difference"]
+    publish("dgl" if args.device == "cpu" else "dgl_gpu", args, head, lines, "dgl", texts=2)
 
 
 def _read(path: Path | None) -> dict[str, Any]:
@@ -116,14 +112,12 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--hidden", type=int, default=64)
     parser.add_argument("--fanout", type=int, default=10, help="of both hops")
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="of Peergraph")
-    parser.add_argument(
-        "--ranks", type=lambda text: [int(n) for n in text.split(",")], default=[2], help="of DDP"
-    )
+    parser.add_argument("--ranks", type=integers, default=[2], help="of DDP")
     parser.add_argument("--records", type=Path, help="rows are kept there, and not made again")
     parser.add_argument(
         "--plain", type=Path, help="records of another run: its scores of plain DGL are taken"
     )
-    parser.add_argument("--out", type=Path, help="Markdown file whose section is replaced")
+    add_page(parser)
     return parser.parse_args()
 
 
@@ -178,54 +172,12 @@ def scores(
     return {**found, "nodes": own.num_nodes(), "edges": own.num_edges()}
 
 
-def report(rows: list[dict[str, Any]], args: argparse.Namespace) -> str:
-    """A Markdown table with what was run."""
-    question = (
-        "Do DGL's scripts reach the same accuracy on a shared graph? Test accuracy in percent at "
-        "the best validation epoch (links: area under the ROC curve, of edges taken out of the "
-        f"graph), mean and standard deviation of {args.seeds} seeds, and the difference with its "
-        "standard error:"
-    )
-    method = (
-        f"2 layers of SAGEConv (mean), hidden {args.hidden}, fanouts {args.fanout}, {args.fanout}, "
-        "dropout 0.5 (links: none; several types: 0.2), Adam with learning rate 0.01 and weight "
-        "decay 0.0005, "
-        "the same script and initial weights on both sides, evaluated with all neighbours after "
-        "every epoch. Several types: a HeteroGraphConv of them over a projection of each type, "
-        "whose features are bags of words randomly projected to 256. The plain column is DGL's own "
-        "graph, its samplers "
-        "and kernels on the CPU; the other one is `peergraph_dgl.share` and `accelerate`. In DDP "
-        "each rank of the plain column has a graph of its own. GraphBolt on the plain side is its "
-        "pipeline over DGL's C sampler, as its native library is missing for this torch. "
-        f"Device of the store: {args.device}; torch {torch.__version__}, DGL {dgl.__version__}."
-    )
-    origin = (
-        "Made by `python benchmarks/accuracy_dgl.py --data FOLDER --out "
-        "docs/benchmarks/accuracy.md`; epochs and batches by graph are in that file."
-    )
-    table = [
-        "| script | graph | nodes | edges | store | plain DGL | difference |",
-        "| --- | --- | ---: | ---: | ---: | ---: | ---: |",
-        *map(line, rows),
-    ]
-    return "\n\n".join([question, "\n".join(table), method, origin])
-
-
-def line(row: dict[str, Any]) -> str:
+def line(row: dict[str, Any]) -> list[str]:
     """A row of the table."""
     ranks = f", {row['ranks']} ranks" if row["ranks"] > 1 else ""
-    store, plain = row["store"], row["plain"]
-    error = 0.0
-    if len(store) > 1:
-        error = ((stdev(store) ** 2 + stdev(plain) ** 2) / len(store)) ** 0.5
-    return (
-        f"| {row['title']}{ranks} | {row['graph']} | {row['nodes']:,} | {row['edges']:,} | "
-        f"{spread(store)} | {spread(plain)} | {mean(store) - mean(plain):+.2f} ± {error:.2f} |"
-    )
-
-
-def spread(values: list[float]) -> str:
-    return f"{mean(values):.2f} ± {stdev(values) if len(values) > 1 else 0:.2f}"
+    sides = row["store"], row["plain"]
+    cells = [row["title"] + ranks, row["graph"], f"{row['nodes']:,}", f"{row['edges']:,}"]
+    return [*cells, *map(spread, sides), difference(*sides)]
 
 
 if __name__ == "__main__":

@@ -17,17 +17,17 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
-from statistics import mean, stdev
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 import torch_geometric
-from accuracy import Predict, Settings, Step, make_optimizer, spread, train
-from harness.common import words_of
-from harness.sections import write_section
+from accuracy import Predict, Step, training
+from harness.accuracy import best_test, difference, parser, publish, spread
+from harness.common import words, words_of
+from harness.records import append_records
 from inputs.npz_graphs import load_npz, to_pyg
 from inputs.real_graphs import read_typed
 from torch import Tensor, nn
@@ -38,22 +38,22 @@ from torch_geometric.utils import degree
 
 import peergraph_pyg
 
-_SETTINGS = Settings(0, 3, 64, 0.5, 0.01, 5e-4, [], "cpu")
 _WALK_LENGTH = 2
 
 
 class SaintNet(nn.Module):
     """The model of PyG's example of GraphSAINT, of two layers."""
 
-    def __init__(self, columns: int, hidden: int, classes: int) -> None:
+    def __init__(self, columns: int, hidden: int, classes: int, dropout: float) -> None:
         super().__init__()
+        self.dropout = dropout
         self.convs = nn.ModuleList([GraphConv(columns, hidden), GraphConv(hidden, hidden)])
         self.lin = nn.Linear(2 * hidden, classes)
 
     def forward(self, x: Tensor, edge_index: Tensor, edge_weight: Tensor) -> Tensor:
         parts = []
         for conv in self.convs:
-            x = F.dropout(conv(x, edge_index, edge_weight).relu(), 0.5, self.training)
+            x = F.dropout(conv(x, edge_index, edge_weight).relu(), self.dropout, self.training)
             parts.append(x)
         return self.lin(torch.cat(parts, 1))
 
@@ -61,9 +61,9 @@ class SaintNet(nn.Module):
 class ShadowNet(nn.Module):
     """The model of PyG's example of ShaDow: the root's row beside the mean of its subgraph."""
 
-    def __init__(self, columns: int, hidden: int, classes: int) -> None:
+    def __init__(self, columns: int, hidden: int, classes: int, dropout: float) -> None:
         super().__init__()
-        self.sage = GraphSAGE(columns, hidden, num_layers=3, dropout=0.5)
+        self.sage = GraphSAGE(columns, hidden, num_layers=3, dropout=dropout)
         self.lin = nn.Linear(2 * hidden, classes)
 
     def forward(self, batch: Any) -> Tensor:
@@ -75,9 +75,11 @@ class ShadowNet(nn.Module):
 class HgtNet(nn.Module):
     """Two layers of HGTConv over a projection of each type."""
 
-    def __init__(self, data: HeteroData, target: str, hidden: int, classes: int) -> None:
+    def __init__(
+        self, data: HeteroData, target: str, hidden: int, classes: int, dropout: float
+    ) -> None:
         super().__init__()
-        self.target = target
+        self.target, self.dropout = target, dropout
         self.first = nn.ModuleDict(
             {t: nn.Linear(x.shape[1], hidden) for t, x in data.x_dict.items()}
         )
@@ -88,7 +90,7 @@ class HgtNet(nn.Module):
 
     def forward(self, x: dict[str, Tensor], edges: dict[Any, Tensor]) -> Tensor:
         rows = {
-            t: F.dropout(self.first[t](columns).relu(), 0.5, self.training)
+            t: F.dropout(self.first[t](columns).relu(), self.dropout, self.training)
             for t, columns in x.items()
         }
         for conv in self.convs:
@@ -107,19 +109,19 @@ class Side:
     target: str = ""
 
 
-Start = Callable[[Side, Settings], tuple[Step, Predict]]
+Start = Callable[[Side, argparse.Namespace], tuple[Step, Predict]]
 
 
 def cluster(parts: int, at_once: int) -> Start:
     """Cluster-GCN: ClusterLoader's batches of `at_once` of the parts that both sides share."""
 
-    def start(side: Side, settings: Settings) -> tuple[Step, Predict]:
+    def start(side: Side, args: argparse.Namespace) -> tuple[Step, Predict]:
         model = GraphSAGE(
             side.whole.x.shape[1],
-            settings.hidden,
+            args.hidden,
             num_layers=2,
             out_channels=side.classes,
-            dropout=settings.dropout,
+            dropout=args.dropout,
         )
         clusters = pyg.ClusterData(side.data, parts, save_dir=str(side.folder), log=False)
         batches = pyg.ClusterLoader(clusters, batch_size=at_once, shuffle=True)
@@ -131,7 +133,7 @@ def cluster(parts: int, at_once: int) -> Start:
         def logits() -> Tensor:
             return model(side.whole.x, side.whole.edge_index)
 
-        return training(model, settings, with_labels(batches), loss, logits)
+        return training(model, args, lambda: map(loss, with_labels(batches)), logits)
 
     return start
 
@@ -139,8 +141,8 @@ def cluster(parts: int, at_once: int) -> Start:
 def saint(kind: str, batch_size: int, steps: int, **options: Any) -> Start:
     """GraphSAINT with its normalisation, as PyG's example."""
 
-    def start(side: Side, settings: Settings) -> tuple[Step, Predict]:
-        model = SaintNet(side.whole.x.shape[1], settings.hidden, side.classes)
+    def start(side: Side, args: argparse.Namespace) -> tuple[Step, Predict]:
+        model = SaintNet(side.whole.x.shape[1], args.hidden, side.classes, args.dropout)
         sampler = getattr(pyg, kind)
         batches = sampler(
             side.data, batch_size, num_steps=steps, sample_coverage=20, log=False, **options
@@ -156,14 +158,14 @@ def saint(kind: str, batch_size: int, steps: int, **options: Any) -> Start:
         def logits() -> Tensor:
             return model(side.whole.x, side.whole.edge_index, side.whole.edge_weight)
 
-        return training(model, settings, with_labels(batches), loss, logits)
+        return training(model, args, lambda: map(loss, with_labels(batches)), logits)
 
     return start
 
 
-def shadow(side: Side, settings: Settings) -> tuple[Step, Predict]:
+def shadow(side: Side, args: argparse.Namespace) -> tuple[Step, Predict]:
     """ShaDow: a subgraph for each training node."""
-    model = ShadowNet(side.whole.x.shape[1], settings.hidden, side.classes)
+    model = ShadowNet(side.whole.x.shape[1], args.hidden, side.classes, args.dropout)
     options: dict[str, Any] = {"depth": 2, "num_neighbors": 5}
     size = max(32, int(side.whole.train_mask.sum()) // 16)
     batches = pyg.ShaDowKHopSampler(
@@ -177,13 +179,13 @@ def shadow(side: Side, settings: Settings) -> tuple[Step, Predict]:
     def logits() -> Tensor:
         return torch.cat([model(batch) for batch in everything])
 
-    return training(model, settings, batches, loss, logits)
+    return training(model, args, lambda: map(loss, batches), logits)
 
 
-def hgt(side: Side, settings: Settings) -> tuple[Step, Predict]:
+def hgt(side: Side, args: argparse.Namespace) -> tuple[Step, Predict]:
     """HGTLoader and HGTConv."""
     target, whole = side.target, side.whole
-    model = HgtNet(whole, target, settings.hidden, side.classes)
+    model = HgtNet(whole, target, args.hidden, side.classes, args.dropout)
     size = max(32, int(whole[target].train_mask.sum()) // 16)
     batches = pyg.HGTLoader(
         side.data, [size] * 2, (target, whole[target].train_mask), batch_size=size, shuffle=True
@@ -197,42 +199,12 @@ def hgt(side: Side, settings: Settings) -> tuple[Step, Predict]:
     def logits() -> Tensor:
         return model(whole.x_dict, whole.edge_index_dict)
 
-    return training(model, settings, batches, loss, logits)
+    return training(model, args, lambda: map(loss, batches), logits)
 
 
 def with_labels(batches: Iterable[Any]) -> Iterable[Any]:
     """Batches in which a node of the training set is."""
-
-    class Batches:
-        def __iter__(self) -> Any:
-            return (batch for batch in batches if batch.train_mask.any())
-
-    return Batches()
-
-
-def training(
-    model: nn.Module,
-    settings: Settings,
-    batches: Iterable[Any],
-    loss: Callable[[Any], Tensor],
-    logits: Callable[[], Tensor],
-) -> tuple[Step, Predict]:
-    """An epoch over `batches`, and the classes of all nodes."""
-    optimizer = make_optimizer(model, settings)
-
-    def step() -> None:
-        model.train()
-        for batch in batches:
-            optimizer.zero_grad()
-            loss(batch).backward()
-            optimizer.step()
-
-    @torch.no_grad()
-    def predict() -> Tensor:
-        model.eval()
-        return logits().argmax(1)
-
-    return step, predict
+    return (batch for batch in batches if batch.train_mask.any())
 
 
 @dataclass(frozen=True)
@@ -285,86 +257,45 @@ def measure(name: str, graph: str, args: argparse.Namespace) -> dict[str, Any]:
     whole, classes, target = read(args.data / f"{graph}.npz")
     labels: Data = whole[target] if target else whole
     shared = peergraph_pyg.share(read(args.data / f"{graph}.npz")[0], device="cpu")
-    settings = replace(_SETTINGS, epochs=args.epochs or kind.epochs)
+    given = argparse.Namespace(**{**vars(args), "epochs": args.epochs or kind.epochs})
     row: dict[str, Any] = {"loader": kind.title, "graph": graph, "store": [], "pyg": []}
     with tempfile.TemporaryDirectory() as folder:
         for seed in range(args.seeds):
             for side, data in (("store", shared), ("pyg", whole)):
                 torch.manual_seed(seed)
                 step, predict = kind.starts[graph](
-                    Side(data, whole, classes, Path(folder), target), settings
+                    Side(data, whole, classes, Path(folder), target), given
                 )
-                row[side].append(100 * train(labels, settings, step, predict))
+                row[side].append(best_test(given, step, predict, labels))
     peergraph_pyg.store_of(shared).close()
     return row
 
 
-def report(rows: list[dict[str, Any]]) -> str:
-    """A Markdown table with what was run."""
-    seeds = sorted({len(row["store"]) for row in rows})
-    question = (
-        "Do PyG's loaders of subgraphs train to the same accuracy on shared data as on plain PyG "
-        "with torch-sparse? Test accuracy in percent at the best validation epoch, mean and "
-        f"standard deviation of {' or '.join(map(str, seeds))} seeds, and the difference with its "
-        "standard error:"
-    )
-    table = [
-        "| loader | graph | store | plain PyG | difference |",
-        "| --- | --- | ---: | ---: | ---: |",
-    ]
-    for row in rows:
-        own, plain = row["store"], row["pyg"]
-        error = ((stdev(own) ** 2 + stdev(plain) ** 2) / len(own)) ** 0.5
-        table.append(
-            f"| `{row['loader']}` | {row['graph']} | {spread(own)} | {spread(plain)} "
-            f"| {mean(own) - mean(plain):+.2f} ± {error:.2f} |"
-        )
-    method = (
-        f"The same script, PyG's layers and initial weights on both sides, hidden "
-        f"{_SETTINGS.hidden}, dropout {_SETTINGS.dropout}, Adam with learning rate {_SETTINGS.lr} "
-        f"and weight decay {_SETTINGS.weight_decay}. ClusterLoader: GraphSAGE of 2 layers, the "
-        "same partition on both sides; GraphSAINT: GraphConv with `edge_norm` and `node_norm` "
-        "(`sample_coverage=20`); ShaDow: GraphSAGE of 3 layers and the mean of each subgraph; "
-        f"HGTLoader: HGTConv of 2 layers. CPU; torch {torch.__version__}, PyG "
-        f"{torch_geometric.__version__}."
-    )
-    origin = (
-        "Made by `python benchmarks/accuracy_loaders.py --data FOLDER --out "
-        "docs/benchmarks/accuracy.md`; epochs and batches by graph are in that file."
-    )
-    return "\n\n".join([question, "\n".join(table), method, origin])
-
-
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    options = parser(__doc__, seeds=10, epochs=None, eval_every=3)
+    options.add_argument("--data", type=Path, required=True, help="folder of the .npz files")
+    options.add_argument(
+        "--kinds", type=words_of(KINDS), default=list(KINDS), help=", ".join(KINDS)
     )
-    parser.add_argument("--data", type=Path, required=True, help="folder of the .npz files")
-    parser.add_argument("--kinds", type=words_of(KINDS), default=list(KINDS), help=", ".join(KINDS))
-    parser.add_argument("--graphs", type=lambda text: text.split(","), help="default: all")
-    parser.add_argument("--seeds", type=int, default=10, help="at least 2")
-    parser.add_argument("--epochs", type=int, help="default: by loader")
-    parser.add_argument("--records", type=Path, help="JSON lines are appended there")
-    parser.add_argument("--out", type=Path, help="Markdown file whose section is replaced")
-    args = parser.parse_args()
+    options.add_argument("--graphs", type=words, help="default: all")
+    options.add_argument("--records", type=Path, help="JSON lines are appended there")
+    args = options.parse_args()
     if not torch_geometric.typing.WITH_TORCH_SPARSE:
-        parser.error("plain PyG needs torch-sparse: pip install torch-scatter torch-sparse")
-    rows = []
+        options.error("plain PyG needs torch-sparse: pip install torch-scatter torch-sparse")
+    lines = []
     for name in args.kinds:
         for graph in KINDS[name].starts:
             if args.graphs is not None and graph not in args.graphs:
                 continue
             begin = time.perf_counter()
-            rows.append(measure(name, graph, args))
+            row = measure(name, graph, args)
             seconds = round(time.perf_counter() - begin)
-            print(json.dumps({**rows[-1], "seconds": seconds}), file=sys.stderr, flush=True)
-            if args.records is not None:
-                with args.records.open("a") as file:
-                    file.write(json.dumps(rows[-1]) + "\n")
-    text = report(rows)
-    print(text)
-    if args.out is not None:
-        write_section(args.out, "PyG's loaders of subgraphs", text)
+            print(json.dumps({**row, "seconds": seconds}), file=sys.stderr, flush=True)
+            append_records(args.records, [row])
+            sides = row["store"], row["pyg"]
+            lines.append([f"`{row['loader']}`", graph, *map(spread, sides), difference(*sides)])
+    head = ["loader", "graph", "store", "plain PyG", "difference"]
+    publish("loaders", args, head, lines, "torch-geometric", texts=2)
 
 
 if __name__ == "__main__":

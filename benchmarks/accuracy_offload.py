@@ -11,19 +11,27 @@ those that an epoch moves between host and device, over those of exact rows.
 from __future__ import annotations
 
 import argparse
-import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
-from statistics import mean, stdev
+from statistics import mean
 from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
-import torch_geometric
+from harness.accuracy import (
+    add_graphs,
+    best_test,
+    optimizer_of,
+    paired_difference,
+    parser,
+    publish,
+    spread,
+)
 from harness.common import words_of
-from harness.sections import write_section
+from harness.records import Record, append_records
 from inputs.npz_graphs import NodeGraph, load_npz, to_pyg
+from torch import Tensor
 from torch_geometric.nn import GAT, GCN, GraphSAGE
 from tqdm import tqdm
 
@@ -58,40 +66,37 @@ class Row(NamedTuple):
 
 
 def main() -> None:
-    args = parse_arguments()
-    rows = []
-    for path in args.graphs:
-        graph = load_npz(path)
+    options = parser(__doc__)
+    add_graphs(options)
+    options.add_argument("--kinds", type=words_of(_KINDS), default=["exact", "bfloat16"])
+    options.add_argument("--models", type=words_of(_MODELS), default=list(_MODELS))
+    options.add_argument("--layers", type=int, default=3)
+    options.add_argument("--chunks", type=int, default=2)
+    options.add_argument("--records", type=Path, help="file that gets a line for each training")
+    args = options.parse_args()
+    first, *others = args.kinds
+    head = ["graph", "nodes", "edges", "model", *args.kinds]
+    head += [f"{kind}: {what}" for kind in others for what in ("difference", "loss", "bytes")]
+    lines = []
+    for graph in map(load_npz, args.graphs):
         for model in args.models:
-            rows.append(Row(graph, model, measure(graph, model, args)))
-            if args.records is not None:
-                write_records(args.records, rows[-1], args)
-    text = report(rows, args)
-    print(text)
-    if args.out is not None:
-        write_section(args.out, "Offloaded rows in bfloat16", text)
+            row = Row(graph, model, measure(graph, model, args))
+            append_records(args.records, records_of(row, args))
+            cells = [graph.name, f"{graph.num_nodes:,}", f"{graph.num_edges:,}", model]
+            cells += [spread([r.accuracy for r in row.results[kind]]) for kind in args.kinds]
+            for kind in others:
+                cells += compare(row.results[first], row.results[kind])
+            lines.append(cells)
+    publish("offload", args, head, lines, "torch-geometric")
 
 
-def parse_arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("graphs", type=Path, nargs="+", help=".npz files of labelled graphs")
-    parser.add_argument("--kinds", type=words_of(_KINDS), default=["exact", "bfloat16"])
-    parser.add_argument("--models", type=words_of(_MODELS), default=list(_MODELS))
-    parser.add_argument("--seeds", type=int, default=5)
-    parser.add_argument("--epochs", type=int, default=60)
-    parser.add_argument("--eval-every", type=int, default=5)
-    parser.add_argument("--layers", type=int, default=3)
-    parser.add_argument("--hidden", type=int, default=64)
-    parser.add_argument("--dropout", type=float, default=0.5)
-    parser.add_argument("--lr", type=float, default=0.01)
-    parser.add_argument("--weight-decay", type=float, default=5e-4)
-    parser.add_argument("--chunks", type=int, default=2)
-    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
-    parser.add_argument("--records", type=Path, help="file that gets a line for each training")
-    parser.add_argument("--out", type=Path, help="Markdown file whose section is replaced")
-    return parser.parse_args()
+def compare(exact: list[Result], rounded: list[Result]) -> list[str]:
+    """Differences of accuracies and of losses, and the bytes over those of exact rows."""
+    pairs = list(zip(exact, rounded, strict=True))
+    losses = [abs(b.loss - a.loss) / a.loss for a, b in pairs]
+    moved = sum(b.moved for _, b in pairs) / max(1, sum(a.moved for a, _ in pairs))
+    accuracies = ([result.accuracy for result in side] for side in (exact, rounded))
+    return [paired_difference(*accuracies), f"{mean(losses):.1e}", f"{moved:.2f}"]
 
 
 def measure(graph: NodeGraph, model: str, args: argparse.Namespace) -> dict[str, list[Result]]:
@@ -123,11 +128,13 @@ def train(data: Any, graph: NodeGraph, name: str, args: argparse.Namespace, seed
         graph.x.shape[1], args.hidden, args.layers, graph.num_classes, args.dropout
     )
     model = peergraph_pyg.accelerate(model.to(args.device))
-    optimizer = torch.optim.Adam(model.parameters(), lr=args.lr, weight_decay=args.weight_decay)
+    optimizer = optimizer_of(model, args)
     labels = data.y[data.train_mask]
     stores = peergraph_pyg.partition_of(data).offloaded.allocator
-    best, at_best, last, moved = -1.0, 0.0, 0.0, 0
-    for epoch in range(args.epochs):
+    last, moved = 0.0, 0
+
+    def step() -> None:
+        nonlocal last, moved
         before = stores.moved.to_device + stores.moved.from_device
         model.train()
         optimizer.zero_grad()
@@ -136,21 +143,19 @@ def train(data: Any, graph: NodeGraph, name: str, args: argparse.Namespace, seed
         optimizer.step()
         last = loss.item()
         moved = stores.moved.to_device + stores.moved.from_device - before
-        if (epoch + 1) % args.eval_every == 0:
-            model.eval()
-            with torch.no_grad():
-                out = model(data.x, data.edge_index)
-                val, test = (
-                    float((out[mask].argmax(1) == data.y[mask]).float().mean())
-                    for mask in (data.val_mask, data.test_mask)
-                )
-            if val > best:
-                best, at_best = val, test
-    return Result(100 * at_best, last, moved)
+
+    @torch.no_grad()
+    def predict() -> Tensor:
+        model.eval()
+        classes: Tensor = model(data.x, data.edge_index).argmax(1)
+        return classes
+
+    accuracy = best_test(args, step, predict, data)
+    return Result(accuracy, last, moved)
 
 
-def write_records(path: Path, row: Row, args: argparse.Namespace) -> None:
-    """Appends a line for each training."""
+def records_of(row: Row, args: argparse.Namespace) -> Iterator[Record]:
+    """One for each training."""
     case = {
         "bench": "accuracy_offload",
         "graph": row.graph.name,
@@ -159,56 +164,9 @@ def write_records(path: Path, row: Row, args: argparse.Namespace) -> None:
         "torch": torch.__version__,
         **{name: getattr(args, name) for name in ("epochs", "layers", "hidden", "dropout", "lr")},
     }
-    with path.open("a") as file:
-        for kind, results in row.results.items():
-            for seed, result in enumerate(results):
-                record = {**case, "stored": kind, "seed": seed, **result._asdict()}
-                file.write(json.dumps(record) + "\n")
-
-
-def report(rows: list[Row], args: argparse.Namespace) -> str:
-    """A Markdown table with what was run."""
-    kinds = args.kinds
-    question = (
-        "What does it cost to store rows of offloaded layers, their sums and gradients in half the "
-        "bytes? Test accuracy in percent at the best validation epoch, mean and standard deviation "
-        f"of {args.seeds} seeds, the difference of each seed's accuracies with its standard error, "
-        "how far the last training losses are apart, relative to the exact ones, and the bytes "
-        "that an epoch moves between host and device over those of exact rows, counted with all "
-        "stored rows on the host (features keep their type; GAT and SAGE read them in each epoch):"
-    )
-    head = ["graph", "nodes", "edges", "model", *kinds]
-    head += [f"{kind}: {what}" for kind in kinds[1:] for what in ("difference", "loss", "bytes")]
-    lines = [f"| {' | '.join(head)} |", "| --- | ---: | ---: | --- |" + " ---: |" * (len(head) - 4)]
-    for graph, model, results in rows:
-        cells = [graph.name, f"{graph.num_nodes:,}", f"{graph.num_edges:,}", model]
-        cells += [spread([result.accuracy for result in results[kind]]) for kind in kinds]
-        for kind in kinds[1:]:
-            pairs = list(zip(results[kinds[0]], results[kind], strict=True))
-            apart = [b.accuracy - a.accuracy for a, b in pairs]
-            error = stdev(apart) / len(apart) ** 0.5 if len(apart) > 1 else 0.0
-            losses = [abs(b.loss - a.loss) / a.loss for a, b in pairs]
-            moved = sum(b.moved for _, b in pairs) / max(1, sum(a.moved for a, _ in pairs))
-            cells += [f"{mean(apart):+.2f} ± {error:.2f}", f"{mean(losses):.1e}", f"{moved:.2f}"]
-        lines.append(f"| {' | '.join(cells)} |")
-    method = (
-        f"{args.layers}-layer models of PyG, hidden {args.hidden}, GAT with {_HEADS} heads, "
-        f"dropout {args.dropout}, Adam with "
-        f"learning rate {args.lr} and weight decay {args.weight_decay}, {args.epochs} epochs, "
-        f"`full_graph(data, offload=True, num_chunks={args.chunks}, hidden_dtype=...)`, the same "
-        f"initial weights and dropout masks in all columns. Device: {args.device}; torch "
-        f"{torch.__version__}, PyG {torch_geometric.__version__}."
-    )
-    origin = (
-        "Made by `python benchmarks/accuracy_offload.py GRAPH.npz ... --out "
-        "docs/benchmarks/accuracy.md`; the files are in the format of "
-        "`benchmarks/inputs/npz_graphs.py`."
-    )
-    return "\n\n".join([question, "\n".join(lines), method, origin])
-
-
-def spread(values: list[float]) -> str:
-    return f"{mean(values):.2f} ± {stdev(values) if len(values) > 1 else 0:.2f}"
+    for kind, results in row.results.items():
+        for seed, result in enumerate(results):
+            yield {**case, "stored": kind, "seed": seed, **result._asdict()}
 
 
 if __name__ == "__main__":

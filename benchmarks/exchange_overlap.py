@@ -39,7 +39,6 @@ medians over the rounds.
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import statistics
 import sys
@@ -53,7 +52,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from harness.common import floats, integers
-from harness.records import read_records, render
+from harness.records import append_records, read_records, render
 from inputs.graphs import get_spec
 from network.overlap import Recorded, Training, cold_share, hot_ratio_for, most, total
 from network.two_machines import FIRST, limit_rate, run_on_two_machines, why_not
@@ -175,8 +174,7 @@ def write_records(args: argparse.Namespace, path: Path, group: Group) -> None:
     training = Training(args, get_spec(args.graph), group)
     for found in (by_hot_ratio if args.layout else by_rate)(training, args):
         if dist.get_rank() == 0:
-            with path.open("a") as file:
-                file.write(json.dumps(found) + "\n")
+            append_records(path, [found])
     training.whole.close()
 
 

@@ -32,7 +32,8 @@ from curves.training import (
     partitioned_losses,
     plain_losses,
 )
-from harness.common import integers, parser, words, words_of
+from harness.common import add_worlds, by_world, parser, words, words_of
+from harness.markdown import table
 from harness.ranks import Session, launch
 from harness.records import Record, read_records
 from inputs.real_graphs import (
@@ -120,8 +121,7 @@ def summarise(records: list[Record]) -> tuple[str, list[str]]:
     worlds = sorted({way for found in curves.values() for way in found if isinstance(way, int)})
     heads = [*_CASE, "loss", "other order"]
     heads += [f"{world} rank{'s' if world > 1 else ''}" for world in worlds]
-    lines = [f"| {' | '.join(heads)} |", "| --- " * 5 + "| ---: " * (len(heads) - 5) + "|"]
-    faults = []
+    lines, faults = [], []
     for case, found in curves.items():
         if PLAIN not in found:
             continue
@@ -138,8 +138,8 @@ def summarise(records: list[Record]) -> tuple[str, list[str]]:
             cells.append(f"{difference:.1e}")
             if way != OTHER_ORDER and not difference <= allowed:
                 faults.append(f"{case} on {way} ranks: {difference:.1e}")
-        lines.append(f"| {' | '.join(cells)} |")
-    return "\n".join(lines) + "\n", faults
+        lines.append(cells)
+    return "\n".join(table(heads, lines, texts=5)), faults
 
 
 def greatest_difference(losses: list[float], plain: list[float]) -> float:
@@ -149,9 +149,10 @@ def greatest_difference(losses: list[float], plain: list[float]) -> float:
 
 def launches(args: argparse.Namespace) -> Iterable[argparse.Namespace]:
     """Plain training, then one launch for each number of ranks."""
-    yield argparse.Namespace(**{**vars(args), "world": 1, "is_plain": True})
-    for world in args.worlds:
-        yield argparse.Namespace(**{**vars(args), "world": world, "is_plain": False})
+    args.is_plain = True
+    yield argparse.Namespace(**{**vars(args), "world": 1})
+    args.is_plain = False
+    yield from by_world(args)
 
 
 def arguments() -> argparse.ArgumentParser:
@@ -163,9 +164,7 @@ def arguments() -> argparse.ArgumentParser:
     result.add_argument("--dtypes", type=words_of(DTYPES), default="float64,float32")
     result.add_argument("--dropout", type=float, default=0.5)
     result.add_argument("--epochs", type=int, default=50)
-    gpus = torch.cuda.device_count()
-    worlds = ",".join(str(world) for world in (1, 2, 3, 4) if world <= (gpus or 4))
-    result.add_argument("--worlds", type=integers, default=worlds, help="ranks of each launch")
+    add_worlds(result, (1, 2, 3, 4), worlds="" if torch.cuda.is_available() else "1,2,3,4")
     result.add_argument("--table", type=Path, help="file for the table, Markdown")
     return result
 
@@ -184,10 +183,10 @@ def main() -> int:
     code = max(launch(run, given) for given in launches(args))
     records = [*before, *read_records(out, offset)]
     errors = [record["error"] for record in records if "error" in record]
-    table, faults = summarise([record for record in records if "losses" in record])
-    print(table)
+    text, faults = summarise([record for record in records if "losses" in record])
+    print(text)
     if args.table is not None:
-        args.table.write_text(table)
+        args.table.write_text(text)
     for fault in (*errors, *faults):
         print("FAILED:", fault, file=sys.stderr)
     return code or int(bool(errors or faults))

@@ -24,7 +24,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from harness.records import render
+from harness.records import append_records, render
 from inputs.edge_files import forget, write_edges, write_features
 
 from peergraph.cli import byte_count
@@ -152,9 +152,7 @@ def main() -> int:
                 found = measure(edges, num_nodes, num_edges, memory, args.probe)
                 rows.append({**found, "features": args.features, "load": os.getloadavg()[0]})
                 print(f"{ending}: {found['s']:.1f} s, {found['cpu_s']:.1f} s of all threads")
-                if args.out:
-                    with open(args.out, "a") as file:
-                        file.write(json.dumps(rows[-1]) + "\n")
+                append_records(args.out, rows[-1:])
             shutil.rmtree(edges)
     print(render("ingest", rows, _COLUMNS))
     return 0

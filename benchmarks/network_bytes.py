@@ -15,7 +15,6 @@ mini-batches.
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import sys
 from collections.abc import Iterator
@@ -27,6 +26,8 @@ import numpy as np
 import torch
 import torch.distributed as dist
 from harness.common import floats, integers
+from harness.markdown import table
+from harness.records import append_records
 from inputs.graphs import get_spec, make_csc
 from network.gather_bytes import Layout, Sent, distinct_rows, distributed, hierarchy
 from torch import Tensor
@@ -178,19 +179,9 @@ def compare(
     return records
 
 
-def markdown(records: list[dict[str, Any]]) -> str:
-    """A table of all records."""
-
-    def text(value: Any) -> str:
-        return f"{value:,.3f}" if isinstance(value, float) else f"{value:,}" if isinstance(
-            value, int) else str(value)  # fmt: skip
-
-    lines = ["| " + " | ".join(_COLUMNS) + " |", "| --- |" + " ---: |" * (len(_COLUMNS) - 1)]
-    lines += [
-        "| " + " | ".join(text(record.get(column, "")) for column in _COLUMNS) + " |"
-        for record in records
-    ]
-    return "\n".join(lines)
+def _text(value: Any) -> str:
+    return f"{value:,.3f}" if isinstance(value, float) else f"{value:,}" if isinstance(
+        value, int) else str(value)  # fmt: skip
 
 
 def main() -> int:
@@ -214,10 +205,9 @@ def main() -> int:
     args = parser.parse_args()
     graph = made_graph(args.graph) if args.data is None else read_graph(args.data)
     records = compare(graph, args, args.graph if args.data is None else args.data.stem)
-    print(markdown(records))
-    if args.out:
-        with args.out.open("a") as file:
-            file.writelines(json.dumps(record) + "\n" for record in records)
+    lines = [[_text(record.get(column, "")) for column in _COLUMNS] for record in records]
+    print("\n".join(table(_COLUMNS, lines)))
+    append_records(args.out, records)
     return 0
 
 

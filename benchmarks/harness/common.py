@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import argparse
 import gc
-import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import TypeVar
 
 import torch
 from inputs.graphs import PRESETS, GraphSpec, get_spec
@@ -18,6 +18,7 @@ from harness.records import Timing, read_records, tables
 
 # About 5 ms: long enough to queue the calls of a timed loop.
 _HOLD_CYCLES = 10_000_000
+T = TypeVar("T")
 PLANS = ("replicated", "sharded", "host", "auto")
 
 
@@ -86,6 +87,22 @@ def parser(
     return result
 
 
+def add_worlds(
+    result: argparse.ArgumentParser, counts: Sequence[int] = (1, 2, 4), worlds: str = ""
+) -> None:
+    """Adds --worlds, for `by_world`: by default, those of `counts` that the GPUs allow."""
+    most = max(torch.cuda.device_count(), counts[0])
+    default = worlds or ",".join(str(count) for count in counts if count <= most)
+    result.add_argument("--worlds", type=integers, default=default, help="ranks of each launch")
+    result.set_defaults(world=counts[0])
+
+
+def by_world(args: argparse.Namespace) -> Iterator[argparse.Namespace]:
+    """The arguments of a launch for each number of ranks."""
+    for world in args.worlds:
+        yield argparse.Namespace(**{**vars(args), "world": world})
+
+
 def main(
     bench: str,
     body: Callable[[Session], None],
@@ -118,17 +135,10 @@ def main(
     return code or int(any("error" in record for record in records))
 
 
-def draw_pictures(out: str | None) -> None:
-    """Draws what was recorded, beside the records, where matplotlib is there."""
-    if out is None:
-        return
-    try:
-        import pictures
-    except ModuleNotFoundError as error:
-        print(f"no pictures: {error}", file=sys.stderr)
-        return
-    for path in pictures.draw(Path(out), Path(out).parent):
-        print(path)
+def again_and_again(loader: Iterable[T]) -> Iterator[T]:
+    """Yields what a loader yields, epoch after epoch, without end."""
+    while True:
+        yield from loader
 
 
 def is_out_of_memory(error: RuntimeError) -> bool:

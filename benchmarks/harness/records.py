@@ -128,6 +128,8 @@ def _machine(device: torch.device) -> Record:
 # Columns by benchmark; a column that no row has is left out.
 _CASE = ["graph", "dim", "fanout", "batch", "semantics", "layers"]
 _TIMES = ["ms", "ms_p10", "ms_p90", "ms_slowest"]
+# Of a benchmark that is there no more.
+_OTHER = ["system", "plan", *_TIMES, "ratio"]
 _HITS = ["hit_replicated", "hit_sharded", "hit_host"]
 _LINKS = ["slowest_link_mb", "host_mb"]
 _OFFLOAD = ["setting", "decision", "num_chunks", "budget_gib", *_TIMES, "first_s",
@@ -143,7 +145,6 @@ _COLUMNS = {
     "fullgraph": ["system", "setting", "order", "mode", *_TIMES, "ms_spmm", "ms_exchange",
                   "ms_gemm", "ms_rest", "ms_sums", "remote_rows", "peak_gib",
                   "build_peak_gib", "edge_floor_ms", "loss", "last_loss", "ratio"],
-    "fullgraph_modes": ["system", *_TIMES, "predicted_ms"],
     "fullgraph_stages": ["setting", "way", *_TIMES, "hidden", "edge_imbalance", "predicted_ms"],
     "fullgraph_memory buffers": ["system", "buffers", "most_allowed", "resident_gib", "peak_gib",
                                  "reserved_gib", "build_bytes"],
@@ -152,8 +153,6 @@ _COLUMNS = {
     "fullgraph_small ops": ["op", "us", "us_torch", "us_more"],
     "fullgraph_small epochs": ["system", *_TIMES, "ms_host", "peak_gib", "loss", "last_loss",
                                "ratio"],
-    "offload_structure": ["system", "ms", "rest", "peak"],
-    "offload_pinning": ["system", "threads", "ms", "gbs"],
     "offload_transfers": ["system", *_TIMES, "gbs_in", "gbs_out", "gb_to_ranks", "gb_kept"],
     "offload duplication": ["kind", "edges", "parts", "alpha", "published", "between_ranks",
                             "published_between_ranks", "between_batches",
@@ -220,6 +219,13 @@ def read_records(path: Path, offset: int = 0) -> list[Record]:
     return records
 
 
+def append_records(path: str | Path | None, records: Iterable[Record]) -> None:
+    """Adds a line to a file for each record, where there is a file."""
+    if path is not None:
+        with Path(path).open("a") as file:
+            file.writelines(json.dumps(record) + "\n" for record in records)
+
+
 def _format(value: Any) -> str:
     if value is None:
         return "-"
@@ -256,7 +262,7 @@ def tables(records: list[Record]) -> str:
         rows = [r for r in shown if _kind(r) == kind]
         bench, world, device = kind
         title = f"{bench}, {world} x {device} (ratio: time over Peergraph's)" if world else bench
-        texts.append(render(title, rows, [*_CASE, *_COLUMNS[bench]]))
+        texts.append(render(title, rows, [*_CASE, *_COLUMNS.get(bench, _OTHER)]))
     failed = [r for r in records if "error" in r]
     if failed:
         texts.append(render("failed", failed, ["bench", "world", "what", "error"]))

@@ -65,7 +65,7 @@ def test_every_kind_is_measured(data: Path) -> None:
     if not dgl.__version__.startswith("1."):
         kinds.append("graphbolt")
     page, rows = data / "page.md", data / "rows.json"
-    page.write_text("# Accuracy\n\n## DGL\n\nold\n\n## Another\n\nstays\n")
+    page.write_text("# Accuracy\n\n<!-- table: dgl -->\n\nold\n\n<!-- end -->\n\nstays\n")
     command = [BENCHMARKS / "accuracy_dgl.py", "--data", data]
     more = ["--seeds", "2", "--hidden", "16", "--fanout", "4", "--epochs", "2"]
     given = ["--kinds", ",".join(kinds), "--records", rows, "--out", page]
@@ -89,4 +89,4 @@ def test_every_kind_is_measured(data: Path) -> None:
     text = page.read_text()
     assert text.count("| cora |") == len(kinds) - 1
     assert "old" not in text
-    assert text.endswith("## Another\n\nstays\n")
+    assert text.endswith("<!-- end -->\n\nstays\n")
