@@ -15,8 +15,7 @@ so, too). The faster the layers, the more of a step is the loader's:
 
     python benchmarks/end_to_end.py --world 2 --graph papers --layers loader,accelerated,lazy
 
-With --out, rank 0's utilisation and the breakdown of a step are drawn next to that file, if
-matplotlib is there.
+Records have rank 0's utilisation of its GPU, as it goes.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ import torch
 from harness.common import (
     PLANS,
     Mark,
-    draw_pictures,
+    again_and_again,
     integers,
     main,
     measure,
@@ -49,7 +48,7 @@ from harness.records import Timing
 from inputs.arrays import batch_nodes
 from systems.systems import Case, CaseRunner, System, add_arguments, systems
 from torch_geometric.loader import NeighborLoader
-from training import Trainer, again_and_again, data_of
+from training import Trainer, data_of
 
 import peergraph_pyg
 
@@ -258,7 +257,4 @@ def arguments() -> argparse.ArgumentParser:
 
 
 if __name__ == "__main__":
-    options = arguments()
-    code = main("end_to_end", run, options, peers=())
-    draw_pictures(options.parse_args().out)
-    sys.exit(code)
+    sys.exit(main("end_to_end", run, arguments(), peers=()))

@@ -10,15 +10,13 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import Any
 
-import matplotlib
-
-matplotlib.use("Agg")  # there may be no screen
-import matplotlib.pyplot as plt
+from harness.drawing import legend, pyplot, save, slug
 from harness.records import Record, read_records
 
-# Text stays text, and the same records make the same files.
-plt.rcParams.update({"svg.fonttype": "none", "svg.hashsalt": "peergraph"})
+plt = pyplot()
+plt.rcParams["svg.fonttype"] = "none"  # text stays text
 _SUM, _COPY = "#4c72b0", "#dd8452"
 _SYSTEMS = {
     "peergraph": ("Peergraph", "#4c72b0"),
@@ -63,14 +61,12 @@ def _timelines(rows: list[Record], folder: Path) -> list[Path]:
         figure.suptitle(
             f"One sum of {dim} columns, {graph}, {_machine(rows[0], world)}", fontsize=9
         )
-        _legend(figure, {"sums of a stage": _SUM, "copies of a stage": _COPY})
-        paths.append(
-            _save(figure, folder / f"stages_{_slug(graph)}_{dim}_{world}.svg", bottom=0.06)
-        )
+        legend(figure, {"sums of a stage": _SUM, "copies of a stage": _COPY})
+        paths.append(save(figure, folder / f"stages_{slug(graph)}_{dim}_{world}.svg", bottom=0.06))
     return paths
 
 
-def _timeline(row: Record, axes: plt.Axes) -> None:
+def _timeline(row: Record, axes: Any) -> None:
     labels = []
     for rank, spans in enumerate(row["timeline"]):
         for what, stage, begin, end in spans:
@@ -105,7 +101,7 @@ def _orders(rows: list[Record], folder: Path) -> Path | None:
     axes.set_ylim(top=1.25 * axes.get_ylim()[1])
     axes.legend(fontsize=7, loc="upper center", ncol=3)
     axes.set_title(f"Order and overlap, {rows[0]['device']}", fontsize=9)
-    return _save(figure, folder / "orders.svg")
+    return save(figure, folder / "orders.svg")
 
 
 def _denser(rows: list[Record], folder: Path) -> Path | None:
@@ -128,7 +124,7 @@ def _denser(rows: list[Record], folder: Path) -> Path | None:
     axes.set_ylim(bottom=0)
     axes.legend(fontsize=7)
     axes.set_title(f"{rows[0]['layers']}, arxiv's nodes, {rows[0]['device']}", fontsize=9)
-    return _save(figure, folder / "denser.svg")
+    return save(figure, folder / "denser.svg")
 
 
 def _widths(rows: list[Record], folder: Path) -> Path | None:
@@ -156,7 +152,7 @@ def _widths(rows: list[Record], folder: Path) -> Path | None:
     axes.set_ylabel("ms an epoch")
     axes.legend(fontsize=7)
     axes.set_title(f"GCN of two layers, products, {rows[0]['device']}", fontsize=9)
-    return _save(figure, folder / "widths.svg")
+    return save(figure, folder / "widths.svg")
 
 
 def _peers(rows: list[Record], folder: Path) -> Path | None:
@@ -186,9 +182,9 @@ def _peers(rows: list[Record], folder: Path) -> Path | None:
     axes.set_ylabel("speed-up over PyG on one GPU")
     axes.margins(y=0.15)
     axes.set_title(f"Epochs by number of GPUs (above each bar), {rows[0]['device']}", fontsize=9)
-    _legend(figure, {label: color for name, (label, color) in _SYSTEMS.items()
+    legend(figure, {label: color for name, (label, color) in _SYSTEMS.items()
                      if any(system == name for system, _ in bars)})  # fmt: skip
-    return _save(figure, folder / "speedup.svg", bottom=0.06)
+    return save(figure, folder / "speedup.svg", bottom=0.06)
 
 
 def _curves(rows: list[Record], folder: Path) -> Path | None:
@@ -216,28 +212,11 @@ def _curves(rows: list[Record], folder: Path) -> Path | None:
         axes.legend(fontsize=5, title="ranks", title_fontsize=5)
     where = "CPU ranks" if rows[0]["device"] == "x86_64" else str(rows[0]["device"])
     figure.suptitle(f"Loss by epoch; grey: plain PyG or DGL in one process; {where}", fontsize=9)
-    return _save(figure, folder / "curves.svg")
+    return save(figure, folder / "curves.svg")
 
 
 def _machine(row: Record, world: object) -> str:
     return f"{world} x {row['device']}"
-
-
-def _slug(text: object) -> str:
-    return "".join(c if c.isalnum() else "-" for c in str(text))
-
-
-def _legend(figure: plt.Figure, colors: dict[str, str]) -> None:
-    handles = [plt.Rectangle((0, 0), 1, 1, color=color) for color in colors.values()]
-    figure.legend(handles, list(colors), fontsize=7, ncol=len(colors), loc="lower center")
-
-
-def _save(figure: plt.Figure, path: Path, bottom: float = 0.0) -> Path:
-    figure.tight_layout(rect=(0, bottom, 1, 1))
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, metadata={"Date": None})
-    plt.close(figure)
-    return path
 
 
 def main(arguments: list[str]) -> int:

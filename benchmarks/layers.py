@@ -24,12 +24,16 @@ import argparse
 import importlib.util
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import torch
 from aggregate import features
+from harness.charts import Chart
 from harness.common import integers, is_out_of_memory, main, measure, parser, words_of
+from harness.drawing import draw_all
 from harness.ranks import Session
+from harness.records import read_records
 from inputs.graphs import get_spec
 from layer_graphs import PARTS, Graph
 from systems import cusparse
@@ -237,12 +241,26 @@ def _fanouts(text: str) -> list[int]:
     return [int(fanout) for fanout in text.split("-")]
 
 
+def draw(out: Path) -> list[Path]:
+    """Draws what was recorded, beside the records: a chart for each graph."""
+    rows = [
+        r for r in read_records(out) if r["bench"] == "layers" and isinstance(r.get("ms"), float)
+    ]
+    charts = {}
+    for where in dict.fromkeys(row["semantics"] for row in rows):
+        groups: dict[str, dict[str, float | None]] = {}
+        for row in (row for row in rows if row["semantics"] == where):
+            case = groups.setdefault(f"{row['layers']}, {row['dim']} features", {})
+            case[row["system"]] = row["ms"]
+        title = f"One layer on a {where} of {row['edges'] / 1e6:.3g} M edges, {row['device']}"
+        charts[f"layers_{where}"] = Chart.of_groups(title, "ms, forward and backward", groups)
+    return draw_all(charts, out.parent)
+
+
 if __name__ == "__main__":
     parsed = arguments()
     code = main("layers", run, parsed, peers=_PEERS)
     out = parsed.parse_args().out
     if out is not None:
-        import layer_pictures
-
-        layer_pictures.draw_or_say_why(out)
+        print(*draw(Path(out)), sep="\n")
     sys.exit(code)

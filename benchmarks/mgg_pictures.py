@@ -11,16 +11,14 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
-import matplotlib
-
-matplotlib.use("Agg")  # there may be no screen
-import matplotlib.pyplot as plt
+from harness.drawing import legend, pyplot, save
 from harness.records import Record, read_records
 from matplotlib.ticker import AutoLocator, LogLocator, NullLocator, StrMethodFormatter
 
-# Text stays text, and the same records make the same files.
-plt.rcParams.update({"svg.fonttype": "none", "svg.hashsalt": "peergraph"})
+plt = pyplot()
+plt.rcParams["svg.fonttype"] = "none"  # text stays text
 _WAYS = {
     "blocks": ("whole blocks, staged", "#4c72b0"),
     "halo": ("distinct rows, staged", "#55a868"),
@@ -121,7 +119,7 @@ def _grid(row: Record, path: Path) -> Path:
     return _save(figure, title, {}, path)
 
 
-def _bars(panel: plt.Axes, rows: Sequence[Record], kinds: dict[str, tuple[str, str]]) -> None:
+def _bars(panel: Any, rows: Sequence[Record], kinds: dict[str, tuple[str, str]]) -> None:
     graphs = list(dict.fromkeys(row["graph"] for row in rows))
     width = 0.8 / len(kinds)
     for row in rows:
@@ -138,7 +136,7 @@ def _bars(panel: plt.Axes, rows: Sequence[Record], kinds: dict[str, tuple[str, s
     panel.set_xticks(range(len(graphs)), [g.replace(":", "\n") for g in graphs], fontsize=6)
 
 
-def _published(panel: plt.Axes, rows: Sequence[Record]) -> None:
+def _published(panel: Any, rows: Sequence[Record]) -> None:
     graphs = list(dict.fromkeys(row["graph"] for row in rows))
     found = {row["graph"]: row["published_ms"] for row in rows if "published_ms" in row}
     for graph, ms in found.items():
@@ -154,18 +152,11 @@ def _slug(text: str) -> str:
     return text.replace("/", "-").replace(":", "-").replace("*", "x")
 
 
-def _save(figure: plt.Figure, title: str, kinds: dict[str, tuple[str, str]], path: Path) -> Path:
+def _save(figure: Any, title: str, kinds: dict[str, tuple[str, str]], path: Path) -> Path:
     figure.suptitle(title, fontsize=8)
     if kinds:
-        handles = [plt.Rectangle((0, 0), 1, 1, color=color) for _, color in kinds.values()]
-        labels = [label for label, _ in kinds.values()]
-        figure.legend(handles, labels, fontsize=7, ncol=len(kinds), loc="lower center")
-    figure.tight_layout(rect=(0, 0.07 if kinds else 0, 1, 1))
-    path.parent.mkdir(parents=True, exist_ok=True)
-    # Without a date, so that the same records make the same file.
-    figure.savefig(path, metadata={"Date": None})
-    plt.close(figure)
-    return path
+        legend(figure, dict(kinds.values()))
+    return save(figure, path, bottom=0.07 if kinds else 0)
 
 
 if __name__ == "__main__":

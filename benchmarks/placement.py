@@ -26,7 +26,7 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-from harness.common import cases, draw_pictures, main, parser, words, words_of
+from harness.common import cases, main, parser, words, words_of
 from harness.ranks import Session
 from inputs.arrays import check_rows
 from inputs.graphs import GraphSpec
@@ -225,7 +225,4 @@ def arguments() -> argparse.ArgumentParser:
 
 
 if __name__ == "__main__":
-    options = arguments()
-    code = main("placement", run, options, peers=("wholegraph",))
-    draw_pictures(options.parse_args().out)
-    sys.exit(code)
+    sys.exit(main("placement", run, arguments(), peers=("wholegraph",)))

@@ -13,13 +13,14 @@ its page says so.
 
 from __future__ import annotations
 
-import re
 import subprocess
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+from harness import markdown
 from harness.charts import FLOOR, FRAMEWORK, LIGHT, PEER, PEERGRAPH, Chart, Series
+from harness.drawing import draw_all, draw_overview
 from harness.records import Record, read_records
 
 ROOT = Path(__file__).parent.parent
@@ -67,7 +68,6 @@ MEASURES = {
 CHECKED: dict[str, str] = {}
 # Charts that wait for a new run, as their page says.
 OUTDATED = frozenset({"gather", "sampling", "training", "loader", "layers", "fullgraph", "offload"})
-_MARKED = re.compile(r"(<!-- table: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
 def _records(run: str, bench: str) -> list[Record]:
@@ -103,6 +103,7 @@ def gather() -> Chart:
         ],
         line("copy", None, "a plain copy on one GPU", FLOOR),
         (RUNS["gather"],),
+        is_lines=True,
     )
 
 
@@ -263,12 +264,11 @@ CHARTS: dict[str, Callable[[], Chart]] = {
 
 def filled(page: str) -> str:
     """The page with the tables of all charts between their marks."""
-
-    def table(mark: re.Match[str]) -> str:
-        chart = CHARTS[mark[2]]()
-        return f"{mark[1]}\n{replace(chart, note=_note(mark[2], chart)).table()}\n{mark[3]}"
-
-    return _MARKED.sub(table, page)
+    tables = {}
+    for name, make in CHARTS.items():
+        chart = make()
+        tables[name] = replace(chart, note=_note(name, chart)).table()
+    return markdown.filled(page, tables)
 
 
 def _note(name: str, chart: Chart) -> str:
@@ -331,14 +331,8 @@ _SHORT = {
 
 def draw(folder: Path) -> list[Path]:
     """All figures as SVG files in a folder. Needs matplotlib."""
-    from site_drawing import draw_bars, draw_lines, draw_overview
-
-    paths = []
-    for name, make in CHARTS.items():
-        chart = make()
-        drawing = draw_lines if name == "gather" else draw_bars
-        paths.append(drawing(chart, folder / f"bench_{name}.svg"))
-    return [*paths, draw_overview(overview(), folder / "overview.svg")]
+    charts = {f"bench_{name}": make() for name, make in CHARTS.items()}
+    return [*draw_all(charts, folder), draw_overview(overview(), folder / "overview.svg")]
 
 
 if __name__ == "__main__":

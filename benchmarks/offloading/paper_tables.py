@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 
+from harness.charts import Chart
+from harness.markdown import table
 from harness.records import Record
 
-from offloading.bars import draw_bars
-from offloading.curves import draw_curves
-from offloading.markdown import table
 from offloading.published import (
     DISTDGL,
     DISTGNN,
@@ -19,7 +17,8 @@ from offloading.published import (
     SPEEDUPS,
 )
 
-Section = tuple[list[str], list[Path]]
+Section = tuple[list[str], dict[str, Chart]]
+"""Lines of a page, and charts by name."""
 Case = tuple[str, str, int]
 """A graph without its divisor, a kind of model, a number of layers."""
 
@@ -27,39 +26,44 @@ _LARGE = ("it-2004", "papers100m", "friendster")
 _OURS, _THEIRS = "Peergraph, one GPU", "HongTu, four A100-80"
 
 
-def tables_of_paper(rows: Sequence[Record], folder: Path) -> Section:
+def tables_of_paper(rows: Sequence[Record]) -> Section:
     """Tables 6 and 7, and Figure 11, of the runs on one GPU."""
     ours = [r for r in rows if r.get("part") == "epochs" and "ms" in r and r["world"] == 1]
     lines: list[str] = []
-    paths: list[Path] = []
+    charts: dict[str, Chart] = {}
     for make in (_multi_gpu_systems, _cpu_systems, _one_gpu):
-        section, pictures = make(ours, folder)
+        section, more = make(ours)
         lines += section
-        paths += pictures
-    return lines, paths
+        charts |= more
+    return lines, charts
 
 
-def accuracy_by_epoch(rows: Sequence[Record], folder: Path) -> Section:
+def accuracy_by_epoch(rows: Sequence[Record]) -> Section:
     """Makes Figure 8: validation and test accuracy by epoch of offloaded training and of PyG."""
     rows = [r for r in rows if r.get("part") == "accuracy"]
     if not rows:
-        return [], []
+        return [], {}
     note = (
         "Float32, with the same initial weights on both sides. HongTu compares a GCN with DGL's; "
         "here it is PyG in memory. Between: the largest difference of the losses of an epoch, over "
         "the loss, and of the accuracies of an epoch."
     )
     text = ["## Accuracy (Figure 8)", "", note, ""]
-    paths, lines = [], []
+    charts, lines = {}, []
     for graph, layers in dict.fromkeys((r["graph"], r["layers"]) for r in rows):
         both = [r for r in rows if (r["graph"], r["layers"]) == (graph, layers)]
         curves = {
-            f"{r['system']}, {what}": [100 * value for value in r[what]]
-            for r in both
-            for what in ("validation", "test")
+            str(epoch + 1): {
+                f"{r['system']}, {what}": 100 * r[what][epoch]
+                for r in both
+                for what in ("validation", "test")
+            }
+            for epoch in range(min(len(r["test"]) for r in both))
         }
-        paths.append(folder / f"offload_accuracy_{graph}_{str(layers).split()[0].lower()}.svg")
-        draw_curves(paths[-1], f"Accuracy in percent by epoch, {graph}, {layers}", curves)
+        charts[f"offload_accuracy_{graph}_{str(layers).split()[0].lower()}"] = Chart.of_groups(
+            f"{graph}, {layers}", "accuracy in percent, by epoch", curves,
+            is_lines=True, from_zero=False,
+        )  # fmt: skip
         losses, accuracies = _between(both)
         lines += [
             [graph, layers, r["system"], len(r["validation"]), 100 * r["validation"][-1],
@@ -68,7 +72,7 @@ def accuracy_by_epoch(rows: Sequence[Record], folder: Path) -> Section:
         ]  # fmt: skip
     head = ["graph", "model", "by", "epochs", "validation, %", "test, %", "last loss",
             "losses between", "accuracies between, %"]  # fmt: skip
-    return [*text, *table(head, lines)], paths
+    return [*text, *table(head, lines)], charts
 
 
 def _between(rows: Sequence[Record]) -> tuple[float | None, float | None]:
@@ -112,11 +116,11 @@ def _tightest(rows: Sequence[Record], decision: str) -> dict[Case, Record]:
     return found
 
 
-def _multi_gpu_systems(rows: Sequence[Record], folder: Path) -> Section:
+def _multi_gpu_systems(rows: Sequence[Record]) -> Section:
     offloaded, resident = _tightest(rows, "offloaded"), _tightest(rows, "resident")
     cases = [case for case in FOUR_GPUS if case[1] == "GCN" and case in offloaded]
     if not cases:
-        return [], []
+        return [], {}
     lines, bars = [], {}
     for case in cases:
         graph, _, layers = case
@@ -138,18 +142,17 @@ def _multi_gpu_systems(rows: Sequence[Record], folder: Path) -> Section:
         "where they ran out of memory, or nothing is known. Peergraph: one GPU, offloaded with the "
         "budget; NAME/D is 1/D of the graph in 1/D of the budget, and its seconds are times D."
     )
-    path = folder / "offload_table6.svg"
     large = {name: values for name, values in bars.items() if name.split(",")[0] in _LARGE}
-    if large:
-        draw_bars(path, "Seconds of an epoch of a GCN (Table 6)", large)
-    return ["## Systems on GPUs (Table 6)", "", note, "", *table(head, lines)], [path] * bool(large)
+    chart = Chart.of_groups("An epoch of a GCN (Table 6)", "s", large)
+    charts = {"offload_table6": chart} if large else {}
+    return ["## Systems on GPUs (Table 6)", "", note, "", *table(head, lines)], charts
 
 
-def _cpu_systems(rows: Sequence[Record], folder: Path) -> Section:
+def _cpu_systems(rows: Sequence[Record]) -> Section:
     offloaded = _tightest(rows, "offloaded")
     cases = [case for case in FOUR_GPUS if case[0] in _LARGE and case in offloaded]
     if not cases:
-        return [], []
+        return [], {}
     lines, bars = [], {}
     for case in cases:
         graph, kind, layers = case
@@ -162,18 +165,17 @@ def _cpu_systems(rows: Sequence[Record], folder: Path) -> Section:
     head = ["graph", "model", "DistGNN, 16 CPU nodes, s", f"{_THEIRS}, s", f"{_OURS}, s",
             "HongTu / Peergraph", "allocated, GiB", "planned, GiB", "host, GiB",
             "planned rows on the host, GiB"]  # fmt: skip
-    path = folder / "offload_table7.svg"
-    draw_bars(path, "Seconds of an epoch, GCN and GAT (Table 7)", bars)
+    charts = {"offload_table7": Chart.of_groups("An epoch of GCN and GAT (Table 7)", "s", bars)}
     note = "NAME/D is 1/D of the graph in 1/D of the budget; its seconds are times D, its GiB not."
-    return ["## GCN and GAT on large graphs (Table 7)", "", note, "", *table(head, lines)], [path]
+    return ["## GCN and GAT on large graphs (Table 7)", "", note, "", *table(head, lines)], charts
 
 
-def _one_gpu(rows: Sequence[Record], folder: Path) -> Section:
+def _one_gpu(rows: Sequence[Record]) -> Section:
     """Of HongTu on one GPU, speed-ups were published, and seconds on four GPUs."""
     offloaded = _tightest(rows, "offloaded")
     cases = [case for case in FOUR_GPUS if case[0] in _LARGE and case in offloaded]
     if not cases:
-        return [], []
+        return [], {}
     lines, bars = [], {}
     for case in cases:
         graph, kind, layers = case
@@ -184,11 +186,11 @@ def _one_gpu(rows: Sequence[Record], folder: Path) -> Section:
         bars[f"{graph}, {kind}, {layers} layers"] = {"HongTu, one A100-80": least, _OURS: seconds}
     head = ["graph", "model", f"{_OURS}, s", "HongTu, one A100-80, at least, s", "at most, s",
             "HongTu / Peergraph, at least"]  # fmt: skip
-    path = folder / "offload_one_gpu.svg"
-    draw_bars(path, "Seconds of an epoch on one GPU (Figure 11, first point)", bars)
+    title = "An epoch on one GPU (Figure 11, first point)"
     note = (
         "Only one GPU was measured: this is the first point of the figure. HongTu's seconds on one "
         "GPU are those on four times the published speed-ups, 3.3 to 3.7 of GCN and 3.4 to 3.8 of "
         "GAT."
     )
-    return ["## One GPU (Figure 11)", "", note, "", *table(head, lines)], [path]
+    text = ["## One GPU (Figure 11)", "", note, "", *table(head, lines)]
+    return text, {"offload_one_gpu": Chart.of_groups(title, "s", bars)}

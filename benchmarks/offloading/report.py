@@ -11,12 +11,13 @@ from pathlib import Path
 if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).parents[1]))
 
+from harness.charts import Chart
+from harness.drawing import draw_all
+from harness.markdown import table
 from harness.records import Record, read_records
 from inputs.local_graphs import get_local_spec
 
-from offloading.bars import draw_bars
-from offloading.markdown import table
-from offloading.paper_tables import accuracy_by_epoch, tables_of_paper
+from offloading.paper_tables import Section, accuracy_by_epoch, tables_of_paper
 from offloading.published import DEDUPLICATION, FOUR_GPUS, IN_MEMORY_ONE_GPU, ONE_GPU
 
 _HARDWARE = "four A100-80 over PCIe 4"
@@ -26,16 +27,16 @@ def write_report(records: Path, folder: Path) -> list[Path]:
     """Writes `offload.md` and SVG pictures to a folder; returns their paths."""
     rows = [r for r in read_records(records) if r["bench"] == "offload" and "error" not in r]
     folder.mkdir(parents=True, exist_ok=True)
-    sections, paths = [], []
+    sections, charts = [], {}
     makers = (_duplication, _epochs, tables_of_paper, accuracy_by_epoch, _switches, _parts, _chunks,
               _scaling, _inference)  # fmt: skip
     for make in makers:
-        section, pictures = make(rows, folder)
+        section, more = make(rows)
         sections += section
-        paths += pictures
+        charts |= more
     page = folder / "offload.md"
     page.write_text("\n".join(sections) + "\n")
-    return [page, *paths]
+    return [page, *draw_all(charts, folder)]
 
 
 def _base(row: Record) -> str:
@@ -51,12 +52,12 @@ def _case(row: Record) -> str:
     return f"{row['graph']}, {row['layers']}, {gpus}"
 
 
-def _duplication(rows: list[Record], folder: Path) -> tuple[list[str], list[Path]]:
+def _duplication(rows: list[Record]) -> Section:
     rows = [r for r in rows if r.get("part") == "duplication"]
     counted = [r for r in rows if r["kind"] == "parts"]
     saved = [r for r in rows if r["kind"] == "batches"]
     if not counted:
-        return [], []
+        return [], {}
     parts = sorted({r["parts"] for r in counted})
     lines = []
     for graph in dict.fromkeys(r["graph"] for r in counted):
@@ -72,13 +73,13 @@ def _duplication(rows: list[Record], folder: Path) -> tuple[list[str], list[Path
     keys = ("graph", "parts", "alpha", "published", "between_ranks", "published_between_ranks",
             "between_batches", "published_between_batches")  # fmt: skip
     lines = [[row.get(key) for key in keys] for row in saved]
-    return [*found, "## Rows of chunks (Table 8)", "", *table(head, lines)], []
+    return [*found, "## Rows of chunks (Table 8)", "", *table(head, lines)], {}
 
 
-def _epochs(rows: list[Record], folder: Path) -> tuple[list[str], list[Path]]:
+def _epochs(rows: list[Record]) -> Section:
     rows = [r for r in rows if r.get("part") == "epochs" and "ms" in r]
     if not rows:
-        return [], []
+        return [], {}
     lines = []
     for r in rows:
         key = (_base(r), r["kind"], _layers(r))
@@ -107,15 +108,13 @@ def _epochs(rows: list[Record], folder: Path) -> tuple[list[str], list[Path]]:
         }
         for line in lines
     }
-    path = folder / "offload_epochs.svg"
-    draw_bars(path, "Seconds of an epoch", bars)
-    return text, [path]
+    return text, {"offload_epochs": Chart.of_groups("An epoch", "s", bars)}
 
 
-def _switches(rows: list[Record], folder: Path) -> tuple[list[str], list[Path]]:
+def _switches(rows: list[Record]) -> Section:
     rows = [r for r in rows if r.get("part") == "switches" and "ms" in r]
     if not rows:
-        return [], []
+        return [], {}
     bars: dict[str, dict[str, float | None]] = {}
     moved: dict[str, dict[str, float | None]] = {}
     lines = []
@@ -149,16 +148,18 @@ def _switches(rows: list[Record], folder: Path) -> tuple[list[str], list[Path]]:
         head = ["graph", "model", "GPUs", "100 epochs without, s", "with, s", "prepared in, s",
                 "ratio", "HongTu without, s", "with, s", "prepared in, s", "ratio"]  # fmt: skip
         text += ["## Deduplication (Table 9)", "", *table(head, gains)]
-    paths = [folder / "offload_switches.svg", folder / "offload_moved.svg"]
-    draw_bars(paths[0], "Seconds of an epoch, by deduplication (Figure 9)", bars)
-    draw_bars(paths[1], "GB of a GPU in an epoch, by deduplication (Table 8)", moved)
-    return text, paths
+    return text, {
+        "offload_switches": Chart.of_groups("An epoch, by deduplication (Figure 9)", "s", bars),
+        "offload_moved": Chart.of_groups(
+            "Rows of a GPU in an epoch, by deduplication (Table 8)", "GB", moved, better=""
+        ),
+    }
 
 
-def _parts(rows: list[Record], folder: Path) -> tuple[list[str], list[Path]]:
+def _parts(rows: list[Record]) -> Section:
     rows = [r for r in rows if "busy_ms" in r]
     if not rows:
-        return [], []
+        return [], {}
     keys = {"copies from the host": "h2d_ms", "copies to the host": "d2h_ms",
             "rows by edges": "rows_ms", "between GPUs": "d2d_ms", "sums over edges": "sums_ms",
             "other computation": "gpu_ms", "busy": "busy_ms"}  # fmt: skip
@@ -173,41 +174,39 @@ def _parts(rows: list[Record], folder: Path) -> tuple[list[str], list[Path]]:
         }
         for r in rows
     }
-    path = folder / "offload_parts.svg"
-    draw_bars(path, "Milliseconds of an epoch; parts run beside each other (Figure 9)", bars)
-    return ["## Parts of an epoch, ms (Figure 9)", "", *table(head, lines)], [path]
+    chart = Chart.of_groups("Parts of an epoch, which run beside each other (Figure 9)", "ms", bars)
+    text = ["## Parts of an epoch, ms (Figure 9)", "", *table(head, lines)]
+    return text, {"offload_parts": chart}
 
 
-def _chunks(rows: list[Record], folder: Path) -> tuple[list[str], list[Path]]:
+def _chunks(rows: list[Record]) -> Section:
     rows = [r for r in rows if r.get("part") == "chunks" and "ms" in r]
     if not rows:
-        return [], []
+        return [], {}
     first = {_case(r): r for r in reversed(rows)}
     lines = [[r["graph"], r["layers"], r["world"], r["num_chunks"], r["epoch_s"],
               r["epoch_s"] / first[_case(r)]["epoch_s"], r.get("peak_gib"),
               r.get("from_host_gb")] for r in rows]  # fmt: skip
     head = ["graph", "model", "GPUs", "chunks", "epoch, s", "of the first", "allocated, GiB",
             "from host, GB"]  # fmt: skip
-    pictures = []
-    for name, key, title in (
-        ("chunks", "epoch_s", "Seconds of an epoch, by chunks (Figure 10)"),
-        ("chunks_memory", "peak_gib", "GiB allocated on a GPU, by chunks (Figure 10)"),
+    charts = {}
+    for name, key, title, unit in (
+        ("chunks", "epoch_s", "An epoch, by chunks (Figure 10)", "s"),
+        ("chunks_memory", "peak_gib", "Allocated on a GPU, by chunks (Figure 10)", "GiB"),
     ):
         bars: dict[str, dict[str, float | None]] = {}
         for r in rows:
             chunks = f"{r['num_chunks'] // first[_case(r)]['num_chunks']} times as many chunks"
             bars.setdefault(_case(r), {})[chunks] = r.get(key)
-        if any(v is not None for values in bars.values() for v in values.values()):
-            pictures.append(folder / f"offload_{name}.svg")
-            draw_bars(pictures[-1], title, bars)
+        charts[f"offload_{name}"] = Chart.of_groups(title, unit, bars)
     note = "HongTu with 4 times as many chunks: 1.5 to 2.2 times the time, 51 to 65 % less memory."
-    return ["## Chunks (Figure 10)", "", note, "", *table(head, lines)], pictures
+    return ["## Chunks (Figure 10)", "", note, "", *table(head, lines)], charts
 
 
-def _inference(rows: list[Record], folder: Path) -> tuple[list[str], list[Path]]:
+def _inference(rows: list[Record]) -> Section:
     rows = [r for r in rows if r.get("part") == "inference" and "ms" in r]
     if not rows:
-        return [], []
+        return [], {}
     lines = [[r["graph"], r["layers"], r["world"], r["system"], r.get("num_chunks"),
               r.get("budget_gib"), r["ms"] / 1e3, r.get("classes_s"), r.get("from_host_gb"),
               r.get("peak_gib"), r.get("difference_ppm"), r.get("same_classes")]
@@ -215,10 +214,10 @@ def _inference(rows: list[Record], folder: Path) -> tuple[list[str], list[Path]]
     head = ["graph", "model", "GPUs", "by", "chunks", "budget, GiB", "all rows, s", "classes, s",
             "from host, GB", "allocated, GiB", "largest difference, ppm",
             "equal classes"]  # fmt: skip
-    return ["## Inference on all nodes", "", *table(head, lines)], []
+    return ["## Inference on all nodes", "", *table(head, lines)], {}
 
 
-def _scaling(rows: list[Record], folder: Path) -> tuple[list[str], list[Path]]:
+def _scaling(rows: list[Record]) -> Section:
     """Of the runs that were made on several numbers of GPUs."""
     rows = [r for r in rows if r.get("part") == "epochs" and "ms" in r]
     cases: dict[tuple[str, str, str], dict[int, float]] = {}
@@ -227,7 +226,7 @@ def _scaling(rows: list[Record], folder: Path) -> tuple[list[str], list[Path]]:
         cases.setdefault(case, {})[r["world"]] = r["epoch_s"]
     several = {case: times for case, times in cases.items() if len(times) > 1 and 1 in times}
     if not several:
-        return [], []
+        return [], {}
     worlds = sorted({world for times in several.values() for world in times})
     lines = [
         [*case, *(times.get(w) and times[1] / times[w] for w in worlds)]
@@ -238,10 +237,10 @@ def _scaling(rows: list[Record], folder: Path) -> tuple[list[str], list[Path]]:
         ", ".join(case): {f"{w} GPUs": times.get(w) and times[1] / times[w] for w in worlds}
         for case, times in several.items()
     }
-    path = folder / "offload_scaling.svg"
-    draw_bars(path, "Speed-up over one GPU (Figure 11)", bars)
+    title = "Speed-up over one GPU (Figure 11)"
+    chart = Chart.of_groups(title, "times", bars, better=", longer is better")
     note = "HongTu on 4 GPUs: 3.3 to 3.7 (GCN), 3.4 to 3.8 (GAT)."
-    return ["## GPUs (Figure 11)", "", note, "", *table(head, lines)], [path]
+    return ["## GPUs (Figure 11)", "", note, "", *table(head, lines)], {"offload_scaling": chart}
 
 
 if __name__ == "__main__":
