@@ -12,12 +12,13 @@ from __future__ import annotations
 
 import argparse
 import copy
-import statistics
-import time
+import itertools
 from collections.abc import Callable
 from typing import Any
 
 import torch
+from harness.markdown import table
+from harness.turns import in_turns
 from torch_geometric.data import Data
 from torch_geometric.loader import NeighborLoader
 from torch_geometric.nn import GAT, GCN, GIN, GraphSAGE
@@ -62,11 +63,11 @@ def main() -> None:
     )
     shared = peergraph_pyg.share(data, device=args.device)
     loader = NeighborLoader(shared, [15, 10], batch_size=args.batch, shuffle=True)
-    print("| model | layers | compiled | ms | cpu ms | last loss |")
-    print("| --- | --- | --- | ---: | ---: | ---: |")
+    lines = []
     for name in args.models.split(","):
         torch._dynamo.reset()
         plain = MODELS[name](args.width, 64, 2, 16).to(args.device)
+        batches = list(itertools.islice(loader, _WARMUP + args.rounds))
         steps = {}
         for layers in ("PyG", "Peergraph"):
             for is_compiled in (False, True):
@@ -74,24 +75,14 @@ def main() -> None:
                 if layers == "Peergraph":
                     peergraph_pyg.accelerate(model)
                 call = torch.compile(model, dynamic=True) if is_compiled else model
-                steps[layers, is_compiled] = trainer(model, call)
-        wall: dict[Any, list[float]] = {key: [] for key in steps}
-        busy: dict[Any, list[float]] = {key: [] for key in steps}
-        losses = {}
-        batches = iter(loader)
-        for number in range(_WARMUP + args.rounds):
-            batch = next(batches)
-            for key, step in steps.items():
-                begin, cpu = time.perf_counter(), time.process_time()
-                losses[key] = step(batch)
-                if number >= _WARMUP:
-                    busy[key].append(time.process_time() - cpu)
-                    wall[key].append(time.perf_counter() - begin)
-        for key in steps:
-            ms, cpu_ms = (1e3 * statistics.median(kept[key]) for kept in (wall, busy))
-            is_compiled = "yes" if key[1] else "no"
-            row = [name, key[0], is_compiled, f"{ms:.1f}", f"{cpu_ms:.1f}", f"{losses[key]:.4f}"]
-            print(f"| {' | '.join(row)} |", flush=True)
+                step = trainer(model, call)
+                steps[layers, is_compiled] = lambda i, step=step, b=batches: step(b[i])
+        for (layers, is_compiled), turns in in_turns(steps, args.rounds, _WARMUP).items():
+            times = f"{turns.median:.1f}", f"{turns.median_cpu:.1f}"
+            compiled = "yes" if is_compiled else "no"
+            lines.append([name, layers, compiled, *times, f"{turns.results[-1]:.4f}"])
+    head = ["model", "layers", "compiled", "ms", "cpu ms", "last loss"]
+    print("\n".join(table(head, lines, texts=3)))
 
 
 if __name__ == "__main__":

@@ -17,6 +17,8 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from harness.gpu_time import gpu_ms
+from harness.markdown import table
 
 from peergraph.aggregate import Csc
 from peergraph.memory import ContentCheck
@@ -27,17 +29,7 @@ _ROUNDS = 15
 
 def gpu_time(call: Callable[[], Any]) -> float:
     """Microseconds of the GPU for one call, of which many are queued together."""
-    times = []
-    for _ in range(_ROUNDS):
-        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
-        torch.cuda._sleep(20_000_000)  # the host queues the calls meanwhile
-        begin.record()
-        for _ in range(_CALLS):
-            call()
-        end.record()
-        torch.cuda.synchronize()
-        times.append(begin.elapsed_time(end) / _CALLS * 1e3)
-    return statistics.median(times)
+    return 1e3 * gpu_ms(call, rounds=_ROUNDS, warmup=0, calls=_CALLS, hold=True)
 
 
 def host_time(call: Callable[[], Any]) -> float:
@@ -59,8 +51,8 @@ def main() -> None:
     parser.add_argument("--nodes", type=int, default=100_000)
     args = parser.parse_args()
     x = torch.randn(args.nodes, args.columns, device="cuda")
-    print("| edges | dtype | GPU us | GB/s | host us | torch.equal us | sum us |")
-    print("| ---: | --- | ---: | ---: | ---: | ---: | ---: |")
+    head = ["dtype", "edges", "GPU us", "GB/s", "host us", "torch.equal us", "sum us"]
+    lines = []
     for count in (1_000, 100_000, 500_000, 2_000_000, 10_000_000):
         for dtype in (torch.int64, torch.int32):
             edges = torch.randint(args.nodes, (2, count), dtype=dtype, device="cuda")
@@ -86,7 +78,8 @@ def main() -> None:
                 f"{host_time(peer):.1f}",
                 f"{gpu_time(layer):.1f}",
             ]
-            print(f"| {count} | {str(dtype)[6:]} | {' | '.join(columns)} |")
+            lines.append([str(dtype)[6:], count, *columns])
+    print("\n".join(table(head, lines)))
 
 
 if __name__ == "__main__":

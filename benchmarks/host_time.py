@@ -16,13 +16,14 @@ With a GPU, the store and the models are on it.
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from typing import IO, Any
+from typing import Any
+
+from harness.builds import Build, serve
+from harness.markdown import table
 
 _NODES, _DEGREE = 20_000, 8
 _FEATURES, _HIDDEN, _CLASSES = 8, 16, 4
@@ -139,7 +140,7 @@ def _typed_batches(batch: int) -> Iterator[Any]:
 
 
 def work(batch: int, count: int) -> None:
-    """Measures a round of `count` steps for each line of the standard input."""
+    """Measures a round of `count` steps for each request."""
     # The parent process does not need it.
     import torch
 
@@ -147,8 +148,8 @@ def work(batch: int, count: int) -> None:
     for step in steps.values():
         for _ in range(count):
             step()
-    print(json.dumps({"is_exact": not torch.cuda.is_available()}), flush=True)
-    for _ in sys.stdin:
+
+    def measure(_: object) -> dict[str, Any]:
         times, losses = {}, {}
         for name, step in steps.items():
             begin = time.process_time()
@@ -157,50 +158,34 @@ def work(batch: int, count: int) -> None:
             times[name] = (time.process_time() - begin) / count * 1e6
             if not name.endswith("batches"):
                 losses[name] = float(result.detach()).hex()
-        print(json.dumps({"times": times, "losses": losses}), flush=True)
+        return {"times": times, "losses": losses, "is_exact": not torch.cuda.is_available()}
 
-
-def _start(interpreter: str, *options: str) -> subprocess.Popen[str]:
-    command = [interpreter, __file__, "--work", *options]
-    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-
-
-def _pipe(stream: IO[str] | None) -> IO[str]:
-    assert stream is not None
-    return stream
-
-
-def _round(process: subprocess.Popen[str]) -> dict[str, Any]:
-    _pipe(process.stdin).write("\n")
-    _pipe(process.stdin).flush()
-    result: dict[str, Any] = json.loads(_pipe(process.stdout).readline())
-    return result
+    serve(measure)
 
 
 def compare(before: str, after: str, rounds: int, *options: str) -> None:
     """Prints a table in Markdown; raises AssertionError if losses differ."""
-    processes = [_start(interpreter, *options) for interpreter in (before, after)]
+    builds = [Build([python, __file__, "--work", *options]) for python in (before, after)]
+    measured: list[list[dict[str, float]]] = [[], []]
     try:
-        ready = [json.loads(_pipe(process.stdout).readline()) for process in processes]
-        measured: list[list[dict[str, float]]] = [[], []]
         for _ in range(rounds):
-            both = [_round(process) for process in processes]
-            if ready[0]["is_exact"] and both[0]["losses"] != both[1]["losses"]:
+            both = [build.ask(None) for build in builds]
+            if both[0]["is_exact"] and both[0]["losses"] != both[1]["losses"]:
                 raise AssertionError(f"losses differ: {both[0]['losses']}, {both[1]['losses']}")
             for times, found in zip(measured, both, strict=True):
                 times.append(found["times"])
     finally:
-        for process in processes:
-            process.kill()
-            process.communicate()
-    print("| part | before | after | ratio | least before | least after | ratio |")
-    print("| --- | ---: | ---: | ---: | ---: | ---: | ---: |")
+        for build in builds:
+            build.close()
+    lines = []
     for name in measured[0][0]:
         columns = []
         for summary in (statistics.median, min):
             old, new = (summary(times[name] for times in each) for each in measured)
             columns += [f"{old:.0f}", f"{new:.0f}", f"{new / old:.2f}"]
-        print(f"| {name} | {' | '.join(columns)} |")
+        lines.append([name, *columns])
+    head = ["part", "before", "after", "ratio", "least before", "least after", "ratio"]
+    print("\n".join(table(head, lines)))
 
 
 def main() -> None:

@@ -15,23 +15,20 @@ import json
 import os
 import statistics
 import sys
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import torch
 from harness.common import integers
-from harness.records import render
-from sampling_cpu import cpu_seconds
+from harness.records import append_records, render
+from harness.turns import in_turns
 from torch import Tensor
 
 from peergraph.sampling import NeighborSampler
 from peergraph.store import EDGE, EdgeSource, GraphSource, Store
 
 _SEED_SETS = 16
-_WARMUP = 2
 _COLUMNS = ["times", "strategy", "degree", "fanout", "batch", "replace", "disjoint", "threads"]
 _COLUMNS += ["edges", "pyg_lib_edges", "cpu_ms", "pyg_lib_cpu_ms", "cpu_ratio", "ms", "pyg_lib_ms"]
 _COLUMNS += ["ratio", "load"]
@@ -147,32 +144,24 @@ def measure(graph: Graph, case: Case, threads: int, rounds: int) -> dict[str, An
     torch.set_num_threads(threads)
     random = torch.Generator().manual_seed(1)
     seeds = torch.randint(graph.num_nodes, (_SEED_SETS, case.batch), generator=random)
-    wall: dict[str, list[float]] = {}
-    cpu: dict[str, list[float]] = {}
-    edges: dict[str, list[int]] = {}
-    calls = samplers(graph, case)
-    for number in range(_WARMUP + rounds):
-        for name, call in calls.items():
-            cpu_before, before = cpu_seconds(), time.perf_counter()
-            count = call(seeds[number % _SEED_SETS].unique(), number)
-            if number >= _WARMUP:
-                wall.setdefault(name, []).append(1e3 * (time.perf_counter() - before))
-                cpu.setdefault(name, []).append(1e3 * (cpu_seconds() - cpu_before))
-                edges.setdefault(name, []).append(count)
-    ms, peer_ms = (statistics.median(wall[name]) for name in calls)
-    cpu_ms, peer_cpu_ms = (statistics.median(cpu[name]) for name in calls)
+    calls = {
+        name: lambda i, call=call: call(seeds[i % _SEED_SETS].unique(), i)
+        for name, call in samplers(graph, case).items()
+    }
+    turns = in_turns(calls, rounds)
+    own, peer = turns["peergraph"], turns["pyg_lib"]
     return {
         "bench": "pyg_lib_cpu",
         **asdict(case),
         "threads": threads,
-        "edges": statistics.mean(edges["peergraph"]),
-        "pyg_lib_edges": statistics.mean(edges["pyg_lib"]),
-        "cpu_ms": cpu_ms,
-        "pyg_lib_cpu_ms": peer_cpu_ms,
-        "cpu_ratio": peer_cpu_ms / cpu_ms,
-        "ms": ms,
-        "pyg_lib_ms": peer_ms,
-        "ratio": peer_ms / ms,
+        "edges": statistics.mean(own.results),
+        "pyg_lib_edges": statistics.mean(peer.results),
+        "cpu_ms": own.median_cpu,
+        "pyg_lib_cpu_ms": peer.median_cpu,
+        "cpu_ratio": peer.median_cpu / own.median_cpu,
+        "ms": own.median,
+        "pyg_lib_ms": peer.median,
+        "ratio": peer.median / own.median,
         "load": os.getloadavg()[0],
     }
 
@@ -200,9 +189,7 @@ def main() -> int:
             rows.append(measure(known[1], case, threads, args.rounds))
             print(json.dumps(rows[-1]), file=sys.stderr, flush=True)
     print(render("pyg_lib_cpu", rows, _COLUMNS))
-    if args.out:
-        with Path(args.out).open("a") as file:
-            file.writelines(json.dumps(row) + "\n" for row in rows)
+    append_records(args.out, rows)
     return 0
 
 

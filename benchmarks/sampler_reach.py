@@ -28,11 +28,11 @@ from typing import Any
 
 import torch
 from harness.common import words, words_of
-from harness.records import render
+from harness.records import append_records, read_records, render
+from harness.turns import in_turns
 from inputs.arrays import batch_nodes
 from inputs.graphs import GraphSpec, get_spec, make_csc
 from ppr import torch_pushes
-from sampling_cpu import in_turns
 from torch import Tensor
 
 from peergraph.sampling import (
@@ -341,10 +341,10 @@ def measure(graph: Graph, name: str, system: str, rounds: int) -> dict[str, Any]
             if graph.device.type == "cuda":
                 torch.cuda.synchronize()
 
-        least, median, cpu = in_turns({system: waited}, rounds)[system]
+        turns = in_turns({system: waited}, rounds)[system]
     except Exception as error:  # a row says so, and the others run
         return {**row, "error": f"{type(error).__name__}: {error}".splitlines()[0][:200]}
-    times = {"ms": least, "ms_median": median, "cpu_ms": cpu}
+    times = {"ms": turns.least, "ms_median": turns.median, "cpu_ms": turns.least_cpu}
     return {**row, **times, "seconds": time.perf_counter() - begin}
 
 
@@ -392,7 +392,7 @@ def main() -> int:
     parser.add_argument("--join", type=Path, nargs="+", help="prints ratios of these files")
     args = parser.parse_args()
     if args.join:
-        rows = [json.loads(line) for path in args.join for line in path.read_text().splitlines()]
+        rows = [row for path in args.join for row in read_records(path)]
         joined = join(rows)
         print(render("sampler_reach", joined, list(joined[0])))
         return 0
@@ -407,9 +407,7 @@ def main() -> int:
                     continue
                 row = measure(graph, name, system, args.rounds)
                 print(json.dumps(row), flush=True)
-                if args.out is not None:
-                    with args.out.open("a") as file:
-                        file.write(json.dumps(row) + "\n")
+                append_records(args.out, [row])
     return 0
 
 

@@ -17,7 +17,6 @@ import os
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import peergraph_dgl  # noqa: F401  # first: DGL can be imported then
@@ -30,9 +29,9 @@ import torch
 import torch_geometric.loader as pyg
 from dgl import dataloading
 from harness.common import words_of
-from harness.records import render
+from harness.records import append_records, render
+from harness.turns import in_turns
 from inputs.graphs import get_spec, make_csc
-from sampling_cpu import in_turns
 from torch_geometric.data import Data, HeteroData
 from torch_geometric.nn import MetaPath2Vec, Node2Vec
 from torch_geometric.sampler import NodeSamplerInput
@@ -236,24 +235,30 @@ SAMPLERS: dict[str, Callable[[Inputs], tuple[str, Systems]]] = {
 def measure(name: str, inputs: Inputs, rounds: int) -> Iterator[dict[str, Any]]:
     """A row for each peer, or one without a peer."""
     batch, systems = SAMPLERS[name](inputs)
-    own, device = systems["peergraph"], inputs.store.device
+    sample, device = systems["peergraph"], inputs.store.device
 
     def waited(step: int) -> None:
-        own(step)
+        sample(step)
         if device.type == "cuda":
             torch.cuda.synchronize(device)
 
     torch.manual_seed(0)
     dgl.seed(0)
     times = in_turns({**systems, "peergraph": waited}, rounds)
-    least, median, cpu = times.pop("peergraph")
-    row = {"sampler": name, "batch": batch, "device": device.type, "ms": least}
-    row |= {"ms_median": median, "cpu_ms": cpu, "threads": torch.get_num_threads()}
+    own = times.pop("peergraph")
+    row = {"sampler": name, "batch": batch, "device": device.type, "ms": own.least}
+    row |= {"ms_median": own.median, "cpu_ms": own.least_cpu, "threads": torch.get_num_threads()}
     row["load"] = os.getloadavg()[0]
-    for peer, (peer_least, peer_median, peer_cpu) in times.items():
-        times_of_peer = {"peer_ms": peer_least, "peer_median": peer_median, "peer_cpu": peer_cpu}
-        ratios = {"ratio": peer_median / median, "cpu_ratio": peer_cpu / cpu}
-        yield {**row, "peer": peer, **times_of_peer, **ratios}
+    for name, peer in times.items():
+        row_of_peer = {
+            "peer": name,
+            "peer_ms": peer.least,
+            "peer_median": peer.median,
+            "peer_cpu": peer.least_cpu,
+            "ratio": peer.median / own.median,
+            "cpu_ratio": peer.least_cpu / own.least_cpu,
+        }
+        yield row | row_of_peer
     if not times:
         yield row
 
@@ -275,9 +280,7 @@ def main() -> int:
             rows.append({"graph": args.graph.name, **row})
             print(json.dumps(rows[-1]), file=sys.stderr, flush=True)
     print(render("samplers", rows, _COLUMNS))
-    if args.out:
-        with Path(args.out).open("a") as file:
-            file.writelines(json.dumps(row) + "\n" for row in rows)
+    append_records(args.out, rows)
     return 0
 
 

@@ -12,17 +12,14 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import resource
 import statistics
 import sys
-import time
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import torch
 from harness.common import cases, integers
-from harness.records import render
+from harness.records import append_records, render
+from harness.turns import in_turns
 from inputs.arrays import batch_nodes
 from inputs.graphs import GraphSpec, get_spec, make_csc
 from systems.numpy_sampler import NumpySampler
@@ -31,34 +28,9 @@ from peergraph.sampling import NeighborSampler
 from peergraph.store import EDGE, EdgeSource, GraphSource, Store
 
 _SEED_SETS = 8
-_WARMUP = 2
 _CASES = "15-10-5:512,15-10-5:1024,15-10-5:6000,10-25:512,10-25:1024,10-25:6000,30-30-30:512"
 _COLUMNS = ["graph", "fanout", "batch", "edges", "threads", "ms", "ms_median", "cpu_ms"]
 _COLUMNS += ["numpy_ms", "numpy_median", "numpy_cpu", "ratio", "ratio_median", "cpu_ratio"]
-
-
-def cpu_seconds() -> float:
-    """Of all threads of this process."""
-    usage = resource.getrusage(resource.RUSAGE_SELF)
-    return usage.ru_utime + usage.ru_stime
-
-
-def in_turns(
-    systems: dict[str, Callable[[int], object]], rounds: int
-) -> dict[str, tuple[float, float, float]]:
-    """Least and median milliseconds of a call, and least CPU milliseconds."""
-    wall: dict[str, list[float]] = {name: [] for name in systems}
-    cpu: dict[str, list[float]] = {name: [] for name in systems}
-    for step in range(_WARMUP + rounds):
-        for name, call in systems.items():
-            cpu_before, before = cpu_seconds(), time.perf_counter()
-            call(step)
-            if step >= _WARMUP:
-                wall[name].append(1e3 * (time.perf_counter() - before))
-                cpu[name].append(1e3 * (cpu_seconds() - cpu_before))
-    return {
-        name: (min(wall[name]), statistics.median(wall[name]), min(cpu[name])) for name in systems
-    }
 
 
 def measure_case(
@@ -84,23 +56,22 @@ def measure_case(
         rounds,
     )
     edges = [ours.sample(ids, seed=i).row[EDGE].numel() for i, ids in enumerate(seeds)]
-    least, median, cpu = times["peergraph"]
-    peer_least, peer_median, peer_cpu = times["numpy"]
+    own, numpy = times["peergraph"], times["numpy"]
     return {
         "graph": spec.name,
         "fanout": "-".join(map(str, fanouts)),
         "batch": batch,
         "edges": statistics.mean(edges),
         "threads": threads,
-        "ms": least,
-        "ms_median": median,
-        "cpu_ms": cpu,
-        "numpy_ms": peer_least,
-        "numpy_median": peer_median,
-        "numpy_cpu": peer_cpu,
-        "ratio": peer_least / least,
-        "ratio_median": peer_median / median,
-        "cpu_ratio": peer_cpu / cpu,
+        "ms": own.least,
+        "ms_median": own.median,
+        "cpu_ms": own.least_cpu,
+        "numpy_ms": numpy.least,
+        "numpy_median": numpy.median,
+        "numpy_cpu": numpy.least_cpu,
+        "ratio": numpy.least / own.least,
+        "ratio_median": numpy.median / own.median,
+        "cpu_ratio": numpy.least_cpu / own.least_cpu,
         "load": os.getloadavg()[0],
     }
 
@@ -125,9 +96,7 @@ def main() -> int:
                 print(json.dumps(row), file=sys.stderr, flush=True)
                 rows.append(row)
     print(render("sampling_cpu", rows, _COLUMNS))
-    if args.out:
-        with Path(args.out).open("a") as file:
-            file.writelines(json.dumps(row) + "\n" for row in rows)
+    append_records(args.out, rows)
     return 0
 
 

@@ -17,13 +17,12 @@ turns. A GPU's time is that on the clock, with a wait for the device.
 from __future__ import annotations
 
 import argparse
-import json
-import os
 import statistics
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
+
+from harness.builds import Build, serve
 
 _DEGREE = 25
 _SEEDS = 256
@@ -54,8 +53,10 @@ def work(num_edges: int) -> None:
 
     torch.set_num_threads(1)
     sampler: Any = None
-    for line in sys.stdin:
-        request = json.loads(line)
+    seeds = latest = torch.empty(0)
+
+    def answer(request: Any) -> Any:
+        nonlocal sampler, seeds, latest
         if isinstance(request, list):
             of, order, strategy, degree = request
             random = torch.Generator().manual_seed(0)
@@ -82,16 +83,16 @@ def work(num_edges: int) -> None:
             )
             seeds = torch.randint(nodes, (64, 256), generator=random)
             latest = torch.full((256,), count * 3 // 4)
-            answer: Any = None
-        else:
-            begin = time.process_time()
-            sample = sampler.sample(seeds[request % 64], request, seed_time=latest)
-            seconds = time.process_time() - begin
-            digest = hashlib.sha1()
-            for part in (*sample.row.values(), *sample.edge_ids.values()):
-                digest.update(part.numpy().tobytes())
-            answer = [seconds, digest.hexdigest()]
-        print(json.dumps(answer), flush=True)
+            return None
+        begin = time.process_time()
+        sample = sampler.sample(seeds[request % 64], request, seed_time=latest)
+        seconds = time.process_time() - begin
+        digest = hashlib.sha1()
+        for part in (*sample.row.values(), *sample.edge_ids.values()):
+            digest.update(part.numpy().tobytes())
+        return [seconds, digest.hexdigest()]
+
+    serve(answer)
 
 
 def compare_windows(num_edges: int, rounds: int, device: str) -> None:
@@ -149,35 +150,10 @@ def compare_windows(num_edges: int, rounds: int, device: str) -> None:
             graph.store.close()
 
 
-class Build:
-    """A process that samples with one build.
-
-    Args:
-        plugin: folder of the build's package ``peergraph``.
-        num_edges: of the graph.
-    """
-
-    def __init__(self, plugin: Path, num_edges: int) -> None:
-        environment = {**os.environ, "PYTHONPATH": str(plugin.resolve()), "OMP_NUM_THREADS": "1"}
-        self._process = subprocess.Popen(
-            [sys.executable, __file__, "--work", "--edges", str(num_edges)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            env=environment,
-        )
-
-    def ask(self, request: Any) -> Any:
-        """Returns the answer to a request."""
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._process.stdin.write(json.dumps(request) + "\n")
-        self._process.stdin.flush()
-        return json.loads(self._process.stdout.readline())
-
-    def close(self) -> None:
-        """Ends the process."""
-        self._process.communicate()
+def build_of(plugin: Path, num_edges: int) -> Build:
+    """A process on one thread that samples with the package in a folder."""
+    command = [sys.executable, __file__, "--work", "--edges", str(num_edges)]
+    return Build(command, PYTHONPATH=str(plugin.resolve()), OMP_NUM_THREADS="1")
 
 
 def main() -> None:
@@ -195,7 +171,7 @@ def main() -> None:
         return work(int(args.edges))
     if args.windows:
         return compare_windows(int(args.edges), args.rounds, args.device)
-    builds = [Build(plugin, int(args.edges)) for plugin in (args.before, args.after)]
+    builds = [build_of(plugin, int(args.edges)) for plugin in (args.before, args.after)]
     print(
         "| times of | order | strategy | degree | before, ms | after, ms | ratio | same samples |"
     )

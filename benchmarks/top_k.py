@@ -15,12 +15,11 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable
 from contextlib import closing
-from statistics import median
 
 import torch
 from harness.common import integers, main, measure, parser, words
+from harness.gpu_time import gpu_ms
 from harness.kernel_times import timeline
 from harness.ranks import Session
 from harness.records import Timing
@@ -96,8 +95,8 @@ def products_a_ms(device: torch.device) -> dict[str, float]:
     byte_factors = left.to(torch.int8), right.to(torch.int8).T
     half_factors = (left / 127).bfloat16(), (right / 127).bfloat16().T
     return {
-        "int8": 2 * size**3 / median_ms(lambda: torch._int_mm(*byte_factors)),
-        "other": 2 * size**3 / median_ms(lambda: torch.mm(*half_factors)),
+        "int8": 2 * size**3 / gpu_ms(lambda: torch._int_mm(*byte_factors)),
+        "other": 2 * size**3 / gpu_ms(lambda: torch.mm(*half_factors)),
     }
 
 
@@ -105,20 +104,7 @@ def bytes_a_ms(device: torch.device) -> float:
     """The bytes that a copy in the memory of this GPU reads and writes."""
     source = torch.empty(1 << 32, dtype=torch.uint8, device=device).random_()
     target = torch.empty_like(source)
-    return 2 * source.numel() / median_ms(lambda: target.copy_(source))
-
-
-def median_ms(run: Callable[[], object]) -> float:
-    """The median time of some calls, without the first ones."""
-    times = []
-    for _ in range(12):
-        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        begin.record()
-        run()
-        end.record()
-        end.synchronize()
-        times.append(begin.elapsed_time(end))
-    return median(times[4:])
+    return 2 * source.numel() / gpu_ms(lambda: target.copy_(source))
 
 
 def floors(session: Session) -> dict[str, tuple[float, float]]:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import ctypes
 import sys
+from functools import partial
 from pathlib import Path
 
 import torch
+from harness.gpu_time import gpu_ms
 from torch import Tensor
 
 # cusparseSpMMAlg_t, of those for CSR.
@@ -104,7 +106,7 @@ def fastest(indptr: Tensor, indices: Tensor, values: Tensor, columns: int, width
     for algorithm in ALGORITHMS:
         try:
             product = Product(indptr, indices, values, columns, width, algorithm)
-            milliseconds = _time(product, x)
+            milliseconds = gpu_ms(partial(product, x), rounds=3, warmup=1)
         except RuntimeError as error:  # This one does not take the matrix, or not the memory.
             print(f"cuSPARSE {algorithm}: {error}", file=sys.stderr)
             continue
@@ -122,17 +124,6 @@ def with_gradient(forth: Product, back: Product, x: Tensor) -> Tensor:
     """forth(x), whose gradient is `back` of the result's gradient."""
     result: Tensor = _Autograd.apply(x, forth, back)
     return result
-
-
-def _time(product: Product, x: Tensor) -> float:
-    product(x)
-    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-    begin.record()
-    for _ in range(3):
-        product(x)
-    end.record()
-    end.synchronize()
-    return float(begin.elapsed_time(end))
 
 
 def _stream() -> ctypes.c_void_p:

@@ -14,13 +14,12 @@ from harness.ranks import Session
 from inputs.arrays import batch_nodes
 from inputs.feature_tables import FULL
 from inputs.graph_source import make_source
-from inputs.graphs import GraphSpec, make_csc
+from inputs.graphs import GraphSpec
 from torch import Tensor
 
 from peergraph.memory import TableRows
 from peergraph.sampling import NeighborSampler, Sample
 from peergraph.store import EDGE, NODE, Store
-from systems.numpy_sampler import NumpySample, NumpySampler
 
 _SEED_SETS = 8
 # The systems draw with different random numbers, so that their edge counts agree only nearly.
@@ -141,33 +140,7 @@ class WholeGraphSystem:
         return [Layer(indptr, indices, coo[1]) for indptr, indices, coo in layers]
 
 
-class NumpySystem:
-    """A sampler in NumPy on the CPU, whatever the device; it draws for PyG's kind of samples."""
-
-    system = "numpy"
-    plan = None
-    semantics = "pyg"
-    id_dtype = torch.int64
-
-    def __init__(self, indptr: Tensor, indices: Tensor, against: str) -> None:
-        self.against = against
-        self._csc = indptr.numpy(), indices.numpy()
-        self._sampler: NumpySampler | None = None
-
-    def use_fanouts(self, fanouts: list[int]) -> None:
-        self._sampler = NumpySampler(*self._csc, fanouts)
-
-    def sample(self, seeds: Tensor, step: int) -> NumpySample:
-        return self._sampler.sample(seeds.cpu().numpy(), step)
-
-    def nodes(self, sample: NumpySample) -> Tensor:
-        return torch.from_numpy(sample.nodes)
-
-    def num_edges(self, sample: NumpySample) -> int:
-        return sample.row.size
-
-
-System = PeergraphSystem | WholeGraphSystem | NumpySystem
+System = PeergraphSystem | WholeGraphSystem
 
 
 @dataclass
@@ -224,10 +197,6 @@ def systems(
             for semantics in args.semantics:
                 yield PeergraphSystem(store, plan, semantics, storage)
             store.close()
-    if session.wants("numpy"):
-        with session.section("numpy", system="numpy"):
-            csc = make_csc(args.graph, "cpu")
-            yield NumpySystem(*csc, against=args.plans[0])
     if session.wholegraph is None:
         return
     # WholeGraph spreads everything over the devices, as the sharded plan does.
