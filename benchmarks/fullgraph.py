@@ -23,17 +23,26 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import copy
 import functools
 import gc
 import itertools
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.nn.functional as F
-from harness.common import integers, is_out_of_memory, main, measure, parser, words, words_of
+from harness.common import (
+    add_worlds,
+    by_world,
+    is_out_of_memory,
+    main,
+    measure,
+    parser,
+    words,
+    words_of,
+)
 from harness.kernel_times import length_of, spans_by_kind
 from harness.ranks import Session
 from inputs.arrays import fill_features, label_rows
@@ -104,12 +113,21 @@ def models(text: str) -> list[Model]:
     return [Model.parse(word) for word in words(text)]
 
 
-def training(model: torch.nn.Module, x: Tensor, edges: Tensor, y: Tensor) -> Epoch:
-    optimizer = torch.optim.Adam(model.parameters(), lr=_RATE)
+def training(
+    model: torch.nn.Module,
+    x: Tensor,
+    edges: Any,
+    y: Tensor,
+    mask: Tensor | None = None,
+    **options: Any,
+) -> Epoch:
+    """An epoch over all nodes, or those of a mask; options are those of Adam."""
+    optimizer = torch.optim.Adam(model.parameters(), lr=_RATE, **options)
 
     def epoch() -> Tensor:
         optimizer.zero_grad(set_to_none=True)
-        loss = F.cross_entropy(model(x, edges), y)
+        out = model(x, edges)
+        loss = F.cross_entropy(out, y) if mask is None else F.cross_entropy(out[mask], y[mask])
         loss.backward()
         optimizer.step()
         return loss.detach()
@@ -134,19 +152,10 @@ class Case:
         ids = torch.arange(first, last, device=self.device)
         return fill_features(first, x), label_rows(ids, self.spec.num_classes)
 
-    def edge_index(self, with_loops: bool) -> Tensor:
-        """Sources and destinations, int64."""
-        graph = self.graph
-        nodes = torch.arange(self.nodes, device=self.device)
-        degrees = graph.indptr.diff()
-        target = nodes.repeat_interleave(degrees, output_size=graph.num_edges)
-        edges = torch.stack([graph.indices.long(), target])
-        return edges if with_loops else edges[:, edges[0] != edges[1]]
-
     def partition(self, order: str) -> Data:
         if self.data is None:
             x, y = self.rows(0, self.nodes)
-            data = Data(x=x, y=y, edge_index=self.edge_index(False), num_nodes=self.nodes)
+            data = Data(x=x, y=y, edge_index=self.graph.edge_index(False), num_nodes=self.nodes)
             del x, y
             self.data = peergraph_pyg.full_graph(data, order=order, group=self.session.group)
         return self.data
@@ -287,26 +296,16 @@ def run(session: Session) -> None:
         del case
 
 
-def launches(args: argparse.Namespace) -> Iterable[argparse.Namespace]:
-    """One for each number of ranks."""
-    for world in args.worlds:
-        given = copy.copy(args)
-        given.world = world
-        yield given
-
-
 def arguments() -> argparse.ArgumentParser:
     result = parser(__doc__.splitlines()[0], (), "")
-    gpus = torch.cuda.device_count()
-    worlds = ",".join(str(world) for world in (1, 2, 4) if world <= max(gpus, 1))
     result.add_argument("--graphs", type=words, default="products,reddit")
     result.add_argument("--models", type=models, default="GCN:2x512,GCN:3x256")
-    result.add_argument("--worlds", type=integers, default=worlds, help="ranks of each launch")
+    add_worlds(result)
     result.add_argument("--orders", type=words, default="auto", help="of nodes, in turns")
     result.add_argument("--overlap", type=words_of(("on", "off")), default="on")
-    result.set_defaults(world=1, iterations=8, warmup=2)
+    result.set_defaults(iterations=8, warmup=2)
     return result
 
 
 if __name__ == "__main__":
-    sys.exit(main("fullgraph", run, arguments(), ("csr", "broadcast"), launches))
+    sys.exit(main("fullgraph", run, arguments(), ("csr", "broadcast"), by_world))

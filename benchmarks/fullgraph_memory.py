@@ -16,16 +16,24 @@ it.
 from __future__ import annotations
 
 import argparse
-import copy
 import gc
 import itertools
 import os
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 
 import torch
 from fullgraph import Case, Epoch, Model
-from harness.common import integers, is_out_of_memory, main, parser, words, words_of
+from harness.common import (
+    add_worlds,
+    by_world,
+    integers,
+    is_out_of_memory,
+    main,
+    parser,
+    words,
+    words_of,
+)
 from harness.ranks import Session
 
 from peergraph.fullgraph import FullGraph
@@ -187,7 +195,7 @@ def _train_twice(case: Case, system: str, layers: int) -> None:
 def measure_build(case: Case) -> None:
     """Records the peak while the graph is partitioned."""
     session = case.session
-    edges = case.edge_index(False)
+    edges = case.graph.edge_index(False)
     count = edges.shape[1] // session.world
     relation = ("_N", "_E", "_N")
 
@@ -220,18 +228,8 @@ def run(session: Session) -> None:
         del case
 
 
-def launches(args: argparse.Namespace) -> Iterable[argparse.Namespace]:
-    """One for each number of ranks."""
-    for world in args.worlds:
-        given = copy.copy(args)
-        given.world = world
-        yield given
-
-
 def arguments() -> argparse.ArgumentParser:
     result = parser(__doc__.splitlines()[0], (), "")
-    gpus = torch.cuda.device_count()
-    worlds = ",".join(str(world) for world in (1, 2, 4) if world <= max(gpus, 1))
     result.add_argument("--parts", type=words_of(PARTS), default="buffers,layers")
     result.add_argument("--graphs", type=words, default="reddit")
     result.add_argument("--kind", default="GCN", help="GCN, SAGE or GAT")
@@ -239,12 +237,11 @@ def arguments() -> argparse.ArgumentParser:
     result.add_argument("--hidden", type=int, default=512, help="columns of hidden features")
     result.add_argument("--dropout", type=float, default=0.0, help="after each hidden layer")
     result.add_argument("--cap", type=float, default=30.0, help="GiB of each rank")
-    result.add_argument("--worlds", type=integers, default=worlds, help="ranks of each launch")
-    result.set_defaults(world=1)
+    add_worlds(result)
     return result
 
 
 if __name__ == "__main__":
     # Segments that grow in place: a buffer that was freed serves smaller ones without loss.
     os.environ.setdefault("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True")
-    sys.exit(main("fullgraph_memory", run, arguments(), ("csr",), launches))
+    sys.exit(main("fullgraph_memory", run, arguments(), ("csr",), by_world))

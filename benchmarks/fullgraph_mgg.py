@@ -6,7 +6,9 @@ Parts, all forward and float32:
 
 - `sums`: one sum over neighbours, at several widths. `blocks` and `halo` stage rows; `in_kernel`
   is tuned in at most 12 probes, `in_kernel untuned` has the defaults; `in_kernel apart` sums local
-  edges, then reads a remote row for each edge. `predicted_ms` is the cost model's.
+  edges, then reads a remote row for each edge; `distinct` reads each distinct row once by a kernel
+  (`systems/distinct_rows.py`); `no overlap` brings all distinct rows first. `predicted_ms` is the
+  cost model's.
 - `models`: GCN of one layer (MGG's Table 4) and of two with 16 hidden features, GIN of five with 64
   (its Figure 8). `published_ms` of Table 4 is that of eight A100s.
 - `steps`: without neighbour partitioning, without interleaving, with both (its Figure 9), with 16
@@ -22,14 +24,16 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
-from harness.common import integers, main, measure, parser, words, words_of
+from harness.common import add_worlds, by_world, integers, main, measure, parser, words, words_of
 from harness.ranks import Session
 from inputs.arrays import fill_features
 from inputs.gcn_graph import communities_of, make_gcn_graph, parse_name
+from systems.distinct_rows import DistinctRowSums
 from torch import Tensor
 from torch_geometric.data import Data
 from torch_geometric.nn import models as pyg_models
@@ -61,18 +65,15 @@ class Case:
         self.session, self.name = session, name
         self.spec, arrangement = parse_name(name)
         made = make_gcn_graph(self.spec, session.device, arrangement)
-        nodes = torch.arange(made.num_nodes, device=session.device)
-        target = nodes.repeat_interleave(made.indptr.diff(), output_size=made.num_edges)
-        edges = torch.stack([made.indices.long(), target])
         self.num_nodes = made.num_nodes
         order: Any = "random"
         if arrangement == "communities":
             order = communities_of(self.spec, self.num_nodes, session.device)
             order = order * session.world // self.num_nodes
         x = torch.empty(self.num_nodes, self.spec.feature_dim, device=session.device)
-        edges = edges[:, edges[0] != edges[1]]
+        edges = made.edge_index(with_loops=False)
         data = Data(x=fill_features(0, x), edge_index=edges, num_nodes=self.num_nodes)
-        del made, nodes, target, x, edges
+        del made, x, edges
         self.data = peergraph_pyg.full_graph(data, group=session.group, order=order)
         self.plan = peergraph_pyg.partition_of(self.data).plan
         self.structure: PartitionedCsc = self.data.edge_index.structure
@@ -121,6 +122,13 @@ def time_sums(case: Case, dim: int) -> None:
     sums.interleaving = APART
     case.time("sums", "in_kernel apart", sum_rows, dim=dim)
     sums.interleaving = None
+    own, expected = rows.to_local(), sum_rows().to_local()
+    distinct, plan = DistinctRowSums(sums), structure.plan
+    assert torch.allclose(distinct(own), expected, rtol=1e-4, atol=1e-4), "other sums"
+    del expected
+    case.time("sums", "distinct", lambda: distinct(own), dim=dim)
+    bring_first = partial(structure.local.spmm, "copy_u", "sum")
+    case.time("sums", "no overlap", lambda: bring_first(plan.gather(own)), dim=dim)
 
 
 def time_models(case: Case) -> None:
@@ -208,16 +216,8 @@ def run(session: Session) -> None:
         del case
 
 
-def launches(args: argparse.Namespace) -> Iterable[argparse.Namespace]:
-    """One for each number of ranks."""
-    for world in args.worlds:
-        yield argparse.Namespace(**{**vars(args), "world": world})
-
-
 def arguments() -> argparse.ArgumentParser:
     result = parser(__doc__.splitlines()[0], (), "")
-    gpus = torch.cuda.device_count()
-    worlds = ",".join(str(world) for world in (2, 4) if world <= max(gpus, 2))
     graphs = "reddit,enwiki,mgg-products,proteins,orkut,products,products*0.08:communities"
     result.add_argument("--graphs", type=words, default=graphs)
     result.add_argument("--parts", type=words_of(PARTS), default=",".join(PARTS))
@@ -226,10 +226,10 @@ def arguments() -> argparse.ArgumentParser:
     result.add_argument("--model-graphs", type=words, default=",".join(TABLE_4))
     result.add_argument("--grid-graphs", type=words, default="reddit,products*0.08:communities")
     result.add_argument("--grid-dims", type=integers, default="16,64", help="columns of the grid")
-    result.add_argument("--worlds", type=integers, default=worlds, help="ranks of each launch")
-    result.set_defaults(world=2, iterations=10, warmup=2, budget=0.25)
+    add_worlds(result, (2, 4))
+    result.set_defaults(iterations=10, warmup=2, budget=0.25)
     return result
 
 
 if __name__ == "__main__":
-    sys.exit(main("fullgraph_mgg", run, arguments(), (), launches))
+    sys.exit(main("fullgraph_mgg", run, arguments(), (), by_world))

@@ -20,12 +20,9 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from fullgraph import Model, csr_matrix
+from fullgraph import Case, Model, csr_matrix, training
 from harness.common import main, measure, parser, words, words_of
 from harness.ranks import Session, synchronize
-from inputs.arrays import fill_features, label_rows
-from inputs.gcn_graph import make_gcn_graph
-from inputs.graphs import get_spec
 from torch import Tensor
 from torch_geometric.data import Data
 
@@ -171,28 +168,16 @@ def time_ops(session: Session) -> None:
                 )
 
 
-class Case:
-    """A graph on this rank's device, its features, labels and training nodes."""
+class SmallCase(Case):
+    """A graph with training nodes."""
 
     def __init__(self, session: Session, name: str) -> None:
-        self.session, self.device = session, session.device
-        self.spec = get_spec(name)
-        self.graph = make_gcn_graph(self.spec, self.device)
-        nodes = self.graph.num_nodes
-        ids = torch.arange(nodes, device=self.device)
-        degrees = self.graph.indptr.diff()
-        target = ids.repeat_interleave(degrees, output_size=self.graph.num_edges)
-        edges = torch.stack([self.graph.indices.long(), target])
-        generator = torch.Generator().manual_seed(5)
-        self.data = Data(
-            x=fill_features(0, torch.empty(nodes, self.spec.feature_dim, device=self.device)),
-            y=label_rows(ids, self.spec.num_classes),
-            edge_index=edges[:, edges[0] != edges[1]],
-            train_mask=(torch.rand(nodes, generator=generator) < self.spec.train_nodes / nodes).to(
-                self.device
-            ),
-            num_nodes=nodes,
-        )
+        super().__init__(session, name)
+        x, y = self.rows(0, self.nodes)
+        drawn = torch.rand(self.nodes, generator=torch.Generator().manual_seed(5))
+        mask = (drawn < self.spec.train_nodes / self.nodes).to(self.device)
+        edges = self.graph.edge_index(False)
+        self.plain = Data(x=x, y=y, edge_index=edges, train_mask=mask, num_nodes=self.nodes)
 
     def epoch(self, system: str, text: str) -> Callable[[], Tensor]:
         name, _, extra = text.partition("+")
@@ -200,7 +185,7 @@ class Case:
         options: dict[str, Any] = {"dropout": 0.0 if kind.kind == "GAT" else 0.5}
         if extra == "bn":
             options["norm"] = "batch_norm"
-        data, by_csr = self.data, system == "pyg csr"
+        data, by_csr = self.plain, system == "pyg csr"
         if by_csr and kind.kind == "GCN":
             options["normalize"] = False
         model = kind.make(self.spec, self.device, **options)
@@ -211,21 +196,14 @@ class Case:
             edges = data.edge_index
         captured = system == "peergraph captured"
         on_gpu = self.device.type == "cuda"
-        optimizer = torch.optim.Adam(model.parameters(), 0.01, capturable=captured and on_gpu)
-        x, y, mask = data.x, data.y, data.train_mask
         torch.manual_seed(11)
-
-        def epoch() -> Tensor:
-            optimizer.zero_grad(set_to_none=True)
-            loss = F.cross_entropy(model(x, edges)[mask], y[mask])
-            loss.backward()
-            optimizer.step()
-            return loss.detach()
-
+        epoch = training(
+            model, data.x, edges, data.y, data.train_mask, capturable=captured and on_gpu
+        )
         return capture(epoch, group=self.session.group) if captured else epoch
 
 
-def time_epochs(case: Case, system: str, model: str) -> None:
+def time_epochs(case: SmallCase, system: str, model: str) -> None:
     session, cuda = case.session, case.device.type == "cuda"
     fields = {"part": "epochs", "system": system, "graph": case.spec.name, "layers": model}
     with session.section(f"{system} {model} {case.spec.name}", **fields):
@@ -254,7 +232,7 @@ def run(session: Session) -> None:
         return
     for name in session.args.graphs:
         with session.stage(f"graph {name}"):
-            case = Case(session, name)
+            case = SmallCase(session, name)
         for model in session.args.models:
             for system in ("peergraph", "peergraph captured", *session.args.peers):
                 time_epochs(case, system, model)

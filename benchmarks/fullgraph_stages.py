@@ -15,11 +15,11 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 
 import torch
-from harness.common import integers, main, measure, parser, words
+from harness.common import add_worlds, by_world, integers, main, measure, parser, words
 from harness.ranks import Session
 from inputs.arrays import fill_features
 from inputs.gcn_graph import make_gcn_graph, parse_name
@@ -95,11 +95,8 @@ def run(session: Session) -> None:
         with session.stage(f"graph {name}"):
             spec, arrangement = parse_name(name)
             made = make_gcn_graph(spec, session.device, arrangement)
-            nodes = torch.arange(made.num_nodes, device=session.device)
-            target = nodes.repeat_interleave(made.indptr.diff(), output_size=made.num_edges)
-            edges = torch.stack([made.indices.long(), target])
-            count = made.num_nodes
-            del made, nodes, target
+            edges, count = made.edge_index(), made.num_nodes
+            del made
         for order in session.args.orders:
             with session.stage(f"order {order}"):
                 graph = FullGraph.build(
@@ -110,24 +107,15 @@ def run(session: Session) -> None:
             del graph
 
 
-def launches(args: argparse.Namespace) -> Iterable[argparse.Namespace]:
-    """One for each number of ranks."""
-    for world in args.worlds:
-        yield argparse.Namespace(**{**vars(args), "world": world})
-
-
 def arguments() -> argparse.ArgumentParser:
     result = parser(__doc__.splitlines()[0], (), "")
-    gpus = torch.cuda.device_count()
-    worlds = ",".join(str(world) for world in (2, 4) if world <= max(gpus, 2))
     result.add_argument("--graphs", type=words, default="products,products:sorted")
     result.add_argument("--dims", type=integers, default="128", help="columns of features")
     result.add_argument("--orders", type=words, default="random,original", help="of nodes")
     result.add_argument("--mode", choices=["blocks", "halo"], default="blocks")
-    result.add_argument("--worlds", type=integers, default=worlds, help="ranks of each launch")
-    result.set_defaults(world=2)
+    add_worlds(result, (2, 4))
     return result
 
 
 if __name__ == "__main__":
-    sys.exit(main("fullgraph_stages", run, arguments(), (), launches))
+    sys.exit(main("fullgraph_stages", run, arguments(), (), by_world))

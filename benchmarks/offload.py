@@ -35,14 +35,13 @@ the tables as Markdown and SVG pictures beside HongTu's figures.
 from __future__ import annotations
 
 import argparse
-import copy
 import sys
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
 import torch
-from harness.common import integers, main, parser, words, words_of
+from harness.common import add_worlds, by_world, main, parser, words, words_of
 from harness.ranks import Session
 from offloading.accuracy import measure_accuracy
 from offloading.data import Data
@@ -153,14 +152,6 @@ def run(session: Session) -> None:
         write_report(Path(args.out), Path(args.figures))
 
 
-def launches(args: argparse.Namespace) -> Iterable[argparse.Namespace]:
-    """One for each number of ranks."""
-    for world in args.worlds:
-        given = copy.copy(args)
-        given.world = world
-        yield given
-
-
 def arguments() -> argparse.ArgumentParser:
     result = parser(__doc__.splitlines()[0], (), "")
     add = result.add_argument
@@ -177,11 +168,11 @@ def arguments() -> argparse.ArgumentParser:
     add("--data", type=words, default="", help=".npz files of labelled graphs")
     add("--features", type=Path, metavar="FOLDER", help="features are in a file there, mapped")
     add("--parts-of-epoch", action="store_true", help="what the GPU does in an epoch")
-    add("--worlds", type=integers, default="1", help="ranks of each launch")
+    add_worlds(result, worlds="1")
     add("--figures", default=None, metavar="FOLDER", help="for Markdown tables and pictures")
     result.set_defaults(iterations=5, warmup=1)
     return result
 
 
 if __name__ == "__main__":
-    sys.exit(main("offload", run, arguments(), (), launches))
+    sys.exit(main("offload", run, arguments(), (), by_world))

@@ -44,6 +44,13 @@ class GcnGraph:
     def num_edges(self) -> int:
         return self.indices.numel()
 
+    def edge_index(self, with_loops: bool = True) -> Tensor:
+        """[2, edges] int64 sources and destinations."""
+        nodes = torch.arange(self.num_nodes, device=self.indices.device)
+        target = nodes.repeat_interleave(self.indptr.diff(), output_size=self.num_edges)
+        edges = torch.stack([self.indices.long(), target])
+        return edges if with_loops else edges[:, edges[0] != edges[1]]
+
 
 def parse_name(name: str) -> tuple[GraphSpec, str]:
     """Returns the preset of "PRESET:ARRANGEMENT" and the arrangement.

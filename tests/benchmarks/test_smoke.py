@@ -349,23 +349,6 @@ def test_fullgraph_small(tmp_path: Path) -> None:
     assert "us_torch" in table
 
 
-def test_fullgraph_modes(tmp_path: Path) -> None:
-    small = ["--graphs", "tiny/200", "--dims", "8", "--worlds", "2"]
-    records, table = run("fullgraph_modes", tmp_path / "out.jsonl", *small)
-    assert not [r for r in records if "error" in r]
-    systems = ["halo", "blocks", "in_kernel", "distinct", "no overlap"]
-    assert [r["system"] for r in records] == systems
-    assert "in_kernel" in table
-
-
-def test_offload_pinning(tmp_path: Path) -> None:
-    small = ["--gib", "0.01", "--threads", "1,2", "--at-once", "2", "--world", "1"]
-    records, table = run("offload_pinning", tmp_path / "out.jsonl", *small)
-    systems = ["populate", "populate", "populate in pieces, 2 at once"]
-    assert [r["system"] for r in records] == systems
-    assert "gbs" in table
-
-
 def test_offload_transfers(tmp_path: Path) -> None:
     small = ["--rows", "300", "--dim", "4", "--chunks", "3", "--world", "2"]
     records, table = run("offload_transfers", tmp_path / "out.jsonl", *small)
@@ -394,7 +377,8 @@ def test_fullgraph_mgg(tmp_path: Path) -> None:
     one = [f"--{part}-graphs=tiny/200" for part in ("step", "grid", "model")]
     records, table = run("fullgraph_mgg", tmp_path / "out.jsonl", *small, *one, "--grid-dims", "8")
     assert not [r for r in records if "error" in r]
-    ways = ["blocks", "halo", "in_kernel", "in_kernel untuned", "in_kernel apart"]
+    ways = ["blocks", "halo", "in_kernel", "in_kernel untuned", "in_kernel apart", "distinct"]
+    ways.append("no overlap")
     assert [r["system"] for r in records if r["part"] == "sums"] == 2 * ways
     assert len([r for r in records if r["part"] == "models"]) == 3 * 3
     assert [r["system"] for r in records if r["part"] == "steps"][-1] == "both"
@@ -402,13 +386,6 @@ def test_fullgraph_mgg(tmp_path: Path) -> None:
     assert found["over_best"] >= 1
     assert len(found["times"]) == 1 + 2 * 5 * 5
     assert "over_best" in table
-
-
-def test_offload_structure(tmp_path: Path) -> None:
-    small = ["--nodes", "50", "--edges", "700", "--chunks", "3", "--world", "2"]
-    records, table = run("offload_structure", tmp_path / "out.jsonl", *small)
-    assert [r["system"] for r in records] == ["build", "chunks", "reverse", "transfers"]
-    assert "rest" in table
 
 
 def test_offload(tmp_path: Path) -> None:
