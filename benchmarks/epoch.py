@@ -29,7 +29,7 @@ import dgl
 import torch
 from dgl.dataloading import DataLoader, NeighborSampler
 from dgl_scripts.tasks import Sage
-from harness.common import PLANS, Mark, main, measure, parser
+from harness.common import PLANS, Mark, again_and_again, main, measure, parser
 from harness.ranks import Session
 from harness.records import read_records
 from inputs.arrays import batch_nodes, fill_features, label_rows
@@ -78,7 +78,7 @@ def dgl_batches(session: Session, g: Any, case: Case) -> Next:
         use_ddp=session.world > 1,
         num_workers=session.args.workers,
     )
-    batches = _again_and_again(loader)
+    batches = again_and_again(loader)
 
     def following(mark: Mark) -> tuple[Any, Tensor, Tensor]:
         _, _, blocks = next(batches)
@@ -105,7 +105,7 @@ def pyg_batches(session: Session, data: Any, case: Case) -> Next:
         drop_last=True,
         filter_per_worker=False,
     )
-    indices = _again_and_again(loader.batch_sampler)
+    indices = again_and_again(loader.batch_sampler)
 
     def following(mark: Mark) -> tuple[Any, Tensor, Tensor]:
         sample = loader.collate_fn(next(indices))
@@ -120,11 +120,6 @@ def pyg_batches(session: Session, data: Any, case: Case) -> Next:
 def _training_nodes(session: Session, rank: int, world: int) -> Tensor:
     spec = session.args.graph
     return batch_nodes(spec, 0, spec.train_nodes // world, rank, world, torch.device("cpu"))
-
-
-def _again_and_again(loader: Any) -> Iterator[Any]:
-    while True:
-        yield from loader
 
 
 def plain_graph(session: Session) -> Any:

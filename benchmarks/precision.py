@@ -24,7 +24,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from harness.common import PLANS, Mark, main, measure, parser, words, words_of
+from harness.common import PLANS, Mark, again_and_again, main, measure, parser, words, words_of
 from harness.kernel_times import busiest_kernels
 from harness.ranks import Session
 from inputs.arrays import label_rows
@@ -32,7 +32,7 @@ from inputs.feature_tables import FULL
 from systems.systems import Case, CaseRunner, PeergraphSystem, System, add_arguments, systems
 from torch import Tensor
 from torch_geometric.loader import NeighborLoader
-from training import Trainer, again_and_again, data_of, loss_of
+from training import Trainer, data_of, loss_of
 
 PRECISIONS = {
     "float32": None,

@@ -30,13 +30,13 @@ from typing import Any
 
 import torch
 from end_to_end import epoch_seeds
-from harness.common import PLANS, Mark, main, measure, parser, quantile, words_of
+from harness.common import PLANS, Mark, again_and_again, main, measure, parser, quantile, words_of
 from harness.kernel_times import length_of, spans_by_kind
 from harness.ranks import Session, synchronize
 from harness.records import Timing
 from systems.systems import Case, CaseRunner, System, add_arguments, systems
 from torch_geometric.loader import NeighborLoader
-from training import Trainer, again_and_again, data_of, loss_of, train_on
+from training import Trainer, data_of, loss_of, train_on
 
 import peergraph_pyg
 from peergraph_pyg.prefetching.prefetch_iterator import PrefetchIterator

@@ -17,13 +17,13 @@ import argparse
 import itertools
 import math
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 import torch
 import torch.nn.functional as F
-from harness.common import PLANS, Mark, main, measure, parser, words_of
+from harness.common import PLANS, Mark, again_and_again, main, measure, parser, words_of
 from harness.ranks import Session
 from harness.records import Timing
 from inputs.arrays import label_rows
@@ -225,12 +225,6 @@ def loss_of(model: torch.nn.Module, batch: Any) -> Tensor:
     """The loss of a batch of PyG's loader, as `peergraph_pyg.capture` takes it."""
     size = batch.batch_size
     return F.cross_entropy(model(batch.x, batch)[:size], batch.y[:size])
-
-
-def again_and_again(loader: Any) -> Iterator[Any]:
-    """Yields the batches of the loader, epoch after epoch, without end."""
-    while True:
-        yield from loader
 
 
 def data_of(store: Store) -> Any:

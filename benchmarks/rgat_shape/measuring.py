@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any
 
 import torch
-from harness.common import Mark, measure
+from harness.common import Mark, again_and_again, measure
 from harness.kernel_times import busiest_kernels
 from harness.ranks import Session
 from torch import Tensor
@@ -54,12 +54,6 @@ def loader_of(session: Session, graph: TypedGraph, data: HeteroData, batch: int)
         batch_size=batch,
         input_nodes=(graph.target, seeds),
     )
-
-
-def again_and_again(loader: Any) -> Iterator[Any]:
-    """Yields what a loader yields, epoch after epoch, without end."""
-    while True:
-        yield from loader
 
 
 class BatchSizes:
