@@ -3,24 +3,32 @@
 from __future__ import annotations
 
 import copy
-from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
-import torch.nn.functional as F
 from torch import Tensor
-from torch_geometric.data import HeteroData
-from torch_geometric.loader import NeighborLoader
 from torch_geometric.nn import GATConv, GATv2Conv, HeteroConv, SAGEConv
-from torch_geometric.utils import trim_to_layer
 
-import peergraph_pyg
-from peergraph.memory import EncodedRows
-from peergraph.memory.device.default_machine import WORK
-from peergraph_pyg import accelerate, explain, revert
+from peergraph_pyg import accelerate, explain
 
-from .typed_graph import EDGES, NODES, WIDTHS, check_half_precision, compare, graph, results
+from .typed_batches import EDGE_TYPES, STORAGES, TrimmedModel, check_batches
+from .typed_graph import (
+    EDGES,
+    WIDTHS,
+    check_compiled,
+    check_half_precision,
+    check_ids_out_of_range,
+    check_int32_and_changed_edges,
+    check_missing_types,
+    check_state_and_revert,
+    check_unused_types,
+    compare,
+    graph,
+    results,
+    same_outputs,
+    sort_keys_in_pieces,
+)
 
 
 def layer(aggr: str | None = "sum", mixed: bool = False, **options: Any) -> HeteroConv:
@@ -59,31 +67,14 @@ def test_options(options: dict[str, Any], device: torch.device) -> None:
 
 
 def test_pieces_and_sorted_keys(device: torch.device, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Rows that are multiplied in several pieces, and pairs that a sort finds."""
-    monkeypatch.setattr("peergraph.aggregate.ops.typed_rows._PIECE_BYTES", 700)
-    no_keys = replace(WORK, few_keys=1e-9, keys_per_edge=1e-9)
-    monkeypatch.setattr("peergraph.aggregate.sparse.index_tensors.WORK", no_keys)
+    sort_keys_in_pieces(monkeypatch)
     x, edges = graph(device)
     compare(layer().to(device, torch.float64), x, edges)
 
 
 def test_types_that_the_loss_does_not_use(device: torch.device) -> None:
-    """Parameters have no gradient where PyG's have none: optimizers with decay leave them alone."""
     x, edges = graph(device)
-    model = layer().to(device, torch.float64)
-    fast = accelerate(copy.deepcopy(model))
-    for used in (["paper"], ["author", "topic"], ["topic"]):
-        names = []
-        for each in (model, fast):
-            inputs = {t: rows.clone().requires_grad_() for t, rows in x.items()}
-            each.zero_grad()
-            out = each(inputs, edges)
-            sum(out[t].square().sum() for t in used).backward()  # type: ignore[union-attr]
-            gradients = {t: rows.grad for t, rows in inputs.items()}
-            gradients |= {name: p.grad for name, p in each.named_parameters()}
-            names.append({name for name, grad in gradients.items() if grad is not None})
-        # PyG's own layers run on relations without edges, and give their parameters zeros.
-        assert names[0] == names[1]
+    check_unused_types(layer().to(device, torch.float64), x, edges)
 
 
 def test_types_without_any_edges(device: torch.device) -> None:
@@ -125,23 +116,11 @@ def test_shared_map(device: torch.device) -> None:
 def test_types_that_a_batch_lacks(device: torch.device) -> None:
     x, edges = graph(device)
     model = layer().to(device, torch.float64)
-    del edges["topic", "of", "paper"], edges["topic", "near", "topic"]
-    compare(model, x, edges)
-    del x["topic"], edges["paper", "has", "topic"]
-    compare(model, x, edges)
+    check_missing_types(model, x, edges)
 
 
 def test_int32_edges_and_edges_that_change(device: torch.device) -> None:
-    x, edges = graph(device)
-    model = layer().to(device, torch.float64)
-    expected = model(x, edges)  # PyG takes int64 only.
-    for node_type, rows in accelerate(copy.deepcopy(model))(
-        x, {t: e.int() for t, e in edges.items()}
-    ).items():
-        torch.testing.assert_close(rows, expected[node_type])
-    compare(model, x, edges)
-    edges["author", "writes", "paper"][0, :50] = 3
-    compare(model, x, edges)
+    check_int32_and_changed_edges(layer().to(device, torch.float64), *graph(device))
 
 
 def test_half_precision(device: torch.device) -> None:
@@ -210,9 +189,7 @@ def test_layers_of_other_widths() -> None:
     model = HeteroConv(convs, aggr="sum").double()
     fast = accelerate(copy.deepcopy(model))
     assert "relations in one pass" not in str(explain(fast, x, edges))
-    results = fast(x, edges)
-    for node_type, rows in model(x, edges).items():
-        torch.testing.assert_close(results[node_type], rows)
+    same_outputs(fast, model, x, edges)
 
 
 def test_features_of_edges_and_hooks() -> None:
@@ -234,99 +211,30 @@ def test_features_of_edges_and_hooks() -> None:
 
 
 def test_revert_and_state() -> None:
-    x, edges = graph(torch.device("cpu"))
-    model = layer().double()
-    names = list(model.state_dict())
-    fast = accelerate(copy.deepcopy(model))
-    assert list(fast.state_dict()) == names
-    model.load_state_dict(fast.state_dict())
-    assert type(revert(fast)) is HeteroConv
-    for node_type, rows in model(x, edges).items():
-        assert torch.equal(fast(x, edges)[node_type], rows)
+    check_state_and_revert(layer().double(), *graph(torch.device("cpu")))
 
 
 def test_compiled() -> None:
-    x, edges = graph(torch.device("cpu"))
-    model = layer().double()
-    fast = torch.compile(accelerate(copy.deepcopy(model)), backend="eager")
-    for node_type, rows in model(x, edges).items():
-        torch.testing.assert_close(fast(x, edges)[node_type], rows)
+    check_compiled(layer().double(), *graph(torch.device("cpu")))
 
 
 def test_ids_out_of_range(device: torch.device) -> None:
-    x, edges = graph(device)
-    edges["author", "writes", "paper"][0, 7] = NODES["author"]
-    with pytest.raises(IndexError, match=r"relations\[2\].edge_index\[0\]\[7\] = 30"):
-        accelerate(layer().to(device, torch.float64))(x, edges)
+    check_ids_out_of_range(accelerate(layer().to(device, torch.float64)), *graph(device))
 
 
-class TrimmedModel(torch.nn.Module):
-    """Two layers on a mini-batch, trimmed between them as in PyG's examples."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.convs = torch.nn.ModuleList()
-        for width in (16, 32):
-            self.convs.append(
-                HeteroConv(
-                    {
-                        t: GATConv((width, width), 8, heads=4, add_self_loops=False)
-                        for t in EDGES
-                        if EDGES[t]
-                    },
-                    aggr="sum",
-                )
-            )
-
-    def forward(self, batch: Any) -> Tensor:
-        x, edges = batch.x_dict, batch.edge_index_dict
-        hops = batch.num_sampled_nodes_dict, batch.num_sampled_edges_dict
-        for i, conv in enumerate(self.convs):
-            x, edges, _ = trim_to_layer(i, *hops, x, edges)
-            x = {t: F.leaky_relu(rows) for t, rows in conv(x, edges).items()}
-        return x["paper"][: batch["paper"].batch_size]
-
-
-@pytest.mark.parametrize("storage", [None, "int8", "lazy int8"])
+@pytest.mark.parametrize("storage", STORAGES)
 def test_batches(
     storage: str | None, device: torch.device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Rows of narrow storage are read as they are stored; rows without edges are not written."""
     monkeypatch.setattr("peergraph_pyg.data.tailed_rows._FEWEST_BYTES", 0)
-    data, draws = HeteroData(), torch.Generator().manual_seed(0)
-    for node_type, count in NODES.items():
-        data[node_type].x = torch.randn(4 * count, 16, generator=draws)
-    for edge_type, edge_index in graph(torch.device("cpu"))[1].items():
-        if EDGES[edge_type]:
-            data[edge_type].edge_index = edge_index
-    options: dict[str, Any] = {} if storage is None else {"storage": {"x": "int8"}}
-    shared = peergraph_pyg.share(data, device=device, **options)
-    is_lazy, stored = storage == "lazy int8", shared
-    if is_lazy:
-        shared = peergraph_pyg.lazy(shared)
-    loader = NeighborLoader(shared, [4, 3], input_nodes=("paper", torch.arange(20)), batch_size=10)
+
+    def layer(width: int) -> HeteroConv:
+        ends = (width, width)
+        convs = {t: GATConv(ends, 8, heads=4, add_self_loops=False) for t in EDGE_TYPES}
+        return HeteroConv(convs, aggr="sum")
+
     torch.manual_seed(0)
-    model = TrimmedModel().to(device)
-    fast = accelerate(copy.deepcopy(model))
-    for batch in loader:
-        plain = copy.copy(batch)  # A deep one would gather the rows.
-        for node_type in batch.node_types:
-            plain[node_type].x = stored[node_type].x[batch[node_type].n_id]
-        expected = model(plain)
-        with pytest.MonkeyPatch.context() as patch:
-            if is_lazy:
-                patch.setattr(EncodedRows, "decode", None)
-            found = fast(batch)
-        assert not is_lazy or not batch["paper"].x.is_gathered
-        torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
-        for each in (model, fast):
-            each.zero_grad()
-        expected.square().sum().backward()
-        found.square().sum().backward()
-        for one, other in zip(fast.parameters(), model.parameters(), strict=True):
-            if other.grad is not None and other.grad.any():
-                torch.testing.assert_close(one.grad, other.grad, rtol=1e-3, atol=1e-4)
-    peergraph_pyg.store_of(stored).close()
+    check_batches(TrimmedModel(layer).to(device), storage, device)
 
 
 def test_gatv2_runs_relation_by_relation() -> None:
@@ -337,6 +245,4 @@ def test_gatv2_runs_relation_by_relation() -> None:
     model = HeteroConv(convs, aggr="sum").double()
     fast = accelerate(copy.deepcopy(model))
     assert "paper cites paper alone, GATv2Conv" in str(explain(fast, x, edges))
-    results = fast(x, edges)
-    for node_type, rows in model(x, edges).items():
-        torch.testing.assert_close(results[node_type], rows)
+    same_outputs(fast, model, x, edges)

@@ -10,21 +10,31 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch_geometric.data import HeteroData
-from torch_geometric.loader import NeighborLoader
 from torch_geometric.nn import GATConv, GraphConv, HeteroConv, SAGEConv, to_hetero
-from torch_geometric.utils import trim_to_layer
 
-import peergraph_pyg
 from peergraph.aggregate.layers import RelationSize, relations_multiply_first
-from peergraph.memory import EncodedRows
 from peergraph.memory.device.default_machine import WORK
 from peergraph_pyg import accelerate, explain, revert
 from peergraph_pyg.data.tailed_rows import TailedRows
 
 from .test_real_data import edge_index, features, read
 from .test_typed_attention import layer as attention
-from .typed_graph import EDGES, NODES, WIDTHS, check_half_precision, compare, graph, results
+from .typed_batches import EDGE_TYPES, TrimmedModel, check_batches
+from .typed_graph import (
+    EDGES,
+    NODES,
+    WIDTHS,
+    check_compiled,
+    check_half_precision,
+    check_ids_out_of_range,
+    check_int32_and_changed_edges,
+    check_missing_types,
+    check_unused_types,
+    compare,
+    graph,
+    results,
+    same_outputs,
+)
 
 
 def layer(conv: Any = SAGEConv, relations: str = "sum", **options: Any) -> HeteroConv:
@@ -154,21 +164,6 @@ def test_types_that_the_loss_does_not_use(relations: str, device: torch.device) 
     check_unused_types(layer(SAGEConv, relations).to(device, torch.float64), x, edges)
 
 
-def check_unused_types(model: Any, x: Any, edges: Any) -> None:
-    fast = accelerate(copy.deepcopy(model))
-    for used in (["paper"], ["author", "topic"], ["topic"]):
-        names = []
-        for each in (model, fast):
-            inputs = {t: rows.clone().requires_grad_() for t, rows in x.items()}
-            each.zero_grad()
-            out = each(inputs, edges)
-            sum(out[t].square().sum() for t in used).backward()
-            gradients = {t: rows.grad for t, rows in inputs.items()}
-            gradients |= {name: p.grad for name, p in each.named_parameters()}
-            names.append({name for name, grad in gradients.items() if grad is not None})
-        assert names[0] == names[1]
-
-
 @pytest.mark.parametrize("made", [layer, attention])
 def test_gradients_have_memory_of_their_own(made: Any, device: torch.device) -> None:
     """Weights and biases that are added up have equal gradients, which change one by one."""
@@ -213,14 +208,10 @@ def test_types_without_any_edges(device: torch.device) -> None:
 def test_types_that_a_batch_lacks(device: torch.device) -> None:
     x, edges = graph(device)
     model = layer().to(device, torch.float64)
-    del edges["topic", "of", "paper"], edges["topic", "near", "topic"]
-    compare(model, x, edges)
-    del x["topic"], edges["paper", "has", "topic"]
-    compare(model, x, edges)
+    check_missing_types(model, x, edges)
     x["alone"] = None  # features that no relation reads
     fast = accelerate(copy.deepcopy(model))
-    for node_type, rows in model(x, edges).items():
-        torch.testing.assert_close(fast(x, edges)[node_type], rows)
+    same_outputs(fast, model, x, edges)
 
 
 def test_types_without_nodes(device: torch.device) -> None:
@@ -258,16 +249,7 @@ def test_rows_of_nodes_without_edges(device: torch.device, monkeypatch: pytest.M
 
 
 def test_int32_edges_and_edges_that_change(device: torch.device) -> None:
-    x, edges = graph(device)
-    model = layer().to(device, torch.float64)
-    expected = model(x, edges)  # PyG takes int64 only.
-    for node_type, rows in accelerate(copy.deepcopy(model))(
-        x, {t: e.int() for t, e in edges.items()}
-    ).items():
-        torch.testing.assert_close(rows, expected[node_type])
-    compare(model, x, edges)
-    edges["author", "writes", "paper"][0, :50] = 3
-    compare(model, x, edges)
+    check_int32_and_changed_edges(layer().to(device, torch.float64), *graph(device))
 
 
 @pytest.mark.parametrize("conv", [SAGEConv, GraphConv])
@@ -287,9 +269,7 @@ def test_layers_that_run_alone(options: dict[str, Any]) -> None:
     model = layer(SAGEConv, **options).double()
     fast = accelerate(copy.deepcopy(model))
     assert "relations in one pass" not in str(explain(fast, x, edges))
-    found = fast(x, edges)
-    for node_type, rows in model(x, edges).items():
-        torch.testing.assert_close(found[node_type], rows)
+    same_outputs(fast, model, x, edges)
 
 
 def test_weights_with_gradients_and_hooks() -> None:
@@ -321,20 +301,14 @@ def test_revert_state_and_lazy_widths() -> None:
     fast(x, edges)
     model.load_state_dict(fast.state_dict())
     assert type(revert(fast)) is HeteroConv
-    for node_type, rows in model(x, edges).items():
-        assert torch.equal(fast(x, edges)[node_type], rows)
+    same_outputs(fast, model, x, edges, exactly=True)
     again = accelerate(fast)
     again.load_state_dict(model.state_dict())
-    for node_type, rows in model(x, edges).items():
-        torch.testing.assert_close(again(x, edges)[node_type], rows)
+    same_outputs(again, model, x, edges)
 
 
 def test_compiled() -> None:
-    x, edges = graph(torch.device("cpu"))
-    model = layer().double()
-    fast = torch.compile(accelerate(copy.deepcopy(model)), backend="eager")
-    for node_type, rows in model(x, edges).items():
-        torch.testing.assert_close(fast(x, edges)[node_type], rows)
+    check_compiled(layer().double(), *graph(torch.device("cpu")))
 
 
 def test_inference_mode(device: torch.device) -> None:
@@ -347,10 +321,7 @@ def test_inference_mode(device: torch.device) -> None:
 
 
 def test_ids_out_of_range(device: torch.device) -> None:
-    x, edges = graph(device)
-    edges["author", "writes", "paper"][0, 7] = NODES["author"]
-    with pytest.raises(IndexError, match=r"relations\[2\].edge_index\[0\]\[7\] = 30"):
-        accelerate(layer().to(device, torch.float64))(x, edges)
+    check_ids_out_of_range(accelerate(layer().to(device, torch.float64)), *graph(device))
 
 
 @pytest.mark.parametrize("name", ["imdb_hetero", "debian_hetero"])
@@ -372,27 +343,6 @@ def test_real_graphs(name: str, conv: Any, device: torch.device) -> None:
     compare(HeteroConv(convs, aggr="mean").to(device, torch.float64), x, edges, 1e-9)
 
 
-class TrimmedModel(torch.nn.Module):
-    """Two layers on a mini-batch, trimmed between them as in PyG's examples, or not."""
-
-    def __init__(self, trims: bool, relations: str = "sum") -> None:
-        super().__init__()
-        self.trims = trims
-        self.convs = torch.nn.ModuleList(
-            HeteroConv({t: SAGEConv((w, w), 32) for t in EDGES if EDGES[t]}, aggr=relations)
-            for w in (16, 32)
-        )
-
-    def forward(self, batch: Any) -> Tensor:
-        x, edges = batch.x_dict, batch.edge_index_dict
-        hops = batch.num_sampled_nodes_dict, batch.num_sampled_edges_dict
-        for i, conv in enumerate(self.convs):
-            if self.trims:
-                x, edges, _ = trim_to_layer(i, *hops, x, edges)
-            x = {t: F.leaky_relu(rows) for t, rows in conv(x, edges).items()}
-        return x["paper"][: batch["paper"].batch_size]
-
-
 @pytest.mark.parametrize("storage", [None, "lazy", "int8", "lazy int8", "lazy int8 apart"])
 @pytest.mark.parametrize(("trims", "margin"), [(False, 2.0), (True, 2.0), (True, 0.0)])
 def test_batches(
@@ -406,43 +356,14 @@ def test_batches(
     work = replace(WORK, product_margin=margin or 1e-9)
     monkeypatch.setattr("peergraph.aggregate.ops.product_order.WORK", work)
     monkeypatch.setattr("peergraph_pyg.data.tailed_rows._FEWEST_BYTES", 0)
-    data, draws = HeteroData(), torch.Generator().manual_seed(0)
-    for node_type, count in NODES.items():
-        data[node_type].x = torch.randn(4 * count, 16, generator=draws)
-    for edge_type, edges in graph(torch.device("cpu"))[1].items():
-        if EDGES[edge_type]:
-            data[edge_type].edge_index = edges
-    is_narrow = storage is not None and "int8" in storage
-    options: dict[str, Any] = {"storage": {"x": "int8"}} if is_narrow else {}
-    stored = shared = peergraph_pyg.share(data, device=device, **options)
-    if storage is not None and "lazy" in storage:
-        shared = peergraph_pyg.lazy(shared)
     if storage == "lazy int8 apart":  # Rows are gathered as they are stored.
         monkeypatch.setattr("peergraph.memory.TableRows.pays_to_read", lambda *_: False)
-    loader = NeighborLoader(shared, [4, 3], input_nodes=("paper", torch.arange(20)), batch_size=10)
+
+    def layer(width: int) -> HeteroConv:
+        return HeteroConv({t: SAGEConv((width, width), 32) for t in EDGE_TYPES}, aggr="sum")
+
     torch.manual_seed(0)
-    model = TrimmedModel(trims).to(device)
-    fast = accelerate(copy.deepcopy(model))
-    for batch in loader:
-        plain = copy.copy(batch)  # A deep one would gather the rows.
-        for node_type in batch.node_types:
-            plain[node_type].x = stored[node_type].x[batch[node_type].n_id]
-        expected = model(plain)
-        with pytest.MonkeyPatch.context() as patch:
-            if is_narrow and shared is not stored and margin:
-                patch.setattr(EncodedRows, "decode", None)
-            found = fast(batch)
-        if storage is not None and "lazy" in storage:
-            assert trims <= (not batch["paper"].x.is_gathered)
-        torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
-        for each in (model, fast):
-            each.zero_grad()
-        expected.square().sum().backward()
-        found.square().sum().backward()
-        for one, other in zip(fast.parameters(), model.parameters(), strict=True):
-            if other.grad is not None and other.grad.any():
-                torch.testing.assert_close(one.grad, other.grad, rtol=1e-3, atol=1e-4)
-    peergraph_pyg.store_of(stored).close()
+    check_batches(TrimmedModel(layer, trims).to(device), storage, device, margin > 0)
 
 
 class Homogeneous(torch.nn.Module):

@@ -3,24 +3,29 @@
 from __future__ import annotations
 
 import copy
-from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
-import torch.nn.functional as F
-from torch import Tensor
-from torch_geometric.data import HeteroData
-from torch_geometric.loader import NeighborLoader
 from torch_geometric.nn import HGTConv
-from torch_geometric.utils import trim_to_layer
 
-import peergraph_pyg
-from peergraph.memory import EncodedRows
-from peergraph.memory.device.default_machine import WORK
-from peergraph_pyg import accelerate, explain, revert
+from peergraph_pyg import accelerate, explain
 
-from .typed_graph import EDGES, NODES, WIDTHS, check_half_precision, compare, graph
+from .typed_batches import EDGE_TYPES, STORAGES, TrimmedModel, check_batches
+from .typed_graph import (
+    EDGES,
+    NODES,
+    WIDTHS,
+    check_compiled,
+    check_half_precision,
+    check_missing_types,
+    check_state_and_revert,
+    check_unused_types,
+    compare,
+    graph,
+    same_outputs,
+    sort_keys_in_pieces,
+)
 
 METADATA = (list(NODES), list(EDGES))
 
@@ -60,30 +65,14 @@ def test_half_precision(columns: int, device: torch.device) -> None:
 
 
 def test_pieces_and_sorted_keys(device: torch.device, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Rows that are multiplied in several pieces, and pairs that a sort finds."""
-    monkeypatch.setattr("peergraph.aggregate.ops.typed_rows._PIECE_BYTES", 700)
-    no_keys = replace(WORK, few_keys=1e-9, keys_per_edge=1e-9)
-    monkeypatch.setattr("peergraph.aggregate.sparse.index_tensors.WORK", no_keys)
+    sort_keys_in_pieces(monkeypatch)
     x, edges = graph(device)
     compare(layer().to(device, torch.float64), x, edges)
 
 
 def test_types_that_the_loss_does_not_use(device: torch.device) -> None:
-    """The same parameters have gradients as in PyG, zeros included: optimizers differ else."""
     x, edges = graph(device)
-    model = layer(8).to(device, torch.float64)
-    fast = accelerate(copy.deepcopy(model))
-    for used in (["paper"], ["author", "topic"], ["topic"]):
-        names = []
-        for each in (model, fast):
-            inputs = {t: rows.clone().requires_grad_() for t, rows in x.items()}
-            each.zero_grad()
-            out = each(inputs, edges)
-            sum(out[t].square().sum() for t in used).backward()  # type: ignore[union-attr]
-            gradients = {t: rows.grad for t, rows in inputs.items()}
-            gradients |= {name: p.grad for name, p in each.named_parameters()}
-            names.append({name for name, grad in gradients.items() if grad is not None})
-        assert names[0] == names[1]
+    check_unused_types(layer(8).to(device, torch.float64), x, edges)
 
 
 def test_types_and_edges_that_a_batch_lacks(device: torch.device) -> None:
@@ -92,10 +81,7 @@ def test_types_and_edges_that_a_batch_lacks(device: torch.device) -> None:
     empty = edges | {t: e[:, :0] for t, e in edges.items() if t[2] == "paper"}
     compare(model, x, empty)
     compare(model, x, {t: e[:, :0] for t, e in edges.items()})
-    del edges["topic", "of", "paper"], edges["topic", "near", "topic"]
-    compare(model, x, edges)
-    del x["topic"], edges["paper", "has", "topic"]
-    compare(model, x, edges)
+    check_missing_types(model, x, edges)
     x["alone"] = x["alone"][:0]
     compare(model, x, edges)
 
@@ -115,8 +101,7 @@ def test_edges_that_change(device: torch.device) -> None:
     fast = accelerate(copy.deepcopy(model))
     fast(x, edges)
     edges["author", "writes", "paper"][0, :50] = 3
-    for node_type, rows in model(x, edges).items():
-        torch.testing.assert_close(fast(x, edges)[node_type], rows)
+    same_outputs(fast, model, x, edges)
     edges["author", "writes", "paper"][0, 7] = NODES["author"]
     with pytest.raises(IndexError, match=r"relations\[2\].edge_index\[0\]\[7\] = 30"):
         fast(x, edges)
@@ -129,8 +114,7 @@ def test_calls_that_pyg_runs() -> None:
     backwards = dict(reversed(edges.items()))
     fast = accelerate(copy.deepcopy(model))
     assert "in the order of the metadata" in str(explain(fast, x, backwards))
-    for node_type, rows in model(x, backwards).items():
-        assert torch.equal(fast(x, backwards)[node_type], rows)
+    same_outputs(fast, model, x, backwards, exactly=True)
     calls = []
     fast.out_lin.register_forward_hook(lambda *_: calls.append(1))
     fast(x, edges)
@@ -148,81 +132,18 @@ def test_calls_that_pyg_runs() -> None:
 
 
 def test_revert_and_state() -> None:
-    x, edges = graph(torch.device("cpu"))
-    model = layer().double()
-    names = list(model.state_dict())
-    fast = accelerate(copy.deepcopy(model))
-    assert list(fast.state_dict()) == names
-    model.load_state_dict(fast.state_dict())
-    assert type(revert(fast)) is HGTConv
-    for node_type, rows in model(x, edges).items():
-        assert torch.equal(fast(x, edges)[node_type], rows)
+    check_state_and_revert(layer().double(), *graph(torch.device("cpu")))
 
 
 def test_compiled() -> None:
-    x, edges = graph(torch.device("cpu"))
-    model = layer().double()
-    fast = torch.compile(accelerate(copy.deepcopy(model)), backend="eager")
-    for node_type, rows in model(x, edges).items():
-        torch.testing.assert_close(fast(x, edges)[node_type], rows)
+    check_compiled(layer().double(), *graph(torch.device("cpu")))
 
 
-class TrimmedModel(torch.nn.Module):
-    """Two layers on a mini-batch, trimmed between them as in PyG's examples."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        edge_types = [edge_type for edge_type, count in EDGES.items() if count]
-        self.convs = torch.nn.ModuleList(
-            HGTConv(width, 32, (list(NODES), edge_types), 4) for width in (16, 32)
-        )
-
-    def forward(self, batch: Any) -> Tensor:
-        x, edges = batch.x_dict, batch.edge_index_dict
-        hops = batch.num_sampled_nodes_dict, batch.num_sampled_edges_dict
-        for i, conv in enumerate(self.convs):
-            x, edges, _ = trim_to_layer(i, *hops, x, edges)
-            x = {t: F.leaky_relu(rows) for t, rows in conv(x, edges).items()}
-        return x["paper"][: batch["paper"].batch_size]
-
-
-@pytest.mark.parametrize("storage", [None, "int8", "lazy int8"])
+@pytest.mark.parametrize("storage", STORAGES)
 def test_batches(
     storage: str | None, device: torch.device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Rows of narrow storage are read as they are stored; rows without edges are not written."""
     monkeypatch.setattr("peergraph_pyg.data.tailed_rows._FEWEST_BYTES", 0)
-    data, draws = HeteroData(), torch.Generator().manual_seed(0)
-    for node_type, count in NODES.items():
-        data[node_type].x = torch.randn(4 * count, 16, generator=draws)
-    for edge_type, edge_index in graph(torch.device("cpu"))[1].items():
-        if EDGES[edge_type]:
-            data[edge_type].edge_index = edge_index
-    options: dict[str, Any] = {} if storage is None else {"storage": {"x": "int8"}}
-    shared = peergraph_pyg.share(data, device=device, **options)
-    is_lazy, stored = storage == "lazy int8", shared
-    if is_lazy:
-        shared = peergraph_pyg.lazy(shared)
-    loader = NeighborLoader(shared, [4, 3], input_nodes=("paper", torch.arange(20)), batch_size=10)
     torch.manual_seed(0)
-    model = TrimmedModel().to(device)
-    fast = accelerate(copy.deepcopy(model))
-    for batch in loader:
-        plain = copy.copy(batch)  # A deep one would gather the rows.
-        for node_type in batch.node_types:
-            plain[node_type].x = stored[node_type].x[batch[node_type].n_id]
-        expected = model(plain)
-        with pytest.MonkeyPatch.context() as patch:
-            if is_lazy:
-                patch.setattr(EncodedRows, "decode", None)
-            out = fast(batch)
-        assert not is_lazy or not batch["paper"].x.is_gathered
-        torch.testing.assert_close(out, expected, rtol=1e-4, atol=1e-5)
-        for each in (model, fast):
-            each.zero_grad()
-        expected.square().sum().backward()
-        out.square().sum().backward()
-        for one, other in zip(fast.parameters(), model.parameters(), strict=True):
-            if other.grad is not None and other.grad.any():
-                torch.testing.assert_close(one.grad, other.grad, rtol=1e-3, atol=1e-4)
-    peergraph_pyg.store_of(stored).close()
+    model = TrimmedModel(lambda width: HGTConv(width, 32, (list(NODES), EDGE_TYPES), 4))
+    check_batches(model.to(device), storage, device)

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import copy
+from dataclasses import replace
 from typing import Any
 
+import pytest
 import torch
 from torch import Tensor
 
-from peergraph_pyg import accelerate, explain
+from peergraph.memory.device.default_machine import WORK
+from peergraph_pyg import accelerate, explain, revert
 
 NODES = {"paper": 50, "author": 30, "topic": 7, "alone": 3}
 WIDTHS = {"paper": 12, "author": 8, "topic": 5, "alone": 4}
@@ -49,6 +52,81 @@ def results(model: Any, x: Any, edges: Any) -> dict[str, Tensor | None]:
     values: dict[str, Tensor | None] = {f"out {t}": rows.detach() for t, rows in out.items()}
     values |= {f"x {t}": rows.grad for t, rows in inputs.items()}
     return values | {name: p.grad for name, p in model.named_parameters()}
+
+
+def same_outputs(one: Any, other: Any, *inputs: Any, exactly: bool = False) -> None:
+    """Compares the results of two models by node type."""
+    expected, found = other(*inputs), one(*inputs)
+    for node_type, rows in expected.items():
+        if exactly:
+            assert rows is found[node_type] is None or torch.equal(found[node_type], rows)
+        else:
+            torch.testing.assert_close(found[node_type], rows)
+
+
+def sort_keys_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows are multiplied in several pieces, and pairs are those that a sort finds."""
+    monkeypatch.setattr("peergraph.aggregate.ops.typed_rows._PIECE_BYTES", 700)
+    no_keys = replace(WORK, few_keys=1e-9, keys_per_edge=1e-9)
+    monkeypatch.setattr("peergraph.aggregate.sparse.index_tensors.WORK", no_keys)
+
+
+def check_unused_types(model: Any, x: Any, edges: Any) -> None:
+    """Where the loss does not use some types, the same parameters have gradients as in PyG:
+    optimizers with decay leave those alone that have none.
+    """
+    fast = accelerate(copy.deepcopy(model))
+    for used in (["paper"], ["author", "topic"], ["topic"]):
+        names = []
+        for each in (model, fast):
+            inputs = {t: rows.clone().requires_grad_() for t, rows in x.items()}
+            each.zero_grad()
+            out = each(inputs, edges)
+            sum(out[t].square().sum() for t in used).backward()
+            gradients = {t: rows.grad for t, rows in inputs.items()}
+            gradients |= {name: p.grad for name, p in each.named_parameters()}
+            names.append({name for name, grad in gradients.items() if grad is not None})
+        assert names[0] == names[1]
+
+
+def check_missing_types(model: Any, x: Any, edges: Any) -> None:
+    """Without some relations, then without a type; `x` and `edges` lack them afterwards."""
+    del edges["topic", "of", "paper"], edges["topic", "near", "topic"]
+    compare(model, x, edges)
+    del x["topic"], edges["paper", "has", "topic"]
+    compare(model, x, edges)
+
+
+def check_int32_and_changed_edges(model: Any, x: Any, edges: Any) -> None:
+    expected = model(x, edges)  # PyG takes int64 only.
+    fast = accelerate(copy.deepcopy(model))
+    for node_type, rows in fast(x, {t: e.int() for t, e in edges.items()}).items():
+        torch.testing.assert_close(rows, expected[node_type])
+    compare(model, x, edges)
+    edges["author", "writes", "paper"][0, :50] = 3
+    compare(model, x, edges)
+
+
+def check_ids_out_of_range(model: Any, x: Any, edges: Any) -> None:
+    edges["author", "writes", "paper"][0, 7] = NODES["author"]
+    with pytest.raises(IndexError, match=r"relations\[2\].edge_index\[0\]\[7\] = 30"):
+        model(x, edges)
+
+
+def check_state_and_revert(model: Any, x: Any, edges: Any) -> None:
+    """Parameters keep their names and values in the accelerated layer and back."""
+    plain = type(model)
+    names = list(model.state_dict())
+    fast = accelerate(copy.deepcopy(model))
+    assert list(fast.state_dict()) == names
+    model.load_state_dict(fast.state_dict())
+    assert type(revert(fast)) is plain
+    same_outputs(fast, model, x, edges, exactly=True)
+
+
+def check_compiled(model: Any, x: Any, edges: Any) -> None:
+    fast = torch.compile(accelerate(copy.deepcopy(model)), backend="eager")
+    same_outputs(fast, model, x, edges)
 
 
 def check_half_precision(model: Any, x: Any, edges: Any) -> None:
