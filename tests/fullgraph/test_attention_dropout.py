@@ -5,7 +5,6 @@ from __future__ import annotations
 from contextlib import nullcontext
 from typing import Any
 
-import pytest
 import torch
 from torch import Tensor
 
@@ -15,7 +14,7 @@ from peergraph.memory import Group
 from peergraph.testing import run_ranks
 from tests.aggregate.graphs import features, random_graph
 from tests.aggregate.test_layers import EDGES, IN, NODES, heads, parameters
-from tests.fullgraph.gpu_numbers import GPU_NUMBERS
+from tests.fullgraph.gpu_numbers import each_place
 from tests.fullgraph.partitioned import leaf, partition, shuffled_layout
 from tests.fullgraph.test_layers import full
 
@@ -48,11 +47,6 @@ def compare(grouped: bool) -> None:
     torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-9)
 
 
-@pytest.mark.parametrize("ranks", [1, 2, 3])
-def test_equal_to_one_process(ranks: int) -> None:
-    run_ranks(compare, ranks, ranks == 2)
-
-
-@pytest.mark.parametrize("ranks", GPU_NUMBERS)
-def test_equal_to_one_process_on_gpus(ranks: int) -> None:
-    run_ranks(compare, ranks, ranks == 2, device="cuda")
+@each_place(1, 2, 3)
+def test_equal_to_one_process(world_size: int, device_type: str) -> None:
+    run_ranks(compare, world_size, world_size == 2, device=device_type)

@@ -9,7 +9,7 @@ from peergraph.fullgraph.exchange.block_stages import BlockStages
 from peergraph.fullgraph.exchange.halo import HaloPlan
 from peergraph.memory import Group
 from peergraph.testing import run_ranks
-from tests.fullgraph.gpu_numbers import GPU_NUMBERS
+from tests.fullgraph.gpu_numbers import each_place
 from tests.named_case import named_case
 
 from .test_halo import LAYOUTS, SIZE, layout_of, needed_rows
@@ -57,14 +57,9 @@ def check_mode(plan: HaloPlan, mode: str) -> None:
     assert torch.equal(sums, x[own] * total[own].unsqueeze(1))
 
 
-@pytest.mark.parametrize("ranks", [1, 2, 3, 4])
-def test_stages_bring_the_rows_and_add_partial_sums(ranks: int) -> None:
-    run_ranks(check_stages, ranks)
-
-
-@pytest.mark.parametrize("ranks", GPU_NUMBERS)
-def test_stages_on_gpus(ranks: int) -> None:
-    run_ranks(check_stages, ranks, device="cuda")
+@each_place(1, 2, 3, 4)
+def test_stages_bring_the_rows_and_add_partial_sums(world_size: int, device_type: str) -> None:
+    run_ranks(check_stages, world_size, device=device_type)
 
 
 def test_unknown_mode() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
 import torch
 
 from peergraph.fullgraph.layout import edge_share
@@ -13,7 +12,7 @@ from peergraph.fullgraph.offload.chunks.reversed_edges import ReversedEdges
 from peergraph.fullgraph.structure.build_structure import build_structure
 from peergraph.memory import Group
 from peergraph.testing import run_ranks
-from tests.fullgraph.gpu_numbers import GPU_NUMBERS
+from tests.fullgraph.gpu_numbers import each_place
 from tests.named_case import named_case
 
 NODES, EDGES = 29, 157
@@ -67,11 +66,6 @@ def check_structure(layout: RowLayout, edges: torch.Tensor, share: edge_share.Sh
     assert torch.equal(back.exchange_rows(given).cpu(), weights[ids])
 
 
-@pytest.mark.parametrize("ranks", [1, 2, 3])
-def test_pieces_give_the_structure_of_all_edges(ranks: int) -> None:
-    run_ranks(check_structures, ranks)
-
-
-@pytest.mark.parametrize("ranks", GPU_NUMBERS)
-def test_pieces_on_gpus(ranks: int) -> None:
-    run_ranks(check_structures, ranks, device="cuda")
+@each_place(1, 2, 3)
+def test_pieces_give_the_structure_of_all_edges(world_size: int, device_type: str) -> None:
+    run_ranks(check_structures, world_size, device=device_type)

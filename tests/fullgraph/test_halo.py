@@ -10,7 +10,7 @@ from peergraph.fullgraph.exchange.halo import HaloPlan, add_to_owners, gather_ha
 from peergraph.fullgraph.layout.row_layout import RowLayout
 from peergraph.memory import Group
 from peergraph.testing import run_ranks
-from tests.fullgraph.gpu_numbers import GPU_NUMBERS
+from tests.fullgraph.gpu_numbers import each_place
 from tests.named_case import named_case
 
 SIZE = 23
@@ -88,14 +88,11 @@ def check_gradients(plan: HaloPlan, own: Tensor) -> None:
     assert torch.equal(grad, plan.gather(w))
 
 
-@pytest.mark.parametrize("ranks", [1, 2, 3])
-def test_rows_of_others_are_gathered_and_gradients_are_added(ranks: int) -> None:
-    run_ranks(check_exchange, ranks)
-
-
-@pytest.mark.parametrize("ranks", GPU_NUMBERS)
-def test_exchange_on_gpus(ranks: int) -> None:
-    run_ranks(check_exchange, ranks, device="cuda")
+@each_place(1, 2, 3)
+def test_rows_of_others_are_gathered_and_gradients_are_added(
+    world_size: int, device_type: str
+) -> None:
+    run_ranks(check_exchange, world_size, device=device_type)
 
 
 def check_order_of_sums() -> None:

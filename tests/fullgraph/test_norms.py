@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from peergraph.fullgraph import distribute
 from peergraph.memory import Group
-from tests.fullgraph.gpu_numbers import GPU_NUMBERS
+from tests.fullgraph.gpu_numbers import each_place
 from tests.fullgraph.partitioned_cases import Case, Inputs, check_cases, make_inputs, make_layout
 
 CPU = torch.device("cpu")
@@ -120,14 +120,9 @@ if hasattr(nn, "RMSNorm"):
     CASES["RMSNorm"] = norm(nn.RMSNorm(6))
 
 
-@pytest.mark.parametrize("world_size", [1, 2, 3])
-def test_equal_to_one_process(world_size: int) -> None:
-    check_cases(__name__, world_size)
-
-
-@pytest.mark.parametrize("world_size", GPU_NUMBERS)
-def test_equal_to_one_process_on_gpus(world_size: int) -> None:
-    check_cases(__name__, world_size, "cuda")
+@each_place(1, 2, 3)
+def test_equal_to_one_process(world_size: int, device_type: str) -> None:
+    check_cases(__name__, world_size, device_type)
 
 
 class _Sync(nn.SyncBatchNorm):

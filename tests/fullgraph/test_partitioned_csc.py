@@ -18,7 +18,7 @@ from peergraph.testing import run_ranks
 from tests.aggregate.graphs import TOLERANCE, Graph, features, hub_graph, random_graph
 from tests.named_case import named_case
 
-from .gpu_numbers import GPU_NUMBERS
+from .gpu_numbers import GPU_NUMBERS, each_place
 from .partitioned import leaf, partition, shuffled_layout
 
 MODES = ("halo", "blocks", "in_kernel")
@@ -243,14 +243,9 @@ def run_cases(cases: Callable[[], list[str]], ranks: int, device: str) -> None:
         assert not failed, f"rank {rank}, {len(failed)} cases:\n" + "\n".join(failed)
 
 
-@pytest.mark.parametrize("ranks", [1, 2, 3])
-def test_verbs(ranks: int) -> None:
-    run_cases(check_verbs, ranks, "cpu")
-
-
-@pytest.mark.parametrize("ranks", GPU_NUMBERS)
-def test_verbs_on_gpus(ranks: int) -> None:
-    run_cases(check_verbs, ranks, "cuda")
+@each_place(1, 2, 3)
+def test_verbs(world_size: int, device_type: str) -> None:
+    run_cases(check_verbs, world_size, device_type)
 
 
 GRAPHS = {
@@ -277,14 +272,9 @@ def check_graphs() -> list[str]:
     return failed
 
 
-@pytest.mark.parametrize("ranks", [1, 3])
-def test_graphs_at_the_edge(ranks: int) -> None:
-    run_cases(check_graphs, ranks, "cpu")
-
-
-@pytest.mark.parametrize("ranks", GPU_NUMBERS)
-def test_graphs_at_the_edge_on_gpus(ranks: int) -> None:
-    run_cases(check_graphs, ranks, "cuda")
+@each_place(1, 3)
+def test_graphs_at_the_edge(world_size: int, device_type: str) -> None:
+    run_cases(check_graphs, world_size, device_type)
 
 
 def check_dtypes() -> None:

@@ -19,7 +19,7 @@ from peergraph.fullgraph import PartitionedTensor, distribute, keyed_random
 from peergraph.fullgraph.random import seeds
 from peergraph.memory import Group
 from peergraph.testing import run_ranks
-from tests.fullgraph.gpu_numbers import GPU_NUMBERS
+from tests.fullgraph.gpu_numbers import each_place
 from tests.fullgraph.partitioned_cases import Case, Inputs, check_cases, make_inputs, make_layout
 
 CPU = torch.device("cpu")
@@ -139,14 +139,9 @@ if Version(torch.__version__) >= Version("2.10"):
 CASES = {name: seeded(case) for name, case in FUNCTIONS.items()}
 
 
-@pytest.mark.parametrize("world_size", [1, 2, 3])
-def test_equal_to_one_process(world_size: int) -> None:
-    check_cases(__name__, world_size)
-
-
-@pytest.mark.parametrize("world_size", GPU_NUMBERS)
-def test_equal_to_one_process_on_gpus(world_size: int) -> None:
-    check_cases(__name__, world_size, "cuda")
+@each_place(1, 2, 3)
+def test_equal_to_one_process(world_size: int, device_type: str) -> None:
+    check_cases(__name__, world_size, device_type)
 
 
 def _masks_and_warnings(seed_by_rank: bool) -> tuple[Tensor, Tensor, int, str]:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from peergraph.fullgraph import RowLayout, distribute
 from peergraph.memory import Group
-from tests.fullgraph.gpu_numbers import GPU_NUMBERS
+from tests.fullgraph.gpu_numbers import each_place
 from tests.fullgraph.partitioned_cases import Inputs, check_cases
 
 
@@ -24,14 +23,9 @@ def network(i: Inputs) -> list[Tensor]:
 CASES = {"network": network}
 
 
-@pytest.mark.parametrize("world_size", [1, 2, 3])
-def test_network(world_size: int) -> None:
-    check_cases(__name__, world_size)
-
-
-@pytest.mark.parametrize("world_size", GPU_NUMBERS)
-def test_network_on_gpus(world_size: int) -> None:
-    check_cases(__name__, world_size, "cuda")
+@each_place(1, 2, 3)
+def test_network(world_size: int, device_type: str) -> None:
+    check_cases(__name__, world_size, device_type)
 
 
 def test_views_in_inference_mode_can_be_used_outside() -> None:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import pytest
 import torch
 import torch.nn.functional as F
 
-from tests.fullgraph.gpu_numbers import GPU_NUMBERS
+from tests.fullgraph.gpu_numbers import each_place
 from tests.fullgraph.partitioned_cases import Case, check_cases
 
 CASES: dict[str, Case] = {
@@ -49,11 +48,6 @@ CASES: dict[str, Case] = {
 }
 
 
-@pytest.mark.parametrize("world_size", [1, 2, 3])
-def test_products(world_size: int) -> None:
-    check_cases(__name__, world_size)
-
-
-@pytest.mark.parametrize("world_size", GPU_NUMBERS)
-def test_products_on_gpus(world_size: int) -> None:
-    check_cases(__name__, world_size, "cuda")
+@each_place(1, 2, 3)
+def test_products(world_size: int, device_type: str) -> None:
+    check_cases(__name__, world_size, device_type)

@@ -6,14 +6,13 @@ from collections.abc import Callable
 from contextlib import nullcontext
 from typing import Any
 
-import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from peergraph.fullgraph import PartitionedTensor, keyed_random
-from tests.fullgraph.gpu_numbers import GPU_NUMBERS
+from tests.fullgraph.gpu_numbers import each_place
 from tests.fullgraph.partitioned_cases import Case, Inputs, check_cases
 
 
@@ -173,11 +172,6 @@ CASES: dict[str, Case] = {
 }
 
 
-@pytest.mark.parametrize("world_size", [1, 2, 3])
-def test_equal_to_one_process(world_size: int) -> None:
-    check_cases(__name__, world_size)
-
-
-@pytest.mark.parametrize("world_size", GPU_NUMBERS)
-def test_equal_to_one_process_on_gpus(world_size: int) -> None:
-    check_cases(__name__, world_size, "cuda")
+@each_place(1, 2, 3)
+def test_equal_to_one_process(world_size: int, device_type: str) -> None:
+    check_cases(__name__, world_size, device_type)

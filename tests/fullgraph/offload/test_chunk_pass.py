@@ -14,7 +14,7 @@ from peergraph.fullgraph.offload.rows.row_store import RowStore, Tier
 from peergraph.fullgraph.structure.partitioned_csc import PartitionedCsc
 from peergraph.memory import Group
 from peergraph.testing import run_ranks
-from tests.fullgraph.gpu_numbers import GPU_NUMBERS
+from tests.fullgraph.gpu_numbers import GPU_NUMBERS, each_place
 from tests.fullgraph.offload.chunked_graphs import ChunkedGraph, make_graph
 from tests.named_case import named_case
 
@@ -135,14 +135,11 @@ def check_gradients(graph: ChunkedGraph, csc: ChunkedCsc, stores: RowAllocator, 
     assert torch.equal(*single)
 
 
-@pytest.mark.parametrize("ranks", [1, 3])
-def test_sums_and_gradients_are_those_of_plain_indexing(ranks: int, tmp_path: object) -> None:
-    run_ranks(check_passes, ranks, str(tmp_path))
-
-
-@pytest.mark.parametrize("ranks", GPU_NUMBERS)
-def test_sums_and_gradients_on_gpus(ranks: int, tmp_path: object) -> None:
-    run_ranks(check_passes, ranks, str(tmp_path), device="cuda")
+@each_place(1, 3)
+def test_sums_and_gradients_are_those_of_plain_indexing(
+    world_size: int, device_type: str, tmp_path: object
+) -> None:
+    run_ranks(check_passes, world_size, str(tmp_path), device=device_type)
 
 
 def check_structures() -> None:
@@ -206,14 +203,9 @@ def check_reversed(graph: ChunkedGraph, csc: ChunkedCsc, two_types: bool) -> Non
     torch.testing.assert_close(found, own(graph.source_layout, sums))
 
 
-@pytest.mark.parametrize("ranks", [1, 2, 3])
-def test_reversed_and_selected_structures(ranks: int) -> None:
-    run_ranks(check_structures, ranks)
-
-
-@pytest.mark.parametrize("ranks", GPU_NUMBERS)
-def test_structures_on_gpus(ranks: int) -> None:
-    run_ranks(check_structures, ranks, device="cuda")
+@each_place(1, 2, 3)
+def test_reversed_and_selected_structures(world_size: int, device_type: str) -> None:
+    run_ranks(check_structures, world_size, device=device_type)
 
 
 def check_overlap(rows: int, edges: int) -> None:

@@ -15,7 +15,7 @@ from peergraph.fullgraph.offload.rows.split_rows import SplitRows
 from peergraph.memory import Group
 from peergraph.store import EDGE
 from peergraph.testing import run_ranks
-from tests.fullgraph.gpu_numbers import GPU_NUMBERS
+from tests.fullgraph.gpu_numbers import GPU_NUMBERS, each_place
 from tests.named_case import named_case
 
 from .test_row_allocator import ROWS, bytes_of, check_store
@@ -52,14 +52,9 @@ def check_split(folder: str) -> None:
                     again.release()
 
 
-@pytest.mark.parametrize("ranks", [1, 2])
-def test_split_rows(ranks: int, tmp_path: object) -> None:
-    run_ranks(check_split, ranks, str(tmp_path))
-
-
-@pytest.mark.parametrize("ranks", GPU_NUMBERS)
-def test_split_rows_on_gpus(ranks: int, tmp_path: object) -> None:
-    run_ranks(check_split, ranks, str(tmp_path), device="cuda")
+@each_place(1, 2)
+def test_split_rows(world_size: int, device_type: str, tmp_path: object) -> None:
+    run_ranks(check_split, world_size, str(tmp_path), device=device_type)
 
 
 def check_narrow() -> None:
