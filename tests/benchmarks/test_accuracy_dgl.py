@@ -8,8 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.benchmarks.test_smoke import BENCHMARKS
-from tests.scripts import run_python
+from tests.benchmarks.running import run_script
 
 pytest.importorskip("peergraph_dgl", exc_type=ImportError)
 
@@ -66,11 +65,10 @@ def test_every_kind_is_measured(data: Path) -> None:
         kinds.append("graphbolt")
     page, rows = data / "page.md", data / "rows.json"
     page.write_text("# Accuracy\n\n<!-- table: dgl -->\n\nold\n\n<!-- end -->\n\nstays\n")
-    command = [BENCHMARKS / "accuracy_dgl.py", "--data", data]
+    command = ["accuracy_dgl", "--data", data]
     more = ["--seeds", "2", "--hidden", "16", "--fanout", "4", "--epochs", "2"]
     given = ["--kinds", ",".join(kinds), "--records", rows, "--out", page]
-    done = run_python(*command, *more, *given)
-    assert done.returncode == 0, done.stderr[-3000:]
+    run_script(*command, *more, *given)
     measured = json.loads(rows.read_text())
     assert len(measured) == 2 * len(kinds)
     for row in measured.values():
@@ -81,8 +79,7 @@ def test_every_kind_is_measured(data: Path) -> None:
     assert max(measured["nodes cora 1"]["store"]) > 60
 
     known = ["--plain", rows, "--kinds", "nodes"]
-    done = run_python(*command, *more, *known)
-    assert done.returncode == 0, done.stderr[-3000:]
+    done = run_script(*command, *more, *known)
     score = measured["nodes cora 1"]["plain"]
     assert f"{sum(score) / 2:.2f}" in done.stdout
 

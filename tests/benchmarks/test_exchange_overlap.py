@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import torch
-from tests.benchmarks.test_smoke import BENCHMARKS
+from tests.benchmarks.running import BENCHMARKS, read, run_script
 from tests.scripts import run_python
 
 from peergraph.memory.distributed.routes import Routes
@@ -30,7 +29,7 @@ def test_a_layout(tmp_path: Path) -> None:
     done = run_python(script, "--layout", "1+3", *sizes, "--out", out)
     assert done.returncode == 0, done.stderr[-3000:]
     assert "over_exchange" in done.stdout
-    records = [json.loads(line) for line in out.read_text().splitlines()]
+    records = read(out)
     assert [(r["wire"], r["ddp"]) for r in records] == [(0.5, 0), (0.5, 1), (100, 0), (100, 1)]
     for r in records:
         # Ids, numbers and headers come on top of the rows.
@@ -46,9 +45,8 @@ def test_a_layout_of_gpus(tmp_path: Path) -> None:
     out = tmp_path / "records.jsonl"
     sizes = ["--graph", "tiny", "--batch", "64", "--steps", "2", "--rounds", "1", "--wires", "1"]
     device = ["--layout", "1+1", "--device", "cuda"]
-    done = run_python(BENCHMARKS / "exchange_overlap.py", *device, *sizes, "--out", out)
-    assert done.returncode == 0, done.stderr[-3000:]
-    assert [json.loads(line)["ddp"] for line in out.read_text().splitlines()] == [0, 1]
+    run_script("exchange_overlap", *device, *sizes, "--out", out)
+    assert [record["ddp"] for record in read(out)] == [0, 1]
 
 
 @pytest.mark.parametrize("sizes", [(1, 1), (2, 2), (1, 3), (2, 3), (4, 2, 1)])

@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
-from tests.scripts import run_python
-
-SCRIPT = Path(__file__).parents[2] / "benchmarks" / "fullgraph_curves.py"
+from tests.benchmarks.running import read, run_script
 
 
 def check_curves(folder: Path, *arguments: str, systems: set[tuple[str, int]]) -> None:
     """Runs the benchmark, which fails where a loss is out of tolerance."""
     pytest.importorskip("torch_geometric")
     out, table = folder / "out.jsonl", folder / "table.md"
-    done = run_python(SCRIPT, *arguments, "--out", out, "--table", table)
-    assert done.returncode == 0, done.stderr[-3000:]
-    records = [json.loads(line) for line in out.read_text().splitlines()]
+    run_script("fullgraph_curves", *arguments, "--out", out, "--table", table)
+    records = read(out)
     assert {(r["system"], r["world"]) for r in records} == systems
     losses = [r["losses"] for r in records]
     assert all(found[-1] < found[0] for found in losses)

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import importlib
 import warnings
-from pathlib import Path
 
 import pytest
 import torch
-
-BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
+from tests.benchmarks.running import BENCHMARKS
 
 
 def test_csr_and_coo_are_the_same_layer(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 import torch
-from tests.benchmarks.test_smoke import BENCHMARKS
+from tests.benchmarks.running import BENCHMARKS
 from torch import Tensor
 
 sys.path.insert(0, str(BENCHMARKS))

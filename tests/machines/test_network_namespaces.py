@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
 
-from tests.benchmarks.test_smoke import BENCHMARKS
+from tests.benchmarks.running import BENCHMARKS, read
 from tests.scripts import Finished, run_python
 
 PROGRAM = Path(__file__).with_name("separate_networks.py")
@@ -34,7 +33,7 @@ def test_the_benchmark_of_the_overlap_on_few_nodes(tmp_path: Path) -> None:
     out = tmp_path / "records.jsonl"
     options = ["--graph", "tiny/20", "--batch", "16", "--steps", "2", "--rounds", "1"]
     _run(BENCHMARKS / "exchange_overlap.py", *options, "--wires", "0.5", "--out", out)
-    records = [json.loads(line) for line in out.read_text().splitlines()]
+    records = read(out)
     assert [record["ddp"] for record in records] == [False, True]
     assert records[1]["mb"] > records[0]["mb"] > 0
     assert all(record["ratio"] > 0 and record["wire_ms"] > 0 for record in records)
