@@ -13,14 +13,14 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 
 import torch
 from harness.common import integers, main, measure, parser, words_of
 from harness.ranks import Session
 from inputs.arrays import fill_features, random_ids
-from inputs.graphs import GraphSpec, make_csc
+from inputs.layer_graphs import community_graph, symmetric_graph
 from systems import cusparse
 from torch import Tensor
 
@@ -45,45 +45,6 @@ class Case:
     dim: int
     run: Callable[[], object]
     num_bytes: int
-
-
-def symmetric_graph(spec: GraphSpec, device: torch.device, by_hotness: bool) -> Csc:
-    """Half the edges of a preset and their reverses; nodes numbered by degree on request."""
-    half = replace(spec, num_edges=spec.num_edges // 2)
-    indptr, source = make_csc(half, device)
-    degrees = indptr.diff()
-    nodes = torch.arange(spec.num_nodes, dtype=torch.int32, device=device)
-    destination = nodes.repeat_interleave(degrees)
-    degrees += torch.bincount(source, minlength=spec.num_nodes)
-    if by_hotness:
-        order = torch.sort(degrees, descending=True).indices
-        rank = torch.empty_like(nodes)
-        rank[order] = nodes
-        source, destination, degrees = rank[source], rank[destination], degrees[order]
-    order = torch.sort(torch.cat([destination, source])).indices
-    both = torch.cat([source, destination])[order]
-    indptr = torch.cat([degrees.new_zeros(1), degrees.cumsum(0)])
-    return Csc(indptr.int(), both, spec.num_nodes)
-
-
-def community_graph(spec: GraphSpec, size: int, device: torch.device) -> Csc:
-    """As many nodes and edges, all nodes of the same degree, nine of ten edges within communities
-    of `size` nodes; nodes are numbered at random.
-    """
-    count, degree = spec.num_nodes, spec.num_edges // spec.num_nodes
-    edges = count * degree
-    target = torch.arange(count, device=device).repeat_interleave(degree)
-    near = target // size * size + random_ids(11, edges, size, device)
-    near.clamp_(max=count - 1)
-    is_near = random_ids(12, edges, 10, device, torch.int32) > 0
-    source = torch.where(is_near, near, random_ids(13, edges, count, device))
-    del near, is_near
-    generator = torch.Generator(device).manual_seed(5)
-    place = torch.randperm(count, generator=generator, device=device).int()
-    source, target = place[source], place[target]
-    target, order = torch.sort(target)
-    indptr = torch.arange(0, edges + 1, degree, dtype=torch.int32, device=device)
-    return Csc(indptr, source[order], count)
 
 
 def random_block(args: argparse.Namespace, device: torch.device) -> tuple[Tensor, Tensor, int]:

@@ -24,10 +24,11 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from aggregate import features, symmetric_graph
+from aggregate import features
 from harness.common import integers, is_out_of_memory, main, measure, parser, words_of
 from harness.ranks import Session
 from harness.records import Timing
+from inputs.layer_graphs import symmetric_graph
 from torch import Tensor
 
 _HEADS = 4

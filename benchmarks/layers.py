@@ -35,7 +35,7 @@ from harness.drawing import draw_all
 from harness.ranks import Session
 from harness.records import read_records
 from inputs.graphs import get_spec
-from layer_graphs import PARTS, Graph
+from inputs.layer_graphs import PARTS, Graph
 from systems import cusparse
 from torch import Tensor
 from torch_geometric.nn import conv as pyg

@@ -1,14 +1,17 @@
-"""What layers.py runs over: a whole graph, one with communities, and a mini-batch."""
+"""What layers and sums run over: a whole graph, one with communities, and a mini-batch."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
-from aggregate import community_graph, symmetric_graph
 from harness.ranks import Session
 from systems.systems import PeergraphSystem, build_store, seed_sets
 from torch import Tensor
 from torch_geometric.nn.conv.gcn_conv import gcn_norm
 
+from inputs.arrays import random_ids
+from inputs.graphs import GraphSpec, make_csc
 from peergraph.aggregate import Csc, reorder
 from peergraph.sampling import Sample
 from peergraph.store import EDGE
@@ -52,6 +55,45 @@ class Graph:
         return torch.sparse_csr_tensor(
             indptr, edge_index[0].int(), values, size=size, check_invariants=False
         )
+
+
+def symmetric_graph(spec: GraphSpec, device: torch.device, by_hotness: bool) -> Csc:
+    """Half the edges of a preset and their reverses; nodes numbered by degree on request."""
+    half = replace(spec, num_edges=spec.num_edges // 2)
+    indptr, source = make_csc(half, device)
+    degrees = indptr.diff()
+    nodes = torch.arange(spec.num_nodes, dtype=torch.int32, device=device)
+    destination = nodes.repeat_interleave(degrees)
+    degrees += torch.bincount(source, minlength=spec.num_nodes)
+    if by_hotness:
+        order = torch.sort(degrees, descending=True).indices
+        rank = torch.empty_like(nodes)
+        rank[order] = nodes
+        source, destination, degrees = rank[source], rank[destination], degrees[order]
+    order = torch.sort(torch.cat([destination, source])).indices
+    both = torch.cat([source, destination])[order]
+    indptr = torch.cat([degrees.new_zeros(1), degrees.cumsum(0)])
+    return Csc(indptr.int(), both, spec.num_nodes)
+
+
+def community_graph(spec: GraphSpec, size: int, device: torch.device) -> Csc:
+    """As many nodes and edges, all nodes of the same degree, nine of ten edges within communities
+    of `size` nodes; nodes are numbered at random.
+    """
+    count, degree = spec.num_nodes, spec.num_edges // spec.num_nodes
+    edges = count * degree
+    target = torch.arange(count, device=device).repeat_interleave(degree)
+    near = target // size * size + random_ids(11, edges, size, device)
+    near.clamp_(max=count - 1)
+    is_near = random_ids(12, edges, 10, device, torch.int32) > 0
+    source = torch.where(is_near, near, random_ids(13, edges, count, device))
+    del near, is_near
+    generator = torch.Generator(device).manual_seed(5)
+    place = torch.randperm(count, generator=generator, device=device).int()
+    source, target = place[source], place[target]
+    target, order = torch.sort(target)
+    indptr = torch.arange(0, edges + 1, degree, dtype=torch.int32, device=device)
+    return Csc(indptr, source[order], count)
 
 
 def graph_of(name: str, csc: Csc) -> Graph:
