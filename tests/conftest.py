@@ -124,6 +124,12 @@ def _cache_of_the_tests(tmp_path_factory: pytest.TempPathFactory) -> Iterator[No
         yield
 
 
+@pytest.fixture
+def one_thread_a_rank(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As torchrun has it: threads of OpenMP spin, and the ranks' would wait for each other."""
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+
+
 @pytest.fixture(autouse=True)
 def _gpus_marker(request: pytest.FixtureRequest) -> None:
     marker = request.node.get_closest_marker("gpus")

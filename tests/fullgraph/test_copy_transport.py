@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 
-import pytest
 import torch
 
 from peergraph.fullgraph.exchange import copy_transport
@@ -14,7 +13,7 @@ from peergraph.fullgraph.exchange.halo import HaloPlan
 from peergraph.fullgraph.exchange.transport import Transport
 from peergraph.memory import Group
 from peergraph.testing import run_ranks
-from tests.fullgraph.gpu_numbers import GPU_NUMBERS
+from tests.fullgraph.gpu_numbers import each_place
 from tests.named_case import named_case
 
 from .test_block_stages import check_stages, rows_of
@@ -98,11 +97,7 @@ def check_rounds(stages: BlockStages, columns: int, number: int) -> None:
         assert torch.equal(sums, torch.full_like(own, world_size * (world_size + 1) / 2))
 
 
-@pytest.mark.parametrize("ranks", [1, 2, 3])
-def test_rows_travel_by_copies(ranks: int) -> None:
-    run_ranks(check_copies, ranks)
-
-
-@pytest.mark.parametrize("ranks", GPU_NUMBERS)
-def test_rows_travel_by_copy_engines(ranks: int) -> None:
-    run_ranks(check_copies, ranks, device="cuda")
+@each_place(1, 2, 3)
+def test_rows_travel_by_copies(world_size: int, device_type: str) -> None:
+    """On GPUs by copy engines."""
+    run_ranks(check_copies, world_size, device=device_type)

@@ -17,6 +17,7 @@ from peergraph.memory import Group
 from peergraph.testing import run_ranks
 from tests.aggregate.graphs import TOLERANCE, Graph, features, hub_graph, random_graph
 from tests.named_case import named_case
+from tests.places import cpu_and_gpus
 
 from .gpu_numbers import GPU_NUMBERS, each_place
 from .partitioned import leaf, partition, shuffled_layout
@@ -287,13 +288,9 @@ def check_dtypes() -> None:
                     check_verb(pair, {**VERBS, **VERBS_OF_SAME_NODES}[name], dtype)
 
 
-def test_dtypes() -> None:
-    run_ranks(check_dtypes, 2)
-
-
-@pytest.mark.gpus(2)
-def test_dtypes_on_gpus() -> None:
-    run_ranks(check_dtypes, 2, device="cuda")
+@cpu_and_gpus(2)
+def test_dtypes(device_type: str) -> None:
+    run_ranks(check_dtypes, 2, device=device_type)
 
 
 def check_bytes_of_edges(pair: Both) -> None:

@@ -34,10 +34,7 @@ HAS_DGL = importlib.util.find_spec("dgl") is not None
 NODES, EDGES, COLUMNS = 60, 500, 8
 
 
-@pytest.fixture(autouse=True)
-def _one_thread_a_rank(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As torchrun has it: threads of OpenMP spin, and the ranks' would wait for each other."""
-    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+pytestmark = pytest.mark.usefixtures("one_thread_a_rank")
 
 
 def _runs(device: str, hosts: str = "", with_dgl: bool = False) -> Results:

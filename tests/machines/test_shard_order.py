@@ -22,6 +22,7 @@ from peergraph.memory.distributed import exchange_network
 from tests.machines.hosts import run_on_hosts
 from tests.machines.split_graphs import split_graph
 from tests.named_case import named_case
+from tests.places import cpu_and_gpus
 
 _BATCH = 3
 
@@ -158,13 +159,9 @@ def _wrong_requests(device: str) -> None:
     peergraph_pyg.store_of(shared).close()
 
 
-def test_wrong_requests_of_one_rank() -> None:
-    run_on_hosts(_wrong_requests, "ab", "cpu")
-
-
-@pytest.mark.gpus(2)
-def test_wrong_requests_of_one_rank_on_gpus() -> None:
-    run_on_hosts(_wrong_requests, "ab", "cuda", device="cuda")
+@cpu_and_gpus(2)
+def test_wrong_requests_of_one_rank(device_type: str) -> None:
+    run_on_hosts(_wrong_requests, "ab", device_type, device=device_type)
 
 
 def _failing_batches(device: str, batches_per_exchange: int) -> None:
@@ -251,12 +248,7 @@ def _rows_of_one_machine(device: str) -> None:
     peergraph_pyg.store_of(shared).close()
 
 
+@cpu_and_gpus(4)
 @pytest.mark.parametrize("hosts", ["aabb", "abbb"])
-def test_ranks_of_a_machine_leave_after_different_steps(hosts: str) -> None:
-    run_on_hosts(_rows_of_one_machine, hosts, "cpu")
-
-
-@pytest.mark.gpus(4)
-@pytest.mark.parametrize("hosts", ["aabb", "abbb"])
-def test_ranks_of_a_machine_leave_after_different_steps_on_gpus(hosts: str) -> None:
-    run_on_hosts(_rows_of_one_machine, hosts, "cuda", device="cuda")
+def test_ranks_of_a_machine_leave_after_different_steps(device_type: str, hosts: str) -> None:
+    run_on_hosts(_rows_of_one_machine, hosts, device_type, device=device_type)

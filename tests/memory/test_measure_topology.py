@@ -19,6 +19,7 @@ from peergraph.memory.topology.measure import (
 from peergraph.memory.topology.topology import Topology
 from peergraph.testing import run_ranks
 from tests.conftest import NUM_GPUS
+from tests.places import cpu_and_gpus
 
 
 @pytest.fixture(autouse=True)
@@ -65,13 +66,9 @@ def test_known_without_a_group() -> None:
         assert measure_topology(Group.current(device=devices[0])) == known_topology()
 
 
-def test_two_ranks(tmp_path: Path) -> None:
-    run_ranks(_measure, 2, "cpu", str(tmp_path))
-
-
-@pytest.mark.gpus(2)
-def test_two_gpus(tmp_path: Path) -> None:
-    run_ranks(_measure, 2, "cuda", str(tmp_path), device="cuda")
+@cpu_and_gpus(2)
+def test_two_ranks(device_type: str, tmp_path: Path) -> None:
+    run_ranks(_measure, 2, device_type, str(tmp_path), device=device_type)
 
 
 def test_a_cache_that_cannot_be_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,6 +19,7 @@ from peergraph.store import NODE
 from peergraph.testing import run_ranks
 from peergraph_pyg.captured import captured_training, static_batch
 from peergraph_pyg.captured.static_batch import Counts
+from tests.places import cpu_and_gpus
 
 NODES, WIDTH, CLASSES, BATCH = 600, 12, 4, 16
 STEPS = 7
@@ -118,15 +119,10 @@ def _check_losses(device: str, kind: str, exceed: bool) -> None:
 CASES = [("plain", False), ("fast", False), ("branches", False), ("fast", True)]
 
 
+@cpu_and_gpus(2)
 @pytest.mark.parametrize(("kind", "exceed"), CASES)
-def test_losses(kind: str, exceed: bool) -> None:
-    run_ranks(_check_losses, 2, "cpu", kind, exceed)
-
-
-@pytest.mark.gpus(2)
-@pytest.mark.parametrize(("kind", "exceed"), CASES)
-def test_losses_on_two_gpus(kind: str, exceed: bool) -> None:
-    run_ranks(_check_losses, 2, "cuda", kind, exceed, device="cuda")
+def test_losses(device_type: str, kind: str, exceed: bool) -> None:
+    run_ranks(_check_losses, 2, device_type, kind, exceed, device=device_type)
 
 
 @pytest.mark.gpus(4)

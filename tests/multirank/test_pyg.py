@@ -22,6 +22,7 @@ from peergraph.testing import run_ranks
 from peergraph.testing.starting import context_of
 from peergraph_pyg import StoreTensor
 from tests.adapters.pyg.graphs import check_batch, check_fanouts, random_data, random_hetero
+from tests.places import cpu_and_gpus
 
 
 def _check_plans(device: str) -> None:
@@ -210,13 +211,9 @@ def _check_rest(device: str) -> None:
         check(device)
 
 
-def test_other_uses() -> None:
-    run_ranks(_check_rest, 2, "cpu")
-
-
-@pytest.mark.gpus(2)
-def test_other_uses_on_gpus() -> None:
-    run_ranks(_check_rest, 2, "cuda", device="cuda")
+@cpu_and_gpus(2)
+def test_other_uses(device_type: str) -> None:
+    run_ranks(_check_rest, 2, device_type, device=device_type)
 
 
 def _train(device: str) -> list[float]:
@@ -244,15 +241,9 @@ def _train(device: str) -> list[float]:
     return [losses[0], losses[-1], float(conv.lin_l.weight.sum())]
 
 
-def test_training() -> None:
-    first, second = run_ranks(_train, 2, "cpu")
-    assert first[1] < 0.6 * first[0]
-    assert first[2] == second[2]
-
-
-@pytest.mark.gpus(2)
-def test_training_on_gpus() -> None:
-    first, second = run_ranks(_train, 2, "cuda", device="cuda")
+@cpu_and_gpus(2)
+def test_training(device_type: str) -> None:
+    first, second = run_ranks(_train, 2, device_type, device=device_type)
     assert first[1] < 0.6 * first[0]
     assert first[2] == second[2]
 

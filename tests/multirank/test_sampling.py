@@ -11,6 +11,7 @@ from peergraph.memory import Group
 from peergraph.sampling import NeighborSampler, Sample
 from peergraph.store import GraphSource, Store
 from peergraph.testing import run_ranks
+from tests.places import cpu_and_gpus
 from tests.store.graphs import PLANS, build, heterogeneous_source, homogeneous_source
 
 
@@ -123,15 +124,10 @@ def test_same_on_two_ranks(plan: str) -> None:
     run_ranks(same_everywhere, 2, plan, "cpu")
 
 
+@cpu_and_gpus(1)
 @pytest.mark.parametrize("plan", PLANS)
-def test_same_on_one_rank(plan: str) -> None:
-    same_everywhere(plan, "cpu")
-
-
-@pytest.mark.gpus(1)
-@pytest.mark.parametrize("plan", PLANS)
-def test_same_on_one_gpu(plan: str) -> None:
-    same_everywhere(plan, "cuda")
+def test_same_on_one_rank(device_type: str, plan: str) -> None:
+    same_everywhere(plan, device_type)
 
 
 @pytest.mark.parametrize("plan", PLANS)

@@ -24,6 +24,7 @@ from peergraph.store.input import graph_edges, staged_edges
 from peergraph.testing import run_ranks
 from tests.multirank.lost_ranks import check_named
 from tests.named_case import named_case
+from tests.places import cpu_and_gpus
 from tests.store.graphs import random_coo
 
 LONG_S = 100.0
@@ -131,13 +132,9 @@ def _check_csc(device: str) -> None:
         group.barrier()
 
 
-def test_a_csc_of_one_rank() -> None:
-    run_ranks(_check_csc, 2, "cpu")
-
-
-@pytest.mark.gpus(2)
-def test_a_csc_of_one_rank_on_gpus() -> None:
-    run_ranks(_check_csc, 2, "cuda", device="cuda")
+@cpu_and_gpus(2)
+def test_a_csc_of_one_rank(device_type: str) -> None:
+    run_ranks(_check_csc, 2, device_type, device=device_type)
 
 
 def _check_rows(device: str) -> None:
@@ -201,13 +198,9 @@ def _refuse(device: str) -> None:
     group.barrier()
 
 
-def test_ids_out_of_range_are_named_on_every_rank() -> None:
-    run_ranks(_refuse, 2, "cpu")
-
-
-@pytest.mark.gpus(2)
-def test_ids_out_of_range_are_named_on_every_gpu() -> None:
-    run_ranks(_refuse, 2, "cuda", device="cuda")
+@cpu_and_gpus(2)
+def test_ids_out_of_range_are_named_on_every_rank(device_type: str) -> None:
+    run_ranks(_refuse, 2, device_type, device=device_type)
 
 
 def _change(device: str, by_torch: bool = False) -> None:

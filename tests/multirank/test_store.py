@@ -10,6 +10,7 @@ import torch
 from peergraph.memory import Group
 from peergraph.store import EDGE, NODE, EdgeSource, GraphSource, Store
 from peergraph.testing import run_ranks
+from tests.places import cpu_and_gpus
 from tests.store.graphs import PLANS, build, heterogeneous_source, homogeneous_source
 from tests.store.same_graph import assert_same_graph
 
@@ -71,15 +72,10 @@ def _from_shares(plan: str, device: str) -> None:
         assert_same_graph(store, source)
 
 
+@cpu_and_gpus(2)
 @pytest.mark.parametrize("plan", ["host", "mixed"])
-def test_from_shares(plan: str) -> None:
-    run_ranks(_from_shares, 2, plan, "cpu")
-
-
-@pytest.mark.gpus(2)
-@pytest.mark.parametrize("plan", ["host", "mixed"])
-def test_from_shares_on_gpus(plan: str) -> None:
-    run_ranks(_from_shares, 2, plan, "cuda", device="cuda")
+def test_from_shares(device_type: str, plan: str) -> None:
+    run_ranks(_from_shares, 2, plan, device_type, device=device_type)
 
 
 def _errors_reach_all() -> None:

@@ -11,6 +11,7 @@ from peergraph.sampling import presample
 from peergraph.store import EDGE, NODE, EdgeSource, GraphSource, Store
 from peergraph.testing import run_ranks
 from tests.named_case import named_case
+from tests.places import cpu_and_gpus
 from tests.store.graphs import build, homogeneous_source, random_coo
 
 NODES = 400
@@ -59,13 +60,9 @@ def _by_links(device: str) -> None:
             group.barrier()
 
 
-def test_by_links() -> None:
-    run_ranks(_by_links, 2, "cpu")
-
-
-@pytest.mark.gpus(2)
-def test_by_links_on_gpus() -> None:
-    run_ranks(_by_links, 2, "cuda", device="cuda")
+@cpu_and_gpus(2)
+def test_by_links(device_type: str) -> None:
+    run_ranks(_by_links, 2, device_type, device=device_type)
 
 
 def test_takes_what_is_left() -> None:

@@ -23,6 +23,7 @@ from peergraph.store.placement.items import graph_items, id_items
 from peergraph.store.placement.partition_solver import solve
 from peergraph.testing import run_ranks
 from tests.named_case import named_case
+from tests.places import cpu_and_gpus
 from tests.store.graphs import PLANS, build, heterogeneous_source, homogeneous_source, random_coo
 
 RING = machine("dgx1-ring4")
@@ -112,15 +113,10 @@ def _allocates_what_was_planned(plan: str, device: str) -> None:
             assert planned <= store.plan.bytes_per_rank() + copies * 6 * 256 * len(use.allocations)
 
 
+@cpu_and_gpus(4)
 @pytest.mark.parametrize("plan", ["sharded", "mixed", "solver"])
-def test_ranks_allocate_what_was_planned(plan: str) -> None:
-    run_ranks(_allocates_what_was_planned, 4, plan, "cpu")
-
-
-@pytest.mark.gpus(4)
-@pytest.mark.parametrize("plan", ["sharded", "mixed", "solver"])
-def test_gpus_allocate_what_was_planned(plan: str) -> None:
-    run_ranks(_allocates_what_was_planned, 4, plan, "cuda", device="cuda")
+def test_ranks_allocate_what_was_planned(device_type: str, plan: str) -> None:
+    run_ranks(_allocates_what_was_planned, 4, plan, device_type, device=device_type)
 
 
 def test_extents_are_those_of_the_store() -> None:

@@ -15,6 +15,7 @@ from peergraph.sampling import NeighborSampler
 from peergraph.store import GraphSource, Store
 from peergraph.store.placement.partition_solver import solve
 from peergraph.testing import run_ranks
+from tests.places import cpu_and_gpus
 from tests.store.counted_reads import assert_same, expected_sources, internal, positions
 from tests.store.graphs import build, heterogeneous_source, homogeneous_source
 
@@ -99,15 +100,10 @@ def test_counts_of_one_rank(plan: str, device: torch.device) -> None:
     _counts(plan, device.type)
 
 
+@cpu_and_gpus(4)
 @pytest.mark.parametrize("plan", ["mixed", "solver"])
-def test_counts_of_ranks(plan: str) -> None:
-    run_ranks(_counts, 4, plan, "cpu")
-
-
-@pytest.mark.gpus(4)
-@pytest.mark.parametrize("plan", ["mixed", "solver"])
-def test_counts_of_gpus(plan: str) -> None:
-    run_ranks(_counts, 4, plan, "cuda", device="cuda")
+def test_counts_of_ranks(device_type: str, plan: str) -> None:
+    run_ranks(_counts, 4, plan, device_type, device=device_type)
 
 
 def _all_ranks() -> str:

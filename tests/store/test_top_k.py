@@ -17,6 +17,7 @@ from peergraph.testing import run_ranks
 from tests.memory.narrow_rows import STORAGES, is_narrow, narrow_table
 from tests.memory.tables import TIER_KINDS, split, table_of
 from tests.named_case import named_cases
+from tests.places import cpu_and_gpus
 from tests.store.graphs import PLANS, build, homogeneous_source
 
 FLOATS = [torch.float32, torch.float64, torch.float16, torch.bfloat16]
@@ -411,10 +412,6 @@ def _store_tables(device: str) -> None:
                 assert_same(kind, rows, queries, 9)
 
 
-def test_tables_of_renumbered_nodes() -> None:
-    run_ranks(_store_tables, 2, "cpu")
-
-
-@pytest.mark.gpus(2)
-def test_tables_of_renumbered_nodes_on_cuda() -> None:
-    run_ranks(_store_tables, 2, "cuda", device="cuda")
+@cpu_and_gpus(2)
+def test_tables_of_renumbered_nodes(device_type: str) -> None:
+    run_ranks(_store_tables, 2, device_type, device=device_type)

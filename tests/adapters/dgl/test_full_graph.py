@@ -25,10 +25,7 @@ KINDS = [
 ]
 
 
-@pytest.fixture(autouse=True)
-def _one_thread_a_rank(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As torchrun has it: DGL's threads spin, and the ranks' would wait for each other."""
-    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+pytestmark = pytest.mark.usefixtures("one_thread_a_rank")
 
 
 def _curves() -> list[list[float]]:

@@ -22,11 +22,7 @@ from peergraph.testing import run_ranks
 from tests.adapters.dgl.full_graph_operations import several_types
 from tests.named_case import named_case
 
-
-@pytest.fixture(autouse=True)
-def _one_thread_a_rank(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As torchrun has it: DGL's threads spin, and the ranks' would wait for each other."""
-    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+pytestmark = pytest.mark.usefixtures("one_thread_a_rank")
 
 
 def _same_data(ours: Any, theirs: Any) -> None:

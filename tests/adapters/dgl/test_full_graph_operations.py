@@ -29,10 +29,7 @@ FAST = ("GraphConv", "SAGE", "GAT", "GATv2", "GIN", "R-GCN")
 Results = dict[str, list[Tensor | None] | str]
 
 
-@pytest.fixture(autouse=True)
-def _one_thread_a_rank(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As torchrun has it: DGL's threads spin, and the ranks' would wait for each other."""
-    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+pytestmark = pytest.mark.usefixtures("one_thread_a_rank")
 
 
 def _layer(name: str, graphs: dict[str, Any], fast: bool) -> list[Tensor | None]:

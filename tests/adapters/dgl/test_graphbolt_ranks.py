@@ -8,6 +8,7 @@ import pytest
 
 # First: it skips where there is no DGL.
 from tests.adapters.dgl.graphs import random_graph
+from tests.places import cpu_and_gpus
 
 pytest.importorskip("peergraph_dgl.graphbolt", exc_type=ImportError)
 
@@ -24,10 +25,7 @@ from peergraph_dgl.graphbolt import FeatureStore, SamplingGraph
 NODES = 60
 
 
-@pytest.fixture(autouse=True)
-def _one_thread_a_rank(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As torchrun has it: torch's threads spin, and the ranks' would wait for each other."""
-    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+pytestmark = pytest.mark.usefixtures("one_thread_a_rank")
 
 
 def _check(device: str) -> list[int]:
@@ -56,12 +54,7 @@ def _check(device: str) -> list[int]:
     return seen
 
 
-def test_ranks() -> None:
-    first, second = run_ranks(_check, 2, "cpu")
-    assert sorted(first + second) == list(range(NODES))
-
-
-@pytest.mark.gpus(2)
-def test_ranks_on_gpus() -> None:
-    first, second = run_ranks(_check, 2, "cuda", device="cuda")
+@cpu_and_gpus(2)
+def test_ranks(device_type: str) -> None:
+    first, second = run_ranks(_check, 2, device_type, device=device_type)
     assert sorted(first + second) == list(range(NODES))

@@ -20,11 +20,7 @@ import peergraph_dgl
 from peergraph.memory import Group
 from peergraph.testing import run_ranks
 
-
-@pytest.fixture(autouse=True)
-def _one_thread_a_rank(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As torchrun has it: DGL's threads spin, and the ranks' would wait for each other."""
-    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+pytestmark = pytest.mark.usefixtures("one_thread_a_rank")
 
 
 def _check_share(device: str) -> None:

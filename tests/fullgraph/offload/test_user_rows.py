@@ -18,7 +18,7 @@ from peergraph.fullgraph.offload.tensor.offloaded_tensor import OffloadedTensor
 from peergraph.memory import Group
 from peergraph.store import EDGE, EdgeSource, GraphSource, Store
 from peergraph.testing import run_ranks
-from tests.fullgraph.gpu_numbers import GPU_NUMBERS
+from tests.fullgraph.gpu_numbers import each_place
 from tests.fullgraph.partitioned import shuffled_layout
 from tests.named_case import named_case
 
@@ -63,14 +63,9 @@ def check_store(layout: RowLayout, full: Tensor, table: Tensor) -> None:
     assert len(store.gather(torch.empty(0, dtype=torch.int64, device=device))) == 0
 
 
-@pytest.mark.parametrize("ranks", [1, 3])
-def test_rows_are_read_where_they_are(ranks: int, tmp_path: Path) -> None:
-    run_ranks(check_rows, ranks, str(tmp_path))
-
-
-@pytest.mark.parametrize("ranks", GPU_NUMBERS)
-def test_rows_are_read_by_gpus(ranks: int, tmp_path: Path) -> None:
-    run_ranks(check_rows, ranks, str(tmp_path), device="cuda")
+@each_place(1, 3)
+def test_rows_are_read_where_they_are(world_size: int, device_type: str, tmp_path: Path) -> None:
+    run_ranks(check_rows, world_size, str(tmp_path), device=device_type)
 
 
 def make_edges() -> Tensor:
