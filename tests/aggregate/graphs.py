@@ -108,3 +108,9 @@ def assert_same_with_gradients(
     wanted = torch.autograd.grad(expected, twins, weight.to(expected.dtype))
     for gradient, want in zip(gradients, wanted, strict=True):
         assert_same(gradient, want)
+
+
+def weighted_gradients(out: Tensor, inputs: list[Tensor]) -> list[Tensor]:
+    """The gradients of a sum of columns, of which none weighs the same."""
+    scale = torch.linspace(0.5, 1.5, out.shape[1], device=out.device, dtype=out.dtype)
+    return list(torch.autograd.grad((out * scale).sum(), inputs))

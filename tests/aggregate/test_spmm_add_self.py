@@ -13,7 +13,7 @@ from peergraph.aggregate import Csc, spmm_add_self
 from tests.named_case import named_case, named_cases
 from tests.pairwise import pairwise
 
-from .graphs import DTYPES, TOLERANCE, features, random_graph
+from .graphs import DTYPES, TOLERANCE, features, random_graph, weighted_gradients
 
 COUNT, SOURCES = 30, 40
 
@@ -25,11 +25,6 @@ def reference(
     messages = x[source] if e is None else x[source] * e.unsqueeze(1)
     out = torch.zeros_like(x[:COUNT]).index_add(0, destination, messages) + self_weight * x[:COUNT]
     return out if bias is None else out + bias
-
-
-def gradients(out: Tensor, wanted: list[Tensor]) -> list[Tensor]:
-    scale = torch.linspace(0.5, 1.5, out.shape[1], device=out.device, dtype=out.dtype)
-    return list(torch.autograd.grad((out * scale).sum(), wanted))
 
 
 @named_cases(
@@ -49,7 +44,9 @@ def test_equals_the_steps(
         expected = reference(graph.edge_index, x, self_weight, e, bias)
         found = spmm_add_self(graph.csc(), x, self_weight, e, bias, backward=backward)
         torch.testing.assert_close(found, expected)
-        torch.testing.assert_close(gradients(found, wanted), gradients(expected, wanted))
+        torch.testing.assert_close(
+            weighted_gradients(found, wanted), weighted_gradients(expected, wanted)
+        )
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
@@ -66,7 +63,9 @@ def check_dtype(device: torch.device, dtype: torch.dtype, backward: Any) -> None
     found = spmm_add_self(graph.csc(), x, self_weight, backward=backward)
     expected = reference(graph.edge_index, x, self_weight, None)
     torch.testing.assert_close(found, expected, **TOLERANCE[dtype])
-    torch.testing.assert_close(gradients(found, [x]), gradients(expected, [x]), **TOLERANCE[dtype])
+    torch.testing.assert_close(
+        weighted_gradients(found, [x]), weighted_gradients(expected, [x]), **TOLERANCE[dtype]
+    )
 
 
 def test_few_rows(device: torch.device) -> None:
@@ -107,7 +106,8 @@ def test_deterministic(device: torch.device) -> None:
     csc.transient = True
     x, self_weight = features(SOURCES, (32,), device), torch.ones(1, device=device)
     results = [
-        gradients(spmm_add_self(csc, x, self_weight, deterministic=True), [x])[0] for _ in range(3)
+        weighted_gradients(spmm_add_self(csc, x, self_weight, deterministic=True), [x])[0]
+        for _ in range(3)
     ]
     assert all(torch.equal(results[0], again) for again in results)
 

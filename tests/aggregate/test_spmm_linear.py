@@ -16,7 +16,7 @@ from peergraph.memory.device.default_machine import WORK
 from tests.named_case import named_case, named_cases
 from tests.pairwise import pairwise
 
-from .graphs import DTYPES, TOLERANCE, Graph, features, random_graph
+from .graphs import DTYPES, TOLERANCE, Graph, features, random_graph, weighted_gradients
 
 COUNT, SOURCES, WIDTH, OUT = 30, 40, 36, 5
 
@@ -39,11 +39,6 @@ def operands(
         "self_weight": features(OUT, (self_width,), device, dtype, seed=20),
         "bias": features(OUT, (), device, dtype, seed=21),
     }
-
-
-def gradients(out: Tensor, wanted: list[Tensor]) -> list[Tensor]:
-    scale = torch.linspace(0.5, 1.5, OUT, device=out.device, dtype=out.dtype)
-    return list(torch.autograd.grad((out * scale).sum(), wanted))
 
 
 def check(
@@ -91,7 +86,9 @@ def check(
     )
     tolerance = TOLERANCE[dtype]
     torch.testing.assert_close(found, expected, **tolerance)
-    torch.testing.assert_close(gradients(found, wanted), gradients(expected, wanted), **tolerance)
+    torch.testing.assert_close(
+        weighted_gradients(found, wanted), weighted_gradients(expected, wanted), **tolerance
+    )
 
 
 @named_cases(
@@ -133,7 +130,9 @@ def test_relations_reach_differently_far(device: torch.device) -> None:
         )
         torch.testing.assert_close(found, expected)
         left = wanted if x.requires_grad else wanted[1:]
-        torch.testing.assert_close(gradients(found, left), gradients(expected, left))
+        torch.testing.assert_close(
+            weighted_gradients(found, left), weighted_gradients(expected, left)
+        )
 
 
 def test_features_without_gradients(device: torch.device) -> None:

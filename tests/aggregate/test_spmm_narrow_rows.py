@@ -11,32 +11,20 @@ from peergraph.aggregate import Csc, g_spmm, spmm_linear
 from peergraph.aggregate.ops.side_by_side import sums_and_self_rows
 from peergraph.memory import Group, TableRows
 from tests.memory.narrow_rows import (
-    FLOATS,
     STORAGES,
     can_be_apart,
+    each_narrow_table,
     expected_rows,
-    is_narrow,
     narrow_table,
     values,
 )
-from tests.memory.tables import TIER_KINDS, random_ids, split
+from tests.memory.tables import random_ids, split
 from tests.named_case import named_case, named_cases
 from tests.pairwise import pairwise
 
 from .graphs import assert_same, features, hub_graph, random_graph
 
 _SHAPES = [(1,), (3,), (7,), (8,), (33,), (36,), (4, 8), (5, 7), (100,), (128,), (264,), (602,)]
-
-
-def _is_possible(
-    storage: str,
-    dtype: torch.dtype,
-    shape: tuple[int, ...],
-    kind: str,
-    id_dtype: torch.dtype,
-    apart: bool,
-) -> bool:
-    return is_narrow(storage, dtype) and can_be_apart(storage, kind, apart)
 
 
 def check(found: Tensor, expected: Tensor) -> None:
@@ -46,18 +34,7 @@ def check(found: Tensor, expected: Tensor) -> None:
     assert_same(found, expected)
 
 
-@named_cases(
-    ("storage", "dtype", "shape", "kind", "id_dtype", "apart"),
-    pairwise(
-        STORAGES,
-        FLOATS,
-        _SHAPES,
-        TIER_KINDS,
-        [torch.int32, torch.int64],
-        [False, True],
-        allowed=_is_possible,
-    ),
-)
+@each_narrow_table(_SHAPES)
 def test_every_reduction(
     storage: str,
     dtype: torch.dtype,

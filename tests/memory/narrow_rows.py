@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -10,6 +12,9 @@ from torch import Tensor
 from peergraph.memory import Group, NarrowTable, Tiers
 from peergraph.memory.table.row_codec import STORED_DTYPES, codec_of
 from peergraph.memory.table.rows_with_scales import RowsWithScales
+from tests.memory.tables import TIER_KINDS
+from tests.named_case import named_cases
+from tests.pairwise import pairwise
 
 STORAGES = [*STORED_DTYPES, "int8:4", "int8:32"]
 FLOATS = [torch.float32, torch.float64, torch.float16, torch.bfloat16]
@@ -79,3 +84,30 @@ def can_be_apart(storage: str, kind: str, apart: bool) -> bool:
 def is_narrow(storage: str, dtype: torch.dtype) -> bool:
     """Returns whether rows of this dtype are stored in another dtype."""
     return STORED_DTYPES[storage.partition(":")[0]] != dtype
+
+
+def _is_possible(
+    storage: str,
+    dtype: torch.dtype,
+    shape: tuple[int, ...],
+    kind: str,
+    id_dtype: torch.dtype,
+    apart: bool,
+) -> bool:
+    return is_narrow(storage, dtype) and can_be_apart(storage, kind, apart)
+
+
+def each_narrow_table(shapes: list[tuple[int, ...]]) -> Callable[..., Any]:
+    """Pairs of storages, dtypes, shapes of rows, tiers, dtypes of ids, and scales apart or not."""
+    return named_cases(
+        ("storage", "dtype", "shape", "kind", "id_dtype", "apart"),
+        pairwise(
+            STORAGES,
+            FLOATS,
+            shapes,
+            TIER_KINDS,
+            [torch.int32, torch.int64],
+            [False, True],
+            allowed=_is_possible,
+        ),
+    )

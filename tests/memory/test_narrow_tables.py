@@ -21,42 +21,19 @@ from peergraph.memory.table.tier_sizes import tier_bytes
 from tests.memory.narrow_rows import (
     FLOATS,
     STORAGES,
-    can_be_apart,
+    each_narrow_table,
     expected_rows,
-    is_narrow,
     narrow_table,
     values,
 )
-from tests.memory.tables import TIER_KINDS, random_ids, split
+from tests.memory.tables import random_ids, split
 from tests.named_case import named_cases
 from tests.pairwise import pairwise
 
 _SHAPES = [(), (1,), (3,), (8,), (33,), (5, 7), (128,), (602,)]
 
 
-def _is_possible(
-    storage: str,
-    dtype: torch.dtype,
-    shape: tuple[int, ...],
-    kind: str,
-    id_dtype: torch.dtype,
-    apart: bool,
-) -> bool:
-    return is_narrow(storage, dtype) and can_be_apart(storage, kind, apart)
-
-
-@named_cases(
-    ("storage", "dtype", "shape", "kind", "id_dtype", "apart"),
-    pairwise(
-        STORAGES,
-        FLOATS,
-        _SHAPES,
-        TIER_KINDS,
-        [torch.int32, torch.int64],
-        [False, True],
-        allowed=_is_possible,
-    ),
-)
+@each_narrow_table(_SHAPES)
 def test_reads(
     storage: str,
     dtype: torch.dtype,
