@@ -215,7 +215,12 @@ def _time(session: Session, system: System, layers: str) -> Callable[[Case], Non
 
 
 def _time_peer(session: Session, system: System) -> Callable[[Case], None]:
-    return lambda case: train_on(session, system, case, "csr")
+    def time_case(case: Case) -> None:
+        trainer = Trainer(session, len(case.fanouts), "csr")
+        step = train_on(session, system, case, trainer, "csr")
+        trainer.finish(session, measure(session, step), case)
+
+    return time_case
 
 
 def arguments() -> argparse.ArgumentParser:

@@ -1,36 +1,52 @@
 """Trains a 3-layer GraphSAGE with DDP on all ranks, and times the stages of a step.
 
     python benchmarks/training.py --world 4 --graph products --plans sharded --peers wholegraph
+    python benchmarks/training.py --world 1 --graph papers --plans replicated --budget 1 \\
+        --cases 30-30-30:1024 --ways lazy,captured,loader,csr --peers wholegraph \\
+        --precisions float32,tf32,bfloat16 --storages float32,bfloat16
 
-Six ways: `csr` and `coo` make mini-batches with a system's sampler and table and run PyG's
+Seven ways: `csr` and `coo` make mini-batches with a system's sampler and table and run PyG's
 SAGEConv on them as a CSR matrix or as COO; `blocks` (Peergraph only) aggregates over the sampler's
 blocks, and the first layer reads features from the store where that costs less than a gather;
 `loader` is an unmodified PyG NeighborLoader over the shared store (Peergraph only; it samples with
 PyG's semantics, so its batches are smaller), `accelerated` the same with Peergraph's layers in
-PyG's model, and `lazy` that with features which the first layer reads from the store. These loaders
-make each batch when it is asked for, to tell the stages apart: end_to_end.py has prefetching.
+PyG's model, and `lazy` that without gathers of features, which the first layer reads from the
+store, and of labels that no step reads; `captured` is `lazy` with `peergraph_pyg.capture`, whose
+steps have no stages that could be timed. The other loaders make each batch when it is asked for, to
+tell the stages apart: end_to_end.py has prefetching.
+
+All run with each of --precisions: `tf32` is ``torch.set_float32_matmul_precision("high")``, the
+last ones are ``torch.autocast``. With `--storages float32,bfloat16`, Peergraph's ways also run on
+features that the store keeps in bfloat16; `ratio` is their time over that with float32. With
+--kernels N, the N kernels and copies that keep the GPU busy longest in one step are printed, too.
+The host limits fast steps on a machine with slow cores: with --hold, the stages after the gather
+are the GPU's time alone.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import itertools
 import math
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
 import torch
 import torch.nn.functional as F
-from harness.common import PLANS, Mark, again_and_again, main, measure, parser, words_of
+from harness.common import PLANS, Mark, again_and_again, main, measure, parser, words, words_of
+from harness.kernel_times import busiest_kernels
 from harness.ranks import Session
 from harness.records import Timing
 from inputs.arrays import label_rows
+from inputs.feature_tables import FULL
 from systems.systems import (
     Case,
     CaseRunner,
     Layer,
+    PeergraphSystem,
     System,
     add_arguments,
     systems,
@@ -53,11 +69,24 @@ _SEMANTICS_OF = {
     "loader": "pyg",
     "accelerated": "pyg",
     "lazy": "pyg",
+    "captured": "pyg",
 }
 WAYS = tuple(_SEMANTICS_OF)
 # PyG's models by name. GAT has 4 heads, as in WholeGraph's evaluation (IV).
 MODELS = {"sage": GraphSAGE, "gcn": GCN, "gat": partial(GAT, heads=4)}
 _DROPOUT = 0.5
+PRECISIONS = {
+    "float32": None,
+    "tf32": None,
+    "bfloat16": torch.bfloat16,
+    "float16": torch.float16,
+}
+_PROFILED_STEPS = 4
+# Captured training makes its graphs in the first steps.
+_STEPS_BEFORE_REPLAYS = 8
+_HOLD_CYCLES = 60_000_000
+
+Run = Callable[[int, Mark], None]
 
 
 class Sage(torch.nn.Module):
@@ -128,7 +157,7 @@ def make_model(widths: list[int], way: str, kind: str = "sage") -> torch.nn.Modu
     """
     if way == "loader":
         return LoaderModel(widths, kind)
-    if way in ("accelerated", "lazy"):
+    if way in ("accelerated", "lazy", "captured"):
         # Only the ways of the loader need the adapter.
         from peergraph_pyg import accelerate
 
@@ -139,7 +168,13 @@ def make_model(widths: list[int], way: str, kind: str = "sage") -> torch.nn.Modu
 
 
 class Trainer:
-    """A model and its optimiser on one rank; the gradients are averaged over all ranks."""
+    """A model and its optimiser on one rank; the gradients are averaged over all ranks.
+
+    Args:
+        make: returns the model for widths and a way.
+        precision: one of `PRECISIONS`; the caller chooses TF32.
+        hold: whether the GPU waits in each step until the step is queued.
+    """
 
     def __init__(
         self,
@@ -147,6 +182,8 @@ class Trainer:
         num_layers: int,
         way: str,
         make: Callable[[list[int], str], torch.nn.Module] = make_model,
+        precision: str = "float32",
+        hold: bool = False,
     ) -> None:
         args, device = session.args, session.device
         torch.manual_seed(1)
@@ -158,12 +195,31 @@ class Trainer:
             self.model = DistributedDataParallel(self.model, device_ids=ids)
         self.optimizer = torch.optim.Adam(self.model.parameters(), lr=3e-3)
         self.loss = torch.zeros(())
+        self._device, self._dtype = device, PRECISIONS[precision]
+        self._hold = hold and device.type == "cuda"
+        scales = precision == "float16" and device.type == "cuda"
+        self._scaler = torch.amp.GradScaler(device.type, enabled=scales)
 
-    def step(self, x: Any, edges: Any, labels: Tensor) -> None:
-        loss = F.cross_entropy(self.model(x, edges)[: labels.numel()], labels)
+    def casts(self) -> contextlib.AbstractContextManager[object]:
+        """Autocast of the precision."""
+        if self._dtype is None:
+            return contextlib.nullcontext()
+        return torch.autocast(self._device.type, self._dtype)
+
+    def step(self, x: Any, edges: Any, labels: Tensor, mark: Mark = lambda _: None) -> None:
+        """Trains on a batch, with a mark after each stage."""
+        if self._hold:
+            torch.cuda._sleep(_HOLD_CYCLES)
+            mark("held")
+        with self.casts():
+            loss = F.cross_entropy(self.model(x, edges)[: labels.numel()], labels)
+        mark("forward")
         self.optimizer.zero_grad(set_to_none=True)
-        loss.backward()
-        self.optimizer.step()
+        self._scaler.scale(loss).backward()
+        mark("backward")
+        self._scaler.step(self.optimizer)
+        self._scaler.update()
+        mark("optimizer")
         self.loss = loss.detach()
 
     def finish(self, session: Session, timing: Timing, case: Case) -> None:
@@ -182,9 +238,8 @@ class Trainer:
         )
 
 
-def train_on(session: Session, system: System, case: Case, way: str) -> None:
-    """Mini-batches from a system's own sampler and table."""
-    trainer = Trainer(session, len(case.fanouts), way)
+def train_on(session: Session, system: System, case: Case, trainer: Trainer, way: str) -> Run:
+    """Steps on mini-batches from a system's own sampler and table."""
     labels = [label_rows(seeds, session.args.graph.num_classes) for seeds in case.seeds]
 
     def step(i: int, mark: Mark) -> None:
@@ -192,33 +247,45 @@ def train_on(session: Session, system: System, case: Case, way: str) -> None:
         mark("sample")
         x = system.rows(sample) if way == "blocks" else system.gather(sample)
         mark("gather")
-        trainer.step(x, system.layers(sample), labels[i % len(labels)])
-        mark("train")
+        trainer.step(x, system.layers(sample), labels[i % len(labels)], mark)
 
-    trainer.finish(session, measure(session, step), case)
+    return step
 
 
-def train_on_loader(session: Session, data: Any, case: Case, way: str) -> None:
-    """Mini-batches from PyG's NeighborLoader."""
-    trainer = Trainer(session, len(case.fanouts), way)
+def train_on_loader(system: System, case: Case, trainer: Trainer, way: str) -> Run:
+    """Steps on mini-batches from PyG's NeighborLoader, which are made in two calls of it."""
+    # Only the ways of the loader need the adapter.
+    from peergraph_pyg import capture, lazy
+
+    data = data_of(system.store)
     loader = NeighborLoader(
-        data,
+        lazy(data, "x", "y") if way in ("lazy", "captured") else data,
         num_neighbors=case.fanouts,
         batch_size=case.batch,
         input_nodes=torch.cat(case.seeds).cpu(),
+        filter_per_worker=False,
     )
-    # Only the ways of the loader need the adapter.
-    from peergraph_pyg import prefetch
+    if way == "captured":
+        losses = again_and_again(capture(loader, trainer.model, trainer.optimizer, loss_of))
 
-    batches = again_and_again(prefetch(loader, 0))
+        def replay(_: int, mark: Mark) -> None:
+            with trainer.casts():
+                trainer.loss = next(losses)
+            mark("step")
 
-    def step(i: int, mark: Mark) -> None:
-        batch = next(batches)
-        mark("loader")
-        trainer.step(batch.x, batch, batch.y[: batch.batch_size])
-        mark("train")
+        for i in range(_STEPS_BEFORE_REPLAYS):
+            replay(i, lambda _: None)
+        return replay
+    indices = again_and_again(loader.batch_sampler)
 
-    trainer.finish(session, measure(session, step), case)
+    def step(_: int, mark: Mark) -> None:
+        sample = loader.collate_fn(next(indices))
+        mark("sample")
+        batch = loader.filter_fn(sample)
+        mark("gather")
+        trainer.step(batch.x, batch, batch.y[: batch.batch_size], mark)
+
+    return step
 
 
 def loss_of(model: torch.nn.Module, batch: Any) -> Tensor:
@@ -244,24 +311,57 @@ def run(session: Session) -> None:
     args.semantics = sorted({_SEMANTICS_OF[way] for way in args.ways})
     runner = CaseRunner(session)
     labels = "pyg" in args.semantics
-    for system in systems(session, args.feature_dim, labels=labels):
+    for system in systems(session, args.feature_dim, labels=labels, storages=args.storages):
         for way in args.ways:
-            if way == "blocks" and system.system != "peergraph":
+            if way == "blocks" and not isinstance(system, PeergraphSystem):
                 continue
             if system.semantics == _SEMANTICS_OF[way]:
-                runner.run(system, way, _time_way(session, system, way))
+                runner.run(system, way, partial(_time_way, session, system, way))
 
 
-def _time_way(session: Session, system: System, way: str) -> Callable[[Case], None]:
-    if _SEMANTICS_OF[way] == "pyg":
-        data = data_of(system.store)
-        if way == "lazy":
-            # Only the ways of the loader need the adapter.
-            from peergraph_pyg import lazy
+def _time_way(session: Session, system: System, way: str, case: Case) -> None:
+    """Times a way in each precision."""
+    args = session.args
+    for precision in args.precisions:
+        with session.section(f"{way} {precision}", **case.fields), _products(precision):
+            trainer = Trainer(session, len(case.fanouts), way, precision=precision, hold=args.hold)
+            if _SEMANTICS_OF[way] == "pyg":
+                step = train_on_loader(system, case, trainer, way)
+            else:
+                step = train_on(session, system, case, trainer, way)
+            case.fields["setting"] = precision
+            trainer.finish(session, measure(session, step), case)
+            _print_kernels(session, f"{way} {precision}", step)
 
-            data = lazy(data)
-        return lambda case: train_on_loader(session, data, case, way)
-    return lambda case: train_on(session, system, case, way)
+
+@contextlib.contextmanager
+def _products(precision: str) -> Iterator[None]:
+    """Products of float32 matrices in TF32, or not."""
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("high" if precision == "tf32" else "highest")
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before)
+
+
+def _print_kernels(session: Session, name: str, step: Run) -> None:
+    """Prints the kernels of rank 0 that take most time. Collective."""
+    count = session.args.kernels
+    if count == 0 or session.device.type != "cuda":
+        return
+
+    def steps() -> None:
+        for i in range(_PROFILED_STEPS):
+            step(i, lambda _: None)
+
+    kernels = busiest_kernels(steps)
+    if session.rank != 0:
+        return
+    print(f"{name}: microseconds and calls of a step")
+    for kernel, us, calls in kernels[:count]:
+        print(f"{us / _PROFILED_STEPS:10.0f} {calls / _PROFILED_STEPS:6.2f}  {kernel[:110]}")
+    sys.stdout.flush()
 
 
 def arguments() -> argparse.ArgumentParser:
@@ -272,6 +372,19 @@ def arguments() -> argparse.ArgumentParser:
     result.add_argument(
         "--ways", type=words_of(WAYS), default="csr,loader", help=f"of {', '.join(WAYS)}"
     )
+    result.add_argument("--storages", type=words, default=FULL, help="float32, bfloat16 and so on")
+    result.add_argument(
+        "--precisions",
+        type=words_of(PRECISIONS),
+        default="float32",
+        help=f"of {', '.join(PRECISIONS)}",
+    )
+    result.add_argument(
+        "--hold",
+        action="store_true",
+        help="hold the GPU back until all calls after the gather are queued: stages are its alone",
+    )
+    result.add_argument("--kernels", type=int, default=0, help="printed for each way and precision")
     return result
 
 

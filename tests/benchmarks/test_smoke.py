@@ -214,11 +214,11 @@ def test_rgat_by_relations(tmp_path: Path) -> None:
     ]
 
 
-def test_precision_by_storage(tmp_path: Path) -> None:
+def test_training_by_storage_and_precision(tmp_path: Path) -> None:
     pytest.importorskip("torch_geometric")
     chosen = ["--ways", "lazy,captured", "--precisions", "float32,bfloat16"]
     sizes = ["--feature-dim", "8", "--hidden", "8", "--storages", "float32,bfloat16"]
-    records, _ = run("precision", tmp_path / "out.jsonl", *CASES, *chosen, *sizes, "--world", "1")
+    records, _ = run("training", tmp_path / "out.jsonl", *CASES, *chosen, *sizes, "--world", "1")
     assert [(r["system"], r["layers"], r["setting"]) for r in records] == [
         (system, way, setting)
         for system in ("peergraph", "peergraph bfloat16")
