@@ -11,18 +11,15 @@ of Peergraph. Neighbours of a node are sorted by time, as pyg-lib asks for.
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import statistics
-import sys
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import torch
 from harness.common import integers
-from harness.records import append_records, render
-from harness.turns import in_turns
+from harness.turns import in_turns, parser, report
 from torch import Tensor
 
 from peergraph.sampling import NeighborSampler
@@ -166,32 +163,28 @@ def measure(graph: Graph, case: Case, threads: int, rounds: int) -> dict[str, An
     }
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(
-        description=__doc__.splitlines()[0], formatter_class=argparse.ArgumentDefaultsHelpFormatter
-    )
-    parser.add_argument("--edges", type=float, default=50e6, help="of the graph")
-    parser.add_argument("--threads", type=integers, default="1", help="of Peergraph")
-    parser.add_argument("--rounds", type=int, default=20, help="batches of each system")
-    parser.add_argument("--out", default=None, help="file that JSON lines are appended to")
-    args = parser.parse_args()
+def measure_all(args: argparse.Namespace) -> Iterator[dict[str, Any]]:
+    """A record for each case and number of threads; cases of one graph follow each other."""
+    made: tuple[tuple[int, str], Graph] | None = None
+    for case in sorted(all_cases(), key=lambda case: (case.degree, case.times)):
+        key = case.degree, case.times
+        if made is None or made[0] != key:
+            made = key, Graph(int(args.edges), *key)
+        for threads in args.threads:
+            yield measure(made[1], case, threads, args.rounds)
+
+
+def main() -> None:
+    options = parser(__doc__.splitlines()[0])
+    options.add_argument("--edges", type=float, default=50e6, help="of the graph")
+    options.add_argument("--threads", type=integers, default="1", help="of Peergraph")
+    args = options.parse_args()
     try:
         __import__("pyg_lib")
     except ImportError:
-        parser.error("pyg-lib is not installed")
-    rows = []
-    known: tuple[tuple[int, str], Graph] | None = None
-    for case in sorted(all_cases(), key=lambda case: (case.degree, case.times)):
-        key = case.degree, case.times
-        if known is None or known[0] != key:
-            known = key, Graph(int(args.edges), *key)
-        for threads in args.threads:
-            rows.append(measure(known[1], case, threads, args.rounds))
-            print(json.dumps(rows[-1]), file=sys.stderr, flush=True)
-    print(render("pyg_lib_cpu", rows, _COLUMNS))
-    append_records(args.out, rows)
-    return 0
+        options.error("pyg-lib is not installed")
+    report("pyg_lib_cpu", measure_all(args), _COLUMNS, args.out)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

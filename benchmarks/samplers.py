@@ -11,10 +11,7 @@ Peergraph's. Peergraph's samplers may be on a GPU, the peers are on the CPU.
 
 from __future__ import annotations
 
-import argparse
-import json
 import os
-import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -29,8 +26,7 @@ import torch
 import torch_geometric.loader as pyg
 from dgl import dataloading
 from harness.common import words_of
-from harness.records import append_records, render
-from harness.turns import in_turns
+from harness.turns import in_turns, parser, report
 from inputs.graphs import get_spec, make_csc
 from torch_geometric.data import Data, HeteroData
 from torch_geometric.nn import MetaPath2Vec, Node2Vec
@@ -263,26 +259,20 @@ def measure(name: str, inputs: Inputs, rounds: int) -> Iterator[dict[str, Any]]:
         yield row
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(
-        description=__doc__.splitlines()[0], formatter_class=argparse.ArgumentDefaultsHelpFormatter
-    )
-    parser.add_argument("--graph", type=get_spec, default="products/10", help="NAME/DIVISOR")
-    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="of the store")
-    parser.add_argument("--samplers", type=words_of(SAMPLERS), default=list(SAMPLERS))
-    parser.add_argument("--rounds", type=int, default=20, help="batches of each system")
-    parser.add_argument("--out", default=None, help="file that JSON lines are appended to")
-    args = parser.parse_args()
+def main() -> None:
+    options = parser(__doc__.splitlines()[0])
+    options.add_argument("--graph", type=get_spec, default="products/10", help="NAME/DIVISOR")
+    options.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="of the store")
+    options.add_argument("--samplers", type=words_of(SAMPLERS), default=list(SAMPLERS))
+    args = options.parse_args()
     inputs = Inputs(make_csc(args.graph, "cpu"), args.device)
-    rows = []
-    for name in args.samplers:
-        for row in measure(name, inputs, args.rounds):
-            rows.append({"graph": args.graph.name, **row})
-            print(json.dumps(rows[-1]), file=sys.stderr, flush=True)
-    print(render("samplers", rows, _COLUMNS))
-    append_records(args.out, rows)
-    return 0
+    records = (
+        {"graph": args.graph.name, **row}
+        for name in args.samplers
+        for row in measure(name, inputs, args.rounds)
+    )
+    report("samplers", records, _COLUMNS, args.out)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

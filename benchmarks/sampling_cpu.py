@@ -9,17 +9,13 @@ median time of a batch and the least CPU time, of all threads together, which ot
 
 from __future__ import annotations
 
-import argparse
-import json
 import os
 import statistics
-import sys
 from typing import Any
 
 import torch
 from harness.common import cases, integers
-from harness.records import append_records, render
-from harness.turns import in_turns
+from harness.turns import in_turns, parser, report
 from inputs.arrays import batch_nodes
 from inputs.graphs import GraphSpec, get_spec, make_csc
 from systems.numpy_sampler import NumpySampler
@@ -76,29 +72,22 @@ def measure_case(
     }
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(
-        description=__doc__.splitlines()[0], formatter_class=argparse.ArgumentDefaultsHelpFormatter
-    )
-    parser.add_argument("--graph", type=get_spec, default="products/10", help="NAME/DIVISOR")
-    parser.add_argument("--threads", type=integers, default="1,2", help="of Peergraph")
-    parser.add_argument("--cases", type=cases, default=_CASES, help="FANOUTS:BATCH,...")
-    parser.add_argument("--rounds", type=int, default=20, help="batches of each system")
-    parser.add_argument("--out", default=None, help="file that JSON lines are appended to")
-    args = parser.parse_args()
+def main() -> None:
+    options = parser(__doc__.splitlines()[0])
+    options.add_argument("--graph", type=get_spec, default="products/10", help="NAME/DIVISOR")
+    options.add_argument("--threads", type=integers, default="1,2", help="of Peergraph")
+    options.add_argument("--cases", type=cases, default=_CASES, help="FANOUTS:BATCH,...")
+    args = options.parse_args()
     csc = make_csc(args.graph, "cpu")
     source = GraphSource.homogeneous(args.graph.num_nodes, EdgeSource(csc=csc), {})
-    rows = []
     with Store.build(source, plan="replicated") as store:
-        for case in args.cases:
-            for threads in args.threads:
-                row = measure_case(args.graph, store, csc, case, threads, args.rounds)
-                print(json.dumps(row), file=sys.stderr, flush=True)
-                rows.append(row)
-    print(render("sampling_cpu", rows, _COLUMNS))
-    append_records(args.out, rows)
-    return 0
+        records = (
+            measure_case(args.graph, store, csc, case, threads, args.rounds)
+            for case in args.cases
+            for threads in args.threads
+        )
+        report("sampling_cpu", records, _COLUMNS, args.out)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import argparse
+import json
 import resource
+import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import median
 from typing import Any
+
+from harness.records import Record, append_records, render
 
 _WARMUP = 2
 
@@ -61,3 +66,23 @@ def in_turns(
                 turns[name].cpu.append(1e3 * cpu)
                 turns[name].results.append(result)
     return turns
+
+
+def parser(description: str) -> argparse.ArgumentParser:
+    """The options of all scripts whose systems take turns."""
+    result = argparse.ArgumentParser(
+        description=description, formatter_class=argparse.ArgumentDefaultsHelpFormatter
+    )
+    result.add_argument("--rounds", type=int, default=20, help="batches of each system")
+    result.add_argument("--out", default=None, help="file that JSON lines are appended to")
+    return result
+
+
+def report(bench: str, records: Iterable[Record], columns: Sequence[str], out: str | None) -> None:
+    """Shows each record as it is made, then a table of all; appends them to a file."""
+    rows = []
+    for record in records:
+        print(json.dumps(record), file=sys.stderr, flush=True)
+        rows.append(record)
+    print(render(bench, rows, list(columns)))
+    append_records(out, rows)
