@@ -13,8 +13,11 @@ SMALL = ["--device", "cpu", "--iterations", "3", "--warmup", "1", "--budget", "0
 
 
 def run_script(bench: str, *arguments: str | Path) -> Finished:
-    """Runs a benchmark, which must not fail."""
-    done = run_python(BENCHMARKS / f"{bench}.py", *arguments)
+    """Runs a benchmark, which must not fail; a text of options may have several."""
+    words: list[str] = []
+    for argument in map(str, arguments):
+        words += argument.split() if argument.startswith("-") else [argument]
+    done = run_python(BENCHMARKS / f"{bench}.py", *words)
     assert done.returncode == 0, done.stderr[-3000:]
     return done
 

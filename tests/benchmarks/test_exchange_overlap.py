@@ -43,9 +43,9 @@ def test_a_layout(tmp_path: Path) -> None:
 @pytest.mark.gpus(2)
 def test_a_layout_of_gpus(tmp_path: Path) -> None:
     out = tmp_path / "records.jsonl"
-    sizes = ["--graph", "tiny", "--batch", "64", "--steps", "2", "--rounds", "1", "--wires", "1"]
-    device = ["--layout", "1+1", "--device", "cuda"]
-    run_script("exchange_overlap", *device, *sizes, "--out", out)
+    sizes = "--graph tiny --batch 64 --steps 2 --rounds 1 --wires 1"
+    device = "--layout 1+1 --device cuda"
+    run_script("exchange_overlap", device, sizes, "--out", out)
     assert [record["ddp"] for record in read(out)] == [0, 1]
 
 

@@ -10,8 +10,8 @@ from tests.benchmarks.running import BENCHMARKS, run, run_script
 
 def test_fullgraph(tmp_path: Path) -> None:
     pytest.importorskip("torch_geometric")
-    small = ["--graphs", "tiny/200", "--models", "GCN:2x8", "--worlds", "1,2"]
-    records, table = run("fullgraph", tmp_path / "out.jsonl", *small, "--peers", "csr,broadcast")
+    small = "--graphs tiny/200 --models GCN:2x8 --worlds 1,2"
+    records, table = run("fullgraph", tmp_path / "out.jsonl", small, "--peers", "csr,broadcast")
     assert not [r for r in records if "error" in r]
     assert [(r["world"], r["system"]) for r in records] == [
         (1, "peergraph"), (1, "broadcast"), (1, "pyg csr"), (2, "peergraph"), (2, "broadcast"),
@@ -24,9 +24,9 @@ def test_fullgraph(tmp_path: Path) -> None:
 
 def test_fullgraph_orders(tmp_path: Path) -> None:
     pytest.importorskip("torch_geometric")
-    small = ["--graphs", "tiny/20:sorted", "--models", "GCN:2x8", "--worlds", "2"]
-    ways = ["--orders", "random,original", "--overlap", "on,off"]
-    records, _ = run("fullgraph", tmp_path / "out.jsonl", *small, *ways)
+    small = "--graphs tiny/20:sorted --models GCN:2x8 --worlds 2"
+    ways = "--orders random,original --overlap on,off"
+    records, _ = run("fullgraph", tmp_path / "out.jsonl", small, ways)
     assert [(r.get("setting"), r["order"]) for r in records] == [
         (None, "random"),
         ("random, no overlap", "random"),
@@ -40,8 +40,8 @@ def test_fullgraph_orders(tmp_path: Path) -> None:
 
 def test_fullgraph_stages(tmp_path: Path) -> None:
     pytest.importorskip("torch_geometric")
-    small = ["--graphs", "tiny/20:sorted", "--dims", "8", "--worlds", "3"]
-    records, table = run("fullgraph_stages", tmp_path / "out.jsonl", *small)
+    small = "--graphs tiny/20:sorted --dims 8 --worlds 3"
+    records, table = run("fullgraph_stages", tmp_path / "out.jsonl", small)
     assert not [r for r in records if "error" in r]
     ways = ["sums", "copies", "no overlap", "overlap"]
     assert [(r["setting"], r["way"]) for r in records] == [
@@ -62,8 +62,8 @@ def test_fullgraph_stages(tmp_path: Path) -> None:
 def test_fullgraph_memory(tmp_path: Path) -> None:
     """An epoch of a GCN takes at most MG-GCN's layers + 5 buffers of rows on each rank."""
     pytest.importorskip("torch_geometric")
-    small = ["--graphs", "tiny/20", "--layers", "2,4,6", "--hidden", "64", "--worlds", "1,2"]
-    records, table = run("fullgraph_memory", tmp_path / "out.jsonl", *small, "--peers", "csr")
+    small = "--graphs tiny/20 --layers 2,4,6 --hidden 64 --worlds 1,2"
+    records, table = run("fullgraph_memory", tmp_path / "out.jsonl", small, "--peers", "csr")
     assert not [r for r in records if "error" in r]
     buffers = [r for r in records if "buffers" in r and r["system"] == "peergraph"]
     assert len(buffers) == 6
@@ -76,8 +76,8 @@ def test_fullgraph_memory(tmp_path: Path) -> None:
 
 def test_fullgraph_small(tmp_path: Path) -> None:
     pytest.importorskip("torch_geometric")
-    small = ["--graphs", "tiny/200", "--models", "GCN:2x8+bn,GAT:2x8", "--op-seconds", "0.001"]
-    records, table = run("fullgraph_small", tmp_path / "out.jsonl", *small, "--peers", "pyg csr")
+    small = "--graphs tiny/200 --models GCN:2x8+bn,GAT:2x8 --op-seconds 0.001"
+    records, table = run("fullgraph_small", tmp_path / "out.jsonl", small, "--peers", "pyg csr")
     assert not [r for r in records if "error" in r]
     ops = {r["op"]: r for r in records if r["part"] == "ops"}
     assert {"linear + backward", "gat + backward", "loss of a mask + backward"} < ops.keys()
@@ -94,8 +94,8 @@ def test_fullgraph_small(tmp_path: Path) -> None:
 
 
 def test_offload_transfers(tmp_path: Path) -> None:
-    small = ["--rows", "300", "--dim", "4", "--chunks", "3", "--world", "2"]
-    records, table = run("offload_transfers", tmp_path / "out.jsonl", *small)
+    small = "--rows 300 --dim 4 --chunks 3 --world 2"
+    records, table = run("offload_transfers", tmp_path / "out.jsonl", small)
     assert not [r for r in records if "error" in r]
     moved = {r["system"]: (r["gbs_in"] > 0, r["gbs_out"] > 0) for r in records if "gbs_in" in r}
     assert moved["copy both"] == moved["pass both"] == (True, True)
@@ -106,8 +106,8 @@ def test_offload_transfers(tmp_path: Path) -> None:
 
 
 def test_offload_duplication(tmp_path: Path) -> None:
-    small = ["--parts", "duplication", "--graphs", "it-2004/2000,papers100m/10000"]
-    records, table = run("offload", tmp_path / "out.jsonl", *small)
+    small = "--parts duplication --graphs it-2004/2000,papers100m/10000"
+    records, table = run("offload", tmp_path / "out.jsonl", small)
     assert not [r for r in records if "error" in r]
     assert [r["kind"] for r in records] == ["made", *["parts"] * 3, "batches"] * 2
     first = [r for r in records if r.get("parts") == 32]
@@ -117,9 +117,9 @@ def test_offload_duplication(tmp_path: Path) -> None:
 
 def test_fullgraph_mgg(tmp_path: Path) -> None:
     pytest.importorskip("torch_geometric")
-    small = ["--graphs", "tiny/200,tiny/100:communities", "--dims", "8", "--worlds", "2"]
+    small = "--graphs tiny/200,tiny/100:communities --dims 8 --worlds 2"
     one = [f"--{part}-graphs=tiny/200" for part in ("step", "grid", "model")]
-    records, table = run("fullgraph_mgg", tmp_path / "out.jsonl", *small, *one, "--grid-dims", "8")
+    records, table = run("fullgraph_mgg", tmp_path / "out.jsonl", small, *one, "--grid-dims", "8")
     assert not [r for r in records if "error" in r]
     ways = ["blocks", "halo", "in_kernel", "in_kernel untuned", "in_kernel apart", "distinct"]
     ways.append("no overlap")
@@ -134,12 +134,12 @@ def test_fullgraph_mgg(tmp_path: Path) -> None:
 
 def test_offload(tmp_path: Path) -> None:
     pytest.importorskip("torch_geometric")
-    small = ["--parts", "epochs,switches,chunks", "--graphs", "tiny/40", "--models", "GCN:0-8-0"]
-    more = ["--budgets", "1M", "--chunks", "2", "--worlds", "1,2", "--resident", "--offload"]
-    quick = ["--warmup", "0", "--iterations", "2"]
+    small = "--parts epochs,switches,chunks --graphs tiny/40 --models GCN:0-8-0"
+    more = "--budgets 1M --chunks 2 --worlds 1,2 --resident --offload"
+    quick = "--warmup 0 --iterations 2"
     figures = tmp_path / "figures"
     records, table = run(
-        "offload", tmp_path / "out.jsonl", *small, *more, *quick, "--figures", figures
+        "offload", tmp_path / "out.jsonl", small, more, quick, "--figures", figures
     )
     assert not [r for r in records if "error" in r]
     first = ["resident", "offloaded", "no deduplication"]
@@ -166,7 +166,7 @@ def test_offload(tmp_path: Path) -> None:
 
 def test_offload_inference(tmp_path: Path) -> None:
     pytest.importorskip("torch_geometric")
-    small = ["--parts", "inference", "--graphs", "tiny/40", "--models", "SAGE:0-8-8-0"]
+    small = "--parts inference --graphs tiny/40 --models SAGE:0-8-8-0"
     more = [
         "--budgets",
         "1M",
@@ -178,7 +178,7 @@ def test_offload_inference(tmp_path: Path) -> None:
         "--features",
         str(tmp_path),
     ]
-    records, table = run("offload", tmp_path / "out.jsonl", *small, *more)
+    records, table = run("offload", tmp_path / "out.jsonl", small, *more)
     assert [r["system"] for r in records] == ["peergraph", "pyg"]
     assert records[1]["same_classes"] > 0.99
     assert records[1]["difference_ppm"] < 10

@@ -23,8 +23,8 @@ PLACEMENT_ROWS = {
 
 
 def test_kinds(tmp_path: Path) -> None:
-    small = ["--graph", "tiny/20", "--cases", "3-2:16", "--plans", "sharded", "--world", "2"]
-    records, table = run("kinds", tmp_path / "out.jsonl", *small, "--peers", "torch")
+    small = "--graph tiny/20 --cases 3-2:16 --plans sharded --world 2"
+    records, table = run("kinds", tmp_path / "out.jsonl", small, "--peers", "torch")
     timed = {(r["system"], r["kind"]) for r in records if "ms" in r}
     kinds = {"plain", "replace", "disjoint", "weighted", "temporal", "last", "induced"}
     assert {kind for system, kind in timed if system == "peergraph"} == {
@@ -39,13 +39,13 @@ def test_kinds(tmp_path: Path) -> None:
 
 
 def test_gather(tmp_path: Path) -> None:
-    sizes = ["--dims", "16,100", "--host-dims", "16", "--count", "500"]
-    memory = ["--table-gib", "0.0005", "--host-gib", "0.0005"]
+    sizes = "--dims 16,100 --host-dims 16 --count 500"
+    memory = "--table-gib 0.0005 --host-gib 0.0005"
     records, table = run(
         "gather",
         tmp_path / "out.jsonl",
-        *sizes,
-        *memory,
+        sizes,
+        memory,
         "--world",
         "2",
         "--peers",
@@ -66,9 +66,9 @@ def test_gather(tmp_path: Path) -> None:
 
 
 def test_embedding(tmp_path: Path) -> None:
-    sizes = ["--dims", "6", "--count", "200", "--rows", "500", "--world", "2"]
-    chosen = ["--optimizers", "sgd,adam", "--plans", "sharded", "--peers", "torch"]
-    records, _ = run("embedding", tmp_path / "out.jsonl", *sizes, *chosen)
+    sizes = "--dims 6 --count 200 --rows 500 --world 2"
+    chosen = "--optimizers sgd,adam --plans sharded --peers torch"
+    records, _ = run("embedding", tmp_path / "out.jsonl", sizes, chosen)
     assert [(r["system"], r["op"]) for r in records] == [
         (system, op) for op in ("sgd", "adam") for system in ("peergraph", "torch, own rows")
     ]
@@ -83,9 +83,9 @@ def test_sampling(tmp_path: Path) -> None:
 
 
 def test_ppr(tmp_path: Path) -> None:
-    sizes = ["--graph", "tiny/20", "--seeds", "8", "--eps", "1e-2,1e-3", "--keep", "5"]
-    peers = ["--plans", "sharded", "--world", "2", "--peers", "torch,scipy"]
-    records, _ = run("ppr", tmp_path / "out.jsonl", *sizes, *peers)
+    sizes = "--graph tiny/20 --seeds 8 --eps 1e-2,1e-3 --keep 5"
+    peers = "--plans sharded --world 2 --peers torch,scipy"
+    records, _ = run("ppr", tmp_path / "out.jsonl", sizes, peers)
     assert [(r["system"], r["setting"]) for r in records] == [
         *(("peergraph", setting) for setting in ("eps 0.01", "eps 0.001")),
         *(("torch", setting) for setting in ("eps 0.01", "eps 0.001")),
@@ -95,9 +95,9 @@ def test_ppr(tmp_path: Path) -> None:
 
 
 def test_top_k(tmp_path: Path) -> None:
-    sizes = ["--rows", "5000", "--dim", "16", "--queries", "6", "--k", "3,70", "--world", "2"]
+    sizes = "--rows 5000 --dim 16 --queries 6 --k 3,70 --world 2"
     records, _ = run(
-        "top_k", tmp_path / "out.jsonl", *sizes, "--storages", "float32,int8", "--peers", "torch"
+        "top_k", tmp_path / "out.jsonl", sizes, "--storages", "float32,int8", "--peers", "torch"
     )
     systems = ("peergraph", "peergraph int8", "torch float32", "torch bfloat16")
     assert [(r["system"], r["setting"]) for r in records] == [
@@ -106,8 +106,8 @@ def test_top_k(tmp_path: Path) -> None:
 
 
 def test_minibatch(tmp_path: Path) -> None:
-    width = ["--feature-dim", "8"]
-    records, _ = run("minibatch", tmp_path / "out.jsonl", *CASES, *width, "--world", "1")
+    width = "--feature-dim 8"
+    records, _ = run("minibatch", tmp_path / "out.jsonl", *CASES, width, "--world", "1")
     assert len(records) == 2
     assert all(r["ms"] >= r["ms_sample"] > 0 for r in records)
 
@@ -130,15 +130,8 @@ def test_minibatch_by_storage(tmp_path: Path) -> None:
 
 def test_training(tmp_path: Path) -> None:
     pytest.importorskip("torch_geometric")
-    model = [
-        "--feature-dim",
-        "8",
-        "--hidden",
-        "8",
-        "--ways",
-        "csr,coo,blocks,loader,accelerated,lazy",
-    ]
-    records, _ = run("training", tmp_path / "out.jsonl", *CASES, *model, "--world", "2")
+    model = "--feature-dim 8 --hidden 8 --ways csr,coo,blocks,loader,accelerated,lazy"
+    records, _ = run("training", tmp_path / "out.jsonl", *CASES, model, "--world", "2")
     assert [r["layers"] for r in records] == [
         "csr",
         "coo",
@@ -206,8 +199,8 @@ def test_frames(tmp_path: Path) -> None:
 
 def test_rgat_by_relations(tmp_path: Path) -> None:
     pytest.importorskip("torch_geometric")
-    chosen = ["--relations", "1,8", "--fanouts", "3,2", "--scale", "1e-3", "--world", "2"]
-    records, _ = run("rgat", tmp_path / "out.jsonl", *chosen)
+    chosen = "--relations 1,8 --fanouts 3,2 --scale 1e-3 --world 2"
+    records, _ = run("rgat", tmp_path / "out.jsonl", chosen)
     assert [(r["graph"], r["op"]) for r in records] == [
         ("1 relations*0.001", "loader"),
         ("8 relations*0.001", "loader"),
@@ -216,9 +209,9 @@ def test_rgat_by_relations(tmp_path: Path) -> None:
 
 def test_training_by_storage_and_precision(tmp_path: Path) -> None:
     pytest.importorskip("torch_geometric")
-    chosen = ["--ways", "lazy,captured", "--precisions", "float32,bfloat16"]
-    sizes = ["--feature-dim", "8", "--hidden", "8", "--storages", "float32,bfloat16"]
-    records, _ = run("training", tmp_path / "out.jsonl", *CASES, *chosen, *sizes, "--world", "1")
+    chosen = "--ways lazy,captured --precisions float32,bfloat16"
+    sizes = "--feature-dim 8 --hidden 8 --storages float32,bfloat16"
+    records, _ = run("training", tmp_path / "out.jsonl", *CASES, chosen, sizes, "--world", "1")
     assert [(r["system"], r["layers"], r["setting"]) for r in records] == [
         (system, way, setting)
         for system in ("peergraph", "peergraph bfloat16")
@@ -230,8 +223,8 @@ def test_training_by_storage_and_precision(tmp_path: Path) -> None:
 
 
 def test_aggregate(tmp_path: Path) -> None:
-    sizes = ["--graph", "tiny/20", "--dims", "8", "--block", "50"]
-    records, table = run("aggregate", tmp_path / "out.jsonl", *sizes, "--peers", "torch,scatter")
+    sizes = "--graph tiny/20 --dims 8 --block 50"
+    records, table = run("aggregate", tmp_path / "out.jsonl", sizes, "--peers", "torch,scatter")
     assert not [r for r in records if "error" in r]
     timed = {(r["system"], r["semantics"]) for r in records}
     assert ("torch csr", "weighted sum") in timed
@@ -241,8 +234,8 @@ def test_aggregate(tmp_path: Path) -> None:
 
 
 def test_spmm(tmp_path: Path) -> None:
-    small = ["--graphs", "tiny/200", "--dims", "7,16", "--blocks", "2", "--peers", "torch"]
-    records, table = run("spmm", tmp_path / "out.jsonl", *small)
+    small = "--graphs tiny/200 --dims 7,16 --blocks 2 --peers torch"
+    records, table = run("spmm", tmp_path / "out.jsonl", small)
     assert not [r for r in records if "error" in r]
     systems = {r["system"] for r in records if r["dim"] == 7 and r["semantics"] == "weighted sum"}
     assert systems == {
@@ -255,8 +248,8 @@ def test_spmm(tmp_path: Path) -> None:
 
 def test_dgl_layers(tmp_path: Path) -> None:
     pytest.importorskip("peergraph_dgl", exc_type=ImportError)
-    more = ["--graph", "tiny/200", "--dims", "8", "--layers", "copy_u_sum,u_add_v,SAGE,GATv2"]
-    records, table = run("dgl_layers", tmp_path / "out.jsonl", *more)
+    more = "--graph tiny/200 --dims 8 --layers copy_u_sum,u_add_v,SAGE,GATv2"
+    records, table = run("dgl_layers", tmp_path / "out.jsonl", more)
     assert not [r for r in records if "error" in r]
     timed = [(r["layers"], r["system"]) for r in records if "ms" in r]
     for name, systems in (("u_add_v", 2), ("SAGE", 4), ("GATv2", 4)):
@@ -268,8 +261,8 @@ def test_dgl_layers(tmp_path: Path) -> None:
 def test_epoch(tmp_path: Path) -> None:
     pytest.importorskip("torch_geometric")
     pytest.importorskip("peergraph_dgl", exc_type=ImportError)
-    model = ["--feature-dim", "8", "--hidden", "8", "--runs", "plain:cpu:1,dgl:cpu:2,pyg:cpu:1"]
-    records, table = run("epoch", tmp_path / "out.jsonl", *CASES, *model)
+    model = "--feature-dim 8 --hidden 8 --runs plain:cpu:1,dgl:cpu:2,pyg:cpu:1"
+    records, table = run("epoch", tmp_path / "out.jsonl", *CASES, model)
     systems = ["plain dgl", "peergraph, dgl", "peergraph, pyg"]
     assert [(r["system"], r["world"]) for r in records] == list(
         zip(systems, [1, 2, 1], strict=True)
@@ -284,10 +277,10 @@ def test_epoch(tmp_path: Path) -> None:
 
 def test_layers(tmp_path: Path) -> None:
     pytest.importorskip("torch_geometric")
-    sizes = ["--graph", "tiny/200", "--blocks", "tiny/200", "--fanouts", "3-2", "--batch", "8"]
+    sizes = "--graph tiny/200 --blocks tiny/200 --fanouts 3-2 --batch 8"
     layers = "sum,SAGE,GCN,GAT,GATv2,GIN,GINE,RGCN"
     more = ["--dims", "8", "--layers", layers, "--peers", "coo,csr,cusparse,dgl"]
-    records, table = run("layers", tmp_path / "out.jsonl", *sizes, *more)
+    records, table = run("layers", tmp_path / "out.jsonl", sizes, *more)
     assert not [r for r in records if "error" in r]
     timed = {(r["semantics"], r["system"], r["layers"]) for r in records if "ms" in r}
     for where in ("graph", "batch"):
@@ -296,7 +289,7 @@ def test_layers(tmp_path: Path) -> None:
         assert len([1 for w, s, _ in timed if (w, s) == (where, "peergraph")]) == 8
     assert "GATv2" in table
     more = ["--dims", "8", "--layers", "SAGE", "--parts", "communities,renumbered"]
-    records, _ = run("layers", tmp_path / "more.jsonl", *sizes, *more, "--community", "16")
+    records, _ = run("layers", tmp_path / "more.jsonl", sizes, *more, "--community", "16")
     assert [r["semantics"] for r in records if "ms" in r] == ["communities", "renumbered"]
     pytest.importorskip("matplotlib")
     assert list(tmp_path.glob("layers_*.svg"))
@@ -304,11 +297,9 @@ def test_layers(tmp_path: Path) -> None:
 
 def test_end_to_end(tmp_path: Path) -> None:
     pytest.importorskip("torch_geometric")
-    model = ["--feature-dim", "8", "--hidden", "8", "--layers", "loader,accelerated,lazy"]
-    ahead = ["--depths", "1,2", "--blocks", "auto,3"]
-    records, table = run(
-        "end_to_end", tmp_path / "out.jsonl", *CASES, *model, *ahead, "--world", "2"
-    )
+    model = "--feature-dim 8 --hidden 8 --layers loader,accelerated,lazy"
+    ahead = "--depths 1,2 --blocks auto,3"
+    records, table = run("end_to_end", tmp_path / "out.jsonl", *CASES, model, ahead, "--world", "2")
     ways = ["compute", "plain", *["prefetch"] * 4]
     assert [(r["layers"], r["way"]) for r in records] == [
         (layers, way) for layers in ("loader", "accelerated", "lazy") for way in ways
@@ -321,8 +312,8 @@ def test_end_to_end(tmp_path: Path) -> None:
 
 def test_small_batches(tmp_path: Path) -> None:
     pytest.importorskip("torch_geometric")
-    sizes = ["--graph", "tiny/20", "--cases", "3-2:16", "--feature-dim", "8", "--hidden", "8"]
-    records, table = run("small_batches", tmp_path / "out.jsonl", *sizes, "--world", "1")
+    sizes = "--graph tiny/20 --cases 3-2:16 --feature-dim 8 --hidden 8"
+    records, table = run("small_batches", tmp_path / "out.jsonl", sizes, "--world", "1")
     ways = ["loader", "captured", "compute", "batches"]
     assert [(r["layers"], r["way"]) for r in records] == [
         (layers, way) for layers in ("loader", "accelerated") for way in ways
@@ -332,9 +323,9 @@ def test_small_batches(tmp_path: Path) -> None:
 
 def test_small_batches_in_turns(tmp_path: Path) -> None:
     pytest.importorskip("torch_geometric")
-    sizes = ["--graph", "tiny/20", "--cases", "3-2:16", "--feature-dim", "8", "--hidden", "8"]
-    turns = ["--layers", "accelerated", "--turns", "3", "--steps", "4", "--world", "2"]
-    records, table = run("small_batches", tmp_path / "out.jsonl", *sizes, *turns)
+    sizes = "--graph tiny/20 --cases 3-2:16 --feature-dim 8 --hidden 8"
+    turns = "--layers accelerated --turns 3 --steps 4 --world 2"
+    records, table = run("small_batches", tmp_path / "out.jsonl", sizes, turns)
     makers = ["memory", "thread", "loop", "adaptive", "request"]
     assert [r["way"] for r in records] == makers
     assert {r["part"] for r in records} == {"turns"}
@@ -344,8 +335,8 @@ def test_small_batches_in_turns(tmp_path: Path) -> None:
 
 
 def test_placement(tmp_path: Path) -> None:
-    small = ["--graph", "tiny/20", "--small", "2", "--cases", "3-2:16", "--feature-dim", "8"]
-    records, table = run("placement", tmp_path / "out.jsonl", *small, "--world", "4")
+    small = "--graph tiny/20 --small 2 --cases 3-2:16 --feature-dim 8"
+    records, table = run("placement", tmp_path / "out.jsonl", small, "--world", "4")
     assert not [r for r in records if "error" in r]
     timed = [r for r in records if "ms" in r]
     of_part = {part: [r for r in timed if r["part"] == part] for part in PLACEMENT_ROWS}

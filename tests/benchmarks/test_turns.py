@@ -14,8 +14,8 @@ _HAS_PYG_LIB = importlib.util.find_spec("pyg_lib") is not None
 
 def test_sampling_cpu(tmp_path: Path) -> None:
     out = tmp_path / "out.jsonl"
-    options = ["--graph", "tiny/20", "--threads", "1,3", "--cases", "3-2:16", "--rounds", "2"]
-    done = run_script("sampling_cpu", *options, "--out", out)
+    options = "--graph tiny/20 --threads 1,3 --cases 3-2:16 --rounds 2"
+    done = run_script("sampling_cpu", options, "--out", out)
     rows = read(out)
     assert [(r["fanout"], r["batch"], r["threads"]) for r in rows] == [
         ("3-2", 16, 1),
@@ -94,10 +94,10 @@ def test_builds_have_the_same_samples() -> None:
 
 def test_first_batch(tmp_path: Path) -> None:
     out = tmp_path / "records.jsonl"
-    sizes = ["--nodes", "5e3", "--edges", "2e4", "--dim", "3", "--repeats", "1"]
-    stages = ["--stages", "share,save,load,full_graph", "--peers", "pyg,copies", "--log"]
+    sizes = "--nodes 5e3 --edges 2e4 --dim 3 --repeats 1"
+    stages = "--stages share,save,load,full_graph --peers pyg,copies --log"
     where = ["--world", "2", "--device", "cpu", "--folder", tmp_path, "--out", out]
-    done = run_script("first_batch", *sizes, *stages, *where)
+    done = run_script("first_batch", sizes, stages, *where)
     assert {row["stage"] for row in read(out)} == {
         *("share", "first batch", "save", "load", "full_graph"),
         *("to_csc", "copy of rows", "disk read", "disk write"),
