@@ -241,6 +241,12 @@ def test_rows_of_all_ids_are_a_copy(name: str) -> None:
     _check(COPIES[name], 0)
 
 
+@pytest.mark.parametrize("chunks", [0, 1, 3])
+def test_rows_of_a_whole_mask_are_a_copy(chunks: int) -> None:
+    read = (LEAF, "v = F.relu(x)", "with torch.no_grad(): w = v[torch.ones_like(mask)]")
+    _compare((*read, "w.mul_(3)", "check('w', w)", "check('v', v)"), Configuration(chunks=chunks))
+
+
 @pytest.mark.parametrize("chunks", [0, 2])
 def test_functions_that_copy_in_torch_copy(chunks: int) -> None:
     for name, program in (WITH_GAPS | OF_RANGES).items():

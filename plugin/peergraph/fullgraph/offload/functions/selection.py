@@ -138,7 +138,7 @@ def _are_apart(rows: slice, layout: RowLayout) -> bool:
 
 @method("offloaded selection")
 def rows_of(x: OffloadedTensor, layout: RowLayout) -> PartitionedTensor:
-    """Returns the rows of a selection of `x`'s rows on the device; all of them are `x`.
+    """Returns the rows of a selection of `x`'s rows on the device; all of them are a copy of `x`.
 
     Collective; differentiable.
     """
@@ -147,7 +147,7 @@ def rows_of(x: OffloadedTensor, layout: RowLayout) -> PartitionedTensor:
     whole = x._content.space.row_layout
     by_ids = layout.by_ids or layout.parent is not whole
     if layout is x.row_layout or (not by_ids and layout.size == whole.size):
-        return x.view(x.shape)  # type: ignore[return-value]
+        return x.clone()  # type: ignore[return-value]
     return _rows_by_ids(x, layout) if by_ids else _rows_by_mask(x, layout)
 
 
