@@ -172,9 +172,10 @@ class Generator:
         if self.draw.random() < 0.1 and not text.startswith(("for ", "with ")):
             # Of offloaded rows, a backward pass in inference mode is an error of torch. What needs
             # gradients there gets none outside, where ours get one.
-            words = ("autograd", "backward", "requires_grad")
-            needs_grad = any(word in text for word in words)
-            modes = [m for m in self.modes if not (needs_grad and "inference" in m)]
+            # Parameters that become tensors of inference mode are trained in part by torch.
+            words = ("autograd", "backward", "requires_grad", "p.data = ", "vector_to_parameters")
+            is_outside = any(word in text for word in words)
+            modes = [m for m in self.modes if not (is_outside and "inference" in m)]
             line = f"with {self.draw.choice(modes)}: {line}"
         if not self.add(line, variable):
             # torch refuses gradients of tensors of inference mode; offloaded rows are never such.

@@ -109,3 +109,12 @@ def test_equal_scores_select_any_class() -> None:
     values = observe(lines, 1, Configuration())
     assert values is not None
     assert values[0].slack == math.inf > 1e-9 > values[1].slack
+
+
+@pytest.mark.parametrize(("function", "is_undefined"), [("x.pow(3)", True), ("3 * x", False)])
+def test_gradients_of_unseen_writes_may_differ(function: str, is_undefined: bool) -> None:
+    """Where torch refuses them once it sees the write: of values that a function has saved."""
+    lines = ["x = x.requires_grad_()", f"v = ({function}).sum()", "x.data.mul_(0.5)"]
+    values = observe([*lines, "v.backward()", "check('x.grad', x.grad)"], 1, Configuration())
+    assert values is not None
+    assert (values[0].slack == math.inf) == is_undefined
