@@ -40,6 +40,14 @@ def full(x: Tensor) -> Tensor:
     return x.full_tensor() if hasattr(x, "full_tensor") else x
 
 
+def test_foreach_functions_in_place_return_their_list() -> None:
+    for x, _ in tensors():
+        rows = [x.detach().clone(), torch.ones(2)]
+        assert torch._foreach_mul_(rows, 0.5) is not None
+        for result, changed in zip(torch._foreach_mul_(rows, 0.5), rows, strict=True):
+            assert result is changed
+
+
 @pytest.mark.parametrize("ranks", [1, 3])
 def test_foreach_optimizers(ranks: int) -> None:
     run_ranks(train_rows, ranks)

@@ -91,6 +91,19 @@ DETACHED = {
     }.items()
     for write in writes
 }
+# Torch's backward pass runs in inference mode, too; that of offloaded rows raised its errors.
+BACKWARD = {
+    f"backward in inference mode of {loss}": (
+        *("x = x.requires_grad_()", "w = torch.ones(x.shape[1], dtype=x.dtype).requires_grad_()"),
+        *(f"loss = {loss}", "with torch.inference_mode(): loss.backward()"),
+        *("check('gradient', x.grad)", "check('weight', w.grad)"),
+        *("with torch.no_grad(): x -= 0.1 * x.grad", "check('x', x)"),
+    )
+    for loss in (
+        *("(F.relu(x) @ w).sum()", "(x * w)[mask].pow(2).sum()", "((x * w).std() + x[3].sum())"),
+        "F.softmax(x * w, 1)[[1, 2, 2]].pow(2).mean()",
+    )
+}
 # Rows that were written in inference mode could not be read by a function with gradients.
 READ_WITH_GRADIENTS = {
     write: (
@@ -209,7 +222,7 @@ def test_written_ids(chunks: int) -> None:
 
 @pytest.mark.parametrize("chunks", [0, 2])
 def test_writes_without_gradients(chunks: int) -> None:
-    for name, program in (IN_MODES | DETACHED | READ_WITH_GRADIENTS).items():
+    for name, program in (IN_MODES | DETACHED | BACKWARD | READ_WITH_GRADIENTS).items():
         with named_case(name):
             _check(program, chunks)
 

@@ -19,7 +19,7 @@ _OTHERS: dict[str, Rule] = {
 def _one_by_one(name: str, function: Rule) -> Rule:
     """Returns the rule of ``torch._foreach_NAME``."""
 
-    def run(*lists: Any, **options: Any) -> list[Any] | None:
+    def run(*lists: Any, **options: Any) -> Any:
         first = next(part for part in lists if isinstance(part, (list, tuple)))
         results = []
         for place in range(len(first)):
@@ -28,7 +28,7 @@ def _one_by_one(name: str, function: Rule) -> Rule:
             if name.startswith("addc") and len(args) > 3:
                 keywords["value"] = args.pop()
             results.append(function(*args, **keywords))
-        return None if name.endswith("_") else results
+        return lists[0] if name.endswith("_") else results
 
     return run
 

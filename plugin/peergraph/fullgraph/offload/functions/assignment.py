@@ -19,7 +19,10 @@ from peergraph.fullgraph.offload.functions.selection import (
     writer_of,
 )
 from peergraph.fullgraph.offload.programs.selected_rows import Selection, spread_rows
-from peergraph.fullgraph.offload.tensor.offloaded_function import OffloadedFunction
+from peergraph.fullgraph.offload.tensor.offloaded_function import (
+    OffloadedFunction,
+    without_inference,
+)
 from peergraph.fullgraph.offload.tensor.offloaded_tensor import RULES, OffloadedTensor, make_shell
 from peergraph.fullgraph.tensor.arguments import require_same_rows
 from peergraph.fullgraph.tensor.assignment import put_at_elements, values_for_rows
@@ -41,7 +44,7 @@ def put(x: OffloadedTensor, index: Any, value: Any, accumulate: bool = False) ->
         with torch.inference_mode(False), torch.no_grad():
             put(x, index, value, accumulate)
         return
-    index, value = _without_inference(index), _without_inference(value)
+    index, value = without_inference(index), without_inference(value)
     parsed = parse_index(index, x.shape)
     first: Any = parsed.advanced[0] if parsed.is_alone else None
     of_elements = isinstance(first, PartitionedTensor) and first.dtype == torch.bool
@@ -93,12 +96,6 @@ def put(x: OffloadedTensor, index: Any, value: Any, accumulate: bool = False) ->
     else:
         written[parsed.with_rows(place, inner)] = value
     _write(x, chosen, written)
-
-
-def _without_inference(part: Any) -> Any:
-    if isinstance(part, tuple):
-        return tuple(map(_without_inference, part))
-    return part.clone() if isinstance(part, Tensor) and part.is_inference() else part
 
 
 def cat(tensors: Sequence[Tensor], dim: int = 0, **kwargs: Any) -> Tensor:

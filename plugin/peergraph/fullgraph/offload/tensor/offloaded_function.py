@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import wraps
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from peergraph.autograd import Function
 
@@ -21,7 +23,14 @@ class OffloadedFunction(Function):
     The rows are outside of the device already, and which of them a node saves depends on what was
     computed before: ``torch.utils.checkpoint``, which computes a part of a model again and counts
     the tensors that it saves, would find another number.
+
+    A backward pass within ``torch.inference_mode()`` is computed outside of it: functions of chunks
+    are differentiated again, and autograd saves no tensors of this mode.
     """
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        cls.backward = staticmethod(_outside_inference_mode(cls.backward))  # type: ignore[method-assign]
 
     @classmethod
     def apply(cls, *args: Any) -> Any:
@@ -43,3 +52,21 @@ def without_hooks() -> Iterator[None]:
     finally:
         for pack, unpack in reversed(hooks):
             _hooks._push_saved_tensors_default_hooks(pack, unpack)
+
+
+def without_inference(part: Any) -> Any:
+    """Returns a tensor, or a tuple with tensors, as copies where they are of inference mode."""
+    if isinstance(part, tuple):
+        return tuple(map(without_inference, part))
+    return part.clone() if isinstance(part, Tensor) and part.is_inference() else part
+
+
+def _outside_inference_mode(backward: Callable[..., Any]) -> Callable[..., Any]:
+    @wraps(backward)
+    def run(ctx: Any, *grads: Tensor | None) -> Any:
+        if not torch.is_inference_mode_enabled():
+            return backward(ctx, *grads)
+        with torch.inference_mode(False), torch.no_grad():
+            return backward(ctx, *without_inference(grads))
+
+    return run
