@@ -85,7 +85,6 @@ def attention_forward(inputs: AttentionInputs, matrix: CsrTensors) -> tuple[Tens
 def _new_gradients(
     inputs: AttentionInputs,
     output: OutputGradient,
-    matrix: CsrTensors,
     transpose: CsrTensors | None,
     to_columns: bool,
     to_rows: bool,
@@ -121,7 +120,7 @@ def attention_backward(
     att), whichever is wanted, and to both where the gradients of rows can be added by atomics.
     Without it, a GPU adds all by atomics, and the CPU computes those of rows.
     """
-    gradients = _new_gradients(inputs, output, matrix, transpose, to_columns, to_rows)
+    gradients = _new_gradients(inputs, output, transpose, to_columns, to_rows)
     grad_x, grad_left, grad_right, grad_att = gradients
     _C.attention_backward(
         inputs.native(matrix),

@@ -11,7 +11,7 @@ from peergraph.memory.device.launching import Buffers
 from peergraph.memory.device.plain_tensor import dense
 
 
-def _empty_like_values(values: Tensor, grad: Tensor | None, matrix: CsrTensors) -> Tensor:
+def _empty_like_values(values: Tensor) -> Tensor:
     return values.new_empty(values.shape)
 
 
@@ -21,7 +21,7 @@ def edge_softmax(values: Tensor, grad: Tensor | None, matrix: CsrTensors) -> Ten
 
     With `grad`, `values` are the softmax, and the gradient of the scores is returned.
     """
-    out = _empty_like_values(values, grad, matrix)
+    out = _empty_like_values(values)
     _C.edge_softmax(
         matrix.native(),
         values=dense(values),

@@ -20,13 +20,7 @@ from peergraph.aggregate.kernels.torch_operator import kernel
 
 
 def _empty_values(
-    left: Tensor | None,
-    right: Tensor | None,
-    matrix: CsrTensors,
-    message: str,
-    targets: str,
-    heads: int,
-    depth: int,
+    left: Tensor | None, right: Tensor | None, matrix: CsrTensors, heads: int
 ) -> Tensor:
     return first_operand(left, right).new_empty(matrix.num_edges, heads)
 
@@ -46,7 +40,7 @@ def sddmm(
     `targets` has two letters: where the rows of `left` and of `right` are looked up, u (column),
     v (row) or e (edge). An operand has heads * depth columns or a divisor.
     """
-    out = _empty_values(left, right, matrix, message, targets, heads, depth)
+    out = _empty_values(left, right, matrix, heads)
     _C.sddmm(
         matrix.native(),
         left=contiguous(left),

@@ -23,9 +23,7 @@ from peergraph.memory.device.launching import Buffers
 from peergraph.memory.device.plain_tensor import dense
 
 
-def _empty_sums(
-    x: Tensor | None, e: Tensor | None, matrix: CsrTensors, message: str, mean: bool
-) -> Tensor:
+def _empty_sums(x: Tensor | None, e: Tensor | None, matrix: CsrTensors) -> Tensor:
     operand = first_operand(x, e)
     return operand.new_empty(matrix.num_rows, operand.shape[1])
 
@@ -35,7 +33,7 @@ def spmm(
     x: Tensor | None, e: Tensor | None, matrix: CsrTensors, message: str, mean: bool
 ) -> Tensor:
     """Returns the sum or mean of the messages in each row, [rows, columns]."""
-    out = _empty_sums(x, e, matrix, message, mean)
+    out = _empty_sums(x, e, matrix)
     _spmm(out, x, e, matrix, message, mean, False)
     return out
 
@@ -105,9 +103,7 @@ def _spmm(
     )
 
 
-def _empty_transposed_sums(
-    x: Tensor | None, e: Tensor | None, counts: Tensor | None, matrix: CsrTensors, message: str
-) -> Tensor:
+def _empty_transposed_sums(x: Tensor | None, e: Tensor | None, matrix: CsrTensors) -> Tensor:
     operand = first_operand(x, e)
     return operand.new_empty(matrix.num_columns, operand.shape[1])
 

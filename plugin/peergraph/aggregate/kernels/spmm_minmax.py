@@ -21,9 +21,7 @@ from peergraph.memory.device.plain_tensor import dense
 _MAX_INT32 = torch.iinfo(torch.int32).max
 
 
-def _empty_minmax(
-    x: Tensor | None, e: Tensor | None, matrix: CsrTensors, message: str, minimum: bool
-) -> tuple[Tensor, Tensor]:
+def _empty_minmax(x: Tensor | None, e: Tensor | None, matrix: CsrTensors) -> tuple[Tensor, Tensor]:
     operand = first_operand(x, e)
     out = operand.new_empty(matrix.num_rows, operand.shape[1])
     dtype = dtype_of_positions(matrix.indptr, matrix.num_edges)
@@ -51,7 +49,7 @@ def spmm_minmax(
 
     The position is -1 in rows without edges.
     """
-    out, arg = _empty_minmax(x, e, matrix, message, minimum)
+    out, arg = _empty_minmax(x, e, matrix)
     x, e = contiguous(x), contiguous(e)  # The operands hold addresses only.
     _C.spmm_minmax(
         matrix.native(),
@@ -66,16 +64,7 @@ def spmm_minmax(
 
 
 def _empty_gradients(
-    grad: Tensor,
-    arg: Tensor,
-    x: Tensor | None,
-    e: Tensor | None,
-    e_columns: int,
-    wants_x: bool,
-    wants_e: bool,
-    matrix: CsrTensors,
-    transpose: CsrTensors | None,
-    message: str,
+    grad: Tensor, e_columns: int, wants_x: bool, wants_e: bool, matrix: CsrTensors
 ) -> tuple[Tensor, Tensor]:
     return (
         grad.new_empty(matrix.num_columns if wants_x else 0, grad.shape[1]),

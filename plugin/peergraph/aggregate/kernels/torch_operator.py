@@ -39,7 +39,7 @@ def is_traced() -> bool:
 
 
 def kernel(
-    fake: Callable[_Args, _Result],
+    fake: Callable[..., _Result],
 ) -> Callable[[Callable[_Args, _Result]], Callable[_Args, _Result]]:
     """Decorates a function on plain tensors, without autograd, as operator `peergraph::NAME`.
 
@@ -49,9 +49,10 @@ def kernel(
     becomes a parameter of the operator for each of its fields.
 
     Args:
-        fake: takes the same arguments and makes results of the same shapes and dtypes, without
-            values.
+        fake: takes those of the arguments whose names it has as parameters, and makes results of
+            the same shapes and dtypes, without values.
     """
+    names = inspect.signature(fake).parameters.keys()
 
     def decorate(function: Callable[_Args, _Result]) -> Callable[_Args, _Result]:
         parameters = _Parameters(function)
@@ -60,7 +61,9 @@ def kernel(
             return function(*parameters.unflatten_arguments(flat))  # type: ignore[call-arg]
 
         def run_fake(*flat: Any) -> _Result:
-            return fake(*parameters.unflatten_arguments(flat))  # type: ignore[call-arg]
+            arguments = parameters.unflatten_arguments(flat)
+            by_name = zip(parameters.names, arguments, strict=True)
+            return fake(**{name: value for name, value in by_name if name in names})
 
         run.__signature__ = parameters.flat_signature()  # type: ignore[attr-defined]
         name = f"peergraph::{function.__name__}"
@@ -127,7 +130,7 @@ class _Parameters:
         hints = get_type_hints(function)
         self._result = hints.pop("return")
         self._types = hints
-        self._names = list(hints)
+        self.names = list(hints)
         self._defaults = {
             name: parameter.default
             for name, parameter in inspect.signature(function).parameters.items()
@@ -151,7 +154,7 @@ class _Parameters:
         torch.compile traces this method.
         """
         named = {**self._defaults, **kwargs}
-        given = [*args, *(named[name] for name in self._names[len(args) :])]
+        given = [*args, *(named[name] for name in self.names[len(args) :])]
         flat = []
         for value, parts in zip(given, self._parts, strict=True):
             for path, absent in parts:

@@ -20,15 +20,7 @@ from peergraph.aggregate.traced.context import Context, given_or_empty, gradient
 from peergraph.aggregate.traced.edges import TracedEdges
 
 
-def _empty_values(
-    left: Tensor,
-    right: Tensor | None,
-    edges: TracedEdges,
-    message: str,
-    targets: str,
-    heads: int,
-    depth: int,
-) -> Tensor:
+def _empty_values(left: Tensor, edges: TracedEdges, heads: int) -> Tensor:
     return left.new_empty(edges.num_edges, heads)
 
 
@@ -48,15 +40,7 @@ def traced_sddmm(
 
 
 def _empty_gradients_of_values(
-    grad: Tensor,
-    left: Tensor | None,
-    right: Tensor | None,
-    edges: TracedEdges,
-    message: str,
-    targets: str,
-    rows: list[int],
-    columns: int,
-    needs: list[bool],
+    grad: Tensor, rows: list[int], columns: int, needs: list[bool]
 ) -> tuple[Tensor, Tensor]:
     return (
         grad.new_empty(rows[0], columns) if needs[0] else grad.new_empty(0),
@@ -125,7 +109,7 @@ def _gradients_of_values(
 add_gradient(traced_sddmm, _gradients_of_values)
 
 
-def _empty_like_values(values: Tensor, grad: Tensor | None, edges: TracedEdges) -> Tensor:
+def _empty_like_values(values: Tensor) -> Tensor:
     return values.new_empty(values.shape)
 
 
@@ -173,12 +157,7 @@ def _dense_inputs(inputs: AttentionInputs) -> AttentionInputs:
 
 
 def _empty_attention_gradients(
-    grad: Tensor,
-    out: Tensor,
-    lse: Tensor,
-    inputs: AttentionInputs,
-    edges: TracedEdges,
-    needs: list[bool],
+    grad: Tensor, inputs: AttentionInputs, needs: list[bool]
 ) -> list[Tensor]:
     given = (inputs.x, inputs.left, inputs.right, inputs.att)
     return [
@@ -200,7 +179,7 @@ def traced_attention_gradients(
 ) -> list[Tensor]:
     """Returns the gradients of x, left, right and att of :func:`traced_attention`."""
     if inputs.x.numel() == 0 or edges.num_destinations == 0:
-        empty = _empty_attention_gradients(grad, out, lse, inputs, edges, needs)
+        empty = _empty_attention_gradients(grad, inputs, needs)
         return [each.zero_() for each in empty]
     inputs, matrix = _dense_inputs(inputs), edges.structure()
     context = Context(

@@ -15,14 +15,7 @@ from peergraph.aggregate.traced.edges import TracedEdges
 
 
 def _empty_products(
-    x: Tensor,
-    self_x: Tensor | None,
-    self_weight: Tensor | None,
-    bias: Tensor | None,
-    weights: list[Tensor],
-    edges: TracedEdges,
-    mean: bool,
-    keep: list[bool],
+    x: Tensor, weights: list[Tensor], edges: TracedEdges, keep: list[bool]
 ) -> list[Tensor]:
     count = edges.num_destinations
     kept = [x.new_empty(count, x.shape[1]) for each in keep if each]
@@ -66,13 +59,9 @@ def _append_undefined_rows(rows: Tensor, count: int) -> Tensor:
 
 def _empty_gradients_of_products(
     grad: Tensor,
-    self_x: Tensor | None,
     self_weight: Tensor | None,
     weights: list[Tensor],
-    kept: list[Tensor],
     edges: TracedEdges,
-    mean: bool,
-    self_is_x: bool,
     needs: list[bool],
 ) -> list[Tensor]:
     width = 0 if self_weight is None else self_weight.shape[1]

@@ -25,9 +25,7 @@ from peergraph.aggregate.traced.edges import TracedEdges
 # Sums and means of messages.
 
 
-def _empty_sums(
-    x: Tensor | None, e: Tensor | None, edges: TracedEdges, message: str, mean: bool
-) -> Tensor:
+def _empty_sums(x: Tensor | None, e: Tensor | None, edges: TracedEdges) -> Tensor:
     operand = first_operand(x, e)
     return operand.new_empty(edges.num_destinations, operand.shape[1])
 
@@ -41,15 +39,7 @@ def traced_spmm(
 
 
 def _empty_spmm_gradients(
-    grad: Tensor,
-    x: Tensor | None,
-    e: Tensor | None,
-    edges: TracedEdges,
-    message: str,
-    mean: bool,
-    wants_x: bool,
-    wants_e: bool,
-    e_columns: int,
+    grad: Tensor, edges: TracedEdges, wants_x: bool, wants_e: bool, e_columns: int
 ) -> tuple[Tensor, Tensor]:
     return (
         grad.new_empty(edges.num_sources, grad.shape[1]) if wants_x else grad.new_empty(0),
@@ -112,7 +102,7 @@ add_gradient(traced_spmm, _spmm_gradients)
 
 
 def _empty_extremes(
-    x: Tensor | None, e: Tensor | None, edges: TracedEdges, message: str, minimum: bool
+    x: Tensor | None, e: Tensor | None, edges: TracedEdges
 ) -> tuple[Tensor, Tensor]:
     operand = first_operand(x, e)
     out = operand.new_empty(edges.num_destinations, operand.shape[1])
@@ -129,15 +119,7 @@ def traced_spmm_minmax(
 
 
 def _empty_minmax_gradients(
-    grad: Tensor,
-    arg: Tensor,
-    x: Tensor | None,
-    e: Tensor | None,
-    e_columns: int,
-    wants_x: bool,
-    wants_e: bool,
-    edges: TracedEdges,
-    message: str,
+    grad: Tensor, e_columns: int, wants_x: bool, wants_e: bool, edges: TracedEdges
 ) -> tuple[Tensor, Tensor]:
     return (
         grad.new_empty(edges.num_sources if wants_x else 0, grad.shape[1]),
@@ -193,9 +175,7 @@ add_gradient(traced_spmm_minmax, _minmax_gradients)
 # Sums of neighbours and of a destination's own row.
 
 
-def _empty_with_self(
-    x: Tensor, e: Tensor | None, self_weight: Tensor, bias: Tensor | None, edges: TracedEdges
-) -> Tensor:
+def _empty_with_self(x: Tensor, edges: TracedEdges) -> Tensor:
     return x.new_empty(edges.num_destinations, x.shape[1])
 
 
@@ -212,12 +192,7 @@ def traced_spmm_add_self(
 
 
 def _empty_gradients_with_self(
-    grad: Tensor,
-    x: Tensor | None,
-    e: Tensor | None,
-    self_weight: Tensor,
-    edges: TracedEdges,
-    needs: list[bool],
+    grad: Tensor, self_weight: Tensor, edges: TracedEdges, needs: list[bool]
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     return (
         grad.new_empty(edges.num_sources, grad.shape[1]) if needs[0] else grad.new_empty(0),

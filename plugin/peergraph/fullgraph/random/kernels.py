@@ -17,14 +17,7 @@ DISTRIBUTIONS: dict[str, _C.Distribution] = dict(_C.Distribution.__members__)
 """Uniform in [0, 1), standard normal, and exponential of rate 1, by name."""
 
 
-def _empty_rows(
-    distribution: str,
-    seed: int,
-    row_ids: Tensor,
-    columns: int,
-    dtype: torch.dtype,
-    device_seed: Tensor | None = None,
-) -> Tensor:
+def _empty_rows(row_ids: Tensor, columns: int, dtype: torch.dtype) -> Tensor:
     return torch.empty(row_ids.numel(), columns, dtype=dtype, device=row_ids.device)
 
 
@@ -45,7 +38,7 @@ def fill_random(
         dtype: float32, float64, float16 or bfloat16; narrower ones have the same numbers with
             fewer digits.
     """
-    out = _empty_rows(distribution, seed, row_ids, columns, dtype)
+    out = _empty_rows(row_ids, columns, dtype)
     _C.fill_random(
         seed=seed,
         device_seed=device_seed,
@@ -57,9 +50,7 @@ def fill_random(
     return out
 
 
-def _empty_like_x(
-    x: Tensor, p: float, seed: int, row_ids: Tensor, device_seed: Tensor | None = None
-) -> Tensor:
+def _empty_like_x(x: Tensor) -> Tensor:
     return torch.empty_like(x)
 
 
@@ -73,7 +64,7 @@ def dropout_rows(
         x: [rows, ...], contiguous; float32, float64, float16 or bfloat16.
         row_ids: [rows] int64, contiguous.
     """
-    out = _empty_like_x(x, p, seed, row_ids)
+    out = torch.empty_like(x)
     scale = 1 / (1 - p) if p < 1 else 0.0
     _C.dropout_rows(
         seed=seed,
@@ -88,18 +79,7 @@ def dropout_rows(
     return out
 
 
-def _empty_keep(
-    p: float,
-    seed: int,
-    row_ids: Tensor,
-    columns: int,
-    dtype: torch.dtype,
-    device_seed: Tensor | None = None,
-) -> Tensor:
-    return torch.empty(row_ids.numel(), columns, dtype=dtype, device=row_ids.device)
-
-
-@kernel(_empty_keep)
+@kernel(_empty_rows)
 def keep_rows(
     p: float,
     seed: int,
@@ -109,7 +89,7 @@ def keep_rows(
     device_seed: Tensor | None = None,
 ) -> Tensor:
     """Returns the mask of :func:`dropout_rows`: 0 with probability `p`, else 1; [rows, columns]."""
-    out = _empty_keep(p, seed, row_ids, columns, dtype)
+    out = _empty_rows(row_ids, columns, dtype)
     _C.dropout_rows(
         seed=seed,
         device_seed=device_seed,

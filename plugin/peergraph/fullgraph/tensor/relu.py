@@ -43,14 +43,14 @@ def relu_bitmask(x: Tensor) -> tuple[Tensor, Tensor]:
     return out, bits
 
 
-def _empty_masked(x: Tensor, bits: Tensor) -> Tensor:
+def _empty_masked(x: Tensor) -> Tensor:
     return torch.empty_like(x)
 
 
 @kernel(_empty_masked)
 def apply_bitmask(x: Tensor, bits: Tensor) -> Tensor:
     """Returns contiguous `x` with 0 where the bit of :func:`relu_bitmask` is 0."""
-    out = _empty_masked(x, bits)
+    out = _empty_masked(x)
     _C.apply_bitmask(x=x, bits=bits, out=out, launch=launch_on(x.device))
     return out
 
