@@ -168,7 +168,7 @@ def time_step(session: Session, system: str, step: Step) -> None:
             gbs_in=counts.to_device / timing.ms / 1e6,
             gbs_out=counts.from_device / timing.ms / 1e6,
             gb_to_ranks=counts.to_ranks / 1e9,
-            gb_kept=counts.kept / 1e9,
+            gb_kept=counts.reused / 1e9,
         )
 
 

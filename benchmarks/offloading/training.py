@@ -228,14 +228,14 @@ class Prepared:
             "from_host": counts.to_device,
             "to_host": counts.from_device,
             "to_ranks": counts.to_ranks,
-            "kept": counts.kept,
+            "kept": counts.reused,
         }
 
     def reset_peaks(self) -> None:
         """Begins to look for the most memory that is used from now on."""
         if self.graph.offloaded is not None:
             for use in self.graph.offloaded.allocator.use.values():
-                use.peak = use.used + use.kept
+                use.peak = use.used + use.spare
         reset_process_peak()
         if self.session.device.type == "cuda":
             torch.cuda.reset_peak_memory_stats()

@@ -23,12 +23,12 @@ def parse_json(text: str | bytes, where: str) -> Any:
     """
 
     def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        found = dict(pairs)
-        if len(found) < len(pairs):
+        members = dict(pairs)
+        if len(members) < len(pairs):
             keys = [key for key, _ in pairs]
             twice = next(key for key in keys if keys.count(key) > 1)
             raise ValueError(f"the key {twice!r} occurs twice in one object")
-        return found
+        return members
 
     try:
         return json.loads(text, object_pairs_hook=unique)
@@ -87,9 +87,9 @@ class Fields:
 
     def one_of(self, key: str, names: Iterable[str]) -> str:
         """Returns a string that is one of `names`."""
-        value, known = self.text(key), list(names)
-        if value not in known:
-            self.fail(key, f"one of {', '.join(known)}")
+        value, choices = self.text(key), list(names)
+        if value not in choices:
+            self.fail(key, f"one of {', '.join(choices)}")
         return value
 
     def flag(self, key: str) -> bool:

@@ -67,13 +67,13 @@ class LiveBytes(TorchDispatchMode):
         self._sources, self._plain = set(sources), plain
         self._peaks: dict[int, int] = {}
         self._live: dict[int, _Storage] = {}
-        self._made = 0
+        self._count_of_tensors = 0
         self._work_from, self._work_on = 0, (0, 0)
         self._most = WorkBytes()
 
     def start_work(self, rows: int, edges: int) -> None:
         """From now on, counts the tensors that are made: see :meth:`most_of_work`."""
-        self._work_from, self._work_on = self._made, (rows, edges)
+        self._work_from, self._work_on = self._count_of_tensors, (rows, edges)
         self._most = WorkBytes()
 
     def most_of_work(self) -> WorkBytes:
@@ -95,9 +95,11 @@ class LiveBytes(TorchDispatchMode):
             storage = x.untyped_storage()
             key = storage._cdata
             if key not in before and key not in self._live:
-                self._made += 1
+                self._count_of_tensors += 1
                 memory = StorageWeakRef(storage)  # type: ignore[no-untyped-call]
-                self._live[key] = _Storage(memory, storage.nbytes(), x.shape, self._made)
+                self._live[key] = _Storage(
+                    memory, storage.nbytes(), x.shape, self._count_of_tensors
+                )
         self._count()
         return out
 
@@ -111,12 +113,12 @@ class LiveBytes(TorchDispatchMode):
             for key, part in self._live.items()
             if not part.memory.expired()  # type: ignore[no-untyped-call]
         }
-        held, work = Counter[int](), [0, 0, 0]
+        by_rows, work = Counter[int](), [0, 0, 0]
         for part in self._live.values():
-            held[part.rows] += part.num_bytes
+            by_rows[part.rows] += part.num_bytes
             if part.number > self._work_from and part.rows not in self._sources:
                 work[self._kind(part)] += part.num_bytes
-        for rows, num_bytes in held.items():
+        for rows, num_bytes in by_rows.items():
             self._peaks[rows] = max(num_bytes, self._peaks.get(rows, 0))
         if sum(work) > sum(self._most):
             self._most = WorkBytes(*work)

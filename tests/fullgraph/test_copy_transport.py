@@ -92,7 +92,7 @@ def check_rounds(stages: BlockStages, columns: int, number: int) -> None:
         partial[source] = torch.full_like(rows, rank + 1.0)
     sums = stages.add_to_owners(x, lambda: partial[rank], partial.__getitem__)
     if stages.mode == "blocks" and all(all(n or p == q for q, n in enumerate(row))
-                                       for p, row in enumerate(plan.needed)):  # fmt: skip
+                                       for p, row in enumerate(plan.demand)):  # fmt: skip
         world_size = layout.group.world_size
         assert torch.equal(sums, torch.full_like(own, world_size * (world_size + 1) / 2))
 

@@ -34,7 +34,7 @@ def test_counts_equal_those_of_sets(ranks: int, chunks: int) -> None:
             needed += len(rows)
             batch |= rows
         batches.append(batch)
-    assert found.needed == needed
+    assert found.demand == needed
     assert found.distinct == sum(map(len, batches))
     stay = sum(len(a & b) for a, b in pairwise(batches))
     assert found.loaded == found.distinct - stay
@@ -61,4 +61,4 @@ def test_chunks_are_balanced_and_cover_all_nodes() -> None:
 def test_empty_graph() -> None:
     none = torch.zeros(0, dtype=torch.int64)
     found = count_duplication(torch.zeros(1, dtype=torch.int64), none, [[0, 0]])
-    assert (found.needed, found.alpha) == (0, 0)
+    assert (found.demand, found.alpha) == (0, 0)

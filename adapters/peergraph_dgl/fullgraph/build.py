@@ -140,30 +140,30 @@ def _contents(g: Any) -> dict[str, Any]:
     """
     if isinstance(g, PartitionedGraph) or not isinstance(g, (DGLGraph, StoreGraph, Store)):
         raise TypeError(f"g must be a DGLGraph or a Store, got {type(g).__name__}")
-    found: dict[str, Any] = {"type of g": type(g).__name__}
+    contents: dict[str, Any] = {"type of g": type(g).__name__}
     if not isinstance(g, DGLGraph):
-        return found
+        return contents
     if g.is_block:
         raise TypeError("g must be a graph, got a block (message flow graph)")
     frames = [(f"g.nodes[{t!r}]", f) for t, f in zip(g.ntypes, g._node_frames, strict=True)]
     frames += [
         (f"g.edges[{t!r}]", f) for t, f in zip(g.canonical_etypes, g._edge_frames, strict=True)
     ]
-    found["g.idtype"] = str(g.idtype)
+    contents["g.idtype"] = str(g.idtype)
     for owner, frame in frames:
         for name, column in frame_columns(frame).items():
             is_of_store = isinstance(column, StoreColumn) and column.table is not None
             key = f"{owner}.data[{name!r}]"
-            found[key] = "a column of a store" if is_of_store else materialize(column.data)
-    found |= {f"g.{name}": value for name, value in user_attributes(g).items()}
-    refuse_partitioned(found)
-    for key, values in found.items():
+            contents[key] = "a column of a store" if is_of_store else materialize(column.data)
+    contents |= {f"g.{name}": value for name, value in user_attributes(g).items()}
+    refuse_partitioned(contents)
+    for key, values in contents.items():
         if isinstance(values, Tensor) and values.requires_grad:
             raise NotImplementedError(
                 f"{key} requires gradients: leave it out of the graph, and give the model "
                 "peergraph.fullgraph.distribute(parameter, g.ndata[...]) in each forward pass"
             )
-    return found
+    return contents
 
 
 def _from_graph(

@@ -185,10 +185,12 @@ class PartitionedGraph(DGLGraph):  # type: ignore[misc]
             raise DGLError(
                 "Edge type name must be specified if there are more than one edge types."
             )
-        given = {self.get_etype_id(etype): ids for etype, ids in by_type.items()}
+        ids_by_type = {self.get_etype_id(etype): ids for etype, ids in by_type.items()}
         graph._keep_edges(
             {
-                etid: selected_rows("edges", given.get(etid, []), structure.structure.edge_layout)
+                etid: selected_rows(
+                    "edges", ids_by_type.get(etid, []), structure.structure.edge_layout
+                )
                 for etid, structure in enumerate(self._graph.edge_lists)
             },
             store_ids,
@@ -314,13 +316,13 @@ def _with_rows(name: str, rows: Any, layout: RowLayout, kind: str) -> Any:
         return rows  # DGL raises its error.
     if not isinstance(rows, PartitionedTensor):
         return distribute(rows, layout)
-    found = in_layout(rows, layout)
-    if found is None:
+    rows_of_layout = in_layout(rows, layout)
+    if rows_of_layout is None:
         raise ValueError(
             f"{name!r} must have the rows of the {kind}, {layout}, in dimension 0, got "
             f"{rows.row_layout} in dimension {rows.partitioned_dim} of {list(rows.shape)}"
         )
-    return found
+    return rows_of_layout
 
 
 def _refusing(name: str) -> Callable[..., NoReturn]:

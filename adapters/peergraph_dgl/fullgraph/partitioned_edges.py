@@ -94,10 +94,10 @@ class PartitionedEdges:
         """The edges of a selection of the edges' rows, in its order. Collective."""
         structure = self.structure
         if isinstance(structure, ReversedCsc):
-            found: EdgeStructure = ReversedCsc(select_edge_layout(structure.original, layout))
+            selected: EdgeStructure = ReversedCsc(select_edge_layout(structure.original, layout))
         else:
-            found = select_edge_layout(structure, layout)
-        return PartitionedEdges(found, self.idtype)
+            selected = select_edge_layout(structure, layout)
+        return PartitionedEdges(selected, self.idtype)
 
     def softmax_with(
         self, others: Sequence[PartitionedEdges], scores: Sequence[Tensor]

@@ -47,9 +47,9 @@ def _refuse(name: str, original: Callable[..., Any], *args: Any, **kwargs: Any) 
     return original(*args, **kwargs)
 
 
-def _values(given: Any) -> Iterator[Any]:
+def _values(argument: Any) -> Iterator[Any]:
     """Yields the values, and those of lists among them."""
-    for value in given:
+    for value in argument:
         if isinstance(value, (list, tuple)):
             yield from _values(value)
         else:

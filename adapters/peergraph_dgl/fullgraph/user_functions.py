@@ -208,10 +208,10 @@ def _join(structure: PartitionedStructure, parts: dict[str, Tensor]) -> Partitio
 
 def _put(csc: Csc, **parts: Tensor) -> Tensor:
     first = next(iter(parts.values()))
-    found = first.new_zeros(csc.num_destinations, *first.shape[1:])
+    result = first.new_zeros(csc.num_destinations, *first.shape[1:])
     for degree, rows in parts.items():
-        found = found.index_copy(0, _of_degree(csc, int(degree)), rows)
-    return found
+        result = result.index_copy(0, _of_degree(csc, int(degree)), rows)
+    return result
 
 
 def _of_degree(csc: Csc, degree: int) -> Tensor:
@@ -235,9 +235,9 @@ def _make_buckets(structure: PartitionedStructure) -> list[_Bucket]:
     order = by_id[torch.argsort(destinations[by_id], stable=True)]
     first = degrees.cumsum(0) - degrees
     steps = order - first.repeat_interleave(degrees)
-    found = layout.group.all_gather(sorted(set(degrees.tolist())))
+    degrees_by_rank = layout.group.all_gather(sorted(set(degrees.tolist())))
     buckets = []
-    for degree in sorted({value for values in found for value in values} - {0}):
+    for degree in sorted({value for values in degrees_by_rank for value in values} - {0}):
         mask = degrees == degree
         rows = first[mask].unsqueeze(1) + torch.arange(degree, device=first.device)
         selected = layout.select_mask(mask)
@@ -286,12 +286,12 @@ def _invoke_node_function(
 
 def _with_layout(results: Any, layout: RowLayout, func: Function) -> dict[str, PartitionedTensor]:
     """Results of a user's function as partitioned tensors of these rows."""
-    found = {}
+    by_name = {}
     for name, rows in results.items():
         if rows.dim() == 0 or rows.shape[0] != layout.size:
             raise ValueError(
                 f"{getattr(func, '__name__', func)} must return {layout.size} rows for {name!r}, "
                 f"got shape {list(rows.shape)}"
             )
-        found[name] = rows if isinstance(rows, PartitionedTensor) else distribute(rows, layout)
-    return found
+        by_name[name] = rows if isinstance(rows, PartitionedTensor) else distribute(rows, layout)
+    return by_name

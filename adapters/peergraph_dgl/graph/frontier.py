@@ -43,19 +43,19 @@ class FrontierSampler:
         # A mask is applied to all in-edges before the choice.
         core_fanouts = {t: -1 if t in masked and k > 0 else k for t, k in fanouts.items()}
         core = self._core(tuple(core_fanouts.items()), tuple(weighted.items()), replace)
-        found = _global_ids(core.sample(self._seeds(nodes), next_seed()))
+        by_relation = _global_ids(core.sample(self._seeds(nodes), next_seed()))
         for edge_type, name in {**weighted, **masked}.items():
-            found[edge_type] = self._without_zeros(edge_type, name, found[edge_type])
+            by_relation[edge_type] = self._without_zeros(edge_type, name, by_relation[edge_type])
         for edge_type in masked:
-            edges, fanout = found[edge_type], fanouts[edge_type]
+            edges, fanout = by_relation[edge_type], fanouts[edge_type]
             if fanout > 0:
-                kept = choose_edges(edges[1], fanout, replace)
-                found[edge_type] = (edges[0][kept], edges[1][kept], edges[2][kept])
+                mask = choose_edges(edges[1], fanout, replace)
+                by_relation[edge_type] = (edges[0][mask], edges[1][mask], edges[2][mask])
         for edge_type, ids in (excluded or {}).items():
-            source, destination, edge_ids = found[edge_type]
-            kept = ~torch.isin(edge_ids, ids.to(edge_ids.device))
-            found[edge_type] = (source[kept], destination[kept], edge_ids[kept])
-        return found
+            source, destination, edge_ids = by_relation[edge_type]
+            mask = ~torch.isin(edge_ids, ids.to(edge_ids.device))
+            by_relation[edge_type] = (source[mask], destination[mask], edge_ids[mask])
+        return by_relation
 
     def induced(self, nodes: IdsByType) -> tuple[dict[NodeType, Tensor], Edges]:
         """Returns the nodes in order, and all edges among them with positions of their
@@ -96,8 +96,8 @@ class FrontierSampler:
                 raise DGLError("Must specify node type when the graph is not homogeneous.")
             nodes = {types[0]: nodes}
         seeds = {}
-        for node_type, given in nodes.items():
-            ids = materialize(torch.as_tensor(given))
+        for node_type, of_type in nodes.items():
+            ids = materialize(torch.as_tensor(of_type))
             if ids.dtype == torch.bool:
                 ids = ids.nonzero().view(-1)
             seeds[node_type] = ids if ids.numel() else ids.to(torch.int64)
@@ -126,8 +126,8 @@ class FrontierSampler:
     ) -> tuple[Tensor, Tensor, Tensor]:
         source, destination, edge_ids = edges
         values = self._store.edge_table(name, edge_type).gather(edge_ids).reshape(-1)
-        kept = (values != 0).to(edge_ids.device)
-        return source[kept], destination[kept], edge_ids[kept]
+        is_nonzero = (values != 0).to(edge_ids.device)
+        return source[is_nonzero], destination[is_nonzero], edge_ids[is_nonzero]
 
 
 def _global_ids(sample: Sample) -> Edges:

@@ -142,8 +142,8 @@ class StoreGraph:
         ambiguous.
         """
         if etype in self.canonical_etypes:
-            found: EdgeType = etype
-            return found
+            canonical: EdgeType = etype
+            return canonical
         fitting = [t for t in self.canonical_etypes if etype in (None, t[1])]
         if len(fitting) != 1:
             raise dgl.DGLError(
@@ -216,12 +216,12 @@ class StoreGraph:
         output_device: Any = None,
     ) -> DGLGraph:
         """Returns the induced subgraph of nodes (ids or masks), as ``dgl.node_subgraph``."""
-        ids, found = self._sampler.induced(nodes)
+        ids, edges_by_type = self._sampler.induced(nodes)
         if relabel_nodes:
-            return _to_device(self._subgraphs.build(found, ids, store_ids), output_device)
+            return _to_device(self._subgraphs.build(edges_by_type, ids, store_ids), output_device)
         edges = {
             t: (ids[t[0]][row], ids[t[2]][col], edge_ids)
-            for t, (row, col, edge_ids) in found.items()
+            for t, (row, col, edge_ids) in edges_by_type.items()
         }
         return _to_device(self._subgraphs.build(edges, None, store_ids), output_device)
 
@@ -238,12 +238,12 @@ class StoreGraph:
         """Returns the subgraph of edge ids, as ``dgl.edge_subgraph``; needs
         ``from_store(edges=True)``.
         """
-        wanted = self._by_edge_type(edges) or {}
-        found = {}
+        ids_by_type = self._by_edge_type(edges) or {}
+        by_relation = {}
         for edge_type in self.canonical_etypes:
-            ids = wanted.get(edge_type, torch.empty(0, dtype=torch.int64, device="cpu"))
-            found[edge_type] = (*endpoints(self.store, edge_type, ids), ids)
-        result = self._subgraphs.build(found, None, store_ids)
+            ids = ids_by_type.get(edge_type, torch.empty(0, dtype=torch.int64, device="cpu"))
+            by_relation[edge_type] = (*endpoints(self.store, edge_type, ids), ids)
+        result = self._subgraphs.build(by_relation, None, store_ids)
         if relabel_nodes:
             result = dgl.compact_graphs(result)
             if not store_ids:
@@ -310,8 +310,8 @@ class StoreGraph:
     def _by_edge_type(self, ids: Any) -> dict[EdgeType, Tensor] | None:
         if ids is None:
             return None
-        given = ids if isinstance(ids, Mapping) else {self.to_canonical_etype(None): ids}
-        return {self.to_canonical_etype(t): _as_ids(value) for t, value in given.items()}
+        ids_by_type = ids if isinstance(ids, Mapping) else {self.to_canonical_etype(None): ids}
+        return {self.to_canonical_etype(t): _as_ids(value) for t, value in ids_by_type.items()}
 
     def _only(self, types: list[Any], what: str) -> Any:
         if len(types) != 1:

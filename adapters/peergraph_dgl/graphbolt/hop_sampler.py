@@ -113,10 +113,10 @@ class HopSampler:
     def _weighted(self, name: str | None) -> dict[EdgeType, str]:
         """Returns the relations with a table of weights; the others draw uniformly."""
         tables = {t: self._store.edge_table_names(t) for t in self._store.edge_types}
-        found = {t: name for t, names in tables.items() if name is not None and name in names}
-        if name is not None and not found:
+        by_type = {t: name for t, names in tables.items() if name is not None and name in names}
+        if name is not None and not by_type:
             raise ValueError(f"probs_name: no edge type has a table {name!r}, there are {tables}")
-        return found
+        return by_type
 
     def _core_supports(self, weighted: Mapping[EdgeType, str]) -> bool:
         tables = (self._store.edge_table(name, t) for t, name in weighted.items())

@@ -125,7 +125,7 @@ class Sample:
         These are the tables of the node columns that the sampler prefetches. If it prefetches no
         split node column, they are the tables of all node columns. The same holds for edge columns.
         """
-        found: list[Request] = []
+        all_requests: list[Request] = []
         for domain in ("node", "edge"):
             columns = list(self._frame_columns(domain))
             prefetched = [self._prefetched(*c) for c in columns if isinstance(c[-1], LazyFeature)]
@@ -133,10 +133,10 @@ class Sample:
             if not named:
                 lazy = [c[-1].selected() for c in columns if isinstance(c[-1], StoreColumn)]
                 named = _split_only(lazy)
-            found += named
+            all_requests += named
         others = (self._attached_requests(item) for item in _items(self.value, LazyFeature))
-        found += _split_only(request for requests in others for request in requests)
-        return _without_prefixes(found)
+        all_requests += _split_only(request for requests in others for request in requests)
+        return _without_prefixes(all_requests)
 
     def make_batch(self, fetched: FetchedRows) -> Any:
         """Makes the batch. DGL's iterator reads the columns that the sampler prefetches; other

@@ -108,13 +108,13 @@ def _unsupported_labor(sampler: Any) -> list[str]:
 
     They are importance sampling, which edge weights imply, and dependency between batches.
     """
-    given = {
+    options = {
         "edge_dir": (sampler.edge_dir, "in"),
         "prob": (sampler.prob, None),
         "importance_sampling": (int(sampler.importance_sampling), 0),
         "batch_dependency": (int(sampler.cnt[1]), 1),
     }
-    return [f"{name}={value!r}" for name, (value, plain) in given.items() if value != plain]
+    return [f"{name}={value!r}" for name, (value, plain) in options.items() if value != plain]
 
 
 def _sample(
@@ -151,8 +151,8 @@ def _sample(
 
 
 def _core(sampler: Any, settings: _Settings) -> NeighborSampler:
-    known = _samplers.get(sampler)
-    if known is None or known[0] != settings:
+    entry = _samplers.get(sampler)
+    if entry is None or entry[0] != settings:
         core = NeighborSampler(
             settings.store,
             dict(settings.fanouts),
@@ -163,8 +163,8 @@ def _core(sampler: Any, settings: _Settings) -> NeighborSampler:
             layer_dependency=settings.layer_dependency,
             index_dtype=settings.idtype,
         )
-        _samplers[sampler] = known = (settings, core)
-    return known[1]
+        _samplers[sampler] = entry = (settings, core)
+    return entry[1]
 
 
 def _fanouts(g: Any, fanouts: Any) -> Fanouts:
@@ -188,7 +188,7 @@ def _weight_names(g: Any, name: str | None) -> dict[EdgeType, str] | None:
     store = find_store(g)
     if name is None or store is None:
         return {}
-    found = {}
+    names_by_relation = {}
     for edge_type, frame in zip(g.canonical_etypes, g._edge_frames, strict=True):
         column = frame_columns(frame).get(name)
         if column is None:
@@ -201,8 +201,8 @@ def _weight_names(g: Any, name: str | None) -> dict[EdgeType, str] | None:
             table.shape[1:]
         ):
             return None
-        found[edge_type] = name
-    return found
+        names_by_relation[edge_type] = name
+    return names_by_relation
 
 
 def _ids_by_type(g: Any, seeds: Any) -> dict[str, Tensor]:
@@ -258,18 +258,18 @@ def zero_weight_edges(
         weights: names of edge tables by relation.
     """
     assert sample.edge_ids is not None
-    found = {}
+    by_relation = {}
     for edge_type, name in weights.items():
         ids = sample.edge_ids[edge_type]
-        found[edge_type] = ids[store.edge_table(name, edge_type).gather(ids).reshape(-1) == 0]
-    return found
+        by_relation[edge_type] = ids[store.edge_table(name, edge_type).gather(ids).reshape(-1) == 0]
+    return by_relation
 
 
 def _init_loader(original: Any, loader: Any, *args: Any, **kwargs: Any) -> None:
     """DataLoader's constructor for a shared graph: no pinned graph, no workers for GPU stores."""
-    given = inspect.signature(original).bind(loader, *args, **kwargs)
-    given.apply_defaults()
-    settings: dict[str, Any] = given.arguments
+    arguments = inspect.signature(original).bind(loader, *args, **kwargs)
+    arguments.apply_defaults()
+    settings: dict[str, Any] = arguments.arguments
     store = find_store(settings["graph"])
     others: dict[str, Any] = settings.get("kwargs", {})
     if store is None or isinstance(others.get("collate_fn"), CollateWrapper):

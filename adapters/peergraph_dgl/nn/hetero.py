@@ -90,9 +90,9 @@ def _is_mean(aggregate: Any) -> bool:
     added.
     """
     for name in ("sum", "mean"):
-        known = get_aggregate_fn(name)
-        same = getattr(aggregate, "func", None) is known.func
-        if same and aggregate.keywords == known.keywords and not aggregate.args:
+        mean = get_aggregate_fn(name)
+        same = getattr(aggregate, "func", None) is mean.func
+        if same and aggregate.keywords == mean.keywords and not aggregate.args:
             return name == "mean"
     raise Unsupported("results of relations are neither added nor averaged")
 

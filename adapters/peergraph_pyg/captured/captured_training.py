@@ -145,9 +145,9 @@ class CapturedTraining:
     def _begin(self, index: Any, number: int) -> _Batch:
         if self._store.closed:
             raise RuntimeError("this store has been closed: there are no more batches of it")
-        given = self._loader.input_data[index]
-        batch = _Batch(given.node, given.input_id, next_seed(), None)
-        if self._slots and len(given.node) == self._loader.batch_size:
+        seeds = self._loader.input_data[index]
+        batch = _Batch(seeds.node, seeds.input_id, next_seed(), None)
+        if self._slots and len(seeds.node) == self._loader.batch_size:
             batch.slot = self._slots[number % len(self._slots)]
             batch.slot.start(batch.nodes, batch.input_id, batch.seed)
         return batch

@@ -33,8 +33,8 @@ def check_optimizer(optimizer: Any, model: torch.nn.Module) -> None:
             f"optimizer: {type(optimizer).__name__} cannot be captured; SGD and the optimizers of "
             "torch with the option capturable can"
         )
-    known = set(map(id, model.parameters()))
-    if any(id(p) not in known for group in optimizer.param_groups for p in group["params"]):
+    ids = set(map(id, model.parameters()))
+    if any(id(p) not in ids for group in optimizer.param_groups for p in group["params"]):
         raise ValueError("optimizer: it has parameters that are not the model's")
 
 
@@ -106,11 +106,11 @@ def _choose_fused(group: dict[str, Any]) -> bool | None:
 
     True if the user set neither `fused` nor `foreach`, and torch has the fused step for them.
     """
-    given: bool | None = group.get("fused")
-    is_free = given is None and group.get("foreach") is None and not group.get("differentiable")
+    fused: bool | None = group.get("fused")
+    is_free = fused is None and group.get("foreach") is None and not group.get("differentiable")
     if is_free and all(p.is_cuda and p.is_floating_point() for p in group["params"]):
         return True
-    return given
+    return fused
 
 
 def settings_of(optimizer: torch.optim.Optimizer) -> Iterator[Hashable]:

@@ -73,9 +73,9 @@ class GpuSlot(Slot):
         # Seeds, their positions, and the seed of the random numbers.
         words = 2 * size + 1
         self._staging = torch.zeros(words, dtype=torch.int64, device="cpu", pin_memory=True)
-        self._given = torch.zeros(words, dtype=torch.int64, device=device)
-        self.input_id = self._given[size : 2 * size]
-        self._made = torch.cuda.Event()  # type: ignore[no-untyped-call]
+        self._input = torch.zeros(words, dtype=torch.int64, device=device)
+        self.input_id = self._input[size : 2 * size]
+        self._sample_end = torch.cuda.Event()  # type: ignore[no-untyped-call]
         self._read = torch.cuda.Event()  # type: ignore[no-untyped-call]
         with torch.cuda.device(device):
             stream.wait_stream(torch.cuda.current_stream())
@@ -84,20 +84,20 @@ class GpuSlot(Slot):
             stream.synchronize()
             # The graphs of slots have memory of their own: a graph that shared it might write where
             # another one's sample is still trained on.
-            self._graph, made = record_cuda_graph(self._draw, stream)
-        self.sample, self._counts = made
-        self._found = torch.zeros(
+            self._graph, sample_and_counts = record_cuda_graph(self._draw, stream)
+        self.sample, self._counts = sample_and_counts
+        self._counts_on_host = torch.zeros(
             len(self._counts), dtype=torch.int64, device="cpu", pin_memory=True
         )
 
     def _draw(self) -> tuple[StaticShapeSample, Tensor]:
-        seeds = {self._node_type: self._given[: self._size]}
-        sample = self._sampler.sample(seeds, self._given[-1:])
+        seeds = {self._node_type: self._input[: self._size]}
+        sample = self._sampler.sample(seeds, self._input[-1:])
         return sample, torch.cat([*sample.num_nodes.values(), *sample.num_edges.values()])
 
     def start(self, seeds: Tensor, input_id: Tensor, seed: int) -> None:
         """As of a slot; does not wait for the sample."""
-        self._made.synchronize()  # the last copy from the staging memory
+        self._sample_end.synchronize()  # the last copy from the staging memory
         self._staging[: self._size] = seeds
         self._staging[self._size : -1] = input_id
         self._staging[-1] = seed
@@ -105,16 +105,16 @@ class GpuSlot(Slot):
         stream = self._stream if compat.can_overlap_replays() else current
         stream.wait_event(self._read)
         with torch.cuda.stream(stream):
-            self._given.copy_(self._staging, non_blocking=True)
+            self._input.copy_(self._staging, non_blocking=True)
             self._graph.replay()
-            self._found.copy_(self._counts, non_blocking=True)
-            self._made.record()
+            self._counts_on_host.copy_(self._counts, non_blocking=True)
+            self._sample_end.record()
 
     def fits(self) -> bool:
         """As of a slot. The current stream then waits for the sample."""
-        self._made.synchronize()
-        counts = iter(self._found.tolist())
-        torch.cuda.current_stream(self._stream.device).wait_event(self._made)
+        self._sample_end.synchronize()
+        counts = iter(self._counts_on_host.tolist())
+        torch.cuda.current_stream(self._stream.device).wait_event(self._sample_end)
         nodes = {t: list(islice(counts, len(x))) for t, x in self.sample.num_nodes.items()}
         edges = {t: list(islice(counts, len(x))) for t, x in self.sample.num_edges.items()}
         return fits(self._sampler.shape, nodes, edges)

@@ -248,15 +248,15 @@ def csc_of(
         IndexError: the first id out of range.
         RuntimeError: the edges of an earlier call were not those of the structure.
     """
-    found = None
+    csc = None
     if type(edge_index) is Tensor:
         attachment, edges = _attachment_of(edge_index)
         if attachment is not None:
-            found = attachment.structure.csc(edges, num_destinations, num_sources)
-    if found is not None:
+            csc = attachment.structure.csc(edges, num_destinations, num_sources)
+    if csc is not None:
         if is_explaining():
-            note(f"structure: the loader's, nothing is sorted or checked; {_gradients_of(found)}")
-        return found
+            note(f"structure: the loader's, nothing is sorted or checked; {_gradients_of(csc)}")
+        return csc
     origin = _origin.get()
     # The edge index itself, where the layer passes on the user's, is shared by all layers.
     is_own = origin is None or edge_index is origin.tensors[0]
@@ -264,14 +264,14 @@ def csc_of(
     if any(tensor.is_inference() for tensor in tensors):  # These count no versions.
         return Csc.from_edge_index(plain(edge_index), num_destinations, num_sources)
     if origin is None or is_own:
-        kept, made = _entry_of(tensors).by_key, None
+        entries, maker = _entry_of(tensors).by_key, None
     else:
-        kept, made = origin.entry().by_key, (origin.layer, origin.position_of(edge_index))
-    key = (made, edge_index.shape[1], edge_index.dtype, num_destinations, num_sources)
-    csc = kept.get(key)
+        entries, maker = origin.entry().by_key, (origin.layer, origin.position_of(edge_index))
+    key = (maker, edge_index.shape[1], edge_index.dtype, num_destinations, num_sources)
+    csc = entries.get(key)
     if csc is None:
         # A structure that holds views of the edge index would keep it alive, and so itself.
-        csc = kept[key] = Csc.from_edge_index(
+        csc = entries[key] = Csc.from_edge_index(
             plain(edge_index).data, num_destinations, num_sources, transient=None
         )
     explaining = is_explaining()
@@ -377,17 +377,17 @@ def joined_structure(
     tensors, gradients = tuple(edge_indices), torch.is_grad_enabled()
     if any(tensor.is_inference() for tensor in tensors):  # These count no versions.
         return make(True, False)
-    kept = _entry_of(tensors).joined
-    if key not in kept:
+    entries = _entry_of(tensors).joined
+    if key not in entries:
         attachments = [_attachment_of(tensor)[0] for tensor in tensors]
         ready = [each.ready for each in attachments if each is not None]
         is_of_batch = len(ready) == len(tensors)
         with torch.inference_mode(False):
             if is_of_batch and tensors[0].is_cuda and not has_static_shapes():
-                kept[key] = _made_aside(tensors, ready, lambda: make(False, gradients))
+                entries[key] = _made_aside(tensors, ready, lambda: make(False, gradients))
             else:
-                kept[key] = make(not is_of_batch, gradients)
-    structure: _Joined = kept[key]
+                entries[key] = make(not is_of_batch, gradients)
+    structure: _Joined = entries[key]
     return structure
 
 
@@ -441,8 +441,8 @@ def _ids_of(tensors: tuple[Tensor, ...]) -> tuple[int, ...]:
 
 def _forget(ids: tuple[int, ...]) -> None:
     """Drops the entry of tensors that died. Runs at any time, so it takes no lock."""
-    found = _entries.get(ids)
-    if found is not None and found.is_dead():
+    entry = _entries.get(ids)
+    if entry is not None and entry.is_dead():
         _entries.pop(ids, None)
 
 
@@ -464,15 +464,15 @@ def _find(edges: TracedEdges, counted: bool) -> list[Csc]:
     sizes = edges.num_destinations, edges.num_sources
     if edge_type is None:
         return [csc_of(edge_index, *sizes, counted=counted)]
-    kept = _entry_of((edge_index, edge_type)).by_key
+    entries = _entry_of((edge_index, edge_type)).by_key
     key = ("relations", *edges.relations, *sizes)
-    found = [kept[each] for each in _keys(key, edges.relations) if each in kept]
-    if len(found) < len(edges.relations):
-        found = _split_relations(edge_index, edge_type, edges.relations, *sizes)
-        kept.update(zip(_keys(key, edges.relations), found, strict=True))
-    for csc in found:
+    structures = [entries[each] for each in _keys(key, edges.relations) if each in entries]
+    if len(structures) < len(edges.relations):
+        structures = _split_relations(edge_index, edge_type, edges.relations, *sizes)
+        entries.update(zip(_keys(key, edges.relations), structures, strict=True))
+    for csc in structures:
         csc.count_use(counted=counted)
-    return found
+    return structures
 
 
 def _keys(key: tuple[Hashable, ...], relations: list[int]) -> list[Hashable]:
@@ -487,13 +487,13 @@ def _split_relations(
     num_sources: int,
 ) -> list[Csc]:
     """Returns the structure of each relation's edges; raises IndexError for edges of none."""
-    made = []
+    parts = []
     for relation in relations:
         chosen = edge_index[:, edge_type == relation]
-        made.append(Csc.from_edge_index(chosen, num_destinations, num_sources, transient=None))
-    if sum(csc.num_edges for csc in made) != edge_index.shape[1]:
+        parts.append(Csc.from_edge_index(chosen, num_destinations, num_sources, transient=None))
+    if sum(csc.num_edges for csc in parts) != edge_index.shape[1]:
         raise IndexError(f"edge_type is out of bounds: there are {len(relations)} relations")
-    return made
+    return parts
 
 
 register_finder(FINDER, _find)

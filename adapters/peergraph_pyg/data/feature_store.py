@@ -51,9 +51,9 @@ class FeatureStore(torch_geometric.data.FeatureStore):  # type: ignore[misc]
             self._add(node_type, store.node_table_names(node_type))
         for edge_type in store.edge_types:
             self._add(edge_type, store.edge_table_names(edge_type))
-        for wanted in lazy:
-            if not self.tensors_named(wanted):
-                raise ValueError(f"no node or edge type has a shared tensor {wanted!r}")
+        for lazy_name in lazy:
+            if not self.tensors_named(lazy_name):
+                raise ValueError(f"no node or edge type has a shared tensor {lazy_name!r}")
         for (owner, name), tensor in self._tensors.items():
             if name in lazy:
                 kind = StoredTable if as_stored else LazyTable

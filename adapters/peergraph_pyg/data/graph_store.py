@@ -85,8 +85,8 @@ class GraphStore(torch_geometric.data.GraphStore):  # type: ignore[misc]
         edge_type = self._edge_type(edge_attr)
         stored = self._stored(edge_type, edge_attr)
         if stored is None or not all(
-            torch.equal(own, torch.as_tensor(given).to(own))
-            for own, given in zip(stored, edge_index, strict=True)
+            torch.equal(own, torch.as_tensor(other).to(own))
+            for own, other in zip(stored, edge_index, strict=True)
         ):
             raise NotImplementedError(
                 f"put_edge_index of {edge_type}: the structure of a store is fixed when it is "

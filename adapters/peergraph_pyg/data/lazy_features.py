@@ -70,7 +70,7 @@ class _Values:
         """Returns the rows as they are stored, gathered at the first call; None where somebody has
         the values, which may have changed, or the storage is not narrow.
         """
-        if self.found() is not None:
+        if self.matrix_if_gathered() is not None:
             return None
         of_base = None if self.base is None else self.base._encoded
         if of_base is not None:
@@ -82,7 +82,7 @@ class _Values:
 
     def rows_in(self, begin: int, end: int, dtype: torch.dtype) -> Tensor:
         """Returns the rows in a range; gathers no others."""
-        values = self.found()
+        values = self.matrix_if_gathered()
         if values is not None:
             return values[begin:end].to(dtype)
         if self._encoded is not None:
@@ -97,26 +97,26 @@ class _Values:
 
     def tensors(self) -> list[Tensor]:
         """Returns the tensors that hold gathered rows."""
-        values, encoded = self.found(), self._encoded
+        values, encoded = self.matrix_if_gathered(), self._encoded
         return ([] if values is None else [values]) + ([] if encoded is None else encoded.tensors())
 
-    def found(self) -> Tensor | None:
+    def matrix_if_gathered(self) -> Tensor | None:
         """Returns the matrix if the rows were gathered, else None."""
-        of_base = None if self.base is None else self.base.found()
+        of_base = None if self.base is None else self.base.matrix_if_gathered()
         return self._tensor if of_base is None else of_base[: self.rows.shape[0]]
 
     def materialize(self) -> Tensor:
         """Returns the matrix; the first call gathers these rows, not those of the base."""
-        found = self.found()
-        if found is None:
+        values = self.matrix_if_gathered()
+        if values is None:
             # A tensor made in inference mode could not take part in autograd later.
             encoded = self._encoded
             with torch.inference_mode(False):
                 if encoded is None:
-                    found = self._tensor = self.rows.gather()
+                    values = self._tensor = self.rows.gather()
                 else:
-                    found = self._tensor = encoded.decode()
-        return found
+                    values = self._tensor = encoded.decode()
+        return values
 
     def shared(self) -> Tensor:
         """Returns the matrix as a view of the base's matrix, so that both see writes."""
@@ -148,7 +148,7 @@ class LazyRows(StoragelessTensor):
     @property
     def is_gathered(self) -> bool:
         """Whether the rows have been gathered and decoded."""
-        return self._matrix.found() is not None
+        return self._matrix.matrix_if_gathered() is not None
 
     @property
     def is_in_memory(self) -> bool:

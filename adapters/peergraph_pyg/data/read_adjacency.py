@@ -33,10 +33,10 @@ def matrix_key(storage: Any) -> str | None:
     Raises:
         ValueError: there are two such attributes.
     """
-    found = [key for key in ADJACENCY_KEYS if key in storage]
-    if len(found) > 1:
+    keys = [key for key in ADJACENCY_KEYS if key in storage]
+    if len(keys) > 1:
         raise ValueError("'adj' and 'adj_t' both hold edges; keep one of them")
-    return found[0] if found else None
+    return keys[0] if keys else None
 
 
 def read_matrix(

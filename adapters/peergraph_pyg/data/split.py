@@ -126,14 +126,14 @@ def split(data: Any) -> tuple[Data | HeteroData, GraphSource]:
 
 def plain_values(outline: Any) -> dict[str, Any]:
     """Returns what is in the outline and not in the store, by the name that errors show."""
-    found: dict[str, Any] = {"type of data": type(outline).__name__}
+    values: dict[str, Any] = {"type of data": type(outline).__name__}
     for storage in outline.stores:
         owner = storage_type(storage)
         prefix = "data." if owner is None else f"data[{owner!r}]."
         for key, value in storage_values(storage).items():
             is_of_store = isinstance(value, (_Placeholder, SparseLayout))
-            found[prefix + key] = repr(value) if is_of_store else value
-    return found
+            values[prefix + key] = repr(value) if is_of_store else value
+    return values
 
 
 def join(outline: Any, store: Store) -> Any:

@@ -88,8 +88,8 @@ def find_store(data: Any) -> Store | None:
         return pair_store(data)
     # Edges that were shared again are in a newer store than features are.
     edges = (edge for _, edge in _edge_attributes(data) if isinstance(edge, _EDGE_KINDS))
-    found = next((tensor.store for tensor in (*edges, *_store_tensors(data))), None)
-    return kept_store(data) if found is None else found
+    store = next((tensor.store for tensor in (*edges, *_store_tensors(data))), None)
+    return kept_store(data) if store is None else store
 
 
 def pair_store(data: Any) -> Store | None:

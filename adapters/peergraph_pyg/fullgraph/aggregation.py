@@ -66,8 +66,8 @@ def aggregate(
             rows = torch.cat([rows.new_zeros(shape), rows], dim)
             index = torch.cat([index.new_zeros(2), index + 1])
         call = {"index": index, "dim_size": num_added + dim_size, "dim": dim - rows.dim(), **kwargs}
-        found: Tensor = torch.func.functional_call(module, values, (rows,), call)
-        return found.narrow(dim, num_added, dim_size) if num_added else found
+        aggregated: Tensor = torch.func.functional_call(module, values, (rows,), call)
+        return aggregated.narrow(dim, num_added, dim_size) if num_added else aggregated
 
     return index.reduce_edges(run, x, dim, parameters=parameters)
 

@@ -93,8 +93,8 @@ def full_graph(
     """
     utilities.install()
     group_of_data = _group_of(data, device, group)
-    given = _share_where_lacking(data, group_of_data)
-    data, contents = collective_call(WorldGroup.of(group_of_data), lambda: _contents(given))
+    shared = _share_where_lacking(data, group_of_data)
+    data, contents = collective_call(WorldGroup.of(group_of_data), lambda: _contents(shared))
     model = options.get("model")
     if isinstance(model, nn.Module):
         ranks = WorldGroup.of(group_of_data)
@@ -135,10 +135,10 @@ def partition_of(data: Data | HeteroData) -> FullGraph:
     Raises:
         ValueError: the data is not partitioned.
     """
-    found = graph_storage(data).__dict__.get(_MARK)
-    if not isinstance(found, FullGraph):
+    partition = graph_storage(data).__dict__.get(_MARK)
+    if not isinstance(partition, FullGraph):
         raise ValueError("expected data returned by peergraph_pyg.full_graph()")
-    return found
+    return partition
 
 
 def _small_parts(data: Data | HeteroData) -> tuple[SmallGraph, Partition]:
@@ -183,7 +183,7 @@ def _contents(data: Any) -> tuple[Data | HeteroData, dict[str, Any]]:
     What is in a store is not read: it is the same on all ranks.
     """
     data = _as_data(data)
-    found: dict[str, Any] = {"type of data": type(data).__name__}
+    contents: dict[str, Any] = {"type of data": type(data).__name__}
     values: dict[str, Any] = {}
     for storage in data.stores:
         owner = storage_type(storage)
@@ -191,19 +191,19 @@ def _contents(data: Any) -> tuple[Data | HeteroData, dict[str, Any]]:
         for key, value in storage_values(storage).items():
             values[prefix + key] = value
             if isinstance(value, (StoreTensor, *ADJACENCY_TYPES)):
-                found[prefix + key] = f"{type(value).__name__} of a store"
+                contents[prefix + key] = f"{type(value).__name__} of a store"
             elif key in ADJACENCY_KEYS and isinstance(owner or EDGE, tuple):
                 parts = read_matrix(storage, key, owner or EDGE, _num_nodes(data))
-                found[prefix + key] = dict(parts.tables)
+                contents[prefix + key] = dict(parts.tables)
             elif isinstance(value, TensorFrame):
                 raise NotImplementedError(
                     f"{prefix}{key}: frames are not split for a full graph; encode their columns "
                     "to a tensor of rows first, or train on batches of a loader"
                 )
             elif key != "edge_index":  # edges are compared by their readers
-                found[prefix + key] = value
+                contents[prefix + key] = value
     refuse_partitioned(values)
-    return data, found
+    return data, contents
 
 
 def _row_bytes(storage: Any, is_of: Callable[[str], bool]) -> int:
@@ -239,18 +239,18 @@ def _as_data(data: Any) -> Data | HeteroData:
             "data must be Data, HeteroData, a Store or the stores of peergraph_pyg.stores(), got "
             f"{type(data).__name__}"
         )
-    found = Data() if store.is_homogeneous else HeteroData()
+    result = Data() if store.is_homogeneous else HeteroData()
     for node_type in store.node_types:
-        storage = found if isinstance(found, Data) else found[node_type]
+        storage = result if isinstance(result, Data) else result[node_type]
         storage.num_nodes = store.num_nodes(node_type)
         for name in store.node_table_names(node_type):
             storage[name] = TableTensor(store, node_type, name)
     for edge_type in store.edge_types:
-        storage = found if isinstance(found, Data) else found[edge_type]
+        storage = result if isinstance(result, Data) else result[edge_type]
         storage.edge_index = EdgeIndexTensor(store, edge_type)
         for name in store.edge_table_names(edge_type):
             storage[name] = TableTensor(store, edge_type, name)
-    return found
+    return result
 
 
 def _node_storages(data: Data | HeteroData) -> list[tuple[NodeType, Any]]:
@@ -266,12 +266,12 @@ def _edge_storages(data: Data | HeteroData) -> list[tuple[EdgeType, Any]]:
 
 
 def _num_nodes(data: Data | HeteroData) -> dict[NodeType, int]:
-    found = {}
+    counts = {}
     for node_type, storage in _node_storages(data):
         if storage.num_nodes is None:
             raise ValueError(f"num_nodes of {node_type!r} is not set and cannot be inferred")
-        found[node_type] = int(storage.num_nodes)
-    return found
+        counts[node_type] = int(storage.num_nodes)
+    return counts
 
 
 def _edges(edge_type: EdgeType, storage: Any, num_nodes: dict[NodeType, int]) -> Tensor:
@@ -315,6 +315,6 @@ def _rows(value: Any, read: Callable[[Any], PartitionedTensor]) -> PartitionedTe
             # Of mapped files that must not be written: nobody writes these rows.
             warnings.filterwarnings("ignore", "The given NumPy array is not writ")
             value = torch.from_numpy(value)
-    found = read(value.table if isinstance(value, TableTensor) else value.detach())
-    found.requires_grad_(value.requires_grad)
-    return found
+    rows = read(value.table if isinstance(value, TableTensor) else value.detach())
+    rows.requires_grad_(value.requires_grad)
+    return rows

@@ -54,7 +54,7 @@ def hgt(
         rows = _by_head(values[source], layer.v_rel.weight[weights])
         messages.setdefault(target, []).append(rows)
     priors = [layer.p_rel["__".join(edge_type)] for edge_type in edge_index_dict]
-    found: dict[str, Tensor] = {}
+    by_type: dict[str, Tensor] = {}
     for node_type, query in queries.items():
         if node_type not in layer.dst_node_types:
             continue
@@ -64,15 +64,15 @@ def hgt(
             shares = joint_softmax(relations, scores[node_type])
             for structure, rows, share in zip(relations, messages[node_type], shares, strict=True):
                 out = out + structure.spmm("mul", "sum", rows, share)
-        found[node_type] = _ReadAll.apply(out.flatten(1), *projections.values(), *priors)
-    projected = layer.out_lin({key: F.gelu(rows) for key, rows in found.items()})
-    for node_type in found:
+        by_type[node_type] = _ReadAll.apply(out.flatten(1), *projections.values(), *priors)
+    projected = layer.out_lin({key: F.gelu(rows) for key, rows in by_type.items()})
+    for node_type in by_type:
         out = projected[node_type]
         if out.shape[-1] == x_dict[node_type].shape[-1]:
             share = layer.skip[node_type].sigmoid()
             out = share * out + (1 - share) * x_dict[node_type]
-        found[node_type] = out
-    return found
+        by_type[node_type] = out
+    return by_type
 
 
 class _ReadAll(Function):

@@ -73,9 +73,9 @@ def dropout_node(
         raise NotImplementedError(
             "dropout_node(relabel_nodes=True) on a partitioned graph, whose nodes keep their ids"
         )
-    kept = _draw(nodes) > p
-    mask = kept[edge_index[0]] & kept[edge_index[1]]
-    return _select(structure, mask), mask, kept
+    node_mask = _draw(nodes) > p
+    mask = node_mask[edge_index[0]] & node_mask[edge_index[1]]
+    return _select(structure, mask), mask, node_mask
 
 
 def negative_sampling(
@@ -112,22 +112,22 @@ def negative_sampling(
         return numbers.sort().values, count, population
 
     existing, count, population = structure.cached(("numbers of pairs", *kind), make)
-    wanted = structure.num_edges if num_neg_samples is None else num_neg_samples
-    if isinstance(wanted, float):
-        wanted = int(wanted * structure.num_edges)
+    num_samples = structure.num_edges if num_neg_samples is None else num_neg_samples
+    if isinstance(num_samples, float):
+        num_samples = int(num_samples * structure.num_edges)
     if undirected:
-        wanted //= 2
-    found = existing.new_empty(0)
-    drawn_at_once = int(1.1 * wanted / max(1 - count / population, 1e-3)) if population else 0
+        num_samples //= 2
+    codes = existing.new_empty(0)
+    drawn_at_once = int(1.1 * num_samples / max(1 - count / population, 1e-3)) if population else 0
     for _ in range(_TRIES if count < population else 0):
         if drawn_at_once >= population:
             drawn = torch.randperm(population)
         else:
             drawn = torch.randint(population, (drawn_at_once,))
-        found = _distinct(torch.cat([found, _without(drawn.to(found.device), existing, structure)]))
-        if len(found) >= wanted:
+        codes = _distinct(torch.cat([codes, _without(drawn.to(codes.device), existing, structure)]))
+        if len(codes) >= num_samples:
             break
-    pairs: Tensor = pairs_of(found[:wanted], *kind)
+    pairs: Tensor = pairs_of(codes[:num_samples], *kind)
     return pairs
 
 

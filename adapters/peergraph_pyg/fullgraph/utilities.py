@@ -195,9 +195,9 @@ def _replace_loop_rows(csc: Csc, rows: Tensor, edges: Tensor, is_loop: Tensor) -
 
     As PyG does on the CPU.
     """
-    found = rows.clone()
-    found[kept_ends(csc)[1][is_loop]] = edges[is_loop]
-    return found
+    replaced = rows.clone()
+    replaced[kept_ends(csc)[1][is_loop]] = edges[is_loop]
+    return replaced
 
 
 def _get_laplacian(
@@ -243,8 +243,8 @@ def _one_hot(
     if not isinstance(index, PartitionedTensor):
         return original(index, num_classes, dtype)
     classes = int(index.max()) + 1 if num_classes is None else num_classes
-    found = index.unsqueeze(1) == torch.arange(classes, device=index.device)
-    return found.to(torch.get_default_dtype() if dtype is None else dtype)
+    is_class = index.unsqueeze(1) == torch.arange(classes, device=index.device)
+    return is_class.to(torch.get_default_dtype() if dtype is None else dtype)
 
 
 def _to_dense_batch(
@@ -306,7 +306,7 @@ def _recommend(original: Original, model: Any, edge_index: Any, *args: Any, **kw
     if not isinstance(edge_index, PartitionedEdgeIndex):
         return original(model, edge_index, *args, **kwargs)
     on_all = copy.copy(model)
-    on_all.get_embedding = lambda *given: model.get_embedding(*given).full_tensor()
+    on_all.get_embedding = lambda *arguments: model.get_embedding(*arguments).full_tensor()
     return original(on_all, edge_index, *args, **kwargs)
 
 
@@ -340,8 +340,8 @@ class _PartitionedZeros(TorchFunctionMode):
 
 
 def _refuse(name: str, original: Original, *args: Any, **kwargs: Any) -> Any:
-    given = [*args, *kwargs.values()]
-    if any(isinstance(value, (PartitionedEdgeIndex, NodeIndex)) for value in given):
+    values = [*args, *kwargs.values()]
+    if any(isinstance(value, (PartitionedEdgeIndex, NodeIndex)) for value in values):
         raise NotImplementedError(
             f"torch_geometric's {name} on a partitioned edge_index: call it before "
             "peergraph_pyg.full_graph, on the data's own edge_index"
@@ -356,10 +356,10 @@ def _loop_rows(
     structure = edge_index.structure
     edges = _edge_tensor("edge_attr", edge_attr, structure)
     if isinstance(fill_value, str):
-        found: PartitionedTensor = compat.edge_function("scatter")(
+        rows: PartitionedTensor = compat.edge_function("scatter")(
             edges, edge_index[1], 0, structure.num_destinations, fill_value
         )
-        return found
+        return rows
     layout = structure.destination_layout
     shape = (layout.local_count, *edges.shape[1:])
     if isinstance(fill_value, Tensor):
@@ -388,8 +388,8 @@ def _edge_tensor(
             f"{type(value).__name__} {list(getattr(value, 'shape', []))}; "
             "peergraph.fullgraph.distribute takes this rank's rows of a tensor equal on all ranks"
         )
-    found = value.partitioned_dim == dim % value.dim()
-    if not found or not structure.edge_layout.same_rows(value.row_layout):
+    is_by_edge = value.partitioned_dim == dim % value.dim()
+    if not is_by_edge or not structure.edge_layout.same_rows(value.row_layout):
         raise ValueError(
             f"{name} must have the rows of the edges, {structure.edge_layout}, in dimension {dim}, "
             f"got {value.row_layout} in dimension {value.partitioned_dim}"

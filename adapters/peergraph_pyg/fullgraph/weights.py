@@ -40,11 +40,11 @@ class _Forward:
     def __call__(self, original: Original, *args: Any, **kwargs: Any) -> Any:
         if not any(map(is_weighted, (*args, *kwargs.values()))):
             return original(*args, **kwargs)
-        given = {**dict(zip(self._names, args, strict=False)), **kwargs}
-        given["edge_index"], given["edge_weight"] = split_weights(
-            given["edge_index"], given.get("edge_weight")
+        arguments = {**dict(zip(self._names, args, strict=False)), **kwargs}
+        arguments["edge_index"], arguments["edge_weight"] = split_weights(
+            arguments["edge_index"], arguments.get("edge_weight")
         )
-        return original(given.pop(self._names[0]), **given)
+        return original(arguments.pop(self._names[0]), **arguments)
 
 
 def _check_input(original: Original, layer: Any, edge_index: Any, size: Any) -> Any:

@@ -18,32 +18,34 @@ from ..data.feature_store import FeatureStore
 Times = Tensor | dict[NodeType, Tensor]
 
 
-def check_num_neighbors(given: Any) -> NumNeighbors:
+def check_num_neighbors(num_neighbors: Any) -> NumNeighbors:
     """Returns the fanouts as a ``NumNeighbors`` of PyG.
 
     Raises:
         TypeError: neither a list of ints nor a dict of such lists.
         ValueError: a number below -1.
     """
-    is_pyg = isinstance(given, NumNeighbors)
-    for values in [given.values, given.default or []] if is_pyg else [given]:
+    is_pyg = isinstance(num_neighbors, NumNeighbors)
+    for values in (
+        [num_neighbors.values, num_neighbors.default or []] if is_pyg else [num_neighbors]
+    ):
         for of_type in values.values() if isinstance(values, Mapping) else [values]:
-            _check_fanouts(of_type, given)
+            _check_fanouts(of_type, num_neighbors)
     if is_pyg:
-        return given
-    if isinstance(given, Mapping):
-        return NumNeighbors(dict(given))
-    return NumNeighbors([operator.index(fanout) for fanout in given])
+        return num_neighbors
+    if isinstance(num_neighbors, Mapping):
+        return NumNeighbors(dict(num_neighbors))
+    return NumNeighbors([operator.index(fanout) for fanout in num_neighbors])
 
 
-def _check_fanouts(of_type: Any, given: Any) -> None:
+def _check_fanouts(of_type: Any, num_neighbors: Any) -> None:
     try:
         fanouts = [operator.index(fanout) for fanout in of_type]
         if any(isinstance(fanout, bool) for fanout in of_type):
             raise TypeError
     except TypeError:
         raise TypeError(
-            f"num_neighbors must be a list of ints, or a dict of such lists, got {given!r}"
+            f"num_neighbors must be a list of ints, or a dict of such lists, got {num_neighbors!r}"
         ) from None
     if any(not -1 <= fanout < 2**31 for fanout in fanouts):
         raise ValueError(
@@ -60,10 +62,10 @@ def weight_tables(data: Any, name: str) -> dict[EdgeType, str]:
     Raises:
         ValueError: no edge type has the attribute, or it was not shared.
     """
-    found = list(_shared_tensors(data, name))
-    tables = {t.owner: t.table_name for t in found if isinstance(t.owner, tuple)}
+    tensors = list(_shared_tensors(data, name))
+    tables = {t.owner: t.table_name for t in tensors if isinstance(t.owner, tuple)}
     if not tables:
-        if found and isinstance(data, Data) and data.num_nodes == data.num_edges:
+        if tensors and isinstance(data, Data) and data.num_nodes == data.num_edges:
             # PyG takes it for a node attribute, in batches too.
             raise ValueError(
                 f"weight_attr: {name!r} is taken for an attribute of nodes, because there are as "
@@ -83,12 +85,12 @@ def time_tables(data: Any, name: str) -> tuple[dict[NodeType, str], dict[EdgeTyp
     Raises:
         ValueError: neither nodes nor edges have the attribute, or both, or it was not shared.
     """
-    found = list(_shared_tensors(data, name))
-    node_tables = {t.owner: t.table_name for t in found if isinstance(t.owner, str)}
-    edge_tables = {t.owner: t.table_name for t in found if isinstance(t.owner, tuple)}
+    tensors = list(_shared_tensors(data, name))
+    node_tables = {t.owner: t.table_name for t in tensors if isinstance(t.owner, str)}
+    edge_tables = {t.owner: t.table_name for t in tensors if isinstance(t.owner, tuple)}
     if node_tables and edge_tables:
         raise ValueError(f"time_attr: {name!r} is an attribute of nodes and of edges")
-    if not found:
+    if not tensors:
         raise ValueError(f"time_attr: neither nodes nor edges have an attribute {name!r}")
     return node_tables, edge_tables
 

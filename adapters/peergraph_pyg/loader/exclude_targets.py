@@ -73,15 +73,15 @@ def _positives(metadata: Any) -> tuple[Tensor, Tensor]:
 def _remove(out: Any, key: EdgeType | None, begin: Tensor, end: Tensor) -> None:
     if begin.numel() == 0:
         return
-    kept = ~_connects_target(out, key, begin, end)
+    stays = ~_connects_target(out, key, begin, end)
     for name in ("row", "col", "edge"):
         value = _by_type(getattr(out, name), key)
         if value is not None:
-            _set_by_type(out, name, key, value[kept])
+            _set_by_type(out, name, key, value[stays])
     counts = _by_type(out.num_sampled_edges, key)
     if counts is not None:
-        before = torch.cat([kept.new_zeros(1, dtype=torch.int64), kept.cumsum(0)])
-        left = before[torch.tensor([0, *accumulate(counts)], device=kept.device)].tolist()
+        before = torch.cat([stays.new_zeros(1, dtype=torch.int64), stays.cumsum(0)])
+        left = before[torch.tensor([0, *accumulate(counts)], device=stays.device)].tolist()
         _set_by_type(out, "num_sampled_edges", key, [b - a for a, b in pairwise(left)])
 
 

@@ -48,10 +48,10 @@ def lazy(data: Shared, *names: str, as_stored: bool = False) -> Shared:
     copied: Any = copy.copy(data)
     kind = StoredTable if as_stored else LazyTable
     for name in names:
-        found = [s for s in copied.stores if isinstance(s.get(name), TableTensor)]
-        if not found:
+        storages = [s for s in copied.stores if isinstance(s.get(name), TableTensor)]
+        if not storages:
             raise ValueError(f"no node or edge type has a shared tensor {name!r}")
-        for storage in found:
+        for storage in storages:
             storage[name] = kind.of(storage[name])
     shared: Shared = copied
     return shared

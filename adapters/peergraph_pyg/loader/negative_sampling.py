@@ -41,7 +41,7 @@ class CpuNegativeSampling(NegativeSampling):  # type: ignore[misc]
     numbers of the same generator are searched in the cumulative sum of the weights.
 
     Args:
-        given: the user's settings.
+        sampling: the user's settings.
         num_nodes: numbers of nodes of the source type and of the destination type.
         sums: of earlier batches with weights of the same relation.
 
@@ -50,13 +50,13 @@ class CpuNegativeSampling(NegativeSampling):  # type: ignore[misc]
     """
 
     def __init__(
-        self, given: NegativeSampling, num_nodes: tuple[int, int], sums: RunningSums
+        self, sampling: NegativeSampling, num_nodes: tuple[int, int], sums: RunningSums
     ) -> None:
         src, dst = (
-            _checked(name, getattr(given, name), count)
+            _checked(name, getattr(sampling, name), count)
             for name, count in zip(("src_weight", "dst_weight"), num_nodes, strict=True)
         )
-        super().__init__(given.mode, given.amount, src, dst)
+        super().__init__(sampling.mode, sampling.amount, src, dst)
         self._sums = sums
 
     def sample(self, num_samples: int, endpoint: Any, num_nodes: int | None = None) -> Tensor:

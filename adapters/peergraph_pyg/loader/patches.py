@@ -194,33 +194,37 @@ def _filter_stores(
 def _complete_inputs(options: dict[str, Any], store: Store) -> None:
     data = options["data"]
     if "node_sampler" in options:
-        given, input_id = options.get("input_nodes"), options.get("input_id")
-        given = _with_tensor_mask("input_nodes", given)
-        options["input_nodes"] = _complete_nodes(data, given, input_id, store)
+        input_nodes, input_id = options.get("input_nodes"), options.get("input_id")
+        input_nodes = _with_tensor_mask("input_nodes", input_nodes)
+        options["input_nodes"] = _complete_nodes(data, input_nodes, input_id, store)
     else:
-        given = _with_tensor_mask("edge_label_index", options.get("edge_label_index"))
-        options["edge_label_index"] = _complete_links(data, given, store)
+        input_nodes = _with_tensor_mask("edge_label_index", options.get("edge_label_index"))
+        options["edge_label_index"] = _complete_links(data, input_nodes, store)
 
 
-def _with_tensor_mask(name: str, given: Any) -> Any:
+def _with_tensor_mask(name: str, input_nodes: Any) -> Any:
     """Makes tensors of masks that are NumPy arrays or lists, which PyG would take for ids 0 and 1.
 
     Args:
         name: of the argument.
-        given: ids, a mask, a type, or a pair of a type and one of these.
+        input_nodes: ids, a mask, a type, or a pair of a type and one of these.
 
     Raises:
         TypeError: a mask of links, which are pairs of ids; bools among ids.
     """
-    if isinstance(given, tuple) and len(given) == 2 and not isinstance(given[1], str):
-        return given[0], _with_tensor_mask(name, given[1])
-    is_array = isinstance(given, (Tensor, np.ndarray))
-    if not is_array and not isinstance(given, (list, tuple)):
-        return given
+    if (
+        isinstance(input_nodes, tuple)
+        and len(input_nodes) == 2
+        and not isinstance(input_nodes[1], str)
+    ):
+        return input_nodes[0], _with_tensor_mask(name, input_nodes[1])
+    is_array = isinstance(input_nodes, (Tensor, np.ndarray))
+    if not is_array and not isinstance(input_nodes, (list, tuple)):
+        return input_nodes
     if is_array:
-        is_mask = str(given.dtype) in ("bool", "torch.bool")
+        is_mask = str(input_nodes.dtype) in ("bool", "torch.bool")
     else:
-        bools = [isinstance(value, (bool, np.bool_)) for value in _leaves(given)]
+        bools = [isinstance(value, (bool, np.bool_)) for value in _leaves(input_nodes)]
         is_mask = bool(bools) and all(bools)
         if any(bools) and not is_mask:
             raise TypeError(f"{name} must be ids or a mask, got a list of both")
@@ -228,7 +232,9 @@ def _with_tensor_mask(name: str, given: Any) -> Any:
         raise TypeError("edge_label_index must be [2, links] ids of nodes, got a mask: pass "
                         "edge_index[:, mask]")  # fmt: skip
     return (
-        torch.as_tensor(np.asarray(given)) if is_mask and not isinstance(given, Tensor) else given
+        torch.as_tensor(np.asarray(input_nodes))
+        if is_mask and not isinstance(input_nodes, Tensor)
+        else input_nodes
     )
 
 
@@ -241,20 +247,20 @@ def _leaves(values: Any) -> Iterator[Any]:
             yield value
 
 
-def _complete_nodes(data: Any, given: Any, input_id: Any, store: Store) -> Any:
+def _complete_nodes(data: Any, input_nodes: Any, input_id: Any, store: Store) -> Any:
     """Completes ``input_nodes`` that PyG would reject, or with which it would ignore ``input_id``.
 
     Raises:
         ValueError: the graph has types, and no node type of it is given.
     """
     if not isinstance(data, HeteroData) and (isinstance(data, Data) or store.is_homogeneous):
-        if isinstance(data, Data) and (given is not None or input_id is None):
-            return given
-        if given is None:
+        if isinstance(data, Data) and (input_nodes is not None or input_id is None):
+            return input_nodes
+        if input_nodes is None:
             return torch.arange(store.num_nodes(), device="cpu")
-        return torch.as_tensor(given)
-    pair = isinstance(given, (tuple, list)) and len(given) == 2
-    node_type, nodes = given if pair else (given, None)
+        return torch.as_tensor(input_nodes)
+    pair = isinstance(input_nodes, (tuple, list)) and len(input_nodes) == 2
+    node_type, nodes = input_nodes if pair else (input_nodes, None)
     types = data.node_types if isinstance(data, HeteroData) else store.node_types
     if not isinstance(node_type, str) or node_type not in types:
         raise ValueError(
@@ -265,10 +271,10 @@ def _complete_nodes(data: Any, given: Any, input_id: Any, store: Store) -> Any:
         count = data[node_type].num_nodes if isinstance(data, HeteroData) else None
         count = store.num_nodes(node_type) if count is None else count
         return node_type, torch.arange(count, device="cpu")
-    return node_type if nodes is None else given
+    return node_type if nodes is None else input_nodes
 
 
-def _complete_links(data: Any, given: Any, store: Store) -> Any:
+def _complete_links(data: Any, edge_label_index: Any, store: Store) -> Any:
     """Completes an ``edge_label_index`` that means all edges, if PyG would not find them.
 
     Raises:
@@ -276,30 +282,38 @@ def _complete_links(data: Any, given: Any, store: Store) -> Any:
     """
     if isinstance(data, Data):
         storage = data_storage(data)
-        if given is None and not _has_edges(storage):
+        if edge_label_index is None and not _has_edges(storage):
             raise ValueError("edge_label_index is needed: data has no edges")
-        return store.edge_index() if given is None and any(adjacencies(storage)) else given
+        return (
+            store.edge_index()
+            if edge_label_index is None and any(adjacencies(storage))
+            else edge_label_index
+        )
     if not isinstance(data, HeteroData) and store.is_homogeneous:
-        if isinstance(given, (tuple, list)) and given[0] is None:
-            given = given[1]
-        return None, store.edge_index() if given is None else torch.as_tensor(given)
+        if isinstance(edge_label_index, (tuple, list)) and edge_label_index[0] is None:
+            edge_label_index = edge_label_index[1]
+        return None, store.edge_index() if edge_label_index is None else torch.as_tensor(
+            edge_label_index
+        )
     named, edges = None, None
-    if isinstance(given, (tuple, list)) and len(given) > 1:
+    if isinstance(edge_label_index, (tuple, list)) and len(edge_label_index) > 1:
         # A type alone, a type and its edges, or nothing.
-        named, edges = (given, None) if isinstance(given[0], str) else given
+        named, edges = (
+            (edge_label_index, None) if isinstance(edge_label_index[0], str) else edge_label_index
+        )
     key = canonical_edge_type(data, named) if named and isinstance(data, HeteroData) else named
     types = data.edge_types if isinstance(data, HeteroData) else store.edge_types
     if key is None or (edges is None and tuple(key) not in types):
         raise ValueError(
             f"edge_label_index must be one of the edge types {list(types)}, or a pair of a type "
-            f"and its edges, got {_brief(given if named is None else named)}"
+            f"and its edges, got {_brief(edge_label_index if named is None else named)}"
         )
     if edges is None and isinstance(data, HeteroData):
         if not _has_edges(data[key]):
             raise ValueError(f"edge_label_index is needed: {key} has no edges")
         if any(adjacencies(data[key])):
             return key, store.edge_index(key)
-    return given
+    return edge_label_index
 
 
 def _has_edges(storage: Any) -> bool:

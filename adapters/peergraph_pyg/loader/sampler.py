@@ -240,8 +240,8 @@ class NeighborSampler(torch_geometric.sampler.NeighborSampler):  # type: ignore[
         **kwargs: Any,
     ) -> SamplerOutput | HeteroSamplerOutput:
         if kwargs:
-            given = ", ".join(kwargs)
-            raise NotImplementedError(f"sampling by {given} is not supported for a shared graph")
+            names = ", ".join(kwargs)
+            raise NotImplementedError(f"sampling by {names} is not supported for a shared graph")
         if seed_time is None and self.is_temporal:
             self._check_seed_times(seed)
         return self.draw(seed, next_seed(), seed_time)
@@ -327,13 +327,13 @@ class NeighborSampler(torch_geometric.sampler.NeighborSampler):  # type: ignore[
         return self.num_nodes if isinstance(self.num_nodes, int) else self.num_nodes[node_type]
 
     def _negatives_on_cpu(
-        self, given: NegativeSampling | None, edge_type: EdgeType | None
+        self, sampling: NegativeSampling | None, edge_type: EdgeType | None
     ) -> NegativeSampling | None:
-        if type(given) is not NegativeSampling:  # None, or a subclass, which draws by itself
-            return given
+        if type(sampling) is not NegativeSampling:  # None, or a subclass, which draws by itself
+            return sampling
         source, _, destination = edge_type or EDGE
         sizes = self._size(source), self._size(destination)
-        return CpuNegativeSampling(given, sizes, self._sums_of_weights)
+        return CpuNegativeSampling(sampling, sizes, self._sums_of_weights)
 
     def output_of(self, sample: Sample) -> SamplerOutput | HeteroSamplerOutput:
         """Returns a sample as PyG's loaders take it."""

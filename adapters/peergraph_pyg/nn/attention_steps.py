@@ -61,15 +61,17 @@ def combine_heads(
     if layer.res is not None and target is not None:
         residual = layer.res(target)
     bias = bias_to_add(layer, layer.bias)
-    found = layers.combine_heads(out, concat=layer.concat, residual=residual, bias=bias)
+    combined = layers.combine_heads(out, concat=layer.concat, residual=residual, bias=bias)
     if bias is not layer.bias:  # What follows takes any dtype.
-        return found
-    return found.to(torch.promote_types(found.dtype, dtype))
+        return combined
+    return combined.to(torch.promote_types(combined.dtype, dtype))
 
 
-def with_attention_weights(out: Tensor, by_edges: Callable[[], Any], wanted: bool | None) -> Any:
-    """Returns the result, with the weights of edges if `wanted`.
+def with_attention_weights(
+    out: Tensor, by_edges: Callable[[], Any], returns_weights: bool | None
+) -> Any:
+    """Returns the result, with the weights of edges if `returns_weights`.
 
     PyG's code computes the weights separately, so that they do not change the result.
     """
-    return (out, by_edges()[1]) if wanted else out
+    return (out, by_edges()[1]) if returns_weights else out

@@ -69,7 +69,7 @@ class HeteroConv(pyg.HeteroConv):  # type: ignore[misc]
         """Returns the relations that may share rows: none where the user's code runs between."""
         if torch.compiler.is_compiling():
             return []
-        found = []
+        relations = []
         for edge_type, conv in self.convs.items():
             if type(conv).__module__ != convs.__name__ or compat.has_hooks(conv):
                 return []
@@ -78,8 +78,8 @@ class HeteroConv(pyg.HeteroConv):  # type: ignore[misc]
                 if isinstance(edges, PartitionedEdgeIndex):
                     structure = edges.structure
                     if type(structure) is PartitionedCsc:
-                        found.append(structure)
-        return found if found and found[0].source_layout.group.world_size > 1 else []
+                        relations.append(structure)
+        return relations if relations and relations[0].source_layout.group.world_size > 1 else []
 
 
 def _joined_call(

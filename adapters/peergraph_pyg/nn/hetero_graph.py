@@ -59,14 +59,14 @@ class RelationLayers(torch.nn.ModuleDict):
             totals = joined_totals(layers, call, scales)
             if totals is not None:
                 return tuple(totals[each] for each in scales)
-        found = []
+        of_types = []
         for positions, divisor in results:
             rows = [run_alone(keys[i], layers[keys[i]], call) for i in positions]
             total_of_rows = rows[0]
             for each in rows[1:]:
                 total_of_rows = total_of_rows + each
-            found.append(total_of_rows if divisor == 1 else total_of_rows / divisor)
-        return tuple(found)
+            of_types.append(total_of_rows if divisor == 1 else total_of_rows / divisor)
+        return tuple(of_types)
 
 
 def join_relations(model: GraphModule) -> None:

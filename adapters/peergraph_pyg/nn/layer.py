@@ -255,8 +255,8 @@ class FastLayer(MessagePassing):  # type: ignore[misc]
         if isinstance(edge_index, PartitionedEdgeIndex):
             require(edge_index.edge_weight is None, "edge_index is a matrix with values")
             if checks_features:
-                for given in x.distinct:
-                    self._require_features(given, edge_index)
+                for each in x.distinct:
+                    self._require_features(each, edge_index)
             return partitioned_structure(edge_index, size, x, e)
         plain = type(edge_index) is Tensor and edge_index.layout == torch.strided
         if not plain and not isinstance(edge_index, EdgeIndex):
@@ -278,8 +278,10 @@ class FastLayer(MessagePassing):  # type: ignore[misc]
                 raise Unsupported(f"{rows} rows for size {sizes[end]}")
             sizes[end] = rows
         if e is not None:
-            known = is_plain(e) and e.dtype in FEATURE_DTYPES and e.device == edge_index.device
-            require(known, f"edge weights are {kind_of(e)}")
+            is_supported = (
+                is_plain(e) and e.dtype in FEATURE_DTYPES and e.device == edge_index.device
+            )
+            require(is_supported, f"edge weights are {kind_of(e)}")
             if e.dim() == 0 or e.shape[0] != edge_index.shape[1]:
                 raise Unsupported(f"edge weights are {list(e.shape)}")
         sources = sizes[0]
@@ -292,10 +294,10 @@ class FastLayer(MessagePassing):  # type: ignore[misc]
 
     def _require_features(self, x: Tensor, edge_index: Tensor) -> None:
         if isinstance(edge_index, PartitionedEdgeIndex):
-            known = is_partitioned(x)
+            is_supported = is_partitioned(x)
         else:
-            known = is_plain(x) or type(x) is LazyRows
-        if not known:
+            is_supported = is_plain(x) or type(x) is LazyRows
+        if not is_supported:
             raise Unsupported(f"x is a {kind_of(x)}")
         if x.dtype not in FEATURE_DTYPES:
             raise Unsupported(f"x is {x.dtype}")

@@ -33,12 +33,12 @@ def collect(
     # With flow "target_to_source", compiled code takes the first of a pair for the nodes that send
     # messages; the general code takes the second.
     pairs = {arg for arg in args if arg[-2:] in ("_i", "_j") and _is_pair(kwargs.get(arg[:-2]))}
-    found = {
+    collected = {
         arg: compat.lift_pair(layer, edge_index, size, kwargs[arg[:-2]], arg.endswith("_j"))
         for arg in sorted(pairs)
     }
     others = [arg for arg in args if arg not in pairs]
-    return {**general(others, edge_index, size, kwargs), **found}
+    return {**general(others, edge_index, size, kwargs), **collected}
 
 
 def _is_pair(value: Any) -> bool:

@@ -60,9 +60,12 @@ def partitioned_structure(
     for end, features in enumerate(x):
         if features is not None:
             _require_rows("x", features, nodes[end])
-    given = (None, None) if size is None else tuple(size)
-    fits = all(wanted in (None, layout.size) for wanted, layout in zip(given, nodes, strict=True))
-    require(fits, f"size is {given}")
+    sizes = (None, None) if size is None else tuple(size)
+    fits = all(
+        size_or_none in (None, layout.size)
+        for size_or_none, layout in zip(sizes, nodes, strict=True)
+    )
+    require(fits, f"size is {sizes}")
     if x.x_dst is None:
         require(nodes[0].same_rows(nodes[1]), "there are no features of destinations")
     if e is not None:
@@ -92,10 +95,10 @@ def relation_structures(
     assert isinstance(edge_type, PartitionedTensor)
     # The ranks must agree: each makes the structures with all others.
     state: Hashable = (*structure.edge_layout.digests(edge_type.to_local()), num_relations)
-    kept = _by_relation.get(edge_type)
-    if kept is not None and kept[0] == state and kept[1] is structure:
-        found: list[PartitionedStructure] = kept[2]
-        return found
+    entry = _by_relation.get(edge_type)
+    if entry is not None and entry[0] == state and entry[1] is structure:
+        by_type: list[PartitionedStructure] = entry[2]
+        return by_type
     structures = []
     for relation in range(num_relations):
         mask = edge_type == relation

@@ -149,9 +149,11 @@ class RelationalConv(FastLayer):
         if own is None:
             own = torch.arange(self.in_channels_l, device=edge_index.device)
         for each in (ids, own):
-            known = each is None or (is_plain(each) and each.dim() == 1)
-            known = known and (each is None or each.dtype in (torch.int32, torch.int64))
-            require(known, f"x is a {kind_of(each)}")
+            is_supported = each is None or (is_plain(each) and each.dim() == 1)
+            is_supported = is_supported and (
+                each is None or each.dtype in (torch.int32, torch.int64)
+            )
+            require(is_supported, f"x is a {kind_of(each)}")
             require(each is None or each.device == edge_index.device, "x is on another device")
         sizes = self.in_channels_l if ids is None else len(ids), len(own)
         if not self._reads_ids:
@@ -232,8 +234,8 @@ class RGCNConv(RelationalConv, pyg.RGCNConv):  # type: ignore[misc]
         """As PyG's. Structures are kept for as long as `edge_index` and `edge_type` live."""
         partitioned = isinstance(edge_index, PartitionedEdgeIndex)
         is_compiled = torch.compiler.is_compiling() and is_plain(edge_index) and is_plain(edge_type)
-        known = partitioned or is_compiled or can_be_cached(edge_index, edge_type)
-        if edge_type is None or not known:
+        is_supported = partitioned or is_compiled or can_be_cached(edge_index, edge_type)
+        if edge_type is None or not is_supported:
             return super().forward(x, edge_index, edge_type)
 
         def by_loop() -> Any:

@@ -63,13 +63,13 @@ class FastTrim(TrimToLayer):  # type: ignore[misc]
             )
             return result
         last = len(nodes) - layer
-        wanted = sum(nodes[:last])
-        if x.shape[0] != wanted:
+        num_nodes = sum(nodes[:last])
+        if x.shape[0] != num_nodes:
             x = trim_feat(x, layer, nodes)
         edge_index = trim_adj(edge_index, layer, nodes, nodes, edges)
         if edge_attr is not None:
             edge_attr = trim_feat(edge_attr, layer, edges)
-        if self.trimmed_layers[layer] and x.shape[0] == wanted:
+        if self.trimmed_layers[layer] and x.shape[0] == num_nodes:
             return (x, first_rows(x, sum(nodes[: last - 1]))), edge_index, edge_attr
         return x, edge_index, edge_attr
 

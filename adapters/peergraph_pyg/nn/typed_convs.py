@@ -64,10 +64,10 @@ class HGTConv(TypedLayer, pyg.HGTConv):  # type: ignore[misc]
         parameters = self.k_rel.weight, self.v_rel.weight, *priors
         dtypes = {each.dtype for each in (*(linear.weight for linear in linears), *parameters)}
         require(all(map(is_plain, parameters)) and len(dtypes) == 1, "weights are of other kinds")
-        device, kept = self.k_rel.weight.device, dtypes.pop()
-        dtype = product_dtype(device, kept, *(x.dtype for x in features.values()))
+        device, dtype_of_rows = self.k_rel.weight.device, dtypes.pop()
+        dtype = product_dtype(device, dtype_of_rows, *(x.dtype for x in features.values()))
         if dtype is None:
-            raise Unsupported(f"x is not {kept}")
+            raise Unsupported(f"x is not {dtype_of_rows}")
         sizes = [len(x) for x in features.values()]
         pairs = typed_edges_of(JointPairs, relations, sizes)
         depth = self.out_channels // self.heads
@@ -80,8 +80,8 @@ class HGTConv(TypedLayer, pyg.HGTConv):  # type: ignore[misc]
             rows = [rows_to_read(x) for x in features.values()]
             weights = [linear.weight for linear in linears]
             biases = [linear.bias for linear in linears]
-            made = layers.typed_keys(pairs, rows, weights, biases, dtype)
-            return layers.typed_dot_attention(pairs, *made, relation_maps)
+            keys = layers.typed_keys(pairs, rows, weights, biases, dtype)
+            return layers.typed_dot_attention(pairs, *keys, relation_maps)
 
         sums = without_autocast(attend)
         if is_explaining():
@@ -139,15 +139,15 @@ class HANConv(TypedLayer, pyg.HANConv):  # type: ignore[misc]
         self, x_dict: Any, edge_index_dict: Any, return_semantic_attention_weights: bool = False
     ) -> Any:
         """As PyG's. The joined edges are kept for as long as the edge indices live."""
-        wanted = return_semantic_attention_weights
+        with_weights = return_semantic_attention_weights
 
         def joined() -> Any:
             results, weights = self._joined(x_dict, edge_index_dict)
-            return (results, weights) if wanted else results
+            return (results, weights) if with_weights else results
 
         return self._fused_or_fallback(
             joined,
-            lambda: pyg.HANConv.forward(self, x_dict, edge_index_dict, wanted),
+            lambda: pyg.HANConv.forward(self, x_dict, edge_index_dict, with_weights),
             step="forward",
         )
 

@@ -41,8 +41,8 @@ def bias_to_add(layer: Any, bias: Tensor | None) -> Tensor | None:
     """
     if torch.compiler.is_compiling():
         return bias
-    found = _withheld.get()
-    if found is None or found.layer is not layer:
+    withheld = _withheld.get()
+    if withheld is None or withheld.layer is not layer:
         return bias
-    found.bias = bias
+    withheld.bias = bias
     return None

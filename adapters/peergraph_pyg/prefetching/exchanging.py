@@ -75,12 +75,12 @@ class RowsOfSamples:
 
     def requests(self, sampled: Sampled) -> list[tuple[Table, Tensor]]:
         """Returns the tables that the batch reads, and the ids of the rows."""
-        found = []
+        requests = []
         for tensor in self._tensors:
             ids = self._ids(tensor, sampled.sample)
             if ids is not None:
-                found.append((tensor.table, ids))
-        return found
+                requests.append((tensor.table, ids))
+        return requests
 
     def batch(self, sampled: Sampled) -> Any:
         """Returns the batch of a sample."""
@@ -99,8 +99,8 @@ class RowsOfSamples:
                 # The sample may be freed before this stream has read its ids.
                 ids.record_stream(torch.cuda.current_stream(ids.device))
             ids = permutation[ids]
-        found: Tensor | None = ids
-        return found
+        checked: Tensor | None = ids
+        return checked
 
 
 def _name(tensor: TableTensor) -> str:

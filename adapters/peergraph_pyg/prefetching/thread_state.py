@@ -123,17 +123,17 @@ def owners_of_memory(batch: Any) -> list[Any]:
 
 
 def _owners_of_memory(batch: Any) -> list[Any]:
-    seen: dict[int, Any] = {}  # keeps the objects alive, so that no other object gets their id
+    visited: dict[int, Any] = {}  # keeps the objects alive, so that no other object gets their id
     owners: dict[int, Any] = {}
     ahead = [batch]
     while ahead:
         value = ahead.pop()
-        if type(value) in _SKIPPED_AT_ONCE or id(value) in seen:
+        if type(value) in _SKIPPED_AT_ONCE or id(value) in visited:
             continue
         kind = _kind_of(type(value))  # type: ignore[arg-type]
         if kind.is_skipped:
             continue
-        seen[id(value)] = value
+        visited[id(value)] = value
         if kind.is_lazy:
             if value.is_cuda:
                 owners[id(value)] = value

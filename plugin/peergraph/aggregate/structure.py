@@ -63,7 +63,7 @@ class Structure(ABC):
         """
         return False
 
-    def kept(self, x: Tensor, key: Hashable, make: Callable[[], Tensor]) -> Tensor:
+    def keep(self, x: Tensor, key: Hashable, make: Callable[[], Tensor]) -> Tensor:
         """Returns what `make` returned at the first call for `x`, of which :meth:`keeps` is true.
 
         The result must not be changed.

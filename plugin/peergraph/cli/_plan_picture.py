@@ -72,9 +72,11 @@ def _draw_links(axes: Any, plan: Plan) -> None:
     for i, row in enumerate(cells):
         for j, text in enumerate(row):
             axes.text(j, i, text, ha="center", va="center")
-    held = plan.partitions.stored if plan.partitions else [(g,) for g in range(count)]
+    parts_by_gpu = plan.partitions.stored if plan.partitions else [(g,) for g in range(count)]
     axes.set_xticks(range(count + 1), [*map(str, range(count)), "host"])
-    stored = [f"GPU {g}, holds {', '.join(map(str, parts))}" for g, parts in enumerate(held)]
+    stored = [
+        f"GPU {g}, holds {', '.join(map(str, parts))}" for g, parts in enumerate(parts_by_gpu)
+    ]
     axes.set_yticks(range(count), stored)
     axes.set_xlabel("read from GPU")
     axes.set_title(f"{unit} of a mini-batch to each GPU; partitions that it holds")

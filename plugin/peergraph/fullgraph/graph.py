@@ -266,12 +266,12 @@ def _build(
     row_bytes: Mapping[NodeType, int] | None,
     edge_row_bytes: Mapping[EdgeType, int] | None,
     contents: Mapping[str, Any],
-    given: FullGraphOptions,
+    user_options: FullGraphOptions,
 ) -> FullGraph:
     group = WorldGroup.of(group)
 
     def check() -> tuple[FullGraphOptions, dict[NodeType, str | Tensor]]:
-        options = all_options(given)
+        options = all_options(user_options)
         return options, check_order(options["order"], num_nodes)
 
     options, orders = collective_call(group, check)

@@ -28,11 +28,11 @@ def check_graph(
 ) -> tuple[dict[NodeType, int], dict[EdgeType, EdgeReader]]:
     """Returns the number of nodes by type and the readers of edges by relation."""
     counts = _check_num_nodes(num_nodes)
-    given = edges if isinstance(edges, Mapping) else {EDGE: edges}
+    relations = edges if isinstance(edges, Mapping) else {EDGE: edges}
     if not isinstance(edges, Mapping) and list(counts) != [NODE]:
         raise ValueError(f"edges must be a dict by relation for the types {list(counts)}")
     readers: dict[EdgeType, EdgeReader] = {}
-    for edge_type, of_type in given.items():
+    for edge_type, of_type in relations.items():
         _check_edge_type(edge_type, counts)
         readers[edge_type] = edge_reader(of_type, counts[edge_type[2]])
     return counts, readers
@@ -94,9 +94,9 @@ def check_ends(
     mine = {t: first_bad_edge(s, num_nodes[t[0]], num_nodes[t[2]]) for t, s in shares.items()}
     everyone = group.all_gather(mine)
     for edge_type in shares:
-        found = [bad[edge_type] for bad in everyone if bad[edge_type] is not None]
-        if found:
-            edge, end, node = min(found)
+        bad_edges = [bad[edge_type] for bad in everyone if bad[edge_type] is not None]
+        if bad_edges:
+            edge, end, node = min(bad_edges)
             name = "edges" if edge_type == EDGE else f"edges of {edge_type}"
             node_type = edge_type[0 if end == "source" else 2]
             raise IndexError(

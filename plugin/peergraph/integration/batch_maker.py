@@ -33,7 +33,7 @@ class PendingBatch:
         error: the error of the sample, of its requests or of the batch.
         is_begun: whether :meth:`BatchMaker.begin` has been called.
         ready: after the work that makes the batch, on a GPU.
-        made: done when a thread has made the batch; None without a thread.
+        result: done when a thread has made the batch; None without a thread.
     """
 
     sample: Any = None
@@ -43,7 +43,7 @@ class PendingBatch:
     error: BaseException | None = None
     is_begun: bool = False
     ready: torch.cuda.Event | None = None
-    made: Future[Any] | None = None
+    result: Future[Any] | None = None
 
 
 class BatchMaker:
@@ -95,15 +95,15 @@ class BatchMaker:
         # may go on with the next batch.
         batch.error = batch.error or batch.fetched.request_errors.pop(batch.position, None)
         if self._thread is not None:
-            batch.made = self._thread.submit(partial(self._finish, batch))
+            batch.result = self._thread.submit(partial(self._finish, batch))
         elif batch.fetched.is_queued:
             self._finish_here(batch)
 
     def finish(self, batch: PendingBatch) -> None:
         """Waits until a batch is made. Raises PeerLostError if its rows cannot come."""
-        if batch.made is not None:
+        if batch.result is not None:
             with profile_range(WAIT_BATCH):
-                batch.made.result()
+                batch.result.result()
         else:
             self._finish_here(batch)
 

@@ -32,10 +32,10 @@ def five_step_gather(
     asked_ids = ids.new_empty(sum(asked))
     dist.all_to_all_single(asked_ids, ids[order], asked, own, group=process_group)
     # Step 3: gather locally.
-    found = shard.index_select(0, asked_ids // world_size)
+    answers = shard.index_select(0, asked_ids // world_size)
     # Step 4: send the rows back, as bytes, since not every backend sends every dtype.
     answer = shard.new_empty((len(ids), *shard.shape[1:]))
-    dist.all_to_all_single(_as_bytes(answer), _as_bytes(found), own, asked, group=process_group)
+    dist.all_to_all_single(_as_bytes(answer), _as_bytes(answers), own, asked, group=process_group)
     # Step 5: bring them into the order of the ids.
     rows = torch.empty_like(answer)
     rows[order] = answer

@@ -200,11 +200,11 @@ def negatives(
         sources: of the negatives; None: drawn.
         latest: the time of each negative.
     """
-    found: list[tuple[int, int]] = []
+    pairs: list[tuple[int, int]] = []
     for n in range(count):
         limit = 0 if latest is None else latest[n]
-        given = None if sources is None else sources[n]
-        u, v = given, None
+        start = None if sources is None else sources[n]
+        u, v = start, None
         for t in range(tries):
             if u is None:
                 drawn = draw_node(source.weights, seed, n, 2 * t)
@@ -217,8 +217,8 @@ def negatives(
             if not (avoid_edges and u in neighbors(csc, v)):
                 break
             if t < tries - 1:
-                u, v = given, None
-        found.append(
+                u, v = start, None
+        pairs.append(
             (source.earliest if u is None else u, destination.earliest if v is None else v)
         )
-    return [u for u, _ in found], [v for _, v in found], [u in neighbors(csc, v) for u, v in found]
+    return [u for u, _ in pairs], [v for _, v in pairs], [u in neighbors(csc, v) for u, v in pairs]

@@ -71,8 +71,10 @@ class StoreContents:
                 narrow[name] = table
         if not narrow:
             return
-        found = group.all_gather([table.errors for table in narrow.values()])
-        for (name, table), errors in zip(narrow.items(), zip(*found, strict=True), strict=True):
+        errors_by_rank = group.all_gather([table.errors for table in narrow.values()])
+        for (name, table), errors in zip(
+            narrow.items(), zip(*errors_by_rank, strict=True), strict=True
+        ):
             if not any(part.rows for part in errors):
                 continue
             report = merged_report(name, table.codec, errors)

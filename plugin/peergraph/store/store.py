@@ -232,8 +232,8 @@ class Store(StoredGraph):
                 of the store's budget, or its storage cannot hold a value.
             MemoryError: a GPU or the host has less memory left than the table needs.
         """
-        ranks, taken = self._ranks("add to it"), self.memory().allocations
-        return add_table(self.contents, name, values, node_type, plan, storage, taken, ranks)
+        ranks, allocations = self._ranks("add to it"), self.memory().allocations
+        return add_table(self.contents, name, values, node_type, plan, storage, allocations, ranks)
 
     @collective("Store.add_edge_table")
     def add_edge_table(
@@ -246,8 +246,8 @@ class Store(StoredGraph):
         storage: str | torch.dtype | None = None,
     ) -> Table:
         """Adds a table ``[num_edges, ...]`` by edge id, as :meth:`add_node_table`. Collective."""
-        ranks, taken = self._ranks("add to it"), self.memory().allocations
-        return add_table(self.contents, name, values, edge_type, plan, storage, taken, ranks)
+        ranks, allocations = self._ranks("add to it"), self.memory().allocations
+        return add_table(self.contents, name, values, edge_type, plan, storage, allocations, ranks)
 
     @collective("Store.reversed")
     def reversed(self) -> Store:
@@ -272,12 +272,12 @@ class Store(StoredGraph):
         Includes the node maps of this rank's samplers, not the memory of mini-batches.
         """
         self._scratch = [(name, ref) for name, ref in self._scratch if ref() is not None]
-        kept = [(name, held) for name, ref in self._scratch if (held := ref()) is not None]
+        scratch = [(name, tensor) for name, ref in self._scratch if (tensor := ref()) is not None]
         return MemoryUse(
             tuple(self._allocations()),
             self.device.type,
             self._rank,
-            tuple((name, held.num_bytes) for name, held in kept),
+            tuple((name, tensor.num_bytes) for name, tensor in scratch),
         )
 
     def network_traffic(self) -> NetworkTraffic:

@@ -50,11 +50,11 @@ def _environment_of_the_server() -> Iterator[None]:
     """Returns a context in which started processes start no threads, and import from this process's
     paths.
     """
-    given = dict.fromkeys(_ONE_THREAD, "1")
+    environment = dict.fromkeys(_ONE_THREAD, "1")
     # Python before 3.13 does not pass the paths on before the server imports.
-    given["PYTHONPATH"] = os.pathsep.join(path or os.getcwd() for path in sys.path)
-    before = {name: os.environ.get(name) for name in given}
-    os.environ.update(given)
+    environment["PYTHONPATH"] = os.pathsep.join(path or os.getcwd() for path in sys.path)
+    before = {name: os.environ.get(name) for name in environment}
+    os.environ.update(environment)
     try:
         yield
     finally:

@@ -55,7 +55,7 @@ def test_host_memory_is_at_most_a_tenth_above_rows_and_structure() -> None:
         h[mask].square().mean().backward()
         del h, sums
     held = bytes_of_tensors() - before
-    stored = sum(use.used + use.kept for use in stores.use.values())
+    stored = sum(use.used + use.spare for use in stores.use.values())
     # The features stay in the user's tensor. Stored are their sum, and the rows that two layers
     # need at the same time: the next epoch uses that memory again.
     assert stored < 5.1 * ONE_SET

@@ -98,7 +98,7 @@ def layout() -> RowLayout:
 
 
 def bytes_of(stores: RowAllocator) -> dict[str, tuple[int, int]]:
-    return {name: (use.used, use.kept) for name, use in stores.use.items()}
+    return {name: (use.used, use.spare) for name, use in stores.use.items()}
 
 
 def test_roles_choose_tiers_by_what_is_left(layout: RowLayout, tmp_path: Path) -> None:

@@ -32,7 +32,7 @@ def make_graph() -> FullGraph:
 
 def list_bytes(transfers: SourceTransfers) -> int:
     """Returns the bytes of the row lists of all batches."""
-    return sum(batch.kept.nbytes + batch.new.nbytes for batch in transfers.batches)
+    return sum(batch.reused.nbytes + batch.new.nbytes for batch in transfers.batches)
 
 
 def test_bytes_are_planned() -> None:

@@ -34,27 +34,27 @@ def needed_sets(graph: ChunkedGraph, orders: list[tuple[int, ...]]) -> list[list
 
 
 def expected_counts(
-    graph: ChunkedGraph, rank: int, needed: list[list[set[int]]], switches: tuple[bool, bool]
+    graph: ChunkedGraph, rank: int, sources: list[list[set[int]]], switches: tuple[bool, bool]
 ) -> dict[str, int]:
     """What rank `rank` does as the owner of rows and as their reader, by HongTu's definitions."""
     deduplicate, reuse = switches
     layout = graph.source_layout
     own = set(range(layout.offsets[rank], layout.offsets[rank] + layout.counts[rank]))
-    totals = dict.fromkeys(("needed", "distinct", "loaded", "sent", "kept", "returned"), 0)
+    totals = dict.fromkeys(("vanilla", "distinct", "loaded", "sent", "reused", "returned"), 0)
     window: set[int] = set()
     for batch in range(CHUNKS):
-        of_ranks = [sets[batch] for sets in needed]
-        before = [sets[batch - 1] if batch and reuse else set() for sets in needed]
-        after = [sets[batch + 1] if batch + 1 < CHUNKS and reuse else set() for sets in needed]
-        totals["needed"] += sum(len(rows & own) for rows in of_ranks)
+        of_ranks = [sets[batch] for sets in sources]
+        before = [sets[batch - 1] if batch and reuse else set() for sets in sources]
+        after = [sets[batch + 1] if batch + 1 < CHUNKS and reuse else set() for sets in sources]
+        totals["vanilla"] += sum(len(rows & own) for rows in of_ranks)
         totals["distinct"] += len(set().union(*of_ranks) & own)
         new = [(rows - old) & own for rows, old in zip(of_ranks, before, strict=True)]
         totals["sent"] += sum(len(rows) for r, rows in enumerate(new) if r != rank)
         mine = (set().union(*of_ranks) if deduplicate else of_ranks[rank]) & own
         following = mine | (of_ranks[rank] - own)
-        kept = following & window if reuse else set()
-        totals["kept"] += len(kept)
-        totals["loaded"] += len((following - kept) & own)
+        reused = following & window if reuse else set()
+        totals["reused"] += len(reused)
+        totals["loaded"] += len((following - reused) & own)
         if not deduplicate:
             totals["loaded"] += sum(len(rows) for r, rows in enumerate(new) if r != rank)
         totals["returned"] += len((of_ranks[rank] - after[rank]) - own)
@@ -88,8 +88,8 @@ def check_pass(
     assert all(sorted(order) == list(range(CHUNKS)) for order in orders)
     if not orders_chunks:
         assert csc.order == tuple(range(CHUNKS))
-    needed = needed_sets(graph, orders)
-    expected = expected_counts(graph, group.rank, needed, switches)
+    sources = needed_sets(graph, orders)
+    expected = expected_counts(graph, group.rank, sources, switches)
     transfers = csc.transfers()
     found = vars(transfers.counts)
     assert found == {name: expected[name] for name in found}
@@ -107,7 +107,7 @@ def check_pass(
     counts = chunk_pass.counts
     assert counts.to_device == expected["loaded"] * row
     assert counts.to_ranks == expected["sent"] * row
-    assert counts.kept == expected["kept"] * row
+    assert counts.reused == expected["reused"] * row
     assert counts.from_device == graph.destination_layout.local_count * row
     with ChunkPass(csc.chunks, gradients=[(gradient, csc)]) as chunk_pass:
         for chunk in chunk_pass:
@@ -116,7 +116,7 @@ def check_pass(
     first = graph.source_layout.offsets[group.rank]
     own = range(first, first + graph.source_layout.local_count)
     if switches[0]:  # Owners' windows have rows that only others need.
-        unions = [set().union(*(sets[batch] for sets in needed)) for batch in range(CHUNKS)]
+        unions = [set().union(*(sets[batch] for sets in sources)) for batch in range(CHUNKS)]
         visits = [sum(node in union for union in unions) for node in own]
         leaves = visits
         if switches[1]:
@@ -127,7 +127,7 @@ def check_pass(
                 )
                 for node in own
             ]
-        others = [sets for rank, sets in enumerate(needed) if rank != group.rank]
+        others = [sets for rank, sets in enumerate(sources) if rank != group.rank]
         added = [
             count + sum(node in rows for sets in others for rows in sets)
             for node, count in zip(own, visits, strict=True)
@@ -140,7 +140,7 @@ def check_pass(
         assert chunk_pass.counts.to_device == again * row
         assert chunk_pass.counts.from_device == (sum(leaves) + zeros) * row
     else:
-        of_nodes = [sum(node in rows for sets in needed for rows in sets) for node in own]
+        of_nodes = [sum(node in rows for sets in sources for rows in sets) for node in own]
         assert gradient.memory[:, 0].tolist() == of_nodes
 
 

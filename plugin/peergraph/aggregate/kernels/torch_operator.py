@@ -105,16 +105,19 @@ def add_gradient(function: Callable[..., Any], gradients: Gradients) -> None:
 
     def backward(ctx: Any, *grads: Any) -> tuple[Any, ...]:
         tensors, others = iter(ctx.saved_tensors), iter(ctx.others)
-        leaves = [next(tensors) if found else next(others) for found in ctx.is_tensor]
+        leaves = [
+            next(tensors) if gradients_of_arguments else next(others)
+            for gradients_of_arguments in ctx.is_tensor
+        ]
         inputs, output = tree_unflatten(leaves, ctx.spec)
-        found = gradients(
+        gradients_of_arguments = gradients(
             ctx.needs_input_grad, parameters.unflatten_arguments(inputs), output, *grads
         )
-        flat = parameters.flatten_gradients(found)
+        flat = parameters.flatten_gradients(gradients_of_arguments)
         if any(isinstance(gradient, list) for gradient in flat):
             # torch then wants lists for all lists.
             pairs = zip(flat, inputs, strict=True)
-            flat = [[] if given == [] and grad is None else grad for grad, given in pairs]
+            flat = [[] if value == [] and grad is None else grad for grad, value in pairs]
         return tuple(flat)
 
     operator.register_autograd(backward, setup_context=setup_context)
@@ -141,12 +144,12 @@ class _Parameters:
     def flat_signature(self) -> inspect.Signature:
         """Returns the signature of the operator."""
         kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
-        made = [
+        parameters = [
             inspect.Parameter(name, kind, annotation=annotation)
             for parameter, annotation in self._types.items()
             for name, annotation in _flat_types(parameter, annotation)
         ]
-        return inspect.Signature(made, return_annotation=_as_torch_spells(self._result))
+        return inspect.Signature(parameters, return_annotation=_as_torch_spells(self._result))
 
     def flatten_arguments(self, *args: Any, **kwargs: Any) -> list[Any]:
         """Returns the operator's arguments for a call of the function.
@@ -154,9 +157,9 @@ class _Parameters:
         torch.compile traces this method.
         """
         named = {**self._defaults, **kwargs}
-        given = [*args, *(named[name] for name in self.names[len(args) :])]
+        values = [*args, *(named[name] for name in self.names[len(args) :])]
         flat = []
-        for value, parts in zip(given, self._parts, strict=True):
+        for value, parts in zip(values, self._parts, strict=True):
             for path, absent in parts:
                 if value is None:
                     flat.append(absent)
@@ -174,8 +177,8 @@ class _Parameters:
             if parts[0][0] == ():
                 flat.append(gradient)
             else:
-                known = [] if gradient is None else list(gradient)
-                flat += [*known, *[None] * (len(parts) - len(known))]
+                of_fields = [] if gradient is None else list(gradient)
+                flat += [*of_fields, *[None] * (len(parts) - len(of_fields))]
         return flat
 
     def unflatten_arguments(self, flat: tuple[Any, ...] | list[Any]) -> list[Any]:

@@ -106,7 +106,7 @@ def gcn(
         first = first and not structure.keeps(x, edge_weight)
     elif edge_weight is None and structure.keeps(x):
         key = ("gcn", norm, add_self_loops, out_degrees, dtype)
-        return F.linear(structure.kept(x, key, lambda: aggregate(x, None)), weight, bias)
+        return F.linear(structure.keep(x, key, lambda: aggregate(x, None)), weight, bias)
     if first:
         return aggregate(F.linear(x, weight), bias)
     return F.linear(aggregate(x, None), weight, bias)

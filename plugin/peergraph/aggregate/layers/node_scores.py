@@ -32,8 +32,8 @@ def node_scores(h: Tensor, *vectors: Tensor) -> tuple[Tensor, ...]:
         return handled
     if torch.compiler.is_compiling():  # which makes one pass of these
         return h, *((h * vector).sum(-1) for vector in vectors)
-    found: tuple[Tensor, ...] = _Scores.apply(h, *vectors)
-    return found
+    scores: tuple[Tensor, ...] = _Scores.apply(h, *vectors)
+    return scores
 
 
 class _Scores(Function):
@@ -43,22 +43,22 @@ class _Scores(Function):
         flat, matrix = h.flatten(1), _diagonal(vectors)
         ctx.save_for_backward(flat, matrix)
         ctx.shape = h.shape[1:]
-        found = flat @ matrix
+        scores = flat @ matrix
         starts = range(0, heads * len(vectors), heads)
         # Views of one tensor would have their gradients padded and added.
-        return h.view_as(h), *(found[:, start : start + heads].contiguous() for start in starts)
+        return h.view_as(h), *(scores[:, start : start + heads].contiguous() for start in starts)
 
     @staticmethod
     def backward(
         ctx: Any, grad_h: Tensor | None, *grad_scores: Tensor | None
     ) -> tuple[Tensor | None, ...]:
-        given = [part for part in grad_scores if part is not None]
-        if not given:
+        grads = [grad for grad in grad_scores if grad is not None]
+        if not grads:
             return grad_h, *([None] * len(grad_scores))
         flat, matrix = ctx.saved_tensors
         heads, depth = ctx.shape
         # Autocast makes scores of another dtype.
-        zeros = torch.zeros_like(given[0][:, :1], dtype=flat.dtype)
+        zeros = torch.zeros_like(grads[0][:, :1], dtype=flat.dtype)
         parts = [
             zeros.expand(-1, heads) if part is None else part.to(flat.dtype) for part in grad_scores
         ]

@@ -68,9 +68,9 @@ def path_attention(
         if chosen.shape[0]:
             rows.append(chosen)
     x = torch.cat(rows) if rows else features[0][:0]
-    kept = sum_dtype(x.dtype)
+    score_dtype = sum_dtype(x.dtype)
     of_pairs = torch.cat(right).index_select(0, pairs.places)
-    scores = sddmm(pairs.scores, "add", torch.cat(left).to(kept), of_pairs.to(kept))
+    scores = sddmm(pairs.scores, "add", torch.cat(left).to(score_dtype), of_pairs.to(score_dtype))
     weights = edge_softmax(pairs.matrix, F.leaky_relu(scores, negative_slope))
     if dropout:
         weights = F.dropout(weights, dropout)
@@ -96,11 +96,11 @@ def semantic_attention(
         [destinations up to the last one with edges, columns], and [relations] weights.
     """
     values = torch.tanh(keys(torch.cat([rows, rows.new_zeros(1, rows.shape[1])])))
-    kept = sum_dtype(values.dtype)
+    score_dtype = sum_dtype(values.dtype)
     lengths = [end - first for first, end in pairwise(pairs.row_cuts)]
     *parts, of_zeros = torch.split(values, [*lengths, 1])
     means = [
-        (part.sum(0, dtype=kept) + (count - len(part)) * of_zeros[0].to(kept)) / count
+        (part.sum(0, dtype=score_dtype) + (count - len(part)) * of_zeros[0].to(score_dtype)) / count
         for part in parts
     ]
     weights = torch.softmax((query * torch.stack(means)).sum(-1), 0)

@@ -188,21 +188,21 @@ def value_code(expression: Expression) -> str:
 
 def adjoint_code(expression: Expression, symbol: str) -> str:
     """Returns statements that compute the gradient `g` of a symbol from the message's, `d`."""
-    needed = expression.depends_on(symbol)
+    depends = expression.depends_on(symbol)
     last = len(expression.steps) - 1
-    lines = [f"real d{k} = 0;" for k in range(last) if needed[k]]
+    lines = [f"real d{k} = 0;" for k in range(last) if depends[k]]
     lines.append(f"real d{last} = d;")
     for number in range(last, -1, -1):
         step = expression.steps[number]
-        if step.operation is None or not needed[number]:
+        if step.operation is None or not depends[number]:
             continue
         names = {**_names(step.arguments), "t": f"t{number}", "d": f"d{number}"}
         for argument, adjoint in zip(step.arguments, step.operation.adjoints, strict=True):
-            if needed[argument]:
+            if depends[argument]:
                 assert adjoint is not None
                 lines.append(f"d{argument} += (real)({adjoint.format(**names)});")
-    found = next(k for k, s in enumerate(expression.steps) if s.value == symbol)
-    lines.append(f"const real g = d{found};")
+    last_step = next(k for k, s in enumerate(expression.steps) if s.value == symbol)
+    lines.append(f"const real g = d{last_step};")
     return "\n".join(lines)
 
 

@@ -112,29 +112,29 @@ class Expression:
     @property
     def symbols(self) -> tuple[str, ...]:
         """The symbols that occur, in the order u, v, e, w."""
-        found = {step.value for step in self.steps if not step.arguments}
-        return tuple(name for name in SYMBOLS if name in found)
+        values = {step.value for step in self.steps if not step.arguments}
+        return tuple(name for name in SYMBOLS if name in values)
 
     def depends_on(self, symbol: str) -> list[bool]:
         """Returns for each step whether it depends on the symbol."""
-        found: list[bool] = []
+        by_step: list[bool] = []
         for step in self.steps:
             is_symbol = not step.arguments and step.value == symbol
-            found.append(is_symbol or any(found[k] for k in step.arguments))
-        return found
+            by_step.append(is_symbol or any(by_step[k] for k in step.arguments))
+        return by_step
 
     def evaluate(self, values: Mapping[str, Tensor]) -> Tensor:
         """Evaluates the expression by torch, with gradients; shapes broadcast as torch's do."""
         like = next(iter(values.values()))
-        made: list[Tensor] = []
+        results: list[Tensor] = []
         for step in self.steps:
             if step.operation is not None:
-                made.append(step.operation.torch(*(made[k] for k in step.arguments)))
+                results.append(step.operation.torch(*(results[k] for k in step.arguments)))
             elif isinstance(step.value, str):
-                made.append(values[step.value])
+                results.append(values[step.value])
             else:
-                made.append(like.new_tensor(step.value))
-        return made[-1]
+                results.append(like.new_tensor(step.value))
+        return results[-1]
 
 
 def parse(text: str) -> Expression:
@@ -215,5 +215,5 @@ class _Reader:
             return float(value)
         raise self._unknown(node, "constants are finite numbers")
 
-    def _unknown(self, node: ast.expr, known: str) -> ValueError:
-        return ValueError(f"message {self._text!r}: {ast.unparse(node)!r} is not known; {known}")
+    def _unknown(self, node: ast.expr, choices: str) -> ValueError:
+        return ValueError(f"message {self._text!r}: {ast.unparse(node)!r} is not known; {choices}")

@@ -104,14 +104,14 @@ class Message:
         """
         return csc.reduce_message(self, u=u, v=v, e=e, w=w)
 
-    def reduce_over(self, matrix: EdgeMatrix, given: Mapping[str, Tensor | None]) -> Tensor:
+    def reduce_over(self, matrix: EdgeMatrix, tensors: Mapping[str, Tensor | None]) -> Tensor:
         """Reduces the messages of each row of a matrix.
 
         Args:
             matrix: the edges.
-            given: operands by symbol, as for :meth:`__call__`.
+            tensors: operands by symbol, as for :meth:`__call__`.
         """
-        operands = self._checked(matrix, given)
+        operands = self._checked(matrix, tensors)
         features = _features({name: tuple(o.shape[1:]) for name, o in operands.items()})
         values = {name: _matrix(o, features) for name, o in operands.items()}
         num_columns = columns(features)
@@ -121,14 +121,16 @@ class Message:
             result = self._plain(matrix, values, num_columns)
         return result.reshape(matrix.num_destinations, *features)
 
-    def _checked(self, matrix: EdgeMatrix, given: Mapping[str, Tensor | None]) -> dict[str, Tensor]:
+    def _checked(
+        self, matrix: EdgeMatrix, tensors: Mapping[str, Tensor | None]
+    ) -> dict[str, Tensor]:
         rows = {
             "sources": matrix.num_sources,
             "destinations": matrix.num_destinations,
             "edges": matrix.num_edges,
         }
         operands = {}
-        for name, operand in given.items():
+        for name, operand in tensors.items():
             if (operand is not None) != (name in self._expression.symbols):
                 state = "does not use" if operand is not None else "needs"
                 raise ValueError(f"message {self.expression!r} {state} {name}")
@@ -158,8 +160,8 @@ class Message:
     def _fused(self, matrix: EdgeMatrix, values: Mapping[str, Tensor], num_columns: int) -> Tensor:
         dtype = next(iter(values.values())).dtype
         wide = map(_wide, values.values())
-        found: Tensor = _Fused.apply(self, matrix, num_columns, tuple(values), *wide)
-        return found.to(dtype)
+        reduced: Tensor = _Fused.apply(self, matrix, num_columns, tuple(values), *wide)
+        return reduced.to(dtype)
 
     def __repr__(self) -> str:
         return f"message({self.expression!r}, reduce={self.reduce!r})"
@@ -217,9 +219,9 @@ class _Fused(Function):
             ctx.of._expression, ctx.of.reduce, ctx.matrix, operands, ctx.num_columns
         )
         grad = dense(grad)
-        wanted = zip(ctx.names, ctx.needs_input_grad[4:], strict=True)
-        found = [launcher.gradient(name, grad, arg) if need else None for name, need in wanted]
-        return (None, None, None, None, *found)
+        needs = zip(ctx.names, ctx.needs_input_grad[4:], strict=True)
+        gradients = [launcher.gradient(name, grad, arg) if need else None for name, need in needs]
+        return (None, None, None, None, *gradients)
 
 
 def _features(shapes: Mapping[str, tuple[int, ...]]) -> tuple[int, ...]:
@@ -229,9 +231,9 @@ def _features(shapes: Mapping[str, tuple[int, ...]]) -> tuple[int, ...]:
     try:
         return tuple(torch.broadcast_shapes(*full))  # type: ignore[no-untyped-call]
     except RuntimeError:
-        given = ", ".join(f"{name} {list(shape)}" for name, shape in shapes.items())
+        texts = ", ".join(f"{name} {list(shape)}" for name, shape in shapes.items())
         raise ValueError(
-            f"rows must go together from the first dimension on, got {given}"
+            f"rows must go together from the first dimension on, got {texts}"
         ) from None
 
 

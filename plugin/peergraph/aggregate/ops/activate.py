@@ -108,8 +108,8 @@ class _Activate(Function):
     def forward(
         ctx: Any, x: Tensor, bias: Tensor | None, relu: bool, dropout: float, seed: Tensor | None
     ) -> Tensor:
-        needed = any(ctx.needs_input_grad[:2])
-        out, bits = activation_of(x, bias, relu, dropout, seed, keeps_bits=needed)
+        keeps_bits = any(ctx.needs_input_grad[:2])
+        out, bits = activation_of(x, bias, relu, dropout, seed, keeps_bits=keeps_bits)
         ctx.save_for_backward(bits)
         ctx.dropout, ctx.bias_dtype = dropout, None if bias is None else bias.dtype
         return out

@@ -131,11 +131,15 @@ def _attend(
     deterministic: bool | None,
 ) -> Tensor:
     """Sums columns by attention, with heads of a depth for which there is a kernel."""
-    kept = sum_dtype(x.dtype)
-    left = None if left is None else left.to(kept)
+    score_dtype = sum_dtype(x.dtype)
+    left = None if left is None else left.to(score_dtype)
     if right is not None:
-        right = view_if_aliased(right, x) if left is None else view_if_aliased(right.to(kept), left)
-    att = None if att is None else att.to(kept)
+        right = (
+            view_if_aliased(right, x)
+            if left is None
+            else view_if_aliased(right.to(score_dtype), left)
+        )
+    att = None if att is None else att.to(score_dtype)
     fixed = use_deterministic(matrix.deterministic if deterministic is None else deterministic)
     gradients = torch.is_grad_enabled() and any(
         t is not None and t.requires_grad for t in (x, left, right, att)
@@ -144,8 +148,8 @@ def _attend(
     # Operands are made dense here and not in the function's forward: torch 2.4 compiles wrong
     # gradients if forward and backward call operations of the same name, and the backward makes the
     # incoming gradient dense.
-    given = map(aligned, (x, left, right, att))
-    result: Tensor = Attention.apply(*given, matrix, self_loops, negative_slope, transpose, fixed)
+    tensors = map(aligned, (x, left, right, att))
+    result: Tensor = Attention.apply(*tensors, matrix, self_loops, negative_slope, transpose, fixed)
     return result
 
 
@@ -219,35 +223,35 @@ class Attention(Function):
     @once_differentiable("attention in one pass")
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         x, left, right, att, out, lse = ctx.saved_tensors
-        given = aligned(grad)
-        assert given is not None
+        output_grad = aligned(grad)
+        assert output_grad is not None
         needs = ctx.needs_input_grad[:4]
         of_columns = needs[0] or needs[1]
         of_rows = (needs[2] and right is not None) or needs[3]
         inputs = AttentionInputs(x, left, right, att, ctx.loops, ctx.slope)
-        output = OutputGradient(given, lse, _dots(given, out, lse.dtype))
+        output = OutputGradient(output_grad, lse, _dots(output_grad, out, lse.dtype))
 
         def run(transpose: EdgeMatrix | None, to_columns: bool, to_rows: bool) -> list[Tensor]:
             rows, by_column = ctx.matrix.tensors, None if transpose is None else transpose.tensors
             return list(attention_backward(inputs, output, rows, by_column, to_columns, to_rows))
 
-        found: list[Tensor] = [lse.new_zeros(0)] * 4
+        gradients: list[Tensor] = [lse.new_zeros(0)] * 4
         on_gpu = x.device.type != "cpu"
         by_source = of_columns and att is None and not ctx.fixed
         at_once = on_gpu and (ctx.transpose is None or by_source)
         if at_once:
             # A pass by destination writes the gradients of destinations in any case.
-            found = run(ctx.transpose, of_columns, of_rows or ctx.transpose is None)
+            gradients = run(ctx.transpose, of_columns, of_rows or ctx.transpose is None)
         else:
             if of_columns:
-                found[:2] = run(ctx.transpose, True, False)[:2]
+                gradients[:2] = run(ctx.transpose, True, False)[:2]
             if of_rows:
-                found[2:] = run(None, False, True)[2:]
-        of_att = found[3].sum(0) if needs[3] else None
+                gradients[2:] = run(None, False, True)[2:]
+        of_att = gradients[3].sum(0) if needs[3] else None
         return (
-            found[0].to(x.dtype) if needs[0] else None,
-            found[1] if needs[1] and left is not None else None,
-            found[2].to(right.dtype) if needs[2] and right is not None else None,
+            gradients[0].to(x.dtype) if needs[0] else None,
+            gradients[1] if needs[1] and left is not None else None,
+            gradients[2].to(right.dtype) if needs[2] and right is not None else None,
             of_att,
             None,
             None,

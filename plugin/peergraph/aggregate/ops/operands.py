@@ -31,8 +31,8 @@ def check_operand(name: str, tensor: Tensor, device: torch.device, rows: int, wh
     if not isinstance(tensor, Tensor):
         raise TypeError(f"{name} must be a tensor, got {type(tensor).__name__}")
     if tensor.dtype not in DTYPES:
-        known = ", ".join(str(dtype).removeprefix("torch.") for dtype in DTYPES)
-        raise TypeError(f"{name} must be one of {known}, got {tensor.dtype}")
+        names = ", ".join(str(dtype).removeprefix("torch.") for dtype in DTYPES)
+        raise TypeError(f"{name} must be one of {names}, got {tensor.dtype}")
     if is_transformed(tensor):
         raise NotImplementedError(f"{name}: transforms of torch.func do not know aggregation")
     if not is_traced():
@@ -72,10 +72,10 @@ def pays_to_fuse(x: Tensor) -> bool:
 
 def check_same_dtype(**operands: Tensor | None) -> None:
     """Raises TypeError unless all operands have one dtype."""
-    given = {name: tensor.dtype for name, tensor in operands.items() if tensor is not None}
-    if len(set(given.values())) > 1:
-        dtypes = " and ".join(map(str, given.values()))
-        raise TypeError(f"{' and '.join(given)} must have one dtype, got {dtypes}")
+    dtype_by_name = {name: tensor.dtype for name, tensor in operands.items() if tensor is not None}
+    if len(set(dtype_by_name.values())) > 1:
+        dtypes = " and ".join(map(str, dtype_by_name.values()))
+        raise TypeError(f"{' and '.join(dtype_by_name)} must have one dtype, got {dtypes}")
 
 
 def first_rows(x: Tensor, count: int) -> Tensor:
@@ -124,18 +124,18 @@ def align(
             None if e is None else flat(e),
             tuple(only.shape[1:]),
         )
-    given, edge = tuple(x.shape[1:]), tuple(e.shape[1:])
-    features = given
-    if given == edge:
+    own, edge = tuple(x.shape[1:]), tuple(e.shape[1:])
+    features = own
+    if own == edge:
         return flat(x), flat(view_if_aliased(e, x)), features
-    if len(given) == len(edge):
+    if len(own) == len(edge):
         try:
-            features = tuple(torch.broadcast_shapes(given, edge))  # type: ignore[no-untyped-call]
+            features = tuple(torch.broadcast_shapes(own, edge))  # type: ignore[no-untyped-call]
         except RuntimeError:
-            features = given
+            features = own
     if not is_prefix(edge, features):
         raise ValueError(
-            f"e must have the shape of x's rows, {list(given)}, or the first dimensions of it, "
+            f"e must have the shape of x's rows, {list(own)}, or the first dimensions of it, "
             f"got {list(edge)}"
         )
     return flat(x.expand(-1, *features)), flat(e), features

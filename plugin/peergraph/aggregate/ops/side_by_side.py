@@ -48,12 +48,16 @@ def sums_and_self_rows(
         assert isinstance(x, TableRows)
         first = x.first(count)
         first.count_reads()
-        given, own_dtype = table_operands(first), x.dtype
+        own_operands, own_dtype = table_operands(first), x.dtype
     else:
         own = dense(own)
-        given, own_dtype = operands("copy_u", own, None, self_width), own.dtype
+        own_operands, own_dtype = operands("copy_u", own, None, self_width), own.dtype
     _C.copy_rows(
-        given, dtype=DTYPES[own_dtype], first_column=width, out=out, launch=launch_on(out.device)
+        own_operands,
+        dtype=DTYPES[own_dtype],
+        first_column=width,
+        out=out,
+        launch=launch_on(out.device),
     )
     return out
 

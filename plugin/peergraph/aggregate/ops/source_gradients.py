@@ -31,15 +31,15 @@ def sum_to_sources(
         message: as in :func:`peergraph.aggregate.g_spmm`.
         dtype: of the result; None: that of the operands.
     """
-    given = first_operand(x, e)
-    dtype = given.dtype if dtype is None else dtype
+    operand = first_operand(x, e)
+    dtype = operand.dtype if dtype is None else dtype
     if transpose is not None:
         return transpose.sum_messages(x, e, message).to(dtype)
-    if dtype == given.dtype or not accumulates_in(dtype):
+    if dtype == operand.dtype or not accumulates_in(dtype):
         counts = matrix.duplicate_counts
         sums = spmm_transposed_atomic(x, e, counts, matrix.tensors, message)
         return sums.to(dtype)
-    out = given.new_zeros(matrix.num_sources, given.shape[1], dtype=dtype)
+    out = operand.new_zeros(matrix.num_sources, operand.shape[1], dtype=dtype)
     add_spmm_transposed_atomic(out, x, e, None, matrix.tensors, message)
     return out
 

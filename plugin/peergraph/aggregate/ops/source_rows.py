@@ -42,12 +42,12 @@ def sum_rows(
     features = [dense(rows) if isinstance(rows, Tensor) else rows for rows in features]
     alive: list[Tensor] = []  # until the kernel runs
     if len(features) == 1 and isinstance(features[0], Tensor):
-        given = operands(message, features[0], e, columns)
+        message_operands = operands(message, features[0], e, columns)
     else:
-        given = _by_address(features, message, e, columns, alive)
+        message_operands = _by_address(features, message, e, columns, alive)
     _C.spmm(
         matrix.tensors.native(),
-        given,
+        message_operands,
         mean=mean,
         accumulate=False,
         out=out,

@@ -65,9 +65,9 @@ def spmm(matrix: EdgeMatrix, of: Sum) -> Tensor:
         raise ValueError(f"reduce must be one of {', '.join(REDUCTIONS)}, got {reduce!r}")
     if message not in (*MESSAGES, "dot"):
         raise ValueError(f"message must be one of {', '.join(MESSAGES)}, dot, got {message!r}")
-    for name, operand, needed in (("x", x, message != "copy_e"), ("e", e, message != "copy_u")):
-        if (operand is not None) != needed:
-            state = "needs" if needed else "does not use"
+    for name, operand, is_read in (("x", x, message != "copy_e"), ("e", e, message != "copy_u")):
+        if (operand is not None) != is_read:
+            state = "needs" if is_read else "does not use"
             raise ValueError(f"message {message!r} {state} {name}")
     fixed_order = use_deterministic(deterministic)
     check_backward(backward, fixed_order)
@@ -96,10 +96,10 @@ def spmm(matrix: EdgeMatrix, of: Sum) -> Tensor:
     if x is not None and x.requires_grad and torch.is_grad_enabled() and not by_atomics_anyway:
         transpose = matrix.gradient_matrix(backward, fixed_order, x.shape[1])
     if reduce in ("max", "min"):
-        found = _MinMax.apply(x, e, matrix, message, reduce == "min", transpose is not None)
+        reduced = _MinMax.apply(x, e, matrix, message, reduce == "min", transpose is not None)
     else:
-        found = DestinationSums.apply(x, e, matrix, message, reduce == "mean", transpose)
-    result: Tensor = found
+        reduced = DestinationSums.apply(x, e, matrix, message, reduce == "mean", transpose)
+    result: Tensor = reduced
     return result.reshape(matrix.num_destinations, *features)
 
 
@@ -148,13 +148,13 @@ class _MinMax(Function):
     @once_differentiable("max and min over edges")
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         arg, x, e = ctx.saved_tensors
-        wanted = [bool(ctx.needs_input_grad[0]), bool(ctx.needs_input_grad[1])]
+        needs = [bool(ctx.needs_input_grad[0]), bool(ctx.needs_input_grad[1])]
         grad_x, grad_e = minmax_gradients(
-            ctx.matrix, grad, arg, x, e, ctx.e_columns, wanted, ctx.message, ctx.fixed_order
+            ctx.matrix, grad, arg, x, e, ctx.e_columns, needs, ctx.message, ctx.fixed_order
         )
         return (
-            grad_x if wanted[0] else None,
-            grad_e if wanted[1] else None,
+            grad_x if needs[0] else None,
+            grad_e if needs[1] else None,
             None,
             None,
             None,

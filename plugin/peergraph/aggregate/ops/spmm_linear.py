@@ -296,12 +296,12 @@ class Linear(Function):
     ) -> tuple[Tensor, ...]:
         ctx.matrices, ctx.mean, ctx.transposes = matrices, mean, transposes
         ctx.dtype, dtype, needs = x.dtype, weights[0].dtype, ctx.needs_input_grad
-        kept: list[Tensor | None] = []
+        saved_sums: list[Tensor | None] = []
 
         def reduced() -> Iterator[Tensor]:
-            for matrix, needed in zip(matrices, needs[8:], strict=True):
+            for matrix, need in zip(matrices, needs[8:], strict=True):
                 sums = matrix.sum_rows_as(dtype, x, mean)
-                kept.append(sums if needed else None)
+                saved_sums.append(sums if need else None)
                 yield sums
 
         rows = self_x
@@ -311,8 +311,8 @@ class Linear(Function):
         ctx.self_is_x = self_x is None
         if self_x is None and x.dtype == dtype:
             rows = x  # A view of an input would not be freed with it.
-        ctx.save_for_backward(rows if needs[2] else None, self_weight, *weights, *kept)
-        return out, *(sums for sums in kept if sums is not None)
+        ctx.save_for_backward(rows if needs[2] else None, self_weight, *weights, *saved_sums)
+        return out, *(sums for sums in saved_sums if sums is not None)
 
     @staticmethod
     @unbatched
@@ -321,11 +321,12 @@ class Linear(Function):
             return _gradients_again(ctx, grad, list(grad_kept))
         grad = grad.contiguous()
         self_x, self_weight, *rest = ctx.saved_tensors
-        weights, kept = rest[: len(ctx.matrices)], rest[len(ctx.matrices) :]
+        weights, saved_sums = rest[: len(ctx.matrices)], rest[len(ctx.matrices) :]
         needs = ctx.needs_input_grad
         # The same product as for the gradient of a linear layer, which libraries are tuned for.
         grad_weights = [
-            None if sums is None else first_rows(grad, sums.shape[0]).t() @ sums for sums in kept
+            None if sums is None else first_rows(grad, sums.shape[0]).t() @ sums
+            for sums in saved_sums
         ]
         grad_self_weight = grad.t() @ first_rows(self_x, grad.shape[0]) if needs[2] else None
         grad_self_x = grad @ self_weight if needs[1] else None
@@ -383,13 +384,13 @@ def _gradients_again(
     """
     needs = ctx.needs_input_grad
     self_x, self_weight, *rest = ctx.saved_tensors
-    weights, kept = rest[: len(ctx.matrices)], rest[len(ctx.matrices) :]
+    weights, saved_sums = rest[: len(ctx.matrices)], rest[len(ctx.matrices) :]
     out: Tensor | None = None
     if needs[0] and grad is not None and ctx.self_is_x and self_weight is not None:
         isolated = ctx.matrices[0].num_sources - grad.shape[0]
         out = F.pad(grad @ self_weight, (0, 0, 0, isolated))
     grad_weights: list[Tensor | None] = []
-    edges = zip(ctx.matrices, ctx.transposes, weights, kept, strict=True)
+    edges = zip(ctx.matrices, ctx.transposes, weights, saved_sums, strict=True)
     for matrix, transpose, weight, sums in edges:
         rows = None if grad is None else grad[: matrix.num_destinations]
         grad_weights.append(None if rows is None or sums is None else rows.t() @ sums)

@@ -37,9 +37,9 @@ def spmm_transposed(
     """
     if message not in MESSAGES:
         raise ValueError(f"message must be one of {', '.join(MESSAGES)}, got {message!r}")
-    for name, operand, needed in (("x", x, message != "copy_e"), ("e", e, message != "copy_u")):
-        if (operand is not None) != needed:
-            state = "needs" if needed else "does not use"
+    for name, operand, is_read in (("x", x, message != "copy_e"), ("e", e, message != "copy_u")):
+        if (operand is not None) != is_read:
+            state = "needs" if is_read else "does not use"
             raise ValueError(f"message {message!r} {state} {name}")
     if x is not None:
         check_operand("x", x, matrix.device, matrix.num_destinations, "destinations")

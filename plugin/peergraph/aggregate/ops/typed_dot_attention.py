@@ -144,8 +144,8 @@ class _DotAttention(torch.autograd.Function):
         shares = edge_softmax(scores, None, pairs.by_destination.tensors)
         sums = pairs.matrix.sum_messages(values, shares, "mul")
         out = pairs.sums.sum_messages(plan.map(sums, of_values), None, "copy_u")
-        made = mapped, shares, sums, of_queries, of_values
-        ctx.save_for_backward(*made, keys, values, queries, key_maps, value_maps, *priors)
+        intermediates = mapped, shares, sums, of_queries, of_values
+        ctx.save_for_backward(*intermediates, keys, values, queries, key_maps, value_maps, *priors)
         ctx.plan = plan
         return out
 
@@ -183,6 +183,6 @@ class _DotAttention(torch.autograd.Function):
             ),
         ]
         return None, *(
-            result if needed else None
-            for result, needed in zip(results, ctx.needs_input_grad[1:], strict=True)
+            result if need else None
+            for result, need in zip(results, ctx.needs_input_grad[1:], strict=True)
         )

@@ -129,8 +129,8 @@ class _Gradients:
         self.inputs, weights, biases = plan.split(operands)
         of_features, self._of_weights, self._of_biases = plan.split(needs)
         self._features = [
-            torch.zeros_like(x) if needed else None
-            for x, needed in zip(self.inputs, of_features, strict=True)
+            torch.zeros_like(x) if need else None
+            for x, need in zip(self.inputs, of_features, strict=True)
         ]
         dtype = sum_dtype(plan.dtype)
         self._weights = [torch.zeros_like(each, dtype=dtype) for each in weights]
@@ -169,6 +169,6 @@ class _Gradients:
         """Returns the gradients in the dtype of each operand, None where none is needed."""
         sums = (*self._features, *self._weights, *self._biases)
         return [
-            each.to(operand.dtype) if needed and each is not None else None
-            for each, operand, needed in zip(sums, operands, self._needs, strict=True)
+            each.to(operand.dtype) if need and each is not None else None
+            for each, operand, need in zip(sums, operands, self._needs, strict=True)
         ]

@@ -196,8 +196,8 @@ class _Projection(Function):
             source for source, used in zip(plan.sources, is_used, strict=True) if used
         )
         of_features = [
-            torch.zeros_like(x) if needed and i in read else None
-            for i, (x, needed) in enumerate(zip(features, needs[0], strict=True))
+            torch.zeros_like(x) if need and i in read else None
+            for i, (x, need) in enumerate(zip(features, needs[0], strict=True))
         ]
         of_weights: list[Tensor | None] = [None] * len(weights)
         of_vectors, of_into, of_into_vectors = (list(of_weights) for _ in range(3))
@@ -262,8 +262,8 @@ class _Projection(Function):
                 if not is_in_loss:
                     results[-1] = None
         return tuple(
-            result if needed else None
-            for result, needed in zip(results, ctx.needs_input_grad, strict=True)
+            result if need else None
+            for result, need in zip(results, ctx.needs_input_grad, strict=True)
         )
 
 

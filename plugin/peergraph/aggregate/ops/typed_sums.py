@@ -182,25 +182,25 @@ class _SumAndMultiply(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, plan: _Plan, *operands: Tensor | None) -> tuple[Tensor, ...]:
         features, biases, weights = plan.split(operands)
-        kept = []
+        saved_sums = []
         for group, values in zip(plan.edges.groups, plan.edge_values, strict=True):
             pairs = [(plan.stored[i], features[i]) for i in group.features]
             rows = [x if stored is None else stored for stored, x in pairs]
             shape = group.matrix.num_destinations, rows[0].shape[1]
-            kept.append(torch.empty(shape, dtype=plan.dtype, device=plan.edges.device))
-            sum_rows(kept[-1], group.matrix, rows, values, plan.mean)
+            saved_sums.append(torch.empty(shape, dtype=plan.dtype, device=plan.edges.device))
+            sum_rows(saved_sums[-1], group.matrix, rows, values, plan.mean)
         matrices = list(map(plan.matrices, weights))
-        results = _products(plan, kept, matrices, biases)
+        results = _products(plan, saved_sums, matrices, biases)
         ctx.plan, ctx.matrices = plan, matrices
         ctx.dtypes = [None if x is None else x.dtype for x in features]
-        ctx.save_for_backward(*operands[len(features) :], *kept)
+        ctx.save_for_backward(*operands[len(features) :], *saved_sums)
         ctx.set_materialize_grads(False)
-        needed = ctx.needs_input_grad[1:]
-        groups = zip(plan.edges.groups, kept, strict=True)
+        needs = ctx.needs_input_grad[1:]
+        groups = zip(plan.edges.groups, saved_sums, strict=True)
         ctx.mark_non_differentiable(
-            *(sums for group, sums in groups if not any(needed[i] for i in group.features))
+            *(sums for group, sums in groups if not any(needs[i] for i in group.features))
         )
-        return *results, *kept
+        return *results, *saved_sums
 
     @staticmethod
     @unbatched
@@ -211,11 +211,14 @@ class _SumAndMultiply(torch.autograd.Function):
             return _gradients_again(ctx, grads[:count], grads[count:])
         of_results = [None if grad is None else grad.contiguous() for grad in grads[:count]]
         needs, _, _ = plan.split(ctx.needs_input_grad[1:])
-        parameters, kept = ctx.saved_tensors[: -len(groups)], ctx.saved_tensors[-len(groups) :]
+        parameters, saved_sums = (
+            ctx.saved_tensors[: -len(groups)],
+            ctx.saved_tensors[-len(groups) :],
+        )
         _, biases, weights = plan.split((*plan.stored, *parameters))
         of_features: list[Tensor | None] = [None] * len(plan.stored)
         of_weights: list[Tensor | None] = []
-        for number, (group, sums) in enumerate(zip(groups, kept, strict=True)):
+        for number, (group, sums) in enumerate(zip(groups, saved_sums, strict=True)):
             used = {output for output in group.outputs if of_results[output] is not None}
             dtypes = [ctx.dtypes[i] for i in group.features if needs[i]]
             of_sums = torch.empty_like(sums, dtype=dtypes[0]) if used and dtypes else None
@@ -337,7 +340,7 @@ def _gradients_again(
     plan: _Plan = ctx.plan
     groups = plan.edges.groups
     needs, _, _ = plan.split(ctx.needs_input_grad[1:])
-    parameters, kept = ctx.saved_tensors[: -len(groups)], ctx.saved_tensors[-len(groups) :]
+    parameters, saved_sums = ctx.saved_tensors[: -len(groups)], ctx.saved_tensors[-len(groups) :]
     _, biases, weights = plan.split((*plan.stored, *parameters))
     of_biases = [
         None if bias is None or grad is None else _sum_of_rows(grad, bias.dtype)
@@ -345,7 +348,7 @@ def _gradients_again(
     ]
     of_features: list[Tensor | None] = [None] * len(plan.stored)
     of_weights: list[Tensor | None] = []
-    for number, (group, sums) in enumerate(zip(groups, kept, strict=True)):
+    for number, (group, sums) in enumerate(zip(groups, saved_sums, strict=True)):
         of_products = _by_product(group, grads, plan)
         matrices = plan.matrices(weights[number])
         by_product = list(zip(group.products, matrices, of_products, strict=True))

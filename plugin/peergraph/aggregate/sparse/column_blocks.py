@@ -29,8 +29,8 @@ def column_block_count(matrix: CsrTensors, x: Tensor) -> int:
     if matrix.num_columns * min(x.shape[1] * x.itemsize, SLICE_BYTES) < WORK.blocked_share * l2:
         return 1
     # The same for all widths, so that the matrix has one set of blocks.
-    needed = -int(-matrix.num_columns * SLICE_BYTES // (WORK.block_share * l2))
-    return max(1, min(needed, edges // (rows * WORK.block_edges)))
+    most = -int(-matrix.num_columns * SLICE_BYTES // (WORK.block_share * l2))
+    return max(1, min(most, edges // (rows * WORK.block_edges)))
 
 
 @cache

@@ -241,12 +241,12 @@ def check_counts(duplicate_counts: Tensor, num_sources: int, device: torch.devic
 
 def check_enough_counts(duplicate_counts: Tensor, indices: Tensor) -> None:
     """Raises ValueError for the first source that occurs more often than its count."""
-    found = torch.bincount(indices, minlength=duplicate_counts.numel())
-    more = (found > duplicate_counts).nonzero()
+    counts = torch.bincount(indices, minlength=duplicate_counts.numel())
+    more = (counts > duplicate_counts).nonzero()
     if more.numel():
         source = int(more[0])
         raise ValueError(
-            f"duplicate_counts[{source}] must be at least {int(found[source])}, as often as the "
+            f"duplicate_counts[{source}] must be at least {int(counts[source])}, as often as the "
             f"source occurs, got {int(duplicate_counts[source])}"
         )
 

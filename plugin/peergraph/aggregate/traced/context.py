@@ -25,9 +25,9 @@ class Context:
         """Operators get all gradients."""
 
 
-def gradient_matrix(matrix: EdgeMatrix, wanted: bool = True) -> EdgeMatrix | None:
+def gradient_matrix(matrix: EdgeMatrix, need: bool = True) -> EdgeMatrix | None:
     """Returns what gradients of sources are summed over; None for atomics or without any."""
-    return matrix.gradient_matrix("auto", use_deterministic(None)) if wanted else None
+    return matrix.gradient_matrix("auto", use_deterministic(None)) if need else None
 
 
 def given_or_empty(tensor: Tensor | None, like: Tensor) -> Tensor:

@@ -87,23 +87,23 @@ def _gradients_of_values(
     valued = message in ("mul", "div")
     # An operand by edge that is added has the gradient of the result.
     same = [not valued and target == "e" for target in targets]
-    wanted = [bool(need) and not each for need, each in zip(needs[:2], same, strict=True)]
+    computed = [bool(need) and not each for need, each in zip(needs[:2], same, strict=True)]
     rows = [left.shape[0], 0 if right is None else right.shape[0]]
-    found = traced_sddmm_gradients(
+    gradients = traced_sddmm_gradients(
         grad,
-        left if valued and wanted[1] else None,
-        right if valued and (wanted[0] or message == "div") else None,
+        left if valued and computed[1] else None,
+        right if valued and (computed[0] or message == "div") else None,
         edges,
         message,
         targets,
         rows,
         left.shape[1],
-        wanted,
+        computed,
     )
     signs = (grad, -grad if message == "sub" else grad)
-    given = [signs[i] if same[i] else found[i] if wanted[i] else None for i in range(2)]
-    kept = [each if need else None for each, need in zip(given, needs[:2], strict=True)]
-    return [*kept, *[None] * 5]
+    of_operands = [signs[i] if same[i] else gradients[i] if computed[i] else None for i in range(2)]
+    results = [each if need else None for each, need in zip(of_operands, needs[:2], strict=True)]
+    return [*results, *[None] * 5]
 
 
 add_gradient(traced_sddmm, _gradients_of_values)
@@ -159,12 +159,12 @@ def _dense_inputs(inputs: AttentionInputs) -> AttentionInputs:
 def _empty_attention_gradients(
     grad: Tensor, inputs: AttentionInputs, needs: list[bool]
 ) -> list[Tensor]:
-    given = (inputs.x, inputs.left, inputs.right, inputs.att)
+    tensors = (inputs.x, inputs.left, inputs.right, inputs.att)
     return [
         grad.new_empty(tensor.shape, dtype=tensor.dtype)
         if need and tensor is not None
         else grad.new_empty(0)
-        for tensor, need in zip(given, needs, strict=True)
+        for tensor, need in zip(tensors, needs, strict=True)
     ]
 
 
@@ -192,8 +192,8 @@ def traced_attention_gradients(
         fixed=use_deterministic(None),
     )
     with torch.no_grad():
-        found = Attention.backward(context, grad)[:4]
-    return [given_or_empty(each, grad) for each in found]
+        gradients = Attention.backward(context, grad)[:4]
+    return [given_or_empty(each, grad) for each in gradients]
 
 
 def _attention_gradients(
@@ -203,10 +203,10 @@ def _attention_gradients(
     grad: Tensor,
     grad_lse: Tensor | None,
 ) -> list[Any]:
-    given, edges = inputs
-    wanted = [bool(need) for need in needs[:4]]
-    found = traced_attention_gradients(grad, *output, given, edges, wanted)
-    tensors = [each if need else None for each, need in zip(found, wanted, strict=True)]
+    attention_inputs, edges = inputs
+    need_tensors = [bool(need) for need in needs[:4]]
+    gradients = traced_attention_gradients(grad, *output, attention_inputs, edges, need_tensors)
+    tensors = [each if need else None for each, need in zip(gradients, need_tensors, strict=True)]
     return [tensors, None]
 
 

@@ -57,8 +57,8 @@ class TracedEdges:
 
     def structure(self, *, counted: bool = False) -> Csc:
         """Returns the structure of the edges: see :meth:`structures`."""
-        (found,) = self.structures(counted=counted)
-        return found
+        (structure,) = self.structures(counted=counted)
+        return structure
 
 
 _Finder = Callable[[TracedEdges, bool], list[Csc]]

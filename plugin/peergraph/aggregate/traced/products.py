@@ -18,8 +18,8 @@ def _empty_products(
     x: Tensor, weights: list[Tensor], edges: TracedEdges, keep: list[bool]
 ) -> list[Tensor]:
     count = edges.num_destinations
-    kept = [x.new_empty(count, x.shape[1]) for each in keep if each]
-    return [x.new_empty(count, weights[0].shape[0]), *kept]
+    sums = [x.new_empty(count, x.shape[1]) for each in keep if each]
+    return [x.new_empty(count, weights[0].shape[0]), *sums]
 
 
 @kernel(_empty_products)
@@ -42,10 +42,10 @@ def traced_spmm_linear(
     context = Context([True, False, False, False, *[False] * 4, *keep])
     without: list[EdgeMatrix | None] = [None] * len(matrices)
     with torch.no_grad():
-        out, *kept = Linear.forward(
+        out, *sums_by_relation = Linear.forward(
             context, x, self_x, self_weight, bias, count, matrices, mean, without, *weights
         )
-    return [out, *(_append_undefined_rows(sums, count) for sums in kept)]
+    return [out, *(_append_undefined_rows(sums, count) for sums in sums_by_relation)]
 
 
 def _append_undefined_rows(rows: Tensor, count: int) -> Tensor:
@@ -65,14 +65,16 @@ def _empty_gradients_of_products(
     needs: list[bool],
 ) -> list[Tensor]:
     width = 0 if self_weight is None else self_weight.shape[1]
-    found = [
+    gradients = [
         grad.new_empty(edges.num_sources, weights[0].shape[1]),
         grad.new_empty(grad.shape[0], width),
         grad.new_empty(grad.shape[1], width),
         grad.new_empty(grad.shape[1]),
         *(grad.new_empty(weight.shape) for weight in weights),
     ]
-    return [each if need else grad.new_empty(0) for each, need in zip(found, needs, strict=True)]
+    return [
+        each if need else grad.new_empty(0) for each, need in zip(gradients, needs, strict=True)
+    ]
 
 
 @kernel(_empty_gradients_of_products)
@@ -81,7 +83,7 @@ def traced_spmm_linear_gradients(
     self_x: Tensor | None,
     self_weight: Tensor | None,
     weights: list[Tensor],
-    kept: list[Tensor],
+    sums_of_weights: list[Tensor],
     edges: TracedEdges,
     mean: bool,
     self_is_x: bool,
@@ -93,29 +95,29 @@ def traced_spmm_linear_gradients(
         grad: of the products.
         self_x: features of destinations, or `x`; None where no gradient needs them.
         self_weight, weights, edges, mean: as for :func:`traced_spmm_linear`.
-        kept: the sums, for each weight that needs a gradient.
+        sums_of_weights: the sums, for each weight that needs a gradient.
         self_is_x: whether the self term is that of `x`.
         needs: which gradients are wanted.
     """
-    found = [csc.trim_isolated_tail() for csc in edges.structures(counted=False)]
-    sums = iter(kept)
+    matrices = [csc.trim_isolated_tail() for csc in edges.structures(counted=False)]
+    sums = iter(sums_of_weights)
     rows = [
         next(sums)[: matrix.num_destinations] if need else None
-        for matrix, need in zip(found, needs[4:], strict=True)
+        for matrix, need in zip(matrices, needs[4:], strict=True)
     ]
     context = Context(
         [*needs[:4], *[False] * 4, *needs[4:]],
         (self_x, self_weight, *weights, *rows),
-        matrices=found,
-        transposes=[gradient_matrix(matrix, needs[0]) for matrix in found],
+        matrices=matrices,
+        transposes=[gradient_matrix(matrix, needs[0]) for matrix in matrices],
         mean=mean,
         self_is_x=self_is_x,
         dtype=grad.dtype,
     )
     with torch.no_grad():
         gradients = Linear.backward(context, grad)
-    wanted = [*gradients[:4], *gradients[8:]]
-    return [given_or_empty(each, grad) for each in wanted]
+    of_tensors = [*gradients[:4], *gradients[8:]]
+    return [given_or_empty(each, grad) for each in of_tensors]
 
 
 def _gradients_of_products(
@@ -124,14 +126,14 @@ def _gradients_of_products(
     x, self_x, self_weight, _, weights, edges, mean, keep = inputs
     # A list of tensors may have one flag for all of them.
     each = needs[4] if isinstance(needs[4], (list, tuple)) else [needs[4]] * len(weights)
-    of_weights = [bool(need) and kept for need, kept in zip(each, keep, strict=True)]
-    wanted = [*(bool(need) for need in needs[:4]), *of_weights]
-    own = (x if self_x is None else self_x) if wanted[2] else None
-    found = traced_spmm_linear_gradients(
-        grads[0], own, self_weight, weights, output[1:], edges, mean, self_x is None, wanted
+    of_weights = [bool(need) and has_sums for need, has_sums in zip(each, keep, strict=True)]
+    need_tensors = [*(bool(need) for need in needs[:4]), *of_weights]
+    own = (x if self_x is None else self_x) if need_tensors[2] else None
+    gradients = traced_spmm_linear_gradients(
+        grads[0], own, self_weight, weights, output[1:], edges, mean, self_x is None, need_tensors
     )
-    given = [grad if need else None for grad, need in zip(found, wanted, strict=True)]
-    return [*given[:4], given[4:], None, None, None]
+    results = [grad if need else None for grad, need in zip(gradients, need_tensors, strict=True)]
+    return [*results[:4], results[4:], None, None, None]
 
 
 add_gradient(traced_spmm_linear, _gradients_of_products)

@@ -128,8 +128,8 @@ class TracedStructure(Structure):
         self, x: Any, self_weight: Tensor, e: Tensor | None = None, bias: Tensor | None = None
     ) -> Tensor:
         """Sums messages and weighted self rows: :func:`peergraph.aggregate.spmm_add_self`."""
-        given = [tensor for tensor in (self_weight, e, bias) if tensor is not None]
-        if all(tensor.dtype == x.dtype for tensor in given) and not _has_autocast(x):
+        tensors = [tensor for tensor in (self_weight, e, bias) if tensor is not None]
+        if all(tensor.dtype == x.dtype for tensor in tensors) and not _has_autocast(x):
             weight = None if e is None else e.unsqueeze(1)
             return traced_spmm_add_self(x, weight, self_weight, bias, self._edges)
         out = self.spmm("copy_u" if e is None else "mul", "sum", x, e)
@@ -149,12 +149,12 @@ class TracedStructure(Structure):
     ) -> Tensor:
         """Aggregates and multiplies: see :func:`peergraph.aggregate.spmm_linear`."""
         structures = [self, *(other for other, _ in others)]
-        weights = [weight, *(given for _, given in others)]
+        weights = [weight, *(matrix for _, matrix in others)]
         optional = [t for t in (self_weight, bias, self_x) if t is not None]
         same = all(tensor.dtype == x.dtype for tensor in (*weights, *optional))
         if reduce in ("sum", "mean") and same and not _has_autocast(x):
-            relations = [found for each in structures for found in each._edges.relations]
-            keep = [torch.is_grad_enabled() and given.requires_grad for given in weights]
+            relations = [relation for each in structures for relation in each._edges.relations]
+            keep = [torch.is_grad_enabled() and matrix.requires_grad for matrix in weights]
             mean, edges = reduce == "mean", replace(self._edges, relations=relations)
             own = self_x if self_weight is not None else None
             return traced_spmm_linear(x, own, self_weight, bias, weights, edges, mean, keep)[0]
@@ -162,8 +162,8 @@ class TracedStructure(Structure):
         if self_weight is not None:
             rows = x[: self.num_destinations] if self_x is None else self_x
             out = F.linear(rows, self_weight, bias)
-        for structure, given in zip(structures, weights, strict=True):
-            product = F.linear(structure.spmm("copy_u", reduce, x), given)
+        for structure, matrix in zip(structures, weights, strict=True):
+            product = F.linear(structure.spmm("copy_u", reduce, x), matrix)
             out = product if out is None else out + product
         assert out is not None
         return out
@@ -224,9 +224,9 @@ class TracedStructure(Structure):
         missing = fitting - depth
         x, att = _append_zero_columns(x, missing), _append_zero_columns(att, missing)
         right = _append_zero_columns(right, missing) if wide else right
-        kept = sum_dtype(x.dtype)
-        left, att = _to(left, kept), _to(att, kept)
-        right = right if wide else _to(right, kept)
+        score_dtype = sum_dtype(x.dtype)
+        left, att = _to(left, score_dtype), _to(att, score_dtype)
+        right = right if wide else _to(right, score_dtype)
         loops = -1 if self_loops is None else self_loops
         inputs = AttentionInputs(x, left, right, att, loops, float(negative_slope))
         return traced_attention(inputs, self._edges)[0][..., :depth]

@@ -140,9 +140,9 @@ def traced_spmm_minmax_gradients(
     message: str,
 ) -> tuple[Tensor, Tensor]:
     """Returns the gradients of the operands of :func:`traced_spmm_minmax`."""
-    matrix, wanted = edges.structure(), [wants_x, wants_e]
+    matrix, needs = edges.structure(), [wants_x, wants_e]
     fixed = use_deterministic(None)
-    return minmax_gradients(matrix, grad, arg, x, e, e_columns, wanted, message, fixed)
+    return minmax_gradients(matrix, grad, arg, x, e, e_columns, needs, message, fixed)
 
 
 def _minmax_gradients(
@@ -221,8 +221,8 @@ def traced_spmm_add_self_gradients(
         count=edges.num_destinations,
     )
     with torch.no_grad():
-        found = SpmmAddSelf.backward(context, grad)[:4]
-    one, two, three, four = (given_or_empty(each, grad) for each in found)
+        gradients = SpmmAddSelf.backward(context, grad)[:4]
+    one, two, three, four = (given_or_empty(each, grad) for each in gradients)
     return one, two, three, four
 
 
@@ -230,10 +230,10 @@ def _gradients_with_self(
     needs: tuple[Any, ...], inputs: list[Any], output: Tensor, grad: Tensor
 ) -> list[Any]:
     x, e, self_weight, _, edges = inputs
-    wanted = [bool(need) for need in needs[:4]]
-    kept = x if wanted[1] or wanted[2] else None
-    found = traced_spmm_add_self_gradients(grad, kept, e, self_weight, edges, wanted)
-    return [*(g if need else None for g, need in zip(found, wanted, strict=True)), None]
+    need_tensors = [bool(need) for need in needs[:4]]
+    rows = x if need_tensors[1] or need_tensors[2] else None
+    gradients = traced_spmm_add_self_gradients(grad, rows, e, self_weight, edges, need_tensors)
+    return [*(g if need else None for g, need in zip(gradients, need_tensors, strict=True)), None]
 
 
 add_gradient(traced_spmm_add_self, _gradients_with_self)

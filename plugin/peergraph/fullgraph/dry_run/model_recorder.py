@@ -181,12 +181,12 @@ def _run_epoch(loss: Loss, trace: PassTrace | None) -> list[Tensor]:
 
 def _leaves(result: Tensor) -> list[Tensor]:
     """The parameters that a tensor is computed from."""
-    pending, seen, leaves = [result.grad_fn], set(), []
+    pending, visited, leaves = [result.grad_fn], set(), []
     while pending:
         node: Any = pending.pop()
-        if node is None or node in seen:
+        if node is None or node in visited:
             continue
-        seen.add(node)
+        visited.add(node)
         if hasattr(node, "variable"):
             leaves.append(node.variable)
         pending.extend(following for following, _ in node.next_functions)

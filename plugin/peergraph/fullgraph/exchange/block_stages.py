@@ -67,8 +67,8 @@ class BlockStages:
 
     def rows_between(self, reader: int, source: int) -> int:
         """Returns how many rows of rank `source` travel to rank `reader`."""
-        needed = self.plan.needed[reader][source]
-        return self.plan.row_layout.counts[source] if needed and self.mode == "blocks" else needed
+        count = self.plan.demand[reader][source]
+        return self.plan.row_layout.counts[source] if count and self.mode == "blocks" else count
 
     def _has_stage(self, rank: int, step: int) -> bool:
         world_size = self.plan.row_layout.group.world_size

@@ -84,7 +84,7 @@ class HaloPlan(Halo):
         halo_rows: [sum of this rank's `halo_counts`] int64 internal row numbers of the halo,
             ascending.
         route: from local rows, those that a rank needs ascending, to the halo.
-        needed: ``needed[r][q]`` distinct rows of rank q that rank r needs, 0 for r = q.
+        demand: ``demand[r][q]`` distinct rows of rank q that rank r needs, 0 for r = q.
     """
 
     def __init__(
@@ -92,11 +92,11 @@ class HaloPlan(Halo):
         layout: RowLayout,
         halo_rows: Tensor,
         route: Route,
-        needed: Sequence[Sequence[int]],
+        demand: Sequence[Sequence[int]],
     ) -> None:
         super().__init__(layout, halo_rows)
-        self.needed = needed
-        self.halo_counts = needed[layout.group.rank]
+        self.demand = demand
+        self.halo_counts = demand[layout.group.rank]
         self.route = route._replace(stored=slice(self.num_local, self.num_extended))
         """From local rows to the halo of extended rows."""
         self._returned: EdgeMatrix | None = None
@@ -136,13 +136,13 @@ class HaloPlan(Halo):
             return cls(layout, none, route, [[0]]), rows.to(narrow)
         halo = mark_halo(layout, rows).nonzero().squeeze(1)
         extended_row = number_extended(layout, halo)
-        route, needed = yield from Route.from_owners(layout, halo)
-        return cls(layout, halo, route, needed), extended_row.index_select(0, rows)
+        route, demand = yield from Route.from_owners(layout, halo)
+        return cls(layout, halo, route, demand), extended_row.index_select(0, rows)
 
     @property
     def is_empty(self) -> bool:
         """See :attr:`Halo.is_empty`."""
-        return not any(map(any, self.needed))
+        return not any(map(any, self.demand))
 
     def gather(self, x: Tensor) -> Tensor:
         """See :meth:`Halo.gather`."""

@@ -54,7 +54,7 @@ class _Enter(Function):
     ) -> tuple[Tensor, ...]:
         ctx.transport, ctx.plan, ctx.num_sources, ctx.used = transport, plan, num_sources, used
         ctx.like = [None if tensor is None else tensor.detach() for tensor in tensors[num_sources:]]
-        ctx.given = [tensor is not None for tensor in tensors]
+        ctx.are_tensors = [tensor is not None for tensor in tensors]
         entered = []
         for i, tensor in enumerate(tensors):
             if tensor is not None:
@@ -66,12 +66,12 @@ class _Enter(Function):
     @unbatched
     def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
         rest = iter(grads)
-        by_input = [next(rest) if has_tensor else None for has_tensor in ctx.given]
-        needed, count = ctx.needs_input_grad[4:], ctx.num_sources
+        by_input = [next(rest) if has_tensor else None for has_tensor in ctx.are_tensors]
+        needs, count = ctx.needs_input_grad[4:], ctx.num_sources
         if ctx.used is not None:
-            needed = [place in ctx.used for place in range(len(needed))]
+            needs = [place in ctx.used for place in range(len(needs))]
         gradients: list[Tensor | None] = [None] * len(by_input)
-        sources = [(i, grad) for i, grad in enumerate(by_input[:count]) if needed[i]]
+        sources = [(i, grad) for i, grad in enumerate(by_input[:count]) if needs[i]]
         some = [(i, grad) for i, grad in sources if grad is not None]
         if some and len(some) < len(sources):  # the same ones on all ranks, whose names are checked
             names = ", ".join(str(i) for i, _ in some)
@@ -79,7 +79,7 @@ class _Enter(Function):
         for i, grad in some:
             gradients[i] = add_to_owners(ctx.plan, grad)
         gradients[count:] = sums_of_gradients(
-            ctx.transport, by_input[count:], ctx.like, needed[count:]
+            ctx.transport, by_input[count:], ctx.like, needs[count:]
         )
         return None, None, None, None, *gradients
 
@@ -158,7 +158,7 @@ def sums_of_gradients(
     transport: Transport,
     grads: Sequence[Tensor | None],
     like: Sequence[Tensor | None],
-    needed: Sequence[bool],
+    needs: Sequence[bool],
 ) -> list[Tensor | None]:
     """Returns the sums over the ranks of gradients; None for one that no rank has. Collective.
 
@@ -170,12 +170,12 @@ def sums_of_gradients(
         transport: of the ranks.
         grads: of tensors that are equal on all ranks.
         like: these tensors.
-        needed: whose gradients are added up, equal on all ranks.
+        needs: whose gradients are added up, equal on all ranks.
     """
     results: list[Tensor | None] = [None] * len(grads)
     by_dtype: dict[torch.dtype, list[tuple[int, Tensor]]] = {}
     for place, tensor in enumerate(like):
-        if needed[place] and tensor is not None:
+        if needs[place] and tensor is not None:
             by_dtype.setdefault(tensor.dtype, []).append((place, tensor))
     for same in by_dtype.values():
         parts, is_there = [], same[0][1].new_ones(len(same))

@@ -174,7 +174,7 @@ def _find_imports(group: Group, is_needed: Tensor) -> _Imports:
     """
     transport, device = Transport.of(group), is_needed.device
     ranks = range(group.world_size)
-    rows, needed = list[Tensor](), list[Tensor]()
+    rows, imported_by_piece = list[Tensor](), list[Tensor]()
     totals = torch.zeros(group.world_size, dtype=torch.int64, device=device)
     for start in range(0, len(is_needed), _PIECE):
         mine = is_needed[start : start + _PIECE]
@@ -191,12 +191,14 @@ def _find_imports(group: Group, is_needed: Tensor) -> _Imports:
         imported = numbers[is_passed_on]
         importer = chosen[is_passed_on]
         place = after[importer, imported - start] - 1
-        needed.append(torch.stack([importer, place, imported]))
+        imported_by_piece.append(torch.stack([importer, place, imported]))
         totals = after[:, -1]
     none = torch.empty(0, dtype=torch.int64, device=device)
     counts = tuple(totals.tolist())
     offsets = torch.tensor([sum(counts[:rank]) for rank in ranks], device=device)
-    importer, place, imported = torch.cat(needed, 1) if needed else none.expand(3, 0)
+    importer, place, imported = (
+        torch.cat(imported_by_piece, 1) if imported_by_piece else none.expand(3, 0)
+    )
     passed_on, order = torch.sort(offsets[importer] + place)
     return _Imports(torch.cat(rows) if rows else none, counts, passed_on, imported[order])
 

@@ -45,9 +45,9 @@ class ModeCost:
     buffers: tuple[int, ...]
 
 
-def rows_to_publish(needed: int, rows: int) -> int:
+def rows_to_publish(demand: int, rows: int) -> int:
     """Returns how many of a rank's rows are copied to where others read them: few, or all."""
-    return needed if needed <= WORK.packed_share * rows else rows
+    return demand if demand <= WORK.packed_share * rows else rows
 
 
 def quickest(seconds: Mapping[str, float], modes: Iterable[str], work: WorkRates) -> str:
@@ -88,8 +88,8 @@ def sum_costs(
                          f"got {topology.num_gpus}")  # fmt: skip
     every = range(ranks)
     remote = volume.remote_edges
-    needed = [[0 if p == q else volume.rows[p][q] for q in every] for p in every]
-    whole = [[sources[q] if needed[p][q] else 0 for q in every] for p in every]
+    demand = [[0 if p == q else volume.rows[p][q] for q in every] for p in every]
+    whole = [[sources[q] if demand[p][q] else 0 for q in every] for p in every]
     model = _Model(volume, sources, destinations, row_bytes, topology)
     costs = [
         ModeCost(
@@ -98,7 +98,7 @@ def sum_costs(
             tuple(sum(row) * row_bytes for row in rows),
             _buffers(rows, row_bytes, packed=mode == "halo"),
         )
-        for mode, rows in (("halo", needed), ("blocks", whole))
+        for mode, rows in (("halo", demand), ("blocks", whole))
     ]
     if topology.is_fully_linked:
         costs.append(
@@ -160,7 +160,7 @@ class _Model:
         topology: Topology,
     ) -> None:
         self.edges = volume.edges
-        self.needed = volume.rows
+        self.demand = volume.rows
         self.sources = sources
         self.destinations = destinations
         self.row_bytes = row_bytes
@@ -224,8 +224,8 @@ class _Model:
 
     def published(self, rank: int) -> int:
         """Rows that a rank copies to where others read them."""
-        needed = sum(row[rank] for row in self.needed) - self.needed[rank][rank]
-        return rows_to_publish(min(needed, self.sources[rank]), self.sources[rank])
+        demand = sum(row[rank] for row in self.demand) - self.demand[rank][rank]
+        return rows_to_publish(min(demand, self.sources[rank]), self.sources[rank])
 
     def links(self, rank: int) -> float:
         """Bytes a second of random rows of all other ranks together."""

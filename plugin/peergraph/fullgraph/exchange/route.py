@@ -78,10 +78,10 @@ class Route(NamedTuple):
         offsets = torch.tensor([*layout.offsets, layout.size], device=rows.device)
         bounds = torch.searchsorted(rows, offsets).diff()
         counts, rank = bounds.tolist(), layout.group.rank
-        needed = yield Gather(counts)
-        to_owners = cls(Transport.of(layout.group), ALL, counts, [row[rank] for row in needed])
+        demand = yield Gather(counts)
+        to_owners = cls(Transport.of(layout.group), ALL, counts, [row[rank] for row in demand])
         sent = yield from to_owners.steps(rows - offsets[:-1].repeat_interleave(bounds))
-        return to_owners.reversed()._replace(sent=sent), needed
+        return to_owners.reversed()._replace(sent=sent), demand
 
     @classmethod
     def of_lists(

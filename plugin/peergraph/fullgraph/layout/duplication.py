@@ -29,7 +29,7 @@ class Duplication:
         world_size: ranks.
         num_chunks: of each rank.
         num_nodes: of the graph.
-        needed: rows of all chunks, each chunk's distinct rows counted.
+        demand: rows of all chunks, each chunk's distinct rows counted.
         distinct: rows of all batches, each batch's distinct rows counted: what crosses the host
             links if ranks pass on rows to each other (HongTu 5.1, inter-GPU).
         loaded: the same without the rows that the batch before had (intra-GPU).
@@ -38,19 +38,19 @@ class Duplication:
     world_size: int
     num_chunks: int
     num_nodes: int
-    needed: int
+    demand: int
     distinct: int
     loaded: int
 
     @property
     def alpha(self) -> float:
         """The duplication factor: rows that chunks need, for each node."""
-        return self.needed / max(1, self.num_nodes)
+        return self.demand / max(1, self.num_nodes)
 
     @property
     def saved_between_ranks(self) -> float:
         """Rows that are not loaded because another rank loads them, for each node."""
-        return (self.needed - self.distinct) / max(1, self.num_nodes)
+        return (self.demand - self.distinct) / max(1, self.num_nodes)
 
     @property
     def saved_between_batches(self) -> float:

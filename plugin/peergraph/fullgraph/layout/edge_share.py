@@ -144,7 +144,7 @@ class UnreadShare:
     ) -> None:
         self.num_pieces = num_pieces
         self._keeps = keeps
-        self._kept: dict[int, EdgeShare] = {}
+        self._shares: dict[int, EdgeShare] = {}
         self._reader = reader
         self._first = rank * num_pieces
         self._of = world_size * num_pieces
@@ -158,21 +158,21 @@ class UnreadShare:
 
     def piece(self, number: int) -> EdgeShare:
         """See :meth:`Share.piece`."""
-        if number in self._kept:
-            return self._kept[number]
+        if number in self._shares:
+            return self._shares[number]
         if not self._keeps:
-            self._kept.clear()  # before there are two
+            self._shares.clear()  # before there are two
         share = self._reader.read(self._first + number, self._of, self._device)
         if self._keeps:
             # Numbers that are out of range stay as they are, to be found by first_bad_edge.
             share = EdgeShare(*map(_narrow, (share.source, share.destination, share.edge_ids)))
-        self._kept[number] = share
+        self._shares[number] = share
         return share
 
     def release(self) -> None:
         """Frees the pieces that were kept; from now on each use reads them."""
         self._keeps = False
-        self._kept.clear()
+        self._shares.clear()
 
 
 class EdgeListReader:

@@ -20,8 +20,8 @@ def rows_between_parts(
         part: [nodes] int64.
         num_parts: number of parts.
     """
-    needed = torch.unique(source * num_parts + part[destination])
-    pairs = needed % num_parts * num_parts + part[needed // num_parts]
+    source_parts = torch.unique(source * num_parts + part[destination])
+    pairs = source_parts % num_parts * num_parts + part[source_parts // num_parts]
     counts = torch.bincount(pairs, minlength=num_parts * num_parts)
     rows: list[list[int]] = counts.view(num_parts, num_parts).tolist()
     return rows

@@ -114,7 +114,7 @@ def _largest_chunk(
         rows = max(rows, sum(of_type.sizes[number] for of_type in chunks))
         edges = max(edges, sum(csc.edge_chunks.sizes[number] for csc in structures))
         if counts_sources:
-            needed = sum(len(csc.sources(number)) for csc in structures)
+            num_sources = sum(len(csc.sources(number)) for csc in structures)
             # As planned: other ranks need as many of this rank's rows.
-            sources = max(sources, needed + needed * (ranks - 1) // ranks)
+            sources = max(sources, num_sources + num_sources * (ranks - 1) // ranks)
     return ChunkSize(rows, edges, sources)

@@ -74,7 +74,7 @@ def resident_lines(
 
 def offload_lines(plan: OffloadPlan) -> list[str]:
     """Returns lines of training with rows in host memory."""
-    spread, held = plan.spread, plan.bytes_by_tier
+    spread, by_tier = plan.spread, plan.bytes_by_tier
     how = "counted" if spread.counted else "at most, as of a random order"
     lines = [
         f"  chunks of a rank: {plan.num_chunks} ({plan.chunks_reason}); rows that all chunks need: "
@@ -86,14 +86,14 @@ def offload_lines(plan: OffloadPlan) -> list[str]:
     ]
     if plan.hidden_bytes is not None:
         lines.append(f"  rows of layers and gradients are stored in {8 * plan.hidden_bytes} bits")
-    stored = [held[DEVICE]] * len(plan.items[0].num_bytes)
+    stored = [by_tier[DEVICE]] * len(plan.items[0].num_bytes)
     lines += _memory(
         "memory of the device", plan.items, [("stored rows", "those on the device", stored)]
     )
-    files = f"; {format_bytes(held[FILE])} in files" if held[FILE] else ""
+    files = f"; {format_bytes(by_tier[FILE])} in files" if by_tier[FILE] else ""
     lines.append(
         f"  busiest rank: {format_bytes(plan.device_bytes)} of a budget of "
-        f"{format_bytes(plan.memory_budget)}; {format_bytes(held[HOST])} of "
+        f"{format_bytes(plan.memory_budget)}; {format_bytes(by_tier[HOST])} of "
         f"{format_bytes(plan.host_room)} on the host{files}"
     )
     return [*lines, *_stored_rows(plan), *_passes(plan)]

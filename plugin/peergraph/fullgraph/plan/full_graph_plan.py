@@ -110,12 +110,12 @@ class FullGraphPlan:
         if offload is False and not allowed:
             assert memory_budget is not None
             raise ValueError(resident.describe_excess(mode, memory_budget))
-        needed, assumption = resident.peak_bytes(mode), None
+        peak, assumption = resident.peak_bytes(mode), None
         if model is None and assumed is not None and memory_budget is not None:
             assumption = assumed(facts)
             of_model = assumption.resident_items(facts)
-            needed += max(total_bytes(of_model, facts.world_size))
-        too_large = memory_budget is not None and needed > memory_budget
+            peak += max(total_bytes(of_model, facts.world_size))
+        too_large = memory_budget is not None and peak > memory_budget
         if host_memory is None:
             host_memory = topology.host_memory or _UNKNOWN_MEMORY
         offloaded, counted = None, tuple[Spread, ...]()
@@ -142,7 +142,7 @@ class FullGraphPlan:
             mode=chosen,
             reason=_reason(resident, mode, fitting),
             modes=tuple(modes),
-            decision=_decision(asked, too_large, needed, memory_budget, assumption),
+            decision=_decision(asked, too_large, peak, memory_budget, assumption),
             offload=offloaded,
             host_memory=host_memory,
             file_memory=file_memory,
@@ -312,7 +312,7 @@ def _check_mode(mode: str | None, usable: Sequence[str]) -> None:
 def _decision(
     asked: bool | None,
     too_large: bool,
-    needed: int,
+    peak: int,
     budget: int | None,
     assumption: RecordedModel | None,
 ) -> str:
@@ -321,7 +321,7 @@ def _decision(
     name = "offloaded" if offloaded else "resident"
     of_model = "" if assumption is None else f", if the model is {assumption.name}: it is assumed"
     limit = "no budget" if budget is None else f"a budget of {format_bytes(budget)}"
-    takes = f"resident training takes {format_bytes(needed)} on the busiest rank, {limit}{of_model}"
+    takes = f"resident training takes {format_bytes(peak)} on the busiest rank, {limit}{of_model}"
     return f"{name}{', as asked for' if asked is not None else ''}: {takes}"
 
 

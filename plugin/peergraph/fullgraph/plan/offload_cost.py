@@ -66,7 +66,7 @@ def chunk_bytes(schedule: Schedule, chunk: ChunkSize, stages_sources: bool) -> i
         stages_sources: whether rows of sources come from the host or from other ranks, chunk by
             chunk; else they are read where they are, except by passes that add gradients to them.
     """
-    held = 0.0
+    most = 0.0
     for step in schedule.passes:
         moved = schedule.row_bytes(*step.reads, *step.writes)
         rows, edges = math.ceil(step.nodes * chunk.rows), math.ceil(step.edges * chunk.edges)
@@ -83,8 +83,8 @@ def chunk_bytes(schedule: Schedule, chunk: ChunkSize, stages_sources: bool) -> i
         sources = chunk.sources
         if step.share < 1:
             sources = min(sources, math.ceil(step.share * chunk.edges))
-        held = max(held, own + sources * of_sources)
-    return math.ceil(held)
+        most = max(most, own + sources * of_sources)
+    return math.ceil(most)
 
 
 def row_list_bytes(
@@ -101,7 +101,7 @@ def row_list_bytes(
         # Edges to labelled nodes have lists of their own.
         moves = facts.world_size > 1 or stages_own_sources
         if moves or any(step.adds for step in schedule.passes if step.share == share):
-            listed += spread.needed(share) + _EXCHANGE_LISTS * spread.exchanged(share)
+            listed += spread.demand(share) + _EXCHANGE_LISTS * spread.exchanged(share)
     # Gradients of sums are sums over the reversed edges, which have lists, too.
     directions = 1 if adds else 2
     return tuple(math.ceil(_LIST_BYTES * directions * listed * rows) for rows in facts.rows)
@@ -199,13 +199,13 @@ def tier_bytes(
     """Returns the most bytes of stored rows by tier, over all passes."""
     most = dict.fromkeys(TIERS, 0)
     for at in range(-1, len(schedule.passes)):
-        held = dict.fromkeys(TIERS, 0)
+        in_pass = dict.fromkeys(TIERS, 0)
         for rows in schedule.rows:
             tier = placement.tiers[rows.name]
             if tier != USER and rows.first <= at <= rows.last:
                 part = round(row_bytes[rows.name] * placement.parts.get(rows.name, 0.0))
-                held[DEVICE] += part
-                held[tier] += row_bytes[rows.name] - part
-        held[DEVICE] += sum(row_bytes[name] for name, step in placement.loaded if step == at)
-        most = {tier: max(most[tier], held[tier]) for tier in TIERS}
+                in_pass[DEVICE] += part
+                in_pass[tier] += row_bytes[rows.name] - part
+        in_pass[DEVICE] += sum(row_bytes[name] for name, step in placement.loaded if step == at)
+        most = {tier: max(most[tier], in_pass[tier]) for tier in TIERS}
     return most

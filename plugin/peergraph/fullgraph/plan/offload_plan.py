@@ -95,8 +95,8 @@ class OffloadPlan:
         """
 
         def missing(stages_sources: bool) -> int:
-            needed = chunk_bytes(self.schedule, chunk, stages_sources)
-            return max(0, needed - self.items[-1].num_bytes[rank])
+            num_bytes = chunk_bytes(self.schedule, chunk, stages_sources)
+            return max(0, num_bytes - self.items[-1].num_bytes[rank])
 
         needed_more = missing(self.stages_sources)
         if needed_more and self.device_room - needed_more < self.source_bytes:
@@ -142,12 +142,12 @@ class OffloadPlan:
         """The most bytes of rows on one rank's device that are read in the order of edges."""
         schedule, tiers = self.schedule, self.placement.tiers
         sources = [r for r in schedule.rows if r.role == SOURCE and tiers[r.name] == DEVICE]
-        held = [0]
+        by_pass = [0]
         for at in range(len(schedule.passes)):
             live = (r.name for r in sources if r.first <= at <= r.last)
             copied = (name for name, number in self.placement.loaded if number == at)
-            held.append(sum(self.row_bytes[name] for name in (*live, *copied)))
-        return max(held)
+            by_pass.append(sum(self.row_bytes[name] for name in (*live, *copied)))
+        return max(by_pass)
 
     @property
     def device_bytes(self) -> int:
@@ -234,7 +234,7 @@ def _least_moved(
     """Returns the plan of the least transfers; of about equal ones, that of the fewest chunks."""
     seconds = [transfer_seconds(plan.passes, topology, plan.num_chunks) for plan in plans]
     limit = _AS_QUICK * min(seconds)
-    quick = [plan for plan, needed in zip(plans, seconds, strict=True) if needed <= limit]
+    quick = [plan for plan, time in zip(plans, seconds, strict=True) if time <= limit]
     # Small chunks leave memory for buffers that the plan does not count.
     small = [p for p in quick if max(p.items[-1].num_bytes) <= _CHUNK_SHARE * memory_budget]
     return small[0] if small else quick[-1]
@@ -368,12 +368,12 @@ def _device_items(facts: GraphFacts, model: RecordedModel) -> list[MemoryItem]:
 
 
 def _no_device(items: Sequence[MemoryItem], ranks: int, budget: int, chunks: int) -> str:
-    needed = max(total_bytes(items, ranks))
+    num_bytes = max(total_bytes(items, ranks))
     return (
         f"memory_budget of {format_bytes(budget)} ({budget} bytes) is not enough for offloaded "
         f"training in {chunks} chunks: the busiest of {ranks} rank{'s' if ranks > 1 else ''} needs "
-        f"{format_bytes(needed)} ({needed} bytes) on its device before any rows of features:\n"
-        + _table((i.name, i.what, max(i.num_bytes)) for i in items)
+        f"{format_bytes(num_bytes)} ({num_bytes} bytes) on its device before any rows of "
+        "features:\n" + _table((i.name, i.what, max(i.num_bytes)) for i in items)
     )
 
 
@@ -385,8 +385,8 @@ def _no_host(
 ) -> str:
     everywhere = place_rows(schedule, row_bytes, (rooms[0], 1 << 62, 0))
     assert everywhere is not None
-    needed = tier_bytes(schedule, row_bytes, everywhere)
-    missing = needed[HOST] - rooms[1] - rooms[2]
+    num_bytes = tier_bytes(schedule, row_bytes, everywhere)
+    missing = num_bytes[HOST] - rooms[1] - rooms[2]
     room = {DEVICE: rooms[0], HOST: rooms[1], FILE: rooms[2]}
     rows = [
         (r.name, f"{r.columns} columns", row_bytes[r.name])
@@ -395,7 +395,7 @@ def _no_host(
     ]
     return (
         f"host memory is not enough for offloaded training in {chunks} chunks: each rank needs "
-        f"{format_bytes(needed[HOST])} of the host and has {format_bytes(room[HOST])}, with "
+        f"{format_bytes(num_bytes[HOST])} of the host and has {format_bytes(room[HOST])}, with "
         f"{format_bytes(room[DEVICE])} on its device and {format_bytes(room[FILE])} in files; "
         f"{format_bytes(max(0, missing))} are missing. Rows that exist at different times share "
         "memory:\n" + _table(rows)

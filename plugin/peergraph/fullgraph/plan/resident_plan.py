@@ -83,8 +83,8 @@ class ResidentPlan:
 
     def bytes_by_rank(self, mode: str) -> tuple[int, ...]:
         """Returns the bytes that each rank needs, with the buffers of this exchange mode."""
-        held = total_bytes(self.items, self.facts.world_size)
-        return tuple(map(sum, zip(held, self.buffers[mode], strict=True)))
+        of_items = total_bytes(self.items, self.facts.world_size)
+        return tuple(map(sum, zip(of_items, self.buffers[mode], strict=True)))
 
     def peak_bytes(self, mode: str | None = None) -> int:
         """Returns the bytes on the busiest rank; None: in the mode that takes the fewest."""

@@ -54,7 +54,7 @@ class Spread:
         whole = _loaded(self.degree, self.chunks)
         return self.batches * _loaded(share * self.degree, self.chunks) / max(whole, 1e-9)
 
-    def needed(self, share: float = 1.0) -> float:
+    def demand(self, share: float = 1.0) -> float:
         """Rows that chunks need if only a share of the nodes is summed at: `alpha` of all."""
         if share >= 1:
             return self.alpha
@@ -250,5 +250,5 @@ class _Sample:
         batches = needs.any(1)
         again = batches[:, 1:] & batches[:, :-1]
         scale = self.num_nodes / max(1, len(self.marks))
-        needed, distinct, repeated = (round(int(x.sum()) * scale) for x in (needs, batches, again))
-        return self.num_nodes, needed, distinct, distinct - repeated
+        demand, distinct, repeated = (round(int(x.sum()) * scale) for x in (needs, batches, again))
+        return self.num_nodes, demand, distinct, distinct - repeated

@@ -67,10 +67,10 @@ def structure_steps(
         return share.piece(number).edge_ids
 
     def deliver_ids() -> Tensor:
-        found = torch.empty(delivery.num_edges, dtype=torch.int64, device=group.device)
-        run_alone(group, delivery.deliver([edge_ids], [found]))
+        ids_by_edge = torch.empty(delivery.num_edges, dtype=torch.int64, device=group.device)
+        run_alone(group, delivery.deliver([edge_ids], [ids_by_edge]))
         release()
-        return found
+        return ids_by_edge
 
     def release() -> None:
         numbers.release()

@@ -41,7 +41,7 @@ class ConstantInputs:
     def __init__(self, group: Group) -> None:
         self._group = group
         self._noted: dict[int, _Input] = {}
-        self._kept: dict[tuple[int, ...], dict[Hashable, tuple[Any, int]]] = {}
+        self._results: dict[tuple[int, ...], dict[Hashable, tuple[Any, int]]] = {}
 
     def note(self, *inputs: Tensor) -> bool:
         """Returns whether all inputs are constant and came before. Collective if they are.
@@ -71,24 +71,24 @@ class ConstantInputs:
             key: what is made.
             make: called at the first time.
         """
-        results = self._kept.setdefault(tuple(map(id, inputs)), {})
-        found = results.get(key)
-        if found is None or found[0]._version != found[1]:
+        results = self._results.setdefault(tuple(map(id, inputs)), {})
+        entry = results.get(key)
+        if entry is None or entry[0]._version != entry[1]:
             with torch.inference_mode(False), torch.no_grad():
-                made = make()
-            found = results[key] = made, made._version
-        result: _Result = found[0]
+                tensor = make()
+            entry = results[key] = tensor, tensor._version
+        result: _Result = entry[0]
         return result
 
     @property
     def num_kept(self) -> int:
         """Number of results that are kept."""
-        return sum(map(len, self._kept.values()))
+        return sum(map(len, self._results.values()))
 
     def clear(self) -> None:
         """Drops all results."""
         self._noted.clear()
-        self._kept.clear()
+        self._results.clear()
 
     def _note(self, tensor: Tensor) -> bool:
         if tensor.requires_grad or not tensor.is_leaf or tensor.is_inference():
@@ -112,8 +112,8 @@ class ConstantInputs:
         self._drop_results(key)
 
     def _drop_results(self, *keys: int) -> None:
-        for inputs in [inputs for inputs in self._kept if not set(keys).isdisjoint(inputs)]:
-            del self._kept[inputs]
+        for inputs in [inputs for inputs in self._results if not set(keys).isdisjoint(inputs)]:
+            del self._results[inputs]
 
 
 def _content_of(tensor: Tensor) -> object:

@@ -58,13 +58,13 @@ def select_edges(
         return structure
     if not keep:
         return structure.like(_select_edges(structure.resident, layout))
-    kept: OrderedDict[RowLayout, PartitionedStructure]
-    kept = structure.cached("selections", OrderedDict)
-    if layout not in kept:
-        kept[layout] = structure.like(_select_edges(structure.resident, layout))
-        if len(kept) > _KEPT_SELECTIONS:
-            kept.popitem(last=False)
-    return kept[layout]
+    selections: OrderedDict[RowLayout, PartitionedStructure]
+    selections = structure.cached("selections", OrderedDict)
+    if layout not in selections:
+        selections[layout] = structure.like(_select_edges(structure.resident, layout))
+        if len(selections) > _KEPT_SELECTIONS:
+            selections.popitem(last=False)
+    return selections[layout]
 
 
 def select_edge_layout(structure: PartitionedStructure, layout: RowLayout) -> PartitionedStructure:
@@ -223,15 +223,15 @@ def _with_self_loops(structure: PartitionedStructure, count: int) -> LoopStructu
         all_sources = all_sources[order]
 
     def positions() -> Tensor:
-        found = torch.cat([edges.positions, edges.size + loop_ids])
-        return found if order is None else found[order]
+        ids = torch.cat([edges.positions, edges.size + loop_ids])
+        return ids if order is None else ids[order]
 
     layout = RowLayout(
         edges.group,
         [old + new for old, new in zip(edges.counts, loop_counts, strict=True)],
         positions,
     )
-    made = PartitionedCsc.from_local_edges(
+    with_loops = PartitionedCsc.from_local_edges(
         resident.source_layout,
         destinations,
         layout,
@@ -241,7 +241,7 @@ def _with_self_loops(structure: PartitionedStructure, count: int) -> LoopStructu
     )
     if order is not None:
         is_loop = from_local(order >= edges.local_count, layout)
-    return LoopStructure(structure.like(made), rows, is_loop)
+    return LoopStructure(structure.like(with_loops), rows, is_loop)
 
 
 def internal_source_rows(structure: PartitionedCsc, extended_rows: Tensor) -> Tensor:

@@ -90,14 +90,14 @@ class EdgeDelivery:
         places = self._first_places()
         for number in range(self._rounds):
             parts, route = yield from self._route(number)
-            found = [take_places(places[r], part) for r, part in enumerate(parts)]
+            places_of_ranks = [take_places(places[r], part) for r, part in enumerate(parts)]
             for column, output in zip(columns, outputs, strict=True):
                 shape = output.shape[1:]
                 values = output.new_empty((0, *shape))
                 if number < self._num_pieces:
                     values = column(number).to(output.dtype)
                 received = route.split((yield from route.steps(values)))
-                for (order, positions), part in zip(found, received, strict=True):
+                for (order, positions), part in zip(places_of_ranks, received, strict=True):
                     output[positions] = part[order]
             self._step(route.num_sent)
 
@@ -169,13 +169,13 @@ class EdgeDelivery:
 
     def _route(self, number: int) -> Steps[tuple[list[Tensor], Route]]:
         """Finds local destinations by the rank that gave them, and how values follow them."""
-        layout, given = self.row_layout, self._nothing
+        layout, rows = self.row_layout, self._nothing
         if number < self._num_pieces:
-            given = self._destination(number)
+            rows = self._destination(number)
         if layout.group.world_size == 1:
-            route = Route(Transport.of(layout.group), ALL, [len(given)], [len(given)])
-            return [given.to(self._nothing.dtype)], route
-        owner, local = layout.owners_of(given)
+            route = Route(Transport.of(layout.group), ALL, [len(rows)], [len(rows)])
+            return [rows.to(self._nothing.dtype)], route
+        owner, local = layout.owners_of(rows)
         route = yield from Route.to_ranks(layout.group, owner)
         received = yield from route.steps(local.to(self._nothing.dtype))
         return route.split(received), route

@@ -46,12 +46,12 @@ class PartitionedEdgeIndex(Uncompiled):
     def __new__(
         cls, structure: PartitionedStructure, edge_weight: PartitionedTensor | None = None
     ) -> PartitionedEdgeIndex:
-        made = make_without_memory(
+        edge_index = make_without_memory(
             cls, (2, structure.num_edges), dtype=torch.int64, device=structure.device
         )
-        made.structure = structure
-        made.edge_weight = edge_weight
-        return made
+        edge_index.structure = structure
+        edge_index.edge_weight = edge_weight
+        return edge_index
 
     def __init__(
         self, structure: PartitionedStructure, edge_weight: PartitionedTensor | None = None
@@ -128,15 +128,15 @@ class PartitionedEdgeIndex(Uncompiled):
         args: tuple[Any, ...] = (),
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
-        given = args[0] if args else None
-        if isinstance(given, PartitionedEdgeIndex):
+        edge_index = args[0] if args else None
+        if isinstance(edge_index, PartitionedEdgeIndex):
             options = kwargs or {}
-            if func in _SAME or (func is _VIEW and list(args[1]) == list(given.shape)):
-                return PartitionedEdgeIndex(given.structure, given.edge_weight)
+            if func in _SAME or (func is _VIEW and list(args[1]) == list(edge_index.shape)):
+                return PartitionedEdgeIndex(edge_index.structure, edge_index.edge_weight)
             if func is torch.ops.aten.flip.default and args[1] in ([0], [-2]):
-                return given._flip()
-            if func is torch.ops.aten._to_copy.default and _keeps(given, options):
-                return PartitionedEdgeIndex(given.structure, given.edge_weight)
+                return edge_index._flip()
+            if func is torch.ops.aten._to_copy.default and _keeps(edge_index, options):
+                return PartitionedEdgeIndex(edge_index.structure, edge_index.edge_weight)
         _refuse(str(func))
 
 

@@ -57,10 +57,10 @@ def reverse_edges(structure: PartitionedStructure) -> EdgeReversal:
 
     def make() -> EdgeReversal:
         resident, route = _reverse(structure.resident)
-        made = structure.like(resident)
-        back = EdgeReversal(made, structure, route.reversed())
-        made.cached("reversed edges", lambda: back)
-        return EdgeReversal(structure, made, route)
+        reversed_structure = structure.like(resident)
+        back = EdgeReversal(reversed_structure, structure, route.reversed())
+        reversed_structure.cached("reversed edges", lambda: back)
+        return EdgeReversal(structure, reversed_structure, route)
 
     return structure.cached("reversed edges", make)
 
@@ -96,10 +96,10 @@ def with_reversed_edges(
     order = torch.argsort(destinations, stable=True)
     group = layout.group
     joined = RowLayout(group, group.all_gather(len(order)), positions[order])
-    made = PartitionedCsc.from_local_edges(
+    both_ways = PartitionedCsc.from_local_edges(
         nodes, nodes, joined, sources[order], destinations[order], mode=resident.mode_choice
     )
-    return structure.like(made), from_local(ids[order], joined)
+    return structure.like(both_ways), from_local(ids[order], joined)
 
 
 def _internal_ends(structure: PartitionedCsc) -> tuple[Tensor, Tensor]:
@@ -117,19 +117,19 @@ def _reverse(structure: PartitionedCsc) -> tuple[PartitionedCsc, Route]:
     route = run_alone(group, Route.to_ranks(group, owners))
     destinations = structure.destination_layout.offsets[group.rank] + destinations
     ids = structure.edge_layout.positions
-    found = route.exchange(torch.stack([destinations, local_sources, ids], 1))
+    rows = route.exchange(torch.stack([destinations, local_sources, ids], 1))
     # Edges that are sorted by destination take less memory.
-    by_destination = torch.argsort(found[:, 1], stable=True)
-    found = found[by_destination]
+    by_destination = torch.argsort(rows[:, 1], stable=True)
+    rows = rows[by_destination]
     positions = torch.empty_like(by_destination)
-    positions[by_destination] = torch.arange(len(found), device=found.device)
+    positions[by_destination] = torch.arange(len(rows), device=rows.device)
     route = route._replace(stored=positions)
-    made = PartitionedCsc.from_local_edges(
+    reversed_edges = PartitionedCsc.from_local_edges(
         structure.destination_layout,
         nodes,
-        RowLayout(group, group.all_gather(len(found)), found[:, 2].contiguous()),
-        found[:, 0],
-        found[:, 1],
+        RowLayout(group, group.all_gather(len(rows)), rows[:, 2].contiguous()),
+        rows[:, 0],
+        rows[:, 1],
         mode=structure.mode_choice,
     )
-    return made, route
+    return reversed_edges, route

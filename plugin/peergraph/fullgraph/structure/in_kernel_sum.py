@@ -104,9 +104,9 @@ class InKernelSums:
         Collective; synchronises. On the CPU all settings are the same.
         """
         run = self._prepare(x.contiguous(), None, False)
-        found = {setting: run.seconds(setting) for setting in settings}
+        seconds = {setting: run.seconds(setting) for setting in settings}
         self.rows.release()
-        return found
+        return seconds
 
     def close(self) -> None:
         """Releases the memory that other ranks read. Collective."""

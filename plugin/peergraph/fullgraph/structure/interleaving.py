@@ -114,10 +114,10 @@ def tune(
                 before = least
                 while True:
                     place = [i + step * (k == axis) for k, i in enumerate(best)]
-                    found = time_of(place)
-                    if found is None or least is None or found >= least:
+                    seconds = time_of(place)
+                    if seconds is None or least is None or seconds >= least:
                         break
-                    best, least, improved = place, found, True
+                    best, least, improved = place, seconds, True
                 if least != before:
                     break
     return min(times, key=times.__getitem__), times

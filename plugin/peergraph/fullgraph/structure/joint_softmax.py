@@ -36,13 +36,13 @@ def joint_softmax(structures: Sequence[Structure], scores: Sequence[Tensor]) -> 
 
 def _maxima(structure: Structure, scores: Tensor) -> Tensor:
     """Returns the highest score of each destination, minus infinity where it has no edges."""
-    found = structure.spmm("copy_e", "max", e=scores)
+    maxima = structure.spmm("copy_e", "max", e=scores)
     empty = structure.in_degrees() == 0
-    return found.masked_fill(empty.reshape(-1, *[1] * (found.dim() - 1)), -torch.inf)
+    return maxima.masked_fill(empty.reshape(-1, *[1] * (maxima.dim() - 1)), -torch.inf)
 
 
 def _largest(maxima: Sequence[Tensor]) -> Tensor:
-    found = maxima[0]
+    largest = maxima[0]
     for other in maxima[1:]:
-        found = torch.maximum(found, other)
-    return found
+        largest = torch.maximum(largest, other)
+    return largest

@@ -71,14 +71,14 @@ class NeighborSums:
         Args:
             has_edge_ids: whether sums have values of edges. Blocks for these serve other sums, too.
         """
-        found = self._blocks.get((mode, True))
-        if found is None and not has_edge_ids:
-            found = self._blocks.get((mode, False))
-        if found is None:
-            found = self._make_blocks(mode, has_edge_ids)
+        blocks = self._blocks.get((mode, True))
+        if blocks is None and not has_edge_ids:
+            blocks = self._blocks.get((mode, False))
+        if blocks is None:
+            blocks = self._make_blocks(mode, has_edge_ids)
             self._blocks.pop((mode, False), None)
-            self._blocks[mode, has_edge_ids] = found
-        return found
+            self._blocks[mode, has_edge_ids] = blocks
+        return blocks
 
     def _make_blocks(self, mode: str, has_edge_ids: bool) -> SourceBlocks | MachineBlocks:
         matrix, plan = self.local, self.plan
@@ -181,9 +181,9 @@ def default_mode(plan: Halo) -> str:
         plan = plan.within
     assert isinstance(plan, HaloPlan)
     counts = plan.row_layout.counts
-    distinct = max(map(sum, plan.needed))
+    distinct = max(map(sum, plan.demand))
     whole = max(
-        sum(count for count, needed in zip(counts, row, strict=True) if needed)
-        for row in plan.needed
+        sum(count for count, demand in zip(counts, row, strict=True) if demand)
+        for row in plan.demand
     )
     return "halo" if distinct * (1 + WORK.packing_share) < whole else "blocks"

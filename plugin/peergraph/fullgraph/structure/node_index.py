@@ -126,16 +126,16 @@ class NodeIndex(PartitionedTensor):
             count = csc.num_sources if end == "source" else csc.num_destinations
             index = kept_ends(csc)[end == "destination"]
             rows = x if dim == 0 else x.movedim(0, dim)
-            found = function(rows, index=index, dim_size=count, dim=dim, **parameters)
-            return found if dim == 0 else found.movedim(dim, 0)
+            reduced = function(rows, index=index, dim_size=count, dim=dim, **parameters)
+            return reduced if dim == 0 else reduced.movedim(dim, 0)
 
-        found = self.structure.on_edges(
+        reduced = self.structure.on_edges(
             run,
             edges={"x": x if dim == 0 else x.movedim(dim, 0)},
             parameters=parameters,
             result=end,
         )
-        return found if dim == 0 else found.movedim(0, dim)  # type: ignore[return-value]
+        return reduced if dim == 0 else reduced.movedim(0, dim)  # type: ignore[return-value]
 
     def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
         return f"NodeIndex({self.end}s of {self.structure})"
@@ -235,15 +235,15 @@ SHAPE_FUNCTIONS = {
 
 def _with_ids(values: Iterable[Any]) -> list[Any]:
     """Returns values with partitioned ids in the place of indices, also within lists."""
-    found: list[Any] = []
+    with_ids: list[Any] = []
     for value in values:
         if isinstance(value, NodeIndex):
-            found.append(value.ids())
+            with_ids.append(value.ids())
         elif type(value) in (list, tuple):
-            found.append(type(value)(_with_ids(value)))
+            with_ids.append(type(value)(_with_ids(value)))
         else:
-            found.append(value)
-    return found
+            with_ids.append(value)
+    return with_ids
 
 
 def node_selection(
@@ -256,8 +256,8 @@ def node_selection(
         if isinstance(index, tuple) and len(index) == 1:
             index = index[0]
     elif func in (Tensor.index_select, torch.index_select):
-        given = dict(zip(("input", "dim", "index"), args, strict=False)) | kwargs
-        x, dim, index = given["input"], given["dim"], given["index"]
+        arguments = dict(zip(("input", "dim", "index"), args, strict=False)) | kwargs
+        x, dim, index = arguments["input"], arguments["dim"], arguments["index"]
     else:
         return None
     if not isinstance(index, NodeIndex) or not isinstance(x, PartitionedTensor):

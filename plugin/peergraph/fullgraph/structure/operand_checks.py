@@ -106,10 +106,10 @@ def _check_rows(name: str, tensor: Any, layout: RowLayout, rows: str) -> Partiti
             "peergraph.fullgraph.distribute takes this rank's rows of a tensor that is equal on "
             "all ranks"
         )
-    found = in_layout(tensor, layout)
-    if found is None:
+    operand = in_layout(tensor, layout)
+    if operand is None:
         raise ValueError(
             f"{name} must have the rows of the {rows}, {layout}, in dimension 0, got "
             f"{tensor.row_layout} in dimension {tensor.partitioned_dim} of {list(tensor.shape)}"
         )
-    return found
+    return operand

@@ -232,7 +232,7 @@ class PartitionedCsc(PartitionedStructure):
         """
         return kept_ends(self.local)
 
-    def kept(self, x: Tensor, key: Hashable, make: Callable[[], _Rows]) -> _Rows:
+    def keep(self, x: Tensor, key: Hashable, make: Callable[[], _Rows]) -> _Rows:
         """Returns what `make` returned at the first call for `x`, of which :meth:`keeps` is true.
 
         The result must not be changed.
@@ -300,9 +300,9 @@ class PartitionedCsc(PartitionedStructure):
         self_rows = self._operands.destination("self_x", self_x)
         assert features is not None
         rows = features.to_local()
-        given = [self_weight, bias, *weights]
+        tensors = [self_weight, bias, *weights]
         names = ["self_weight", "bias", "weight", *(f"others[{i}]" for i in range(len(others)))]
-        parameters = [self._operands.parameter(*pair) for pair in zip(names, given, strict=True)]
+        parameters = [self._operands.parameter(*pair) for pair in zip(names, tensors, strict=True)]
         own, offset, *entered = self._enter(parameters)
         matrices = [matrix for matrix in entered if matrix is not None]
         if own is not None and self_rows is None:
@@ -378,9 +378,9 @@ class PartitionedCsc(PartitionedStructure):
             **{name: checks.other(name, x) for name, x in others.items()},
             **dict(zip(parameters, plain, strict=True)),
         )
-        found = (tuple(rows.shape[1:]), rows.dtype)
-        if row_type is not None and found != (tuple(row_type[0]), row_type[1]):
-            raise ValueError(f"row_type must be {found} as the result, got {row_type}")
+        actual_type = (tuple(rows.shape[1:]), rows.dtype)
+        if row_type is not None and actual_type != (tuple(row_type[0]), row_type[1]):
+            raise ValueError(f"row_type must be {actual_type} as the result, got {row_type}")
         if result == "source":
             return from_local(add_to_owners(self.plan, rows), self.source_layout)
         if isinstance(result, RowLayout):

@@ -132,7 +132,7 @@ class PartitionedStructure(Structure):
         return self.keeps_results and enough
 
     @abstractmethod
-    def kept(self, x: Tensor, key: Hashable, make: Callable[[], _Rows]) -> _Rows:
+    def keep(self, x: Tensor, key: Hashable, make: Callable[[], _Rows]) -> _Rows:
         """Returns what `make` returned at the first call for `x`, of which :meth:`keeps` is true.
 
         The result must not be changed.

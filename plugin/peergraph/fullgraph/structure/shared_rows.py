@@ -145,8 +145,8 @@ def join_once(structures: Sequence[Relation]) -> tuple[Halo, list[Csc]]:
     relations = [structure.local for structure in structures]
     # The relations are kept too, so that no others get their ids.
     key = ("joined", *map(id, relations))
-    made = structures[0].cached(key, lambda: (_join(plans, relations), relations))
-    joined: tuple[Halo, list[Csc]] = made[0]
+    joined_and_relations = structures[0].cached(key, lambda: (_join(plans, relations), relations))
+    joined: tuple[Halo, list[Csc]] = joined_and_relations[0]
     return joined
 
 
@@ -205,4 +205,4 @@ def _pays(together: int, relations: Sequence[Relation], x: PartitionedTensor, co
 
 def _rows_of_others(plan: Halo) -> int:
     """Returns how many rows the rank gets that gets most."""
-    return max(map(sum, plan.needed)) if isinstance(plan, HaloPlan) else 0
+    return max(map(sum, plan.demand)) if isinstance(plan, HaloPlan) else 0

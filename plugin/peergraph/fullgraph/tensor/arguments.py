@@ -28,20 +28,20 @@ def have_same_rows(first: RowLayout, second: RowLayout) -> bool:
 
 
 def rows_in_layout(
-    name: OpOverload | str, local: Tensor, dim: int, layout: RowLayout, wanted: RowLayout
+    name: OpOverload | str, local: Tensor, dim: int, layout: RowLayout, target: RowLayout
 ) -> Tensor:
-    """Returns local rows of `layout` as those of `wanted`. Collective where they differ.
+    """Returns local rows of `layout` as those of `target`. Collective where they differ.
 
     Rows travel only where one of the layouts names rows by ids: `z[source] * z[target]`.
 
     Raises:
         ValueError: other layouts differ.
     """
-    if have_same_rows(layout, wanted):
+    if have_same_rows(layout, target):
         return local
-    if layout.size != wanted.size or not (layout.by_ids or wanted.by_ids):
-        require_same_rows(name, wanted, layout)
-    rows = RowRequests.of(layout, wanted.positions).fetch(local.movedim(dim, 0))
+    if layout.size != target.size or not (layout.by_ids or target.by_ids):
+        require_same_rows(name, target, layout)
+    rows = RowRequests.of(layout, target.positions).fetch(local.movedim(dim, 0))
     return rows.movedim(0, dim)
 
 

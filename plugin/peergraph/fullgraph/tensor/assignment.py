@@ -236,16 +236,16 @@ def as_lists(indices: Sequence[Tensor]) -> tuple[Any, ...]:
 
 
 def _need_gradients(*tensors: Any) -> bool:
-    needed = any(isinstance(tensor, Tensor) and tensor.requires_grad for tensor in tensors)
-    return needed and torch.is_grad_enabled()
+    any_gradient = any(isinstance(tensor, Tensor) and tensor.requires_grad for tensor in tensors)
+    return any_gradient and torch.is_grad_enabled()
 
 
 def _counted(table: Tensor, indices: Sequence[Tensor], values: Any) -> Tensor:
     """Returns values of all ranks, added at partitioned ids to zeros as a plain table."""
     _, advanced = parse_index(as_lists(indices), table.shape)
     advanced = ids_of_masks(advanced, -1)
-    given = [*advanced, values]
-    first = next(part for part in given if isinstance(part, PartitionedTensor))
+    tensors = [*advanced, values]
+    first = next(part for part in tensors if isinstance(part, PartitionedTensor))
     parts = [part for part in advanced if part is not None]
     if not any(isinstance(part, PartitionedTensor) for part in parts):
         not_implemented("index_put_", "partitioned values are put at plain ids")

@@ -68,9 +68,11 @@ class NormalizeChannels(Function):
         # Hooks on saved tensors may have made a plain tensor of all rows.
         x, grad = (take_rows(rows, ctx.row_layout, ctx.dim) for rows in (x, grad))
         are_constant = ctx.num_constants > 0
-        found = channel_gradients(grad, x, weight, mean, invstd, needs[0], are_constant)
+        gradients = channel_gradients(grad, x, weight, mean, invstd, needs[0], are_constant)
         dtype = mean.dtype if weight is None else weight.dtype
-        grad_x, *parts = (part if need else None for part, need in zip(found, needs, strict=True))
+        grad_x, *parts = (
+            part if need else None for part, need in zip(gradients, needs, strict=True)
+        )
         parts = [None if part is None else part.to(dtype) for part in parts]
         return grad_x, *parts, None, *[None] * ctx.num_constants
 
@@ -102,13 +104,13 @@ class NormalizeAllRows(Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         local, weight, mean, invstd = ctx.saved_tensors
         rows = take_rows(grad, ctx.row_layout, ctx.dim)._local
-        wanted = ctx.needs_input_grad[:3]
-        found = aten.native_batch_norm_backward(
-            rows, local, weight, None, None, mean, invstd, True, ctx.eps, wanted
+        needs = ctx.needs_input_grad[:3]
+        gradients = aten.native_batch_norm_backward(
+            rows, local, weight, None, None, mean, invstd, True, ctx.eps, needs
         )
-        grad_x = wrap(found[0], ctx.row_layout, ctx.dim) if wanted[0] else None
+        grad_x = wrap(gradients[0], ctx.row_layout, ctx.dim) if needs[0] else None
         parts = (
-            part if needed else None for part, needed in zip(found[1:], wanted[1:], strict=True)
+            part if need else None for part, need in zip(gradients[1:], needs[1:], strict=True)
         )
         return grad_x, *parts, None, None, None, None
 
@@ -222,13 +224,13 @@ def channel_gradients(
         return None, grad_weight, grad_bias
     scale = invstd if weight is None else invstd * weight
     if constant:
-        made = grad_local
+        grad_x = grad_local
     else:
         count = values_by_channel(x)
-        made = centered.mul_(by_channel(-grad_weight * invstd / count, x)).add_(grad_local)
-        made = made.sub_(by_channel(grad_bias / count, x))
-    made = made * by_channel(scale, x)
-    return wrap(made.to(x.dtype), x.row_layout, x.partitioned_dim), grad_weight, grad_bias
+        grad_x = centered.mul_(by_channel(-grad_weight * invstd / count, x)).add_(grad_local)
+        grad_x = grad_x.sub_(by_channel(grad_bias / count, x))
+    grad_x = grad_x * by_channel(scale, x)
+    return wrap(grad_x.to(x.dtype), x.row_layout, x.partitioned_dim), grad_weight, grad_bias
 
 
 def normalized_by(
@@ -392,8 +394,10 @@ def _native_batch_norm_backward(
     assert mean is not None
     assert invstd is not None
     needs_x = bool(output_mask[0])
-    found = channel_gradients(grad_out, input, weight, mean, invstd, needs_x, constant=not train)
-    return tuple(part if wanted else None for part, wanted in zip(found, output_mask, strict=True))
+    gradients = channel_gradients(
+        grad_out, input, weight, mean, invstd, needs_x, constant=not train
+    )
+    return tuple(part if need else None for part, need in zip(gradients, output_mask, strict=True))
 
 
 @rule(aten.cudnn_batch_norm.default)
@@ -407,11 +411,11 @@ def _cudnn_batch_norm(
     exponential_average_factor: float,
     epsilon: float,
 ) -> tuple[Tensor, ...]:
-    found = _native_batch_norm(
+    results = _native_batch_norm(
         *(input, weight, bias, running_mean, running_var),
         *(training, exponential_average_factor, epsilon),
     )
-    return *found, input._local.new_empty(0, dtype=torch.uint8)
+    return *results, input._local.new_empty(0, dtype=torch.uint8)
 
 
 @rule(aten.cudnn_batch_norm_backward.default)

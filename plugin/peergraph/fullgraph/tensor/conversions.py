@@ -105,10 +105,10 @@ def replicated_together(group: Group, *tensors: Tensor | None) -> tuple[Tensor |
     check_parameters(tensors, group)
     if group.world_size == 1:
         return tensors
-    given = [tensor for tensor in tensors if tensor is not None]
-    if not (torch.is_grad_enabled() and any(tensor.requires_grad for tensor in given)):
+    present = [tensor for tensor in tensors if tensor is not None]
+    if not (torch.is_grad_enabled() and any(tensor.requires_grad for tensor in present)):
         return tensors
-    entered = iter(enter_replicas(Transport.of(group), given))
+    entered = iter(enter_replicas(Transport.of(group), present))
     return tuple(None if tensor is None else next(entered) for tensor in tensors)
 
 

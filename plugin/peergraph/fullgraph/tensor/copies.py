@@ -94,10 +94,10 @@ def to(x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
                 return gather(x, 'to("cpu")').to(*args, **kwargs)
         if isinstance(device, (str, torch.device, int)):
             # Hooks on saved tensors may have moved this rank's rows to the CPU.
-            x_device, wanted = x.row_layout.group.device, torch.device(device)
-            if wanted.type != x_device.type or wanted.index not in (None, x_device.index):
+            x_device, target = x.row_layout.group.device, torch.device(device)
+            if target.type != x_device.type or target.index not in (None, x_device.index):
                 raise ValueError(
-                    f"this rank's rows are on {x_device} and cannot move to {wanted}: "
+                    f"this rank's rows are on {x_device} and cannot move to {target}: "
                     "every rank computes on its own device"
                 )
             if args:

@@ -62,14 +62,14 @@ class _GruCell(Function):
                     for value, need in zip(values, needs, strict=True)
                 ]
                 out = torch.gru_cell(*leaves)  # type: ignore[arg-type]
-            wanted = [leaf for leaf in leaves if leaf is not None and leaf.requires_grad]
-            found = iter(torch.autograd.grad(out, wanted, grad[part]))
+            inputs = [leaf for leaf in leaves if leaf is not None and leaf.requires_grad]
+            grads = iter(torch.autograd.grad(out, inputs, grad[part]))
             for rows in of_rows:
                 if rows is not None:
-                    rows[part] = next(found)
+                    rows[part] = next(grads)
             for total in sums:
                 if total is not None:
-                    total += next(found)
+                    total += next(grads)
         return (*of_rows, *sums)
 
 

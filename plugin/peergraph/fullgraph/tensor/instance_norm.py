@@ -46,9 +46,9 @@ def instance_norm(
         )
     if input.partitioned_dim > 1:
         return _over_positions(input, running_mean, running_var, weight, bias, momentum, eps)
-    given = (weight, bias, running_mean, running_var)
+    options = (weight, bias, running_mean, running_var)
     if input.partitioned_dim == 1:
-        if any(tensor is not None for tensor in given):
+        if any(tensor is not None for tensor in options):
             not_implemented("instance_norm", "channels are partitioned, its parameters are not")
         return F.layer_norm(input, input.shape[2:], eps=eps)
     if running_mean is not None or running_var is not None:

@@ -44,16 +44,16 @@ def _register_elementwise(loss: Callable[..., Tensor]) -> None:
 
     def run(*args: Any, **kwargs: Any) -> Tensor:
         bound, reduction = _bind(signature, args, kwargs)
-        given = bound.arguments
-        names = [name for name, value in given.items() if isinstance(value, Tensor)]
-        first, locals_ = localize(loss.__name__, tuple(given[name] for name in names))
+        arguments = bound.arguments
+        names = [name for name, value in arguments.items() if isinstance(value, Tensor)]
+        first, locals_ = localize(loss.__name__, tuple(arguments[name] for name in names))
         assert isinstance(first, PartitionedTensor)
         shape = torch.broadcast_shapes(  # type: ignore[no-untyped-call]
-            *(given[name].shape for name in names if name in _SHAPES)
+            *(arguments[name].shape for name in names if name in _SHAPES)
         )
         for name, local in zip(names, locals_, strict=True):
-            given[name] = _enter(given[name], local, first)
-        given["reduction"] = "none" if reduction == "none" else "sum"
+            arguments[name] = _enter(arguments[name], local, first)
+        arguments["reduction"] = "none" if reduction == "none" else "sum"
         result = loss(*bound.args, **bound.kwargs)
         if reduction == "none":
             dim = first.partitioned_dim - first._local.dim() + len(shape)
@@ -91,12 +91,12 @@ def _bind(
     return bound, _reduction_of(bound.arguments)
 
 
-def _reduction_of(given: dict[str, Any]) -> str:
-    size_average, reduce = given.pop("size_average", None), given.pop("reduce", None)
+def _reduction_of(arguments: dict[str, Any]) -> str:
+    size_average, reduce = arguments.pop("size_average", None), arguments.pop("reduce", None)
     if size_average is not None or reduce is not None:
         legacy: str = _reduction.legacy_get_string(size_average, reduce)
         return legacy
-    reduction: str = given["reduction"]
+    reduction: str = arguments["reduction"]
     if reduction not in ("none", "mean", "sum", "batchmean"):
         raise ValueError(f'reduction must be "none", "mean" or "sum", got {reduction!r}')
     return reduction
@@ -108,14 +108,14 @@ def _register_class_loss(loss: Callable[..., Tensor]) -> None:
 
     def run(*args: Any, **kwargs: Any) -> Tensor:
         bound, reduction = _bind(signature, args, kwargs)
-        given = bound.arguments
-        del given["reduction"]
-        input, target, weight = (given.pop(name) for name in ("input", "target", "weight"))
+        arguments = bound.arguments
+        del arguments["reduction"]
+        input, target, weight = (arguments.pop(name) for name in ("input", "target", "weight"))
 
         def of_rows(rows: Tensor, labels: Tensor, weights: Tensor | None, how: str) -> Tensor:
-            return loss(rows, labels, weights, reduction=how, **given)
+            return loss(rows, labels, weights, reduction=how, **arguments)
 
-        ignored = given["ignore_index"]
+        ignored = arguments["ignore_index"]
         return _class_loss(loss.__name__, of_rows, input, target, weight, ignored, reduction)
 
     FUNCTION_RULES[loss] = run

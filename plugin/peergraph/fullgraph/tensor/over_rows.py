@@ -78,8 +78,8 @@ def _first_place(
     x: PartitionedTensor, values: Tensor, places: Tensor, dims: Dims, last: int
 ) -> Tensor:
     """The smallest of `places` where `x` is `values` (or NaN), over `dims`, which stay."""
-    found = (x._local == values) | (x._local != x._local)
-    candidates = torch.where(found, places, last)
+    is_extreme = (x._local == values) | (x._local != x._local)
+    candidates = torch.where(is_extreme, places, last)
     if candidates.shape[x.partitioned_dim] == 0:
         shape = list(candidates.shape)
         shape[x.partitioned_dim] = 1
@@ -151,8 +151,8 @@ def argument(of: OverRows) -> Tensor:
         inner_place = (columns % max(inner, 1)).view(outer_place.shape)
         places = (outer_place * last + places) * inner + inner_place
         last = outer * last * inner
-    found = _first_place(x, values, places, dims, last)
-    return found if of.keepdim else found.squeeze(dims)
+    rows = _first_place(x, values, places, dims, last)
+    return rows if of.keepdim else rows.squeeze(dims)
 
 
 @over_rows(aten.any.default, aten.any.dim, aten.any.dims, aten._is_any_true.default)

@@ -57,10 +57,10 @@ def _has_history(tensor: Tensor) -> bool:
 
 def _origins(tensor: Tensor) -> Iterator[Parameter]:
     """Yields parameters that a tensor was computed from, in few steps."""
-    steps, seen = [tensor.grad_fn], 0
-    while steps and seen < _MOST_STEPS:
+    steps, num_steps = [tensor.grad_fn], 0
+    while steps and num_steps < _MOST_STEPS:
         step = steps.pop()
-        seen += 1
+        num_steps += 1
         variable = getattr(step, "variable", None)
         if type(variable) is Parameter:
             yield variable
@@ -71,11 +71,11 @@ def _origins(tensor: Tensor) -> Iterator[Parameter]:
 def _group_of(args: tuple[Any, ...]) -> Group | None:
     for arg in args:
         if isinstance(arg, (list, tuple)):
-            found = _group_of(tuple(arg))
+            group = _group_of(tuple(arg))
         else:
-            found = getattr(getattr(arg, "row_layout", None), "group", None)
-        if found is not None:
-            return found
+            group = getattr(getattr(arg, "row_layout", None), "group", None)
+        if group is not None:
+            return group
     return None
 
 

@@ -42,7 +42,7 @@ def _network(
     layout = input.row_layout
     states = hx if isinstance(hx, tuple) else (hx,)
     local_states = tuple(_local(name, state, layout, _STATE_DIM) for state in states)
-    found = function(
+    results = function(
         input.to_local(),
         local_states if isinstance(hx, tuple) else local_states[0],
         list(replicated_together(layout.group, *params)),
@@ -53,7 +53,7 @@ def _network(
         bidirectional,
         batch_first,
     )
-    out, *last = found
+    out, *last = results
     return (
         from_local(out, layout, rows_dim),
         *(from_local(state, layout, _STATE_DIM) for state in last),
@@ -69,14 +69,14 @@ def _cell(function: Callable[..., Any], input: Any, hx: Any, *params: Tensor | N
         not_implemented(name, "parameters are partitioned")
     layout = first.row_layout
     local_states = [_local(name, state, layout, 0) for state in states]
-    found = function(
+    new_states = function(
         _local(name, input, layout, 0),
         local_states if isinstance(hx, (list, tuple)) else local_states[0],
         *replicated_together(layout.group, *params),
     )
-    if isinstance(found, Tensor):
-        return from_local(found, layout)
-    return tuple(from_local(state, layout) for state in found)
+    if isinstance(new_states, Tensor):
+        return from_local(new_states, layout)
+    return tuple(from_local(state, layout) for state in new_states)
 
 
 def _local(name: str, x: Tensor, layout: RowLayout, dim: int) -> Tensor:

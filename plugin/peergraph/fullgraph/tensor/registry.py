@@ -117,10 +117,10 @@ def find_rule(overload: OpOverload) -> Rule:
         NotImplementedError: there is none.
     """
     for make in FAMILIES:
-        made = make(overload)
-        if made is not None:
-            RULES[overload] = made
-            return made
+        rule = make(overload)
+        if rule is not None:
+            RULES[overload] = rule
+            return rule
     if torch._C._dispatch_has_kernel_for_dispatch_key(
         str(overload.name()),  # type: ignore[no-untyped-call]
         torch._C.DispatchKey.CompositeImplicitAutograd,
@@ -140,13 +140,13 @@ def _decomposed(overload: OpOverload) -> Rule:
 
     In inference mode, too, a view of a tensor that needs gradients needs them.
     """
-    seen = torch._C.DispatchKey.ADInplaceOrView
+    views_key = torch._C.DispatchKey.ADInplaceOrView
     name = str(overload.name())  # type: ignore[no-untyped-call]
-    if torch._C._dispatch_has_kernel_for_dispatch_key(name, seen):
+    if torch._C._dispatch_has_kernel_for_dispatch_key(name, views_key):
         return overload.decompose
 
     def run(*args: Any, **kwargs: Any) -> Any:
-        with torch._C._SetExcludeDispatchKeyGuard(seen, False):
+        with torch._C._SetExcludeDispatchKeyGuard(views_key, False):
             return overload.decompose(*args, **kwargs)
 
     return run

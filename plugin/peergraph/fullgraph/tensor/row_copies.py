@@ -107,24 +107,24 @@ def follow_change(local: Tensor) -> None:
         local: this rank's rows, which were changed.
     """
     memory: Any = local.untyped_storage()
-    known = memory.__dict__
-    if known:
+    notes = memory.__dict__
+    if notes:
         _follow(memory, None)
 
 
 def _follow(memory: Any, origin: Any) -> None:
-    known = memory.__dict__
-    if "row_changes" in known:
-        known["row_changes"][0] += 1
-    if "write_rows" in known:
-        known["write_rows"]()
-    source: _Source | None = known.get("rows_of")
+    notes = memory.__dict__
+    if "row_changes" in notes:
+        notes["row_changes"][0] += 1
+    if "write_rows" in notes:
+        notes["write_rows"]()
+    source: _Source | None = notes.get("rows_of")
     if source is not None:
         above = source.local.untyped_storage()
         if above is not origin:
             source.local.index_copy_(source.dim, source.rows, source.copy_of(memory))
             _follow(above, memory)
-    for reference in known.get("row_copies", ()):
+    for reference in notes.get("row_copies", ()):
         below = reference()
         if below is not None and below is not origin:
             part: _Source = below.rows_of

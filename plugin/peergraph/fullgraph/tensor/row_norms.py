@@ -68,11 +68,11 @@ def layer_norm_backward(
     results = aten.native_layer_norm_backward.default(
         grad._local, x._local, shape, mean._local, rstd._local, weight, bias, mask
     )
-    return _finish(x, _kept(results, mask))
+    return _finish(x, _masked(results, mask))
 
 
-def _kept(results: Sequence[Tensor], mask: Sequence[bool]) -> list[Tensor | None]:
-    return [result if kept else None for result, kept in zip(results, mask, strict=True)]
+def _masked(results: Sequence[Tensor], mask: Sequence[bool]) -> list[Tensor | None]:
+    return [result if is_output else None for result, is_output in zip(results, mask, strict=True)]
 
 
 def rms_norm(
@@ -96,7 +96,7 @@ def rms_norm_backward(
     results = aten._fused_rms_norm_backward.default(
         grad._local, x._local, shape, rstd._local, weight, mask
     )
-    return _finish(x, _kept(results, mask))
+    return _finish(x, _masked(results, mask))
 
 
 if hasattr(aten, "_fused_rms_norm"):  # from torch 2.9 on; composed of other operations before
@@ -144,7 +144,7 @@ def group_norm_backward(
     local = x._local
     if not x.row_layout.local_count:
         zeros = [local.new_zeros(local.shape), local.new_zeros(channels), local.new_zeros(channels)]
-        return _finish(x, _kept(zeros, mask))
+        return _finish(x, _masked(zeros, mask))
     results = aten.native_group_norm_backward.default(
         grad._local.contiguous(),
         local,
@@ -157,7 +157,7 @@ def group_norm_backward(
         groups,
         mask,
     )
-    return _finish(x, _kept(results, mask))
+    return _finish(x, _masked(results, mask))
 
 
 @function_rule(torch.renorm, Tensor.renorm)

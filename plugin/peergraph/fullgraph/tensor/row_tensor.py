@@ -29,7 +29,7 @@ class _Row:
         self._is_unrecorded = value.requires_grad and value.is_leaf
         """Whether it is a view that was made without gradients, which never gets a history."""
         self._token = token
-        self._seen = token()
+        self._last_token = token()
 
     def read_again(self) -> None:
         """Reads the row if the tensor has changed. Collective then.
@@ -37,7 +37,7 @@ class _Row:
         Raises:
             RuntimeError: gradients flow through the row; they would be those of the row before.
         """
-        if self._token() == self._seen:
+        if self._token() == self._last_token:
             return
         has_history = self.value.requires_grad and not self._is_unrecorded
         if has_history or (self.base.requires_grad and torch.is_grad_enabled()):
@@ -46,7 +46,7 @@ class _Row:
             )
         with torch.no_grad():
             self.value.copy_(self.base[self.index])
-        self._seen = self._token()
+        self._last_token = self._token()
 
     def write(self, changed: Tensor) -> None:
         """Writes the row into the tensor. Collective; differentiable, unless `changed`, through
@@ -58,7 +58,7 @@ class _Row:
                 self.base[self.index] = self.value.detach()
         else:
             self.base[self.index] = self.value
-        self._seen = self._token()
+        self._last_token = self._token()
 
 
 class RowTensor(Tensor):

@@ -71,9 +71,9 @@ def _node_scores(h: Any, *vectors: Tensor) -> tuple[PartitionedTensor, ...]:
     if not isinstance(h, PartitionedTensor) or h.partitioned_dim != 0:
         not_implemented("node_scores", "rows are not the first dimension of the features")
     group = h.row_layout.group
-    found = node_scores(h.to_local(), *(replicated(vector, group) for vector in vectors))
+    scores = node_scores(h.to_local(), *(replicated(vector, group) for vector in vectors))
     results = []
-    for part in found:
+    for part in scores:
         rows = from_local(part, h.row_layout)
         rows._with_history = part if part.requires_grad else None
         results.append(rows)

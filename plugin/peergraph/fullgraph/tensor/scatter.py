@@ -200,21 +200,25 @@ def _extreme_by_group(
             info = torch.iinfo(input.dtype)
             worst = info.min if reduce == "amax" else info.max
         start = torch.full_like(input, worst)
-        found = start.scatter_reduce(dim, places, rows, reduce)
-        found = Transport.of(index.row_layout.group).all_reduce(found, _REDUCE_OPS[reduce])
+        extremes = start.scatter_reduce(dim, places, rows, reduce)
+        extremes = Transport.of(index.row_layout.group).all_reduce(extremes, _REDUCE_OPS[reduce])
         if include_self:
-            found = torch.maximum(found, input) if reduce == "amax" else torch.minimum(found, input)
-        result = torch.where(counts > 0, found, input)
+            extremes = (
+                torch.maximum(extremes, input)
+                if reduce == "amax"
+                else torch.minimum(extremes, input)
+            )
+        result = torch.where(counts > 0, extremes, input)
         if not rows.requires_grad:
             return result
-        is_extreme = (rows == found.gather(dim, places)).to(rows.dtype)
-        ties = torch.zeros_like(found).scatter_add(dim, places, is_extreme)
+        is_extreme = (rows == extremes.gather(dim, places)).to(rows.dtype)
+        ties = torch.zeros_like(extremes).scatter_add(dim, places, is_extreme)
         if include_self:
-            ties = ties + (found == input)
+            ties = ties + (extremes == input)
         share = is_extreme / sum_over_ranks(ties, index).gather(dim, places)
     with torch.enable_grad():
-        taken = torch.where(is_extreme > 0, rows, 0) * share
-        total = sum_over_ranks(torch.zeros_like(found).scatter_add(dim, places, taken), index)
+        shares = torch.where(is_extreme > 0, rows, 0) * share
+        total = sum_over_ranks(torch.zeros_like(extremes).scatter_add(dim, places, shares), index)
         return result + (total - total.detach())
 
 

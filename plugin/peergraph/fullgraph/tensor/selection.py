@@ -119,7 +119,7 @@ def ids_of_masks(advanced: Sequence[Tensor | None], dim: int) -> list[Tensor | N
     Raises:
         NotImplementedError: a partitioned mask is none of rows.
     """
-    found = list(advanced)
+    indices = list(advanced)
     for place, part in enumerate(advanced):
         if not is_mask(part):
             continue
@@ -128,8 +128,8 @@ def ids_of_masks(advanced: Sequence[Tensor | None], dim: int) -> list[Tensor | N
             continue
         if isinstance(part, PartitionedTensor):
             not_implemented("indexing", "a partitioned mask spans other dimensions than the rows")
-        found[place : place + part.dim()] = part.nonzero().unbind(1)
-    return found
+        indices[place : place + part.dim()] = part.nonzero().unbind(1)
+    return indices
 
 
 def _select_together(x: PartitionedTensor, advanced: Sequence[Tensor | None]) -> Tensor:
@@ -416,17 +416,17 @@ def _by_rows(function: Any, by_rows: Any) -> Any:
     def run(input: Any, *args: Any, **kwargs: Any) -> Any:
         first = function is not torch.split and function is not Tensor.split
         first = first and function not in (torch.chunk, Tensor.chunk)
-        given = list(args)
+        options = list(args)
         if "dim" in kwargs:
             dim = kwargs["dim"]
         else:
             place = 0 if first else 1
-            dim = given.pop(place) if len(given) > place else 0
+            dim = options.pop(place) if len(options) > place else 0
         others = {name: value for name, value in kwargs.items() if name != "dim"}
         before = _rows_before(input, dim)
         if before is None:
             return run_as_is(function, input, *args, **kwargs)
-        return by_rows(input, before, *given, **others)
+        return by_rows(input, before, *options, **others)
 
     return run
 

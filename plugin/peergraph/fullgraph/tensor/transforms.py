@@ -11,18 +11,18 @@ _has_storage = torch._C._has_storage
 _is_tracing = torch._C._is_tracing
 
 
-def check_transforms(given: Tensor | None = None) -> None:
+def check_transforms(tensor: Tensor | None = None) -> None:
     """Raises NotImplementedError while a transform differentiates, batches or traces operations.
 
     They do so by other ways than autograd: local rows would enter without their tangents, or a
     trace would hold one rank's rows.
 
     Args:
-        given: a plain tensor that may be a batch of gradients (``is_grads_batched``).
+        tensor: a plain tensor that may be a batch of gradients (``is_grads_batched``).
     """
     # Read at every operation, so it takes as few calls as possible.
     is_transformed = _functorch_levels() is not None or forward_ad._current_level >= 0
-    is_batch = type(given) is Tensor and not _has_storage(given)
+    is_batch = type(tensor) is Tensor and not _has_storage(tensor)
     if not is_transformed and not is_batch and not _is_tracing():
         return
     if _is_tracing():

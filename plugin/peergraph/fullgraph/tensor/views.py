@@ -69,21 +69,21 @@ def view_of_rows(
         layout = layout.parent
     passed = 1
     for place, rows in enumerate(size):
-        found = None
+        rows_layout = None
         if passed == before and layout.size and rows and rows % layout.size == 0:
             repeats = rows // layout.size
             if after % repeats == 0 and prod(size[place + 1 :]) * repeats == after:
-                found = layout.repeat(repeats)
+                rows_layout = layout.repeat(repeats)
         elif passed == before and layout.size == rows == 0:
-            found = layout
+            rows_layout = layout
         elif passed < before and layout.size and rows % layout.size == 0:
             tiles = rows // layout.size
             if tiles * passed == before and prod(size[place + 1 :]) == after:
-                found = layout.tile(tiles)
-        if found is not None:
+                rows_layout = layout.tile(tiles)
+        if rows_layout is not None:
             local_size = size.copy()
-            local_size[place] = found.local_count
-            return found, place, local_size
+            local_size[place] = rows_layout.local_count
+            return rows_layout, place, local_size
         passed *= rows
     reason = f"shape {tuple(size)} splits the {layout.size} partitioned rows otherwise"
     if whole.by_ids and dim == 0:
@@ -131,8 +131,8 @@ def squeeze(x: PartitionedTensor, dim: int | Sequence[int] | None = None) -> Par
     """Without dimensions of size one."""
     shape = x._local.shape
     count = len(shape)
-    wanted = range(count) if dim is None else [dim] if isinstance(dim, int) else dim
-    removed = [place % count for place in wanted]
+    dims = range(count) if dim is None else [dim] if isinstance(dim, int) else dim
+    removed = [place % count for place in dims]
     if x.partitioned_dim in removed and x.row_layout.size == 1:
         not_implemented("squeeze", "it removes the partitioned dimension")
     removed = [d for d in removed if shape[d] == 1 and d != x.partitioned_dim]

@@ -42,7 +42,7 @@ class ExchangeRound:
             plan: the rows, whose tensors are ready in the current stream.
             loader: the loader and the tables that it reads, for errors.
         """
-        self.rows: dict[RowSet, RemoteRows] = {s: w.rows for s, w in plan.wanted.items()}
+        self.rows: dict[RowSet, RemoteRows] = {s: w.rows for s, w in plan.requests.items()}
         """This rank's rows."""
         self._plan: RoundPlan | None = plan
         self._layout = layout
@@ -114,7 +114,7 @@ class ExchangeRound:
             self._traffic.add(rows_received=num_rows, bytes_received=num_bytes)
             if self._is_hierarchical:
                 rows = self._hand_out(rows, plan)
-            for row_set, requested in plan.wanted.items():
+            for row_set, requested in plan.requests.items():
                 for table in self._layout.named(row_set, requested.mask):
                     requested.rows.values[table.name] = rows[table]
             # Frees the rows of other ranks.

@@ -30,7 +30,7 @@ class RoundPlan:
 
     Attributes:
         number: the number of the round.
-        wanted: the rows that this rank wants for its batches.
+        requests: the rows that this rank wants for its batches.
         finished: the number of ranks of all machines that have no more batches.
         counts_by_fetcher: what each rank of this machine fetches for this rank.
         counts_for: what this rank fetches for each rank of this machine.
@@ -42,7 +42,7 @@ class RoundPlan:
     """
 
     number: int
-    wanted: Mapping[RowSet, WantedRows]
+    requests: Mapping[RowSet, WantedRows]
     finished: int = 0
     counts_by_fetcher: dict[int, Counts] = field(default_factory=dict)
     counts_for: dict[int, Counts] = field(default_factory=dict)
@@ -105,10 +105,10 @@ class IdExchange:
         """Sends the ids of this rank's rows to the ranks of its machine. Returns the message of
         each of them for this rank.
         """
-        masks = {rows: w.mask for rows, w in plan.wanted.items()}
+        masks = {rows: w.mask for rows, w in plan.requests.items()}
         messages = {}
         for position, rank in enumerate(self._machines.local_ranks):
-            ids = {rows: w.by_fetcher[position] for rows, w in plan.wanted.items()}
+            ids = {rows: w.by_fetcher[position] for rows, w in plan.requests.items()}
             messages[rank] = RoundMessage(self._hash, plan.number, int(finished), masks, ids)
         plan.counts_by_fetcher = {rank: _counts(message) for rank, message in messages.items()}
         own = messages.pop(self._machines.rank)

@@ -122,9 +122,9 @@ def check_distinct(name: str, ids: torch.Tensor, count: int, what: str) -> None:
     if bool(bad.any()):
         first = int(bad.nonzero()[0])
         raise IndexError(f"{name}[{first}] = {int(ids[first])} is out of range for {count} {what}")
-    seen = torch.zeros(count, dtype=torch.bool, device=ids.device)
-    seen[ids.long()] = True
-    if int(seen.count_nonzero()) == ids.numel():
+    marks = torch.zeros(count, dtype=torch.bool, device=ids.device)
+    marks[ids.long()] = True
+    if int(marks.count_nonzero()) == ids.numel():
         return
     ordered, positions = ids.sort(stable=True)
     first = int(positions[1:][ordered[1:] == ordered[:-1]].min())

@@ -157,8 +157,8 @@ class Partitions:
             return f"{lines[0]}, every GPU reads them all where they are"
         for gpu, (stored, source) in enumerate(zip(self.stored, self.source, strict=True)):
             reads = ", ".join(f"{p} from GPU {g}" for p, g in enumerate(source) if g != gpu)
-            held = " ".join(map(str, stored))
-            lines.append(f"  GPU {gpu} stores {held}" + (f"; reads {reads}" if reads else ""))
+            parts = " ".join(map(str, stored))
+            lines.append(f"  GPU {gpu} stores {parts}" + (f"; reads {reads}" if reads else ""))
         return "\n".join(lines)
 
 

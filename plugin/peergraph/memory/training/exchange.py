@@ -114,18 +114,18 @@ class Exchange:
         return packed_offsets(sizes)
 
     def _fits(self, outgoing: Sequence[Outgoing | None]) -> bool:
-        needed = self._offsets([None if s is None else s.counts for s in outgoing])[-1]
-        return self._region is not None and needed <= self._region.sizes[self._group.rank]
+        num_bytes = self._offsets([None if s is None else s.counts for s in outgoing])[-1]
+        return self._region is not None and num_bytes <= self._region.sizes[self._group.rank]
 
-    def _grow(self, needed: list[int]) -> bool:
+    def _grow(self, bytes_by_rank: list[int]) -> bool:
         """Allocates a larger region if any rank needs one. Returns whether it did; then all ranks
         must write again. Collective.
         """
-        sizes = [0] * len(needed) if self._region is None else self._region.sizes
-        if all(n <= s for n, s in zip(needed, sizes, strict=True)):
+        sizes = [0] * len(bytes_by_rank) if self._region is None else self._region.sizes
+        if all(n <= s for n, s in zip(bytes_by_rank, sizes, strict=True)):
             return False
         rank = self._group.rank
-        num_bytes = max(sizes[rank], int(needed[rank] * _HEADROOM))
+        num_bytes = max(sizes[rank], int(bytes_by_rank[rank] * _HEADROOM))
         if self._region is not None:
             self._region.close()
         self._region = SharedRegion.create(num_bytes, self._group, self._place)

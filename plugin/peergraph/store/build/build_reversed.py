@@ -18,7 +18,7 @@ from peergraph.store.placement.options import PlacementOptions, complete_options
 def build_reversed(
     original: StoreContents,
     coo: Mapping[EdgeType, Tensor] | None,
-    taken: Sequence[Allocation],
+    allocations: Sequence[Allocation],
     group: Group,
 ) -> StoreContents:
     """Builds the structures of the reversed graph. Collective.
@@ -26,16 +26,16 @@ def build_reversed(
     Args:
         original: the store's.
         coo: the store's edges by type, ``[2, E]`` of sources and destinations, on one rank.
-        taken: all allocations of the store.
+        allocations: all allocations of the store.
     """
     source = None
     if coo is not None:
         edges = {reverse_type(t): EdgeSource(coo=edges.flip(0)) for t, edges in coo.items()}
         source = GraphSource(original.schema.num_nodes, edges)
     record = original.build_record
-    spill = remaining_host(record.spill, taken, group)
+    spill = remaining_host(record.spill, allocations, group)
     options: PlacementOptions = {
-        "memory_budget": remaining_budget(original.plan, taken, group),
+        "memory_budget": remaining_budget(original.plan, allocations, group),
         "topology": record.topology,
         "spill": spill.folder,
         "host_budget": spill.host_budget,

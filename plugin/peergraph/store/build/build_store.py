@@ -90,13 +90,13 @@ def build_store(
     )
     is_chosen, options = options["machines"] == "auto", {**options, "machines": over_machines.name}
     splits = machine_splits(schema, options, group.machines)
-    kept = schema_of_machine(schema, splits)
+    own_schema = schema_of_machine(schema, splits)
     by_machine = any(split.hot for split in splits.values())
     ordered = by_machine or may_split(options, group)
     node_reads = node_hotness(hotness, edges, degrees, schema, group, ordered)
     list_reads: dict[EdgeType, Tensor] = {}
-    if (given := options["structure_hotness"]) is not None:
-        list_reads = list_hotness(given, edges, degrees, schema, group, ordered)
+    if (structure_hotness := options["structure_hotness"]) is not None:
+        list_reads = list_hotness(structure_hotness, edges, degrees, schema, group, ordered)
     with show("order the nodes", 0):
         order = RowOrder.by_hotness(node_reads, list_reads, degrees, schema, group.device)
     if options["machines"] == "shard":
@@ -104,13 +104,17 @@ def build_store(
 
     @functools.cache
     def reads() -> BatchReads:
-        found = BatchReads.of(hotness, node_reads, order.nodes, schema.num_edges, group.device)
-        found = found.with_lists(list_reads, order.lists, group.device)
-        return found.with_elements(list_owners(schema.frames), schema)
+        batch_reads = BatchReads.of(
+            hotness, node_reads, order.nodes, schema.num_edges, group.device
+        )
+        batch_reads = batch_reads.with_lists(list_reads, order.lists, group.device)
+        return batch_reads.with_elements(list_owners(schema.frames), schema)
 
     maps = bool(order.nodes), bool(order.lists)
     with show("choose the plan", 0):
-        chosen = choose_plan(options, kept, order.degrees(degrees), permuted, reads, maps, group)
+        chosen = choose_plan(
+            options, own_schema, order.degrees(degrees), permuted, reads, maps, group
+        )
     order, plan = order.used_by(group.broadcast(chosen), keep_nodes=by_machine)
     if is_chosen:
         plan = replace(plan, over_machines=str(over_machines))

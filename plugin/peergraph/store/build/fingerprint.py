@@ -93,18 +93,18 @@ class Fingerprint:
         group: Group,
     ) -> dict[str, Tensor | RowSource]:
         """Adds tables; returns those that are to be loaded."""
-        found: dict[str, Tensor | RowSource] = {}
+        to_load: dict[str, Tensor | RowSource] = {}
         for name, table in tables.items():
             key = f"{kind} table {name!r} {owner}"
             what = [str(table.dtype), *table.shape[1:]]
-            found[name] = table
+            to_load[name] = table
             self.values[key] = [what, int(table.shape[0]), 0]
             if isinstance(table, RowSource):
                 self._read_by_functions.add(key)
-                found[name] = self._counting(table, self.values[key], group)
+                to_load[name] = self._counting(table, self.values[key], group)
             else:
                 self.values[key][2] = digest_tensor(table, group.device, first)
-        return found
+        return to_load
 
     @staticmethod
     def _counting(table: RowSource, value: list[Any], group: Group) -> RowSource:
@@ -131,13 +131,13 @@ class Fingerprint:
         unread = set[str]() if after_loading else self._read_by_functions
         mine = {k: (v[:2] if k in unread else v) for k, v in self.values.items()}
         brought = [share for share in group.all_gather(mine) if share]
-        found = group.all_gather_machines(_sum(brought) if brought else None)
-        given = [m for m, share in enumerate(found) if share is not None]
-        for machine in given[1:]:
-            for name in {**found[given[0]], **found[machine]}:
-                value, other = found[given[0]].get(name), found[machine].get(name)
+        shares = group.all_gather_machines(_sum(brought) if brought else None)
+        senders = [m for m, share in enumerate(shares) if share is not None]
+        for machine in senders[1:]:
+            for name in {**shares[senders[0]], **shares[machine]}:
+                value, other = shares[senders[0]].get(name), shares[machine].get(name)
                 if not _is_same(value, other):
-                    first, second = (group.machines.name(m) for m in (given[0], machine))
+                    first, second = (group.machines.name(m) for m in (senders[0], machine))
                     raise ValueError(
                         f"the machines bring different graphs: {name} is {_text(value)} on "
                         f"{first} and {_text(other)} on {second}; give each machine the same, or "
@@ -195,5 +195,5 @@ def _text(value: list[Any] | None) -> str:
     if value is None:
         return "missing"
     what, count, *digest = value
-    found = [*map(str, what), *([f"{count} in number"] if count else [])]
-    return ", ".join([*found, *(f"digest {number:016x}" for number in digest if count)])
+    parts = [*map(str, what), *([f"{count} in number"] if count else [])]
+    return ", ".join([*parts, *(f"digest {number:016x}" for number in digest if count)])

@@ -75,13 +75,13 @@ def _load_staged(
         is_large = source.nbytes >= _LEAST_FILE_BYTES
         return [source], MappedFile.of(source) if is_large and group.world_size > 1 else None
 
-    found = collective_call(group, describe)
-    file = group.broadcast(None if found is None else found[1], staging.holder)
+    staged = collective_call(group, describe)
+    file = group.broadcast(None if staged is None else staged[1], staging.holder)
     if file is not None and all(group.all_gather(file.is_there())):
         _load_file(table, what, spec, file, group, progress)
         return
     steps = staging.steps(spec.shape[0], columns)
-    tensors = None if found is None else found[0]
+    tensors = None if staged is None else staged[0]
     num_bytes = columns[0].row_bytes * spec.shape[0]
     with stage(f"load {what}", num_bytes, progress, group.rank) as moved:
 
@@ -166,7 +166,7 @@ def _split_rows(source: SentRows, table: DistributedTable) -> tuple[_Read, _Load
         positions, local = table.row_set.kept_rows(begin, end - begin)
         table.load_local(local, rows, positions + begin)
 
-    return lambda begin, end: source.kept(begin, end, table.row_set), load
+    return lambda begin, end: source.own_rows(begin, end, table.row_set), load
 
 
 def _read_ahead(

@@ -172,8 +172,8 @@ def _edge_tensors(edges: EdgeSource) -> dict[str, Tensor]:
     if edges.coo is not None:
         return {"coo": edges.coo}
     assert edges.csc is not None
-    found = {"indptr": edges.csc[0], "indices": edges.csc[1]}
-    return found if edges.edge_ids is None else {**found, "edge_ids": edges.edge_ids}
+    tensors = {"indptr": edges.csc[0], "indices": edges.csc[1]}
+    return tensors if edges.edge_ids is None else {**tensors, "edge_ids": edges.edge_ids}
 
 
 def _sent_edges(
@@ -181,8 +181,8 @@ def _sent_edges(
     edges: EdgeSource | None,
     link: MachineBroadcast,
 ) -> EdgeSource:
-    given = {} if edges is None else _edge_tensors(edges)
-    tensors = {n: link.tensor(functools.partial(given.get, n), *s) for n, s in specs.items()}  # type: ignore[arg-type]
+    own_tensors = {} if edges is None else _edge_tensors(edges)
+    tensors = {n: link.tensor(functools.partial(own_tensors.get, n), *s) for n, s in specs.items()}  # type: ignore[arg-type]
     if "coo" in tensors:
         return EdgeSource(coo=tensors["coo"])
     return EdgeSource(csc=(tensors["indptr"], tensors["indices"]), edge_ids=tensors.get("edge_ids"))
@@ -193,11 +193,11 @@ class SentRows(RowSource):
     """Rows of a table that one machine has and sends to others, piece by piece.
 
     Args:
-        kept: ``kept(begin, end, row set)`` returns those of the rows at these positions that this
-            machine has. The sender and the receivers call it.
+        own_rows: ``own_rows(begin, end, row set)`` returns those of the rows at these positions
+            that this machine has. The sender and the receivers call it.
     """
 
-    kept: Callable[[int, int, RowSet], Tensor] = field(kw_only=True)
+    own_rows: Callable[[int, int, RowSet], Tensor] = field(kw_only=True)
 
 
 def _sent_rows(
@@ -219,14 +219,16 @@ def _sent_rows(
         shape = (end - begin, *spec.shape[1:])
         return link.tensor(lambda: read(name, spec, begin, end), shape, spec.dtype)
 
-    def kept(name: str, spec: TableSpec, begin: int, end: int, row_set: RowSet) -> Tensor:
+    def own_rows(name: str, spec: TableSpec, begin: int, end: int, row_set: RowSet) -> Tensor:
         count = end - begin
         receivers = [machines.machine_of(rank) for rank in link.receivers]
 
         def parts() -> list[Tensor]:
             piece = read(name, spec, begin, end)
-            found = [row_set.kept_rows(begin, count, m)[0] for m in (machines.index, *receivers)]
-            return [piece[positions.to(piece.device)] for positions in found]
+            positions_by_machine = [
+                row_set.kept_rows(begin, count, m)[0] for m in (machines.index, *receivers)
+            ]
+            return [piece[positions.to(piece.device)] for positions in positions_by_machine]
 
         mine = row_set.kept_rows(begin, count)[0].numel()
         return link.scatter(parts, (mine, *spec.shape[1:]), spec.dtype)
@@ -237,7 +239,7 @@ def _sent_rows(
             spec.dtype,
             functools.partial(rows, name, spec),
             spec.storage,
-            kept=functools.partial(kept, name, spec),
+            own_rows=functools.partial(own_rows, name, spec),
         )
         for name, spec in specs.items()
     }

@@ -40,16 +40,16 @@ def machine_splits(schema: Schema, options: PlacementOptions, machines: Machines
             "frames with rows split over machines, because lists are read in two steps: use "
             'machines="replicate"'
         )
-    found: dict[NodeType | EdgeType, MachineSplit] = {}
+    splits: dict[NodeType | EdgeType, MachineSplit] = {}
     ratio, count, index = hot_ratio(options), machines.count, machines.index
     for node_type, node_tables in schema.node_tables.items():
         if any(map(is_split, node_tables.values())):
             rows = schema.num_nodes[node_type]
-            found[node_type] = MachineSplit(rows, round(ratio * rows), count, index)
+            splits[node_type] = MachineSplit(rows, round(ratio * rows), count, index)
     for edge_type, edge_tables in schema.edge_tables.items():
         if any(map(is_split, edge_tables.values())):
-            found[edge_type] = MachineSplit(schema.num_edges[edge_type], 0, count, index)
-    return found
+            splits[edge_type] = MachineSplit(schema.num_edges[edge_type], 0, count, index)
+    return splits
 
 
 def is_split(spec: TableSpec) -> bool:
@@ -118,9 +118,9 @@ def check_same_splits(
                 for name, spec in named.items()
             },
         }
-    found = group.all_gather_machines(mine)
-    for machine, other in enumerate(found):
-        for name, value in found[0].items():
+    by_machine = group.all_gather_machines(mine)
+    for machine, other in enumerate(by_machine):
+        for name, value in by_machine[0].items():
             if other[name] != value:
                 first, second = (group.machines.name(m) for m in (0, machine))
                 raise ValueError(

@@ -180,14 +180,14 @@ def add_table(
     kind: NodeType | EdgeType,
     plan: str,
     storage: str | torch.dtype | None,
-    taken: Sequence[Allocation],
+    allocations: Sequence[Allocation],
     group: Group,
 ) -> Table:
     """Places, allocates, fills and registers one more table. Collective; raises as
     :meth:`Store.add_node_table`.
 
     Args:
-        taken: all allocations of the store.
+        allocations: all allocations of the store.
     """
     stored = None if storage is None else checked_name(name, storage)
     group.agree(name=name, type=kind, plan=plan, storage=stored)
@@ -214,7 +214,7 @@ def add_table(
         raise ValueError(f"no rank brings values for {name!r}")
     spec, record = specs[holder], contents.build_record
     item = row_item(what, table_name(kind, name), spec, kind)
-    planned = place_added_table(plan, item, contents.plan, taken, record, group)
+    planned = place_added_table(plan, item, contents.plan, allocations, record, group)
     table = build_table(
         item.name,
         spec,
@@ -251,8 +251,8 @@ def build_tables(
         row_sets: the row sets of types with tables that are split over machines.
         staging: if one rank has the graph: the memory through which all ranks read it.
     """
-    held = any(b < e for b, e in schema.node_range[group.rank].values())
-    given = source if held else None
+    has_rows = any(b < e for b, e in schema.node_range[group.rank].values())
+    own_source = source if has_rows else None
 
     def build(
         what: str,
@@ -281,11 +281,19 @@ def build_tables(
 
     node_begin, edge_begin = schema.node_range[group.rank], schema.edge_begin[group.rank]
     node_tables = {
-        t: build("node table", t, specs, given.node_tables[t] if given else None, node_begin[t][0])
+        t: build(
+            "node table",
+            t,
+            specs,
+            own_source.node_tables[t] if own_source else None,
+            node_begin[t][0],
+        )
         for t, specs in schema.node_tables.items()
     }
     edge_tables = {
-        t: build("edge table", t, specs, given.edge_tables[t] if given else None, edge_begin[t])
+        t: build(
+            "edge table", t, specs, own_source.edge_tables[t] if own_source else None, edge_begin[t]
+        )
         for t, specs in schema.edge_tables.items()
     }
     return node_tables, edge_tables

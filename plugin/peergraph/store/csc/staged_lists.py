@@ -176,7 +176,7 @@ def _passes(indptr: Tensor, edge_bytes: int, room: int, world_size: int) -> list
     passes = max(1, -(-num_edges * edge_bytes // (world_size * room)))
     parts = passes * world_size
     goals = [num_edges * part // parts for part in range(1, parts)]
-    wanted = torch.tensor(goals, dtype=torch.int64, device="cpu")
-    bounds = [0, *torch.searchsorted(indptr, wanted).tolist(), indptr.numel() - 1]
+    targets = torch.tensor(goals, dtype=torch.int64, device="cpu")
+    bounds = [0, *torch.searchsorted(indptr, targets).tolist(), indptr.numel() - 1]
     ranges = list(pairwise(bounds))
     return [ranges[first : first + world_size] for first in range(0, parts, world_size)]

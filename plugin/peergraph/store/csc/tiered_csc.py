@@ -91,9 +91,9 @@ class TieredCsc:
         check_access(placed, tiers, PeerAccess.of(group))
         index_bytes = id_dtype(num_sources).itemsize
         world = group.world_size
-        held = split_by_tier(degrees, tiers, world)
+        parts_by_tier = split_by_tier(degrees, tiers, world)
         regions, layouts = {}, {}
-        for tier, parts in held.items():
+        for tier, parts in parts_by_tier.items():
             layouts[tier] = [PartLayout(p.numel(), int(p.sum()), index_bytes) for p in parts]
             if all(layout.num_bytes == 0 for layout in layouts[tier]):
                 continue

@@ -58,19 +58,19 @@ class ArrayEntry:
     crc32c: tuple[int, ...]
 
     @classmethod
-    def read(cls, given: Fields, dtypes: Iterable[str], rows: int, *more: str) -> ArrayEntry:
+    def read(cls, fields: Fields, dtypes: Iterable[str], rows: int, *more: str) -> ArrayEntry:
         """Reads an entry of JSON, which may have `more` keys. Raises ``ValueError`` for other
         dtypes or another number of rows.
         """
-        given.only("name", "file", "dtype", "shape", "crc32c", *more)
-        if not _PLAIN_NAME.fullmatch(given.text("file")):
-            given.fail("file", "the plain name of a .npy file in the folder")
-        shape = given.integers("shape")
+        fields.only("name", "file", "dtype", "shape", "crc32c", *more)
+        if not _PLAIN_NAME.fullmatch(fields.text("file")):
+            fields.fail("file", "the plain name of a .npy file in the folder")
+        shape = fields.integers("shape")
         if shape[:1] != (rows,):
-            given.fail("shape", f"of {rows} rows")
-        dtype = given.one_of("dtype", dtypes)
-        crc32c = given.integers("crc32c")
-        return cls(given.text("file"), dtype, shape, crc32c)
+            fields.fail("shape", f"of {rows} rows")
+        dtype = fields.one_of("dtype", dtypes)
+        crc32c = fields.integers("crc32c")
+        return cls(fields.text("file"), dtype, shape, crc32c)
 
 
 @dataclass(frozen=True)
@@ -101,17 +101,17 @@ class StorageEntry:
         return codec
 
     @classmethod
-    def read(cls, given: Fields, array: ArrayEntry) -> StorageEntry:
+    def read(cls, fields: Fields, array: ArrayEntry) -> StorageEntry:
         """Reads an entry of JSON. Raises ``ValueError`` if the array's rows do not fit."""
-        given.only("name", "dtype", "row_shape")
-        dtype = given.one_of("dtype", DTYPE_NAMES)
-        entry = cls(given.text("name"), dtype, given.integers("row_shape"))
+        fields.only("name", "dtype", "row_shape")
+        dtype = fields.one_of("dtype", DTYPE_NAMES)
+        entry = cls(fields.text("name"), dtype, fields.integers("row_shape"))
         try:
             row_bytes = entry.codec.row_bytes
         except ValueError as error:
-            raise ValueError(f"{given.where}: {error}") from None
+            raise ValueError(f"{fields.where}: {error}") from None
         if array.dtype != "uint8" or array.shape[1:] != (row_bytes,):
-            given.fail("row_shape", f"of rows of {row_bytes} bytes, as uint8 in the file")
+            fields.fail("row_shape", f"of rows of {row_bytes} bytes, as uint8 in the file")
         return entry
 
 
@@ -189,10 +189,10 @@ class Manifest:
     @property
     def frames(self) -> dict[NodeType | EdgeType, Mapping[str, FrameSpec]]:
         """The frames of each type that has some, by name."""
-        found: dict[NodeType | EdgeType, Mapping[str, FrameSpec]] = {}
-        found.update((entry.type, entry.frames) for entry in self.nodes if entry.frames)
-        found.update((entry.type, entry.frames) for entry in self.edges if entry.frames)
-        return found
+        frames: dict[NodeType | EdgeType, Mapping[str, FrameSpec]] = {}
+        frames.update((entry.type, entry.frames) for entry in self.nodes if entry.frames)
+        frames.update((entry.type, entry.frames) for entry in self.edges if entry.frames)
+        return frames
 
     @property
     def format(self) -> int:
@@ -205,16 +205,16 @@ class Manifest:
 
     def arrays(self) -> list[ArrayEntry]:
         """Returns the entries of all files."""
-        found = []
+        arrays = []
         for nodes in self.nodes:
-            found += [table.array for table in nodes.tables]
+            arrays += [table.array for table in nodes.tables]
         for edges in self.edges:
-            found += [edges.indptr, edges.indices]
-            found += [edges.edge_ids] if edges.edge_ids is not None else []
-            found += [table.array for table in edges.tables]
+            arrays += [edges.indptr, edges.indices]
+            arrays += [edges.edge_ids] if edges.edge_ids is not None else []
+            arrays += [table.array for table in edges.tables]
         for embedding in self.embeddings:
-            found += [embedding.weight, *(table.array for table in embedding.state)]
-        return found
+            arrays += [embedding.weight, *(table.array for table in embedding.state)]
+        return arrays
 
     def to_json(self) -> str:
         """Returns the text that :func:`read_manifest` reads."""
@@ -240,14 +240,14 @@ def read_manifest(folder: Path, verify: bool) -> Manifest:
     except FileNotFoundError:
         raise FileNotFoundError(f"no saved store: {path} is missing") from None
     values = parse_json(text, str(path))
-    given = Fields(values, f"{path}: ")
-    version = given.get("format")
+    fields = Fields(values, f"{path}: ")
+    version = fields.get("format")
     first = _VERSION_WITHOUT_STORAGE
     if type(version) is not int or not first <= version <= FORMAT_VERSION:
         raise ValueError(
             f"{path}: format {version!r}, this version reads {first} to {FORMAT_VERSION}"
         )
-    manifest = _read(given)
+    manifest = _read(fields)
     if verify and values["crc32c"] != _checksum(values):
         raise ValueError(
             f"{path} has been changed since it was saved: its checksum is {_checksum(values)}, "
@@ -280,14 +280,14 @@ def _checksum(values: dict[str, Any]) -> int:
     return _C.crc32c(text)
 
 
-def _read(given: Fields) -> Manifest:
-    given.only("format", "nodes", "edges", "embeddings", "crc32c")
-    given.integer("crc32c")
-    version = given.integer("format")
-    nodes = tuple(_read_nodes(entry, version) for entry in given.objects("nodes"))
+def _read(fields: Fields) -> Manifest:
+    fields.only("format", "nodes", "edges", "embeddings", "crc32c")
+    fields.integer("crc32c")
+    version = fields.integer("format")
+    nodes = tuple(_read_nodes(entry, version) for entry in fields.objects("nodes"))
     counts = {entry.type: entry.count for entry in nodes}
-    edges = tuple(_read_edges(entry, counts, version) for entry in given.objects("edges"))
-    embeddings = tuple(_read_embedding(entry, counts) for entry in given.objects("embeddings"))
+    edges = tuple(_read_edges(entry, counts, version) for entry in fields.objects("edges"))
+    embeddings = tuple(_read_embedding(entry, counts) for entry in fields.objects("embeddings"))
     manifest = Manifest(nodes, edges, embeddings)
     for what, names in (
         ("nodes: the type", [entry.type for entry in nodes]),
@@ -295,32 +295,32 @@ def _read(given: Fields) -> Manifest:
         ("embeddings: the node type and name", [(e.type, e.name) for e in embeddings]),
         ("the file", [entry.file for entry in manifest.arrays()]),
     ):
-        _check_unique(names, f"{given.where}{what}")
+        _check_unique(names, f"{fields.where}{what}")
     return manifest
 
 
-def _read_nodes(given: Fields, version: int) -> NodeEntry:
-    given.only("type", "count", "tables", *_keys_of(version))
-    count = given.integer("count")
-    tables = _read_tables(given, "tables", count, version >= _VERSION_WITH_STORAGE)
-    return NodeEntry(given.text("type"), count, tables, _read_frames(given))
+def _read_nodes(fields: Fields, version: int) -> NodeEntry:
+    fields.only("type", "count", "tables", *_keys_of(version))
+    count = fields.integer("count")
+    tables = _read_tables(fields, "tables", count, version >= _VERSION_WITH_STORAGE)
+    return NodeEntry(fields.text("type"), count, tables, _read_frames(fields))
 
 
 def _keys_of(version: int) -> tuple[str, ...]:
     return ("frames",) if version >= FORMAT_VERSION else ()
 
 
-def _read_frames(given: Fields) -> dict[str, FrameSpec]:
+def _read_frames(fields: Fields) -> dict[str, FrameSpec]:
     """Reads the frames of a type. The build of the store checks that they fit the tables."""
-    if not given.has("frames"):
+    if not fields.has("frames"):
         return {}
-    frames = given.object("frames")
+    frames = fields.object("frames")
     return {name: _read_frame(frames.object(name)) for name in frames.names()}
 
 
-def _read_frame(given: Fields) -> FrameSpec:
-    given.only("columns", "fields", "statistics")
-    columns, statistics = given.object("columns"), given.object("statistics")
+def _read_frame(fields: Fields) -> FrameSpec:
+    fields.only("columns", "fields", "statistics")
+    columns, statistics = fields.object("columns"), fields.object("statistics")
 
     def read(entry: Fields) -> FrameField:
         entry.only("stype", "key", "layout", "ends")
@@ -330,7 +330,7 @@ def _read_frame(given: Fields) -> FrameSpec:
 
     return FrameSpec(
         {stype: columns.texts(stype) for stype in columns.names()},
-        tuple(map(read, given.objects("fields"))),
+        tuple(map(read, fields.objects("fields"))),
         {
             column: {name: of.get(name) for name in of.names()}
             for column in statistics.names()
@@ -339,35 +339,35 @@ def _read_frame(given: Fields) -> FrameSpec:
     )
 
 
-def _read_edges(given: Fields, counts: dict[NodeType, int], version: int) -> EdgeEntry:
-    given.only("type", "count", "indptr", "indices", "edge_ids", "tables", *_keys_of(version))
-    kind = given.texts("type")
+def _read_edges(fields: Fields, counts: dict[NodeType, int], version: int) -> EdgeEntry:
+    fields.only("type", "count", "indptr", "indices", "edge_ids", "tables", *_keys_of(version))
+    kind = fields.texts("type")
     if len(kind) != 3 or kind[0] not in counts or kind[2] not in counts:
-        given.fail("type", "a node type, a relation and a node type")
-    count = given.integer("count")
+        fields.fail("type", "a node type, a relation and a node type")
+    count = fields.integer("count")
     edge_ids = None
-    if given.get("edge_ids") is not None:
-        edge_ids = _read_ids(given.object("edge_ids"), _IDS, count)
+    if fields.get("edge_ids") is not None:
+        edge_ids = _read_ids(fields.object("edge_ids"), _IDS, count)
     return EdgeEntry(
         (kind[0], kind[1], kind[2]),
         count,
-        _read_ids(given.object("indptr"), ("int64",), counts[kind[2]] + 1),
-        _read_ids(given.object("indices"), _IDS, count),
+        _read_ids(fields.object("indptr"), ("int64",), counts[kind[2]] + 1),
+        _read_ids(fields.object("indices"), _IDS, count),
         edge_ids,
-        _read_tables(given, "tables", count, version >= _VERSION_WITH_STORAGE),
-        _read_frames(given),
+        _read_tables(fields, "tables", count, version >= _VERSION_WITH_STORAGE),
+        _read_frames(fields),
     )
 
 
-def _read_ids(given: Fields, dtypes: Iterable[str], count: int) -> ArrayEntry:
-    entry = ArrayEntry.read(given, dtypes, count)
+def _read_ids(fields: Fields, dtypes: Iterable[str], count: int) -> ArrayEntry:
+    entry = ArrayEntry.read(fields, dtypes, count)
     if len(entry.shape) != 1:
-        given.fail("shape", f"[{count}]")
+        fields.fail("shape", f"[{count}]")
     return entry
 
 
 def _read_tables(
-    given: Fields, key: str, rows: int, may_be_narrow: bool = False
+    fields: Fields, key: str, rows: int, may_be_narrow: bool = False
 ) -> tuple[TableEntry, ...]:
     """Reads tables; tables with narrow storage only if `may_be_narrow`."""
     more = ("storage",) if may_be_narrow else ()
@@ -379,38 +379,38 @@ def _read_tables(
             storage = StorageEntry.read(entry.object("storage"), array)
         return TableEntry(entry.text("name"), array, storage)
 
-    tables = tuple(map(read, given.objects(key)))
-    _check_unique([table.name for table in tables], f"{given.where}.{key}: the name")
+    tables = tuple(map(read, fields.objects(key)))
+    _check_unique([table.name for table in tables], f"{fields.where}.{key}: the name")
     return tables
 
 
-def _read_embedding(given: Fields, counts: dict[NodeType, int]) -> EmbeddingEntry:
-    given.only("name", "type", "plan", "in_state_dict", "optimizer", "step", "weight", "state")
-    node_type = given.one_of("type", counts)
+def _read_embedding(fields: Fields, counts: dict[NodeType, int]) -> EmbeddingEntry:
+    fields.only("name", "type", "plan", "in_state_dict", "optimizer", "step", "weight", "state")
+    node_type = fields.one_of("type", counts)
     rows = counts[node_type]
     names = [name for name, dtype in DTYPE_NAMES.items() if dtype in DTYPES]
-    weight = ArrayEntry.read(given.object("weight"), names, rows)
+    weight = ArrayEntry.read(fields.object("weight"), names, rows)
     if len(weight.shape) != 2 or weight.shape[1] < 1:
-        given.object("weight").fail("shape", f"[{rows}, width of a row]")
-    state = _read_tables(given, "state", rows)
-    for table, entry in zip(state, given.objects("state"), strict=True):
+        fields.object("weight").fail("shape", f"[{rows}, width of a row]")
+    state = _read_tables(fields, "state", rows)
+    for table, entry in zip(state, fields.objects("state"), strict=True):
         if table.array.shape != weight.shape:
             entry.fail("shape", f"{list(weight.shape)}, as the embedding's")
     return EmbeddingEntry(
-        given.text("name"),
+        fields.text("name"),
         node_type,
-        given.one_of("plan", ("auto", "replicated", "sharded", "host")),
-        given.flag("in_state_dict"),
-        None if given.get("optimizer") is None else given.text("optimizer"),
-        given.integer("step"),
+        fields.one_of("plan", ("auto", "replicated", "sharded", "host")),
+        fields.flag("in_state_dict"),
+        None if fields.get("optimizer") is None else fields.text("optimizer"),
+        fields.integer("step"),
         weight,
         state,
     )
 
 
 def _check_unique(names: list[Any], what: str) -> None:
-    seen: set[Hashable] = set()
+    earlier: set[Hashable] = set()
     for name in names:
-        if name in seen:
+        if name in earlier:
             raise ValueError(f"{what} {name!r} occurs twice")
-        seen.add(name)
+        earlier.add(name)

@@ -161,13 +161,13 @@ class SavedArray:
         if not within and begin < end:
             out[begin - first : end - first] = target[begin - start : end - start]
 
-    def _compare(self, block: int, found: int) -> None:
+    def _compare(self, block: int, checksum: int) -> None:
         saved = self.entry.crc32c[block]
-        if found != saved:
+        if checksum != saved:
             start = block * BLOCK_BYTES
             stop = min(start + BLOCK_BYTES, self.num_bytes)
             raise ValueError(
-                f"{self.path} is damaged: bytes {start} to {stop} have checksum {found:#010x}, "
+                f"{self.path} is damaged: bytes {start} to {stop} have checksum {checksum:#010x}, "
                 f"they were saved with {saved:#010x}"
             )
 

@@ -97,6 +97,6 @@ def _check_state(saved: SavedStore, entry: EmbeddingEntry) -> None:
         raise ValueError(f"{where} must be {expected} for {entry.optimizer}, is {names}")
     dtype = accumulator(saved.arrays[entry.weight.file].dtype)
     for table in entry.state:
-        found = saved.arrays[table.array.file].dtype
-        if found != dtype:
-            raise ValueError(f"{where}: {table.name!r} must be {dtype}, is {found}")
+        dtype_on_disk = saved.arrays[table.array.file].dtype
+        if dtype_on_disk != dtype:
+            raise ValueError(f"{where}: {table.name!r} must be {dtype}, is {dtype_on_disk}")

@@ -167,8 +167,8 @@ def _check_indptr(indptr: Tensor, nodes: tuple[int, int], file: SavedArray, num_
     ends += [(end, indptr[-1], num_edges if end == file.rows - 1 else 0, num_edges)]
     for at, value, least, most in ends:
         if not least <= int(value) <= most:
-            wanted = f"{least}" if least == most else f"from {least} to {most}"
-            raise ValueError(f"{file.path}: entry {at} must be {wanted}, is {int(value)}")
+            bounds = f"{least}" if least == most else f"from {least} to {most}"
+            raise ValueError(f"{file.path}: entry {at} must be {bounds}, is {int(value)}")
     falls = indptr[1:] < indptr[:-1]
     if bool(torch.any(falls)):
         at = int(falls.nonzero()[0])

@@ -116,11 +116,11 @@ class EmbeddingState:
             TypeError: an argument is neither an embedding nor an optimizer.
             ValueError: there are no arguments, or they are on different groups of ranks.
         """
-        for given in trained:
-            if not isinstance(given, Embedding | SparseOptimizer):
+        for each in trained:
+            if not isinstance(each, Embedding | SparseOptimizer):
                 raise TypeError(
                     "expected embeddings or optimizers of peergraph.optim, got "
-                    f"{type(given).__name__}"
+                    f"{type(each).__name__}"
                 )
         if not trained:
             raise ValueError("expected at least one embedding or optimizer, got none")
@@ -162,13 +162,13 @@ class EmbeddingState:
         self.group.barrier()
 
     def _embeddings(self) -> Iterator[tuple[str, Embedding]]:
-        for number, given in enumerate(self._trained):
-            embeddings = [given] if isinstance(given, Embedding) else given.embeddings
+        for number, each in enumerate(self._trained):
+            embeddings = [each] if isinstance(each, Embedding) else each.embeddings
             for at, embedding in enumerate(embeddings):
                 yield f"table{number}.{at}", embedding
 
     def _optimizers(self) -> Sequence[SparseOptimizer]:
-        return [given for given in self._trained if isinstance(given, SparseOptimizer)]
+        return [each for each in self._trained if isinstance(each, SparseOptimizer)]
 
     def _range(self, table: Table) -> RowRange:
         machines = self.group.machines

@@ -52,14 +52,14 @@ class SparseOptimizer(torch.optim.Optimizer, Joinable):
         self._states: dict[Tensor, RowState] = {}
         self._exchange: Exchange | None = None
         self._machine_exchange: MachineExchange | None = None
-        given = [embeddings] if isinstance(embeddings, Embedding) else list(embeddings)
-        torch.optim.Optimizer.__init__(self, given, defaults)  # type: ignore[arg-type]
+        tables = [embeddings] if isinstance(embeddings, Embedding) else list(embeddings)
+        torch.optim.Optimizer.__init__(self, tables, defaults)  # type: ignore[arg-type]
         Joinable.__init__(self)
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Adds a group of embeddings: ``{"params": [...]}`` and its options. Collective."""
-        given = param_group["params"]
-        added = [given] if isinstance(given, Embedding) else list(given)
+        params = param_group["params"]
+        added = [params] if isinstance(params, Embedding) else list(params)
         for embedding in added:
             if not isinstance(embedding, Embedding):
                 raise TypeError(
@@ -125,8 +125,8 @@ class SparseOptimizer(torch.optim.Optimizer, Joinable):
         For large tables save the store instead. One-sided; synchronises.
         """
         states = {
-            index: {"step": kept.step, **{n: t.read() for n, t in kept.tables.items()}}
-            for index, kept in enumerate(self._states.values())
+            index: {"step": state.step, **{n: t.read() for n, t in state.tables.items()}}
+            for index, state in enumerate(self._states.values())
         }
         return {**super().state_dict(), "state": states}
 
@@ -138,12 +138,12 @@ class SparseOptimizer(torch.optim.Optimizer, Joinable):
         states = state_dict["state"]
         collective_call(self._group, lambda: self._check_loaded(states))
         super().load_state_dict({**state_dict, "state": {}})
-        for index, kept in enumerate(self._states.values()):
+        for index, state in enumerate(self._states.values()):
             loaded = states.get(index)
             if loaded is None:  # Before the first step, torch's optimizer has no state.
                 continue
-            kept.step = int(loaded["step"])
-            for name, table in kept.tables.items():
+            state.step = int(loaded["step"])
+            for name, table in state.tables.items():
                 load_rows(table, loaded[name].to(table.dtype))
 
     def join_hook(self, **kwargs: Any) -> JoinHook:
@@ -181,12 +181,12 @@ class SparseOptimizer(torch.optim.Optimizer, Joinable):
         Collective.
         """
         kind = type(self).__name__
-        kept = embedding.row_state
-        if kept is not None and kept.restored and kept.optimizer == kind:
-            kept.restored, kept.release = False, self._close_exchange
-            return kept
-        if kept is not None:
-            kept.close()
+        row_state = embedding.row_state
+        if row_state is not None and row_state.restored and row_state.optimizer == kind:
+            row_state.restored, row_state.release = False, self._close_exchange
+            return row_state
+        if row_state is not None:
+            row_state.close()
         first = self._first_value(group)
         tables = {name: embedding.trained.new_state(first) for name in self._state_names}
         embedding.trained.group.barrier()
@@ -249,7 +249,7 @@ class SparseOptimizer(torch.optim.Optimizer, Joinable):
             if self._exchange is None:
                 self._exchange = Exchange(self._group, tables * len(by_machine))
             by_rank = self._exchange.send(outgoing)
-        found: list[dict[int, SparseRows]] = [{} for _ in trained]
+        by_source: list[dict[int, SparseRows]] = [{} for _ in trained]
         for at, rows_by_rank in enumerate(by_rank):
             slot, table = divmod(at, len(trained))
             for rank, rows in enumerate(rows_by_rank or ()):
@@ -259,8 +259,8 @@ class SparseOptimizer(torch.optim.Optimizer, Joinable):
                     else network.source(slot - 1, rank)
                 )
                 if source is not None:
-                    found[table][source] = rows
-        return [[rows[rank] for rank in sorted(rows)] if rows else None for rows in found]
+                    by_source[table][source] = rows
+        return [[rows[rank] for rank in sorted(rows)] if rows else None for rows in by_source]
 
     def _summed(self, embedding: Embedding) -> SparseRows | None:
         if not embedding.pending:
@@ -274,16 +274,16 @@ class SparseOptimizer(torch.optim.Optimizer, Joinable):
         return embedding.trained.outgoing(ids, grads)
 
     def _update(self, anchor: Tensor, incoming: list[Any]) -> None:
-        trained, kept = self._of_anchor[anchor].trained, self._states[anchor]
+        trained, row_state = self._of_anchor[anchor].trained, self._states[anchor]
         group = next(g for g in self.param_groups if any(p is anchor for p in g["params"]))
         scale = 1.0 / trained.group.machines.world_size if self._reduce == "mean" else 1.0
-        rule = self._rule(group, kept.step, -scale if group["maximize"] else scale)
-        trained.update(incoming, rule, list(kept.tables.values()))
+        rule = self._rule(group, row_state.step, -scale if group["maximize"] else scale)
+        trained.update(incoming, rule, list(row_state.tables.values()))
 
     def _check_loaded(self, states: dict[int, Any]) -> None:
-        for index, (anchor, kept) in enumerate(self._states.items()):
+        for index, (anchor, row_state) in enumerate(self._states.items()):
             table = self._of_anchor[anchor].table
-            for name in kept.tables if index in states else ():
+            for name in row_state.tables if index in states else ():
                 shape = tuple(states[index][name].shape) if name in states[index] else None
                 if shape != table.shape:
                     raise ValueError(

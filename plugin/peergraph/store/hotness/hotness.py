@@ -47,7 +47,7 @@ def node_hotness(
     degrees: Mapping[EdgeType, Tensor],
     schema: Schema,
     group: Group,
-    needed: bool,
+    is_read: bool,
 ) -> dict[NodeType, Tensor]:
     """Returns the hotness of the nodes: [num_nodes] for each node type, on the CPU, the same on
     every rank. Collective.
@@ -59,7 +59,7 @@ def node_hotness(
         degrees: in-degrees by user id.
         schema: the types and sizes of the graph.
         group: the ranks.
-        needed: whether to compute values; otherwise `hotness` is only checked.
+        is_read: whether to compute values; otherwise `hotness` is only checked.
 
     Raises:
         ValueError, TypeError: values do not fit the graph, or ranks give different kinds; on every
@@ -69,7 +69,7 @@ def node_hotness(
     if isinstance(hotness, str):
         if hotness not in BY_DEGREE:
             raise ValueError(f"hotness must be values or one of {BY_DEGREE}, got {hotness!r}")
-        if not needed:
+        if not is_read:
             return {}
         if hotness == "out_degree":
             return out_degrees(edges, schema, group)
@@ -81,7 +81,7 @@ def node_hotness(
             by_type[edge_type[2]] += of_type
         return by_type
     values = collective_call(group, lambda: _checked(hotness, schema))
-    if not needed:
+    if not is_read:
         return {}
     return {t: _from_first_rank(group, values[t]) for t in schema.node_types}
 
@@ -92,7 +92,7 @@ def list_hotness(
     degrees: Mapping[EdgeType, Tensor],
     schema: Schema,
     group: Group,
-    needed: bool,
+    is_read: bool,
 ) -> dict[EdgeType, Tensor]:
     """Returns how often neighbour lists are read: [destinations] for each edge type. Otherwise as
     :func:`node_hotness`.
@@ -106,8 +106,8 @@ def list_hotness(
     elif isinstance(hotness, Mapping) and hotness.keys() == schema.num_edges.keys() and hotness:
         counts = hotness  # type: ignore[assignment]
     else:
-        by_node = node_hotness(hotness, edges, degrees, schema, group, needed)  # type: ignore[arg-type]
-        return {t: by_node[t[2]] for t in schema.num_edges} if needed else {}
+        by_node = node_hotness(hotness, edges, degrees, schema, group, is_read)  # type: ignore[arg-type]
+        return {t: by_node[t[2]] for t in schema.num_edges} if is_read else {}
     _check_kinds(group, "lists")
 
     def check() -> None:
@@ -119,7 +119,7 @@ def list_hotness(
             _check_values(edge_type, values, schema.num_nodes[edge_type[2]])
 
     collective_call(group, check)
-    if not needed:
+    if not is_read:
         return {}
     heat = {t: _from_first_rank(group, values) for t, values in counts.items()}
     if isinstance(hotness, Hotness):

@@ -228,9 +228,9 @@ class TableFiles:
             raise ValueError(f"files of a table must be paths, got {type(self.files).__name__}")
         for column, stype in self.stypes.items():
             if stype is not None and stype not in STYPES:
-                known = ", ".join(STYPES)
+                choices = ", ".join(STYPES)
                 raise ValueError(
-                    f"stypes: {column!r} must be one of {known} or None, got {stype!r}"
+                    f"stypes: {column!r} must be one of {choices} or None, got {stype!r}"
                 )
 
 

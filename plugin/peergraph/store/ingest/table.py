@@ -279,15 +279,15 @@ def _dtype_of(
     if isinstance(declared, str) and declared not in DTYPE_NAMES:
         names = ", ".join(sorted(DTYPE_NAMES))
         raise ValueError(f"dtype must be one of {names}, got {declared!r}")
-    held = [kind for kind in kinds if not arrow.types.is_null(kind)]
-    dtypes = [_dtype(kind) for kind in held if not is_text(kind)]
-    has_text = len(dtypes) < len(held)
+    column_types = [kind for kind in kinds if not arrow.types.is_null(kind)]
+    dtypes = [_dtype(kind) for kind in column_types if not is_text(kind)]
+    has_text = len(dtypes) < len(column_types)
     if has_text and dtypes and not source.is_text:
         text = "columns are text in one place and numbers in another: convert them to one type"
         raise ValueError(text)
     if declared is not None:
         return DTYPE_NAMES[declared] if isinstance(declared, str) else declared
-    if has_text or not dtypes or (source.is_text and len(held) < len(kinds)):
+    if has_text or not dtypes or (source.is_text and len(column_types) < len(kinds)):
         return None
     return source.dtype or reduce(_common, dtypes)
 

@@ -53,7 +53,7 @@ def out_degrees(
     edges: Mapping[EdgeType, RelationEdges], schema: Schema, group: Group
 ) -> dict[NodeType, Tensor]:
     """Returns [num_nodes] for each node type: the number of edges out of each node. Collective."""
-    found = {}
+    degrees = {}
     for node_type in schema.node_types:
         count = schema.num_nodes[node_type]
         of_type = [e for t, e in edges.items() if t[0] == node_type]
@@ -72,8 +72,8 @@ def out_degrees(
         total = staged[0]
         for more in staged[1:]:
             total = total + more
-        found[node_type] = total
-    return found
+        degrees[node_type] = total
+    return degrees
 
 
 def in_degrees(
@@ -86,18 +86,18 @@ def in_degrees(
         if begin < end:
             degrees[begin:end] = csc.indptr.diff().cpu()
 
-    found = {}
+    by_relation = {}
     for edge_type, of_type in edges.items():
         if isinstance(of_type, StagedEdges):
-            found[edge_type] = of_type.in_degrees
+            by_relation[edge_type] = of_type.in_degrees
         else:
-            found[edge_type] = build_shared_vector(
+            by_relation[edge_type] = build_shared_vector(
                 group,
                 schema.num_nodes[edge_type[2]],
                 lambda d, t=edge_type, csc=of_type: write(d, t, csc),  # type: ignore[misc]
                 at_once=True,
             )
-    return found
+    return by_relation
 
 
 def relations_with_edge_ids(

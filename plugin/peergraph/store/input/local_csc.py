@@ -60,18 +60,18 @@ def _check_edge_ids(edge_type: EdgeType, csc: LocalCsc, schema: Schema, group: G
     begin = schema.edge_begin[group.rank][edge_type]
     ids = csc.edge_ids
 
-    def mark(seen: Tensor) -> None:
+    def mark(marks: Tensor) -> None:
         if ids is None:
-            seen[begin : begin + csc.indices.numel()] = True
+            marks[begin : begin + csc.indices.numel()] = True
             return
         for piece in torch.split(ids, _ID_CHUNK):
-            seen[piece.to(seen.device).long()] = True
+            marks[piece.to(marks.device).long()] = True
 
     num_edges = schema.num_edges[edge_type]
     # Ranks may set the same values of one vector.
     is_cpu = group.device.type == "cpu"
-    seen = add_over_ranks(group, num_edges, mark, torch.bool, atomically=is_cpu)
-    if bool(seen.all()):
+    marks = add_over_ranks(group, num_edges, mark, torch.bool, atomically=is_cpu)
+    if bool(marks.all()):
         return
     name = f"edges of {edge_type}: edge_ids"
     collective_call(
@@ -79,7 +79,7 @@ def _check_edge_ids(edge_type: EdgeType, csc: LocalCsc, schema: Schema, group: G
     )
     raise ValueError(
         f"edges of {edge_type}: edge_ids of the ranks must be a permutation together, "
-        f"some are on two ranks and id {int((~seen).nonzero()[0])} is on none"
+        f"some are on two ranks and id {int((~marks).nonzero()[0])} is on none"
     )
 
 

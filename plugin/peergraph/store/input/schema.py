@@ -86,15 +86,15 @@ def agree_on_schema(source: GraphSource | None, group: Group) -> Schema:
     for share in shares:
         if isinstance(share, Exception):
             raise share
-    given = [s for s in shares if isinstance(s, _Share)]
-    if not given:
+    own_shares = [s for s in shares if isinstance(s, _Share)]
+    if not own_shares:
         raise ValueError("no rank of the node group brings a graph: source is None on all of them")
-    if given[0].node_range is None:
+    if own_shares[0].node_range is None:
         holder = next(r for r, s in enumerate(shares) if s is not None)
-        return _undivided(given[0], holder, group.world_size)
-    if len(given) < group.world_size or any(s.node_range is None for s in given):
+        return _undivided(own_shares[0], holder, group.world_size)
+    if len(own_shares) < group.world_size or any(s.node_range is None for s in own_shares):
         raise ValueError("a source split over ranks must have a node_range on every rank")
-    return _merged(given)
+    return _merged(own_shares)
 
 
 @dataclass

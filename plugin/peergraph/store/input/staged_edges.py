@@ -127,11 +127,11 @@ def _tensors(
         name = f"edges of {edge_type}: coo"
         return {SOURCE: plain(name, edges.coo[0]), DESTINATION: plain(name, edges.coo[1])}
     assert edges.csc is not None
-    found = {SOURCE: edges.csc[1]}
+    tensors = {SOURCE: edges.csc[1]}
     if edges.edge_ids is not None:
         check_distinct(f"edges of {edge_type}: edge_ids", edges.edge_ids, num_edges, "edges")
-        found[EDGE_IDS] = edges.edge_ids
-    return found
+        tensors[EDGE_IDS] = edges.edge_ids
+    return tensors
 
 
 def uses_torch(device: torch.device) -> bool:
@@ -187,8 +187,8 @@ def _count(
         collective_call(group, lambda: _raise_first(edges, limits))
     ends = [(first, last) for _, _, first, last in everyone if first is not None]
     rises = all(a[1] <= b[0] for a, b in pairwise(ends))
-    found = zip(limits, torch.split(total, lengths), strict=True)
-    chosen = [counts for name, counts in found if name in names]
+    by_limit = zip(limits, torch.split(total, lengths), strict=True)
+    chosen = [counts for name, counts in by_limit if name in names]
     return chosen, rises and all(rising for _, rising, *_ in everyone)
 
 

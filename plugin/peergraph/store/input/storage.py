@@ -18,32 +18,32 @@ StorageOption = Mapping[NodeType | EdgeType, str | torch.dtype | Named]
 CheckedStorage = dict[NodeType | EdgeType, str | dict[str, str]]
 
 
-def checked_storage(given: StorageOption | None) -> CheckedStorage:
+def checked_storage(option: StorageOption | None) -> CheckedStorage:
     """Checks the option, and returns it with storages named as :func:`storage_name` names them.
 
     Raises:
         TypeError: the option is not a mapping.
         ValueError: a storage is unknown; the error names its table.
     """
-    if given is None:
+    if option is None:
         return {}
-    if not isinstance(given, Mapping):
+    if not isinstance(option, Mapping):
         raise TypeError(
             'storage must be a mapping of tables, such as {"x": "bfloat16"} or '
-            f'{{"paper": {{"x": "int8"}}}}, got {given!r}'
+            f'{{"paper": {{"x": "int8"}}}}, got {option!r}'
         )
     return {
         key: {name: checked_name(name, one) for name, one in value.items()}
         if isinstance(value, Mapping)
         else checked_name(key, value)
-        for key, value in given.items()
+        for key, value in option.items()
     }
 
 
-def checked_name(table: object, given: str | torch.dtype) -> str:
+def checked_name(table: object, storage: str | torch.dtype) -> str:
     """The name of the storage of a table; raises ValueError, with the table, for an unknown one."""
     try:
-        return storage_name(given)
+        return storage_name(storage)
     except ValueError as error:
         raise ValueError(f"table {table!r}: {error}") from None
 
@@ -70,12 +70,12 @@ def check_tables(
     """
     names = {name for named in tables.values() for name in named}
     for key, value in storage.items():
-        wanted = {(key, name) for name in value} if isinstance(value, dict) else {key}
+        names_in_option = {(key, name) for name in value} if isinstance(value, dict) else {key}
         there = {(key, name) for name in tables.get(key, ())} if isinstance(value, dict) else names
-        for unknown in wanted - there:
-            known = [f"{name!r} of {kind!r}" for kind, named in tables.items() for name in named]
+        for unknown in names_in_option - there:
+            listed = [f"{name!r} of {kind!r}" for kind, named in tables.items() for name in named]
             raise ValueError(
-                f"storage names no table: {unknown!r}; there are {', '.join(known) or 'none'}"
+                f"storage names no table: {unknown!r}; there are {', '.join(listed) or 'none'}"
             )
 
 

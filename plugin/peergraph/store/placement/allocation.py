@@ -94,16 +94,16 @@ def check_room(allocations: Sequence[Allocation], group: Group) -> None:
     )
     everyone = group.all_gather(mine)
     on_host = host_bytes(allocations, group)
-    needed: dict[str, int] = {}
+    by_gpu: dict[str, int] = {}
     for rank, (gpu, device, free, _) in enumerate(everyone):
         regions = [size for e in allocations for size in e.of_rank(rank)]
         if not on_gpu:
             continue
         # Ranks may share a GPU.
-        needed[gpu] = needed.get(gpu, 0) + granted_bytes(regions, "cuda")
-        if needed[gpu] > free:
+        by_gpu[gpu] = by_gpu.get(gpu, 0) + granted_bytes(regions, "cuda")
+        if by_gpu[gpu] > free:
             raise MemoryError(
-                f"rank {rank} needs {format_exact_bytes(needed[gpu])} of {device}, "
+                f"rank {rank} needs {format_exact_bytes(by_gpu[gpu])} of {device}, "
                 f"{format_exact_bytes(free)} are free"
             )
     left = min(host for *_, host in everyone)
@@ -128,10 +128,10 @@ def host_bytes(allocations: Sequence[Allocation], group: Group) -> int:
 
 def check_budget(allocations: Sequence[Allocation], budget: int, granule: int, what: str) -> None:
     """Raises ValueError if a rank needs more memory than the budget."""
-    rank, needed = fullest_rank(allocations, granule)
-    if needed > budget:
+    rank, num_bytes = fullest_rank(allocations, granule)
+    if num_bytes > budget:
         raise ValueError(
-            f"memory_budget: {what} needs {format_exact_bytes(needed)} of rank {rank}, "
+            f"memory_budget: {what} needs {format_exact_bytes(num_bytes)} of rank {rank}, "
             f"the budget is {format_exact_bytes(budget)}"
         )
 

@@ -30,9 +30,9 @@ def solve(topology: Topology) -> Partitions:
     stored = search.best
     assert stored is not None, "a GPU can always store what it misses"
     count, rows = topology.num_gpus, topology.bulk.bandwidth
-    held = tuple(tuple(p for p in range(count) if bits >> p & 1) for bits in stored)
+    parts = tuple(tuple(p for p in range(count) if bits >> p & 1) for bits in stored)
     source = tuple(tuple(choose_sources(stored, rows[g], g)[0]) for g in range(count))
-    return Partitions("solver", held, source)
+    return Partitions("solver", parts, source)
 
 
 class _Search:
@@ -53,7 +53,7 @@ class _Search:
         self.ideal_key = self._ideal()
         self.steps = 0
         self.results = 0
-        self.seen: set[tuple[int, ...]] = set()
+        self.states: set[tuple[int, ...]] = set()
 
     def run(self) -> None:
         """Searches until it finds an optimal placement, has seen all, or reaches a limit."""
@@ -86,8 +86,8 @@ class _Search:
             child[holder] |= 1 << part
             state = tuple(child)
             # Different orders of insertion lead to the same sets.
-            if state not in self.seen and _copies(child) >= self.best_key[:2]:
-                self.seen.add(state)
+            if state not in self.states and _copies(child) >= self.best_key[:2]:
+                self.states.add(state)
                 yield gpu, child
 
     def _reached(self, gpu: int, stored: list[int]) -> int:

@@ -54,7 +54,7 @@ def may_split(options: PlacementOptions, group: Group) -> bool:
     if options["spill"] is not None:
         return True
     if plan == "auto":
-        by_links = shard_ratios(options).given or options["topology"] is not None
+        by_links = shard_ratios(options).has_options or options["topology"] is not None
         return group.device.type == "cuda" or by_links
     return plan == "sharded" or plan in POLICIES
 
@@ -80,7 +80,7 @@ def choose_plan(
     plan, topology = options["plan"], options["topology"]
     ratios, spill = shard_ratios(options), disk_spill(options)
     by_links = not isinstance(plan, Plan) and plan in POLICIES
-    if (ratios.given or topology is not None) and not by_links:
+    if (ratios.has_options or topology is not None) and not by_links:
         raise ValueError(
             "topology, graph_ratio, feature_ratio and first are for plan="
             + " or ".join(map(repr, POLICIES))

@@ -45,7 +45,7 @@ class ShardRatios:
             raise ValueError(f"first must be 'structure' or 'features', got {self.first!r}")
 
     @property
-    def given(self) -> bool:
+    def has_options(self) -> bool:
         """Whether the user gave any of these options."""
         return self != ShardRatios()
 

@@ -69,12 +69,12 @@ class Spill:
                 if excess > 0:
                     plan = _moved(plan, item, excess)
         allocations = planned_allocations(items, plan)
-        needed = host_bytes(allocations, group)
-        if needed > room and (self.folder is not None or self.host_budget is not None):
+        num_bytes = host_bytes(allocations, group)
+        if num_bytes > room and (self.folder is not None or self.host_budget is not None):
             hint = "" if self.folder is not None else "; spill= names a folder for the coldest rows"
             raise MemoryError(
-                f"the store needs {format_exact_bytes(needed)} of the host's memory, and may take "
-                f"{format_exact_bytes(room)}{hint}"
+                f"the store needs {format_exact_bytes(num_bytes)} of the host's memory, and may "
+                f"take {format_exact_bytes(room)}{hint}"
             )
         self._check_folder(sum(e.disk for e in allocations))
         return plan, allocations
@@ -84,14 +84,14 @@ class Spill:
         budget = free_host_memory() if self.host_budget is None else self.host_budget
         return int(min(group.all_gather(budget)))
 
-    def _check_folder(self, needed: int) -> None:
-        if self.folder is None or not needed:
+    def _check_folder(self, num_bytes: int) -> None:
+        if self.folder is None or not num_bytes:
             return  # If rows are on disk and there is no folder, Table.create raises.
         free = shutil.disk_usage(self.folder).free
-        if needed > free:
+        if num_bytes > free:
             raise OSError(
                 errno.ENOSPC,
-                f"spill: the plan puts {format_exact_bytes(needed)} on disk, "
+                f"spill: the plan puts {format_exact_bytes(num_bytes)} on disk, "
                 f"{format_exact_bytes(free)} are free in",
                 str(self.folder),
             )

@@ -106,7 +106,7 @@ class ProductFilter:
         self._products = torch.empty((count, capacity), dtype=torch.float32, device=device)
         self._places = torch.empty((count, capacity), dtype=torch.int64, device=device)
         zeros = torch.zeros(2 * count + 3, dtype=torch.int32, device=device)
-        self._counts, self._kept = zeros[:count], zeros[count : 2 * count]
+        self._counts, self._candidates = zeros[:count], zeros[count : 2 * count]
         self._bounds = torch.full((count,), -torch.inf, device=device)
         # The most rows of a query, whether a query has failed, and the bits of the largest norm.
         self._state = zeros[2 * count :]
@@ -253,7 +253,7 @@ class ProductFilter:
             products=self._products,
             places=self._places,
             counts=self._counts,
-            kept=self._kept,
+            kept=self._candidates,
             largest_norm=self._state[2:].view(torch.float32),
             failed=failed,
             state=self._state,

@@ -125,10 +125,10 @@ class StoreTensor(StoragelessTensor):
         return tensor
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        needed, free = self._num_bytes(), free_host_memory()
-        if needed > free:
+        num_bytes, free = self._num_bytes(), free_host_memory()
+        if num_bytes > free:
             raise MemoryError(
-                f"pickling {self!r} reads all its values, {needed} bytes, and {free} are free; "
+                f"pickling {self!r} reads all its values, {num_bytes} bytes, and {free} are free; "
                 "Store.save writes a store to a folder piece by piece"
             )
         values = self.materialize(_CPU).requires_grad_(self.requires_grad)

@@ -124,8 +124,8 @@ class TableTensor(StoreTensor):
         self.table.scatter(ids, value.expand((*ids.shape, *self.shape[1:])))
 
     def _refuse_gradients(self, value: Any) -> None:
-        wanted = self.requires_grad or (isinstance(value, Tensor) and value.requires_grad)
-        if wanted and torch.is_grad_enabled():
+        has_gradient = self.requires_grad or (isinstance(value, Tensor) and value.requires_grad)
+        if has_gradient and torch.is_grad_enabled():
             raise RuntimeError(
                 f"gradients do not go through rows that are written to {self!r}: write "
                 "values.detach(), or within torch.no_grad()"

@@ -21,7 +21,7 @@ Orders = tuple[tuple[int, ...], ...]
 
 def choose_orders(
     plan: HaloPlan,
-    needed: Sequence[Tensor],
+    sources: Sequence[Tensor],
     *,
     deduplicate_ranks: bool,
     reuse_chunks: bool,
@@ -37,17 +37,17 @@ def choose_orders(
 
     Args:
         plan: which rows are exchanged over all batches.
-        needed: the distinct extended rows of each of this rank's chunks.
+        sources: the distinct extended rows of each of this rank's chunks.
         deduplicate_ranks, reuse_chunks: see :class:`SourceTransfers`.
         rates: of the links, of which only the ratios count.
     """
-    group, count, alone = plan.row_layout.group, len(needed), plan.is_empty
+    group, count, alone = plan.row_layout.group, len(sources), plan.is_empty
     natural = (tuple(range(count)),) * group.world_size
     if (count < 3 and alone) or not (reuse_chunks or deduplicate_ranks):
         return natural
     if group.world_size > 1 and plan.is_empty:  # Ranks whose rows are on the device do not come.
         return natural
-    marks = _sample_marks(plan, needed)
+    marks = _sample_marks(plan, sources)
     chosen = natural
     if alone or group.rank == 0:
         by_step = _follow(marks, natural)
@@ -62,8 +62,8 @@ def choose_orders(
         chosen = candidates[costs.index(min(costs))]
     if alone:
         return chosen
-    found: Orders = group.broadcast(chosen)
-    return found
+    agreed: Orders = group.broadcast(chosen)
+    return agreed
 
 
 def _sample_step(plan: HaloPlan, count: int) -> int:
@@ -73,18 +73,18 @@ def _sample_step(plan: HaloPlan, count: int) -> int:
     return max(1, -(-plan.row_layout.size // rows))
 
 
-def _sample_marks(plan: HaloPlan, needed: Sequence[Tensor]) -> Tensor:
+def _sample_marks(plan: HaloPlan, sources: Sequence[Tensor]) -> Tensor:
     """Returns which sampled rows each chunk needs, [ranks, chunks, rows] bool. Collective."""
     layout, device = plan.row_layout, plan.halo_rows.device
-    step = _sample_step(plan, len(needed))
-    marks = torch.zeros(len(needed), -(-layout.size // step), dtype=torch.uint8, device=device)
+    step = _sample_step(plan, len(sources))
+    marks = torch.zeros(len(sources), -(-layout.size // step), dtype=torch.uint8, device=device)
     first = layout.offsets[layout.group.rank]
-    for of_chunk, rows in zip(marks, needed, strict=True):
+    for of_chunk, rows in zip(marks, sources, strict=True):
         is_own = rows < plan.num_local
         halo = plan.halo_rows[rows[~is_own].long() - plan.num_local]
         for internal in (rows[is_own].long() + first, halo):
             of_chunk[internal[internal % step == 0] // step] = 1
-    counts = [len(needed)] * layout.group.world_size
+    counts = [len(sources)] * layout.group.world_size
     if plan.is_empty:
         return marks.view(torch.bool).expand(layout.group.world_size, *marks.shape)
     everyone = plan.transport.all_gather_rows(marks, counts)
@@ -149,21 +149,21 @@ def _cost(
     rates: LinkRates,
 ) -> float:
     """Returns the time of moving the sampled rows (HongTu, equation 4)."""
-    loaded = sent = kept = 0
+    loaded = sent = num_reused = 0
     ranks = torch.arange(len(marks), device=marks.device).unsqueeze(1)
     is_own = owner == ranks
     before = torch.zeros_like(marks[:, 0])
     for batch in zip(*orders, strict=True):
-        needed = torch.stack([marks[rank, chunk] for rank, chunk in enumerate(batch)])
-        new = needed & ~before if reuse_chunks else needed
+        sources = torch.stack([marks[rank, chunk] for rank, chunk in enumerate(batch)])
+        new = sources & ~before if reuse_chunks else sources
         remote = new & ~is_own
         sent += int(remote.sum())
-        kept += int((needed & ~new).sum())
+        num_reused += int((sources & ~new).sum())
         if deduplicate_ranks:
             # A row stays with its owner as long as any rank needs it.
-            union = needed.any(0)
+            union = sources.any(0)
             loaded += int((union & ~before.any(0) if reuse_chunks else union).sum())
         else:
             loaded += int(new.sum())
-        before = needed
-    return loaded / rates.host + sent / rates.peers + kept / rates.own
+        before = sources
+    return loaded / rates.host + sent / rates.peers + num_reused / rates.own

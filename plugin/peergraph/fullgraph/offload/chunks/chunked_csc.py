@@ -166,18 +166,18 @@ class ChunkedCsc:
             leader: the structure whose :attr:`order` the pass has; None: this one.
         """
         leader = self if leader is None else leader
-        found = self._transfers.get(leader)
-        if found is None:
+        transfers = self._transfers.get(leader)
+        if transfers is None:
             order = leader.order
-            found = SourceTransfers(
+            transfers = SourceTransfers(
                 self.resident.direct_plan,
                 len(order),
                 lambda batch: self.sources(order[batch]),
                 deduplicate_ranks=self.deduplicate_ranks,
                 reuse_chunks=self.reuse_chunks,
             )
-            self._transfers[leader] = found
-        return found
+            self._transfers[leader] = transfers
+        return transfers
 
     def reversed(self, source_chunks: Chunks | None = None) -> ChunkedCsc:
         """Returns the edges by the rank and the chunk of their source, kept after the first call.

@@ -53,7 +53,7 @@ def merge_batches(plan: HaloPlan, batches: Sequence[ExchangedRows]) -> list[list
     is_far = [machine_of[owner] != machines.index for owner in owners]
     far = [batch.rows.long()[mask] for batch, mask in zip(batches, is_far, strict=True)]
     of_machine = _gather_within(plan, far)
-    found = []
+    routes = []
     for number, batch in enumerate(batches):
         local = machines.local_ranks
         lists = [of_machine[rank][number] for rank in local]
@@ -63,27 +63,29 @@ def merge_batches(plan: HaloPlan, batches: Sequence[ExchangedRows]) -> list[list
         imports = ~is_far[number]
         imports[is_far[number]] = mine == group.rank
         none = batch.positions[:0]
-        passed_on, taken = [none] * len(ranks), [none] * len(ranks)
+        passed_on, stored = [none] * len(ranks), [none] * len(ranks)
         for rank, rows in zip(local, lists, strict=True):
             if rank != group.rank:
-                taken[rank] = far_positions[mine == rank]
-                needed = rows[chosen[rank] == group.rank]
-                passed_on[rank] = far_positions[torch.searchsorted(far[number], needed)]
+                stored[rank] = far_positions[mine == rank]
+                imported = rows[chosen[rank] == group.rank]
+                passed_on[rank] = far_positions[torch.searchsorted(far[number], imported)]
         own = list(batch.own_positions)
         for machine, others in enumerate(machines.ranks):
             if machine == machines.index:
                 continue
-            wanted = [batch.own_rows[rank].long() + offsets[group.rank] for rank in others]
-            for rank, importers in zip(others, choose_importers(wanted, others), strict=True):
+            requests = [batch.own_rows[rank].long() + offsets[group.rank] for rank in others]
+            for rank, importers in zip(others, choose_importers(requests, others), strict=True):
                 own[rank] = own[rank][importers == rank]
         counts = owners[number][imports].bincount(minlength=len(ranks)).tolist()
-        found.append(
+        routes.append(
             [
                 Route.of_lists(plan.transport, own, counts, batch.positions[imports]),
-                Route.of_lists(plan.transport, passed_on, list(map(len, taken)), torch.cat(taken)),
+                Route.of_lists(
+                    plan.transport, passed_on, list(map(len, stored)), torch.cat(stored)
+                ),
             ]
         )
-    return found
+    return routes
 
 
 def choose_importers(lists: Sequence[Tensor], ranks: Sequence[int]) -> list[Tensor]:

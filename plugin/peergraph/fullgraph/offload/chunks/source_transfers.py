@@ -28,8 +28,8 @@ class BatchTransfers:
     The window itself is not kept, but made of the one before: :meth:`SourceTransfers.rows`.
     """
 
-    kept: Tensor
-    """[kept rows] positions in the window before of the first rows of this window."""
+    reused: Tensor
+    """[reused rows] positions in the window before of the first rows of this window."""
     new: Tensor
     """[loaded and received rows] the other extended rows: first local rows that are loaded, those
     that have left a window before in the pass and then the others, both ascending; then those that
@@ -50,7 +50,7 @@ class BatchTransfers:
     @property
     def num_rows(self) -> int:
         """Rows of the window."""
-        return self.kept.shape[0] + self.new.shape[0]
+        return self.reused.shape[0] + self.new.shape[0]
 
     @property
     def loaded(self) -> Tensor:
@@ -59,8 +59,8 @@ class BatchTransfers:
 
     @property
     def own_stop(self) -> int:
-        """Kept and loaded rows together: the position of the first received row."""
-        return self.kept.shape[0] + self.num_loaded
+        """Reused and loaded rows together: the position of the first received row."""
+        return self.reused.shape[0] + self.num_loaded
 
     @property
     def rows_sent(self) -> int:
@@ -77,15 +77,15 @@ class BatchTransfers:
 class RowCounts:
     """Rows of one pass over all batches, on this rank as the owner of rows (HongTu, Table 8)."""
 
-    needed: int = 0
-    """Rows that ranks need of this rank, once for each rank and batch: the vanilla volume."""
+    vanilla: int = 0
+    """Rows that ranks need of this rank, once for each rank and batch."""
     distinct: int = 0
     """Rows that any rank needs of this rank, once for each batch."""
     loaded: int = 0
     """Rows that are loaded from the store."""
     sent: int = 0
     """Rows that are sent to other ranks."""
-    kept: int = 0
+    reused: int = 0
     """Rows that stay on the device from one batch to the next."""
 
 
@@ -95,7 +95,7 @@ class SourceTransfers:
     Args:
         plan: which rows of sources are exchanged over all batches.
         count: of batches, equal on all ranks.
-        needed: returns the distinct extended rows that a batch of this rank needs, ascending.
+        sources_of: returns the distinct extended rows that a batch of this rank needs, ascending.
         deduplicate_ranks: whether a row that several ranks need in a batch is loaded once and
             passed on from the window of its owner; else the owner loads and sends the row for each
             of them.
@@ -106,7 +106,7 @@ class SourceTransfers:
         self,
         plan: HaloPlan,
         count: int,
-        needed: Callable[[int], Tensor],
+        sources_of: Callable[[int], Tensor],
         *,
         deduplicate_ranks: bool = True,
         reuse_chunks: bool = True,
@@ -119,8 +119,8 @@ class SourceTransfers:
         """Whether rows are kept from one batch to the next."""
         self.counts = RowCounts()
         """Rows of one pass."""
-        self._needed = needed
-        self._wanted = self._tell_owners(count)
+        self._sources_of = sources_of
+        self._requests = self._tell_owners(count)
         self._marks = torch.zeros(plan.num_extended, dtype=torch.bool, device=self._device)
         self._positions = torch.empty(plan.num_extended, dtype=torch.int32, device=self._device)
         self._has_left = torch.zeros(plan.num_local, dtype=torch.bool, device=self._device)
@@ -140,7 +140,7 @@ class SourceTransfers:
             for batch, sources, gradients in zip(self.batches, *merged, strict=True):
                 batch.sources = sources
                 batch.gradients = [route.reversed() for route in reversed(gradients)]
-        del self._needed, self._wanted, self._marks, self._positions, self._has_left
+        del self._sources_of, self._requests, self._marks, self._positions, self._has_left
         del self._sources, self._gradients
 
     @property
@@ -166,7 +166,7 @@ class SourceTransfers:
         last, rows = self._window
         for following in range(last + 1 if last <= number else 0, number + 1):
             batch = self.batches[following]
-            rows = torch.cat([rows.index_select(0, batch.kept), batch.new])
+            rows = torch.cat([rows.index_select(0, batch.reused), batch.new])
         self._window = number, rows
         return rows
 
@@ -178,7 +178,7 @@ class SourceTransfers:
         batch = self.batches[number]
         stays = torch.zeros(batch.num_rows, dtype=torch.uint8, device=self._device)
         if number + 1 < len(self.batches):
-            stays[self.batches[number + 1].kept.long()] = 1
+            stays[self.batches[number + 1].reused.long()] = 1
         if not self.plan.is_empty:
             stays.masked_fill_(self.rows(number) >= self.plan.num_local, 1)
         return stays.sort(stable=True).indices[: batch.num_leaving]
@@ -188,14 +188,14 @@ class SourceTransfers:
         return self.plan.halo_rows.device
 
     def _tell_owners(self, count: int) -> list[list[Tensor]]:
-        """Returns ``wanted[batch][rank]``: local rows that a rank needs, ascending. Collective."""
+        """Returns local rows that a rank needs, ascending, by batch and rank. Collective."""
         plan = self.plan
         layout, rank = plan.row_layout, plan.row_layout.group.rank
         if plan.is_empty:  # on all ranks; some may make no plan, as their rows are on the device
             nothing = torch.empty(0, dtype=self._dtype, device=self._device)
             return [[nothing] * layout.group.world_size] * count
         counts, by_owner = [], []
-        for rows in map(self._needed, range(count)):
+        for rows in map(self._sources_of, range(count)):
             remote = rows[rows >= plan.num_local]
             counts.append(self._by_owner(remote))
             internal = plan.halo_rows[remote.long() - plan.num_local]
@@ -219,35 +219,35 @@ class SourceTransfers:
         return torch.int32 if self.plan.num_extended < 2**31 - 1 else torch.int64
 
     def _add_batch(self, number: int) -> None:
-        rows, wanted = self._needed(number), self._wanted[number]
+        rows, requests = self._sources_of(number), self._requests[number]
         own = rows[rows < self.plan.num_local]
         remote = rows[len(own) :]
-        distinct = self._union([own, *wanted])
-        self.counts.needed += len(own) + sum(map(len, wanted))
+        distinct = self._union([own, *requests])
+        self.counts.vanilla += len(own) + sum(map(len, requests))
         self.counts.distinct += len(distinct)
         if self.deduplicate_ranks:
             own = distinct
         own_stays, remote_stays = self._in_window(own), self._in_window(remote)
-        kept = torch.cat([own[own_stays], remote[remote_stays]])
-        kept_positions = self._positions[kept.long()]
-        self._finish_batch(number, kept_positions)
+        stays = torch.cat([own[own_stays], remote[remote_stays]])
+        positions_before = self._positions[stays.long()]
+        self._finish_batch(number, positions_before)
         loaded, received = own[~own_stays], remote[~remote_stays]
         has_left = self._has_left[loaded.long()]
         again = int(has_left.sum())
         loaded = torch.cat([loaded[has_left], loaded[~has_left]])
         new = torch.cat([loaded, received])
-        window = torch.cat([kept, new])
+        window = torch.cat([stays, new])
         self._positions[window.long()] = torch.arange(
             len(window), dtype=torch.int32, device=window.device
         )
         sent = [self._without(part, part_before) for part, part_before in zip(
-            wanted, self._wanted_before(number), strict=True)]  # fmt: skip
+            requests, self._requests_before(number), strict=True)]  # fmt: skip
         self.counts.sent += sum(map(len, sent))
-        self.counts.kept += len(kept)
+        self.counts.reused += len(stays)
         self.counts.loaded += len(loaded)
         if not self.deduplicate_ranks:
             self.counts.loaded += sum(map(len, sent))
-        batch = BatchTransfers(kept_positions, new, len(loaded), again)
+        batch = BatchTransfers(positions_before, new, len(loaded), again)
         if self._merges:
             places = self._positions[received.long()]
             self._sources.append(self._exchanged(received, places, sent))
@@ -257,15 +257,15 @@ class SourceTransfers:
         self.batches.append(batch)
         self._window = number, window
 
-    def _finish_batch(self, following: int, kept: Tensor | None = None) -> None:
-        """Says which rows leave the last batch; called with the next batch's kept positions."""
+    def _finish_batch(self, following: int, positions_before: Tensor | None = None) -> None:
+        """Says which rows leave the last batch; called with the next batch's reused positions."""
         if not self.batches:
             return
         batch, number = self.batches[-1], following - 1
         window = self._window[1]
         stays = torch.zeros(len(window), dtype=torch.bool, device=self._device)
-        if kept is not None:
-            stays[kept.long()] = True
+        if positions_before is not None:
+            stays[positions_before.long()] = True
         leaving = (~stays).nonzero().squeeze(1)
         rows = window[leaving]
         is_own = rows < self.plan.num_local
@@ -274,14 +274,14 @@ class SourceTransfers:
         self._has_left[own] = True
         rows, order = rows[~is_own].sort()
         returned = leaving[~is_own][order].to(self._dtype)
-        wanted = self._wanted[number]
-        after = self._wanted[following] if following < len(self._wanted) else None
+        requests = self._requests[number]
+        after = self._requests[following] if following < len(self._requests) else None
         if after is not None and self.reuse_chunks:
-            wanted = [self._difference(*pair) for pair in zip(wanted, after, strict=True)]
+            requests = [self._difference(*pair) for pair in zip(requests, after, strict=True)]
         if self._merges:
-            self._gradients.append(self._exchanged(rows, returned, wanted))
+            self._gradients.append(self._exchanged(rows, returned, requests))
         elif not self.plan.is_empty:
-            batch.gradients = [self._route(rows, returned, wanted).reversed()]
+            batch.gradients = [self._route(rows, returned, requests).reversed()]
 
     def _route(self, remote: Tensor, stored: Tensor | slice, sent: list[Tensor]) -> Route:
         """Returns the route from owners to this rank's window.
@@ -304,10 +304,10 @@ class SourceTransfers:
         """Returns positions in the last window of lists of local rows."""
         return [self._positions[part.long()] for part in rows]
 
-    def _wanted_before(self, number: int) -> list[Tensor]:
+    def _requests_before(self, number: int) -> list[Tensor]:
         if number == 0:
-            return [part[:0] for part in self._wanted[0]]
-        return self._wanted[number - 1]
+            return [part[:0] for part in self._requests[0]]
+        return self._requests[number - 1]
 
     def _without(self, rows: Tensor, before: Tensor) -> Tensor:
         return self._difference(rows, before) if self.reuse_chunks else rows
@@ -320,9 +320,9 @@ class SourceTransfers:
 
     def _is_among(self, rows: Tensor, others: Tensor) -> Tensor:
         self._marks[others.long()] = True
-        found = self._marks[rows.long()]
+        mask = self._marks[rows.long()]
         self._marks[others.long()] = False
-        return found
+        return mask
 
     def _difference(self, rows: Tensor, others: Tensor) -> Tensor:
         return rows[~self._is_among(rows, others)]
@@ -331,9 +331,9 @@ class SourceTransfers:
         """Returns distinct local rows, ascending."""
         for part in parts:
             self._marks[part.long()] = True
-        found = self._marks[: self.plan.num_local].nonzero().squeeze(1)
-        self._marks[found] = False
-        return found.to(self._dtype)
+        rows = self._marks[: self.plan.num_local].nonzero().squeeze(1)
+        self._marks[rows] = False
+        return rows.to(self._dtype)
 
     def _by_owner(self, remote: Tensor) -> list[int]:
         """Returns how many of ascending extended rows of other ranks belong to each rank."""

@@ -82,8 +82,8 @@ class EdgeFunction:
             edges: the edges; None: those that come with rows of sources.
             operands: by name; None is passed on.
         """
-        found: Tensor = partitioned(self.run_on_rows(edges, *operands))
-        return found
+        rows: Tensor = partitioned(self.run_on_rows(edges, *operands))
+        return rows
 
     def run_on_rows(self, edges: SourceRows | None, *operands: Any) -> Any:
         """As a call, with :class:`ChunkRows` as the result unless it has the rows of sources."""
@@ -130,23 +130,23 @@ class EdgeRecorder:
     @property
     def sources(self) -> RowSpace:
         """The rows of sources."""
-        found = self.spaces.find(self.structure.source_layout)
-        if found is None:
+        space = self.spaces.find(self.structure.source_layout)
+        if space is None:
             raise ValueError(f"the rows of sources, {self.structure.source_layout}, have no chunks")
-        return found
+        return space
 
     def space_of(self, layout: RowLayout) -> RowSpace:
         """Returns the rows of a layout; of a selection of destinations or edges in their chunks."""
-        found = self.spaces.find(layout)
-        if found is None:
+        space = self.spaces.find(layout)
+        if space is None:
             parent = None if layout.parent is None else self.spaces.find(layout.parent)
             if parent is None or layout.by_ids or layout.parent_rows is None:
                 raise NotImplementedError(
                     f"a function on edges with rows selected by ids ({layout}) over an offloaded "
                     "graph: select them by a mask"
                 )
-            found = self.spaces.add(layout, parent.chunks.select(layout))
-        return found
+            space = self.spaces.add(layout, parent.chunks.select(layout))
+        return space
 
     def reversed(self, structure: ChunkedCsc | None = None) -> EdgeRecorder:
         """Returns the recorder of the reversed edges. Collective at the first call.
@@ -157,15 +157,15 @@ class EdgeRecorder:
             structure: some of the edges, such as those to selected destinations; None: all edges.
         """
         structure = self.structure if structure is None else structure
-        found = self._reversed.get(structure)
-        if found is None:
-            found = EdgeRecorder(
+        recorder = self._reversed.get(structure)
+        if recorder is None:
+            recorder = EdgeRecorder(
                 self.spaces,
                 structure.reversed(self.sources.chunks),
                 stores_results=self.stores_results,
             )
-            self._reversed[structure] = found
-        return found
+            self._reversed[structure] = recorder
+        return recorder
 
     def reversed_weights(
         self, weights: PartitionedTensor, digest: PendingDigest | None = None
@@ -179,12 +179,12 @@ class EdgeRecorder:
             digest: of this rank's rows; None: it is made, which synchronises.
         """
         value = (digest or PendingDigest(weights._local)).value()
-        kept = self._reversed_weights.get(weights)
-        if any(self.spaces.rank.real.all_gather(kept is None or kept[0] != value)):
-            kept = self._reversed_weights[weights] = value, reverse_rows(self.structure, weights)
-        assert kept is not None
-        found: PartitionedTensor = kept[1]
-        return found
+        entry = self._reversed_weights.get(weights)
+        if any(self.spaces.rank.real.all_gather(entry is None or entry[0] != value)):
+            entry = self._reversed_weights[weights] = value, reverse_rows(self.structure, weights)
+        assert entry is not None
+        rows: PartitionedTensor = entry[1]
+        return rows
 
     def record(
         self,
@@ -239,14 +239,14 @@ class EdgeRecorder:
             if x is not None:
                 enter(name, x, PlainOperand.of(x), functools.partial(_same, x))
         operation = self._operation(function, slots, edges_slot, space)
-        made = Record(operation, operands)
+        recorded = Record(operation, operands)
         if row_type is None:
             probes = [make() for make in make_probes]
-            given: list[Any] = [
+            arguments: list[Any] = [
                 probes[part.place] if type(part) is Slot else part for part in operation.args
             ]
             with self.destinations.rank.recording_seeds() as seeds:
-                result = operation.func(*given)
+                result = operation.func(*arguments)
             if seeds:
                 raise NotImplementedError(
                     f"{operation.func.__name__}: random numbers within a function on edges of an "
@@ -264,15 +264,15 @@ class EdgeRecorder:
             content = Content(
                 self.destinations,
                 make_probe(self.destinations, shape, dtype),
-                record=made,
+                record=recorded,
                 output=WHOLE_RESULT,
             )
             return content, needs_grad
         if probe is None:
             probe = make_probe(space, shape, dtype)
         assert isinstance(probe, PartitionedTensor)
-        content = Content(space, probe, record=made)
-        content.wanted = self.stores_results
+        content = Content(space, probe, record=recorded)
+        content.must_store = self.stores_results
         return content, needs_grad
 
     def _operation(
@@ -287,11 +287,11 @@ class EdgeRecorder:
         modes = TorchModes.current(self.destinations.rank.device)
         call = EdgeFunction(function, tuple(slots), space)
         try:
-            known = key_of_function(function)
+            function_key = key_of_function(function)
         except UncacheableArgumentError:
             return Operation(call, args, {}, modes)
         # Spaces that results have are kept with the structure.
-        key = known, call.names, args, modes, space
+        key = function_key, call.names, args, modes, space
         return self._operations.share(key, call, args, {}, modes)
 
     def tensor(self, content: Content, needs_grad: bool, *, keep: bool) -> OffloadedTensor:
@@ -302,14 +302,14 @@ class EdgeRecorder:
             needs_grad: whether gradients flow through it.
             keep: store the rows when they are first computed, for the backward pass.
         """
-        made: OffloadedTensor = with_history(content) if needs_grad else make_shell(content)
+        result: OffloadedTensor = with_history(content) if needs_grad else make_shell(content)
         # Not before: rows that are kept have a history of their own.
         content.keeps = keep and torch.is_grad_enabled()
         content.gradient_in_order = True  # by the pass that differentiates the function
         if keep:
             # Functions of the rows do not go through the record.
-            made._cell.needs_grad = False
-        return made
+            result._cell.needs_grad = False
+        return result
 
     def _source(self, x: Tensor) -> tuple[Operand, Callable[[], SourceRows]]:
         """Returns rows of sources, which are stored before they are read, and their probe."""
@@ -361,7 +361,7 @@ def share_history(sources: Operands, destinations: Operands, recorder: EdgeRecor
     if rows and recorder.sources is recorder.destinations:
         for _, x in _present(destinations):
             if isinstance(x, OffloadedTensor) and _pays_to_store(x):
-                x._content.wanted = True
+                x._content.must_store = True
                 rows.append(x)
     parts = [x for x in rows if x._cell.needs_grad and row_operand(x).identity is None]
     if len(parts) > 1:
@@ -387,8 +387,8 @@ def _pays_to_store(x: OffloadedTensor) -> bool:
     if content.store is not None or not content.is_storable or content.keeps:
         return False
     read = Compiled([row_operand(x)], is_boundary).operands
-    given = {id(part.content): part.content for part in read if isinstance(part, RowOperand)}
-    return 4 * content.row_bytes <= sum(part.row_bytes for part in given.values())
+    contents = {id(part.content): part.content for part in read if isinstance(part, RowOperand)}
+    return 4 * content.row_bytes <= sum(part.row_bytes for part in contents.values())
 
 
 def _same(tensor: Tensor) -> Tensor:

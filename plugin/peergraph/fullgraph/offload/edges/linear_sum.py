@@ -58,10 +58,10 @@ def linear_sum(
     content.keeps = torch.is_grad_enabled()
     if not needs_grad:
         return make_shell(content)
-    made = content.record
-    assert made is not None
-    [source] = [part for part in made.operands if isinstance(part, SourceOperand)]
-    constants = Constants(recorder, made, weights, self_weight)
+    recorded = content.record
+    assert recorded is not None
+    [source] = [part for part in recorded.operands if isinstance(part, SourceOperand)]
+    constants = Constants(recorder, recorded, weights, self_weight)
     result: OffloadedTensor = LinearSum.apply(
         source.rows.identity, recorder, content, reduce, constants
     )

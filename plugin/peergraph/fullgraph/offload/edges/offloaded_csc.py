@@ -135,7 +135,7 @@ class OffloadedCsc(PartitionedStructure):
         """Whether sums of constant features are kept: to compare them costs one read, at most."""
         return self.keeps_results
 
-    def kept(self, x: Tensor, key: Hashable, make: Callable[[], _Rows]) -> _Rows:
+    def keep(self, x: Tensor, key: Hashable, make: Callable[[], _Rows]) -> _Rows:
         """Returns what `make` returned at the first call for `x`, of which :meth:`keeps` is true.
 
         Offloaded rows are stored when they are first computed.
@@ -241,16 +241,16 @@ class OffloadedCsc(PartitionedStructure):
         With offloaded operands it is called chunk by chunk when rows are needed. Rows of sources
         are computed at once.
         """
-        given: dict[str, Operands] = {
+        operands: dict[str, Operands] = {
             "sources": sources,
             "destinations": destinations,
             "edges": edges,
             "others": others,
             "parameters": parameters,
         }
-        rows = [x for name, part in given.items() if name != "parameters" for x in part.values()]
+        rows = [x for name, part in operands.items() if name != "parameters" for x in part.values()]
         if not _are_offloaded(*rows):
-            return self.resident.on_edges(function, **given, result=result, row_type=row_type)
+            return self.resident.on_edges(function, **operands, result=result, row_type=row_type)
         checks, recorder = self._operands, self.recorder
         for rows_of, check in (
             ("sources", checks.check_source),
@@ -258,7 +258,7 @@ class OffloadedCsc(PartitionedStructure):
             ("edges", checks.check_edge),
             ("others", checks.check_other),
         ):
-            given[rows_of] = {name: check(name, x) for name, x in given[rows_of].items()}
+            operands[rows_of] = {name: check(name, x) for name, x in operands[rows_of].items()}
         for name, parameter in parameters.items():
             checks.parameter(name, parameter)
         space = None
@@ -266,10 +266,10 @@ class OffloadedCsc(PartitionedStructure):
             space = recorder.space_of(result)
         elif result != "source":
             space = recorder.edges if result == "edge" else recorder.destinations
-        found = recorder.record(function, **given, space=space, row_type=row_type)
+        recorded = recorder.record(function, **operands, space=space, row_type=row_type)
         if space is None:
-            return source_sum(recorder, *found)
-        return recorder.tensor(*found, keep=space is recorder.destinations)
+            return source_sum(recorder, *recorded)
+        return recorder.tensor(*recorded, keep=space is recorder.destinations)
 
     def spmm_transposed(
         self, message: str, x: Tensor | None = None, e: Tensor | None = None
@@ -336,10 +336,10 @@ class OffloadedCsc(PartitionedStructure):
         cast = torch.get_autocast_dtype(self.device.type)
         enabled = torch.is_autocast_enabled(self.device.type)
         key = (*of.settings().values(), cast if enabled else None)
-        kept = self._constants.keep(constant_inputs(x, e), key, lambda: _keeping(run()))
-        assert isinstance(kept, OffloadedTensor)
+        constants = self._constants.keep(constant_inputs(x, e), key, lambda: _keeping(run()))
+        assert isinstance(constants, OffloadedTensor)
         # What is kept must not be changed with the result.
-        return make_shell(kept._content)
+        return make_shell(constants._content)
 
     def _divisors(self, x: Tensor) -> Tensor:
         """Returns the in-degrees by which sums of rows of `x` are divided, [destinations, ...]."""
@@ -377,10 +377,10 @@ class OffloadedCsc(PartitionedStructure):
         return f"OffloadedCsc({self.chunked})"
 
 
-def _keeping(made: _Rows) -> _Rows:
-    if isinstance(made, OffloadedTensor):
-        keep_rows(made)
-    return made
+def _keeping(rows: _Rows) -> _Rows:
+    if isinstance(rows, OffloadedTensor):
+        keep_rows(rows)
+    return rows
 
 
 def _are_offloaded(*features: Any) -> bool:

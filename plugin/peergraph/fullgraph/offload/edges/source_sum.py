@@ -82,13 +82,13 @@ class SourceSum(OffloadedFunction):
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         recorder: EdgeRecorder = ctx.recorder
-        found: ProgramGradients = ctx.differentiated
+        differentiated: ProgramGradients = ctx.differentiated
         if not isinstance(grad, OffloadedTensor):
             assert isinstance(grad, PartitionedTensor)
             grad = store_resident(recorder.sources, grad)
         rows = SourceOperand(row_operand(grad), recorder.structure)
         store_rows([rows.rows])
-        [slot] = found.outputs
+        [slot] = differentiated.outputs
 
         def heads(
             chunk: PassChunk, place: Place, computed: Sequence[Any], results: list[Any]
@@ -98,5 +98,5 @@ class SourceSum(OffloadedFunction):
             return [output], [at_sources.to(output.dtype)]
 
         needs = ctx.needs_input_grad[3:]
-        results = found.backward(ctx, needs, [], heads, further=[rows])
+        results = differentiated.backward(ctx, needs, [], heads, further=[rows])
         return (None, None, None, *results)

@@ -190,8 +190,8 @@ def written_rows(x: OffloadedTensor, chosen: RowLayout, value: Any) -> Offloaded
     else:
         mask = local_mask(chosen)
     written = from_local(mask, x.row_layout).view([-1, *[1] * (x.dim() - 1)])
-    found: OffloadedTensor = torch.where(written, value, x)  # type: ignore[assignment]
-    return found
+    result: OffloadedTensor = torch.where(written, value, x)  # type: ignore[assignment]
+    return result
 
 
 def _spread(value: Tensor, chosen: RowLayout, x: OffloadedTensor) -> OffloadedTensor:

@@ -52,19 +52,19 @@ def separate_probes(probes: list[Tensor], tensors: list[Tensor]) -> list[Tensor]
         probes: of the operands.
         tensors: the operands.
     """
-    found: list[Tensor] = []
+    separate: list[Tensor] = []
     for place, (probe, tensor) in enumerate(zip(probes, tensors, strict=True)):
         if isinstance(tensor, OffloadedTensor) and any(
             isinstance(other, OffloadedTensor)
-            and share_memory(probe, found[earlier])
+            and share_memory(probe, separate[earlier])
             and not _are_views(tensor, other)
             for earlier, other in enumerate(tensors[:place])
         ):
             assert isinstance(probe, PartitionedTensor)
             copied = wrap(probe._local.detach().clone(), probe.row_layout, probe.partitioned_dim)
             probe = copied.requires_grad_(probe.requires_grad)
-        found.append(probe)
-    return found
+        separate.append(probe)
+    return separate
 
 
 def _are_views(tensor: OffloadedTensor, other: OffloadedTensor) -> bool:

@@ -193,12 +193,12 @@ def all_rows(x: OffloadedTensor) -> Tensor:
 
     def visit(start: int, rows: Tensor) -> None:
         parts = group.all_gather((start, len(rows)))
-        found = transport.all_gather_rows(rows.contiguous(), [count for _, count in parts]).cpu()
+        gathered = transport.all_gather_rows(rows.contiguous(), [count for _, count in parts]).cpu()
         ids = [
             order[offset + first : offset + first + count]
             for offset, (first, count) in zip(layout.offsets, parts, strict=True)
         ]
-        result[torch.cat(ids)] = found
+        result[torch.cat(ids)] = gathered
 
     visit_rows(x, visit)
     return result

@@ -99,17 +99,17 @@ class Call:
     ) -> None:
         self.func = func
         self.name = getattr(func, "__name__", str(func))
-        given = tensors_in((args, kwargs))
-        first = next(t for t in given if isinstance(t, OffloadedTensor))
+        tensors = tensors_in((args, kwargs))
+        first = next(t for t in tensors if isinstance(t, OffloadedTensor))
         self.space = first._content.space
-        if any(_is_elsewhere(t, first) for t in given):
+        if any(_is_elsewhere(t, first) for t in tensors):
             args, kwargs = map_nested((args, kwargs), functools.partial(in_graph, space=self.space))
-            given = tensors_in((args, kwargs))
-        if func is not expanded_rows and any(expanded_dim(t, first) is not None for t in given):
+            tensors = tensors_in((args, kwargs))
+        if func is not expanded_rows and any(expanded_dim(t, first) is not None for t in tensors):
             args, kwargs = map_nested((args, kwargs), functools.partial(_as_rows, like=first))
-            given = tensors_in((args, kwargs))
+            tensors = tensors_in((args, kwargs))
         self.rank = self.space.rank
-        check_parameters(tuple(t for t in given if type(t) is Parameter), self.rank.real)
+        check_parameters(tuple(t for t in tensors if type(t) is Parameter), self.rank.real)
         self.operands: list[Operand] = []
         self.tensors: list[Tensor] = []
         """The tensor of each operand."""
@@ -153,8 +153,8 @@ class Call:
     def cached_dry_run(self) -> DryRun | None:
         """Returns what the function has made of equal probes before, if it is known."""
         key = self._dry_run_key()
-        found: DryRun | None = None if key is None else self.space.spaces.dry_runs.get(key)
-        return found
+        dry_run: DryRun | None = None if key is None else self.space.spaces.dry_runs.get(key)
+        return dry_run
 
     def run_on_probes(self) -> Any:
         """Returns what the function makes of the probes."""
@@ -192,12 +192,12 @@ class Call:
                 cache_dry_run(self.space.spaces.dry_runs, key, dry_run)
             return self.finish_as(dry_run)
         record = Record(self.operation(), self.operands, self.seeds)
-        made: dict[int, Any] = {}
+        by_output: dict[int, Any] = {}
         for index, output in enumerate(tensors_in(result)):
-            if id(output) not in made:
-                made[id(output)] = self._result(record, index, output)
+            if id(output) not in by_output:
+                by_output[id(output)] = self._result(record, index, output)
         return map_nested(
-            result, lambda part: made.get(id(part), part) if isinstance(part, Tensor) else part
+            result, lambda part: by_output.get(id(part), part) if isinstance(part, Tensor) else part
         )
 
     def finish_as(self, dry_run: DryRun) -> Tensor:
@@ -209,7 +209,7 @@ class Call:
         if dry_run.is_operand is not None:
             return self.tensors[dry_run.is_operand]
         record = Record(self.operation(), self.operands, self.seeds)
-        return self._made(record, 0, dry_run)
+        return self._make_result(record, 0, dry_run)
 
     def _dry_run_of(self, output: PartitionedTensor) -> DryRun:
         same = next((i for i, probe in enumerate(self.probes) if probe is output), None)
@@ -220,9 +220,9 @@ class Call:
         )
         return DryRun(detached(output), output.requires_grad, output.is_leaf, same, aliases)
 
-    def _made(self, record: Record, index: int, dry_run: DryRun) -> OffloadedTensor:
+    def _make_result(self, record: Record, index: int, dry_run: DryRun) -> OffloadedTensor:
         content = Content(self.space_of(dry_run.probe), dry_run.probe, record=record, output=index)
-        made = recorded(content, dry_run.needs_grad, dry_run.is_leaf, bool(dry_run.aliases))
+        result = recorded(content, dry_run.needs_grad, dry_run.is_leaf, bool(dry_run.aliases))
         for place in dry_run.aliases:
             tensor = self.tensors[place]
             assert isinstance(tensor, OffloadedTensor)
@@ -230,9 +230,9 @@ class Call:
             if not aliases:
                 aliases.append(ref(tensor))
             aliases[:] = [alias for alias in aliases if alias() is not None]
-            aliases.append(ref(made))
-            made._cell.aliases = aliases
-        return made
+            aliases.append(ref(result))
+            result._cell.aliases = aliases
+        return result
 
     def changed(self) -> list[int]:
         """The operands that the function has changed in place."""
@@ -240,9 +240,9 @@ class Call:
             arguments = self.func._schema.arguments
             written = {i for i, a in enumerate(arguments) if is_written(a)}
             names = {a.name for a in arguments if is_written(a)}
-            given = [value for i, value in enumerate(self.args) if i in written]
-            given += [value for name, value in self.kwargs.items() if name in names]
-            return [value.place for value in given if type(value) is Slot]
+            targets = [value for i, value in enumerate(self.args) if i in written]
+            targets += [value for name, value in self.kwargs.items() if name in names]
+            return [value.place for value in targets if type(value) is Slot]
         return [
             place
             for place, (probe, version) in enumerate(zip(self.probes, self._versions, strict=True))
@@ -255,7 +255,7 @@ class Call:
         dry_run = self._dry_run_of(output)
         if dry_run.is_operand is not None:
             return self.tensors[dry_run.is_operand]
-        return self._made(record, index, dry_run)
+        return self._make_result(record, index, dry_run)
 
     def _finish_in_place(self, changed: list[int], result: Any) -> Any:
         [place] = changed if len(changed) == 1 else [-1]
@@ -406,17 +406,17 @@ def resident_operand(
     base = layout
     while base.parent is not None and base.parent_rows is None:
         base = base.parent
-    found = space.spaces.find(base)
-    if found is None and base.same_rows(space.row_layout):
-        found = space
+    own_space = space.spaces.find(base)
+    if own_space is None and base.same_rows(space.row_layout):
+        own_space = space
         layout = _rebased(layout, base, space.row_layout)
-    if found is None and layout.by_ids:
+    if own_space is None and layout.by_ids:
         moved = in_layout(tensor, space.row_layout)
         if moved is not None:
-            tensor, layout, base, found = moved, space.row_layout, space.row_layout, space
-    if found is None or not base.same_rows(found.row_layout):
+            tensor, layout, base, own_space = moved, space.row_layout, space.row_layout, space
+    if own_space is None or not base.same_rows(own_space.row_layout):
         refuse(name, f"an argument has the rows of {tensor.row_layout}, not of {space.row_layout}")
-    return ResidentOperand.of(tensor, found), found.virtual_layout(found.probe, layout)
+    return ResidentOperand.of(tensor, own_space), own_space.virtual_layout(own_space.probe, layout)
 
 
 def resident_probe(tensor: PartitionedTensor, layout: RowLayout) -> PartitionedTensor:

@@ -51,7 +51,7 @@ from peergraph.fullgraph.tensor.partitioned_tensor import PartitionedTensor, wra
 
 def differentiable_results(
     call: Call,
-    known: Sequence[Tensor],
+    reductions: Sequence[Tensor],
     outputs: Sequence[Tensor],
     contents: Sequence[Content | None],
 ) -> tuple[Tensor, ...]:
@@ -59,25 +59,27 @@ def differentiable_results(
 
     Args:
         call: the call.
-        known: its reductions.
+        reductions: its reductions.
         outputs: its results on the probes.
         contents: what is recorded for results that have rows; None for plain ones.
     """
-    found: tuple[Tensor, ...]
-    if all(content is None for content in contents) and _adds_up_over_chunks(call, known):
+    results: tuple[Tensor, ...]
+    if all(content is None for content in contents) and _adds_up_over_chunks(call, reductions):
         recorded = Record(call.operation(), call.operands, call.seeds)
         probe = make_probe(call.space, (), torch.float32)
         content = Content(call.space, probe, record=recorded, output=WHOLE_RESULT)
         compiled = compile_history([RowOperand(Cell(content, True), None)])
-        found = Reduce.apply(
-            call.space, compiled, known, outputs, *history_inputs(compiled.operands)
+        results = Reduce.apply(
+            call.space, compiled, reductions, outputs, *history_inputs(compiled.operands)
         )
-        return found
+        return results
     for tensor in call.tensors:
         if isinstance(tensor, OffloadedTensor):
             make_boundary(tensor)
-    found = ReduceWithSums.apply(call, known, outputs, contents, *history_inputs(call.operands))
-    return found
+    results = ReduceWithSums.apply(
+        call, reductions, outputs, contents, *history_inputs(call.operands)
+    )
+    return results
 
 
 class Reduce(OffloadedFunction):
@@ -88,19 +90,19 @@ class Reduce(OffloadedFunction):
         ctx: Any,
         space: RowSpace,
         compiled: Compiled,
-        known: Sequence[Tensor],
+        reductions: Sequence[Tensor],
         outputs: Sequence[Tensor],
         *inputs: Tensor | None,
     ) -> tuple[Tensor, ...]:
-        ctx.known = known
+        ctx.reductions = reductions
         ctx.differentiated = ProgramGradients(space, compiled)
         ctx.differentiated.save(ctx, compiled, inputs)
         return _results(ctx, outputs, [None] * len(outputs))
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
-        found: ProgramGradients = ctx.differentiated
-        first = found.outputs[0]
+        differentiated: ProgramGradients = ctx.differentiated
+        first = differentiated.outputs[0]
 
         def heads(
             chunk: PassChunk, place: Place, computed: Sequence[Any], results: list[Any]
@@ -109,7 +111,9 @@ class Reduce(OffloadedFunction):
             pairs = [(o, g) for o, g in zip(outputs, grads, strict=True) if g is not None]
             return [o for o, _ in pairs], [g for _, g in pairs]
 
-        results = found.backward(ctx, ctx.needs_input_grad[4:], [], heads, known=ctx.known)
+        results = differentiated.backward(
+            ctx, ctx.needs_input_grad[4:], [], heads, reductions=ctx.reductions
+        )
         return (None, None, None, None, *results)
 
 
@@ -124,12 +128,12 @@ class ReduceWithSums(OffloadedFunction):
     def forward(
         ctx: Any,
         call: Call,
-        known: Sequence[Tensor],
+        reductions: Sequence[Tensor],
         outputs: Sequence[Tensor],
         contents: Sequence[Content | None],
         *inputs: Tensor | None,
     ) -> tuple[Tensor, ...]:
-        ctx.gradient = GradientOf(call, known, ctx.needs_input_grad[4:])
+        ctx.gradient = GradientOf(call, reductions, ctx.needs_input_grad[4:])
         ctx.kinds = [InputKind.of(operand) for operand in call.operands]
         # A function that writes into plain tensors does not need what they were.
         plain = [kind.plain for kind in ctx.kinds if kind.plain is not None]
@@ -144,17 +148,17 @@ class ReduceWithSums(OffloadedFunction):
         if ctx.unchanged:
             is_changed = any(operand.has_other_values for operand in ctx.unchanged)
             refuse_changed(is_changed, ctx.gradient.rank.real)
-        given = [_value(kind, saved) for kind in ctx.kinds]
+        arguments = [_value(kind, saved) for kind in ctx.kinds]
         with torch.no_grad():
-            results = iter(record(ctx.gradient, (given, grads), {}))
-        found: list[Tensor | None] = []
-        for tensor, needed in zip(given, ctx.gradient.needs, strict=True):
-            grad = next(results) if needed else None
+            results = iter(record(ctx.gradient, (arguments, grads), {}))
+        gradients: list[Tensor | None] = []
+        for tensor, need in zip(arguments, ctx.gradient.needs, strict=True):
+            grad = next(results) if need else None
             if isinstance(grad, OffloadedTensor) and not isinstance(tensor, OffloadedTensor):
                 assert isinstance(tensor, PartitionedTensor)
                 grad = resident_rows(grad, tensor.row_layout)
-            found.append(grad)
-        return (None, None, None, None, *found)
+            gradients.append(grad)
+        return (None, None, None, None, *gradients)
 
 
 class GradientOf:
@@ -162,36 +166,36 @@ class GradientOf:
 
     Args:
         call: of the function.
-        known: its reductions over all rows.
+        reductions: its reductions over all rows.
         needs: which of the call's operands need a gradient.
     """
 
-    def __init__(self, call: Call, known: Sequence[Tensor], needs: Sequence[bool]) -> None:
+    def __init__(self, call: Call, reductions: Sequence[Tensor], needs: Sequence[bool]) -> None:
         self.__name__ = f"the gradient of {call.name}"
         self.rank = call.rank
         self.func, self.args, self.kwargs = call.func, call.args, call.kwargs
         self.modes, self.seeds = call.modes, call.seeds
-        self.known = known
+        self.reductions = reductions
         self.needs = needs
 
     def __call__(
-        self, given: Sequence[Tensor], grads: Sequence[Tensor | None]
+        self, arguments: Sequence[Tensor], grads: Sequence[Tensor | None]
     ) -> list[Tensor | None]:
         """Returns the gradients of the operands that need one.
 
         Args:
-            given: the operands.
+            arguments: the operands.
             grads: of each result of the function, or None.
         """
         values: list[Any] = []
         leaves: list[Tensor] = []
-        for value, needed in zip(given, self.needs, strict=True):
-            if needed:
+        for value, need in zip(arguments, self.needs, strict=True):
+            if need:
                 value, leaf = differentiable_value(value)
                 leaves.append(leaf)
             values.append(value)
         with self.modes.entered(), torch.enable_grad(), self.rank.replaying(self.seeds):
-            with self.rank.knowing(self.known):
+            with self.rank.with_reductions(self.reductions):
                 result = self.func(*fill(self.args, values), **fill(self.kwargs, values))
             heads = [
                 _head(output, grad)
@@ -200,7 +204,7 @@ class GradientOf:
             ]
             outputs, output_grads = [head[0] for head in heads], [head[1] for head in heads]
             parts = torch.autograd.grad(outputs, leaves, output_grads, allow_unused=True)
-        rows = [value for value, needed in zip(values, self.needs, strict=True) if needed]
+        rows = [value for value, need in zip(values, self.needs, strict=True) if need]
         return [
             wrap(part, value.row_layout, value.partitioned_dim)
             if isinstance(value, PartitionedTensor) and part is not None
@@ -238,16 +242,16 @@ def _results(
     ctx: Any, outputs: Sequence[Tensor], contents: Sequence[Content | None]
 ) -> tuple[Tensor, ...]:
     """Returns the results of a node of autograd: plain ones, and rows that are recorded."""
-    found = tuple(
+    results = tuple(
         output.detach() if content is None else make_shell(content)
         for output, content in zip(outputs, contents, strict=True)
     )
-    pairs = zip(found, outputs, strict=True)
+    pairs = zip(results, outputs, strict=True)
     ctx.mark_non_differentiable(*(part for part, output in pairs if not output.requires_grad))
-    return found
+    return results
 
 
-def _adds_up_over_chunks(call: Call, known: Sequence[Tensor]) -> bool:
+def _adds_up_over_chunks(call: Call, reductions: Sequence[Tensor]) -> bool:
     """Returns whether one pass finds the gradient of a function with plain results.
 
     That is so where gradients of rows need no sums over all rows, and those of plain arguments are
@@ -272,7 +276,7 @@ def _adds_up_over_chunks(call: Call, known: Sequence[Tensor]) -> bool:
     rank = call.rank
     with (
         rank.replaying(call.seeds),
-        rank.knowing(known),
+        rank.with_reductions(reductions),
         without_hooks(),
         torch._C._EnableTorchFunction(),
     ):

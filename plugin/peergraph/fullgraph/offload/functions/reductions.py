@@ -19,7 +19,7 @@ from peergraph.fullgraph.offload.programs.record import (
     Record,
     RowOperand,
 )
-from peergraph.fullgraph.offload.programs.row_pass import RowPass, store_wanted, value_at
+from peergraph.fullgraph.offload.programs.row_pass import RowPass, store_required, value_at
 from peergraph.fullgraph.offload.tensor.offloaded_tensor import (
     Content,
     OffloadedTensor,
@@ -50,20 +50,20 @@ class WithReductions:
     Args:
         rank: whose reductions they are.
         func: the function.
-        known: results of its first reductions, in the order in which it asks for them.
+        reductions: results of its first reductions, in the order in which it asks for them.
     """
 
     def __init__(
-        self, rank: VirtualRank, func: Callable[..., Any], known: Sequence[Tensor]
+        self, rank: VirtualRank, func: Callable[..., Any], reductions: Sequence[Tensor]
     ) -> None:
         self.__name__ = getattr(func, "__name__", str(func))
         self.rank = rank
         self.func = func
-        self.known = known
+        self.reductions = reductions
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Runs the function."""
-        with self.rank.knowing(self.known):
+        with self.rank.with_reductions(self.reductions):
             return self.func(*args, **kwargs)
 
 
@@ -79,26 +79,26 @@ def reduce_over_chunks(call: Call) -> Any:
     """
     if call.changes:
         call.func = _OnCopies(call.func)
-    result, known = find_reductions(call)
+    result, reductions = find_reductions(call)
     if any(isinstance(call.tensors[place], OffloadedTensor) for place in call.changed()):
         refuse(call.name, "rows are changed in place by sums over all rows")
     outputs = distinct_tensors(result)
-    contents = row_results(call, known, result, outputs)
-    found: Sequence[Tensor]
+    contents = row_results(call, reductions, result, outputs)
+    results: Sequence[Tensor]
     if any(output.requires_grad for output in outputs):
-        found = differentiable_results(call, known, outputs, contents)
+        results = differentiable_results(call, reductions, outputs, contents)
     else:
-        found = [
+        results = [
             output if content is None else make_shell(content)
             for output, content in zip(outputs, contents, strict=True)
         ]
-    made = {id(output): part for output, part in zip(outputs, found, strict=True)}
+    by_output = {id(output): part for output, part in zip(outputs, results, strict=True)}
     if call.changes:
         result, copies = result
         for tensor, copy in zip(_plain(call.tensors), copies, strict=True):
             if copy is not None:
-                made[id(copy)] = tensor.copy_(made[id(copy)])
-    return map_nested(result, lambda part: made.get(id(part), part))
+                by_output[id(copy)] = tensor.copy_(by_output[id(copy)])
+    return map_nested(result, lambda part: by_output.get(id(part), part))
 
 
 def find_reductions(call: Call) -> tuple[Any, list[Tensor]]:
@@ -107,13 +107,13 @@ def find_reductions(call: Call) -> tuple[Any, list[Tensor]]:
     Each pass over the rows finds one. The plain parts of the result are right: they depend on
     nothing but the reductions.
     """
-    known: list[Tensor] = []
+    reductions: list[Tensor] = []
     while True:
         try:
-            with call.rank.reducing(_reached), call.rank.knowing(known):
-                return call.run_on_probes(), known
+            with call.rank.reducing(_reached), call.rank.with_reductions(reductions):
+                return call.run_on_probes(), reductions
         except _ReductionReached:
-            known.append(_reduce_next(call, known))
+            reductions.append(_reduce_next(call, reductions))
         except NeedsOtherRowsError:
             refuse(call.name, "it needs the rows of other chunks")
 
@@ -122,11 +122,11 @@ def _reached(tensor: Tensor, op: ReduceOp) -> Tensor:
     raise _ReductionReached
 
 
-def _reduce_next(call: Call, known: Sequence[Tensor]) -> Tensor:
+def _reduce_next(call: Call, reductions: Sequence[Tensor]) -> Tensor:
     """Returns the result of the reduction after the known ones; one pass. Collective."""
     rank = call.rank
     rows = [operand for operand in call.operands if isinstance(operand, RowOperand)]
-    store_wanted(rows)
+    store_required(rows)
     row_pass = RowPass(call.space, rows)
     slots = dict(zip(map(id, rows), row_pass.outputs, strict=True))
     count = len(call.operands)
@@ -141,15 +141,15 @@ def _reduce_next(call: Call, known: Sequence[Tensor]) -> Tensor:
         raise _ReductionReached
 
     def visit(chunk: PassChunk, place: Place, values: list[Any]) -> None:
-        given = []
+        arguments = []
         for operand, tensor in zip(call.operands, call.tensors, strict=True):
             is_row = isinstance(operand, RowOperand)
             value = values[slots[id(operand)]] if is_row else value_at(operand, chunk, place)
             # Some functions ask for further sums where gradients are wanted.
-            given.append(differentiable_value(value)[0] if tensor.requires_grad else value)
+            arguments.append(differentiable_value(value)[0] if tensor.requires_grad else value)
         try:
-            with torch.enable_grad(), rank.reducing(add), rank.knowing(known):
-                step.run(rank, [*given, None], tuple(call.seeds))
+            with torch.enable_grad(), rank.reducing(add), rank.with_reductions(reductions):
+                step.run(rank, [*arguments, None], tuple(call.seeds))
         except _ReductionReached:
             return
 
@@ -162,17 +162,17 @@ def _reduce_next(call: Call, known: Sequence[Tensor]) -> Tensor:
 
 
 def row_results(
-    call: Call, known: Sequence[Tensor], result: Any, outputs: Sequence[Tensor]
+    call: Call, reductions: Sequence[Tensor], result: Any, outputs: Sequence[Tensor]
 ) -> list[Content | None]:
     """Returns what is recorded for each output that has rows; None for plain ones.
 
     Args:
         call: the call.
-        known: its reductions.
+        reductions: its reductions.
         result: on the probes.
         outputs: tensors of `result`.
     """
-    func = WithReductions(call.rank, call.func, known)
+    func = WithReductions(call.rank, call.func, reductions)
     operation = Operation(func, call.args, call.kwargs, call.modes)
     record = Record(operation, call.operands, call.seeds)
     places = [id(part) for part in tensors_in(result)]

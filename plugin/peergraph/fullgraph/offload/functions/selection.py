@@ -194,7 +194,7 @@ def compute_rows(operands: Sequence[RowOperand], chosen: Selection) -> list[Tens
     """Returns this rank's selected rows of several contents. Collective; not differentiable."""
     space = chosen.space
     with no_autograd():
-        found = [
+        results = [
             torch.empty(
                 (chosen.row_layout.local_count, *operand.content.features),
                 dtype=operand.content.dtype,
@@ -205,11 +205,11 @@ def compute_rows(operands: Sequence[RowOperand], chosen: Selection) -> list[Tens
     row_pass = RowPass(space, operands, chosen)
 
     def visit(chunk: PassChunk, place: Place, values: list[Any]) -> None:
-        for slot, rows in zip(row_pass.outputs, found, strict=True):
+        for slot, rows in zip(row_pass.outputs, results, strict=True):
             rows[chunk.start : chunk.stop] = values[slot].to_local()
 
     row_pass.run(visit)
-    return found
+    return results
 
 
 class SelectRows(OffloadedFunction):
@@ -226,22 +226,22 @@ class SelectRows(OffloadedFunction):
         ctx.differentiated = ProgramGradients(operand.content.space, compiled)
         ctx.chosen = chosen
         # Rows that are not stored are kept as the gradient needs them, the selected ones only.
-        kept = [
+        inputs_to_save = [
             part
             for part in compiled.operands
             if isinstance(part, RowOperand) and part.content.store is None
         ]
-        rows, *known = compute_rows([operand, *kept], chosen)
-        by_operand = dict(zip(map(id, kept), known, strict=True))
+        rows, *rows_to_save = compute_rows([operand, *inputs_to_save], chosen)
+        by_operand = dict(zip(map(id, inputs_to_save), rows_to_save, strict=True))
         kept_rows = [by_operand.get(id(part)) for part in compiled.operands]
         ctx.differentiated.save(ctx, compiled, inputs, kept_rows)
         return wrap(rows, chosen.row_layout, 0)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        found: ProgramGradients = ctx.differentiated
+        differentiated: ProgramGradients = ctx.differentiated
         local = take_rows(grad, ctx.chosen.row_layout, 0)._local
-        [slot] = found.outputs
+        [slot] = differentiated.outputs
 
         def heads(
             chunk: PassChunk, place: Place, computed: Sequence[Any], results: list[Any]
@@ -249,5 +249,5 @@ class SelectRows(OffloadedFunction):
             return [results[slot].to_local()], [local[chunk.start : chunk.stop]]
 
         needs = ctx.needs_input_grad[3:]
-        results = found.backward(ctx, needs, [], heads, selection=ctx.chosen)
+        results = differentiated.backward(ctx, needs, [], heads, selection=ctx.chosen)
         return (None, None, None, *results)

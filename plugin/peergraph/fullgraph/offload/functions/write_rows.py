@@ -101,8 +101,7 @@ def _write_file(rows: PartitionedTensor, name: str) -> None:
         if group.rank == 0 and rows.numel() == 0:
             np.save(name, np.empty(tuple(rows.shape), dtype))
         elif group.rank == 0:
-            made = np.lib.format.open_memmap(name, "w+", dtype, tuple(rows.shape))
-            del made
+            np.lib.format.open_memmap(name, "w+", dtype, tuple(rows.shape))
             # A write to a page that the disk has no room for would end the process.
             with open(name, "r+b") as file:
                 os.posix_fallocate(file.fileno(), 0, os.path.getsize(name))

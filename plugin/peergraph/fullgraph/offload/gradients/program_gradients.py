@@ -25,7 +25,7 @@ from peergraph.fullgraph.offload.programs.record import (
 )
 from peergraph.fullgraph.offload.programs.row_pass import (
     RowPass,
-    store_wanted,
+    store_required,
     value_at,
     write_rows,
 )
@@ -150,7 +150,7 @@ class ProgramGradients:
         ctx: Any,
         compiled: Compiled,
         inputs: Sequence[Tensor | None],
-        known: Sequence[Tensor | None] = (),
+        selected_rows: Sequence[Tensor | None] = (),
     ) -> None:
         """Keeps the inputs that have rows until the graph is freed.
 
@@ -158,7 +158,7 @@ class ProgramGradients:
             ctx: of the node.
             compiled: the program.
             inputs: of the node.
-            known: the rows [selected rows, *features] of inputs that are not to be computed again;
+            selected_rows: [selected rows, *features] of inputs that are not to be computed again;
                 None for others.
         """
         with_rows = [
@@ -166,8 +166,10 @@ class ProgramGradients:
             for operand, part in zip(compiled.operands, inputs, strict=True)
             if isinstance(part, PartitionedTensor)
         ]
-        self._known = [place for place, rows in enumerate(known) if rows is not None]
-        ctx.save_for_backward(*with_rows, *(rows for rows in known if rows is not None))
+        self._selected_places = [
+            place for place, rows in enumerate(selected_rows) if rows is not None
+        ]
+        ctx.save_for_backward(*with_rows, *(rows for rows in selected_rows if rows is not None))
 
     def backward(
         self,
@@ -175,7 +177,7 @@ class ProgramGradients:
         needs: Sequence[bool],
         roots: Sequence[RowOperand],
         heads: Heads,
-        known: Sequence[Tensor] = (),
+        reductions: Sequence[Tensor] = (),
         selection: Selection | None = None,
         further: Sequence[Operand] = (),
     ) -> list[Tensor | None]:
@@ -187,7 +189,7 @@ class ProgramGradients:
             roots: rows that are computed without gradients beside, such as those of the output's
                 gradient.
             heads: what is differentiated.
-            known: results of the reductions over all rows that the program asks for.
+            reductions: results of the reductions over all rows that the program asks for.
             selection: the rows that have a gradient; None: all.
             further: operands that `heads` takes: see :func:`value_at`.
         """
@@ -197,8 +199,8 @@ class ProgramGradients:
         operands = [
             kind.operand(next(saved) if kind.kind in with_rows else None) for kind in self.kinds
         ]
-        kept = {id(operands[place]): next(saved) for place in self._known}
-        backward = _BackwardPass(self, operands, kept, roots, heads, known, selection)
+        selected_rows = {id(operands[place]): next(saved) for place in self._selected_places}
+        backward = _BackwardPass(self, operands, selected_rows, roots, heads, reductions, selection)
         return backward.run(needs, further)
 
 
@@ -218,31 +220,31 @@ class _BackwardPass:
     Args:
         differentiated: the program.
         operands: its inputs.
-        kept: rows of inputs that are not computed again, by the id of the operand.
-        roots, heads, known, selection: see :meth:`ProgramGradients.backward`.
+        selected_rows: rows of inputs that are not computed again, by the id of the operand.
+        roots, heads, reductions, selection: see :meth:`ProgramGradients.backward`.
     """
 
     def __init__(
         self,
         differentiated: ProgramGradients,
         operands: Sequence[Operand],
-        kept: dict[int, Tensor],
+        selected_rows: dict[int, Tensor],
         roots: Sequence[RowOperand],
         heads: Heads,
-        known: Sequence[Tensor],
+        reductions: Sequence[Tensor],
         selection: Selection | None,
     ) -> None:
         self._space, self._recipe = differentiated.space, differentiated.recipe
-        self._operands, self._kept, self._selection = operands, kept, selection
-        self._heads, self._known = heads, known
+        self._operands, self._selected_rows, self._selection = operands, selected_rows, selection
+        self._heads, self._reductions = heads, reductions
         self._gradients: list[GradientSum | None] = []
         # Aggregated rows that were not stored are computed again.
         rows = [
             operand
             for operand in operands
-            if isinstance(operand, RowOperand) and id(operand) not in kept
+            if isinstance(operand, RowOperand) and id(operand) not in selected_rows
         ]
-        store_wanted([*roots, *rows])
+        store_required([*roots, *rows])
         self._pass = RowPass(self._space, [*roots, *rows], selection)
         slots = self._pass.outputs
         self._root_slots = slots[: len(roots)]
@@ -264,8 +266,8 @@ class _BackwardPass:
         # Not before: rows that other passes have stored for this one have taken the memory of rows
         # that those passes needed last.
         self._gradients = [
-            GradientSum(operand, self._space, self._selection) if needed else None
-            for operand, needed in zip(self._operands, needs, strict=True)
+            GradientSum(operand, self._space, self._selection) if need else None
+            for operand, need in zip(self._operands, needs, strict=True)
         ]
         stores = [
             (gradient.store, gradient.structure)
@@ -275,7 +277,7 @@ class _BackwardPass:
         self._pass.run(
             self._visit,
             operands=[
-                *(operand for operand in self._operands if id(operand) not in self._kept),
+                *(operand for operand in self._operands if id(operand) not in self._selected_rows),
                 *further,
             ],
             writes=[store for store, structure in stores if structure is None],
@@ -290,14 +292,14 @@ class _BackwardPass:
         inputs, leaves, sums = self._inputs(chunk, place, values)
         rank = self._space.rank
         with torch.enable_grad():
-            with rank.knowing(self._known), self._watch_saved() as saved:
+            with rank.with_reductions(self._reductions), self._watch_saved() as saved:
                 results = self._recipe.run(rank, inputs, self._last_uses)
             self._saves_changed |= any(_memory(results[slot]) in saved for slot in self._changed)
             computed = [values[slot] for slot in self._root_slots]
             outputs, grads = self._heads(chunk, place, computed, results)
         with self._plain.as_now():
-            found = self._differentiate(outputs, grads, leaves)
-        for gradient, leaf, grad in zip(sums, leaves, found, strict=True):
+            parts = self._differentiate(outputs, grads, leaves)
+        for gradient, leaf, grad in zip(sums, leaves, parts, strict=True):
             gradient.add(chunk, place, leaf, grad)
 
     @contextmanager
@@ -329,8 +331,8 @@ class _BackwardPass:
         leaves: list[Tensor] = []
         sums: list[GradientSum] = []
         for operand, gradient in zip(self._operands, self._gradients, strict=True):
-            if id(operand) in self._kept:
-                part = self._kept[id(operand)][chunk.start : chunk.stop]
+            if id(operand) in self._selected_rows:
+                part = self._selected_rows[id(operand)][chunk.start : chunk.stop]
                 value = ChunkRows(part, place.row_layout(self._space))
             elif isinstance(operand, RowOperand):
                 value = values[self._row_slots[id(operand)]]
@@ -349,14 +351,14 @@ class _BackwardPass:
         self, outputs: Sequence[Tensor], grads: Sequence[Tensor], leaves: Sequence[Tensor]
     ) -> Sequence[Tensor | None]:
         """The gradient of each leaf; None is zero."""
-        given = [i for i, output in enumerate(outputs) if output.requires_grad]
-        if not given:
+        places = [i for i, output in enumerate(outputs) if output.requires_grad]
+        if not places:
             return [None] * len(leaves)
         with self._space.rank.reducing(partial_sum):
             return torch.autograd.grad(
-                [outputs[i] for i in given],
+                [outputs[i] for i in places],
                 leaves,
-                [grads[i] for i in given],
+                [grads[i] for i in places],
                 allow_unused=True,
             )
 

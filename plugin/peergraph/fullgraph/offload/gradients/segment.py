@@ -50,11 +50,11 @@ def recorded(content: Content, needs_grad: bool, is_leaf: bool, is_view: bool) -
         return make_shell(content)
     if not is_leaf:
         return with_history(content)  # type: ignore[no-any-return]
-    made = make_shell(content)
+    tensor = make_shell(content)
     if not is_view:
-        made.requires_grad_()
-        return made
-    view = view_without_gradients(made)
+        tensor.requires_grad_()
+        return tensor
+    view = view_without_gradients(tensor)
     view._content, view._cell = content, Cell(content, False)
     return view
 
@@ -66,8 +66,8 @@ def with_history(*contents: Content) -> Any:
     """
     compiled = compile_history([RowOperand(Cell(c, True), None) for c in contents], contents)
     with torch.enable_grad():
-        found = Segment.apply(compiled, contents, None, *history_inputs(compiled.operands))
-    return found[0] if len(found) == 1 else found
+        tensors = Segment.apply(compiled, contents, None, *history_inputs(compiled.operands))
+    return tensors[0] if len(tensors) == 1 else tensors
 
 
 def make_boundary(x: OffloadedTensor) -> RowOperand:
@@ -130,16 +130,16 @@ def move_history(handle: OffloadedTensor, content: Content) -> None:
 
 def history_inputs(operands: Sequence[Operand]) -> list[Tensor | None]:
     """Returns the tensors of operands, as inputs of a node of autograd."""
-    found: list[Tensor | None] = []
+    inputs: list[Tensor | None] = []
     for operand in operands:
         if isinstance(operand, (RowOperand, SourceOperand)):
             rows = operand if isinstance(operand, RowOperand) else operand.rows
-            found.append(make_shell(rows.content) if rows.identity is None else rows.identity)
+            inputs.append(make_shell(rows.content) if rows.identity is None else rows.identity)
         elif isinstance(operand, EdgesOperand):
-            found.append(None)
+            inputs.append(None)
         else:
-            found.append(operand.tensor)
-    return found
+            inputs.append(operand.tensor)
+    return inputs
 
 
 class Segment(OffloadedFunction):
@@ -153,10 +153,10 @@ class Segment(OffloadedFunction):
         changed: OffloadedTensor | None,
         *inputs: Tensor | None,
     ) -> tuple[OffloadedTensor, ...]:
-        given = inputs if changed is None else inputs[1:]
+        operands = inputs if changed is None else inputs[1:]
         ctx.is_change = changed is not None
         ctx.differentiated = ProgramGradients(contents[0].space, compiled)
-        ctx.differentiated.save(ctx, compiled, given)
+        ctx.differentiated.save(ctx, compiled, operands)
         if changed is not None:
             ctx.mark_dirty(changed)
             return (changed,)
@@ -167,13 +167,13 @@ class Segment(OffloadedFunction):
         first = 3 + ctx.is_change
         nothing = [None] * first
         needs = ctx.needs_input_grad[first:]
-        found: ProgramGradients = ctx.differentiated
-        given = [
+        differentiated: ProgramGradients = ctx.differentiated
+        slots_and_grads = [
             (slot, grad)
-            for slot, grad in zip(found.outputs, grads, strict=True)
+            for slot, grad in zip(differentiated.outputs, grads, strict=True)
             if grad is not None
         ]
-        rows = [RowOperand(Cell(g._content, False), g) for _, g in given
+        rows = [RowOperand(Cell(g._content, False), g) for _, g in slots_and_grads
                 if isinstance(g, OffloadedTensor)]  # fmt: skip
 
         def heads(
@@ -181,12 +181,14 @@ class Segment(OffloadedFunction):
         ) -> tuple[list[Tensor], list[Tensor]]:
             given_rows = iter(computed)
             outputs, output_grads = [], []
-            for slot, grad in given:
+            for slot, grad in slots_and_grads:
                 output = results[slot]
                 if isinstance(grad, OffloadedTensor):
                     local = next(given_rows).to_local()
                 elif isinstance(grad, PartitionedTensor):
-                    local = place.resident_rows(ResidentOperand(grad, found.space, None)).rows
+                    local = place.resident_rows(
+                        ResidentOperand(grad, differentiated.space, None)
+                    ).rows
                 else:
                     dim = output.partitioned_dim - output.dim()
                     local = local_rows_of_plain("gradient", grad, output.row_layout, dim)
@@ -197,13 +199,13 @@ class Segment(OffloadedFunction):
         # Gradients of selected rows only, of one selection, need no other rows.
         parts = [row.content.selected for row in rows]
         selection = None if not parts or parts[0] is None else parts[0].selection
-        if len(rows) < len(given) or any(
+        if len(rows) < len(slots_and_grads) or any(
             part is None or part.selection is not selection for part in parts
         ):
             selection = None
-        if selection is not None and not serves(selection, found.kinds):
+        if selection is not None and not serves(selection, differentiated.kinds):
             selection = None
-        return (*nothing, *found.backward(ctx, needs, rows, heads, selection=selection))
+        return (*nothing, *differentiated.backward(ctx, needs, rows, heads, selection=selection))
 
 
 class Alias(OffloadedFunction):

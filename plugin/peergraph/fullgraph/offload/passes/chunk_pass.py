@@ -311,14 +311,14 @@ class PassChunk:
         Args:
             csc: one of the structures of the pass.
         """
-        found = self._structures.get(id(csc))
-        if found is None:
+        structure = self._structures.get(id(csc))
+        if structure is None:
             if self._pass._is_whole[id(csc)]:
-                found = csc.whole(self.index)
+                structure = csc.whole(self.index)
             else:
-                found = csc.of_window(self.index, self.source_rows(csc))
-            self._structures[id(csc)] = found
-        return found
+                structure = csc.of_window(self.index, self.source_rows(csc))
+            self._structures[id(csc)] = structure
+        return structure
 
     def source_rows(self, csc: ChunkedCsc) -> Tensor:
         """Returns the extended rows of the rows that :meth:`sources` returns, [source rows]."""
@@ -371,9 +371,9 @@ class PassChunk:
 def _find(
     operands: Sequence[Operand], name: str, store: RowStore, csc: ChunkedCsc | None
 ) -> Operand:
-    found = [pair for pair in operands if pair[0] is store and csc in (None, pair[1])]
-    if not found:
+    matches = [pair for pair in operands if pair[0] is store and csc in (None, pair[1])]
+    if not matches:
         raise ValueError(f"{store} is not one of the pass's {name}")
-    if len(found) > 1:
-        raise ValueError(f"csc must say which of the {len(found)} structures of {store} is meant")
-    return found[0]
+    if len(matches) > 1:
+        raise ValueError(f"csc must say which of the {len(matches)} structures of {store} is meant")
+    return matches[0]

@@ -59,12 +59,12 @@ class GradientWindow:
         if self._in_place:
             return
         batch = self.transfers.batches[number]
-        buffer, kept = self._buffers[number % 2], len(batch.kept)
-        again = kept + (batch.again if self.transfers.continues_sums else 0)
-        if again > kept:
+        buffer, num_reused = self._buffers[number % 2], len(batch.reused)
+        again = num_reused + (batch.again if self.transfers.continues_sums else 0)
+        if again > num_reused:
             for mark in self._flushed:
                 mark.wait()
-            buffer[kept:again].copy_(self.store.gather(batch.loaded[: batch.again]))
+            buffer[num_reused:again].copy_(self.store.gather(batch.loaded[: batch.again]))
         buffer[again : batch.num_rows].zero_()
 
     def keep(self, number: int) -> None:
@@ -72,10 +72,10 @@ class GradientWindow:
 
         Follows :meth:`flush` of the batch before, and comes before :meth:`load` of the next one.
         """
-        kept = self.transfers.batches[number].kept
-        if len(kept) and not self._in_place:
+        positions = self.transfers.batches[number].reused
+        if len(positions) and not self._in_place:
             before, buffer = self._buffers[1 - number % 2], self._buffers[number % 2]
-            torch.index_select(before, 0, kept, out=buffer[: len(kept)])
+            torch.index_select(before, 0, positions, out=buffer[: len(positions)])
 
     def add(self, number: int, rows: Tensor) -> None:
         """Adds gradients of a batch's window, [window rows, *features].

@@ -31,8 +31,8 @@ class SourceCopies:
 
     def find(self, store: RowStore) -> RowStore:
         """Returns the store to read in place of `store`: its copy, or itself if there is none."""
-        found = self._copies.get(id(store))
-        return store if found is None else found[1]
+        entry = self._copies.get(id(store))
+        return store if entry is None else entry[1]
 
     def load(self) -> int:
         """Copies the rows; returns the bytes."""

@@ -35,7 +35,7 @@ class SourceWindow:
         if self._in_place:
             return
         batch = self.transfers.batches[number]
-        first = len(batch.kept)
+        first = len(batch.reused)
         out = self._buffers[number % 2][first : batch.own_stop]
         self.store.gather(batch.loaded, out)
 
@@ -48,8 +48,8 @@ class SourceWindow:
             return
         batch = self.transfers.batches[number]
         before, buffer = self._buffers[1 - number % 2], self._buffers[number % 2]
-        if len(batch.kept):
-            torch.index_select(before, 0, batch.kept, out=buffer[: len(batch.kept)])
+        if len(batch.reused):
+            torch.index_select(before, 0, batch.reused, out=buffer[: len(batch.reused)])
         for route in batch.sources:
             if self.transfers.deduplicate_ranks:
                 packed = route.pack(buffer)

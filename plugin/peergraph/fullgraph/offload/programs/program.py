@@ -81,10 +81,10 @@ class Step:
         places = [part.place if type(part) is Slot else None for part in self._args]
         if any(slots_in(part) for part in self._args if type(part) is not Slot):
             return None
-        given, kwargs = list(zip(places, self._args, strict=True)), self._kwargs
+        pairs, kwargs = list(zip(places, self._args, strict=True)), self._kwargs
 
         def run_on_rows(values: list[Any], seeds: tuple[Seed, ...]) -> Any:
-            args = [part if place is None else values[place] for place, part in given]
+            args = [part if place is None else values[place] for place, part in pairs]
             return run(*args, seeds=seeds, **kwargs) if draws else run(*args, **kwargs)
 
         draws = run in DRAWING_CHUNK_RULES
@@ -124,9 +124,9 @@ class Step:
                 elif self._args and self._args[0] == Slot(self._changed):
                     args = (changed, *args[1:])
                 else:
-                    given = values.copy()
-                    given[self._changed] = changed
-                    args, kwargs = fill(self._args, given), fill(self._kwargs, given)
+                    operands = values.copy()
+                    operands[self._changed] = changed
+                    args, kwargs = fill(self._args, operands), fill(self._kwargs, operands)
             result = operation.func(*args, **kwargs)
         if changed is not None:
             [(_, slot)] = self._outputs
@@ -164,18 +164,18 @@ class Program:
         self.num_values = num_values
         self._last_uses: dict[frozenset[int], list[list[int]]] = {}
 
-    def last_uses(self, kept: Collection[int]) -> list[list[int]]:
+    def last_uses(self, results: Collection[int]) -> list[list[int]]:
         """Returns, for each step, the slots that no later step reads and that are not kept."""
-        key = frozenset(kept)
+        key = frozenset(results)
         result = self._last_uses.get(key)
         if result is None:
-            seen = set(key)
-            found: list[list[int]] = []
+            later = set(key)
+            uses: list[list[int]] = []
             for step in reversed(self.steps):
-                last = step.slots - seen
-                seen |= last
-                found.append(sorted(last))
-            result = self._last_uses[key] = found[::-1]
+                last = step.slots - later
+                later |= last
+                uses.append(sorted(last))
+            result = self._last_uses[key] = uses[::-1]
         return result
 
     def run(
@@ -227,16 +227,16 @@ class Recipe:
     @cached_property
     def program(self) -> Program:
         """The steps. If all operations are shared, equal recipes have the same program."""
-        kept = self._parts[-1].operation.programs if self._parts else None
-        if kept is None or any(part.operation.programs is None for part in self._parts):
+        programs = self._parts[-1].operation.programs if self._parts else None
+        if programs is None or any(part.operation.programs is None for part in self._parts):
             return self._make()
         key = self._num_inputs, self._parts
-        found: Program | None = kept.get(key)
-        if found is None:
-            if len(kept) >= _MOST_PROGRAMS:
-                kept.clear()
-            found = kept[key] = self._make()
-        return found
+        program: Program | None = programs.get(key)
+        if program is None:
+            if len(programs) >= _MOST_PROGRAMS:
+                programs.clear()
+            program = programs[key] = self._make()
+        return program
 
     def run(
         self, rank: VirtualRank, inputs: list[Any], last_uses: Sequence[Sequence[int]]
@@ -268,10 +268,10 @@ class Compiled:
         """The rows that are computed."""
         self._is_leaf = is_leaf
         self._inputs: dict[Any, int] = {}
-        self._found: dict[int, _Found] = {}
-        self._order: list[_Found] = []
+        self._nodes: dict[int, _Node] = {}
+        self._order: list[_Node] = []
         self._receivers: set[Any] = set()
-        self._known: set[int] = set()
+        self._content_ids: set[int] = set()
         values = [self._visit(root, True) for root in roots]
         if len(self._receivers) < len(self._inputs):
             self.operands = [
@@ -279,28 +279,28 @@ class Compiled:
                 for key, part in zip(self._inputs, self.operands, strict=True)
             ]
         count = len(self.operands)
-        for found in self._order:
-            found.first, count = count, count + len(found.outputs)
+        for node in self._order:
+            node.first, count = count, count + len(node.outputs)
         parts = tuple(
-            Part(found.record.operation, tuple(map(_slot, found.operands)), tuple(found.outputs))
-            for found in self._order
+            Part(node.record.operation, tuple(map(_slot, node.operands)), tuple(node.outputs))
+            for node in self._order
         )
-        seeds = [found.record.seeds for found in self._order]
+        seeds = [node.record.seeds for node in self._order]
         self.recipe = Recipe(len(self.operands), parts, seeds, [_slot(value) for value in values])
         """How the rows are computed."""
 
     def change_marks(self) -> list[tuple[int, ChangeMark]]:
         """Returns the marks of all rows that are read or computed, each with the rows' slot."""
-        found = [(self.slot_of(content), content.change_mark) for content in self.contents]
+        marks = [(self.slot_of(content), content.change_mark) for content in self.contents]
         for place, operand in enumerate(self.operands):
             rows = operand.rows if isinstance(operand, SourceOperand) else operand
             if isinstance(rows, RowOperand):
-                found.append((place, rows.content.change_mark))
-        return found
+                marks.append((place, rows.content.change_mark))
+        return marks
 
     def slot_of(self, content: Content) -> int:
         """Returns the slot of the rows that the program computes for a content."""
-        return _slot((self._found[id(content.record)], content.output))
+        return _slot((self._nodes[id(content.record)], content.output))
 
     def _visit(self, operand: Operand, receives: bool) -> _Value:
         """Finds the records and the inputs that an operand is computed from; returns its value.
@@ -313,24 +313,24 @@ class Compiled:
             content = operand.cell.content
             record, output = content.record, content.output
             assert record is not None
-            found = self._found.get(id(record))
-            is_new = found is None
-            if found is None:
-                found = self._found[id(record)] = _Found(record)
-            if is_new or (receives and not found.receives):
-                found.receives = receives
-                found.operands = [
+            node = self._nodes.get(id(record))
+            is_new = node is None
+            if node is None:
+                node = self._nodes[id(record)] = _Node(record)
+            if is_new or (receives and not node.receives):
+                node.receives = receives
+                node.operands = [
                     self._visit(part, receives and _passes_gradients(part))
                     for part in record.operands
                 ]
             if is_new:
-                self._order.append(found)
-            if output not in found.outputs:
-                found.outputs.append(output)
-            if id(content) not in self._known:
-                self._known.add(id(content))
+                self._order.append(node)
+            if output not in node.outputs:
+                node.outputs.append(output)
+            if id(content) not in self._content_ids:
+                self._content_ids.add(id(content))
                 self.contents.append(content)
-            return found, output
+            return node, output
         key = _key(operand)
         if receives:
             self._receivers.add(key)
@@ -341,7 +341,7 @@ class Compiled:
         return place
 
 
-class _Found:
+class _Node:
     """A record whose rows are computed.
 
     Args:
@@ -361,15 +361,15 @@ class _Found:
         """The slot of the first of the outputs."""
 
 
-_Value = int | tuple[_Found, int]
+_Value = int | tuple[_Node, int]
 """The number of an input, or a result of a record."""
 
 
 def _slot(value: _Value) -> int:
     if isinstance(value, int):
         return value
-    found, output = value
-    return found.first + found.outputs.index(output)
+    node, output = value
+    return node.first + node.outputs.index(output)
 
 
 def _passes_gradients(operand: Operand) -> bool:

@@ -79,9 +79,9 @@ class RowPass:
             gradients: stores to which `visit` adds gradients of sources.
         """
         selection = self.selection
-        kept = [] if selection is not None else self._kept(writes)
+        sums = [] if selection is not None else self._sums_to_store(writes)
         caches = [
-            (self.compiled.slot_of(content), allocate(content, "sequential")) for content in kept
+            (self.compiled.slot_of(content), allocate(content, "sequential")) for content in sums
         ]
         reads, sources = _stores([*self.compiled.operands, *operands], selection)
         structures = [structure for _, structure in (*sources, *gradients)]
@@ -116,12 +116,12 @@ class RowPass:
                     [value_at(part, chunk, place) for part in self.compiled.operands],
                     last_uses,
                 )
-                for content, (slot, store) in zip(kept, caches, strict=True):
+                for content, (slot, store) in zip(sums, caches, strict=True):
                     write_rows(chunk, content, store, values[slot].to_local())
                 visit(chunk, place, values)
                 del values  # before those of the next chunk are made
         require_unchanged(checks, rank.real)
-        for content, (_, store) in zip(kept, caches, strict=True):
+        for content, (_, store) in zip(sums, caches, strict=True):
             self._trace_sum(content, store)
             content.set_store(store)
 
@@ -136,7 +136,7 @@ class RowPass:
         if None not in (*summed, *read):
             trace.add_sum(store, summed, read)
 
-    def _kept(self, writes: Sequence[RowStore]) -> list[Content]:
+    def _sums_to_store(self, writes: Sequence[RowStore]) -> list[Content]:
         """Returns the aggregated rows that are stored, the same on all ranks.
 
         Sums that would go to the host are not: the backward pass computes them again if their
@@ -145,14 +145,14 @@ class RowPass:
         Args:
             writes: stores of the pass.
         """
-        kept = [content for content in self.compiled.contents if content.keeps]
-        again = [self._can_sum_again(content, writes) for content in kept]
+        sums = [content for content in self.compiled.contents if content.keeps]
+        again = [self._can_sum_again(content, writes) for content in sums]
         group = self.space.rank.real
-        if kept and group.world_size > 1:
+        if sums and group.world_size > 1:
             with group.collective("choice of sums that are computed again"):
                 by_rank = group.all_gather(again)
             again = [all(of_ranks) for of_ranks in zip(*by_rank, strict=True)]
-        return [content for content, can in zip(kept, again, strict=True) if not can]
+        return [content for content, can in zip(sums, again, strict=True) if not can]
 
     def _can_sum_again(self, content: Content, writes: Sequence[RowStore]) -> bool:
         """Returns whether the device has room for the sources of a sum until the backward pass."""
@@ -268,44 +268,44 @@ def _describe(content: Content) -> str:
 def store_sources(roots: Sequence[RowOperand], waiting_bytes: int = 0) -> None:
     """Stores rows that the computation of `roots` reads from stores. Collective.
 
-    These are the rows of all sources, and rows that are wanted in a store.
+    These are the rows of all sources, and rows that must be stored.
 
     Args:
         roots: rows that are to be computed.
         waiting_bytes: of rows that are to be stored after them.
     """
-    while needed := _stored_first(roots):
+    while first := _stored_first(roots):
         # Rows that others need are stored with these. They may go with them, so nothing here
         # refers to them any longer.
-        inner = {id(rows.content) for rows in _stored_first(needed)}
-        needed = [rows for rows in needed if id(rows.content) not in inner]
-        store_rows(needed, waiting_bytes)
+        inner = {id(rows.content) for rows in _stored_first(first)}
+        first = [rows for rows in first if id(rows.content) not in inner]
+        store_rows(first, waiting_bytes)
 
 
 def _stored_first(roots: Sequence[RowOperand]) -> list[RowOperand]:
     """Returns the rows that are stored before `roots` are computed."""
-    needed: list[RowOperand] = []
-    seen: set[int] = set()
+    first: list[RowOperand] = []
+    visited: set[int] = set()
     pending: list[Operand] = list(roots)
     while pending:
         operand = pending.pop()
         rows = operand.rows if isinstance(operand, SourceOperand) else operand
         if not isinstance(rows, RowOperand) or rows.content.store is not None:
             continue
-        if rows is not operand or (rows.content.wanted and rows not in roots):
-            needed.append(rows)
+        if rows is not operand or (rows.content.must_store and rows not in roots):
+            first.append(rows)
             continue
         record = rows.content.record
         assert record is not None
-        if id(record) not in seen:
-            seen.add(id(record))
+        if id(record) not in visited:
+            visited.add(id(record))
             pending.extend(record.operands)
-    return needed
+    return first
 
 
-def store_wanted(roots: Sequence[RowOperand]) -> None:
-    """Stores those of the rows of a pass that are wanted in a store. Collective."""
-    store_rows([root for root in roots if root.content.wanted and root.content.store is None])
+def store_required(roots: Sequence[RowOperand]) -> None:
+    """Stores those of the rows of a pass that must be stored. Collective."""
+    store_rows([root for root in roots if root.content.must_store and root.content.store is None])
 
 
 def store_rows(operands: Sequence[RowOperand], waiting_bytes: int = 0) -> None:
@@ -325,11 +325,11 @@ def store_rows(operands: Sequence[RowOperand], waiting_bytes: int = 0) -> None:
         space = by_space.setdefault(id(operand.content.space), {})
         space[id(operand.content)] = operand
     for group in by_space.values():
-        found = list(group.values())
-        rows = found[0].content.row_layout.local_count
-        store_sources(found, waiting_bytes + rows * sum(r.content.row_bytes for r in found))
+        of_group = list(group.values())
+        rows = of_group[0].content.row_layout.local_count
+        store_sources(of_group, waiting_bytes + rows * sum(r.content.row_bytes for r in of_group))
         # Some may have been stored on the way to others.
-        roots = [root for root in found if root.content.store is None]
+        roots = [root for root in of_group if root.content.store is None]
         if roots:
             _store_together(roots, waiting_bytes)
 
@@ -357,7 +357,7 @@ def _role_of(content: Content) -> Role:
         rows = content.row_layout.local_count
         fits = content.space.allocator.has_device_room(2 * rows * content.row_bytes)
         return "source" if fits else "given"
-    return "sequential" if content.wanted and not content.is_source else "source"
+    return "sequential" if content.must_store and not content.is_source else "source"
 
 
 def _stores(

@@ -51,12 +51,12 @@ class Selection:
     @classmethod
     def of(cls, space: RowSpace, layout: RowLayout) -> Selection:
         """Returns the rows of a selection; those of the last selections are kept."""
-        kept: OrderedDict[RowLayout, Selection] = space.spaces.selections
-        if layout not in kept:
-            kept[layout] = cls(space, layout)
-            if len(kept) > _KEPT:
-                kept.popitem(last=False)
-        return kept[layout]
+        selections: OrderedDict[RowLayout, Selection] = space.spaces.selections
+        if layout not in selections:
+            selections[layout] = cls(space, layout)
+            if len(selections) > _KEPT:
+                selections.popitem(last=False)
+        return selections[layout]
 
     def structure(self, chunked: ChunkedCsc) -> ChunkedCsc:
         """Returns the edges to selected rows. Collective at the first call."""

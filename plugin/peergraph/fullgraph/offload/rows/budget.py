@@ -49,9 +49,9 @@ def make_allocator(
         gc.collect()  # rows of graphs that are not used any more
         torch.cuda.empty_cache()
         use_expandable_segments()  # the budget is for what torch reserves, too
-        taken = torch.cuda.memory_allocated(group.device)
+        num_allocated = torch.cuda.memory_allocated(group.device)
         later = sum(i.num_bytes[group.rank] for i in plan.items if i.name not in _MADE_BEFORE)
-        room = plan.memory_budget - taken - later
+        room = plan.memory_budget - num_allocated - later
     chunk = None if largest_chunk is None else largest_chunk(plan.needs_source_counts)
     if chunk is not None:
         room -= plan.missing_bytes(chunk, group.rank)

@@ -39,10 +39,10 @@ class TierUse:
     """That may be allocated."""
     used: int = 0
     """By rows."""
-    kept: int = 0
+    spare: int = 0
     """Allocated, and free for the next rows of such a size."""
     peak: int = 0
-    """The most that `used` and `kept` were together."""
+    """The most that `used` and `spare` were together."""
     free_blocks: dict[int, list[Tensor]] = field(default_factory=dict, repr=False)
     """Blocks that are free, by bytes."""
 
@@ -161,9 +161,9 @@ class RowAllocator:
             first_count = self._rows_that_fit(rows, row_bytes)
         first = make("device", first_count) if first_count else None
         for chosen in tiers:
-            found = make(chosen, rows if first is None else rows - first_count)
-            if found is not None:
-                return found if first is None else SplitRows(first, found, first_count)
+            store = make(chosen, rows if first is None else rows - first_count)
+            if store is not None:
+                return store if first is None else SplitRows(first, store, first_count)
         if first is not None:
             first.release()
         raise MemoryError(self._explain(layout, features, dtype, rows * row_bytes, what, tier))
@@ -214,7 +214,7 @@ class RowAllocator:
         """Frees the memory of released stores, of one tier or of all."""
         for name, use in self.use.items():
             if tier in (None, name):
-                self._free_blocks(name, use.kept)
+                self._free_blocks(name, use.spare)
 
     def has_device_room(self, num_bytes: int) -> bool:
         """Whether the device has room for `num_bytes` more bytes of rows of role "sequential"."""
@@ -235,9 +235,9 @@ class RowAllocator:
             return None
         memory = _smallest_block(use, num_bytes)
         if memory is not None:
-            use.kept -= memory.numel()
+            use.spare -= memory.numel()
         else:
-            self._free_blocks(tier, use.used + use.kept + num_bytes - use.budget)
+            self._free_blocks(tier, use.used + use.spare + num_bytes - use.budget)
             if tier == "host":
                 self._free_blocks(tier, num_bytes - free_host_memory())
                 if num_bytes > free_host_memory():
@@ -248,20 +248,20 @@ class RowAllocator:
             except torch.OutOfMemoryError:
                 return None  # Other tensors have taken what the budget promised.
         use.used += memory.numel()
-        use.peak = max(use.peak, use.used + use.kept)
+        use.peak = max(use.peak, use.used + use.spare)
         return memory
 
     def _free_blocks(self, tier: Tier, num_bytes: int) -> None:
         """Frees at least `num_bytes` bytes of released stores; all of them if they are fewer."""
         use = self.use[tier]
         freed = 0
-        while freed < min(num_bytes, freed + use.kept):
+        while freed < min(num_bytes, freed + use.spare):
             sizes = [size for size, blocks in use.free_blocks.items() if blocks]
             # One block that is large enough, as small as possible; else the largest.
             fitting = [size for size in sizes if size >= num_bytes - freed]
             size = min(fitting) if fitting else max(sizes)
             use.free_blocks[size].pop()
-            use.kept -= size
+            use.spare -= size
             freed += size
         if freed and tier == "device" and self.group.device.type == "cuda":
             # Otherwise torch would cut small tensors from a block as large as a store.
@@ -284,7 +284,7 @@ class RowAllocator:
         self._sequential_bytes -= limited
         use, size = self.use[tier], memory.numel()
         use.used -= size
-        use.kept += size
+        use.spare += size
         if size:
             use.free_blocks.setdefault(size, []).append(memory)
 

@@ -82,8 +82,8 @@ class SplitRows(RowStore):
         """
         is_first = rows < self.first_count
         places = is_first.nonzero().squeeze(1), (~is_first).nonzero().squeeze(1)
-        found = [
+        parts = [
             (self._first, places[0], rows[places[0]]),
             (self._others, places[1], rows[places[1]] - self.first_count),
         ]
-        return [part for part in found if len(part[1])]
+        return [part for part in parts if len(part[1])]

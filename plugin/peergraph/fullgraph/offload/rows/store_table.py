@@ -46,21 +46,21 @@ def store_table(
     """
     features = tuple(table.shape[1:])
     num_bytes = layout.local_count * math.prod(features) * table.dtype.itemsize
-    given: UserRows | None = None
+    user_rows: UserRows | None = None
     if isinstance(table, Table) or (table.device.type == "cpu" and table.is_contiguous()):
-        given = UserRows(layout, table, allocator)
-    if given is not None and not (on_device and allocator.has_device_room(num_bytes)):
-        if isinstance(table, Table) or given.first is None or not table.is_pinned():
-            return given
+        user_rows = UserRows(layout, table, allocator)
+    if user_rows is not None and not (on_device and allocator.has_device_room(num_bytes)):
+        if isinstance(table, Table) or user_rows.first is None or not table.is_pinned():
+            return user_rows
         # The GPU reads pinned memory itself.
-        pinned = table.detach()[given.first : given.first + layout.local_count]
+        pinned = table.detach()[user_rows.first : user_rows.first + layout.local_count]
         return RowStore(
             layout, features, table.dtype, "host", pinned, allocator=allocator, is_users=True
         )
     role: Role = "sequential" if on_device else "given"
     store = allocator.allocate(layout, features, table.dtype, role, what=what)
-    if given is not None and store.in_place:
-        given.read(0, layout.local_count, store.memory)
+    if user_rows is not None and store.in_place:
+        user_rows.read(0, layout.local_count, store.memory)
         return store
     if store.device.type == "cuda":
         # Queued work of this memory's last owner may still read it.

@@ -18,7 +18,7 @@ class TransferCounts:
     """To the host or a file."""
     to_ranks: int = 0
     """Sent to other ranks."""
-    kept: int = 0
+    reused: int = 0
     """Of source rows that stayed on the device from one batch to the next."""
 
     def __iadd__(self, other: TransferCounts) -> TransferCounts:
@@ -34,7 +34,7 @@ class TransferCounts:
         loaded = batch.num_loaded + sent * (not transfers.deduplicate_ranks)
         self.to_device += loaded * _moved_row(store)
         self.to_ranks += sent * store.row_bytes
-        self.kept += len(batch.kept) * store.row_bytes
+        self.reused += len(batch.reused) * store.row_bytes
 
     def add_gradients(self, transfers: SourceTransfers, store: RowStore, number: int) -> None:
         """Counts the gradients of a batch.

@@ -60,13 +60,13 @@ class Content:
         "is_source",
         "is_temporary",
         "keeps",
+        "must_store",
         "output",
         "probe",
         "record",
         "selected",
         "space",
         "store",
-        "wanted",
     )
 
     def __init__(
@@ -98,7 +98,7 @@ class Content:
         """Whether sums over neighbours read the rows, in the order of the edges."""
         self.is_temporary = False
         """Whether the rows are read once only, for a sum that is kept for all epochs."""
-        self.wanted = False
+        self.must_store = False
         """Whether rows are stored before others are computed from them."""
         self.gradient_in_order = False
         """Whether rows of the gradient are read in order only, and never as sources of a sum."""

@@ -142,10 +142,10 @@ class Operations:
             key: all that the operation is made of.
             func, args, kwargs, modes: see :class:`Operation`.
         """
-        found = self._by_key.get(key)
-        if found is None:
+        operation = self._by_key.get(key)
+        if operation is None:
             if len(self._by_key) >= _MOST_OPERATIONS:
                 self._by_key.clear()
-            found = self._by_key[key] = Operation(func, args, kwargs, modes)
-            found.programs = {}
-        return found
+            operation = self._by_key[key] = Operation(func, args, kwargs, modes)
+            operation.programs = {}
+        return operation

@@ -44,12 +44,12 @@ class RowSpace:
 
     def chunk_layout(self, chunk: int) -> RowLayout:
         """Returns the layout in which the virtual rank has the rows of a chunk."""
-        found = self._by_chunk[chunk]
-        if found is None:
+        layout = self._by_chunk[chunk]
+        if layout is None:
             start, stop = self.chunks.range(chunk)
-            found = self._virtual(stop - start, lambda: self.row_layout.positions[start:stop])
-            self._by_chunk[chunk] = found
-        return found
+            layout = self._virtual(stop - start, lambda: self.row_layout.positions[start:stop])
+            self._by_chunk[chunk] = layout
+        return layout
 
     def rows_layout(self, local_rows: Tensor) -> RowLayout:
         """Returns the layout in which the virtual rank has some of the local rows."""

@@ -26,17 +26,17 @@ def rows_first(x: _Rows, base: RowLayout) -> tuple[_Rows, Undo]:
         The view, and the function that makes the tensor of the view, also of a plain one.
     """
     dim, layout, steps = x.partitioned_dim, x.row_layout, list[Undo]()
-    found: Tensor = x
+    view: Tensor = x
     if dim:
-        found = found.movedim(dim, 0)
+        view = view.movedim(dim, 0)
         steps.append(lambda rows: rows.movedim(0, dim))
     while layout is not base:
         assert layout.parent is not None
         if layout.repeats > 1:
-            found = found.reshape(layout.parent.size, layout.repeats, *found.shape[1:])
+            view = view.reshape(layout.parent.size, layout.repeats, *view.shape[1:])
             steps.append(lambda rows: rows.flatten(0, 1))
         else:
-            found = found.reshape(layout.tiles, layout.parent.size, *found.shape[1:]).movedim(1, 0)
+            view = view.reshape(layout.tiles, layout.parent.size, *view.shape[1:]).movedim(1, 0)
             steps.append(lambda rows: rows.movedim(0, 1).flatten(0, 1))
         layout = layout.parent
 
@@ -45,4 +45,4 @@ def rows_first(x: _Rows, base: RowLayout) -> tuple[_Rows, Undo]:
             rows = step(rows)
         return rows
 
-    return found, undo  # type: ignore[return-value]
+    return view, undo  # type: ignore[return-value]

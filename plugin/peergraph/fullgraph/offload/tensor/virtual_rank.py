@@ -33,7 +33,7 @@ class VirtualRank(Group):
         """The ranks."""
         self._reduce: Reduce | None = None
         self._drawn: list[Seed] | None = []
-        self._given: Iterator[Seed] = iter(())
+        self._recorded_seeds: Iterator[Seed] = iter(())
         Transport.register(self, _VirtualTransport(self))
         draw_seeds_by(self, self._draw)
 
@@ -47,18 +47,18 @@ class VirtualRank(Group):
             self._reduce = before
 
     @contextmanager
-    def knowing(self, known: Sequence[Tensor]) -> Iterator[None]:
+    def with_reductions(self, reductions: Sequence[Tensor]) -> Iterator[None]:
         """Within the context, the first reductions have known results; later ones are as before.
 
         Args:
-            known: results, in the order in which the reductions are asked for.
+            reductions: results, in the order in which the reductions are asked for.
         """
-        later, results = self._reduce, iter(known)
+        later, results = self._reduce, iter(reductions)
 
         def reduce(tensor: Tensor, op: ReduceOp) -> Tensor:
-            found = next(results, None)
-            if found is not None:
-                return found.clone()
+            reduction = next(results, None)
+            if reduction is not None:
+                return reduction.clone()
             if later is None:
                 refuse_other_rows()
             return later(tensor, op)
@@ -73,14 +73,14 @@ class VirtualRank(Group):
         return self._reduce(tensor, op)
 
     @contextmanager
-    def recording_seeds(self, known: Sequence[Seed] = ()) -> Iterator[list[Seed]]:
+    def recording_seeds(self, seeds: Sequence[Seed] = ()) -> Iterator[list[Seed]]:
         """Within the context, seeds are drawn for all ranks; gives the list of them.
 
         Args:
-            known: the first seeds, which are not drawn again.
+            seeds: the first seeds, which are not drawn again.
         """
-        drawn = list(known)
-        with self._seeds(known, drawn):
+        drawn = list(seeds)
+        with self._seeds(seeds, drawn):
             yield drawn
 
     @contextmanager
@@ -90,18 +90,18 @@ class VirtualRank(Group):
             yield
 
     @contextmanager
-    def _seeds(self, given: Sequence[Seed], drawn: list[Seed] | None) -> Iterator[None]:
-        before = self._given, self._drawn
-        self._given, self._drawn = iter(given), drawn
+    def _seeds(self, seeds: Sequence[Seed], drawn: list[Seed] | None) -> Iterator[None]:
+        before = self._recorded_seeds, self._drawn
+        self._recorded_seeds, self._drawn = iter(seeds), drawn
         try:
             yield
         finally:
-            self._given, self._drawn = before
+            self._recorded_seeds, self._drawn = before
 
     def _draw(self, generator: torch.Generator | None) -> Seed:
-        given = next(self._given, None)
-        if given is not None:
-            return given
+        recorded = next(self._recorded_seeds, None)
+        if recorded is not None:
+            return recorded
         if self._drawn is None:
             raise RuntimeError("a recorded function draws more random numbers than at its record")
         seed = shared_seed(self.real, generator)

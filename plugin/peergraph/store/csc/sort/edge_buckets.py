@@ -67,8 +67,8 @@ class EdgeBuckets:
         self._threads = torch.get_num_threads() if threads is None else threads
         most_edges = max(1, min(_EDGES_PER_BUCKET, memory // (8 * _SORT_BYTES)))
         by_nodes = num_destinations // _NODES_PER_BUCKET if expected_edges > most_edges else 0
-        wanted = max(1, min(max(-(-expected_edges // most_edges), by_nodes), _MOST_BUCKETS))
-        width = -(-max(1, num_destinations) // wanted)
+        num_buckets = max(1, min(max(-(-expected_edges // most_edges), by_nodes), _MOST_BUCKETS))
+        width = -(-max(1, num_destinations) // num_buckets)
         # Few edges to very many destinations: the counts of a bucket fit the memory, too.
         most_width = max(1 << 16, memory // _MOST_WIDTH_SHARE)
         self._shift = min(_MOST_SHIFT, (min(width, most_width) - 1).bit_length())
@@ -199,9 +199,9 @@ class EdgeBuckets:
         return _whole_lines(num_bytes)
 
     def _sort(self, number: int, order: RunOrder) -> SortedEdges:
-        found = order.sort(self._runs(number, True), self._width(number))
+        edges = order.sort(self._runs(number, True), self._width(number))
         self._remove(number)
-        return found
+        return edges
 
     def _sort_large(self, number: int, most_edges: int, order: RunOrder) -> Iterator[SortedEdges]:
         yield from sort_large_bucket(

@@ -86,15 +86,15 @@ class RunOrder:
 
     def sort(self, runs: Iterable[EdgeRun], num_destinations: int) -> SortedEdges:
         """Sorts all edges of the runs by destination; those of one destination keep their order."""
-        held = list(runs)
-        total = sum(run.count for run in held)
+        all_runs = list(runs)
+        total = sum(run.count for run in all_runs)
         degrees = torch.empty(num_destinations, dtype=torch.int64, device="cpu")
         indices = torch.empty(total, dtype=self.index_dtype, device="cpu")
         edge_ids = None
         if self.edge_id_dtype is not None:
             edge_ids = torch.empty(total, dtype=self.edge_id_dtype, device="cpu")
         _C.sort_bucket(
-            runs=[(run.memory, run.begin, run.count, run.first_edge) for run in held],
+            runs=[(run.memory, run.begin, run.count, run.first_edge) for run in all_runs],
             degrees=degrees,
             indices=indices,
             edge_ids=edge_ids,

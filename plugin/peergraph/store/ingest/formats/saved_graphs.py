@@ -94,8 +94,8 @@ def pyg_files(path: Path) -> GraphFiles | None:
     from torch_geometric.data.storage import BaseStorage, EdgeStorage, GlobalStorage, NodeStorage
 
     safe = [DataEdgeAttr, DataTensorAttr, BaseStorage, EdgeStorage, GlobalStorage, NodeStorage]
-    held = load_checkpoint(file, "processed file of PyG", safe)
-    data, slices = (held[0], held[1]) if isinstance(held, tuple) else (held, None)
+    content = load_checkpoint(file, "processed file of PyG", safe)
+    data, slices = (content[0], content[1]) if isinstance(content, tuple) else (content, None)
     while isinstance(slices, Mapping) and slices:
         slices = next(iter(slices.values()))
     if isinstance(slices, Tensor) and slices.numel() != 2:

@@ -171,18 +171,18 @@ def _to_float(values: Array, dtype: torch.dtype, is_text: bool, problems: Proble
     rows = exact.to(dtype)
     if rows.dtype == exact.dtype or values.dtype.kind == "b":
         return rows
-    held = (rows.real if dtype.is_complex else rows).double().numpy()
+    as_float = (rows.real if dtype.is_complex else rows).double().numpy()
     if values.dtype.kind != "f":
-        in_range = np.abs(held) < 2.0**63
-        problems.add(_ROUNDED, ~in_range | (held.astype(np.int64) != values))
+        in_range = np.abs(as_float) < 2.0**63
+        problems.add(_ROUNDED, ~in_range | (as_float.astype(np.int64) != values))
         return rows
     # Some dtypes have no infinity: torch takes NaN or their largest value then.
     half_step = 0.51 * torch.finfo(dtype).eps
-    close = np.abs(held - values) <= np.abs(values) * half_step
+    close = np.abs(as_float - values) <= np.abs(values) * half_step
     problems.add(_TOO_LARGE, np.isfinite(values) & (np.abs(values) > 1) & ~close)
     if is_text:
         whole = (np.floor(values) == values) & (np.abs(values) < _EXACT_DOUBLE)
-        problems.add(_ROUNDED, whole & (held != values))
+        problems.add(_ROUNDED, whole & (as_float != values))
     return rows
 
 
