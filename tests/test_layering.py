@@ -22,7 +22,7 @@ PARTS = {  # of an area, in the order in which they may import each other
         *("disk", "ingest", "stored_graph", "store", "tensors", "search", "kernel_argument"),
     ],
     "sampling": [
-        *("sample", "arguments", "random_seeds", "csc_reads", "exclude", "neighbor"),
+        *("lazy_dict", "sample", "arguments", "random_seeds", "csc_reads", "exclude", "neighbor"),
         *("hgt_sampler", "static_shape", "walks", "saint", "ppr", "negative", "presampling"),
     ],
     "aggregate": [

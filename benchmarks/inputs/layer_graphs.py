@@ -36,7 +36,7 @@ class Graph:
             return self.edge_index
         edge_index = self.edge_index.view(2, -1)
         batch_csc.cache_csc(self.sample)
-        batch_csc.attach([(self.sample.row[EDGE], edge_index)])
+        batch_csc.attach([(edge_index, batch_csc.structure_of(self.sample.row[EDGE]))])
         return edge_index
 
     def matrix(self, layer: str) -> Tensor:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from functools import cached_property
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import accumulate
 from typing import Any
 
@@ -11,11 +10,30 @@ import torch
 from torch import Tensor
 
 from peergraph.aggregate import Csc
-from peergraph.sampling import Sample
+from peergraph.sampling import LazyDict, Sample
 from peergraph.store import EdgeType
 
 from ..compat import memory_of
 from ..data import csc_cache
+
+
+class _Hops:
+    """What is known of the hops of a sample, of all relations.
+
+    Args:
+        sample: a sample of ``peergraph.sampling``.
+    """
+
+    def __init__(self, sample: Sample) -> None:
+        arrays = sample.arrays
+        self.offsets = None if arrays is None else arrays.offsets
+        """All offsets in one tensor, where it is there."""
+        self.indptr = sample.indptr
+        self.device = next(iter(sample.nodes.values())).device
+        self.first_target = sample.first_target
+        # Copies: the lists are the user's, too.
+        self.num_edges = {t: tuple(counts) for t, counts in sample.num_sampled_edges.items()}
+        self.num_nodes = {t: tuple(counts) for t, counts in sample.num_sampled_nodes.items()}
 
 
 class BatchCsc:
@@ -26,26 +44,38 @@ class BatchCsc:
     first hops; their offsets stay the same up to the last remaining target.
 
     Args:
-        sample: a sample of ``peergraph.sampling``.
+        hops: of the sample.
         edge_type: one of its relations.
     """
 
-    def __init__(self, sample: Sample, edge_type: EdgeType) -> None:
-        self._indptr = sample.indptr[edge_type]
-        self._first_target = sample.first_target[edge_type]
-        # Copies: the lists are the user's, too.
-        self._num_edges = tuple(sample.num_sampled_edges[edge_type])
-        self._found_sources = tuple(sample.num_sampled_nodes[edge_type[0]])
-        self._found_targets = tuple(sample.num_sampled_nodes[edge_type[2]])
-        self._offsets: Tensor | None = None
-        self._by_size: dict[tuple[int, int, int], Csc] = {}
-
     # A loader makes an object for each edge type; a model may use few of them.
-    @cached_property
-    def _ends(self) -> list[int]:
-        return [0, *accumulate(self._num_edges)]
+    __slots__ = ("_by_size", "_edge_type", "_ends_of_hops", "_hops", "_offsets")
 
-    @cached_property
+    def __init__(self, hops: _Hops, edge_type: EdgeType) -> None:
+        self._hops = hops
+        self._edge_type = edge_type
+        self._ends_of_hops: list[int] | None = None
+        self._offsets: Tensor | None = None
+        self._by_size: dict[tuple[int, int, int], Csc] | None = None
+
+    @property
+    def _num_edges(self) -> tuple[int, ...]:
+        return self._hops.num_edges[self._edge_type]
+
+    @property
+    def _indptr(self) -> list[Tensor]:
+        return self._hops.indptr[self._edge_type]
+
+    @property
+    def _first_target(self) -> list[int]:
+        return self._hops.first_target[self._edge_type]
+
+    @property
+    def _ends(self) -> list[int]:
+        if self._ends_of_hops is None:
+            self._ends_of_hops = [0, *accumulate(self._num_edges)]
+        return self._ends_of_hops
+
     def _targets_in_order(self) -> bool:
         """Returns whether the targets of each hop come after those of the hop before."""
         done = 0
@@ -68,6 +98,8 @@ class BatchCsc:
         """
         edges = edge_index.shape[1]
         key = (edges, num_destinations, num_sources)
+        if self._by_size is None:
+            self._by_size = {}
         if key not in self._by_size:
             if not self._fit(edges, num_destinations, num_sources):
                 return None
@@ -93,17 +125,25 @@ class BatchCsc:
         """
         return self._last_target(num_edges) if num_edges in self._ends else None
 
+    @property
+    def device(self) -> torch.device:
+        """The device of the tensors."""
+        return self._hops.device
+
     def tensors(self) -> list[Tensor]:
         """Returns the tensors on the device."""
-        return [*self._indptr, *([] if self._offsets is None else [self._offsets])]
+        whole = self._hops.offsets
+        of_hops = self._indptr if whole is None else [whole]
+        return [*of_hops, *([] if self._offsets is None else [self._offsets])]
 
     def _fit(self, edges: int, num_destinations: int, num_sources: int) -> bool:
-        if not self._targets_in_order or edges not in self._ends:
+        if not self._targets_in_order() or edges not in self._ends:
             return False
-        if num_destinations > sum(self._found_targets):
+        source, _, destination = self._edge_type
+        if num_destinations > sum(self._hops.num_nodes[destination]):
             return False
         # The number of rows that the edges of these hops can have as sources.
-        sources = sum(self._found_sources[: self._ends.index(edges) + 1])
+        sources = sum(self._hops.num_nodes[source][: self._ends.index(edges) + 1])
         return num_sources >= sources and num_destinations >= self._last_target(edges)
 
     def _last_target(self, edges: int) -> int:
@@ -139,9 +179,80 @@ def cache_csc(sample: Sample) -> None:
     Args:
         sample: a sample with hops; not an induced subgraph.
     """
-    for edge_type, row in sample.row.items():
-        if sample.num_sampled_edges[edge_type]:
-            row._peergraph_csc = BatchCsc(sample, edge_type)  # type: ignore[attr-defined]
+    _attach_to_rows(sample.row, _Hops(sample))
+
+
+def _attach_to_rows(row: Mapping[EdgeType, Tensor], hops: _Hops) -> None:
+    for edge_type, sources in row.items():
+        if hops.num_edges[edge_type]:
+            sources._peergraph_csc = BatchCsc(hops, edge_type)  # type: ignore[attr-defined]
+
+
+class SampledEdges:
+    """The edges of all relations of a sample, of which nobody has used any tensor yet.
+
+    Args:
+        sample: with ``arrays``.
+        edge_types: some of its relations.
+        has_structures: whether the edges bring their CSCs.
+    """
+
+    def __init__(
+        self, sample: Sample, edge_types: Sequence[EdgeType], has_structures: bool
+    ) -> None:
+        assert sample.arrays is not None
+        self._all = sample.arrays.edge_index
+        self._all_types = list(sample.num_sampled_edges)
+        self._sizes = [2 * sum(counts) for counts in sample.num_sampled_edges.values()]
+        self._row, self._col, self._edge_types = sample.row, sample.col, edge_types
+        self._hops = _Hops(sample) if has_structures else None
+
+    def row_and_col(self) -> tuple[dict[EdgeType, Tensor], dict[EdgeType, Tensor]]:
+        """Returns dicts of the tensors, which are made when either is used."""
+        return _Ends(self, self._make_row), _Ends(self, self._make_col)
+
+    def _make_row(self) -> dict[EdgeType, Tensor]:
+        row = {edge_type: self._row[edge_type] for edge_type in self._edge_types}
+        if self._hops is not None:
+            _attach_to_rows(row, self._hops)
+        return row
+
+    def _make_col(self) -> dict[EdgeType, Tensor]:
+        return {edge_type: self._col[edge_type] for edge_type in self._edge_types}
+
+    def edge_indices(self) -> dict[EdgeType, Tensor]:
+        """Returns the [2, edges] edge index of each relation."""
+        with torch._C.DisableTorchFunction():  # as in a loader's thread, see filter_batch.py
+            parts = torch.unsafe_split_with_sizes(self._all, self._sizes)
+            # The memory of relations without edges is that of others.
+            matrices = [
+                part.view(2, size // 2) if size else part.new_empty((2, 0))
+                for part, size in zip(parts, self._sizes, strict=True)
+            ]
+        by_type = dict(zip(self._all_types, matrices, strict=True))
+        return {t: by_type[t] for t in self._edge_types}
+
+    def structure(self, edge_type: EdgeType) -> BatchCsc | None:
+        """Returns the CSC of a relation, if the edges bring it."""
+        hops = self._hops
+        return BatchCsc(hops, edge_type) if hops and hops.num_edges[edge_type] else None
+
+
+class _Ends(LazyDict[EdgeType, Tensor]):
+    """The sources or the destinations of sampled edges."""
+
+    def __init__(self, edges: SampledEdges, make: Callable[[], dict[EdgeType, Tensor]]) -> None:
+        super().__init__(make)
+        self.edges = edges
+
+
+def unused_edges(row: Any, col: Any) -> SampledEdges | None:
+    """Returns the edges of which these are the sources and the destinations by type, if nobody can
+    have changed them.
+    """
+    if type(row) is not _Ends or type(col) is not _Ends or row.is_made or col.is_made:
+        return None
+    return row.edges if row.edges is col.edges and row is not col else None
 
 
 def edge_index_of(row: Tensor | None, col: Tensor | None, device: torch.device) -> Tensor | None:
@@ -171,19 +282,24 @@ def _joined(row: Tensor, col: Tensor) -> Tensor | None:
     return row.as_strided((2, edges), (edges, 1))
 
 
-def attach(pairs: Iterable[tuple[Tensor | None, Any]]) -> None:
-    """Attaches the CSCs of a sample's row tensors to the edge indices that were made of them.
+def structure_of(row: Any) -> BatchCsc | None:
+    """Returns what :func:`cache_csc` attached to a row tensor."""
+    return getattr(row, "_peergraph_csc", None)
+
+
+def attach(pairs: Iterable[tuple[Any, BatchCsc | None]]) -> None:
+    """Attaches CSCs of a sample to edge indices, where both are there and on one device.
 
     Args:
-        pairs: the row tensor and the edge index of each edge type.
+        pairs: the edge index and the CSC of each edge type.
     """
     by_device: dict[torch.device, list[tuple[Tensor, BatchCsc]]] = {}
     with torch._C.DisableTorchFunction():  # as in a loader's thread, see filter_batch.py
-        for row, edge_index in pairs:
-            csc = getattr(row, "_peergraph_csc", None)
+        for edge_index, csc in pairs:
             if csc is None or type(edge_index) is not Tensor or edge_index.is_inference():
                 continue
-            if edge_index.device == csc.tensors()[0].device:
-                by_device.setdefault(edge_index.device, []).append((edge_index, csc))
+            device = edge_index.device
+            if device == csc.device:
+                by_device.setdefault(device, []).append((edge_index, csc))
         for of_device in by_device.values():
             csc_cache.attach(of_device)

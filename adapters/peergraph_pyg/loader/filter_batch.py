@@ -21,7 +21,7 @@ from torch_geometric.loader import utils as loader_utils
 from peergraph.memory import Table, gather_tables
 from peergraph.store import StoreTensor, TableTensor
 
-from ..compat import data_storage, storage_data, storage_values
+from ..compat import copy_data, data_storage, storage_data, storage_values
 from ..data.frames import FrameReads, StoredFrame
 from ..data.sparse_adjacency import ADJACENCY_KEYS, ADJACENCY_TYPES
 from ..data.store_of import find_store
@@ -47,7 +47,8 @@ def filter_data(
         _filter_nodes(storage, batch, node, rows)
         rows.add_edges(storage, batch, edge, perm)
         rows.gather()
-    batch_csc.attach([(row, _filter_edges(storage, batch, row, col, edge, perm, rows))])
+    edge_index = _filter_edges(storage, batch, row, col, edge, perm, rows)
+    batch_csc.attach([(edge_index, batch_csc.structure_of(row))])
     return out
 
 
@@ -67,23 +68,39 @@ def filter_hetero_data(
     kinds = _kinds_of([*data.node_stores, *data.edge_stores])
     if not kinds.shared and find_store(data) is None:
         return original(data, node_dict, row_dict, col_dict, edge_dict, perm_dict)
-    out = copy.copy(data)
+    out = copy_data(data)
     perms = perm_dict or {}
     rows = _SharedRows()
     edges = list(zip(data.edge_items(), out.edge_stores, strict=True))
+    unused = batch_csc.unused_edges(row_dict, col_dict)
     with kinds.without_modes():
         for (node_type, storage), batch in zip(data.node_items(), out.node_stores, strict=True):
             _filter_nodes(storage, batch, node_dict.setdefault(node_type, _NO_IDS), rows)
         for (edge_type, storage), batch in edges:
-            for ids in (row_dict, col_dict, edge_dict):
-                ids.setdefault(edge_type, _NO_IDS)
-            rows.add_edges(storage, batch, edge_dict[edge_type], perms.get(edge_type))
+            ids = edge_dict.setdefault(edge_type, _NO_IDS)
+            rows.add_edges(storage, batch, ids, perms.get(edge_type))
         rows.gather()
-    pairs = []
-    for (edge_type, storage), batch in edges:
-        row, ids, perm = row_dict[edge_type], edge_dict[edge_type], perms.get(edge_type)
-        edge_index = _filter_edges(storage, batch, row, col_dict[edge_type], ids, perm, rows)
-        pairs.append((row, edge_index))
+        edge_indices = {} if unused is None else unused.edge_indices()
+        pairs, others = [], []
+        for (edge_type, storage), batch in edges:
+            edge_index = edge_indices.get(edge_type)
+            if (
+                unused is None
+                or edge_index is None
+                or not rows.have_all_else(storage, batch, edge_index.device)
+            ):
+                others.append((edge_type, storage, batch))
+                continue
+            ids, values = edge_dict[edge_type], storage_values(batch)
+            values["edge_index"] = edge_index
+            if edge_type not in perms and ids.dtype == torch.int64:
+                values.setdefault("e_id", ids)  # as PyG's loaders do next
+            pairs.append((edge_index, unused.structure(edge_type)))
+    for edge_type, storage, batch in others:
+        row, col = (ends.setdefault(edge_type, _NO_IDS) for ends in (row_dict, col_dict))
+        ids, perm = edge_dict[edge_type], perms.get(edge_type)
+        edge_index = _filter_edges(storage, batch, row, col, ids, perm, rows)
+        pairs.append((edge_index, batch_csc.structure_of(row)))
     batch_csc.attach(pairs)
     return out
 
@@ -95,7 +112,7 @@ class _SharedRows:
         self._targets: list[tuple[Any, str]] = []
         self._reads: list[tuple[Table, Tensor]] = []
         self._frames: list[tuple[Any, str, StoredFrame, Tensor]] = []
-        self._of_edges: dict[int, list[str]] = {}
+        self._keys: dict[int, set[str]] = {}  # the attributes of each storage
         # Workers write the rows to memory that they share with the loop, which PyG does.
         self._in_worker = get_worker_info() is not None
 
@@ -104,6 +121,7 @@ class _SharedRows:
         if isinstance(value, StoredFrame) and type(ids) is Tensor and not self._in_worker:
             ids = ids.to(value.device, torch.int64)
             self._frames.append((batch, key, value, ids))
+            self._keys.setdefault(id(batch), set()).add(key)
             return True
         # Subclasses select rows in other ways.
         if type(value) is not TableTensor or type(ids) is not Tensor or self._in_worker:
@@ -114,6 +132,7 @@ class _SharedRows:
         if ids.device != value.device or ids.dtype != torch.int64:
             ids = ids.to(value.device, torch.int64)
         self._targets.append((batch, key))
+        self._keys.setdefault(id(batch), set()).add(key)
         self._reads.append((table, ids))
         return True
 
@@ -125,8 +144,8 @@ class _SharedRows:
             is_table = isinstance(value, (TableTensor, StoredFrame))
             if not is_table or not storage.is_edge_attr(key):
                 continue
-            if _is_along_rows(storage, key, value) and self.add(batch, key, value, edge):
-                self._of_edges.setdefault(id(batch), []).append(key)
+            if _is_along_rows(storage, key, value):
+                self.add(batch, key, value, edge)
 
     def gather(self) -> None:
         """Gathers all rows, and sets the attributes."""
@@ -140,14 +159,17 @@ class _SharedRows:
         for (batch, key, _, _), frame in zip(self._frames, frames, strict=True):
             batch[key] = frame
 
-    def of_edges(self, batch: Any) -> list[str]:
-        """Returns the attributes of edges that were set in the storage of a batch."""
-        return self._of_edges.get(id(batch), [])
+    def keys(self, batch: Any) -> Collection[str]:
+        """Returns the attributes that were set in the storage of a batch."""
+        return self._keys.get(id(batch), ())
 
-    def are_all(self, batch: Any, values: Collection[str], others: Collection[str]) -> bool:
-        """Returns whether each attribute was set in the storage of a batch or is one of others."""
-        owned = {key for owner, key, *_ in (*self._targets, *self._frames) if owner is batch}
-        return owned.union(others).issuperset(values)
+    def have_all_else(self, storage: Any, batch: Any, device: torch.device) -> bool:
+        """Returns whether all attributes of edges were set but an edge index on this device."""
+        values = storage_values(storage)
+        edge_index, keys = values.get("edge_index"), self.keys(batch)
+        if edge_index is None or edge_index.device != device:
+            return False
+        return all(key == "edge_index" or key in keys for key in values)
 
 
 def _is_along_rows(storage: Any, key: str, value: Any) -> bool:
@@ -188,10 +210,14 @@ def _filter_edges(
     edge_index = None
     if "edge_index" in values:
         edge_index = batch_csc.edge_index_of(row, col, values["edge_index"].device)
-    filled = [*shared, *rows.of_edges(batch), *([] if edge_index is None else ["edge_index"])]
-    if not rows.are_all(batch, values, filled):  # of many edge types most have no other attribute
+    replaced = [*shared, *([] if edge_index is None else ["edge_index"])]
+    if not set(values).issubset(
+        [*replaced, *rows.keys(batch)]
+    ):  # of many edge types few have others
         with _kinds_of([storage]).without_modes():
-            rest = _drop_keys(storage, filled)
+            # PyG finds the number of nodes by the attributes of nodes, which stay.
+            of_edges = [key for key in rows.keys(batch) if storage.is_edge_attr(key)]
+            rest = _drop_keys(storage, [*replaced, *of_edges])
             loader_utils.filter_edge_store_(rest, batch, row, col, edge, perm)
     if edge_index is not None:
         batch["edge_index"] = edge_index

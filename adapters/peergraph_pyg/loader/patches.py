@@ -185,9 +185,10 @@ def _filter_stores(
     if isinstance(feature_store, FeatureStore):
         feature_store.add_edge_tensors(batch, edge)
         if isinstance(row, dict):
-            batch_csc.attach([(row[key], batch[key].get("edge_index")) for key in row])
+            pairs = [(batch[key].get("edge_index"), row[key]) for key in row]
         else:
-            batch_csc.attach([(row, batch.edge_index)])
+            pairs = [(batch.edge_index, row)]
+        batch_csc.attach((edges, batch_csc.structure_of(sources)) for edges, sources in pairs)
     return batch
 
 

@@ -261,11 +261,16 @@ class NeighborSampler(torch_geometric.sampler.NeighborSampler):  # type: ignore[
         sample = self.core.sample(nodes, seed, seed_time=seed_time, seed_start=seed_starts(nodes))
         if self._backward:
             sample = _reverse_edges(sample)
-        out = self.output_of(sample)
-        if self._induced:  # there are no edges of a hop
-            out.num_sampled_nodes = out.num_sampled_edges = None
-        elif not self._backward:  # backward samples are grouped by source
+        # Induced samples have no edges of a hop, and backward ones are grouped by source.
+        has_structures = not self._induced and not self._backward
+        edges = None
+        if not self._homogeneous and sample.arrays is not None:
+            edges = batch_csc.SampledEdges(sample, self.edge_types, has_structures)
+        elif has_structures:
             batch_csc.cache_csc(sample)
+        out = self.output_of(sample, edges)
+        if self._induced:
+            out.num_sampled_nodes = out.num_sampled_edges = None
         return out
 
     def _check_seed_times(self, seed: Tensor | dict[NodeType, Tensor]) -> None:
@@ -335,14 +340,20 @@ class NeighborSampler(torch_geometric.sampler.NeighborSampler):  # type: ignore[
         sizes = self._size(source), self._size(destination)
         return CpuNegativeSampling(sampling, sizes, self._sums_of_weights)
 
-    def output_of(self, sample: Sample) -> SamplerOutput | HeteroSamplerOutput:
-        """Returns a sample as PyG's loaders take it."""
+    def output_of(
+        self, sample: Sample, edges: batch_csc.SampledEdges | None = None
+    ) -> SamplerOutput | HeteroSamplerOutput:
+        """Returns a sample as PyG's loaders take it; its edges may be made already."""
         if self._homogeneous:
             return _homogeneous_output(sample)
+        if edges is None:
+            row, col = (_select(ends, self.edge_types) for ends in (sample.row, sample.col))
+        else:
+            row, col = edges.row_and_col()
         return HeteroSamplerOutput(
             node=_select(sample.nodes, self.node_types),
-            row=_select(sample.row, self.edge_types),
-            col=_select(sample.col, self.edge_types),
+            row=row,
+            col=col,
             edge=_select(sample.edge_ids or {}, self.edge_types),
             batch=None if sample.batch is None else _select(sample.batch, self.node_types),
             num_sampled_nodes=_select(sample.num_sampled_nodes, self.node_types),

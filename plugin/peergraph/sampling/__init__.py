@@ -5,6 +5,7 @@ PageRank, negative edges.
 
 from peergraph.sampling.exclude import edges_between, exclude_edges
 from peergraph.sampling.hgt_sampler import HgtSampler
+from peergraph.sampling.lazy_dict import LazyDict
 from peergraph.sampling.negative.batch_negatives import hard_negatives, in_batch_negatives
 from peergraph.sampling.negative.negative_sampler import Negatives, NegativeSampler
 from peergraph.sampling.negative.node_windows import NodeWindows
@@ -14,7 +15,7 @@ from peergraph.sampling.presampling import presample
 from peergraph.sampling.random_seeds import next_seed
 from peergraph.sampling.saint.saint_norm import SaintNorm, measure_norm
 from peergraph.sampling.saint.saint_sampler import SaintSampler
-from peergraph.sampling.sample import Block, Sample
+from peergraph.sampling.sample import Block, Sample, SampleArrays
 from peergraph.sampling.static_shape.bounds import sample_bounds
 from peergraph.sampling.static_shape.static_shape_sample import StaticShape, StaticShapeSample
 from peergraph.sampling.static_shape.static_shape_sampler import StaticShapeSampler
@@ -24,6 +25,7 @@ from peergraph.sampling.walks.random_walker import RandomWalker, Walks
 __all__ = [
     "Block",
     "HgtSampler",
+    "LazyDict",
     "NegativeSampler",
     "Negatives",
     "NeighborSampler",
@@ -38,6 +40,7 @@ __all__ = [
     "SaintNorm",
     "SaintSampler",
     "Sample",
+    "SampleArrays",
     "StaticShape",
     "StaticShapeSample",
     "StaticShapeSampler",

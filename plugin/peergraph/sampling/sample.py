@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
 from torch import Tensor
+
+from peergraph.sampling.lazy_dict import LazyDict
 
 NodeType = str
 EdgeType = tuple[str, str, str]
@@ -35,9 +38,22 @@ class Block:
         return self.indptr.numel() - 1
 
 
+class SampleArrays(NamedTuple):
+    """What the tensors of all relations of a sample are parts of.
+
+    Args:
+        edge_index: [2 * edges] of each relation the sources, then the destinations.
+        offsets: of each hop, the `indptr` of each relation.
+    """
+
+    edge_index: Tensor
+    offsets: Tensor
+
+
 @dataclass
 class Sample:
-    """The result of :meth:`NeighborSampler.sample`; all tensors on the store's device.
+    """The result of :meth:`NeighborSampler.sample`; all tensors on the store's device. The tensors
+    in `row`, `col` and `indptr` are made when the dicts are first used.
 
     Args:
         nodes: by node type, int64 user ids: seeds first and in order, then by first appearance.
@@ -65,6 +81,22 @@ class Sample:
     num_sampled_edges: dict[EdgeType, list[int]]
     indptr: dict[EdgeType, list[Tensor]] = field(repr=False)
     first_target: dict[EdgeType, list[int]] = field(repr=False)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in self.__dict__.items() if name != "_arrays"}
+
+    @property
+    def arrays(self) -> SampleArrays | None:
+        """The arrays of which `row`, `col` and `indptr` are parts, as long as nobody has used these
+        dicts; else None, as the dicts may have been changed.
+        """
+        dicts = self.row, self.col, self.indptr
+        unused = all(isinstance(each, LazyDict) and not each.is_made for each in dicts)
+        return self.__dict__.get("_arrays") if unused else None  # no field of the dataclass
+
+    @arrays.setter
+    def arrays(self, arrays: SampleArrays) -> None:
+        self.__dict__["_arrays"] = arrays
 
     @property
     def num_hops(self) -> int:

@@ -5,6 +5,7 @@ tensor for each type.
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Sequence
+from functools import cache
 from typing import NamedTuple, TypeVar
 
 import torch
@@ -12,8 +13,10 @@ from torch import Tensor
 
 from peergraph import _C
 from peergraph.memory.device.launching import Buffers, empty
+from peergraph.sampling.lazy_dict import LazyDict
 from peergraph.sampling.neighbor.options import SeedTimes
 from peergraph.sampling.neighbor.workspace import WorkspacePool
+from peergraph.sampling.sample import EdgeType, NodeType, Sample, SampleArrays
 
 Type = TypeVar("Type", bound=Hashable)
 
@@ -121,9 +124,7 @@ def cut(array: Tensor, sizes: Sequence[int]) -> Sequence[Tensor]:
     They share memory, but each has a version of its own: what is written to one of them makes no
     other invalid for a gradient.
     """
-    if len(sizes) == 1:
-        return [array]
-    return [piece.data for piece in torch.split_with_sizes(array, list(sizes))]
+    return [array] if len(sizes) == 1 else torch.unsafe_split_with_sizes(array, list(sizes))
 
 
 def by_type(types: Iterable[Type], array: Tensor, sizes: Sequence[int]) -> dict[Type, Tensor]:
@@ -131,18 +132,40 @@ def by_type(types: Iterable[Type], array: Tensor, sizes: Sequence[int]) -> dict[
     return dict(zip(types, cut(array, sizes), strict=True))
 
 
-def ends_by_type(
-    types: Sequence[Type], edge_index: Tensor, num_edges: Sequence[int]
-) -> tuple[dict[Type, Tensor], dict[Type, Tensor]]:
-    """Returns the sources and the destinations of the edges of each relation."""
-    ends = cut(edge_index, [count for count in num_edges for _ in range(2)])
-    row = dict(zip(types, ends[::2], strict=True))
-    return row, dict(zip(types, ends[1::2], strict=True))
+def to_sample(
+    node_types: Sequence[NodeType],
+    edge_types: Sequence[EdgeType],
+    arrays: ResultArrays,
+    counts: ResultCounts,
+) -> Sample:
+    """Returns the sample of which these are the arrays and counts."""
+    num_nodes = [sum(of_type) for of_type in counts.num_nodes]
+    num_edges = [sum(of_type) for of_type in counts.num_edges]
+
+    def of_nodes(array: Tensor | None) -> dict[NodeType, Tensor] | None:
+        return None if array is None else by_type(node_types, array, num_nodes)
+
+    edge_index, offsets, edge_ids = arrays.edge_index, arrays.offsets, arrays.edge_ids
+    ends = cache(lambda: cut(edge_index, [count for count in num_edges for _ in range(2)]))
+    sample = Sample(
+        nodes=by_type(node_types, arrays.nodes, num_nodes),
+        row=LazyDict(lambda: dict(zip(edge_types, ends()[::2], strict=True))),
+        col=LazyDict(lambda: dict(zip(edge_types, ends()[1::2], strict=True))),
+        edge_ids=None if edge_ids is None else by_type(edge_types, edge_ids, num_edges),
+        batch=of_nodes(arrays.batch),
+        duplicate_counts=of_nodes(arrays.duplicates),
+        num_sampled_nodes=dict(zip(node_types, counts.num_nodes, strict=True)),
+        num_sampled_edges=dict(zip(edge_types, counts.num_edges, strict=True)),
+        indptr=LazyDict(lambda: _indptr_by_type(edge_types, offsets, counts.num_targets)),
+        first_target=dict(zip(edge_types, counts.first_target, strict=True)),
+    )
+    sample.arrays = SampleArrays(edge_index, offsets)
+    return sample
 
 
-def indptr_by_type(
-    types: Sequence[Type], offsets: Tensor, num_targets: list[list[int]]
-) -> dict[Type, list[Tensor]]:
+def _indptr_by_type(
+    types: Sequence[EdgeType], offsets: Tensor, num_targets: list[list[int]]
+) -> dict[EdgeType, list[Tensor]]:
     """Returns the `indptr` of each relation and hop.
 
     Args:

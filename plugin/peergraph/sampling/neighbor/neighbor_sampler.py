@@ -16,11 +16,8 @@ from peergraph.sampling.csc_reads import csc_rows, edge_ids_at
 from peergraph.sampling.neighbor.fanouts import Fanouts, check_fanouts
 from peergraph.sampling.neighbor.native_result import (
     ResultArrays,
-    ResultCounts,
-    by_type,
     draw,
-    ends_by_type,
-    indptr_by_type,
+    to_sample,
 )
 from peergraph.sampling.neighbor.options import NeighborOptions, SeedTimes, TimeWindow
 from peergraph.sampling.neighbor.time_order import find_time_order
@@ -338,7 +335,7 @@ class NeighborSampler:
         # many calls here that allocate and slice: a sixth of the host's time for a small batch.
         with torch._C.DisableTorchFunction():
             counts = draw(native, self._workspaces, arrays, seeds, seed, times)
-            return self._to_sample(counts, arrays)
+            return to_sample(self._node_types, self._edge_types, arrays, counts)
 
     def _check_seeds(self, seeds: Seeds) -> list[tuple[int, Tensor]]:
         """Converts seeds to (index of node type, contiguous int64 tensor on the store's device)."""
@@ -360,26 +357,3 @@ class NeighborSampler:
             copied = vector.to(device, torch.int64, non_blocking=device.type == "cuda")
             checked.append((self._node_types.index(node_type), copied.contiguous()))
         return checked
-
-    def _to_sample(self, counts: ResultCounts, arrays: ResultArrays) -> Sample:
-        node_types, edge_types = self._node_types, self._edge_types
-        num_nodes = [sum(of_type) for of_type in counts.num_nodes]
-        num_edges = [sum(of_type) for of_type in counts.num_edges]
-
-        def of_nodes(array: Tensor | None) -> dict[NodeType, Tensor] | None:
-            return None if array is None else by_type(node_types, array, num_nodes)
-
-        row, col = ends_by_type(edge_types, arrays.edge_index, num_edges)
-        edge_ids = arrays.edge_ids
-        return Sample(
-            nodes=by_type(node_types, arrays.nodes, num_nodes),
-            row=row,
-            col=col,
-            edge_ids=None if edge_ids is None else by_type(edge_types, edge_ids, num_edges),
-            batch=of_nodes(arrays.batch),
-            duplicate_counts=of_nodes(arrays.duplicates),
-            num_sampled_nodes=dict(zip(node_types, counts.num_nodes, strict=True)),
-            num_sampled_edges=dict(zip(edge_types, counts.num_edges, strict=True)),
-            indptr=indptr_by_type(edge_types, arrays.offsets, counts.num_targets),
-            first_target=dict(zip(edge_types, counts.first_target, strict=True)),
-        )
