@@ -8,12 +8,9 @@ from __future__ import annotations
 
 import copy
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
-import numpy as np
-import torch
-from torch import Tensor
 from torch_geometric.data import Data, HeteroData
 from torch_geometric.loader import (
     ClusterLoader,
@@ -28,9 +25,8 @@ from torch_geometric.sampler import NeighborSampler as PygNeighborSampler
 from peergraph.integration import is_split
 from peergraph.store import Store
 
-from ..compat import canonical_edge_type, data_storage, edge_function, patches
+from ..compat import edge_function, patches
 from ..data.feature_store import FeatureStore
-from ..data.sparse_adjacency import ADJACENCY_KEYS
 from ..data.store_of import find_store
 from ..everywhere import replace_everywhere
 from ..prefetching.prefetcher import is_plain, prefetch
@@ -38,10 +34,11 @@ from ..subgraphs import cluster
 from ..subgraphs.induced import subgraph
 from ..subgraphs.k_hop import k_hop_subgraph
 from . import batch_csc, class_swaps
-from .filter_batch import adjacencies, filter_data, filter_hetero_data
+from .filter_batch import filter_data, filter_hetero_data
 from .hgt_sampler import HGTSampler
 from .in_process import drop_workers
 from .layerwise_inference import infer_by_layers
+from .loader_inputs import complete_inputs
 from .negative_edges import negative_sampling, structured_negative_sampling
 from .sampler import NeighborSampler
 from .seed_order import order_by_tensors
@@ -96,7 +93,7 @@ def _init_loader(original: Function, self: Any, *args: Any, **kwargs: Any) -> No
     store = find_store(options["data"])
     if store is not None:
         starts = _take_times(options, of_nodes)
-        _complete_inputs(options, store)
+        complete_inputs(options, store)
         if is_split(store):
             _gather_in_process(options)
         if store.device.type == "cuda":
@@ -190,139 +187,6 @@ def _filter_stores(
             pairs = [(batch.edge_index, row)]
         batch_csc.attach((edges, batch_csc.structure_of(sources)) for edges, sources in pairs)
     return batch
-
-
-def _complete_inputs(options: dict[str, Any], store: Store) -> None:
-    data = options["data"]
-    if "node_sampler" in options:
-        input_nodes, input_id = options.get("input_nodes"), options.get("input_id")
-        input_nodes = _with_tensor_mask("input_nodes", input_nodes)
-        options["input_nodes"] = _complete_nodes(data, input_nodes, input_id, store)
-    else:
-        input_nodes = _with_tensor_mask("edge_label_index", options.get("edge_label_index"))
-        options["edge_label_index"] = _complete_links(data, input_nodes, store)
-
-
-def _with_tensor_mask(name: str, input_nodes: Any) -> Any:
-    """Makes tensors of masks that are NumPy arrays or lists, which PyG would take for ids 0 and 1.
-
-    Args:
-        name: of the argument.
-        input_nodes: ids, a mask, a type, or a pair of a type and one of these.
-
-    Raises:
-        TypeError: a mask of links, which are pairs of ids; bools among ids.
-    """
-    if (
-        isinstance(input_nodes, tuple)
-        and len(input_nodes) == 2
-        and not isinstance(input_nodes[1], str)
-    ):
-        return input_nodes[0], _with_tensor_mask(name, input_nodes[1])
-    is_array = isinstance(input_nodes, (Tensor, np.ndarray))
-    if not is_array and not isinstance(input_nodes, (list, tuple)):
-        return input_nodes
-    if is_array:
-        is_mask = str(input_nodes.dtype) in ("bool", "torch.bool")
-    else:
-        bools = [isinstance(value, (bool, np.bool_)) for value in _leaves(input_nodes)]
-        is_mask = bool(bools) and all(bools)
-        if any(bools) and not is_mask:
-            raise TypeError(f"{name} must be ids or a mask, got a list of both")
-    if is_mask and name == "edge_label_index":
-        raise TypeError("edge_label_index must be [2, links] ids of nodes, got a mask: pass "
-                        "edge_index[:, mask]")  # fmt: skip
-    return (
-        torch.as_tensor(np.asarray(input_nodes))
-        if is_mask and not isinstance(input_nodes, Tensor)
-        else input_nodes
-    )
-
-
-def _leaves(values: Any) -> Iterator[Any]:
-    """Yields the elements of nested lists."""
-    for value in values:
-        if isinstance(value, (list, tuple)):
-            yield from _leaves(value)
-        else:
-            yield value
-
-
-def _complete_nodes(data: Any, input_nodes: Any, input_id: Any, store: Store) -> Any:
-    """Completes ``input_nodes`` that PyG would reject, or with which it would ignore ``input_id``.
-
-    Raises:
-        ValueError: the graph has types, and no node type of it is given.
-    """
-    if not isinstance(data, HeteroData) and (isinstance(data, Data) or store.is_homogeneous):
-        if isinstance(data, Data) and (input_nodes is not None or input_id is None):
-            return input_nodes
-        if input_nodes is None:
-            return torch.arange(store.num_nodes(), device="cpu")
-        return torch.as_tensor(input_nodes)
-    pair = isinstance(input_nodes, (tuple, list)) and len(input_nodes) == 2
-    node_type, nodes = input_nodes if pair else (input_nodes, None)
-    types = data.node_types if isinstance(data, HeteroData) else store.node_types
-    if not isinstance(node_type, str) or node_type not in types:
-        raise ValueError(
-            f"input_nodes must be one of the node types {list(types)}, or a pair of a type and "
-            f"its nodes, got {_brief(node_type)}"
-        )
-    if nodes is None and input_id is not None:
-        count = data[node_type].num_nodes if isinstance(data, HeteroData) else None
-        count = store.num_nodes(node_type) if count is None else count
-        return node_type, torch.arange(count, device="cpu")
-    return node_type if nodes is None else input_nodes
-
-
-def _complete_links(data: Any, edge_label_index: Any, store: Store) -> Any:
-    """Completes an ``edge_label_index`` that means all edges, if PyG would not find them.
-
-    Raises:
-        ValueError: the graph has types and no edge type is given, or the type has no edges.
-    """
-    if isinstance(data, Data):
-        storage = data_storage(data)
-        if edge_label_index is None and not _has_edges(storage):
-            raise ValueError("edge_label_index is needed: data has no edges")
-        return (
-            store.edge_index()
-            if edge_label_index is None and any(adjacencies(storage))
-            else edge_label_index
-        )
-    if not isinstance(data, HeteroData) and store.is_homogeneous:
-        if isinstance(edge_label_index, (tuple, list)) and edge_label_index[0] is None:
-            edge_label_index = edge_label_index[1]
-        return None, store.edge_index() if edge_label_index is None else torch.as_tensor(
-            edge_label_index
-        )
-    named, edges = None, None
-    if isinstance(edge_label_index, (tuple, list)) and len(edge_label_index) > 1:
-        # A type alone, a type and its edges, or nothing.
-        named, edges = (
-            (edge_label_index, None) if isinstance(edge_label_index[0], str) else edge_label_index
-        )
-    key = canonical_edge_type(data, named) if named and isinstance(data, HeteroData) else named
-    types = data.edge_types if isinstance(data, HeteroData) else store.edge_types
-    if key is None or (edges is None and tuple(key) not in types):
-        raise ValueError(
-            f"edge_label_index must be one of the edge types {list(types)}, or a pair of a type "
-            f"and its edges, got {_brief(edge_label_index if named is None else named)}"
-        )
-    if edges is None and isinstance(data, HeteroData):
-        if not _has_edges(data[key]):
-            raise ValueError(f"edge_label_index is needed: {key} has no edges")
-        if any(adjacencies(data[key])):
-            return key, store.edge_index(key)
-    return edge_label_index
-
-
-def _has_edges(storage: Any) -> bool:
-    return any(key in storage for key in ("edge_index", *ADJACENCY_KEYS))
-
-
-def _brief(value: Any) -> str:
-    return repr(value) if value is None or isinstance(value, (str, tuple)) else type(value).__name__
 
 
 def _gather_in_process(options: dict[str, Any]) -> None:

@@ -466,7 +466,13 @@ def test_sample_direction(case: Case) -> None:
     assert sampler.store.reversed() is sampler.store.reversed()
 
 
-@pytest.mark.parametrize("kind", [np.asarray, Tensor.tolist], ids=["NumPy", "list"])
+def _to_series(mask: Tensor) -> Any:
+    return pytest.importorskip("pandas").Series(mask.numpy())
+
+
+@pytest.mark.parametrize(
+    "kind", [np.asarray, Tensor.tolist, _to_series], ids=["NumPy", "list", "pandas"]
+)
 def test_masks_that_are_no_tensors(kind: Any) -> None:
     """Masked nodes, where PyG takes the bools for nodes 0 and 1."""
     mask = torch.arange(30) % 5 == 0
@@ -478,3 +484,22 @@ def test_masks_that_are_no_tensors(kind: Any) -> None:
         NeighborLoader(data, [2], input_nodes=[3, True], batch_size=4)
     with pytest.raises(TypeError, match=r"edge_index\[:, mask\]"):
         LinkNeighborLoader(data, [2], edge_label_index=kind(torch.ones(90) > 0), batch_size=4)
+
+
+def test_masks_of_other_nodes_and_links_without_pairs() -> None:
+    """PyG takes the first nodes for the masked ones, and two rows of ids for pairs."""
+    graph = Data(x=torch.randn(30, 2), edge_index=torch.randint(30, (2, 90)))
+    typed, edge_type = HeteroData(), ("author", "writes", "paper")
+    typed["paper"].x, typed["author"].x = torch.randn(30, 2), torch.randn(7, 2)
+    typed[edge_type].edge_index = torch.randint(7, (2, 90))
+    data, types = peergraph_pyg.share(graph), peergraph_pyg.share(typed)
+    for mask in (torch.ones(7) > 0, torch.ones(31) < 0, torch.ones(30, 1) > 0):
+        with pytest.raises(ValueError, match="one element for each of 30 nodes"):
+            NeighborLoader(data, [2], input_nodes=mask)
+        with pytest.raises(ValueError, match="each of 30 nodes of type 'paper'"):
+            NeighborLoader(types, [2], input_nodes=("paper", mask))
+    for links in (torch.ones(90, 2).long(), torch.ones(3, 90).long(), np.ones(90, np.int64)):
+        with pytest.raises(ValueError, match=r"must be \[2, links\]"):
+            LinkNeighborLoader(data, [2], edge_label_index=links)
+        with pytest.raises(ValueError, match=r"must be \[2, links\]"):
+            LinkNeighborLoader(types, [2], edge_label_index=(edge_type, links))
