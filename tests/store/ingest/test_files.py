@@ -60,6 +60,30 @@ def test_names_of_columns_are_exact(tmp_path: Path) -> None:
         ingest_edges(tmp_path, EdgeFiles(tmp_path / "e.csv", "src", "dst", csv=types))
 
 
+def test_the_first_two_columns_are_the_ends_unless_others_are_named_so(tmp_path: Path) -> None:
+    path, words = tmp_path / "e.csv", "name them by source= and destination="
+    for header in ("dst,src,w", "src,w,dst", "id,src,dst", "Target,Source,w", ",source_id,w"):
+        path.write_text(f"{header}\n0,1,2\n1,2,0\n")
+        with named_case(header), pytest.raises(ValueError, match=words):
+            ingest_edges(tmp_path, EdgeFiles(path))
+    for header in ("src,dst,target", "from,to,source", "paper,author,w", "s,destination,w"):
+        path.write_text(f"{header}\n0,1,2\n1,2,0\n")
+        with named_case(header):
+            assert ingest_edges(tmp_path, EdgeFiles(path)) == [[0, 1], [1, 2]]
+    path.write_text("dst,src,w\n0,1,2\n1,2,0\n")
+    assert ingest_edges(tmp_path, EdgeFiles(path, "src", "dst")) == [[1, 0], [2, 1]]
+
+
+def test_the_index_of_a_frame_is_no_column_of_a_table(tmp_path: Path) -> None:
+    pandas = pytest.importorskip("pandas")
+    frame = pandas.DataFrame({"a": [1.5, 2.5, 3.5], "b": [4.5, 5.5, 6.5]})
+    chosen = frame[frame["a"] > 2]
+    chosen.to_parquet(tmp_path / "x.parquet")
+    for values in (tmp_path / "x.parquet", chosen):
+        rows = ingest_table(tmp_path, None, Rows(values), num_nodes=2)
+        assert rows.tolist() == chosen.to_numpy().tolist()
+
+
 def test_headers_are_declared_or_unambiguous(tmp_path: Path) -> None:
     path = tmp_path / "e.csv"
     for text, named in (
@@ -155,6 +179,11 @@ def test_files_of_a_folder_are_read_or_named(tmp_path: Path) -> None:
     for path, error in ((nested, ValueError), (other, ValueError), (link, FileNotFoundError)):
         with named_case(path.name), pytest.raises(error):
             ingest_edges(tmp_path, EdgeFiles(path))
+    linked = folder("linked")
+    (linked / "latest.csv").symlink_to(linked / "a.csv")
+    for files in (linked, f"{linked}/*.csv"):
+        with pytest.raises(ValueError, match="has a file twice"):
+            ingest_edges(tmp_path, EdgeFiles(files))
     hidden = folder("hidden")
     (hidden / "_SUCCESS").write_text("")
     report = Store.ingest(tmp_path / "s", edges=EdgeFiles(hidden))
@@ -255,6 +284,18 @@ def test_descriptions_with_values_of_other_types(tmp_path: Path) -> None:
         (tmp_path / "g.json").write_text(json.dumps({"edges": files | {key: value}}))
         with named_case(key, value), pytest.raises(ValueError, match=r"g\.json: edges"):
             Store.ingest(tmp_path / "s", tmp_path / "g.json")
+
+
+@pytest.mark.filterwarnings("ignore")  # of torch, about nested tensors
+def test_dtypes_and_tensors_that_tables_do_not_take(tmp_path: Path) -> None:
+    for dtype in (np.float32, float, torch.qint8, 3):
+        with named_case(dtype), pytest.raises(ValueError, match="dtype must be one of"):
+            ingest_table(tmp_path, None, Rows(torch.ones(2), dtype=dtype), num_nodes=2)  # type: ignore[arg-type]
+    nested = torch.nested.nested_tensor([torch.ones(1), torch.ones(2)])
+    quantized = torch.quantize_per_tensor(torch.ones(2), 1.0, 0, torch.quint8)
+    for values in (nested, quantized, torch.ones(2, device="meta"), torch.ones(2).to_sparse()):
+        with pytest.raises(ValueError, match="a tensor must be dense"):
+            ingest_table(tmp_path, None, Rows(values), num_nodes=2)
 
 
 def test_stores_with_names_of_databases(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

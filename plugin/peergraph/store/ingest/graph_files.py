@@ -159,7 +159,8 @@ class EdgeFiles:
         files: as in :class:`NodeFiles`; also ``.npy`` files, ``archive.npz:name``, a tensor or an
             array of shape ``[2, E]`` (sources, destinations) or ``[E, 2]`` (columns ``"0"``,
             ``"1"``).
-        source, destination: names of the columns; default: the first two.
+        source, destination: names of the columns; default: the first two, unless another one has a
+            name as "source" or "dst".
         tables: the tables by name, see :data:`Table`. Edges are numbered in the order of the rows.
         where, query, csv: as in :class:`NodeFiles`.
         add_reverse: whether every edge is followed by its reverse, with the same row of each table

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import inf
 from typing import Any
 
@@ -25,6 +26,10 @@ from peergraph.store.placement.items import type_name
 
 _NAMED = 5
 _ENDS = ("source", "destination")
+_SOURCES = {f"{word}{end}" for word in ("src", "source", "from") for end in ("", "id", "_id")}
+_DESTINATIONS = {
+    f"{word}{end}" for word in ("dst", "destination", "target", "to") for end in ("", "id", "_id")
+}
 
 
 class EdgeIngest(TypeIngest):
@@ -113,6 +118,11 @@ class EdgeIngest(TypeIngest):
             return source, destination
         if len(names) == 1:
             raise ValueError(f"{self._what} need two columns, there is {names[0]!r} only")
+        if other := _end_elsewhere(names):
+            raise ValueError(
+                f"{self._what}: the ends are the first two columns ({names[0]!r}, {names[1]!r}) by "
+                f"default, but there is {other!r}: name them by source= and destination="
+            )
         # An empty CSV file has no columns.
         return (names[0], names[1]) if names else ("0", "1")
 
@@ -199,3 +209,13 @@ class EdgeIngest(TypeIngest):
             if not self._add(*(end[~wrong] for end in ends)):
                 raise RuntimeError("a looked-up number is out of range")
         keys.drop()
+
+
+def _end_elsewhere(names: Sequence[str]) -> str | None:
+    """Returns a column that is an end by its name, but not the first (source) or second one."""
+    ends = [(name.lower() in _SOURCES, name.lower() in _DESTINATIONS) for name in names]
+    if not ends or (ends[0][0] and ends[1][1]):
+        return None
+    places = enumerate(zip(names, ends, strict=True))
+    others = [name for i, (name, of) in places if (of[0] and i != 0) or (of[1] and i != 1)]
+    return others[0] if others else None

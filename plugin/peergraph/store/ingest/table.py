@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fnmatch
+import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import reduce
 from os import PathLike
@@ -31,6 +32,8 @@ from peergraph.store.input.storage import storage_of
 from peergraph.store.placement.items import table_name
 
 _PIECE_BYTES = 16 << 20
+_PANDAS_INDEX = r"__index_level_\d+__"
+"""The columns of a frame's index without names, which is no data."""
 _TEXT_DTYPES = {"b": torch.bool, "i": torch.int64, "f": torch.float32}
 """The dtypes of text, by the kinds of its values: later ones hold the values of earlier ones."""
 _DTYPES = {
@@ -253,7 +256,8 @@ class Table:
 def _chosen_columns(table: Columns | Rows, names: Sequence[str]) -> tuple[list[str], bool]:
     """Returns the columns of a table among those of its file, and whether they make a matrix."""
     if isinstance(table, Rows):
-        return [*names], [*names] != [""]
+        every = [name for name in names if not re.fullmatch(_PANDAS_INDEX, name)]
+        return every, every != [""]
     columns, is_one = table.columns, False
     if isinstance(columns, str):
         is_one = columns in names or not any(character in columns for character in "*?[")
@@ -276,17 +280,18 @@ def _dtype_of(
     """Returns the dtype that users declare, or the one that holds the values of columns of some
     types; None: they are text, or all missing.
     """
-    if isinstance(declared, str) and declared not in DTYPE_NAMES:
+    dtype = DTYPE_NAMES.get(declared, declared) if isinstance(declared, str) else declared
+    if dtype is not None and dtype not in list(DTYPE_NAMES.values()):
         names = ", ".join(sorted(DTYPE_NAMES))
-        raise ValueError(f"dtype must be one of {names}, got {declared!r}")
+        raise ValueError(f"dtype must be one of {names}, or such a torch.dtype, got {declared!r}")
     column_types = [kind for kind in kinds if not arrow.types.is_null(kind)]
     dtypes = [_dtype(kind) for kind in column_types if not is_text(kind)]
     has_text = len(dtypes) < len(column_types)
     if has_text and dtypes and not source.is_text:
         text = "columns are text in one place and numbers in another: convert them to one type"
         raise ValueError(text)
-    if declared is not None:
-        return DTYPE_NAMES[declared] if isinstance(declared, str) else declared
+    if isinstance(dtype, torch.dtype):
+        return dtype
     if has_text or not dtypes or (source.is_text and len(column_types) < len(kinds)):
         return None
     return source.dtype or reduce(_common, dtypes)

@@ -39,8 +39,8 @@ class ArrayRows(RowFile):
         is_file = not isinstance(array, (Tensor, np.ndarray))
         values = NpyFile(array) if is_file else array
         name = values.name if is_file else "the array"
-        if isinstance(values, Tensor) and values.layout != torch.strided:
-            raise ValueError(f"a tensor must be dense, is {values.layout}")
+        if isinstance(values, Tensor):
+            _check_dense(values)
         if isinstance(values, np.ma.MaskedArray):
             raise ValueError("an array must have no mask: use NaN, or leave the rows out")
         shape = tuple(values.shape)
@@ -210,3 +210,15 @@ def check_regular(path: Path) -> None:
         raise FileNotFoundError(what) from None
     if not stat.S_ISREG(mode):
         raise ValueError(f"{path} must be a regular file")
+
+
+def _check_dense(values: Tensor) -> None:
+    kinds = {
+        str(values.layout): values.layout != torch.strided,
+        "nested": values.is_nested,
+        "quantized": values.is_quantized,
+        "of the device meta": values.is_meta,
+    }
+    for kind, is_so in kinds.items():
+        if is_so:
+            raise ValueError(f"a tensor must be dense, with values, is {kind}")

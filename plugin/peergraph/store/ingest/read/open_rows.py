@@ -90,17 +90,19 @@ def _kind(path: Path) -> str:
 def _expand(names: Sequence[str]) -> tuple[list[Path], list[str]]:
     """Returns the files of paths, globs and folders, each in the order of their names; and notes
     about files that are left out or listed twice. Raises ValueError if two names have a file in
-    common.
+    common, or one name has a link to another of its files.
     """
     paths: list[Path] = []
     notes: list[str] = []
-    owners: dict[Path, str] = {}
+    owners: dict[Path, tuple[Path, str]] = {}
     for name in names:
         for path in _files_of(Path(name), notes):
             check_regular(path)
-            owner = owners.setdefault(path.resolve(), name)
+            first, owner = owners.setdefault(path.resolve(), (path, name))
             if owner != name:
                 raise ValueError(f"{path} is named twice: by {owner!r} and by {name!r}")
+            if first != path:
+                raise ValueError(f"{name!r} has a file twice: {path} is {first}")
             paths.append(path)
     for path, count in Counter(paths).items():
         if count > 1:
