@@ -180,6 +180,9 @@ def test_bad_edge_index(device: torch.device) -> None:
         Csc.from_edge_index(edges[:1], 2, 6)
     with pytest.raises(TypeError, match=r"must be int32 or int64, got torch\.float32"):
         Csc.from_edge_index(edges.float(), 2, 6)
+    for other in (edges.cpu().numpy(), edges.tolist(), None):
+        with pytest.raises(TypeError, match="edge_index must be a tensor"):
+            Csc.from_edge_index(other, 2, 6)  # type: ignore[arg-type]
 
 
 ID_TYPES = [torch.int32, torch.int64]

@@ -130,6 +130,8 @@ class Csc(EdgeMatrix, Structure):
             TypeError, ValueError: `edge_index` of another dtype or shape.
             IndexError: the first id out of range.
         """
+        if not isinstance(edge_index, Tensor):
+            raise TypeError(f"edge_index must be a tensor, got {type(edge_index).__name__}")
         if edge_index.dim() != 2 or edge_index.shape[0] != 2:
             raise ValueError(f"edge_index must be [2, edges], got {list(edge_index.shape)}")
         edge_index = edge_index if edge_index.numel() else integers(edge_index)  # of any dtype
