@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
@@ -285,7 +285,9 @@ def _init_loader(original: Any, loader: Any, *args: Any, **kwargs: Any) -> None:
         settings["gpu_cache"] = None
     if isinstance(settings["graph_sampler"], dgl.dataloading.SAINTSampler):
         subgraph_samplers.prepare_saint(settings["graph_sampler"], store)
-    settings["indices"] = _on_cpu(settings["indices"])
+    of_edges = isinstance(settings["graph_sampler"], dgl.dataloading.EdgePredictionSampler)
+    count = settings["graph"].num_edges if of_edges else settings["graph"].num_nodes
+    settings["indices"] = _ids_on_cpu(settings["indices"], count)
     if torch.device(store.device).type != "cpu":
         for name in ("pin_prefetcher", "use_alternate_streams", "use_prefetch_thread"):
             if settings[name]:
@@ -308,22 +310,33 @@ def _iterate(original: Any, loader: Any) -> Any:
     return iterate(loader, original(loader))
 
 
-def _on_cpu(indices: Any) -> Any:
-    """Ids on the CPU; of masks, also NumPy's and lists, the ids that they select."""
+def _ids_on_cpu(indices: Any, count: Callable[..., int], *of_type: Any) -> Any:
+    """Ids on the CPU; of masks, also NumPy's, pandas' and lists, the ids that they select.
+
+    Args:
+        indices: ids or a mask, or a dict of them by type.
+        count: of a graph, returns the number of nodes or edges of a type.
+        of_type: their type, in a graph with types.
+    """
     if isinstance(indices, Mapping):
-        return {name: _on_cpu(of_type) for name, of_type in indices.items()}
-    if isinstance(indices, Tensor):
-        is_mask = indices.dtype == torch.bool
-        return indices.nonzero().flatten().cpu() if is_mask else indices.cpu()
-    if isinstance(indices, (list, tuple, np.ndarray)):
+        return {name: _ids_on_cpu(some, count, name) for name, some in indices.items()}
+    if not isinstance(indices, Tensor):
+        if not isinstance(indices, (list, tuple)) and not hasattr(indices, "__array__"):
+            return indices
         values = np.asarray(indices)
-        if values.dtype == np.bool_:
-            return torch.from_numpy(values.nonzero()[0])
-        if values.dtype.kind in "iu":
-            kinds = {isinstance(value, (bool, np.bool_)) for value in indices}
-            if len(kinds) > 1:
+        if values.dtype != np.bool_:
+            if values.dtype.kind in "iu" and any(isinstance(i, (bool, np.bool_)) for i in indices):
                 raise TypeError("indices must be ids or a mask, got a list of both")
-    return indices
+            return indices
+        indices = torch.from_numpy(values)
+    if indices.dtype != torch.bool:
+        return indices.cpu()
+    if indices.shape != (count(*of_type),):
+        raise ValueError(
+            f"indices: a mask must have one element for each of {count(*of_type)} nodes or edges, "
+            f"has shape {tuple(indices.shape)}"
+        )
+    return indices.nonzero().flatten().cpu()
 
 
 def _warn_ignored(argument: str, why: str) -> None:

@@ -346,6 +346,15 @@ def test_uninstall(shared: Any) -> None:
     assert hasattr(NeighborSampler.sample_blocks, "__wrapped__")
 
 
+def test_masks_of_other_nodes_or_edges(shared: Any) -> None:
+    g = shared(dgl.rand_graph(30, 90))
+    of_edges = as_edge_prediction_sampler(NeighborSampler([2]))
+    for sampler, count in ((NeighborSampler([2]), 30), (of_edges, 90)):
+        assert len(DataLoader(g, torch.ones(count) > 0, sampler, batch_size=count)) == 1
+        with pytest.raises(ValueError, match=f"one element for each of {count} nodes or edges"):
+            DataLoader(g, torch.ones(7) > 0, sampler, batch_size=4)
+
+
 @pytest.mark.parametrize("kind", [Tensor.clone, Tensor.numpy, Tensor.tolist])
 def test_masks_as_seeds(shared: Any, kind: Any) -> None:
     """DGL itself takes ids alone; of its masks, the loader takes the ids that they select."""
