@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 from itertools import chain
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -24,6 +25,23 @@ _captured: list[Tensor] = []
 _Part = tuple[Tensor, bool]
 
 
+class _Moment(NamedTuple):
+    """When checks begin."""
+
+    device: torch.device
+    raised_writes: int
+    stream: int
+    is_captured: bool
+
+    @classmethod
+    def now(cls, device: torch.device) -> _Moment:
+        """Returns the state of a device; errors that are found later are raised at exit."""
+        if device.type == "cuda":
+            raise_at_exit(device)
+        raised_writes = _num_raised_writes(device)
+        return cls(device, raised_writes, stream_address(device), is_capturing(device))
+
+
 class ContentCheck:
     """What tensors of one device hold at the moment, to be compared with what they hold later.
 
@@ -39,18 +57,13 @@ class ContentCheck:
     """
 
     def __init__(self, tensors: Sequence[Tensor]) -> None:
-        self._begin(tensors)
+        self._begin(tensors, _Moment.now(tensors[0].device))
         parts = _parts_of(tensors)
         self._digests = _write_digests(parts, _num_pieces(parts))
 
-    def _begin(self, tensors: Sequence[Tensor]) -> None:
-        self._device = tensors[0].device
-        if self._device.type == "cuda":
-            raise_at_exit(self._device)
+    def _begin(self, tensors: Sequence[Tensor], moment: _Moment) -> None:
+        self._device, self._raised_writes, self._stream, self._is_captured = moment
         self._states = list(map(_state_of, tensors))
-        self._raised_writes = _num_raised_writes(self._device)
-        self._stream = stream_address(self._device)
-        self._is_captured = is_capturing(self._device)
         self._native: _C.Content | None = None
 
     @classmethod
@@ -60,9 +73,10 @@ class ContentCheck:
         Args:
             tensors: of one device, at least one.
         """
+        moment = _Moment.now(tensors[0].device)  # once: a batch may have hundreds of relations
         checks = [cls.__new__(cls) for _ in tensors]
         for check, tensor in zip(checks, tensors, strict=True):
-            check._begin([tensor])
+            check._begin([tensor], moment)
         parts = [_parts_of([tensor]) for tensor in tensors]
         pieces = list(map(_num_pieces, parts))
         digests = _write_digests(list(chain(*parts)), sum(pieces)).split_with_sizes(pieces)
